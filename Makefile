@@ -15,8 +15,8 @@ setup:  ## install what building and testing need
 	@scripts/setup.sh
 
 .PHONY: build
-build: setup  ## the binary, target/release/sluice
-	cargo build --release --bin sluice
+build: setup  ## the binaries, target/release/sluice and sluice-bench
+	cargo build --release --bin sluice --bin sluice-bench
 
 .PHONY: test
 test:  ## all that CI runs
@@ -32,7 +32,7 @@ mutants: setup  ## change code at random, report changes that no test notices; S
 
 .PHONY: bench
 bench: setup  ## measure speed: sluice bench, with arguments in ARGS
-	cargo build --profile dist --bin sluice
+	cargo build --profile dist --bin sluice --bin sluice-bench
 	target/dist/sluice bench $(ARGS)
 
 .PHONY: clean

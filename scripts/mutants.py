@@ -23,7 +23,7 @@ import time
 DAEMON = "sluice"
 DAEMON_TESTS = "process"
 # Code of tests, of fuzz targets and of the benchmark, which no test has to notice.
-EXCLUDED_PACKAGES = {"sluice-sim"}
+EXCLUDED_PACKAGES = {"sluice-sim", "sluice-bench"}
 EXCLUDED_FILES = ("/fuzz.rs", "/bench/", "/test_device.rs")
 # A test that takes longer than this many times its time without a change hangs.
 SLOWER = 4

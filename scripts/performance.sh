@@ -29,7 +29,7 @@ for word in "$@"; do
   esac
 done
 
-cargo build --profile dist --bin sluice
+cargo build --profile dist --bin sluice --bin sluice-bench
 sluice=$PWD/target/dist/sluice
 
 busy=$(cut -d ' ' -f 1 /proc/loadavg)

@@ -6,5 +6,5 @@ set -euo pipefail
 HERE=$(cd "$(dirname "$0")" && pwd)
 cd "$HERE/.."
 PATH=$HOME/.cargo/bin:$PATH
-cargo build --profile dist --bin sluice
+cargo build --profile dist --bin sluice --bin sluice-bench
 SLUICE=$PWD/target/dist/sluice exec python3 tests/guest/tail.py "$@"

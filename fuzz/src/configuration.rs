@@ -1,8 +1,8 @@
 //! The daemon's configuration file: what is wrong with it is said with its line, and what is right with it
 //! stays right.
 
-use sluice::config::{Config, parse};
-use sluice::spec::DriveSpec;
+use sluice_control::config::{Config, parse};
+use sluice_spec::DriveSpec;
 use std::collections::HashSet;
 use std::path::Path;
 

@@ -2,7 +2,7 @@
 //! can be stored and loaded again.
 
 use crate::{Input, configuration, scratch};
-use sluice::state::{Saved, StateFile};
+use sluice_control::state::{Saved, StateFile};
 use std::path::PathBuf;
 
 /// The file and its folder, the same for all inputs.

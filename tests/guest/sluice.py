@@ -11,9 +11,11 @@ import time
 import guest
 
 BINARY = os.environ.get("SLUICE") or os.path.join(guest.ROOT, "target", "release", "sluice")
+BENCH = os.path.join(os.path.dirname(BINARY), "sluice-bench")
 START_LIMIT_S = 15
 STOP_LIMIT_S = 15  # longer than a drain may take
 INSIDE = "/host/ld-linux-x86-64.so.2 --library-path /host /host/sluice"  # how a guest that has it runs it
+BENCH_INSIDE = INSIDE + "-bench"
 
 
 class Namespace:
@@ -196,11 +198,12 @@ def listening(paths):
     return found.issuperset(paths)
 
 
-def files_inside():
-    """For a guest: the binary with its libraries and loader, as the guest's own may be older. See INSIDE."""
-    listing = subprocess.run(["ldd", BINARY], capture_output=True, text=True, check=True).stdout
+def files_inside(bench=False):
+    """For a guest: the binary with its libraries and loader, as the guest's own may be older. See INSIDE, BENCH_INSIDE."""
+    listing = subprocess.run(["ldd", BENCH if bench else BINARY], capture_output=True, text=True, check=True).stdout
     paths = re.findall(r"(/\S+) \(0x", listing)
-    return {"host/sluice": BINARY, **{"host/" + os.path.basename(path): path for path in paths}}
+    programs = {"host/sluice-bench": BENCH} if bench else {"host/sluice": BINARY}
+    return {**programs, **{"host/" + os.path.basename(path): path for path in paths}}
 
 
 def size_bytes(text):

@@ -27,7 +27,7 @@ serve() {
 }
 check "nvmet serves it" serve
 dd if=/dev/urandom of=/dev/ram0 bs=1M count=64 2>/dev/null
-measure() { $DAEMON bench tail --seconds $SECONDS_EACH --queue-depth $DEPTHS --target memory:64MiB --peer 127.0.0.1:4420 --peer-nqn $PEER > /tmp/table; }
+measure() { $BENCH tail --seconds $SECONDS_EACH --queue-depth $DEPTHS --target memory:64MiB --peer 127.0.0.1:4420 --peer-nqn $PEER > /tmp/table; }
 check "both are measured" measure
 cat /tmp/table
 rows() { [ $(grep -c "^$1 .*QD" /tmp/table) = $(echo $DEPTHS | tr , '\\n' | wc -l) ]; }
@@ -40,9 +40,9 @@ PEER = "nqn.2024-01.org.example:nvmet"
 
 def run(report, kernel="6.12", seconds=1.0, depths="1,32"):
     report.theme("tail: NVMe/TCP beside nvmet, Linux %s" % kernel)
-    values = "DAEMON='%s' SECONDS_EACH=%s DEPTHS=%s PEER=%s\n" % (sluice.INSIDE, seconds, depths, PEER)
+    values = "BENCH='%s' SECONDS_EACH=%s DEPTHS=%s PEER=%s\n" % (sluice.BENCH_INSIDE, seconds, depths, PEER)
     limit = 150 + 2 * len(depths.split(",")) * (seconds + 10)
-    machine = guest.Guest(kernel, values + SCRIPT, timeout_s=limit, files=sluice.files_inside())
+    machine = guest.Guest(kernel, values + SCRIPT, timeout_s=limit, files=sluice.files_inside(bench=True))
     report.guest(machine, "tail")
     print("Linux %s in a guest (%s)" % (machine.release, guest.acceleration()))
 

@@ -1,12 +1,12 @@
 //! `sluice serve --check`: all that would keep a daemon from starting, or a drive from opening, said at once.
 
-use crate::config::{Config, Tcp, examine};
-use crate::drives::{Foreseen, foresee};
-use crate::paths::{Places, is_writable_folder};
-use crate::problem::Problem;
-use crate::wiring::{Examination, tls_keys};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use sluice_control::config::{Config, Tcp, examine};
+use sluice_control::drives::{Foreseen, foresee};
+use sluice_spec::paths::{Places, is_writable_folder};
+use sluice_spec::problem::Problem;
+use sluice_wiring::{Examination, tls_keys};
 use std::fs::File;
 use std::io::ErrorKind;
 use std::net::TcpListener;
@@ -82,7 +82,7 @@ fn check_places(places: &Places, found: &mut Examination<'_>) {
     {
         found.note(key, is_writable_folder(folder));
     }
-    found.note("daemon.api", crate::listen::check_length(&places.api));
+    found.note("daemon.api", sluice_control::listen::check_length(&places.api));
 }
 
 /// The processors are there, and this process may use them.

@@ -1,22 +1,22 @@
 //! `sluice serve`: from the configuration file to the exit code.
 
-use crate::api::{App, Policy, Server, THREADS, ordered, router};
 use crate::check::{Checked, check};
-use crate::config::{Config, Tcp, load};
-use crate::drives::{DriveState, DriveView, Drives};
-use crate::exclusive::Exclusive;
-use crate::listen::{SocketFile, listen, make_folder};
 use crate::log;
-use crate::paths::Places;
-use crate::problem::{Kind, Problem};
-use crate::state::StateFile;
-use crate::wiring::{Wiring, tls_keys};
-use crate::words::count;
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
+use sluice_api::{App, Policy, Server, THREADS, ordered, router};
+use sluice_control::config::{Config, Tcp, load};
+use sluice_control::drives::{DriveState, DriveView, Drives};
+use sluice_control::exclusive::Exclusive;
+use sluice_control::listen::{SocketFile, listen, make_folder};
+use sluice_control::state::StateFile;
 use sluice_frontends::tcp::{Directory, Listener as HostListener};
 use sluice_memory::limits::ignore_file_size_signal;
+use sluice_spec::paths::Places;
+use sluice_spec::problem::{Kind, Problem};
+use sluice_spec::words::count;
+use sluice_wiring::{Wiring, tls_keys};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -203,7 +203,7 @@ async fn reload(drives: Arc<Drives>) {
     }
     match ordered(move || drives.reload()).await {
         Ok(outcome) => outcome.log(),
-        Err(problem) => tracing::error!("not reloaded: {}", problem.in_one_line()),
+        Err(error) => tracing::error!("not reloaded: {}", error.0.in_one_line()),
     }
     notify(&[NotifyState::Ready]);
 }

@@ -2,12 +2,12 @@
 
 use super::converse;
 use super::output::Output;
-use super::table::Table;
-use crate::api::AnaList;
-use crate::client::{Client, segment};
-use crate::problem::Problem;
-use crate::spec::{AnaSpec, AnaStateName};
 use clap::Args;
+use sluice_api::AnaList;
+use sluice_api::client::{Client, segment};
+use sluice_spec::problem::Problem;
+use sluice_spec::table::Table;
+use sluice_spec::{AnaSpec, AnaStateName};
 
 #[derive(Debug, Args)]
 pub(super) struct Ana {

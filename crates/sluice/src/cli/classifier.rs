@@ -2,14 +2,14 @@
 
 use super::map::{self, MapCommand};
 use super::output::Output;
-use super::table::pairs;
 use super::{absolute, converse};
-use crate::api::ReplaceRequest;
-use crate::client::{Client, segment};
-use crate::drives::ClassifierStatus;
-use crate::problem::Problem;
-use crate::spec::{ClassifierSpec, default_section};
 use clap::{Args, Subcommand};
+use sluice_api::ReplaceRequest;
+use sluice_api::client::{Client, segment};
+use sluice_control::drives::ClassifierStatus;
+use sluice_spec::problem::Problem;
+use sluice_spec::table::pairs;
+use sluice_spec::{ClassifierSpec, default_section};
 use std::path::PathBuf;
 
 #[derive(Debug, Subcommand)]

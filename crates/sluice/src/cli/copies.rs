@@ -1,14 +1,14 @@
 //! How the copies of a drive are doing, for `sluice drive show`.
 
 use super::converse;
-use super::table::Table;
-use crate::api::{ControlAnswer, ControlRequest, FunctionList};
-use crate::client::{Client, segment};
-use crate::drives::DriveView;
-use crate::problem::Problem;
-use crate::size::Size;
-use crate::spec::FunctionSpec;
 use serde::Deserialize;
+use sluice_api::client::{Client, segment};
+use sluice_api::{ControlAnswer, ControlRequest, FunctionList};
+use sluice_control::drives::DriveView;
+use sluice_spec::FunctionSpec;
+use sluice_spec::problem::Problem;
+use sluice_spec::size::Size;
+use sluice_spec::table::Table;
 
 /// Functions that keep copies.
 const KINDS: [&str; 2] = ["mirror", "replicate"];

@@ -1,14 +1,14 @@
 //! `sluice discover`: which subsystems there are at an address.
 
 use super::output::Output;
-use super::table::Table;
-use crate::host_name::HostName;
-use crate::problem::Problem;
-use crate::wiring::tls_keys;
 use clap::Args;
 use serde::Serialize;
 use sluice_nvme::discovery::DiscoveryEntry;
+use sluice_spec::host_name::HostName;
+use sluice_spec::problem::Problem;
+use sluice_spec::table::Table;
 use sluice_targets::NvmeTcpConfig;
+use sluice_wiring::tls_keys;
 use std::path::PathBuf;
 
 /// The port of discovery controllers.

@@ -4,17 +4,17 @@ use super::ana::Ana;
 use super::attach::{Attachment, Monitor};
 use super::copies::copies;
 use super::output::Output;
-use super::table::{Table, pairs};
 use super::{absolute, converse, spec_file};
-use crate::api::{DriveList, DriveMoveRequest, ResizeRequest};
-use crate::client::{Client, segment};
-use crate::drives::{DriveState, DriveView, NamespaceView};
-use crate::problem::Problem;
-use crate::size::Size;
-use crate::spec::{
+use clap::{Args, Subcommand};
+use sluice_api::client::{Client, segment};
+use sluice_api::{DriveList, DriveMoveRequest, ResizeRequest};
+use sluice_control::drives::{DriveState, DriveView, NamespaceView};
+use sluice_spec::problem::Problem;
+use sluice_spec::size::Size;
+use sluice_spec::table::{Table, pairs};
+use sluice_spec::{
     Doorbells, DriveSpec, FunctionSpec, HostSpec, ImageFormat, NamespaceSpec, OnFull, TargetKind,
 };
-use clap::{Args, Subcommand};
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, Subcommand)]

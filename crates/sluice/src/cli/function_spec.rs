@@ -1,9 +1,9 @@
 //! A function as the command line describes it.
 
 use super::{absolute, spec_file};
-use crate::problem::Problem;
-use crate::spec::{Place, UifSpec};
 use clap::Args;
+use sluice_spec::problem::Problem;
+use sluice_spec::{Place, UifSpec};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

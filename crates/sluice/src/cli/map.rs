@@ -3,12 +3,12 @@
 use super::classifier;
 use super::converse;
 use super::output::Output;
-use super::table::Table;
-use crate::api::{MapList, ValueRequest};
-use crate::client::{Client, segment};
-use crate::drives::{MapDump, MapEntry, MapKindName, MapView, to_hex};
-use crate::problem::Problem;
 use clap::Subcommand;
+use sluice_api::client::{Client, segment};
+use sluice_api::{MapList, ValueRequest};
+use sluice_control::drives::{MapDump, MapEntry, MapKindName, MapView, to_hex};
+use sluice_spec::problem::Problem;
+use sluice_spec::table::Table;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum MapCommand {

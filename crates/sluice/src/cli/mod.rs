@@ -2,6 +2,7 @@
 
 mod ana;
 mod attach;
+mod bench;
 mod classifier;
 mod copies;
 mod discover;
@@ -13,16 +14,14 @@ mod output;
 mod reactor;
 mod snapshot;
 mod spec_file;
-pub(crate) mod table;
 
-use crate::bench;
-use crate::client::Client;
 use crate::daemon;
-use crate::paths::default_api;
-use crate::problem::Problem;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use output::{Form, Output};
+use sluice_api::client::Client;
+use sluice_spec::paths::default_api;
+use sluice_spec::problem::Problem;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -67,6 +66,7 @@ enum Command {
     /// List the subsystems at an address on the network that this host may have
     Discover(discover::DiscoverArgs),
     /// Measure speed, idleness and the cost of a command
+    #[command(disable_help_flag = true)]
     Bench(bench::BenchArgs),
     /// Show the version of this tool and of the daemon
     Version,
@@ -108,12 +108,9 @@ impl Cli {
             Command::Reload => reactor::reload(&client, output),
             Command::Reactor(command) => reactor::run(command, &client, output),
             Command::Discover(arguments) => discover::run(&arguments, output),
-            Command::Bench(arguments) => match bench::run(&arguments)? {
-                Some(report) => output.answer(&report, bench::Report::text),
-                None => Ok(()),
-            },
+            Command::Bench(arguments) => bench::run(arguments, self.output),
             Command::Version => reactor::version(&client, output),
-            Command::Openapi => output.json(&crate::api::document()),
+            Command::Openapi => output.json(&sluice_api::document()),
             Command::Completions { shell } => {
                 let mut script = Vec::new();
                 clap_complete::generate(shell, &mut Cli::command(), "sluice", &mut script);

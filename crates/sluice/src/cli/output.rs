@@ -1,8 +1,8 @@
 //! Answers on standard output.
 
-use crate::problem::Problem;
 use clap::ValueEnum;
 use serde::Serialize;
+use sluice_spec::problem::Problem;
 use std::io::{self, Write};
 
 /// How answers are written.

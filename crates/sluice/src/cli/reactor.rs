@@ -2,13 +2,13 @@
 
 use super::converse;
 use super::output::Output;
-use super::table::{Table, pairs};
-use crate::api::{ReactorList, Version};
-use crate::client::Client;
-use crate::drives::Reloaded;
-use crate::problem::Problem;
 use clap::Subcommand;
 use serde::Serialize;
+use sluice_api::client::Client;
+use sluice_api::{ReactorList, Version};
+use sluice_control::drives::Reloaded;
+use sluice_spec::problem::Problem;
+use sluice_spec::table::{Table, pairs};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ReactorCommand {

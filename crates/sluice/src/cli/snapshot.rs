@@ -3,13 +3,13 @@
 use super::converse;
 use super::function::which;
 use super::output::Output;
-use super::table::Table;
-use crate::api::{ControlAnswer, ControlRequest, FunctionList};
-use crate::client::{Client, segment};
-use crate::problem::Problem;
-use crate::size::Size;
 use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
+use sluice_api::client::{Client, segment};
+use sluice_api::{ControlAnswer, ControlRequest, FunctionList};
+use sluice_spec::problem::Problem;
+use sluice_spec::size::Size;
+use sluice_spec::table::Table;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum SnapshotCommand {

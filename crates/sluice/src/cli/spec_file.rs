@@ -1,8 +1,8 @@
 //! Files that describe a drive or a function, in JSON as the API takes it or in TOML as the configuration has it.
 
-use crate::problem::Problem;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
+use sluice_spec::problem::Problem;
 use std::io::Read;
 use std::path::Path;
 
@@ -27,6 +27,6 @@ pub(super) fn understand<T: DeserializeOwned>(file: &Path, keys: Map<String, Val
 }
 
 fn misfit(file: &Path, words: &str) -> Problem {
-    let hint = crate::words::hint_for(words).unwrap_or_else(|| "see `sluice openapi`".to_owned());
+    let hint = sluice_spec::words::hint_for(words).unwrap_or_else(|| "see `sluice openapi`".to_owned());
     Problem::invalid(format!("{}: {words}", file.display())).hint(hint)
 }

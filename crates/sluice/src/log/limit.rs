@@ -48,7 +48,8 @@ impl<F> Limited<F> {
 
 /// What the operator causes is written in full; what anybody else can cause is not.
 fn is_limited(target: &str) -> bool {
-    !target.starts_with("sluice::") || target.starts_with("sluice::api")
+    let operator = ["sluice::", "sluice_control", "sluice_spec", "sluice_wiring"];
+    !operator.iter().any(|own| target.starts_with(own))
 }
 
 impl<S, N, F> FormatEvent<S, N> for Limited<F>
@@ -78,8 +79,8 @@ mod tests {
 
     #[test]
     fn the_operator_is_never_cut_short() {
-        assert!(!is_limited("sluice::drives"));
-        for target in ["sluice::api::server", "sluice_frontends::vfio_user", "sluice_controller"] {
+        assert!(!is_limited("sluice_control::drives"));
+        for target in ["sluice_api::server", "sluice_frontends::vfio_user", "sluice_controller"] {
             assert!(is_limited(target), "{target}");
         }
     }

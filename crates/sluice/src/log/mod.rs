@@ -5,9 +5,9 @@ mod writer;
 
 pub use writer::Flush;
 
-use crate::problem::Problem;
 use clap::ValueEnum;
 use limit::Limited;
+use sluice_spec::problem::Problem;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::JsonFields;
 use tracing_subscriber::fmt::{self, MakeWriter};

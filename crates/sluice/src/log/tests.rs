@@ -32,8 +32,8 @@ fn text_has_level_words_and_fields() {
     let kept = Kept::default();
     let sink = kept.clone();
     tracing::subscriber::with_default(text(move || sink.clone(), levels("info")), || {
-        tracing::warn!(target: "sluice::drives", drive = "demo", "it is slow");
-        tracing::debug!(target: "sluice::drives", "not shown");
+        tracing::warn!(target: "sluice_control::drives", drive = "demo", "it is slow");
+        tracing::debug!(target: "sluice_control::drives", "not shown");
     });
     let text = kept.text();
     assert!(text.contains("WARN sluice::drives: it is slow drive=\"demo\"\n"), "{text}");

@@ -3,8 +3,8 @@
 
 use crate::common::{Daemon, wait_for};
 use crate::load::{Load, block_on};
-use sluice::client::Client;
-use sluice::drives::DriveView;
+use sluice_api::client::Client;
+use sluice_control::drives::DriveView;
 use sluice_host::{Controller, DmaBuffer, QueueLayout, QueuePair, entry};
 use sluice_nvme::SubmissionEntry;
 use sluice_nvme::opcode::io;

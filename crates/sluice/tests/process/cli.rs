@@ -194,6 +194,29 @@ fn completions_know_the_commands() {
 }
 
 #[test]
+fn benchmarks_are_a_program_beside_this_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let binary = folder.path().join("sluice");
+    if std::fs::hard_link(BINARY, &binary).is_err() {
+        std::fs::copy(BINARY, &binary).expect("it is copied");
+    }
+    let run = |words: &[&str]| {
+        let command = std::process::Command::new(&binary).args(words).env("PATH", "").output();
+        command.expect("the binary is there")
+    };
+    let missing = run(&["bench", "idle"]);
+    let error = String::from_utf8_lossy(&missing.stderr).into_owned();
+    assert!(!missing.status.success() && error.contains("cannot start sluice-bench"), "{error}");
+    assert!(error.contains("hint: sluice-bench belongs beside `sluice`"), "{error}");
+    let program = folder.path().join("sluice-bench");
+    std::fs::write(&program, "#!/bin/sh\necho \"$@\"\nexit 3\n").expect("it is written");
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).expect("a program");
+    let done = run(&["-o", "json", "bench", "idle", "--drives", "100", "--help"]);
+    assert_eq!(String::from_utf8_lossy(&done.stdout), "--output json idle --drives 100 --help\n");
+    assert_eq!(done.status.code(), Some(3));
+}
+
+#[test]
 fn a_drive_is_created_as_a_file_says() {
     let daemon = Daemon::start("");
     let file = daemon.folder.path().join("drive.json");

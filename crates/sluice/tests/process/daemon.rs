@@ -240,13 +240,14 @@ fn two_daemons_do_not_share() {
 #[test]
 fn sockets_have_the_mode_that_is_configured() {
     let mut daemon = Daemon::start(MEMORY);
-    let mode = |daemon: &Daemon| sluice::listen::mode_of(&daemon.socket("demo")).expect("it is there");
+    let mode =
+        |daemon: &Daemon| sluice_control::listen::mode_of(&daemon.socket("demo")).expect("it is there");
     assert_eq!(mode(&daemon), 0o600);
     daemon.stop();
     daemon.declare("socket_mode = \"0660\"", MEMORY);
     daemon.restart();
     assert_eq!(mode(&daemon), 0o660);
-    let folder = daemon.socket("demo").parent().map(sluice::listen::mode_of).expect("a folder");
+    let folder = daemon.socket("demo").parent().map(sluice_control::listen::mode_of).expect("a folder");
     assert_eq!(folder.expect("it is there"), 0o755, "whoever may connect can get there");
 }
 
@@ -275,7 +276,7 @@ fn sockets_have_the_group_that_is_configured() {
     ] {
         let of = |path: &std::path::Path| std::fs::symlink_metadata(path).expect("it is there").gid();
         assert_eq!(
-            (of(path), sluice::listen::mode_of(path).expect("it is there")),
+            (of(path), sluice_control::listen::mode_of(path).expect("it is there")),
             (group, mode),
             "{path:?}"
         );
@@ -284,7 +285,7 @@ fn sockets_have_the_group_that_is_configured() {
     daemon.stop();
     daemon.declare(&format!("socket_group = \"{group}\"\nsocket_mode = \"0666\""), &drive);
     daemon.restart();
-    let mode = |path: &std::path::Path| sluice::listen::mode_of(path).expect("it is there");
+    let mode = |path: &std::path::Path| sluice_control::listen::mode_of(path).expect("it is there");
     assert_eq!((mode(&socket), mode(folder)), (0o666, 0o755));
 }
 

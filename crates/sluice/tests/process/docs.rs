@@ -21,7 +21,7 @@ fn every_example_of_a_configuration_is_one() {
             text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
         assert!(!examples.is_empty(), "{page}");
         for example in examples {
-            let config = sluice::config::parse(example, Path::new("/etc/sluice.toml"));
+            let config = sluice_control::config::parse(example, Path::new("/etc/sluice.toml"));
             let config = config.unwrap_or_else(|problem| panic!("{page}: {problem:?}\n{example}"));
             assert!(!config.drives.is_empty(), "{page}");
         }
@@ -30,7 +30,7 @@ fn every_example_of_a_configuration_is_one() {
 
 #[test]
 fn every_route_is_on_the_page() {
-    let document = serde_json::to_value(sluice::api::document()).expect("a document");
+    let document = serde_json::to_value(sluice_api::document()).expect("a document");
     let paths = document["paths"].as_object().expect("paths");
     for (path, methods) in paths {
         for method in methods.as_object().expect("methods").keys() {

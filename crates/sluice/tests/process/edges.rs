@@ -200,7 +200,7 @@ const LIMITS: &[Limit] = &[
 
 #[test]
 fn the_last_value_within_each_limit_is_taken_and_the_first_beyond_is_not() {
-    let parse = |text: &str| sluice::config::parse(text, Path::new("/etc/sluice.toml"));
+    let parse = |text: &str| sluice_control::config::parse(text, Path::new("/etc/sluice.toml"));
     for limit in LIMITS {
         for value in limit.good {
             let text = (limit.write)(*value);

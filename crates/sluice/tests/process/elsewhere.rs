@@ -9,7 +9,7 @@ use crate::load::block_on;
 use crate::neighbour::Neighbour;
 use crate::replicate::take_over;
 use rustix::fs::{OFlags, fcntl_setfl};
-use sluice::client::Client;
+use sluice_api::client::Client;
 use sluice_host::{Deadline, Mode, QueueLayout, entry};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 

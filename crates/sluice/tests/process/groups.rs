@@ -4,9 +4,9 @@
 use crate::comings::{Stop, begin_anew, recreate_and_format};
 use crate::common::{Daemon, LIMIT, namespace, wait_for};
 use crate::load::{Load, block_on};
-use sluice::api::{DriveMoveRequest, ResizeRequest};
-use sluice::client::Client;
-use sluice::drives::{DriveView, QueueView};
+use sluice_api::client::Client;
+use sluice_api::{DriveMoveRequest, ResizeRequest};
+use sluice_control::drives::{DriveView, QueueView};
 use sluice_host::{Controller, Mode};
 use sluice_nvme::log::SmartHealth;
 use sluice_nvme::{Cns, FeatureId, LogId, NSID_ALL};

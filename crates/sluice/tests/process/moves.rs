@@ -3,10 +3,10 @@
 use crate::common::{Daemon, namespace, tool, wait_for};
 use crate::function::{Verified, functions};
 use crate::load::under_load;
-use sluice::api::{AttachRequest, FunctionList, MoveRequest};
-use sluice::client::Client;
-use sluice::drives::FunctionView;
-use sluice::spec::{Place, UifSpec};
+use sluice_api::client::Client;
+use sluice_api::{AttachRequest, FunctionList, MoveRequest};
+use sluice_control::drives::FunctionView;
+use sluice_spec::{Place, UifSpec};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 

@@ -3,10 +3,10 @@
 use crate::common::Daemon;
 use crate::load::{block_on, under_load};
 use crate::programs::{COUNTING, COUNTING_LEGS, compile};
-use sluice::api::ReplaceRequest;
-use sluice::client::Client;
-use sluice::drives::{ClassifierStatus, MapEntry};
-use sluice::spec::{ClassifierSpec, default_section};
+use sluice_api::ReplaceRequest;
+use sluice_api::client::Client;
+use sluice_control::drives::{ClassifierStatus, MapEntry};
+use sluice_spec::{ClassifierSpec, default_section};
 use std::path::Path;
 
 /// Commands are in flight for a while: each sees several programs come.

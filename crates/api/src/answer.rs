@@ -1,0 +1,142 @@
+//! Requests in, answers out; every error as a JSON body with `error` and `hint`.
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use axum::response::{IntoResponse, Response};
+use serde::de::DeserializeOwned;
+use sluice_spec::problem::{Kind, Problem};
+use sluice_spec::words::hint_for;
+use std::fmt::Display;
+use tokio::sync::Semaphore;
+
+/// What a handler returns.
+pub type Answer<T> = Result<T, ErrorAnswer>;
+
+/// An error on its way to a caller.
+#[derive(Debug)]
+pub struct ErrorAnswer(pub Problem);
+
+impl From<Problem> for ErrorAnswer {
+    fn from(problem: Problem) -> Self {
+        Self(problem)
+    }
+}
+
+impl IntoResponse for ErrorAnswer {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.0.kind.http_status());
+        (status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), Json(self.0)).into_response()
+    }
+}
+
+/// A JSON body. The content type is not looked at: there is only one.
+pub(super) struct Body<T>(pub(super) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+    type Rejection = ErrorAnswer;
+
+    async fn from_request(request: Request, state: &S) -> Answer<Self> {
+        let bytes = Bytes::from_request(request, state).await.map_err(|rejection| malformed(&rejection))?;
+        Ok(serde_json::from_slice(&bytes).map(Body).map_err(|error| unsuitable(&error))?)
+    }
+}
+
+fn unsuitable(error: &serde_json::Error) -> Problem {
+    let words = error.to_string();
+    if !error.is_data() {
+        return Problem::new(Kind::Malformed, format!("the body is not JSON: {words}"));
+    }
+    let problem = Problem::invalid(format!("the body does not fit: {words}"));
+    problem.hint(hint_for(&words).unwrap_or_else(|| "GET /openapi.json describes it".to_owned()))
+}
+
+/// An extractor of axum's whose rejection is a [`Problem`].
+pub(super) struct Checked<E>(pub(super) E);
+
+impl<S: Send + Sync, E> FromRequestParts<S> for Checked<E>
+where
+    E: FromRequestParts<S>,
+    E::Rejection: Display,
+{
+    type Rejection = ErrorAnswer;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Answer<Self> {
+        Ok(E::from_request_parts(parts, state)
+            .await
+            .map(Checked)
+            .map_err(|rejection| malformed(&rejection))?)
+    }
+}
+
+fn malformed(rejection: &impl Display) -> Problem {
+    Problem::new(Kind::Malformed, rejection.to_string())
+}
+
+/// Logs an order that failed by trouble of the daemon or its machine: limits, full disks, silent reactors. Its caller may
+/// have been a script.
+fn log_own_trouble(problem: &Problem) {
+    if matches!(problem.kind, Kind::Internal) {
+        tracing::warn!("an order failed: {}", problem.in_one_line());
+    }
+}
+
+/// Orders that are carried out at a time, each on a thread of its own; further ones wait. They may hang for as long as a
+/// machine on the network or a file system does.
+const ORDERS_AT_ONCE: usize = 128;
+
+/// Orders that wait to be carried out, or are; further ones are refused.
+pub(super) const ORDERS_MAX: usize = 1024;
+
+/// Pages that are put together at a time, each on a thread of its own. No order has these threads.
+const PAGES_AT_ONCE: usize = 32;
+
+/// Threads that orders and pages have together, and some for the end of the daemon.
+pub const THREADS: usize = ORDERS_AT_ONCE + PAGES_AT_ONCE + 4;
+
+static WAITING: Semaphore = Semaphore::const_new(ORDERS_MAX);
+static ORDERS: Semaphore = Semaphore::const_new(ORDERS_AT_ONCE);
+static PAGES: Semaphore = Semaphore::const_new(PAGES_AT_ONCE);
+
+/// Carries out an order away from the thread that serves callers.
+pub async fn ordered<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
+) -> Answer<T> {
+    let Ok(_waiting) = WAITING.try_acquire() else {
+        return Err(Problem::new(
+            Kind::Unavailable,
+            format!("{ORDERS_MAX} orders are under way or waiting already"),
+        )
+        .hint("some of them may wait for a machine or a file system that does not answer: the daemon's log may say which")
+        .into());
+    };
+    blocking(&ORDERS, work).await
+}
+
+/// Puts a page together away from the thread that serves callers, whatever orders there are.
+pub(super) async fn looked<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
+) -> Answer<T> {
+    blocking(&PAGES, work).await
+}
+
+/// Runs what blocks (files, answers of reactors) on another thread, when there is room for it. The room is taken until
+/// the work is done, also if its caller has gone.
+async fn blocking<T: Send + 'static>(
+    room: &'static Semaphore,
+    work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
+) -> Answer<T> {
+    let permit = room.acquire().await;
+    let work = move || {
+        let done = work();
+        drop(permit);
+        done
+    };
+    match tokio::task::spawn_blocking(work).await {
+        Ok(answer) => Ok(answer.inspect_err(log_own_trouble)?),
+        // A panic ends the process, so this is the runtime on its way out.
+        Err(_) => Err(Problem::new(Kind::Unavailable, "the daemon is stopping").into()),
+    }
+}

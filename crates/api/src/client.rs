@@ -1,0 +1,147 @@
+//! The tool's side of the API.
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::{Method, Request};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sluice_spec::problem::{Kind, Problem};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::net::UnixStream;
+
+/// The longest answer that is read, bytes.
+const ANSWER_MAX: usize = 64 << 20;
+
+/// How long the daemon may take: allocating a large file is slow on some file systems.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// Talks to the daemon at one socket; a connection for each request.
+#[derive(Clone, Debug)]
+pub struct Client {
+    socket: PathBuf,
+}
+
+impl Client {
+    pub fn new(socket: PathBuf) -> Self {
+        Self { socket }
+    }
+
+    /// GET of a JSON answer.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Problem> {
+        understood(&self.request(Method::GET, path, Bytes::new()).await?)
+    }
+
+    /// GET of an answer as it is.
+    pub async fn get_text(&self, path: &str) -> Result<String, Problem> {
+        let answer = self.request(Method::GET, path, Bytes::new()).await?;
+        String::from_utf8(answer.to_vec()).map_err(|_| strange("it is not text"))
+    }
+
+    /// POST of a JSON body, with a JSON answer.
+    pub async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Problem> {
+        let body = serde_json::to_vec(body).map_err(|error| Problem::internal(error.to_string()))?;
+        understood(&self.request(Method::POST, path, body.into()).await?)
+    }
+
+    /// PUT of a JSON body, with a JSON answer.
+    pub async fn put<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Problem> {
+        let body = serde_json::to_vec(body).map_err(|error| Problem::internal(error.to_string()))?;
+        understood(&self.request(Method::PUT, path, body.into()).await?)
+    }
+
+    /// PUT of a JSON body, with no answer but that it is done.
+    pub async fn put_quietly(&self, path: &str, body: &impl Serialize) -> Result<(), Problem> {
+        let body = serde_json::to_vec(body).map_err(|error| Problem::internal(error.to_string()))?;
+        self.request(Method::PUT, path, body.into()).await.map(drop)
+    }
+
+    /// DELETE, with no answer but that it is done.
+    pub async fn delete(&self, path: &str) -> Result<(), Problem> {
+        self.request(Method::DELETE, path, Bytes::new()).await.map(drop)
+    }
+
+    /// Any request; the body of the answer if it was successful, else the problem it tells of.
+    pub async fn request(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, Problem> {
+        let exchange = tokio::time::timeout(LIMIT, self.exchange(method, path, body));
+        let (status, answer) = exchange.await.map_err(|_| self.silent())??;
+        if (200..300).contains(&status) {
+            return Ok(answer);
+        }
+        let kind = Kind::of_http_status(status);
+        match serde_json::from_slice::<Problem>(&answer) {
+            Ok(problem) => Err(Problem { kind, ..problem }),
+            Err(_) => Err(Problem { kind, ..strange(&format!("it says {status}")) }),
+        }
+    }
+
+    async fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<(u16, Bytes), Problem> {
+        let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(&error))?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| broken(&error))?;
+        tokio::spawn(connection);
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "sluice")
+            .header("content-type", "application/json")
+            .body(Full::new(body))
+            .map_err(|error| Problem::internal(error.to_string()))?;
+        let response = sender.send_request(request).await.map_err(|error| broken(&error))?;
+        let status = response.status().as_u16();
+        let body = Limited::new(response.into_body(), ANSWER_MAX).collect().await;
+        Ok((status, body.map_err(|error| broken(&error))?.to_bytes()))
+    }
+
+    fn unreachable(&self, error: &io::Error) -> Problem {
+        let socket = self.socket.display();
+        match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                Problem::new(Kind::Unavailable, format!("no daemon answers at {socket}")).hint(
+                    "start one with `sluice serve -c FILE`, or name its socket with --api or SLUICE_API",
+                )
+            }
+            io::ErrorKind::PermissionDenied => {
+                Problem::new(Kind::Forbidden, format!("you may not connect to {socket}"))
+                    .hint("call as root or as the daemon's user")
+            }
+            _ => Problem::new(Kind::Unavailable, format!("cannot connect to {socket}: {error}")),
+        }
+    }
+
+    fn silent(&self) -> Problem {
+        let words =
+            format!("the daemon at {} did not answer within {} s", self.socket.display(), LIMIT.as_secs());
+        Problem::new(Kind::Unavailable, words)
+            .hint("its log may say what it waits for; what you asked may still happen")
+    }
+
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+}
+
+fn understood<T: DeserializeOwned>(answer: &[u8]) -> Result<T, Problem> {
+    serde_json::from_slice(answer).map_err(|error| strange(&error.to_string()))
+}
+
+fn strange(why: &str) -> Problem {
+    Problem::internal(format!("the daemon's answer is not understood: {why}"))
+        .hint("are the tool and the daemon of the same version? see `sluice version`")
+}
+
+fn broken(error: &dyn std::fmt::Display) -> Problem {
+    Problem::new(Kind::Unavailable, format!("the daemon went away before it answered: {error}"))
+        .hint("its log says why")
+}
+
+/// A word as one segment of a URL's path.
+pub fn segment(word: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    word.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}

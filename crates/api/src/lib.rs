@@ -1,0 +1,23 @@
+//! The REST API: on a UNIX socket, for callers whose credentials allow it.
+#![forbid(unsafe_code)]
+
+mod ana;
+mod answer;
+mod callers;
+mod classifier;
+pub mod client;
+mod function;
+mod metrics;
+mod routes;
+mod server;
+
+pub use ana::AnaList;
+pub use answer::{Answer, ErrorAnswer, THREADS, ordered};
+pub use callers::Policy;
+pub use classifier::{MapList, ReplaceRequest, ValueRequest};
+pub use function::{AttachRequest, ControlAnswer, ControlRequest, FunctionList, MoveRequest, RestartRequest};
+pub use routes::{App, DriveList, DriveMoveRequest, ReactorList, ResizeRequest, Version, document, router};
+pub use server::{Server, refusal};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,175 @@
+//! Counters as Prometheus reads them (text format 0.0.4).
+
+use sluice_control::drives::{DeviceView, DriveState, DriveView, FunctionView, ReactorCounters};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// The media type of the text.
+pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
+
+/// One family of the text: a name, its help, and a sample for each labelled thing.
+struct Family<'a, T> {
+    name: &'a str,
+    kind: &'a str,
+    help: &'a str,
+    value: fn(&T) -> u64,
+}
+
+const DRIVES: [Family<'static, DriveView>; 11] = [
+    family("sluice_drive_open", "gauge", "1 if the drive is open, 0 if it failed.", |d| {
+        u64::from(d.state != DriveState::Failed)
+    }),
+    family("sluice_drive_connected", "gauge", "1 if a client is there.", |d| {
+        u64::from(d.state == DriveState::Connected)
+    }),
+    family("sluice_drive_commands_in_flight", "gauge", "Commands in flight.", |d| u64::from(d.in_flight)),
+    family(
+        "sluice_drive_stalls_total",
+        "counter",
+        "Times it was seen to stop its reactor in a page fault.",
+        |d| d.stalls,
+    ),
+    family("sluice_drive_queues_away", "gauge", "Queue groups on other reactors.", |d| {
+        d.queues_away.len() as u64
+    }),
+    family("sluice_drive_commands_total", "counter", "I/O commands completed.", |d| d.counters.commands),
+    family("sluice_drive_errors_total", "counter", "I/O commands that failed.", |d| d.counters.errors),
+    family("sluice_drive_classified", "gauge", "1 if the drive has a classifier.", |d| {
+        u64::from(d.classifier.is_some())
+    }),
+    family(
+        "sluice_drive_classifier_errors_total",
+        "counter",
+        "Steps of commands that a classifier failed.",
+        |d| d.counters.classifier_errors,
+    ),
+    family("sluice_drive_read_bytes_total", "counter", "Bytes read.", |d| d.counters.bytes_read),
+    family("sluice_drive_written_bytes_total", "counter", "Bytes written.", |d| d.counters.bytes_written),
+];
+
+/// A device with the name of its drive.
+type Device = (String, DeviceView);
+
+const DEVICES: [Family<'static, Device>; 11] = [
+    family("sluice_device_connected", "gauge", "1 if the NVMe device is there.", |(_, d)| d.connected.into()),
+    family("sluice_device_commands_in_flight", "gauge", "Commands of a path over a network.", |(_, d)| {
+        d.under_way.unwrap_or(0)
+    }),
+    family("sluice_device_sent_total", "counter", "Commands sent to the device.", |(_, d)| d.sent),
+    family("sluice_device_completed_total", "counter", "Commands that it has completed.", |(_, d)| {
+        d.completed
+    }),
+    family("sluice_device_copied_total", "counter", "Commands whose data was copied.", |(_, d)| d.copied),
+    family("sluice_device_losses_total", "counter", "Times that it was lost.", |(_, d)| d.losses),
+    family("sluice_device_interrupted_total", "counter", "Commands that it had then.", |(_, d)| {
+        d.interrupted
+    }),
+    family("sluice_device_strays_total", "counter", "Completions of no command.", |(_, d)| d.strays),
+    family("sluice_device_events_total", "counter", "Events that it reported by itself.", |(_, d)| d.events),
+    family("sluice_device_bytes_total", "counter", "Bytes of data moved over a network.", |(_, d)| {
+        d.bytes.unwrap_or(0)
+    }),
+    family("sluice_device_copied_bytes_total", "counter", "Those of them that were copied.", |(_, d)| {
+        d.bytes_copied.unwrap_or(0)
+    }),
+];
+
+const REACTORS: [Family<'static, ReactorCounters>; 11] = [
+    family("sluice_reactor_turns_total", "counter", "Turns of the loop.", |r| r.turns),
+    family("sluice_reactor_busy_turns_total", "counter", "Turns that found work.", |r| r.busy_turns),
+    family("sluice_reactor_work_total", "counter", "Commands, doorbells and messages.", |r| r.commands),
+    family("sluice_reactor_spurious_polls_total", "counter", "Looks that found nothing.", |r| {
+        r.spurious_polls
+    }),
+    family("sluice_reactor_sleeps_total", "counter", "Times the thread went to sleep.", |r| r.sleeps),
+    family("sluice_reactor_overdue_total", "counter", "Times a drive was woken in vain for long.", |r| {
+        r.overdue
+    }),
+    family("sluice_reactor_syscalls_total", "counter", "Entries into the kernel.", |r| r.syscalls),
+    family(
+        "sluice_reactor_vain_receives_total",
+        "counter",
+        "Of these, looks at a socket for want of work.",
+        |r| r.vain_receives,
+    ),
+    family("sluice_reactor_busy_ns_total", "counter", "Nanoseconds of turns that found work.", |r| r.busy_ns),
+    family("sluice_reactor_spin_ns_total", "counter", "Nanoseconds of turns that found nothing.", |r| {
+        r.spin_ns
+    }),
+    family("sluice_reactor_sleep_ns_total", "counter", "Nanoseconds asleep.", |r| r.sleep_ns),
+];
+
+const fn family<'a, T>(name: &'a str, kind: &'a str, help: &'a str, value: fn(&T) -> u64) -> Family<'a, T> {
+    Family { name, kind, help, value }
+}
+
+pub(super) fn text(
+    drives: &[DriveView],
+    reactors: &[ReactorCounters],
+    functions: &[(String, FunctionView)],
+) -> String {
+    let mut out = String::new();
+    // Names of drives need no escaping: see check_name.
+    DRIVES
+        .iter()
+        .for_each(|family| family.write(&mut out, drives, |drive| format!("drive=\"{}\"", drive.name)));
+    let devices = drives
+        .iter()
+        .flat_map(|drive| drive.devices.iter().map(|device| (drive.name.clone(), device.clone())));
+    let devices: Vec<Device> = devices.collect();
+    DEVICES.iter().for_each(|family| {
+        family.write(&mut out, &devices, |(drive, device)| {
+            let DeviceView { nsid, namespace, first_block, .. } = device;
+            // A place may be any path: escaped as the format says.
+            let place = device.device.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            format!(
+                "drive=\"{drive}\",nsid=\"{nsid}\",device=\"{place}\",namespace=\"{namespace}\",\
+                 first_block=\"{first_block}\""
+            )
+        });
+    });
+    REACTORS.iter().for_each(|family| {
+        family.write(&mut out, reactors, |counters| format!("reactor=\"{}\"", counters.reactor));
+    });
+    write_calls(&mut out, drives);
+    write_functions(&mut out, functions);
+    out
+}
+
+/// What brought queues home from other reactors.
+fn write_calls(out: &mut String, drives: &[DriveView]) {
+    const NAME: &str = "sluice_drive_queues_called_home_total";
+    let help = "Times that queues on other reactors were brought home, by what took all queues of the drive.";
+    let _ = writeln!(out, "# HELP {NAME} {help}\n# TYPE {NAME} counter");
+    for (drive, call) in
+        drives.iter().flat_map(|drive| drive.called_home.iter().map(move |call| (drive, call)))
+    {
+        let _ = writeln!(out, "{NAME}{{drive=\"{}\",cause=\"{}\"}} {}", drive.name, call.cause, call.times);
+    }
+}
+
+/// What functions count themselves. The names are theirs, and were checked.
+fn write_functions(out: &mut String, functions: &[(String, FunctionView)]) {
+    let mut samples: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for (drive, function) in functions {
+        for (name, value) in &function.metrics {
+            let labels = format!("drive=\"{drive}\",number=\"{}\"", function.number);
+            let sample = format!("sluice_function_{name}{{{labels}}} {value}");
+            samples.entry(name).or_default().push(sample);
+        }
+    }
+    for (name, samples) in samples {
+        let _ = writeln!(out, "# TYPE sluice_function_{name} untyped\n{}", samples.join("\n"));
+    }
+}
+
+impl<T> Family<'_, T> {
+    fn write(&self, out: &mut String, things: &[T], label: impl Fn(&T) -> String) {
+        let Self { name, kind, help, value } = self;
+        // Writing to a String cannot fail.
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for thing in things {
+            let _ = writeln!(out, "{name}{{{}}} {}", label(thing), value(thing));
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! The routes, each described where it is handled; the OpenAPI document is made of the descriptions.
+
+use super::ana;
+use super::answer::{Answer, Body, Checked, ErrorAnswer, looked, ordered};
+use super::classifier;
+use super::function;
+use super::metrics;
+use axum::extract::{DefaultBodyLimit, Path, Query, State};
+use axum::http::{HeaderName, StatusCode, header};
+use axum::response::IntoResponse;
+use axum::{Json, Router};
+use serde::{Deserialize, Serialize};
+use sluice_control::drives::{DriveView, Drives, Insist, ReactorCounters, Reloaded};
+use sluice_spec::problem::{Kind, Problem};
+use sluice_spec::size::Size;
+use sluice_spec::{DriveSpec, LayerSpec};
+use std::sync::Arc;
+use utoipa::openapi::{ContentBuilder, OpenApi as Document, Ref, RefOr, ResponseBuilder, Schema};
+use utoipa::{IntoParams, OpenApi, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// The longest body that is read, bytes.
+const BODY_MAX: usize = 1 << 20;
+
+/// What the handlers work on.
+#[derive(Clone, Debug)]
+pub struct App {
+    pub drives: Arc<Drives>,
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Sluice",
+        description = "Virtual NVMe drives. Every error has a JSON body with `error` and mostly `hint`.",
+        license(name = "Apache-2.0 OR MIT")
+    ),
+    // A layer has functions and a function layers: nothing that is looked through leads to this one.
+    components(schemas(LayerSpec)),
+    tags(
+        (name = "drives", description = "Drives: NVM subsystems with their namespaces."),
+        (name = "classifiers", description = "Programs that decide where the commands of a drive go."),
+        (name = "functions", description = "Functions behind the function SDK."),
+        (name = "daemon", description = "The daemon itself.")
+    )
+)]
+struct Base;
+
+fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::with_openapi(Base::openapi())
+        .routes(routes!(list_drives, create_drive))
+        .routes(routes!(show_drive, delete_drive))
+        .routes(routes!(resize_drive))
+        .routes(routes!(delete_namespace))
+        .routes(routes!(open_drive))
+        .routes(routes!(move_drive))
+        .merge(classifier::routes())
+        .merge(function::routes())
+        .merge(ana::routes())
+        .routes(routes!(reload))
+        .routes(routes!(list_reactors))
+        .routes(routes!(version))
+        .routes(routes!(metrics_text))
+        .routes(routes!(openapi))
+}
+
+/// The OpenAPI document of all routes.
+pub fn document() -> Document {
+    describe(routes().into_openapi())
+}
+
+/// Adds the answer that every page may give: to a caller that may not call, when the daemon stops, to a body that is
+/// no JSON, and when the machine fails.
+fn describe(mut document: Document) -> Document {
+    let problem = RefOr::Ref(Ref::from_schema_name("Problem"));
+    let body = ContentBuilder::new().schema(Some(problem)).build();
+    let other = ResponseBuilder::new()
+        .description("Any other error: what went wrong, and what to do about it.")
+        .content("application/json", body)
+        .build();
+    for item in document.paths.paths.values_mut() {
+        let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete];
+        for operation in operations.into_iter().flatten() {
+            let responses = &mut operation.responses.responses;
+            responses.entry("default".to_owned()).or_insert_with(|| RefOr::T(other.clone()));
+        }
+    }
+    open_parts(&mut document);
+    document
+}
+
+/// What is put together with something else (`allOf`) has keys that it does not know itself: those of a function have
+/// its `kind` beside them. The daemon refuses unknown keys all the same.
+fn open_parts(document: &mut Document) {
+    let Some(components) = &mut document.components else { return };
+    let mut parts = Vec::new();
+    for schema in components.schemas.values() {
+        let RefOr::T(Schema::OneOf(choices)) = schema else { continue };
+        for choice in &choices.items {
+            let RefOr::T(Schema::AllOf(all)) = choice else { continue };
+            parts.extend(all.items.iter().filter_map(|part| match part {
+                RefOr::Ref(part) => part.ref_location.rsplit('/').next().map(str::to_owned),
+                RefOr::T(_) => None,
+            }));
+        }
+    }
+    for part in parts {
+        if let Some(RefOr::T(Schema::Object(object))) = components.schemas.get_mut(&part) {
+            object.additional_properties = None;
+        }
+    }
+}
+
+/// Everything an allowed caller can reach.
+pub fn router(app: App) -> Router {
+    Router::from(routes())
+        .fallback(async || {
+            ErrorAnswer(Problem::new(Kind::NotFound, "there is no such page").hint(SEE_DOCUMENT))
+        })
+        .method_not_allowed_fallback(async || {
+            let problem =
+                Problem::new(Kind::Malformed, "this page does not know that method").hint(SEE_DOCUMENT);
+            (StatusCode::METHOD_NOT_ALLOWED, Json(problem))
+        })
+        .layer(DefaultBodyLimit::max(BODY_MAX))
+        .with_state(app)
+}
+
+const SEE_DOCUMENT: &str = "GET /openapi.json lists all";
+
+/// All drives.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct DriveList {
+    pub drives: Vec<DriveView>,
+}
+
+#[utoipa::path(get, path = "/v1/drives", tag = "drives", summary = "List all drives",
+    responses((status = 200, body = DriveList, description = "All drives, by name.")))]
+async fn list_drives(State(app): State<App>) -> Answer<Json<DriveList>> {
+    looked(move || Ok(Json(DriveList { drives: app.drives.list() }))).await
+}
+
+#[utoipa::path(post, path = "/v1/drives", tag = "drives", summary = "Create a drive",
+    description = "It is there when this returns, and after a restart.",
+    request_body = DriveSpec,
+    responses(
+        (status = 201, body = DriveView, description = "The drive as it is now."),
+        (status = 400, body = Problem, description = "Not JSON."),
+        (status = 409, body = Problem, description = "The name or a file is in use."),
+        (status = 422, body = Problem, description = "Not a possible drive.")))]
+async fn create_drive(State(app): State<App>, Body(spec): Body<DriveSpec>) -> Answer<impl IntoResponse> {
+    let view = ordered(move || app.drives.create(spec)).await?;
+    let location = format!("/v1/drives/{}", view.name);
+    Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(view)))
+}
+
+#[utoipa::path(get, path = "/v1/drives/{name}", tag = "drives", summary = "Show a drive",
+    params(("name" = String, Path)),
+    responses((status = 200, body = DriveView, description = "The drive as it is now."), (status = 404, body = Problem, description = "What the path names is not there.")))]
+async fn show_drive(
+    State(app): State<App>,
+    Checked(Path(name)): Checked<Path<String>>,
+) -> Answer<Json<DriveView>> {
+    looked(move || app.drives.show(&name).map(Json)).await
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+struct DeleteQuery {
+    /// Also if a client is there, which will not survive it.
+    #[serde(default)]
+    force: bool,
+}
+
+#[utoipa::path(delete, path = "/v1/drives/{name}", tag = "drives", summary = "Delete a drive",
+    description = "Its files stay. A drive of the configuration file cannot be deleted.",
+    params(("name" = String, Path), DeleteQuery),
+    responses(
+        (status = 204, description = "It is done."),
+        (status = 404, body = Problem, description = "What the path names is not there."),
+        (status = 409, body = Problem, description = "It has a client, or is declared.")))]
+async fn delete_drive(
+    State(app): State<App>,
+    Checked(Path(name)): Checked<Path<String>>,
+    Checked(Query(query)): Checked<Query<DeleteQuery>>,
+) -> Answer<StatusCode> {
+    ordered(move || app.drives.delete(&name, query.force).map(|()| StatusCode::NO_CONTENT)).await
+}
+
+#[utoipa::path(delete, path = "/v1/drives/{name}/namespaces/{nsid}", tag = "drives",
+    summary = "Delete a namespace that a host has created",
+    description = "With what is in it, when its commands have ended. One that the operator gave the drive stays.",
+    params(("name" = String, Path), ("nsid" = u32, Path), DeleteQuery),
+    responses(
+        (status = 204, description = "It is done."),
+        (status = 404, body = Problem, description = "What the path names is not there."),
+        (status = 409, body = Problem, description = "The drive has a client, or commands did not end.")))]
+async fn delete_namespace(
+    State(app): State<App>,
+    Checked(Path((name, nsid))): Checked<Path<(String, u32)>>,
+    Checked(Query(query)): Checked<Query<DeleteQuery>>,
+) -> Answer<StatusCode> {
+    let delete = move || app.drives.delete_namespace(&name, nsid, query.force);
+    ordered(move || delete().map(|()| StatusCode::NO_CONTENT)).await
+}
+
+/// A new size for a namespace.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResizeRequest {
+    pub nsid: u32,
+    pub size: Size,
+    /// It may become smaller; what lies behind is lost.
+    #[serde(default)]
+    pub shrink: bool,
+}
+
+#[utoipa::path(post, path = "/v1/drives/{name}/resize", tag = "drives", summary = "Resize a namespace",
+    description = "The guest is told. For a drive of the configuration file the size counts until the file says another.",
+    params(("name" = String, Path)),
+    request_body = ResizeRequest,
+    responses(
+        (status = 200, body = DriveView, description = "The drive as it is now."),
+        (status = 404, body = Problem, description = "What the path names is not there."),
+        (status = 409, body = Problem, description = "It would become smaller."),
+        (status = 422, body = Problem, description = "It cannot be: why.")))]
+async fn resize_drive(
+    State(app): State<App>,
+    Checked(Path(name)): Checked<Path<String>>,
+    Body(request): Body<ResizeRequest>,
+) -> Answer<Json<DriveView>> {
+    let ResizeRequest { nsid, size, shrink } = request;
+    ordered(move || app.drives.resize(&name, nsid, size, shrink).map(Json)).await
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+struct OpenQuery {
+    /// Makes files that the drive has had open, and that do not exist any more, again. They are empty.
+    #[serde(default)]
+    make_anew: bool,
+    /// Takes files over that were served before, when the state folder that belongs to them is gone.
+    #[serde(default)]
+    adopt: bool,
+}
+
+#[utoipa::path(post, path = "/v1/drives/{name}/open", tag = "drives",
+    summary = "Open a drive that could not be opened at the start",
+    description = "Does nothing if the drive is open. A file with a size that the drive has had open, and that does not \
+                   exist any more, is made again, empty, only with `make_anew`.",
+    params(("name" = String, Path), OpenQuery),
+    responses(
+        (status = 200, body = DriveView, description = "The drive as it is now."),
+        (status = 404, body = Problem, description = "What the path names is not there."),
+        (status = "default", body = Problem, description = "It still cannot be opened.")))]
+async fn open_drive(
+    State(app): State<App>,
+    Checked(Path(name)): Checked<Path<String>>,
+    Checked(Query(query)): Checked<Query<OpenQuery>>,
+) -> Answer<Json<DriveView>> {
+    ordered(move || {
+        app.drives.open(&name, Insist { make_anew: query.make_anew, adopt: query.adopt }).map(Json)
+    })
+    .await
+}
+
+/// Where a drive shall be.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DriveMoveRequest {
+    /// Counted from zero.
+    pub reactor: usize,
+    /// Not the drive, but this completion queue of its host, with the submission queues that complete there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<u16>,
+}
+
+#[utoipa::path(post, path = "/v1/drives/{name}/move", tag = "drives",
+    summary = "Move a drive, or a queue of it, to another reactor, under load",
+    description = "With all its queues and whoever has it. Its commands wait until what it reads and writes at that \
+                   moment has ended. It is forgotten with the next start. With `queue`, one completion queue of a virtual \
+                   machine goes there, with its submission queues, and the drive stays; it comes back by itself when the \
+                   host or the operator does something that takes all queues.",
+    params(("name" = String, Path)),
+    request_body = DriveMoveRequest,
+    responses(
+        (status = 200, body = DriveView, description = "The drive as it is now."),
+        (status = 404, body = Problem, description = "What the path names is not there."),
+        (status = 409, body = Problem, description = "It did not come to rest in time, and goes on where it is."),
+        (status = 422, body = Problem, description = "There is no such reactor.")))]
+async fn move_drive(
+    State(app): State<App>,
+    Checked(Path(name)): Checked<Path<String>>,
+    Body(request): Body<DriveMoveRequest>,
+) -> Answer<Json<DriveView>> {
+    let DriveMoveRequest { reactor, queue } = request;
+    let moved = move || match queue {
+        None => app.drives.move_to(&name, reactor),
+        Some(queue) => app.drives.move_queue(&name, queue, reactor),
+    };
+    ordered(move || moved().map(Json)).await
+}
+
+#[utoipa::path(post, path = "/v1/reload", tag = "daemon", summary = "Read the configuration file again",
+    description = "Drives that it declares now are opened, those that it no longer does are ended, and classifiers \
+                   are put in the place of others. What else differs is refused, and waits for a restart.",
+    responses(
+        (status = 200, body = Reloaded, description = "What was done, and what was refused."),
+        (status = 409, body = Problem, description = "There is no file, or it declares a drive that was created."),
+        (status = 422, body = Problem, description = "Something is wrong with the file.")))]
+async fn reload(State(app): State<App>) -> Answer<Json<Reloaded>> {
+    let outcome = ordered(move || app.drives.reload()).await?;
+    outcome.log();
+    Ok(Json(outcome))
+}
+
+/// All reactors.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ReactorList {
+    pub reactors: Vec<ReactorCounters>,
+}
+
+#[utoipa::path(get, path = "/v1/reactors", tag = "daemon", summary = "Counters of all reactors",
+    responses((status = 200, body = ReactorList, description = "All reactors.")))]
+async fn list_reactors(State(app): State<App>) -> Json<ReactorList> {
+    Json(ReactorList { reactors: app.drives.reactors() })
+}
+
+/// Who answers.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Version {
+    /// Of the daemon.
+    pub version: String,
+    /// Process number of the daemon.
+    pub pid: u32,
+}
+
+impl Version {
+    fn of_this() -> Self {
+        Self { version: env!("CARGO_PKG_VERSION").to_owned(), pid: std::process::id() }
+    }
+}
+
+#[utoipa::path(get, path = "/v1/version", tag = "daemon", summary = "Version of the daemon",
+    responses((status = 200, body = Version, description = "Of the daemon that answers.")))]
+async fn version() -> Json<Version> {
+    Json(Version::of_this())
+}
+
+#[utoipa::path(get, path = "/metrics", tag = "daemon", summary = "Counters for Prometheus",
+    responses((status = 200, body = String, content_type = "text/plain", description = "Text in the format of Prometheus.")))]
+async fn metrics_text(State(app): State<App>) -> Answer<([(HeaderName, &'static str); 1], String)> {
+    looked(move || {
+        let functions = app.drives.function_metrics();
+        let text = metrics::text(&app.drives.list(), &app.drives.reactors(), &functions);
+        Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text))
+    })
+    .await
+}
+
+#[utoipa::path(get, path = "/openapi.json", tag = "daemon", summary = "This document",
+    responses((status = 200, body = Object, description = "An OpenAPI document.")))]
+async fn openapi() -> Json<Document> {
+    Json(document())
+}

@@ -1,0 +1,124 @@
+//! A daemon in a process of its own, as anyone would run it.
+
+use super::program;
+use super::scratch::Scratch;
+use rustix::process::{Pid, Signal, kill_process};
+use sluice_spec::problem::Problem;
+use std::fmt::Write;
+use std::fs::File;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a daemon may take until its last socket is there.
+const START_LIMIT: Duration = Duration::from_secs(20);
+
+/// How long it may take to end before it is killed.
+const END_LIMIT: Duration = Duration::from_secs(20);
+
+/// A daemon with so many null drives, and everything of it in one folder.
+#[derive(Debug)]
+pub struct Daemon {
+    child: Child,
+    sockets: Vec<PathBuf>,
+    scratch: Scratch,
+}
+
+impl Daemon {
+    /// Starts it and waits until all drives are there.
+    pub fn start(drives: u32) -> Result<Self, Problem> {
+        let scratch = Scratch::new()?;
+        let folder = scratch.path();
+        let config = folder.join("sluice.toml");
+        std::fs::write(&config, configuration(folder, drives))
+            .map_err(|error| Problem::io("write", &config, &error))?;
+        let log = folder.join("log");
+        let log = File::create(&log).map_err(|error| Problem::io("create", &log, &error))?;
+        let mut command = Command::new(program::daemon()?);
+        command.arg("serve").arg("--config").arg(&config);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let child =
+            command.spawn().map_err(|error| Problem::internal(format!("cannot start a daemon: {error}")))?;
+        let sockets = (0..drives).map(|drive| folder.join(format!("drives/d{drive}/cntrl"))).collect();
+        let mut daemon = Self { child, sockets, scratch };
+        daemon.wait_until_there()?;
+        Ok(daemon)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Where its drives are.
+    pub fn sockets(&self) -> &[PathBuf] {
+        &self.sockets
+    }
+
+    /// The API comes last.
+    fn wait_until_there(&mut self) -> Result<(), Problem> {
+        let deadline = Instant::now() + START_LIMIT;
+        let api = self.scratch.path().join("api.sock");
+        while UnixStream::connect(&api).is_err() {
+            let ended = matches!(self.child.try_wait(), Ok(Some(_)));
+            if ended || Instant::now() > deadline {
+                let log = std::fs::read_to_string(self.scratch.path().join("log")).unwrap_or_default();
+                return Err(Problem::internal(format!("the daemon did not start; it says:\n{log}")));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self) {
+        let deadline = Instant::now() + END_LIMIT;
+        // If it cannot be told it has ended.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.stop();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn configuration(folder: &Path, drives: u32) -> String {
+    // Strings of TOML are written as those of JSON.
+    let path = |name: &str| serde_json::Value::from(folder.join(name).to_string_lossy());
+    let mut text = format!(
+        "[daemon]\napi = {}\nsockets = {}\nstate = {}\n",
+        path("api.sock"),
+        path("drives"),
+        path("state")
+    );
+    for drive in 0..drives {
+        // Writing to a string cannot fail.
+        let _ = write!(
+            text,
+            "\n[[drive]]\nname = \"d{drive}\"\n[[drive.namespace]]\ntarget = \"null\"\nsize = \"1GiB\"\n"
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_daemon_understands_its_configuration() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("sluice.toml");
+        std::fs::write(&file, configuration(folder.path(), 3)).expect("written");
+        let config = sluice_control::config::load(&file).expect("it is right");
+        let names: Vec<&str> = config.drives.iter().map(|drive| drive.name.as_str()).collect();
+        assert_eq!(names, ["d0", "d1", "d2"]);
+        assert_eq!(config.daemon.sockets, Some(folder.path().join("drives")));
+    }
+}

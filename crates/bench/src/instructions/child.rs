@@ -1,0 +1,253 @@
+//! The process whose instructions are counted.
+//!
+//! One thread, one controller, one host. It stops itself (SIGSTOP) before and after what is to be
+//! counted: first around nothing, which tells what the stops cost, then around each turn of the side
+//! in question.
+
+use super::super::cell::{BlockSize, Drives, Mix, Pattern, QueueDepth, Queues, Shape};
+use super::super::client::{Client as Measuring, Stream};
+use super::super::load::Counter;
+use super::classifier;
+use super::loopback::Device;
+use super::mark::Mark;
+use super::scenario::{Classifier, Function, Operation, RING, Scenario, Side, Target, Transport};
+use super::tcp;
+use nix::sys::ptrace;
+use quanta::Clock;
+use sluice_command::{Layer, StackBuilder};
+use sluice_controller::{Config, Identity, Joined, Namespace, NamespaceConfig};
+use sluice_functions::{Delay, DelayConfig, Fault, Pass, PassConfig};
+use sluice_host::{
+    Controller as Host, DmaBuffer, Error as HostError, PciTransport, QueueLayout, QueuePair, Settings, entry,
+};
+use sluice_router::{Context, RouterBuilder, Verdict};
+use sluice_spec::problem::Problem;
+use sluice_targets::{Memory, Null};
+use std::fmt::Display;
+use std::hint::black_box;
+use std::sync::Arc;
+
+/// Bytes of a read or write.
+pub(super) const LENGTH: u32 = 4096;
+const BLOCK: u32 = 512;
+const NSID: u32 = 1;
+/// Bytes of the drive.
+pub(super) const SIZE: u64 = 16 << 20;
+
+/// The host's side of the one queue pair.
+struct Client {
+    queue: QueuePair,
+    /// Room for the data of a round of the ring.
+    data: DmaBuffer,
+    operation: Operation,
+    /// Where the next command goes, in transfers.
+    next: u32,
+    /// Kept for its admin queue.
+    _host: Host,
+}
+
+/// Waits to be counted, is counted, and ends.
+pub(super) fn run(scenario: &Scenario) -> Result<(), Problem> {
+    if !scenario.is_possible() {
+        return Err(scenario.impossible());
+    }
+    match (scenario.transport, scenario.side) {
+        (_, Side::Call) => run_calls(scenario),
+        (Transport::Pcie, Side::Controller) => run_controller(scenario),
+        (Transport::Pcie, Side::Host) => run_host(scenario),
+        (Transport::Tcp, _) => tcp::run(scenario),
+    }
+}
+
+/// Counts calls of a classifier: of a native one by a pointer to a function, of one in eBPF as the router does.
+fn run_calls(scenario: &Scenario) -> Result<(), Problem> {
+    match scenario.classifier {
+        Classifier::NativeWindow => {
+            let (mut windows, native) =
+                (classifier::Windows::new(), black_box(classifier::decide as classifier::Native));
+            count_calls(scenario, move |context| native(&mut windows, context))
+        }
+        Classifier::EbpfWindow => {
+            let mut program = classifier::ebpf_window()?;
+            count_calls(scenario, move |context| program.classify(context).unwrap_or(Verdict::hold()))
+        }
+        other => Err(Problem::invalid(format!("the classifier {} is not called alone", other.word()))),
+    }
+}
+
+fn count_calls(scenario: &Scenario, mut call: impl FnMut(&mut Context) -> Verdict) -> Result<(), Problem> {
+    let mut commands = classifier::commands();
+    let mut calls = |count: u32| {
+        for index in 0..count as usize {
+            let which = index % commands.len();
+            black_box(call(black_box(&mut commands[which])));
+        }
+    };
+    calls(RING);
+    ptrace::traceme().map_err(|error| trouble(&error))?;
+    counted(&mut || {});
+    for _ in 0..scenario.turns() {
+        counted(&mut || calls(scenario.batch));
+    }
+    Ok(())
+}
+
+/// Counts the turns of the controller.
+fn run_controller(scenario: &Scenario) -> Result<(), Problem> {
+    let operation = scenario.operation;
+    let start = move |transport| Client::start(transport, operation).map_err(|error| trouble(&error));
+    let (mut device, mut client) = set_up(scenario, start)?;
+    // Twice around the ring, so that every slot, list and page has been used before.
+    for _ in 0..(2 * RING).div_ceil(scenario.batch) {
+        client.submit(scenario.batch)?;
+        device.turn();
+        client.reap(scenario.batch)?;
+    }
+    ptrace::traceme().map_err(|error| trouble(&error))?;
+    counted(&mut || {});
+    for _ in 0..scenario.turns() {
+        client.submit(scenario.batch)?;
+        counted(&mut || device.turn());
+        client.reap(scenario.batch)?;
+    }
+    Ok(())
+}
+
+/// Counts the turns of a host that keeps a queue as full as the scenario says.
+fn run_host(scenario: &Scenario) -> Result<(), Problem> {
+    let shape = Shape {
+        block_size: BlockSize(LENGTH),
+        queue_depth: QueueDepth(scenario.batch),
+        queues: Queues(1),
+        pattern: Pattern::Random,
+        mix: Mix::READ,
+        drives: Drives(1),
+    };
+    let start = move |transport| {
+        let mut host = Measuring::over(transport)?;
+        let streams = host.open_streams(&shape, 0)?;
+        Ok((host, streams))
+    };
+    let (mut device, (_host, mut streams)) = set_up(scenario, start)?;
+    let clock = Clock::new();
+    let mut counter = Counter::new(&clock);
+    let stream = streams.first_mut().ok_or_else(|| Problem::internal("there is no queue"))?;
+    for _ in 0..(2 * RING).div_ceil(scenario.batch) {
+        counter.fill_up(stream)?;
+        device.turn();
+    }
+    ptrace::traceme().map_err(|error| trouble(&error))?;
+    counted(&mut || {});
+    for _ in 0..scenario.turns() {
+        host_turn(stream, &mut counter)?;
+        device.turn();
+    }
+    Ok(())
+}
+
+fn host_turn(stream: &mut Stream, counter: &mut Counter<'_>) -> Result<(), Problem> {
+    let mut done = Ok(());
+    counted(&mut || done = counter.fill_up(stream));
+    done
+}
+
+/// A controller here, and a host that a second thread has made for it.
+fn set_up<T: Send + 'static>(
+    scenario: &Scenario,
+    start: impl FnOnce(Arc<dyn PciTransport>) -> Result<T, Problem> + Send + 'static,
+) -> Result<(Device, T), Problem> {
+    let controller = controller(scenario)?;
+    let (mut device, transport, orders) = Device::new(controller).map_err(|error| trouble(&error))?;
+    let host = std::thread::spawn(move || start(transport));
+    let host = device.obey(orders, host).map_err(|_| Problem::internal("the host's thread panicked"))?;
+    Ok((device, host?))
+}
+
+/// Stops before and after `work`. Never inlined and always called through a pointer, so that nothing
+/// but the work differs from one call to the next.
+#[inline(never)]
+fn counted(work: &mut dyn FnMut()) {
+    Mark::Work.stop();
+    work();
+    Mark::Work.stop();
+}
+
+pub(super) fn trouble(error: &impl Display) -> Problem {
+    Problem::internal(format!("the process to be counted cannot start: {error}"))
+}
+
+fn controller(scenario: &Scenario) -> Result<Joined, Problem> {
+    let mut stack = StackBuilder::new();
+    let target: Box<dyn Layer> = match scenario.target {
+        Target::Null => Box::new(Null::new(SIZE)),
+        Target::Memory => Box::new(Memory::new(SIZE).map_err(|error| trouble(&error))?),
+    };
+    let bottom = stack.add(target, &[]).map_err(|error| trouble(&error))?;
+    if let Some(function) = function(scenario.function) {
+        stack.add(function, &[bottom]).map_err(|error| trouble(&error))?;
+    }
+    let config = NamespaceConfig { nsid: NSID, block_size: BLOCK, uuid: [1; 16] };
+    let mut router = RouterBuilder::new(stack.build());
+    if let Some(classifier) = classifier::make(scenario.classifier)? {
+        router = router.classifier(classifier);
+    }
+    let namespace = Namespace::new(config, router.build());
+    let namespaces = vec![namespace.map_err(|error| trouble(&error))?];
+    Joined::new(Config { identity: identity(), namespaces }).map_err(|error| trouble(&error))
+}
+
+fn function(function: Function) -> Option<Box<dyn Layer>> {
+    match function {
+        Function::None => None,
+        Function::Pass => Some(Box::new(Pass::new(PassConfig { watch: false }))),
+        Function::PassWatching => Some(Box::new(Pass::new(PassConfig { watch: true }))),
+        Function::Delay => Some(Box::new(Delay::new(DelayConfig::default()))),
+        Function::Fault => Some(Box::new(Fault::new(1, Vec::new()))),
+    }
+}
+
+fn identity() -> Identity {
+    Identity {
+        subnqn: "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000001".to_owned(),
+        serial: "1".to_owned(),
+        model: "counted".to_owned(),
+        firmware: "1".to_owned(),
+    }
+}
+
+impl Client {
+    fn start(transport: Arc<dyn PciTransport>, operation: Operation) -> Result<Self, HostError> {
+        let mut host = Host::start(transport, Settings::default())?;
+        host.set_queue_count(1)?;
+        let layout = QueueLayout { entries: RING, max_transfer: LENGTH as usize };
+        let queue = host.create_queue_pair(1, layout, None)?;
+        let data = host.memory().allocate((RING * LENGTH) as usize)?;
+        Ok(Self { queue, data, operation, next: 0, _host: host })
+    }
+
+    /// Puts commands in the queue and rings.
+    fn submit(&mut self, count: u32) -> Result<(), Problem> {
+        for _ in 0..count {
+            let data = self.data.range((self.next * LENGTH) as usize, LENGTH);
+            let (slba, blocks) = (u64::from(self.next * (LENGTH / BLOCK)), LENGTH / BLOCK);
+            let cid = match self.operation {
+                Operation::Read => self.queue.submit_prp(entry::read(NSID, slba, blocks), data),
+                Operation::Write => self.queue.submit_prp(entry::write(NSID, slba, blocks), data),
+                Operation::Flush => self.queue.submit(entry::flush(NSID)),
+            };
+            cid.ok_or_else(|| Problem::internal("a command of the last turn is still in flight"))?;
+            self.next = (self.next + 1) % RING;
+        }
+        self.queue.ring().map_err(|error| trouble(&error))
+    }
+
+    /// Takes the completions of a turn, all of them good.
+    fn reap(&mut self, count: u32) -> Result<(), Problem> {
+        let mut good = 0;
+        self.queue.reap(|completion| good += u32::from(completion.status().is_success()));
+        match good == count {
+            true => Ok(()),
+            false => Err(Problem::internal(format!("{good} of {count} commands came back in their turn"))),
+        }
+    }
+}

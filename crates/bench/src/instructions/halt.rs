@@ -1,0 +1,101 @@
+//! A task that stops its reactor at the beginning of each turn, for whoever traces it.
+
+use super::super::server::Server;
+use super::mark::Mark;
+use sluice_reactor::{Arm, Counters, ReactorHandle, Task};
+use sluice_spec::problem::Problem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+/// Whether turns are to stop, as two reactors and the thread that sends the load see it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Phase(Arc<AtomicU8>);
+
+const BEFORE: u8 = 0;
+const COUNTED: u8 = 1;
+const OVER: u8 = 2;
+/// Both have said so.
+const SEEN: u8 = OVER + 2;
+
+impl Phase {
+    pub(super) fn begin(&self) {
+        self.0.store(COUNTED, Ordering::Release);
+    }
+
+    /// Waits until whoever counts knows: what happens next is not to be counted.
+    pub(super) fn end(&self) {
+        self.0.store(OVER, Ordering::Release);
+        while self.get() < SEEN {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn get(&self) -> u8 {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// Adds it to a reactor, which then ends with the process. The first task has the first turn, so that what the others
+/// do in theirs and what is submitted afterwards lie between the same two stops.
+pub(super) fn plant(server: &Server, phase: &Phase) -> Result<(), Problem> {
+    let (reactor, phase) = (server.reactor()?.clone(), phase.clone());
+    let halt = Halt { reactor, phase, seen: None, is_over: false };
+    server.on_reactor(|local| local.add(|_, _| Box::new(halt))).map(|_| ())
+}
+
+/// Entries into the kernel without the looks at a socket that found nothing: how many of those there are depends on
+/// how long the other side takes.
+pub(super) fn asked_for(counters: &Counters) -> u64 {
+    counters.syscalls - counters.vain_receives
+}
+
+struct Halt {
+    reactor: ReactorHandle,
+    phase: Phase,
+    /// What had happened at the last stop.
+    seen: Option<u64>,
+    is_over: bool,
+}
+
+impl Halt {
+    /// Goes up with whatever is done: by tasks, for them, and by the kernel.
+    fn happened(&self) -> u64 {
+        let counters = self.reactor.counters();
+        counters.commands + counters.events + asked_for(&counters)
+    }
+
+    fn stop(&mut self) {
+        let happened = self.happened();
+        let is_idle = self.seen == Some(happened);
+        self.seen = Some(happened);
+        self.is_over = is_idle && self.phase.get() >= OVER;
+        if self.is_over {
+            self.phase.0.fetch_add(1, Ordering::AcqRel);
+        }
+        match (is_idle, self.is_over) {
+            (false, _) => Mark::Work.stop(),
+            (true, false) => Mark::Idle.stop(),
+            (true, true) => Mark::Over.stop(),
+        }
+    }
+}
+
+impl Task for Halt {
+    fn turn(&mut self, _now_ns: u64) -> usize {
+        if self.phase.get() != BEFORE && !self.is_over {
+            if self.seen.is_none() {
+                // What the stop itself costs lies between these two.
+                self.stop();
+            }
+            self.stop();
+        }
+        0
+    }
+
+    fn event(&mut self, _token: u64, _result: i32, _more: bool, _now_ns: u64) {}
+
+    fn arm(&mut self, _now_ns: u64) -> Arm {
+        Arm::Busy
+    }
+}

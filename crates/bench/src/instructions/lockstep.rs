@@ -1,0 +1,58 @@
+//! Two reactors of one process that take turns: each goes as far as it has work while the other stands still.
+//!
+//! Left alone each would go on whenever something has come, and how much has come would be another number in every
+//! run. So everything that is under way goes to and fro together, as between two sides that are both busy.
+
+use super::mark::Mark;
+use super::tracer::{Process, Thread};
+use nix::unistd::Pid;
+use sluice_spec::problem::Problem;
+
+/// Instructions of the first of two threads, whose numbers the process says.
+pub(super) fn instructions(process: Process) -> Result<u64, Problem> {
+    Ok(go(process, Thread::count)?.0)
+}
+
+/// Entries into the kernel of the first of two threads. They are counted by the reactor itself, and in a load of their
+/// own: of one that is stepped through the kernel ends some sends later, which takes an entry more.
+pub(super) fn syscalls(process: Process) -> Result<u64, Problem> {
+    Ok(go(process, |thread| Ok((0, run(thread)?)))?.1)
+}
+
+/// Both, until either thread says that it is over.
+fn go(
+    mut process: Process,
+    count: impl Fn(&Thread) -> Result<(u64, Mark), Problem>,
+) -> Result<(u64, u64), Problem> {
+    let [counted, other]: [i32; 2] = process.numbers()?;
+    let [counted, other] = [counted, other].map(|id| Thread::at_mark(Pid::from_raw(id)));
+    let (counted, other) = (counted?, other?);
+    let (nothing, _) = count(&counted)?;
+    run(&other)?;
+    let (mut instructions, mut there) = (0, Mark::Idle);
+    'load: loop {
+        loop {
+            match count(&counted)? {
+                (some, Mark::Work) => instructions += some - nothing,
+                (_, Mark::Idle) => break,
+                (_, Mark::Over) => break 'load,
+            }
+        }
+        while {
+            there = run(&other)?;
+            there == Mark::Work
+        } {}
+    }
+    while there != Mark::Over {
+        there = run(&other)?;
+    }
+    counted.let_go()?;
+    other.let_go()?;
+    let [syscalls] = process.numbers()?;
+    process.end()?;
+    Ok((instructions, syscalls))
+}
+
+fn run(thread: &Thread) -> Result<Mark, Problem> {
+    thread.run_on()?.ok_or_else(|| Problem::internal("the counted process ended in the middle"))
+}

@@ -1,0 +1,165 @@
+//! `sluice bench instructions`: what a command costs, as a number that is the same every time.
+//!
+//! There may be no performance counter, and times depend on the machine and the hour. So a child
+//! process runs a controller and a host on one thread, and we step through its turns one instruction at
+//! a time. Of the controller its turn is counted: from the doorbell to the completion entry, without
+//! the reactor, the socket and the interrupt. Of the host its turn as in a flat-out measurement.
+//!
+//! Over NVMe/TCP either side is a reactor in the child, and its whole turns are counted, those that had work: all but
+//! what the kernel does for them. The two [take turns](lockstep).
+
+mod child;
+pub(super) mod classifier;
+mod counts;
+mod halt;
+mod lockstep;
+mod loopback;
+mod mark;
+mod scenario;
+mod tcp;
+mod tracer;
+
+pub use counts::{Count, Counts};
+pub use scenario::{Classifier, Function, Operation, Scenario, Side, Target, Transport};
+
+use super::program;
+use clap::{Args, Subcommand};
+use scenario::{BATCHES, CALLED, CLASSIFIERS, FUNCTIONS, OPERATIONS, SIDES, TARGETS, TRANSFERS};
+use sluice_spec::problem::Problem;
+use std::process::Command;
+use tracer::Process;
+
+/// `sluice bench instructions`
+#[derive(Debug, Args)]
+pub struct InstructionArgs {
+    #[command(subcommand)]
+    child: Option<Hidden>,
+    /// Turns with so many commands; over NVMe/TCP, so many under way
+    #[arg(long, value_delimiter = ',', value_name = "COMMANDS", default_values_t = BATCHES)]
+    batch: Vec<u32>,
+    /// Loads over NVMe/TCP; the least counts: the network may bring in parts what was sent together
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
+    runs: u32,
+    /// Only over this transport
+    #[arg(long, value_enum)]
+    transport: Option<Transport>,
+    /// Only this side of the queue
+    #[arg(long, value_enum)]
+    side: Option<Side>,
+    /// Only commands that do this
+    #[arg(long, value_enum)]
+    operation: Option<Operation>,
+    /// Only on this target
+    #[arg(long, value_enum)]
+    target: Option<Target>,
+    /// Only under this function, which is counted on the null target, for reads
+    #[arg(long, value_enum)]
+    function: Option<Function>,
+    /// Only with this classifier, which is counted on the null target, for reads
+    #[arg(long, value_enum)]
+    classifier: Option<Classifier>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Hidden {
+    /// The process that is counted
+    #[command(hide = true)]
+    Child(Scenario),
+}
+
+/// Counts everything; `None` in the counted process itself.
+pub fn run(arguments: &InstructionArgs) -> Result<Option<Counts>, Problem> {
+    match &arguments.child {
+        Some(Hidden::Child(scenario)) => child::run(scenario).map(|()| None),
+        None => count_all(&arguments.plan(), arguments.runs).map(Some),
+    }
+}
+
+fn count_all(scenarios: &[Scenario], runs: u32) -> Result<Counts, Problem> {
+    if let Some(impossible) = scenarios.iter().find(|scenario| !scenario.is_possible()) {
+        return Err(impossible.impossible());
+    }
+    let mut counts = Vec::with_capacity(scenarios.len());
+    for (index, scenario) in scenarios.iter().enumerate() {
+        super::progress(index, scenarios.len(), scenario);
+        counts.push(count(scenario, runs)?);
+    }
+    Ok(Counts { counts })
+}
+
+impl InstructionArgs {
+    /// Every operation on every target, every function and classifier over the target that does nothing, and the
+    /// host; over NVMe/TCP what moves data; less what nobody asked for.
+    fn plan(&self) -> Vec<Scenario> {
+        let base = Scenario::PLAIN;
+        let with = |operations: &'static [Operation], base| {
+            let each =
+                move |target| operations.iter().map(move |&operation| Scenario { target, operation, ..base });
+            TARGETS.into_iter().flat_map(each)
+        };
+        let functions = FUNCTIONS.map(|function| Scenario { function, ..base });
+        let classifiers = CLASSIFIERS.map(|classifier| Scenario { classifier, ..base });
+        let calls = CALLED.map(|classifier| Scenario { side: Side::Call, classifier, ..base });
+        // The host does not care what is behind the drive.
+        let host = Scenario { side: Side::Host, ..base };
+        let sides = SIDES.map(|side| Scenario { transport: Transport::Tcp, side, ..base });
+        let remote = sides.into_iter().flat_map(|base| with(&TRANSFERS, base));
+        let all = with(&OPERATIONS, base).chain(functions).chain(classifiers).chain(calls).chain([host]);
+        let batches = |scenario| self.batch.iter().map(move |&batch| Scenario { batch, ..scenario });
+        all.chain(remote).flat_map(batches).filter(|scenario| self.wants(scenario)).collect()
+    }
+
+    fn wants(&self, scenario: &Scenario) -> bool {
+        self.transport.is_none_or(|transport| transport == scenario.transport)
+            && self.side.is_none_or(|side| side == scenario.side)
+            && self.operation.is_none_or(|operation| operation == scenario.operation)
+            && self.target.is_none_or(|target| target == scenario.target)
+            && self.function.is_none_or(|function| function == scenario.function)
+            && self.classifier.is_none_or(|classifier| classifier == scenario.classifier)
+    }
+}
+
+/// Instructions of one call of a classifier: a native one by a pointer to a function, and one in eBPF.
+pub(super) fn count_calls(classifier: Classifier) -> Result<f64, Problem> {
+    let batch = classifier::commands().len() as u32;
+    count(&Scenario { side: Side::Call, classifier, batch, ..Scenario::PLAIN }, 1)
+        .map(|count| count.instructions)
+}
+
+/// What one command takes.
+fn count(scenario: &Scenario, runs: u32) -> Result<Count, Problem> {
+    let (instructions, syscalls) = match scenario.transport {
+        Transport::Pcie => (count_turns(scenario)?, None),
+        Transport::Tcp => {
+            let loads = (0..runs).map(|_| lockstep::instructions(child(scenario)?));
+            let loads: Vec<u64> = loads.collect::<Result<_, _>>()?;
+            let least = loads.into_iter().min().ok_or_else(|| Problem::internal("there was no run"))?;
+            (least, Some(lockstep::syscalls(child(scenario)?)?))
+        }
+    };
+    let per_command = |sum: u64| sum as f64 / f64::from(scenario.commands());
+    let (instructions, syscalls) = (per_command(instructions), syscalls.map(per_command));
+    Ok(Count { scenario: *scenario, instructions, syscalls })
+}
+
+fn child(scenario: &Scenario) -> Result<Process, Problem> {
+    let mut command = Command::new(program::own()?);
+    command.args(["instructions", "child"]).args(scenario.arguments());
+    Process::start(command)
+}
+
+/// Of a process of one thread, which stops before and after each turn.
+fn count_turns(scenario: &Scenario) -> Result<u64, Problem> {
+    let process = child(scenario)?;
+    let thread = process.main_thread()?;
+    let (nothing, _) = thread.count()?;
+    let (mut instructions, mut turns) = (0, 0);
+    while thread.run_on()?.is_some() {
+        instructions += thread.count()?.0 - nothing;
+        turns += 1;
+    }
+    if turns != scenario.turns() {
+        return Err(Problem::internal(format!("{turns} turns were counted, not {}", scenario.turns())));
+    }
+    Ok(instructions)
+}

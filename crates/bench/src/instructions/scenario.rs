@@ -1,0 +1,263 @@
+//! What is counted.
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use sluice_controller::FETCH_MAX;
+use sluice_spec::problem::Problem;
+use std::fmt;
+
+/// One side, one kind of command on one stack, so many at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Args, Serialize)]
+pub struct Scenario {
+    #[arg(long)]
+    pub transport: Transport,
+    #[arg(long)]
+    pub side: Side,
+    #[arg(long)]
+    pub target: Target,
+    #[arg(long)]
+    pub function: Function,
+    #[arg(long)]
+    pub classifier: Classifier,
+    #[arg(long)]
+    pub operation: Operation,
+    /// Commands in one turn; over NVMe/TCP, that are under way.
+    #[arg(long)]
+    pub batch: u32,
+}
+
+/// What is between a host and its controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Transport {
+    /// Memory that both have. Turns are counted, without their reactor's.
+    Pcie,
+    /// NVMe/TCP on the loopback device. Turns of whole reactors are counted.
+    Tcp,
+}
+
+/// Whose turn is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Side {
+    Controller,
+    /// What keeps the controller busy in every other measurement: reaping, filling up and ringing.
+    Host,
+    /// A classifier alone: calls of it, not turns.
+    Call,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Target {
+    Null,
+    Memory,
+}
+
+/// What stands over the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Function {
+    None,
+    Pass,
+    /// A pass that sees every command again on its way up.
+    PassWatching,
+    /// A delay of nothing.
+    Delay,
+    /// A fault function without rules.
+    Fault,
+}
+
+/// Who decides where commands go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Classifier {
+    /// Nobody: all take the first path.
+    None,
+    /// A Rust function that sends everything down the first path.
+    Native,
+    /// An eBPF program that does the same.
+    Ebpf,
+    /// A Rust function that looks a window up, checks it, moves the command and counts.
+    NativeWindow,
+    /// An eBPF program that does the same, in 56 instructions.
+    EbpfWindow,
+}
+
+/// Those that are called alone, too: they do the same.
+pub(super) const CALLED: [Classifier; 2] = [Classifier::NativeWindow, Classifier::EbpfWindow];
+
+/// Reads and writes are of 4 KiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Operation {
+    Read,
+    Write,
+    Flush,
+}
+
+/// Entries of either ring: so many that what happens once a round does not matter.
+pub(super) const RING: u32 = 1024;
+
+/// Commands in one turn: alone, some, many.
+pub(super) const BATCHES: [u32; 3] = [1, 8, 32];
+
+pub(super) const TARGETS: [Target; 2] = [Target::Null, Target::Memory];
+pub(super) const OPERATIONS: [Operation; 3] = [Operation::Read, Operation::Write, Operation::Flush];
+/// Those of a load over NVMe/TCP, and whose work they are.
+pub(super) const TRANSFERS: [Operation; 2] = [Operation::Read, Operation::Write];
+pub(super) const SIDES: [Side; 2] = [Side::Host, Side::Controller];
+/// All that add something.
+pub(super) const FUNCTIONS: [Function; 4] =
+    [Function::Pass, Function::PassWatching, Function::Delay, Function::Fault];
+/// All that add something.
+pub(super) const CLASSIFIERS: [Classifier; 4] =
+    [Classifier::Native, Classifier::Ebpf, Classifier::NativeWindow, Classifier::EbpfWindow];
+
+/// The most that is under way over NVMe/TCP.
+const DEPTH_MAX: u32 = 128;
+
+impl Scenario {
+    /// A read of nothing, through nothing.
+    pub const PLAIN: Self = Self {
+        transport: Transport::Pcie,
+        side: Side::Controller,
+        target: Target::Null,
+        function: Function::None,
+        classifier: Classifier::None,
+        operation: Operation::Read,
+        batch: 1,
+    };
+
+    /// As the child's command line spells it.
+    pub fn arguments(&self) -> impl Iterator<Item = String> + use<> {
+        let words = [
+            ("--transport", self.transport.word()),
+            ("--side", self.side.word()),
+            ("--target", self.target.word()),
+            ("--function", self.function.word()),
+            ("--classifier", self.classifier.word()),
+            ("--operation", self.operation.word()),
+        ];
+        let batch = ["--batch".to_owned(), self.batch.to_string()];
+        words.into_iter().flat_map(|(key, word)| [key.to_owned(), word.to_owned()]).chain(batch)
+    }
+
+    /// Turns that are counted. More of short ones, to see whether they are all alike.
+    pub fn turns(&self) -> u32 {
+        (16 / self.batch).max(2)
+    }
+
+    /// Commands that are counted.
+    pub fn commands(&self) -> u32 {
+        self.turns() * self.batch
+    }
+
+    fn batch_max(&self) -> u32 {
+        match self.transport {
+            Transport::Pcie => FETCH_MAX,
+            Transport::Tcp => DEPTH_MAX,
+        }
+    }
+
+    /// True if a controller takes so many commands in one turn, or at a time.
+    pub fn is_possible(&self) -> bool {
+        (1..=self.batch_max()).contains(&self.batch)
+    }
+
+    pub fn impossible(&self) -> Problem {
+        let what = match self.transport {
+            Transport::Pcie => "a turn cannot have",
+            Transport::Tcp => "over NVMe/TCP there cannot be",
+        };
+        Problem::invalid(format!("{what} {} commands", self.batch))
+            .hint(format!("use 1 to {}", self.batch_max()))
+    }
+}
+
+impl fmt::Display for Scenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { transport, side, target, function, classifier, operation, batch } = self;
+        write!(f, "{}: {} on {}", side.word(), operation.word(), target.word())?;
+        if *function != Function::None {
+            write!(f, " under {}", function.word())?;
+        }
+        if *classifier != Classifier::None {
+            write!(f, " classified by {}", classifier.word())?;
+        }
+        match transport {
+            Transport::Pcie => write!(f, ", {batch} in a turn"),
+            Transport::Tcp => write!(f, " over NVMe/TCP, {batch} under way"),
+        }
+    }
+}
+
+/// The word of a value on the command line and in tables.
+macro_rules! words {
+    ($($kind:ty { $($value:ident = $word:literal,)+ })+) => {$(
+        impl $kind {
+            pub fn word(self) -> &'static str {
+                match self { $(Self::$value => $word,)+ }
+            }
+        }
+    )+};
+}
+
+words! {
+    Transport { Pcie = "pcie", Tcp = "tcp", }
+    Side { Controller = "controller", Host = "host", Call = "call", }
+    Target { Null = "null", Memory = "memory", }
+    Function {
+        None = "none",
+        Pass = "pass",
+        PassWatching = "pass-watching",
+        Delay = "delay",
+        Fault = "fault",
+    }
+    Classifier {
+        None = "none",
+        Native = "native",
+        Ebpf = "ebpf",
+        NativeWindow = "native-window",
+        EbpfWindow = "ebpf-window",
+    }
+    Operation { Read = "read", Write = "write", Flush = "flush", }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        scenario: Scenario,
+    }
+
+    #[test]
+    fn the_child_understands_what_the_parent_says() {
+        for &function in Function::value_variants() {
+            let scenario = Scenario {
+                transport: Transport::Tcp,
+                side: Side::Host,
+                target: Target::Memory,
+                function,
+                classifier: Classifier::EbpfWindow,
+                operation: Operation::Flush,
+                batch: 8,
+            };
+            let line = ["child".to_owned()].into_iter().chain(scenario.arguments());
+            assert_eq!(Line::parse_from(line).scenario, scenario);
+        }
+    }
+
+    #[test]
+    fn batches_fit_a_turn() {
+        let possible = |transport, batch| Scenario { transport, batch, ..Scenario::PLAIN }.is_possible();
+        for (transport, most) in [(Transport::Pcie, FETCH_MAX), (Transport::Tcp, DEPTH_MAX)] {
+            assert!(BATCHES.into_iter().chain([most]).all(|batch| possible(transport, batch)));
+            assert!([0, most + 1].into_iter().all(|batch| !possible(transport, batch)));
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The process whose instructions are counted, over NVMe/TCP: a host and a controller, a reactor each.
+//!
+//! Both are as in [`bench tcp`](super::super::tcp), but never sleep: the tracer has them
+//! [take turns](super::lockstep).
+
+use super::super::cell::{Mix, Target as Behind};
+use super::super::cores::Cores;
+use super::super::direct::Direct;
+use super::super::server::Server;
+use super::super::tcp::{remote, shape};
+use super::child::{LENGTH, SIZE, trouble};
+use super::halt::{self, Phase};
+use super::scenario::{Operation, Scenario, Side, Target};
+use nix::sys::ptrace;
+use nix::unistd::gettid;
+use quanta::Clock;
+use sluice_control::config::{Idle, Settings};
+use sluice_spec::NvmeTcpSpec;
+use sluice_spec::problem::Problem;
+use sluice_spec::size::Size;
+use std::io::Write;
+
+/// Before what is counted, so that every slot, list and page has been used, and the network knows how much there is.
+const WARM_UP: u64 = 2000;
+
+/// Seconds that a side may stand still: as many as there may be for a command, and more than there are for a
+/// connection.
+const TIMEOUT_S: u32 = 60;
+const KEEP_ALIVE_S: u32 = 3600;
+
+/// Says the numbers of both threads, the one that is counted first; in the end, what it entered the kernel for.
+pub(super) fn run(scenario: &Scenario) -> Result<(), Problem> {
+    let phase = Phase::default();
+    let (mut controller, host) = (reactor()?, reactor()?);
+    halt::plant(&host, &phase)?;
+    halt::plant(&controller, &phase)?;
+    let link = connect(scenario.target, &host, &mut controller)?;
+    let clock = Clock::new();
+    if scenario.target == Target::Memory {
+        link.write_everything(&clock)?;
+    }
+    let mix = if scenario.operation == Operation::Read { Mix::READ } else { Mix::WRITE };
+    let shape = shape(LENGTH, scenario.batch, mix);
+    let send = |count| match link.send(&shape, &clock, count)?.failed {
+        0 => Ok(()),
+        failed => Err(Problem::internal(format!("{failed} commands failed"))),
+    };
+    send(WARM_UP)?;
+    let (counted, other) =
+        if scenario.side == Side::Host { (&host, &controller) } else { (&controller, &host) };
+    say(&[traced(counted)?, traced(other)?])?;
+    let before = halt::asked_for(&counted.reactor()?.counters());
+    phase.begin();
+    send(u64::from(scenario.commands()))?;
+    phase.end();
+    say(&[halt::asked_for(&counted.reactor()?.counters()) - before])?;
+    drop(link);
+    controller.close_all()
+}
+
+fn reactor() -> Result<Server, Problem> {
+    let settings = Settings { idle: Idle { always_poll: true, ..Idle::default() }, ..Settings::default() };
+    Server::start_with(&Cores { reactor: None, host: None }, settings)
+}
+
+fn connect(target: Target, host: &Server, controller: &mut Server) -> Result<Direct, Problem> {
+    let target = match target {
+        Target::Null => Behind::Null(Size(SIZE)),
+        Target::Memory => Behind::Memory(Size(SIZE)),
+    };
+    let (address, nqn, _) = controller.serve(&target, false)?;
+    let patient =
+        NvmeTcpSpec { timeout_s: TIMEOUT_S, keep_alive_s: KEEP_ALIVE_S, ..remote(address, nqn, None) };
+    host.open_remote(patient)
+}
+
+/// Has a reactor's thread traced; its number.
+fn traced(server: &Server) -> Result<u64, Problem> {
+    let id = server.on_reactor(|_| ptrace::traceme().map(|()| gettid()))?;
+    id.map(|id| id.as_raw().unsigned_abs().into()).map_err(|error| trouble(&error))
+}
+
+fn say(numbers: &[u64]) -> Result<(), Problem> {
+    let words: Vec<String> = numbers.iter().map(u64::to_string).collect();
+    writeln!(std::io::stdout(), "{}", words.join(" ")).map_err(|error| trouble(&error))
+}

@@ -1,0 +1,153 @@
+//! Counts the instructions of threads of another process by stepping through them.
+
+use super::mark::Mark;
+use nix::errno::Errno;
+use nix::sys::personality::{self, Persona};
+use nix::sys::ptrace::{self, Options};
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use sluice_spec::problem::Problem;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::str::FromStr;
+
+/// A process of our own whose threads stop at marks, before and after what is to be counted.
+#[derive(Debug)]
+pub(super) struct Process {
+    child: Child,
+    said: BufReader<ChildStdout>,
+}
+
+/// A thread of it.
+#[derive(Debug)]
+pub(super) struct Thread(Pid);
+
+/// Where a thread came to rest.
+enum Rest {
+    At(Mark),
+    /// After one step.
+    Stepped,
+    Ended,
+}
+
+impl Process {
+    /// Starts a program whose addresses are the same in every run.
+    pub(super) fn start(mut command: Command) -> Result<Self, Problem> {
+        let usual = personality::get().map_err(refused)?;
+        // Inherited by the child, and kept across its exec.
+        personality::set(usual | Persona::ADDR_NO_RANDOMIZE).map_err(refused)?;
+        let spawned = command.env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        personality::set(usual).map_err(refused)?;
+        let cannot = |what: &str| Problem::internal(format!("cannot start a process: {what}"));
+        let mut child = spawned.map_err(|error| cannot(&error.to_string()))?;
+        let said = child.stdout.take().ok_or_else(|| cannot("it says nothing"))?;
+        Ok(Self { child, said: BufReader::new(said) })
+    }
+
+    /// Its first thread, at its first mark.
+    pub(super) fn main_thread(&self) -> Result<Thread, Problem> {
+        Thread::at_mark(Pid::from_raw(self.child.id().cast_signed()))
+    }
+
+    /// The next line it says: numbers.
+    pub(super) fn numbers<const COUNT: usize, T: FromStr>(&mut self) -> Result<[T; COUNT], Problem> {
+        let mut line = String::new();
+        let failed = || Problem::internal("the counted process ended before it said what it should");
+        self.said.read_line(&mut line).map_err(|_| failed())?;
+        let numbers = line.split_whitespace().map_while(|word| word.parse().ok());
+        numbers.collect::<Vec<T>>().try_into().map_err(|_| failed())
+    }
+
+    /// Waits for its end, which must be a good one.
+    pub(super) fn end(mut self) -> Result<(), Problem> {
+        match self.child.wait() {
+            Ok(status) if status.success() => Ok(()),
+            other => Err(Problem::internal(format!("the counted process failed: {other:?}"))),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It has ended already, unless something went wrong.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Thread {
+    /// One that is, or soon will be, at its first mark.
+    pub(super) fn at_mark(id: Pid) -> Result<Self, Problem> {
+        let thread = Self(id);
+        match thread.rest()? {
+            Rest::At(_) => {}
+            _ => return Err(Problem::internal("the counted process did not stop where it should")),
+        }
+        // It must not outlive us, whatever ends us.
+        ptrace::setoptions(id, Options::PTRACE_O_EXITKILL).map_err(refused)?;
+        Ok(thread)
+    }
+
+    /// Instructions up to the next mark, and which that is.
+    ///
+    /// A string instruction is one instruction, however often it repeats: the processor stops at each
+    /// repetition, with the program counter where it was.
+    pub(super) fn count(&self) -> Result<(u64, Mark), Problem> {
+        let (mut count, mut last) = (0, None);
+        loop {
+            ptrace::step(self.0, None).map_err(refused)?;
+            let at = match self.rest()? {
+                Rest::At(mark) => return Ok((count, mark)),
+                Rest::Stepped => self.program_counter()?,
+                Rest::Ended => return Err(Problem::internal("the counted process ended in the middle")),
+            };
+            count += u64::from(last != Some(at));
+            last = Some(at);
+        }
+    }
+
+    /// Lets it run to its next mark; none if it has ended instead.
+    pub(super) fn run_on(&self) -> Result<Option<Mark>, Problem> {
+        ptrace::cont(self.0, None).map_err(refused)?;
+        match self.rest()? {
+            Rest::At(mark) => Ok(Some(mark)),
+            Rest::Stepped => Err(Problem::internal("the counted process stopped where it should not")),
+            Rest::Ended => Ok(None),
+        }
+    }
+
+    /// Looks at it no more.
+    pub(super) fn let_go(self) -> Result<(), Problem> {
+        ptrace::detach(self.0, None).map_err(refused)
+    }
+
+    fn rest(&self) -> Result<Rest, Problem> {
+        let status = waitpid(self.0, Some(WaitPidFlag::__WALL)).map_err(refused)?;
+        let rest = match status {
+            WaitStatus::Stopped(_, Signal::SIGTRAP) => Some(Rest::Stepped),
+            WaitStatus::Stopped(_, signal) => Mark::of(signal).map(Rest::At),
+            WaitStatus::Exited(_, 0) => Some(Rest::Ended),
+            _ => None,
+        };
+        rest.ok_or_else(|| Problem::internal(format!("the counted process failed: {status:?}")))
+    }
+
+    fn program_counter(&self) -> Result<u64, Problem> {
+        let registers = ptrace::getregs(self.0).map_err(refused)?;
+        #[cfg(target_arch = "x86_64")]
+        return Ok(registers.rip);
+        #[cfg(not(target_arch = "x86_64"))]
+        return Ok(registers.pc);
+    }
+}
+
+fn refused(errno: Errno) -> Problem {
+    let problem = Problem::internal(format!("cannot step through another process: {errno}"));
+    match errno {
+        Errno::EPERM | Errno::ENOSYS => {
+            problem.hint("ptrace(2) and personality(2) must be allowed; containers often forbid them")
+        }
+        _ => problem,
+    }
+}

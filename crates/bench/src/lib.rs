@@ -1,0 +1,92 @@
+//! `sluice bench`: how fast a drive is, what it costs when nobody uses it, and what one command costs.
+//!
+//! A measurement goes through these files: `args` (what is asked) → `measure` (cell by cell) → `server`
+//! (one reactor with drives) and `client` (queue pairs to them) → `runs` (one
+//! slice after the other) → `wait` and `line` (where the processors are) → `load` (keeps the queues busy)
+//! beside `floor` (what the machine can do at best) → `run` and `tally` (what came out) → `groups` (which runs belong together) → `report`.
+#![forbid(unsafe_code)]
+
+mod absence;
+pub mod args;
+pub mod calls;
+pub mod cell;
+pub mod cipher;
+pub mod client;
+pub mod cores;
+pub mod daemon;
+mod direct;
+pub mod floor;
+pub mod grid;
+pub mod groups;
+pub mod histogram;
+pub mod idle;
+pub mod instructions;
+pub mod line;
+pub mod load;
+mod loopback;
+pub mod machine;
+pub mod measure;
+mod program;
+pub mod report;
+pub mod run;
+mod runs;
+pub mod scratch;
+pub mod server;
+pub mod tail;
+pub mod tally;
+pub mod tcp;
+pub mod wait;
+pub mod workload;
+
+pub use args::BenchArgs;
+
+use args::Other;
+use serde::Serialize;
+use sluice_spec::problem::Problem;
+use std::fmt::Display;
+
+/// What was found out.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub enum Report {
+    Cells(report::Cells),
+    Instructions(instructions::Counts),
+    Calls(calls::Calls),
+    Idle(idle::Idle),
+    Cipher(cipher::Cipher),
+    Tcp(tcp::Tcp),
+    Tail(tail::Tail),
+}
+
+/// Measures. `None` if there is nothing to tell, as in the processes that a benchmark starts.
+pub fn run(arguments: &BenchArgs) -> Result<Option<Report>, Problem> {
+    match &arguments.other {
+        None => measure::run(&arguments.cells.plan()?).map(Report::Cells).map(Some),
+        Some(Other::Instructions(arguments)) => Ok(instructions::run(arguments)?.map(Report::Instructions)),
+        Some(Other::Classifier(arguments)) => calls::run(arguments).map(Report::Calls).map(Some),
+        Some(Other::Idle(arguments)) => idle::run(arguments).map(Report::Idle).map(Some),
+        Some(Other::Cipher(arguments)) => cipher::run(arguments).map(Report::Cipher).map(Some),
+        Some(Other::Tcp(arguments)) => tcp::run(arguments).map(Report::Tcp).map(Some),
+        Some(Other::Tail(arguments)) => tail::run(arguments).map(Report::Tail).map(Some),
+    }
+}
+
+impl Report {
+    /// For people.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Cells(cells) => cells.text(),
+            Self::Instructions(counts) => counts.text(),
+            Self::Calls(calls) => calls.text(),
+            Self::Idle(idle) => idle.text(),
+            Self::Cipher(cipher) => cipher.text(),
+            Self::Tcp(tcp) => tcp.text(),
+            Self::Tail(tail) => tail.text(),
+        }
+    }
+}
+
+/// Says on standard error what comes next.
+fn progress(index: usize, count: usize, what: &impl Display) {
+    eprintln!("[{}/{count}] {what}", index + 1);
+}

@@ -1,0 +1,197 @@
+//! The side that is measured: one reactor with drives, wired as the daemon wires them, in this process.
+
+use super::cell::Target;
+use super::client::trouble;
+use super::cores::{self, Cores};
+use super::direct::Direct;
+use super::program;
+use super::scratch::Scratch;
+use sluice_control::config::Settings;
+use sluice_control::drives::{Engine, ReactorCounters, Remembered, Running};
+use sluice_frontends::tcp::Listener;
+use sluice_reactor::{Absence, Local, ReactorHandle};
+use sluice_spec::paths::Places;
+use sluice_spec::problem::Problem;
+use sluice_spec::size::Size;
+use sluice_spec::{Doorbells, DriveSpec, NamespaceSpec, NvmeTcpSpec, TargetKind, TcpSpec};
+use sluice_wiring::{Wiring, start_functions_by};
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a drive may take to end.
+const DRAIN_LIMIT: Duration = Duration::from_secs(10);
+
+/// Of AES-256, for both halves; what is encrypted with it is worth nothing.
+pub(super) const KEY: [u8; 64] = {
+    let mut key = [0; 64];
+    key[63] = 1;
+    key
+};
+
+/// Of the connections that are encrypted, as worthless.
+const TLS_KEY: &str = "NVMeTLSkey-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:\n";
+
+/// A file that nobody else may read.
+fn secret(path: &Path, bytes: impl AsRef<[u8]>) -> Result<PathBuf, Problem> {
+    std::fs::write(path, bytes)
+        .and_then(|()| std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)))
+        .map_err(|error| Problem::io("write", path, &error))?;
+    Ok(path.to_owned())
+}
+
+/// One reactor and its drives.
+pub(super) struct Server {
+    drives: Vec<Arc<dyn Running>>,
+    /// Lets hosts in that come over TCP.
+    listener: Option<Listener>,
+    wiring: Wiring,
+    places: Places,
+    /// A file, for functions that want a key.
+    key: PathBuf,
+    /// Gone last, when nothing in it is used any more.
+    _scratch: Scratch,
+}
+
+impl Server {
+    pub(super) fn start(cores: &Cores) -> Result<Self, Problem> {
+        Self::start_with(cores, Settings::default())
+    }
+
+    /// The same; it remembers when its reactor was kept from its processor.
+    pub(super) fn start_watched(cores: &Cores) -> Result<Self, Problem> {
+        Self::start_with(cores, Settings { watch_turns: true, ..Settings::default() })
+    }
+
+    pub(super) fn start_with(cores: &Cores, settings: Settings) -> Result<Self, Problem> {
+        let scratch = Scratch::new()?;
+        let folder = scratch.path();
+        let places = Places {
+            api: folder.join("api.sock"),
+            sockets: folder.join("drives"),
+            state: folder.join("state"),
+        };
+        let settings = Settings { cores: cores.reactor.into_iter().collect(), ..settings };
+        // Without `sluice` beside this program only functions in a process are missing.
+        program::daemon().into_iter().for_each(start_functions_by);
+        let wiring = Wiring::start(&settings, places.clone())?;
+        let key = secret(&folder.join("key"), KEY)?;
+        Ok(Self { drives: Vec::new(), listener: None, wiring, places, key, _scratch: scratch })
+    }
+
+    /// Opens another drive; where to connect to it.
+    pub(super) fn open(&mut self, namespace: NamespaceSpec) -> Result<PathBuf, Problem> {
+        let spec = drive(format!("d{}", self.drives.len()), namespace);
+        self.drives.push(self.wiring.open(&spec, 0, &Remembered::default())?);
+        Ok(self.places.drive_socket(&spec.name))
+    }
+
+    /// Opens a drive for hosts that come over TCP; where to connect to it, its name, and the file of keys if
+    /// there are some.
+    pub(super) fn serve(
+        &mut self,
+        target: &Target,
+        tls: bool,
+    ) -> Result<(String, String, Option<PathBuf>), Problem> {
+        let mut spec = drive(format!("d{}", self.drives.len()), self.namespace(target)?);
+        let tls_keys = tls.then(|| secret(&self.places.state.with_file_name("keys"), TLS_KEY)).transpose()?;
+        spec.tcp = Some(TcpSpec { tls_keys: tls_keys.clone(), ..TcpSpec::default() });
+        self.drives.push(self.wiring.open(&spec, 0, &Remembered::default())?);
+        if self.listener.is_none() {
+            let any = [SocketAddr::from(([127, 0, 0, 1], 0))];
+            let started = Listener::start_with_tls(&any, &any, self.wiring.directory());
+            self.listener = Some(started.map_err(|error| trouble(&error))?);
+        }
+        let address = self.listener.iter().flat_map(Listener::addresses).nth(usize::from(tls));
+        let address = address.ok_or_else(|| Problem::internal("nobody listens"))?;
+        Ok((address.to_string(), spec.subnqn(), tls_keys))
+    }
+
+    /// Opens a drive of somebody else's, to be driven on the reactor.
+    pub(super) fn open_remote(&self, nvme_tcp: NvmeTcpSpec) -> Result<Direct, Problem> {
+        let null = Target::Null(Size(0)).namespace(&self.key);
+        let namespace = null.map(|namespace| NamespaceSpec {
+            target: TargetKind::NvmeTcp,
+            size: None,
+            nvme_tcp: Some(nvme_tcp),
+            ..namespace
+        });
+        let namespace = namespace.ok_or_else(|| Problem::internal("null has a namespace"))?;
+        Direct::open(&drive("remote".to_owned(), namespace), self.reactor()?.clone())
+    }
+
+    /// Opens a target without a drive, to be driven on the reactor.
+    pub(super) fn open_directly(&self, target: &Target) -> Result<Direct, Problem> {
+        Direct::open(&drive("direct".to_owned(), self.namespace(target)?), self.reactor()?.clone())
+    }
+
+    /// Opens so many drives on a target. A file is for one only.
+    pub(super) fn open_all(&mut self, target: &Target, count: u32) -> Result<Vec<PathBuf>, Problem> {
+        if matches!(target, Target::File(_)) && count > 1 {
+            return Err(Problem::invalid(format!("{target} cannot be the target of {count} drives")));
+        }
+        let namespace = self.namespace(target)?;
+        (0..count).map(|_| self.open(namespace.clone())).collect()
+    }
+
+    /// Ends all drives.
+    pub(super) fn close_all(&mut self) -> Result<(), Problem> {
+        for drive in std::mem::take(&mut self.drives) {
+            drive.drain()?;
+            let deadline = Instant::now() + DRAIN_LIMIT;
+            while !drive.status()?.drained && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            drive.close()?;
+        }
+        Ok(())
+    }
+
+    fn namespace(&self, target: &Target) -> Result<NamespaceSpec, Problem> {
+        let ours = target.namespace(&self.key);
+        ours.ok_or_else(|| Problem::internal("another daemon's drive is not ours to open"))
+    }
+
+    pub(super) fn reactor(&self) -> Result<&ReactorHandle, Problem> {
+        self.wiring.reactor(0).ok_or_else(|| Problem::internal("there is no reactor"))
+    }
+
+    /// Does something on the reactor's thread.
+    pub(super) fn on_reactor<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Local) -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        self.reactor()?.call(work).map_err(|error| trouble(&error))
+    }
+
+    /// Processor time of the reactor, in nanoseconds, to the nanosecond: it looks itself.
+    pub(super) fn cpu_ns(&self) -> Option<u64> {
+        self.on_reactor(|_| cores::thread_cpu_ns()).ok()
+    }
+
+    /// When the reactor was kept from its processor since the last call, if it is watched.
+    pub(super) fn take_absences(&self) -> Result<Vec<Absence>, Problem> {
+        self.on_reactor(Local::take_absences)
+    }
+
+    /// What the reactor has counted since it started.
+    pub(super) fn counters(&self) -> ReactorCounters {
+        self.wiring.reactors().into_iter().next().unwrap_or_default()
+    }
+}
+
+fn drive(name: String, namespace: NamespaceSpec) -> DriveSpec {
+    DriveSpec {
+        vfio_user: None,
+        name,
+        serial: None,
+        doorbells: Doorbells::Auto,
+        reactor: None,
+        classifier: None,
+        tcp: None,
+        pool: None,
+        namespaces: vec![namespace],
+    }
+}

@@ -1,0 +1,216 @@
+//! Reading the file. Every error names the file, the line, the key, and what to do.
+
+use super::locate::Document;
+use super::{Settings, Tcp};
+use crate::drives::DRIVES_MAX;
+use serde::Deserialize;
+use sluice_spec::paths::open_file;
+use sluice_spec::problem::Problem;
+use sluice_spec::words::{hint_for, quoted};
+use sluice_spec::{DriveSpec, Fault, Step};
+use std::collections::HashSet;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// The largest configuration file that is read, bytes.
+const BYTES_MAX: u64 = 4 << 20;
+
+/// A whole configuration file.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    #[serde(default)]
+    pub daemon: Settings,
+    #[serde(default)]
+    pub tcp: Tcp,
+    /// Drives that are declared; others are created through the API.
+    #[serde(default, rename = "drive")]
+    pub drives: Vec<DriveSpec>,
+    /// The file it came from, to be named in messages.
+    #[serde(skip)]
+    pub file: PathBuf,
+}
+
+/// What drives must not share.
+#[derive(Default)]
+struct Seen<'a> {
+    names: HashSet<&'a str>,
+    serials: HashSet<String>,
+    subnqns: HashSet<String>,
+}
+
+/// Reads and checks a configuration file.
+pub fn load(file: &Path) -> Result<Config, Problem> {
+    parse(&read(file)?, file)
+}
+
+/// Reads a configuration file, with all that is wrong with it. One that cannot be understood is an error.
+pub fn examine(file: &Path) -> Result<(Config, Vec<Problem>), Problem> {
+    understand(&read(file)?, file)
+}
+
+fn read(file: &Path) -> Result<String, Problem> {
+    let mut text = String::new();
+    open_file(file)
+        .and_then(|opened| opened.take(BYTES_MAX + 1).read_to_string(&mut text))
+        .map_err(|error| unreadable(file, &error))?;
+    match text.len() as u64 > BYTES_MAX {
+        true => Err(Problem::invalid(format!("{}: longer than {BYTES_MAX} bytes", file.display()))),
+        false => Ok(text),
+    }
+}
+
+fn unreadable(file: &Path, error: &std::io::Error) -> Problem {
+    let problem = Problem::io("read the configuration file", file, error);
+    match error.kind() {
+        std::io::ErrorKind::NotFound => problem.hint("name an existing file with -c"),
+        std::io::ErrorKind::PermissionDenied => problem.hint("let the user of the daemon read it"),
+        _ => problem,
+    }
+}
+
+/// Checks the text of a configuration file; `file` is where it came from.
+pub fn parse(text: &str, file: &Path) -> Result<Config, Problem> {
+    let (config, faults) = understand(text, file)?;
+    faults.into_iter().next().map_or(Ok(config), Err)
+}
+
+/// The same, with all faults.
+fn understand(text: &str, file: &Path) -> Result<(Config, Vec<Problem>), Problem> {
+    let document = Document::parse(text).map_err(|error| unparsable(text, file, &error))?;
+    let read = Config::deserialize(toml::de::Deserializer::from(document.table()));
+    let mut config = read.map_err(|error| unsuitable(&document, file, &error))?;
+    config.file = file.to_owned();
+    let folder = folder_of(file)?;
+    config.daemon.resolve_paths(&folder);
+    for drive in &mut config.drives {
+        drive.resolve_paths(&folder);
+    }
+    let faults = config.faults().into_iter().map(|fault| faulty(&document, file, fault)).collect();
+    Ok((config, faults))
+}
+
+impl Config {
+    /// The first of each part: of `[daemon]`, of `[tcp]`, and of each drive.
+    fn faults(&self) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        faults.extend(self.daemon.check().err().map(|fault| fault.under("daemon")));
+        faults.extend(self.tcp.check().err().map(|fault| fault.under("tcp")));
+        let mut seen = Seen::default();
+        for (index, drive) in self.drives.iter().enumerate() {
+            let checked = check_room(index).and_then(|()| drive.check());
+            let checked = checked.and_then(|()| self.check_among(drive, &mut seen));
+            faults.extend(checked.err().map(|fault| fault.inside("drive", index)));
+        }
+        faults
+    }
+
+    /// What only shows beside the others.
+    fn check_among<'a>(&self, drive: &'a DriveSpec, seen: &mut Seen<'a>) -> Result<(), Fault> {
+        if !seen.names.insert(&drive.name) {
+            return Err(Fault::at_key("name", format!("`{}` is the name of an earlier drive", drive.name))
+                .hint("give each drive its own name"));
+        }
+        if !seen.serials.insert(drive.serial()) {
+            let serial = drive.serial();
+            return Err(Fault::at_key(
+                "serial",
+                format!("`{serial}` is the serial number of an earlier drive"),
+            )
+            .hint("give each drive its own, or none: it is derived from the name then"));
+        }
+        let wants_tls = drive.tcp.as_ref().map(|tcp| tcp.tls_keys.is_some());
+        if wants_tls == Some(false) && self.tcp.listen.is_empty() {
+            return Err(Fault::at_key("tcp", "no host could connect: the daemon listens nowhere")
+                .hint("add [tcp] with listen = [\"127.0.0.1:4420\"]"));
+        }
+        if wants_tls == Some(true) && self.tcp.listen_tls.is_empty() {
+            return Err(Fault::at_key("tcp", "no host could connect: the daemon listens nowhere with TLS")
+                .hint("add [tcp] with listen_tls = [\"127.0.0.1:4421\"]"));
+        }
+        if drive.tcp.is_some() && !seen.subnqns.insert(drive.subnqn()) {
+            return Err(Fault::at_key(
+                "nqn",
+                format!("`{}` is the name of an earlier drive", drive.subnqn()),
+            )
+            .hint("give each drive its own, or none: it is derived from the serial number then")
+            .under("tcp"));
+        }
+        check_reactor(drive, self.daemon.reactors())
+    }
+}
+
+fn check_room(before: usize) -> Result<(), Fault> {
+    match before < DRIVES_MAX {
+        true => Ok(()),
+        false => Err(Fault::at_key("name", format!("there are {DRIVES_MAX} drives before this one"))
+            .hint("that is the most one daemon serves: start another with its own configuration")),
+    }
+}
+
+/// If the reactor that a drive asks for exists.
+pub fn check_reactor(drive: &DriveSpec, reactors: usize) -> Result<(), Fault> {
+    match drive.reactor {
+        Some(reactor) if reactor >= reactors => {
+            Err(Fault::at_key("reactor", format!("there is no reactor {reactor}")).hint(format!(
+                "there {} {reactors}, counted from 0: one for each of daemon.cores",
+                if reactors == 1 { "is" } else { "are" }
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Paths in the file are relative to the folder it is in, wherever the daemon was started.
+fn folder_of(file: &Path) -> Result<PathBuf, Problem> {
+    let folder = file.parent().unwrap_or(Path::new(""));
+    std::path::absolute(if folder.as_os_str().is_empty() { Path::new(".") } else { folder })
+        .map_err(|error| Problem::io("find the folder of", file, &error))
+}
+
+/// Not TOML.
+fn unparsable(text: &str, file: &Path, error: &toml::de::Error) -> Problem {
+    let offset = error.span().map_or(0, |span| span.start).min(text.len());
+    let line = 1 + text.as_bytes()[..offset].iter().filter(|byte| **byte == b'\n').count();
+    at_line(file, line, error.message().trim_end())
+        .hint("this line is not TOML; strings need quotes, lists brackets")
+}
+
+/// TOML, but not of our shape.
+fn unsuitable(document: &Document<'_>, file: &Path, error: &toml::de::Error) -> Problem {
+    let (span, message) = (error.span().unwrap_or(0..0), error.message());
+    let problem = if message.starts_with("unknown field") {
+        let key = quoted(message).next().unwrap_or_default();
+        let offset = document.key_within(&span, key).unwrap_or(span.start);
+        at_line(file, document.line(offset), &format!("{key}: there is no such key here"))
+    } else if message.starts_with("missing field") {
+        let key = quoted(message).next().unwrap_or_default();
+        at_line(file, document.line(span.start), &format!("{key}: missing")).hint(format!("add {key} = ..."))
+    } else {
+        let key = document.key_of(&span).map(|key| format!("{key}: ")).unwrap_or_default();
+        at_line(file, document.line(span.start), &format!("{key}{message}"))
+    };
+    match hint_for(message) {
+        Some(hint) => problem.hint(hint),
+        None => problem,
+    }
+}
+
+/// Of our shape, but it asks for something that cannot be.
+fn faulty(document: &Document<'_>, file: &Path, fault: Fault) -> Problem {
+    let line = document.line(document.find(&fault.at));
+    let key = fault.at.0.iter().rev().find_map(|step| match step {
+        Step::Key(key) => Some(*key),
+        Step::Index(_) => None,
+    });
+    let problem = at_line(file, line, &format!("{}: {}", key.unwrap_or_default(), fault.error));
+    Problem { hint: fault.hint, ..problem }
+}
+
+fn at_line(file: &Path, line: usize, words: &str) -> Problem {
+    Problem::invalid(format!("{}:{line}: {words}", file.display()))
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

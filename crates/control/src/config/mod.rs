@@ -1,0 +1,12 @@
+//! The configuration file: what a daemon is told when it starts.
+
+mod file;
+mod group;
+mod locate;
+mod settings;
+mod tcp;
+
+pub use file::check_reactor;
+pub use file::{Config, examine, load, parse};
+pub use settings::{Idle, Settings};
+pub use tcp::Tcp;

@@ -1,0 +1,111 @@
+//! Which of its ways to a drive a host should take: states of ANA groups at ports.
+
+use super::Drives;
+use crate::state::{Access, Saved};
+use sluice_spec::problem::Problem;
+use sluice_spec::{AnaSpec, AnaStateName};
+
+impl Drives {
+    /// Gives groups a state, at a port or at all. It is there when this returns, and after a restart.
+    pub fn set_ana(&self, name: &str, spec: AnaSpec) -> Result<Vec<AnaSpec>, Problem> {
+        let _only = self.change(name)?;
+        let entry = self.entry(name)?;
+        if entry.spec.controllers() < 2 {
+            return Err(Problem::conflict(format!("there is just one way to drive `{name}`"))
+                .hint("declare more sockets (vfio_user), or serve it to hosts on the network (tcp)"));
+        }
+        let spec = spec.checked(&entry.spec)?;
+        let running = entry.running.clone()?;
+        let states = with(self.ana(name)?, spec);
+        let note = |saved: &mut Saved| {
+            saved.ana.retain(|access| access.drive != name);
+            if !states.is_empty() {
+                saved.ana.push(Access { drive: name.to_owned(), states: states.clone() });
+            }
+        };
+        self.store_and_do(name, note, || running.set_ana(states.iter().map(AnaSpec::rule).collect()))?;
+        tracing::info!("drive {name}: the states of its ANA groups are {}", in_words(&states));
+        Ok(states)
+    }
+
+    /// What was said of a drive, in the order it was said: of two about the same the later counts.
+    pub fn ana(&self, name: &str) -> Result<Vec<AnaSpec>, Problem> {
+        self.entry(name)?;
+        Ok(of(name, &super::lock(&self.ana)))
+    }
+}
+
+/// For the log.
+fn in_words(states: &[AnaSpec]) -> String {
+    let words: Vec<String> = states.iter().map(AnaSpec::to_string).collect();
+    if words.is_empty() { AnaStateName::Optimized.to_string() } else { words.join(", then ") }
+}
+
+/// States of a drive's groups that were given.
+pub(super) fn states(name: &str, saved: &Saved) -> Vec<AnaSpec> {
+    of(name, &saved.ana)
+}
+
+fn of(name: &str, all: &[Access]) -> Vec<AnaSpec> {
+    all.iter().find(|access| access.drive == name).map_or_else(Vec::new, |access| access.states.clone())
+}
+
+/// What counts after one more word: it replaces all that it covers, and that all is optimized need not be said.
+fn with(mut states: Vec<AnaSpec>, spec: AnaSpec) -> Vec<AnaSpec> {
+    states.retain(|before| !before.is_covered_by(&spec));
+    if !states.is_empty() || spec.state != AnaStateName::Optimized {
+        states.push(spec);
+    }
+    states
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lock;
+    use super::super::script::{Stage, spec};
+    use super::*;
+    use sluice_spec::problem::Kind;
+    use sluice_spec::{DriveSpec, TcpSpec};
+
+    fn word(port: Option<&str>, group: Option<u32>, state: AnaStateName) -> AnaSpec {
+        AnaSpec { port: port.map(str::to_owned), group, state }
+    }
+
+    #[test]
+    fn a_word_replaces_what_it_covers_and_nothing_else() {
+        use AnaStateName::{Inaccessible, NonOptimized, Optimized};
+        let a = word(Some("a"), None, Inaccessible);
+        let b = word(Some("b"), Some(2), NonOptimized);
+        let states = with(with(Vec::new(), a.clone()), b.clone());
+        assert_eq!(states, [a.clone(), b.clone()]);
+        let again = word(Some("a"), None, Optimized);
+        assert_eq!(with(states.clone(), again.clone()), [b.clone(), again]);
+        assert_eq!(with(states, word(None, None, Optimized)), []);
+        assert_eq!(with(vec![b.clone()], word(Some("b"), None, Optimized)), []);
+    }
+
+    #[test]
+    fn states_of_ana_groups_are_given_remembered_and_forgotten() {
+        let stage = Stage::new();
+        let drives = stage.start("");
+        let said = |port: &str, state| AnaSpec { port: Some(port.to_owned()), group: None, state };
+        let lost = said("[::ffff:10.0.0.1]:4420", AnaStateName::PersistentLoss);
+        drives.create(spec("single")).expect("a free name");
+        let problem = drives.set_ana("single", lost.clone()).expect_err("its one way stays open");
+        assert_eq!(problem.error, "there is just one way to drive `single`");
+        drives.create(DriveSpec { tcp: Some(TcpSpec::default()), ..spec("a") }).expect("a free name");
+        let problem =
+            drives.set_ana("a", said("vfio-user:1", AnaStateName::Change)).expect_err("no such port");
+        assert_eq!(problem.kind, Kind::Invalid);
+        let kept = said("10.0.0.1:4420", AnaStateName::PersistentLoss);
+        assert_eq!(drives.set_ana("a", lost).expect("two ways"), std::slice::from_ref(&kept));
+        assert_eq!(*lock(&stage.played("a").ana), [kept.rule()]);
+        drop(drives);
+        let drives = stage.start("");
+        assert_eq!(*lock(&stage.played("a").ana), [kept.rule()]);
+        assert_eq!(drives.ana("a").expect("it is there"), [kept]);
+        drives.delete("a", false).expect("nobody uses it");
+        drives.create(DriveSpec { tcp: Some(TcpSpec::default()), ..spec("a") }).expect("a free name");
+        assert_eq!(drives.ana("a").expect("it is there"), []);
+    }
+}

@@ -1,0 +1,397 @@
+//! Drives move by themselves from a reactor that has too much to do to one that has not; and of a drive that is alone too
+//! much for a reactor, queue groups.
+//!
+//! What is looked at is what reactors and drives count anyway, once in a second; drives only when a reactor is busy. How
+//! much of a reactor's load is a drive's is told from its commands and bytes, which is a guess: so a move must promise
+//! much, and a drive that moved rests. What a queue's share is nobody counts: one goes after the other, while the reactor stays
+//! too busy. A drive whose queues came home since something took all of them is let be for longer each time.
+
+use super::{DriveCounters, Drives, Entry, ReactorCounters, Running, lock};
+use sluice_spec::problem::Problem;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Between two looks.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Looks in a row that have to find a reactor busy: between them it is seen whose load that is.
+const LOOKS: u32 = 3;
+
+/// Percent of its time that a reactor works which is too busy, and one that can take a drive, at most.
+const BUSY: u64 = 90;
+const FREE: u64 = 60;
+
+/// What the busier of the two has to be relieved of, at least, in percent of its time.
+const GAIN: u64 = 15;
+
+/// Bytes that take about as long as a command.
+const BYTES_OF_COMMAND: u64 = 16 << 10;
+
+/// How long a drive that moved by itself stays where it is.
+const REST: Duration = Duration::from_secs(60);
+
+/// How long one that could not move is let be at first, and at most: each try is a pause for its hosts.
+const RETRY: Duration = Duration::from_secs(5);
+const RETRY_MAX: Duration = Duration::from_secs(3600);
+
+/// The pause that a drive is given at most to be moved: nobody has asked for it.
+const LIMIT: Duration = Duration::from_millis(50);
+
+/// A drive on a reactor that is too busy.
+#[derive(Clone, Debug)]
+struct Tenant {
+    name: String,
+    reactor: usize,
+    /// What it did since the last look.
+    work: u64,
+    /// It may not move: it rests, or was put where it is.
+    stays: bool,
+    /// Queue groups that are on this reactor, and how many are on others.
+    queues: Vec<u16>,
+    away: usize,
+}
+
+/// What a queue group is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Part {
+    name: String,
+    queue: u16,
+    to: usize,
+}
+
+/// What a drive is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Move {
+    name: String,
+    from: usize,
+    to: usize,
+}
+
+/// The move that helps a busy reactor most, if one does. `loads` are percent of their time that reactors work.
+fn choose(busy: usize, loads: &[u64], tenants: &[Tenant]) -> Option<Move> {
+    let (to, free) = idlest(busy, loads)?;
+    let load = *loads.get(busy)?;
+    let here = || tenants.iter().filter(|tenant| tenant.reactor == busy);
+    let all: u64 = here().map(|tenant| tenant.work).sum();
+    let after = |tenant: &Tenant| {
+        let share = load * tenant.work / all.max(1);
+        (load - share).max(free + share)
+    };
+    // One that has queues elsewhere would have to call them home.
+    let movable = here().filter(|tenant| !tenant.stays && tenant.away == 0);
+    let best = movable.min_by_key(|tenant| after(tenant))?;
+    (after(best) + GAIN <= load).then(|| Move { name: best.name.clone(), from: busy, to })
+}
+
+/// A queue group of the drive that has most of a busy reactor's load. One stays where the drive is.
+fn divide(busy: usize, loads: &[u64], tenants: &[Tenant]) -> Option<Part> {
+    let (to, _) = idlest(busy, loads)?;
+    let here = || tenants.iter().filter(|tenant| tenant.reactor == busy);
+    let all: u64 = here().map(|tenant| tenant.work).sum();
+    let most = here().max_by_key(|tenant| tenant.work)?;
+    let [_, .., queue] = most.queues[..] else { return None };
+    (!most.stays && most.work > 0 && most.work >= all / 2).then(|| Part {
+        name: most.name.clone(),
+        queue,
+        to,
+    })
+}
+
+/// The reactor with the lowest load, if that is low enough, and not this one.
+fn idlest(busy: usize, loads: &[u64]) -> Option<(usize, u64)> {
+    let (to, free) = loads.iter().copied().enumerate().min_by_key(|(_, load)| *load)?;
+    (to != busy && free <= FREE).then_some((to, free))
+}
+
+/// What was seen at the last look.
+#[derive(Default)]
+struct Watch {
+    busy_ns: Vec<u64>,
+    /// By reactor, how many looks in a row found it busy.
+    looks: Vec<u32>,
+    work: BTreeMap<String, u64>,
+    /// Drives that are let be.
+    rests: BTreeMap<String, Rest>,
+    /// How many queue groups of a drive were elsewhere after one was sent there.
+    away: BTreeMap<String, usize>,
+}
+
+/// A drive that moved, or could not.
+#[derive(Clone, Copy, Debug)]
+struct Rest {
+    until: Instant,
+    /// How often in a row it could not.
+    refusals: u32,
+}
+
+impl Watch {
+    /// Takes in what reactors have counted. Returns their loads.
+    fn look(&mut self, counters: &[ReactorCounters], passed: Duration) -> Vec<u64> {
+        let passed_ns = (passed.as_nanos() as u64).max(1);
+        let now: Vec<u64> = counters.iter().map(|reactor| reactor.busy_ns).collect();
+        if self.busy_ns.len() != now.len() {
+            // The first look has nothing to compare with.
+            self.looks = vec![0; now.len()];
+            self.busy_ns.clone_from(&now);
+        }
+        let worked = now.iter().zip(&self.busy_ns).map(|(now, before)| now.saturating_sub(*before));
+        let loads: Vec<u64> = worked.map(|worked_ns| (worked_ns * 100 / passed_ns).min(100)).collect();
+        for (looks, load) in self.looks.iter_mut().zip(&loads) {
+            *looks = if *load >= BUSY { *looks + 1 } else { 0 };
+        }
+        self.busy_ns = now;
+        loads
+    }
+
+    /// Takes in what a drive has counted. Returns what it did since the last look.
+    fn worked(&mut self, name: &str, counters: &DriveCounters) -> u64 {
+        let bytes = counters.bytes_read.saturating_add(counters.bytes_written);
+        let work = counters.commands.saturating_add(bytes / BYTES_OF_COMMAND);
+        let before = self.work.insert(name.to_owned(), work).unwrap_or(work);
+        work.saturating_sub(before)
+    }
+
+    fn rests(&self, name: &str, now: Instant) -> bool {
+        self.rests.get(name).is_some_and(|rest| now < rest.until)
+    }
+
+    /// A queue group was sent away: how many are now.
+    fn sent(&mut self, name: &str, away: usize) {
+        self.away.insert(name.to_owned(), away);
+        self.looks.fill(0);
+    }
+
+    /// So many groups of a drive are elsewhere. If there were more, something has called them home, and would again.
+    fn count_away(&mut self, name: &str, away: usize, now: Instant) {
+        if self.away.get(name).is_some_and(|before| away < *before) {
+            self.away.remove(name);
+            self.tried(name, false, now);
+        }
+    }
+
+    /// A drive has moved, or could not: it is let be for a while, and all loads are looked at anew.
+    fn tried(&mut self, name: &str, moved: bool, now: Instant) {
+        let before = self.rests.get(name).map_or(0, |rest| rest.refusals);
+        let refusals = if moved { 0 } else { before + 1 };
+        let pause = if moved { REST } else { pause_after(refusals) };
+        // How often one could not move counts for as long as it may be let be.
+        self.rests.retain(|_, rest| now < rest.until + RETRY_MAX);
+        self.rests.insert(name.to_owned(), Rest { until: now + pause, refusals });
+        self.looks.fill(0);
+    }
+}
+
+/// How long a drive is let be that could not move so often in a row.
+fn pause_after(refusals: u32) -> Duration {
+    let doubled = 1 << refusals.saturating_sub(1).min(16);
+    RETRY.saturating_mul(doubled).min(RETRY_MAX)
+}
+
+impl Drives {
+    /// Moves drives from reactors that are too busy from now on.
+    pub fn balance(self: &Arc<Self>) -> Result<(), Problem> {
+        if !self.settings.balance || self.reactors < 2 {
+            return Ok(());
+        }
+        let drives = Arc::downgrade(self);
+        let balance = move || {
+            let (mut watch, mut looked) = (Watch::default(), Instant::now());
+            loop {
+                std::thread::sleep(INTERVAL);
+                let Some(drives) = drives.upgrade() else { return };
+                let passed = std::mem::replace(&mut looked, Instant::now()).elapsed();
+                drives.balance_once(&mut watch, passed);
+            }
+        };
+        std::thread::Builder::new()
+            .name("balance".to_owned())
+            .spawn(balance)
+            .map(drop)
+            .map_err(|error| Problem::internal(format!("cannot start a thread: {error}")))
+    }
+
+    fn balance_once(&self, watch: &mut Watch, passed: Duration) {
+        let loads = watch.look(&self.reactors(), passed);
+        if watch.looks.iter().all(|looks| *looks == 0) {
+            watch.work.clear();
+            return;
+        }
+        let tenants = self.tenants(watch);
+        for busy in 0..loads.len() {
+            if watch.looks[busy] < LOOKS {
+                continue;
+            }
+            let Some(Move { name, from, to }) = choose(busy, &loads, &tenants) else {
+                if let Some(part) = divide(busy, &loads, &tenants) {
+                    return self.share_out(watch, part, &loads, busy);
+                }
+                continue;
+            };
+            let (load, free) = (loads[from], loads[to]);
+            tracing::info!(
+                "reactor {from} works {load} % of its time, reactor {to} {free} %: drive {name} moves"
+            );
+            let moved = self.carry(&name, to, LIMIT);
+            if let Err(problem) = &moved {
+                tracing::warn!("drive {name} did not move: {}", problem.in_one_line());
+            }
+            watch.tried(&name, moved.is_ok(), Instant::now());
+            return;
+        }
+    }
+
+    fn share_out(&self, watch: &mut Watch, part: Part, loads: &[u64], from: usize) {
+        let Part { name, queue, to } = part;
+        let (load, free) = (loads[from], loads[to]);
+        tracing::info!(
+            "reactor {from} works {load} % of its time, reactor {to} {free} %: queue {queue} of drive {name} moves"
+        );
+        match self.carry_queue(&name, queue, to, LIMIT) {
+            Ok(()) => {
+                let running = self.entry(&name).and_then(|entry| entry.running);
+                watch.sent(&name, running.map_or(0, |running| running.queues_away().len()));
+            }
+            Err(problem) => {
+                tracing::warn!("queue {queue} of drive {name} did not move: {}", problem.in_one_line());
+                watch.tried(&name, false, Instant::now());
+            }
+        }
+    }
+
+    /// The drives on reactors that are busy, and what they did since the last look.
+    fn tenants(&self, watch: &mut Watch) -> Vec<Tenant> {
+        let entries: Vec<Entry> = lock(&self.entries).values().cloned().collect();
+        let on_busy = entries.into_iter().filter(|entry| watch.looks.get(entry.reactor()) > Some(&0));
+        let on_busy: Vec<(Entry, Arc<dyn Running>)> =
+            on_busy.filter_map(|entry| entry.running.clone().ok().map(|running| (entry, running))).collect();
+        let mut tenants = Vec::new();
+        for (entry, running) in on_busy {
+            let Ok(status) = running.status() else { continue };
+            let (reactor, name) = (entry.reactor(), entry.spec.name);
+            let work = watch.worked(&name, &status.counters);
+            let (queues, away) = (running.queues_here(), running.queues_away().len());
+            let now = Instant::now();
+            watch.count_away(&name, away, now);
+            let stays = entry.moved || entry.spec.reactor.is_some() || watch.rests(&name, now);
+            tenants.push(Tenant { name, reactor, work, stays, queues, away });
+        }
+        tenants
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tenant(name: &str, reactor: usize, work: u64) -> Tenant {
+        Tenant { name: name.to_owned(), reactor, work, stays: false, queues: Vec::new(), away: 0 }
+    }
+
+    fn chosen(loads: &[u64], tenants: &[Tenant]) -> Option<(String, usize)> {
+        choose(0, loads, tenants).map(|it| (it.name, it.to))
+    }
+
+    #[test]
+    fn the_drive_that_halves_the_load_moves_to_the_idlest() {
+        let tenants = [tenant("a", 0, 10), tenant("b", 0, 45), tenant("c", 0, 50), tenant("d", 1, 99)];
+        assert_eq!(chosen(&[100, 40, 0], &tenants), Some(("c".to_owned(), 2)));
+        assert_eq!(chosen(&[100, 40], &tenants), Some(("b".to_owned(), 1)), "{tenants:?}");
+    }
+
+    #[test]
+    fn one_that_is_alone_stays_and_so_does_one_that_makes_nothing_better() {
+        assert_eq!(chosen(&[100, 0], &[tenant("a", 0, 100)]), None);
+        assert_eq!(chosen(&[100, 0], &[tenant("a", 0, 100), tenant("idle", 0, 0)]), None);
+        assert_eq!(chosen(&[100, 0], &[tenant("a", 0, 95), tenant("b", 0, 5)]), None, "too little");
+        assert_eq!(chosen(&[100, 60], &[tenant("a", 0, 50), tenant("b", 0, 50)]), None, "it would go back");
+        assert_eq!(chosen(&[100, 100], &[tenant("a", 0, 50), tenant("b", 0, 50)]), None);
+        assert_eq!(chosen(&[100, 0], &[]), None);
+    }
+
+    #[test]
+    fn one_that_rests_or_was_put_where_it_is_stays() {
+        let stays = Tenant { stays: true, ..tenant("a", 0, 50) };
+        assert_eq!(chosen(&[100, 0], &[stays.clone(), stays.clone()]), None);
+        assert_eq!(chosen(&[100, 0], &[stays, tenant("b", 0, 50)]), Some(("b".to_owned(), 1)));
+    }
+
+    #[test]
+    fn one_that_is_alone_is_shared_out_a_queue_at_a_time() {
+        let with = |queues: &[u16], away| Tenant { queues: queues.to_vec(), away, ..tenant("a", 0, 95) };
+        let part = |queue, to| Some(Part { name: "a".to_owned(), queue, to });
+        let idle = Tenant { queues: vec![1, 2], ..tenant("b", 0, 5) };
+        assert_eq!(divide(0, &[100, 40], &[with(&[1, 2, 3], 0), idle.clone()]), part(3, 1));
+        assert_eq!(divide(0, &[100, 90, 50], &[with(&[1, 2], 1)]), part(2, 2));
+        assert_eq!(divide(0, &[100, 40], &[with(&[1], 2)]), None, "one stays");
+        assert_eq!(divide(0, &[100, 61], &[with(&[1, 2, 3], 0)]), None, "the other has enough to do");
+        assert_eq!(divide(0, &[100, 0], &[Tenant { stays: true, ..with(&[1, 2], 0) }, idle.clone()]), None);
+        assert_eq!(divide(0, &[100, 0], &[idle]), part(2, 1).map(|it| Part { name: "b".to_owned(), ..it }));
+        assert_eq!(divide(0, &[100, 0], &[Tenant { work: 0, ..with(&[1, 2], 0) }]), None);
+        // What has queues elsewhere does not move as a whole.
+        assert_eq!(chosen(&[100, 0], &[with(&[1], 1), Tenant { away: 1, ..tenant("b", 0, 95) }]), None);
+    }
+
+    #[test]
+    fn one_whose_queues_come_home_is_let_be() {
+        let (mut watch, now) = (Watch { looks: vec![3], ..Watch::default() }, Instant::now());
+        watch.sent("a", 1);
+        watch.count_away("a", 1, now);
+        watch.sent("a", 2);
+        watch.count_away("a", 2, now);
+        assert!(!watch.rests("a", now));
+        watch.count_away("a", 0, now);
+        assert!(watch.rests("a", now) && !watch.rests("a", now + RETRY));
+        watch.sent("a", 1);
+        watch.count_away("a", 0, now + RETRY);
+        assert!(watch.rests("a", now + 2 * RETRY), "longer each time");
+    }
+
+    #[test]
+    fn what_was_moved_is_not_moved_back() {
+        // Both are hungry: what one gives up the other takes.
+        let mut tenants = [tenant("a", 0, 50), tenant("b", 0, 50)];
+        let Some(Move { name, to, .. }) = choose(0, &[100, 0], &tenants) else { panic!("one moves") };
+        tenants.iter_mut().filter(|tenant| tenant.name == name).for_each(|tenant| tenant.reactor = to);
+        for loads in [[100, 100], [100, 50], [50, 100], [100, 0], [0, 100]] {
+            assert_eq!(choose(0, &loads, &tenants), None);
+            assert_eq!(choose(1, &loads, &tenants), None);
+        }
+    }
+
+    #[test]
+    fn a_load_is_of_the_time_since_the_last_look() {
+        let mut watch = Watch::default();
+        let counters = |busy_ns| [ReactorCounters { busy_ns, ..ReactorCounters::default() }];
+        let second = Duration::from_secs(1);
+        assert_eq!(watch.look(&counters(77_000_000_000), second), [0], "nothing to compare with");
+        assert_eq!(watch.look(&counters(77_950_000_000), second), [95]);
+        assert_eq!(watch.look(&counters(79_900_000_000), second), [100], "a turn that began before");
+        assert_eq!(watch.looks, [2]);
+        assert_eq!(watch.look(&counters(80_300_000_000), second), [40]);
+        assert_eq!(watch.looks, [0]);
+    }
+
+    #[test]
+    fn a_drive_that_cannot_move_is_tried_less_and_less() {
+        let (mut watch, mut now) = (Watch { looks: vec![3], ..Watch::default() }, Instant::now());
+        for pause_s in [5, 10, 20, 40, 80, 160, 320, 640, 1280, 2560, 3600, 3600] {
+            watch.tried("a", false, now);
+            let end = now + Duration::from_secs(pause_s);
+            assert!(
+                watch.rests("a", end - Duration::from_millis(1)) && !watch.rests("a", end),
+                "{pause_s} s"
+            );
+            now = end;
+        }
+        assert_eq!((watch.looks.as_slice(), watch.rests("b", now)), (&[0][..], false));
+        // Once it has moved it may begin anew.
+        watch.tried("a", true, now);
+        assert!(!watch.rests("a", now + REST));
+        watch.tried("a", false, now + REST);
+        assert!(!watch.rests("a", now + REST + RETRY));
+        // Whoever has not been tried for long is forgotten.
+        watch.tried("b", true, now + 3 * RETRY_MAX);
+        assert_eq!(watch.rests.len(), 1);
+    }
+}

@@ -1,0 +1,191 @@
+//! The maps of a classifier, as the API shows and changes them.
+
+use serde::{Deserialize, Serialize};
+use sluice_classifier::{Map, MapError, MapKind, Update};
+use sluice_spec::problem::{Kind, Problem};
+use sluice_spec::words::nearest;
+use std::sync::Arc;
+use std::time::Duration;
+use utoipa::ToSchema;
+
+/// Entries of a map that one answer has at most.
+pub const ENTRIES_MAX: usize = 65_536;
+
+/// Bytes of keys and values that one answer has at most, but for a single entry that has more.
+const PAGE_BYTES: usize = 4 << 20;
+
+/// Tries to change a map that somebody else is changing: the program's changes take microseconds.
+const TRIES: u32 = 100;
+
+/// A map of a classifier.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MapView {
+    pub name: String,
+    pub kind: MapKindName,
+    /// Bytes.
+    pub key_size: u32,
+    /// Bytes.
+    pub value_size: u32,
+    pub max_entries: u32,
+    /// The program may not change it.
+    pub read_only: bool,
+    /// All drives whose classifiers have such a map have the same one.
+    pub shared: bool,
+}
+
+/// What a map does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum MapKindName {
+    /// Elements that are always there.
+    Array,
+    Hash,
+    /// A hash that forgets what was not used lately.
+    LruHash,
+    /// Ranges of blocks to where they are.
+    Translation,
+}
+
+impl MapKindName {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Array => "array",
+            Self::Hash => "hash",
+            Self::LruHash => "lru-hash",
+            Self::Translation => "translation",
+        }
+    }
+}
+
+/// An element of a map. Bytes are in hexadecimal, in the order they have in memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MapEntry {
+    pub key: String,
+    pub value: String,
+}
+
+/// A map with what is in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MapDump {
+    pub map: MapView,
+    pub entries: Vec<MapEntry>,
+    /// Entries that come after these.
+    pub left_out: usize,
+    /// The place that the next page begins `from`, if there is more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<usize>,
+}
+
+impl From<&Arc<Map>> for MapView {
+    fn from(map: &Arc<Map>) -> Self {
+        let def = map.def();
+        Self {
+            name: def.name.clone(),
+            kind: match def.kind {
+                MapKind::Array => MapKindName::Array,
+                MapKind::Hash => MapKindName::Hash,
+                MapKind::LruHash => MapKindName::LruHash,
+                MapKind::Translation => MapKindName::Translation,
+            },
+            key_size: def.key_size,
+            value_size: def.value_size,
+            max_entries: def.max_entries,
+            read_only: def.read_only(),
+            shared: def.shared(),
+        }
+    }
+}
+
+/// The map of this name.
+pub(super) fn find(maps: &[Arc<Map>], name: &str) -> Result<Arc<Map>, Problem> {
+    if let Some(map) = maps.iter().find(|map| map.def().name == name) {
+        return Ok(Arc::clone(map));
+    }
+    let problem = Problem::not_found(format!("the classifier has no map `{name}`"));
+    Err(match nearest(name, maps.iter().map(|map| map.def().name.as_str())) {
+        Some(meant) => problem.hint(format!("did you mean `{meant}`?")),
+        None => problem.hint("`sluice classifier maps list` shows what there is"),
+    })
+}
+
+/// A page of what is in a map, of at most `limit` entries and not too many bytes.
+pub(super) fn dump(map: &Arc<Map>, from: usize, limit: usize) -> MapDump {
+    let def = map.def();
+    let fitting = PAGE_BYTES / (def.key_size as usize + def.value_size as usize);
+    let page = map.page(from, limit.min(fitting).clamp(1, ENTRIES_MAX));
+    let entry = |(key, value): &(Vec<u8>, Vec<u8>)| MapEntry { key: to_hex(key), value: to_hex(value) };
+    let entries = page.entries.iter().map(entry).collect();
+    MapDump { map: map.into(), entries, left_out: page.left, next: page.next }
+}
+
+pub(super) fn get(map: &Map, key: &str) -> Result<MapEntry, Problem> {
+    let bytes = from_hex(key, "key", map.def().key_size)?;
+    let value = patiently(|| map.get(&bytes)).map_err(|error| failed(map, error))?;
+    Ok(MapEntry { key: to_hex(&bytes), value: to_hex(&value) })
+}
+
+pub(super) fn set(map: &Map, key: &str, value: &str) -> Result<(), Problem> {
+    let key = from_hex(key, "key", map.def().key_size)?;
+    let value = from_hex(value, "value", map.def().value_size)?;
+    patiently(|| map.set(&key, &value, Update::Any)).map_err(|error| failed(map, error))
+}
+
+pub(super) fn remove(map: &Map, key: &str) -> Result<(), Problem> {
+    let key = from_hex(key, "key", map.def().key_size)?;
+    patiently(|| map.remove(&key)).map_err(|error| failed(map, error))
+}
+
+/// Again for as long as somebody else is changing the map.
+fn patiently<T>(mut work: impl FnMut() -> Result<T, MapError>) -> Result<T, MapError> {
+    for _ in 0..TRIES {
+        match work() {
+            Err(MapError::Busy) => std::thread::sleep(Duration::from_micros(100)),
+            done => return done,
+        }
+    }
+    work()
+}
+
+fn failed(map: &Map, error: MapError) -> Problem {
+    let kind = match error {
+        MapError::NotFound => Kind::NotFound,
+        MapError::Exists | MapError::Full => Kind::Conflict,
+        MapError::Busy => Kind::Unavailable,
+        MapError::Invalid => Kind::Invalid,
+    };
+    Problem::new(kind, format!("map `{}`: {error}", map.def().name))
+}
+
+/// Bytes as two digits each.
+pub fn to_hex(bytes: &[u8]) -> String {
+    let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+}
+
+/// As many bytes as a key or a value has.
+fn from_hex(text: &str, what: &str, size: u32) -> Result<Vec<u8>, Problem> {
+    let digit = |byte: &u8| char::from(*byte).to_digit(16).map(|digit| digit as u8);
+    let digits: Option<Vec<u8>> = text.as_bytes().iter().map(digit).collect();
+    let wrong = || {
+        Problem::invalid(format!("{what}: `{}` is not {size} bytes in hexadecimal", text.escape_debug()))
+            .hint(format!("two digits for each byte, {} in all", u64::from(size) * 2))
+    };
+    let digits = digits.filter(|digits| digits.len() as u64 == u64::from(size) * 2).ok_or_else(wrong)?;
+    Ok(digits.chunks(2).map(|pair| pair.iter().fold(0, |byte, digit| byte << 4 | digit)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hexadecimal_goes_there_and_back() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        assert_eq!(from_hex(&to_hex(&bytes), "key", 256).expect("it is"), bytes);
+        assert_eq!(from_hex("0aF0", "key", 2).expect("it is"), [0x0a, 0xf0]);
+        for wrong in ["", "0", "0a", "0a0", "0a0b0c", "0x0a", "ä0a", "g000", "+0a1"] {
+            let problem = from_hex(wrong, "key", 2).expect_err(wrong);
+            assert_eq!(problem.kind, Kind::Invalid);
+        }
+    }
+}

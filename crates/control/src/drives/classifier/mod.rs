@@ -1,0 +1,209 @@
+//! The classifiers of drives: attached, replaced and detached under load, and remembered.
+
+mod detached;
+mod maps;
+mod status;
+
+pub(super) use detached::still_detached;
+pub use maps::{ENTRIES_MAX, MapDump, MapEntry, MapKindName, MapView, to_hex};
+pub use status::{ClassifierStatus, ErrorCount, HookCounts, TraceLine};
+
+use super::{Drives, Entry, Origin, Running};
+use crate::state::{Classified, KeptObject, Saved};
+use sluice_classifier::Map;
+use sluice_spec::ClassifierSpec;
+use sluice_spec::problem::Problem;
+use std::sync::Arc;
+
+/// What a change of a classifier finds, and leaves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Change {
+    /// There is none yet.
+    Attach,
+    /// There is one, whose maps the new one takes over unless it is to start afresh.
+    Replace { fresh_maps: bool },
+    /// There is one, and then there is none.
+    Detach,
+}
+
+impl Drives {
+    /// A program decides on the drive's commands from now on.
+    ///
+    /// The object is copied, so that what happens to the file later changes nothing.
+    pub fn attach_classifier(&self, name: &str, spec: ClassifierSpec) -> Result<ClassifierStatus, Problem> {
+        self.change_classifier(name, Some(spec), Change::Attach)?;
+        self.show_classifier(name)
+    }
+
+    /// Another program does. Commands in flight finish with the one they began with.
+    pub fn replace_classifier(
+        &self,
+        name: &str,
+        spec: ClassifierSpec,
+        fresh_maps: bool,
+    ) -> Result<ClassifierStatus, Problem> {
+        self.change_classifier(name, Some(spec), Change::Replace { fresh_maps })?;
+        self.show_classifier(name)
+    }
+
+    /// Commands take the first path from now on.
+    pub fn detach_classifier(&self, name: &str) -> Result<(), Problem> {
+        self.change_classifier(name, None, Change::Detach)
+    }
+
+    pub fn show_classifier(&self, name: &str) -> Result<ClassifierStatus, Problem> {
+        self.entry(name)?.running?.classifier()?.ok_or_else(|| has_none(name))
+    }
+
+    fn change_classifier(
+        &self,
+        name: &str,
+        spec: Option<ClassifierSpec>,
+        change: Change,
+    ) -> Result<(), Problem> {
+        if let Some(spec) = &spec {
+            spec.check()?;
+        }
+        let _only = self.change(name)?;
+        let entry = self.entry(name)?;
+        entry.running.as_ref().map_err(Clone::clone)?;
+        check_change(&entry, change)?;
+        let original = spec.as_ref().map(|spec| spec.object.clone());
+        let (spec, kept) = self.keep_object(spec)?;
+        let fresh_maps = change != Change::Replace { fresh_maps: false };
+        let declared = self.declared(name).map(|declared| declared.classifier);
+        let note = |saved: &mut Saved| remember(saved, &entry, declared, spec.as_ref());
+        let changed = self.exchange_classifier(&entry, spec.clone(), fresh_maps, note);
+        drop(kept);
+        changed.map_err(|problem| {
+            self.sweep_objects();
+            match (original, &spec) {
+                (Some(original), Some(copy)) => problem.naming(&original, &copy.object),
+                _ => problem,
+            }
+        })
+    }
+
+    /// Puts a classifier, or none, in the place of another, when what `note` makes of the state is stored.
+    pub(super) fn exchange_classifier(
+        &self,
+        entry: &Entry,
+        spec: Option<ClassifierSpec>,
+        fresh_maps: bool,
+        note: impl FnOnce(&mut Saved),
+    ) -> Result<(), Problem> {
+        let name = &entry.spec.name;
+        if spec.is_some() && entry.spec.pool.is_some() {
+            return Err(Problem::conflict(format!("drive `{name}` has a pool"))
+                .hint("a namespace that a host creates would go without the classifier"));
+        }
+        let running = entry.running.clone()?;
+        let ready = running.prepare_classifier(spec.as_ref(), fresh_maps)?;
+        let note = |saved: &mut Saved| {
+            saved.detached.retain(|detached| detached.drive != *name);
+            note(saved);
+        };
+        self.store_and_do(name, note, ready)?;
+        self.sweep_objects();
+        tell(name, entry.spec.classifier.as_ref(), spec.as_ref());
+        self.amend(name, |entry| entry.spec.classifier = spec);
+        Ok(())
+    }
+
+    /// The same program, out of a copy of its object that is ours. The copy stays for as long as the second lives.
+    pub(super) fn keep_object(
+        &self,
+        spec: Option<ClassifierSpec>,
+    ) -> Result<(Option<ClassifierSpec>, Option<KeptObject<'_>>), Problem> {
+        let Some(spec) = spec else { return Ok((None, None)) };
+        let copy = self.state.keep_object(&spec.object)?;
+        Ok((Some(ClassifierSpec { object: copy.path.clone(), ..spec }), Some(copy)))
+    }
+
+    /// Removes copies that no drive has any more.
+    pub(super) fn sweep_objects(&self) {
+        self.state.sweep(|| self.saved());
+    }
+
+    /// The maps of a drive's classifier.
+    pub fn list_maps(&self, name: &str) -> Result<Vec<MapView>, Problem> {
+        Ok(self.maps(name)?.iter().map(MapView::from).collect())
+    }
+
+    /// A page of what is in a map: at most `limit` entries, from a place on that an earlier page named.
+    pub fn dump_map(&self, name: &str, map: &str, from: usize, limit: usize) -> Result<MapDump, Problem> {
+        Ok(maps::dump(&self.map(name, map)?, from, limit))
+    }
+
+    /// An element of a map, its key in hexadecimal.
+    pub fn get_map_entry(&self, name: &str, map: &str, key: &str) -> Result<MapEntry, Problem> {
+        maps::get(&*self.map(name, map)?, key)
+    }
+
+    /// Inserts an element or replaces it, key and value in hexadecimal.
+    pub fn set_map_entry(&self, name: &str, map: &str, key: &str, value: &str) -> Result<(), Problem> {
+        maps::set(&*self.map(name, map)?, key, value)
+    }
+
+    pub fn remove_map_entry(&self, name: &str, map: &str, key: &str) -> Result<(), Problem> {
+        maps::remove(&*self.map(name, map)?, key)
+    }
+
+    fn maps(&self, name: &str) -> Result<Vec<Arc<Map>>, Problem> {
+        let running: Arc<dyn Running> = self.entry(name)?.running?;
+        running.maps().ok_or_else(|| has_none(name))
+    }
+
+    fn map(&self, name: &str, map: &str) -> Result<Arc<Map>, Problem> {
+        maps::find(&self.maps(name)?, map)
+    }
+}
+
+fn check_change(entry: &Entry, change: Change) -> Result<(), Problem> {
+    let name = &entry.spec.name;
+    match (&entry.spec.classifier, change) {
+        (Some(there), Change::Attach) => {
+            Err(Problem::conflict(format!("drive `{name}` has the classifier {}", there.object.display()))
+                .hint(format!("`sluice classifier replace {name}` puts another in its place")))
+        }
+        (None, Change::Replace { .. } | Change::Detach) => Err(has_none(name)),
+        _ => Ok(()),
+    }
+}
+
+fn has_none(name: &str) -> Problem {
+    Problem::not_found(format!("drive `{name}` has no classifier"))
+        .hint(format!("`sluice classifier attach {name} OBJECT` gives it one"))
+}
+
+/// Notes a classifier, or that there is none: in the spec of a created drive, beside that of a declared one.
+fn remember(
+    saved: &mut Saved,
+    entry: &Entry,
+    declared: Option<Option<ClassifierSpec>>,
+    spec: Option<&ClassifierSpec>,
+) {
+    let (drive, classifier) = (&entry.spec.name, spec.cloned());
+    if entry.origin == Origin::Created {
+        if let Some(created) = saved.drives.iter_mut().find(|created| created.name == *drive) {
+            created.classifier = classifier;
+        }
+        return;
+    }
+    let before = saved.classified.extract_if(.., |it| it.drive == *drive).last();
+    // What the file does not have now it may have again, as it was.
+    let declared = declared
+        .unwrap_or_else(|| before.map_or_else(|| entry.spec.classifier.clone(), |before| before.declared));
+    saved.classified.push(Classified { drive: drive.clone(), declared, classifier });
+}
+
+fn tell(name: &str, was: Option<&ClassifierSpec>, is: Option<&ClassifierSpec>) {
+    match (was, is) {
+        (None, Some(is)) => tracing::info!("drive {name} has the classifier {}", is.object.display()),
+        (_, Some(is)) => tracing::info!("drive {name} has another classifier: {}", is.object.display()),
+        (_, None) => tracing::info!("drive {name} has no classifier any more"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

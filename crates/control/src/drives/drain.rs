@@ -1,0 +1,202 @@
+//! The end: no new commands, those in flight finished, everything closed.
+
+use super::{Drives, Running, lock};
+use sluice_controller::Synced;
+use sluice_spec::problem::Problem;
+use sluice_spec::words::count;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
+use std::thread::{Builder, scope};
+use std::time::{Duration, Instant};
+
+/// Between two looks whether commands are still in flight.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Between two messages that say what is waited for.
+const SAY_EVERY: Duration = Duration::from_secs(1);
+
+/// How long a drive that is deleted may take.
+const DELETE_LIMIT: Duration = Duration::from_secs(10);
+
+/// What disconnecting clients takes; they get that even if commands get no time.
+const MOMENT: Duration = Duration::from_millis(250);
+
+/// How long the controllers that drives were on get for their shutdown.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(3);
+
+/// Drives that are flushed at a time.
+const AT_ONCE: usize = 32;
+
+type Named = (String, Arc<dyn Running>);
+
+impl Drives {
+    /// Ends every drive, and waits until nothing is in flight: until `deadline`, or until `hurry` is set.
+    /// From here on there are no changes. One that is under way is waited for, too, and ends what it
+    /// began; the drives there are do not wait for it.
+    ///
+    /// # Errors
+    /// If something still was in flight: which drives' commands, and how many.
+    pub fn drain(&self, deadline: Instant, hurry: &AtomicBool) -> Result<(), Problem> {
+        self.ending.store(true, SeqCst);
+        let mut drives = self.running();
+        begin(&drives);
+        // What hosts do is still stored, so nothing is locked for long.
+        let mut is_last_over = false;
+        let mut synced = Vec::new();
+        let outcome = wait(deadline, hurry, || {
+            if !is_last_over && lock(&self.coming).is_empty() && self.changes.are_over() {
+                is_last_over = true;
+                let added = begin_others(self.running(), &drives);
+                drives.extend(added);
+            }
+            let mut left = busy(&drives);
+            left.extend((!is_last_over).then(|| "a change of the drives".to_owned()));
+            left
+        });
+        // One that was cut short may have left something.
+        if outcome.is_ok() && !hurry.load(Relaxed) {
+            synced = sync_all(&drives, deadline, hurry);
+        }
+        close(&drives);
+        if !hurry.load(Relaxed) {
+            let limit = deadline.saturating_duration_since(Instant::now()).clamp(MOMENT, SHUTDOWN_LIMIT);
+            let left = self.engine.await_shutdowns(limit);
+            if left > 0 {
+                tracing::warn!(
+                    "{} left without a shutdown: they do not answer",
+                    count(left, "NVMe controller")
+                );
+            }
+        }
+        self.settle();
+        // Of those that were not, what was stored when they were opened counts.
+        let _saved = lock(&self.saved);
+        synced.iter().for_each(|(name, synced)| self.state.note_synced(name, synced));
+        outcome
+    }
+
+    fn running(&self) -> Vec<Named> {
+        let entries = lock(&self.entries);
+        let open =
+            |(name, entry): (&String, &super::Entry)| Some((name.clone(), entry.running.clone().ok()?));
+        entries.iter().filter_map(open).collect()
+    }
+}
+
+/// Ends one drive.
+pub(super) fn end_one(name: &str, drive: Arc<dyn Running>) -> Result<(), Problem> {
+    let drives = [(name.to_owned(), drive)];
+    begin(&drives);
+    let outcome = wait(Instant::now() + DELETE_LIMIT, &AtomicBool::new(false), || busy(&drives));
+    sync_all(&drives, Instant::now() + DELETE_LIMIT, &AtomicBool::new(false));
+    close(&drives);
+    outcome
+}
+
+/// Drops a drive that has ended, of which no new references are made. The last reference waits for the drive's threads,
+/// and no caller that only looked at the drive is to have that one.
+pub(super) fn let_go(drive: Arc<dyn Running>) {
+    let began = Instant::now();
+    while Arc::strong_count(&drive) > 1 && began.elapsed() < MOMENT {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    if Arc::strong_count(&drive) == 1 {
+        return;
+    }
+    // An order that waits for it has it, or one that looks and does not get a processor.
+    let wait = move || {
+        while Arc::strong_count(&drive) > 1 {
+            std::thread::sleep(LOOK_EVERY);
+        }
+    };
+    drop(std::thread::Builder::new().name("drive-end".to_owned()).spawn(wait));
+}
+
+/// Makes durable what hosts did not flush, side by side: one that does not answer holds up no other. How that ended, of
+/// those that answered.
+fn sync_all(drives: &[Named], deadline: Instant, hurry: &AtomicBool) -> Vec<(String, Synced)> {
+    let mut synced = Vec::new();
+    for some in drives.chunks(AT_ONCE) {
+        scope(|threads| {
+            let begin = |(name, drive): &'_ Named| {
+                let (name, drive) = (name.clone(), Arc::clone(drive));
+                let sync = move || sync(&name, &*drive, deadline, hurry).map(|synced| (name, synced));
+                Builder::new().spawn_scoped(threads, sync)
+            };
+            let begun: Vec<_> = some.iter().map(begin).collect();
+            let ended = begun.into_iter().filter_map(|thread| thread.ok()?.join().ok()?);
+            synced.extend(ended);
+        });
+    }
+    synced
+}
+
+/// The same for one. The log says what failed.
+fn sync(name: &str, drive: &dyn Running, deadline: Instant, hurry: &AtomicBool) -> Option<Synced> {
+    let limit = deadline.saturating_duration_since(Instant::now()).max(MOMENT);
+    let synced = drive.sync(limit, hurry);
+    match &synced {
+        Ok(synced) if !synced.is_durable => {
+            tracing::error!("drive {name} was not flushed at its end: acknowledged writes may be lost");
+        }
+        Ok(_) => {}
+        Err(problem) => {
+            tracing::error!("drive {name} was not flushed at its end: {}", problem.in_one_line());
+        }
+    }
+    synced.ok()
+}
+
+fn begin(drives: &[Named]) {
+    for (name, drive) in drives {
+        if let Err(problem) = drive.drain() {
+            tracing::warn!("drive {name} cannot be drained: {}", problem.in_one_line());
+        }
+    }
+}
+
+/// Begins the end of those that are not among the `known`, and returns them.
+fn begin_others(mut drives: Vec<Named>, known: &[Named]) -> Vec<Named> {
+    drives.retain(|(_, drive)| !known.iter().any(|(_, known)| Arc::ptr_eq(known, drive)));
+    begin(&drives);
+    drives
+}
+
+fn close(drives: &[Named]) {
+    for (name, drive) in drives {
+        if let Err(problem) = drive.close() {
+            tracing::warn!("drive {name} was not closed: {}", problem.in_one_line());
+        }
+    }
+}
+
+/// Waits until nothing is `left` to wait for, and says what is.
+fn wait(deadline: Instant, hurry: &AtomicBool, mut left: impl FnMut() -> Vec<String>) -> Result<(), Problem> {
+    let mut said = Instant::now();
+    let deadline = deadline.max(said + MOMENT);
+    loop {
+        let left = left();
+        if left.is_empty() {
+            return Ok(());
+        }
+        let words = left.join(", ");
+        if Instant::now() >= deadline || hurry.load(Relaxed) {
+            return Err(Problem::internal(format!("did not wait any longer for {words}"))
+                .hint("a guest may see these fail; daemon.drain_s is how long a daemon that stops waits"));
+        }
+        if said.elapsed() >= SAY_EVERY {
+            tracing::info!("waiting for {words}");
+            said = Instant::now();
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Drives that are not drained, in words. One that does not answer has nothing that could be waited for.
+fn busy(drives: &[Named]) -> Vec<String> {
+    let words = |(name, drive): &Named| {
+        let status = drive.status().ok().filter(|status| !status.drained)?;
+        Some(format!("{} of drive {name}", count(status.in_flight as usize, "command")))
+    };
+    drives.iter().filter_map(words).collect()
+}

@@ -1,0 +1,395 @@
+//! What hosts do to drives that outlives the daemon: block sizes that they format namespaces with, sanitize operations,
+//! reservations that persist through power loss, and namespaces that they create.
+
+mod words;
+
+use super::storage::Why;
+use super::{Drives, Entry, Running, ana, classifier, lock, merge, pool};
+use crate::config::Config;
+use crate::state::{
+    Formatted, Formatting, HostState, Pooled, Reserved, Sanitized, SanitizedState, Saved, Uncorrectable,
+    Unflushed,
+};
+use sluice_controller::{
+    AnaRule, FormatRecord, FormatState, HistoryRecord, Keep, PowerCounts, ReservationRecord, SanitizeRecord,
+    SanitizeState,
+};
+use sluice_spec::problem::Problem;
+use sluice_spec::{AnaSpec, DriveSpec, NamespaceSpec};
+use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
+
+/// What is remembered of a drive besides what was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Remembered {
+    /// NSIDs that the classifier was detached from for its errors.
+    pub detached: Vec<u32>,
+    /// NSIDs with the block sizes that hosts formatted them with.
+    pub block_sizes: Vec<(u32, u32)>,
+    /// NSID of the namespace whose format did not come to its end, and the block size that it is to have.
+    pub formatting: Option<(u32, u32)>,
+    /// NSIDs with the ranges of bytes that a host marked by Write Uncorrectable.
+    pub uncorrectable: Vec<(u32, Vec<[u64; 2]>)>,
+    /// The last sanitize operation.
+    pub sanitized: Option<SanitizeRecord>,
+    /// What has happened to it.
+    pub history: HistoryRecord,
+    /// What was stored when it was opened last, and whether it was synced since.
+    pub unflushed: Option<Unflushed>,
+    /// The power identifier that hosts get, in hexadecimal.
+    pub power: Option<String>,
+    /// What the SMART log counts from, and whether the last daemon was cut off together with writes that were not flushed.
+    pub power_counts: PowerCounts,
+    pub was_cut: bool,
+    /// NSIDs with the reservations that persist.
+    pub reservations: Vec<(u32, ReservationRecord)>,
+    /// In which states its ANA groups are.
+    pub ana: Vec<AnaRule>,
+    /// What hosts have made of its pool.
+    pub pooled: Pooled,
+    /// NSIDs with the identifiers that their storage gives them.
+    pub uuids: Vec<(u32, [u8; 16])>,
+}
+
+/// What a drive's controller wants remembered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToKeep {
+    pub drive: String,
+    /// Which of those that have had this name, or were opened as it, wants it ([`Running::life`](super::Running::life)).
+    pub life: u64,
+    pub what: Keep,
+}
+
+/// Until it is seen again whether a drive that wants something remembered is known.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Between two tries to store what could not be stored.
+const SETTLE: Duration = Duration::from_secs(1);
+
+impl Drives {
+    /// What a drive that is opened is to know.
+    pub(super) fn remembered(&self, spec: &DriveSpec, why: Why) -> Result<Remembered, Problem> {
+        let hosted = self.usable_hosted(&spec.name, why)?;
+        let mut hosted = lock(&hosted);
+        pool::check(spec, &hosted.state)?;
+        // Before anybody can write to what is not to be erased.
+        let mut next = hosted.state.clone();
+        give_up(&mut next, spec);
+        self.commit_hosted(&spec.name, &mut hosted, next)?;
+        let (state, saved) = (&hosted.state, self.saved());
+        Ok(Remembered {
+            detached: classifier::still_detached(spec, &saved),
+            block_sizes: block_sizes(spec, state),
+            formatting: formatting(spec, state),
+            uncorrectable: uncorrectable(spec, state),
+            sanitized: sanitized(spec, state),
+            history: self.state.load_history(&spec.name),
+            unflushed: self.state.load_unflushed(&spec.name),
+            power: None,
+            power_counts: PowerCounts::default(),
+            was_cut: false,
+            reservations: reservations(spec, state),
+            ana: ana::states(&spec.name, &saved).iter().map(AnaSpec::rule).collect(),
+            pooled: pool::of(state, &spec.name).cloned().unwrap_or_default(),
+            uuids: Vec::new(),
+        })
+    }
+
+    /// Forgets block sizes that hosts gave, where the configuration has a newer word.
+    pub(super) fn forget_former_formats(&self, config: &Config) -> Result<(), Problem> {
+        let all: Vec<_> =
+            lock(&self.hosted).iter().map(|(drive, it)| (drive.clone(), Arc::clone(it))).collect();
+        for (drive, hosted) in all {
+            let mut hosted = lock(&hosted);
+            let mut next = hosted.state.clone();
+            merge::forget_formats(config, &mut next);
+            if next != hosted.state {
+                self.commit_hosted(&drive, &mut hosted, next)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Remembers from now on what hosts do to drives.
+    pub fn heed_hosts(self: &Arc<Self>) -> Result<(), Problem> {
+        let Some(orders) = self.engine.to_keep() else { return Ok(()) };
+        let drives = Arc::downgrade(self);
+        let heed = move || {
+            let mut waiting = Vec::new();
+            loop {
+                let order = orders.recv_timeout(if waiting.is_empty() { SETTLE } else { LOOK });
+                let (Some(drives), false) = (drives.upgrade(), order == Err(RecvTimeoutError::Disconnected))
+                else {
+                    return;
+                };
+                if order.is_err() {
+                    drives.settle();
+                }
+                waiting.extend(order);
+                drives.keep_all(&mut waiting);
+            }
+        };
+        std::thread::Builder::new()
+            .name("kept".to_owned())
+            .spawn(heed)
+            .map(drop)
+            .map_err(|error| Problem::internal(format!("cannot start a thread: {error}")))
+    }
+
+    /// Stores what drives want remembered. What one wants that is being opened is left: nobody could be told yet.
+    /// So is what one wants that has stored too much lately.
+    pub(super) fn keep_all(&self, orders: &mut Vec<ToKeep>) {
+        let mut left: Vec<ToKeep> = Vec::new();
+        for order in orders.drain(..) {
+            let is_next = left.iter().all(|before| before.drive != order.drive);
+            if is_next && !self.may_be_opening(&order) && self.may_store(&order.drive, Instant::now()) {
+                self.keep(&order);
+            } else {
+                left.push(order);
+            }
+        }
+        *orders = left;
+    }
+
+    /// A change of the drive is under way, and after it the drive may be known that is not yet.
+    fn may_be_opening(&self, order: &ToKeep) -> bool {
+        // In this order: a change that is over by now has left what there is to know.
+        (self.is_coming(&order.drive) || self.changes.is_under_way(&order.drive))
+            && self.asker(order).is_none()
+    }
+
+    /// The drive that wants something remembered, if it is there yet: not another of its name.
+    fn asker(&self, order: &ToKeep) -> Option<(Entry, Arc<dyn Running>)> {
+        let entry = lock(&self.entries).get(&order.drive)?.clone();
+        let running = entry.running.clone().ok()?;
+        (running.life() == order.life).then_some((entry, running))
+    }
+
+    /// Stores what a drive's controller wants remembered, and tells it how that went.
+    pub(super) fn keep(&self, order: &ToKeep) {
+        let Some((entry, running)) = self.asker(order) else {
+            // It waits for no answer, and what there is now is not what it did that to.
+            return tracing::debug!(
+                "drive {} is gone: {} is not remembered",
+                order.drive,
+                words::of(&order.what)
+            );
+        };
+        let stored = self.store_kept(&entry, order);
+        if let Err(problem) = &stored {
+            let (what, problem) = (words::of(&order.what), problem.in_one_line());
+            tracing::error!("drive {}: {what} is not remembered: {problem}", order.drive);
+        }
+        if let Err(problem) = running.kept(order.what.clone(), stored.is_ok()) {
+            tracing::warn!("drive {} does not hear that it is remembered: {problem}", order.drive);
+        }
+        if let (Keep::Creation(_), Err(_)) = (&order.what, &stored)
+            && let Err(problem) = self.clear_up(&entry)
+        {
+            tracing::warn!("drive {}: the file that nothing came of stays for now: {problem}", order.drive);
+        }
+    }
+
+    fn store_kept(&self, entry: &Entry, order: &ToKeep) -> Result<(), Problem> {
+        // What is done to files takes its time: others' changes do not wait for it.
+        match order.what {
+            Keep::Creation(creation) => {
+                return self.create_namespace(entry, creation);
+            }
+            Keep::Removal => return self.sweep_pool(&entry.spec),
+            _ => {}
+        }
+        // Also while the daemon is stopping: a command that ends waits for this.
+        let hosted = self.hosted(&order.drive);
+        let mut hosted = lock(&hosted);
+        // It may be on its way out, or have been resized.
+        let Some((entry, _)) = self.asker(order) else {
+            return Err(Problem::not_found(format!("drive `{}` is gone", order.drive)));
+        };
+        if let Keep::History(record) = &order.what {
+            hosted.spend(record.as_bytes().len());
+            return self.state.store_history(&order.drive, record);
+        }
+        if let Keep::Losses(nsids) = &order.what {
+            return self.state.note_losses(&order.drive, nsids);
+        }
+        let mut next = hosted.state.clone();
+        match &order.what {
+            // Of a namespace that was deleted meanwhile: nothing of it is for the next of its NSID.
+            Keep::Uncorrectable { nsid, .. } | Keep::Attachment { nsid, .. }
+                if !pool::has(&entry.spec, &hosted.state, *nsid) => {}
+            Keep::Uncorrectable { nsid, ranges } => {
+                note_uncorrectable(&mut next, &order.drive, *nsid, ranges)
+            }
+            // These are stored above.
+            Keep::History(_) | Keep::Losses(_) | Keep::Creation(_) | Keep::Removal => {}
+            Keep::Deletion(nsids) => pool::note_deletion(&mut next, &order.drive, nsids),
+            Keep::Attachment { nsid, attachment } => {
+                pool::note_attachment(&mut next, &order.drive, *nsid, attachment);
+            }
+            Keep::Format(record) => note_format(&mut next, &entry.spec, *record),
+            Keep::Sanitize(record) => note_sanitized(&mut next, &entry.spec, *record),
+            Keep::Reservations(records) => {
+                let is_there = |nsid| pool::has(&entry.spec, &hosted.state, nsid);
+                for (nsid, record) in records.iter().filter(|(nsid, _)| is_there(*nsid)) {
+                    note_record(&mut next, &order.drive, *nsid, record.as_ref());
+                }
+            }
+        }
+        self.commit_hosted(&order.drive, &mut hosted, next)
+    }
+
+    /// A drive is gone.
+    pub(super) fn forget(&self, name: &str) -> Result<(), Problem> {
+        let forgotten = self.store_without_hosted(name, |saved| forget(saved, name));
+        // Not before: nobody stores anything of it any more.
+        self.state.forget_history(name);
+        self.state.forget_unflushed(name);
+        forgotten
+    }
+}
+
+fn note_format(saved: &mut HostState, spec: &DriveSpec, record: FormatRecord) {
+    let FormatRecord { nsid, block_size, state } = record;
+    let drive = spec.name.clone();
+    saved.formatting.retain(|it| it.drive != drive);
+    match state {
+        FormatState::Running => {
+            saved.formatting.push(Formatting { drive, nsid, block_size, targets: spec.targets() });
+        }
+        FormatState::Done => {
+            saved.uncorrectable.retain(|it| it.drive != drive || it.nsid != nsid);
+            note_block_size(saved, spec, nsid, block_size);
+        }
+        FormatState::Failed => {}
+    }
+}
+
+/// Notes the block size beside the drive's spec, whoever gave that: functions keep counting in the blocks that it
+/// says.
+fn note_block_size(saved: &mut HostState, spec: &DriveSpec, nsid: u32, block_size: u32) {
+    let Some(declared) = pool::first_block_size(spec, saved, nsid) else { return };
+    saved.formatted.retain(|it| it.drive != spec.name || it.nsid != nsid);
+    if block_size != declared {
+        saved.formatted.push(Formatted { drive: spec.name.clone(), nsid, declared, block_size });
+    }
+}
+
+/// Notes the reservations of a namespace, or that none persist any more.
+fn note_record(saved: &mut HostState, drive: &str, nsid: u32, record: Option<&ReservationRecord>) {
+    saved.reserved.retain(|it| it.drive != drive || it.nsid != nsid);
+    saved.reserved.extend(record.map(|record| Reserved::of(drive, nsid, record)));
+}
+
+/// Reservations of a drive's namespaces that persist.
+fn reservations(spec: &DriveSpec, saved: &HostState) -> Vec<(u32, ReservationRecord)> {
+    let of_drive = saved.reserved.iter().filter(|it| it.drive == spec.name);
+    let is_there = |it: &&Reserved| pool::has(spec, saved, it.nsid);
+    of_drive.filter(is_there).map(|it| (it.nsid, it.record())).collect()
+}
+
+/// Block sizes of a drive's namespaces that were formatted. A size that the configuration says anew is the newer word.
+fn block_sizes(spec: &DriveSpec, saved: &HostState) -> Vec<(u32, u32)> {
+    let counts = |it: &&Formatted| {
+        it.drive == spec.name && pool::first_block_size(spec, saved, it.nsid) == Some(it.declared)
+    };
+    saved.formatted.iter().filter(counts).map(|it| (it.nsid, it.block_size)).collect()
+}
+
+/// Of the namespace that was being formatted.
+fn formatting(spec: &DriveSpec, saved: &HostState) -> Option<(u32, u32)> {
+    let found = saved.formatting.iter().find(|it| it.drive == spec.name)?;
+    is_the_same_namespace(spec, &found.targets, found.nsid).then_some((found.nsid, found.block_size))
+}
+
+fn note_uncorrectable(saved: &mut HostState, drive: &str, nsid: u32, ranges: &[[u64; 2]]) {
+    saved.uncorrectable.retain(|it| it.drive != drive || it.nsid != nsid);
+    if !ranges.is_empty() {
+        saved.uncorrectable.push(Uncorrectable { drive: drive.to_owned(), nsid, ranges: ranges.to_vec() });
+    }
+}
+
+/// By NSID, of namespaces that the drive still has.
+fn uncorrectable(spec: &DriveSpec, saved: &HostState) -> Vec<(u32, Vec<[u64; 2]>)> {
+    let marked = saved.uncorrectable.iter();
+    let is_there = |nsid| pool::has(spec, saved, nsid);
+    let own = marked.filter(|it| it.drive == spec.name && is_there(it.nsid));
+    own.map(|it| (it.nsid, it.ranges.clone())).collect()
+}
+
+fn note_sanitized(saved: &mut HostState, spec: &DriveSpec, record: SanitizeRecord) {
+    let drive = spec.name.as_str();
+    let state = match record.state {
+        SanitizeState::Running => SanitizedState::Running,
+        SanitizeState::Done => SanitizedState::Done,
+        SanitizeState::Failed => SanitizedState::Failed,
+        SanitizeState::GivenUp => SanitizedState::GivenUp,
+    };
+    // It erases what a format would have, and more.
+    saved.formatting.retain(|it| it.drive != drive);
+    saved.sanitized.retain(|it| it.drive != drive);
+    if record.state == SanitizeState::Done {
+        saved.uncorrectable.retain(|it| it.drive != drive);
+    }
+    let SanitizeRecord { cdw10, pattern, .. } = record;
+    let (drive, targets) = (drive.to_owned(), spec.targets());
+    saved.sanitized.push(Sanitized { drive, cdw10, pattern, state, targets });
+}
+
+fn sanitized(spec: &DriveSpec, saved: &HostState) -> Option<SanitizeRecord> {
+    let found = saved.sanitized.iter().find(|it| it.drive == spec.name)?;
+    if !is_the_same(spec, &found.targets) {
+        return None;
+    }
+    let state = match found.state {
+        SanitizedState::Running => SanitizeState::Running,
+        SanitizedState::Done => SanitizeState::Done,
+        SanitizedState::Failed => SanitizeState::Failed,
+        SanitizedState::GivenUp => SanitizeState::GivenUp,
+    };
+    Some(SanitizeRecord { cdw10: found.cdw10, pattern: found.pattern, state })
+}
+
+/// The drive is gone.
+pub(super) fn forget(saved: &mut Saved, drive: &str) {
+    saved.detached.retain(|it| it.drive != drive);
+    saved.ana.retain(|it| it.drive != drive);
+    saved.forget_storage(drive);
+}
+
+/// What a host began to erase of a drive that ends on something else now is not erased when it ends on the first again,
+/// either: that may have new data by then.
+fn give_up(saved: &mut HostState, spec: &DriveSpec) {
+    let drive = &spec.name;
+    let warn = |what: &str, targets: &[String]| {
+        let were = targets.join(", ");
+        tracing::warn!("drive {drive}: {what} was under way on {were}, and is given up: it is on others now");
+    };
+    let is_elsewhere =
+        |it: &mut Formatting| it.drive == *drive && !is_the_same_namespace(spec, &it.targets, it.nsid);
+    for format in saved.formatting.extract_if(.., is_elsewhere) {
+        warn("a format", &format.targets);
+    }
+    let runs = |it: &&mut Sanitized| it.drive == *drive && it.state == SanitizedState::Running;
+    for sanitize in saved.sanitized.iter_mut().filter(runs) {
+        if !is_the_same(spec, &sanitize.targets) {
+            sanitize.state = SanitizedState::GivenUp;
+            warn("a sanitize operation", &sanitize.targets);
+        }
+    }
+}
+
+/// Whether a drive ends on what it ended on when a host began to erase that. A daemon before this one has not said.
+fn is_the_same(spec: &DriveSpec, targets: &[String]) -> bool {
+    targets.is_empty() || targets == spec.targets()
+}
+
+/// The same of one namespace. One of a pool has no target that is declared, then or now.
+fn is_the_same_namespace(spec: &DriveSpec, targets: &[String], nsid: u32) -> bool {
+    let was = targets.get(nsid.wrapping_sub(1) as usize);
+    targets.is_empty() || was.cloned() == spec.namespace(nsid).map(NamespaceSpec::whereabouts)
+}
+
+#[cfg(test)]
+mod tests;

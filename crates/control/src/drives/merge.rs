@@ -1,0 +1,177 @@
+//! What the configuration declares and what the state file remembers, put together at the start.
+
+use super::Origin;
+use crate::config::Config;
+use crate::state::{Arranged, Classified, Formatted, HostState, Pooled, Resized, Saved};
+use sluice_spec::problem::Problem;
+use sluice_spec::size::Size;
+use sluice_spec::{Arrangement, DriveSpec};
+
+/// The drives there shall be, the declared ones first.
+///
+/// Two drives of one name are refused: neither may silently stand for the other. A size that was given
+/// through the API counts for as long as the configuration says what it said then.
+pub(super) fn merge(config: &Config, saved: &mut Saved) -> Result<Vec<(DriveSpec, Origin)>, Problem> {
+    check_names(config, saved)?;
+    saved.resized.retain(|resized| {
+        let counts = still_counts(config, resized);
+        if !counts {
+            tell(config, resized);
+        }
+        counts
+    });
+    saved.arranged.retain(|arranged| {
+        let (now, drive) = (arrangement(config, arranged), &arranged.drive);
+        let counts = now.as_ref() == Some(&arranged.declared);
+        if now.is_some() && !counts {
+            let file = config.file.display();
+            tracing::info!("{file} has a new word on the functions of drive {drive}: it replaces what was said through the API");
+        }
+        counts
+    });
+    saved.classified.retain(|classified| is_declared(config, &classified.drive));
+    forget_classifiers(config, saved);
+    let declared = declared(config, saved).into_iter().map(|drive| (drive, Origin::Declared));
+    let created = saved.drives.iter().map(|drive| (drive.clone(), Origin::Created));
+    Ok(declared.chain(created).collect())
+}
+
+/// Forgets block sizes that hosts gave to namespaces of which the configuration has a newer word.
+pub(super) fn forget_formats(config: &Config, hosted: &mut HostState) {
+    let pools = std::mem::take(&mut hosted.pools);
+    hosted.formatted.retain(|formatted| formatted_still_counts(config, &pools, formatted));
+    hosted.pools = pools;
+}
+
+/// Forgets the classifiers given through the API to drives of which the configuration has a newer word.
+pub(super) fn forget_classifiers(config: &Config, saved: &mut Saved) {
+    saved.classified.retain(|classified| {
+        let counts = !is_declared(config, &classified.drive) || is_unchanged(config, classified);
+        if !counts {
+            tracing::info!(
+                "{} has a new word on the classifier of drive {}: it replaces what was said through the API",
+                config.file.display(),
+                classified.drive
+            );
+        }
+        counts
+    });
+}
+
+fn is_declared(config: &Config, name: &str) -> bool {
+    config.drives.iter().any(|drive| drive.name == name)
+}
+
+/// No drive is both declared and created.
+pub(super) fn check_names(config: &Config, saved: &Saved) -> Result<(), Problem> {
+    let twice = saved.drives.iter().find(|drive| is_declared(config, &drive.name));
+    twice.map_or(Ok(()), |twice| Err(clash(config, &twice.name)))
+}
+
+/// The declared drives, with the sizes, functions and classifiers that were given to them since.
+pub(super) fn declared(config: &Config, saved: &Saved) -> Vec<DriveSpec> {
+    let counting: Vec<&Resized> =
+        saved.resized.iter().filter(|resized| still_counts(config, resized)).collect();
+    let classified = |drive: &DriveSpec| {
+        saved.classified.iter().find(|it| it.drive == drive.name && is_unchanged(config, it))
+    };
+    let one = |drive: &DriveSpec| {
+        let mut drive = with_sizes(drive.clone(), &counting);
+        with_arrangements(&mut drive, config, saved);
+        if let Some(classified) = classified(&drive) {
+            drive.classifier.clone_from(&classified.classifier);
+        }
+        drive
+    };
+    config.drives.iter().map(one).collect()
+}
+
+/// The configuration says of the drive's classifier what it said when another was attached.
+fn is_unchanged(config: &Config, classified: &Classified) -> bool {
+    let drive = config.drives.iter().find(|drive| drive.name == classified.drive);
+    drive.is_some_and(|drive| drive.classifier == classified.declared)
+}
+
+fn clash(config: &Config, name: &str) -> Problem {
+    Problem::conflict(format!(
+        "{} declares the drive `{name}`, and another of that name was created through the API",
+        config.file.display()
+    ))
+    .hint(format!(
+        "rename the declared one; or start without it, run `sluice drive delete {name}`, and declare it again"
+    ))
+}
+
+/// What the configuration says of the functions that were changed through the API; none if it no longer has the
+/// namespace.
+fn arrangement(config: &Config, arranged: &Arranged) -> Option<Arrangement> {
+    let drive = config.drives.iter().find(|drive| drive.name == arranged.drive)?;
+    Some(drive.namespace(arranged.nsid)?.arrangement())
+}
+
+fn with_arrangements(drive: &mut DriveSpec, config: &Config, saved: &Saved) {
+    for arranged in &saved.arranged {
+        if arranged.drive == drive.name
+            && arrangement(config, arranged).as_ref() == Some(&arranged.declared)
+            && let Some(namespace) = drive.namespace_mut(arranged.nsid)
+        {
+            namespace.arrange(arranged.arrangement.clone());
+        }
+    }
+}
+
+/// What the configuration says of a size that was given through the API; none if it no longer has the
+/// namespace.
+fn named_size(config: &Config, resized: &Resized) -> Option<Option<Size>> {
+    let drive = config.drives.iter().find(|drive| drive.name == resized.drive)?;
+    Some(drive.namespace(resized.nsid)?.size)
+}
+
+fn still_counts(config: &Config, resized: &Resized) -> bool {
+    named_size(config, resized) == Some(resized.declared)
+}
+
+/// A block size that a host gave counts for as long as the configuration says what it said then, or nothing of the
+/// drive, which then was created through the API.
+fn formatted_still_counts(config: &Config, pools: &[Pooled], formatted: &Formatted) -> bool {
+    let Some(drive) = config.drives.iter().find(|drive| drive.name == formatted.drive) else { return true };
+    let mut created = pools.iter().filter(|it| it.drive == formatted.drive);
+    if created.any(|pooled| pooled.namespace(formatted.nsid).is_some()) {
+        return true;
+    }
+    let counts = drive.namespace(formatted.nsid).is_some_and(|now| now.block_size == formatted.declared);
+    if !counts {
+        tracing::warn!(
+            "{} has a new block size for namespace {} of drive {}: it replaces the {} that a host formatted it with",
+            config.file.display(),
+            formatted.nsid,
+            formatted.drive,
+            formatted.block_size
+        );
+    }
+    counts
+}
+
+/// Says that the configuration's is the newer word, if it has one.
+fn tell(config: &Config, resized: &Resized) {
+    if named_size(config, resized).is_some() {
+        tracing::info!(
+            "{} has a new size for namespace {} of drive {}: it replaces the {} given through the API",
+            config.file.display(),
+            resized.nsid,
+            resized.drive,
+            resized.size
+        );
+    }
+}
+
+fn with_sizes(mut drive: DriveSpec, given: &[&Resized]) -> DriveSpec {
+    for resized in given {
+        if resized.drive == drive.name
+            && let Some(namespace) = drive.namespace_mut(resized.nsid)
+        {
+            namespace.size = Some(resized.size);
+        }
+    }
+    drive
+}

@@ -1,0 +1,575 @@
+//! All drives of the daemon: created, resized, shown and deleted, and remembered.
+//!
+//! One change of a drive is made at a time. It may take long, and changes of other drives go on. A change that cannot be
+//! stored is not made: what the API has acknowledged is there after a restart.
+
+mod ana;
+mod arrangement;
+mod balance;
+mod change;
+mod classifier;
+mod coming;
+mod device;
+mod drain;
+mod engine;
+mod foresee;
+mod function;
+mod hosts;
+mod kept;
+mod merge;
+mod moving;
+mod opening;
+mod pool;
+mod power;
+mod reload;
+mod retry;
+mod stalls;
+mod storage;
+mod view;
+
+pub use classifier::{
+    ClassifierStatus, ENTRIES_MAX, ErrorCount, HookCounts, MapDump, MapEntry, MapKindName, MapView,
+    TraceLine, to_hex,
+};
+pub use device::DevicePlace;
+pub use device::DeviceView;
+pub use engine::{
+    CreatedStatus, DriveCounters, Engine, ReactorCounters, ReadyClassifier, Running, Status, Store,
+    WatchedTurn, WatchedTurns,
+};
+pub use foresee::{Foreseen, foresee};
+pub use function::FunctionView;
+pub use function::metrics;
+pub use kept::{Remembered, ToKeep};
+pub use reload::Reloaded;
+pub use storage::Insist;
+pub use storage::random as new_identity;
+pub use view::{CallView, DriveState, DriveView, NamespaceView, Origin, QueueView};
+
+use crate::config::{Config, Settings, Tcp, check_reactor};
+use crate::listen::check_length;
+use crate::state::{Access, KeptObject, Resized, Saved, StateFile};
+use change::Changes;
+use coming::Coming;
+use hosts::AllHosted;
+use sluice_spec::paths::Places;
+use sluice_spec::problem::Problem;
+use sluice_spec::size::Size;
+use sluice_spec::words::nearest;
+use sluice_spec::{DriveSpec, FunctionSpec, TargetKind};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use storage::{Settled, Why};
+
+/// Drives of one daemon.
+pub const DRIVES_MAX: usize = 1024;
+
+/// One drive: what was asked for, and what became of it.
+#[derive(Clone)]
+struct Entry {
+    spec: DriveSpec,
+    origin: Origin,
+    /// The reactor that it was opened on.
+    reactor: usize,
+    /// Somebody has moved it: it stays where it is.
+    moved: bool,
+    running: Result<Arc<dyn Running>, Problem>,
+}
+
+impl Entry {
+    /// The reactor that it is on.
+    fn reactor(&self) -> usize {
+        self.running.as_ref().ok().and_then(|running| running.reactor()).unwrap_or(self.reactor)
+    }
+
+    /// Its queues that are on others.
+    fn queues_away(&self) -> Vec<QueueView> {
+        let away = self.running.as_ref().map_or_else(|_| Vec::new(), |running| running.queues_away());
+        away.into_iter().map(|(queue, reactor)| QueueView { queue, reactor }).collect()
+    }
+}
+
+/// All drives of the daemon.
+pub struct Drives {
+    engine: Box<dyn Engine>,
+    places: Places,
+    /// The configuration file; empty if there is none.
+    config_file: PathBuf,
+    /// What it said of the daemon at the start, and of where hosts come in.
+    settings: Settings,
+    tcp: Tcp,
+    reactors: usize,
+    state: StateFile,
+    /// Which drives are being changed.
+    changes: Changes,
+    /// Held by a reload, from beginning to end.
+    reloads: Mutex<()>,
+    /// What the state file holds. Locked while it is stored; taken before that of the entries.
+    saved: Mutex<Saved>,
+    /// States of ANA groups in it: callers that look do not wait until something is stored.
+    ana: Mutex<Vec<Access>>,
+    /// What hosts did to each drive. Locked for a moment only.
+    hosted: Mutex<AllHosted>,
+    /// The drives as the configuration file says they are, when it was last read. Taken before what is saved: no drive is
+    /// both declared and created.
+    declared: Mutex<Vec<DriveSpec>>,
+    /// Held by whoever moves a drive.
+    moves: Mutex<()>,
+    /// How often drives have stopped their reactors.
+    stalls: Mutex<BTreeMap<String, u64>>,
+    /// Drives that are being created.
+    coming: Mutex<Vec<Coming>>,
+    /// Files that were removed.
+    bin: pool::Bin,
+    /// The daemon stops: no change begins any more.
+    ending: AtomicBool,
+    /// Locked for a moment only: never while something blocks.
+    entries: Mutex<BTreeMap<String, Entry>>,
+}
+
+impl std::fmt::Debug for Drives {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(lock(&self.entries).keys()).finish()
+    }
+}
+
+impl Drives {
+    /// No drive is open yet: whoever remembers what hosts do begins before they do anything. With those that are
+    /// declared or remembered, which are to be [opened](Self::open_all).
+    pub fn prepare(
+        config: &Config,
+        places: Places,
+        state: StateFile,
+        engine: Box<dyn Engine>,
+    ) -> Result<(Self, Vec<(DriveSpec, Origin)>), Problem> {
+        let stored = state.load()?;
+        let mut saved = stored.clone();
+        let specs = merge::merge(config, &mut saved)?;
+        storage::note_older(specs.iter().map(|(spec, _)| spec), &mut saved);
+        let hosted = hosts::load(&state, &mut saved)?;
+        if saved != stored {
+            state.store(&saved)?;
+        }
+        let drives = Self {
+            engine,
+            places,
+            config_file: config.file.clone(),
+            settings: config.daemon.clone(),
+            tcp: config.tcp.clone(),
+            reactors: config.daemon.reactors(),
+            state,
+            changes: Changes::default(),
+            reloads: Mutex::default(),
+            ana: Mutex::new(saved.ana.clone()),
+            saved: Mutex::new(saved),
+            declared: Mutex::new(config.drives.clone()),
+            moves: Mutex::default(),
+            stalls: Mutex::default(),
+            coming: Mutex::default(),
+            bin: pool::Bin::start()?,
+            hosted: Mutex::new(hosted),
+            ending: AtomicBool::new(false),
+            entries: Mutex::default(),
+        };
+        drives.forget_former_formats(config)?;
+        for (spec, _) in &specs {
+            drives.sweep_pool(spec)?;
+        }
+        Ok((drives, specs))
+    }
+
+    fn open_entry(&self, spec: DriveSpec, origin: Origin, reactor: usize) -> Entry {
+        // The drive is kept as failed; a change that is refused leaves nothing to open.
+        let hint = || format!("when that is mended, `sluice drive open {}` tries again", spec.name);
+        let running = self.open_again(&spec, reactor, Why::KNOWN).map_err(|problem| match problem.hint {
+            Some(_) => problem,
+            None => problem.hint(hint()),
+        });
+        Entry { spec, origin, reactor, moved: false, running }
+    }
+
+    /// Opens a drive with what is remembered of it.
+    fn open_again(&self, spec: &DriveSpec, reactor: usize, why: Why) -> Result<Arc<dyn Running>, Problem> {
+        let remembered = self.remembered(spec, why)?;
+        let settled = self.settle_and_store(spec, why)?;
+        let remembered = Remembered { uuids: settled.uuids.clone(), ..remembered };
+        self.open_engine(&settled.spec(spec), reactor, remembered).inspect_err(|_| self.unsettle(&settled))
+    }
+
+    /// Opens a drive that failed, perhaps for being one too many.
+    fn try_again(&self, spec: &DriveSpec, reactor: usize, why: Why) -> Result<Arc<dyn Running>, Problem> {
+        let open = lock(&self.entries).values().filter(|entry| entry.running.is_ok()).count();
+        match open < DRIVES_MAX {
+            true => self.open_again(spec, reactor, why),
+            false => Err(no_room(&spec.name)),
+        }
+    }
+
+    fn open_engine(
+        &self,
+        spec: &DriveSpec,
+        reactor: usize,
+        remembered: Remembered,
+    ) -> Result<Arc<dyn Running>, Problem> {
+        check_reactor(spec, self.reactors)?;
+        self.check_serial(spec)?;
+        check_length(&self.places.drive_socket(&spec.name))?;
+        self.open_with_account(spec, reactor, remembered)
+    }
+
+    /// A guest takes two drives of one serial number for one, and refuses the second.
+    fn check_serial(&self, spec: &DriveSpec) -> Result<(), Problem> {
+        let entries = lock(&self.entries);
+        coming::check_serial(spec, &entries, &lock(&self.coming))
+    }
+
+    /// The reactor a drive goes to: the one it asks for, else the one with the fewest drives, those included that are
+    /// about to be on these.
+    fn place(&self, spec: &DriveSpec, placed: &[usize]) -> usize {
+        let entries = lock(&self.entries);
+        self.place_beside(spec, &entries, &lock(&self.coming), placed)
+    }
+
+    fn place_beside(
+        &self,
+        spec: &DriveSpec,
+        entries: &BTreeMap<String, Entry>,
+        coming: &[Coming],
+        placed: &[usize],
+    ) -> usize {
+        let load = |reactor: &usize| {
+            let there = entries.values().filter(|entry| entry.reactor() == *reactor).count();
+            let coming = coming.iter().filter(|coming| coming.reactor == *reactor).count();
+            there + coming + placed.iter().filter(|other| *other == reactor).count()
+        };
+        spec.reactor.or_else(|| (0..self.reactors).min_by_key(load)).unwrap_or(0)
+    }
+
+    /// Opens a new drive and remembers it.
+    pub fn create(&self, mut spec: DriveSpec) -> Result<DriveView, Problem> {
+        spec.check()?;
+        let reserved = self.reserve(&spec)?;
+        let original = spec.classifier.as_ref().map(|classifier| classifier.object.clone());
+        let (classifier, kept) = self.keep_object(spec.classifier.take())?;
+        spec.classifier = classifier;
+        let created = self.create_reserved(spec, reserved.reactor);
+        let Some((original, copy)) = original.zip(kept.map(KeptObject::into_path)) else { return created };
+        created.map_err(|problem| {
+            self.sweep_objects();
+            problem.naming(&original, &copy)
+        })
+    }
+
+    /// The same, when its name is taken.
+    fn create_reserved(&self, spec: DriveSpec, reactor: usize) -> Result<DriveView, Problem> {
+        // It is a new one, whatever had the name before.
+        let settled = self.settle_storage(&spec, Why::Created)?;
+        let created = self.create_settled(spec, reactor, &settled);
+        created.inspect_err(|_| settled.remove_made())
+    }
+
+    /// The same, when its files are there.
+    fn create_settled(
+        &self,
+        spec: DriveSpec,
+        reactor: usize,
+        settled: &Settled,
+    ) -> Result<DriveView, Problem> {
+        let remembered = Remembered { uuids: settled.uuids.clone(), ..Remembered::default() };
+        let running = self.open_engine(&spec, reactor, remembered)?;
+        let name = spec.name.clone();
+        if let Err(problem) = self.store_created(&spec, settled) {
+            return Err(drain::end_one(&name, running).err().unwrap_or(problem));
+        }
+        self.state.forget_history(&name);
+        tracing::info!("drive {name} created, on reactor {reactor}");
+        let entry = Entry { spec, origin: Origin::Created, reactor, moved: false, running: Ok(running) };
+        let view = self.view(&entry);
+        lock(&self.entries).insert(name, entry);
+        Ok(view)
+    }
+
+    /// Remembers a drive that is open, unless the configuration file has come to declare one of its name.
+    fn store_created(&self, spec: &DriveSpec, settled: &Settled) -> Result<(), Problem> {
+        self.may_change()?;
+        let declared = lock(&self.declared);
+        if declared.iter().any(|other| other.name == spec.name) {
+            return Err(self.is_declared(&spec.name));
+        }
+        self.store_without_hosted(&spec.name, |saved| {
+            kept::forget(saved, &spec.name);
+            settled.note(saved);
+            saved.drives.push(spec.clone());
+        })
+    }
+
+    /// Ends a drive and forgets it; its files stay. One with a client goes only by `force`, because the
+    /// virtual machine does not survive it.
+    pub fn delete(&self, name: &str, force: bool) -> Result<(), Problem> {
+        let _only = self.change(name)?;
+        let entry = self.entry(name)?;
+        if entry.origin == Origin::Declared {
+            return Err(self.is_declared(name));
+        }
+        if let (Ok(running), false) = (&entry.running, force)
+            && running.status()?.connected
+        {
+            return Err(in_use(name));
+        }
+        self.store_without_hosted(name, |saved| {
+            saved.drives.retain(|drive| drive.name != name);
+            kept::forget(saved, name);
+        })?;
+        self.sweep_objects();
+        tracing::info!("drive {name} deleted");
+        self.end(entry)
+    }
+
+    /// Ends a drive of which nothing is remembered any more. It is known until then: its commands may wait for what they
+    /// want remembered.
+    fn end(&self, entry: Entry) -> Result<(), Problem> {
+        let name = &entry.spec.name;
+        let running = entry.running.ok();
+        let ended = running.clone().map_or(Ok(()), |running| drain::end_one(name, running));
+        // Not under the lock: dropping it may take long.
+        let gone = lock(&self.entries).remove(name);
+        drop(gone);
+        running.into_iter().for_each(drain::let_go);
+        if let Err(problem) = self.forget(name) {
+            tracing::warn!(
+                "what the hosts of drive {name} did in its last moments stays remembered: {problem}"
+            );
+        }
+        ended
+    }
+
+    fn is_declared(&self, name: &str) -> Problem {
+        let file = self.config_file.display();
+        Problem::conflict(format!("drive `{name}` is declared in {file}, and would be back after a restart"))
+            .hint(format!("remove its [[drive]] from {file} and run `sluice reload`"))
+    }
+
+    /// Tries again to open a drive that failed.
+    pub fn open(&self, name: &str, insist: Insist) -> Result<DriveView, Problem> {
+        let _only = self.change(name)?;
+        let entry = self.entry(name)?;
+        if entry.running.is_err() {
+            let running = self.try_again(&entry.spec, entry.reactor, Why::Known(insist));
+            self.amend(name, |entry| entry.running = running.clone());
+            running?;
+            tracing::info!("drive {name} opened");
+        }
+        self.show(name)
+    }
+
+    /// Makes the target of a namespace larger, or smaller if `shrink` says that what lies behind may go.
+    pub fn resize(&self, name: &str, nsid: u32, size: Size, shrink: bool) -> Result<DriveView, Problem> {
+        let _only = self.change(name)?;
+        let entry = self.entry(name)?;
+        let running = entry.running.clone()?;
+        check_resize(&entry, nsid, size)?;
+        self.check_storage(&entry.spec, Some(nsid))?;
+        let now = running.target_size(nsid)?;
+        if !shrink && size < now {
+            return Err(Problem::conflict(format!(
+                "{size} is less than the {now} of namespace {nsid}'s target"
+            ))
+            .hint("what lies behind is lost: to do it all the same, say so (--shrink)"));
+        }
+        let declared = self.declared(name);
+        self.store_and_do(
+            name,
+            |saved| remember_size(saved, &entry, declared.as_ref(), nsid, size),
+            || running.resize(nsid, size),
+        )?;
+        self.amend(name, |entry| {
+            entry.spec.namespace_mut(nsid).into_iter().for_each(|namespace| namespace.size = Some(size));
+        });
+        tracing::info!("namespace {nsid} of drive {name} now has {size}");
+        self.show(name)
+    }
+
+    /// What the configuration says of a drive, if anything.
+    fn declared(&self, name: &str) -> Option<DriveSpec> {
+        lock(&self.declared).iter().find(|declared| declared.name == name).cloned()
+    }
+
+    /// One drive.
+    pub fn show(&self, name: &str) -> Result<DriveView, Problem> {
+        Ok(self.view(&self.entry(name)?))
+    }
+
+    /// All drives, by name.
+    pub fn list(&self) -> Vec<DriveView> {
+        let entries: Vec<Entry> = lock(&self.entries).values().cloned().collect();
+        entries.iter().map(|entry| self.view(entry)).collect()
+    }
+
+    pub fn reactors(&self) -> Vec<ReactorCounters> {
+        self.engine.reactors()
+    }
+
+    fn entry(&self, name: &str) -> Result<Entry, Problem> {
+        let entries = lock(&self.entries);
+        entries.get(name).cloned().ok_or_else(|| unknown(name, entries.keys().map(String::as_str)))
+    }
+
+    fn sockets(&self, spec: &DriveSpec) -> Vec<String> {
+        let sockets = self.places.drive_sockets(&spec.name, spec.sockets());
+        sockets.iter().map(|socket| socket.display().to_string()).collect()
+    }
+
+    fn view(&self, entry: &Entry) -> DriveView {
+        let status = entry.running.clone().and_then(|running| running.status());
+        let (state, problem) = match &status {
+            Ok(status) if status.connected => (DriveState::Connected, None),
+            Ok(_) => (DriveState::Ready, None),
+            Err(problem) => (DriveState::Failed, Some(problem.clone())),
+        };
+        let status = status.unwrap_or_default();
+        let mut sockets = self.sockets(&entry.spec).into_iter();
+        DriveView {
+            name: entry.spec.name.clone(),
+            state,
+            problem,
+            origin: entry.origin,
+            serial: entry.spec.serial(),
+            subnqn: entry.spec.subnqn(),
+            socket: sockets.next(),
+            more_sockets: sockets.collect(),
+            migratable: false,
+            clients: status.clients,
+            tcp: entry.spec.tcp.clone(),
+            hosts: status.hosts.clone(),
+            authenticated: status.authenticated.clone(),
+            ciphers: status.ciphers.clone(),
+            reactor: entry.reactor(),
+            queues_away: entry.queues_away(),
+            called_home: status
+                .called_home
+                .iter()
+                .map(|(cause, times)| CallView { cause: (*cause).to_owned(), times: *times })
+                .collect(),
+            doorbells: entry.spec.doorbells,
+            in_flight: status.in_flight,
+            stalls: lock(&self.stalls).get(&entry.spec.name).copied().unwrap_or_default(),
+            counters: status.counters,
+            classifier: entry.spec.classifier.clone(),
+            namespaces: namespace_views(&entry.spec, &status),
+            devices: entry.running.as_ref().map_or_else(|_| Vec::new(), |running| running.devices()),
+        }
+    }
+}
+
+fn namespace_views(spec: &DriveSpec, status: &Status) -> Vec<NamespaceView> {
+    let view = |(index, (nsid, namespace)): (usize, (u32, &sluice_spec::NamespaceSpec))| NamespaceView {
+        nsid,
+        by_host: false,
+        target: namespace.target,
+        path: namespace.path.as_ref().map(|path| path.display().to_string()),
+        size: status.sizes.get(index).copied().or(namespace.size),
+        block_size: status.block_sizes.get(index).copied().unwrap_or(namespace.block_size),
+        on_full: namespace.on_full,
+        format: namespace.format,
+        read_only: namespace.read_only,
+        nvme: namespace.nvme.clone(),
+        nvme_tcp: namespace.nvme_tcp.clone(),
+        functions: namespace.functions.clone(),
+        paths: namespace.paths.clone(),
+    };
+    let created = status.created.iter().map(|created| NamespaceView {
+        nsid: created.nsid,
+        by_host: true,
+        size: Some(created.size),
+        block_size: created.block_size,
+        ..NamespaceView::of(spec.pool.as_ref().map_or(TargetKind::Null, |pool| pool.target))
+    });
+    spec.numbered().enumerate().map(view).chain(created).collect()
+}
+
+fn check_resize(entry: &Entry, nsid: u32, size: Size) -> Result<(), Problem> {
+    let Some(namespace) = entry.spec.namespace(nsid) else {
+        let (name, last) = (&entry.spec.name, entry.spec.namespaces.len());
+        let problem = Problem::not_found(format!("drive `{name}` has no namespace {nsid}"));
+        return Err(problem.hint(match last {
+            1 => "its only namespace is 1".to_owned(),
+            last => format!("its namespaces are 1 to {last}"),
+        }));
+    };
+    if namespace.functions.iter().any(FunctionSpec::is_composed) {
+        return Err(Problem::invalid("the drive has the size of the layers that it is made of")
+            .hint("its size is where they are declared"));
+    }
+    if namespace.target == TargetKind::Nvme {
+        return Err(Problem::invalid("an nvme target has the size of its range of the device")
+            .hint("change first_block and blocks where the drive is declared"));
+    }
+    if namespace.target == TargetKind::NvmeTcp {
+        return Err(Problem::invalid("an nvme-tcp target has the size of its namespace there")
+            .hint("resize it there, and open the drive again"));
+    }
+    if let Some(room) = namespace.room().filter(|room| *room < size) {
+        return Err(Problem::conflict(format!(
+            "a copy of namespace {nsid} is kept that has room for {room}"
+        ))
+        .hint("make its layer larger first, where it is declared, and restart the daemon"));
+    }
+    Ok(namespace.check_size(size)?)
+}
+
+/// Notes a new size: in the spec of a created drive, beside that of a declared one.
+fn remember_size(saved: &mut Saved, entry: &Entry, declared: Option<&DriveSpec>, nsid: u32, size: Size) {
+    let drive = &entry.spec.name;
+    if entry.origin == Origin::Created {
+        let created = saved.drives.iter_mut().find(|created| created.name == *drive);
+        if let Some(namespace) = created.and_then(|created| created.namespace_mut(nsid)) {
+            namespace.size = Some(size);
+        }
+        return;
+    }
+    let before = saved.resized.extract_if(.., |it| it.drive == *drive && it.nsid == nsid).last();
+    // What the file does not have now it may have again, as it was.
+    let declared = match declared.and_then(|declared| declared.namespace(nsid)) {
+        Some(namespace) => namespace.size,
+        None => before.map_or(entry.spec.namespace(nsid).and_then(|it| it.size), |before| before.declared),
+    };
+    saved.resized.push(Resized { drive: drive.clone(), nsid, declared, size });
+}
+
+fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str> + Clone) -> Problem {
+    let problem = Problem::not_found(format!("there is no drive `{name}`"));
+    match nearest(name, known.clone()) {
+        Some(meant) => problem.hint(format!("did you mean `{meant}`?")),
+        None if known.count() == 0 => {
+            problem.hint("there are no drives at all; see `sluice drive create --help`")
+        }
+        None => problem.hint("`sluice drive list` shows what there is"),
+    }
+}
+
+fn serial_taken(by: &str, serial: &str) -> Problem {
+    Problem::conflict(format!("drive `{by}` has the serial number {serial} already"))
+        .hint("give each drive its own, or none: it is derived from the name then")
+}
+
+fn no_room(name: &str) -> Problem {
+    Problem::conflict(format!("there is no room for drive `{name}`"))
+        .hint(format!("a daemon has at most {DRIVES_MAX} drives"))
+}
+
+fn in_use(name: &str) -> Problem {
+    Problem::conflict(format!("drive `{name}` has a client, which would not survive it"))
+        .hint("shut the virtual machine down first, or insist (--force)")
+}
+
+/// A lock that a panic cannot poison: a panic ends the process.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(any(test, feature = "script"))]
+pub mod script;
+#[cfg(test)]
+mod tests;

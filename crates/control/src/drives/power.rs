@@ -1,0 +1,234 @@
+//! The account of unflushed writes that outlives a daemon, and the power identifier of a drive, which proves to hosts that
+//! it has lost no acknowledged write.
+
+use super::{Drives, Remembered, Running, drain, lock};
+use crate::state::Unflushed;
+use sluice_controller::PowerCounts;
+use sluice_spec::DriveSpec;
+use sluice_spec::paths::boot_id;
+use sluice_spec::problem::Problem;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Drives {
+    /// Opens a drive with what an earlier daemon has left of it, after it is stored that this one may leave something.
+    pub(super) fn open_with_account(
+        &self,
+        spec: &DriveSpec,
+        reactor: usize,
+        remembered: Remembered,
+    ) -> Result<Arc<dyn Running>, Problem> {
+        // Hosts of the sockets end with this daemon, unless a Flush has failed before.
+        if !spec.has_peers() && spec.tcp.is_none() && remembered.unflushed.is_none() {
+            let power_counts = remembered.history.power_counts();
+            return self.engine.open(spec, reactor, &Remembered { power_counts, ..remembered });
+        }
+        let before = remembered.unflushed.clone();
+        let was_cut = was_cut(spec, before.as_ref());
+        let mut now = begin(spec, before.as_ref());
+        now.note_counts(counts(before.as_ref(), remembered.history.power_counts(), was_cut));
+        // Before a host can write anything that may be lost with this daemon.
+        if before.as_ref() != Some(&now) {
+            self.state.store_unflushed(&spec.name, &now)?;
+        }
+        let is_clean = before.as_ref().is_none_or(|before| before.clean);
+        let (power, power_counts) = (now.power.clone(), now.counts());
+        let remembered = Remembered { power, power_counts, was_cut, ..remembered };
+        let opened = self.engine.open(spec, reactor, &remembered);
+        // No host has written anything.
+        let running = opened.inspect_err(|_| self.state.restore_unflushed(&spec.name, before.as_ref()))?;
+        // What an earlier daemon has left is known by what its controllers gave then.
+        if is_clean && spec.has_peers() {
+            now.peers = running.peers();
+            if let Err(problem) = self.state.store_unflushed(&spec.name, &now) {
+                drain::end_one(&spec.name, running)?;
+                return Err(problem);
+            }
+        }
+        Ok(running)
+    }
+}
+
+/// The doubts of drives that are stored, by name.
+type Doubts = BTreeMap<String, BTreeSet<u32>>;
+
+/// Between two looks for doubts.
+const LOOK: Duration = Duration::from_secs(1);
+
+impl Drives {
+    /// Stores from now on which drives may have lost writes. The thread does nothing else: a peer that does not answer
+    /// holds up no store.
+    pub fn heed_doubts(self: &Arc<Self>) -> Result<(), Problem> {
+        let drives = Arc::downgrade(self);
+        let heed = move || {
+            let mut stored = Doubts::new();
+            loop {
+                std::thread::sleep(LOOK);
+                let Some(drives) = drives.upgrade() else { return };
+                if drives.may_change().is_err() {
+                    return;
+                }
+                drives.note_doubts(&mut stored);
+            }
+        };
+        std::thread::Builder::new()
+            .name("doubts".to_owned())
+            .spawn(heed)
+            .map(drop)
+            .map_err(|error| Problem::internal(format!("cannot start a thread: {error}")))
+    }
+
+    /// Stores which namespaces may have lost writes without a host having been told: a flush has failed that no host sent,
+    /// and this daemon may be killed before the next.
+    fn note_doubts(&self, stored: &mut Doubts) {
+        let entries: Vec<_> =
+            lock(&self.entries).iter().map(|(name, it)| (name.clone(), it.running.clone())).collect();
+        stored.retain(|name, _| entries.iter().any(|(known, _)| known == name));
+        for (name, running) in entries {
+            let now = running.map(|running| running.doubts()).unwrap_or_default();
+            if stored.get(&name).map_or(now.is_empty(), |before| *before == now) {
+                continue;
+            }
+            let _saved = lock(&self.saved);
+            match self.state.note_doubts(&name, &now) {
+                Ok(()) => drop(stored.insert(name, now)),
+                Err(problem) => tracing::warn!("drive {name}: {problem}"),
+            }
+        }
+    }
+}
+
+/// What is stored before a drive is opened. It keeps its power identifier if no Flush has failed, and it was synced at its
+/// end; or if nothing but a loss of this machine's power could lose a write, and there was none.
+fn begin(spec: &DriveSpec, before: Option<&Unflushed>) -> Unflushed {
+    let boot = boot_id();
+    let has_kept = |before: &&Unflushed| before.owed().is_empty() && !was_cut(spec, Some(before));
+    let power = before.filter(has_kept).and_then(|before| before.power.clone());
+    let left = before.filter(|before| !before.clean);
+    Unflushed {
+        power: power.or_else(|| Some(random())),
+        peers: left.map(|left| left.peers.clone()).unwrap_or_default(),
+        clean: false,
+        untold: before.map(Unflushed::owed).unwrap_or_default(),
+        boot,
+        ..Unflushed::default()
+    }
+}
+
+/// True if the last daemon was cut off together with writes that were not flushed: it was not synced at its end, and this
+/// machine lost its power; or it kept writes in itself, or on other controllers.
+fn was_cut(spec: &DriveSpec, before: Option<&Unflushed>) -> bool {
+    let boot = boot_id();
+    let has_lost = |before: &Unflushed| {
+        let is_same_boot = boot.is_some() && before.boot == boot;
+        !(before.clean || is_same_boot && spec.outlives_daemon())
+    };
+    before.is_some_and(has_lost)
+}
+
+/// Power cycles that an end without a stop may have left unstored: a virtual machine that resets its drive again and again
+/// adds to them.
+const UNSTORED: u64 = 100;
+
+/// What the SMART log counts from. After a cut it is more than any host has seen.
+fn counts(before: Option<&Unflushed>, history: PowerCounts, was_cut: bool) -> PowerCounts {
+    let stored = before.map(Unflushed::counts).unwrap_or_default().max(history);
+    match was_cut {
+        true => PowerCounts {
+            cycles: stored.cycles.saturating_add(UNSTORED),
+            unsafe_shutdowns: stored.unsafe_shutdowns.saturating_add(1),
+        },
+        false => stored,
+    }
+}
+
+fn random() -> String {
+    let half = || RandomState::new().hash_one("a power identifier");
+    format!("{:016x}{:016x}", half(), half())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::script::Stage;
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+    use std::time::{Duration, Instant};
+
+    const NETWORKED: &str = "[tcp]\nlisten = [\"127.0.0.1:0\"]\n[[drive]]\nname = \"far\"\n[drive.tcp]\n\
+         [[drive.namespace]]\ntarget = \"memory\"\nsize = \"1MiB\"\n";
+
+    #[test]
+    fn a_drive_that_was_never_open_has_left_nothing() {
+        let stage = Stage::new();
+        let refuse = |refused: bool| {
+            *lock(&stage.script.refuse_open) = refused.then(|| "far".to_owned()).into_iter().collect();
+        };
+        let stored = |drives: &Drives| drives.state.load_unflushed("far");
+        refuse(true);
+        assert_eq!(stored(&stage.start(NETWORKED)), None);
+        refuse(false);
+        let drives = stage.start(NETWORKED);
+        let opened = stored(&drives).expect("hosts can write to it");
+        assert!(!opened.clean);
+        drop(drives);
+        refuse(true);
+        assert_eq!(
+            stored(&stage.start(NETWORKED)),
+            Some(opened),
+            "an earlier daemon may have left something"
+        );
+    }
+
+    #[test]
+    fn a_second_signal_ends_the_wait_for_a_flush_and_what_was_not_flushed_stays_noted() {
+        for hangs in [false, true] {
+            let stage = Stage::new();
+            let drives = stage.start(NETWORKED);
+            stage.script.hang_sync.store(hangs, SeqCst);
+            let hurry = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                let end = scope.spawn(|| drives.drain(Instant::now() + Duration::from_secs(600), &hurry));
+                while stage.script.syncs.load(SeqCst) == 0 {
+                    std::thread::yield_now();
+                }
+                hurry.store(hangs, SeqCst);
+                end.join().expect("it does not panic").expect("nothing is in flight");
+            });
+            let stored = drives.state.load_unflushed("far").expect("it was open");
+            assert_eq!(stored.clean, !hangs);
+        }
+    }
+
+    #[test]
+    fn it_is_kept_where_nothing_can_be_lost() {
+        let file: DriveSpec = serde_json::from_str(
+            r#"{"name":"a","namespaces":[{"target":"file","path":"/a","size":"1MiB"}]}"#,
+        )
+        .expect("a drive");
+        let memory: DriveSpec =
+            serde_json::from_str(r#"{"name":"a","namespaces":[{"target":"memory","size":"1MiB"}]}"#)
+                .expect("a drive");
+        let nvme = |device: &str| -> DriveSpec {
+            let text = format!(r#"{{"name":"a","namespaces":[{{"target":"nvme","nvme":{{{device}}}}}]}}"#);
+            serde_json::from_str(&text).expect("a drive")
+        };
+        let (device, far) = (nvme(r#""pci":"0000:01:00.0""#), nvme(r#""vfio_user":"/run/far/cntrl""#));
+        for (spec, outlives_daemon) in [(file, true), (memory, false), (device, true), (far, false)] {
+            let first = begin(&spec, None);
+            assert!(first.power.is_some() && !first.clean);
+            assert_ne!(begin(&spec, None).power, first.power, "each drive has its own");
+            let clean = Unflushed { clean: true, boot: Some("before".into()), ..first.clone() };
+            assert_eq!(begin(&spec, Some(&clean)).power, first.power);
+            let cut = Unflushed { boot: Some("before".into()), ..first.clone() };
+            assert_ne!(begin(&spec, Some(&cut)).power, first.power);
+            let lost = Unflushed { untold: [1].into(), ..clean.clone() };
+            let after = begin(&spec, Some(&lost));
+            assert_ne!(after.power, first.power, "a Flush has failed");
+            assert_eq!(after.untold, lost.untold, "hosts are yet to be told");
+            let killed = begin(&spec, Some(&first)).power;
+            assert_eq!(killed == first.power, outlives_daemon);
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! The configuration file, read again: drives and their classifiers come and go with it, everything else waits
+//! for a restart.
+
+use super::storage::Why;
+use super::{DRIVES_MAX, Drives, Entry, Origin, kept, lock, merge, no_room};
+use crate::config::{Config, load};
+use serde::{Deserialize, Serialize};
+use sluice_spec::DriveSpec;
+use sluice_spec::problem::Problem;
+use std::path::Path;
+use utoipa::ToSchema;
+
+/// What became of the differences between the file and the daemon.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Reloaded {
+    /// Drives that are declared now; one that cannot be opened is also among the refused.
+    pub added: Vec<String>,
+    /// Drives that no longer are.
+    pub removed: Vec<String>,
+    /// Drives that have another classifier now, or none any more.
+    #[serde(default)]
+    pub classified: Vec<String>,
+    /// What stays as it was.
+    pub refused: Vec<Problem>,
+}
+
+impl Reloaded {
+    /// Says so in the log, line by line.
+    pub fn log(&self) {
+        let list = |names: &[String]| match names {
+            [] => "none".to_owned(),
+            names => names.join(", "),
+        };
+        tracing::info!(
+            "reloaded; drives added: {}; removed: {}; classified anew: {}",
+            list(&self.added),
+            list(&self.removed),
+            list(&self.classified)
+        );
+        for problem in &self.refused {
+            tracing::warn!("not reloaded: {}", problem.in_one_line());
+        }
+    }
+}
+
+impl Drives {
+    /// Reads the configuration file again, opens the drives that it declares now, ends those that it no longer
+    /// does, and puts their classifiers in the place of others. What differs in any other way is refused, and
+    /// stays as it is until a restart.
+    ///
+    /// # Errors
+    /// If there is no file, or something is wrong with it. Nothing has changed then.
+    pub fn reload(&self) -> Result<Reloaded, Problem> {
+        if self.config_file == Path::new("") {
+            return Err(Problem::conflict("the daemon was started without a configuration file")
+                .hint("drives are created and deleted with `sluice drive` instead"));
+        }
+        self.apply(&load(&self.config_file)?)
+    }
+
+    pub(super) fn apply(&self, config: &Config) -> Result<Reloaded, Problem> {
+        let _only = lock(&self.reloads);
+        self.may_change()?;
+        let declared = self.take_declared(config)?;
+        let mut outcome = Reloaded::default();
+        let tables = [("daemon", self.is_as_started(config)), ("tcp", self.tcp == config.tcp)];
+        outcome.refused.extend(tables.iter().filter(|(_, as_started)| !as_started).map(|(table, _)| {
+            Problem::conflict(format!("[{table}] is not what it was"))
+                .hint("restart the daemon to apply that")
+        }));
+        // First those that go: their names are taken already, but their files and serials may be wanted.
+        let gone = |entry: &&Entry| {
+            entry.origin == Origin::Declared && !declared.iter().any(|spec| spec.name == entry.spec.name)
+        };
+        let gone: Vec<String> =
+            lock(&self.entries).values().filter(gone).map(|entry| entry.spec.name.clone()).collect();
+        for name in gone {
+            match self.withdraw(&name) {
+                Ok(()) => outcome.removed.push(name),
+                Err(problem) => outcome.refused.push(problem),
+            }
+        }
+        for spec in declared {
+            self.declare(spec, &mut outcome);
+        }
+        Ok(outcome)
+    }
+
+    /// Takes the drives that are declared now for declared, and returns them as they are to be. No drive is created
+    /// meanwhile.
+    fn take_declared(&self, config: &Config) -> Result<Vec<DriveSpec>, Problem> {
+        let mut known = lock(&self.declared);
+        merge::check_names(config, &self.saved())?;
+        // Else the classifiers of which the file has a newer word would be back when it says again what it said then.
+        self.store(|saved| merge::forget_classifiers(config, saved))?;
+        known.clone_from(&config.drives);
+        Ok(merge::declared(config, &self.saved()))
+    }
+
+    /// Whether `[daemon]` says what it said; the command line's word for the API's socket counts still.
+    fn is_as_started(&self, config: &Config) -> bool {
+        let mut settings = config.daemon.clone();
+        settings.api.clone_from(&self.settings.api);
+        settings == self.settings
+    }
+
+    /// Ends a drive that is no longer declared, and forgets its sizes. Not one with a client.
+    fn withdraw(&self, name: &str) -> Result<(), Problem> {
+        let _only = self.change(name)?;
+        let entry = self.entry(name)?;
+        if let Ok(running) = &entry.running
+            && running.status()?.connected
+        {
+            return Err(Problem::conflict(format!(
+                "drive `{name}` is no longer declared, but has a client, which would not survive its end"
+            ))
+            .hint("shut the virtual machine down and reload again"));
+        }
+        self.store_without_hosted(name, |saved| {
+            saved.resized.retain(|resized| resized.drive != *name);
+            saved.classified.retain(|classified| classified.drive != *name);
+            saved.arranged.retain(|arranged| arranged.drive != *name);
+            kept::forget(saved, name);
+        })?;
+        tracing::info!("drive {name} is no longer declared");
+        self.end(entry)
+    }
+
+    /// Opens a drive if it is new, and sees whether it is what it was if not.
+    fn declare(&self, spec: DriveSpec, outcome: &mut Reloaded) {
+        let name = spec.name.clone();
+        let _only = match self.change(&name) {
+            Ok(only) => only,
+            Err(problem) => return outcome.refused.push(problem),
+        };
+        match self.entry(&name).ok() {
+            Some(entry) if entry.spec == spec => {
+                let changed = entry.running.is_ok().then(|| self.check_storage(&spec, None));
+                outcome.refused.extend(changed.and_then(Result::err));
+            }
+            Some(entry) if is_classified_anew(&entry.spec, &spec) => match self.classify_anew(&entry, spec) {
+                Ok(()) => outcome.classified.push(name),
+                Err(problem) => outcome.refused.push(problem.about(&format!("drive `{name}`"))),
+            },
+            Some(_) => outcome.refused.push(
+                Problem::conflict(format!("drive `{name}` is not declared as it was")).hint(
+                    "restart the daemon to apply that; `sluice drive resize` gives a new size, and \
+                     `sluice function` moves, attaches and detaches functions",
+                ),
+            ),
+            None => self.open_declared(spec, outcome),
+        }
+    }
+
+    fn open_declared(&self, spec: DriveSpec, outcome: &mut Reloaded) {
+        let name = spec.name.clone();
+        let is_full = || lock(&self.entries).len() >= DRIVES_MAX;
+        let reserved = match self.reserve_declared(&spec) {
+            Ok(reserved) => reserved,
+            Err(_) if is_full() => return outcome.refused.push(no_room(&name)),
+            Err(problem) => return outcome.refused.push(problem),
+        };
+        let entry = self.open_entry(spec, Origin::Declared, reserved.reactor);
+        // Like at the start it is there, as failed, and can be tried again.
+        outcome.refused.extend(entry.running.as_ref().err().cloned());
+        lock(&self.entries).insert(name.clone(), entry);
+        outcome.added.push(name);
+    }
+
+    /// Gives a drive the classifier that the file names now, or none. One that could not be opened, perhaps
+    /// for its classifier, is tried again.
+    fn classify_anew(&self, entry: &Entry, spec: DriveSpec) -> Result<(), Problem> {
+        if entry.running.is_ok() {
+            return self.exchange_classifier(entry, spec.classifier, false, |_| ());
+        }
+        let running = self.try_again(&spec, entry.reactor, Why::KNOWN);
+        let opened = running.clone().map(drop);
+        self.amend(&entry.spec.name, |entry| (entry.spec, entry.running) = (spec, running));
+        opened
+    }
+}
+
+/// Whether a drive has another classifier and is the same in everything else.
+fn is_classified_anew(was: &DriveSpec, is: &DriveSpec) -> bool {
+    let alike = DriveSpec { classifier: is.classifier.clone(), ..was.clone() };
+    was.classifier != is.classifier && alike == *is
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,354 @@
+//! Drives that only remember what they are, for tests of what stands on them.
+#![allow(missing_debug_implementations)] // Parts of tests.
+
+use super::*;
+use crate::state::{Disk, FileSystem};
+use sluice_controller::{AnaRule, Keep, Synced};
+use sluice_spec::problem::Kind;
+use sluice_spec::{ClassifierSpec, UifSpec};
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+/// An engine of drives that only remember what they are, and fail when told to.
+#[derive(Default)]
+pub struct Script {
+    pub open: Mutex<HashMap<String, Arc<Played>>>,
+    /// That were opened.
+    pub lives: AtomicU64,
+    pub refuse_open: Mutex<Vec<String>>,
+    pub refuse_resize: AtomicBool,
+    /// No program passes the verifier.
+    pub refuse_program: AtomicBool,
+    /// No function can be moved, attached or detached.
+    pub refuse_move: AtomicBool,
+    /// A folder that is made when one is to be moved: no change can be stored from then on.
+    pub break_at_move: Mutex<Option<std::path::PathBuf>>,
+    /// No program can be put to use.
+    pub refuse_classifier: AtomicBool,
+    /// Who opens anything says so, and waits for whoever holds the other.
+    pub opening: AtomicBool,
+    pub hang_open: Mutex<()>,
+    /// Whose opening waits, if not everybody's.
+    pub hangs: Mutex<Option<String>>,
+    /// Flushes of drives that end have no end, and how many were begun.
+    pub hang_sync: AtomicBool,
+    pub syncs: AtomicU32,
+    /// The last reference to a drive waits for this.
+    pub hang_drop: Mutex<()>,
+    pub dropping: AtomicBool,
+    /// Who moves anything says so, and waits for whoever holds the other.
+    pub moving: AtomicBool,
+    pub hang_move: Mutex<()>,
+    /// Who makes a namespace says so, and waits for whoever holds the other.
+    pub making: AtomicBool,
+    pub hang_make: Mutex<()>,
+    pub refuse_make: AtomicBool,
+    /// As many tries to open anything find it in use.
+    pub lingering: AtomicU32,
+    /// So many drives on the network are opened side by side, or none of them is there.
+    pub side_by_side: AtomicU32,
+    pub far: AtomicU32,
+    /// What was open before the first of them.
+    pub before_far: Mutex<Vec<String>>,
+}
+
+impl Script {
+    /// As one is opened that does not answer before all are asked.
+    fn ask_far(&self) -> Result<(), Problem> {
+        if self.far.fetch_add(1, SeqCst) == 0 {
+            *lock(&self.before_far) = lock(&self.open).keys().cloned().collect();
+        }
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while self.far.load(SeqCst) < self.side_by_side.load(SeqCst) {
+            if Instant::now() > deadline {
+                return Err(Problem::internal("nobody answers"));
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+}
+
+pub struct Played {
+    pub script: Arc<Script>,
+    pub name: String,
+    pub life: u64,
+    pub sizes: Mutex<Vec<Size>>,
+    pub classifier: Mutex<Option<ClassifierSpec>>,
+    /// Namespaces that the classifier is detached from.
+    pub detached: Mutex<Vec<u32>>,
+    /// What it was opened with.
+    pub remembered: Remembered,
+    /// In which states its ANA groups are.
+    pub ana: Mutex<Vec<AnaRule>>,
+    /// Answers to what it wanted remembered.
+    pub kept: Mutex<Vec<bool>>,
+    pub connected: AtomicBool,
+    pub in_flight: AtomicU32,
+    pub draining: AtomicBool,
+}
+
+impl Drop for Played {
+    fn drop(&mut self) {
+        self.script.dropping.store(true, SeqCst);
+        drop(lock(&self.script.hang_drop));
+    }
+}
+
+impl Engine for Arc<Script> {
+    fn open(
+        &self,
+        spec: &DriveSpec,
+        _reactor: usize,
+        remembered: &Remembered,
+    ) -> Result<Arc<dyn Running>, Problem> {
+        self.opening.store(true, SeqCst);
+        if lock(&self.hangs).as_ref().is_none_or(|name| *name == spec.name) {
+            drop(lock(&self.hang_open));
+        }
+        if lock(&self.refuse_open).contains(&spec.name) {
+            return Err(Problem::internal("the disk is not there"));
+        }
+        if spec.is_remote() {
+            self.ask_far()?;
+        }
+        if self.lingering.fetch_update(SeqCst, SeqCst, |tries| tries.checked_sub(1)).is_ok() {
+            return Err(Problem::new(Kind::InUse, "another process serves it"));
+        }
+        let drive = Arc::new(Played {
+            script: Arc::clone(self),
+            name: spec.name.clone(),
+            life: self.lives.fetch_add(1, SeqCst),
+            sizes: Mutex::new(spec.namespaces.iter().map(|n| n.size.unwrap_or_default()).collect()),
+            classifier: Mutex::new(spec.classifier.clone()),
+            detached: Mutex::new(remembered.detached.clone()),
+            remembered: remembered.clone(),
+            ana: Mutex::new(remembered.ana.clone()),
+            kept: Mutex::default(),
+            connected: AtomicBool::new(false),
+            in_flight: AtomicU32::new(0),
+            draining: AtomicBool::new(false),
+        });
+        lock(&self.open).insert(spec.name.clone(), Arc::clone(&drive));
+        Ok(drive)
+    }
+
+    fn reactors(&self) -> Vec<ReactorCounters> {
+        Vec::new()
+    }
+}
+
+impl Running for Played {
+    fn life(&self) -> u64 {
+        self.life
+    }
+
+    fn status(&self) -> Result<Status, Problem> {
+        Ok(Status {
+            connected: self.connected.load(SeqCst),
+            in_flight: self.in_flight.load(SeqCst),
+            drained: self.draining.load(SeqCst) && self.in_flight.load(SeqCst) == 0,
+            sizes: lock(&self.sizes).clone(),
+            ..Status::default()
+        })
+    }
+
+    fn resize(&self, nsid: u32, size: Size) -> Result<(), Problem> {
+        if self.script.refuse_resize.load(SeqCst) {
+            return Err(Problem::internal("no room"));
+        }
+        lock(&self.sizes)[nsid as usize - 1] = size;
+        Ok(())
+    }
+
+    fn set_ana(&self, rules: Vec<AnaRule>) -> Result<(), Problem> {
+        *lock(&self.ana) = rules;
+        Ok(())
+    }
+
+    fn prepare_classifier(
+        &self,
+        spec: Option<&ClassifierSpec>,
+        _fresh_maps: bool,
+    ) -> Result<ReadyClassifier<'_>, Problem> {
+        if spec.is_some() && self.script.refuse_program.load(SeqCst) {
+            return Err(Problem::invalid("it is no program"));
+        }
+        let spec = spec.cloned();
+        Ok(Box::new(move || {
+            if self.script.refuse_classifier.load(SeqCst) {
+                return Err(Problem::internal("no reactor"));
+            }
+            *lock(&self.classifier) = spec;
+            lock(&self.detached).clear();
+            Ok(())
+        }))
+    }
+
+    fn classifier(&self) -> Result<Option<ClassifierStatus>, Problem> {
+        let status = |spec: ClassifierSpec| ClassifierStatus {
+            object: spec.object.display().to_string(),
+            digest: crate::object_file::digest(&std::fs::read(&spec.object).unwrap_or_default()),
+            detached: lock(&self.detached).clone(),
+            section: spec.section,
+            errors_max: spec.errors_max,
+            ..ClassifierStatus::default()
+        };
+        Ok(lock(&self.classifier).clone().map(status))
+    }
+
+    fn maps(&self) -> Option<Vec<Arc<sluice_classifier::Map>>> {
+        lock(&self.classifier).as_ref().map(|_| Vec::new())
+    }
+
+    fn move_function(&self, _number: usize, _spec: &UifSpec) -> Result<(), Problem> {
+        if let Some(folder) = lock(&self.script.break_at_move).take() {
+            std::fs::create_dir(folder).expect("room on the disk");
+        }
+        match self.script.refuse_move.load(SeqCst) {
+            true => Err(Problem::conflict("it does not leave")),
+            false => Ok(()),
+        }
+    }
+
+    fn attach_function(
+        &self,
+        _spec: &DriveSpec,
+        _nsid: u32,
+        _at: usize,
+        store: Store<'_>,
+    ) -> Result<(), Problem> {
+        store()?;
+        self.move_function(0, &UifSpec::default())
+    }
+
+    fn detach_function(
+        &self,
+        _spec: &DriveSpec,
+        _nsid: u32,
+        _at: usize,
+        store: Store<'_>,
+    ) -> Result<(), Problem> {
+        store()?;
+        self.move_function(0, &UifSpec::default())
+    }
+
+    fn kept(&self, _what: sluice_controller::Keep, well: bool) -> Result<(), Problem> {
+        lock(&self.kept).push(well);
+        Ok(())
+    }
+
+    fn move_to(&self, _reactor: usize, _limit: std::time::Duration) -> Result<(), Problem> {
+        self.script.moving.store(true, SeqCst);
+        drop(lock(&self.script.hang_move));
+        Ok(())
+    }
+
+    fn create_namespace(
+        &self,
+        _spec: &DriveSpec,
+        _created: &crate::state::Created,
+        _creation: sluice_controller::Creation,
+    ) -> Result<(), Problem> {
+        self.script.making.store(true, SeqCst);
+        drop(lock(&self.script.hang_make));
+        if self.script.refuse_make.load(SeqCst) {
+            return Err(Problem::conflict("its layers make too many commands"));
+        }
+        Ok(())
+    }
+
+    fn drain(&self) -> Result<(), Problem> {
+        self.draining.store(true, SeqCst);
+        Ok(())
+    }
+
+    fn sync(&self, limit: Duration, hurry: &AtomicBool) -> Result<Synced, Problem> {
+        self.script.syncs.fetch_add(1, SeqCst);
+        let began = Instant::now();
+        while self.script.hang_sync.load(SeqCst) {
+            if hurry.load(SeqCst) || began.elapsed() >= limit {
+                return Err(Problem::internal("a flush did not end"));
+            }
+            std::thread::yield_now();
+        }
+        Ok(Synced { is_durable: true, ..Synced::default() })
+    }
+
+    fn close(&self) -> Result<(), Problem> {
+        lock(&self.script.open).remove(&self.name);
+        Ok(())
+    }
+}
+
+pub const MIB: u64 = 1 << 20;
+
+/// A daemon's drives, and the folder that outlives them.
+pub struct Stage {
+    pub folder: tempfile::TempDir,
+    pub script: Arc<Script>,
+    /// Stores the state, if not the file system.
+    pub disk: Option<Arc<dyn Disk>>,
+}
+
+impl Stage {
+    pub fn new() -> Self {
+        Self { folder: tempfile::tempdir().expect("a folder"), script: Arc::default(), disk: None }
+    }
+
+    pub fn state(&self) -> std::path::PathBuf {
+        self.folder.path().join("state")
+    }
+
+    pub fn prepare(&self, config: &str) -> Result<(Drives, Vec<(DriveSpec, Origin)>), Problem> {
+        let config = crate::config::parse(config, Path::new("/etc/sluice.toml")).expect("a configuration");
+        let at = |name: &str| Some(self.folder.path().join(name));
+        let places = Places::resolve(at("api"), at("drives"), at("state")).expect("places");
+        let state =
+            StateFile::open_on(&self.state(), self.disk.clone().unwrap_or_else(|| Arc::new(FileSystem)))?;
+        Drives::prepare(&config, places, state, Box::new(Arc::clone(&self.script)))
+    }
+
+    pub fn try_start(&self, config: &str) -> Result<Drives, Problem> {
+        let (drives, specs) = self.prepare(config)?;
+        drives.open_all(specs);
+        Ok(drives)
+    }
+
+    /// What a drive wants remembered.
+    pub fn order(&self, drive: &str, what: Keep) -> ToKeep {
+        ToKeep { drive: drive.to_owned(), life: self.played(drive).life, what }
+    }
+
+    pub fn start(&self, config: &str) -> Drives {
+        self.try_start(config).expect("nothing is wrong")
+    }
+
+    pub fn played(&self, name: &str) -> Arc<Played> {
+        Arc::clone(&lock(&self.script.open)[name])
+    }
+
+    /// No change can be stored from now on, not even by root.
+    pub fn break_disk(&self) {
+        self.in_the_way().iter().for_each(|path| std::fs::create_dir(path).expect("room on the disk"));
+    }
+
+    /// It can be again.
+    pub fn mend_disk(&self) {
+        self.in_the_way().iter().for_each(|path| std::fs::remove_dir(path).expect("it was broken"));
+    }
+
+    fn in_the_way(&self) -> [std::path::PathBuf; 2] {
+        ["drives.state.new", "hosts/fixed.state.new"].map(|name| self.state().join(name))
+    }
+}
+
+pub fn spec(name: &str) -> DriveSpec {
+    let text = format!(r#"{{"name": "{name}", "namespaces": [{{"target": "memory", "size": {MIB}}}]}}"#);
+    serde_json::from_str(&text).expect("a spec")
+}
+
+pub const DECLARED: &str =
+    "[[drive]]\nname = \"fixed\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"1MiB\"\n";

@@ -1,0 +1,425 @@
+//! What the daemon remembers: drives created through the API, and what was said of others through it.
+//!
+//! What hosts did to a drive is in a file of its own ([`hosts`]); the rest is in the state file.
+//!
+//! The state file is one header line and a JSON body. It is replaced as a whole: written beside,
+//! synced, and renamed over the old one, which stays as the previous version ([`replace`]). A file that is torn or
+//! was tampered with is refused, never dropped.
+
+mod budget;
+mod history;
+mod hosts;
+mod objects;
+mod pool;
+mod replace;
+mod reserved;
+mod storage;
+mod text;
+mod unflushed;
+
+pub use budget::StoreBudget;
+pub use hosts::HostFile;
+pub use hosts::HostState;
+pub use objects::KeptObject;
+pub use pool::{Attached, Created, Pooled};
+pub use reserved::{Reserved, SavedRegistrant};
+pub use storage::{Identified, KnownStorage, Storage};
+pub use unflushed::Unflushed;
+
+use crate::exclusive::Exclusive;
+use crate::listen::make_folder;
+pub use replace::{Disk, FileSystem};
+use replace::{Failure, Replacer, Version};
+use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
+use sluice_spec::problem::Problem;
+use sluice_spec::size::Size;
+use sluice_spec::{AnaSpec, Arrangement, ClassifierSpec, DriveSpec};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The largest state file that is read, bytes.
+const BYTES_MAX: u64 = 64 << 20;
+
+/// The state file.
+const STATE: &str = "drives.state";
+
+/// The folder of the files of drives' hosts.
+const HOSTS: &str = "hosts";
+
+/// The content of the state file. Records of hosts are in it only in a state of one piece, which the next start takes
+/// apart ([`HostState`]).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Saved {
+    /// Drives created through the API, as they are now.
+    pub drives: Vec<DriveSpec>,
+    /// Sizes given through the API to namespaces of declared drives.
+    pub resized: Vec<Resized>,
+    /// Classifiers given through the API to declared drives.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub classified: Vec<Classified>,
+    /// Functions moved, attached and detached through the API in namespaces of declared drives.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub arranged: Vec<Arranged>,
+    /// Classifiers that were detached for their errors.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub detached: Vec<Detached>,
+    /// Drives of whose hosts there is a file.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub hosted: BTreeSet<String>,
+    /// Namespaces that a host gave another block size.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub formatted: Vec<Formatted>,
+    /// Namespaces that a host began to format.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub formatting: Vec<Formatting>,
+    /// Namespaces with blocks that cannot be read, because a host said so.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uncorrectable: Vec<Uncorrectable>,
+    /// Drives that a host sanitized, or began to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sanitized: Vec<Sanitized>,
+    /// Reservations that persist through power loss.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reserved: Vec<Reserved>,
+    /// States that ANA groups were given.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ana: Vec<Access>,
+    /// Namespaces that hosts have created, and to whom namespaces are attached.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<Pooled>,
+    /// Storage that drives have had open; none under a daemon without such records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage: Option<Storage>,
+}
+
+impl Saved {
+    /// Takes what was asked for of a drive back to what it was. What hosts have done meanwhile stays, and what was asked
+    /// for of other drives.
+    pub fn take_back(&mut self, drive: &str, former: &Saved) {
+        take_back(&mut self.drives, &former.drives, |it| it.name == drive);
+        take_back(&mut self.resized, &former.resized, |it| it.drive == drive);
+        take_back(&mut self.classified, &former.classified, |it| it.drive == drive);
+        take_back(&mut self.arranged, &former.arranged, |it| it.drive == drive);
+        take_back(&mut self.detached, &former.detached, |it| it.drive == drive);
+        take_back(&mut self.ana, &former.ana, |it| it.drive == drive);
+    }
+}
+
+/// Takes those records back that are a drive's own.
+fn take_back<T: Clone + PartialEq>(now: &mut Vec<T>, former: &[T], is_own: impl Fn(&T) -> bool) {
+    let owned = |records: &[T]| records.iter().filter(|it| is_own(it)).cloned().collect::<Vec<_>>();
+    let own = owned(former);
+    if owned(now) != own {
+        now.retain(|it| !is_own(it));
+        now.extend(own);
+    }
+}
+
+/// The states of a drive's ANA groups that are not optimized, in the order they were given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Access {
+    pub drive: String,
+    pub states: Vec<AnaSpec>,
+}
+
+/// A namespace of a declared drive that was resized through the API.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resized {
+    pub drive: String,
+    pub nsid: u32,
+    /// What the configuration said at that time. If it says something else now, it was changed since,
+    /// and the newer word counts.
+    pub declared: Option<Size>,
+    pub size: Size,
+}
+
+/// A declared drive whose classifier was attached, replaced or detached through the API.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Classified {
+    pub drive: String,
+    /// What the configuration said at that time; as with [`Resized`].
+    pub declared: Option<ClassifierSpec>,
+    pub classifier: Option<ClassifierSpec>,
+}
+
+/// A namespace of a declared drive whose functions were moved, attached or detached through the API.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Arranged {
+    pub drive: String,
+    pub nsid: u32,
+    /// What the configuration said at that time; as with [`Resized`].
+    pub declared: Arrangement,
+    pub arrangement: Arrangement,
+}
+
+/// A drive whose classifier was detached for its errors. That counts for as long as it is the same program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Detached {
+    pub drive: String,
+    pub classifier: ClassifierSpec,
+    /// Of its object file, which may be another one under the same name by now.
+    pub digest: String,
+    pub namespaces: Vec<u32>,
+}
+
+/// A namespace that a host formatted with a block size other than the one it was given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Formatted {
+    pub drive: String,
+    pub nsid: u32,
+    /// What the drive was given at that time, bytes; as with [`Resized`].
+    pub declared: u32,
+    /// Bytes.
+    pub block_size: u32,
+}
+
+/// A namespace whose format has not come to its end: it begins again with the next daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Formatting {
+    pub drive: String,
+    pub nsid: u32,
+    /// That it is to have, bytes.
+    pub block_size: u32,
+    /// What the drive ended on at that time: nothing else is erased.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<String>,
+}
+
+/// Blocks that a host marked by Write Uncorrectable.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Uncorrectable {
+    pub drive: String,
+    pub nsid: u32,
+    /// Where each range begins and ends, bytes.
+    pub ranges: Vec<[u64; 2]>,
+}
+
+/// The last sanitize operation of a drive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sanitized {
+    pub drive: String,
+    /// Command dword 10.
+    pub cdw10: u32,
+    /// Command dword 11.
+    pub pattern: u32,
+    pub state: SanitizedState,
+    /// As with [`Formatting`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<String>,
+}
+
+/// What became of it; one that runs begins again with the next daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SanitizedState {
+    Running,
+    Done,
+    Failed,
+    GivenUp,
+}
+
+/// The folder of the state file, ours alone.
+#[derive(Debug)]
+pub struct StateFile {
+    folder: PathBuf,
+    replacer: Mutex<Replacer>,
+    /// The folder with the files of drives' hosts, open from the start.
+    hosts: Arc<File>,
+    disk: Arc<dyn Disk>,
+    /// Copies that stay for as long as a change is under way.
+    kept_objects: Mutex<Vec<PathBuf>>,
+    _exclusive: Exclusive,
+}
+
+impl StateFile {
+    /// Takes the folder for this daemon.
+    pub fn open(folder: &Path) -> Result<Self, Problem> {
+        Self::open_on(folder, Arc::new(FileSystem))
+    }
+
+    pub fn open_on(folder: &Path, disk: Arc<dyn Disk>) -> Result<Self, Problem> {
+        make_folder(folder, 0o700)?;
+        let what = format!("the state folder {}", folder.display());
+        let exclusive = Exclusive::take(&folder.join("lock"), &what)?;
+        let hosts = folder.join(HOSTS);
+        make_folder(&hosts, 0o700)?;
+        let open = |path: &Path| {
+            File::open(path).map(Arc::new).map_err(|error| Problem::io("open the state folder", path, &error))
+        };
+        let (held, hosts) = (open(folder)?, open(&hosts)?);
+        let replacer = Replacer::new(folder, STATE, held, Arc::clone(&disk));
+        Ok(Self {
+            folder: folder.to_owned(),
+            replacer: Mutex::new(replacer),
+            hosts,
+            disk,
+            kept_objects: Mutex::default(),
+            _exclusive: exclusive,
+        })
+    }
+
+    fn hosts_folder(&self) -> PathBuf {
+        self.folder.join(HOSTS)
+    }
+
+    fn replacer_of_hosts(&self, name: &str) -> Replacer {
+        Replacer::new(&self.hosts_folder(), name, Arc::clone(&self.hosts), Arc::clone(&self.disk))
+    }
+
+    fn replacer(&self) -> MutexGuard<'_, Replacer> {
+        self.replacer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn current(&self) -> PathBuf {
+        self.replacer().current.clone()
+    }
+
+    fn previous(&self) -> PathBuf {
+        self.replacer().previous.clone()
+    }
+
+    /// What was stored last; nothing if nothing ever was.
+    pub fn load(&self) -> Result<Saved, Problem> {
+        let (current, previous) = (self.current(), self.previous());
+        let found = find(&current, &previous)?;
+        // Records of hosts are not stored before it lists them.
+        if found.is_none() && self.has_host_records() {
+            return Err(damaged(&current, &previous, "it is missing"));
+        }
+        let (saved, version) = found.unwrap_or((Saved::default(), Version::None));
+        self.replacer().found(version);
+        Ok(saved)
+    }
+
+    /// Reads what a daemon with this folder would [load](Self::load). Nothing is made, locked or changed.
+    pub fn peek(folder: &Path) -> Result<Saved, Problem> {
+        let [current, previous] =
+            [STATE.to_owned(), format!("{STATE}.previous")].map(|name| folder.join(name));
+        Ok(find(&current, &previous)?.map(|(saved, _)| saved).unwrap_or_default())
+    }
+
+    /// Replaces what is stored. When this returns, it survives a power cut.
+    ///
+    /// # Errors
+    /// The next start finds what was stored before, unless the state is not [settled](Self::is_settled) now.
+    pub fn store(&self, saved: &Saved) -> Result<(), Problem> {
+        self.put(saved, false)
+    }
+
+    /// The same for what holds whether or not it can be stored, such as an order that failed after it was stored. If
+    /// this fails, the state is not [settled](Self::is_settled).
+    pub fn store_owed(&self, saved: &Saved) -> Result<(), Problem> {
+        self.put(saved, true)
+    }
+
+    /// Returns false while the next start may find something else than what holds. The next store that succeeds, of
+    /// whatever, mends that.
+    pub fn is_settled(&self) -> bool {
+        self.replacer().is_settled()
+    }
+
+    fn put(&self, saved: &Saved, owed: bool) -> Result<(), Problem> {
+        let bytes = text::encode(saved);
+        // What could not be read again must not be written.
+        if bytes.len() as u64 > BYTES_MAX {
+            return Err(Problem::conflict(format!(
+                "the drives together need {} bytes of the state file, which has at most {BYTES_MAX}",
+                bytes.len()
+            ))
+            .hint("nothing was changed; delete drives, or describe them in fewer words"));
+        }
+        let mut replacer = self.replacer();
+        let was_settled = replacer.is_settled();
+        replacer.put(&bytes, owed).map_err(|failure| match failure {
+            Failure::Unchanged(error) => Problem::io("store the state in", &self.folder, &error)
+                .hint("nothing was changed; make room on the disk or let the daemon's user write there"),
+            Failure::Unknown(error) => {
+                let problem = self.unknown(&error);
+                // Once, and not with each try.
+                if was_settled {
+                    tracing::error!("{}", problem.in_one_line());
+                }
+                problem
+            }
+        })
+    }
+
+    fn unknown(&self, error: &io::Error) -> Problem {
+        Problem::io("store the state in", &self.folder, error).hint(
+            "this change was not made, but a restart may make it: what was stored before could not be put back. \
+             Mend the disk of the state folder, or give the daemon room there and free descriptors, before the \
+             daemon is restarted; it tries each second, and logs when the stored state is right again",
+        )
+    }
+}
+
+/// Reads the state file; none if nothing was ever stored.
+fn find(current: &Path, previous: &Path) -> Result<Option<(Saved, Version)>, Problem> {
+    match read(current) {
+        Ok(bytes) => {
+            let saved = text::decode(&bytes).map_err(|why| damaged(current, previous, &why))?;
+            Ok(Some((saved, Version::of(&bytes))))
+        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Problem::io("read the state file", current, &error))
+        }
+        // The first store has no previous version, and later ones never take the current one away.
+        Err(_) if previous.exists() => Err(damaged(current, previous, "it is missing")),
+        Err(_) => Ok(None),
+    }
+}
+
+fn damaged(current: &Path, previous: &Path, why: &str) -> Problem {
+    let problem = Problem::internal(format!("the state file {} cannot be used: {why}", current.display()));
+    let former = read(previous).ok().and_then(|bytes| text::decode(&bytes).ok());
+    match former {
+        Some(former) => problem.hint(format!(
+            "the version before the last change is whole ({} created drives); to go back to it: mv {} {}",
+            former.drives.len(),
+            previous.display(),
+            current.display()
+        )),
+        None => problem.hint(format!(
+            "restore it from a backup; to start without the drives it had, move {} away",
+            current.display()
+        )),
+    }
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// A new file, or an old one emptied, that only the daemon's user can read: options of functions are in it. A link is
+/// refused.
+fn create_private(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW.bits().cast_signed();
+    File::options().write(true).create(true).truncate(true).mode(0o600).custom_flags(flags).open(path)
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,132 @@
+//! Copies of the object files of classifiers that came through the API: what was attached is there after
+//! a restart, whatever became of the file it came from.
+//!
+//! A copy is named after what is in it, and never changes.
+
+use super::{Saved, StateFile, create_private, read, text};
+use crate::listen::make_folder;
+use crate::object_file;
+use sluice_spec::problem::Problem;
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{MutexGuard, PoisonError};
+
+/// Letters of a copy's name that come from its original.
+const STEM_MAX: usize = 64;
+
+/// A copy of an object file that stays, whether or not a drive has it yet.
+#[derive(Debug)]
+pub struct KeptObject<'a> {
+    pub path: PathBuf,
+    state: &'a StateFile,
+}
+
+impl KeptObject<'_> {
+    /// Returns the copy's path, and does not keep it any longer.
+    pub fn into_path(self) -> PathBuf {
+        self.path.clone()
+    }
+}
+
+impl Drop for KeptObject<'_> {
+    fn drop(&mut self) {
+        let mut kept = self.state.kept_objects();
+        if let Some(at) = kept.iter().position(|path| *path == self.path) {
+            kept.swap_remove(at);
+        }
+    }
+}
+
+impl StateFile {
+    fn kept_objects(&self) -> MutexGuard<'_, Vec<PathBuf>> {
+        self.kept_objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn objects(&self) -> PathBuf {
+        self.folder.join("objects")
+    }
+
+    /// Copies an object file. When this returns, the copy survives a power cut.
+    pub fn keep_object(&self, original: &Path) -> Result<KeptObject<'_>, Problem> {
+        // Not under the lock: its file system may not answer.
+        let bytes = object_file::read(original)?;
+        let folder = self.objects();
+        let copy = KeptObject { path: folder.join(name(original, &bytes)), state: self };
+        let mut kept = self.kept_objects();
+        kept.push(copy.path.clone());
+        let written = self.write_object(&folder, &copy.path, &bytes);
+        drop(kept);
+        written.map(|()| copy)
+    }
+
+    fn write_object(&self, folder: &Path, copy: &Path, bytes: &[u8]) -> Result<(), Problem> {
+        make_folder(folder, 0o700)?;
+        let is_there = std::fs::read(copy).is_ok_and(|there| there == bytes);
+        // One that is there may be left of a try that failed before it was durable.
+        let written = if is_there { Ok(()) } else { write(folder, copy, bytes) };
+        let synced = written.and_then(|()| {
+            [copy, folder, &self.folder].into_iter().try_for_each(|path| File::open(path)?.sync_all())
+        });
+        synced.map_err(|error| {
+            Problem::io("copy the classifier to", folder, &error)
+                .hint("nothing was changed; make room on the disk or let the daemon's user write there")
+        })
+    }
+
+    /// Removes copies that are not kept for a change, and that neither what `saved` returns nor the version before it
+    /// speaks of. One that stays takes room and does no harm, so nothing comes of a failure.
+    pub fn sweep(&self, saved: impl FnOnce() -> Saved) {
+        // All the while: a copy that is kept no longer is in the state by then.
+        let kept = self.kept_objects();
+        // The version that the next start finds may speak of others.
+        if !self.is_settled() {
+            return;
+        }
+        let previous = match read(&self.previous()) {
+            Ok(bytes) => text::decode(&bytes).ok(),
+            Err(error) => (error.kind() == io::ErrorKind::NotFound).then(Saved::default),
+        };
+        let Some(previous) = previous else { return };
+        // By name: the folder may have another one than it had when the copy was made.
+        let wanted = wanted(&saved()).chain(wanted(&previous)).chain(kept.iter().cloned());
+        let wanted: HashSet<OsString> =
+            wanted.filter_map(|path| path.file_name().map(ToOwned::to_owned)).collect();
+        let Ok(entries) = std::fs::read_dir(self.objects()) else { return };
+        for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+            if path.file_name().is_none_or(|name| !wanted.contains(name)) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
+}
+
+/// Written beside and renamed, so that a copy that is there is whole.
+fn write(folder: &Path, copy: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = folder.join("new");
+    let mut file = create_private(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&new, copy)
+}
+
+fn wanted(saved: &Saved) -> impl Iterator<Item = PathBuf> + use<> {
+    let created = saved.drives.iter().filter_map(|drive| drive.classifier.as_ref());
+    let declared = saved.classified.iter().filter_map(|classified| classified.classifier.as_ref());
+    created.chain(declared).map(|spec| spec.object.clone()).collect::<Vec<_>>().into_iter()
+}
+
+/// `observe-0123456789abcdef.o`: so that people know it again.
+fn name(original: &Path, bytes: &[u8]) -> String {
+    let stem = original.file_stem().map(|stem| stem.to_string_lossy()).unwrap_or_default();
+    // A copy of a copy is the same file.
+    let stem = match stem.rsplit_once('-') {
+        Some((front, hash)) if hash.len() == 16 && hash.bytes().all(|b| b.is_ascii_hexdigit()) => front,
+        _ => &stem,
+    };
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+    let stem: String = stem.chars().map(plain).take(STEM_MAX).collect();
+    format!("{stem}-{}.o", object_file::digest(bytes))
+}

@@ -1,0 +1,97 @@
+//! Storage that drives have had open, as the state file has it.
+
+use super::Saved;
+use serde::{Deserialize, Serialize};
+
+/// Storage of all drives.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Storage {
+    /// There was no state at all when these records began.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub began_empty: bool,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub known: Vec<KnownStorage>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub identified: Vec<Identified>,
+}
+
+/// A file, block device or remote namespace at a location that a drive names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KnownStorage {
+    pub drive: String,
+    /// The path of a file.
+    pub location: String,
+    /// Inode and time of birth, or the name that a device has for good. None if a daemon without such records may have
+    /// had it open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// Number of the device that it is, or is on. It may be another after the next boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// Random. None for storage that is older than these records: the identifiers of its namespace do without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<String>,
+}
+
+/// Identities of storage that the identifiers of a namespace are made of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Identified {
+    pub drive: String,
+    pub nsid: u32,
+    pub identities: Vec<String>,
+}
+
+impl Saved {
+    /// Storage that is known at a location of a drive.
+    pub fn known_storage(&self, drive: &str, location: &str) -> Option<&KnownStorage> {
+        self.storage.as_ref()?.known.iter().find(|it| it.drive == drive && it.location == location)
+    }
+
+    pub fn identities(&self, drive: &str, nsid: u32) -> Option<&[String]> {
+        let identified = &self.storage.as_ref()?.identified;
+        identified.iter().find(|it| it.drive == drive && it.nsid == nsid).map(|it| it.identities.as_slice())
+    }
+
+    /// Everything that is known of a drive's storage.
+    pub fn storage_of(&self, drive: &str) -> Storage {
+        let Some(storage) = &self.storage else { return Storage::default() };
+        Storage {
+            began_empty: storage.began_empty,
+            known: storage.known.iter().filter(|it| it.drive == drive).cloned().collect(),
+            identified: storage.identified.iter().filter(|it| it.drive == drive).cloned().collect(),
+        }
+    }
+
+    /// Nothing is known of a drive's storage any more.
+    pub fn forget_storage(&mut self, drive: &str) {
+        if let Some(storage) = &mut self.storage {
+            storage.known.retain(|it| it.drive != drive);
+            storage.identified.retain(|it| it.drive != drive);
+        }
+    }
+
+    /// Notes storage in place of the former at the same locations.
+    pub fn note_storage(&mut self, new: &Storage) {
+        if new.known.is_empty() && self.storage.is_none() {
+            return;
+        }
+        let storage = self.storage.get_or_insert_default();
+        for known in &new.known {
+            let is_same = |it: &&mut KnownStorage| it.drive == known.drive && it.location == known.location;
+            match storage.known.iter_mut().find(is_same) {
+                Some(former) => former.clone_from(known),
+                None => storage.known.push(known.clone()),
+            }
+        }
+        for identified in &new.identified {
+            let is_same = |it: &&mut Identified| it.drive == identified.drive && it.nsid == identified.nsid;
+            match storage.identified.iter_mut().find(is_same) {
+                Some(former) => former.clone_from(identified),
+                None => storage.identified.push(identified.clone()),
+            }
+        }
+    }
+}

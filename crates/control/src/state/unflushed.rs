@@ -1,0 +1,159 @@
+//! Whether a drive may have left acknowledged writes which no Flush has made durable, a file for each: of drives on other
+//! controllers, and of those for hosts on the network. It says so from before the drive is opened until it was synced
+//! and closed in an orderly stop.
+
+use super::{StateFile, create_private, read, remove_if_there};
+use crate::listen::make_folder;
+use serde::{Deserialize, Serialize};
+use sluice_controller::{PowerCounts, Synced};
+use sluice_spec::paths::boot_id;
+use sluice_spec::problem::Problem;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+/// What was known of a drive when it was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Unflushed {
+    /// The kernel's identifier of that start of this machine.
+    pub boot: Option<String>,
+    /// The power identifier that hosts get, in hexadecimal.
+    pub power: Option<String>,
+    /// It was synced at its end.
+    #[serde(default)]
+    pub clean: bool,
+    /// NSIDs of namespaces with losses that hosts are yet to be told of; zero for all.
+    #[serde(default)]
+    pub untold: BTreeSet<u32>,
+    /// The same of namespaces that may have such a loss, as long as that is so.
+    #[serde(default)]
+    pub doubtful: BTreeSet<u32>,
+    /// What the SMART log counts from when the drive is opened.
+    #[serde(default)]
+    pub power_cycles: u64,
+    #[serde(default)]
+    pub unsafe_shutdowns: u64,
+    /// The controllers that the drive's data is on, with the power identifier of each, in hexadecimal. One without has
+    /// given none, or was not there.
+    pub peers: BTreeMap<String, Option<String>>,
+}
+
+impl Unflushed {
+    /// Of a drive without one until now.
+    fn begun() -> Self {
+        Self { boot: boot_id(), ..Self::default() }
+    }
+
+    /// NSIDs of all namespaces that hosts are to be told of.
+    pub fn owed(&self) -> BTreeSet<u32> {
+        &self.untold | &self.doubtful
+    }
+
+    pub fn counts(&self) -> PowerCounts {
+        PowerCounts { cycles: self.power_cycles, unsafe_shutdowns: self.unsafe_shutdowns }
+    }
+
+    pub fn note_counts(&mut self, counts: PowerCounts) {
+        (self.power_cycles, self.unsafe_shutdowns) = (counts.cycles, counts.unsafe_shutdowns);
+    }
+
+    /// Of a drive whose file cannot be read: each host is told.
+    fn unknown() -> Self {
+        Self { untold: BTreeSet::from([0]), ..Self::default() }
+    }
+}
+
+impl StateFile {
+    fn unflushed(&self) -> PathBuf {
+        self.folder.join("unflushed")
+    }
+
+    /// What was stored of a drive. A file that cannot be read counts as a loss.
+    pub fn load_unflushed(&self, drive: &str) -> Option<Unflushed> {
+        let path = self.unflushed().join(drive);
+        match read(&path) {
+            Ok(bytes) => Some(serde_json::from_slice(&bytes).unwrap_or_else(|_| Unflushed::unknown())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => {
+                tracing::warn!("drive {drive}: cannot read {}: {error}", path.display());
+                Some(Unflushed::unknown())
+            }
+        }
+    }
+
+    /// Replaces what is stored of a drive. When this returns, it survives a power cut.
+    pub fn store_unflushed(&self, drive: &str, unflushed: &Unflushed) -> Result<(), Problem> {
+        let folder = self.unflushed();
+        make_folder(&folder, 0o700)?;
+        let text = serde_json::to_vec(unflushed).expect("plain text");
+        // No drive has a name that begins with a dot.
+        let new = folder.join(format!(".{drive}"));
+        let write = || -> io::Result<()> {
+            // Before the rename: an error past it would leave the outcome unknown.
+            let directory = File::open(&folder)?;
+            let mut file = create_private(&new)?;
+            file.write_all(&text)?;
+            file.sync_all()?;
+            std::fs::rename(&new, folder.join(drive))?;
+            directory.sync_all()?;
+            // The folder itself may be new.
+            File::open(&self.folder)?.sync_all()
+        };
+        write().map_err(|error| {
+            Problem::io("store which writes may be unflushed in", &folder, &error)
+                .hint("make room on the disk or let the daemon's user write there")
+        })
+    }
+
+    /// The drive was synced at its end. If that is not stored, a Flush fails without need, or the next daemon does not
+    /// tell hosts of a loss: the log says so.
+    pub fn note_synced(&self, drive: &str, synced: &Synced) {
+        let stored = self.load_unflushed(drive);
+        if stored.is_none() && synced.untold.is_empty() {
+            return;
+        }
+        let mut unflushed = stored.unwrap_or_else(Unflushed::begun);
+        unflushed.untold = synced.untold.iter().copied().collect();
+        unflushed.doubtful = BTreeSet::new();
+        unflushed.note_counts(synced.power);
+        if synced.is_durable {
+            (unflushed.clean, unflushed.peers) = (true, BTreeMap::new());
+        }
+        if let Err(problem) = self.store_unflushed(drive, &unflushed) {
+            tracing::warn!("drive {drive}: {problem}");
+        }
+    }
+
+    /// Writes of namespaces may be lost while hosts are there, which the next daemon tells them. When this returns, it
+    /// survives a power cut.
+    pub fn note_losses(&self, drive: &str, nsids: &[u32]) -> Result<(), Problem> {
+        let mut unflushed = self.load_unflushed(drive).unwrap_or_else(Unflushed::begun);
+        unflushed.untold.extend(nsids);
+        self.store_unflushed(drive, &unflushed)
+    }
+
+    /// These namespaces may have such losses, and no others. When this returns, it survives a power cut.
+    pub fn note_doubts(&self, drive: &str, nsids: &BTreeSet<u32>) -> Result<(), Problem> {
+        let mut unflushed = self.load_unflushed(drive).unwrap_or_else(Unflushed::begun);
+        unflushed.doubtful.clone_from(nsids);
+        self.store_unflushed(drive, &unflushed)
+    }
+
+    /// The drive could not be opened: what was stored before counts. If that is not stored, a Flush fails without need.
+    pub fn restore_unflushed(&self, drive: &str, before: Option<&Unflushed>) {
+        let Some(before) = before else { return self.forget_unflushed(drive) };
+        if let Err(problem) = self.store_unflushed(drive, before) {
+            tracing::warn!("drive {drive}: {problem}");
+        }
+    }
+
+    /// The drive is gone.
+    pub fn forget_unflushed(&self, drive: &str) {
+        let path = self.unflushed().join(drive);
+        if let Err(error) = remove_if_there(&path) {
+            tracing::warn!("{} stays: {error}", path.display());
+        }
+    }
+}

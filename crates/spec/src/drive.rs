@@ -1,0 +1,228 @@
+//! A drive: what is said of it, and what is derived from that.
+
+use super::identity::{stable_hash, uuid, uuid_nqn};
+use super::resolve::resolve;
+use super::{ClassifierSpec, Fault, FunctionSpec, NamespaceSpec, PathSpec, PoolSpec, TcpSpec, VfioUserSpec};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use sluice_controller::NAMESPACES_MAX;
+use std::path::Path;
+use utoipa::ToSchema;
+
+/// Letters of a drive's name.
+pub(super) const NAME_MAX: usize = 64;
+
+/// Characters of a serial number (Base 5.17.2.1, SN).
+const SERIAL_MAX: usize = 20;
+
+/// A drive: one NVM subsystem with its namespaces.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DriveSpec {
+    /// Letters, digits, `-`, `_` and `.`; names the folder of the drive's socket.
+    pub name: String,
+    /// Serial number the guest sees. Derived from the name if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serial: Option<String>,
+    #[serde(default)]
+    pub doorbells: Doorbells,
+    /// Which reactor serves it, counted from zero. The one with the fewest drives if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reactor: Option<usize>,
+    /// Decides where each command goes. Without one all take the first path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub classifier: Option<ClassifierSpec>,
+    /// Its sockets for virtual machines: one, unless it is for hosts on the network alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vfio_user: Option<VfioUserSpec>,
+    /// It is for hosts on the network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp: Option<TcpSpec>,
+    /// What hosts may create namespaces of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<PoolSpec>,
+    /// In the order of their NSIDs, which start at 1.
+    #[serde(default, alias = "namespace")]
+    pub namespaces: Vec<NamespaceSpec>,
+}
+
+/// How the guest's doorbells reach the daemon.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Doorbells {
+    /// Trapped for clients that send a capabilities JSON (QEMU, Cloud Hypervisor), mapped for others.
+    #[default]
+    Auto,
+    /// Each doorbell is a message, which shadow doorbells save most of.
+    Trapped,
+    /// The doorbell page is shared memory, which the daemon polls.
+    Mapped,
+}
+
+impl Doorbells {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Trapped => "trapped",
+            Self::Mapped => "mapped",
+        }
+    }
+}
+
+impl DriveSpec {
+    /// Where the data of its namespaces is, in words.
+    pub fn targets(&self) -> Vec<String> {
+        self.namespaces.iter().map(NamespaceSpec::whereabouts).collect()
+    }
+
+    /// The first thing wrong with it, if anything is.
+    pub fn check(&self) -> Result<(), Fault> {
+        check_name(&self.name)?;
+        if let Some(serial) = &self.serial {
+            check_serial(serial)?;
+        }
+        if let Some(classifier) = &self.classifier {
+            classifier.check().map_err(|fault| fault.under("classifier"))?;
+        }
+        if let Some(vfio_user) = &self.vfio_user {
+            vfio_user.check().map_err(|fault| fault.under("vfio_user"))?;
+        }
+        if let Some(tcp) = &self.tcp {
+            tcp.check().map_err(|fault| fault.under("tcp"))?;
+        }
+        if let Some(pool) = &self.pool {
+            pool.check().map_err(|fault| fault.under("pool"))?;
+            if self.classifier.is_some() {
+                return Err(Fault::at_key("pool", "a drive with a classifier has no pool").hint(
+                    "a namespace that a host creates would go without the classifier: remove one of the two",
+                ));
+            }
+        }
+        if self.namespaces.is_empty() && self.pool.is_none() {
+            return Err(Fault::at_key("namespaces", "a drive needs at least one namespace")
+                .hint("add one, such as target = \"memory\", size = \"64MiB\""));
+        }
+        if self.namespaces.len() > NAMESPACES_MAX {
+            return Err(Fault::at_key(
+                "namespaces",
+                format!("a drive has at most {NAMESPACES_MAX} namespaces"),
+            ));
+        }
+        for (index, namespace) in self.namespaces.iter().enumerate() {
+            namespace.check().map_err(|fault| fault.inside("namespaces", index))?;
+        }
+        self.check_translations()
+    }
+
+    /// A classifier's maps are the drive's: two functions would fill one with places of two kinds.
+    fn check_translations(&self) -> Result<(), Fault> {
+        let functions = self.namespaces.iter().flat_map(|namespace| {
+            namespace.functions.iter().chain(namespace.paths.iter().flat_map(|path| &path.functions))
+        });
+        let fills = |function: &&FunctionSpec| matches!(function, FunctionSpec::Uif(uif) if uif.translations.is_some());
+        match functions.filter(fills).count() {
+            0 | 1 => Ok(()),
+            _ => Err(Fault::at_key("translations", "only one function of a drive can fill its cache")
+                .hint("give each namespace a drive of its own")),
+        }
+    }
+
+    /// Sockets for virtual machines.
+    pub fn sockets(&self) -> usize {
+        match (&self.vfio_user, &self.tcp) {
+            (Some(vfio_user), _) => vfio_user.sockets,
+            (None, None) => 1,
+            (None, Some(_)) => 0,
+        }
+    }
+
+    /// Controllers that there may be at a time.
+    pub fn controllers(&self) -> usize {
+        self.sockets() + self.tcp.as_ref().map_or(0, |tcp| tcp.max_hosts.into())
+    }
+
+    /// The serial number the guest sees.
+    pub fn serial(&self) -> String {
+        match &self.serial {
+            Some(serial) => serial.clone(),
+            None => format!("SL{:016X}", stable_hash(&self.name)),
+        }
+    }
+
+    /// The NVMe Qualified Name; unless one is given, in the form that needs no registered domain (Base 4.7).
+    pub fn subnqn(&self) -> String {
+        if let Some(nqn) = self.tcp.as_ref().and_then(|tcp| tcp.nqn.as_ref()) {
+            return nqn.clone();
+        }
+        uuid_nqn(&format!("drive {}", self.serial()))
+    }
+
+    /// Globally unique identifier of a namespace, the same for as long as the storage below has these identities.
+    pub fn namespace_uuid(&self, nsid: u32, identities: &[String]) -> [u8; 16] {
+        let mut text = format!("namespace {nsid} of {}", self.serial());
+        identities.iter().for_each(|identity| text.extend([", on ", identity]));
+        uuid(&text)
+    }
+
+    /// The same of one that a host has created, and of no other with its NSID.
+    pub fn created_uuid(&self, nsid: u32, number: u64, identity: Option<&str>) -> [u8; 16] {
+        let mut text = format!("namespace {nsid} of {}, created as number {number}", self.serial());
+        identity.into_iter().for_each(|identity| text.extend([", on ", identity]));
+        uuid(&text)
+    }
+
+    pub fn namespace(&self, nsid: u32) -> Option<&NamespaceSpec> {
+        self.namespaces.get(usize::try_from(nsid.checked_sub(1)?).ok()?)
+    }
+
+    pub fn namespace_mut(&mut self, nsid: u32) -> Option<&mut NamespaceSpec> {
+        self.namespaces.get_mut(usize::try_from(nsid.checked_sub(1)?).ok()?)
+    }
+
+    /// Namespaces with their NSIDs.
+    pub fn numbered(&self) -> impl Iterator<Item = (u32, &NamespaceSpec)> {
+        (1..).zip(&self.namespaces)
+    }
+
+    /// Relative paths become absolute ones below `folder`.
+    pub fn resolve_paths(&mut self, folder: &Path) {
+        for namespace in &mut self.namespaces {
+            let NamespaceSpec { path, nvme, paths, functions, .. } = namespace;
+            resolve(folder, path, nvme, functions);
+            for PathSpec { path, nvme, functions, .. } in paths {
+                resolve(folder, path, nvme, functions);
+            }
+        }
+        self.pool.iter_mut().for_each(|pool| pool.resolve_paths(folder));
+        if let Some(classifier) = &mut self.classifier {
+            classifier.object = folder.join(&classifier.object);
+        }
+    }
+}
+
+/// Names become part of paths, and are typed by people.
+pub fn check_name(name: &str) -> Result<(), Fault> {
+    let fault = |words: String| {
+        Fault::at_key("name", words).hint("use letters, digits, `-`, `_` and `.`, a letter or digit first")
+    };
+    if name.is_empty() || name.len() > NAME_MAX {
+        return Err(fault(format!("a name has 1 to {NAME_MAX} letters")));
+    }
+    let usable = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !name.chars().all(usable) {
+        return Err(fault(format!("`{}` cannot be a name", name.escape_debug())));
+    }
+    Ok(())
+}
+
+fn check_serial(serial: &str) -> Result<(), Fault> {
+    let printable = serial.bytes().all(|byte| byte.is_ascii_graphic());
+    if serial.is_empty() || serial.len() > SERIAL_MAX || !printable {
+        return Err(Fault::at_key(
+            "serial",
+            format!("`{}` cannot be a serial number", serial.escape_debug()),
+        )
+        .hint(format!("use 1 to {SERIAL_MAX} printable ASCII characters without spaces")));
+    }
+    Ok(())
+}

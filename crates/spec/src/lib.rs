@@ -1,0 +1,63 @@
+//! What a user says of a drive: the same shapes in the configuration file, the API and the state file.
+//!
+//! The types here are as lenient as the text they come from; [`DriveSpec::check`] says what is wrong
+//! with one, and [`NamespaceSpec::target`] turns the loose keys of a namespace into one [`Target`].
+
+#![forbid(unsafe_code)]
+
+mod ana;
+mod arrangement;
+mod classifier;
+mod compose;
+mod dhchap;
+mod drive;
+mod fault;
+mod function;
+pub mod host_name;
+mod identity;
+mod layer;
+mod namespace;
+mod nvme;
+mod nvme_tcp;
+mod passthrough;
+mod path;
+pub mod paths;
+mod pool;
+mod power;
+pub mod problem;
+mod resolve;
+pub mod size;
+mod stacks;
+mod storage;
+pub mod table;
+mod tcp;
+mod uif;
+mod vfio_user;
+pub mod words;
+
+pub use ana::{AnaSpec, AnaStateName};
+pub use arrangement::Arrangement;
+pub use classifier::{ClassifierSpec, default_section};
+pub use compose::{ConcatSpec, StripeSpec};
+pub use dhchap::{DhchapSpec, GroupName, HashName};
+pub use drive::{Doorbells, DriveSpec, check_name};
+pub use fault::{Fault, KeyPath, Step};
+pub use function::{DelaySpec, FaultSpec, FunctionSpec, OperationName, OutcomeName, PassSpec, RangeSpec};
+pub use identity::{uuid, uuid_nqn};
+pub use layer::LayerSpec;
+pub use namespace::{FileTarget, ImageFormat, NamespaceSpec, OnFull, Target, TargetKind};
+pub use nvme::{LossName, NvmeSpec};
+pub use nvme_tcp::{DigestName, NvmeTcpSpec, PolicyName};
+pub use passthrough::{Opcode, PassthroughSpec};
+pub use path::{PATHS_MAX, PathSpec, Way};
+pub use pool::PoolSpec;
+pub use stacks::StackSpec;
+pub use storage::Location;
+pub use tcp::check_keys;
+pub use tcp::{HostSpec, KnownHostSpec, TcpSpec};
+pub use uif::check_kind;
+pub use uif::{OnDeathName, Place, Provenance, UifSpec};
+pub use vfio_user::VfioUserSpec;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,301 @@
+//! A namespace: where its data ends, and what stands between that and the host.
+
+use super::{Fault, FunctionSpec, LayerSpec, NvmeSpec, NvmeTcpSpec, PathSpec, ana, path};
+use crate::size::Size;
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use utoipa::ToSchema;
+
+/// Functions over one target: the target itself takes one frame's depth.
+pub(super) const FUNCTIONS_MAX: usize = sluice_command::Frame::MAX - 1;
+
+/// A namespace: a target, and the functions over it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NamespaceSpec {
+    pub target: TargetKind,
+    /// Bytes. May be left out for a file that exists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<Size>,
+    /// File or block device of a `file` target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub path: Option<PathBuf>,
+    /// What a `file` target does when its file system is full.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_full: Option<OnFull>,
+    /// `raw` if a `file` target is to be served as it is, although it begins like an image of another format.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<ImageFormat>,
+    /// A `file` target that is only read, also while another drive has the file.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_only: bool,
+    /// The device of an `nvme` target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvme: Option<NvmeSpec>,
+    /// The subsystem of an `nvme-tcp` target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvme_tcp: Option<NvmeTcpSpec>,
+    /// Bytes of a logical block: 512 or 4096.
+    #[serde(default = "default_block_size")]
+    pub block_size: u32,
+    /// The ANA group it is in, from 1 to 32.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ana_group: Option<u32>,
+    /// Storage functions over the target, topmost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub functions: Vec<FunctionSpec>,
+    /// Further ways that a classifier can choose: path 1, path 2 and so on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<PathSpec>,
+}
+
+pub(super) fn default_block_size() -> u32 {
+    512
+}
+
+/// Where data ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum TargetKind {
+    /// Reads return nothing in particular, writes are forgotten.
+    Null,
+    /// Memory of the daemon; gone when it stops.
+    Memory,
+    /// A file or a block device.
+    File,
+    /// A range of another NVMe controller.
+    Nvme,
+    /// A namespace of a subsystem on the network.
+    NvmeTcp,
+}
+
+impl TargetKind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Null => "null",
+            Self::Memory => "memory",
+            Self::File => "file",
+            Self::Nvme => "nvme",
+            Self::NvmeTcp => "nvme-tcp",
+        }
+    }
+}
+
+/// What becomes of a write when the file system is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum OnFull {
+    /// The guest gets Capacity Exceeded.
+    #[default]
+    Fail,
+    /// The write waits until there is room again.
+    Park,
+}
+
+/// How the bytes of a file are those of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum ImageFormat {
+    /// One for one.
+    Raw,
+}
+
+/// The target of a namespace, with exactly what its kind needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    Null { size: Size },
+    Memory { size: Size },
+    File(FileTarget),
+    Nvme(NvmeSpec),
+    NvmeTcp(NvmeTcpSpec),
+}
+
+/// A file or a block device. Without a size the file must exist, and has the size it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileTarget {
+    pub path: PathBuf,
+    pub size: Option<Size>,
+    pub on_full: OnFull,
+    pub read_only: bool,
+    /// It is raw, whatever it begins with.
+    pub raw: bool,
+}
+
+impl NamespaceSpec {
+    /// The most that its target may grow to: what a function keeps a copy of fits into each of them. A function between
+    /// the two may have a size that does not change with the target's.
+    pub fn room(&self) -> Option<Size> {
+        let grow = self.functions.iter().rev().take_while(|function| function.keeps_size());
+        let copies = grow.filter_map(|function| match function {
+            FunctionSpec::Uif(uif) => uif.copies().iter().filter_map(LayerSpec::known_size).min(),
+            _ => None,
+        });
+        copies.min()
+    }
+
+    /// Where its data is, in words: others if it is elsewhere.
+    pub fn whereabouts(&self) -> String {
+        let mut words = vec![self.target_in_words()];
+        words.extend(self.functions.iter().filter_map(FunctionSpec::whereabouts));
+        words.join(" ")
+    }
+
+    /// The same of its target alone.
+    pub fn target_in_words(&self) -> String {
+        let mut words = vec![self.target.as_str().to_owned()];
+        words.extend(self.path.as_ref().map(|path| path.display().to_string()));
+        if let Some(NvmeSpec { vfio_user, pci, generic, namespace, first_block, .. }) = &self.nvme {
+            words.extend([vfio_user, generic].into_iter().flatten().map(|path| path.display().to_string()));
+            words.extend(pci.clone());
+            words.push(format!("namespace {namespace} from block {first_block}"));
+        }
+        if let Some(NvmeTcpSpec { subnqn, namespace, .. }) = &self.nvme_tcp {
+            words.push(format!("{subnqn} namespace {namespace}"));
+        }
+        words.join(" ")
+    }
+
+    pub(super) fn check(&self) -> Result<(), Fault> {
+        if self.block_size != 512 && self.block_size != 4096 {
+            return Err(Fault::at_key("block_size", format!("{} bytes are not possible", self.block_size))
+                .hint("use 512 or 4096"));
+        }
+        ana::check_group("ana_group", self.ana_group)?;
+        self.target()?;
+        if let Some(size) = self.size {
+            self.check_size(size)?;
+        }
+        if self.functions.len() > FUNCTIONS_MAX {
+            return Err(Fault::at_key("functions", format!("at most {FUNCTIONS_MAX} can stand on a target")));
+        }
+        for (index, function) in self.functions.iter().enumerate() {
+            function.check().map_err(|fault| fault.inside("functions", index))?;
+        }
+        path::check_paths(self)?;
+        self.check_passthrough()
+    }
+
+    /// No function knows what an opcode that passes as it is does to its data.
+    fn check_passthrough(&self) -> Result<(), Fault> {
+        let functions = self.functions.len();
+        let is_bare = functions == 0 || self.paths.iter().any(|path| path.below == Some(functions));
+        let lists_some = self.nvme.as_ref().is_some_and(|nvme| nvme.passthrough.is_some());
+        if is_bare || !lists_some {
+            return Ok(());
+        }
+        Err(Fault::at_key("passthrough", "functions stand between the guest and the device")
+            .under("nvme")
+            .hint(format!(
+                "remove the functions, or add a path that a classifier can choose: \
+                 paths = [ {{ name = \"device\", below = {functions} }} ]"
+            )))
+    }
+
+    /// If the namespace can have this size, in bytes.
+    pub fn check_size(&self, size: Size) -> Result<(), Fault> {
+        let block = u64::from(self.block_size);
+        if size > Size::MAX {
+            return Err(Fault::at_key("size", format!("{size} is more than a file offset can say")));
+        }
+        if size.0 == 0 {
+            return Err(Fault::at_key("size", "a namespace of no bytes is not possible")
+                .hint(format!("use {block} bytes at least, a multiple of the block size")));
+        }
+        if !size.0.is_multiple_of(block) {
+            return Err(Fault::at_key("size", format!("{size} is not a multiple of the block size"))
+                .hint(format!("use a multiple of {block} bytes")));
+        }
+        Ok(())
+    }
+
+    /// The target that the loose keys describe.
+    pub fn target(&self) -> Result<Target, Fault> {
+        if self.nvme.is_some() && self.target != TargetKind::Nvme {
+            let kind = self.target.as_str();
+            return Err(Fault::at_key("nvme", format!("a {kind} target has none"))
+                .hint("remove nvme, or say target = \"nvme\""));
+        }
+        if self.nvme_tcp.is_some() && self.target != TargetKind::NvmeTcp {
+            let kind = self.target.as_str();
+            return Err(Fault::at_key("nvme_tcp", format!("a {kind} target has none"))
+                .hint("remove nvme_tcp, or say target = \"nvme-tcp\""));
+        }
+        match self.target {
+            TargetKind::Null => Ok(Target::Null { size: self.own_size()? }),
+            TargetKind::Memory => Ok(Target::Memory { size: self.own_size()? }),
+            TargetKind::File => self.file_target(),
+            TargetKind::Nvme => self.nvme_target(),
+            TargetKind::NvmeTcp => self.nvme_tcp_target(),
+        }
+    }
+
+    /// That there is nothing that only a file has.
+    fn is_no_file(&self) -> Result<(), Fault> {
+        let kind = self.target.as_str();
+        let misplaced = [
+            ("path", self.path.is_some()),
+            ("on_full", self.on_full.is_some()),
+            ("format", self.format.is_some()),
+            ("read_only", self.read_only),
+        ];
+        match misplaced.iter().find(|(_, given)| *given) {
+            None => Ok(()),
+            Some((key, _)) => Err(Fault::at_key(key, format!("a {kind} target has none"))
+                .hint(format!("remove {key}, or say target = \"file\""))),
+        }
+    }
+
+    /// The size of a target that is nothing but its size.
+    fn own_size(&self) -> Result<Size, Fault> {
+        self.is_no_file()?;
+        let kind = self.target.as_str();
+        self.size.ok_or_else(|| {
+            Fault::at_key("size", format!("a {kind} target needs one")).hint("add size = \"64MiB\"")
+        })
+    }
+
+    fn nvme_target(&self) -> Result<Target, Fault> {
+        self.is_no_file()?;
+        if self.size.is_some() {
+            return Err(Fault::at_key("size", "an nvme target has the size of its range of the device")
+                .hint("say nvme.first_block and nvme.blocks instead"));
+        }
+        let Some(nvme) = &self.nvme else {
+            return Err(Fault::at_key("nvme", "an nvme target needs one")
+                .hint("add nvme = { vfio_user = \"/folder/of/the/socket/cntrl\" }"));
+        };
+        nvme.check().map_err(|fault| fault.under("nvme"))?;
+        Ok(Target::Nvme(nvme.clone()))
+    }
+
+    fn nvme_tcp_target(&self) -> Result<Target, Fault> {
+        self.is_no_file()?;
+        if self.size.is_some() {
+            return Err(Fault::at_key("size", "an nvme-tcp target has the size of its namespace there")
+                .hint("leave it out"));
+        }
+        let Some(nvme_tcp) = &self.nvme_tcp else {
+            return Err(Fault::at_key("nvme_tcp", "an nvme-tcp target needs one")
+                .hint("add nvme_tcp = { address = \"10.0.0.1:4420\", subnqn = \"nqn...\" }"));
+        };
+        nvme_tcp.check().map_err(|fault| fault.under("nvme_tcp"))?;
+        Ok(Target::NvmeTcp(nvme_tcp.clone()))
+    }
+
+    fn file_target(&self) -> Result<Target, Fault> {
+        let Some(path) = &self.path else {
+            return Err(
+                Fault::at_key("path", "a file target needs one").hint("add path = \"/where/it/is.img\"")
+            );
+        };
+        if !path.is_absolute() {
+            return Err(Fault::at_key("path", format!("{} is not an absolute path", path.display()))
+                .hint("the daemon has another working directory than you: start the path with /"));
+        }
+        let (size, on_full) = (self.size, self.on_full.unwrap_or_default());
+        let raw = self.format == Some(ImageFormat::Raw);
+        Ok(Target::File(FileTarget { path: path.clone(), size, on_full, read_only: self.read_only, raw }))
+    }
+}

@@ -1,0 +1,57 @@
+//! What a drive's acknowledged writes depend on until they are flushed.
+
+use super::{DriveSpec, FunctionSpec, LayerSpec, NamespaceSpec, Provenance, TargetKind, UifSpec, Way};
+
+impl DriveSpec {
+    /// True if acknowledged writes are lost only when this machine loses power or is restarted: a daemon that is killed
+    /// leaves them in the page cache, or in a device.
+    pub fn outlives_daemon(&self) -> bool {
+        let is_pool_kept = self.pool.as_ref().is_none_or(|pool| is_kept(pool.target));
+        is_pool_kept && self.numbered().all(|(_, namespace)| outlives_daemon(namespace))
+    }
+
+    /// True if some of its data is on other NVMe controllers, which may lose power by themselves.
+    pub fn has_peers(&self) -> bool {
+        self.numbered().any(|(_, namespace)| has_peers(namespace))
+    }
+}
+
+fn has_peers(namespace: &NamespaceSpec) -> bool {
+    let mut layers = namespace.functions.iter().flat_map(FunctionSpec::layers).map(LayerSpec::as_namespace);
+    let mut paths = namespace.paths.iter().filter_map(|path| path.way(namespace).ok());
+    matches!(namespace.target, TargetKind::Nvme | TargetKind::NvmeTcp)
+        || layers.any(|layer| has_peers(&layer))
+        || paths.any(|way| matches!(way, Way::Own(own) if has_peers(&own)))
+}
+
+fn is_kept(target: TargetKind) -> bool {
+    matches!(target, TargetKind::Null | TargetKind::File)
+}
+
+/// A PCI device keeps its cache when its driver ends, and loses it with this machine.
+fn is_on_device(namespace: &NamespaceSpec) -> bool {
+    let is_device = namespace.nvme.as_ref().is_some_and(|nvme| nvme.pci.is_some());
+    namespace.target == TargetKind::Nvme && is_device
+}
+
+fn outlives_daemon(namespace: &NamespaceSpec) -> bool {
+    let keeps = |function: &FunctionSpec| {
+        let is_known = match function {
+            FunctionSpec::Uif(uif) => keeps_nothing(uif),
+            _ => true,
+        };
+        is_known && function.layers().iter().map(LayerSpec::as_namespace).all(|it| outlives_daemon(&it))
+    };
+    let own_paths = namespace.paths.iter().map(|path| match path.way(namespace) {
+        Ok(Way::Own(own)) => outlives_daemon(&own),
+        way => way.is_ok(),
+    });
+    (is_kept(namespace.target) || is_on_device(namespace))
+        && namespace.functions.iter().all(keeps)
+        && own_paths.into_iter().all(|kept| kept)
+}
+
+/// The functions that come with Sluice acknowledge a write when it is below them. Of others nothing is known.
+fn keeps_nothing(uif: &UifSpec) -> bool {
+    matches!(uif.provenance(), Ok(Provenance::Here(_) | Provenance::Own(_)))
+}

@@ -1,0 +1,221 @@
+//! Functions behind the function SDK, as a user describes them.
+
+use super::{Fault, LayerSpec};
+use crate::words::nearest;
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use sluice_functions::uif::{DEADLINE, KINDS, OnDeath};
+use sluice_uif::abi::LAYERS_MAX;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+use utoipa::ToSchema;
+
+/// A function behind the function SDK: one of Sluice's own by its name, or somebody's by its program or
+/// its socket.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UifSpec {
+    /// One that comes with Sluice: `pass`, `encrypt`, `replicate`, `mirror` or `snapshot`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub function: Option<String>,
+    /// A program that the daemon starts, and its arguments. It gets its socket as standard input.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+    /// Where a function process listens that somebody else started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub socket: Option<PathBuf>,
+    #[serde(default)]
+    pub place: Place,
+    /// What the function is told.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub options: BTreeMap<String, String>,
+    /// Milliseconds that the function has for a command, before it is ended; 5,000 unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_ms: Option<u64>,
+    #[serde(default)]
+    pub on_death: OnDeathName,
+    /// The translation cache of the drive's classifier that the function fills, by its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub translations: Option<String>,
+    /// Layers below it besides the rest of the stack, which is layer 0: layer 1, layer 2 and so on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(no_recursion)]
+    pub layers: Vec<LayerSpec>,
+    /// User that the process runs as, by number. Only a daemon that may switch can do that. With `socket`: the user that
+    /// listens there, if it is neither root nor the daemon's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// Its group, by number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gid: Option<u32>,
+}
+
+/// Where a function lives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Place {
+    /// In a process of its own.
+    #[default]
+    Process,
+    /// In the daemon: faster, and trusted.
+    Daemon,
+}
+
+impl Place {
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::Process => "in a process of its own",
+            Self::Daemon => "in the daemon",
+        }
+    }
+}
+
+/// What becomes of a function's commands when its process dies, or does not answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnDeathName {
+    /// They wait until it is back.
+    #[default]
+    Park,
+    /// They fail, and so does what comes until it is back.
+    Fail,
+}
+
+/// Which function it is, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Provenance {
+    /// One of Sluice's own in the daemon.
+    Here(String),
+    /// One of Sluice's own in a process.
+    Own(String),
+    /// A program and its arguments.
+    Program(PathBuf, Vec<String>),
+    Socket(PathBuf),
+}
+
+/// A guest gives up on a command after half a minute; what is much longer is a slip of units.
+const DEADLINE_MAX_MS: u64 = 600_000;
+
+impl UifSpec {
+    /// Layers that have a copy of all that lies under it. The last of its layers is the log.
+    pub fn copies(&self) -> &[LayerSpec] {
+        match (self.function.as_deref(), self.layers.split_last()) {
+            (Some("replicate" | "mirror"), Some((_, copies))) => copies,
+            _ => &[],
+        }
+    }
+
+    /// It is as large as what lies below. Others may say a size of their own.
+    pub(super) fn keeps_size(&self) -> bool {
+        match self.function.as_deref() {
+            Some("pass" | "replicate" | "mirror") => true,
+            // A header may say how much it is of.
+            Some("encrypt") => !self.options.contains_key("luks"),
+            _ => false,
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), Fault> {
+        self.provenance()?;
+        if let Some(deadline) = self.deadline_ms
+            && !(1..=DEADLINE_MAX_MS).contains(&deadline)
+        {
+            return Err(Fault::at_key("deadline_ms", format!("{deadline} ms are not possible"))
+                .hint(format!("use 1 to {DEADLINE_MAX_MS}")));
+        }
+        let has_user = self.uid.is_some() || self.gid.is_some();
+        if has_user && self.place == Place::Daemon {
+            return Err(Fault::at_key("uid", "only a process has a user of its own"));
+        }
+        if self.socket.is_some() {
+            if self.gid.is_some() {
+                return Err(Fault::at_key("gid", "whoever starts a process that listens chooses its group")
+                    .hint("leave it out; uid is the user that listens at the socket"));
+            }
+        } else if self.uid.is_some() != self.gid.is_some() {
+            return Err(Fault::at_key("gid", "uid and gid come together"));
+        }
+        self.check_layers()
+    }
+
+    fn check_layers(&self) -> Result<(), Fault> {
+        if self.layers.len() >= LAYERS_MAX {
+            let most = LAYERS_MAX - 1;
+            return Err(Fault::at_key("layers", format!("at most {most} besides the stack are possible")));
+        }
+        for (index, layer) in self.layers.iter().enumerate() {
+            layer.as_namespace().check().map_err(|fault| fault.inside("layers", index))?;
+        }
+        Ok(())
+    }
+
+    /// What the loose keys mean.
+    pub fn provenance(&self) -> Result<Provenance, Fault> {
+        match (&self.function, self.command.as_slice(), &self.socket) {
+            (Some(name), [], None) => {
+                check_kind(name)?;
+                Ok(match self.place {
+                    Place::Daemon => Provenance::Here(name.clone()),
+                    Place::Process => Provenance::Own(name.clone()),
+                })
+            }
+            (None, [..], _) if self.place == Place::Daemon => {
+                Err(Fault::at_key("place", "only a function of Sluice's own can be in the daemon"))
+            }
+            (None, [program, arguments @ ..], None) => {
+                let path = PathBuf::from(program);
+                if !path.is_absolute() {
+                    return Err(Fault::at_key("command", format!("{program} is not an absolute path"))
+                        .hint("start the program's path with /"));
+                }
+                Ok(Provenance::Program(path, arguments.to_vec()))
+            }
+            (None, [], Some(path)) if path.is_absolute() => Ok(Provenance::Socket(path.clone())),
+            (None, [], Some(path)) => {
+                Err(Fault::at_key("socket", format!("{} is not an absolute path", path.display())))
+            }
+            _ => {
+                Err(Fault::at_key("function", "exactly one of function, command and socket says which it is")
+                    .hint("add function = \"encrypt\", or command = [\"/path/to/it\"]"))
+            }
+        }
+    }
+
+    /// Its name, its program or its socket.
+    pub fn about(&self) -> String {
+        let program = self.command.first().cloned();
+        let socket = self.socket.as_ref().map(|path| path.display().to_string());
+        self.function.clone().or(program).or(socket).unwrap_or_default()
+    }
+
+    pub fn deadline(&self) -> Duration {
+        self.deadline_ms.map_or(DEADLINE, Duration::from_millis)
+    }
+
+    pub fn user(&self) -> Option<(u32, u32)> {
+        self.uid.zip(self.gid)
+    }
+}
+
+impl From<OnDeathName> for OnDeath {
+    fn from(name: OnDeathName) -> Self {
+        match name {
+            OnDeathName::Park => Self::Park,
+            OnDeathName::Fail => Self::Fail,
+        }
+    }
+}
+
+/// If Sluice has a function of this name.
+pub fn check_kind(name: &str) -> Result<(), Fault> {
+    if KINDS.contains(&name) {
+        return Ok(());
+    }
+    let fault = Fault::at_key("function", format!("Sluice has no function `{}`", name.escape_debug()));
+    Err(match nearest(name, KINDS) {
+        Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
+        None => fault.hint(format!("it has {}", KINDS.join(", "))),
+    })
+}

@@ -1,0 +1,393 @@
+//! Functions: opened by whoever asks, which may mean a process, and built on their reactor.
+
+use super::cache::CacheControl;
+use super::drive::in_words;
+use super::namespace::{Site, StackControl, StackSeed};
+use super::power::Losses;
+use sluice_command::{Layer, NodeId, Operation, StackBuilder};
+use sluice_control::drives::metrics;
+use sluice_controller::{COMMANDS_MAX, Subsystem, TRANSFER_MAX};
+use sluice_crypt::Given;
+use sluice_functions::uif::{self, Asked, Launch, Program, UifConfig, UifControl, UifSeed};
+use sluice_functions::{
+    Concat, Delay, DelayConfig, Fault, Outcome, Pass, PassConfig, Range, RangeConfig, Rule, Stripe,
+    StripeConfig, When,
+};
+use sluice_spec::paths::Places;
+use sluice_spec::problem::Problem;
+use sluice_spec::size::Size;
+use sluice_spec::{
+    DelaySpec, FaultSpec, FunctionSpec, LayerSpec, OperationName, OutcomeName, Provenance, UifSpec,
+};
+use sluice_uif::{Function, Options};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::num::NonZeroU64;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
+
+/// A function on its way to its reactor.
+pub(super) enum FunctionSeed {
+    Pass(PassConfig),
+    Delay(DelayConfig),
+    Range(RangeConfig),
+    Fault(u64, Rule),
+    /// Bytes of a chunk, and the layers below it besides the rest of the stack.
+    Stripe(u64, Vec<StackSeed>),
+    Concat(Vec<StackSeed>),
+    /// With the layers below it besides the rest of the stack.
+    Uif(UifSeed, Vec<StackSeed>),
+}
+
+/// What the control side keeps of a function that is open.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    /// If it is more than a layer.
+    pub(super) function: Option<FunctionControl>,
+    /// The layers below one that is no more than a layer.
+    pub(super) layers: Vec<StackControl>,
+}
+
+/// What the control side keeps of a function that is more than a layer.
+#[derive(Debug)]
+pub(super) struct FunctionControl {
+    /// Its name, its program or its socket.
+    pub(super) about: String,
+    pub(super) uif: UifControl,
+    pub(super) cache: CacheControl,
+    /// Of the layers below it.
+    pub(super) layers: Vec<StackControl>,
+    /// It has left, and is to be back. Locked for as long as it moves.
+    away: Mutex<bool>,
+    counted: Mutex<Counted>,
+}
+
+/// What a function counts itself, as it said last.
+#[derive(Debug, Default)]
+struct Counted {
+    /// It was asked, and has not been seen to answer.
+    asked: Option<Asked>,
+    /// Callers have waited for that already, and do not wait again.
+    is_late: bool,
+    said: BTreeMap<String, u64>,
+}
+
+impl FunctionSeed {
+    /// Opens a function of `drive`, in a namespace with blocks of `block_size` bytes; one in a process is
+    /// started, or found. `above` is of targets right below what is above it. May block.
+    pub(super) fn open(
+        spec: &FunctionSpec,
+        drive: &str,
+        block_size: u32,
+        above: Losses<'_>,
+    ) -> Result<(Self, Held), Problem> {
+        let open_layers = |layers: &[LayerSpec]| -> Result<(Vec<_>, Vec<_>), Problem> {
+            let open_layer = |(number, layer): (usize, &LayerSpec)| {
+                let losses = above.in_layer(spec, number, layers.len());
+                StackSeed::open(&layer.as_namespace(), drive, losses)
+            };
+            let opened: Vec<_> = layers.iter().enumerate().map(open_layer).collect::<Result<_, _>>()?;
+            Ok(opened.into_iter().unzip())
+        };
+        let seed = match spec {
+            FunctionSpec::Pass(pass) => Self::Pass(PassConfig { watch: pass.watch }),
+            FunctionSpec::Delay(delay) => Self::Delay(delay_config(*delay)),
+            FunctionSpec::Range(range) => {
+                Self::Range(RangeConfig { from: range.from.0, size: range.size.map(|size| size.0) })
+            }
+            FunctionSpec::Fault(fault) => Self::Fault(fault.seed, rule(fault)?),
+            FunctionSpec::Stripe(stripe) => {
+                let (below, layers) = open_layers(&stripe.layers)?;
+                return Ok((Self::Stripe(stripe.chunk.0, below), Held { function: None, layers }));
+            }
+            FunctionSpec::Concat(concat) => {
+                let (below, layers) = open_layers(&concat.layers)?;
+                return Ok((Self::Concat(below), Held { function: None, layers }));
+            }
+            FunctionSpec::Uif(uif) => {
+                // First, because a function may ask for them as soon as it is there.
+                let (below, layers) = open_layers(&uif.layers)?;
+                let (seed, control) = open(uif, drive)?;
+                let cache = CacheControl::new(uif.translations.clone(), block_size);
+                let (about, away, counted) = (uif.about(), Mutex::default(), Mutex::default());
+                let control = FunctionControl { about, uif: control, cache, layers, away, counted };
+                return Ok((Self::Uif(seed, below), Held { function: Some(control), layers: Vec::new() }));
+            }
+        };
+        Ok((seed, Held::default()))
+    }
+
+    /// Adds the layer to a stack, over `top`. On its reactor's thread.
+    pub(super) fn build(
+        self,
+        top: NodeId,
+        stack: &mut StackBuilder,
+        at: &Site<'_>,
+    ) -> Result<NodeId, Problem> {
+        let mut below = vec![top];
+        let layer: Box<dyn Layer> = match self {
+            Self::Pass(config) => Box::new(Pass::new(config)),
+            Self::Delay(config) => Box::new(Delay::new(config)),
+            Self::Range(config) => Box::new(Range::new(config)),
+            Self::Fault(seed, rule) => Box::new(Fault::new(seed, vec![rule])),
+            Self::Stripe(chunk, layers) => {
+                build_layers(layers, &mut below, stack, at)?;
+                let legs = below.len() as u64;
+                Box::new(Stripe::new(StripeConfig { chunk, legs, data_max: TRANSFER_MAX.into() }))
+            }
+            Self::Concat(layers) => {
+                build_layers(layers, &mut below, stack, at)?;
+                Box::new(Concat::new(below.len()))
+            }
+            Self::Uif(seed, layers) => {
+                build_layers(layers, &mut below, stack, at)?;
+                let token_prefix = Subsystem::token_prefix(at.nsid, stack.next_id());
+                Box::new(seed.build(at.task, at.io, token_prefix).map_err(|error| {
+                    Problem::internal(format!("the reactor cannot take a function: {error}"))
+                        .hint("each takes three of the reactor's places and five descriptors (ulimit -n)")
+                })?)
+            }
+        };
+        stack.add(layer, &below).map_err(|error| in_words(&error))
+    }
+}
+
+/// Adds the layers below a function besides the rest of the stack.
+fn build_layers(
+    layers: Vec<StackSeed>,
+    below: &mut Vec<NodeId>,
+    stack: &mut StackBuilder,
+    at: &Site<'_>,
+) -> Result<(), Problem> {
+    for layer in layers {
+        below.push(layer.build_aside(stack, at)?);
+    }
+    Ok(())
+}
+
+fn open(spec: &UifSpec, drive: &str) -> Result<(UifSeed, UifControl), Problem> {
+    let config = UifConfig {
+        name: drive.to_owned(),
+        options: Options::new(spec.options.clone()),
+        deadline: spec.deadline(),
+        on_death: spec.on_death.into(),
+    };
+    match seat(spec)? {
+        Seat::Here(function) => UifSeed::here(config, function)
+            .map_err(|error| Problem::internal(format!("there is no memory for a function: {error}"))),
+        Seat::There(launch) => UifSeed::there(config, launch).map_err(|failure| {
+            Problem::invalid(format!("the function {} does not serve: {failure}", spec.about()))
+        }),
+    }
+}
+
+/// Where a function is, with what it takes.
+enum Seat {
+    Here(Box<dyn Function>),
+    There(Launch),
+}
+
+fn seat(spec: &UifSpec) -> Result<Seat, Problem> {
+    Ok(Seat::There(match spec.provenance()? {
+        Provenance::Here(kind) => {
+            let options = Options::new(spec.options.clone());
+            return uif::make(&kind, &options, &Given::default()).map(Seat::Here).map_err(Problem::invalid);
+        }
+        Provenance::Own(kind) => {
+            let own = this_program()?;
+            let words = ["function", "run", &kind].map(OsString::from);
+            program(&[], [own.into_os_string()].into_iter().chain(words), credentials(), spec)?
+        }
+        Provenance::Program(path, arguments) => {
+            check_executable(&path, spec)?;
+            let words = arguments.into_iter().map(OsString::from);
+            let hidden = HIDDEN.get().map_or(&[][..], Vec::as_slice);
+            program(hidden, [path.into_os_string()].into_iter().chain(words), Vec::new(), spec)?
+        }
+        Provenance::Socket(path) => Launch::Socket(path, spec.uid),
+    }))
+}
+
+impl FunctionControl {
+    /// Moves the function to where it is to be now.
+    pub(super) fn move_to(&self, spec: &UifSpec) -> Result<(), Problem> {
+        self.sit(&mut self.away(), spec)
+    }
+
+    /// Has the function say what it counts. One that does not answer is asked once.
+    pub(super) fn ask_for_metrics(&self) {
+        let mut counted = self.counted();
+        if !self.uif.status().ready {
+            return;
+        }
+        counted.look(Instant::now());
+        counted.asked.get_or_insert_with(|| self.uif.ask("metrics"));
+    }
+
+    /// Returns what it counts, or counted when it said so last if it does not answer until then. Waits for each answer
+    /// once.
+    pub(super) fn metrics(&self, until: Instant) -> BTreeMap<String, u64> {
+        let mut counted = self.counted();
+        if !counted.is_late {
+            counted.look(until);
+        }
+        counted.said.clone()
+    }
+
+    fn counted(&self) -> MutexGuard<'_, Counted> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It has left, and is to be back. True if it was before.
+    pub(super) fn note_away(&self) -> bool {
+        std::mem::replace(&mut self.away(), true)
+    }
+
+    /// It is back where it was, unless it was moved meanwhile.
+    pub(super) fn come_back(&self, spec: &UifSpec) -> Result<(), Problem> {
+        let mut away = self.away();
+        if *away { self.sit(&mut away, spec) } else { Ok(()) }
+    }
+
+    /// A panic ends the process, so nobody poisons it.
+    fn away(&self) -> MutexGuard<'_, bool> {
+        self.away.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sit(&self, away: &mut bool, spec: &UifSpec) -> Result<(), Problem> {
+        let moved = match seat(spec)? {
+            Seat::Here(function) => self.uif.move_here(function),
+            Seat::There(launch) => self.uif.move_there(launch),
+        };
+        moved.map(|()| *away = false).map_err(|words| {
+            Problem::conflict(format!("the function {} cannot move: {words}", self.about))
+                .hint("it stays where it is")
+        })
+    }
+}
+
+impl Counted {
+    /// Takes the answer if it comes until then.
+    fn look(&mut self, until: Instant) {
+        let Some(answer) = self.asked.as_ref().map(|asked| asked.wait(until)) else { return };
+        self.is_late = answer.is_none();
+        if let Some(answer) = answer {
+            self.asked = None;
+            self.said = answer.map_or_else(|_| BTreeMap::new(), |lines| metrics(&lines));
+        }
+    }
+}
+
+/// Files and folders of the daemon that functions of others cannot open. A process has one daemon.
+static HIDDEN: OnceLock<Vec<PathBuf>> = OnceLock::new();
+
+/// Hides the daemon's state, its sockets and its credentials from functions of others.
+pub(super) fn hide(places: &Places) {
+    let mut lock = places.api.clone().into_os_string();
+    lock.push(".lock");
+    // The lock file of the API's socket is there earlier than the socket, which is then in a folder with a hidden file.
+    let mut hidden = vec![places.state.clone(), places.sockets.clone(), lock.into()];
+    hidden.extend(std::env::var_os(CREDENTIALS).map(PathBuf::from));
+    // Another daemon of this process has what the first one had: that happens in tests alone.
+    let _ = HIDDEN.set(hidden);
+}
+
+/// Names the folder of systemd's credentials.
+const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
+
+/// The variable that Sluice's own functions need to find a key.
+fn credentials() -> Vec<(OsString, OsString)> {
+    std::env::var_os(CREDENTIALS).map(|folder| (CREDENTIALS.into(), folder)).into_iter().collect()
+}
+
+/// A process of `command`, which this program restricts before it becomes that.
+fn program(
+    hidden: &[PathBuf],
+    command: impl IntoIterator<Item = OsString>,
+    environment: Vec<(OsString, OsString)>,
+    spec: &UifSpec,
+) -> Result<Launch, Problem> {
+    let mut arguments: Vec<OsString> = vec!["function".into(), "launch".into()];
+    for path in hidden {
+        arguments.extend(["--hide".into(), path.clone().into_os_string()]);
+    }
+    let own = rustix::process::geteuid().as_raw();
+    if spec.uid.is_some_and(|uid| uid != own) {
+        arguments.push("--own-user".into());
+    }
+    arguments.push("--".into());
+    arguments.extend(command);
+    Ok(Launch::Program(Program { path: this_program()?, arguments, user: spec.user(), environment }))
+}
+
+/// A program that is not there is an error of the configuration, and is told at once.
+fn check_executable(path: &Path, spec: &UifSpec) -> Result<(), Problem> {
+    rustix::fs::access(path, rustix::fs::Access::EXEC_OK).map_err(|error| {
+        Problem::invalid(format!("the function {} does not serve: {error}", spec.about()))
+            .hint("`command` names a program that the function's user can execute")
+    })
+}
+
+/// The program `sluice`, for a process that runs another one.
+static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+
+/// Names the program `sluice`, which starts functions in a process. A daemon is that program itself.
+pub fn start_functions_by(program: PathBuf) {
+    // A process has one.
+    let _ = PROGRAM.set(program);
+}
+
+fn this_program() -> Result<PathBuf, Problem> {
+    if let Some(program) = PROGRAM.get() {
+        return Ok(program.clone());
+    }
+    // The file as it was started, also if it has been replaced since: both speak the same version.
+    let link = PathBuf::from("/proc/self/exe");
+    match link.exists() {
+        true => Ok(link),
+        false => Err(Problem::internal("cannot find this program: /proc is not mounted")),
+    }
+}
+
+fn delay_config(delay: DelaySpec) -> DelayConfig {
+    let ns = |us: u64| us.saturating_mul(1000);
+    DelayConfig {
+        read_ns: ns(delay.read_us),
+        write_ns: ns(delay.write_us),
+        flush_ns: ns(delay.flush_us),
+        held_max: COMMANDS_MAX as usize,
+    }
+}
+
+fn rule(fault: &FaultSpec) -> Result<Rule, Problem> {
+    let every = fault.every.and_then(NonZeroU64::new).map(When::Every);
+    let bytes = fault.from.unwrap_or_default().0..fault.to.unwrap_or(Size::MAX).0;
+    Ok(Rule {
+        operations: fault.operations.iter().copied().map(operation).collect(),
+        bytes: (fault.from.is_some() || fault.to.is_some()).then_some(bytes),
+        skip: fault.skip,
+        when: every.or(fault.chance.map(When::Chance)).unwrap_or_default(),
+        limit: fault.limit.and_then(NonZeroU64::new),
+        outcome: outcome(fault)?,
+    })
+}
+
+fn outcome(fault: &FaultSpec) -> Result<Outcome, Problem> {
+    Ok(match fault.outcome {
+        OutcomeName::Fail => Outcome::Fail(fault.nvme_status()?),
+        OutcomeName::FailAfterwards => Outcome::FailAfterwards(fault.nvme_status()?),
+        OutcomeName::Short => Outcome::Short(fault.moved.unwrap_or_default().0),
+        OutcomeName::Hang => Outcome::Hang,
+    })
+}
+
+pub(super) fn operation(name: OperationName) -> Operation {
+    match name {
+        OperationName::Read => Operation::Read,
+        OperationName::Write => Operation::Write,
+        OperationName::Flush => Operation::Flush,
+        OperationName::WriteZeroes => Operation::WriteZeroes,
+        OperationName::Deallocate => Operation::Deallocate,
+    }
+}

@@ -1,0 +1,158 @@
+//! Queue groups that go to other reactors: the layers that serve them there, and their way there and back.
+
+use super::drive::{WiredDrive, closed, gone, in_words};
+use super::namespace::{Site, StackSeed};
+use super::reactor_of;
+use sluice_controller::{Config, Identity, Likeness, Namespace, NamespaceConfig, StaysHome, Subsystem};
+use sluice_frontends::{Departure, Outpost, Post};
+use sluice_reactor::{CALL_LIMIT, Io, Local, ReactorHandle, TaskId};
+use sluice_router::RouterBuilder;
+use sluice_spec::problem::Problem;
+use sluice_spec::size::Size;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// Commands of groups that are away have this long to end when they are called home.
+const HOMECOMING_LIMIT: Duration = Duration::from_secs(5);
+
+/// Between two looks whether they have, at first and at most: each look wakes the drive's reactor.
+const LOOK: Duration = Duration::from_micros(200);
+const LOOK_MAX: Duration = Duration::from_millis(10);
+
+/// What an outpost is made of.
+struct OutpostSeed {
+    name: String,
+    identity: Identity,
+    namespaces: Vec<(NamespaceConfig, StackSeed)>,
+}
+
+impl OutpostSeed {
+    /// Builds it on the thread of its reactor.
+    fn plant(self, reactor: ReactorHandle, local: &mut Local) -> Result<(Post, Likeness), Problem> {
+        let (mut planted, mut seed) = (None, Some(self));
+        let task = local.add(|task, io| {
+            let built = seed.take().ok_or_else(closed).and_then(|seed| seed.build(reactor, task, io));
+            super::seed::or_stillborn(built, &mut planted)
+        });
+        let likeness = match planted {
+            None => local
+                .task::<Outpost>(task)
+                .ok_or_else(closed)
+                .and_then(|outpost| Ok((outpost.post(), outpost.likeness().map_err(|why| in_words(&why))?))),
+            Some(problem) => Err(problem),
+        };
+        likeness.inspect_err(|_| drop(local.remove(task)))
+    }
+
+    fn build(self, reactor: ReactorHandle, task: TaskId, io: Io) -> Result<Outpost, Problem> {
+        let namespaces = self.namespaces.into_iter().map(|(config, stack)| {
+            let stack = stack.build_alone(&Site { task, io: &io, nsid: config.nsid })?;
+            let router = RouterBuilder::new(stack).drive(self.name.clone()).build();
+            Namespace::new(config, router).map_err(|error| in_words(&error))
+        });
+        let namespaces = namespaces.collect::<Result<_, _>>()?;
+        let no_memory = |error| Problem::internal(format!("there is no memory for a controller: {error}"));
+        let subsystem = Subsystem::new(Config { identity: self.identity, namespaces }).map_err(no_memory)?;
+        Outpost::new(reactor, task, io, subsystem).map_err(no_memory)
+    }
+}
+
+impl WiredDrive {
+    /// Moves the queue group of this completion queue to another reactor, or home.
+    pub(super) fn move_group(&self, queue: u16, reactor: usize, limit: Duration) -> Result<(), Problem> {
+        let to = reactor_of(&self.reactors, reactor)?;
+        let here = self.ask(move |drive| {
+            let mut away = drive.away();
+            away.find(|(away, _)| *away == queue).map(|(_, post)| post.reactor().clone())
+        })?;
+        if here.as_ref().is_some_and(|here| here.is(&to)) {
+            return Ok(());
+        }
+        if here.is_some() {
+            self.bring_home(Some(queue))?;
+        }
+        let home = self.task.reactor();
+        if home.is(&to) {
+            return Ok(());
+        }
+        let stays = |why: StaysHome| {
+            Problem::conflict(format!("queue {queue} of drive `{}` stays on its reactor: {why}", self.name))
+        };
+        let likeness = self.ask(|drive| drive.subsystem().likeness())?.map_err(stays)?;
+        let seed = self.twin(likeness).map_err(|problem| {
+            problem.about(&format!("queue {queue} of drive `{}` stays on its reactor", self.name))
+        })?;
+        let there = to.clone();
+        let (post, likeness) = to.call(move |local| seed.plant(there, local)).map_err(gone)??;
+        let task = post.task();
+        let (reply, answer) = mpsc::sync_channel(1);
+        // Nobody listens any more if it took much too long.
+        let answered = Box::new(move |outcome| _ = reply.send(outcome));
+        let sent = self.change(move |drive, now_ns| {
+            let until_ns = now_ns.saturating_add(limit.as_nanos() as u64);
+            drive.send_away(Departure { queue, to: post, likeness, home, until_ns, answer: answered });
+        });
+        let outcome = sent.and_then(|()| {
+            let outcome = answer.recv_timeout(limit + CALL_LIMIT).map_err(|_| closed())?;
+            outcome.map_err(stays)
+        });
+        if outcome.is_err() {
+            // A group that came all the same keeps it.
+            let remove = move |local: &mut Local| {
+                if local.task::<Outpost>(task).is_some_and(Outpost::is_vacant) {
+                    drop(local.remove(task));
+                }
+            };
+            if let Err(error) = to.call(remove) {
+                tracing::warn!(%error, "an outpost that has no queue could not be ended");
+            }
+        }
+        outcome
+    }
+
+    /// Has groups that are away come home, all or that of one completion queue, and waits for it.
+    pub(super) fn bring_home(&self, queue: Option<u16>) -> Result<(), Problem> {
+        let is_back = move |drive: &sluice_frontends::Drive| {
+            !drive.away().any(|(away, _)| queue.is_none_or(|queue| queue == away))
+        };
+        let (began, mut pause) = (Instant::now(), LOOK);
+        self.change(move |drive, now_ns| drive.call_home(queue, now_ns))?;
+        while !self.ask(is_back)? {
+            if began.elapsed() > HOMECOMING_LIMIT {
+                return Err(Problem::conflict(format!(
+                    "queues of drive `{}` are on other reactors, and their commands did not come to their end",
+                    self.name
+                ))
+                .hint("what it is on may be slow at the moment: try again"));
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LOOK_MAX);
+        }
+        Ok(())
+    }
+
+    /// Reactors that have queue groups of the drive, by completion queue.
+    pub(super) fn away(&self) -> Result<Vec<(u16, usize)>, Problem> {
+        let away = self.ask(|drive| {
+            drive.away().map(|(queue, post)| (queue, post.reactor().clone())).collect::<Vec<_>>()
+        })?;
+        let place = |handle: &ReactorHandle| self.reactors.iter().position(|it| it.handle.is(handle));
+        Ok(away.iter().filter_map(|(queue, handle)| Some((*queue, place(handle)?))).collect())
+    }
+
+    /// Opens once more what the drive is on. May block.
+    fn twin(&self, likeness: Likeness) -> Result<OutpostSeed, Problem> {
+        let stacks = self.stacks();
+        let namespaces = likeness.namespaces.into_iter().map(|it| {
+            let no_twin = || Problem::conflict("its layers are of kinds that work on one reactor at a time");
+            // One with a path besides has another stack, or a second way into this one.
+            let Some([stack]) = stacks.get(it.config.nsid as usize - 1).map(Vec::as_slice) else {
+                return Err(no_twin());
+            };
+            let size = Size(it.blocks * u64::from(it.config.block_size));
+            Ok((it.config, stack.twin(size)?.ok_or_else(no_twin)?))
+        });
+        let namespaces = namespaces.collect::<Result<_, _>>()?;
+        Ok(OutpostSeed { name: self.name.clone(), identity: likeness.identity, namespaces })
+    }
+}

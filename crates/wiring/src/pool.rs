@@ -1,0 +1,127 @@
+//! The namespaces that hosts create: opened like those of the operator, and handed to their subsystem at work.
+
+use super::drive::{WiredDrive, closed, gone, in_words};
+use super::namespace::NamespaceSeed;
+use sluice_control::state::{Created, Pooled};
+use sluice_controller::{Creation, Pool};
+use sluice_frontends::Drive;
+use sluice_spec::DriveSpec;
+use sluice_spec::problem::{Kind, Problem};
+use std::time::{Duration, Instant};
+
+/// How long a namespace has to go: longer than its commands have to end.
+pub(super) const REMOVAL_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long what is stored of it may take.
+pub(super) const STORE_LIMIT: Duration = Duration::from_secs(60);
+
+/// Between two looks whether it has gone.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Opens those that a drive has.
+pub(super) fn open(spec: &DriveSpec, pooled: &Pooled) -> Result<Vec<NamespaceSeed>, Problem> {
+    pooled.created.iter().map(|created| NamespaceSeed::created(spec, created, None)).collect()
+}
+
+/// What its subsystem is told of a drive's pool.
+pub(super) fn pool(spec: &DriveSpec) -> Option<Pool> {
+    let pool = spec.pool.as_ref()?;
+    Some(Pool { size: pool.size.0, volatile_cache: pool.has_volatile_cache() })
+}
+
+impl WiredDrive {
+    /// Deletes one, when its commands have ended, and waits for that so long; and so long for what is stored of it.
+    pub(super) fn remove_namespace(
+        &self,
+        nsid: u32,
+        removal: Duration,
+        store: Duration,
+    ) -> Result<(), Problem> {
+        let refused =
+            |why: &dyn std::fmt::Display| Problem::conflict(format!("namespace {nsid} stays: {why}"));
+        self.tell(move |drive, now_ns| drive.subsystem_mut().delete_namespace(nsid, now_ns))?
+            .map_err(|why| refused(&why))?;
+        let began = Instant::now();
+        while self.ask(move |drive| drive.subsystem().namespaces().any(|it| it.nsid() == nsid))? {
+            let is_late = began.elapsed() > removal;
+            // What has begun is waited for, so that what is said here is what has happened.
+            if is_late && !self.tell(|drive, _| drive.subsystem_mut().withdraw_deletions())? {
+                return Err(refused(&"commands in flight did not come to their end").hint("try again"));
+            }
+            if began.elapsed() > store {
+                return Err(Problem::new(
+                    Kind::Unavailable,
+                    format!("namespace {nsid} is still being deleted"),
+                )
+                .hint(
+                    "what the daemon stores its state on is slow; `sluice drive show` says when it has gone",
+                ));
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// Makes a new one. Nobody sees it before it is stored.
+    pub(super) fn make_namespace(
+        &self,
+        spec: &DriveSpec,
+        created: &Created,
+        creation: Creation,
+    ) -> Result<(), Problem> {
+        let seed = NamespaceSeed::created(spec, created, Some(created.size))?;
+        let (task, heirs) = (self.task.id(), self.heirs.clone());
+        self.bring_home(None)?;
+        let made = self.task.call(move |local| {
+            let io = local.io(task);
+            let drive = local.task_mut::<Drive>(task).filter(|drive| drive.is_whole())?;
+            let namespace = seed.build(task, &io, heirs);
+            let made =
+                |namespace| drive.subsystem_mut().made(creation, namespace).map_err(|why| in_words(&why));
+            Some(namespace.and_then(made))
+        });
+        made.map_err(gone)?.ok_or_else(closed)?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Wiring;
+    use sluice_control::config::Settings;
+    use sluice_control::drives::{Engine, Remembered, Running};
+    use sluice_control::state::{Created, Pooled};
+    use sluice_controller::{Creation, Keep};
+    use sluice_spec::DriveSpec;
+    use sluice_spec::paths::Places;
+    use std::time::Duration;
+
+    const DRIVE: &str = r#"{ "name": "demo", "pool": { "target": "memory", "size": "1MiB" },
+        "namespaces": [ { "target": "null", "size": "1MiB" } ] }"#;
+
+    #[test]
+    fn a_namespace_whose_end_takes_long_to_store_is_said_to_be_on_its_way() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [api, sockets, state] = ["api", "sockets", "state"].map(|name| Some(folder.path().join(name)));
+        let places = Places::resolve(api, sockets, state).expect("all are named");
+        let wiring = Wiring::start(&Settings::default(), places).expect("a reactor");
+        let spec: DriveSpec = serde_json::from_str(DRIVE).expect("a drive");
+        let (block_size, blocks, shared, ana_group) = (512, 8, true, 1);
+        let creation = Creation { nsid: 2, block_size, blocks, shared, ana_group };
+        let mut pooled = Pooled { drive: "demo".to_owned(), ..Pooled::default() };
+        pooled.add(Created::of(creation, 1, None));
+        let remembered = Remembered { pooled, ..Remembered::default() };
+        let drive = wiring.wire(&spec, 0, &remembered).expect("it opens");
+        // Nobody has stored it when the time is up; and what has begun is not taken back.
+        let problem =
+            drive.remove_namespace(2, Duration::ZERO, Duration::ZERO).expect_err("it is not stored");
+        assert_eq!(problem.error, "namespace 2 is still being deleted");
+        assert!(problem.hint.is_some_and(|hint| hint.contains("sluice drive show")));
+        let asked = wiring.to_keep().expect("nobody took it").recv().expect("somebody is asked");
+        assert_eq!(asked.what, Keep::Deletion(vec![2]));
+        drive.kept(asked.what, true).expect("the drive is there");
+        while drive.status().expect("the drive is there").created.iter().any(|it| it.nsid == 2) {
+            std::thread::yield_now();
+        }
+        drive.close().expect("it ends");
+    }
+}

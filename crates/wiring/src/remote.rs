@@ -1,0 +1,170 @@
+//! Namespaces of subsystems on the network: connected to by whoever asks, along one path or several, and put
+//! together on their reactor.
+
+use super::dhchap;
+use super::drive::in_words;
+use super::namespace::Site;
+use super::power::{Losses, in_hexadecimal};
+use super::target::peer;
+use sluice_command::{Layer, NodeId, StackBuilder};
+use sluice_control::drives::{DevicePlace, DeviceView};
+use sluice_controller::Subsystem;
+use sluice_spec::host_name::HostName;
+use sluice_spec::problem::{Kind, Problem};
+use sluice_spec::{DigestName, NvmeTcpSpec, PolicyName};
+use sluice_targets::{
+    Digests, Expected, Multipath, NvmeTcpConfig, NvmeTcpControl, NvmeTcpSeed, PathPolicy, PowerId,
+};
+use sluice_tls::Keys;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A remote namespace on its way to its reactor.
+#[derive(Debug)]
+pub(super) enum RemoteSeed {
+    One(Box<NvmeTcpSeed>),
+    Several {
+        paths: Vec<NvmeTcpSeed>,
+        policy: PathPolicy,
+        /// How long commands wait while there is no path.
+        limit: Option<Duration>,
+    },
+}
+
+/// What the control side keeps: each path, with the subsystem's name and place.
+#[derive(Debug)]
+pub(crate) struct RemoteControl {
+    paths: Vec<(NvmeTcpControl, DevicePlace)>,
+    /// With the power identifier that its controller gave.
+    peer: (String, Option<PowerId>),
+}
+
+impl RemoteSeed {
+    /// Connects, for a namespace with blocks of `block_size` bytes. Blocks.
+    pub(super) fn open(
+        spec: &NvmeTcpSpec,
+        block_size: u32,
+        losses: Losses<'_>,
+    ) -> Result<(Self, RemoteControl), Problem> {
+        let config = |address| config(spec, address, block_size, losses);
+        let place = |address: &str| DevicePlace {
+            device: format!("{} at {address}", spec.subnqn),
+            namespace: spec.namespace,
+            first_block: 0,
+        };
+        let peer = peer(&spec.subnqn, spec.namespace);
+        let in_words = |error: sluice_targets::NvmeTcpError| match error.is_unreachable() {
+            true => Problem::new(Kind::Unreachable, error.to_string()),
+            false => Problem::internal(error.to_string()),
+        };
+        if spec.addresses.is_empty() {
+            let seed = NvmeTcpSeed::open(&config(&spec.address)?).map_err(in_words)?;
+            let paths = vec![(seed.control(), place(&spec.address))];
+            let control = RemoteControl { paths, peer: (peer, seed.power()) };
+            return Ok((Self::One(Box::new(seed)), control));
+        }
+        let configs = spec.addresses.iter().map(|address| config(address));
+        let configs: Vec<NvmeTcpConfig> = configs.collect::<Result<_, Problem>>()?;
+        let paths = NvmeTcpSeed::open_paths(&configs).map_err(in_words)?;
+        let places = spec.addresses.iter().map(|address| place(address));
+        let power = paths.iter().find_map(NvmeTcpSeed::power);
+        let controls = paths.iter().map(NvmeTcpSeed::control).zip(places).collect();
+        let control = RemoteControl { paths: controls, peer: (peer, power) };
+        let policy = match spec.policy {
+            PolicyName::RoundRobin => PathPolicy::RoundRobin,
+            PolicyName::QueueDepth => PathPolicy::QueueDepth,
+        };
+        // Whichever comes first.
+        let limit = [fast_io_fail(spec), ctrl_loss(spec)].into_iter().flatten().min();
+        Ok((Self::Several { paths, policy, limit }, control))
+    }
+
+    /// Adds it to a stack, on its reactor's thread.
+    pub(super) fn add(self, stack: &mut StackBuilder, at: &Site<'_>) -> Result<NodeId, Problem> {
+        match self {
+            Self::One(seed) => add_path(*seed, stack, at),
+            Self::Several { paths, policy, limit } => {
+                let controls = paths.iter().map(NvmeTcpSeed::control).collect();
+                let mut below = Vec::with_capacity(paths.len());
+                for seed in paths {
+                    let path = add_path(seed, stack, at)?;
+                    stack.fix(path);
+                    below.push(path);
+                }
+                let multipath = Box::new(Multipath::new(policy, controls, limit));
+                stack.add(multipath, &below).map_err(|error| in_words(&error))
+            }
+        }
+    }
+}
+
+fn add_path(seed: NvmeTcpSeed, stack: &mut StackBuilder, at: &Site<'_>) -> Result<NodeId, Problem> {
+    let token_prefix = Subsystem::token_prefix(at.nsid, stack.next_id());
+    let target: Box<dyn Layer> = match seed.build(at.task, at.io, token_prefix) {
+        Ok(target) => Box::new(target),
+        Err(error) => {
+            return Err(Problem::internal(format!("the reactor cannot take the connection: {error}"))
+                .hint("each takes two of the reactor's places and a few descriptors (ulimit -n)"));
+        }
+    };
+    stack.add(target, &[]).map_err(|error| in_words(&error))
+}
+
+impl RemoteControl {
+    /// How each path is doing.
+    pub(super) fn devices(&self, nsid: u32) -> Vec<DeviceView> {
+        let view = |(control, place): &(NvmeTcpControl, DevicePlace)| {
+            DeviceView::over_tcp(nsid, place, control.status())
+        };
+        self.paths.iter().map(view).collect()
+    }
+
+    /// The namespace there, with its power identifier.
+    pub(super) fn peer(&self) -> (String, Option<String>) {
+        (self.peer.0.clone(), self.peer.1.map(in_hexadecimal))
+    }
+}
+
+fn config(
+    spec: &NvmeTcpSpec,
+    address: &str,
+    block_size: u32,
+    losses: Losses<'_>,
+) -> Result<NvmeTcpConfig, Problem> {
+    let host = HostName::of(spec.hostnqn.as_deref());
+    let has = |name| spec.digests.contains(&name);
+    Ok(NvmeTcpConfig {
+        nsid: spec.namespace,
+        expected: spec.size.map(|size| Expected { size: size.0, block_size }),
+        terms: spec.dhchap.as_ref().map(dhchap::terms).transpose()?,
+        keys: tls_keys(spec.tls_keys.as_deref())?,
+        digests: Digests { header: has(DigestName::Header), data: has(DigestName::Data) },
+        timeout: seconds(spec.timeout_s),
+        keep_alive: seconds(spec.keep_alive_s),
+        fast_io_fail: fast_io_fail(spec),
+        ctrl_loss: ctrl_loss(spec),
+        loss_notice: losses.notice,
+        former: losses.former(&peer(&spec.subnqn, spec.namespace)),
+        ..NvmeTcpConfig::new(address, &spec.subnqn, &host.nqn, host.id)
+    })
+}
+
+/// The keys of a file, if one is named.
+pub fn tls_keys(path: Option<&Path>) -> Result<Option<Arc<Keys>>, Problem> {
+    let keys = path.map(Keys::read).transpose();
+    let hint = "each line has a key that `nvme gen-tls-key` made, and before it the NQN of its host if it is for one";
+    Ok(keys.map_err(|error| Problem::invalid(error.to_string()).hint(hint))?.map(Arc::new))
+}
+
+fn fast_io_fail(spec: &NvmeTcpSpec) -> Option<Duration> {
+    spec.fast_io_fail_s.map(seconds)
+}
+
+fn ctrl_loss(spec: &NvmeTcpSpec) -> Option<Duration> {
+    (spec.ctrl_loss_s > 0).then(|| seconds(spec.ctrl_loss_s))
+}
+
+fn seconds(seconds: u32) -> Duration {
+    Duration::from_secs(seconds.into())
+}

@@ -1,0 +1,332 @@
+//! Functions that are attached to a drive at work, and detached from it, while it is quiet for a moment.
+
+use super::drive::{WiredDrive, closed, gone};
+use super::function::{FunctionControl, FunctionSeed, Held};
+use super::namespace::Site;
+use super::power::Losses;
+use sluice_control::drives::Store;
+use sluice_controller::{Refusal, RestackError};
+use sluice_frontends::Drive;
+use sluice_spec::problem::Problem;
+use sluice_spec::{FunctionSpec, NamespaceSpec, UifSpec};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a function that is attached has to start: its drive takes no commands meanwhile.
+const START_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long one that is detached has to end what it has under way below.
+const END_LIMIT: Duration = Duration::from_secs(2);
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Between two tries to have one back that was to be detached, as of a process that cannot be started.
+const PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
+
+/// What takes back what a function is told before it is detached, if there is such a word.
+const STAY: &str = "resync";
+
+/// What the status of one has in it that was told so before, by its user.
+const IS_OUT: &str = r#""state":"out""#;
+
+impl WiredDrive {
+    /// Attaches the function that the namespace shall have at this place. One that cannot start is not attached.
+    pub(super) fn attach(
+        &self,
+        spec: &NamespaceSpec,
+        nsid: u32,
+        at: usize,
+        store: Store<'_>,
+    ) -> Result<(), Problem> {
+        let (function, place) = placed(spec, at)?;
+        may_move(function)?;
+        // What takes long comes first: the process is there before the drive is held.
+        let layer = FunctionSpec::Uif(function.clone());
+        let opened = FunctionSeed::open(&layer, &self.name, spec.block_size, Losses::default())?;
+        let (seed, Held { function: Some(control), .. }) = opened else { return Err(closed()) };
+        let control = Arc::new(control);
+        own_place(&control)?;
+        self.renew_cache(nsid, &control);
+        let quiet = self.quiesce()?;
+        self.clear_up(nsid)?;
+        self.insert(nsid, at, seed)?;
+        let serves = await_start(&control)
+            .or_else(|why| say_which_is_right(&control, function).map_err(|_| why))
+            .map_err(|why| not_attached(&control, &why))
+            .and_then(|()| begin_anew(&control, function))
+            .and_then(|()| store());
+        if let Err(problem) = serves {
+            let gone = control.uif.leave().map_err(Problem::conflict);
+            if let Err(left) = gone.and_then(|()| self.take_out(nsid, at)) {
+                // The commands pass it by until it is out.
+                control.uif.abandon();
+                self.stacks_mut()[nsid as usize - 1][0].leftover = Some(at);
+                let (drive, why) = (&self.name, left.error);
+                tracing::error!(
+                    drive,
+                    why,
+                    "a function that could not be attached is not out of its drive yet"
+                );
+            }
+            return Err(problem);
+        }
+        self.stacks_mut()[nsid as usize - 1][0].functions.insert(place, control);
+        drop(quiet);
+        Ok(())
+    }
+
+    /// Detaches the function that the namespace has at this place.
+    pub(super) fn detach(
+        &self,
+        spec: &NamespaceSpec,
+        nsid: u32,
+        at: usize,
+        store: Store<'_>,
+    ) -> Result<(), Problem> {
+        let (function, place) = placed(spec, at)?;
+        let control = self.stacks()[nsid as usize - 1][0].functions.get(place).cloned();
+        let control = control.ok_or_else(closed)?;
+        may_move(function)?;
+        own_place(&control)?;
+        let refused = |why: Problem| why.about(&format!("the function {} cannot be detached", control.about));
+        let quiet = self.quiesce()?;
+        self.clear_up(nsid)?;
+        let can = self.ask(move |drive| drive.subsystem().can_do_without_layer(nsid, at))?;
+        can.map_err(|why| refused(Problem::conflict(why.to_string())))?;
+        // Whoever has left is told nothing any more.
+        let told = self.bid_farewell(&control, function).map_err(refused)?;
+        if let Err(words) = control.uif.leave() {
+            return Err(refused(take_back(&control, told, Problem::conflict(words))));
+        }
+        if let Err(problem) = store().and_then(|()| self.take_out(nsid, at)) {
+            return Err(refused(self.bring_back(&control, function, told, problem)));
+        }
+        self.stacks_mut()[nsid as usize - 1][0].functions.remove(place);
+        if control.uif.owes_a_loss() {
+            // It was told, and no host was.
+            self.change(move |drive, now_ns| drive.subsystem_mut().lose_writes(nsid, now_ns))?;
+        }
+        drop(quiet);
+        Ok(())
+    }
+
+    /// Tells a function that it will miss writes from now on, so that it does not build on what it knows. The order,
+    /// if it is to be taken back should the function stay.
+    fn bid_farewell(
+        &self,
+        control: &FunctionControl,
+        function: &UifSpec,
+    ) -> Result<Option<&'static str>, Problem> {
+        let order =
+            function.function.as_deref().and_then(|name| sluice_functions::uif::changes(name).detached);
+        let Some(order) = order else { return Ok(None) };
+        let untold = |words: String| untold(&self.name, order, &words);
+        // First, because one that does not answer might take the order when nobody waits for that any more.
+        let status = await_start(control).and_then(|()| control.uif.tell("status", false, START_LIMIT));
+        let told = (!status.map_err(untold)?.contains(IS_OUT)).then_some(order);
+        match control.uif.tell(order, true, START_LIMIT) {
+            Ok(_) => Ok(told),
+            Err(words) => Err(take_back(control, told, untold(words))),
+        }
+    }
+
+    /// Has a function back that has left, and was not taken out for this problem. Until it can be there, its commands
+    /// wait.
+    fn bring_back(
+        &self,
+        control: &Arc<FunctionControl>,
+        function: &UifSpec,
+        told: Option<&'static str>,
+        problem: Problem,
+    ) -> Problem {
+        let is_awaited = control.note_away();
+        let Err(why) = control.come_back(function) else { return take_back(control, told, problem) };
+        let problem = also(problem, &format!("and its commands wait, for it is not back: {}", why.error));
+        if is_awaited {
+            return problem;
+        }
+        match self.bring_back_later(control, function, told) {
+            Ok(()) if told.is_some() => {
+                also(problem, &format!("that is tried again until it is, and then it is told `{STAY}`"))
+            }
+            Ok(()) => also(problem, "that is tried again until it is"),
+            Err(error) => also(problem, &format!("nor is that tried again ({error}): move it")),
+        }
+    }
+
+    /// The same, however often it takes, unless the drive is closed.
+    fn bring_back_later(
+        &self,
+        control: &Arc<FunctionControl>,
+        function: &UifSpec,
+        told: Option<&'static str>,
+    ) -> std::io::Result<()> {
+        let (drive, function, control) = (self.name.clone(), function.clone(), Arc::downgrade(control));
+        let bring_back = move || {
+            let mut pause = PAUSE[0];
+            loop {
+                std::thread::sleep(pause);
+                pause = (2 * pause).min(PAUSE[1]);
+                let Some(control) = control.upgrade() else { return };
+                let about = &control.about;
+                match control.come_back(&function) {
+                    Ok(()) => {
+                        let back = Problem::conflict("a function is back that could not be detached");
+                        return tracing::warn!(drive, about, "{}", take_back(&control, told, back).error);
+                    }
+                    Err(why) => {
+                        let why = why.error;
+                        tracing::error!(drive, about, why, "a function is not back: its commands wait");
+                    }
+                }
+            }
+        };
+        std::thread::Builder::new().name("function-back".to_owned()).spawn(bring_back).map(drop)
+    }
+
+    fn insert(&self, nsid: u32, at: usize, seed: FunctionSeed) -> Result<(), Problem> {
+        let (task, began) = (self.task.id(), Instant::now());
+        while self.ask(move |drive| drive.subsystem().is_crossed(nsid, at))? && began.elapsed() < END_LIMIT {
+            std::thread::sleep(LOOK);
+        }
+        self.bring_home(None)?;
+        let inserted = self.task.call(move |local| {
+            let io = local.io(task);
+            let subsystem = local.task_mut::<Drive>(task).filter(|drive| drive.is_whole())?.subsystem_mut();
+            let site = Site { task, io: &io, nsid };
+            Some(subsystem.insert_layer(nsid, at, |under, stack| seed.build(under, stack, &site)))
+        });
+        inserted.map_err(gone)?.ok_or_else(closed)?.map_err(|error| match error {
+            RestackError::Build(problem) => problem,
+            RestackError::Refused(why) => {
+                Problem::conflict(format!("the function cannot be attached: {why}"))
+                    .hint("declare it in the configuration, where a restart applies it")
+            }
+        })
+    }
+
+    /// Takes out what is left of a function that could not be attached: until then the layers are not where the
+    /// functions are.
+    fn clear_up(&self, nsid: u32) -> Result<(), Problem> {
+        let Some(at) = self.stacks()[nsid as usize - 1][0].leftover else { return Ok(()) };
+        self.take_out(nsid, at).map_err(|why| {
+            Problem::conflict(format!(
+                "drive `{}` still has a layer of a function that could not be attached: {}",
+                self.name, why.error
+            ))
+            .hint("try again when what is below it answers, or open the drive again")
+        })?;
+        self.stacks_mut()[nsid as usize - 1][0].leftover = None;
+        Ok(())
+    }
+
+    /// Takes a layer out whose function is gone.
+    fn take_out(&self, nsid: u32, at: usize) -> Result<(), Problem> {
+        let began = Instant::now();
+        loop {
+            match self.tell(move |drive, now_ns| drive.subsystem_mut().take_out_layer(nsid, at, now_ns))? {
+                Err(Refusal::Busy) if began.elapsed() < END_LIMIT => std::thread::sleep(LOOK),
+                done => return done.map_err(|why| Problem::conflict(why.to_string())),
+            }
+        }
+    }
+}
+
+/// The function behind the function SDK at this place of a namespace's stack, and its place among those.
+fn placed(spec: &NamespaceSpec, at: usize) -> Result<(&UifSpec, usize), Problem> {
+    let is_uif = |function: &&FunctionSpec| matches!(function, FunctionSpec::Uif(_));
+    match spec.functions.get(at) {
+        Some(FunctionSpec::Uif(uif)) => Ok((uif, spec.functions[..at].iter().filter(is_uif).count())),
+        _ => Err(closed()),
+    }
+}
+
+/// Refuses a function that is neither attached nor detached, whatever its place.
+fn may_move(function: &UifSpec) -> Result<(), Problem> {
+    let why = function.function.as_deref().and_then(|name| sluice_functions::uif::changes(name).stays);
+    why.map_or(Ok(()), |why| {
+        let name = function.about();
+        Err(Problem::conflict(format!("the function {name} is neither attached nor detached: {why}"))
+            .hint("declare it in the configuration, where a restart applies it"))
+    })
+}
+
+/// Refuses a function that keeps blocks in a place of its own: what lies below it is not what it shows.
+fn own_place(control: &FunctionControl) -> Result<(), Problem> {
+    match control.uif.has_its_own_map() {
+        false => Ok(()),
+        true => Err(Problem::conflict(format!(
+            "the function {} keeps blocks in places of its own: to a host that is there, the namespace would become another",
+            control.about
+        ))
+        .hint("declare it in the configuration, over a target of its own")),
+    }
+}
+
+/// A function that is to be detached did not take the order that it needs for that.
+fn untold(drive: &str, order: &str, words: &str) -> Problem {
+    Problem::conflict(format!(
+        "it did not take the order `{order}`, without which it would not know that it misses writes: {words}"
+    ))
+    .hint(format!(
+        "mend that and try again; `sluice function restart {drive}` or `sluice function move {drive}` may help. If it \
+         can never answer, end the drive and declare or create it without the function, and order `resync all` if \
+         that is ever put back"
+    ))
+}
+
+/// A function stays for this problem, after all: what it was told is taken back.
+fn take_back(control: &FunctionControl, told: Option<&str>, problem: Problem) -> Problem {
+    let Some(order) = told else { return problem };
+    let taken = await_start(control).and_then(|()| control.uif.tell(STAY, false, START_LIMIT));
+    let outcome = match taken {
+        Ok(_) => format!("because it stays, it was told `{STAY}` after `{order}`"),
+        Err(words) => format!(
+            "because it stays, order `{STAY}`: it may have taken `{order}`, and did not take that: {words}"
+        ),
+    };
+    also(problem, &outcome)
+}
+
+fn also(mut problem: Problem, more: &str) -> Problem {
+    problem.error = format!("{}; {more}", problem.error);
+    problem
+}
+
+/// Has a function take what lies below for news: it may have known it before, and not seen what was written since.
+fn begin_anew(control: &FunctionControl, function: &UifSpec) -> Result<(), Problem> {
+    let order = function.function.as_deref().and_then(|name| sluice_functions::uif::changes(name).attached);
+    let Some(order) = order else { return Ok(()) };
+    let begun = control.uif.tell(order, false, START_LIMIT).map(drop);
+    begun.map_err(|words| not_attached(control, &format!("it says: {words}")))
+}
+
+/// A function whose layers were used before asks which of them is right. That it is attached is the order to copy the
+/// drive to the others.
+fn say_which_is_right(control: &FunctionControl, function: &UifSpec) -> Result<(), String> {
+    let asked = function.function.as_deref().and_then(|name| sluice_functions::uif::changes(name).asked);
+    // It answers when it is ready.
+    control.uif.tell(asked.ok_or_else(String::new)?, false, START_LIMIT).map(drop)
+}
+
+fn not_attached(control: &FunctionControl, why: &str) -> Problem {
+    Problem::conflict(format!("the function {} is not attached: {why}", control.about))
+}
+
+/// Waits until a function can be sent commands; or in words, why it cannot.
+fn await_start(control: &FunctionControl) -> Result<(), String> {
+    let began = Instant::now();
+    loop {
+        let status = control.uif.status();
+        match status.refusal {
+            None if status.ready => return Ok(()),
+            None if began.elapsed() < START_LIMIT => std::thread::sleep(LOOK),
+            None => return Err(format!("it was not ready within {START_LIMIT:?}")),
+            Some(status) => {
+                let says = control.uif.tell("status", false, START_LIMIT).unwrap_or_else(|words| words);
+                return Err(format!("it cannot start ({status:?}), and says: {says}"));
+            }
+        }
+    }
+}

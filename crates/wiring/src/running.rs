@@ -1,0 +1,340 @@
+//! What the control side asks of a drive at work.
+
+use super::classifier::{Programs, routed};
+use super::drive::{WiredDrive, closed, gone};
+use super::function::FunctionControl;
+use super::namespace::StackControl;
+use super::{pool, reactor_of};
+use sluice_classifier::Map;
+use sluice_control::drives::{
+    ClassifierStatus, CreatedStatus, DeviceView, DriveCounters, FunctionView, ReadyClassifier, Running,
+    Status, Store,
+};
+use sluice_control::state::Created;
+use sluice_controller::{AnaRule, Creation, Keep, Subsystem, Synced};
+use sluice_frontends::{Drive, tcp};
+use sluice_reactor::Immovable;
+use sluice_spec::problem::Problem;
+use sluice_spec::size::Size;
+use sluice_spec::{ClassifierSpec, DriveSpec, UifSpec};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// How long a function has for an order.
+const ORDER_LIMIT: Duration = Duration::from_secs(60);
+
+/// The same while the drive is quiet; three times as long for one in the daemon, which nobody can end.
+const QUIET_ORDER_LIMIT: Duration = Duration::from_secs(8);
+
+/// How long all functions of a drive have to say what they count, before what they said last is shown: callers that look
+/// wait for that.
+const METRICS_LIMIT: Duration = Duration::from_millis(40);
+
+/// Between two looks whether a flush has ended.
+const SYNC_LOOK: Duration = Duration::from_millis(1);
+
+impl Running for WiredDrive {
+    fn life(&self) -> u64 {
+        self.life
+    }
+
+    fn status(&self) -> Result<Status, Problem> {
+        self.ask(status)
+    }
+
+    fn is_task(&self, index: usize) -> bool {
+        self.task.id().index() == index
+    }
+
+    fn target_size(&self, nsid: u32) -> Result<Size, Problem> {
+        let namespaces = self.stacks();
+        let stacks = namespaces.get(nsid as usize - 1).ok_or_else(closed)?;
+        let mut size = self.ask(move |drive| target_size(drive.subsystem(), nsid))?;
+        // Further paths have files of their own, which are resized as well.
+        for stack in stacks {
+            size = size.max(stack.target.file_size()?.unwrap_or_default());
+        }
+        Ok(size)
+    }
+
+    fn resize(&self, nsid: u32, size: Size) -> Result<(), Problem> {
+        let namespaces = self.stacks();
+        let stacks = namespaces.get(nsid as usize - 1).ok_or_else(closed)?;
+        let resize_targets = || stacks.iter().try_for_each(|stack| stack.target.resize(size));
+        let resize = |size: Size| {
+            self.tell(move |drive, _| {
+                drive.subsystem_mut().resize(nsid, size.0);
+                target_size(drive.subsystem(), nsid)
+            })
+        };
+        let now = self.ask(move |drive| target_size(drive.subsystem(), nsid))?;
+        // The guest must never see blocks that are not there.
+        let seen = if size > now {
+            resize_targets()?;
+            resize(size)?
+        } else {
+            let before = file_sizes(stacks)?;
+            let seen = resize(size)?;
+            resize_targets().map_err(|problem| {
+                let back = restore_files(stacks, &before).and_then(|()| resize(now));
+                not_shrunk(problem, nsid, size, back)
+            })?;
+            seen
+        };
+        match seen == size {
+            true => Ok(()),
+            false => Err(Problem::internal(format!(
+                "the target of namespace {nsid} still has {seen}: see the daemon's log"
+            ))),
+        }
+    }
+
+    fn prepare_classifier(
+        &self,
+        spec: Option<&ClassifierSpec>,
+        fresh_maps: bool,
+    ) -> Result<ReadyClassifier<'_>, Problem> {
+        let Some(spec) = spec else { return Ok(Box::new(|| self.exchange(Vec::new(), None))) };
+        let carry = if fresh_maps { None } else { self.maps() };
+        let carry = carry.unwrap_or_default();
+        let namespaces = self.stacks().len();
+        let programs = Programs::load(spec, namespaces, &carry, &self.shared_maps)?;
+        let (programs, next) = programs.part(spec);
+        Ok(Box::new(move || self.exchange(programs, Some(next))))
+    }
+
+    fn classifier(&self) -> Result<Option<ClassifierStatus>, Problem> {
+        let routed = self.ask(|drive| routed(drive.subsystem()))?;
+        Ok(self.attached().as_mut().map(|attached| attached.status(&routed)))
+    }
+
+    fn maps(&self) -> Option<Vec<Arc<Map>>> {
+        self.attached().as_ref().map(|attached| attached.maps().to_vec())
+    }
+
+    fn devices(&self) -> Vec<DeviceView> {
+        let namespaces = self.stacks();
+        let stacks = (1..).zip(&*namespaces);
+        stacks.flat_map(|(nsid, stacks)| stacks.iter().flat_map(move |it| it.devices(nsid))).collect()
+    }
+
+    fn functions(&self) -> Vec<FunctionView> {
+        let functions = self.uifs();
+        functions.iter().for_each(|(_, function)| function.ask_for_metrics());
+        let until = Instant::now() + METRICS_LIMIT;
+        let view = |(number, (nsid, function)): (usize, (u32, Arc<FunctionControl>))| {
+            let mut view = FunctionView::new(number, nsid, function.about.clone(), function.uif.status());
+            if view.ready {
+                view.metrics = function.metrics(until);
+            }
+            view
+        };
+        (1..).zip(functions).map(view).collect()
+    }
+
+    fn has_function(&self, number: usize) -> bool {
+        self.uif(number).is_some()
+    }
+
+    fn tell_function(&self, number: usize, text: &str, quiesce: bool) -> Result<String, Problem> {
+        let function = self.uif(number).ok_or_else(closed)?;
+        let quiet = if quiesce { Some(self.quiesce()?) } else { None };
+        let limit = if quiesce { QUIET_ORDER_LIMIT } else { ORDER_LIMIT };
+        let answer = function.uif.tell(text, quiesce, limit);
+        drop(quiet);
+        answer.map_err(|words| Problem::conflict(format!("the function says: {words}")))
+    }
+
+    fn restart_function(&self, number: usize) -> bool {
+        self.uif(number).is_some_and(|function| function.uif.restart())
+    }
+
+    fn move_function(&self, number: usize, spec: &UifSpec) -> Result<(), Problem> {
+        self.uif(number).ok_or_else(closed)?.move_to(spec)
+    }
+
+    fn attach_function(
+        &self,
+        spec: &DriveSpec,
+        nsid: u32,
+        at: usize,
+        store: Store<'_>,
+    ) -> Result<(), Problem> {
+        self.attach(spec.namespace(nsid).ok_or_else(closed)?, nsid, at, store)
+    }
+
+    fn detach_function(
+        &self,
+        spec: &DriveSpec,
+        nsid: u32,
+        at: usize,
+        store: Store<'_>,
+    ) -> Result<(), Problem> {
+        self.detach(spec.namespace(nsid).ok_or_else(closed)?, nsid, at, store)
+    }
+
+    fn set_ana(&self, rules: Vec<AnaRule>) -> Result<(), Problem> {
+        self.tell(move |drive, _| drive.subsystem_mut().set_ana(rules))
+    }
+
+    fn create_namespace(
+        &self,
+        spec: &DriveSpec,
+        created: &Created,
+        creation: Creation,
+    ) -> Result<(), Problem> {
+        self.make_namespace(spec, created, creation)
+    }
+
+    fn delete_namespace(&self, nsid: u32) -> Result<(), Problem> {
+        self.remove_namespace(nsid, pool::REMOVAL_LIMIT, pool::STORE_LIMIT)
+    }
+
+    fn kept(&self, what: Keep, well: bool) -> Result<(), Problem> {
+        // What it acknowledges is home's alone, and a host waits for it.
+        self.change(move |drive, now_ns| drive.subsystem_mut().kept(what, well, now_ns))
+    }
+
+    fn move_to(&self, reactor: usize, limit: Duration) -> Result<(), Problem> {
+        let to = reactor_of(&self.reactors, reactor)?;
+        self.bring_home(None)?;
+        self.task.move_to(&to, limit).map_err(|why| {
+            let problem = Problem::conflict(format!("drive `{}` stays on its reactor: {why}", self.name));
+            match why {
+                Immovable::Busy(_) => problem.hint("what it is on may be slow at the moment: try again"),
+                _ => problem,
+            }
+        })
+    }
+
+    fn move_queue(&self, queue: u16, reactor: usize, limit: Duration) -> Result<(), Problem> {
+        self.move_group(queue, reactor, limit)
+    }
+
+    fn queues_away(&self) -> Vec<(u16, usize)> {
+        self.away().unwrap_or_default()
+    }
+
+    fn queues_here(&self) -> Vec<u16> {
+        self.ask(|drive| drive.here().collect()).unwrap_or_default()
+    }
+
+    fn reactor(&self) -> Option<usize> {
+        let here = self.task.reactor();
+        self.reactors.iter().position(|reactor| reactor.handle.is(&here))
+    }
+
+    fn drain(&self) -> Result<(), Problem> {
+        self.unlist();
+        // Queues that are elsewhere come home by themselves.
+        self.change(|drive, now_ns| drive.drain(now_ns))
+    }
+
+    fn sync(&self, limit: Duration, hurry: &AtomicBool) -> Result<Synced, Problem> {
+        self.change(|drive, now_ns| drive.subsystem_mut().sync(now_ns))?;
+        let began = Instant::now();
+        loop {
+            match self.ask(|drive| drive.subsystem().synced())? {
+                Some(synced) => return Ok(synced),
+                None if began.elapsed() >= limit || hurry.load(Relaxed) => {
+                    return Err(Problem::internal("a flush did not end: acknowledged writes may be lost")
+                        .hint("daemon.drain_s is how long a daemon that stops waits"));
+                }
+                None => std::thread::sleep(SYNC_LOOK),
+            }
+        }
+    }
+
+    fn doubts(&self) -> BTreeSet<u32> {
+        let namespaces = self.stacks();
+        let stacks = (1..).zip(&*namespaces);
+        let doubtful = |(_, stacks): &(u32, &Vec<StackControl>)| stacks.iter().any(StackControl::is_in_doubt);
+        stacks.filter(doubtful).map(|(nsid, _)| nsid).collect()
+    }
+
+    fn peers(&self) -> BTreeMap<String, Option<String>> {
+        self.stacks().iter().flatten().flat_map(StackControl::peers).collect()
+    }
+
+    fn close(&self) -> Result<(), Problem> {
+        self.unlist();
+        let task = self.task.id();
+        self.task.call(move |local| drop(local.remove(task))).map_err(gone)
+    }
+}
+
+fn status(drive: &Drive) -> Status {
+    let subsystem = drive.subsystem();
+    let counted = subsystem.statistics();
+    let tcp::Status { hosts, authenticated, ciphers, .. } = drive.hosts().unwrap_or_default();
+    let clients = drive.sockets().filter(|socket| socket.connected).count();
+    Status {
+        connected: clients > 0 || !hosts.is_empty(),
+        clients,
+        hosts,
+        authenticated,
+        ciphers: ciphers.iter().map(ToString::to_string).collect(),
+        in_flight: drive.in_flight(),
+        drained: drive.is_drained(),
+        called_home: drive.called_home().collect(),
+        counters: DriveCounters {
+            commands: counted.commands,
+            errors: counted.errors,
+            classifier_errors: subsystem.namespaces().map(|it| it.router().counters().errors()).sum(),
+            bytes_read: counted.bytes_read,
+            bytes_written: counted.bytes_written,
+        },
+        sizes: subsystem
+            .namespaces()
+            .filter(|namespace| !namespace.is_created())
+            .map(|namespace| Size(namespace.blocks() << namespace.block_shift()))
+            .collect(),
+        block_sizes: subsystem
+            .namespaces()
+            .filter(|namespace| !namespace.is_created())
+            .map(|namespace| namespace.block_size())
+            .collect(),
+        created: subsystem
+            .namespaces()
+            .filter(|namespace| namespace.is_created())
+            .map(|namespace| CreatedStatus {
+                nsid: namespace.nsid(),
+                size: Size(namespace.blocks() << namespace.block_shift()),
+                block_size: namespace.block_size(),
+            })
+            .collect(),
+    }
+}
+
+/// Bytes of the files of a namespace, path by path.
+fn file_sizes(stacks: &[StackControl]) -> Result<Vec<Option<Size>>, Problem> {
+    stacks.iter().map(|stack| stack.target.file_size()).collect()
+}
+
+/// Makes files as large again as they were. What they lost reads as zeros.
+fn restore_files(stacks: &[StackControl], before: &[Option<Size>]) -> Result<(), Problem> {
+    for (stack, before) in stacks.iter().zip(before) {
+        // Not those that kept what they had: it may be why they could not be made smaller.
+        if let Some(size) = before
+            && stack.target.file_size()? < *before
+        {
+            stack.target.resize(*size)?;
+        }
+    }
+    Ok(())
+}
+
+/// The targets of a namespace that is smaller already could not be made so; `back` is what became of that.
+fn not_shrunk(mut problem: Problem, nsid: u32, size: Size, back: Result<Size, Problem>) -> Problem {
+    if let Err(why) = back {
+        problem.error = format!("{}; and namespace {nsid} stays at {size}: {}", problem.error, why.error);
+    }
+    problem
+}
+
+fn target_size(subsystem: &Subsystem, nsid: u32) -> Size {
+    let found = subsystem.namespaces().find(|namespace| namespace.nsid() == nsid);
+    found.map_or(Size(0), |namespace| Size(namespace.router().stack().target_size()))
+}

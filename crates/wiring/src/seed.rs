@@ -1,0 +1,222 @@
+//! A drive on its way to its reactor: what was opened where that may block.
+
+use super::classifier::Heirs;
+use super::namespace::NamespaceSeed;
+use sluice_control::drives::ToKeep;
+use sluice_controller::{
+    AnaRule, Config as ControllerConfig, FormatRecord, FormatState, HistoryRecord, Identity, Keep, Pool,
+    PowerCounts, SanitizeRecord, Subsystem,
+};
+use sluice_frontends::Drive;
+use sluice_frontends::tcp;
+use sluice_frontends::vfio_user::{Access, Config as SocketConfig, DoorbellPolicy, Listener};
+use sluice_reactor::{Arm, Io, Local, Task, TaskId};
+use sluice_spec::paths::socket_folder;
+use sluice_spec::problem::{Kind, Problem};
+use sluice_spec::{Doorbells, DriveSpec};
+use std::fs::Permissions;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::SystemTime;
+
+/// What guests see as the model, in Identify Controller's MN.
+const MODEL: &str = "Sluice Virtual NVMe Drive";
+
+/// Everything of a drive that had to be opened, on its way to its reactor.
+pub(super) struct Seed {
+    pub(super) name: String,
+    pub(super) life: u64,
+    pub(super) identity: Identity,
+    pub(super) power_id: [u8; 16],
+    pub(super) namespaces: Vec<NamespaceSeed>,
+    pub(super) pool: Option<Pool>,
+    pub(super) halfway: Halfway,
+    pub(super) ana: Vec<AnaRule>,
+    /// All sockets are paths of one virtual machine.
+    pub(super) one_guest: bool,
+    pub(super) sockets: Vec<(Listener, SocketConfig)>,
+    pub(super) hosts: Option<tcp::Config>,
+    pub(super) heirs: Heirs,
+}
+
+/// What the daemon before this one left, some of it halfway.
+pub(super) struct Halfway {
+    pub(super) formatting: Option<(u32, u32)>,
+    pub(super) sanitized: Option<SanitizeRecord>,
+    pub(super) history: HistoryRecord,
+    /// By NSID, ranges of bytes that a host marked by Write Uncorrectable.
+    pub(super) uncorrectable: Vec<(u32, Vec<[u64; 2]>)>,
+    /// What the SMART log counts from, and whether the daemon before this one was cut off.
+    pub(super) power: (PowerCounts, bool),
+    /// NSIDs with losses that hosts are yet to be told of, and bit per controller whose host has ended since.
+    pub(super) losses: (Vec<u32>, u32),
+}
+
+impl Seed {
+    /// Builds the drive on the thread of its reactor.
+    pub(super) fn plant(self, local: &mut Local) -> Result<TaskId, Problem> {
+        let mut failed = None;
+        let task = local.add(|task, io| or_stillborn(self.build(task, io), &mut failed));
+        match failed {
+            None => Ok(task),
+            Some(problem) => {
+                drop(local.remove(task));
+                Err(problem)
+            }
+        }
+    }
+
+    fn build(self, task: TaskId, io: Io) -> Result<Drive, Problem> {
+        let build = |seed: NamespaceSeed| seed.build(task, &io, self.heirs.clone());
+        let namespaces = self.namespaces.into_iter().map(build).collect::<Result<_, _>>()?;
+        let no_memory = |error: io::Error| {
+            Problem::internal(format!("there is no memory for a controller: {error}")).limited_by(&error)
+        };
+        let config = ControllerConfig { identity: self.identity, namespaces };
+        let mut subsystem = Subsystem::new(config).map_err(no_memory)?;
+        subsystem.set_power_id(self.power_id);
+        self.pool.into_iter().for_each(|pool| subsystem.set_pool(pool));
+        let Heirs { to_keep, .. } = self.heirs;
+        // The thread that remembers it is there for as long as drives are; without it the host waits, and is told
+        // nothing wrong.
+        let (drive, life) = (self.name, self.life);
+        let keep = move |what| drop(to_keep.send(ToKeep { drive: drive.clone(), life, what }));
+        if let Some((nsid, block_size)) = self.halfway.formatting
+            && !subsystem.resume_format(nsid, block_size, 0)
+        {
+            keep(Keep::Format(FormatRecord { nsid, block_size, state: FormatState::Failed }));
+        }
+        for (nsid, ranges) in &self.halfway.uncorrectable {
+            subsystem.resume_uncorrectable(*nsid, ranges);
+        }
+        if let Some(record) = self.halfway.sanitized {
+            subsystem.resume_sanitize(record, 0);
+        }
+        let (lost, ended) = &self.halfway.losses;
+        subsystem.resume_losses(lost, *ended);
+        subsystem.resume_history(&self.halfway.history, now_ms);
+        let (counts, was_cut) = self.halfway.power;
+        subsystem.resume_power(counts, was_cut);
+        subsystem.on_keep(keep);
+        subsystem.set_ana(self.ana);
+        subsystem.set_one_guest(self.one_guest);
+        let mut drive = Drive::new(task, io, subsystem);
+        for (listener, config) in self.sockets {
+            drive.listen(listener, config).map_err(no_memory)?;
+        }
+        if let Some(config) = self.hosts {
+            drive.admit_hosts(config);
+        }
+        Ok(drive)
+    }
+}
+
+/// Milliseconds since 1970-01-01, for what is told of the past.
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+/// Opens the sockets of a drive: the first in its folder, others in folders of their numbers inside of that.
+pub(super) fn sockets(
+    spec: &DriveSpec,
+    folder: &Path,
+    access: Access,
+) -> Result<Vec<(Listener, SocketConfig)>, Problem> {
+    let open = |number: usize| {
+        let folder = socket_folder(folder, number);
+        let listener = listen(&spec.name, &folder, access)?;
+        let doorbells = doorbell_policy(spec.doorbells);
+        let by_pin = spec.vfio_user.as_ref().is_some_and(|sockets| !sockets.msix);
+        let memory_max =
+            spec.vfio_user.and_then(|it| it.memory_max).map(|size| size.0).or_else(machine_memory);
+        let name = spec.name.clone();
+        let config = SocketConfig { name, doorbells, by_pin, memory_max, ..SocketConfig::default() };
+        Ok((listener, config))
+    };
+    (1..=spec.sockets()).map(open).collect()
+}
+
+/// Bytes of memory of this machine. None if the kernel does not tell: then there is no limit.
+fn machine_memory() -> Option<u64> {
+    memory_total(&std::fs::read_to_string("/proc/meminfo").ok()?)
+}
+
+fn memory_total(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// What hosts on the network find, whose controllers come after those of the sockets.
+pub(super) fn hosts(spec: &DriveSpec) -> Option<tcp::Config> {
+    let tcp = spec.tcp.as_ref()?;
+    let cntlid = spec.sockets() as u16 + 1;
+    let (name, hosts_max, queues_max) = (spec.name.clone(), tcp.max_hosts, tcp.max_queues);
+    Some(tcp::Config { name, cntlid, hosts_max, queues_max })
+}
+
+/// What was built, or what stands in its place.
+pub(super) fn or_stillborn(built: Result<impl Task, Problem>, failed: &mut Option<Problem>) -> Box<dyn Task> {
+    match built {
+        Ok(task) => Box::new(task),
+        Err(problem) => {
+            *failed = Some(problem);
+            Box::new(Stillborn)
+        }
+    }
+}
+
+/// Stands where a drive could not be built, until it is removed in the same breath.
+struct Stillborn;
+
+impl Task for Stillborn {
+    fn turn(&mut self, _now_ns: u64) -> usize {
+        0
+    }
+
+    fn event(&mut self, _token: u64, _result: i32, _more: bool, _now_ns: u64) {}
+
+    fn arm(&mut self, _now_ns: u64) -> Arm {
+        Arm::Asleep { until: None }
+    }
+}
+
+/// Listens in the drive's folder, where whoever may connect has to get.
+fn listen(name: &str, folder: &Path, access: Access) -> Result<Listener, Problem> {
+    let listener = Listener::bind_for(folder, access).map_err(|error| {
+        let kind = match error.kind() {
+            io::ErrorKind::AddrInUse => Kind::InUse,
+            _ => Kind::Internal,
+        };
+        Problem::new(kind, format!("drive `{name}` cannot listen: {error}")).limited_by(&error)
+    })?;
+    let opened = match (access.mode & 0o077, access.group) {
+        (0, _) => Ok(()),
+        // Others need not see what is for the group.
+        (to, Some(_)) if to & 0o007 == 0 => {
+            let given = access.give(folder);
+            given.and_then(|()| std::fs::set_permissions(folder, Permissions::from_mode(0o750)))
+        }
+        _ => std::fs::set_permissions(folder, Permissions::from_mode(0o755)),
+    };
+    opened.map_err(|error| Problem::io("open to others", folder, &error))?;
+    Ok(listener)
+}
+
+pub(super) fn identity(spec: &DriveSpec) -> Identity {
+    Identity {
+        subnqn: spec.subnqn(),
+        serial: spec.serial(),
+        model: MODEL.to_owned(),
+        firmware: env!("CARGO_PKG_VERSION").to_owned(),
+    }
+}
+
+fn doorbell_policy(doorbells: Doorbells) -> DoorbellPolicy {
+    match doorbells {
+        Doorbells::Auto => DoorbellPolicy::Auto,
+        Doorbells::Trapped => DoorbellPolicy::Trapped,
+        Doorbells::Mapped => DoorbellPolicy::Mapped,
+    }
+}

@@ -1,0 +1,296 @@
+//! Targets: opened by whoever asks, built on their reactor, resized from both sides.
+
+use super::drive::in_words;
+use super::function::operation;
+use super::namespace::Site;
+use super::power::{Losses, in_hexadecimal};
+use super::remote::{RemoteControl, RemoteSeed};
+use sluice_command::{Layer, NodeId, Opcodes, Passthrough, StackBuilder};
+use sluice_control::drives::{DevicePlace, DeviceView};
+use sluice_controller::Subsystem;
+use sluice_spec::problem::{Kind, Problem};
+use sluice_spec::size::Size;
+use sluice_spec::{FileTarget, LossName, NvmeSpec, OnFull, PassthroughSpec, Target};
+use sluice_targets::{
+    Address, FileConfig, FileControl, FileError, FileSeed, GenericConfig, GenericError, GenericSeed, Memory,
+    NoSpace, Null, NvmeConfig, NvmeControl, NvmeError, NvmeSeed, OnLoss, Passes, PowerId,
+};
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+/// A target whose files are open, on its way to its reactor.
+#[derive(Debug)]
+pub(super) enum TargetSeed {
+    Null { size: Size },
+    Memory { size: Size },
+    File(FileSeed),
+    Nvme(Box<NvmeSeed>),
+    Generic(Box<GenericSeed>),
+    NvmeTcp(RemoteSeed),
+}
+
+/// What the control side keeps of a target.
+#[derive(Debug)]
+pub(crate) enum TargetControl {
+    /// The reactor's part is all there is.
+    Nothing,
+    /// The same, and there is nothing in it.
+    Null,
+    File(FileControl),
+    /// With the device's place and the first block of the range, and the power identifier that it gave.
+    Nvme(NvmeControl, DevicePlace, Option<PowerId>),
+    NvmeTcp(RemoteControl),
+}
+
+impl TargetSeed {
+    /// Opens a target under a namespace with blocks of `block_size` bytes. May block.
+    pub(super) fn open(
+        target: &Target,
+        block_size: u32,
+        losses: Losses<'_>,
+    ) -> Result<(Self, TargetControl), Problem> {
+        match target {
+            Target::Null { size } => Ok((Self::Null { size: *size }, TargetControl::Null)),
+            Target::Memory { size } => Ok((Self::Memory { size: *size }, TargetControl::Nothing)),
+            Target::File(file) => {
+                let config = file_config(file, block_size);
+                let seed = FileSeed::open(&config).map_err(|error| file_problem(&error))?;
+                let control = TargetControl::File(seed.control());
+                Ok((Self::File(seed), control))
+            }
+            Target::Nvme(spec) => {
+                if let Some(device) = &spec.generic {
+                    return open_generic(device, spec, losses);
+                }
+                let seed =
+                    NvmeSeed::open(&nvme_config(spec, losses)).map_err(|error| nvme_problem(&error))?;
+                let place = place(address(spec).to_string(), spec);
+                let control = TargetControl::Nvme(seed.control(), place, seed.power());
+                Ok((Self::Nvme(Box::new(seed)), control))
+            }
+            Target::NvmeTcp(spec) => {
+                let (seed, control) = RemoteSeed::open(spec, block_size, losses)?;
+                Ok((Self::NvmeTcp(seed), TargetControl::NvmeTcp(control)))
+            }
+        }
+    }
+
+    /// Adds the target to a stack, on its reactor's thread.
+    pub(super) fn add(self, stack: &mut StackBuilder, at: &Site<'_>) -> Result<NodeId, Problem> {
+        let token_prefix = Subsystem::token_prefix(at.nsid, stack.next_id());
+        let no_place = |what: &str, error: io::Error, hint: &str| {
+            Problem::internal(format!("the reactor cannot take the {what}: {error}")).hint(hint)
+        };
+        let layer: Box<dyn Layer> = match self {
+            Self::Null { size } => Box::new(Null::new(size.0)),
+            Self::Memory { size } => {
+                let memory = Memory::new(size.0).map_err(|error| no_memory(size, &error))?;
+                Box::new(memory.with_pages_from(at.io.clone(), at.task, token_prefix))
+            }
+            Self::File(seed) => Box::new(seed.build(at.task, at.io, token_prefix).map_err(|error| {
+                let hint = "each file takes two of the reactor's places and two descriptors (ulimit -n)";
+                no_place("file", error, hint)
+            })?),
+            Self::Generic(seed) => Box::new(seed.build(at.task, at.io, token_prefix).map_err(|error| {
+                let hint = "it takes a few descriptors (ulimit -n), and an io_uring with large entries";
+                no_place("device", error, hint)
+            })?),
+            Self::Nvme(seed) => Box::new(seed.build(at.task, at.io, token_prefix).map_err(|error| {
+                let hint = "each device takes one of the reactor's places and a few descriptors (ulimit -n)";
+                no_place("device", error, hint)
+            })?),
+            Self::NvmeTcp(seed) => return seed.add(stack, at),
+        };
+        stack.add(layer, &[]).map_err(|error| in_words(&error))
+    }
+}
+
+impl TargetControl {
+    /// Another target that reaches the same data, at the same time and on another reactor, if its kind can have one. May
+    /// block. `size` is that of the namespace, if this is the only layer of that.
+    pub(super) fn twin(&self, size: Option<Size>) -> Result<Option<TargetSeed>, Problem> {
+        match self {
+            Self::Null => Ok(size.map(|size| TargetSeed::Null { size })),
+            Self::File(control) => {
+                control.twin().map(|seed| Some(TargetSeed::File(seed))).map_err(|error| file_problem(&error))
+            }
+            Self::Nothing | Self::Nvme(..) | Self::NvmeTcp(..) => Ok(None),
+        }
+    }
+
+    /// The device behind it, if there is one; one for each path to it.
+    pub(super) fn devices(&self, nsid: u32) -> Vec<DeviceView> {
+        match self {
+            Self::Nvme(control, place, _) => vec![DeviceView::new(nsid, place, control.status())],
+            Self::NvmeTcp(control) => control.devices(nsid),
+            Self::Nothing | Self::Null | Self::File(_) => Vec::new(),
+        }
+    }
+
+    /// The controller behind it, if there is one, with its power identifier.
+    pub(super) fn peer(&self) -> Option<(String, Option<String>)> {
+        match self {
+            Self::Nvme(_, place, power) => {
+                Some((peer(&place.device, place.namespace), power.map(in_hexadecimal)))
+            }
+            Self::NvmeTcp(control) => Some(control.peer()),
+            Self::Nothing | Self::Null | Self::File(_) => None,
+        }
+    }
+
+    /// True if it is a file that has lost finished writes.
+    pub(super) fn has_lost(&self) -> bool {
+        matches!(self, Self::File(control) if control.has_lost())
+    }
+
+    /// Bytes of its file, seen or not. May block.
+    pub(super) fn file_size(&self) -> Result<Option<Size>, Problem> {
+        match self {
+            Self::Nothing | Self::Null | Self::Nvme(..) | Self::NvmeTcp(..) => Ok(None),
+            Self::File(control) => {
+                control.held().map(|bytes| Some(Size(bytes))).map_err(|error| file_problem(&error))
+            }
+        }
+    }
+
+    /// What a change of size needs besides the reactor's part. May block.
+    pub(super) fn resize(&self, size: Size) -> Result<(), Problem> {
+        match self {
+            Self::Nothing | Self::Null | Self::Nvme(..) | Self::NvmeTcp(..) => Ok(()),
+            Self::File(control) => control.resize(size.0).map_err(|error| file_problem(&error)),
+        }
+    }
+}
+
+/// A memory target is larger than what the machine can map.
+pub(super) fn no_memory(size: Size, error: &io::Error) -> Problem {
+    let why = match error.kind() {
+        // More than any machine has.
+        io::ErrorKind::InvalidInput => "that is more than a process can have".to_owned(),
+        _ => error.to_string(),
+    };
+    Problem::invalid(format!("there is no room for {size} of memory: {why}"))
+        .hint("ask for less, or use a file")
+}
+
+/// A file as its target opens it.
+pub(super) fn file_config(file: &FileTarget, block_size: u32) -> FileConfig {
+    FileConfig {
+        path: file.path.clone(),
+        size: file.size.map(|size| size.0),
+        no_space: no_space(file.on_full),
+        block_size,
+        read_only: file.read_only,
+        raw: file.raw,
+    }
+}
+
+/// A namespace of another controller, by which it is remembered.
+pub(super) fn peer(device: &str, namespace: u32) -> String {
+    format!("{device} namespace {namespace}")
+}
+
+fn no_space(on_full: OnFull) -> NoSpace {
+    match on_full {
+        OnFull::Fail => NoSpace::Fail,
+        OnFull::Park => NoSpace::Park,
+    }
+}
+
+fn passes(spec: &NvmeSpec) -> Passes {
+    let listed =
+        |names: &Vec<_>| names.iter().fold(Passes::NONE, |passes, name| passes.and(operation(*name)));
+    spec.passes.as_ref().map_or(Passes::ALL, listed)
+}
+
+fn nvme_config(spec: &NvmeSpec, losses: Losses<'_>) -> NvmeConfig {
+    let peer = peer(&address(spec).to_string(), spec.namespace);
+    NvmeConfig {
+        loss_notice: losses.notice,
+        former: match spec.pci {
+            Some(_) => losses.former_of_device(&peer),
+            None => losses.former(&peer),
+        },
+        first_block: spec.first_block,
+        blocks: spec.blocks,
+        on_loss: match spec.on_loss {
+            LossName::Park => OnLoss::Park,
+            LossName::Fail => OnLoss::Fail,
+        },
+        timeout: Duration::from_secs(spec.timeout_s.into()),
+        passes: passes(spec),
+        passthrough: spec.passthrough.as_ref().map_or(Passthrough::NONE, passthrough),
+        ..NvmeConfig::new(address(spec), spec.namespace)
+    }
+}
+
+/// Opens a namespace that the kernel drives.
+fn open_generic(
+    path: &Path,
+    spec: &NvmeSpec,
+    losses: Losses<'_>,
+) -> Result<(TargetSeed, TargetControl), Problem> {
+    let config = GenericConfig {
+        path: path.to_owned(),
+        first_block: spec.first_block,
+        blocks: spec.blocks,
+        timeout: Duration::from_secs(spec.timeout_s.into()),
+        passes: passes(spec),
+        passthrough: spec.passthrough.as_ref().map_or(Passthrough::NONE, passthrough),
+        loss_notice: losses.notice,
+        former: losses.former(&peer(&path.display().to_string(), spec.namespace)),
+    };
+    let seed = GenericSeed::open(&config).map_err(|error| generic_problem(&error))?;
+    let control = TargetControl::Nvme(seed.control(), place(path.display().to_string(), spec), seed.power());
+    Ok((TargetSeed::Generic(Box::new(seed)), control))
+}
+
+fn place(device: String, spec: &NvmeSpec) -> DevicePlace {
+    DevicePlace { device, namespace: spec.namespace, first_block: spec.first_block }
+}
+
+/// One of them was given: the description is checked.
+fn address(spec: &NvmeSpec) -> Address {
+    match (&spec.vfio_user, &spec.pci) {
+        (Some(socket), _) => Address::VfioUser(socket.clone()),
+        (None, pci) => Address::Pci(pci.clone().unwrap_or_default()),
+    }
+}
+
+fn passthrough(spec: &PassthroughSpec) -> Passthrough {
+    Passthrough {
+        io: spec.io_opcodes().fold(Opcodes::NONE, Opcodes::and),
+        admin: spec.admin_opcodes().fold(Opcodes::NONE, Opcodes::and),
+    }
+}
+
+/// The error says itself what to do.
+fn nvme_problem(error: &NvmeError) -> Problem {
+    match error.is_in_use() {
+        true => Problem::new(Kind::InUse, error.to_string()),
+        false => Problem::internal(error.to_string()),
+    }
+}
+
+/// The error says itself what to do.
+fn generic_problem(error: &GenericError) -> Problem {
+    match error.is_in_use() {
+        true => Problem::new(Kind::InUse, error.to_string()),
+        false => Problem::internal(error.to_string()),
+    }
+}
+
+/// The error says itself what to do.
+pub(super) fn file_problem(error: &FileError) -> Problem {
+    let words = error.to_string();
+    if error.is_in_use() {
+        Problem::new(Kind::InUse, words)
+    } else if error.is_missing() || error.is_unfit() {
+        Problem::invalid(words)
+    } else {
+        error
+            .io_error()
+            .map_or_else(|| Problem::internal(&*words), |io| Problem::internal(&*words).limited_by(io))
+    }
+}

@@ -1,0 +1,75 @@
+//! Twins: stacks that reach the same data as others, at the same time and on another reactor.
+//!
+//! A layer can have a twin if it keeps nothing between two commands but what it was told when it was made, and nobody asks
+//! it for anything else. Whatever is not listed here works on one reactor at a time.
+
+use super::function::FunctionSeed;
+use super::namespace::{StackControl, StackSeed};
+use sluice_functions::{PassConfig, RangeConfig};
+use sluice_spec::problem::Problem;
+use sluice_spec::size::Size;
+
+/// A function that can have a twin.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Stateless {
+    Pass(PassConfig),
+    Range(RangeConfig),
+    /// Bytes of a chunk, and how many layers it has besides the rest of the stack.
+    Stripe(u64, usize),
+    Concat(usize),
+}
+
+impl Stateless {
+    pub(super) fn of(function: &FunctionSeed) -> Option<Self> {
+        match function {
+            FunctionSeed::Pass(config) => Some(Self::Pass(*config)),
+            FunctionSeed::Range(config) => Some(Self::Range(*config)),
+            FunctionSeed::Stripe(chunk, layers) => Some(Self::Stripe(*chunk, layers.len())),
+            FunctionSeed::Concat(layers) => Some(Self::Concat(layers.len())),
+            FunctionSeed::Delay(_) | FunctionSeed::Fault(..) | FunctionSeed::Uif(..) => None,
+        }
+    }
+
+    /// Layers that it has besides the rest of the stack.
+    fn layers(self) -> usize {
+        match self {
+            Self::Pass(_) | Self::Range(_) => 0,
+            Self::Stripe(_, layers) | Self::Concat(layers) => layers,
+        }
+    }
+
+    fn twin(self, layers: Vec<StackSeed>) -> FunctionSeed {
+        match self {
+            Self::Pass(config) => FunctionSeed::Pass(config),
+            Self::Range(config) => FunctionSeed::Range(config),
+            Self::Stripe(chunk, _) => FunctionSeed::Stripe(chunk, layers),
+            Self::Concat(_) => FunctionSeed::Concat(layers),
+        }
+    }
+}
+
+impl StackControl {
+    /// Its twin, if each of its layers can have one. `size` is that of the namespace. May block.
+    pub(super) fn twin(&self, size: Size) -> Result<Option<StackSeed>, Problem> {
+        self.twin_of(Some(size))
+    }
+
+    fn twin_of(&self, size: Option<Size>) -> Result<Option<StackSeed>, Problem> {
+        if !self.functions.is_empty() {
+            return Ok(None);
+        }
+        let Some(stateless) = self.stateless.iter().copied().collect::<Option<Vec<_>>>() else {
+            return Ok(None);
+        };
+        // A target that is not the whole namespace has a size of its own.
+        let size = size.filter(|_| stateless.is_empty());
+        let Some(target) = self.target.twin(size)? else { return Ok(None) };
+        let (mut functions, mut layers) = (Vec::new(), self.layers.iter());
+        for function in stateless {
+            let below = layers.by_ref().take(function.layers()).map(|layer| layer.twin_of(None));
+            let Some(below) = below.collect::<Result<Option<Vec<_>>, _>>()? else { return Ok(None) };
+            functions.push(function.twin(below));
+        }
+        Ok(Some(StackSeed { target, functions }))
+    }
+}
