@@ -48,8 +48,8 @@ impl<F> Limited<F> {
 
 /// What the operator causes is written in full; what anybody else can cause is not.
 fn is_limited(target: &str) -> bool {
-    let operator = ["sluice::", "sluice_control", "sluice_spec", "sluice_wiring"];
-    !operator.iter().any(|own| target.starts_with(own))
+    let name = target.split("::").next().unwrap_or_default();
+    !matches!(name, "sluice" | "sluice_control" | "sluice_spec" | "sluice_wiring")
 }
 
 impl<S, N, F> FormatEvent<S, N> for Limited<F>

@@ -36,7 +36,7 @@ fn text_has_level_words_and_fields() {
         tracing::debug!(target: "sluice_control::drives", "not shown");
     });
     let text = kept.text();
-    assert!(text.contains("WARN sluice::drives: it is slow drive=\"demo\"\n"), "{text}");
+    assert!(text.contains("WARN sluice_control::drives: it is slow drive=\"demo\"\n"), "{text}");
     assert_eq!(text.lines().count(), 1);
 }
 

@@ -1,6 +1,7 @@
 //! What the tool prints, to the letter.
 
-use crate::common::{Daemon, tool};
+use crate::common::{BINARY, Daemon, tool};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 const TWO: &str = r#"
@@ -210,7 +211,7 @@ fn benchmarks_are_a_program_beside_this_one() {
     assert!(error.contains("hint: sluice-bench belongs beside `sluice`"), "{error}");
     let program = folder.path().join("sluice-bench");
     std::fs::write(&program, "#!/bin/sh\necho \"$@\"\nexit 3\n").expect("it is written");
-    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).expect("a program");
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("a program");
     let done = run(&["-o", "json", "bench", "idle", "--drives", "100", "--help"]);
     assert_eq!(String::from_utf8_lossy(&done.stdout), "--output json idle --drives 100 --help\n");
     assert_eq!(done.status.code(), Some(3));
