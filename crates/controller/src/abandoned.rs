@@ -6,9 +6,9 @@
 //! [`Namespace::check`](crate::Namespace).
 
 use crate::fused;
+use crate::mailbox::Notice;
 use crate::reservation::Group;
 use crate::reset::INTERNAL;
-use crate::trays::Notice;
 use crate::{BATCH_MAX, Controller, Namespace, Subsystem};
 use sluice_command::{Command, Origin, Slab, Slot};
 use sluice_memory::Space;
@@ -162,7 +162,7 @@ pub(crate) fn advance(
     fused::check_again(controller, subsystem, own, space, now_ns);
     if !subsystem.abandoned.ready.is_empty() {
         // Their controllers may be asleep.
-        subsystem.trays.announce(Notice::GoesOn);
+        subsystem.mailboxes.announce(Notice::GoesOn);
     }
     count
 }

@@ -3,8 +3,8 @@
 //! Namespaces are in groups. An operator says in which state a group is at a port, where hosts come in; a controller
 //! belongs to the port that its host came to.
 
+use crate::mailbox::Notice;
 use crate::subsystem::{NN, Subsystem};
-use crate::trays::Notice;
 use crate::{Controller, NAMESPACES_MAX, Namespace};
 use sluice_nvme::log::{AnaGroup, AnaHeader};
 use sluice_nvme::{AnaState, Status};
@@ -142,10 +142,10 @@ impl Subsystem {
     pub fn set_ana(&mut self, rules: Vec<AnaRule>) {
         self.ana.rules = rules;
         let (used, is_shared) = (self.used_groups(), self.is_shared());
-        let Self { ana: Ana { rules, ways }, trays, .. } = self;
+        let Self { ana: Ana { rules, ways }, mailboxes, .. } = self;
         for (number, way) in (0..).zip(ways) {
             if way.look(rules, used) && is_shared {
-                trays.tell(number, Notice::AccessChanged);
+                mailboxes.notify(number, Notice::AccessChanged);
             }
         }
         self.guard_ways();

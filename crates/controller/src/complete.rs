@@ -71,7 +71,7 @@ impl Controller {
         if steps.move_bytes() {
             if subsystem.has_moved_enough() {
                 // Its next steps are for the turns that follow: one command may have hundreds.
-                return subsystem.trays.put(self.number, command);
+                return subsystem.mailboxes.put(self.number, command);
             }
             subsystem.health.step(&slot.request);
         }

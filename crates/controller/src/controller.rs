@@ -12,7 +12,7 @@ use crate::interrupts::Interrupts;
 use crate::outpost::Apart;
 use crate::queue::{CompletionQueue, Service, SubmissionQueue};
 use crate::registers::Registers;
-use crate::reservation::{HostId, KnownAs, Notices};
+use crate::reservation::{HostId, KnownAs, Notifications};
 use crate::self_test::SelfTest;
 use crate::subsystem::Subsystem;
 use crate::{IO_QUEUES_MAX, Identity, Namespace, abandoned, fused, self_test};
@@ -73,7 +73,7 @@ pub struct Controller {
     pub(crate) events: Events,
     pub(crate) features: Features,
     /// What it has to tell its host of reservations.
-    pub(crate) notices: Notices,
+    pub(crate) reservation_notifications: Notifications,
     pub(crate) errors: ErrorLog,
     /// The Persistent Event Log page, as it was when the host established a context for it.
     pub(crate) persistent_events: Option<Vec<u8>>,
@@ -129,7 +129,7 @@ impl Controller {
             mode: DoorbellMode::default(),
             events: Events::new(),
             features: Features::new(),
-            notices: Notices::new(),
+            reservation_notifications: Notifications::new(),
             errors: ErrorLog::new(),
             persistent_events: None,
             self_test: SelfTest::new(),
@@ -229,7 +229,7 @@ impl Controller {
     /// another's: then it is a host without one.
     pub fn set_host(&mut self, subsystem: &mut Subsystem, nqn: &str, identifier: [u8; 16]) -> bool {
         // What there was to tell the last one is not for this one.
-        self.notices = Notices::new();
+        self.reservation_notifications = Notifications::new();
         subsystem.set_host_name(self.number, KnownAs::Nqn(nqn.into()));
         let host = HostId::extended(identifier, self.number);
         subsystem.set_host(self.number, host);
@@ -244,7 +244,7 @@ impl Controller {
     /// If hosts see it in the subsystem's list of controllers. One that is made for an association is not there without
     /// (Base 3.1.1).
     pub fn set_present(&self, subsystem: &mut Subsystem, present: bool) {
-        subsystem.trays.set_present(self.number, present);
+        subsystem.mailboxes.set_present(self.number, present);
         match present {
             true => subsystem.attach_all(self.number),
             false => subsystem.detach_all(self.number),
@@ -300,7 +300,7 @@ impl Controller {
     /// About to sleep: asks the host to ring from here on, then looks once more. True if there is work
     /// after all.
     pub fn arm(&mut self, subsystem: &Subsystem) -> bool {
-        let has_news = subsystem.trays.is_full(self.number);
+        let has_news = subsystem.mailboxes.has_mail(self.number);
         if subsystem.has_unsettled() || has_news || self.life_can_advance(subsystem) {
             return true;
         }

@@ -5,7 +5,7 @@
 //! half of it would be neither what was there nor what was wanted.
 
 use crate::erase::{self, Erasure, Pass, Purpose};
-use crate::trays::Notice;
+use crate::mailbox::Notice;
 use crate::uncorrectable::Marks;
 use crate::{Controller, Namespace, Subsystem, sanitize};
 use sluice_nvme::{NSID_ALL, Status, SubmissionEntry};
@@ -85,7 +85,7 @@ pub(crate) fn begin(
     erase::await_copies(subsystem);
     subsystem.erasure = Some(erasure);
     subsystem.note_format_start(entry, now_ns);
-    subsystem.trays.announce(Notice::Formatted(nsid));
+    subsystem.mailboxes.announce(Notice::Formatted(nsid));
     Ok(())
 }
 
@@ -149,7 +149,7 @@ pub(crate) fn kept(subsystem: &mut Subsystem, record: FormatRecord, well: bool, 
             }
             end(subsystem, Ok(()), now_ns);
             if is_new {
-                subsystem.trays.announce(Notice::NamespaceChanged(nsid));
+                subsystem.mailboxes.announce(Notice::NamespaceChanged(nsid));
             }
         }
     }

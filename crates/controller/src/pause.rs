@@ -2,10 +2,10 @@
 
 use crate::Controller;
 use crate::erase::Erasure;
+use crate::mailbox::Notice;
 use crate::outpost::Cause;
 use crate::queue::Service;
 use crate::subsystem::Subsystem;
-use crate::trays::Notice;
 use sluice_command::{Command, Slot};
 use sluice_nvme::opcode::admin;
 
@@ -51,7 +51,7 @@ impl Subsystem {
         self.held_until_ns = None;
         // What rested has a deadline again.
         self.next_deadline_ns = 0;
-        self.trays.announce(Notice::GoesOn);
+        self.mailboxes.announce(Notice::GoesOn);
     }
 
     #[inline]
@@ -63,7 +63,7 @@ impl Subsystem {
     pub(crate) fn end_hold(&mut self, now_ns: u64) {
         if self.held_until_ns.take_if(|until_ns| *until_ns <= now_ns).is_some() {
             tracing::warn!("a drive was held for as long as hosts can wait, and goes on");
-            self.trays.announce(Notice::GoesOn);
+            self.mailboxes.announce(Notice::GoesOn);
         }
     }
 

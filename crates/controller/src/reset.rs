@@ -1,12 +1,12 @@
 //! Enable, disable, shutdown and resets (Base 3.5, 3.6, 3.7).
 
 use crate::absence::Absence;
+use crate::mailbox::Notice;
 use crate::outpost::Cause;
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::registers::{Ask, Life};
-use crate::reservation::{HostId, Notices};
+use crate::reservation::{HostId, Notifications};
 use crate::subsystem::Subsystem;
-use crate::trays::Notice;
 use crate::{Controller, NAMESPACES_MAX, Namespace, abandoned, self_test};
 use sluice_command::{Aborted, Command, Controllers, Operation, Origin, Request};
 use sluice_memory::{Access, Space};
@@ -44,8 +44,8 @@ impl Controller {
                 Ask::Shutdown => self.begin_shutdown(subsystem, now_ns),
                 Ask::ResetSubsystem => {
                     tracing::info!("a host resets the NVM subsystem");
-                    subsystem.trays.announce(Notice::Reset);
-                    self.empty_tray(subsystem, now_ns);
+                    subsystem.mailboxes.announce(Notice::Reset);
+                    self.drain_mailbox(subsystem, now_ns);
                 }
             }
         }
@@ -68,7 +68,7 @@ impl Controller {
         subsystem.set_enabled(self.number, true);
         subsystem.ana.reset(self.number);
         // What happened before is no news.
-        subsystem.trays.empty(self.number, &mut subsystem.done);
+        subsystem.mailboxes.take(self.number, &mut subsystem.done);
         let was_on = std::mem::replace(&mut self.is_on, true);
         if !was_on {
             subsystem.health.switched_on(now_ns);
@@ -250,9 +250,9 @@ impl Controller {
             subsystem.renew(self.number);
             self.features.reset();
             // What was left for the life that ends is forgotten with its events.
-            self.empty_tray(subsystem, now_ns);
+            self.drain_mailbox(subsystem, now_ns);
             self.events.reset();
-            self.notices = Notices::new();
+            self.reservation_notifications = Notifications::new();
             if !self.is_fabrics() || !subsystem.host(self.number).is_named() {
                 subsystem.set_host(self.number, HostId::Unnamed(self.number));
             }

@@ -4,7 +4,7 @@
 //! deallocated. The rest it is told anew.
 
 use crate::Subsystem;
-use crate::trays::Notice;
+use crate::mailbox::Notice;
 use sluice_command::{Busy, Characteristics, Deallocated, Insertion, NodeId, StackBuilder, StackError};
 use std::fmt;
 
@@ -151,7 +151,7 @@ impl Subsystem {
             ..it
         };
         if visible(was) != visible(namespace.characteristics()) {
-            self.trays.announce(Notice::NamespaceChanged(nsid));
+            self.mailboxes.announce(Notice::NamespaceChanged(nsid));
         }
     }
 }

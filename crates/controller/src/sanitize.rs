@@ -5,7 +5,7 @@
 //! such as older versions of its data, does not have the command.
 
 use crate::erase::{self, Erasure, Pass, Purpose};
-use crate::trays::Notice;
+use crate::mailbox::Notice;
 use crate::uncorrectable::Marks;
 use crate::{Namespace, Subsystem};
 use sluice_command::Passthrough;
@@ -213,7 +213,7 @@ pub(crate) fn kept(subsystem: &mut Subsystem, record: SanitizeRecord, well: bool
             erasure.begin();
             subsystem.erasure = Some(erasure);
             subsystem.note_sanitize_start(record, now_ns);
-            subsystem.trays.announce(Notice::Sanitizes);
+            subsystem.mailboxes.announce(Notice::Sanitizes);
         }
         _ if ran => {
             if state == SanitizeState::Done {
@@ -222,7 +222,7 @@ pub(crate) fn kept(subsystem: &mut Subsystem, record: SanitizeRecord, well: bool
             subsystem.sanitize.written =
                 (state == SanitizeState::Done).then(|| subsystem.health.modifications());
             subsystem.note_sanitize_end(now_ns);
-            subsystem.trays.announce(Notice::Sanitized);
+            subsystem.mailboxes.announce(Notice::Sanitized);
         }
         _ => {}
     }

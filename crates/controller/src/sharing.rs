@@ -27,7 +27,7 @@ impl Subsystem {
 
     /// A number for another controller.
     pub(crate) fn enrol(&mut self, cntlid: u16) -> io::Result<u8> {
-        let number = self.trays.add(cntlid).ok_or(io::ErrorKind::QuotaExceeded)?;
+        let number = self.mailboxes.add(cntlid).ok_or(io::ErrorKind::QuotaExceeded)?;
         self.set_host_name(number, KnownAs::Socket(cntlid));
         Ok(number)
     }
@@ -36,7 +36,7 @@ impl Subsystem {
     pub(crate) fn strike(&mut self, number: u8) {
         self.set_host(number, HostId::Unnamed(number));
         self.set_enabled(number, false);
-        self.trays.remove(number);
+        self.mailboxes.remove(number);
         self.detach_all(number);
     }
 
@@ -78,13 +78,13 @@ impl Subsystem {
         if self.enabled & !(1 << number) == 0 {
             return;
         }
-        let Self { slab, trays, .. } = self;
+        let Self { slab, mailboxes, .. } = self;
         let is_others = |command: &mut Command| {
             let of = slab.slot(command).origin.controller;
             of != number && of != Origin::SUBSYSTEM
         };
         for command in finished.extract_if(.., is_others) {
-            trays.put(slab.slot(&command).origin.controller, command);
+            mailboxes.put(slab.slot(&command).origin.controller, command);
         }
     }
 
@@ -112,7 +112,7 @@ impl Subsystem {
                         sync::ended(self, command, now_ns)
                     }
                     Origin::SUBSYSTEM => erase::next(self, command, now_ns),
-                    number => self.trays.put(number, command),
+                    number => self.mailboxes.put(number, command),
                 }
             }
             self.done.append(&mut finished);
@@ -137,8 +137,8 @@ impl Subsystem {
 /// Commands that wait here, for a turn or for the end of a format, end here.
 impl Drop for Subsystem {
     fn drop(&mut self) {
-        let Self { done, trays, erasure, .. } = self;
+        let Self { done, mailboxes, erasure, .. } = self;
         let erasures = erasure.as_mut().and_then(Erasure::take_command);
-        done.drain(..).chain(trays.drain()).chain(erasures).for_each(std::mem::forget);
+        done.drain(..).chain(mailboxes.drain()).chain(erasures).for_each(std::mem::forget);
     }
 }

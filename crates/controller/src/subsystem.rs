@@ -8,11 +8,11 @@ use crate::health::Health;
 use crate::history::History;
 use crate::keep::Keeper;
 use crate::losses::Losses;
+use crate::mailbox::{Mailboxes, Notice};
 use crate::management::Management;
 use crate::reservation::{HostId, KnownAs, Orders};
 use crate::sanitize::Sanitize;
 use crate::sync::Sync;
-use crate::trays::{Notice, Trays};
 use crate::uncorrectable::{self, Marking};
 use crate::{COMMANDS_MAX, CONTROLLERS_MAX, Config, NAMESPACES_MAX, Namespace, Statistics, access, erase};
 use sluice_command::{
@@ -60,7 +60,7 @@ pub struct Subsystem {
     pub(crate) done: Vec<Command>,
     /// Empty, but for its memory, while none of them is being completed.
     pub(crate) finishing: Vec<Command>,
-    pub(crate) trays: Trays,
+    pub(crate) mailboxes: Mailboxes,
     /// Controllers that there may be.
     pub(crate) expected: u32,
     /// Bit per controller that is enabled, and how many commands each of them may have in flight.
@@ -129,7 +129,7 @@ impl Subsystem {
             touched,
             done: Vec::with_capacity(COMMANDS_MAX as usize),
             finishing: Vec::with_capacity(COMMANDS_MAX as usize),
-            trays: Trays::default(),
+            mailboxes: Mailboxes::default(),
             expected: 1,
             kept: 0,
             enabled: 0,
@@ -380,7 +380,7 @@ impl Subsystem {
         if namespace.resize(size) {
             let end = namespace.blocks().min(before) << namespace.block_shift();
             uncorrectable::resized(self, nsid, end);
-            self.trays.announce(Notice::NamespaceChanged(nsid));
+            self.mailboxes.announce(Notice::NamespaceChanged(nsid));
         }
         true
     }

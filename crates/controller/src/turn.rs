@@ -30,8 +30,8 @@ impl Controller {
             self.features.heard_from_host(now_ns);
         }
         let mut work = subsystem.look(self.number, space, now_ns);
-        if subsystem.trays.is_full(self.number) {
-            self.empty_tray(subsystem, now_ns);
+        if subsystem.mailboxes.has_mail(self.number) {
+            self.drain_mailbox(subsystem, now_ns);
         }
         if now_ns >= self.next_deadline_ns {
             self.expire(subsystem, now_ns);

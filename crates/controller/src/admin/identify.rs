@@ -165,7 +165,7 @@ fn attached_controllers(subsystem: &Subsystem, entry: &SubmissionEntry) -> Resul
 /// A Controller List: how many, and then the identifiers from CNTID on.
 fn controllers(subsystem: &Subsystem, entry: &SubmissionEntry, has: impl Fn(u8) -> bool) -> Page {
     let from = controller_id(entry);
-    let present = subsystem.trays.present().filter(|(number, _)| has(*number));
+    let present = subsystem.mailboxes.present().filter(|(number, _)| has(*number));
     let mut found: Vec<u16> = present.map(|(_, cntlid)| cntlid).filter(|cntlid| *cntlid >= from).collect();
     found.sort_unstable();
     let mut list = [0u16; SIZE / size_of::<u16>()];

@@ -78,7 +78,7 @@ pub(super) fn get_log_page(
     }
     if !ask.retain_event {
         controller.events.log_was_read(ask.log);
-        if ask.log == LogId::RESERVATION_NOTIFICATION && controller.notices.was_read() {
+        if ask.log == LogId::RESERVATION_NOTIFICATION && controller.reservation_notifications.was_read() {
             controller.events.raise(Event::RESERVATION_LOG_PAGE);
         }
     }
@@ -176,7 +176,9 @@ impl Page {
                 self.length = log.len();
                 self.put(0, &log);
             }
-            LogId::RESERVATION_NOTIFICATION => self.put(0, controller.notices.page().as_bytes()),
+            LogId::RESERVATION_NOTIFICATION => {
+                self.put(0, controller.reservation_notifications.page().as_bytes())
+            }
             // There is no management endpoint, so that none of its commands is supported: zeros.
             _ => {}
         }

@@ -12,10 +12,10 @@ mod firsts;
 use crate::abandoned::{self, Abandoned};
 use crate::admin::describe;
 use crate::io::{self, Intake};
+use crate::mailbox::Notice;
 use crate::queue::SubmissionQueue;
 use crate::reservation::Group;
 use crate::reset::INTERNAL;
-use crate::trays::Notice;
 use crate::{BATCH_MAX, Controller, Namespace, Subsystem, compare, courier, pieces};
 use firsts::First;
 use sluice_command::{Command, Operation, Origin, Passthrough, Slot};
@@ -194,7 +194,7 @@ pub(crate) fn advance(
         && !(subsystem.fused.held.is_empty() && subsystem.fused.pairs.is_empty())
     {
         // What is left is for the next turn, or of others, who may be asleep.
-        subsystem.trays.announce(Notice::GoesOn);
+        subsystem.mailboxes.announce(Notice::GoesOn);
     }
     work
 }

@@ -2,7 +2,7 @@
 
 use super::Subsystem;
 use crate::Namespace;
-use crate::trays::Notice;
+use crate::mailbox::Notice;
 
 /// If a controller of this name has a namespace, which those with these numbers have already. One that is not shared is
 /// the first's that may have it.
@@ -25,7 +25,7 @@ impl Subsystem {
     /// Attaches to a controller what belongs to its host's name. A private namespace that this frees goes to the first of
     /// the other controllers that may have it, whose host is told.
     fn hand_out(&mut self, number: u8, name: Option<&crate::KnownAs>) {
-        let present = self.trays.present_numbers();
+        let present = self.mailboxes.present_numbers();
         let others = present.iter().filter(|other| **other != number);
         let others: Vec<_> = others.map(|other| (*other, self.host_name(*other))).collect();
         let mut gained = Vec::new();
@@ -41,13 +41,15 @@ impl Subsystem {
             }
             namespace.attach(attached, &present);
         });
-        gained.into_iter().for_each(|(next, nsid)| self.trays.tell(next, Notice::NamespaceChanged(nsid)));
+        gained
+            .into_iter()
+            .for_each(|(next, nsid)| self.mailboxes.notify(next, Notice::NamespaceChanged(nsid)));
     }
 
     /// A namespace has just come, or is attached otherwise: those of the controllers that are there have it that it is
     /// attached to. Of one that is not shared it is `first` who has it, or who had it.
     pub(crate) fn attach_present(&self, namespace: &mut Namespace, first: Option<u8>) {
-        let numbers = self.trays.present_numbers();
+        let numbers = self.mailboxes.present_numbers();
         let had = |number: &u8| namespace.is_attached(*number);
         let mut order: Vec<u8> = numbers.clone();
         order.sort_by_key(|number| (first != Some(*number), !had(number)));

@@ -47,7 +47,7 @@ impl Subsystem {
     fn plan_attachment(&self, nsid: u32, cntlids: &[u16], attach: bool) -> Result<Task, Status> {
         let namespace = self.get(nsid).ok_or(Self::absent(nsid))?;
         let number_of = |cntlid: &u16| {
-            let found = self.trays.present().find(|(_, it)| it == cntlid);
+            let found = self.mailboxes.present().find(|(_, it)| it == cntlid);
             found.map(|(number, _)| number).ok_or(Status::CONTROLLER_LIST_INVALID)
         };
         let named: Vec<u8> = cntlids.iter().map(number_of).collect::<Result<_, _>>()?;

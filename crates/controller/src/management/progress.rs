@@ -1,8 +1,8 @@
 //! A command from its plan to its end.
 
 use super::{Attachment, Creation, PAUSE_NS, Stage, Task, UnderWay, WAIT_NS, Wish};
+use crate::mailbox::Notice;
 use crate::reset::INTERNAL;
-use crate::trays::Notice;
 use crate::{Keep, Namespace, Refusal, Subsystem, courier, erase, fused, sanitize};
 use sluice_command::{Command, Controllers, Origin, Slot};
 use sluice_nvme::Status;
@@ -85,7 +85,7 @@ impl Subsystem {
             Task::Delete(nsids) => {
                 for nsid in nsids {
                     self.get_mut(*nsid).into_iter().for_each(Namespace::leave);
-                    self.trays.announce(Notice::Leaves(*nsid));
+                    self.mailboxes.announce(Notice::Leaves(*nsid));
                 }
             }
             Task::Detach { nsid, attachment, lost, .. } => {
@@ -207,11 +207,11 @@ impl Subsystem {
             }
             Task::Attach { nsid, attachment, first } => {
                 let changed = self.reattach(nsid, attachment, first);
-                self.tell_others(changed, it.number, nsid);
+                self.notify_others(changed, it.number, nsid);
                 self.managed(it.command, Status::SUCCESS, 0);
             }
             Task::Detach { nsid, lost, .. } => {
-                self.tell_others(lost, it.number, nsid);
+                self.notify_others(lost, it.number, nsid);
                 self.managed(it.command, Status::SUCCESS, 0);
             }
         }
@@ -253,8 +253,8 @@ impl Subsystem {
             let Some(namespace) = self.take(nsid) else { continue };
             tracing::info!(nsid, "a namespace that a host created is deleted");
             self.note_deletion(nsid, now_ns);
-            self.trays.announce(Notice::Gone(nsid));
-            self.tell_others(namespace.attached(), it.number, nsid);
+            self.mailboxes.announce(Notice::Gone(nsid));
+            self.notify_others(namespace.attached(), it.number, nsid);
         }
         self.keep(Keep::Removal, now_ns);
         self.managed(it.command, Status::SUCCESS, 0);
@@ -262,9 +262,9 @@ impl Subsystem {
     }
 
     /// Controllers that have other namespaces now, but for the one that the command came to (Base 8.11).
-    fn tell_others(&mut self, numbers: u32, but: u8, nsid: u32) {
+    fn notify_others(&mut self, numbers: u32, but: u8, nsid: u32) {
         let told = (0..u32::BITS as u8).filter(|number| *number != but && numbers & 1 << number != 0);
-        told.for_each(|number| self.trays.tell(number, Notice::NamespaceChanged(nsid)));
+        told.for_each(|number| self.mailboxes.notify(number, Notice::NamespaceChanged(nsid)));
     }
 }
 

@@ -4,7 +4,7 @@
 
 use super::name;
 use super::state::Reservation;
-use super::{HostId, KnownAs, Notice, REGISTRANTS_MAX, Registrant, ReservationType, Reservations};
+use super::{HostId, KnownAs, Notification, REGISTRANTS_MAX, Registrant, ReservationType, Reservations};
 use sluice_nvme::Status;
 
 /// What a host asks for.
@@ -37,7 +37,7 @@ pub(crate) enum Register {
 pub(crate) struct Change {
     pub(crate) next: Reservations,
     /// Who is to be told what.
-    pub(crate) notices: Vec<(HostId, Notice)>,
+    pub(crate) notifications: Vec<(HostId, Notification)>,
     /// Whose commands end before the command does.
     pub(crate) aborted: Vec<HostId>,
 }
@@ -73,7 +73,7 @@ impl Reservations {
             }
             Action::Clear { key } => {
                 self.check_key(host, key)?;
-                change.tell_others(host, Notice::ReservationPreempted);
+                change.notify_others(host, Notification::ReservationPreempted);
                 change.next.registrants.clear();
                 change.next.reservation = None;
                 change.count();
@@ -110,9 +110,9 @@ impl Change {
         self.next.generation = self.next.generation.wrapping_add(1);
     }
 
-    fn tell_others(&mut self, host: HostId, notice: Notice) {
+    fn notify_others(&mut self, host: HostId, notification: Notification) {
         let others = self.next.registrants.iter().filter(|it| it.host != host);
-        self.notices.extend(others.map(|it| (it.host, notice)));
+        self.notifications.extend(others.map(|it| (it.host, notification)));
     }
 
     fn register(&mut self, host: HostId, name: &KnownAs, what: Register) -> Result<(), Status> {
@@ -172,7 +172,7 @@ impl Change {
     fn released(&mut self, by: HostId) {
         let before = self.next.reservation.take();
         if before.is_some_and(|it| !it.kind.is_holders_alone()) {
-            self.tell_others(by, Notice::ReservationReleased);
+            self.notify_others(by, Notification::ReservationReleased);
         }
     }
 
@@ -206,7 +206,7 @@ impl Change {
         self.remove(|it| it.host != host && among(it), host);
         self.next.reservation = Some(Reservation { kind, by: host });
         if before != Some(kind) {
-            self.tell_others(host, Notice::ReservationReleased);
+            self.notify_others(host, Notification::ReservationReleased);
         }
     }
 
@@ -227,7 +227,7 @@ impl Change {
         let (victims, others): (Vec<_>, Vec<_>) = registrants.into_iter().partition(victim);
         self.next.registrants = others;
         let told = victims.iter().filter(|it| it.host != preemptor);
-        self.notices.extend(told.map(|it| (it.host, Notice::RegistrationPreempted)));
+        self.notifications.extend(told.map(|it| (it.host, Notification::RegistrationPreempted)));
     }
 
     /// A registrant that holds nothing releases nothing.

@@ -2,7 +2,7 @@
 //!
 //! Most of it is about what they mean, and does nothing: who is [registered](state), what a command
 //! [changes](change), what it may not [do](access), what is [reported](report), what is [kept](record) over a loss of
-//! power, and which [notices](notice) a controller has for its host. The [commands](command) say what a host wants,
+//! power, and which [notifications](notification) a controller has for its host. The [commands](command) say what a host wants,
 //! and the [orders](orders) are carried out one after the other.
 
 mod access;
@@ -10,7 +10,7 @@ mod change;
 pub(crate) mod command;
 mod host;
 mod name;
-pub(crate) mod notice;
+pub(crate) mod notification;
 mod orders;
 mod record;
 mod report;
@@ -22,7 +22,7 @@ pub(crate) use access::Group;
 pub(crate) use change::{Action, Change, Register};
 pub use host::HostId;
 pub use name::KnownAs;
-pub(crate) use notice::{NOTICES_MAX, Notice, Notices};
+pub(crate) use notification::{NOTIFICATIONS_MAX, Notification, Notifications};
 pub(crate) use orders::Orders;
 pub use record::{RegistrantRecord, ReservationRecord};
 pub use state::ReservationType;

@@ -9,9 +9,9 @@
 
 use super::{Change, Group, HostId, ReservationRecord};
 use crate::erase::Erasure;
+use crate::mailbox::Notice;
 use crate::subsystem::Subsystem;
-use crate::trays::Notice;
-use crate::{Keep, courier, fused, trays};
+use crate::{Keep, courier, fused};
 use sluice_command::{Aborted, Command, Controllers};
 use sluice_nvme::opcode::io;
 use sluice_nvme::{NSID_ALL, Status};
@@ -131,7 +131,7 @@ impl Subsystem {
             self.carry_out(command, now_ns);
         }
         if self.orders.may_go_on() {
-            self.trays.announce(Notice::GoesOn);
+            self.mailboxes.announce(Notice::GoesOn);
         }
     }
 
@@ -221,12 +221,12 @@ impl Subsystem {
         if let Some(namespace) = self.get_mut(nsid) {
             namespace.set_reservations(change.next);
         }
-        // In the trays of others they would take the place of what those are told.
-        let Self { trays, hosts, .. } = self;
-        for (host, notice) in change.notices {
+        // In the mailboxes of others they would take the place of what those are told.
+        let Self { mailboxes, hosts, .. } = self;
+        for (host, notification) in change.notifications {
             let controllers = (0..).zip(hosts.iter()).filter(|(_, of)| **of == host);
-            let notice = trays::Notice::Reservation { host, nsid, notice };
-            controllers.for_each(|(number, _)| trays.tell(number, notice));
+            let notice = Notice::Reservation { host, nsid, notification };
+            controllers.for_each(|(number, _)| mailboxes.notify(number, notice));
         }
     }
 

@@ -1,8 +1,8 @@
 //! Reservations against a model that is written down from the specification's tables and sentences.
 
 use super::{
-    Action, Group, HostId, KnownAs, Notice, Notices, REGISTRANTS_MAX, REGISTRANTS_OF_ONE_MAX, Register,
-    ReservationType, Reservations,
+    Action, Group, HostId, KnownAs, Notification, Notifications, REGISTRANTS_MAX, REGISTRANTS_OF_ONE_MAX,
+    Register, ReservationType, Reservations,
 };
 use proptest::prelude::*;
 use sluice_nvme::Status;
@@ -27,7 +27,7 @@ struct Model {
     persists: bool,
 }
 
-type Told = Vec<(u8, Notice)>;
+type Told = Vec<(u8, Notification)>;
 
 impl Model {
     /// Who holds the reservation (Base 8.19.1).
@@ -39,8 +39,8 @@ impl Model {
         }
     }
 
-    fn others(&self, but: u8, notice: Notice) -> Told {
-        self.keys.keys().filter(|host| **host != but).map(|host| (*host, notice)).collect()
+    fn others(&self, but: u8, notification: Notification) -> Told {
+        self.keys.keys().filter(|host| **host != but).map(|host| (*host, notification)).collect()
     }
 
     /// The reservation is over, if nobody is left to hold it; whom it concerned is told.
@@ -51,7 +51,7 @@ impl Model {
             return vec![];
         }
         self.reservation = None;
-        if kind >= 3 { self.others(by, Notice::ReservationReleased) } else { vec![] }
+        if kind >= 3 { self.others(by, Notification::ReservationReleased) } else { vec![] }
     }
 
     fn apply(&mut self, by: u8, action: Action) -> Result<Told, Status> {
@@ -126,13 +126,13 @@ impl Model {
                 let mut told: Told = gone
                     .into_iter()
                     .filter(|it| *it != by)
-                    .map(|it| (it, Notice::RegistrationPreempted))
+                    .map(|it| (it, Notification::RegistrationPreempted))
                     .collect();
                 if takes_over {
                     let was = before.reservation.map(|it| it.0);
                     self.reservation = Some((kind as u8, by));
                     if was != Some(kind as u8) {
-                        told.extend(self.others(by, Notice::ReservationReleased));
+                        told.extend(self.others(by, Notification::ReservationReleased));
                     }
                 } else if self.keys.is_empty() {
                     self.reservation = None;
@@ -147,10 +147,10 @@ impl Model {
                     return Err(Status::INVALID_FIELD);
                 }
                 self.reservation = None;
-                Ok(if kind as u8 >= 3 { self.others(by, Notice::ReservationReleased) } else { vec![] })
+                Ok(if kind as u8 >= 3 { self.others(by, Notification::ReservationReleased) } else { vec![] })
             }
             Action::Clear { .. } => {
-                let told = self.others(by, Notice::ReservationPreempted);
+                let told = self.others(by, Notification::ReservationPreempted);
                 (self.keys, self.reservation) = Default::default();
                 self.generation += 1;
                 Ok(told)
@@ -260,10 +260,10 @@ proptest! {
                 Ok(change) => {
                     let mut told = expected.expect("the model refuses it");
                     told.sort_by_key(|(number, _)| *number);
-                    let mut notices = change.notices;
-                    notices.sort_by_key(|(host, _)| *host);
-                    let told: Vec<_> = told.into_iter().map(|(number, notice)| (host(number), notice)).collect();
-                    prop_assert_eq!(notices, told);
+                    let mut notifications = change.notifications;
+                    notifications.sort_by_key(|(host, _)| *host);
+                    let told: Vec<_> = told.into_iter().map(|(number, notification)| (host(number), notification)).collect();
+                    prop_assert_eq!(notifications, told);
                     let aborts = matches!(action, Action::Preempt { aborts: true, .. });
                     let gone = before.keys.keys().filter(|it| aborts && **it != by && !model.keys.contains_key(it));
                     let mut aborted = change.aborted;
@@ -365,7 +365,7 @@ fn a_host_without_a_name_is_forgotten_with_its_controller() {
     let record = state.record().expect("it persists");
     assert_eq!((record.registrants.len(), record.reservation), (1, None));
     let change = state.without(unnamed);
-    assert_eq!(change.notices, [(host(1), Notice::ReservationReleased)]);
+    assert_eq!(change.notifications, [(host(1), Notification::ReservationReleased)]);
     assert_eq!((change.next.registrants.len(), change.next.kind()), (1, None));
 }
 
@@ -394,17 +394,17 @@ fn commands_are_in_the_groups_that_the_specification_says() {
 
 #[test]
 fn notices_wait_until_they_are_read_and_the_oldest_are_lost_first() {
-    let mut notices = Notices::new();
-    assert_eq!(notices.page().count, 0);
-    notices.set_mask(2, 0xff);
-    assert!(!notices.add(2, Notice::ReservationReleased));
+    let mut notifications = Notifications::new();
+    assert_eq!(notifications.page().count, 0);
+    notifications.set_mask(2, 0xff);
+    assert!(!notifications.add(2, Notification::ReservationReleased));
     for nsid in 1..=70 {
-        assert_eq!(notices.add(nsid, Notice::RegistrationPreempted), nsid != 2);
+        assert_eq!(notifications.add(nsid, Notification::RegistrationPreempted), nsid != 2);
     }
-    let page = notices.page();
+    let page = notifications.page();
     assert_eq!((page.count, page.kind, page.available, page.nsid), (6, 1, 63, 7));
-    assert_eq!(notices.page(), page, "it was not read");
-    assert!((0..63).all(|_| notices.was_read()));
-    assert!(!notices.was_read());
-    assert_eq!(notices.page().count, 0);
+    assert_eq!(notifications.page(), page, "it was not read");
+    assert!((0..63).all(|_| notifications.was_read()));
+    assert!(!notifications.was_read());
+    assert_eq!(notifications.page().count, 0);
 }

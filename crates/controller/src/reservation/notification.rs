@@ -5,13 +5,13 @@ use sluice_nvme::log::ReservationNotification;
 use std::collections::VecDeque;
 use zerocopy::FromZeros;
 
-/// Unread notices of a controller. What comes on top takes the place of the oldest; the count of log pages shows the
+/// Unread notifications of a controller. What comes on top takes the place of the oldest; the count of log pages shows the
 /// host that it missed some.
-pub(crate) const NOTICES_MAX: usize = 64;
+pub(crate) const NOTIFICATIONS_MAX: usize = 64;
 
 /// Reservation Notification Log Page Type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Notice {
+pub(crate) enum Notification {
     RegistrationPreempted = 1,
     ReservationReleased = 2,
     ReservationPreempted = 3,
@@ -21,38 +21,38 @@ pub(crate) enum Notice {
 pub(crate) const MASKS: u32 = 0b1110;
 
 #[derive(Debug)]
-pub(crate) struct Notices {
+pub(crate) struct Notifications {
     /// The oldest first, each with which page it was, counted from one.
-    unread: VecDeque<(u64, u32, Notice)>,
+    unread: VecDeque<(u64, u32, Notification)>,
     count: u64,
     /// By NSID less one.
     masks: [u8; NAMESPACES_MAX],
 }
 
-impl Notices {
+impl Notifications {
     pub(crate) fn new() -> Self {
         Self { unread: VecDeque::new(), count: 0, masks: [0; NAMESPACES_MAX] }
     }
 
     /// Notes one. False if the host does not want it.
-    pub(crate) fn add(&mut self, nsid: u32, notice: Notice) -> bool {
-        if u32::from(self.mask(nsid)) >> notice as u32 & 1 != 0 {
+    pub(crate) fn add(&mut self, nsid: u32, notification: Notification) -> bool {
+        if u32::from(self.mask(nsid)) >> notification as u32 & 1 != 0 {
             return false;
         }
-        if self.unread.len() == NOTICES_MAX {
+        if self.unread.len() == NOTIFICATIONS_MAX {
             self.unread.pop_front();
         }
         self.count += 1;
-        self.unread.push_back((self.count, nsid, notice));
+        self.unread.push_back((self.count, nsid, notification));
         true
     }
 
     /// The log page; an empty one if everything was read.
     pub(crate) fn page(&self) -> ReservationNotification {
         match self.unread.front() {
-            Some(&(count, nsid, notice)) => {
+            Some(&(count, nsid, notification)) => {
                 let further = self.unread.len() as u8 - 1;
-                ReservationNotification::new(count, notice as u8, further, nsid)
+                ReservationNotification::new(count, notification as u8, further, nsid)
             }
             None => ReservationNotification::new_zeroed(),
         }
@@ -81,4 +81,4 @@ impl Notices {
     }
 }
 
-const _: () = assert!(NOTICES_MAX <= u8::MAX as usize);
+const _: () = assert!(NOTIFICATIONS_MAX <= u8::MAX as usize);

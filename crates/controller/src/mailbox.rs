@@ -29,13 +29,13 @@ pub(crate) enum Notice {
     /// Groups of namespaces are in another state at the controller's port.
     AccessChanged,
     /// A host is told of a reservation.
-    Reservation { host: HostId, nsid: u32, notice: reservation::Notice },
+    Reservation { host: HostId, nsid: u32, notification: reservation::Notification },
     /// The drive takes commands again.
     GoesOn,
 }
 
 #[derive(Debug)]
-struct Tray {
+struct Mailbox {
     /// Identifier of the controller.
     cntlid: u16,
     /// It is there for hosts to see.
@@ -45,16 +45,16 @@ struct Tray {
     notices: Vec<Notice>,
 }
 
-impl Tray {
+impl Mailbox {
     fn add(&mut self, notice: Notice) {
         if self.notices.contains(&notice) {
             return;
         }
-        // There may be any number of hosts, and nobody who empties the tray. Of all others there are few.
+        // There may be any number of hosts, and nobody who empties the mailbox. Of all others there are few.
         let is_of_reservation = |notice: &Notice| matches!(notice, Notice::Reservation { .. });
         let of_reservations = self.notices.iter().filter(|notice| is_of_reservation(notice)).count();
         if is_of_reservation(&notice)
-            && of_reservations == reservation::NOTICES_MAX
+            && of_reservations == reservation::NOTIFICATIONS_MAX
             && let Some(oldest) = self.notices.iter().position(is_of_reservation)
         {
             self.notices.remove(oldest);
@@ -65,38 +65,40 @@ impl Tray {
 
 /// By the numbers of the controllers, which are below [`CONTROLLERS_MAX`].
 #[derive(Debug, Default)]
-pub(crate) struct Trays {
-    trays: Vec<Option<Tray>>,
+pub(crate) struct Mailboxes {
+    mailboxes: Vec<Option<Mailbox>>,
     /// Bit per controller that has something.
-    full: u32,
+    unread: u32,
 }
 
 const _: () = assert!(CONTROLLERS_MAX <= u32::BITS as usize);
 
-impl Trays {
+impl Mailboxes {
     /// The lowest number that is free, which is taken now.
     pub(crate) fn add(&mut self, cntlid: u16) -> Option<u8> {
-        let number = self.trays.iter().position(Option::is_none).unwrap_or(self.trays.len());
+        let number = self.mailboxes.iter().position(Option::is_none).unwrap_or(self.mailboxes.len());
         if number == CONTROLLERS_MAX {
             return None;
         }
-        if number == self.trays.len() {
-            self.trays.push(None);
+        if number == self.mailboxes.len() {
+            self.mailboxes.push(None);
         }
-        self.trays[number] = Some(Tray { cntlid, present: true, done: Vec::new(), notices: Vec::new() });
+        self.mailboxes[number] =
+            Some(Mailbox { cntlid, present: true, done: Vec::new(), notices: Vec::new() });
         Some(number as u8)
     }
 
     /// A controller is no more, and no command of it is in flight.
     pub(crate) fn remove(&mut self, number: u8) {
-        self.full &= !(1 << number);
-        self.trays[usize::from(number)] = None;
+        self.unread &= !(1 << number);
+        self.mailboxes[usize::from(number)] = None;
     }
 
     /// Numbers and identifiers of the controllers there are.
     pub(crate) fn present(&self) -> impl Iterator<Item = (u8, u16)> {
-        let trays = (0..).zip(&self.trays);
-        trays.filter_map(|(number, tray)| Some((number, tray.as_ref().filter(|it| it.present)?.cntlid)))
+        let mailboxes = (0..).zip(&self.mailboxes);
+        mailboxes
+            .filter_map(|(number, mailbox)| Some((number, mailbox.as_ref().filter(|it| it.present)?.cntlid)))
     }
 
     pub(crate) fn present_numbers(&self) -> Vec<u8> {
@@ -104,66 +106,69 @@ impl Trays {
     }
 
     pub(crate) fn set_present(&mut self, number: u8, present: bool) {
-        self.trays[usize::from(number)].iter_mut().for_each(|tray| tray.present = present);
+        self.mailboxes[usize::from(number)].iter_mut().for_each(|mailbox| mailbox.present = present);
     }
 
     #[inline]
-    pub(crate) fn is_full(&self, number: u8) -> bool {
-        self.full & 1 << number != 0
+    pub(crate) fn has_mail(&self, number: u8) -> bool {
+        self.unread & 1 << number != 0
     }
 
     /// A command that is back. One of a controller that is gone cannot be.
     pub(crate) fn put(&mut self, number: u8, command: Command) {
-        let tray = self.trays[usize::from(number)].as_mut().expect("a controller goes after its commands");
-        tray.done.push(command);
-        self.full |= 1 << number;
+        let mailbox =
+            self.mailboxes[usize::from(number)].as_mut().expect("a controller goes after its commands");
+        mailbox.done.push(command);
+        self.unread |= 1 << number;
     }
 
     /// For all of them.
     pub(crate) fn announce(&mut self, notice: Notice) {
-        (0..self.trays.len() as u8).for_each(|number| self.tell(number, notice));
+        (0..self.mailboxes.len() as u8).for_each(|number| self.notify(number, notice));
     }
 
     /// For one of them, if it is there.
-    pub(crate) fn tell(&mut self, number: u8, notice: Notice) {
-        let Some(Some(tray)) = self.trays.get_mut(usize::from(number)) else { return };
-        tray.add(notice);
-        self.full |= 1 << number;
+    pub(crate) fn notify(&mut self, number: u8, notice: Notice) {
+        let Some(Some(mailbox)) = self.mailboxes.get_mut(usize::from(number)) else { return };
+        mailbox.add(notice);
+        self.unread |= 1 << number;
     }
 
     /// All commands, whosever they are.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Command> {
-        self.trays.iter_mut().flatten().flat_map(|tray| tray.done.drain(..))
+        self.mailboxes.iter_mut().flatten().flat_map(|mailbox| mailbox.done.drain(..))
     }
 
-    /// Moves the commands of a tray to `done`, and returns what else was in it.
-    pub(crate) fn empty(&mut self, number: u8, done: &mut Vec<Command>) -> Vec<Notice> {
-        self.full &= !(1 << number);
-        let Some(Some(tray)) = self.trays.get_mut(usize::from(number)) else { return Vec::new() };
-        done.append(&mut tray.done);
-        std::mem::take(&mut tray.notices)
+    /// Moves the commands of a mailbox to `done`, and returns what else was in it.
+    pub(crate) fn take(&mut self, number: u8, done: &mut Vec<Command>) -> Vec<Notice> {
+        self.unread &= !(1 << number);
+        let Some(Some(mailbox)) = self.mailboxes.get_mut(usize::from(number)) else { return Vec::new() };
+        done.append(&mut mailbox.done);
+        std::mem::take(&mut mailbox.notices)
     }
 }
 
 impl Controller {
     /// Takes what other turns have left for this controller.
     #[cold]
-    pub(crate) fn empty_tray(&mut self, subsystem: &mut Subsystem, now_ns: u64) {
-        for notice in subsystem.trays.empty(self.number, &mut subsystem.done) {
+    pub(crate) fn drain_mailbox(&mut self, subsystem: &mut Subsystem, now_ns: u64) {
+        for notice in subsystem.mailboxes.take(self.number, &mut subsystem.done) {
             match notice {
                 Notice::NamespaceChanged(nsid) => self.events.namespace_changed(nsid),
                 Notice::Leaves(nsid) => self_test::removal(self, subsystem, nsid, now_ns),
                 Notice::Gone(nsid) => {
                     self.features.retry_limits[nsid as usize - 1] = 0;
-                    self.notices.forget(nsid);
+                    self.reservation_notifications.forget(nsid);
                 }
                 Notice::Formatted(nsid) => self_test::format(self, subsystem, nsid, now_ns),
                 Notice::Sanitizes => self_test::sanitize(self, subsystem, now_ns),
                 Notice::Sanitized => self.events.raise(Event::SANITIZE_COMPLETED),
                 Notice::AccessChanged => self.events.raise(Event::ASYMMETRIC_ACCESS_CHANGE),
                 Notice::Reset => self.subsystem_was_reset(subsystem),
-                Notice::Reservation { host, nsid, notice } => {
-                    if subsystem.host(self.number) == host && self.notices.add(nsid, notice) {
+                Notice::Reservation { host, nsid, notification } => {
+                    if subsystem.host(self.number) == host
+                        && self.reservation_notifications.add(nsid, notification)
+                    {
                         self.events.raise(Event::RESERVATION_LOG_PAGE);
                     }
                 }
@@ -180,18 +185,19 @@ mod tests {
 
     fn of_reservation(number: u64) -> Notice {
         let host = HostId::Short(number.to_le_bytes());
-        Notice::Reservation { host, nsid: 1, notice: reservation::Notice::ReservationReleased }
+        Notice::Reservation { host, nsid: 1, notification: reservation::Notification::ReservationReleased }
     }
 
     #[test]
-    fn a_tray_that_nobody_empties_does_not_grow_with_the_hosts_that_are_told() {
-        let mut trays = Trays::default();
-        let number = trays.add(1).expect("room");
-        trays.tell(number, Notice::NamespaceChanged(3));
-        (0..10_000).for_each(|host| trays.announce(of_reservation(host)));
-        let notices = trays.empty(number, &mut Vec::new());
+    fn an_unread_mailbox_is_bounded() {
+        let mut mailboxes = Mailboxes::default();
+        let number = mailboxes.add(1).expect("room");
+        mailboxes.notify(number, Notice::NamespaceChanged(3));
+        (0..10_000).for_each(|host| mailboxes.announce(of_reservation(host)));
+        let notices = mailboxes.take(number, &mut Vec::new());
         assert_eq!(notices[0], Notice::NamespaceChanged(3));
-        let last: Vec<_> = (10_000 - reservation::NOTICES_MAX as u64..10_000).map(of_reservation).collect();
+        let last: Vec<_> =
+            (10_000 - reservation::NOTIFICATIONS_MAX as u64..10_000).map(of_reservation).collect();
         assert!(notices[1..] == last, "{} of them", notices.len());
     }
 }
