@@ -8,7 +8,7 @@
 use crate::guest::{Guest, PAGE, WINDOWS, Window};
 use crate::layers::{self, Keeper, NAMESPACES, Vault};
 use crate::rings::{CompletionRing, SubmissionRing};
-use sluice_controller::{DoorbellMode, Joined, NAMESPACES_MAX, TRANSFER_MAX};
+use sluice_controller::{DoorbellMode, Attached, NAMESPACES_MAX, TRANSFER_MAX};
 use sluice_memory::Removed;
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::register::{self, csts};
@@ -39,7 +39,7 @@ enum Shadow {
 
 #[derive(Debug)]
 pub struct Host {
-    pub controller: Joined,
+    pub controller: Attached,
     pub guest: Guest,
     pub keeper: Arc<Keeper>,
     vault: Vault,
@@ -572,7 +572,7 @@ impl Host {
     /// A controller after a reset is as good as new.
     fn serve(&mut self) {
         // Another has what the operator gave the drive, whatever this one was detached from.
-        let Joined { controller, subsystem } = &mut self.controller;
+        let Attached { controller, subsystem } = &mut self.controller;
         controller.set_host(subsystem, "another", [0; 16]);
         self.enable();
         self.create_pair(1, 16);

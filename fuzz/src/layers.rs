@@ -6,7 +6,7 @@ use sluice_command::{
     StackBuilder, Ticket,
 };
 use sluice_controller::{
-    Config, Creation, Identity, Joined, KEEP_INTERVAL_NS, Keep, Namespace, NamespaceConfig, Pool, Subsystem,
+    Config, Creation, Identity, Attached, PERSIST_INTERVAL_NS, PersistentRecord, Namespace, NamespaceConfig, Pool, Subsystem,
 };
 use sluice_nvme::Status;
 use sluice_router::RouterBuilder;
@@ -25,7 +25,7 @@ pub struct Keeper {
     held: Mutex<VecDeque<(u32, Ticket)>>,
     last: Mutex<Option<u64>>,
     /// What the controller wants remembered.
-    pub asked: Mutex<VecDeque<Keep>>,
+    pub asked: Mutex<VecDeque<PersistentRecord>>,
     /// Something of that was not.
     pub forgot: AtomicBool,
 }
@@ -199,12 +199,12 @@ pub fn config() -> (Config, Arc<Keeper>, Vault) {
 }
 
 /// A drive: its controller, who holds its commands, and the first of its targets.
-pub fn drive() -> (Joined, Arc<Keeper>, Vault) {
+pub fn drive() -> (Attached, Arc<Keeper>, Vault) {
     let (config, keeper, vault) = config();
-    let mut drive = Joined::new(config).expect("memory");
+    let mut drive = Attached::new(config).expect("memory");
     drive.subsystem.set_pool(Pool { size: POOL, volatile_cache: false });
     let asked = Arc::clone(&keeper);
-    drive.on_keep(move |what| asked.asked.lock().expect("not poisoned").push_back(what));
+    drive.on_persist(move |what| asked.asked.lock().expect("not poisoned").push_back(what));
     (drive, keeper, vault)
 }
 
@@ -212,24 +212,24 @@ pub fn drive() -> (Joined, Arc<Keeper>, Vault) {
 const POOL: u64 = 256 << 10;
 
 /// What a drive wants remembered is, or not; a namespace that is wanted is built. Returns how much that was.
-pub fn remember(drive: &mut Joined, keeper: &Arc<Keeper>, now_ns: u64) -> usize {
+pub fn remember(drive: &mut Attached, keeper: &Arc<Keeper>, now_ns: u64) -> usize {
     let asked = std::mem::take(&mut *keeper.asked.lock().expect("not poisoned"));
     let count = asked.len();
     for what in asked {
         let well = !keeper.holds();
         keeper.forgot.fetch_or(!well, Relaxed);
-        if let (Keep::Creation(creation), true) = (&what, well) {
+        if let (PersistentRecord::Creation(creation), true) = (&what, well) {
             let namespace = created(*creation, keeper);
             drive.subsystem.made(*creation, namespace).expect("room for its commands");
         }
-        drive.kept(what, well, now_ns);
+        drive.persisted(what, well, now_ns);
     }
     count
 }
 
 /// When a drive looks at something again, if that is soon: no later than something is remembered for it again.
-pub fn looks_again_ns(drive: &mut Joined, now_ns: u64) -> Option<u64> {
-    let soon = now_ns.saturating_add(1)..=now_ns.saturating_add(KEEP_INTERVAL_NS);
+pub fn looks_again_ns(drive: &mut Attached, now_ns: u64) -> Option<u64> {
+    let soon = now_ns.saturating_add(1)..=now_ns.saturating_add(PERSIST_INTERVAL_NS);
     drive.deadline_ns().filter(|deadline_ns| soon.contains(deadline_ns))
 }
 

@@ -8,7 +8,6 @@
 use crate::fused;
 use crate::mailbox::Notice;
 use crate::reservation::Group;
-use crate::reset::INTERNAL;
 use crate::{BATCH_MAX, Controller, Namespace, Subsystem};
 use sluice_command::{Command, Origin, Slab, Slot};
 use sluice_memory::Space;
@@ -70,18 +69,18 @@ pub(crate) fn abandon(subsystem: &mut Subsystem, controller: u8, queue: Option<u
     fused::forget(subsystem, controller, queue);
     forget(subsystem, controller, queue);
     let is_its = |origin: &Origin| {
-        let is_io = origin.sq != 0 && origin.sq != INTERNAL;
+        let is_io = origin.sq != 0 && origin.sq != Origin::INTERNAL;
         is_io && origin.controller == controller && queue.is_none_or(|id| id == origin.sq)
     };
-    let known = &subsystem.abandoned.changes;
+    let existing = &subsystem.abandoned.changes;
     let its = subsystem.slab.commands().filter(|(_, slot, _)| is_its(&slot.origin));
     let new: Vec<Change> = its
         .filter_map(|(number, slot, entry)| {
             let shift = subsystem.get(entry.nsid).map_or(0, Namespace::block_shift);
-            let bytes = reach(slot, entry, shift)?;
+            let bytes = changed_bytes(slot, entry, shift)?;
             Some(Change { number, origin: slot.origin, nsid: entry.nsid, bytes })
         })
-        .filter(|new| !known.iter().any(|it| it.number == new.number && is_same(&it.origin, &new.origin)))
+        .filter(|new| !existing.iter().any(|it| it.number == new.number && is_same(&it.origin, &new.origin)))
         .collect();
     if new.is_empty() {
         return;
@@ -93,11 +92,11 @@ pub(crate) fn abandon(subsystem: &mut Subsystem, controller: u8, queue: Option<u
     );
     subsystem.abandoned.changes.extend(new);
     subsystem.fused.has_work();
-    bar(subsystem);
+    update_held_back(subsystem);
 }
 
 /// The bytes that a command may still change; none if it changes none, or is kept apart in another way.
-fn reach(slot: &Slot, entry: &SubmissionEntry, shift: u32) -> Option<Range<u64>> {
+fn changed_bytes(slot: &Slot, entry: &SubmissionEntry, shift: u32) -> Option<Range<u64>> {
     const ALL: Range<u64> = 0..u64::MAX;
     let Origin { opcode: code, raw, .. } = slot.origin;
     // A held command ends, and a fused operation has its blocks to itself.
@@ -129,7 +128,7 @@ fn reach(slot: &Slot, entry: &SubmissionEntry, shift: u32) -> Option<Range<u64>>
 }
 
 /// Tells each namespace which of its bytes are held back.
-fn bar(subsystem: &mut Subsystem) {
+fn update_held_back(subsystem: &mut Subsystem) {
     let changes = std::mem::take(&mut subsystem.abandoned.changes);
     subsystem.each_namespace(|namespace| {
         let its = changes.iter().filter(|change| change.nsid == namespace.nsid());
@@ -152,7 +151,7 @@ pub(crate) fn advance(
     changes.retain(|change| change.is_under_way(slab));
     if changes.len() < before {
         ready.append(held);
-        bar(subsystem);
+        update_held_back(subsystem);
     }
     let Subsystem { abandoned: Abandoned { ready, .. }, slab, .. } = &mut *subsystem;
     let is_own = |command: &mut Command| slab.slot(command).origin.controller == controller.number;
@@ -162,7 +161,7 @@ pub(crate) fn advance(
     fused::check_again(controller, subsystem, own, space, now_ns);
     if !subsystem.abandoned.ready.is_empty() {
         // Their controllers may be asleep.
-        subsystem.mailboxes.announce(Notice::GoesOn);
+        subsystem.mailboxes.announce(Notice::Resumed);
     }
     count
 }

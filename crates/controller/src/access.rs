@@ -17,7 +17,7 @@ pub(crate) fn check(
     opcode: u8,
 ) -> Result<(), Status> {
     if !namespace.is_attached(number) {
-        return Err(Subsystem::absent(namespace.nsid()));
+        return Err(Subsystem::status_of_inactive(namespace.nsid()));
     }
     ana.check(number, namespace.ana_group())?;
     namespace.check_reservation(hosts[usize::from(number)], opcode)

@@ -49,7 +49,7 @@ struct Access {
 
 /// What a controller leads to.
 #[derive(Debug, Default)]
-struct Way {
+struct Paths {
     port: String,
     /// Changes of the controller's log page since its last reset.
     changes: u64,
@@ -57,9 +57,9 @@ struct Way {
     groups: [Access; ANA_GROUPS_MAX as usize],
 }
 
-impl Way {
+impl Paths {
     /// Works out the states anew; true if one of a group in `used` is another.
-    fn look(&mut self, rules: &[AnaRule], used: u32) -> bool {
+    fn update(&mut self, rules: &[AnaRule], used: u32) -> bool {
         let mut changed = false;
         for (group, access) in (1..).zip(&mut self.groups) {
             let rule = rules.iter().rfind(|rule| rule.applies(&self.port, group));
@@ -92,13 +92,13 @@ const _: () = assert!(ANA_GROUPS_MAX <= u32::BITS);
 pub(crate) struct Ana {
     rules: Vec<AnaRule>,
     /// By the numbers of their controllers.
-    ways: Vec<Way>,
+    paths: Vec<Paths>,
 }
 
 impl Ana {
     fn access(&self, number: u8, group: u32) -> Access {
-        let way = self.ways.get(usize::from(number));
-        way.and_then(|way| way.groups.get(group as usize - 1)).copied().unwrap_or_default()
+        let entry = self.paths.get(usize::from(number));
+        entry.and_then(|entry| entry.groups.get(group as usize - 1)).copied().unwrap_or_default()
     }
 
     /// What keeps a command of a controller from a namespace of this group.
@@ -108,9 +108,9 @@ impl Ana {
 
     /// A controller begins a life.
     pub(crate) fn reset(&mut self, number: u8) {
-        if let Some(way) = self.ways.get_mut(usize::from(number)) {
-            way.changes = 0;
-            way.groups.iter_mut().for_each(|access| access.changed = 0);
+        if let Some(entry) = self.paths.get_mut(usize::from(number)) {
+            entry.changes = 0;
+            entry.groups.iter_mut().for_each(|access| access.changed = 0);
         }
     }
 
@@ -124,7 +124,7 @@ impl Ana {
     ) -> Vec<u8> {
         let members = |group: u32| namespaces.clone().filter(move |it| it.ana_group() == group);
         let groups: Vec<u32> = (1..=ANA_GROUPS_MAX).filter(|it| members(*it).next().is_some()).collect();
-        let changes = self.ways.get(usize::from(number)).map_or(0, |way| way.changes);
+        let changes = self.paths.get(usize::from(number)).map_or(0, |entry| entry.changes);
         let mut page = AnaHeader::new(changes, groups.len() as u16).as_bytes().to_vec();
         for group in groups {
             let nsids = members(group).map(Namespace::nsid).filter(|_| !groups_only);
@@ -142,13 +142,13 @@ impl Subsystem {
     pub fn set_ana(&mut self, rules: Vec<AnaRule>) {
         self.ana.rules = rules;
         let (used, is_shared) = (self.used_groups(), self.is_shared());
-        let Self { ana: Ana { rules, ways }, mailboxes, .. } = self;
-        for (number, way) in (0..).zip(ways) {
-            if way.look(rules, used) && is_shared {
+        let Self { ana: Ana { rules, paths }, mailboxes, .. } = self;
+        for (number, entry) in (0..).zip(paths) {
+            if entry.update(rules, used) && is_shared {
                 mailboxes.notify(number, Notice::AccessChanged);
             }
         }
-        self.guard_ways();
+        self.guard_namespaces();
     }
 
     /// Bit per group that has namespaces.
@@ -157,8 +157,8 @@ impl Subsystem {
     }
 
     /// Has commands to namespaces looked at more closely that not every controller reaches.
-    pub(crate) fn guard_ways(&mut self) {
-        let refused = self.ana.ways.iter().fold(0, |bits, way| bits | way.refuses());
+    pub(crate) fn guard_namespaces(&mut self) {
+        let refused = self.ana.paths.iter().fold(0, |bits, entry| bits | entry.refuses());
         for nsid in 1..=NN {
             if let Some(namespace) = self.get_mut(nsid) {
                 let group = namespace.ana_group();
@@ -172,12 +172,12 @@ impl Controller {
     /// Its host came in at this port, and was told nothing yet.
     pub fn set_port(&self, subsystem: &mut Subsystem, port: &str) {
         let number = usize::from(self.number);
-        let Ana { rules, ways } = &mut subsystem.ana;
-        if ways.len() <= number {
-            ways.resize_with(number + 1, Way::default);
+        let Ana { rules, paths } = &mut subsystem.ana;
+        if paths.len() <= number {
+            paths.resize_with(number + 1, Paths::default);
         }
-        ways[number] = Way { port: port.to_owned(), ..Way::default() };
-        ways[number].look(rules, 0);
-        subsystem.guard_ways();
+        paths[number] = Paths { port: port.to_owned(), ..Paths::default() };
+        paths[number].update(rules, 0);
+        subsystem.guard_namespaces();
     }
 }

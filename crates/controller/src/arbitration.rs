@@ -21,7 +21,7 @@ const TURN_COMMANDS: u32 = 4 * FETCH_MAX;
 pub(crate) struct Priorities {
     /// Where each class goes on.
     rotations: [usize; CLASSES],
-    stage: Stage,
+    stage: TurnStage,
     /// Of each class in a round.
     credits: [u32; CLASSES],
     burst: u32,
@@ -41,7 +41,7 @@ pub(crate) struct Priorities {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-enum Stage {
+enum TurnStage {
     #[default]
     Begins,
     /// What the admin queue has is taken first, and costs nobody a credit.
@@ -70,7 +70,7 @@ impl Priorities {
     /// The turn ends with so many commands of the queue that was last.
     #[cold]
     pub(crate) fn end(&mut self, taken: u32) {
-        if matches!(self.stage, Stage::Classes) {
+        if matches!(self.stage, TurnStage::Classes) {
             self.note(taken);
         }
     }
@@ -107,15 +107,15 @@ impl Controller {
     #[cold]
     pub(crate) fn next_by_priority(&mut self, taken: u32) -> Option<(u16, u32)> {
         match self.priorities.stage {
-            Stage::Begins => {
-                self.priorities.stage = Stage::Admin;
+            TurnStage::Begins => {
+                self.priorities.stage = TurnStage::Admin;
                 return Some((0, FETCH_MAX));
             }
-            Stage::Admin => {
-                self.priorities.stage = Stage::Classes;
+            TurnStage::Admin => {
+                self.priorities.stage = TurnStage::Classes;
                 self.priorities.queues = self.queues_of(URGENT);
             }
-            Stage::Classes => self.priorities.note(taken),
+            TurnStage::Classes => self.priorities.note(taken),
         }
         loop {
             let Priorities { class, queues, left, idle, room, burst, .. } = self.priorities;

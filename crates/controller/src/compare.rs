@@ -1,7 +1,7 @@
 //! Compare (NVM Command Set 3.2.2): read a piece into private memory, compare it with the host's,
 //! and so on to the end.
 
-use crate::{Controller, Namespace, Subsystem, TRANSFER_MAX, io, pieces};
+use crate::{Controller, Namespace, Subsystem, TRANSFER_MAX, chunk, io};
 use sluice_command::{Command, Operation, Slot};
 use sluice_memory::{Access, SegmentList, SharedRegion, Space};
 use sluice_nvme::{Status, SubmissionEntry};
@@ -9,7 +9,7 @@ use sluice_nvme::{Status, SubmissionEntry};
 /// Checks a Compare and prepares its first piece.
 pub(crate) fn check(
     slot: &mut Slot,
-    piece: usize,
+    number: usize,
     staging: &SharedRegion,
     namespace: &Namespace,
     entry: &SubmissionEntry,
@@ -25,7 +25,7 @@ pub(crate) fn check(
     slot.request = whole;
     let walked = io::walk(space, entry, whole.length as u32, Access::Read, &mut steps.aside);
     walked.inspect_err(|_| forget_memory(slot))?;
-    pieces::read(slot, piece, staging, whole.offset, whole.length)
+    chunk::read(slot, number, staging, whole.offset, whole.length)
 }
 
 /// The slot's next command, which may never end, must not seem to use this one's memory.
@@ -69,7 +69,7 @@ pub(crate) fn step(subsystem: &mut Subsystem, command: &Command) -> Result<bool,
         return Ok(false);
     }
     let offset = slot.request.end();
-    pieces::read(slot, number, &subsystem.staging, offset, left as u64)?;
+    chunk::read(slot, number, &subsystem.staging, offset, left as u64)?;
     Ok(true)
 }
 

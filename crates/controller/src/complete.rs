@@ -1,10 +1,9 @@
 //! Finished commands out: the next step of those that have several, and the completion entries of all others.
 
+use crate::client_dma;
 use crate::controller::Controller;
-use crate::courier;
-use crate::outpost::Cause;
 use crate::queue::Service;
-use crate::reset::INTERNAL;
+use crate::remote_queues::RecallCause;
 use crate::subsystem::Subsystem;
 use crate::{
     admin, compare, copy, dataset, erase, fused, losses, reservation, self_test, sync, uncorrectable, verify,
@@ -15,17 +14,17 @@ use sluice_nvme::{CompletionEntry, Status, opcode};
 impl Controller {
     /// Completes what finished, until nothing moves any more.
     #[inline]
-    pub(crate) fn settle(&mut self, subsystem: &mut Subsystem, now_ns: u64) -> usize {
+    pub(crate) fn run_completions(&mut self, subsystem: &mut Subsystem, now_ns: u64) -> usize {
         let mut work = 0;
-        while subsystem.has_unsettled() {
-            subsystem.settle(now_ns);
+        while subsystem.has_completions() {
+            subsystem.run_completions(now_ns);
             work += subsystem.done.len();
             // What the next steps of these push goes to the other list.
             let mut finishing = std::mem::take(&mut subsystem.finishing);
             std::mem::swap(&mut subsystem.done, &mut finishing);
-            subsystem.deal_out(self.number, &mut finishing);
+            subsystem.deliver(self.number, &mut finishing);
             if self.is_fabrics() {
-                self.hear_of_ends(subsystem, &finishing, now_ns);
+                self.note_ends(subsystem, &finishing, now_ns);
             }
             // The host waits for these, and for nothing of what follows.
             let all_last =
@@ -41,9 +40,9 @@ impl Controller {
     }
 
     /// A host whose commands end may send no Keep Alive meanwhile. What nobody sent says nothing of it.
-    fn hear_of_ends(&mut self, subsystem: &Subsystem, finishing: &[Command], now_ns: u64) {
-        if finishing.iter().any(|command| subsystem.slab.slot(command).origin.sq != INTERNAL) {
-            self.features.heard_from_host(now_ns);
+    fn note_ends(&mut self, subsystem: &Subsystem, finishing: &[Command], now_ns: u64) {
+        if finishing.iter().any(|command| subsystem.slab.slot(command).origin.sq != Origin::INTERNAL) {
+            self.features.note_activity(now_ns);
         }
     }
 
@@ -77,11 +76,11 @@ impl Controller {
         }
         match steps {
             Steps::One => self.account(subsystem, command),
-            Steps::Carry => {
+            Steps::WriteBack => {
                 let status = subsystem.slab.slot(&command).status;
-                courier::carry_out(self, subsystem, command, status, 0);
+                client_dma::write_back(self, subsystem, command, status, 0);
             }
-            Steps::Ours => self.finish_for_ourselves(subsystem, command, now_ns),
+            Steps::Internal => self.finish_internal(subsystem, command, now_ns),
             Steps::Flush => losses::flushed(self, subsystem, command, now_ns),
             Steps::SelfTest => self_test::next(self, subsystem, command, now_ns),
             Steps::Erase => erase::next(subsystem, command, now_ns),
@@ -89,7 +88,7 @@ impl Controller {
             Steps::Ranges => dataset::next(self, subsystem, command, now_ns),
             Steps::Verify => verify::next(self, subsystem, command, now_ns),
             Steps::Copy => copy::next(self, subsystem, command, now_ns),
-            Steps::Marks => uncorrectable::next(self, subsystem, command, now_ns),
+            Steps::Uncorrectable => uncorrectable::next(self, subsystem, command, now_ns),
             Steps::Fused => fused::next(self, subsystem, command, now_ns),
             Steps::Management => {
                 let slot = subsystem.slab.slot(&command);
@@ -98,7 +97,7 @@ impl Controller {
             }
             Steps::Feature => admin::features::next(self, subsystem, command, now_ns),
             Steps::Reservation => {
-                subsystem.health.laboured();
+                subsystem.health.note_effort();
                 reservation::command::next(self, subsystem, command, now_ns);
             }
         }
@@ -106,7 +105,7 @@ impl Controller {
 
     /// A flush that no host asked for is done. There is no completion entry to say that it failed.
     #[cold]
-    fn finish_for_ourselves(&mut self, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
+    fn finish_internal(&mut self, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
         let (status, origin) = (subsystem.slab.slot(&command).status, subsystem.slab.slot(&command).origin);
         if origin.controller == Origin::SUBSYSTEM {
             return sync::ended(subsystem, command, now_ns);
@@ -127,7 +126,7 @@ impl Controller {
         slot.status = status;
         let origin = slot.origin;
         if origin.carried {
-            return courier::carry_out(self, subsystem, command, status, dw0);
+            return client_dma::write_back(self, subsystem, command, status, dw0);
         }
         self.post(subsystem, origin, status, dw0);
         self.account(subsystem, command);
@@ -141,7 +140,7 @@ impl Controller {
         if !slot.status.is_success() {
             // It may be memory that only the client reaches, which home can ask for when the host tries again.
             if slot.status.same_code(Status::DATA_TRANSFER_ERROR) {
-                self.apart.call(Cause::Buffer);
+                self.remote_groups.recall(RecallCause::Buffer);
             }
             let entry = subsystem.slab.entry(&command);
             self.errors.command(entry, &slot.origin, slot.status);
@@ -178,7 +177,7 @@ impl Controller {
         let Some(cq) = &mut self.cqs[usize::from(id)] else { return };
         match cq.service {
             Service::On => {}
-            Service::Away => return self.absence.keep(id, entry),
+            Service::Unmapped => return self.unmapped.hold(id, entry),
             Service::Over => return cq.unreserve(1),
         }
         cq.post(entry);
@@ -210,9 +209,9 @@ enum Steps {
     /// Its completion entry.
     One,
     /// Its data goes to its client, then its completion entry.
-    Carry,
+    WriteBack,
     /// Nothing: no host sent it.
-    Ours,
+    Internal,
     /// Its completion entry, in which it may fail for an earlier loss.
     Flush,
     /// The next piece of a Device Self-test.
@@ -228,7 +227,7 @@ enum Steps {
     /// The next piece of a Copy.
     Copy,
     /// The change of the blocks that cannot be read.
-    Marks,
+    Uncorrectable,
     /// The Write after a Compare, or the end of a claim.
     Fused,
     /// The next flush of a Set Features, or its end.
@@ -248,21 +247,21 @@ impl Steps {
     #[inline]
     fn of(origin: Origin) -> Self {
         match (origin.sq, origin.opcode) {
-            (INTERNAL, opcode::admin::DEVICE_SELF_TEST) => Self::SelfTest,
-            (INTERNAL, opcode::admin::FORMAT_NVM) => Self::Erase,
-            (INTERNAL, _) => Self::Ours,
+            (Origin::INTERNAL, opcode::admin::DEVICE_SELF_TEST) => Self::SelfTest,
+            (Origin::INTERNAL, opcode::admin::FORMAT_NVM) => Self::Erase,
+            (Origin::INTERNAL, _) => Self::Internal,
             (0, opcode::admin::SET_FEATURES) => Self::Feature,
             (0, opcode::admin::NAMESPACE_MANAGEMENT | opcode::admin::NAMESPACE_ATTACHMENT) => {
                 Self::Management
             }
-            (0, _) if origin.carried => Self::Carry,
+            (0, _) if origin.carried => Self::WriteBack,
             (0, _) => Self::One,
             (_, opcode::io::FLUSH) => Self::Flush,
             (_, opcode::io::COMPARE) => Self::Compare,
             (_, opcode::io::DATASET_MANAGEMENT) => Self::Ranges,
             (_, opcode::io::VERIFY) if !origin.raw => Self::Verify,
             (_, opcode::io::COPY) => Self::Copy,
-            (_, opcode::io::WRITE_UNCORRECTABLE) if !origin.raw => Self::Marks,
+            (_, opcode::io::WRITE_UNCORRECTABLE) if !origin.raw => Self::Uncorrectable,
             (_, fused::FUSED) if !origin.raw => Self::Fused,
             (
                 _,
@@ -271,7 +270,7 @@ impl Steps {
                 | opcode::io::RESERVATION_ACQUIRE
                 | opcode::io::RESERVATION_RELEASE,
             ) => Self::Reservation,
-            _ if origin.carried => Self::Carry,
+            _ if origin.carried => Self::WriteBack,
             _ => Self::One,
         }
     }

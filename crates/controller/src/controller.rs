@@ -1,20 +1,20 @@
 //! The controller and what a front-end does with it.
 
-use crate::absence::Absence;
 use crate::arbitration::Priorities;
-use crate::courier::Courier;
+use crate::client_dma::ClientDma;
 use crate::doorbells::Doorbells;
 use crate::events::{Event, Events};
 use crate::failures::Failures;
 use crate::features::Features;
 use crate::health::ErrorLog;
 use crate::interrupts::Interrupts;
-use crate::outpost::Apart;
 use crate::queue::{CompletionQueue, Service, SubmissionQueue};
 use crate::registers::Registers;
+use crate::remote_queues::RemoteGroups;
 use crate::reservation::{HostId, KnownAs, Notifications};
 use crate::self_test::SelfTest;
 use crate::subsystem::Subsystem;
+use crate::unmapped_queues::UnmappedQueues;
 use crate::{IO_QUEUES_MAX, Identity, Namespace, abandoned, fused, self_test};
 use sluice_command::handover::{Queues, Segment};
 use sluice_command::{Command, Slot};
@@ -90,9 +90,9 @@ pub struct Controller {
     /// What of its failed commands is in the daemon's log.
     pub(crate) failures: Failures,
     pub(crate) interrupts: Interrupts,
-    pub(crate) absence: Absence,
+    pub(crate) unmapped: UnmappedQueues,
     /// Of a client that was found to have memory which only it reaches.
-    pub(crate) courier: Option<Box<Courier>>,
+    pub(crate) client_dma: Option<Box<ClientDma>>,
     /// Counts queues ever created, to tell them apart.
     pub(crate) epochs: u32,
     /// Which of the active queues is looked at first in the next turn.
@@ -100,7 +100,7 @@ pub struct Controller {
     /// The same with weighted round robin.
     pub(crate) priorities: Priorities,
     /// Queues of its that are served elsewhere.
-    pub(crate) apart: Apart,
+    pub(crate) remote_groups: RemoteGroups,
     /// Of each kind that the host may have.
     io_queues: u16,
 }
@@ -114,7 +114,7 @@ impl Controller {
     pub fn new(subsystem: &mut Subsystem, cntlid: u16) -> io::Result<Self> {
         let pairs = usize::from(IO_QUEUES_MAX) + 1;
         let (doorbells, mut handover) = (Doorbells::new()?, Segment::<Queues>::new()?);
-        let number = subsystem.enrol(cntlid)?;
+        let number = subsystem.add_controller(cntlid)?;
         handover.get_mut().controller = number.into();
         Ok(Self {
             number,
@@ -139,12 +139,12 @@ impl Controller {
             deletions: Vec::new(),
             failures: Failures::default(),
             interrupts: Interrupts::default(),
-            absence: Absence::default(),
-            courier: None,
+            unmapped: UnmappedQueues::default(),
+            client_dma: None,
             epochs: 0,
             rotation: 0,
             priorities: Priorities::default(),
-            apart: Apart::default(),
+            remote_groups: RemoteGroups::default(),
             io_queues: IO_QUEUES_MAX,
         })
     }
@@ -178,8 +178,8 @@ impl Controller {
     pub fn set_doorbell_mode(&mut self, mode: DoorbellMode) {
         let renewed = match mode {
             mode if mode == self.mode => Ok(()),
-            DoorbellMode::Mapped => self.doorbells.lend(),
-            _ => self.doorbells.keep(),
+            DoorbellMode::Mapped => self.doorbells.make_mappable(),
+            _ => self.doorbells.make_private(),
         };
         if let Err(error) = renewed {
             tracing::error!(%error, "no memory for a client's doorbell page");
@@ -206,11 +206,13 @@ impl Controller {
             true => self.cqs.get(usize::from(id)).and_then(Option::as_ref).map(|queue| queue.size),
             false => self.sqs.get(usize::from(id)).and_then(Option::as_ref).map(|queue| queue.size),
         };
-        let size = here.or_else(|| self.apart.ring(id, is_cq));
+        let size = here.or_else(|| self.remote_groups.ring(id, is_cq));
         match size {
             None => self.doorbell_error(id, Event::INVALID_DOORBELL_REGISTER),
             Some(size) if value >= size => self.doorbell_error(id, Event::INVALID_DOORBELL_VALUE),
-            Some(_) if is_cq || !self.ring_mirror(id, value) => self.doorbells.ring(offset as usize, value),
+            Some(_) if is_cq || !self.ring_shadow_queue(id, value) => {
+                self.doorbells.ring(offset as usize, value)
+            }
             // It is rung when the entries are here.
             Some(_) => {}
         }
@@ -218,7 +220,7 @@ impl Controller {
 
     #[cold]
     pub(crate) fn doorbell_error(&mut self, queue: u16, event: Event) {
-        if self.apart.complain(queue, event) {
+        if self.remote_groups.defer_doorbell_error(queue, event) {
             return;
         }
         self.errors.doorbell(queue);
@@ -253,19 +255,19 @@ impl Controller {
 
     /// Leaves the subsystem. Nothing of it may be in flight: see [`is_quiescent`](Self::is_quiescent).
     pub fn leave(self, subsystem: &mut Subsystem) {
-        subsystem.strike(self.number);
+        subsystem.remove_controller(self.number);
     }
 
     /// Commands of the host in flight. A queue group that is away counts as one: it may have some.
     pub fn in_flight(&self, subsystem: &Subsystem) -> u32 {
-        subsystem.slab.in_flight_of(self.number) + self.apart.away()
+        subsystem.slab.in_flight_of(self.number) + self.remote_groups.count()
     }
 
     /// True if a command in flight has data in the removed memory, or a layer's device may reach it.
     pub fn uses(&self, subsystem: &Subsystem, removed: &Removed) -> bool {
         subsystem.slab.live().flat_map(Slot::segments).any(|segment| removed.contains(segment))
             || subsystem.lends(removed)
-            || !self.is_whole()
+            || !self.has_all_queues()
     }
 
     /// Calls `signal` for every vector whose completions the host is to hear of, and has not.
@@ -281,12 +283,12 @@ impl Controller {
         }
         let mut asserted = false;
         for id in 0..self.cqs.len() {
-            let by_mirror = self.interrupts_by_mirror(id as u16);
+            let by_shadow_queue = self.interrupts_by_shadow_queue(id as u16);
             let Self { cqs, doorbells, .. } = self;
             let Some(queue) = &mut cqs[id] else { continue };
-            if (queue.vector.is_some() || by_mirror) && queue.has_unseen(doorbells) {
+            if (queue.vector.is_some() || by_shadow_queue) && queue.has_unseen(doorbells) {
                 // The pin goes low when the host has seen the completion, so it has to say so.
-                doorbells.ask_for_head(queue.id, queue.head);
+                doorbells.request_head_ring(queue.id, queue.head);
                 asserted = true;
             }
         }
@@ -301,7 +303,7 @@ impl Controller {
     /// after all.
     pub fn arm(&mut self, subsystem: &Subsystem) -> bool {
         let has_news = subsystem.mailboxes.has_mail(self.number);
-        if subsystem.has_unsettled() || has_news || self.life_can_advance(subsystem) {
+        if subsystem.has_completions() || has_news || self.can_advance_state(subsystem) {
             return true;
         }
         if subsystem.fused.is_busy() && self.can_advance(subsystem) {
@@ -311,10 +313,10 @@ impl Controller {
         if !self.registers.is_ready() || self.registers.is_fatal() {
             return false;
         }
-        if self.has_carried() || self.can_deliver_event() {
+        if self.has_client_dma_work() || self.can_deliver_event() {
             return true;
         }
-        self.ask_to_be_rung();
+        self.request_rings();
         // The entry that came last may be one that shows a first half of a fused operation to wait in vain.
         subsystem.fused.is_busy() && self.can_advance(subsystem)
             || !subsystem.is_held() && self.has_fetchable(subsystem)
@@ -326,10 +328,11 @@ impl Controller {
     }
 
     /// The next entry of a queue is news, and so is a slot of a completion queue that may be full.
-    fn ask_to_be_rung(&self) {
+    fn request_rings(&self) {
         let sqs = || self.active.iter().filter_map(|&id| self.sqs[usize::from(id)].as_ref());
         let cqs = sqs().filter_map(|queue| self.cqs[usize::from(queue.cq)].as_ref());
-        self.doorbells.ask(sqs().map(|queue| (queue.id, queue.head)), cqs.map(|cq| (cq.id, cq.head)));
+        self.doorbells
+            .request_rings(sqs().map(|queue| (queue.id, queue.head)), cqs.map(|cq| (cq.id, cq.head)));
     }
 
     /// An event, a request for it, and a completion slot. Until the host rings that it has released
@@ -341,11 +344,11 @@ impl Controller {
 
     /// Some queue has an entry that could be taken now.
     fn has_fetchable(&mut self, subsystem: &Subsystem) -> bool {
-        let Self { active, sqs, cqs, doorbells, apart, .. } = self;
+        let Self { active, sqs, cqs, doorbells, remote_groups, .. } = self;
         subsystem.room(self.number) > 0
             && active.iter().any(|&id| {
                 // What is kept until all queues are here is nothing to stay awake for: they wake us.
-                if id == 0 && apart.waits() {
+                if id == 0 && remote_groups.waits() {
                     return false;
                 }
                 let Some(queue) = &sqs[usize::from(id)] else { return false };
@@ -366,7 +369,7 @@ impl Controller {
         }
         for &id in &self.active {
             if let Some(queue) = &mut self.sqs[usize::from(id)] {
-                queue.announced = queue.head;
+                queue.event_index_head = queue.head;
                 self.doorbells.put_event_index_behind(id, queue.head);
             }
         }
@@ -378,8 +381,8 @@ impl Controller {
             self.features.deadline_ns(),
             self.self_test.deadline_ns().filter(|_| self_test::may_read(self, subsystem)),
             self.interrupts.deadline_ns(),
-            self.absence.deadline_ns(),
-            self.courier.as_ref().and_then(|courier| courier.deadline_ns()),
+            self.unmapped.deadline_ns(),
+            self.client_dma.as_ref().and_then(|client_dma| client_dma.deadline_ns()),
         ];
         // A loop that is unrolled: this is part of every turn that had work.
         all.iter().fold(u64::MAX, |earliest, at| earliest.min(at.unwrap_or(u64::MAX)))

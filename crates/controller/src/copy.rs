@@ -7,7 +7,7 @@
 use crate::fetch::check_flags;
 use crate::io::{self, Intake};
 use crate::subsystem::Subsystem;
-use crate::{Controller, Namespace, TRANSFER_MAX, fused, pieces, uncorrectable};
+use crate::{Controller, Namespace, TRANSFER_MAX, chunk, fused, uncorrectable};
 use sluice_command::{Command, Operation, Range, Request};
 use sluice_memory::{Access, SegmentList, Space};
 use sluice_nvme::opcode::io as opcode;
@@ -31,7 +31,7 @@ pub(crate) const NAMED: u32 = 2;
 #[inline(never)]
 pub(crate) fn begin(intake: &mut Intake<'_>, command: Command, entry: &SubmissionEntry) {
     let number = intake.subsystem.slab.slot(&command).origin.controller;
-    intake.subsystem.health.laboured();
+    intake.subsystem.health.note_effort();
     match plan(intake, entry, number) {
         Ok((ranges, destination)) => start(intake, command, &ranges, destination),
         Err(status) => {
@@ -56,7 +56,7 @@ fn start(intake: &mut Intake<'_>, command: Command, ranges: &Ranges, to: u64) {
     steps.ranges.clear();
     steps.ranges.extend_from_slice(ranges.as_slice());
     let Range { nsid, offset, length } = steps.ranges[0];
-    match pieces::read(slot, number, &intake.subsystem.staging, offset, length) {
+    match chunk::read(slot, number, &intake.subsystem.staging, offset, length) {
         Ok(()) => intake.subsystem.submit_to(nsid, command, intake.now_ns),
         Err(status) => {
             slot.status = status;
@@ -80,7 +80,7 @@ impl Ranges {
 /// Copies and checks the ranges; returns them, and where they go in bytes.
 fn plan(intake: &Intake<'_>, entry: &SubmissionEntry, number: u8) -> Result<(Ranges, u64), Status> {
     check_flags(entry)?;
-    let destination = intake.subsystem.get(entry.nsid).ok_or(Subsystem::absent(entry.nsid))?;
+    let destination = intake.subsystem.get(entry.nsid).ok_or(Subsystem::status_of_inactive(entry.nsid))?;
     let format = entry.cdw12 >> 8 & 0xf;
     if format != OWN && !(format == NAMED && intake.features.copies_across()) {
         return Err(Status::INVALID_FIELD);
@@ -126,13 +126,13 @@ fn ranges(
     if data.copy_to(0, wire) != wire.len() {
         return Err(Status::DATA_TRANSFER_ERROR);
     }
-    let destination = subsystem.get(entry.nsid).ok_or(Subsystem::absent(entry.nsid))?;
+    let destination = subsystem.get(entry.nsid).ok_or(Subsystem::status_of_inactive(entry.nsid))?;
     let nothing = Range { nsid: 0, offset: 0, length: 0 };
     let mut ranges = Ranges { list: [nothing; RANGES_MAX], count };
     for (range, wire) in ranges.list.iter_mut().zip(wire.as_chunks::<ENTRY>().0) {
         let [named, slba, blocks, _]: [u64; 4] = zerocopy::transmute!(*wire);
         let nsid = if format == NAMED { named as u32 } else { entry.nsid };
-        let source = subsystem.get(nsid).ok_or(Subsystem::absent(nsid))?;
+        let source = subsystem.get(nsid).ok_or(Subsystem::status_of_inactive(nsid))?;
         subsystem.check_access(number, source, opcode::READ)?;
         *range = source_range(source, destination, slba, (blocks & 0xffff) + 1)?;
     }
@@ -184,7 +184,8 @@ fn step(
     let slot = subsystem.slab.slot(command);
     let to = slot.steps.as_ref().map_or(0, |steps| steps.destination);
     // Nothing that was there before a mark comes back with a power cut.
-    let fua = fua || subsystem.get(nsid).is_some_and(|it| it.is_marked(&(to..to + slot.request.length)));
+    let fua =
+        fua || subsystem.get(nsid).is_some_and(|it| it.is_uncorrectable(&(to..to + slot.request.length)));
     let slot = subsystem.slab.slot_mut(command);
     if !slot.status.is_success() {
         // One that was refused never had a step.
@@ -209,6 +210,6 @@ fn step(
     let Some(&Range { nsid, offset, length }) = steps.ranges.get(steps.progress as usize) else {
         return Ok(None);
     };
-    pieces::read(slot, number, &subsystem.staging, offset, length).map_err(|status| (status, progress))?;
+    chunk::read(slot, number, &subsystem.staging, offset, length).map_err(|status| (status, progress))?;
     Ok(Some(nsid))
 }

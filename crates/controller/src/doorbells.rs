@@ -24,7 +24,7 @@ pub(crate) struct Shadow {
 pub(crate) struct Doorbells {
     page: SharedRegion,
     /// A host may have the page mapped, and keep it so for ever.
-    lent: bool,
+    mapped: bool,
     shadow: Option<Shadow>,
 }
 
@@ -45,7 +45,7 @@ fn cq_offset(id: u16) -> usize {
 
 impl Doorbells {
     pub(crate) fn new() -> std::io::Result<Self> {
-        Ok(Self { page: Self::new_page()?, lent: false, shadow: None })
+        Ok(Self { page: Self::new_page()?, mapped: false, shadow: None })
     }
 
     fn new_page() -> std::io::Result<SharedRegion> {
@@ -56,7 +56,7 @@ impl Doorbells {
     pub(crate) fn share(&self) -> std::io::Result<Self> {
         let file = self.page.fd().try_clone_to_owned()?;
         let page = SharedRegion::from_fd(file, 0, BASE + PAGE)?;
-        Ok(Self { page, lent: self.lent, shadow: self.shadow.clone() })
+        Ok(Self { page, mapped: self.mapped, shadow: self.shadow.clone() })
     }
 
     pub(crate) fn take_shadow(&mut self) -> Option<Shadow> {
@@ -64,17 +64,17 @@ impl Doorbells {
     }
 
     /// The page is about to be lent to a host.
-    pub(crate) fn lend(&mut self) -> std::io::Result<()> {
-        self.keep()?;
-        self.lent = true;
+    pub(crate) fn make_mappable(&mut self) -> std::io::Result<()> {
+        self.make_private()?;
+        self.mapped = true;
         Ok(())
     }
 
     /// The page is nobody else's. One that was lent is replaced: whoever has it mapped must not ring the doorbells of
     /// the next host.
-    pub(crate) fn keep(&mut self) -> std::io::Result<()> {
-        if self.lent {
-            (self.page, self.lent) = (Self::new_page()?, false);
+    pub(crate) fn make_private(&mut self) -> std::io::Result<()> {
+        if self.mapped {
+            (self.page, self.mapped) = (Self::new_page()?, false);
         }
         Ok(())
     }
@@ -179,7 +179,7 @@ impl Doorbells {
     /// About to sleep: asks to be rung when one of these queues' tail or head moves beyond the value
     /// given. Only a look at the doorbells *after* this tells whether there is nothing to do: the host
     /// may have moved one before it could see that we asked.
-    pub(crate) fn ask(
+    pub(crate) fn request_rings(
         &self,
         tails: impl Iterator<Item = (u16, u32)>,
         heads: impl Iterator<Item = (u16, u32)>,
@@ -190,7 +190,7 @@ impl Doorbells {
     }
 
     /// Asks for the head alone, of a controller that is awake and will look again.
-    pub(crate) fn ask_for_head(&self, id: u16, head: u32) {
+    pub(crate) fn request_head_ring(&self, id: u16, head: u32) {
         if let Some(event_index) = self.event_index(id, cq_offset(id)) {
             event_index.write(head);
         }

@@ -3,10 +3,9 @@
 //!
 //! No program is asked about any of it: to erase what it lets through would leave what it does not.
 
-use crate::reset::INTERNAL;
 use crate::{
-    FormatRecord, FormatState, HostId, Keep, Namespace, SanitizeRecord, SanitizeState, Subsystem,
-    TRANSFER_MAX, courier, fused, pieces,
+    FormatRecord, FormatState, HostId, Namespace, PersistentRecord, SanitizeRecord, SanitizeState, Subsystem,
+    TRANSFER_MAX, chunk, client_dma, fused,
 };
 use sluice_command::{Command, Controllers, Deallocated, Operation, Origin, Request, Slot};
 use sluice_nvme::opcode::{admin, io};
@@ -16,7 +15,7 @@ use sluice_nvme::{PAGE_SIZE, Status, SubmissionEntry};
 const ZEROED_AT_ONCE: u64 = 32 << 20;
 
 /// Until somebody is asked again to remember what could not be remembered.
-const UNKEPT_NS: u64 = 1_000_000_000;
+const RETRY_NS: u64 = 1_000_000_000;
 
 /// Until it is looked again whether what is in the way has gone.
 const PAUSE_NS: u64 = 1_000_000;
@@ -45,23 +44,23 @@ pub(crate) enum Purpose {
 
 /// How far it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum ErasureStage {
     /// Nobody was asked yet to remember that it begins: what a daemon leaves halfway, the next one ends.
     New,
     /// Commands in flight come to their end.
     Waiting,
     Erasing,
     /// Somebody was asked to remember the outcome.
-    Keeping,
+    Persisting,
     /// The outcome could not be remembered: somebody will be asked again.
-    Unkept,
+    Unpersisted,
 }
 
 /// Namespaces that are being erased. At most one of these is under way in a subsystem.
 #[derive(Debug)]
 pub(crate) struct Erasure {
     pub(crate) purpose: Purpose,
-    stage: Stage,
+    stage: ErasureStage,
     /// How long commands in flight have to end.
     until_ns: u64,
     nsids: Vec<u32>,
@@ -73,7 +72,7 @@ pub(crate) struct Erasure {
     in_flight: bool,
     next_ns: u64,
     /// Until the next reset.
-    rests: bool,
+    paused: bool,
     failure: Option<Status>,
     /// The command that waits for the end, unless a reset took it.
     command: Option<Command>,
@@ -96,7 +95,7 @@ impl Erasure {
         let (pass, namespace, offset) = (0, 0, 0);
         Self {
             purpose,
-            stage: Stage::New,
+            stage: ErasureStage::New,
             until_ns,
             nsids,
             passes,
@@ -105,7 +104,7 @@ impl Erasure {
             offset,
             in_flight: false,
             next_ns: now_ns,
-            rests: false,
+            paused: false,
             failure: None,
             command: None,
             host: None,
@@ -116,7 +115,7 @@ impl Erasure {
 
     /// It is remembered that it begins.
     pub(crate) fn begin(&mut self) {
-        self.stage = Stage::Waiting;
+        self.stage = ErasureStage::Waiting;
     }
 
     /// The daemon before this one has begun it, and may have written something.
@@ -131,8 +130,8 @@ impl Erasure {
     }
 
     /// Its outcome could not be remembered. What was remembered says that it runs, and so it does, to everybody.
-    pub(crate) fn ask_again(&mut self, now_ns: u64) {
-        (self.stage, self.next_ns) = (Stage::Unkept, now_ns.saturating_add(UNKEPT_NS));
+    pub(crate) fn retry(&mut self, now_ns: u64) {
+        (self.stage, self.next_ns) = (ErasureStage::Unpersisted, now_ns.saturating_add(RETRY_NS));
     }
 
     /// Why it could not be done.
@@ -202,17 +201,17 @@ impl Erasure {
 
     fn may_advance(&self) -> bool {
         // One that is preempted before it erases only ends, and who preempted it waits for that.
-        let rests = self.rests && (!self.preempted || self.stage == Stage::Erasing);
-        !self.in_flight && !rests && self.stage != Stage::Keeping
+        let paused = self.paused && (!self.preempted || self.stage == ErasureStage::Erasing);
+        !self.in_flight && !paused && self.stage != ErasureStage::Persisting
     }
 
     /// No piece begins until a reset is over.
-    pub(crate) fn rest(&mut self, rests: bool) {
-        self.rests = rests;
+    pub(crate) fn set_paused(&mut self, paused: bool) {
+        self.paused = paused;
     }
 
     /// The next piece: of which namespace, and what. None if all is done.
-    fn next_piece(&mut self, bytes_of: impl Fn(u32) -> u64) -> Option<(u32, Request)> {
+    fn next_chunk(&mut self, bytes_of: impl Fn(u32) -> u64) -> Option<(u32, Request)> {
         loop {
             let pass = *self.passes.get(self.pass)?;
             let Some(&nsid) = self.nsids.get(self.namespace) else {
@@ -220,23 +219,23 @@ impl Erasure {
                 continue;
             };
             let left = bytes_of(nsid).saturating_sub(self.offset);
-            let (offset, piece) = (self.offset, Request::default());
-            let piece = match pass {
-                Pass::Flush if offset == 0 => Request { operation: Operation::Flush, ..piece },
+            let (offset, request) = (self.offset, Request::default());
+            let request = match pass {
+                Pass::Flush if offset == 0 => Request { operation: Operation::Flush, ..request },
                 Pass::Zeroes { deallocate } if left > 0 => {
                     let length = left.min(ZEROED_AT_ONCE);
-                    Request { operation: Operation::WriteZeroes, deallocate, offset, length, ..piece }
+                    Request { operation: Operation::WriteZeroes, deallocate, offset, length, ..request }
                 }
                 Pass::Pattern(_) if left > 0 => {
                     let length = left.min(TRANSFER_MAX.into());
-                    Request { operation: Operation::Write, offset, length, ..piece }
+                    Request { operation: Operation::Write, offset, length, ..request }
                 }
                 _ => {
                     (self.namespace, self.offset) = (self.namespace + 1, 0);
                     continue;
                 }
             };
-            return Some((nsid, piece));
+            return Some((nsid, request));
         }
     }
 
@@ -267,24 +266,24 @@ pub(crate) fn advance(subsystem: &mut Subsystem, now_ns: u64) {
         return;
     };
     let next = match erasure.stage {
-        Stage::New => {
-            erasure.stage = Stage::Keeping;
+        ErasureStage::New => {
+            erasure.stage = ErasureStage::Persisting;
             let purpose = erasure.purpose;
             subsystem.erasure = Some(erasure);
-            subsystem.keep(beginning(purpose), now_ns);
+            subsystem.persist(beginning(purpose), now_ns);
             // It may be remembered already.
             return advance(subsystem, now_ns);
         }
-        Stage::Unkept => {
+        ErasureStage::Unpersisted => {
             let result = erasure.failure.map_or(Ok(()), Err);
             subsystem.erasure = Some(erasure);
             return end(subsystem, result, now_ns);
         }
-        Stage::Waiting if erasure.preempted => {
+        ErasureStage::Waiting if erasure.preempted => {
             subsystem.erasure = Some(erasure);
             return end(subsystem, Err(Status::ABORTED_PREEMPT), now_ns);
         }
-        Stage::Waiting if !is_quiet(subsystem, &erasure) => {
+        ErasureStage::Waiting if !is_quiet(subsystem, &erasure) => {
             // For room, which the erasure may be about to make.
             for &nsid in &erasure.nsids {
                 subsystem.end_waiting(
@@ -308,25 +307,25 @@ pub(crate) fn advance(subsystem: &mut Subsystem, now_ns: u64) {
             return;
         }
         _ => {
-            (erasure.stage, erasure.is_touched) = (Stage::Erasing, true);
-            erasure.next_piece(|nsid| bytes_of(subsystem, nsid))
+            (erasure.stage, erasure.is_touched) = (ErasureStage::Erasing, true);
+            erasure.next_chunk(|nsid| bytes_of(subsystem, nsid))
         }
     };
     erasure.in_flight = next.is_some();
     subsystem.erasure = Some(erasure);
     match next {
-        Some((nsid, piece)) => send(subsystem, nsid, piece, now_ns),
+        Some((nsid, request)) => send(subsystem, nsid, request, now_ns),
         None => end(subsystem, Ok(()), now_ns),
     }
 }
 
 /// What is to be remembered before the first piece.
-fn beginning(purpose: Purpose) -> Keep {
+fn beginning(purpose: Purpose) -> PersistentRecord {
     match purpose {
         Purpose::Format { nsid, block_size } => {
-            Keep::Format(FormatRecord { nsid, block_size, state: FormatState::Running })
+            PersistentRecord::Format(FormatRecord { nsid, block_size, state: FormatState::Running })
         }
-        Purpose::Sanitize(record) => Keep::Sanitize(record),
+        Purpose::Sanitize(record) => PersistentRecord::Sanitize(record),
     }
 }
 
@@ -346,30 +345,30 @@ fn is_quiet(subsystem: &Subsystem, erasure: &Erasure) -> bool {
         let concerned = erasure.concerns(u32::from(namespace) + 1) || opcode == io::COPY && awaited;
         let concerned = concerned && opcode != fused::WAITS;
         // One that is with its client finds the namespace closed when it goes on, or is over.
-        !slot.is_child() && sq != 0 && sq != INTERNAL && concerned && !courier::has(slot)
+        !slot.is_child() && sq != 0 && sq != Origin::INTERNAL && concerned && !client_dma::has(slot)
     };
     !subsystem.slab.live().any(is_in_the_way)
 }
 
-fn send(subsystem: &mut Subsystem, nsid: u32, piece: Request, now_ns: u64) {
-    let opcode = match piece.operation {
+fn send(subsystem: &mut Subsystem, nsid: u32, request: Request, now_ns: u64) {
+    let opcode = match request.operation {
         Operation::Flush => io::FLUSH,
         Operation::Write => io::WRITE,
         _ => io::WRITE_ZEROES,
     };
     let entry = SubmissionEntry { opcode, nsid, ..SubmissionEntry::default() };
     let controller = Origin::SUBSYSTEM;
-    let origin = Origin { sq: INTERNAL, controller, opcode: admin::FORMAT_NVM, ..Origin::default() };
+    let origin = Origin { sq: Origin::INTERNAL, controller, opcode: admin::FORMAT_NVM, ..Origin::default() };
     let command = subsystem.slab.admit(&entry, origin).expect("room was looked at");
     let filled = match subsystem.erasure.as_ref().and_then(Erasure::pattern) {
-        Some(pattern) => fill(subsystem, &command, pattern, piece.length),
+        Some(pattern) => fill(subsystem, &command, pattern, request.length),
         None => Ok(()),
     };
     let deallocates = subsystem.get(nsid).is_some_and(deallocates);
     let slot = subsystem.slab.slot_mut(&command);
-    slot.request = Request { deallocate: piece.deallocate && deallocates, ..piece };
+    slot.request = Request { deallocate: request.deallocate && deallocates, ..request };
     match filled {
-        Ok(()) => subsystem.submit_unasked(nsid, command, now_ns),
+        Ok(()) => subsystem.submit_unclassified(nsid, command, now_ns),
         Err(status) => {
             slot.status = status;
             subsystem.done.push(command);
@@ -384,15 +383,15 @@ fn deallocates(namespace: &Namespace) -> bool {
 
 /// The data of an overwrite: the command's own private memory, as often as is needed.
 fn fill(subsystem: &mut Subsystem, command: &Command, pattern: u32, length: u64) -> Result<(), Status> {
-    let at = subsystem.slab.number(command) * pieces::PIECE;
+    let at = subsystem.slab.number(command) * chunk::CHUNK;
     let mut page = [0; PAGE_SIZE];
     page.chunks_exact_mut(size_of::<u32>()).for_each(|word| word.copy_from_slice(&pattern.to_le_bytes()));
-    (0..pieces::PIECE).step_by(PAGE_SIZE).for_each(|page_at| subsystem.staging.write(at + page_at, &page));
+    (0..chunk::CHUNK).step_by(PAGE_SIZE).for_each(|page_at| subsystem.staging.write(at + page_at, &page));
     let slot = subsystem.slab.slot_mut(command);
     slot.data.clear();
     let mut left = length as usize;
     while left > 0 {
-        let part = left.min(pieces::PIECE);
+        let part = left.min(chunk::CHUNK);
         let segment = subsystem.staging.segment(at, part as u32);
         slot.data.push(segment).map_err(|_| Status::INTERNAL_ERROR)?;
         left -= part;
@@ -418,16 +417,16 @@ pub(crate) fn next(subsystem: &mut Subsystem, command: Command, now_ns: u64) {
 /// All is erased, or cannot be.
 fn end(subsystem: &mut Subsystem, result: Result<(), Status>, now_ns: u64) {
     let Some(erasure) = &mut subsystem.erasure else { return };
-    (erasure.stage, erasure.failure) = (Stage::Keeping, result.err());
+    (erasure.stage, erasure.failure) = (ErasureStage::Persisting, result.err());
     let well = result.is_ok();
     match erasure.purpose {
         Purpose::Format { nsid, block_size } => {
             let state = if well { FormatState::Done } else { FormatState::Failed };
-            subsystem.keep(Keep::Format(FormatRecord { nsid, block_size, state }), now_ns);
+            subsystem.persist(PersistentRecord::Format(FormatRecord { nsid, block_size, state }), now_ns);
         }
         Purpose::Sanitize(record) => {
             let state = if well { SanitizeState::Done } else { SanitizeState::Failed };
-            subsystem.keep(Keep::Sanitize(SanitizeRecord { state, ..record }), now_ns);
+            subsystem.persist(PersistentRecord::Sanitize(SanitizeRecord { state, ..record }), now_ns);
         }
     }
 }

@@ -110,7 +110,7 @@ impl Features {
     pub(crate) fn enabled(&mut self, now_ns: u64) {
         self.timestamp = Timestamp { at_ns: now_ns, ..Timestamp::default() };
         self.ready_ns = now_ns;
-        self.heard_from_host(now_ns);
+        self.note_activity(now_ns);
     }
 
     /// False if every write has to be durable when it finishes.
@@ -165,7 +165,7 @@ impl Features {
     }
 
     /// The host is alive.
-    pub(crate) fn heard_from_host(&mut self, now_ns: u64) {
+    pub(crate) fn note_activity(&mut self, now_ns: u64) {
         (self.keep_alive.heard_ns, self.keep_alive.extended) = (now_ns, false);
     }
 

@@ -26,16 +26,16 @@ impl Controller {
         if count == 0 {
             return 0;
         }
-        subsystem.health.took(count);
+        subsystem.health.count_taken(count);
         if self.is_fabrics() {
             // Identify's CTRATT.TBKAS: any command says that the host is alive.
-            self.features.heard_from_host(now_ns);
+            self.features.note_activity(now_ns);
         }
         match id {
             0 => count = self.take_admin(subsystem, count, space, now_ns),
             _ => count -= self.take_batches(subsystem, id, count, space, now_ns),
         }
-        self.announce(id);
+        self.publish_head(id);
         count as usize
     }
 
@@ -56,8 +56,8 @@ impl Controller {
             let batch = left.min(BATCH_MAX);
             left -= batch;
             let further = left.min(BATCH_MAX);
-            if self.apart.is_so() {
-                let kept = batch - self.take_apart(subsystem, id, batch, further, space, now_ns);
+            if self.remote_groups.is_split() {
+                let kept = batch - self.take_until_recall(subsystem, id, batch, further, space, now_ns);
                 if kept > 0 {
                     self.give_back(id, left + kept);
                     return left + kept;
@@ -68,7 +68,7 @@ impl Controller {
             if left == 0 {
                 return 0;
             }
-            self.settle(subsystem, now_ns);
+            self.run_completions(subsystem, now_ns);
             if subsystem.has_moved_enough() {
                 self.give_back(id, left);
                 return left;
@@ -120,7 +120,7 @@ impl Controller {
 
     /// Takes those of `count` commands that come before one for which all queues have to be in one place.
     #[inline(never)]
-    fn take_apart(
+    fn take_until_recall(
         &mut self,
         subsystem: &mut Subsystem,
         id: u16,
@@ -136,7 +136,7 @@ impl Controller {
     /// travel while these are worked on, not more at once than the cache can wait for. Returns how many it took, which is
     /// all of them unless the controller is `APART`.
     #[inline]
-    fn take_io<const APART: bool>(
+    fn take_io<const REMOTE: bool>(
         &mut self,
         subsystem: &mut Subsystem,
         id: u16,
@@ -145,21 +145,21 @@ impl Controller {
         space: &Space,
         now_ns: u64,
     ) -> u32 {
-        let Self { sqs, cqs, features, courier, apart, .. } = self;
+        let Self { sqs, cqs, features, client_dma, remote_groups, .. } = self;
         let Some(sq) = &mut sqs[usize::from(id)] else { return 0 };
         if further > 0
             && let Some(cq) = &cqs[usize::from(sq.cq)]
         {
             cq.prefetch(count, further);
         }
-        let mut intake = Intake { subsystem, space, features, courier, now_ns };
+        let mut intake = Intake { subsystem, space, features, client_dma, now_ns };
         for taken in 0..count {
             if taken < further {
                 sq.prefetch(count, 1);
             }
             let words = sq.take();
             let entry: SubmissionEntry = transmute!(words);
-            if APART && apart.keeps(&entry) {
+            if REMOTE && remote_groups.defers(&entry) {
                 sq.put_back();
                 return taken;
             }
@@ -181,7 +181,7 @@ impl Controller {
         for taken in 0..count {
             let Some(sq) = &mut self.sqs[0] else { return taken };
             let entry: SubmissionEntry = transmute!(sq.take());
-            if self.apart.keeps_admin(subsystem, &entry) {
+            if self.remote_groups.defers_admin(subsystem, &entry) {
                 sq.put_back();
                 self.give_back(0, count - taken);
                 return taken;
@@ -210,13 +210,16 @@ impl Controller {
     /// Notes the new head, and moves the event index along now and then: each store to it takes the
     /// line away from the host.
     #[inline]
-    fn announce(&mut self, id: u16) {
+    fn publish_head(&mut self, id: u16) {
         let Some(sq) = &mut self.sqs[usize::from(id)] else { return };
         self.handover.get_mut().sqs[usize::from(id)].index = sq.head;
-        let moved =
-            if sq.head >= sq.announced { sq.head - sq.announced } else { sq.head + sq.size - sq.announced };
+        let moved = if sq.head >= sq.event_index_head {
+            sq.head - sq.event_index_head
+        } else {
+            sq.head + sq.size - sq.event_index_head
+        };
         if moved > sq.size / 4 {
-            sq.announced = sq.head;
+            sq.event_index_head = sq.head;
             self.doorbells.put_event_index_behind(id, sq.head);
         }
     }

@@ -6,7 +6,7 @@
 
 use crate::erase::{self, Erasure, Pass, Purpose};
 use crate::mailbox::Notice;
-use crate::uncorrectable::Marks;
+use crate::uncorrectable::UncorrectableRanges;
 use crate::{Controller, Namespace, Subsystem, sanitize};
 use sluice_nvme::{NSID_ALL, Status, SubmissionEntry};
 
@@ -122,7 +122,7 @@ fn check(
 }
 
 /// It is remembered that the format stands so, or could not be.
-pub(crate) fn kept(subsystem: &mut Subsystem, record: FormatRecord, well: bool, now_ns: u64) {
+pub(crate) fn persisted(subsystem: &mut Subsystem, record: FormatRecord, well: bool, now_ns: u64) {
     let FormatRecord { nsid, block_size, state } = record;
     let failure = subsystem.erasure.as_ref().and_then(Erasure::failure);
     match state {
@@ -132,7 +132,7 @@ pub(crate) fn kept(subsystem: &mut Subsystem, record: FormatRecord, well: bool, 
         _ if !well => {
             let Some(erasure) = &mut subsystem.erasure else { return };
             tracing::error!(nsid, "a namespace stays closed until it is remembered that it was formatted");
-            erasure.ask_again(now_ns);
+            erasure.retry(now_ns);
             if let Some(command) = erasure.take_command() {
                 subsystem.slab.slot_mut(&command).status = Status::INTERNAL_ERROR;
                 subsystem.done.push(command);
@@ -145,7 +145,7 @@ pub(crate) fn kept(subsystem: &mut Subsystem, record: FormatRecord, well: bool, 
             if let Some(namespace) = namespace {
                 namespace.set_block_size(block_size);
                 // Every block was written.
-                namespace.mark(Marks::default());
+                namespace.set_uncorrectable(UncorrectableRanges::default());
             }
             end(subsystem, Ok(()), now_ns);
             if is_new {

@@ -2,8 +2,8 @@
 //!
 //! The counters live as long as the controller does. Over a restart of the daemon only those of [`power`](crate::power) go on.
 
-use crate::outpost::{Tallies, Tally};
 use crate::power::PowerCounts;
+use crate::remote_queues::{Tallies, Tally};
 use crate::{Statistics, TRANSFER_MAX};
 use sluice_command::{Operation, Origin, Request};
 use sluice_nvme::log::{ErrorInformation, SmartHealth};
@@ -52,7 +52,7 @@ pub(crate) struct Health {
     power: Power,
     busy: Busy,
     /// Of those that are away.
-    pub(crate) away: Tallies,
+    pub(crate) remote: Tallies,
 }
 
 /// What I/O commands have come to.
@@ -168,39 +168,39 @@ impl Health {
             effort: 0,
             power: Power::default(),
             busy: Busy::default(),
-            away: Tallies::default(),
+            remote: Tallies::default(),
         }
     }
 
     /// That of an outpost whose drive was busy for so long.
-    pub(crate) fn away_from_home(busy: Busy) -> Self {
+    pub(crate) fn of_remote(busy: Busy) -> Self {
         Self { busy, ..Self::new() }
     }
 
     /// A step of a command that has several has finished. What a target does at once is no more than the largest transfer.
     pub(crate) fn step(&mut self, request: &Request) {
-        self.exert(request.length.clamp(COMMAND_EFFORT, TRANSFER_MAX.into()));
+        self.add_effort(request.length.clamp(COMMAND_EFFORT, TRANSFER_MAX.into()));
     }
 
     /// So many commands are taken.
     #[inline]
-    pub(crate) fn took(&mut self, commands: u32) {
-        self.exert(u64::from(commands) * COMMAND_EFFORT);
+    pub(crate) fn count_taken(&mut self, commands: u32) {
+        self.add_effort(u64::from(commands) * COMMAND_EFFORT);
     }
 
     /// So many segments are to be moved.
     #[inline]
-    pub(crate) fn gathered(&mut self, segments: usize) {
-        self.exert(segments as u64 * SEGMENT_EFFORT);
+    pub(crate) fn count_segments(&mut self, segments: usize) {
+        self.add_effort(segments as u64 * SEGMENT_EFFORT);
     }
 
     /// Something took as long as lists do at most.
-    pub(crate) fn laboured(&mut self) {
-        self.exert(LIST_EFFORT);
+    pub(crate) fn note_effort(&mut self) {
+        self.add_effort(LIST_EFFORT);
     }
 
     #[inline]
-    fn exert(&mut self, bytes: u64) {
+    fn add_effort(&mut self, bytes: u64) {
         self.effort = self.effort.wrapping_add(bytes);
     }
 
@@ -219,8 +219,8 @@ impl Health {
     }
 
     /// A group is home, with what was counted of it since [`busy_time`](Self::busy_time) was handed over.
-    pub(crate) fn welcome(&mut self, tally: &Arc<Tally>) {
-        let (counts, busy) = self.away.end(tally);
+    pub(crate) fn take_back(&mut self, tally: &Arc<Tally>) {
+        let (counts, busy) = self.remote.end(tally);
         self.here.add(&counts);
         // A minute in which both were busy is one.
         self.busy.minutes = self.busy.minutes.max(busy.minutes);
@@ -239,7 +239,7 @@ impl Health {
     /// The same of all queues, wherever they are.
     fn counts(&self) -> Counts {
         let mut counts = self.here;
-        self.away.add_to(&mut counts);
+        self.remote.add_to(&mut counts);
         counts
     }
 
@@ -297,12 +297,12 @@ impl Health {
         page.data_units_written = wide(data_units(written.bytes));
         page.host_read_commands = wide(read.commands);
         page.host_write_commands = wide(written.commands);
-        page.controller_busy_time = wide(self.away.busy_minutes(self.busy.minutes));
+        page.controller_busy_time = wide(self.remote.busy_minutes(self.busy.minutes));
         page.power_cycles = wide(self.power.cycles);
         page.power_on_hours = wide(self.power_on_hours(now_ns));
         page.unsafe_shutdowns = wide(self.power.unsafe_shutdowns);
         page.media_errors = wide(counts.media_errors);
-        page.error_log_entries = wide(errors.count + self.away.logged());
+        page.error_log_entries = wide(errors.count + self.remote.logged());
         page
     }
 

@@ -1,6 +1,6 @@
 //! I/O commands of the NVM command set: checked here, and turned into requests (NVM Command Set 3).
 
-use crate::courier::{self, Courier};
+use crate::client_dma::{self, ClientDma};
 use crate::features::Features;
 use crate::fetch::check_flags;
 use crate::health::Health;
@@ -18,7 +18,7 @@ pub(crate) struct Intake<'a> {
     pub(crate) subsystem: &'a mut Subsystem,
     pub(crate) space: &'a Space,
     pub(crate) features: &'a Features,
-    pub(crate) courier: &'a mut Option<Box<Courier>>,
+    pub(crate) client_dma: &'a mut Option<Box<ClientDma>>,
     pub(crate) now_ns: u64,
 }
 
@@ -59,14 +59,14 @@ impl Intake<'_> {
                         return Ok(Next::Nothing);
                     }
                     opcode::COMPARE => {
-                        health.laboured();
+                        health.note_effort();
                         compare::check(slot, number, staging, namespace, entry, space)?;
                     }
                     opcode::VERIFY if !namespace.passthrough().io.contains(opcode::VERIFY) => {
                         verify::check(slot, number, staging, namespace, entry)?
                     }
                     opcode::DATASET_MANAGEMENT if deallocates => {
-                        health.laboured();
+                        health.note_effort();
                         return dataset::check(slot, namespace, entry, space);
                     }
                     opcode::RESERVATION_REGISTER
@@ -96,7 +96,7 @@ impl Intake<'_> {
         let status = match status {
             Some(status) => status,
             None => match without_namespace(entry, self.subsystem.deallocates()) {
-                Status::INVALID_OPCODE if handed_on => Subsystem::absent(entry.nsid),
+                Status::INVALID_OPCODE if handed_on => Subsystem::status_of_inactive(entry.nsid),
                 status => status,
             },
         };
@@ -106,10 +106,10 @@ impl Intake<'_> {
     /// Fails a command that was not started, unless its client can bring what it lacks.
     #[cold]
     pub(crate) fn give_up(&mut self, command: Command, status: Status) {
-        self.subsystem.health.laboured();
-        if courier::can_help(self.space, status) {
+        self.subsystem.health.note_effort();
+        if client_dma::is_fetchable(self.space, status) {
             let wanted = self.space.take_wanted();
-            return courier::send_for(self.courier, self.subsystem, command, &wanted, self.now_ns);
+            return client_dma::fetch_missing(self.client_dma, self.subsystem, command, &wanted, self.now_ns);
         }
         self.subsystem.slab.slot_mut(&command).status = status;
         self.subsystem.done.push(command);
@@ -135,8 +135,8 @@ fn without_namespace(entry: &SubmissionEntry, deallocates: bool) -> Status {
         | opcode::RESERVATION_ACQUIRE
         | opcode::RESERVATION_RELEASE
         | opcode::WRITE_UNCORRECTABLE
-        | opcode::VERIFY => Subsystem::absent(entry.nsid),
-        opcode::DATASET_MANAGEMENT if deallocates => Subsystem::absent(entry.nsid),
+        | opcode::VERIFY => Subsystem::status_of_inactive(entry.nsid),
+        opcode::DATASET_MANAGEMENT if deallocates => Subsystem::status_of_inactive(entry.nsid),
         _ => Status::INVALID_OPCODE,
     }
 }

@@ -8,17 +8,18 @@
 #![forbid(unsafe_code)]
 
 mod abandoned;
-mod absence;
 mod access;
 mod admin;
 mod ana;
 mod arbitration;
+mod attached;
 mod capsules;
+mod chunk;
+mod client_dma;
 mod compare;
 mod complete;
 mod controller;
 mod copy;
-mod courier;
 mod dataset;
 mod doorbells;
 mod erase;
@@ -29,23 +30,21 @@ mod fetch;
 mod format;
 mod fused;
 mod health;
-mod history;
 mod interrupts;
 mod io;
-mod joined;
-mod keep;
 mod losses;
 mod mailbox;
 mod management;
 mod namespace;
-mod outpost;
 mod overview;
 mod passthrough;
 mod pause;
-mod pieces;
+mod persist;
+mod persistent_event;
 mod power;
 mod queue;
 mod registers;
+mod remote_queues;
 mod reservation;
 mod reset;
 mod restack;
@@ -56,23 +55,24 @@ mod subsystem;
 mod sync;
 mod turn;
 mod uncorrectable;
+mod unmapped_queues;
 mod verify;
 
 pub use admin::describe::PCI_VENDOR;
 pub use ana::{ANA_GROUPS_MAX, AnaRule};
+pub use attached::Attached;
 pub use capsules::{CAPSULES_MAX, IN_CAPSULE_MAX, QueuePair};
+pub use client_dma::{DMA_REQUESTS_MAX, DMA_TIMEOUT_NS, DmaRequest};
 pub use controller::{Config, Controller, DoorbellMode, Statistics};
-pub use courier::{ERRAND_NS, ERRANDS_MAX, Errand};
 pub use format::{FormatRecord, FormatState};
-pub use history::{HISTORY_BYTES, HistoryRecord};
-pub use joined::Joined;
-pub use keep::{KEEP_INTERVAL_NS, KEEPS_AT_ONCE, Keep};
 pub use mailbox::CONTROLLERS_MAX;
 pub use management::{ATTACHED_MAX, Attachment, Creation, Pool};
 pub use namespace::{Namespace, NamespaceConfig, NamespaceError};
-pub use outpost::{Cause, Homecoming, Likeness, Posting, StaysHome};
 pub use overview::{Overview, Phase};
+pub use persist::{PERSIST_BURST, PERSIST_INTERVAL_NS, PersistentRecord};
+pub use persistent_event::{PERSISTENT_EVENT_LOG_BYTES, PersistentEventRecord};
 pub use power::PowerCounts;
+pub use remote_queues::{CannotMigrate, MigratingGroup, PeerConfig, RecallCause, ReturningGroup};
 pub use reservation::{
     HostId, KnownAs, REGISTRANTS_MAX, REGISTRANTS_OF_ONE_MAX, RegistrantRecord, ReservationRecord,
     ReservationType,
@@ -81,7 +81,7 @@ pub use restack::{Refusal, RestackError};
 pub use sanitize::{SanitizeRecord, SanitizeState};
 pub use subsystem::{Identity, Subsystem};
 pub use sync::Synced;
-pub use uncorrectable::MARKS_MAX;
+pub use uncorrectable::UNCORRECTABLE_RANGES_MAX;
 
 /// I/O queue pairs of a controller; the admin queue pair comes on top.
 pub const IO_QUEUES_MAX: u16 = 128;

@@ -5,14 +5,14 @@
 //! of hosts pass here on their way back.
 
 use crate::controller::Controller;
-use crate::keep::Keep;
+use crate::persist::PersistentRecord;
 use crate::reservation::HostId;
 use crate::subsystem::Subsystem;
 use sluice_command::Command;
 use sluice_nvme::Status;
 
 /// Hosts of a namespace that are noted as told. Beyond that the first are forgotten, and may be told twice.
-const TOLD_MAX: usize = 256;
+const NOTIFIED_MAX: usize = 256;
 
 /// In place of an NSID: every namespace of the drive.
 const EVERY: u32 = 0;
@@ -22,7 +22,7 @@ const EVERY: u32 = 0;
 struct Loss {
     nsid: u32,
     /// Hosts that had a Flush fail since.
-    told: Vec<HostId>,
+    notified: Vec<HostId>,
     /// Bit per controller whose host ended together with the daemon that left the loss.
     ended: u32,
     /// A host was there when the drive began to end, and was not told.
@@ -31,10 +31,10 @@ struct Loss {
 
 impl Loss {
     fn note(&mut self, host: HostId) {
-        if self.told.len() == TOLD_MAX {
-            self.told.remove(0);
+        if self.notified.len() == NOTIFIED_MAX {
+            self.notified.remove(0);
         }
-        self.told.push(host);
+        self.notified.push(host);
     }
 }
 
@@ -51,13 +51,13 @@ impl Losses {
     /// none before.
     fn failed(&mut self, nsid: u32, host: Option<HostId>) -> bool {
         let Some(loss) = self.of(nsid) else {
-            self.0.push(Loss { nsid, told: host.into_iter().collect(), ended: 0, stays: false });
+            self.0.push(Loss { nsid, notified: host.into_iter().collect(), ended: 0, stays: false });
             return true;
         };
         match host {
-            Some(host) if !loss.told.contains(&host) => loss.note(host),
+            Some(host) if !loss.notified.contains(&host) => loss.note(host),
             // That is another loss: the others are told again.
-            host => (loss.told, loss.ended) = (host.into_iter().collect(), 0),
+            host => (loss.notified, loss.ended) = (host.into_iter().collect(), 0),
         }
         false
     }
@@ -65,7 +65,7 @@ impl Losses {
     /// True if a Flush that has succeeded is to fail for a loss that its host was not told of.
     fn owes(&mut self, nsid: u32, host: HostId, controller: u8) -> bool {
         let Some(loss) = self.of(nsid) else { return false };
-        let owes = loss.ended.unbounded_shr(controller.into()) & 1 == 0 && !loss.told.contains(&host);
+        let owes = loss.ended.unbounded_shr(controller.into()) & 1 == 0 && !loss.notified.contains(&host);
         if owes {
             loss.note(host);
         }
@@ -73,8 +73,8 @@ impl Losses {
     }
 
     /// True if there is a loss that no host was told of.
-    pub(crate) fn are_untold(&self) -> bool {
-        self.0.iter().any(|loss| loss.told.is_empty())
+    pub(crate) fn are_unreported(&self) -> bool {
+        self.0.iter().any(|loss| loss.notified.is_empty())
     }
 }
 
@@ -84,14 +84,14 @@ impl Subsystem {
     pub fn resume_losses(&mut self, nsids: &[u32], ended: u32) {
         let lost = |nsid: &u32| nsids.contains(&EVERY) || nsids.contains(nsid);
         let lost: Vec<u32> = self.iter().map(crate::Namespace::nsid).filter(lost).collect();
-        let loss = |nsid| Loss { nsid, told: Vec::new(), ended, stays: false };
+        let loss = |nsid| Loss { nsid, notified: Vec::new(), ended, stays: false };
         self.losses = Losses(lost.into_iter().map(loss).collect());
     }
 
     /// Acknowledged writes of a namespace may be lost, and no layer tells hosts any more.
     pub fn lose_writes(&mut self, nsid: u32, now_ns: u64) {
         if self.losses.failed(nsid, None) {
-            self.keep_losses(now_ns);
+            self.persist_losses(now_ns);
         }
     }
 
@@ -101,22 +101,22 @@ impl Subsystem {
         let there: Vec<(u8, HostId)> = there.map(|number| (number, self.host(number))).collect();
         for loss in &mut self.losses.0 {
             let owed = |(number, host): &(u8, HostId)| {
-                loss.ended.unbounded_shr((*number).into()) & 1 == 0 && !loss.told.contains(host)
+                loss.ended.unbounded_shr((*number).into()) & 1 == 0 && !loss.notified.contains(host)
             };
             loss.stays |= there.iter().any(owed);
         }
     }
 
     /// NSIDs with losses that not all hosts were told of.
-    pub(crate) fn untold_losses(&self) -> Vec<u32> {
-        let untold = |loss: &&Loss| loss.stays || loss.told.is_empty();
-        self.losses.0.iter().filter(untold).map(|loss| loss.nsid).collect()
+    pub(crate) fn unreported_losses(&self) -> Vec<u32> {
+        let unreported = |loss: &&Loss| loss.stays || loss.notified.is_empty();
+        self.losses.0.iter().filter(unreported).map(|loss| loss.nsid).collect()
     }
 
     /// Hosts that outlive this daemon are told by the next one.
-    fn keep_losses(&mut self, now_ns: u64) {
+    fn persist_losses(&mut self, now_ns: u64) {
         let nsids = self.losses.0.iter().map(|loss| loss.nsid).collect();
-        self.keep(Keep::Losses(nsids), now_ns);
+        self.persist(PersistentRecord::Losses(nsids), now_ns);
     }
 }
 
@@ -140,13 +140,13 @@ pub(crate) fn of_flush(
     let (number, host) = (controller.number, subsystem.host(controller.number));
     if status.same_code(Status::WRITE_FAULT) {
         if subsystem.losses.failed(nsid, Some(host)) {
-            subsystem.keep_losses(now_ns);
+            subsystem.persist_losses(now_ns);
         }
     } else if status.is_success() && subsystem.losses.owes(nsid, host, number) {
         tracing::warn!(
             nsid,
             controller = number,
-            "a Flush fails: acknowledged writes were lost before, and this host was not told yet"
+            "a Flush fails: acknowledged writes were lost before, and this host was not notified yet"
         );
         status = Status::WRITE_FAULT;
     }
@@ -164,10 +164,10 @@ mod tests {
     }
 
     #[test]
-    fn each_host_is_told_once() {
+    fn each_host_is_notified_once() {
         let mut losses = Losses::default();
         assert!(!losses.owes(1, host(1), 0));
-        assert!(losses.failed(1, Some(host(1))) && !losses.are_untold());
+        assert!(losses.failed(1, Some(host(1))) && !losses.are_unreported());
         assert!(
             !losses.owes(1, host(1), 0) && !losses.owes(2, host(2), 1),
             "the other namespace lost nothing"
@@ -183,16 +183,16 @@ mod tests {
     fn more_hosts_than_are_noted_are_told_all_the_same() {
         let mut losses = Losses::default();
         losses.failed(1, None);
-        assert!(losses.are_untold());
-        let hosts = (0..=TOLD_MAX as u32).map(|it| HostId::Short(u64::from(it).to_le_bytes()));
+        assert!(losses.are_unreported());
+        let hosts = (0..=NOTIFIED_MAX as u32).map(|it| HostId::Short(u64::from(it).to_le_bytes()));
         assert!(hosts.clone().all(|host| losses.owes(1, host, 0)));
-        assert_eq!(losses.0[0].told.len(), TOLD_MAX);
+        assert_eq!(losses.0[0].notified.len(), NOTIFIED_MAX);
         assert!(!losses.owes(1, hosts.clone().next_back().expect("one"), 0));
     }
 
     #[test]
     fn hosts_that_ended_with_the_daemon_are_not_told() {
-        let mut losses = Losses(vec![Loss { nsid: 1, told: Vec::new(), ended: 0b10, stays: false }]);
+        let mut losses = Losses(vec![Loss { nsid: 1, notified: Vec::new(), ended: 0b10, stays: false }]);
         assert!(!losses.owes(1, host(1), 1) && losses.owes(1, host(1), 0));
     }
 }

@@ -15,13 +15,13 @@ pub(crate) enum Notice {
     /// What a host was told of this namespace is not true any more.
     NamespaceChanged(u32),
     /// This namespace is being deleted.
-    Leaves(u32),
+    Deleting(u32),
     /// It was: what is said of its NSID from now on is said of another.
-    Gone(u32),
+    Deleted(u32),
     /// This namespace is being formatted.
     Formatted(u32),
     /// The drive is being sanitized.
-    Sanitizes,
+    Sanitizing,
     /// It was, or could not be.
     Sanitized,
     /// An NVM Subsystem Reset.
@@ -31,7 +31,7 @@ pub(crate) enum Notice {
     /// A host is told of a reservation.
     Reservation { host: HostId, nsid: u32, notification: reservation::Notification },
     /// The drive takes commands again.
-    GoesOn,
+    Resumed,
 }
 
 #[derive(Debug)]
@@ -155,13 +155,13 @@ impl Controller {
         for notice in subsystem.mailboxes.take(self.number, &mut subsystem.done) {
             match notice {
                 Notice::NamespaceChanged(nsid) => self.events.namespace_changed(nsid),
-                Notice::Leaves(nsid) => self_test::removal(self, subsystem, nsid, now_ns),
-                Notice::Gone(nsid) => {
+                Notice::Deleting(nsid) => self_test::removal(self, subsystem, nsid, now_ns),
+                Notice::Deleted(nsid) => {
                     self.features.retry_limits[nsid as usize - 1] = 0;
                     self.reservation_notifications.forget(nsid);
                 }
                 Notice::Formatted(nsid) => self_test::format(self, subsystem, nsid, now_ns),
-                Notice::Sanitizes => self_test::sanitize(self, subsystem, now_ns),
+                Notice::Sanitizing => self_test::sanitize(self, subsystem, now_ns),
                 Notice::Sanitized => self.events.raise(Event::SANITIZE_COMPLETED),
                 Notice::AccessChanged => self.events.raise(Event::ASYMMETRIC_ACCESS_CHANGE),
                 Notice::Reset => self.subsystem_was_reset(subsystem),
@@ -173,7 +173,7 @@ impl Controller {
                     }
                 }
                 // What rested has a deadline again.
-                Notice::GoesOn => self.next_deadline_ns = 0,
+                Notice::Resumed => self.next_deadline_ns = 0,
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::management::Attachment;
 use crate::reservation::{Group, HostId, Reservations};
-use crate::uncorrectable::Marks;
+use crate::uncorrectable::UncorrectableRanges;
 use crate::{ReservationRecord, Subsystem, fused};
 use sluice_command::{Characteristics, Operation, Passthrough};
 use sluice_nvme::Status;
@@ -72,7 +72,7 @@ pub struct Namespace {
     /// Why it is.
     closed: Option<Status>,
     /// Blocks that cannot be read.
-    marks: Marks,
+    uncorrectable: UncorrectableRanges,
     /// Bytes that a fused operation has to itself.
     claimed: Option<Range<u64>>,
     /// Bytes that [abandoned](crate::abandoned) commands may still change.
@@ -126,7 +126,7 @@ impl Namespace {
             blocks,
             open_blocks: blocks,
             closed: None,
-            marks: Marks::default(),
+            uncorrectable: UncorrectableRanges::default(),
             claimed: None,
             held_back: Vec::new(),
             // What goes to the device as it is counts in the blocks that there are now.
@@ -224,7 +224,7 @@ impl Namespace {
 
     pub(crate) fn leave(&mut self) {
         self.leaves = true;
-        self.close(Subsystem::absent(self.nsid()));
+        self.close(Subsystem::status_of_inactive(self.nsid()));
     }
 
     /// It stays after all.
@@ -243,8 +243,8 @@ impl Namespace {
         self.guard(ASYMMETRIC, is_asymmetric);
     }
 
-    fn guard(&mut self, why: u8, is_so: bool) {
-        self.guards = self.guards & !why | if is_so { why } else { 0 };
+    fn guard(&mut self, why: u8, is_split: bool) {
+        self.guards = self.guards & !why | if is_split { why } else { 0 };
     }
 
     /// Not every controller can do everything with it.
@@ -340,7 +340,7 @@ impl Namespace {
     }
 
     fn count_open(&mut self) {
-        let is_plain = self.closed.is_none() && !self.is_claimed() && self.marks.is_empty();
+        let is_plain = self.closed.is_none() && !self.is_claimed() && self.uncorrectable.is_empty();
         self.open_blocks = if is_plain { self.blocks } else { 0 };
     }
 
@@ -355,18 +355,18 @@ impl Namespace {
         self.count_open();
     }
 
-    pub(crate) fn marks(&self) -> &Marks {
-        &self.marks
+    pub(crate) fn uncorrectable(&self) -> &UncorrectableRanges {
+        &self.uncorrectable
     }
 
-    pub(crate) fn mark(&mut self, marks: Marks) {
-        self.marks = marks;
+    pub(crate) fn set_uncorrectable(&mut self, ranges: UncorrectableRanges) {
+        self.uncorrectable = ranges;
         self.count_open();
     }
 
     #[cold]
-    pub(crate) fn is_marked(&self, bytes: &Range<u64>) -> bool {
-        self.marks.overlap(bytes)
+    pub(crate) fn is_uncorrectable(&self, bytes: &Range<u64>) -> bool {
+        self.uncorrectable.overlap(bytes)
     }
 
     /// Commands with these bytes [wait](crate::fused), or none do.
@@ -403,12 +403,12 @@ impl Namespace {
     pub(crate) fn check(&self, operation: Operation, slba: u64, blocks: u64) -> Result<(), Status> {
         match slba.checked_add(blocks).is_some_and(|end| end <= self.open_blocks) {
             true => Ok(()),
-            false => self.look_closer(operation, slba, blocks),
+            false => self.check_guarded(operation, slba, blocks),
         }
     }
 
     #[cold]
-    fn look_closer(&self, operation: Operation, slba: u64, blocks: u64) -> Result<(), Status> {
+    fn check_guarded(&self, operation: Operation, slba: u64, blocks: u64) -> Result<(), Status> {
         if let Some(status) = self.closed {
             return Err(status);
         }
@@ -419,7 +419,7 @@ impl Namespace {
         if self.claimed.iter().chain(&self.held_back).any(overlaps) {
             return Err(fused::CLAIMED);
         }
-        match operation == Operation::Read && self.is_marked(&bytes) {
+        match operation == Operation::Read && self.is_uncorrectable(&bytes) {
             true => Err(Status::UNRECOVERED_READ_ERROR),
             false => Ok(()),
         }

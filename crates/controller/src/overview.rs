@@ -1,7 +1,7 @@
 //! What an operator can see of a controller.
 
 use crate::Controller;
-use crate::registers::Life;
+use crate::registers::State;
 use crate::subsystem::Subsystem;
 
 /// Where a controller is in its life, as its CSTS register would say it.
@@ -56,13 +56,13 @@ impl Controller {
 
     fn phase(&self) -> Phase {
         let registers = &self.registers;
-        match registers.life {
+        match registers.state {
             _ if registers.is_fatal() => Phase::Fatal,
-            Life::Draining => Phase::Resetting,
+            State::Draining => Phase::Resetting,
             _ if registers.is_shutting_down() => Phase::ShuttingDown,
             _ if registers.is_shut_down() => Phase::ShutDown,
-            Life::Enabled => Phase::Ready,
-            Life::Disabled => Phase::Disabled,
+            State::Enabled => Phase::Ready,
+            State::Disabled => Phase::Disabled,
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::io::{range, walk};
 use crate::subsystem::Subsystem;
-use crate::{Controller, Namespace, courier};
+use crate::{Controller, Namespace, client_dma};
 use sluice_command::{Command, Operation, Passthrough, Request, Slot};
 use sluice_memory::{Access, Space};
 use sluice_nvme::{NSID_ALL, PAGE_SIZE, Status, SubmissionEntry, opcode};
@@ -102,7 +102,7 @@ pub(crate) fn hand_on(
     };
     match find_data(slot, entry, dwords, ADMIN_DATA_MAX, space) {
         Ok(()) => subsystem.pass(nsid, command, now_ns),
-        Err(status) => courier::send_for_or_refuse(controller, subsystem, command, status, space, now_ns),
+        Err(status) => client_dma::fetch_or_refuse(controller, subsystem, command, status, space, now_ns),
     }
 }
 

@@ -3,8 +3,8 @@
 use crate::Controller;
 use crate::erase::Erasure;
 use crate::mailbox::Notice;
-use crate::outpost::Cause;
 use crate::queue::Service;
+use crate::remote_queues::RecallCause;
 use crate::subsystem::Subsystem;
 use sluice_command::{Command, Slot};
 use sluice_nvme::opcode::admin;
@@ -17,13 +17,13 @@ impl Controller {
     /// To the queues it is as if their memory were gone: there is no way back but a reset.
     pub fn pause(&mut self, subsystem: &mut Subsystem) {
         self.interrupts.release();
-        self.apart.call(Cause::End);
-        subsystem.erasure.iter_mut().for_each(|erasure| erasure.rest(true));
+        self.remote_groups.recall(RecallCause::End);
+        subsystem.erasure.iter_mut().for_each(|erasure| erasure.set_paused(true));
         self.sqs.iter_mut().flatten().for_each(|queue| queue.service = Service::Over);
     }
 
     /// It takes nothing any more, no Keep Alive either, and still owes its host something.
-    pub(crate) fn is_in_debt(&self, subsystem: &Subsystem) -> bool {
+    pub(crate) fn owes_completions(&self, subsystem: &Subsystem) -> bool {
         let is_paused = self.sqs[0].as_ref().is_some_and(|queue| queue.service == Service::Over);
         is_paused && self.unfinished(subsystem) > 0
     }
@@ -34,7 +34,7 @@ impl Controller {
     pub fn unfinished(&self, subsystem: &Subsystem) -> u32 {
         let is_own = |command: &Command| subsystem.slab.slot(command).origin.controller == self.number;
         let waiting = subsystem.erasure.as_ref().and_then(Erasure::command).is_some_and(is_own);
-        self.in_flight(subsystem) - self.events.outstanding() - u32::from(waiting) + self.absence.kept()
+        self.in_flight(subsystem) - self.events.outstanding() - u32::from(waiting) + self.unmapped.held()
     }
 }
 
@@ -47,11 +47,11 @@ impl Subsystem {
     }
 
     /// Entries are taken again.
-    pub fn go_on(&mut self) {
+    pub fn resume(&mut self) {
         self.held_until_ns = None;
         // What rested has a deadline again.
         self.next_deadline_ns = 0;
-        self.mailboxes.announce(Notice::GoesOn);
+        self.mailboxes.announce(Notice::Resumed);
     }
 
     #[inline]
@@ -63,7 +63,7 @@ impl Subsystem {
     pub(crate) fn end_hold(&mut self, now_ns: u64) {
         if self.held_until_ns.take_if(|until_ns| *until_ns <= now_ns).is_some() {
             tracing::warn!("a drive was held for as long as hosts can wait, and goes on");
-            self.mailboxes.announce(Notice::GoesOn);
+            self.mailboxes.announce(Notice::Resumed);
         }
     }
 

@@ -3,7 +3,7 @@
 //! For a host, the end of a daemon is a loss of the drive's power: data that was not flushed may be lost. The daemon stores the
 //! counts, and the next one begins with them.
 
-use crate::history::HistoryRecord;
+use crate::persistent_event::PersistentEventRecord;
 use crate::subsystem::Subsystem;
 use sluice_nvme::log::SmartHealth;
 use sluice_nvme::persistent_event::{HardwareError, PowerOnOrReset, event};
@@ -27,7 +27,7 @@ impl PowerCounts {
     }
 }
 
-impl HistoryRecord {
+impl PersistentEventRecord {
     /// The last that it has.
     pub fn power_counts(&self) -> PowerCounts {
         let of = |(kind, data): (u8, &[u8])| match kind {
@@ -54,7 +54,12 @@ impl Subsystem {
         if was_cut {
             let mut data = HardwareError::new_zeroed();
             data.code = U16::new(HardwareError::UNSAFE_SHUTDOWN);
-            self.happened(event::HARDWARE_ERROR, crate::history::NO_CONTROLLER, data.as_bytes(), 0);
+            self.record_event(
+                event::HARDWARE_ERROR,
+                crate::persistent_event::NO_CONTROLLER,
+                data.as_bytes(),
+                0,
+            );
         }
     }
 

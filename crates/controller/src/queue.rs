@@ -30,7 +30,7 @@ pub(crate) struct SubmissionQueue {
     pub(crate) size: u32,
     pub(crate) head: u32,
     /// Where the event index was last put behind the tail.
-    pub(crate) announced: u32,
+    pub(crate) event_index_head: u32,
 }
 
 impl SubmissionQueue {
@@ -48,7 +48,7 @@ impl SubmissionQueue {
             memory,
             size,
             head: 0,
-            announced: 0,
+            event_index_head: 0,
         }
     }
 
@@ -126,7 +126,7 @@ impl SubmissionQueue {
 pub(crate) enum Service {
     On,
     /// Not for the want of its memory, which may come back.
-    Away,
+    Unmapped,
     /// Not any more.
     Over,
 }

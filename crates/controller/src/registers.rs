@@ -33,7 +33,7 @@ const WEIGHTED: u8 = 1;
 
 /// What a write to a register asks of the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ask {
+pub(crate) enum RegisterAction {
     Nothing,
     Enable,
     Disable,
@@ -45,7 +45,7 @@ pub(crate) enum Ask {
 
 /// Where the controller is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Life {
+pub(crate) enum State {
     /// CC.EN = 0 and nothing in flight.
     Disabled,
     /// Ready.
@@ -56,7 +56,7 @@ pub(crate) enum Life {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Registers {
-    pub(crate) life: Life,
+    pub(crate) state: State,
     pub(crate) cc: Cc,
     cap: u64,
     csts: u32,
@@ -68,8 +68,8 @@ pub(crate) struct Registers {
 
 impl Registers {
     pub(crate) fn new() -> Self {
-        let (life, cap) = (Life::Disabled, CAP | CAP_NSSRS);
-        Self { life, cc: Cc(0), cap, csts: 0, interrupt_mask: 0, aqa: 0, asq: 0, acq: 0 }
+        let (state, cap) = (State::Disabled, CAP | CAP_NSSRS);
+        Self { state, cc: Cc(0), cap, csts: 0, interrupt_mask: 0, aqa: 0, asq: 0, acq: 0 }
     }
 
     /// There is a register by which the host resets the subsystem, or not.
@@ -100,7 +100,7 @@ impl Registers {
     }
 
     pub(crate) fn set_ready(&mut self) {
-        self.life = Life::Enabled;
+        self.state = State::Enabled;
         // What was shut down while it was disabled is at work again.
         self.csts = self.csts & !csts::SHST_MASK | csts::RDY;
     }
@@ -151,7 +151,7 @@ impl Registers {
 
     /// After CC.EN went to 0 (Base 3.7.2): everything but the admin queue's addresses and sizes.
     pub(crate) fn controller_reset(&mut self) {
-        self.life = Life::Disabled;
+        self.state = State::Disabled;
         self.csts &= csts::NSSRO;
         self.interrupt_mask = 0;
     }
@@ -187,14 +187,14 @@ impl Registers {
     }
 
     /// Takes one aligned dword. Writes to read-only and reserved registers change nothing.
-    pub(crate) fn write(&mut self, offset: u32, value: u32) -> Ask {
+    pub(crate) fn write(&mut self, offset: u32, value: u32) -> RegisterAction {
         match offset {
             register::INTMS => self.interrupt_mask |= value,
             register::INTMC => self.interrupt_mask &= !value,
             register::CC => return self.configure(Cc(value)),
             register::CSTS => self.csts &= !(value & csts::NSSRO),
             register::NSSR if value == register::SUBSYSTEM_RESET && self.cap & CAP_NSSRS != 0 => {
-                return Ask::ResetSubsystem;
+                return RegisterAction::ResetSubsystem;
             }
             // Admin queue properties may only change while disabled (Base 3.1.3.8).
             register::AQA if !self.cc.enabled() => self.aqa = value & 0x0fff_0fff,
@@ -208,22 +208,22 @@ impl Registers {
             0x34 if !self.cc.enabled() => self.acq = self.acq & 0xffff_ffff | u64::from(value) << 32,
             _ => {}
         }
-        Ask::Nothing
+        RegisterAction::Nothing
     }
 
-    fn configure(&mut self, new: Cc) -> Ask {
+    fn configure(&mut self, new: Cc) -> RegisterAction {
         let old = self.cc;
         self.cc = new;
         if old.enabled() && !new.enabled() {
-            return Ask::Disable;
+            return RegisterAction::Disable;
         }
         if !old.enabled() && new.enabled() {
-            return Ask::Enable;
+            return RegisterAction::Enable;
         }
         if old.shn() == 0 && new.shn() != 0 {
-            return Ask::Shutdown;
+            return RegisterAction::Shutdown;
         }
-        Ask::Nothing
+        RegisterAction::Nothing
     }
 
     /// What CC asks for at enable that this controller does not have (Base 3.1.3.5).
@@ -264,7 +264,7 @@ mod tests {
         let mut registers = Registers::new();
         registers.write(register::AQA, 0xffff_ffff);
         assert_eq!(registers.aqa, 0x0fff_0fff);
-        assert_eq!(registers.write(register::CC, 1), Ask::Enable);
+        assert_eq!(registers.write(register::CC, 1), RegisterAction::Enable);
         registers.write(register::AQA, 0);
         registers.write(register::ASQ, 0x5000);
         assert_eq!((registers.aqa, registers.asq), (0x0fff_0fff, 0));

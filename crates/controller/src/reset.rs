@@ -1,23 +1,20 @@
 //! Enable, disable, shutdown and resets (Base 3.5, 3.6, 3.7).
 
-use crate::absence::Absence;
 use crate::mailbox::Notice;
-use crate::outpost::Cause;
 use crate::queue::{CompletionQueue, SubmissionQueue};
-use crate::registers::{Ask, Life};
+use crate::registers::{RegisterAction, State};
+use crate::remote_queues::RecallCause;
 use crate::reservation::{HostId, Notifications};
 use crate::subsystem::Subsystem;
+use crate::unmapped_queues::UnmappedQueues;
 use crate::{Controller, NAMESPACES_MAX, Namespace, abandoned, self_test};
 use sluice_command::{Aborted, Command, Controllers, Operation, Origin, Request};
 use sluice_memory::{Access, Space};
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry, register};
 use zerocopy::FromZeros;
 
-/// The submission queue of commands that no host sent, such as the flushes of a shutdown.
-pub(crate) const INTERNAL: u16 = Origin::INTERNAL;
-
 impl Controller {
-    /// The host wrote to the register space below the doorbells, in whole dwords.
+    /// Handles a write of whole dwords to the registers below the doorbells.
     pub fn write_register(
         &mut self,
         subsystem: &mut Subsystem,
@@ -32,17 +29,17 @@ impl Controller {
         for (index, dword) in data.chunks_exact(4).enumerate() {
             let value = u32::from_le_bytes([dword[0], dword[1], dword[2], dword[3]]);
             let at = offset.saturating_add(index as u32 * 4);
-            // Masking the pin is nothing to queues that have vectors.
+            // Masking the interrupt pin does not concern queues that have vectors.
             if ![register::INTMS, register::INTMC].contains(&at) {
-                self.apart.call(Cause::Reset);
+                self.remote_groups.recall(RecallCause::Reset);
             }
-            let ask = self.registers.write(at, value);
-            match ask {
-                Ask::Nothing => {}
-                Ask::Enable => self.try_enable(subsystem, space, now_ns),
-                Ask::Disable => self.disable(subsystem),
-                Ask::Shutdown => self.begin_shutdown(subsystem, now_ns),
-                Ask::ResetSubsystem => {
+            let action = self.registers.write(at, value);
+            match action {
+                RegisterAction::Nothing => {}
+                RegisterAction::Enable => self.try_enable(subsystem, space, now_ns),
+                RegisterAction::Disable => self.disable(subsystem),
+                RegisterAction::Shutdown => self.begin_shutdown(subsystem, now_ns),
+                RegisterAction::ResetSubsystem => {
                     tracing::info!("a host resets the NVM subsystem");
                     subsystem.mailboxes.announce(Notice::Reset);
                     self.drain_mailbox(subsystem, now_ns);
@@ -52,9 +49,10 @@ impl Controller {
         self.handover.get_mut().registers = self.registers.record(&self.doorbells);
     }
 
-    /// CC.EN is set. While an earlier life drains this waits; the turn that finds it drained tries again.
+    /// Enables the controller, since CC.EN is set. During a drain this waits for the turn in which the drain
+    /// ends.
     fn try_enable(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) {
-        if self.registers.life != Life::Disabled {
+        if self.registers.state != State::Disabled {
             return;
         }
         if !self.registers.is_supported() || self.create_admin_queues(space).is_none() {
@@ -67,7 +65,7 @@ impl Controller {
         self.features.enabled(now_ns);
         subsystem.set_enabled(self.number, true);
         subsystem.ana.reset(self.number);
-        // What happened before is no news.
+        // Notices from before are void.
         subsystem.mailboxes.take(self.number, &mut subsystem.done);
         let was_on = std::mem::replace(&mut self.is_on, true);
         if !was_on {
@@ -75,7 +73,7 @@ impl Controller {
         }
         self.note_ready(subsystem, !was_on, now_ns);
         self.registers.set_ready();
-        // What rested has a deadline again.
+        // Timers that were off have a deadline again.
         self.next_deadline_ns = 0;
         if self.registers.cc.shn() != 0 {
             self.begin_shutdown(subsystem, now_ns);
@@ -86,7 +84,7 @@ impl Controller {
         let page_size = self.registers.cc.page_size();
         space.set_page_size(page_size);
         let is_amiss = |address: u64| !address.is_multiple_of(page_size as u64);
-        // The queues of a host that sends messages are in memory of ours.
+        // For a host that sends capsules, the queues are in memory of the daemon.
         if !self.is_fabrics() && [self.registers.asq, self.registers.acq].into_iter().any(is_amiss) {
             return None;
         }
@@ -128,17 +126,17 @@ impl Controller {
     }
 
     fn disable(&mut self, subsystem: &mut Subsystem) {
-        if self.registers.life == Life::Enabled || self.registers.is_fatal() {
-            self.registers.life = Life::Draining;
-            self.courier.iter_mut().for_each(|courier| courier.await_writes());
+        if self.registers.state == State::Enabled || self.registers.is_fatal() {
+            self.registers.state = State::Draining;
+            self.client_dma.iter_mut().for_each(|client_dma| client_dma.await_writes());
         }
         self.drop_queues(subsystem);
-        // What only waits in a layer would keep the drain waiting, too.
+        // Commands that only wait in a layer would delay the drain, too.
         subsystem.recall(self.number);
     }
 
-    /// A reset from outside: a function level reset, a device reset, a client that went away. It is
-    /// done when [`is_quiescent`](Self::is_quiescent).
+    /// Resets the controller from outside: a function level reset, a device reset, or the end of a client.
+    /// The reset is finished when [`is_quiescent`](Self::is_quiescent) is true.
     pub fn reset(&mut self, subsystem: &mut Subsystem) {
         if std::mem::take(&mut self.is_on) {
             let prepared = self.registers.is_prepared_for_power_loss();
@@ -148,58 +146,59 @@ impl Controller {
             }
         }
         self.registers.power_on();
-        self.registers.life = Life::Draining;
-        self.courier.iter_mut().for_each(|courier| courier.await_nothing());
+        self.registers.state = State::Draining;
+        self.client_dma.iter_mut().for_each(|client_dma| client_dma.drop_writes());
         self.drop_queues(subsystem);
         subsystem.recall(self.number);
     }
 
-    /// NVM Subsystem Reset (Base 3.7.1): as if everything had been switched off, but that nothing was lost. A host on
-    /// the network loses its association.
+    /// Handles an NVM Subsystem Reset (Base 3.7.1). It resembles a power cycle, but no data is lost. A host
+    /// on the network loses its association.
     pub(crate) fn subsystem_was_reset(&mut self, subsystem: &mut Subsystem) {
         if self.is_fabrics() {
-            // One that is nobody's yet, or no more, has nobody to tell.
+            // A controller without a host has no host to inform.
             if self.registers.is_ready() {
                 self.registers.set_fatal();
             }
             return;
         }
-        if self.registers.life != Life::Draining {
-            self.courier.iter_mut().for_each(|courier| courier.await_writes());
+        if self.registers.state != State::Draining {
+            self.client_dma.iter_mut().for_each(|client_dma| client_dma.await_writes());
         }
         self.registers.subsystem_reset_occurred();
-        self.registers.life = Life::Draining;
+        self.registers.state = State::Draining;
         self.drop_queues(subsystem);
         subsystem.recall(self.number);
     }
 
-    /// No queue is left, so nothing new is fetched, and what is in flight completes to nobody.
+    /// Removes all queues. No entry is fetched any more, and commands in flight complete without an entry.
     fn drop_queues(&mut self, subsystem: &mut Subsystem) {
         for command in self.take_waiting(subsystem) {
             let number = subsystem.slab.number(&command);
-            self.courier.iter_mut().for_each(|courier| courier.drop_command(number));
+            self.client_dma.iter_mut().for_each(|client_dma| client_dma.drop_command(number));
             subsystem.slab.release(command);
         }
-        if let Some(courier) = &mut self.courier {
-            courier.reset(&mut subsystem.slab);
+        if let Some(client_dma) = &mut self.client_dma {
+            client_dma.reset(&mut subsystem.slab);
         }
         abandoned::abandon(subsystem, self.number, None);
         self.persistent_events = None;
         self.active.clear();
         self.sqs.iter_mut().for_each(|queue| *queue = None);
         self.cqs.iter_mut().for_each(|queue| *queue = None);
-        match self.apart.delays_reset() {
+        match self.remote_groups.delays_reset() {
             true => self.doorbells.drop_shadow(),
             false => self.doorbells.reset(),
         }
         self.interrupts.reset();
-        self.absence = Absence::default();
+        self.unmapped = UnmappedQueues::default();
         let handover = self.handover.get_mut();
         handover.sqs.fill(FromZeros::new_zeroed());
         handover.cqs.fill(FromZeros::new_zeroed());
     }
 
-    /// Its commands that no layer has, and that nobody would end soon. What was begun for them goes on.
+    /// Takes the controller's commands that no layer has and that would not end soon. Work that was started
+    /// for them goes on.
     fn take_waiting(&mut self, subsystem: &mut Subsystem) -> Vec<Command> {
         let Subsystem { erasure, management, orders, slab, .. } = subsystem;
         let number = self.number;
@@ -211,45 +210,47 @@ impl Controller {
         waiting
     }
 
-    /// Nothing of a host is in flight, and no reset is under way.
+    /// Returns whether no command of a host is in flight and no reset is under way.
     pub fn is_quiescent(&self, subsystem: &Subsystem) -> bool {
-        self.registers.life != Life::Draining
+        self.registers.state != State::Draining
             && self.in_flight(subsystem) == 0
             && subsystem.is_recalled(self.number)
     }
 
-    /// A drain or a shutdown has nothing left to wait for.
-    pub(crate) fn life_can_advance(&self, subsystem: &Subsystem) -> bool {
-        match self.registers.life {
-            Life::Draining => self.is_drained(subsystem),
+    /// Returns whether a drain or a shutdown has nothing left to wait for.
+    pub(crate) fn can_advance_state(&self, subsystem: &Subsystem) -> bool {
+        match self.registers.state {
+            State::Draining => self.is_drained(subsystem),
             _ => self.registers.is_shutting_down() && self.has_only_event_requests(subsystem),
         }
     }
 
     fn is_drained(&self, subsystem: &Subsystem) -> bool {
         self.in_flight(subsystem) == 0
-            && !self.courier.as_ref().is_some_and(|courier| courier.awaits_writes())
+            && !self.client_dma.as_ref().is_some_and(|client_dma| client_dma.awaits_writes())
     }
 
-    /// Part of every turn: finishes a drain, and enables again if the host asked for that meanwhile.
-    pub(crate) fn advance_life(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) {
-        if self.registers.life == Life::Draining {
-            // Once more: a command that was above a layer may have come down to it since.
+    /// Finishes a drain, and enables the controller again if the host has requested that meanwhile. Part of
+    /// every turn.
+    pub(crate) fn advance_state(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) {
+        if self.registers.state == State::Draining {
+            // This is repeated, since a command may have reached a layer after the last time.
             subsystem.recall(self.number);
-            // Nobody will hear whether a write that waits for room has found it, and no member of a mirror has failed it.
+            // A write that waits for room would delay the drain: its result no longer matters to a host, and
+            // no member of a mirror has failed it.
             let (own, why) = (Controllers::of_bits(1 << self.number), Status::ABORTED_SQ_DELETION);
             (1..=NAMESPACES_MAX as u32).for_each(|nsid| subsystem.end_waiting(nsid, own, why, now_ns));
-            // Nor for one that would go on for long.
+            // The same holds for a command that would take long.
             subsystem.abort(Aborted::of(own), why, now_ns);
         }
-        if self.registers.life == Life::Draining && self.is_drained(subsystem) {
+        if self.registers.state == State::Draining && self.is_drained(subsystem) {
             self.registers.controller_reset();
-            if self.apart.take_stale() {
+            if self.remote_groups.take_stale() {
                 self.doorbells.reset();
             }
             subsystem.renew(self.number);
             self.features.reset();
-            // What was left for the life that ends is forgotten with its events.
+            // Notices for the state before the reset are dropped with its events.
             self.drain_mailbox(subsystem, now_ns);
             self.events.reset();
             self.reservation_notifications = Notifications::new();
@@ -258,7 +259,7 @@ impl Controller {
             }
             self_test::reset(self, subsystem, now_ns);
             subsystem.set_enabled(self.number, false);
-            subsystem.erasure.iter_mut().for_each(|erasure| erasure.rest(false));
+            subsystem.erasure.iter_mut().for_each(|erasure| erasure.set_paused(false));
             (self.next_deadline_ns, subsystem.next_deadline_ns) = (0, 0);
             if self.registers.cc.enabled() {
                 self.try_enable(subsystem, space, now_ns);
@@ -269,12 +270,14 @@ impl Controller {
         }
     }
 
-    /// Nothing that a shutdown waits for: a format goes on when the controller is enabled again.
+    /// Returns whether only Asynchronous Event Requests are pending. A format goes on when the controller is
+    /// enabled again.
     fn has_only_event_requests(&self, subsystem: &Subsystem) -> bool {
         self.unfinished(subsystem) == 0
     }
 
-    /// CC.SHN: everything finished before is made durable, whatever the host flushed (Base 3.6.1).
+    /// Starts the shutdown that CC.SHN requests: all finished writes become durable, flushed or not (Base
+    /// 3.6.1).
     fn begin_shutdown(&mut self, subsystem: &mut Subsystem, now_ns: u64) {
         if !self.registers.is_ready() {
             return self.registers.shutdown_complete();
@@ -286,8 +289,8 @@ impl Controller {
         }
     }
 
-    /// No command of the host is in flight: flushes what is cached, then says that all is done. The
-    /// flushes come last so that they cover every command.
+    /// Flushes all caches once no command of the host is in flight, and then reports the end of the shutdown.
+    /// The flushes come last so that they cover every command.
     fn advance_shutdown(&mut self, subsystem: &mut Subsystem, now_ns: u64) {
         let mut unflushed = match self.unflushed.take() {
             Some(unflushed) => unflushed,
@@ -295,7 +298,7 @@ impl Controller {
         };
         let room = (subsystem.room(self.number) as usize).min(unflushed.len());
         for nsid in unflushed.drain(..room) {
-            self.flush_for_ourselves(subsystem, nsid, now_ns);
+            self.flush_internal(subsystem, nsid, now_ns);
         }
         let is_last = unflushed.is_empty();
         self.unflushed = Some(unflushed);
@@ -304,27 +307,27 @@ impl Controller {
         }
     }
 
-    fn flush_for_ourselves(&self, subsystem: &mut Subsystem, nsid: u32, now_ns: u64) {
-        // A host has deleted it since.
+    fn flush_internal(&self, subsystem: &mut Subsystem, nsid: u32, now_ns: u64) {
+        // A host has deleted the namespace since.
         if subsystem.get(nsid).is_none_or(Namespace::is_leaving) {
             return;
         }
         let entry = SubmissionEntry { nsid, ..SubmissionEntry::default() };
-        let origin = Origin { sq: INTERNAL, controller: self.number, ..Origin::default() };
+        let origin = Origin { sq: Origin::INTERNAL, controller: self.number, ..Origin::default() };
         let command = subsystem.slab.admit(&entry, origin).expect("room was looked at");
         let request = Request { operation: Operation::Flush, ..Request::default() };
         subsystem.slab.slot_mut(&command).request = request;
-        // Its deletion waits for this.
+        // The deletion of the namespace waits for this command.
         subsystem.submit_to(nsid, command, now_ns);
     }
 }
 
-/// Commands that wait here, for an event or for the end of a queue, end here. The hand-over segment
-/// stays as it is: a successor may be reading it.
+/// Forgets commands that wait here for an event or for the end of a queue. The hand-over segment stays as it
+/// is, since a successor may be reading it.
 impl Drop for Controller {
     fn drop(&mut self) {
         self.events.take_outstanding().for_each(std::mem::forget);
         self.deletions.drain(..).for_each(std::mem::forget);
-        self.courier.iter_mut().for_each(|courier| courier.abandon());
+        self.client_dma.iter_mut().for_each(|client_dma| client_dma.abandon());
     }
 }

@@ -94,11 +94,11 @@ impl Subsystem {
         let block_size = namespace.block_size();
         let build = |under, stack: &mut StackBuilder| build(under, stack).map_err(RestackError::Build);
         namespace.router.insert(at, build, |it| check(&it, block_size).map_err(RestackError::Refused))?;
-        if !self.look_at_stacks() {
+        if !self.update_stacks() {
             if let Some(namespace) = self.get_mut(nsid) {
                 namespace.router.unlink(at);
             }
-            self.look_at_stacks();
+            self.update_stacks();
             return Err(Refusal::TooManyCommands.into());
         }
         self.has_other_layers(nsid, was);
@@ -117,7 +117,7 @@ impl Subsystem {
         let was = self.restackable(nsid)?;
         self.can_do_without_layer(nsid, at)?;
         self.take_out(nsid, at, now_ns).map_err(|Busy| Refusal::Busy)?;
-        self.look_at_stacks();
+        self.update_stacks();
         self.has_other_layers(nsid, was);
         Ok(())
     }

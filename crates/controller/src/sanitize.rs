@@ -6,7 +6,7 @@
 
 use crate::erase::{self, Erasure, Pass, Purpose};
 use crate::mailbox::Notice;
-use crate::uncorrectable::Marks;
+use crate::uncorrectable::UncorrectableRanges;
 use crate::{Namespace, Subsystem};
 use sluice_command::Passthrough;
 use sluice_nvme::log::{SanitizeStatus, sstat};
@@ -185,7 +185,7 @@ fn close_or_open(subsystem: &mut Subsystem) {
 }
 
 /// It is remembered that the operation stands so, or could not be.
-pub(crate) fn kept(subsystem: &mut Subsystem, record: SanitizeRecord, well: bool, now_ns: u64) {
+pub(crate) fn persisted(subsystem: &mut Subsystem, record: SanitizeRecord, well: bool, now_ns: u64) {
     let Some(mut erasure) = subsystem.erasure.take() else { return };
     if let Some(status) = erasure.failure() {
         tracing::error!(?status, "a sanitize operation failed");
@@ -213,11 +213,12 @@ pub(crate) fn kept(subsystem: &mut Subsystem, record: SanitizeRecord, well: bool
             erasure.begin();
             subsystem.erasure = Some(erasure);
             subsystem.note_sanitize_start(record, now_ns);
-            subsystem.mailboxes.announce(Notice::Sanitizes);
+            subsystem.mailboxes.announce(Notice::Sanitizing);
         }
         _ if ran => {
             if state == SanitizeState::Done {
-                subsystem.each_namespace(|namespace| namespace.mark(Marks::default()));
+                subsystem
+                    .each_namespace(|namespace| namespace.set_uncorrectable(UncorrectableRanges::default()));
             }
             subsystem.sanitize.written =
                 (state == SanitizeState::Done).then(|| subsystem.health.modifications());

@@ -3,9 +3,8 @@
 //! There is no medium of our own to test. What can be wrong is below, and shows when it is read: a short
 //! test reads a few places of each namespace, an extended one many, up to all of it.
 
-use crate::reset::INTERNAL;
 use crate::subsystem::{NN, Subsystem};
-use crate::{Controller, Namespace, pieces};
+use crate::{Controller, Namespace, chunk};
 use sluice_command::{Command, Origin};
 use sluice_nvme::log::{SelfTestLog, SelfTestResult};
 use sluice_nvme::opcode::{admin, io};
@@ -18,14 +17,14 @@ const PAUSE_NS: u64 = 1_000_000;
 
 /// The kinds of test (STC).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum TestKind {
     /// Ends with a reset of the controller.
     Short = 1,
     /// Goes on after a reset.
     Extended = 2,
 }
 
-impl Kind {
+impl TestKind {
     /// Places that are read in a namespace, if it has so many.
     fn places(self) -> u64 {
         match self {
@@ -59,7 +58,7 @@ const READING: u8 = 1;
 struct Running {
     /// Tells its pieces from those of an earlier test.
     number: u32,
-    kind: Kind,
+    kind: TestKind,
     /// As the host named it: zero for none, or all.
     named: u32,
     /// Those that are tested.
@@ -83,9 +82,9 @@ pub(crate) struct SelfTest {
 
 impl Running {
     /// Goes on to the next namespace that has a place left. Their sizes may have changed.
-    fn skip_what_is_done(&mut self, subsystem: &Subsystem) {
+    fn skip_finished(&mut self, subsystem: &Subsystem) {
         while let Some(&nsid) = self.nsids.get(self.done) {
-            let all = self.kind.places().min(bytes_of(subsystem, nsid).div_ceil(pieces::PIECE as u64));
+            let all = self.kind.places().min(bytes_of(subsystem, nsid).div_ceil(chunk::CHUNK as u64));
             if self.place < all {
                 return;
             }
@@ -141,8 +140,8 @@ pub(crate) fn command(
 ) -> Result<(), Status> {
     const ABORT: u32 = 0xf;
     let kind = match entry.cdw10 & 0xf {
-        1 => Kind::Short,
-        2 => Kind::Extended,
+        1 => TestKind::Short,
+        2 => TestKind::Extended,
         ABORT => {
             let hours = subsystem.health.power_on_hours(now_ns);
             controller.self_test.end(ended::ABORTED, hours, None);
@@ -186,7 +185,7 @@ pub(crate) fn advance(controller: &mut Controller, subsystem: &mut Subsystem, no
     if !may_read || subsystem.room(*own) == 0 {
         return;
     }
-    running.skip_what_is_done(subsystem);
+    running.skip_finished(subsystem);
     let Some(&nsid) = running.nsids.get(running.done) else {
         return self_test.end(ended::WELL, hours, None);
     };
@@ -213,7 +212,7 @@ fn read_place(
     let Some(namespace) = subsystem.get(nsid) else { return };
     let (shift, bytes) = (namespace.block_shift(), bytes_of(subsystem, nsid));
     let offset = place_of(bytes, places, place);
-    let left = (bytes - offset).min(pieces::PIECE as u64);
+    let left = (bytes - offset).min(chunk::CHUNK as u64);
     let slba = offset >> shift;
     let entry = SubmissionEntry {
         opcode: io::READ,
@@ -224,16 +223,16 @@ fn read_place(
         ..SubmissionEntry::default()
     };
     let origin = Origin {
-        sq: INTERNAL,
+        sq: Origin::INTERNAL,
         controller: controller.number,
         opcode: admin::DEVICE_SELF_TEST,
         epoch: number,
         ..Origin::default()
     };
     let command = subsystem.slab.admit(&entry, origin).expect("room was looked at");
-    let piece = subsystem.slab.number(&command);
+    let slot_number = subsystem.slab.number(&command);
     let slot = subsystem.slab.slot_mut(&command);
-    match pieces::read(slot, piece, &subsystem.staging, offset, left) {
+    match chunk::read(slot, slot_number, &subsystem.staging, offset, left) {
         Ok(()) => subsystem.submit_to(nsid, command, now_ns),
         Err(status) => {
             slot.status = status;
@@ -244,9 +243,9 @@ fn read_place(
 
 /// Where the place of this number is: places lie evenly, and begin where pieces do.
 fn place_of(bytes: u64, places: u64, place: u64) -> u64 {
-    let pieces = bytes.div_ceil(pieces::PIECE as u64);
-    let places = places.min(pieces).max(1);
-    (u128::from(place) * u128::from(pieces) / u128::from(places)) as u64 * pieces::PIECE as u64
+    let chunks = bytes.div_ceil(chunk::CHUNK as u64);
+    let places = places.min(chunks).max(1);
+    (u128::from(place) * u128::from(chunks) / u128::from(places)) as u64 * chunk::CHUNK as u64
 }
 
 /// A piece was read, or could not be.
@@ -264,7 +263,7 @@ pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, comma
         return controller.self_test.end(ended::FAILED, hours, Some((nsid, slba, status)));
     }
     running.place += u64::from(status.is_success());
-    running.skip_what_is_done(subsystem);
+    running.skip_finished(subsystem);
 }
 
 /// A namespace is being formatted.
@@ -292,7 +291,7 @@ pub(crate) fn sanitize(controller: &mut Controller, subsystem: &Subsystem, now_n
 
 /// The controller was reset.
 pub(crate) fn reset(controller: &mut Controller, subsystem: &mut Subsystem, now_ns: u64) {
-    if controller.self_test.running.as_ref().is_some_and(|running| running.kind == Kind::Short) {
+    if controller.self_test.running.as_ref().is_some_and(|running| running.kind == TestKind::Short) {
         let hours = subsystem.health.power_on_hours(now_ns);
         controller.self_test.end(ended::RESET, hours, None);
     }
@@ -313,7 +312,7 @@ pub(crate) fn log(controller: &Controller, subsystem: &Subsystem) -> SelfTestLog
 fn percent(subsystem: &Subsystem, running: &Running) -> u8 {
     let Some(&nsid) = running.nsids.get(running.done) else { return 99 };
     let bytes = bytes_of(subsystem, nsid);
-    let places = running.kind.places().min(bytes.div_ceil(pieces::PIECE as u64)).max(1);
+    let places = running.kind.places().min(bytes.div_ceil(chunk::CHUNK as u64)).max(1);
     let within = (running.place * 100 / places).min(99);
     ((running.done as u64 * 100 + within) / running.nsids.len() as u64) as u8
 }
@@ -324,14 +323,14 @@ mod tests {
 
     #[test]
     fn places_lie_evenly_and_inside() {
-        const PIECE: u64 = pieces::PIECE as u64;
-        for bytes in [512, PIECE, PIECE + 512, 63 * PIECE, 64 * PIECE, 1000 * PIECE + 4096, 1 << 50] {
-            let all = 64.min(bytes.div_ceil(PIECE));
+        const CHUNK: u64 = chunk::CHUNK as u64;
+        for bytes in [512, CHUNK, CHUNK + 512, 63 * CHUNK, 64 * CHUNK, 1000 * CHUNK + 4096, 1 << 50] {
+            let all = 64.min(bytes.div_ceil(CHUNK));
             let places: Vec<u64> = (0..all).map(|place| place_of(bytes, 64, place)).collect();
             assert!(places.is_sorted_by(|a, b| a < b), "{bytes}");
-            assert!(places.iter().all(|at| at % PIECE == 0 && *at < bytes), "{bytes}");
+            assert!(places.iter().all(|at| at % CHUNK == 0 && *at < bytes), "{bytes}");
             assert_eq!(places[0], 0);
-            assert!(bytes - places[places.len() - 1] <= bytes.div_ceil(all) + PIECE, "{bytes}");
+            assert!(bytes - places[places.len() - 1] <= bytes.div_ceil(all) + CHUNK, "{bytes}");
         }
     }
 }

@@ -18,7 +18,7 @@ impl Subsystem {
     /// further.
     pub fn expect(&mut self, controllers: usize) {
         self.expected = controllers as u32;
-        self.apportion();
+        self.divide_slots();
     }
 
     pub(crate) fn is_shared(&self) -> bool {
@@ -26,14 +26,14 @@ impl Subsystem {
     }
 
     /// A number for another controller.
-    pub(crate) fn enrol(&mut self, cntlid: u16) -> io::Result<u8> {
+    pub(crate) fn add_controller(&mut self, cntlid: u16) -> io::Result<u8> {
         let number = self.mailboxes.add(cntlid).ok_or(io::ErrorKind::QuotaExceeded)?;
         self.set_host_name(number, KnownAs::Socket(cntlid));
         Ok(number)
     }
 
     /// A controller is no more. No command of it is in flight.
-    pub(crate) fn strike(&mut self, number: u8) {
+    pub(crate) fn remove_controller(&mut self, number: u8) {
         self.set_host(number, HostId::Unnamed(number));
         self.set_enabled(number, false);
         self.mailboxes.remove(number);
@@ -43,21 +43,21 @@ impl Subsystem {
     /// A controller begins or ends a life.
     pub(crate) fn set_enabled(&mut self, number: u8, enabled: bool) {
         self.enabled = self.enabled & !(1 << number) | u32::from(enabled) << number;
-        self.apportion();
+        self.divide_slots();
     }
 
     /// Those that are enabled share the slots evenly, so that a host that asks for much leaves room for others; and
     /// some are kept for those that are not, which would else have to wait for others' commands to begin.
-    fn apportion(&mut self) {
+    fn divide_slots(&mut self) {
         let (limit, enabled) = (self.slab.limit(), self.enabled.count_ones());
-        self.kept = (GUARANTEED * self.expected.saturating_sub(enabled.max(1))).min(limit / 2);
-        self.share = ((limit - self.kept) / enabled.max(1)).max(GUARANTEED);
+        self.reserved_slots = (GUARANTEED * self.expected.saturating_sub(enabled.max(1))).min(limit / 2);
+        self.share = ((limit - self.reserved_slots) / enabled.max(1)).max(GUARANTEED);
     }
 
     /// Commands that a controller may begin now.
     #[inline]
     pub(crate) fn room(&self, number: u8) -> u32 {
-        let free = self.slab.room().saturating_sub(self.kept);
+        let free = self.slab.room().saturating_sub(self.reserved_slots);
         free.min(self.share.saturating_sub(self.slab.in_flight_of(number)))
     }
 
@@ -68,12 +68,12 @@ impl Subsystem {
 
     /// Commands are on their way to their completion queues.
     pub fn has_work(&self) -> bool {
-        self.has_unsettled()
+        self.has_completions()
     }
 
     /// Puts finished commands of other controllers where those find them.
     #[inline]
-    pub(crate) fn deal_out(&mut self, number: u8, finished: &mut Vec<Command>) {
+    pub(crate) fn deliver(&mut self, number: u8, finished: &mut Vec<Command>) {
         // The others have none in flight.
         if self.enabled & !(1 << number) == 0 {
             return;
@@ -91,7 +91,7 @@ impl Subsystem {
     /// What is to be done whichever controller has its turn: layers look, and timers go off. Returns how much there
     /// was to do. A subsystem without controllers is given these alone.
     #[inline]
-    pub(crate) fn look(&mut self, controller: u8, space: &Space, now_ns: u64) -> usize {
+    pub(crate) fn run_timers_and_layers(&mut self, controller: u8, space: &Space, now_ns: u64) -> usize {
         if now_ns >= self.next_deadline_ns {
             self.expire(now_ns);
         }
@@ -100,9 +100,9 @@ impl Subsystem {
 
     /// A turn that is no controller's.
     pub fn turn(&mut self, space: &Space, now_ns: u64) -> usize {
-        let mut work = self.look(Origin::SUBSYSTEM, space, now_ns);
-        while self.has_unsettled() || self.look_at_orders(now_ns) {
-            self.settle(now_ns);
+        let mut work = self.run_timers_and_layers(Origin::SUBSYSTEM, space, now_ns);
+        while self.has_completions() || self.poll_orders(now_ns) {
+            self.run_completions(now_ns);
             let mut finished = std::mem::take(&mut self.done);
             work += finished.len();
             for command in finished.drain(..) {

@@ -5,15 +5,15 @@ use crate::ana::Ana;
 use crate::erase::Erasure;
 use crate::fused::{self, Fused};
 use crate::health::Health;
-use crate::history::History;
-use crate::keep::Keeper;
 use crate::losses::Losses;
 use crate::mailbox::{Mailboxes, Notice};
 use crate::management::Management;
+use crate::persist::Persister;
+use crate::persistent_event::PersistentEvents;
 use crate::reservation::{HostId, KnownAs, Orders};
 use crate::sanitize::Sanitize;
 use crate::sync::Sync;
-use crate::uncorrectable::{self, Marking};
+use crate::uncorrectable::{self, UncorrectableUpdates};
 use crate::{COMMANDS_MAX, CONTROLLERS_MAX, Config, NAMESPACES_MAX, Namespace, Statistics, access, erase};
 use sluice_command::{
     Aborted, Busy, Command, Controllers, Deallocated, Limits, NodeId, Origin, Slab, Slot, Stack, Ticket,
@@ -67,18 +67,18 @@ pub struct Subsystem {
     pub(crate) enabled: u32,
     pub(crate) share: u32,
     /// Slots that are kept for controllers that are not enabled.
-    pub(crate) kept: u32,
+    pub(crate) reserved_slots: u32,
     /// Private memory of commands that compare.
     pub(crate) staging: SharedRegion,
     pub(crate) health: Health,
     /// What [`Health::bytes`] said when a turn began to move bytes.
     pub(crate) moved_before: u64,
-    pub(crate) history: History,
+    pub(crate) persistent_events: PersistentEvents,
     /// What is being erased.
     pub(crate) erasure: Option<Erasure>,
     pub(crate) sync: Option<Sync>,
     pub(crate) losses: Losses,
-    pub(crate) keeper: Keeper,
+    pub(crate) persister: Persister,
     pub(crate) sanitize: Sanitize,
     /// By the numbers of the controllers, whose each is.
     pub(crate) hosts: [HostId; CONTROLLERS_MAX],
@@ -88,7 +88,7 @@ pub struct Subsystem {
     pub(crate) orders: Orders,
     pub(crate) fused: Fused,
     pub(crate) abandoned: Abandoned,
-    pub(crate) marking: Marking,
+    pub(crate) uncorrectable: UncorrectableUpdates,
     pub(crate) ana: Ana,
     pub(crate) management: Management,
     /// Where [`expire`](Self::expire) goes on with the namespaces.
@@ -131,17 +131,17 @@ impl Subsystem {
             finishing: Vec::with_capacity(COMMANDS_MAX as usize),
             mailboxes: Mailboxes::default(),
             expected: 1,
-            kept: 0,
+            reserved_slots: 0,
             enabled: 0,
             share,
-            staging: crate::pieces::staging()?,
+            staging: crate::chunk::staging()?,
             health: Health::new(),
             moved_before: 0,
-            history: History::default(),
+            persistent_events: PersistentEvents::default(),
             erasure: None,
             sync: None,
             losses: Losses::default(),
-            keeper: Keeper::default(),
+            persister: Persister::default(),
             sanitize: Sanitize::default(),
             hosts: std::array::from_fn(|number| HostId::Unnamed(number as u8)),
             names: Default::default(),
@@ -149,7 +149,7 @@ impl Subsystem {
             orders: Orders::default(),
             fused: Fused::default(),
             abandoned: Abandoned::default(),
-            marking: Marking::default(),
+            uncorrectable: UncorrectableUpdates::default(),
             ana: Ana::default(),
             management: Management::default(),
             expired: 0,
@@ -187,16 +187,16 @@ impl Subsystem {
         }
         self.deallocates |= namespace.characteristics().deallocated != Deallocated::Unsupported;
         self.namespaces[index] = Some(namespace);
-        self.look_at_stacks();
-        self.guard_ways();
+        self.update_stacks();
+        self.guard_namespaces();
     }
 
     /// Takes a namespace out for a moment, to be [laid](Self::lay) back.
-    pub(crate) fn lift(&mut self, index: u32) -> Option<Namespace> {
+    pub(crate) fn take_out_namespace(&mut self, index: u32) -> Option<Namespace> {
         self.namespaces.get_mut(index as usize)?.take()
     }
 
-    pub(crate) fn lay(&mut self, index: u32, namespace: Namespace) {
+    pub(crate) fn put_back_namespace(&mut self, index: u32, namespace: Namespace) {
         self.namespaces[index as usize] = Some(namespace);
     }
 
@@ -205,7 +205,7 @@ impl Subsystem {
         let index = nsid.wrapping_sub(1);
         let namespace = self.namespaces.get_mut(index as usize)?.take()?;
         self.touched.retain(|touched| u32::from(*touched) != index);
-        self.look_at_stacks();
+        self.update_stacks();
         Some(namespace)
     }
 
@@ -218,7 +218,7 @@ impl Subsystem {
 
     /// What is wrong with an NSID that is not an active namespace's: one that could be is inactive,
     /// and that is a field's fault; any other, the broadcast NSID too, is invalid (Base 3.2.1.5).
-    pub(crate) fn absent(nsid: u32) -> Status {
+    pub(crate) fn status_of_inactive(nsid: u32) -> Status {
         match nsid {
             1..=NN => Status::INVALID_FIELD,
             _ => Status::INVALID_NAMESPACE,
@@ -271,7 +271,7 @@ impl Subsystem {
         }
         match check(slot, number, &self.staging, namespace, &mut self.health) {
             Ok(Next::Send) => {
-                self.health.gathered(slot.data.len());
+                self.health.count_segments(slot.data.len());
                 namespace.router.submit(command, &mut self.slab, now_ns);
                 touch(namespace, index, &mut self.touched);
             }
@@ -321,7 +321,7 @@ impl Subsystem {
     }
 
     /// Hands a command of our own making to the layers, without asking a program.
-    pub(crate) fn submit_unasked(&mut self, nsid: u32, command: Command, now_ns: u64) {
+    pub(crate) fn submit_unclassified(&mut self, nsid: u32, command: Command, now_ns: u64) {
         let index = nsid.wrapping_sub(1);
         self.slab.slot_mut(&command).origin.namespace = index as u8;
         let namespace = self.namespaces[index as usize].as_mut().expect("the namespace was checked");
@@ -349,10 +349,10 @@ impl Subsystem {
     }
 
     /// Looks at the stacks anew. False if there cannot be as many commands as their layers may make.
-    pub(crate) fn look_at_stacks(&mut self) -> bool {
+    pub(crate) fn update_stacks(&mut self) -> bool {
         let polls = self.iter().any(|n| n.router.stack().polls());
         // For one that is about to come room was made, which is its.
-        let (fan_out, reserve) = needs(self.iter().chain(self.management.coming()));
+        let (fan_out, reserve) = needs(self.iter().chain(self.management.being_created()));
         self.polls = polls;
         self.slab.make_room(fan_out, reserve)
     }
@@ -401,8 +401,8 @@ impl Subsystem {
     }
 
     /// Commands in flight of queue groups that are away.
-    pub fn in_flight_away(&self) -> u32 {
-        self.health.away.in_flight()
+    pub fn in_flight_remote(&self) -> u32 {
+        self.health.remote.in_flight()
     }
 
     /// Commands of hosts in flight, and those that it sends itself.
@@ -422,7 +422,7 @@ impl Subsystem {
 
     /// Works off what moves in the touched namespaces; what finished is appended to the done.
     #[inline]
-    pub(crate) fn settle(&mut self, now_ns: u64) {
+    pub(crate) fn run_completions(&mut self, now_ns: u64) {
         while let Some(index) = self.touched.pop() {
             if let Some(namespace) = self.namespaces[usize::from(index)].as_mut() {
                 namespace.touched = false;
@@ -432,7 +432,7 @@ impl Subsystem {
     }
 
     #[inline]
-    pub(crate) fn has_unsettled(&self) -> bool {
+    pub(crate) fn has_completions(&self) -> bool {
         !self.touched.is_empty() || !self.done.is_empty()
     }
 
@@ -525,7 +525,12 @@ impl Subsystem {
         let layers = self.iter().map(|namespace| namespace.router.deadline_ns());
         // Without a branch for each: this is part of every turn that had work.
         layers
-            .chain([erasure, self.held_until_ns, self.history.deadline_ns(), self.keeper.deadline_ns()])
+            .chain([
+                erasure,
+                self.held_until_ns,
+                self.persistent_events.deadline_ns(),
+                self.persister.deadline_ns(),
+            ])
             .chain([self.management.deadline_ns()])
             .fold(u64::MAX, |earliest, at| earliest.min(at.unwrap_or(u64::MAX)))
     }
@@ -551,8 +556,8 @@ impl Subsystem {
             erase::advance(self, now_ns);
         }
         self.advance_management(now_ns);
-        self.keep_history(now_ns);
-        self.keep_delayed(now_ns);
+        self.persist_events(now_ns);
+        self.persist_delayed(now_ns);
         self.note_deadline();
     }
 

@@ -2,7 +2,6 @@
 
 use crate::Namespace;
 use crate::power::PowerCounts;
-use crate::reset::INTERNAL;
 use crate::subsystem::Subsystem;
 use sluice_command::{Command, Operation, Origin, Request};
 use sluice_nvme::SubmissionEntry;
@@ -25,7 +24,7 @@ pub struct Synced {
     /// Everything that was written, and is not lost, is durable.
     pub is_durable: bool,
     /// NSIDs with losses of acknowledged writes that not all hosts were told of.
-    pub untold: Vec<u32>,
+    pub unreported: Vec<u32>,
     pub power: PowerCounts,
 }
 
@@ -46,7 +45,7 @@ impl Subsystem {
             }
             let entry = SubmissionEntry { nsid, ..SubmissionEntry::default() };
             let controller = Origin::SUBSYSTEM;
-            let origin = Origin { sq: INTERNAL, controller, opcode: io::FLUSH, ..Origin::default() };
+            let origin = Origin { sq: Origin::INTERNAL, controller, opcode: io::FLUSH, ..Origin::default() };
             let command = self.slab.admit(&entry, origin).expect("room was looked at");
             let request = Request { operation: Operation::Flush, ..Request::default() };
             self.slab.slot_mut(&command).request = request;
@@ -58,11 +57,11 @@ impl Subsystem {
     /// How the last [`sync`](Self::sync) ended; none while some of its flushes are in flight, or none was begun.
     pub fn synced(&self) -> Option<Synced> {
         let sync = self.sync.as_ref().filter(|sync| sync.in_flight == 0)?;
-        let mut untold = self.untold_losses();
-        untold.extend(&sync.lost);
-        untold.sort_unstable();
-        untold.dedup();
-        Some(Synced { is_durable: sync.failed.is_empty(), untold, power: self.power_counts() })
+        let mut unreported = self.unreported_losses();
+        unreported.extend(&sync.lost);
+        unreported.sort_unstable();
+        unreported.dedup();
+        Some(Synced { is_durable: sync.failed.is_empty(), unreported, power: self.power_counts() })
     }
 }
 

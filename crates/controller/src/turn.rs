@@ -1,10 +1,10 @@
 //! One turn: new entries in, finished commands out.
 
 use crate::FETCH_MAX;
+use crate::client_dma;
 use crate::controller::Controller;
-use crate::courier;
 use crate::fused;
-use crate::registers::Life;
+use crate::registers::State;
 use crate::self_test;
 use crate::subsystem::Subsystem;
 use sluice_memory::Space;
@@ -21,48 +21,48 @@ impl Controller {
     /// Looks at every queue once: takes new entries, runs them as far as they go, writes the
     /// completions of whatever finished. Returns how many commands were taken or completed.
     pub fn turn(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) -> usize {
-        if self.registers.life == Life::Draining || self.registers.is_shutting_down() {
-            self.advance_life(subsystem, space, now_ns);
+        if self.registers.state == State::Draining || self.registers.is_shutting_down() {
+            self.advance_state(subsystem, space, now_ns);
         }
         self.interrupts.begin_turn(now_ns);
         if subsystem.is_held() {
             // What it may be saying is not heard now.
-            self.features.heard_from_host(now_ns);
+            self.features.note_activity(now_ns);
         }
-        let mut work = subsystem.look(self.number, space, now_ns);
+        let mut work = subsystem.run_timers_and_layers(self.number, space, now_ns);
         if subsystem.mailboxes.has_mail(self.number) {
             self.drain_mailbox(subsystem, now_ns);
         }
         if now_ns >= self.next_deadline_ns {
             self.expire(subsystem, now_ns);
         }
-        if self.courier.is_some() {
-            work += courier::advance(self, subsystem, space, now_ns);
+        if self.client_dma.is_some() {
+            work += client_dma::advance(self, subsystem, space, now_ns);
         }
         if subsystem.fused.is_busy() {
             work += fused::advance(self, subsystem, space, now_ns);
         }
-        let unsettled = subsystem.has_unsettled();
-        if unsettled {
+        let has_completions = subsystem.has_completions();
+        if has_completions {
             subsystem.begin_moving();
-            work += self.settle(subsystem, now_ns);
+            work += self.run_completions(subsystem, now_ns);
         }
         if self.registers.is_ready() && !self.registers.is_fatal() {
             if !subsystem.is_held() {
-                work += self.look_at_queues(subsystem, space, now_ns);
+                work += self.fetch_from_queues(subsystem, space, now_ns);
             }
             if self.events.is_deliverable() {
                 self.deliver_events(subsystem);
             }
         }
-        if subsystem.look_at_orders(now_ns) {
-            work += self.settle(subsystem, now_ns);
+        if subsystem.poll_orders(now_ns) {
+            work += self.run_completions(subsystem, now_ns);
         }
-        if self.courier.is_some() {
+        if self.client_dma.is_some() {
             self.send_completions();
         }
         // What ran may have set timers.
-        if unsettled || work > 0 {
+        if has_completions || work > 0 {
             self.note_deadline(subsystem);
             subsystem.note_deadline();
         }
@@ -83,7 +83,7 @@ impl Controller {
     /// Looks at the queues in the order that the host chose. One loop for both orders, so that there is one
     /// copy of what it does with a queue.
     #[inline]
-    fn look_at_queues(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) -> usize {
+    fn fetch_from_queues(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) -> usize {
         let by_priority = self.registers.is_weighted();
         if by_priority {
             self.priorities.begin(&self.features);
@@ -112,7 +112,7 @@ impl Controller {
                 if id != 0 {
                     subsystem.health.busy(now_ns);
                 }
-                work += taken + self.settle(subsystem, now_ns);
+                work += taken + self.run_completions(subsystem, now_ns);
                 if subsystem.has_moved_enough() {
                     // The next turn begins with the queue after this one.
                     self.rotation = index;
@@ -152,9 +152,9 @@ impl Controller {
             self_test::advance(self, subsystem, now_ns);
         }
         self.interrupts.expire(now_ns);
-        self.look_for_absent(now_ns);
-        if self.is_in_debt(subsystem) {
-            self.features.heard_from_host(now_ns);
+        self.check_unmapped_queues(now_ns);
+        if self.owes_completions(subsystem) {
+            self.features.note_activity(now_ns);
         }
         self.note_deadline(subsystem);
         if self.features.keep_alive_expired(now_ns) {

@@ -1,6 +1,6 @@
 //! Verify (NVM Command Set 3.2.7): read a piece into private memory, forget it, and so on to the end.
 
-use crate::{Controller, Namespace, Subsystem, TRANSFER_MAX, io, pieces};
+use crate::{Controller, Namespace, Subsystem, TRANSFER_MAX, chunk, io};
 use sluice_command::{Command, Operation, Slot};
 use sluice_memory::SharedRegion;
 use sluice_nvme::{Status, SubmissionEntry};
@@ -8,7 +8,7 @@ use sluice_nvme::{Status, SubmissionEntry};
 /// Checks a Verify and prepares its first piece. What is left goes down in the steps' range.
 pub(crate) fn check(
     slot: &mut Slot,
-    piece: usize,
+    number: usize,
     staging: &SharedRegion,
     namespace: &Namespace,
     entry: &SubmissionEntry,
@@ -20,7 +20,7 @@ pub(crate) fn check(
     }
     slot.request = whole;
     slot.steps.get_or_insert_default().destination = whole.end();
-    pieces::read(slot, piece, staging, whole.offset, whole.length)
+    chunk::read(slot, number, staging, whole.offset, whole.length)
 }
 
 /// A piece was read: the next, or the end.
@@ -34,7 +34,7 @@ pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, comma
         slot.request.length = 0;
         return controller.finish(subsystem, command, status, 0);
     }
-    match pieces::read(slot, number, &subsystem.staging, at, end - at) {
+    match chunk::read(slot, number, &subsystem.staging, at, end - at) {
         Ok(()) => {
             let nsid = subsystem.slab.entry(&command).nsid;
             subsystem.resubmit(nsid, command, now_ns);

@@ -2,7 +2,7 @@
 
 use crate::outposts::{Departure, Outposts, Post};
 use crate::{tcp, vfio_user};
-use sluice_controller::{Cause, Controller, Homecoming, Joined, StaysHome, Subsystem};
+use sluice_controller::{Attached, CannotMigrate, Controller, RecallCause, ReturningGroup, Subsystem};
 use sluice_memory::Space;
 use sluice_reactor::{Arm, Io, Task, TaskId};
 use std::io;
@@ -121,7 +121,7 @@ impl Drive {
     /// that they are.
     pub fn in_flight(&self) -> u32 {
         let groups = self.outposts.away().count() as u32;
-        self.unfinished().saturating_sub(groups) + self.subsystem.in_flight_away()
+        self.unfinished().saturating_sub(groups) + self.subsystem.in_flight_remote()
     }
 
     /// The end, for a drive that is deleted or a daemon that stops: sockets go and nobody else is let in; no more
@@ -132,7 +132,7 @@ impl Drive {
         subsystem.note_hosts_at_end();
         // The last first: it has its folder in that of the first.
         for Socket { controller, port } in sockets.iter_mut().rev() {
-            port.drain(&mut Joined { controller, subsystem: &mut *subsystem }, now_ns);
+            port.drain(&mut Attached { controller, subsystem: &mut *subsystem }, now_ns);
         }
         if let Some(hosts) = hosts {
             hosts.drain(subsystem);
@@ -159,14 +159,14 @@ impl Drive {
         match sockets.first_mut() {
             Some(Socket { controller, .. }) => outposts.begin(departure, controller, subsystem),
             None => {
-                (departure.answer)(Err(StaysHome("queues of hosts on the network stay with their drive")))
+                (departure.answer)(Err(CannotMigrate("queues of hosts on the network stay with their drive")))
             }
         }
     }
 
     /// Every queue is served here. Whatever else than looking at a drive needs that.
     pub fn is_whole(&self) -> bool {
-        self.sockets.iter().all(|socket| socket.controller.is_whole())
+        self.sockets.iter().all(|socket| socket.controller.has_all_queues())
     }
 
     /// Calls a queue group home that the operator wants elsewhere, by its completion queue, or all of them for an order.
@@ -174,7 +174,7 @@ impl Drive {
         let Self { sockets, outposts, .. } = self;
         match (queue, sockets.first()) {
             (Some(queue), _) => outposts.call_one(queue),
-            (None, Some(socket)) => outposts.call(Cause::Operator, socket.port.drive(), now_ns),
+            (None, Some(socket)) => outposts.call(RecallCause::Operator, socket.port.drive(), now_ns),
             (None, None) => {}
         }
     }
@@ -185,7 +185,7 @@ impl Drive {
     }
 
     /// A queue group is back.
-    pub(crate) fn welcome(&mut self, group: Homecoming, interrupts: u64, _map: Space, now_ns: u64) {
+    pub(crate) fn welcome(&mut self, group: ReturningGroup, interrupts: u64, _map: Space, now_ns: u64) {
         let Self { subsystem, sockets, outposts, .. } = self;
         let Some(Socket { controller, port }) = sockets.first_mut() else { return };
         outposts.welcome(controller, subsystem, group, port, now_ns);
@@ -223,7 +223,7 @@ impl Task for Drive {
         let mut work = 0;
         let Self { subsystem, sockets, hosts, .. } = self;
         for Socket { controller, port } in sockets {
-            work += port.turn(&mut Joined { controller, subsystem: &mut *subsystem }, now_ns);
+            work += port.turn(&mut Attached { controller, subsystem: &mut *subsystem }, now_ns);
         }
         if let Some(hosts) = hosts {
             work += hosts.turn(subsystem, now_ns);
@@ -249,7 +249,7 @@ impl Task for Drive {
         let Self { subsystem, sockets, hosts, .. } = self;
         if let Some(token) = vfio_user::Token::of(token) {
             let Some(Socket { controller, port }) = sockets.get_mut(usize::from(token.port)) else { return };
-            port.own_event(&mut Joined { controller, subsystem }, token, result, more, now_ns);
+            port.own_event(&mut Attached { controller, subsystem }, token, result, more, now_ns);
         } else if let Some(token) = tcp::Token::of(token) {
             hosts.iter_mut().for_each(|hosts| hosts.event(token, result, subsystem, now_ns));
         } else {
@@ -261,7 +261,7 @@ impl Task for Drive {
         let Self { subsystem, sockets, hosts, .. } = self;
         let (mut busy, mut armed) = (false, Arm::Asleep { until: None });
         for Socket { controller, port } in sockets {
-            match port.arm(&mut Joined { controller, subsystem: &mut *subsystem }, now_ns) {
+            match port.arm(&mut Attached { controller, subsystem: &mut *subsystem }, now_ns) {
                 Arm::Busy => busy = true,
                 Arm::Timed { until } => armed = Arm::Timed { until: armed.until() }.no_later_than(until),
                 Arm::Asleep { until } => armed = armed.no_later_than(until),

@@ -4,7 +4,7 @@ mod rig;
 
 use rig::{Scratch, eventually, start_reactor};
 use sluice_command::StackBuilder;
-use sluice_controller::{Config as ControllerConfig, Identity, Joined, Namespace, NamespaceConfig};
+use sluice_controller::{Attached, Config as ControllerConfig, Identity, Namespace, NamespaceConfig};
 use sluice_frontends::vfio_user::{Config, DoorbellPolicy, Endpoint, Listener, Status};
 use sluice_functions::{Delay, DelayConfig};
 use sluice_host::{Deadline, Mode, QueueLayout, Settings, VfioUser, entry, pci};
@@ -74,7 +74,7 @@ impl Drive {
     }
 }
 
-fn controller(read_ns: u64) -> Joined {
+fn controller(read_ns: u64) -> Attached {
     let identity = Identity {
         subnqn: "nqn.2026-11.example.sluice:test".to_owned(),
         serial: "1".to_owned(),
@@ -88,7 +88,7 @@ fn controller(read_ns: u64) -> Joined {
     let config = NamespaceConfig { nsid: 1, block_size: 512, uuid: [7; 16] };
     let router = RouterBuilder::new(stack.build()).build();
     let namespaces = vec![Namespace::new(config, router).expect("a namespace")];
-    Joined::new(ControllerConfig { identity, namespaces }).expect("memory")
+    Attached::new(ControllerConfig { identity, namespaces }).expect("memory")
 }
 
 struct Rig {

@@ -4,7 +4,7 @@ mod rig;
 
 use rig::{Peer, Scratch, eventually, start_reactor};
 use sluice_command::Stack;
-use sluice_controller::{Config as ControllerConfig, Identity, Joined, Namespace, NamespaceConfig};
+use sluice_controller::{Attached, Config as ControllerConfig, Identity, Namespace, NamespaceConfig};
 use sluice_frontends::vfio_user::{Config, Endpoint, Listener};
 use sluice_memory::SharedRegion;
 use sluice_nvme::opcode::{admin, io};
@@ -41,7 +41,7 @@ fn add_drive(reactor: &ReactorHandle, directory: PathBuf) {
                 let namespace =
                     Namespace::new(config, RouterBuilder::new(stack).build()).expect("a namespace");
                 let namespaces = vec![namespace];
-                let device = Joined::new(ControllerConfig { identity, namespaces }).expect("a controller");
+                let device = Attached::new(ControllerConfig { identity, namespaces }).expect("a controller");
                 let config = Config { name: "test".to_owned(), ..Config::default() };
                 Box::new(Endpoint::new(task, io, listener, device, config))
             })

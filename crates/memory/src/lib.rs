@@ -3,7 +3,7 @@
 //! - [`Space`] is one client's DMA map; it translates guest addresses to [`Segment`]s.
 //! - [`MemoryFile`] is one of the files behind it, for whoever shows them to another device.
 //! - [`walk_prp`] and [`walk_sgl`] turn a command's data pointer into a [`SegmentList`].
-//! - [`StandIns`] are memory in place of what only the client reaches, [`Mirror`] is that for a queue.
+//! - [`BounceBuffers`] are memory in place of what only the client reaches, [`ShadowMemory`] is that for a queue.
 //! - [`Pages`] is queue memory, page by page, with the few accesses a queue needs.
 //! - [`doorbell`] is what keeps a device from sleeping through a shadow doorbell.
 //! - [`SharedRegion`] and [`SharedArray`] are shared memory of our own, [`Arena`] is private memory.
@@ -38,7 +38,6 @@ mod list;
 mod mapped_files;
 mod mapping;
 mod memory_file;
-mod mirror;
 mod pages;
 mod prp;
 mod region;
@@ -47,6 +46,7 @@ mod removed;
 mod secret;
 pub mod segment;
 mod sgl;
+mod shadow_memory;
 mod shared;
 mod space;
 mod vfio;
@@ -57,15 +57,15 @@ pub use extents::{Extent, Extents};
 pub use list::{MAX_SEGMENTS, OutOfRange, SegmentList, TooManySegments};
 pub use mapped_files::{FILES_IN_COMMON, FILES_OF_EACH, MAX_FILES, MAX_MAPPED_BYTES};
 pub use memory_file::MemoryFile;
-pub use mirror::Mirror;
 pub use pages::Pages;
 pub use prp::walk_prp;
 pub use region::{Access, Permissions};
-pub use remote::{MAX_WANTED, Role, StandIns, Wanted};
+pub use remote::{BounceBuffers, MAX_WANTED, Role, Wanted};
 pub use removed::Removed;
 pub use secret::Secret;
 pub use segment::Segment;
 pub use sgl::{MAX_SGL_DESCRIPTORS, MAX_SGL_SEGMENTS, walk_sgl};
+pub use shadow_memory::ShadowMemory;
 pub use shared::{SharedArray, SharedRecord, SharedRegion};
 pub use space::{Backing, MAX_REGIONS, Space};
 pub use vfio::{VfioDevice, VfioError, VfioQuestion};

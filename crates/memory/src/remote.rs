@@ -36,9 +36,9 @@ pub struct Wanted {
 
 /// Memory of ours, by the bytes it is used in place of. Where it is in its page is where they are in theirs.
 #[derive(Clone, Debug, Default)]
-pub struct StandIns(BTreeMap<(Role, u64), Segment>);
+pub struct BounceBuffers(BTreeMap<(Role, u64), Segment>);
 
-impl StandIns {
+impl BounceBuffers {
     /// # Panics
     /// If the two are not equally long, or not at the same offset in their pages: walkers rest on that.
     pub fn insert(&mut self, wanted: Wanted, memory: Segment) {
@@ -63,7 +63,7 @@ impl StandIns {
 /// A [`Space`]'s side of it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Remote {
-    stand_ins: RefCell<StandIns>,
+    bounce_buffers: RefCell<BounceBuffers>,
     /// Lengths by role and address.
     wanted: RefCell<BTreeMap<(Role, u64), u32>>,
     surveys: Cell<bool>,
@@ -71,12 +71,12 @@ pub(crate) struct Remote {
 
 impl Remote {
     pub(crate) fn find(&self, role: Role, address: u64) -> Option<(*mut u8, u64)> {
-        self.stand_ins.borrow().find(role, address)
+        self.bounce_buffers.borrow().find(role, address)
     }
 
     /// These from here on; returns those that there were.
-    pub(crate) fn use_stand_ins(&self, stand_ins: StandIns) -> StandIns {
-        self.stand_ins.replace(stand_ins)
+    pub(crate) fn use_bounce_buffers(&self, bounce_buffers: BounceBuffers) -> BounceBuffers {
+        self.bounce_buffers.replace(bounce_buffers)
     }
 
     pub(crate) fn survey(&self, walk: impl FnOnce()) {
@@ -132,7 +132,7 @@ impl Remote {
 }
 
 impl Space {
-    /// True if only the client reaches the memory of a queue, all of it: see [`Mirror`](crate::Mirror).
+    /// True if only the client reaches the memory of a queue, all of it: see [`ShadowMemory`](crate::ShadowMemory).
     pub fn is_remote(&self, iova: u64, length: usize, access: Access) -> bool {
         let role = if access == Access::Read { Role::Source } else { Role::Destination };
         let (mut iova, mut left) = (iova, length as u64);
@@ -166,8 +166,8 @@ impl Space {
 
     /// Uses these in place of what only the client reaches; returns those that were used before. The memory of a
     /// stand-in stays mapped until nothing uses what was translated to it.
-    pub fn use_stand_ins(&self, stand_ins: StandIns) -> StandIns {
-        self.remote.use_stand_ins(stand_ins)
+    pub fn use_bounce_buffers(&self, bounce_buffers: BounceBuffers) -> BounceBuffers {
+        self.remote.use_bounce_buffers(bounce_buffers)
     }
 
     /// How many of `left` bytes at `iova` a survey passes over.

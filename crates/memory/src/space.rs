@@ -27,7 +27,7 @@ pub enum Backing {
     File { fd: OwnedFd, offset: u64 },
     /// Nothing that could be reached.
     None,
-    /// Memory that only the client reaches, and that it can be asked for: see [`StandIns`].
+    /// Memory that only the client reaches, and that it can be asked for: see [`BounceBuffers`].
     Remote,
 }
 

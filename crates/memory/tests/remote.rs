@@ -5,7 +5,7 @@ mod common;
 use common::{GUEST_PAGES, Guest, Region, base, cases, regions};
 use proptest::prelude::*;
 use sluice_memory::{
-    Access, Backing, MAX_WANTED, PAGE_SIZE, Role, SegmentList, SharedRegion, Space, StandIns, walk_prp,
+    Access, Backing, BounceBuffers, MAX_WANTED, PAGE_SIZE, Role, SegmentList, SharedRegion, Space, walk_prp,
     walk_sgl,
 };
 use sluice_nvme::{SglDescriptor, SglType, Status};
@@ -35,17 +35,17 @@ fn walk(
     staging: &SharedRegion,
     walk: impl Fn(&Space, &mut SegmentList) -> Result<(), Status>,
 ) -> (Result<(), Status>, Vec<u8>) {
-    let (mut used, mut stand_ins) = (0, StandIns::default());
+    let (mut used, mut bounce_buffers) = (0, BounceBuffers::default());
     loop {
         let mut data = SegmentList::new();
-        let held = space.use_stand_ins(stand_ins);
+        let held = space.use_bounce_buffers(bounce_buffers);
         let outcome = walk(space, &mut data);
         if outcome == Err(Status::DATA_TRANSFER_ERROR) {
             space.survey(|| {
                 let _ = walk(space, &mut SegmentList::new());
             });
         }
-        stand_ins = space.use_stand_ins(held);
+        bounce_buffers = space.use_bounce_buffers(held);
         if !space.has_wanted() {
             let mut bytes = vec![0; data.len_bytes()];
             data.copy_to(0, &mut bytes);
@@ -59,7 +59,7 @@ fn walk(
             guest.copy_out(wanted.address, &mut bytes);
             let at = used + (wanted.address % PAGE) as usize;
             staging.write(at, &bytes);
-            stand_ins.insert(wanted, staging.segment(at, wanted.length));
+            bounce_buffers.insert(wanted, staging.segment(at, wanted.length));
             used = (at + bytes.len()).next_multiple_of(PAGE_SIZE);
             assert!(wanted.role != Role::List || bytes.len().is_multiple_of(PAGE_SIZE));
         }

@@ -6,7 +6,7 @@
 
 use crate::ring::{CompletionRing, SubmissionRing};
 use crate::{Guest, Random, SimClock, SimEngine};
-use sluice_controller::{DoorbellMode, Joined, Subsystem};
+use sluice_controller::{Attached, DoorbellMode, Subsystem};
 use sluice_nvme::{CompletionEntry, PAGE_SIZE, Status, SubmissionEntry, register, register::csts};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -34,7 +34,7 @@ pub enum Doorbells {
 /// A host and its controller.
 #[derive(Debug)]
 pub struct SimHost {
-    pub controller: Joined,
+    pub controller: Attached,
     pub guest: Guest,
     pub clock: SimClock,
     pub sqs: BTreeMap<u16, SubmissionRing>,
@@ -56,7 +56,7 @@ const ADMIN_ENTRIES: u32 = 32;
 const CC_ENABLE: u32 = 1 | 6 << 16 | 4 << 20;
 
 impl SimHost {
-    pub fn new(controller: Joined, engines: Vec<(u32, SimEngine)>, random: Random) -> Self {
+    pub fn new(controller: Attached, engines: Vec<(u32, SimEngine)>, random: Random) -> Self {
         let doorbells = match controller.doorbell_mode() {
             DoorbellMode::Mapped => Doorbells::Mapped,
             DoorbellMode::Trapped | DoorbellMode::Capsules => Doorbells::Trapped,

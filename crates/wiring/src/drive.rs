@@ -60,7 +60,7 @@ pub(super) struct Quiet<'a>(&'a WiredDrive);
 impl Drop for Quiet<'_> {
     fn drop(&mut self) {
         // A drive that does not answer is gone, and nobody waits for it.
-        let _ = self.0.tell(|drive, _| drive.subsystem_mut().go_on());
+        let _ = self.0.tell(|drive, _| drive.subsystem_mut().resume());
     }
 }
 

@@ -3,7 +3,7 @@
 use super::drive::{WiredDrive, closed, gone, in_words};
 use super::namespace::{Site, StackSeed};
 use super::reactor_of;
-use sluice_controller::{Config, Identity, Likeness, Namespace, NamespaceConfig, StaysHome, Subsystem};
+use sluice_controller::{CannotMigrate, Config, Identity, Namespace, NamespaceConfig, PeerConfig, Subsystem};
 use sluice_frontends::{Departure, Outpost, Post};
 use sluice_reactor::{CALL_LIMIT, Io, Local, ReactorHandle, TaskId};
 use sluice_router::RouterBuilder;
@@ -28,7 +28,7 @@ struct OutpostSeed {
 
 impl OutpostSeed {
     /// Builds it on the thread of its reactor.
-    fn plant(self, reactor: ReactorHandle, local: &mut Local) -> Result<(Post, Likeness), Problem> {
+    fn plant(self, reactor: ReactorHandle, local: &mut Local) -> Result<(Post, PeerConfig), Problem> {
         let (mut planted, mut seed) = (None, Some(self));
         let task = local.add(|task, io| {
             let built = seed.take().ok_or_else(closed).and_then(|seed| seed.build(reactor, task, io));
@@ -75,10 +75,10 @@ impl WiredDrive {
         if home.is(&to) {
             return Ok(());
         }
-        let stays = |why: StaysHome| {
+        let stays = |why: CannotMigrate| {
             Problem::conflict(format!("queue {queue} of drive `{}` stays on its reactor: {why}", self.name))
         };
-        let likeness = self.ask(|drive| drive.subsystem().likeness())?.map_err(stays)?;
+        let likeness = self.ask(|drive| drive.subsystem().peer_config())?.map_err(stays)?;
         let seed = self.twin(likeness).map_err(|problem| {
             problem.about(&format!("queue {queue} of drive `{}` stays on its reactor", self.name))
         })?;
@@ -141,7 +141,7 @@ impl WiredDrive {
     }
 
     /// Opens once more what the drive is on. May block.
-    fn twin(&self, likeness: Likeness) -> Result<OutpostSeed, Problem> {
+    fn twin(&self, likeness: PeerConfig) -> Result<OutpostSeed, Problem> {
         let stacks = self.stacks();
         let namespaces = likeness.namespaces.into_iter().map(|it| {
             let no_twin = || Problem::conflict("its layers are of kinds that work on one reactor at a time");

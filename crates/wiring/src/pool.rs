@@ -90,7 +90,7 @@ mod tests {
     use sluice_control::config::Settings;
     use sluice_control::drives::{Engine, Remembered, Running};
     use sluice_control::state::{Created, Pooled};
-    use sluice_controller::{Creation, Keep};
+    use sluice_controller::{Creation, PersistentRecord};
     use sluice_spec::DriveSpec;
     use sluice_spec::paths::Places;
     use std::time::Duration;
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(problem.error, "namespace 2 is still being deleted");
         assert!(problem.hint.is_some_and(|hint| hint.contains("sluice drive show")));
         let asked = wiring.to_keep().expect("nobody took it").recv().expect("somebody is asked");
-        assert_eq!(asked.what, Keep::Deletion(vec![2]));
+        assert_eq!(asked.what, PersistentRecord::Deletion(vec![2]));
         drive.kept(asked.what, true).expect("the drive is there");
         while drive.status().expect("the drive is there").created.iter().any(|it| it.nsid == 2) {
             std::thread::yield_now();

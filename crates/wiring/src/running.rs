@@ -11,7 +11,7 @@ use sluice_control::drives::{
     Status, Store,
 };
 use sluice_control::state::Created;
-use sluice_controller::{AnaRule, Creation, Keep, Subsystem, Synced};
+use sluice_controller::{AnaRule, Creation, PersistentRecord, Subsystem, Synced};
 use sluice_frontends::{Drive, tcp};
 use sluice_reactor::Immovable;
 use sluice_spec::problem::Problem;
@@ -192,9 +192,9 @@ impl Running for WiredDrive {
         self.remove_namespace(nsid, pool::REMOVAL_LIMIT, pool::STORE_LIMIT)
     }
 
-    fn kept(&self, what: Keep, well: bool) -> Result<(), Problem> {
+    fn kept(&self, what: PersistentRecord, well: bool) -> Result<(), Problem> {
         // What it acknowledges is home's alone, and a host waits for it.
-        self.change(move |drive, now_ns| drive.subsystem_mut().kept(what, well, now_ns))
+        self.change(move |drive, now_ns| drive.subsystem_mut().persisted(what, well, now_ns))
     }
 
     fn move_to(&self, reactor: usize, limit: Duration) -> Result<(), Problem> {

@@ -4,8 +4,8 @@ use super::classifier::Heirs;
 use super::namespace::NamespaceSeed;
 use sluice_control::drives::ToKeep;
 use sluice_controller::{
-    AnaRule, Config as ControllerConfig, FormatRecord, FormatState, HistoryRecord, Identity, Keep, Pool,
-    PowerCounts, SanitizeRecord, Subsystem,
+    AnaRule, Config as ControllerConfig, FormatRecord, FormatState, Identity, PersistentEventRecord,
+    PersistentRecord, Pool, PowerCounts, SanitizeRecord, Subsystem,
 };
 use sluice_frontends::Drive;
 use sluice_frontends::tcp;
@@ -44,7 +44,7 @@ pub(super) struct Seed {
 pub(super) struct Halfway {
     pub(super) formatting: Option<(u32, u32)>,
     pub(super) sanitized: Option<SanitizeRecord>,
-    pub(super) history: HistoryRecord,
+    pub(super) history: PersistentEventRecord,
     /// By NSID, ranges of bytes that a host marked by Write Uncorrectable.
     pub(super) uncorrectable: Vec<(u32, Vec<[u64; 2]>)>,
     /// What the SMART log counts from, and whether the daemon before this one was cut off.
@@ -85,7 +85,7 @@ impl Seed {
         if let Some((nsid, block_size)) = self.halfway.formatting
             && !subsystem.resume_format(nsid, block_size, 0)
         {
-            keep(Keep::Format(FormatRecord { nsid, block_size, state: FormatState::Failed }));
+            keep(PersistentRecord::Format(FormatRecord { nsid, block_size, state: FormatState::Failed }));
         }
         for (nsid, ranges) in &self.halfway.uncorrectable {
             subsystem.resume_uncorrectable(*nsid, ranges);
@@ -95,10 +95,10 @@ impl Seed {
         }
         let (lost, ended) = &self.halfway.losses;
         subsystem.resume_losses(lost, *ended);
-        subsystem.resume_history(&self.halfway.history, now_ms);
+        subsystem.resume_persistent_events(&self.halfway.history, now_ms);
         let (counts, was_cut) = self.halfway.power;
         subsystem.resume_power(counts, was_cut);
-        subsystem.on_keep(keep);
+        subsystem.on_persist(keep);
         subsystem.set_ana(self.ana);
         subsystem.set_one_guest(self.one_guest);
         let mut drive = Drive::new(task, io, subsystem);

@@ -15,7 +15,7 @@ use super::tcp;
 use nix::sys::ptrace;
 use quanta::Clock;
 use sluice_command::{Layer, StackBuilder};
-use sluice_controller::{Config, Identity, Joined, Namespace, NamespaceConfig};
+use sluice_controller::{Attached, Config, Identity, Namespace, NamespaceConfig};
 use sluice_functions::{Delay, DelayConfig, Fault, Pass, PassConfig};
 use sluice_host::{
     Controller as Host, DmaBuffer, Error as HostError, PciTransport, QueueLayout, QueuePair, Settings, entry,
@@ -176,7 +176,7 @@ pub(super) fn trouble(error: &impl Display) -> Problem {
     Problem::internal(format!("the process to be counted cannot start: {error}"))
 }
 
-fn controller(scenario: &Scenario) -> Result<Joined, Problem> {
+fn controller(scenario: &Scenario) -> Result<Attached, Problem> {
     let mut stack = StackBuilder::new();
     let target: Box<dyn Layer> = match scenario.target {
         Target::Null => Box::new(Null::new(SIZE)),
@@ -193,7 +193,7 @@ fn controller(scenario: &Scenario) -> Result<Joined, Problem> {
     }
     let namespace = Namespace::new(config, router.build());
     let namespaces = vec![namespace.map_err(|error| trouble(&error))?];
-    Joined::new(Config { identity: identity(), namespaces }).map_err(|error| trouble(&error))
+    Attached::new(Config { identity: identity(), namespaces }).map_err(|error| trouble(&error))
 }
 
 fn function(function: Function) -> Option<Box<dyn Layer>> {

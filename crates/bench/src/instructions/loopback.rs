@@ -3,7 +3,7 @@
 //! The controller stays on the thread that made it. Setting it up waits for it, so that is done from a
 //! second thread, whose accesses come here as orders; afterwards nobody waits, and one thread has both.
 
-use sluice_controller::{DoorbellMode, Joined};
+use sluice_controller::{Attached, DoorbellMode};
 use sluice_host::{Error, PciTransport, Region};
 use sluice_memory::{Backing, Permissions, SharedRegion, Space};
 use sluice_nvme::PAGE_SIZE;
@@ -21,7 +21,7 @@ type Order = Box<dyn FnOnce(&mut Device) + Send>;
 /// A controller with its client's memory.
 #[derive(Debug)]
 pub(super) struct Device {
-    controller: Joined,
+    controller: Attached,
     space: Space,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Loopback {
 
 impl Device {
     /// The device, the host's transport to it, and the orders that come out of that.
-    pub(super) fn new(mut controller: Joined) -> std::io::Result<(Self, Arc<Loopback>, Receiver<Order>)> {
+    pub(super) fn new(mut controller: Attached) -> std::io::Result<(Self, Arc<Loopback>, Receiver<Order>)> {
         controller.set_doorbell_mode(DoorbellMode::Mapped);
         let page = controller.doorbells().fd().try_clone_to_owned()?;
         let doorbells = Arc::new(SharedRegion::from_fd(page, DOORBELLS.into(), PAGE_SIZE)?);

@@ -4,7 +4,7 @@ use super::{ClassifierStatus, DeviceView, FunctionView, Remembered, ToKeep};
 use crate::state::Created;
 use serde::{Deserialize, Serialize};
 use sluice_classifier::Map;
-use sluice_controller::{AnaRule, Creation, Keep, Synced};
+use sluice_controller::{AnaRule, Creation, PersistentRecord, Synced};
 use sluice_reactor::Progress;
 use sluice_spec::problem::Problem;
 use sluice_spec::size::Size;
@@ -182,7 +182,7 @@ pub trait Running: Send + Sync {
     }
 
     /// What its controller wanted remembered is, or `well` is false.
-    fn kept(&self, what: Keep, well: bool) -> Result<(), Problem> {
+    fn kept(&self, what: PersistentRecord, well: bool) -> Result<(), Problem> {
         let _ = (what, well);
         Ok(())
     }

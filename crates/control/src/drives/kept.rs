@@ -11,8 +11,8 @@ use crate::state::{
     Unflushed,
 };
 use sluice_controller::{
-    AnaRule, FormatRecord, FormatState, HistoryRecord, Keep, PowerCounts, ReservationRecord, SanitizeRecord,
-    SanitizeState,
+    AnaRule, FormatRecord, FormatState, PersistentEventRecord, PersistentRecord, PowerCounts,
+    ReservationRecord, SanitizeRecord, SanitizeState,
 };
 use sluice_spec::problem::Problem;
 use sluice_spec::{AnaSpec, DriveSpec, NamespaceSpec};
@@ -34,7 +34,7 @@ pub struct Remembered {
     /// The last sanitize operation.
     pub sanitized: Option<SanitizeRecord>,
     /// What has happened to it.
-    pub history: HistoryRecord,
+    pub history: PersistentEventRecord,
     /// What was stored when it was opened last, and whether it was synced since.
     pub unflushed: Option<Unflushed>,
     /// The power identifier that hosts get, in hexadecimal.
@@ -58,7 +58,7 @@ pub struct ToKeep {
     pub drive: String,
     /// Which of those that have had this name, or were opened as it, wants it ([`Running::life`](super::Running::life)).
     pub life: u64,
-    pub what: Keep,
+    pub what: PersistentRecord,
 }
 
 /// Until it is seen again whether a drive that wants something remembered is known.
@@ -184,7 +184,7 @@ impl Drives {
         if let Err(problem) = running.kept(order.what.clone(), stored.is_ok()) {
             tracing::warn!("drive {} does not hear that it is remembered: {problem}", order.drive);
         }
-        if let (Keep::Creation(_), Err(_)) = (&order.what, &stored)
+        if let (PersistentRecord::Creation(_), Err(_)) = (&order.what, &stored)
             && let Err(problem) = self.clear_up(&entry)
         {
             tracing::warn!("drive {}: the file that nothing came of stays for now: {problem}", order.drive);
@@ -194,10 +194,10 @@ impl Drives {
     fn store_kept(&self, entry: &Entry, order: &ToKeep) -> Result<(), Problem> {
         // What is done to files takes its time: others' changes do not wait for it.
         match order.what {
-            Keep::Creation(creation) => {
+            PersistentRecord::Creation(creation) => {
                 return self.create_namespace(entry, creation);
             }
-            Keep::Removal => return self.sweep_pool(&entry.spec),
+            PersistentRecord::Removal => return self.sweep_pool(&entry.spec),
             _ => {}
         }
         // Also while the daemon is stopping: a command that ends waits for this.
@@ -207,30 +207,33 @@ impl Drives {
         let Some((entry, _)) = self.asker(order) else {
             return Err(Problem::not_found(format!("drive `{}` is gone", order.drive)));
         };
-        if let Keep::History(record) = &order.what {
+        if let PersistentRecord::PersistentEvents(record) = &order.what {
             hosted.spend(record.as_bytes().len());
             return self.state.store_history(&order.drive, record);
         }
-        if let Keep::Losses(nsids) = &order.what {
+        if let PersistentRecord::Losses(nsids) = &order.what {
             return self.state.note_losses(&order.drive, nsids);
         }
         let mut next = hosted.state.clone();
         match &order.what {
             // Of a namespace that was deleted meanwhile: nothing of it is for the next of its NSID.
-            Keep::Uncorrectable { nsid, .. } | Keep::Attachment { nsid, .. }
+            PersistentRecord::Uncorrectable { nsid, .. } | PersistentRecord::Attachment { nsid, .. }
                 if !pool::has(&entry.spec, &hosted.state, *nsid) => {}
-            Keep::Uncorrectable { nsid, ranges } => {
+            PersistentRecord::Uncorrectable { nsid, ranges } => {
                 note_uncorrectable(&mut next, &order.drive, *nsid, ranges)
             }
             // These are stored above.
-            Keep::History(_) | Keep::Losses(_) | Keep::Creation(_) | Keep::Removal => {}
-            Keep::Deletion(nsids) => pool::note_deletion(&mut next, &order.drive, nsids),
-            Keep::Attachment { nsid, attachment } => {
+            PersistentRecord::PersistentEvents(_)
+            | PersistentRecord::Losses(_)
+            | PersistentRecord::Creation(_)
+            | PersistentRecord::Removal => {}
+            PersistentRecord::Deletion(nsids) => pool::note_deletion(&mut next, &order.drive, nsids),
+            PersistentRecord::Attachment { nsid, attachment } => {
                 pool::note_attachment(&mut next, &order.drive, *nsid, attachment);
             }
-            Keep::Format(record) => note_format(&mut next, &entry.spec, *record),
-            Keep::Sanitize(record) => note_sanitized(&mut next, &entry.spec, *record),
-            Keep::Reservations(records) => {
+            PersistentRecord::Format(record) => note_format(&mut next, &entry.spec, *record),
+            PersistentRecord::Sanitize(record) => note_sanitized(&mut next, &entry.spec, *record),
+            PersistentRecord::Reservations(records) => {
                 let is_there = |nsid| pool::has(&entry.spec, &hosted.state, nsid);
                 for (nsid, record) in records.iter().filter(|(nsid, _)| is_there(*nsid)) {
                     note_record(&mut next, &order.drive, *nsid, record.as_ref());

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::state::{Disk, FileSystem};
-use sluice_controller::{AnaRule, Keep, Synced};
+use sluice_controller::{AnaRule, PersistentRecord, Synced};
 use sluice_spec::problem::Kind;
 use sluice_spec::{ClassifierSpec, UifSpec};
 use std::collections::HashMap;
@@ -235,7 +235,7 @@ impl Running for Played {
         self.move_function(0, &UifSpec::default())
     }
 
-    fn kept(&self, _what: sluice_controller::Keep, well: bool) -> Result<(), Problem> {
+    fn kept(&self, _what: sluice_controller::PersistentRecord, well: bool) -> Result<(), Problem> {
         lock(&self.kept).push(well);
         Ok(())
     }
@@ -318,7 +318,7 @@ impl Stage {
     }
 
     /// What a drive wants remembered.
-    pub fn order(&self, drive: &str, what: Keep) -> ToKeep {
+    pub fn order(&self, drive: &str, what: PersistentRecord) -> ToKeep {
         ToKeep { drive: drive.to_owned(), life: self.played(drive).life, what }
     }
 

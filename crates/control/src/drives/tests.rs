@@ -483,9 +483,9 @@ fn pooled(pool: &str) -> String {
     )
 }
 
-fn creation(nsid: u32) -> sluice_controller::Keep {
+fn creation(nsid: u32) -> sluice_controller::PersistentRecord {
     let (block_size, blocks, shared, ana_group) = (512, 8, true, 1);
-    sluice_controller::Keep::Creation(sluice_controller::Creation {
+    sluice_controller::PersistentRecord::Creation(sluice_controller::Creation {
         nsid,
         block_size,
         blocks,
@@ -502,7 +502,11 @@ fn only_file(folder: &Path) -> String {
     names.remove(0).into_string().expect("our names are text")
 }
 
-pub(super) fn keep(stage: &Stage, drives: &Drives, what: sluice_controller::Keep) -> Option<bool> {
+pub(super) fn keep(
+    stage: &Stage,
+    drives: &Drives,
+    what: sluice_controller::PersistentRecord,
+) -> Option<bool> {
     drives.keep(&stage.order("fixed", what));
     lock(&stage.played("fixed").kept).pop()
 }
@@ -524,8 +528,8 @@ fn a_namespace_that_is_being_made_holds_up_no_other_change() {
     assert!(only_file(&folder).starts_with("fixed-2-1-"));
     std::fs::write(folder.join("fixed-3-2.img"), "theirs").expect("room");
     assert_eq!(keep(&stage, &drives, creation(3)), Some(true));
-    assert_eq!(keep(&stage, &drives, sluice_controller::Keep::Deletion(vec![2, 3])), Some(true));
-    assert_eq!(keep(&stage, &drives, sluice_controller::Keep::Removal), Some(true));
+    assert_eq!(keep(&stage, &drives, sluice_controller::PersistentRecord::Deletion(vec![2, 3])), Some(true));
+    assert_eq!(keep(&stage, &drives, sluice_controller::PersistentRecord::Removal), Some(true));
     assert_eq!(only_file(&folder), "fixed-3-2.img");
     assert_eq!(std::fs::read(folder.join("fixed-3-2.img")).expect("it is there"), b"theirs");
 }
@@ -548,8 +552,8 @@ fn creations_that_fail_leave_nothing() {
     let drives = stage.start(&config);
     assert_eq!(only_file(&folder), name);
     // Nobody can have the name of another by accident, be it the next of the same number.
-    assert_eq!(keep(&stage, &drives, sluice_controller::Keep::Deletion(vec![2])), Some(true));
-    assert_eq!(keep(&stage, &drives, sluice_controller::Keep::Removal), Some(true));
+    assert_eq!(keep(&stage, &drives, sluice_controller::PersistentRecord::Deletion(vec![2])), Some(true));
+    assert_eq!(keep(&stage, &drives, sluice_controller::PersistentRecord::Removal), Some(true));
     drop(drives);
     std::fs::remove_dir_all(stage.state()).expect("it is there");
     assert_eq!(keep(&stage, &stage.start(&config), creation(2)), Some(true));
@@ -564,7 +568,9 @@ fn creations_that_fail_leave_nothing() {
 
 #[test]
 fn nothing_of_a_deleted_namespace_is_the_next_ones() {
-    use sluice_controller::{HostId, Keep, KnownAs, RegistrantRecord, ReservationRecord, ReservationType};
+    use sluice_controller::{
+        HostId, KnownAs, PersistentRecord, RegistrantRecord, ReservationRecord, ReservationType,
+    };
     let stage = Stage::new();
     let config = pooled("target = \"memory\"");
     let drives = stage.start(&config);
@@ -573,14 +579,14 @@ fn nothing_of_a_deleted_namespace_is_the_next_ones() {
         registrants: vec![RegistrantRecord { host, name, key: 5, holds: true }],
         reservation: Some(ReservationType::WriteExclusive),
     };
-    let reserved = |nsid| Keep::Reservations(vec![(nsid, Some(record.clone()))]);
+    let reserved = |nsid| PersistentRecord::Reservations(vec![(nsid, Some(record.clone()))]);
     for what in [creation(2), reserved(2), reserved(1)] {
         assert_eq!(keep(&stage, &drives, what), Some(true));
     }
     drop(drives);
     let drives = stage.start(&config);
     assert_eq!(stage.played("fixed").remembered.reservations.len(), 2);
-    assert_eq!(keep(&stage, &drives, Keep::Deletion(vec![2])), Some(true));
+    assert_eq!(keep(&stage, &drives, PersistentRecord::Deletion(vec![2])), Some(true));
     // What was under way when it went comes too late.
     assert_eq!(keep(&stage, &drives, reserved(2)), Some(true));
     assert_eq!(keep(&stage, &drives, creation(2)), Some(true));

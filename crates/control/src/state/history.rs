@@ -2,7 +2,7 @@
 
 use super::{StateFile, create_private, read, remove_if_there};
 use crate::listen::make_folder;
-use sluice_controller::HistoryRecord;
+use sluice_controller::PersistentEventRecord;
 use sluice_spec::problem::Problem;
 use std::fs::File;
 use std::io::{self, Write};
@@ -18,25 +18,25 @@ impl StateFile {
 
     /// What was stored of a drive last. No drive is refused for what has happened to it: a file that cannot be used is
     /// reported, and replaced by the next.
-    pub fn load_history(&self, drive: &str) -> HistoryRecord {
+    pub fn load_history(&self, drive: &str) -> PersistentEventRecord {
         let path = self.histories().join(drive);
         let bytes = match read(&path) {
             Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return HistoryRecord::default(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return PersistentEventRecord::default(),
             Err(error) => {
                 tracing::warn!("drive {drive}: cannot read its history {}: {error}", path.display());
-                return HistoryRecord::default();
+                return PersistentEventRecord::default();
             }
         };
         let events = bytes.strip_prefix(MAGIC).map(<[u8]>::to_vec);
-        events.and_then(HistoryRecord::new).unwrap_or_else(|| {
+        events.and_then(PersistentEventRecord::new).unwrap_or_else(|| {
             tracing::warn!("drive {drive}: {} is no history of a drive; it begins anew", path.display());
-            HistoryRecord::default()
+            PersistentEventRecord::default()
         })
     }
 
     /// Replaces what is stored of a drive. When this returns, it survives a power cut.
-    pub fn store_history(&self, drive: &str, record: &HistoryRecord) -> Result<(), Problem> {
+    pub fn store_history(&self, drive: &str, record: &PersistentEventRecord) -> Result<(), Problem> {
         let folder = self.histories();
         make_folder(&folder, 0o700)?;
         // No drive has a name that begins with a dot.

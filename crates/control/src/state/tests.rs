@@ -1,5 +1,5 @@
 use super::*;
-use sluice_controller::{HistoryRecord, ReservationRecord};
+use sluice_controller::{PersistentEventRecord, ReservationRecord};
 use sluice_spec::AnaStateName;
 
 fn drive(name: &str) -> DriveSpec {
@@ -253,15 +253,15 @@ fn copies_in_use_are_kept_whatever_their_folder_is_called() {
 fn what_happened_to_a_drive_is_loaded_until_the_drive_is_gone() {
     let folder = tempfile::tempdir().expect("a folder");
     let state = StateFile::open(folder.path()).expect("a new folder");
-    assert_eq!(state.load_history("a"), HistoryRecord::default());
+    assert_eq!(state.load_history("a"), PersistentEventRecord::default());
     // An event without data.
     let mut event = [0; 24];
     event[..3].copy_from_slice(&[4, 1, 21]);
-    let record = HistoryRecord::new(event.repeat(3)).expect("a history");
+    let record = PersistentEventRecord::new(event.repeat(3)).expect("a history");
     state.store_history("a", &record).expect("room on the disk");
     assert_eq!(state.load_history("a"), record);
-    assert_eq!(state.load_history("b"), HistoryRecord::default());
+    assert_eq!(state.load_history("b"), PersistentEventRecord::default());
     state.forget_history("a");
-    assert_eq!(state.load_history("a"), HistoryRecord::default());
+    assert_eq!(state.load_history("a"), PersistentEventRecord::default());
     state.forget_history("a");
 }

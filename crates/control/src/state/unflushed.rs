@@ -111,11 +111,11 @@ impl StateFile {
     /// tell hosts of a loss: the log says so.
     pub fn note_synced(&self, drive: &str, synced: &Synced) {
         let stored = self.load_unflushed(drive);
-        if stored.is_none() && synced.untold.is_empty() {
+        if stored.is_none() && synced.unreported.is_empty() {
             return;
         }
         let mut unflushed = stored.unwrap_or_else(Unflushed::begun);
-        unflushed.untold = synced.untold.iter().copied().collect();
+        unflushed.untold = synced.unreported.iter().copied().collect();
         unflushed.doubtful = BTreeSet::new();
         unflushed.note_counts(synced.power);
         if synced.is_durable {

@@ -40,7 +40,7 @@ fn abort_io(
     }
     subsystem.abort(which, Status::ABORT_REQUESTED, now_ns);
     // Its completion comes before that of the Abort.
-    controller.settle(subsystem, now_ns);
+    controller.run_completions(subsystem, now_ns);
     Outcome::Done(if is_there(subsystem) { NOT_ABORTED } else { 0 })
 }
 

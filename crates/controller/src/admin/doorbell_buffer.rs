@@ -15,7 +15,7 @@ pub(super) fn configure(controller: &mut Controller, admin: &Admin<'_>) -> Answe
     if !aligned(doorbells) || !aligned(event_index) {
         return Err(Status::INVALID_FIELD);
     }
-    if controller.has_mirrors() {
+    if controller.has_shadow_queues() {
         // A tail that is not rung would never be looked for there. Hosts go on without.
         return Err(Status::INVALID_FIELD);
     }

@@ -105,7 +105,7 @@ fn check_nsid(controller: &Controller, subsystem: &Subsystem, nsid: u32, scope: 
         Scope::Namespace if active || nsid == NSID_ALL => Ok(()),
         Scope::Controller if nsid == 0 || nsid == NSID_ALL => Ok(()),
         Scope::Controller if active => Err(Status::FEATURE_NOT_NAMESPACE_SPECIFIC),
-        _ => Err(Subsystem::absent(nsid)),
+        _ => Err(Subsystem::status_of_inactive(nsid)),
     }
 }
 
@@ -252,7 +252,7 @@ fn flush_next(controller: &mut Controller, subsystem: &mut Subsystem, command: C
 
 /// Keep Alive (Base 5.18): the timer starts anew.
 pub(super) fn keep_alive(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
-    controller.features.heard_from_host(admin.now_ns);
+    controller.features.note_activity(admin.now_ns);
     Ok(Outcome::Done(0))
 }
 
@@ -324,7 +324,7 @@ impl Values<'_> {
                 // A single value is asked for, so that the broadcast NSID names none.
                 subsystem
                     .active(controller.number, admin.entry.nsid)
-                    .ok_or(Subsystem::absent(admin.entry.nsid))?;
+                    .ok_or(Subsystem::status_of_inactive(admin.entry.nsid))?;
                 u32::from(features.retry_limits[admin.entry.nsid as usize - 1])
             }
             FeatureId::VOLATILE_WRITE_CACHE => u32::from(features.write_cache_enabled()),

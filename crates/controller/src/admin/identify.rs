@@ -133,7 +133,7 @@ const _: () = assert!(NAMESPACES_MAX <= SIZE / size_of::<u32>(), "every namespac
 
 /// Namespace Identification Descriptors (Base 5.17.2.3).
 fn descriptors(controller: &Controller, subsystem: &Subsystem, nsid: u32) -> Result<Page, Status> {
-    let namespace = namespace(controller, subsystem, nsid)?.ok_or(Subsystem::absent(nsid))?;
+    let namespace = namespace(controller, subsystem, nsid)?.ok_or(Subsystem::status_of_inactive(nsid))?;
     let mut page = ZEROS;
     let mut rest = page.as_mut_slice();
     for (kind, identifier) in [

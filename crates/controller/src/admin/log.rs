@@ -2,7 +2,9 @@
 
 use super::{Admin, Answer, Outcome, features, persistent};
 use crate::events::Event;
-use crate::{Controller, DoorbellMode, HISTORY_BYTES, Subsystem, TRANSFER_MAX, ana, sanitize, self_test};
+use crate::{
+    Controller, DoorbellMode, PERSISTENT_EVENT_LOG_BYTES, Subsystem, TRANSFER_MAX, ana, sanitize, self_test,
+};
 use features::Scope;
 use sluice_nvme::log::{
     FirmwareSlot, ReservationNotification, SelfTestLog, critical_warning, effects, supported,
@@ -29,7 +31,7 @@ const LOGS: [LogId; 13] = [
 ];
 
 /// True for the log pages that are made of nothing but what home knows, while queue groups are away.
-pub(crate) fn is_of_home(log: LogId) -> bool {
+pub(crate) fn is_of_owner(log: LogId) -> bool {
     const THEM: [LogId; 8] = [
         LogId::SUPPORTED_LOG_PAGES,
         LogId::FIRMWARE_SLOT,
@@ -47,7 +49,7 @@ pub(crate) fn is_of_home(log: LogId) -> bool {
 const PAGE_MAX: usize = 4096;
 
 /// What is asked for.
-pub(super) struct Ask {
+pub(super) struct LogRequest {
     log: LogId,
     /// Bytes from the start of the page.
     pub(super) offset: u64,
@@ -64,29 +66,29 @@ pub(super) fn get_log_page(
     subsystem: &mut Subsystem,
     admin: &Admin<'_>,
 ) -> Answer {
-    let ask = Ask::of(admin.entry)?;
-    if ask.log == LogId::PERSISTENT_EVENT {
-        return persistent::get(controller, subsystem, admin, &ask);
+    let request = LogRequest::of(admin.entry)?;
+    if request.log == LogId::PERSISTENT_EVENT {
+        return persistent::get(controller, subsystem, admin, &request);
     }
     let mut page = Page::new();
-    page.fill(controller, subsystem, &ask, admin.now_ns);
+    page.fill(controller, subsystem, &request, admin.now_ns);
     // What lies beyond the end of the page is undefined (Base 5.16): nothing is sent for it.
-    let start = page.length.min(ask.offset as usize);
-    let end = page.length.min(start + ask.length as usize);
+    let start = page.length.min(request.offset as usize);
+    let end = page.length.min(start + request.length as usize);
     if start < end {
-        admin.to_buffer(ask.length as usize, &page.bytes[start..end])?;
+        admin.to_buffer(request.length as usize, &page.bytes[start..end])?;
     }
-    if !ask.retain_event {
-        controller.events.log_was_read(ask.log);
-        if ask.log == LogId::RESERVATION_NOTIFICATION && controller.reservation_notifications.was_read() {
+    if !request.retain_event {
+        controller.events.log_was_read(request.log);
+        if request.log == LogId::RESERVATION_NOTIFICATION && controller.reservation_notifications.was_read() {
             controller.events.raise(Event::RESERVATION_LOG_PAGE);
         }
     }
     Ok(Outcome::Done(0))
 }
 
-impl Ask {
-    fn of(entry: &SubmissionEntry) -> Result<Ask, Status> {
+impl LogRequest {
+    fn of(entry: &SubmissionEntry) -> Result<LogRequest, Status> {
         const RETAIN_ASYNCHRONOUS_EVENT: u32 = 1 << 15;
         const RETURN_GROUPS_ONLY: u32 = 1 << 8;
         let log = LogId(entry.cdw10 as u8);
@@ -95,15 +97,15 @@ impl Ask {
         }
         // NUMDL and NUMDU, dwords, 0's based.
         let dwords = u64::from(entry.cdw10 >> 16 | entry.cdw11 << 16) + 1;
-        let ask = Ask {
+        let request = LogRequest {
             log,
             offset: u64::from(entry.cdw12) | u64::from(entry.cdw13) << 32,
             length: dwords * size_of::<u32>() as u64,
             retain_event: entry.cdw10 & RETAIN_ASYNCHRONOUS_EVENT != 0,
             groups_only: entry.cdw10 & RETURN_GROUPS_ONLY != 0,
         };
-        ask.check(entry)?;
-        Ok(ask)
+        request.check(entry)?;
+        Ok(request)
     }
 
     fn check(&self, entry: &SubmissionEntry) -> Result<(), Status> {
@@ -130,7 +132,7 @@ fn length_of(log: LogId) -> usize {
         LogId::SELF_TEST => SelfTestLog::SIZE,
         LogId::ASYMMETRIC_NAMESPACE_ACCESS => ana::LOG_BYTES,
         LogId::RESERVATION_NOTIFICATION => ReservationNotification::SIZE,
-        LogId::PERSISTENT_EVENT => HISTORY_BYTES,
+        LogId::PERSISTENT_EVENT => PERSISTENT_EVENT_LOG_BYTES,
         _ => PAGE_MAX,
     }
 }
@@ -146,9 +148,9 @@ impl Page {
         Self { bytes: [0; PAGE_MAX], length: 0 }
     }
 
-    fn fill(&mut self, controller: &Controller, subsystem: &Subsystem, ask: &Ask, now_ns: u64) {
-        self.length = length_of(ask.log);
-        match ask.log {
+    fn fill(&mut self, controller: &Controller, subsystem: &Subsystem, request: &LogRequest, now_ns: u64) {
+        self.length = length_of(request.log);
+        match request.log {
             LogId::SUPPORTED_LOG_PAGES => {
                 let more = |log| if log == LogId::PERSISTENT_EVENT { persistent::READS_HEADER } else { 0 };
                 self.put_all(LOGS.iter().map(|&log| (usize::from(log.0), supported::LSUPP | more(log))));
@@ -171,7 +173,7 @@ impl Page {
                 let log = subsystem.ana.log(
                     controller.number,
                     subsystem.iter_active(controller.number),
-                    ask.groups_only,
+                    request.groups_only,
                 );
                 self.length = log.len();
                 self.put(0, &log);

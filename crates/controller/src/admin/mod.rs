@@ -14,8 +14,8 @@ mod reservation;
 use crate::complete::refuse;
 use crate::fetch::check_flags;
 use crate::io::walk;
-use crate::management::{self, Wish};
-use crate::{Controller, Subsystem, courier, format, passthrough, sanitize, self_test};
+use crate::management::{self, Request};
+use crate::{Controller, Subsystem, client_dma, format, passthrough, sanitize, self_test};
 use sluice_command::Command;
 use sluice_memory::{Access, SegmentList, Space};
 use sluice_nvme::{DataTransfer, Status, SubmissionEntry, opcode::admin as opcode};
@@ -33,7 +33,7 @@ pub(crate) enum Outcome {
     /// Finished when what it changes of reservations is in force.
     AfterOrder,
     /// Finished when this is so.
-    AfterManagement(Wish),
+    AfterManagement(Request),
 }
 
 pub(crate) type Answer = Result<Outcome, Status>;
@@ -106,10 +106,10 @@ pub(crate) fn begin(
                 None => refuse(controller, subsystem, command, Status::INTERNAL_ERROR),
             }
         }
-        Ok(Outcome::AfterManagement(wish)) => subsystem.manage(command, wish, now_ns),
+        Ok(Outcome::AfterManagement(request)) => subsystem.manage(command, request, now_ns),
         Ok(Outcome::AfterOrder) => subsystem.order(command, now_ns),
         Ok(Outcome::AfterFlush) => features::begin_flush(controller, subsystem, command, now_ns),
-        Err(status) => courier::send_for_or_refuse(controller, subsystem, command, status, space, now_ns),
+        Err(status) => client_dma::fetch_or_refuse(controller, subsystem, command, status, space, now_ns),
     }
 }
 

@@ -1,9 +1,9 @@
 //! The Persistent Event Log page (Base 5.16.1.14): a host reads it out of a *context*, which shows the log as it was
 //! when the context was established, until the host releases it or the controller is reset.
 
-use super::log::Ask;
+use super::log::LogRequest;
 use super::{Admin, Answer, Outcome, describe};
-use crate::history::{HISTORY_BYTES, KINDS};
+use crate::persistent_event::{KINDS, PERSISTENT_EVENT_LOG_BYTES};
 use crate::{Controller, Subsystem};
 use sluice_nvme::persistent_event::{LogHeader, action, reporting_context};
 use sluice_nvme::{LogId, Status};
@@ -11,7 +11,7 @@ use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromZeros, IntoBytes};
 
 /// Identify's PELS.
-pub(super) const SIZE: u32 = (HISTORY_BYTES >> 16) as u32;
+pub(super) const SIZE: u32 = (PERSISTENT_EVENT_LOG_BYTES >> 16) as u32;
 
 /// In the page of supported log pages: the header can be read whether there is a context or not.
 pub(super) const READS_HEADER: u32 = 1 << 16;
@@ -20,7 +20,7 @@ pub(super) fn get(
     controller: &mut Controller,
     subsystem: &mut Subsystem,
     admin: &Admin<'_>,
-    ask: &Ask,
+    request: &LogRequest,
 ) -> Answer {
     match ((admin.entry.cdw10 >> 8) as u8 & 3, controller.persistent_events.is_some()) {
         (action::READ, true) => {}
@@ -30,9 +30,9 @@ pub(super) fn get(
         }
         (action::ESTABLISH_AND_READ | action::ESTABLISH_AND_READ_HEADER, false) => {
             let page = page(controller, subsystem, admin.now_ns);
-            send(admin, ask, &page)?;
+            send(admin, request, &page)?;
             controller.persistent_events = Some(page);
-            subsystem.history.generation = subsystem.history.generation.wrapping_add(1);
+            subsystem.persistent_events.generation = subsystem.persistent_events.generation.wrapping_add(1);
             return Ok(Outcome::Done(0));
         }
         (action::ESTABLISH_AND_READ_HEADER, true) => {}
@@ -42,34 +42,34 @@ pub(super) fn get(
     let at = std::mem::offset_of!(LogHeader, reporting_context);
     let exists = reporting_context::SUBSYSTEM_PORT | reporting_context::EXISTS;
     page[at..at + size_of::<u32>()].copy_from_slice(&exists.to_le_bytes());
-    send(admin, ask, page)?;
+    send(admin, request, page)?;
     Ok(Outcome::Done(0))
 }
 
 /// What was asked for of the page, or of its header.
-fn send(admin: &Admin<'_>, ask: &Ask, page: &[u8]) -> Result<(), Status> {
+fn send(admin: &Admin<'_>, request: &LogRequest, page: &[u8]) -> Result<(), Status> {
     let only_header = (admin.entry.cdw10 >> 8) as u8 & 3 == action::ESTABLISH_AND_READ_HEADER;
     let page = if only_header { &page[..LogHeader::SIZE] } else { page };
-    if ask.offset > page.len() as u64 {
+    if request.offset > page.len() as u64 {
         return Err(Status::INVALID_FIELD);
     }
-    let rest = &page[ask.offset as usize..];
-    let sent = &rest[..rest.len().min(ask.length as usize)];
+    let rest = &page[request.offset as usize..];
+    let sent = &rest[..rest.len().min(request.length as usize)];
     match sent.is_empty() {
         true => Ok(()),
-        false => admin.to_buffer(ask.length as usize, sent),
+        false => admin.to_buffer(request.length as usize, sent),
     }
 }
 
 /// The page as it is now.
 fn page(controller: &Controller, subsystem: &Subsystem, now_ns: u64) -> Vec<u8> {
     let mut page = vec![0; LogHeader::SIZE];
-    subsystem.history.events().for_each(|event| page.extend_from_slice(event));
+    subsystem.persistent_events.events().for_each(|event| page.extend_from_slice(event));
     let identify = describe::controller(controller, subsystem);
     let hours = u128::from(subsystem.health.power_on_hours(now_ns));
     let mut header = LogHeader::new_zeroed();
     header.log = LogId::PERSISTENT_EVENT.0;
-    header.events = U32::new(subsystem.history.count());
+    header.events = U32::new(subsystem.persistent_events.count());
     header.length = U64::new(page.len() as u64);
     header.revision = LogHeader::REVISION;
     header.header_length = U16::new(LogHeader::LENGTH);
@@ -81,7 +81,7 @@ fn page(controller: &Controller, subsystem: &Subsystem, now_ns: u64) -> Vec<u8> 
     header.serial = identify.sn;
     header.model = identify.mn;
     header.subnqn = identify.subnqn;
-    header.generation = U16::new(subsystem.history.generation);
+    header.generation = U16::new(subsystem.persistent_events.generation);
     KINDS.iter().for_each(|kind| header.supported[usize::from(kind / 8)] |= 1 << (kind % 8));
     page[..LogHeader::SIZE].copy_from_slice(header.as_bytes());
     page

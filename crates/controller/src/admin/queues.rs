@@ -1,7 +1,7 @@
 //! Creating and deleting I/O queues (Base 5.4, 5.5, 5.6, 5.7).
 
 use super::{Admin, Answer, Outcome};
-use crate::courier::QueueMemory;
+use crate::client_dma::QueueMemory;
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::{Controller, QUEUE_ENTRIES_MAX, Subsystem};
 use sluice_command::{Aborted, Command, Controllers};
@@ -101,9 +101,9 @@ pub(super) fn delete_cq(controller: &mut Controller, admin: &Admin<'_>) -> Answe
         return Err(Status::INVALID_QUEUE_DELETION);
     }
     queue.deleting = true;
-    controller.absence.forget(id);
-    controller.courier.iter_mut().for_each(|courier| courier.forget_cq(id));
-    if controller.courier.as_ref().is_some_and(|courier| courier.is_writing(id)) {
+    controller.unmapped.forget(id);
+    controller.client_dma.iter_mut().for_each(|client_dma| client_dma.forget_cq(id));
+    if controller.client_dma.as_ref().is_some_and(|client_dma| client_dma.is_writing(id)) {
         return Ok(Outcome::Later);
     }
     remove_cq(controller, id);
@@ -142,7 +142,7 @@ fn remove_sq(controller: &mut Controller, id: u16) {
     }
     controller.handover.get_mut().sqs[usize::from(id)].size = 0;
     controller.active.retain(|&active| active != id);
-    controller.courier.iter_mut().for_each(|courier| courier.forget_sq(id));
+    controller.client_dma.iter_mut().for_each(|client_dma| client_dma.forget_sq(id));
 }
 
 /// Removes both queues of a pair that nothing is in flight of.
@@ -171,10 +171,10 @@ pub(crate) fn finish_deletion(controller: &mut Controller, subsystem: &mut Subsy
 /// Goes on with deletions of completion queues whose memory the client has let go of. Returns how many those were.
 #[cold]
 pub(crate) fn finish_cq_deletions(controller: &mut Controller, subsystem: &mut Subsystem) -> usize {
-    let Controller { deletions, courier, .. } = &mut *controller;
+    let Controller { deletions, client_dma, .. } = &mut *controller;
     let is_over = |command: &mut Command| {
         let entry = subsystem.slab.entry(command);
-        let is_writing = |id: u16| courier.as_ref().is_some_and(|courier| courier.is_writing(id));
+        let is_writing = |id: u16| client_dma.as_ref().is_some_and(|client_dma| client_dma.is_writing(id));
         entry.opcode == opcode::DELETE_IO_CQ && !is_writing(entry.cdw10 as u16)
     };
     let over: Vec<Command> = deletions.extract_if(.., is_over).collect();

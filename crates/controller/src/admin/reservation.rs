@@ -51,7 +51,7 @@ fn set_host(controller: &Controller, subsystem: &mut Subsystem, admin: &Admin<'_
     if now.is_named() && host != now {
         return Err(Status::COMMAND_SEQUENCE_ERROR);
     }
-    if subsystem.is_anothers(host, number) {
+    if subsystem.belongs_to_another(host, number) {
         return Err(Status::INVALID_FIELD);
     }
     if host != now {
@@ -80,7 +80,7 @@ pub(super) fn get(
         return Ok(Outcome::Done(0));
     }
     let nsid = admin.entry.nsid;
-    let namespace = subsystem.active(controller.number, nsid).ok_or(Subsystem::absent(nsid))?;
+    let namespace = subsystem.active(controller.number, nsid).ok_or(Subsystem::status_of_inactive(nsid))?;
     Ok(Outcome::Done(match id {
         _ if !current => 0,
         FeatureId::RESERVATION_NOTIFICATION_MASK => controller.reservation_notifications.mask(nsid).into(),

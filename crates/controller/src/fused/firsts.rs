@@ -17,11 +17,11 @@ pub(super) struct First {
 }
 
 /// Refuses those of this controller that wait in vain.
-pub(super) fn refuse_lonely(controller: &Controller, subsystem: &mut Subsystem) {
+pub(super) fn refuse_stranded(controller: &Controller, subsystem: &mut Subsystem) {
     let firsts = subsystem.fused.firsts.iter().enumerate();
-    let lonely = firsts.filter(|(_, first)| is_lonely(controller, subsystem, first));
-    let lonely: Vec<usize> = lonely.map(|(index, _)| index).collect();
-    for index in lonely.into_iter().rev() {
+    let stranded = firsts.filter(|(_, first)| is_stranded(controller, subsystem, first));
+    let stranded: Vec<usize> = stranded.map(|(index, _)| index).collect();
+    for index in stranded.into_iter().rev() {
         let First { command, .. } = subsystem.fused.firsts.swap_remove(index);
         refuse(subsystem, command, Status::ABORTED_MISSING_FUSED);
     }
@@ -29,7 +29,7 @@ pub(super) fn refuse_lonely(controller: &Controller, subsystem: &mut Subsystem) 
 
 /// Its queue went on with something else, does not go on, or cannot; or somebody waits for the end of whatever is under
 /// way, and so cannot wait for what may never come.
-pub(super) fn is_lonely(controller: &Controller, subsystem: &Subsystem, first: &First) -> bool {
+pub(super) fn is_stranded(controller: &Controller, subsystem: &Subsystem, first: &First) -> bool {
     let origin = origin(subsystem, first);
     let waits = |queue: &&SubmissionQueue| {
         queue.epoch == origin.epoch
@@ -49,7 +49,7 @@ pub(super) fn is_lonely(controller: &Controller, subsystem: &Subsystem, first: &
 /// pairs few are halves at a time, since a host hands both over at once (Base 3.4.2).
 fn are_too_many(subsystem: &Subsystem) -> bool {
     let firsts = subsystem.fused.firsts.len() as u32;
-    subsystem.slab.room() <= subsystem.kept && firsts >= subsystem.slab.limit() / FIRSTS_PART
+    subsystem.slab.room() <= subsystem.reserved_slots && firsts >= subsystem.slab.limit() / FIRSTS_PART
 }
 
 fn origin(subsystem: &Subsystem, first: &First) -> Origin {

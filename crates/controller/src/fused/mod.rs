@@ -15,8 +15,7 @@ use crate::io::{self, Intake};
 use crate::mailbox::Notice;
 use crate::queue::SubmissionQueue;
 use crate::reservation::Group;
-use crate::reset::INTERNAL;
-use crate::{BATCH_MAX, Controller, Namespace, Subsystem, compare, courier, pieces};
+use crate::{BATCH_MAX, Controller, Namespace, Subsystem, chunk, client_dma, compare};
 use firsts::First;
 use sluice_command::{Command, Operation, Origin, Passthrough, Slot};
 use sluice_memory::{Access, Space};
@@ -174,7 +173,7 @@ pub(crate) fn advance(
         true => 0,
         false => abandoned::advance(controller, subsystem, space, now_ns),
     };
-    firsts::refuse_lonely(controller, subsystem);
+    firsts::refuse_stranded(controller, subsystem);
     if subsystem.fused.claim.is_none() {
         let number = controller.number;
         let Subsystem { fused, slab, .. } = subsystem;
@@ -187,14 +186,14 @@ pub(crate) fn advance(
             claim(controller, subsystem, space);
         }
     }
-    carry_out(subsystem, now_ns);
+    start_pair(subsystem, now_ns);
     let Subsystem { fused, abandoned, .. } = &mut *subsystem;
     fused.note_busy(abandoned);
     if subsystem.fused.claim.is_none()
         && !(subsystem.fused.held.is_empty() && subsystem.fused.pairs.is_empty())
     {
         // What is left is for the next turn, or of others, who may be asleep.
-        subsystem.mailboxes.announce(Notice::GoesOn);
+        subsystem.mailboxes.announce(Notice::Resumed);
     }
     work
 }
@@ -212,11 +211,11 @@ pub(crate) fn check_again(
         let slot = subsystem.slab.slot_mut(&command);
         (slot.origin.opcode, slot.status) = (entry.opcode, Status::SUCCESS);
         if slot.origin.carried {
-            courier::begin_again(controller, subsystem, command, space, now_ns);
+            client_dma::restart(controller, subsystem, command, space, now_ns);
             continue;
         }
-        let Controller { features, courier, .. } = &mut *controller;
-        Intake { subsystem, space, features, courier, now_ns }.begin(command, &entry);
+        let Controller { features, client_dma, .. } = &mut *controller;
+        Intake { subsystem, space, features, client_dma, now_ns }.begin(command, &entry);
     }
 }
 
@@ -242,7 +241,7 @@ fn claim(controller: &Controller, subsystem: &mut Subsystem, space: &Space) {
                 let namespace = subsystem.get_mut(nsid);
                 namespace.into_iter().for_each(|namespace| namespace.claim(Some(bytes.clone())));
                 let number = subsystem.slab.number(&pair.first);
-                note_who_is_ahead(subsystem, nsid, &bytes);
+                mark_commands_ahead(subsystem, nsid, &bytes);
                 subsystem.fused.claim = Some(Claim { nsid, bytes, number, step: Step::Waiting(pair) });
                 return;
             }
@@ -273,11 +272,11 @@ fn check(
     }
     let nsid = first.nsid;
     if subsystem.active(controller.number, nsid).is_none() {
-        return Err(both(Subsystem::absent(nsid)));
+        return Err(both(Subsystem::status_of_inactive(nsid)));
     }
     check_access(subsystem, pair, nsid)?;
     let Some((namespace, slab, staging)) = subsystem.beside(nsid) else {
-        return Err(both(Subsystem::absent(nsid)));
+        return Err(both(Subsystem::status_of_inactive(nsid)));
     };
     if u64::from(first.blocks()) << namespace.block_shift() > largest(namespace) {
         return Err(both(Status::ATOMIC_WRITE_UNIT_EXCEEDED));
@@ -300,7 +299,7 @@ fn check(
 /// Each of the two has to come by a way that leads to the namespace, and be allowed by its reservation.
 fn check_access(subsystem: &Subsystem, pair: &Pair, nsid: u32) -> Result<(), (Status, Status)> {
     let number = subsystem.slab.slot(&pair.first).origin.controller;
-    let absent = Subsystem::absent(nsid);
+    let absent = Subsystem::status_of_inactive(nsid);
     let there = subsystem.get(nsid).filter(|namespace| !namespace.is_leaving());
     let namespace = there.ok_or((absent, absent))?;
     namespace.check_open().map_err(|status| (status, Status::ABORTED_FAILED_FUSED))?;
@@ -311,11 +310,11 @@ fn check_access(subsystem: &Subsystem, pair: &Pair, nsid: u32) -> Result<(), (St
 
 /// The largest pair that a namespace takes, bytes: what it writes in one piece, and what is compared so.
 pub(crate) fn largest(namespace: &Namespace) -> u64 {
-    (describe::atomic_write_blocks(namespace) << namespace.block_shift()).min(pieces::PIECE as u64)
+    (describe::atomic_write_blocks(namespace) << namespace.block_shift()).min(chunk::CHUNK as u64)
 }
 
 /// Begins the Compare when nobody else is on its blocks.
-fn carry_out(subsystem: &mut Subsystem, now_ns: u64) {
+fn start_pair(subsystem: &mut Subsystem, now_ns: u64) {
     if !is_ready(subsystem) {
         return;
     }
@@ -340,12 +339,12 @@ fn carry_out(subsystem: &mut Subsystem, now_ns: u64) {
 /// A pair waits for others no longer.
 fn is_ready(subsystem: &Subsystem) -> bool {
     let Some(Claim { step: Step::Waiting(_), .. }) = &subsystem.fused.claim else { return false };
-    !subsystem.slab.live().any(|slot| slot.origin.ahead && !courier::has(slot))
+    !subsystem.slab.live().any(|slot| slot.origin.ahead && !client_dma::has(slot))
 }
 
 /// Notes which commands are under way that a pair for these blocks waits for. Those that come later are held, or do
 /// not concern it.
-fn note_who_is_ahead(subsystem: &mut Subsystem, nsid: u32, bytes: &Range<u64>) {
+fn mark_commands_ahead(subsystem: &mut Subsystem, nsid: u32, bytes: &Range<u64>) {
     let is_in_the_way = |slot: &Slot| {
         let Origin { sq, namespace, opcode, raw, .. } = slot.origin;
         let overlaps = slot.request.offset < bytes.end && bytes.start < slot.request.end();
@@ -360,7 +359,7 @@ fn note_who_is_ahead(subsystem: &mut Subsystem, nsid: u32, bytes: &Range<u64>) {
             }
             _ => true,
         };
-        !slot.is_child() && sq != 0 && sq != INTERNAL && slot.origin.is_host() && concerned
+        !slot.is_child() && sq != 0 && sq != Origin::INTERNAL && slot.origin.is_host() && concerned
     };
     for slot in subsystem.slab.live_mut() {
         slot.origin.ahead = is_in_the_way(slot);
@@ -374,7 +373,7 @@ pub(crate) fn can_advance(controller: &Controller, subsystem: &Subsystem) -> boo
     let waits = fused.held.iter().any(is_own) || fused.pairs.front().is_some_and(|pair| is_own(&pair.first));
     is_ready(subsystem)
         || fused.claim.is_none() && waits
-        || fused.firsts.iter().any(|first| firsts::is_lonely(controller, subsystem, first))
+        || fused.firsts.iter().any(|first| firsts::is_stranded(controller, subsystem, first))
 }
 
 /// A command of the pair that has its claim is back from the layers.

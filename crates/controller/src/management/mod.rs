@@ -11,7 +11,7 @@ mod plan;
 mod progress;
 mod record;
 
-pub(crate) use order::{Wish, begin};
+pub(crate) use order::{Request, begin};
 pub use record::{Attachment, Creation};
 
 use crate::{Namespace, Subsystem};
@@ -40,7 +40,7 @@ const PAUSE_NS: u64 = 1_000_000;
 pub(crate) struct Management {
     pub(crate) pool: Option<Pool>,
     /// Without a command it is the operator's.
-    waiting: VecDeque<(Option<Command>, Wish)>,
+    waiting: VecDeque<(Option<Command>, Request)>,
     under_way: Option<UnderWay>,
     /// Of the controller whose wish was begun last: others' come first.
     last: u8,
@@ -54,7 +54,7 @@ struct UnderWay {
     /// Number of the controller that it came to, which tells its host by its completion.
     number: u8,
     task: Task,
-    stage: Stage,
+    stage: TaskStage,
     next_ns: u64,
     until_ns: u64,
 }
@@ -80,22 +80,22 @@ enum Task {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum TaskStage {
     /// Commands in flight come to their end.
     Waiting,
     /// Somebody was asked to remember it.
-    Keeping,
+    Persisting,
     /// It is remembered that the namespaces are gone; what the drive itself has sent to them comes to its end.
-    Leaving,
+    Draining,
 }
 
 impl Management {
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
-        self.under_way.as_ref().filter(|it| it.stage != Stage::Keeping).map(|it| it.next_ns)
+        self.under_way.as_ref().filter(|it| it.stage != TaskStage::Persisting).map(|it| it.next_ns)
     }
 
     /// A namespace that was built, and is not stored yet.
-    pub(crate) fn coming(&self) -> Option<&Namespace> {
+    pub(crate) fn being_created(&self) -> Option<&Namespace> {
         match &self.under_way.as_ref()?.task {
             Task::Create(_, namespace) => namespace.as_deref(),
             Task::Delete(_) | Task::Attach { .. } | Task::Detach { .. } => None,
@@ -111,10 +111,10 @@ impl Management {
     /// Takes the commands that are meant: those that wait do not begin any more.
     pub(crate) fn take_commands(&mut self, mut is_meant: impl FnMut(&Command) -> bool) -> Vec<Command> {
         let (mut taken, mut left) = (Vec::new(), VecDeque::new());
-        for (mut command, wish) in self.waiting.drain(..) {
+        for (mut command, request) in self.waiting.drain(..) {
             match command.take_if(|it| is_meant(it)) {
                 Some(command) => taken.push(command),
-                None => left.push_back((command, wish)),
+                None => left.push_back((command, request)),
             }
         }
         self.waiting = left;

@@ -10,7 +10,7 @@ use sluice_nvme::{NSID_ALL, Status};
 
 /// What a host wants, as far as that alone says whether it can be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum Request {
     /// Its NSID is still to be chosen.
     Create(Creation),
     /// Of this one, or with the broadcast NSID of all.
@@ -27,17 +27,17 @@ pub(crate) fn begin(subsystem: &Subsystem, admin: &Admin<'_>) -> Result<Outcome,
         return Err(Status::INVALID_OPCODE);
     }
     let select = admin.entry.cdw10 & 0xf;
-    let wish = match (admin.entry.opcode, select) {
+    let request = match (admin.entry.opcode, select) {
         (opcode::NAMESPACE_MANAGEMENT, 0) => create(subsystem, admin)?,
-        (opcode::NAMESPACE_MANAGEMENT, 1) => Wish::Delete(admin.entry.nsid),
+        (opcode::NAMESPACE_MANAGEMENT, 1) => Request::Delete(admin.entry.nsid),
         (opcode::NAMESPACE_ATTACHMENT, 0 | 1) => attach(admin, select == 0)?,
         _ => return Err(Status::INVALID_FIELD),
     };
-    Ok(Outcome::AfterManagement(wish))
+    Ok(Outcome::AfterManagement(request))
 }
 
 /// The fields of Identify Namespace that a host may choose (NVM Command Set 4.1.6).
-fn create(subsystem: &Subsystem, admin: &Admin<'_>) -> Result<Wish, Status> {
+fn create(subsystem: &Subsystem, admin: &Admin<'_>) -> Result<Request, Status> {
     const SHARED: u8 = 1 << 0;
     if admin.entry.cdw11 >> 24 != u32::from(CSI_NVM) {
         return Err(Status::COMMAND_SET_NOT_SUPPORTED);
@@ -67,11 +67,11 @@ fn create(subsystem: &Subsystem, admin: &Admin<'_>) -> Result<Wish, Status> {
         _ => return Err(Status::ANA_GROUP_IDENTIFIER_INVALID),
     };
     let (nsid, blocks, shared) = (0, data.nsze, data.nmic & SHARED != 0);
-    Ok(Wish::Create(Creation { nsid, block_size, blocks, shared, ana_group }))
+    Ok(Request::Create(Creation { nsid, block_size, blocks, shared, ana_group }))
 }
 
 /// A Controller List: how many, and their identifiers in ascending order (Base 4.6.1).
-fn attach(admin: &Admin<'_>, attach: bool) -> Result<Wish, Status> {
+fn attach(admin: &Admin<'_>, attach: bool) -> Result<Request, Status> {
     let nsid = admin.entry.nsid;
     if nsid == NSID_ALL || !(1..=NN).contains(&nsid) {
         return Err(Status::INVALID_NAMESPACE);
@@ -82,5 +82,5 @@ fn attach(admin: &Admin<'_>, attach: bool) -> Result<Wish, Status> {
     let (count, list) = (usize::from(list[0]), &list[1..]);
     let cntlids = list.get(..count).filter(|it| !it.is_empty() && it.is_sorted_by(|a, b| a < b));
     let cntlids = cntlids.ok_or(Status::CONTROLLER_LIST_INVALID)?.to_vec();
-    Ok(Wish::Attach { nsid, cntlids, attach })
+    Ok(Request::Attach { nsid, cntlids, attach })
 }

@@ -1,24 +1,24 @@
 //! What a wish comes to as things are now, or why it is refused. Nothing changes here.
 
-use super::{ATTACHED_MAX, Attachment, Creation, Task, Wish};
+use super::{ATTACHED_MAX, Attachment, Creation, Request, Task};
 use crate::subsystem::NN;
 use crate::{Namespace, Subsystem};
 use sluice_nvme::{NSID_ALL, Status};
 
 impl Subsystem {
     /// What is to be done, as things are now.
-    pub(super) fn plan(&self, wish: Wish) -> Result<Task, Status> {
-        if let Some(erasure) = self.erasure.as_ref().filter(|_| !matches!(wish, Wish::Attach { .. })) {
+    pub(super) fn plan(&self, request: Request) -> Result<Task, Status> {
+        if let Some(erasure) = self.erasure.as_ref().filter(|_| !matches!(request, Request::Attach { .. })) {
             return Err(erasure.status());
         }
-        match wish {
-            Wish::Create(creation) => self.plan_creation(creation),
-            Wish::Delete(nsid) => self.plan_deletion(nsid),
-            Wish::DeleteThis(uuid) => {
+        match request {
+            Request::Create(creation) => self.plan_creation(creation),
+            Request::Delete(nsid) => self.plan_deletion(nsid),
+            Request::DeleteThis(uuid) => {
                 let found = self.iter().find(|it| it.uuid() == uuid).map(Namespace::nsid);
                 self.plan_deletion(found.ok_or(Status::INVALID_FIELD)?)
             }
-            Wish::Attach { nsid, cntlids, attach } => self.plan_attachment(nsid, &cntlids, attach),
+            Request::Attach { nsid, cntlids, attach } => self.plan_attachment(nsid, &cntlids, attach),
         }
     }
 
@@ -35,7 +35,7 @@ impl Subsystem {
     fn plan_deletion(&self, nsid: u32) -> Result<Task, Status> {
         let concerned: Vec<&Namespace> = match nsid {
             NSID_ALL => self.iter().collect(),
-            _ => vec![self.get(nsid).ok_or(Self::absent(nsid))?],
+            _ => vec![self.get(nsid).ok_or(Self::status_of_inactive(nsid))?],
         };
         // What the operator has configured is not for hosts to delete.
         match concerned.iter().all(|namespace| namespace.is_created()) {
@@ -45,7 +45,7 @@ impl Subsystem {
     }
 
     fn plan_attachment(&self, nsid: u32, cntlids: &[u16], attach: bool) -> Result<Task, Status> {
-        let namespace = self.get(nsid).ok_or(Self::absent(nsid))?;
+        let namespace = self.get(nsid).ok_or(Self::status_of_inactive(nsid))?;
         let number_of = |cntlid: &u16| {
             let found = self.mailboxes.present().find(|(_, it)| it == cntlid);
             found.map(|(number, _)| number).ok_or(Status::CONTROLLER_LIST_INVALID)

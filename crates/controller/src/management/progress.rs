@@ -1,18 +1,17 @@
 //! A command from its plan to its end.
 
-use super::{Attachment, Creation, PAUSE_NS, Stage, Task, UnderWay, WAIT_NS, Wish};
+use super::{Attachment, Creation, PAUSE_NS, Request, Task, TaskStage, UnderWay, WAIT_NS};
 use crate::mailbox::Notice;
-use crate::reset::INTERNAL;
-use crate::{Keep, Namespace, Refusal, Subsystem, courier, erase, fused, sanitize};
+use crate::{Namespace, PersistentRecord, Refusal, Subsystem, client_dma, erase, fused, sanitize};
 use sluice_command::{Command, Controllers, Origin, Slot};
 use sluice_nvme::Status;
 use sluice_nvme::opcode::{admin, io};
 
 impl Subsystem {
     /// Takes a command whose wish is to be fulfilled.
-    pub(crate) fn manage(&mut self, command: Command, wish: Wish, now_ns: u64) {
-        self.management.waiting.push_back((Some(command), wish));
-        self.work_off_wishes(now_ns);
+    pub(crate) fn manage(&mut self, command: Command, request: Request, now_ns: u64) {
+        self.management.waiting.push_back((Some(command), request));
+        self.run_requests(now_ns);
     }
 
     /// The operator deletes a namespace that a host has created. It is gone when its commands have ended, or stays if
@@ -26,8 +25,8 @@ impl Subsystem {
             return Err(Refusal::Formatted);
         }
         let uuid = self.get(nsid).map(Namespace::uuid).unwrap_or_default();
-        self.management.waiting.push_back((None, Wish::DeleteThis(uuid)));
-        self.work_off_wishes(now_ns);
+        self.management.waiting.push_back((None, Request::DeleteThis(uuid)));
+        self.run_requests(now_ns);
         Ok(())
     }
 
@@ -39,12 +38,12 @@ impl Subsystem {
     }
 
     /// What is to be done next: wishes of those who have waited longest since their last.
-    fn next_wish(&mut self) -> Option<(Option<Command>, Wish)> {
+    fn next_request(&mut self) -> Option<(Option<Command>, Request)> {
         let Self { management, slab, .. } = self;
-        let number = |it: &(Option<Command>, Wish)| {
+        let number = |it: &(Option<Command>, Request)| {
             it.0.as_ref().map_or(Origin::SUBSYSTEM, |command| slab.slot(command).origin.controller)
         };
-        let turn = |it: &(Option<Command>, Wish)| number(it).wrapping_sub(management.last).wrapping_sub(1);
+        let turn = |it: &(Option<Command>, Request)| number(it).wrapping_sub(management.last).wrapping_sub(1);
         let (at, _) = management.waiting.iter().enumerate().min_by_key(|(_, it)| turn(it))?;
         let next = management.waiting.remove(at)?;
         management.last = number(&next);
@@ -52,25 +51,25 @@ impl Subsystem {
     }
 
     /// Begins what waits, unless something is under way.
-    fn work_off_wishes(&mut self, now_ns: u64) {
+    fn run_requests(&mut self, now_ns: u64) {
         while self.management.under_way.is_none()
-            && let Some((command, wish)) = self.next_wish()
+            && let Some((command, request)) = self.next_request()
         {
             // Another host may have reserved what is concerned while it waited.
-            let may = command.as_ref().map_or(Ok(()), |command| self.check_wish(command));
-            match may.and_then(|()| self.plan(wish)) {
+            let may = command.as_ref().map_or(Ok(()), |command| self.check_request(command));
+            match may.and_then(|()| self.plan(request)) {
                 Ok(task) => self.start(command, task, now_ns),
-                Err(status) => self.managed(command, status, 0),
+                Err(status) => self.finish_management(command, status, 0),
             }
         }
     }
 
-    fn check_wish(&self, command: &Command) -> Result<(), Status> {
+    fn check_request(&self, command: &Command) -> Result<(), Status> {
         self.check_admin(self.slab.slot(command).origin.controller, self.slab.entry(command))
     }
 
     /// The completion of a command.
-    fn managed(&mut self, command: Option<Command>, status: Status, dw0: u32) {
+    fn finish_management(&mut self, command: Option<Command>, status: Status, dw0: u32) {
         let Some(command) = command else { return };
         let slot = self.slab.slot_mut(&command);
         (slot.status, slot.request.offset) = (status, dw0.into());
@@ -85,7 +84,7 @@ impl Subsystem {
             Task::Delete(nsids) => {
                 for nsid in nsids {
                     self.get_mut(*nsid).into_iter().for_each(Namespace::leave);
-                    self.mailboxes.announce(Notice::Leaves(*nsid));
+                    self.mailboxes.announce(Notice::Deleting(*nsid));
                 }
             }
             Task::Detach { nsid, attachment, lost, .. } => {
@@ -95,7 +94,7 @@ impl Subsystem {
         }
         erase::await_copies(self);
         let until_ns = now_ns.saturating_add(WAIT_NS);
-        let (stage, next_ns) = (Stage::Waiting, now_ns);
+        let (stage, next_ns) = (TaskStage::Waiting, now_ns);
         self.management.under_way = Some(UnderWay { command, number, task, stage, next_ns, until_ns });
         self.advance_management(now_ns);
     }
@@ -104,36 +103,36 @@ impl Subsystem {
     /// way.
     fn reattach(&mut self, nsid: u32, attachment: Attachment, first: Option<u8>) -> u32 {
         let index = nsid.wrapping_sub(1);
-        let Some(mut namespace) = self.lift(index) else { return 0 };
+        let Some(mut namespace) = self.take_out_namespace(index) else { return 0 };
         let before = namespace.attached();
         namespace.set_attachment(attachment);
         self.attach_present(&mut namespace, first);
         let changed = before ^ namespace.attached();
-        self.lay(index, namespace);
+        self.put_back_namespace(index, namespace);
         changed
     }
 
     /// It may be time to look again.
     pub(crate) fn advance_management(&mut self, now_ns: u64) {
-        let due = |it: &mut UnderWay| it.stage != Stage::Keeping && now_ns >= it.next_ns;
+        let due = |it: &mut UnderWay| it.stage != TaskStage::Persisting && now_ns >= it.next_ns;
         let Some(mut it) = self.management.under_way.take_if(due) else { return };
         it.next_ns = now_ns.saturating_add(PAUSE_NS);
         // Also what has begun to wait since the last look.
-        for &nsid in it.task.goes() {
+        for &nsid in it.task.leaving() {
             let deleted = matches!(it.task, Task::Delete(_));
             let kept = self.get(nsid).filter(|_| !deleted).map_or(0, Namespace::attached);
             self.end_waiting(nsid, Controllers::of_bits(!kept), Status::CAPACITY_EXCEEDED, now_ns);
         }
         self.next_deadline_ns = self.next_deadline_ns.min(it.next_ns);
         match it.stage {
-            Stage::Leaving if self.is_vacant(&it.task) => self.remove(it, now_ns),
-            Stage::Waiting if self.is_vacant(&it.task) => {
-                it.stage = Stage::Keeping;
-                let what = it.task.to_keep();
+            TaskStage::Draining if self.is_vacant(&it.task) => self.remove(it, now_ns),
+            TaskStage::Waiting if self.is_vacant(&it.task) => {
+                it.stage = TaskStage::Persisting;
+                let what = it.task.record_to_persist();
                 self.management.under_way = Some(it);
-                self.keep(what, now_ns);
+                self.persist(what, now_ns);
             }
-            Stage::Waiting if now_ns >= it.until_ns => {
+            TaskStage::Waiting if now_ns >= it.until_ns => {
                 tracing::warn!("hosts' commands did not come to their end: a namespace stays as it is");
                 self.give_up(it, Status::COMMAND_SEQUENCE_ERROR, now_ns);
             }
@@ -143,7 +142,7 @@ impl Subsystem {
 
     /// No command is on its way through what is to go.
     fn is_vacant(&self, task: &Task) -> bool {
-        let nsids = task.goes();
+        let nsids = task.leaving();
         if nsids.is_empty() {
             return true;
         }
@@ -160,12 +159,12 @@ impl Subsystem {
                 _ => origin.opcode != fused::WAITS,
             };
             // The drive's own commands are nobody's that is detached.
-            let is_host = origin.is_host() && origin.sq != INTERNAL;
+            let is_host = origin.is_host() && origin.sq != Origin::INTERNAL;
             let of_these = is_deletion || is_host && !has(origin.controller);
             // What a Copy does next, and where, is not seen.
             let copies = origin.opcode == io::COPY && origin.awaited;
             let there = nsids.contains(&(u32::from(origin.namespace) + 1)) || copies;
-            !slot.is_child() && is_io && of_these && there && !courier::has(slot)
+            !slot.is_child() && is_io && of_these && there && !client_dma::has(slot)
         };
         !self.slab.live().any(is_in_the_way)
     }
@@ -187,8 +186,9 @@ impl Subsystem {
     }
 
     /// What a command changes is remembered, or could not be.
-    pub(crate) fn management_kept(&mut self, what: &Keep, well: bool, now_ns: u64) {
-        let is_it = |it: &mut UnderWay| it.stage == Stage::Keeping && it.task.to_keep() == *what;
+    pub(crate) fn management_persisted(&mut self, what: &PersistentRecord, well: bool, now_ns: u64) {
+        let is_it =
+            |it: &mut UnderWay| it.stage == TaskStage::Persisting && it.task.record_to_persist() == *what;
         let Some(mut it) = self.management.under_way.take_if(is_it) else { return };
         if !well {
             return self.give_up(it, Status::INTERNAL_ERROR, now_ns);
@@ -196,26 +196,26 @@ impl Subsystem {
         match it.task {
             Task::Create(creation, Some(namespace)) => {
                 self.add(*namespace, now_ns, creation);
-                self.managed(it.command, Status::SUCCESS, creation.nsid);
+                self.finish_management(it.command, Status::SUCCESS, creation.nsid);
             }
             // Nobody built it, and said that all was well.
-            Task::Create(_, None) => self.managed(it.command, Status::INTERNAL_ERROR, 0),
+            Task::Create(_, None) => self.finish_management(it.command, Status::INTERNAL_ERROR, 0),
             Task::Delete(_) => {
-                (it.stage, it.next_ns) = (Stage::Leaving, now_ns);
+                (it.stage, it.next_ns) = (TaskStage::Draining, now_ns);
                 self.management.under_way = Some(it);
                 return self.advance_management(now_ns);
             }
             Task::Attach { nsid, attachment, first } => {
                 let changed = self.reattach(nsid, attachment, first);
                 self.notify_others(changed, it.number, nsid);
-                self.managed(it.command, Status::SUCCESS, 0);
+                self.finish_management(it.command, Status::SUCCESS, 0);
             }
             Task::Detach { nsid, lost, .. } => {
                 self.notify_others(lost, it.number, nsid);
-                self.managed(it.command, Status::SUCCESS, 0);
+                self.finish_management(it.command, Status::SUCCESS, 0);
             }
         }
-        self.work_off_wishes(now_ns);
+        self.run_requests(now_ns);
     }
 
     fn give_up(&mut self, it: UnderWay, status: Status, now_ns: u64) {
@@ -231,8 +231,8 @@ impl Subsystem {
             Task::Detach { nsid, before, .. } => drop(self.reattach(nsid, before, None)),
             Task::Create(..) | Task::Attach { .. } => {}
         }
-        self.managed(it.command, status, 0);
-        self.work_off_wishes(now_ns);
+        self.finish_management(it.command, status, 0);
+        self.run_requests(now_ns);
     }
 
     /// A namespace is there from now on; no controller has it yet.
@@ -253,12 +253,12 @@ impl Subsystem {
             let Some(namespace) = self.take(nsid) else { continue };
             tracing::info!(nsid, "a namespace that a host created is deleted");
             self.note_deletion(nsid, now_ns);
-            self.mailboxes.announce(Notice::Gone(nsid));
+            self.mailboxes.announce(Notice::Deleted(nsid));
             self.notify_others(namespace.attached(), it.number, nsid);
         }
-        self.keep(Keep::Removal, now_ns);
-        self.managed(it.command, Status::SUCCESS, 0);
-        self.work_off_wishes(now_ns);
+        self.persist(PersistentRecord::Removal, now_ns);
+        self.finish_management(it.command, Status::SUCCESS, 0);
+        self.run_requests(now_ns);
     }
 
     /// Controllers that have other namespaces now, but for the one that the command came to (Base 8.11).
@@ -270,7 +270,7 @@ impl Subsystem {
 
 impl Task {
     /// Namespaces that all controllers lose, or some.
-    fn goes(&self) -> &[u32] {
+    fn leaving(&self) -> &[u32] {
         match self {
             Self::Delete(nsids) => nsids,
             Self::Detach { nsid, .. } => std::slice::from_ref(nsid),
@@ -278,12 +278,12 @@ impl Task {
         }
     }
 
-    fn to_keep(&self) -> Keep {
+    fn record_to_persist(&self) -> PersistentRecord {
         match self {
-            Self::Create(creation, _) => Keep::Creation(*creation),
-            Self::Delete(nsids) => Keep::Deletion(nsids.clone()),
+            Self::Create(creation, _) => PersistentRecord::Creation(*creation),
+            Self::Delete(nsids) => PersistentRecord::Deletion(nsids.clone()),
             Self::Attach { nsid, attachment, .. } | Self::Detach { nsid, attachment, .. } => {
-                Keep::Attachment { nsid: *nsid, attachment: attachment.clone() }
+                PersistentRecord::Attachment { nsid: *nsid, attachment: attachment.clone() }
             }
         }
     }

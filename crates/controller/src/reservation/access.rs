@@ -51,7 +51,7 @@ impl Reservations {
             Group::Free => false,
         };
         !concerned
-            || match kind.is_holders_alone() {
+            || match kind.is_exclusive_to_holder() {
                 true => self.is_holder(host),
                 false => self.is_registrant(host),
             }

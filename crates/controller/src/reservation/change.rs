@@ -171,7 +171,7 @@ impl Change {
     /// There is no reservation any more. Registrants who could do more with it than others hear of that.
     fn released(&mut self, by: HostId) {
         let before = self.next.reservation.take();
-        if before.is_some_and(|it| !it.kind.is_holders_alone()) {
+        if before.is_some_and(|it| !it.kind.is_exclusive_to_holder()) {
             self.notify_others(by, Notification::ReservationReleased);
         }
     }

@@ -68,7 +68,7 @@ fn report(subsystem: &Subsystem, nsid: u32, command: &Command) -> Result<(), Sta
 
 impl Subsystem {
     /// What a command asks for; of a Set Features, what its first value does. Its data is read once.
-    pub(super) fn wish(&self, command: &Command) -> Result<Action, Status> {
+    pub(super) fn action_of(&self, command: &Command) -> Result<Action, Status> {
         let entry = self.slab.entry(command);
         let slot = self.slab.slot(command);
         if slot.origin.sq == 0 && entry.opcode == admin::SET_FEATURES {
@@ -79,7 +79,7 @@ impl Subsystem {
         if slot.data.copy_to(0, &mut keys[..length]) != length {
             return Err(Status::DATA_TRANSFER_ERROR);
         }
-        wish(entry, zerocopy::transmute!(keys))
+        parse_action(entry, zerocopy::transmute!(keys))
     }
 
     /// The command is to be completed with this status, by its controller, unless a reset took it.
@@ -93,7 +93,7 @@ impl Subsystem {
 }
 
 /// What a reservation command asks for, with the keys in its data.
-fn wish(entry: &SubmissionEntry, [key, other]: [u64; 2]) -> Result<Action, Status> {
+fn parse_action(entry: &SubmissionEntry, [key, other]: [u64; 2]) -> Result<Action, Status> {
     let (action, ignore_key) = (entry.cdw10 & 7, entry.cdw10 & IEKEY != 0);
     let kind = ReservationType::of((entry.cdw10 >> 8) as u8).ok_or(Status::INVALID_FIELD);
     if entry.opcode != opcode::RESERVATION_REGISTER && ignore_key {
@@ -136,23 +136,27 @@ mod tests {
 
     #[test]
     fn fields_are_where_the_specification_has_them() {
-        let wish =
-            |opcode, cdw10| wish(&SubmissionEntry { opcode, cdw10, ..SubmissionEntry::default() }, [1, 2]);
+        let parse_action = |opcode, cdw10| {
+            parse_action(&SubmissionEntry { opcode, cdw10, ..SubmissionEntry::default() }, [1, 2])
+        };
         let register = |what, persists| Ok(Action::Register { what, persists });
         const REGISTER: u8 = opcode::RESERVATION_REGISTER;
-        assert_eq!(wish(REGISTER, 0), register(Register::New { key: 2 }, None));
-        assert_eq!(wish(REGISTER, 1 | 2 << 30), register(Register::Unregister { key: Some(1) }, Some(false)));
-        assert_eq!(wish(REGISTER, 1 | IEKEY), register(Register::Unregister { key: None }, None));
+        assert_eq!(parse_action(REGISTER, 0), register(Register::New { key: 2 }, None));
+        assert_eq!(
+            parse_action(REGISTER, 1 | 2 << 30),
+            register(Register::Unregister { key: Some(1) }, Some(false))
+        );
+        assert_eq!(parse_action(REGISTER, 1 | IEKEY), register(Register::Unregister { key: None }, None));
         let replace = Register::Replace { current: Some(1), key: 2 };
-        assert_eq!(wish(REGISTER, 2 | 3 << 30), register(replace, Some(true)));
+        assert_eq!(parse_action(REGISTER, 2 | 3 << 30), register(replace, Some(true)));
         let kind = ReservationType::ExclusiveAccess;
-        assert_eq!(wish(opcode::RESERVATION_ACQUIRE, 2 << 8), Ok(Action::Acquire { key: 1, kind }));
+        assert_eq!(parse_action(opcode::RESERVATION_ACQUIRE, 2 << 8), Ok(Action::Acquire { key: 1, kind }));
         for (action, aborts) in [(1, false), (2, true)] {
             let preempt = Action::Preempt { key: 1, victims: 2, kind, aborts };
-            assert_eq!(wish(opcode::RESERVATION_ACQUIRE, action | 2 << 8), Ok(preempt));
+            assert_eq!(parse_action(opcode::RESERVATION_ACQUIRE, action | 2 << 8), Ok(preempt));
         }
-        assert_eq!(wish(opcode::RESERVATION_RELEASE, 2 << 8), Ok(Action::Release { key: 1, kind }));
-        assert_eq!(wish(opcode::RESERVATION_RELEASE, 1), Ok(Action::Clear { key: 1 }));
+        assert_eq!(parse_action(opcode::RESERVATION_RELEASE, 2 << 8), Ok(Action::Release { key: 1, kind }));
+        assert_eq!(parse_action(opcode::RESERVATION_RELEASE, 1), Ok(Action::Clear { key: 1 }));
         for (opcode, cdw10) in [
             (REGISTER, 3),
             (REGISTER, 1 << 30),
@@ -163,7 +167,7 @@ mod tests {
             (opcode::RESERVATION_RELEASE, IEKEY | 1),
             (opcode::RESERVATION_RELEASE, 2),
         ] {
-            assert_eq!(wish(opcode, cdw10), Err(Status::INVALID_FIELD), "{opcode:#x} {cdw10:#x}");
+            assert_eq!(parse_action(opcode, cdw10), Err(Status::INVALID_FIELD), "{opcode:#x} {cdw10:#x}");
         }
     }
 }

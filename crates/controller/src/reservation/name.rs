@@ -77,7 +77,7 @@ impl Subsystem {
     }
 
     /// A host with another name than that of this controller has registered the identifier.
-    pub(crate) fn is_anothers(&self, host: HostId, number: u8) -> bool {
+    pub(crate) fn belongs_to_another(&self, host: HostId, number: u8) -> bool {
         let is_others = |it: &Registrant| {
             it.host == host && !it.name.may_be(&self.names[usize::from(number)], self.one_guest)
         };
@@ -85,9 +85,9 @@ impl Subsystem {
     }
 
     /// Whoever says an identifier that another has just registered has none from now on.
-    pub(super) fn part_from_registrants(&mut self) {
+    pub(super) fn drop_foreign_identifiers(&mut self) {
         for number in 0..self.hosts.len() as u8 {
-            if self.is_anothers(self.host(number), number) {
+            if self.belongs_to_another(self.host(number), number) {
                 self.hosts[usize::from(number)] = HostId::Unnamed(number);
             }
         }

@@ -11,7 +11,7 @@ use super::{Change, Group, HostId, ReservationRecord};
 use crate::erase::Erasure;
 use crate::mailbox::Notice;
 use crate::subsystem::Subsystem;
-use crate::{Keep, courier, fused};
+use crate::{PersistentRecord, client_dma, fused};
 use sluice_command::{Aborted, Command, Controllers};
 use sluice_nvme::opcode::io;
 use sluice_nvme::{NSID_ALL, Status};
@@ -98,7 +98,7 @@ impl Subsystem {
 
     /// The host of a controller has said who it is, or is gone.
     pub(crate) fn set_host(&mut self, number: u8, host: HostId) {
-        let host = if self.is_anothers(host, number) { HostId::Unnamed(number) } else { host };
+        let host = if self.belongs_to_another(host, number) { HostId::Unnamed(number) } else { host };
         let Some(entry) = self.hosts.get_mut(usize::from(number)) else { return };
         let before = std::mem::replace(entry, host);
         // Whatever an unnamed one had here ends with it.
@@ -118,20 +118,20 @@ impl Subsystem {
     /// Takes a command whose wish is to be carried out.
     pub(crate) fn order(&mut self, command: Command, now_ns: u64) {
         self.orders.waiting.push_back(command);
-        self.work_off_orders(now_ns);
+        self.run_orders(now_ns);
     }
 
     /// Begins what waits, unless something is under way; the next turn goes on where there is much.
-    pub(crate) fn work_off_orders(&mut self, now_ns: u64) {
+    pub(crate) fn run_orders(&mut self, now_ns: u64) {
         for _ in 0..ORDERS_AT_ONCE {
             if !self.orders.may_go_on() {
                 return;
             }
             let Some(command) = self.next_order() else { return };
-            self.carry_out(command, now_ns);
+            self.execute(command, now_ns);
         }
         if self.orders.may_go_on() {
-            self.mailboxes.announce(Notice::GoesOn);
+            self.mailboxes.announce(Notice::Resumed);
         }
     }
 
@@ -146,25 +146,26 @@ impl Subsystem {
         Some(next)
     }
 
-    fn carry_out(&mut self, command: Command, now_ns: u64) {
+    fn execute(&mut self, command: Command, now_ns: u64) {
         let changes = match self.changes(&command) {
             Ok(changes) => changes,
             Err(status) => return self.decide(Some(command), status),
         };
         let command = Some(command);
-        let records: Vec<_> = changes.iter().filter_map(|(nsid, change)| self.news(*nsid, change)).collect();
+        let records: Vec<_> =
+            changes.iter().filter_map(|(nsid, change)| self.record_if_changed(*nsid, change)).collect();
         if records.is_empty() {
             return self.put_in_force(command, changes);
         }
         self.orders.under_way = Some(UnderWay::Storing { command, changes });
-        self.keep(Keep::Reservations(records), now_ns);
+        self.persist(PersistentRecord::Reservations(records), now_ns);
     }
 
     /// What the command makes of which namespaces.
     fn changes(&self, command: &Command) -> Result<Vec<(u32, Change)>, Status> {
         let controller = self.slab.slot(command).origin.controller;
         let (host, name) = (self.host(controller), self.host_name(controller));
-        let (nsid, action) = (self.slab.entry(command).nsid, self.wish(command)?);
+        let (nsid, action) = (self.slab.entry(command).nsid, self.action_of(command)?);
         let there = self.iter_active(controller).filter(|it| !it.is_leaving());
         let concerned = there.filter(|it| nsid == NSID_ALL || it.nsid() == nsid);
         let changes: Vec<_> = concerned
@@ -174,13 +175,13 @@ impl Subsystem {
     }
 
     /// What is to be stored, if it is not what was stored last.
-    fn news(&self, nsid: u32, change: &Change) -> Option<(u32, Option<ReservationRecord>)> {
+    fn record_if_changed(&self, nsid: u32, change: &Change) -> Option<(u32, Option<ReservationRecord>)> {
         let (now, next) = (self.get(nsid)?.reservations.record(), change.next.record());
         (now != next).then_some((nsid, next))
     }
 
     /// Changes were stored, or could not be.
-    pub(crate) fn reservations_kept(&mut self, well: bool) {
+    pub(crate) fn reservations_persisted(&mut self, well: bool) {
         if let Some(UnderWay::Storing { command, changes }) =
             self.orders.under_way.take_if(|it| matches!(it, UnderWay::Storing { .. }))
         {
@@ -198,14 +199,14 @@ impl Subsystem {
     fn put_in_force(&mut self, command: Option<Command>, changes: Vec<(u32, Change)>) {
         let (mut ending, mut victims) = (false, Vec::new());
         for (nsid, change) in changes {
-            self.health.laboured();
+            self.health.note_effort();
             if !change.aborted.is_empty() {
                 ending |= self.await_victims(nsid, &change.aborted, command.is_some()) > 0;
                 victims.push((nsid, self.controllers_of(&change.aborted)));
             }
             self.apply(nsid, change);
         }
-        self.part_from_registrants();
+        self.drop_foreign_identifiers();
         match ending {
             true => self.orders.under_way = Some(UnderWay::Ending { command, victims }),
             false => self.decide(command, Status::SUCCESS),
@@ -239,12 +240,12 @@ impl Subsystem {
 
     /// Marks the commands of these hosts that are in flight in a namespace, and their format of it if somebody `is_told`;
     /// returns how many there are.
-    fn await_victims(&mut self, nsid: u32, hosts: &[HostId], is_told: bool) -> usize {
+    fn await_victims(&mut self, nsid: u32, hosts: &[HostId], is_awaited: bool) -> usize {
         let Self { slab, hosts: of, erasure, .. } = self;
         let is_victim = |controller: u8| of.get(usize::from(controller)).is_some_and(|it| hosts.contains(it));
         // No format begins to erase before a command that would preempt it has ended. One without may have, and then
         // others would wait for hours.
-        let is_formatting = is_told && erasure.as_mut().is_some_and(|it| it.preempt(nsid, hosts));
+        let is_formatting = is_awaited && erasure.as_mut().is_some_and(|it| it.preempt(nsid, hosts));
         let mut awaited = usize::from(is_formatting);
         for slot in slab.live_mut() {
             let origin = slot.origin;
@@ -254,7 +255,7 @@ impl Subsystem {
             let is_io = origin.is_host() && origin.sq != 0 && begun;
             // What a Copy does next, and where, is not seen.
             let concerned = u32::from(origin.namespace) + 1 == nsid || origin.opcode == io::COPY;
-            if is_io && concerned && is_victim(origin.controller) && !courier::has(slot) {
+            if is_io && concerned && is_victim(origin.controller) && !client_dma::has(slot) {
                 slot.origin.awaited = true;
                 awaited += 1;
             }
@@ -264,19 +265,19 @@ impl Subsystem {
 
     /// A command may wait for the end of others, or for its turn. True if that has come.
     #[inline]
-    pub(crate) fn look_at_orders(&mut self, now_ns: u64) -> bool {
-        self.orders.are_ending() && self.look_for_victims(now_ns)
-            || self.orders.may_go_on() && self.go_on_with_orders(now_ns)
+    pub(crate) fn poll_orders(&mut self, now_ns: u64) -> bool {
+        self.orders.are_ending() && self.check_victims(now_ns)
+            || self.orders.may_go_on() && self.continue_orders(now_ns)
     }
 
     #[cold]
-    fn go_on_with_orders(&mut self, now_ns: u64) -> bool {
-        self.work_off_orders(now_ns);
+    fn continue_orders(&mut self, now_ns: u64) -> bool {
+        self.run_orders(now_ns);
         true
     }
 
     /// What of the victims only waits in the layers, as for room, would have others wait for as long.
-    fn end_what_victims_wait_for(&mut self, now_ns: u64) {
+    fn end_waiting_victims(&mut self, now_ns: u64) {
         let Some(UnderWay::Ending { victims, .. }) = &mut self.orders.under_way else { return };
         let victims = std::mem::take(victims);
         for (nsid, of) in &victims {
@@ -291,14 +292,14 @@ impl Subsystem {
 
     /// Looks whether the commands have ended that one waits for.
     #[cold]
-    fn look_for_victims(&mut self, now_ns: u64) -> bool {
-        self.end_what_victims_wait_for(now_ns);
+    fn check_victims(&mut self, now_ns: u64) -> bool {
+        self.end_waiting_victims(now_ns);
         let is_formatting = self.erasure.as_ref().is_some_and(Erasure::is_preempted);
         let ended =
-            !is_formatting && !self.slab.live().any(|slot| slot.origin.awaited && !courier::has(slot));
+            !is_formatting && !self.slab.live().any(|slot| slot.origin.awaited && !client_dma::has(slot));
         if ended && let Some(UnderWay::Ending { command, .. }) = self.orders.under_way.take() {
             self.decide(command, Status::SUCCESS);
-            self.work_off_orders(now_ns);
+            self.run_orders(now_ns);
         }
         ended
     }
@@ -315,7 +316,7 @@ mod tests {
         let identity =
             Identity { subnqn: text.clone(), serial: text.clone(), model: text.clone(), firmware: text };
         let mut subsystem = Subsystem::new(Config { identity, namespaces: vec![] }).expect("memory");
-        subsystem.on_keep(|_| {});
+        subsystem.on_persist(|_| {});
         subsystem.orders.under_way = Some(UnderWay::Storing { command: None, changes: vec![] });
         for _ in 0..1000 {
             subsystem.set_host(1, HostId::Unnamed(1));
@@ -323,7 +324,7 @@ mod tests {
         }
         let Orders { waiting, gone, .. } = &subsystem.orders;
         assert_eq!((waiting.len(), &gone[..]), (0, &[HostId::Unnamed(1), HostId::Unnamed(2)][..]));
-        subsystem.reservations_kept(true);
+        subsystem.reservations_persisted(true);
         assert!(subsystem.orders.are_none() && subsystem.orders.gone.is_empty());
     }
 }

@@ -13,9 +13,9 @@ impl Reservations {
     ///
     /// # Errors
     /// Host Identifier Inconsistent Format: some identifier does not fit into 64 bits.
-    pub(crate) fn report(&self, asking: HostId, extended: bool) -> Result<Vec<u8>, Status> {
+    pub(crate) fn report(&self, host: HostId, extended: bool) -> Result<Vec<u8>, Status> {
         let too_long = |host: HostId| matches!(host, HostId::Extended(_));
-        if !extended && (too_long(asking) || self.registrants.iter().any(|it| too_long(it.host))) {
+        if !extended && (too_long(host) || self.registrants.iter().any(|it| too_long(it.host))) {
             return Err(Status::HOST_IDENTIFIER_INCONSISTENT_FORMAT);
         }
         let rtype = self.kind().map_or(0, |kind| kind as u8);

@@ -34,7 +34,7 @@ impl ReservationType {
     }
 
     /// One host has what all others lack, be they registered or not.
-    pub(crate) fn is_holders_alone(self) -> bool {
+    pub(crate) fn is_exclusive_to_holder(self) -> bool {
         matches!(self, Self::WriteExclusive | Self::ExclusiveAccess)
     }
 

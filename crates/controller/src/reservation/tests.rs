@@ -27,7 +27,7 @@ struct Model {
     persists: bool,
 }
 
-type Told = Vec<(u8, Notification)>;
+type Notified = Vec<(u8, Notification)>;
 
 impl Model {
     /// Who holds the reservation (Base 8.19.1).
@@ -39,12 +39,12 @@ impl Model {
         }
     }
 
-    fn others(&self, but: u8, notification: Notification) -> Told {
+    fn others(&self, but: u8, notification: Notification) -> Notified {
         self.keys.keys().filter(|host| **host != but).map(|host| (*host, notification)).collect()
     }
 
     /// The reservation is over, if nobody is left to hold it; whom it concerned is told.
-    fn release_if_unheld(&mut self, before: &Self, by: u8) -> Told {
+    fn release_if_unheld(&mut self, before: &Self, by: u8) -> Notified {
         let Some((kind, holder)) = before.reservation else { return vec![] };
         let held = if kind >= 5 { !self.keys.is_empty() } else { self.keys.contains_key(&holder) };
         if held {
@@ -54,7 +54,7 @@ impl Model {
         if kind >= 3 { self.others(by, Notification::ReservationReleased) } else { vec![] }
     }
 
-    fn apply(&mut self, by: u8, action: Action) -> Result<Told, Status> {
+    fn apply(&mut self, by: u8, action: Action) -> Result<Notified, Status> {
         const CONFLICT: Status = Status::RESERVATION_CONFLICT;
         let before = self.clone();
         let own = self.keys.get(&by).copied();
@@ -123,7 +123,7 @@ impl Model {
                 }
                 self.keys.retain(|host, _| !gone.contains(host));
                 self.generation += 1;
-                let mut told: Told = gone
+                let mut told: Notified = gone
                     .into_iter()
                     .filter(|it| *it != by)
                     .map(|it| (it, Notification::RegistrationPreempted))

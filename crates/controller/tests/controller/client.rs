@@ -1,6 +1,6 @@
 //! A client that reaches the host's memory for the controller: late, in any order, and in pieces of any size.
 
-use sluice_controller::{Errand, Joined};
+use sluice_controller::{Attached, DmaRequest};
 use sluice_memory::SharedRegion;
 
 /// Whether errands are done.
@@ -20,10 +20,10 @@ pub(crate) struct Client {
     random: u64,
     pub(crate) mood: Mood,
     /// With what is to be written.
-    taken: Vec<(Errand, Vec<u8>)>,
+    taken: Vec<(DmaRequest, Vec<u8>)>,
     /// Bytes of the largest errand.
     pub(crate) most: usize,
-    pub(crate) errands: u64,
+    pub(crate) requests: u64,
 }
 
 impl Client {
@@ -41,42 +41,42 @@ impl Client {
 
     /// It has yet to write something that it was asked to.
     pub(crate) fn is_to_write(&self) -> bool {
-        self.taken.iter().any(|(errand, _)| errand.writes)
+        self.taken.iter().any(|(request, _)| request.writes)
     }
 
     /// Takes what there is, and answers some of it. Returns how much there was to do.
     pub(crate) fn serve(
         &mut self,
-        controller: &mut Joined,
+        controller: &mut Attached,
         memory: &SharedRegion,
         base: u64,
         now_ns: u64,
     ) -> usize {
         let mut data = Vec::new();
         let most = self.any(self.most.max(1) as u64) as usize + 1;
-        while let Some(errand) = controller.take_errand(most, &mut data, now_ns) {
-            assert!(errand.length > 0 && errand.length <= most, "{errand:?}");
-            self.errands += 1;
-            self.taken.push((errand, data.clone()));
+        while let Some(request) = controller.take_dma_request(most, &mut data, now_ns) {
+            assert!(request.length > 0 && request.length <= most, "{request:?}");
+            self.requests += 1;
+            self.taken.push((request, data.clone()));
         }
         if self.taken.is_empty() || self.mood == Mood::Silent {
             return 0;
         }
         for _ in 0..=self.any(self.taken.len() as u64) {
             let which = self.any(self.taken.len() as u64) as usize;
-            let (errand, data) = self.taken.swap_remove(which);
-            let offset = (errand.address - base) as usize;
+            let (request, data) = self.taken.swap_remove(which);
+            let offset = (request.address - base) as usize;
             // The queues are where they are small, and data is large.
-            let refuses = self.mood == Mood::RefusesAll || self.mood == Mood::Refuses && errand.length > 64;
+            let refuses = self.mood == Mood::RefusesAll || self.mood == Mood::Refuses && request.length > 64;
             if refuses {
-                controller.answer_errand(errand.id, None);
-            } else if errand.writes {
+                controller.complete_dma_request(request.id, None);
+            } else if request.writes {
                 memory.write(offset, &data);
-                controller.answer_errand(errand.id, Some(&[]));
+                controller.complete_dma_request(request.id, Some(&[]));
             } else {
-                let mut bytes = vec![0; errand.length];
+                let mut bytes = vec![0; request.length];
                 memory.read(offset, &mut bytes);
-                controller.answer_errand(errand.id, Some(&bytes));
+                controller.complete_dma_request(request.id, Some(&bytes));
             }
         }
         1

@@ -344,7 +344,7 @@ fn a_host_that_falls_silent_finds_the_controller_in_fatal_status() {
     let mut host = host();
     assert_eq!(host.set_feature(FeatureId::KEEP_ALIVE_TIMER, 1000), Ok(0));
     host.now_ns += 600 * MS;
-    assert!(host.get_feature(FeatureId::ARBITRATION).is_ok(), "which is no Keep Alive");
+    assert!(host.get_feature(FeatureId::ARBITRATION).is_ok(), "which is no PersistentRecord Alive");
     host.now_ns += 400 * MS - 1;
     host.run();
     assert_eq!(host.csts(), csts::RDY);

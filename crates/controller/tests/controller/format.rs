@@ -4,7 +4,7 @@ use crate::copy::copy;
 use crate::host::{Host, MS, PAGE, entry, io};
 use crate::model::Model;
 use sluice_command::{Characteristics, Operation};
-use sluice_controller::{FormatRecord, FormatState, Keep, SanitizeRecord, SanitizeState};
+use sluice_controller::{FormatRecord, FormatState, PersistentRecord, SanitizeRecord, SanitizeState};
 use sluice_nvme::identify::IdentifyNamespace;
 use sluice_nvme::opcode::{admin, io as opcode};
 use sluice_nvme::register::{self, csts};
@@ -310,8 +310,8 @@ fn it_is_remembered_before_it_begins_and_before_the_host_is_told() {
     let mut host = Host::with_io(&model);
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keep = Arc::clone(&kept);
-    host.controller.on_keep(move |what| keep.lock().expect("not poisoned").push(what));
-    let record = |state| Keep::Format(FormatRecord { nsid: 1, block_size: 4096, state });
+    host.controller.on_persist(move |what| keep.lock().expect("not poisoned").push(what));
+    let record = |state| PersistentRecord::Format(FormatRecord { nsid: 1, block_size: 4096, state });
     use FormatState::{Done, Running};
     // That it begins cannot be remembered; that it is done cannot be; all can be.
     for (answers, status, flbas) in [
@@ -330,7 +330,7 @@ fn it_is_remembered_before_it_begins_and_before_the_host_is_told() {
                 "nothing is erased before"
             );
             let now_ns = host.now_ns;
-            host.controller.kept(record(state), well, now_ns);
+            host.controller.persisted(record(state), well, now_ns);
         }
         assert_eq!(outcome(&mut host).map(|entry| entry.status()), Some(status));
         assert_eq!(identify(&mut host, 1).flbas, flbas);
@@ -345,13 +345,13 @@ fn it_is_remembered_before_it_begins_and_before_the_host_is_told() {
         host.run();
         assert_eq!(std::mem::take(&mut *kept.lock().expect("not poisoned")), [record(Done)]);
         let now_ns = host.now_ns;
-        host.controller.kept(record(Done), true, now_ns);
+        host.controller.persisted(record(Done), true, now_ns);
         host.run();
         assert_eq!(identify(&mut host, 1).flbas, 1);
     }
     // An answer that nobody waits for.
     let now_ns = host.now_ns;
-    host.controller.kept(record(Done), true, now_ns);
+    host.controller.persisted(record(Done), true, now_ns);
     assert_eq!(identify(&mut host, 1).flbas, 1);
 }
 
@@ -361,15 +361,15 @@ fn one_that_failed_is_remembered_as_that() {
     let mut host = Host::with_io(&model);
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keep = Arc::clone(&kept);
-    host.controller.on_keep(move |what| keep.lock().expect("not poisoned").push(what));
+    host.controller.on_persist(move |what| keep.lock().expect("not poisoned").push(what));
     model.disk().fails_with = Some(Status::WRITE_FAULT);
     host.submit(0, format(1, OF_4096));
     for state in [FormatState::Running, FormatState::Failed] {
         assert_eq!(outcome(&mut host), None);
-        let what = Keep::Format(FormatRecord { nsid: 1, block_size: 4096, state });
+        let what = PersistentRecord::Format(FormatRecord { nsid: 1, block_size: 4096, state });
         assert_eq!(std::mem::take(&mut *kept.lock().expect("not poisoned")), std::slice::from_ref(&what));
         let now_ns = host.now_ns;
-        host.controller.kept(what, true, now_ns);
+        host.controller.persisted(what, true, now_ns);
     }
     assert_eq!(outcome(&mut host).map(|entry| entry.status()), Some(Status::WRITE_FAULT));
 }

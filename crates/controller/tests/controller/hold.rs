@@ -22,7 +22,7 @@ fn a_held_drive_takes_nothing_and_sleeps_and_loses_nothing() {
     assert!(!host.controller.arm(), "there is nothing to stay awake for");
     host.controller.disarm();
     assert!(host.reap(1).is_none());
-    host.controller.go_on();
+    host.controller.resume();
     host.run();
     assert_eq!((0..4).filter(|_| host.reap(1).is_some()).count(), 3);
 }
@@ -50,7 +50,7 @@ fn who_is_not_heard_while_a_drive_is_held_is_not_thought_dead() {
     }
     host.now_ns += 1500 * MS;
     host.run();
-    host.controller.go_on();
+    host.controller.resume();
     flush(&mut host);
     host.reap(1).expect("it is served");
     for _ in 0..2 {

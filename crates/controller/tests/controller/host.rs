@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::model::Model;
 use sluice_command::NodeId;
-use sluice_controller::{Config, DoorbellMode, Identity, Joined, Namespace, Subsystem};
+use sluice_controller::{Attached, Config, DoorbellMode, Identity, Namespace, Subsystem};
 use sluice_memory::{Backing, Permissions, SharedRegion, Space};
 use sluice_nvme::opcode::admin;
 use sluice_nvme::register::{self, csts};
@@ -54,7 +54,7 @@ struct Completions {
 }
 
 pub(crate) struct Host {
-    pub(crate) controller: Joined,
+    pub(crate) controller: Attached,
     pub(crate) space: Space,
     pub(crate) now_ns: u64,
     memory: SharedRegion,
@@ -72,7 +72,7 @@ pub(crate) struct Host {
 impl Host {
     /// A host with memory and a controller that is not enabled.
     pub(crate) fn new(namespaces: Vec<Namespace>) -> Self {
-        let controller = Joined::new(Config { identity: identity(), namespaces }).expect("a controller");
+        let controller = Attached::new(Config { identity: identity(), namespaces }).expect("a controller");
         let memory = SharedRegion::new("host", MEMORY).expect("memory");
         let (sqs, cqs) = Default::default();
         let space = Space::new();

@@ -3,7 +3,7 @@
 use crate::host::{CC_ENABLED, Host, entry};
 use crate::model::Model;
 use crate::shared::Pair;
-use sluice_controller::{Keep, Synced};
+use sluice_controller::{PersistentRecord, Synced};
 use sluice_nvme::opcode::io;
 use sluice_nvme::register::{self, csts};
 use sluice_nvme::{FeatureId, Status, SubmissionEntry};
@@ -22,10 +22,10 @@ fn flush() -> SubmissionEntry {
 }
 
 /// What the subsystem has stored.
-fn stored(host: &mut Host) -> Arc<Mutex<Vec<Keep>>> {
+fn stored(host: &mut Host) -> Arc<Mutex<Vec<PersistentRecord>>> {
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keeps = Arc::clone(&kept);
-    host.controller.subsystem.on_keep(move |what| keeps.lock().expect("nobody panicked").push(what));
+    host.controller.subsystem.on_persist(move |what| keeps.lock().expect("nobody panicked").push(what));
     kept
 }
 
@@ -40,7 +40,11 @@ fn a_flush_that_fails_for_one_host_fails_once_for_each_other() {
     assert_eq!(pair.host(0).io(flush()), OK);
     assert_eq!(pair.host(1).io(flush()), TOLD, "its writes may be lost, too");
     assert_eq!(pair.host(1).io(flush()), OK);
-    assert_eq!(*kept.lock().expect("nobody panicked"), [Keep::Losses(vec![1])], "it outlives the daemon");
+    assert_eq!(
+        *kept.lock().expect("nobody panicked"),
+        [PersistentRecord::Losses(vec![1])],
+        "it outlives the daemon"
+    );
     // What failed for another reason says nothing of writes.
     model.disk().fails_with = Some(Status::NAMESPACE_NOT_READY);
     assert_eq!(pair.host(0).io(flush()), Status::NAMESPACE_NOT_READY);
@@ -87,8 +91,11 @@ fn a_drive_that_ends_says_what_it_owes() {
         let synced = host.controller.subsystem.synced().expect("it is over");
         Synced { power: Default::default(), ..synced }
     };
-    let ended =
-        |is_durable, untold: &[u32]| Synced { is_durable, untold: untold.to_vec(), ..Synced::default() };
+    let ended = |is_durable, unreported: &[u32]| Synced {
+        is_durable,
+        unreported: unreported.to_vec(),
+        ..Synced::default()
+    };
     let model = Model::new(64);
     let mut host = Host::with_io(&model);
     assert_eq!(sync(&mut host), ended(true, &[]));

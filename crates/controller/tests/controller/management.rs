@@ -5,7 +5,7 @@ use crate::hostile::Random;
 use crate::model::Model;
 use crate::shared::Pair;
 use sluice_command::Characteristics;
-use sluice_controller::{Attachment, KEEP_INTERVAL_NS, Keep, KnownAs, Pool};
+use sluice_controller::{Attachment, KnownAs, PERSIST_INTERVAL_NS, PersistentRecord, Pool};
 use sluice_nvme::identify::{IdentifyController, IdentifyNamespace, SIZE};
 use sluice_nvme::opcode::{admin, io as opcode};
 use sluice_nvme::register::{self, csts};
@@ -21,7 +21,7 @@ const NAMESPACE_CHANGED: u32 = 0x0004_0002;
 /// Who remembers what hosts make, and builds it.
 #[derive(Clone, Default)]
 pub(crate) struct Daemon {
-    pub(crate) asked: Arc<Mutex<Vec<Keep>>>,
+    pub(crate) asked: Arc<Mutex<Vec<PersistentRecord>>>,
     /// Disks of the namespaces that were built, by NSID.
     disks: Arc<Mutex<BTreeMap<u32, Model>>>,
     /// They are built with a volatile cache.
@@ -33,7 +33,7 @@ impl Daemon {
     fn of(host: &mut Host) -> Self {
         let daemon = Self::default();
         let asked = Arc::clone(&daemon.asked);
-        host.controller.on_keep(move |what| asked.lock().expect("not poisoned").push(what));
+        host.controller.on_persist(move |what| asked.lock().expect("not poisoned").push(what));
         host.controller.subsystem.set_pool(Pool { size: POOL, volatile_cache: false });
         daemon
     }
@@ -48,10 +48,10 @@ impl Daemon {
     }
 
     /// Answers all that was asked for, and says what that was.
-    pub(crate) fn answer(&self, host: &mut Host, well: bool) -> Vec<Keep> {
+    pub(crate) fn answer(&self, host: &mut Host, well: bool) -> Vec<PersistentRecord> {
         let asked = std::mem::take(&mut *self.asked.lock().expect("not poisoned"));
         for what in &asked {
-            if let (Keep::Creation(creation), true) = (what, well) {
+            if let (PersistentRecord::Creation(creation), true) = (what, well) {
                 let plain = Characteristics::target(creation.bytes(), 512);
                 let model = Model::with(Characteristics { volatile_cache: self.cached, ..plain });
                 let namespace = model.namespace_of_blocks(creation.nsid, creation.block_size);
@@ -59,7 +59,7 @@ impl Daemon {
                 host.controller.subsystem.made(*creation, namespace).expect("room for its commands");
                 self.disks.lock().expect("not poisoned").insert(creation.nsid, model);
             }
-            host.controller.kept(what.clone(), well, host.now_ns);
+            host.controller.persisted(what.clone(), well, host.now_ns);
         }
         asked
     }
@@ -107,7 +107,7 @@ fn a_namespace_goes_behind_the_flush_of_a_shutdown() {
     pair.host(1).submit(0, deletion(2));
     pair.run();
     let asked = daemon.answer(pair.host(1), true);
-    assert!(!asked.iter().any(|what| matches!(what, Keep::Deletion(_))), "{asked:?}");
+    assert!(!asked.iter().any(|what| matches!(what, PersistentRecord::Deletion(_))), "{asked:?}");
     pair.host(0).answer(2, &disk, 1);
     daemon.remember(&mut pair, 8);
     assert_eq!(pair.host(0).csts() & csts::SHST_MASK, csts::SHST_COMPLETE);
@@ -150,7 +150,7 @@ pub(crate) fn run(pair: &mut Pair, daemon: &Daemon, number: usize, entry: Submis
         }
         if daemon.answer(host, true).is_empty() {
             // Only so much is remembered at a time.
-            pair.hosts_wait(KEEP_INTERVAL_NS);
+            pair.hosts_wait(PERSIST_INTERVAL_NS);
         }
     }
     panic!("a command waits for nothing");
@@ -486,7 +486,7 @@ fn attachments_are_remembered_by_name() {
     pair.host(0).submit(0, entry);
     pair.run();
     let listed = vec![KnownAs::Nqn("a".into())];
-    let kept = Keep::Attachment { nsid: 2, attachment: Attachment { to_others: false, listed } };
+    let kept = PersistentRecord::Attachment { nsid: 2, attachment: Attachment { to_others: false, listed } };
     assert_eq!(daemon.answer(pair.host(0), true), [kept]);
     for (is, has) in [("b", false), ("a", true), ("c", false)] {
         name(&mut pair, 1, is);
@@ -615,7 +615,7 @@ fn hosts_take_turns() {
         pair.run();
     }
     let mut made = Vec::new();
-    while let [Keep::Creation(creation)] = daemon.answer(pair.host(0), true).as_slice() {
+    while let [PersistentRecord::Creation(creation)] = daemon.answer(pair.host(0), true).as_slice() {
         made.push(creation.blocks);
         pair.run();
     }

@@ -9,7 +9,8 @@ use crate::reservation::{
     ended, report, set_host,
 };
 use sluice_controller::{
-    FormatRecord, FormatState, HostId, Keep, KnownAs, RegistrantRecord, ReservationRecord, ReservationType,
+    FormatRecord, FormatState, HostId, KnownAs, PersistentRecord, RegistrantRecord, ReservationRecord,
+    ReservationType,
 };
 use sluice_nvme::opcode::{admin, io as opcode};
 use sluice_nvme::{FeatureId, NSID_ALL, Status, SubmissionEntry};
@@ -137,11 +138,14 @@ fn a_preemptor_that_aborts_ends_what_its_victim_is_about_to_format() {
     assert_eq!(two.order(1, opcode::RESERVATION_REGISTER, PERSIST, [0, 8]), Status::SUCCESS);
     let kept = Arc::new(Mutex::new(VecDeque::new()));
     let keep = Arc::clone(&kept);
-    two.hosts[0].controller.subsystem.on_keep(move |what| keep.lock().expect("not poisoned").push_back(what));
+    two.hosts[0]
+        .controller
+        .subsystem
+        .on_persist(move |what| keep.lock().expect("not poisoned").push_back(what));
     let answer = |two: &mut Two| {
         let what = kept.lock().expect("not poisoned").pop_front().expect("something to store");
         let now_ns = two.hosts[0].now_ns;
-        two.hosts[0].controller.subsystem.kept(what.clone(), true, now_ns);
+        two.hosts[0].controller.subsystem.persisted(what.clone(), true, now_ns);
         two.run();
         what
     };
@@ -155,11 +159,11 @@ fn a_preemptor_that_aborts_ends_what_its_victim_is_about_to_format() {
         host.submit(0, SubmissionEntry { nsid: 1, ..entry(admin::FORMAT_NVM) });
         host.run();
     });
-    assert!(matches!(answer(&mut two), Keep::Reservations(_)));
+    assert!(matches!(answer(&mut two), PersistentRecord::Reservations(_)));
     assert_eq!(two.on(1, |host| host.take(1)), None, "the format may still begin");
     let (nsid, block_size) = (1, 512);
     for state in [FormatState::Running, FormatState::Failed] {
-        assert_eq!(answer(&mut two), Keep::Format(FormatRecord { nsid, block_size, state }));
+        assert_eq!(answer(&mut two), PersistentRecord::Format(FormatRecord { nsid, block_size, state }));
     }
     assert_eq!(two.on(0, |host| host.reap(0)).map(|it| it.status()), Some(Status::ABORTED_PREEMPT));
     assert_eq!(two.on(1, |host| host.reap(1)).map(|it| it.status()), Some(Status::SUCCESS));
@@ -169,15 +173,15 @@ fn a_preemptor_that_aborts_ends_what_its_victim_is_about_to_format() {
 
 /// Somebody who remembers what hosts want when a test says so.
 #[derive(Clone, Default)]
-struct Keeper(Arc<Mutex<VecDeque<Keep>>>);
+struct Persister(Arc<Mutex<VecDeque<PersistentRecord>>>);
 
-impl Keeper {
+impl Persister {
     fn of(two: &mut Two) -> Self {
-        let keeper = Self::default();
-        let Self(asked) = keeper.clone();
+        let persister = Self::default();
+        let Self(asked) = persister.clone();
         let subsystem = &mut two.hosts[0].controller.subsystem;
-        subsystem.on_keep(move |what| asked.lock().expect("not poisoned").push_back(what));
-        keeper
+        subsystem.on_persist(move |what| asked.lock().expect("not poisoned").push_back(what));
+        persister
     }
 
     /// The oldest that was asked for is remembered.
@@ -189,7 +193,7 @@ impl Keeper {
     fn answer_but(&self, two: &mut Two, at: usize) {
         let what = self.0.lock().expect("not poisoned").remove(at).expect("something to store");
         let now_ns = two.hosts[0].now_ns;
-        two.hosts[0].controller.subsystem.kept(what, true, now_ns);
+        two.hosts[0].controller.subsystem.persisted(what, true, now_ns);
         two.run();
     }
 }
@@ -210,7 +214,7 @@ fn hosts_take_turns_with_what_is_stored() {
     let mut two = Two::new(&model);
     two.register(1, 8);
     assert_eq!(two.order(0, opcode::RESERVATION_REGISTER, PERSIST, [0, 7]), Status::SUCCESS);
-    let keeper = Keeper::of(&mut two);
+    let persister = Persister::of(&mut two);
     two.on(0, |host| {
         for key in 1..=40 {
             let replace = command(host, opcode::RESERVATION_REGISTER, 2 | 1 << 3, [0, key]);
@@ -225,7 +229,7 @@ fn hosts_take_turns_with_what_is_stored() {
     two.run();
     for _ in 0..2 {
         assert_eq!(two.on(1, |host| host.take(1)), None);
-        keeper.answer(&mut two);
+        persister.answer(&mut two);
     }
     assert_eq!(two.on(1, |host| host.reap(1)).map(|it| it.status()), Some(Status::SUCCESS));
     assert_eq!(two.on(0, |host| host.reap_all(1)).len(), 1);
@@ -252,7 +256,7 @@ fn many_orders_that_change_nothing_take_several_turns() {
         assert!(most <= 8, "{most}");
     });
     // So it is with those that have waited for another that is stored.
-    let keeper = Keeper::of(&mut two);
+    let persister = Persister::of(&mut two);
     two.on(0, |host| {
         let register = command(host, opcode::RESERVATION_REGISTER, PERSIST, [0, 7]);
         host.submit(1, register);
@@ -264,8 +268,8 @@ fn many_orders_that_change_nothing_take_several_turns() {
         host.run();
         assert_eq!(host.take(0), None);
     });
-    let what = keeper.0.lock().expect("not poisoned").pop_front().expect("something to store");
-    two.hosts[0].controller.subsystem.kept(what, true, 1);
+    let what = persister.0.lock().expect("not poisoned").pop_front().expect("something to store");
+    two.hosts[0].controller.subsystem.persisted(what, true, 1);
     let (mut most, mut done) = (0, 0);
     while two.on(0, Host::turn) + two.on(1, Host::turn) > 0 {
         let ended = two.on(1, |host| host.reap_all(0).len());
@@ -280,7 +284,7 @@ fn a_reset_waits_for_nothing_that_is_being_stored() {
     let model = Model::new(BLOCKS);
     let mut two = Two::new(&model);
     two.register(1, 8);
-    let keeper = Keeper::of(&mut two);
+    let persister = Persister::of(&mut two);
     two.on(0, |host| {
         let register = command(host, opcode::RESERVATION_REGISTER, PERSIST, [0, 7]);
         let acquire = command(host, opcode::RESERVATION_ACQUIRE, WRITE_EXCLUSIVE, [7, 0]);
@@ -299,9 +303,9 @@ fn a_reset_waits_for_nothing_that_is_being_stored() {
         assert_eq!(report(host).2, [(2, 8, false)], "nothing is so before it is stored");
     });
     // What was begun goes on, and what waited does not begin: others come next.
-    keeper.answer(&mut two);
+    persister.answer(&mut two);
     assert_eq!(two.on(1, report).2, [(2, 8, false), (1, 7, false)]);
-    keeper.answer(&mut two);
+    persister.answer(&mut two);
     assert_eq!(two.on(1, |host| host.reap_all(1)).len(), 1);
     assert_eq!(two.on(1, report), (2, 2, vec![(2, 8, true), (1, 7, false)]));
     assert_eq!(two.on(0, |host| host.take(1)), None, "nobody of the next life has asked for anything");
@@ -344,7 +348,7 @@ fn nobody_waits_for_the_format_of_a_victim_whose_preemptor_was_reset_before() {
     let mut two = Two::with(vec![model.namespace(1), other.namespace(2)]);
     two.register(0, 7);
     assert_eq!(two.order(1, opcode::RESERVATION_REGISTER, PERSIST, [0, 8]), Status::SUCCESS);
-    let keeper = Keeper::of(&mut two);
+    let persister = Persister::of(&mut two);
     two.on(1, |host| {
         let abort = command(host, opcode::RESERVATION_ACQUIRE, PREEMPT_AND_ABORT | WRITE_EXCLUSIVE, [8, 7]);
         host.submit(1, abort);
@@ -356,9 +360,9 @@ fn nobody_waits_for_the_format_of_a_victim_whose_preemptor_was_reset_before() {
         host.submit(0, SubmissionEntry { nsid: 1, ..entry(admin::FORMAT_NVM) });
         host.run();
     });
-    keeper.answer_but(&mut two, 1);
+    persister.answer_but(&mut two, 1);
     assert_eq!(model.disk().parked.len(), 1, "it erases");
-    keeper.answer(&mut two);
+    persister.answer(&mut two);
     two.on(1, |host| {
         let register = command(host, opcode::RESERVATION_REGISTER, 0, [0, 9]);
         assert_eq!(host.io(SubmissionEntry { nsid: 2, ..register }), Status::SUCCESS);
@@ -367,7 +371,7 @@ fn nobody_waits_for_the_format_of_a_victim_whose_preemptor_was_reset_before() {
     model.disk().hold = false;
     two.on(0, |host| host.answer(1, &model, 1));
     two.run();
-    keeper.answer(&mut two);
+    persister.answer(&mut two);
     assert_eq!(two.on(0, |host| host.reap(0)).map(|it| it.status()), Some(Status::SUCCESS));
     assert_eq!(two.on(1, report).2, [(2, 8, false)]);
 }
@@ -380,7 +384,7 @@ fn a_paused_format_that_is_preempted_ends_without_having_begun() {
     let mut two = Two::new(&model);
     two.register(0, 7);
     assert_eq!(two.order(1, opcode::RESERVATION_REGISTER, PERSIST, [0, 8]), Status::SUCCESS);
-    let keeper = Keeper::of(&mut two);
+    let persister = Persister::of(&mut two);
     two.on(1, |host| {
         let abort = command(host, opcode::RESERVATION_ACQUIRE, PREEMPT_AND_ABORT | WRITE_EXCLUSIVE, [8, 7]);
         host.submit(1, abort);
@@ -391,14 +395,14 @@ fn a_paused_format_that_is_preempted_ends_without_having_begun() {
         host.run();
     });
     // The format is to begin, and waits for the preemptor's command.
-    keeper.answer_but(&mut two, 1);
+    persister.answer_but(&mut two, 1);
     for number in [0, 1] {
         two.on(number, |host| host.controller.pause());
     }
     // What is changed is stored, and then that the format has failed.
     for _ in 0..2 {
         two.hosts.iter_mut().for_each(|host| host.now_ns += MS);
-        keeper.answer(&mut two);
+        persister.answer(&mut two);
     }
     for (number, cq, status) in [(0, 0, Status::ABORTED_PREEMPT), (1, 1, Status::SUCCESS)] {
         let ended = two.on(number, |host| host.take(cq).map(|it| it.status()));
@@ -413,7 +417,7 @@ fn an_unnamed_host_is_forgotten_with_what_was_being_stored_when_it_was_reset() {
     let model = Model::new(BLOCKS);
     let mut two = Two::new(&model);
     two.on(0, reset);
-    let keeper = Keeper::of(&mut two);
+    let persister = Persister::of(&mut two);
     // Of its own, which is in force for nobody.
     two.on(0, |host| {
         let register = command(host, opcode::RESERVATION_REGISTER, PERSIST, [0, 7]);
@@ -422,7 +426,7 @@ fn an_unnamed_host_is_forgotten_with_what_was_being_stored_when_it_was_reset() {
         assert_eq!(host.take(1), None);
         reset(host);
     });
-    keeper.answer(&mut two);
+    persister.answer(&mut two);
     assert_eq!(two.on(1, report), (0, 1, vec![]));
     // Of another's. There is nothing to store of one that has no name.
     two.register(0, 7);
@@ -440,7 +444,7 @@ fn an_unnamed_host_is_forgotten_with_what_was_being_stored_when_it_was_reset() {
         host.run();
         assert_eq!(host.take(1), None);
     });
-    keeper.answer(&mut two);
+    persister.answer(&mut two);
     assert_eq!(two.on(0, |host| host.reap(1)).map(|it| it.status()), Some(Status::SUCCESS));
     assert_eq!(two.on(1, |host| host.reap(1)).map(|it| it.status()), Some(Status::SUCCESS));
     assert_eq!(two.on(1, report).2, [(2, 8, false), (0, 9, false)]);
@@ -518,7 +522,7 @@ fn what_persists_is_stored_before_the_host_is_told() {
     let mut two = Two::new(&model);
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keep = Arc::clone(&kept);
-    two.hosts[0].controller.subsystem.on_keep(move |what| keep.lock().expect("not poisoned").push(what));
+    two.hosts[0].controller.subsystem.on_persist(move |what| keep.lock().expect("not poisoned").push(what));
     // Without Persist Through Power Loss there is nothing to store.
     two.register(1, 8);
     assert!(kept.lock().expect("not poisoned").is_empty());
@@ -544,8 +548,8 @@ fn what_persists_is_stored_before_the_host_is_told() {
     let registrants = vec![registrant(2, 8, false), registrant(1, 7, false)];
     let record = ReservationRecord { registrants, reservation: None };
     let stored = kept.lock().expect("not poisoned").pop().expect("something to store");
-    assert_eq!(stored, Keep::Reservations(vec![(1, Some(record))]));
-    two.hosts[0].controller.subsystem.kept(stored, false, 1);
+    assert_eq!(stored, PersistentRecord::Reservations(vec![(1, Some(record))]));
+    two.hosts[0].controller.subsystem.persisted(stored, false, 1);
     two.run();
     assert_eq!(two.on(0, |host| host.reap(1)).map(|it| it.status()), Some(Status::INTERNAL_ERROR));
     assert_eq!(two.on(1, |host| host.reap(1)).map(|it| it.status()), Some(Status::SUCCESS));
@@ -556,8 +560,8 @@ fn what_persists_is_stored_before_the_host_is_told() {
     let reservation = Some(ReservationType::WriteExclusive);
     let record = ReservationRecord { registrants, reservation };
     let stored = kept.lock().expect("not poisoned").pop().expect("something to store");
-    assert_eq!(stored, Keep::Reservations(vec![(1, Some(record.clone()))]));
-    two.hosts[0].controller.subsystem.kept(stored, true, 1);
+    assert_eq!(stored, PersistentRecord::Reservations(vec![(1, Some(record.clone()))]));
+    two.hosts[0].controller.subsystem.persisted(stored, true, 1);
     two.run();
     assert_eq!(two.on(0, |host| host.reap(1)).map(|it| it.status()), Some(Status::SUCCESS));
     // The next life of the subsystem.
@@ -576,8 +580,8 @@ fn what_persists_is_stored_before_the_host_is_told() {
         assert_eq!(host.take(0), None);
     });
     let stored = kept.lock().expect("not poisoned").pop().expect("something to store");
-    assert_eq!(stored, Keep::Reservations(vec![(1, None)]));
-    two.hosts[0].controller.subsystem.kept(stored, true, 1);
+    assert_eq!(stored, PersistentRecord::Reservations(vec![(1, None)]));
+    two.hosts[0].controller.subsystem.persisted(stored, true, 1);
     two.run();
     assert_eq!(two.on(1, |host| host.reap(0)).map(|it| it.status()), Some(Status::SUCCESS));
 }

@@ -3,7 +3,7 @@
 use crate::host::{Host, MS, PAGE, entry, io};
 use crate::model::Model;
 use sluice_command::Characteristics;
-use sluice_controller::{Keep, SanitizeRecord, SanitizeState};
+use sluice_controller::{PersistentRecord, SanitizeRecord, SanitizeState};
 use sluice_nvme::opcode::{admin, io as opcode};
 use sluice_nvme::{Cns, LogId, Status, SubmissionEntry, register};
 use std::sync::{Arc, Mutex};
@@ -205,8 +205,8 @@ fn it_is_remembered_before_it_begins_and_before_it_is_done() {
     let mut host = Host::with_io(&model);
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keep = Arc::clone(&kept);
-    host.controller.on_keep(move |what| keep.lock().expect("not poisoned").push(what));
-    let record = |state| Keep::Sanitize(SanitizeRecord { cdw10: BLOCK_ERASE, pattern: 0, state });
+    host.controller.on_persist(move |what| keep.lock().expect("not poisoned").push(what));
+    let record = |state| PersistentRecord::Sanitize(SanitizeRecord { cdw10: BLOCK_ERASE, pattern: 0, state });
     let command = SubmissionEntry { cdw10: BLOCK_ERASE, ..entry(admin::SANITIZE) };
     for (well, status) in [(false, Status::INTERNAL_ERROR), (true, Status::SUCCESS)] {
         host.submit(0, command);
@@ -218,7 +218,7 @@ fn it_is_remembered_before_it_begins_and_before_it_is_done() {
         );
         assert!(model.disk().bytes.iter().all(|&byte| byte == 0x5a), "nothing is erased yet");
         let now_ns = host.now_ns;
-        host.controller.kept(record(SanitizeState::Running), well, now_ns);
+        host.controller.persisted(record(SanitizeState::Running), well, now_ns);
         host.run();
         assert_eq!(host.reap(0).map(|entry| entry.status()), Some(status));
     }
@@ -226,7 +226,7 @@ fn it_is_remembered_before_it_begins_and_before_it_is_done() {
     assert_eq!(std::mem::take(&mut *kept.lock().expect("not poisoned")), [record(SanitizeState::Done)]);
     assert_eq!(read(&mut host), Status::SANITIZE_IN_PROGRESS);
     let now_ns = host.now_ns;
-    host.controller.kept(record(SanitizeState::Done), true, now_ns);
+    host.controller.persisted(record(SanitizeState::Done), true, now_ns);
     assert_eq!(read(&mut host), Status::SUCCESS);
 }
 

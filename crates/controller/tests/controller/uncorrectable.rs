@@ -3,7 +3,7 @@
 use crate::host::{Host, PAGE, entry, io};
 use crate::model::Model;
 use sluice_command::Characteristics;
-use sluice_controller::{KEEP_INTERVAL_NS, KEEPS_AT_ONCE, Keep, MARKS_MAX};
+use sluice_controller::{PERSIST_BURST, PERSIST_INTERVAL_NS, PersistentRecord, UNCORRECTABLE_RANGES_MAX};
 use sluice_nvme::opcode::{admin, io as opcode};
 use sluice_nvme::{Status, SubmissionEntry};
 use std::sync::{Arc, Mutex};
@@ -87,10 +87,10 @@ fn what_is_marked_is_remembered_before_the_host_is_told() {
     let buffer = host.allocate(2 * PAGE);
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keep = Arc::clone(&kept);
-    host.controller.on_keep(move |what| keep.lock().expect("not poisoned").push(what));
-    let marks = |ranges: &[[u64; 2]]| Keep::Uncorrectable { nsid: 1, ranges: ranges.to_vec() };
+    host.controller.on_persist(move |what| keep.lock().expect("not poisoned").push(what));
+    let marks = |ranges: &[[u64; 2]]| PersistentRecord::Uncorrectable { nsid: 1, ranges: ranges.to_vec() };
     let (none, one, two) = (marks(&[]), marks(&[[512, 1536]]), marks(&[[512, 1024]]));
-    for (command, remembered, well, status) in [
+    for (command, record_persisted, well, status) in [
         (mark(1, 2), &one, false, Status::INTERNAL_ERROR),
         (mark(1, 2), &one, true, Status::SUCCESS),
         (io(opcode::WRITE, 2, 1, buffer), &two, false, Status::INTERNAL_ERROR),
@@ -102,10 +102,10 @@ fn what_is_marked_is_remembered_before_the_host_is_told() {
         assert_eq!(host.take(1), None);
         assert_eq!(
             std::mem::take(&mut *kept.lock().expect("not poisoned")),
-            std::slice::from_ref(remembered)
+            std::slice::from_ref(record_persisted)
         );
         let now_ns = host.now_ns;
-        host.controller.kept(remembered.clone(), well, now_ns);
+        host.controller.persisted(record_persisted.clone(), well, now_ns);
         host.run();
         assert_eq!(host.reap(1).map(|entry| entry.status()), Some(status));
     }
@@ -116,12 +116,12 @@ fn what_is_marked_is_remembered_before_the_host_is_told() {
     host.run();
     assert_eq!(std::mem::take(&mut *kept.lock().expect("not poisoned")), [marks(&[[5120, 5632]])]);
     let now_ns = host.now_ns;
-    host.controller.kept(marks(&[[5120, 5632]]), true, now_ns);
+    host.controller.persisted(marks(&[[5120, 5632]]), true, now_ns);
     let all = marks(&[[5120, 5632], [10_240, 10_752], [11_264, 11_776]]);
     assert_eq!(std::mem::take(&mut *kept.lock().expect("not poisoned")), std::slice::from_ref(&all));
     host.run();
     assert_eq!(host.reap_all(1).len(), 1);
-    host.controller.kept(all, true, now_ns);
+    host.controller.persisted(all, true, now_ns);
     host.run();
     assert_eq!(host.reap_all(1).len(), 3);
     assert_eq!(host.io(mark(10, 1)), Status::SUCCESS);
@@ -136,27 +136,27 @@ fn how_often_something_is_remembered_is_limited() {
     let buffer = host.allocate(2 * PAGE);
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keep = Arc::clone(&kept);
-    host.controller.on_keep(move |what| keep.lock().expect("not poisoned").push(what));
+    host.controller.on_persist(move |what| keep.lock().expect("not poisoned").push(what));
     let command = |n: u64| if n.is_multiple_of(2) { mark(1, 1) } else { io(opcode::WRITE, 1, 1, buffer) };
     let stores = |host: &mut Host| {
         host.run();
         let what = kept.lock().expect("not poisoned").pop()?;
         let now_ns = host.now_ns;
-        host.controller.kept(what, true, now_ns);
+        host.controller.persisted(what, true, now_ns);
         host.run();
         host.reap(1).map(|entry| entry.status())
     };
-    for n in 0..KEEPS_AT_ONCE {
+    for n in 0..PERSIST_BURST {
         host.submit(1, command(n));
         assert_eq!(stores(&mut host), Some(Status::SUCCESS), "{n}");
     }
     for n in 0..3 {
         host.submit(1, command(n));
         assert_eq!(stores(&mut host), None);
-        host.now_ns += KEEP_INTERVAL_NS;
+        host.now_ns += PERSIST_INTERVAL_NS;
         assert_eq!(stores(&mut host), Some(Status::SUCCESS), "{n}");
     }
-    host.now_ns += 3 * KEEP_INTERVAL_NS;
+    host.now_ns += 3 * PERSIST_INTERVAL_NS;
     for n in 1..4 {
         host.submit(1, command(n));
         assert_eq!(stores(&mut host), Some(Status::SUCCESS), "{n}");
@@ -175,13 +175,13 @@ fn what_lies_behind_the_end_of_a_namespace_is_not_marked() {
     }
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keep = Arc::clone(&kept);
-    host.controller.on_keep(move |what| keep.lock().expect("not poisoned").push(what));
+    host.controller.on_persist(move |what| keep.lock().expect("not poisoned").push(what));
     let size = |blocks: u64| blocks * 512;
     assert!(host.controller.resize(1, size(10)));
-    let left = Keep::Uncorrectable { nsid: 1, ranges: vec![[1024, 3072], [4096, 5120]] };
+    let left = PersistentRecord::Uncorrectable { nsid: 1, ranges: vec![[1024, 3072], [4096, 5120]] };
     assert_eq!(std::mem::take(&mut *kept.lock().expect("not poisoned")), std::slice::from_ref(&left));
     let now_ns = host.now_ns;
-    host.controller.kept(left, true, now_ns);
+    host.controller.persisted(left, true, now_ns);
     assert!(host.controller.resize(1, size(BLOCKS as u64)));
     assert_eq!(std::mem::take(&mut *kept.lock().expect("not poisoned")), []);
     assert_eq!(readable(&mut host, buffer), "..xxxx..xx......................");
@@ -196,8 +196,8 @@ fn a_write_waits_for_a_mark_that_is_being_taken_away() {
     assert_eq!(host.io(mark(8, 1)), Status::SUCCESS);
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keep = Arc::clone(&kept);
-    host.controller.on_keep(move |what| keep.lock().expect("not poisoned").push(what));
-    let none = Keep::Uncorrectable { nsid: 1, ranges: Vec::new() };
+    host.controller.on_persist(move |what| keep.lock().expect("not poisoned").push(what));
+    let none = PersistentRecord::Uncorrectable { nsid: 1, ranges: Vec::new() };
     for _ in 0..2 {
         host.submit(1, io(opcode::WRITE, 8, 1, buffer));
         host.run();
@@ -208,7 +208,7 @@ fn a_write_waits_for_a_mark_that_is_being_taken_away() {
     );
     for (well, status) in [(false, Status::INTERNAL_ERROR), (true, Status::SUCCESS)] {
         let now_ns = host.now_ns;
-        host.controller.kept(none.clone(), well, now_ns);
+        host.controller.persisted(none.clone(), well, now_ns);
         host.run();
         assert_eq!(host.reap(1).map(|entry| entry.status()), Some(status));
     }
@@ -233,7 +233,7 @@ fn each_namespace_has_its_own() {
     let models = [Model::new(BLOCKS), Model::new(BLOCKS)];
     let mut host = Host::enabled(vec![models[0].namespace(1), models[1].namespace(2)]);
     host.create_pair(1, 16);
-    for number in 0..MARKS_MAX as u64 {
+    for number in 0..UNCORRECTABLE_RANGES_MAX as u64 {
         assert_eq!(host.io(SubmissionEntry { nsid: 2, ..mark(number * 2, 1) }), Status::SUCCESS);
     }
     assert_eq!(host.io(mark(0, 3)), Status::SUCCESS);
@@ -245,12 +245,12 @@ fn each_namespace_has_its_own() {
 fn there_are_so_many_and_no_more() {
     let model = Model::new(BLOCKS);
     let mut host = Host::with_io(&model);
-    for number in 0..MARKS_MAX as u64 {
+    for number in 0..UNCORRECTABLE_RANGES_MAX as u64 {
         assert_eq!(host.io(mark(number * 2, 1)), Status::SUCCESS);
     }
-    assert_eq!(host.io(mark(MARKS_MAX as u64 * 2, 1)), Status::CAPACITY_EXCEEDED);
+    assert_eq!(host.io(mark(UNCORRECTABLE_RANGES_MAX as u64 * 2, 1)), Status::CAPACITY_EXCEEDED);
     assert_eq!(host.io(mark(1, 1)), Status::SUCCESS, "three become one");
-    assert_eq!(host.io(mark(MARKS_MAX as u64 * 2, 1)), Status::SUCCESS);
+    assert_eq!(host.io(mark(UNCORRECTABLE_RANGES_MAX as u64 * 2, 1)), Status::SUCCESS);
     // One that a write would split stays as it is.
     let buffer = host.allocate(2 * PAGE);
     assert_eq!(host.io(io(opcode::WRITE, 1, 1, buffer)), Status::WRITE_FAULT);

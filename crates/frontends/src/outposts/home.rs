@@ -5,7 +5,9 @@ use super::line::Post;
 use crate::Drive;
 use crate::log_limit::{LogLimit, limited};
 use crate::vfio_user::Port;
-use sluice_controller::{Cause, Controller, Homecoming, Likeness, Posting, StaysHome, Subsystem};
+use sluice_controller::{
+    CannotMigrate, Controller, MigratingGroup, PeerConfig, RecallCause, ReturningGroup, Subsystem,
+};
 use sluice_memory::Space;
 use sluice_reactor::{ReactorHandle, TaskId};
 use std::fmt;
@@ -24,13 +26,13 @@ pub struct Departure {
     pub queue: u16,
     pub to: Post,
     /// What it is like there.
-    pub likeness: Likeness,
+    pub likeness: PeerConfig,
     /// Where the drive is.
     pub home: ReactorHandle,
     /// When it stays if its commands have not ended.
     pub until_ns: u64,
     /// Is told when it has gone, or stays.
-    pub answer: Box<dyn FnOnce(Result<(), StaysHome>) + Send>,
+    pub answer: Box<dyn FnOnce(Result<(), CannotMigrate>) + Send>,
 }
 
 impl fmt::Debug for Departure {
@@ -41,7 +43,7 @@ impl fmt::Debug for Departure {
 
 /// What goes to an outpost.
 pub(super) struct Parcel {
-    pub(super) posting: Posting,
+    pub(super) posting: MigratingGroup,
     pub(super) space: Space,
     pub(super) eventfd: Option<OwnedFd>,
     pub(super) home: (ReactorHandle, TaskId),
@@ -54,7 +56,7 @@ impl Parcel {
         reactor.mail_always(move |local| {
             let now_ns = local.now_ns();
             match local.task_mut::<Drive>(home) {
-                Some(drive) => drive.welcome(posting.returned(), 0, space, now_ns),
+                Some(drive) => drive.welcome(posting.into_returning(), 0, space, now_ns),
                 None => crate::release::slow((posting, space)),
             }
         });
@@ -86,7 +88,7 @@ pub(crate) struct Outposts {
     departing: Option<Departure>,
     away: Vec<Away>,
     /// How often groups were brought home, by the number of what did.
-    causes: [u64; Cause::LABELS.len()],
+    causes: [u64; RecallCause::LABELS.len()],
     log: LogLimit,
 }
 
@@ -104,8 +106,8 @@ impl Outposts {
     /// Has a group leave, if it may.
     pub(crate) fn begin(&mut self, departure: Departure, controller: &mut Controller, subsystem: &Subsystem) {
         let begun = match self.away.len() < AWAY_MAX && self.departing.is_none() {
-            true => controller.begin_departure(subsystem, departure.queue),
-            false => Err(StaysHome("as many of the drive's queues have moved as can")),
+            true => controller.begin_migration(subsystem, departure.queue),
+            false => Err(CannotMigrate("as many of the drive's queues have moved as can")),
         };
         match begun {
             Ok(()) => self.departing = Some(departure),
@@ -126,7 +128,7 @@ impl Outposts {
         if let Some(departure) = self.departing.take() {
             self.send(departure, task, controller, subsystem, port, now_ns);
         }
-        if let Some(cause) = controller.calls_groups_home() {
+        if let Some(cause) = controller.recall_cause() {
             self.call(cause, port.drive(), now_ns);
         }
         controller.take_rung(|queue| {
@@ -135,7 +137,7 @@ impl Outposts {
     }
 
     /// Calls all groups home that were not called yet.
-    pub(crate) fn call(&mut self, cause: Cause, drive: &str, now_ns: u64) {
+    pub(crate) fn call(&mut self, cause: RecallCause, drive: &str, now_ns: u64) {
         if self.away.iter_mut().fold(false, |any, away| away.call() | any) {
             self.note(cause, drive, now_ns);
         }
@@ -146,14 +148,14 @@ impl Outposts {
         self.away.iter_mut().filter(|away| away.queue == queue).for_each(|away| _ = away.call());
     }
 
-    fn note(&mut self, cause: Cause, drive: &str, now_ns: u64) {
+    fn note(&mut self, cause: RecallCause, drive: &str, now_ns: u64) {
         self.causes[cause.number()] += 1;
         limited!(info, self.log, now_ns, drive, "queues come home from other reactors: {cause}");
     }
 
-    /// How often groups were brought home by what, as its [label](Cause::LABELS).
+    /// How often groups were brought home by what, as its [label](RecallCause::LABELS).
     pub(crate) fn causes(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        Cause::LABELS.into_iter().zip(self.causes).filter(|(_, times)| *times > 0)
+        RecallCause::LABELS.into_iter().zip(self.causes).filter(|(_, times)| *times > 0)
     }
 
     fn send(
@@ -165,7 +167,7 @@ impl Outposts {
         port: &Port,
         now_ns: u64,
     ) {
-        let late = StaysHome("commands under way did not end in time: try again");
+        let late = CannotMigrate("commands under way did not end in time: try again");
         let packed = match now_ns < departure.until_ns {
             true => Self::pack(&departure, task, controller, subsystem, port),
             false => Err(late),
@@ -185,7 +187,7 @@ impl Outposts {
                 answer(Ok(()));
             }
             Err(why) => {
-                controller.stay();
+                controller.cancel_migration();
                 (departure.answer)(Err(why));
             }
         }
@@ -197,18 +199,18 @@ impl Outposts {
         controller: &mut Controller,
         subsystem: &mut Subsystem,
         port: &Port,
-    ) -> Result<Option<Parcel>, StaysHome> {
-        if !controller.departing_is_idle(subsystem) {
+    ) -> Result<Option<Parcel>, CannotMigrate> {
+        if !controller.migrating_is_idle(subsystem) {
             return Ok(None);
         }
         if port.space().has_remote_memory() {
-            return Err(StaysHome("some of the host's memory is not shared"));
+            return Err(CannotMigrate("some of the host's memory is not shared"));
         }
         if port.space().len() > REGIONS_MAX {
-            return Err(StaysHome("the host's memory is in too many pieces"));
+            return Err(CannotMigrate("the host's memory is in too many pieces"));
         }
-        let eventfd = port.interrupt_of(controller.departing_vector())?;
-        let posting = controller.depart(subsystem, &departure.likeness, port.space())?;
+        let eventfd = port.interrupt_of(controller.migrating_vector())?;
+        let posting = controller.finish_migration(subsystem, &departure.likeness, port.space())?;
         Ok(posting.map(|posting| Parcel {
             posting,
             space: port.space().shared_part(),
@@ -222,12 +224,12 @@ impl Outposts {
         &mut self,
         controller: &mut Controller,
         subsystem: &mut Subsystem,
-        group: Homecoming,
+        group: ReturningGroup,
         port: &Port,
         now_ns: u64,
     ) {
         let (queue, cause) = (group.queue(), group.cause());
-        controller.welcome(subsystem, group, port.space());
+        controller.take_back_group(subsystem, group, port.space());
         let came = self.away.extract_if(.., |away| away.queue == queue).next();
         if came.is_some_and(|away| !away.called)
             && let Some(cause) = cause

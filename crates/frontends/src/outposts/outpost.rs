@@ -3,7 +3,9 @@
 use super::home::Parcel;
 use super::line::{Line, Post};
 use crate::Drive;
-use sluice_controller::{Cause, Controller, DoorbellMode, Homecoming, Likeness, StaysHome, Subsystem};
+use sluice_controller::{
+    CannotMigrate, Controller, DoorbellMode, PeerConfig, RecallCause, ReturningGroup, Subsystem,
+};
 use sluice_memory::Space;
 use sluice_reactor::{Arm, FileSlot, Io, ReactorHandle, Task, TaskId};
 use std::io;
@@ -42,7 +44,7 @@ impl Outpost {
     /// # Errors
     /// There is no memory, or there are no descriptors.
     pub fn new(reactor: ReactorHandle, task: TaskId, io: Io, mut subsystem: Subsystem) -> io::Result<Self> {
-        let controller = Controller::outpost(&mut subsystem, 1)?;
+        let controller = Controller::new_remote(&mut subsystem, 1)?;
         let post = Post { reactor, task, line: Arc::new(Line::default()) };
         Ok(Self { post, io, subsystem, controller, space: Space::new(), group: None, interrupts: 0 })
     }
@@ -60,21 +62,21 @@ impl Outpost {
     ///
     /// # Errors
     /// Its layers are not of the kind that can be in two places.
-    pub fn likeness(&self) -> Result<Likeness, StaysHome> {
-        self.subsystem.likeness()
+    pub fn likeness(&self) -> Result<PeerConfig, CannotMigrate> {
+        self.subsystem.peer_config()
     }
 
     /// A group comes.
     pub(super) fn unpack(&mut self, parcel: Parcel) {
         let Parcel { posting, space, eventfd, home } = parcel;
-        self.controller.take_in(&mut self.subsystem, posting);
+        self.controller.accept_group(&mut self.subsystem, posting);
         self.space = space;
         let registered = eventfd.map(|it: OwnedFd| self.io.register_file(it)).transpose();
         // There is no room for it here: then it goes home before it has served anything.
         let leaves = registered.is_err();
         self.group = Some(Group { home, eventfd: registered.ok().flatten(), leaves });
         if leaves {
-            self.controller.call_groups_home(Cause::Room);
+            self.controller.recall_groups(RecallCause::Room);
             self.controller.stop_taking();
         }
     }
@@ -94,19 +96,19 @@ impl Outpost {
     fn leave(&mut self) -> usize {
         let Some(group) = &mut self.group else { return 0 };
         if !group.leaves {
-            group.leaves = self.post.line.is_called() || self.controller.calls_groups_home().is_some();
+            group.leaves = self.post.line.is_called() || self.controller.recall_cause().is_some();
             if !group.leaves {
                 return 0;
             }
             self.controller.stop_taking();
         }
-        let Some(queues) = self.controller.go_home(&mut self.subsystem) else { return 0 };
+        let Some(queues) = self.controller.return_group(&mut self.subsystem) else { return 0 };
         self.send_home(queues);
         1
     }
 
     /// With the queues goes the map of the client's memory: home is to be the last to let go of that.
-    fn send_home(&mut self, queues: Homecoming) {
+    fn send_home(&mut self, queues: ReturningGroup) {
         let Some(Group { home: (reactor, home), .. }) = self.group.take() else { return };
         let (space, interrupts) = (mem::take(&mut self.space), self.interrupts);
         reactor.mail_always(move |local| {
@@ -126,7 +128,7 @@ impl Task for Outpost {
         if self.group.is_none() {
             return 0;
         }
-        let work = self.controller.turn_away(&mut self.subsystem, &self.space, now_ns);
+        let work = self.controller.remote_turn(&mut self.subsystem, &self.space, now_ns);
         self.interrupt();
         if work > 0 {
             self.post.line.count(self.interrupts);
@@ -147,7 +149,7 @@ impl Task for Outpost {
     fn arm(&mut self, _now_ns: u64) -> Arm {
         let Some(group) = &self.group else { return Arm::Asleep { until: None } };
         self.post.line.fall_asleep();
-        let is_called = self.post.line.is_called() || self.controller.calls_groups_home().is_some();
+        let is_called = self.post.line.is_called() || self.controller.recall_cause().is_some();
         let is_called = !group.leaves && is_called;
         let Self { controller, subsystem, .. } = self;
         if is_called || controller.arm(subsystem) || subsystem.has_work() || subsystem.arm() {

@@ -15,7 +15,7 @@ use super::transmit::{Agreed, Item, Transmit};
 use super::{LIMITS, execute};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown};
-use sluice_controller::{Controller, Joined, Subsystem};
+use sluice_controller::{Attached, Controller, Subsystem};
 use sluice_memory::{Segment, SharedRegion, Space};
 use sluice_nvme::SubmissionEntry;
 use sluice_nvme_tcp::{Decoder, Place, Violation, encode};
@@ -33,7 +33,7 @@ const PIECE: usize = 4 << 10;
 const FAREWELL_NS: u64 = 1_000_000_000;
 
 /// The controller of its association.
-pub(super) type Device<'a> = Joined<&'a mut Controller, &'a mut Subsystem>;
+pub(super) type Device<'a> = Attached<&'a mut Controller, &'a mut Subsystem>;
 
 /// What a connection works with besides its own.
 pub(super) struct Context<'a> {

@@ -10,7 +10,7 @@ use super::notary::Finding;
 use super::slots::Outcome;
 use super::token::{Kind, Token};
 use crate::log_limit::{LogLimit, limited};
-use sluice_controller::{Controller, DoorbellMode, IO_QUEUES_MAX, Joined, Subsystem};
+use sluice_controller::{Attached, Controller, DoorbellMode, IO_QUEUES_MAX, Subsystem};
 use sluice_memory::Space;
 use sluice_nvme::register;
 use sluice_nvme_auth::Verdict;
@@ -279,7 +279,7 @@ impl Room {
     fn take_staged(&mut self, subsystem: &mut Subsystem, house: &mut House, now_ns: u64) -> usize {
         let Guest::Here(association) = &mut self.guest else { return 0 };
         let kato_ms = association.kato_ms;
-        let device = Joined { controller: &mut self.controller, subsystem };
+        let device = Attached { controller: &mut self.controller, subsystem };
         let mut context = Context { device, space: &self.space, kato_ms, now_ns };
         let mut work = 0;
         for connection in association.connections.values_mut().filter(|it| it.is_open()) {
@@ -291,7 +291,7 @@ impl Room {
                 Err(why) => {
                     work += 1;
                     end(connection, why, house, &association.host.nqn, now_ns);
-                    let Joined { controller, subsystem } = &mut context.device;
+                    let Attached { controller, subsystem } = &mut context.device;
                     controller.abandon_queue(subsystem, connection.qid, now_ns);
                 }
             }
@@ -379,7 +379,7 @@ impl Room {
         };
         let kato_ms = association.kato_ms;
         let Some(connection) = association.connections.get_mut(&token.qid) else { return };
-        let device: Device<'_> = Joined { controller: &mut self.controller, subsystem };
+        let device: Device<'_> = Attached { controller: &mut self.controller, subsystem };
         let mut context = Context { device, space: &self.space, kato_ms, now_ns };
         let outcome = match token.kind {
             Kind::Receive => connection.received(result, &mut context),

@@ -1,6 +1,6 @@
 //! What this front-end needs of a controller.
 
-use sluice_controller::{Cause, Controller, DoorbellMode, Errand, Joined, Subsystem};
+use sluice_controller::{Attached, Controller, DmaRequest, DoorbellMode, RecallCause, Subsystem};
 use sluice_memory::{Removed, SharedRegion, Space};
 use std::borrow::BorrowMut;
 
@@ -41,7 +41,7 @@ pub trait Device {
         true
     }
     /// Has those that are not come here.
-    fn call_groups_home(&mut self) {}
+    fn recall_groups(&mut self) {}
     /// Begins a reset, which is over when the device is quiescent.
     fn reset(&mut self);
     /// Nothing is in flight, and no reset is under way.
@@ -54,52 +54,52 @@ pub trait Device {
     fn intx_asserted(&mut self) -> bool;
     fn vectors(&self) -> u16;
     /// There is something that only the client can do.
-    fn has_errands(&self) -> bool {
+    fn has_dma_requests(&self) -> bool {
         false
     }
     /// The next thing that only the client can do, in at most so many bytes; those that it writes go to `data`.
-    fn take_errand(&mut self, _most: usize, _data: &mut Vec<u8>, _now_ns: u64) -> Option<Errand> {
+    fn take_dma_request(&mut self, _most: usize, _data: &mut Vec<u8>, _now_ns: u64) -> Option<DmaRequest> {
         None
     }
     /// The client has done an errand, and sent what it read; none if it could not.
-    fn answer_errand(&mut self, _id: u64, _data: Option<&[u8]>) {}
+    fn complete_dma_request(&mut self, _id: u64, _data: Option<&[u8]>) {}
     /// Shows the client's memory to a device of its own, and so needs its files.
     fn shares_memory(&self) -> bool {
         false
     }
 }
 
-impl<C: BorrowMut<Controller>, S: BorrowMut<Subsystem>> Device for Joined<C, S> {
+impl<C: BorrowMut<Controller>, S: BorrowMut<Subsystem>> Device for Attached<C, S> {
     fn read_register(&self, offset: u32, data: &mut [u8]) {
-        Joined::read_register(self, offset, data);
+        Attached::read_register(self, offset, data);
     }
 
     fn write_register(&mut self, offset: u32, data: &[u8], space: &Space, now_ns: u64) {
-        Joined::write_register(self, offset, data, space, now_ns);
+        Attached::write_register(self, offset, data, space, now_ns);
     }
 
     fn ring(&mut self, offset: u32, value: u32) {
-        Joined::ring(self, offset, value);
+        Attached::ring(self, offset, value);
     }
 
     fn doorbells(&self) -> &SharedRegion {
-        Joined::doorbells(self)
+        Attached::doorbells(self)
     }
 
     fn set_doorbell_mode(&mut self, mode: DoorbellMode) {
-        Joined::set_doorbell_mode(self, mode);
+        Attached::set_doorbell_mode(self, mode);
     }
 
     fn turn(&mut self, space: &Space, now_ns: u64) -> usize {
-        Joined::turn(self, space, now_ns)
+        Attached::turn(self, space, now_ns)
     }
 
     fn look_ahead(&self) {
-        Joined::look_ahead(self);
+        Attached::look_ahead(self);
     }
 
     fn event(&mut self, token: u64, result: i32, now_ns: u64) {
-        Joined::event(self, token, result, now_ns);
+        Attached::event(self, token, result, now_ns);
     }
 
     fn arm(&mut self) -> bool {
@@ -111,15 +111,15 @@ impl<C: BorrowMut<Controller>, S: BorrowMut<Subsystem>> Device for Joined<C, S> 
     }
 
     fn disarm(&mut self) {
-        Joined::disarm(self);
+        Attached::disarm(self);
     }
 
     fn deadline_ns(&mut self) -> Option<u64> {
-        Joined::deadline_ns(self)
+        Attached::deadline_ns(self)
     }
 
     fn pause(&mut self) {
-        Joined::pause(self);
+        Attached::pause(self);
     }
 
     fn is_at_rest(&self) -> bool {
@@ -127,58 +127,58 @@ impl<C: BorrowMut<Controller>, S: BorrowMut<Subsystem>> Device for Joined<C, S> 
     }
 
     fn is_whole(&self) -> bool {
-        self.controller.borrow().is_whole()
+        self.controller.borrow().has_all_queues()
     }
 
-    fn call_groups_home(&mut self) {
-        self.controller.borrow_mut().call_groups_home(Cause::Client);
+    fn recall_groups(&mut self) {
+        self.controller.borrow_mut().recall_groups(RecallCause::Client);
     }
 
     fn reset(&mut self) {
-        Joined::reset(self);
+        Attached::reset(self);
     }
 
     fn is_quiescent(&self) -> bool {
-        Joined::is_quiescent(self)
+        Attached::is_quiescent(self)
     }
 
     fn uses(&self, removed: &Removed) -> bool {
-        Joined::uses(self, removed)
+        Attached::uses(self, removed)
     }
 
     fn forget_memory(&mut self, removed: &Removed) {
-        Joined::forget_memory(self, removed);
+        Attached::forget_memory(self, removed);
     }
 
     fn find_memory(&mut self, space: &Space) {
-        Joined::find_memory(self, space);
+        Attached::find_memory(self, space);
     }
 
     fn take_vectors(&mut self, signal: &mut dyn FnMut(u16)) {
-        Joined::take_vectors(self, signal);
+        Attached::take_vectors(self, signal);
     }
 
     fn intx_asserted(&mut self) -> bool {
-        Joined::intx_asserted(self)
+        Attached::intx_asserted(self)
     }
 
     fn vectors(&self) -> u16 {
-        Joined::vectors(self)
+        Attached::vectors(self)
     }
 
-    fn has_errands(&self) -> bool {
-        Joined::has_errands(self)
+    fn has_dma_requests(&self) -> bool {
+        Attached::has_dma_requests(self)
     }
 
-    fn take_errand(&mut self, most: usize, data: &mut Vec<u8>, now_ns: u64) -> Option<Errand> {
-        Joined::take_errand(self, most, data, now_ns)
+    fn take_dma_request(&mut self, most: usize, data: &mut Vec<u8>, now_ns: u64) -> Option<DmaRequest> {
+        Attached::take_dma_request(self, most, data, now_ns)
     }
 
-    fn answer_errand(&mut self, id: u64, data: Option<&[u8]>) {
-        Joined::answer_errand(self, id, data);
+    fn complete_dma_request(&mut self, id: u64, data: Option<&[u8]>) {
+        Attached::complete_dma_request(self, id, data);
     }
 
     fn shares_memory(&self) -> bool {
-        Joined::shares_memory(self)
+        Attached::shares_memory(self)
     }
 }

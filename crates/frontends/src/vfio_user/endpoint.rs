@@ -4,7 +4,7 @@ use super::Listener;
 use super::device::Device;
 use super::port::{Config, Port, Status};
 use super::token::Token;
-use sluice_controller::Joined;
+use sluice_controller::Attached;
 use sluice_reactor::{Arm, Io, Task, TaskId};
 
 /// A device and the socket it is served on: at most one client at a time, and another after it.
@@ -12,7 +12,7 @@ use sluice_reactor::{Arm, Io, Task, TaskId};
 /// A drive is a [`Drive`](crate::Drive); this is what is left of one for whoever has another device, or wants no more
 /// than one host.
 #[derive(Debug)]
-pub struct Endpoint<D: Device = Joined> {
+pub struct Endpoint<D: Device = Attached> {
     port: Port,
     device: D,
 }

@@ -2,7 +2,7 @@
 
 use super::device::Device;
 use super::session::Ended;
-use sluice_controller::Errand;
+use sluice_controller::DmaRequest;
 use sluice_vfio_user::dma::DmaAccess;
 use sluice_vfio_user::{Command, Connection, Header};
 use zerocopy::{FromBytes, IntoBytes};
@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, IntoBytes};
 #[derive(Debug, Default)]
 pub(super) struct Errands {
     /// With the identifier of its message.
-    sent: Vec<(u16, Errand)>,
+    sent: Vec<(u16, DmaRequest)>,
     last_message: u16,
     /// What an errand writes; kept for the next.
     data: Vec<u8>,
@@ -44,7 +44,7 @@ impl Errands {
         let most = (most.min(ERRAND_MAX) & !15).max(16);
         let mut count = 0;
         while !connection.has_unsent()
-            && let Some(errand) = device.take_errand(most, &mut self.data, now_ns)
+            && let Some(errand) = device.take_dma_request(most, &mut self.data, now_ns)
         {
             if self.sent.len() == SENT_MAX {
                 return Err(Ended::Violation("hundreds of questions that it left unanswered"));
@@ -89,13 +89,13 @@ impl Errands {
             return Err(Ended::Violation("a reply to something else than it was asked"));
         }
         if header.failure().is_some() {
-            device.answer_errand(errand.id, None);
+            device.complete_dma_request(errand.id, None);
             return Ok(());
         }
         let asked = DmaAccess { address: errand.address, count: errand.length as u64 };
         match DmaAccess::read_from_prefix(payload) {
             Ok((access, data)) if access == asked && (errand.writes || data.len() == errand.length) => {
-                device.answer_errand(errand.id, Some(data));
+                device.complete_dma_request(errand.id, Some(data));
                 Ok(())
             }
             _ => Err(Ended::Violation("a reply with other bytes than it was asked for")),

@@ -15,7 +15,7 @@ use super::turned_away::{LOOK_NS, TurnedAway};
 use super::{Counters, DoorbellPolicy, Listener, PciIdentity};
 use crate::log_limit::{LogLimit, limited};
 use rustix::io::Errno;
-use sluice_controller::{DoorbellMode, StaysHome};
+use sluice_controller::{CannotMigrate, DoorbellMode};
 use sluice_memory::Space;
 use sluice_nvme::register::{self, Cc};
 use sluice_reactor::{Arm, Io, PollFlags, TaskId};
@@ -153,10 +153,10 @@ impl Port {
     ///
     /// # Errors
     /// Nothing can be told of this queue's interrupts elsewhere.
-    pub(crate) fn interrupt_of(&self, vector: Option<u16>) -> Result<Option<OwnedFd>, StaysHome> {
-        let session = self.session().ok_or(StaysHome("no host is at work with the drive"))?;
+    pub(crate) fn interrupt_of(&self, vector: Option<u16>) -> Result<Option<OwnedFd>, CannotMigrate> {
+        let session = self.session().ok_or(CannotMigrate("no host is at work with the drive"))?;
         if session.waiting().is_some() {
-            return Err(StaysHome("the host waits for something that takes all of its queues"));
+            return Err(CannotMigrate("the host waits for something that takes all of its queues"));
         }
         vector.map(|vector| session.client.function.eventfd(vector)).transpose()
     }
@@ -299,7 +299,7 @@ impl Port {
         if let Guest::Here(session) = &mut self.guest {
             self.counters.interrupts += session.client.function.interrupt(device);
         }
-        if device.has_errands() {
+        if device.has_dma_requests() {
             work += self.converse(device, now_ns, Session::send_errands);
         }
         if self.waiting().is_some() {

@@ -3,7 +3,7 @@
 use super::config_space::{self, ConfigSpace, Effect, Layout, PciIdentity};
 use super::device::Device;
 use super::interrupts::Interrupts;
-use sluice_controller::StaysHome;
+use sluice_controller::CannotMigrate;
 use sluice_memory::Space;
 use sluice_nvme::register::DOORBELLS;
 use sluice_vfio_user::Errno;
@@ -149,10 +149,10 @@ impl Function {
     ///
     /// # Errors
     /// Its interrupts go elsewhere, or nowhere yet.
-    pub(super) fn eventfd(&self, vector: u16) -> Result<OwnedFd, StaysHome> {
+    pub(super) fn eventfd(&self, vector: u16) -> Result<OwnedFd, CannotMigrate> {
         let by_vectors = self.config.msix_enabled() && !self.interrupts.has_intx();
         let eventfd = self.interrupts.eventfd(vector).filter(|_| by_vectors);
-        eventfd.ok_or(StaysHome("the host does not take the queue's interrupts by MSI-X"))
+        eventfd.ok_or(CannotMigrate("the host does not take the queue's interrupts by MSI-X"))
     }
 
     /// Carries the device's interrupts to the client. Returns how many.

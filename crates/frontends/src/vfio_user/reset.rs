@@ -51,7 +51,7 @@ impl Waiting {
 
     /// Waits until all queues are here: one that is elsewhere does not know of what has changed.
     pub(super) fn homecoming(device: &mut dyn Device, now_ns: u64) -> Self {
-        device.call_groups_home();
+        device.recall_groups();
         Self::new(Until::Whole, now_ns)
     }
 

@@ -14,7 +14,7 @@ mod queues;
 use crate::{Action, Buffer, Completion, FlightId, ModelNamespace, Random, SimDisk, SimEngine, SimHost, Tag};
 use events::ExpectedEvents;
 use job::Job;
-use sluice_controller::Joined;
+use sluice_controller::Attached;
 use sluice_nvme::{Status, SubmissionEntry};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +32,7 @@ pub struct DriveNamespace {
 }
 
 /// Makes a controller over these engines.
-pub type Make<'a> = Box<dyn FnMut(&[SimEngine]) -> Joined + 'a>;
+pub type Make<'a> = Box<dyn FnMut(&[SimEngine]) -> Attached + 'a>;
 
 /// A drive under test: its namespaces, and how to make its controller. After a crash it is made again.
 pub struct Drive<'a> {

@@ -5,7 +5,7 @@ use crate::file::{FileDisk, Folder};
 use crate::layers::{FAULTS, Plan};
 use crate::nvme::NvmeDisk;
 use sluice_command::Stack;
-use sluice_controller::{Config, DoorbellMode, Identity, Joined, Namespace, NamespaceConfig};
+use sluice_controller::{Attached, Config, DoorbellMode, Identity, Namespace, NamespaceConfig};
 use sluice_reactor::{ReactorConfig, ReactorHandle};
 use sluice_router::RouterBuilder;
 use sluice_sim::{
@@ -44,7 +44,7 @@ fn drive<'a>(
             Namespace::new(config, router).expect("a namespace within its limits")
         };
         let namespaces = list.iter().enumerate().map(namespace).collect();
-        let mut controller = Joined::new(Config { identity: identity(), namespaces }).expect("memory");
+        let mut controller = Attached::new(Config { identity: identity(), namespaces }).expect("memory");
         controller.set_doorbell_mode(mode);
         controller
     };

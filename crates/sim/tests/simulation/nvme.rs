@@ -3,7 +3,7 @@
 
 use crate::remote::{PATIENCE, Remote, Service};
 use sluice_command::{Layer, Stack};
-use sluice_controller::{Config, Identity, Joined, Namespace, NamespaceConfig};
+use sluice_controller::{Attached, Config, Identity, Namespace, NamespaceConfig};
 use sluice_frontends::vfio_user::{Config as EndpointConfig, Endpoint, Listener};
 use sluice_reactor::{Io, ReactorHandle};
 use sluice_router::RouterBuilder;
@@ -70,7 +70,7 @@ fn serve(reactor: &ReactorHandle, folder: PathBuf, block_size: u32, blocks: u64)
             firmware: "1".into(),
         };
         let namespaces = vec![Namespace::new(config, router).expect("a namespace within its limits")];
-        let controller = Joined::new(Config { identity, namespaces }).expect("memory");
+        let controller = Attached::new(Config { identity, namespaces }).expect("memory");
         Endpoint::new(task, io, listener, controller, EndpointConfig::default())
     };
     reactor.call(move |local| local.add(|task, io| Box::new(make(task, io)))).expect("it runs");

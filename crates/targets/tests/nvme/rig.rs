@@ -1,7 +1,7 @@
 //! A drive whose data ends on another drive: both real, each on a reactor of its own, in one process.
 
 use sluice_command::{Layer, Stack};
-use sluice_controller::{Config as ControllerConfig, Identity, Joined, Namespace, NamespaceConfig};
+use sluice_controller::{Attached, Config as ControllerConfig, Identity, Namespace, NamespaceConfig};
 use sluice_frontends::vfio_user::{Config, Endpoint, Listener};
 use sluice_host::{Mode, QueueLayout, Settings, VfioUser};
 use sluice_reactor::{Io, Local, ReactorConfig, ReactorHandle, TaskId};
@@ -83,7 +83,7 @@ impl Drive {
         let serial = directory.file_name().expect("a name").to_string_lossy().into_owned();
         let make = move |local: &mut Local| {
             local.add(|task, io| {
-                let controller = Joined::new(drive(serial, block_size, router(task, &io))).expect("memory");
+                let controller = Attached::new(drive(serial, block_size, router(task, &io))).expect("memory");
                 Box::new(Endpoint::new(task, io, listener, controller, Config::default()))
             })
         };

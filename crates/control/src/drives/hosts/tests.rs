@@ -3,18 +3,18 @@
 use crate::drives::script::{DECLARED, Stage, spec};
 use crate::drives::*;
 use crate::state::{Disk, FileSystem};
-use sluice_controller::Keep;
+use sluice_controller::PersistentRecord;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 
-fn mark(at: u64) -> Keep {
-    Keep::Uncorrectable { nsid: 1, ranges: vec![[at << 9, (at + 1) << 9]] }
+fn mark(at: u64) -> PersistentRecord {
+    PersistentRecord::Uncorrectable { nsid: 1, ranges: vec![[at << 9, (at + 1) << 9]] }
 }
 
-fn keep(stage: &Stage, drives: &Drives, drive: &str, what: Keep) -> Option<bool> {
+fn keep(stage: &Stage, drives: &Drives, drive: &str, what: PersistentRecord) -> Option<bool> {
     drives.keep(&stage.order(drive, what));
     lock(&stage.played(drive).kept).pop()
 }

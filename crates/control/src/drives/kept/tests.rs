@@ -126,15 +126,16 @@ fn a_drive_that_is_deleted_is_told_what_is_remembered() {
 /// A sanitize operation that is resumed, or a format, writes over everything.
 #[test]
 fn what_a_host_began_to_erase_is_erased_and_no_other() {
-    use sluice_controller::{FormatRecord, FormatState, Keep, SanitizeRecord, SanitizeState};
+    use sluice_controller::{FormatRecord, FormatState, PersistentRecord, SanitizeRecord, SanitizeState};
     let stage = Stage::new();
     let on = |name: &str| {
         let path = stage.folder.path().join(name);
         DECLARED.replace("\"memory\"", &format!("\"file\"\npath = \"{}\"", path.display()))
     };
-    let formatting = Keep::Format(FormatRecord { nsid: 1, block_size: 4096, state: FormatState::Running });
+    let formatting =
+        PersistentRecord::Format(FormatRecord { nsid: 1, block_size: 4096, state: FormatState::Running });
     let running = SanitizeRecord { cdw10: 2, pattern: 0, state: SanitizeState::Running };
-    for what in [formatting, Keep::Sanitize(running)] {
+    for what in [formatting, PersistentRecord::Sanitize(running)] {
         let erases = || {
             let remembered = stage.played("fixed").remembered.clone();
             let is_running = |it: SanitizeRecord| it.state == SanitizeState::Running;
@@ -153,7 +154,7 @@ fn what_a_host_began_to_erase_is_erased_and_no_other() {
         begin();
         for more in ["[[drive.namespace]]\ntarget = \"null\"\nsize = \"1MiB\"\n", ""] {
             drop(stage.start(&format!("{}{more}", on("a"))));
-            assert_eq!(erases(), matches!(what, Keep::Format(_)));
+            assert_eq!(erases(), matches!(what, PersistentRecord::Format(_)));
         }
         begin();
         // One that is created is a new one.
@@ -176,7 +177,7 @@ fn what_a_host_began_to_erase_is_erased_and_no_other() {
 fn block_sizes_that_hosts_gave_are_remembered_until_the_configuration_says_another() {
     let stage = Stage::new();
     let format = |drives: &Drives, name: &str, block_size| {
-        let what = sluice_controller::Keep::Format(sluice_controller::FormatRecord {
+        let what = sluice_controller::PersistentRecord::Format(sluice_controller::FormatRecord {
             nsid: 1,
             block_size,
             state: sluice_controller::FormatState::Done,
@@ -210,10 +211,12 @@ fn block_sizes_that_hosts_gave_are_remembered_until_the_configuration_says_anoth
 
 #[test]
 fn reservations_that_persist_are_given_to_the_next_daemons_drive() {
-    use sluice_controller::{HostId, Keep, KnownAs, RegistrantRecord, ReservationRecord, ReservationType};
+    use sluice_controller::{
+        HostId, KnownAs, PersistentRecord, RegistrantRecord, ReservationRecord, ReservationType,
+    };
     let stage = Stage::new();
     let keep = |drives: &Drives, name: &str, record: Option<ReservationRecord>| {
-        let what = Keep::Reservations(vec![(1, record)]);
+        let what = PersistentRecord::Reservations(vec![(1, record)]);
         drives.keep(&stage.order(name, what));
         lock(&stage.played(name).kept).pop()
     };
@@ -244,6 +247,6 @@ fn reservations_that_persist_are_given_to_the_next_daemons_drive() {
     assert_eq!((opened_with("fixed"), opened_with("made")), (vec![], vec![]));
 }
 
-fn uncorrectable() -> sluice_controller::Keep {
-    sluice_controller::Keep::Uncorrectable { nsid: 1, ranges: vec![[0, 512]] }
+fn uncorrectable() -> sluice_controller::PersistentRecord {
+    sluice_controller::PersistentRecord::Uncorrectable { nsid: 1, ranges: vec![[0, 512]] }
 }

@@ -1,8 +1,8 @@
 //! A controller together with its subsystem.
 
 use crate::{
-    Config, Controller, DoorbellMode, Errand, Keep, Namespace, Overview, QueuePair, SanitizeRecord,
-    Statistics, Subsystem,
+    Config, Controller, DmaRequest, DoorbellMode, Namespace, Overview, PersistentRecord, QueuePair,
+    SanitizeRecord, Statistics, Subsystem,
 };
 use sluice_memory::{Removed, SharedRegion, Space};
 use sluice_nvme::Status;
@@ -15,12 +15,12 @@ const CNTLID: u16 = 1;
 /// A controller together with its subsystem, both borrowed for the time of a call, or both owned: a drive with one
 /// controller. What it does is what the two say.
 #[derive(Debug)]
-pub struct Joined<C = Controller, S = Subsystem> {
+pub struct Attached<C = Controller, S = Subsystem> {
     pub controller: C,
     pub subsystem: S,
 }
 
-impl Joined {
+impl Attached {
     /// # Errors
     /// The operating system has no memory or descriptors for it.
     pub fn new(config: Config) -> io::Result<Self> {
@@ -30,7 +30,7 @@ impl Joined {
     }
 }
 
-impl<C: BorrowMut<Controller>, S: BorrowMut<Subsystem>> Joined<C, S> {
+impl<C: BorrowMut<Controller>, S: BorrowMut<Subsystem>> Attached<C, S> {
     fn here(&self) -> (&Controller, &Subsystem) {
         (self.controller.borrow(), self.subsystem.borrow())
     }
@@ -143,16 +143,16 @@ impl<C: BorrowMut<Controller>, S: BorrowMut<Subsystem>> Joined<C, S> {
     }
 
     #[inline]
-    pub fn has_errands(&self) -> bool {
-        self.controller.borrow().has_errands()
+    pub fn has_dma_requests(&self) -> bool {
+        self.controller.borrow().has_dma_requests()
     }
 
-    pub fn take_errand(&mut self, most: usize, data: &mut Vec<u8>, now_ns: u64) -> Option<Errand> {
-        self.controller.borrow_mut().take_errand(most, data, now_ns)
+    pub fn take_dma_request(&mut self, most: usize, data: &mut Vec<u8>, now_ns: u64) -> Option<DmaRequest> {
+        self.controller.borrow_mut().take_dma_request(most, data, now_ns)
     }
 
-    pub fn answer_errand(&mut self, id: u64, data: Option<&[u8]>) {
-        self.controller.borrow_mut().answer_errand(id, data);
+    pub fn complete_dma_request(&mut self, id: u64, data: Option<&[u8]>) {
+        self.controller.borrow_mut().complete_dma_request(id, data);
     }
 
     pub fn is_delivering(&self) -> bool {
@@ -188,12 +188,12 @@ impl<C: BorrowMut<Controller>, S: BorrowMut<Subsystem>> Joined<C, S> {
         self.subsystem.borrow_mut().hold(until_ns);
     }
 
-    pub fn go_on(&mut self) {
-        self.subsystem.borrow_mut().go_on();
+    pub fn resume(&mut self) {
+        self.subsystem.borrow_mut().resume();
     }
 
-    pub fn on_keep(&mut self, keep: impl FnMut(Keep) + Send + 'static) {
-        self.subsystem.borrow_mut().on_keep(keep);
+    pub fn on_persist(&mut self, sink: impl FnMut(PersistentRecord) + Send + 'static) {
+        self.subsystem.borrow_mut().on_persist(sink);
     }
 
     #[must_use]
@@ -205,8 +205,8 @@ impl<C: BorrowMut<Controller>, S: BorrowMut<Subsystem>> Joined<C, S> {
         self.subsystem.borrow_mut().resume_sanitize(record, now_ns);
     }
 
-    pub fn kept(&mut self, what: Keep, well: bool, now_ns: u64) {
-        self.subsystem.borrow_mut().kept(what, well, now_ns);
+    pub fn persisted(&mut self, what: PersistentRecord, well: bool, now_ns: u64) {
+        self.subsystem.borrow_mut().persisted(what, well, now_ns);
     }
 
     #[inline]

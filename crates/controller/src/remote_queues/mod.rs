@@ -12,16 +12,16 @@
 //!
 //! What an outpost counts home reads at any time, as of the end of a turn ([`tally`]).
 
-mod apart;
 mod cause;
-mod departure;
-mod homecoming;
-mod likeness;
+mod groups;
+mod migrate;
+mod peer_config;
+mod recall;
 mod tally;
 
-pub(crate) use apart::Apart;
-pub use cause::Cause;
-pub use departure::Posting;
-pub use homecoming::Homecoming;
-pub use likeness::{Likeness, StaysHome};
+pub use cause::RecallCause;
+pub(crate) use groups::RemoteGroups;
+pub use migrate::MigratingGroup;
+pub use peer_config::{CannotMigrate, PeerConfig};
+pub use recall::ReturningGroup;
 pub(crate) use tally::{Tallies, Tally};

@@ -3,7 +3,9 @@
 use crate::host::{Host, MS, entry, get_log, identity};
 use crate::model::Model;
 use sluice_command::NodeId;
-use sluice_controller::{Config, Controller, DoorbellMode, Homecoming, Likeness, StaysHome, Subsystem};
+use sluice_controller::{
+    CannotMigrate, Config, Controller, DoorbellMode, PeerConfig, ReturningGroup, Subsystem,
+};
 use sluice_memory::Space;
 use sluice_nvme::log::SmartHealth;
 use sluice_nvme::opcode::{admin, io};
@@ -12,71 +14,71 @@ use sluice_nvme::{FeatureId, LogId, Status, SubmissionEntry};
 use zerocopy::FromBytes;
 
 /// Another controller for the host's queues, beside a subsystem that reaches the same disk.
-struct Outpost {
+struct Remote {
     controller: Controller,
     subsystem: Subsystem,
     space: Space,
 }
 
-impl Outpost {
+impl Remote {
     fn new(model: &Model) -> Self {
         let config = Config { identity: identity(), namespaces: vec![model.namespace(1)] };
         let mut subsystem = Subsystem::new(config).expect("memory");
-        let controller = Controller::outpost(&mut subsystem, 1).expect("memory");
+        let controller = Controller::new_remote(&mut subsystem, 1).expect("memory");
         Self { controller, subsystem, space: Space::new() }
     }
 
-    fn likeness(&self) -> Likeness {
-        self.subsystem.likeness().expect("it is plain")
+    fn peer_config(&self) -> PeerConfig {
+        self.subsystem.peer_config().expect("it is plain")
     }
 
     fn turn(&mut self, host: &Host) -> usize {
-        self.controller.turn_away(&mut self.subsystem, &self.space, host.now_ns)
+        self.controller.remote_turn(&mut self.subsystem, &self.space, host.now_ns)
     }
 
     /// The group with this completion queue leaves home.
-    fn take(&mut self, host: &mut Host, cq: u16) -> Result<(), StaysHome> {
-        let home = &mut host.controller;
-        home.controller.begin_departure(&home.subsystem, cq)?;
-        let likeness = self.likeness();
-        let gone = home.controller.depart(&mut home.subsystem, &likeness, &host.space);
+    fn take(&mut self, host: &mut Host, cq: u16) -> Result<(), CannotMigrate> {
+        let owner = &mut host.controller;
+        owner.controller.begin_migration(&owner.subsystem, cq)?;
+        let peer_config = self.peer_config();
+        let gone = owner.controller.finish_migration(&mut owner.subsystem, &peer_config, &host.space);
         match gone {
-            Ok(posting) => {
-                let posting = posting.expect("nothing is in flight");
-                self.controller.take_in(&mut self.subsystem, posting);
+            Ok(group) => {
+                let group = group.expect("nothing is in flight");
+                self.controller.accept_group(&mut self.subsystem, group);
                 self.space = host.space.clone();
                 Ok(())
             }
             Err(why) => {
-                home.controller.stay();
+                owner.controller.cancel_migration();
                 Err(why)
             }
         }
     }
 
-    fn pack(&mut self) -> Homecoming {
+    fn pack(&mut self) -> ReturningGroup {
         self.controller.stop_taking();
-        self.controller.go_home(&mut self.subsystem).expect("nothing is in flight")
+        self.controller.return_group(&mut self.subsystem).expect("nothing is in flight")
     }
 
-    fn go_home(&mut self, host: &mut Host) {
+    fn return_group(&mut self, host: &mut Host) {
         let group = self.pack();
-        let home = &mut host.controller;
-        home.controller.welcome(&mut home.subsystem, group, &host.space);
+        let owner = &mut host.controller;
+        owner.controller.take_back_group(&mut owner.subsystem, group, &host.space);
     }
 }
 
 /// A host with queue pairs 1 and 2, of which the second is away.
-fn apart(model: &Model, mode: DoorbellMode) -> (Host, Outpost) {
+fn with_remote(model: &Model, mode: DoorbellMode) -> (Host, Remote) {
     let mut host = Host::new(vec![model.namespace(1)]);
     host.controller.set_doorbell_mode(mode);
     host.enable();
     host.create_pair(1, 64);
     host.create_pair(2, 64);
-    let mut outpost = Outpost::new(model);
-    outpost.take(&mut host, 2).expect("nothing keeps it");
-    assert!(!host.controller.controller.is_whole());
-    (host, outpost)
+    let mut remote = Remote::new(model);
+    remote.take(&mut host, 2).expect("nothing keeps it");
+    assert!(!host.controller.controller.has_all_queues());
+    (host, remote)
 }
 
 fn flush() -> SubmissionEntry {
@@ -87,20 +89,20 @@ fn flush() -> SubmissionEntry {
 fn commands_are_done_where_their_queue_is() {
     let model = Model::new(64);
     for mode in [DoorbellMode::Trapped, DoorbellMode::Mapped] {
-        let (mut host, mut outpost) = apart(&model, mode);
+        let (mut host, mut remote) = with_remote(&model, mode);
         for _ in 0..200 {
             host.submit(2, flush());
             host.submit(1, flush());
             host.run();
-            assert!(host.reap(2).is_none() && host.reap(1).is_some(), "home has the other");
+            assert!(host.reap(2).is_none() && host.reap(1).is_some(), "the owner has the other");
             let mut rung = Vec::new();
             host.controller.controller.take_rung(|queue| rung.push(queue));
             assert_eq!(rung, if mode == DoorbellMode::Trapped { vec![2] } else { vec![] });
-            assert!(outpost.turn(&host) > 0);
+            assert!(remote.turn(&host) > 0);
             assert_eq!(host.reap(2).expect("done").status(), Status::SUCCESS);
         }
         assert_eq!(host.controller.statistics().commands, 400, "wherever they were done");
-        outpost.go_home(&mut host);
+        remote.return_group(&mut host);
         assert_eq!(host.controller.statistics().commands, 400, "once");
         for _ in 0..70 {
             assert_eq!(host.execute(2, flush()).status(), Status::SUCCESS);
@@ -117,21 +119,19 @@ fn what_takes_all_queues_brings_them_home() {
             .contains(&opcode)
     };
     for opcode in 0..=255 {
-        let (mut host, mut outpost) = apart(&model, DoorbellMode::Trapped);
+        let (mut host, mut remote) = with_remote(&model, DoorbellMode::Trapped);
         let buffer = if is_of_blocks(opcode) { host.allocate(512) } else { 0 };
         let entry = SubmissionEntry { nsid: 1, dptr: [buffer, 0], ..entry(opcode) };
         let [here, there] = [1, 2].map(|queue| host.submit(queue, entry));
         host.run();
-        outpost.turn(&host);
+        remote.turn(&host);
         let done = [1, 2].map(|queue| host.reap(queue).map(|completion| completion.cid));
         let all = [Some(here), Some(there)];
         assert_eq!(done, if is_of_blocks(opcode) { all } else { [None; 2] }, "opcode {opcode:#x}");
-        let calls = [
-            host.controller.controller.calls_groups_home().is_some(),
-            outpost.controller.calls_groups_home().is_some(),
-        ];
+        let calls =
+            [host.controller.controller.recall_cause().is_some(), remote.controller.recall_cause().is_some()];
         assert_eq!(calls, [!is_of_blocks(opcode); 2], "opcode {opcode:#x}");
-        outpost.go_home(&mut host);
+        remote.return_group(&mut host);
         host.run();
         // Nobody is here who would remember marks, and so that waits.
         if !is_of_blocks(opcode) && opcode != io::WRITE_UNCORRECTABLE {
@@ -145,7 +145,7 @@ fn what_takes_all_queues_brings_them_home() {
 fn nearly_every_admin_command_waits_for_queues_that_are_away() {
     let model = Model::new(64);
     for opcode in 0..=255 {
-        let (mut host, mut outpost) = apart(&model, DoorbellMode::Trapped);
+        let (mut host, mut remote) = with_remote(&model, DoorbellMode::Trapped);
         let buffer = host.allocate(512);
         // A feature that there is, and the log page of those that there are.
         let cdw10 = u32::from(opcode == admin::GET_FEATURES) * u32::from(FeatureId::ARBITRATION.0);
@@ -155,12 +155,12 @@ fn nearly_every_admin_command_waits_for_queues_that_are_away() {
         let reads = [admin::KEEP_ALIVE, admin::IDENTIFY, admin::GET_FEATURES, admin::GET_LOG_PAGE];
         let is_listed = reads.contains(&opcode);
         assert_eq!(host.reap(0).is_some(), is_listed, "opcode {opcode:#x}");
-        let calls = host.controller.controller.calls_groups_home().is_some();
+        let calls = host.controller.controller.recall_cause().is_some();
         assert_eq!(calls, !is_listed && !waits_for_events, "opcode {opcode:#x}");
-        outpost.go_home(&mut host);
+        remote.return_group(&mut host);
         host.run();
         assert_eq!(host.reap(0).is_some(), !is_listed && !waits_for_events, "opcode {opcode:#x}");
-        assert!(host.controller.controller.calls_groups_home().is_none());
+        assert!(host.controller.controller.recall_cause().is_none());
     }
 }
 
@@ -168,7 +168,7 @@ fn nearly_every_admin_command_waits_for_queues_that_are_away() {
 fn log_pages_are_read_while_queues_are_away() {
     let model = Model::new(64);
     for id in (0..=255).map(LogId) {
-        let (mut host, _outpost) = apart(&model, DoorbellMode::Trapped);
+        let (mut host, _outpost) = with_remote(&model, DoorbellMode::Trapped);
         let buffer = host.allocate(512);
         host.submit(0, SubmissionEntry { dptr: [buffer, 0], ..get_log(id, 512) });
         host.run();
@@ -187,7 +187,7 @@ fn log_pages_are_read_while_queues_are_away() {
         ]
         .contains(&id);
         assert_eq!(host.reap(0).map(|it| it.status()), is_read.then_some(Status::SUCCESS), "{id:?}");
-        assert_eq!(host.controller.controller.calls_groups_home().is_some(), !is_read, "{id:?}");
+        assert_eq!(host.controller.controller.recall_cause().is_some(), !is_read, "{id:?}");
     }
 }
 
@@ -196,14 +196,14 @@ fn log_pages_are_read_while_queues_are_away() {
 fn health_is_of_all_queues_and_brings_none_home() {
     const MINUTE: u64 = 60_000 * MS;
     let model = Model::new(64);
-    let (mut host, mut outpost) = apart(&model, DoorbellMode::Trapped);
+    let (mut host, mut remote) = with_remote(&model, DoorbellMode::Trapped);
     let buffer = host.allocate(512);
-    let on_both = |host: &mut Host, outpost: &mut Outpost, opcode, lba| {
+    let on_both = |host: &mut Host, remote: &mut Remote, opcode, lba| {
         for queue in [1, 2] {
             host.submit(queue, SubmissionEntry { nsid: 1, cdw10: lba, dptr: [buffer, 0], ..entry(opcode) });
         }
         host.run();
-        outpost.turn(host);
+        remote.turn(host);
         assert!([1, 2].map(|queue| host.reap_all(queue).len()) == [1, 1]);
     };
     let smart = |host: &mut Host| {
@@ -214,33 +214,33 @@ fn health_is_of_all_queues_and_brings_none_home() {
         (counters.map(|it| it[0]), others.map(|it| it[0]))
     };
     assert_eq!(smart(&mut host), ([0; 3], [0; 3]));
-    (0..3).for_each(|_| on_both(&mut host, &mut outpost, io::READ, 0));
+    (0..3).for_each(|_| on_both(&mut host, &mut remote, io::READ, 0));
     host.now_ns += MINUTE;
-    on_both(&mut host, &mut outpost, io::WRITE, 0);
-    on_both(&mut host, &mut outpost, io::WRITE, 100);
+    on_both(&mut host, &mut remote, io::WRITE, 0);
+    on_both(&mut host, &mut remote, io::WRITE, 100);
     let all = ([6, 2, 1], [2, 0, 2]);
     assert_eq!(smart(&mut host), all);
     assert_eq!(host.controller.statistics().commands, 10);
     assert!(
-        !host.controller.controller.is_whole() && host.controller.controller.calls_groups_home().is_none()
+        !host.controller.controller.has_all_queues() && host.controller.controller.recall_cause().is_none()
     );
-    outpost.go_home(&mut host);
+    remote.return_group(&mut host);
     assert_eq!((smart(&mut host), host.controller.statistics().commands), (all, 10), "counted once");
 }
 
 /// A fused command is two, whatever their opcodes.
 #[test]
 fn entries_before_one_that_brings_queues_home_are_done_first() {
-    let (mut host, mut outpost) = apart(&Model::new(64), DoorbellMode::Trapped);
+    let (mut host, mut remote) = with_remote(&Model::new(64), DoorbellMode::Trapped);
     let mut cids = Vec::new();
     for number in 0..40 {
         let flags = u8::from(number == 20) * 3;
         cids.push(host.submit(2, SubmissionEntry { flags, ..flush() }));
     }
-    outpost.turn(&host);
+    remote.turn(&host);
     let done: Vec<u16> = host.reap_all(2).iter().map(|completion| completion.cid).collect();
     assert_eq!(done, cids[..20]);
-    outpost.go_home(&mut host);
+    remote.return_group(&mut host);
     host.run();
     let done: Vec<u16> = host.reap_all(2).iter().map(|completion| completion.cid).collect();
     assert_eq!(done, cids[20..]);
@@ -251,19 +251,19 @@ fn entries_before_one_that_brings_queues_home_are_done_first() {
 fn a_reset_waits_for_queues_that_are_away_and_runs_nothing_twice() {
     let model = Model::new(64);
     for mode in [DoorbellMode::Trapped, DoorbellMode::Mapped] {
-        let (mut host, mut outpost) = apart(&model, mode);
+        let (mut host, mut remote) = with_remote(&model, mode);
         for _ in 0..10 {
             host.submit(2, flush());
         }
-        outpost.turn(&host);
+        remote.turn(&host);
         model.take_seen();
         host.write_register(register::CC, 0);
         host.run();
-        assert!(host.controller.controller.calls_groups_home().is_some());
+        assert!(host.controller.controller.recall_cause().is_some());
         assert_ne!(host.csts() & csts::RDY, 0, "queues of its are at work");
-        outpost.turn(&host);
+        remote.turn(&host);
         assert_eq!(model.take_seen(), [], "nothing that was done is done again");
-        outpost.go_home(&mut host);
+        remote.return_group(&mut host);
         host.run();
         assert_eq!(host.csts(), 0);
         assert!(host.controller.is_quiescent());
@@ -276,11 +276,11 @@ fn a_reset_waits_for_queues_that_are_away_and_runs_nothing_twice() {
 
 #[test]
 fn memory_that_is_taken_back_is_in_use_until_all_queues_are_here() {
-    let (mut host, mut outpost) = apart(&Model::new(64), DoorbellMode::Trapped);
+    let (mut host, mut remote) = with_remote(&Model::new(64), DoorbellMode::Trapped);
     let removed = host.space.unmap_all();
     host.controller.forget_memory(&removed);
-    assert!(host.controller.controller.calls_groups_home().is_some() && host.controller.uses(&removed));
-    outpost.go_home(&mut host);
+    assert!(host.controller.controller.recall_cause().is_some() && host.controller.uses(&removed));
+    remote.return_group(&mut host);
     assert!(!host.controller.uses(&removed));
     // The queue rests, and the host that uses it meanwhile waits in vain.
     drop(removed);
@@ -296,15 +296,15 @@ fn memory_that_is_taken_back_is_in_use_until_all_queues_are_here() {
 /// The host is told by home, once, of what an outpost found.
 #[test]
 fn a_tail_that_cannot_be_is_reported() {
-    let (mut host, mut outpost) = apart(&Model::new(64), DoorbellMode::Mapped);
+    let (mut host, mut remote) = with_remote(&Model::new(64), DoorbellMode::Mapped);
     host.submit(0, entry(admin::ASYNC_EVENT_REQUEST));
     host.run();
     host.ring_with(2 * 8, 64);
     for _ in 0..3 {
-        assert_eq!(outpost.turn(&host), 0);
+        assert_eq!(remote.turn(&host), 0);
     }
-    assert!(outpost.controller.calls_groups_home().is_some());
-    outpost.go_home(&mut host);
+    assert!(remote.controller.recall_cause().is_some());
+    remote.return_group(&mut host);
     host.run();
     assert_eq!(host.reap(0).expect("an event").dw0, 0x0001_0100);
     host.run();
@@ -313,22 +313,22 @@ fn a_tail_that_cannot_be_is_reported() {
 
 #[test]
 fn errors_are_in_the_log_when_it_is_read() {
-    let (mut host, mut outpost) = apart(&Model::new(64), DoorbellMode::Trapped);
+    let (mut host, mut remote) = with_remote(&Model::new(64), DoorbellMode::Trapped);
     let buffer = host.allocate(512);
     for lba in [100, 200] {
         host.submit(2, SubmissionEntry { nsid: 1, cdw10: lba, dptr: [buffer, 0], ..entry(io::READ) });
     }
     assert!(host.log(LogId::ERROR_INFORMATION, 64).is_ok(), "nothing is in it");
-    outpost.turn(&host);
+    remote.turn(&host);
     assert_eq!(host.reap_all(2).len(), 2);
     let here = host.allocate(64);
     host.submit(0, SubmissionEntry { dptr: [here, 0], ..get_log(LogId::ERROR_INFORMATION, 64) });
     host.run();
     assert!(
-        host.reap(0).is_none() && host.controller.controller.calls_groups_home().is_some(),
-        "the outpost has them"
+        host.reap(0).is_none() && host.controller.controller.recall_cause().is_some(),
+        "the remote has them"
     );
-    outpost.go_home(&mut host);
+    remote.return_group(&mut host);
     host.run();
     assert!(host.reap(0).is_some_and(|it| it.status().is_success()));
     let log = host.log(LogId::ERROR_INFORMATION, 128).expect("the log");
@@ -343,10 +343,10 @@ fn a_group_whose_commands_are_under_way_waits_and_one_that_has_changed_stays() {
     model.disk().hold = true;
     host.submit(1, flush());
     host.run();
-    let outpost = Outpost::new(&model);
-    let home = &mut host.controller;
-    home.controller.begin_departure(&home.subsystem, 1).expect("it may");
-    let gone = home.controller.depart(&mut home.subsystem, &outpost.likeness(), &host.space);
+    let remote = Remote::new(&model);
+    let owner = &mut host.controller;
+    owner.controller.begin_migration(&owner.subsystem, 1).expect("it may");
+    let gone = owner.controller.finish_migration(&mut owner.subsystem, &remote.peer_config(), &host.space);
     assert!(matches!(gone, Ok(None)));
     host.submit(1, flush());
     host.run();
@@ -355,10 +355,10 @@ fn a_group_whose_commands_are_under_way_waits_and_one_that_has_changed_stays() {
     host.answer(1, &model, 1);
     host.run();
     assert_eq!(host.create_sq(2, 16, 1), Status::SUCCESS);
-    let home = &mut host.controller;
-    let gone = home.controller.depart(&mut home.subsystem, &outpost.likeness(), &host.space);
-    assert!(matches!(gone, Err(StaysHome(_))), "it has a queue more");
-    home.controller.stay();
+    let owner = &mut host.controller;
+    let gone = owner.controller.finish_migration(&mut owner.subsystem, &remote.peer_config(), &host.space);
+    assert!(matches!(gone, Err(CannotMigrate(_))), "it has a queue more");
+    owner.controller.cancel_migration();
     host.run();
     assert_eq!(host.reap_all(1).len(), 2);
 }
@@ -366,13 +366,13 @@ fn a_group_whose_commands_are_under_way_waits_and_one_that_has_changed_stays() {
 /// Memory that only the client reaches is home's to ask for, when the host tries again.
 #[test]
 fn a_buffer_that_is_not_there_brings_queues_home() {
-    let (mut host, mut outpost) = apart(&Model::new(64), DoorbellMode::Trapped);
+    let (mut host, mut remote) = with_remote(&Model::new(64), DoorbellMode::Trapped);
     let dptr = [host.nowhere(), 0];
     host.submit(2, SubmissionEntry { nsid: 1, dptr, ..entry(io::READ) });
-    outpost.turn(&host);
+    remote.turn(&host);
     assert!(host.reap(2).is_some_and(|it| it.status().same_code(Status::DATA_TRANSFER_ERROR)));
-    assert!(outpost.controller.calls_groups_home().is_some());
-    outpost.go_home(&mut host);
+    assert!(remote.controller.recall_cause().is_some());
+    remote.return_group(&mut host);
     assert_eq!(host.execute(2, flush()).status(), Status::SUCCESS);
 }
 
@@ -380,26 +380,26 @@ fn a_buffer_that_is_not_there_brings_queues_home() {
 #[test]
 fn a_group_whose_target_does_not_answer_comes_home_when_it_does() {
     let model = Model::new(64);
-    let (mut host, mut outpost) = apart(&model, DoorbellMode::Trapped);
+    let (mut host, mut remote) = with_remote(&model, DoorbellMode::Trapped);
     model.disk().hold = true;
     host.submit(2, flush());
-    outpost.turn(&host);
+    remote.turn(&host);
     assert_eq!(host.controller.in_flight(), 1, "the group");
-    assert_eq!(host.controller.subsystem.in_flight_away(), 1, "its command");
+    assert_eq!(host.controller.subsystem.in_flight_remote(), 1, "its command");
     host.controller.reset();
     host.run();
-    assert!(host.controller.controller.calls_groups_home().is_some() && !host.controller.is_quiescent());
-    outpost.controller.stop_taking();
-    assert!(outpost.controller.go_home(&mut outpost.subsystem).is_none());
+    assert!(host.controller.controller.recall_cause().is_some() && !host.controller.is_quiescent());
+    remote.controller.stop_taking();
+    assert!(remote.controller.return_group(&mut remote.subsystem).is_none());
     model.disk().hold = false;
     let ticket = model.disk().parked.pop_front().expect("a parked command");
     let token = Subsystem::token_prefix(1, NodeId(0)) | u64::from(ticket.0);
-    outpost.subsystem.event(token, 0, host.now_ns);
-    outpost.turn(&host);
-    outpost.go_home(&mut host);
+    remote.subsystem.event(token, 0, host.now_ns);
+    remote.turn(&host);
+    remote.return_group(&mut host);
     host.run();
     assert!(host.controller.is_quiescent());
-    assert_eq!(host.controller.subsystem.in_flight_away(), 0);
+    assert_eq!(host.controller.subsystem.in_flight_remote(), 0);
 }
 
 /// One that nobody took in is as it was, and interrupts once more.
@@ -407,16 +407,16 @@ fn a_group_whose_target_does_not_answer_comes_home_when_it_does() {
 fn a_group_that_does_not_arrive_comes_back() {
     let model = Model::new(64);
     let mut host = Host::with_io(&model);
-    let likeness = Outpost::new(&model).likeness();
+    let peer_config = Remote::new(&model).peer_config();
     host.controller.take_vectors(|_| ());
-    let home = &mut host.controller;
-    home.controller.begin_departure(&home.subsystem, 1).expect("it may");
-    let posting = home.controller.depart(&mut home.subsystem, &likeness, &host.space);
-    let posting = posting.expect("nothing keeps it").expect("nothing is in flight");
-    home.controller.welcome(&mut home.subsystem, posting.returned(), &host.space);
+    let owner = &mut host.controller;
+    owner.controller.begin_migration(&owner.subsystem, 1).expect("it may");
+    let group = owner.controller.finish_migration(&mut owner.subsystem, &peer_config, &host.space);
+    let group = group.expect("nothing keeps it").expect("nothing is in flight");
+    owner.controller.take_back_group(&mut owner.subsystem, group.into_returning(), &host.space);
     let mut vectors = Vec::new();
     host.controller.take_vectors(|vector| vectors.push(vector));
     assert_eq!(vectors, [1]);
-    assert!(host.controller.controller.is_whole());
+    assert!(host.controller.controller.has_all_queues());
     assert_eq!(host.execute(1, flush()).status(), Status::SUCCESS);
 }

@@ -4,7 +4,7 @@ use crate::client::Mood;
 use crate::host::{CC_ENABLED, Host, PAGE, entry, io as io_entry, prps};
 use crate::management::wanted;
 use crate::model::Model;
-use sluice_controller::{ERRAND_NS, Pool};
+use sluice_controller::{DMA_TIMEOUT_NS, Pool};
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::register::{self, csts};
 use sluice_nvme::{Cns, SglDescriptor, SglType, Status, SubmissionEntry};
@@ -112,7 +112,7 @@ fn a_random_load_reads_what_was_written_and_not_a_byte_more() {
             }
         }
         assert!(model.disk().bytes == expected, "seed {seed}");
-        assert!(host.client.errands > 0);
+        assert!(host.client.requests > 0);
         assert_eq!(host.controller.in_flight(), 0);
     }
 }
@@ -194,7 +194,7 @@ fn a_reset_at_any_time_forgets_what_the_client_has_still_to_do() {
         if seed % 2 == 0 {
             host.client.mood = Mood::Willing;
         } else {
-            host.now_ns += ERRAND_NS;
+            host.now_ns += DMA_TIMEOUT_NS;
         }
         host.run();
         assert_eq!(host.csts(), 0, "seed {seed}");
@@ -213,7 +213,7 @@ fn a_reset_at_any_time_forgets_what_the_client_has_still_to_do() {
 fn what_was_brought_for_a_command_that_a_reset_took_is_not_the_next_ones() {
     let model = Model::new(BLOCKS);
     let mut host = Host::with_client(&model, 13, |_| false);
-    host.controller.on_keep(|_| {});
+    host.controller.on_persist(|_| {});
     host.controller.subsystem.set_pool(Pool { size: 1 << 20, volatile_cache: false });
     let first = host.allocate(3 * PAGE);
     let second = first + PAGE as u64;
@@ -306,7 +306,7 @@ fn a_client_that_takes_too_long_for_a_command_in_pieces_has_a_controller_in_fata
         host.submit(1, io_entry(io::WRITE, 0, 8, buffer + (512 << 10)));
         // It answers each question in time.
         for _ in 0..200 {
-            host.now_ns += ERRAND_NS / 64;
+            host.now_ns += DMA_TIMEOUT_NS / 64;
             host.turn();
         }
         assert_eq!(host.csts() & csts::CFS == 0, ends, "{most}");
@@ -348,7 +348,7 @@ fn a_client_that_does_not_answer_has_a_controller_in_fatal_status() {
     host.run();
     assert_eq!((host.csts() & csts::CFS, host.controller.in_flight()), (0, 1));
     host.now_ns = host.controller.deadline_ns().expect("it does not wait for ever");
-    assert!(host.now_ns <= 1 + ERRAND_NS);
+    assert!(host.now_ns <= 1 + DMA_TIMEOUT_NS);
     host.run();
     assert!(host.csts() & csts::CFS != 0);
     assert_eq!(host.controller.in_flight(), 0);

@@ -1,7 +1,7 @@
 //! What is done while queues of a controller are apart, and what brings them together first.
 
-use super::departure::Departing;
-use super::{Cause, Tally};
+use super::migrate::Migrating;
+use super::{RecallCause, Tally};
 use crate::admin::log;
 use crate::events::Event;
 use crate::{Controller, Subsystem};
@@ -32,7 +32,7 @@ impl Takes {
             admin::GET_LOG_PAGE => match LogId(entry.cdw10 as u8) {
                 LogId::SMART_HEALTH | LogId::SANITIZE_STATUS => Self::Counters,
                 LogId::ERROR_INFORMATION => Self::Errors,
-                log if log::is_of_home(log) => Self::Nothing,
+                log if log::is_of_owner(log) => Self::Nothing,
                 _ => Self::All,
             },
             _ => Self::All,
@@ -57,7 +57,7 @@ fn is_of_blocks(entry: &SubmissionEntry) -> bool {
 
 /// A group that is away, as home knows it: identifiers of its queues, with their sizes.
 #[derive(Debug)]
-pub(super) struct Absent {
+pub(super) struct RemoteGroup {
     pub(super) cq: (u16, u32),
     pub(super) sqs: Vec<(u16, u32)>,
     /// Of the map in which its queues' memory was found.
@@ -68,70 +68,70 @@ pub(super) struct Absent {
 
 /// Whether the queues of a controller are in one place.
 #[derive(Debug, Default)]
-pub(crate) struct Apart {
-    pub(super) is_outpost: bool,
-    pub(super) away: Vec<Absent>,
-    pub(super) departing: Option<Departing>,
+pub(crate) struct RemoteGroups {
+    pub(super) is_remote: bool,
+    pub(super) groups: Vec<RemoteGroup>,
+    pub(super) migrating: Option<Migrating>,
     /// Something is to be done that takes all of them: what was first.
-    pub(super) calls: Option<Cause>,
+    pub(super) recall_cause: Option<RecallCause>,
     /// A doorbell of a group that is away came this way.
     rung: bool,
     /// A reset was begun while doorbells were others', too.
     pub(super) stale: bool,
     /// What an outpost found wrong with doorbells, for home to tell the host.
-    pub(super) complaints: Vec<(u16, Event)>,
+    pub(super) doorbell_errors: Vec<(u16, Event)>,
     /// What an outpost counts.
     pub(super) tally: Option<Arc<Tally>>,
 }
 
-impl Apart {
+impl RemoteGroups {
     /// Not every queue of the controller is here.
     #[inline]
-    pub(crate) fn is_so(&self) -> bool {
-        self.is_outpost || !self.away.is_empty()
+    pub(crate) fn is_split(&self) -> bool {
+        self.is_remote || !self.groups.is_empty()
     }
 
     /// Groups that are away.
-    pub(crate) fn away(&self) -> u32 {
-        self.away.len() as u32
+    pub(crate) fn count(&self) -> u32 {
+        self.groups.len() as u32
     }
 
     /// This takes all queues. True if they are not here: then it has to wait.
-    pub(crate) fn call(&mut self, cause: Cause) -> bool {
-        if self.is_so() {
-            self.calls.get_or_insert(cause);
+    pub(crate) fn recall(&mut self, cause: RecallCause) -> bool {
+        if self.is_split() {
+            self.recall_cause.get_or_insert(cause);
         }
-        self.is_so()
+        self.is_split()
     }
 
     /// Queues of its are awaited.
     pub(crate) fn waits(&self) -> bool {
-        self.calls.is_some() && !self.away.is_empty()
+        self.recall_cause.is_some() && !self.groups.is_empty()
     }
 
     /// True if the admin command has to wait: until all queues are here, or until what was done elsewhere is counted.
-    pub(crate) fn keeps_admin(&mut self, subsystem: &mut Subsystem, entry: &SubmissionEntry) -> bool {
-        if !self.is_so() {
+    pub(crate) fn defers_admin(&mut self, subsystem: &mut Subsystem, entry: &SubmissionEntry) -> bool {
+        if !self.is_split() {
             return false;
         }
-        let away = &mut subsystem.health.away;
-        let cause = Cause::AdminCommand(entry.opcode);
+        let remote = &mut subsystem.health.remote;
+        let cause = RecallCause::AdminCommand(entry.opcode);
         match Takes::of(entry) {
             Takes::Nothing => false,
-            Takes::Counters => !away.are_complete(),
-            Takes::Errors => !away.are_complete() || away.logged() > 0 && self.call(cause),
-            Takes::All => self.call(cause),
+            Takes::Counters => !remote.are_complete(),
+            Takes::Errors => !remote.are_complete() || remote.logged() > 0 && self.recall(cause),
+            Takes::All => self.recall(cause),
         }
     }
 
     /// The same for an I/O command, of a controller that is apart.
-    pub(crate) fn keeps(&mut self, entry: &SubmissionEntry) -> bool {
-        !is_of_blocks(entry) && self.call(Cause::IoCommand(entry.opcode))
+    pub(crate) fn defers(&mut self, entry: &SubmissionEntry) -> bool {
+        !is_of_blocks(entry) && self.recall(RecallCause::IoCommand(entry.opcode))
     }
 
     /// The doorbell of a queue is rung. Entries of that, if it is away.
     pub(crate) fn ring(&mut self, id: u16, is_cq: bool) -> Option<u32> {
-        let of_group = |group: &mut Absent| {
+        let of_group = |group: &mut RemoteGroup| {
             let size = match is_cq {
                 true => (group.cq.0 == id).then_some(group.cq.1),
                 false => group.sqs.iter().find(|(sq, _)| *sq == id).map(|(_, size)| *size),
@@ -139,23 +139,23 @@ impl Apart {
             group.rung |= size.is_some();
             size
         };
-        let size = self.away.iter_mut().find_map(of_group);
+        let size = self.groups.iter_mut().find_map(of_group);
         self.rung |= size.is_some();
         size
     }
 
     /// True if an outpost keeps it, for home to tell the host.
-    pub(crate) fn complain(&mut self, queue: u16, event: Event) -> bool {
-        if self.is_outpost {
-            self.complaints.push((queue, event));
-            self.calls.get_or_insert(Cause::Doorbell);
+    pub(crate) fn defer_doorbell_error(&mut self, queue: u16, event: Event) -> bool {
+        if self.is_remote {
+            self.doorbell_errors.push((queue, event));
+            self.recall_cause.get_or_insert(RecallCause::Doorbell);
         }
-        self.is_outpost
+        self.is_remote
     }
 
     /// The doorbells are others', too, who would take zeros for news: they are reset when all queues are here.
     pub(crate) fn delays_reset(&mut self) -> bool {
-        self.stale |= self.call(Cause::Reset);
+        self.stale |= self.recall(RecallCause::Reset);
         self.stale
     }
 
@@ -166,26 +166,26 @@ impl Apart {
 
 impl Controller {
     /// Every queue of the host is served here.
-    pub fn is_whole(&self) -> bool {
-        self.apart.away.is_empty()
+    pub fn has_all_queues(&self) -> bool {
+        self.remote_groups.groups.is_empty()
     }
 
     /// What is to be done that takes all queues, or an outpost has met.
-    pub fn calls_groups_home(&self) -> Option<Cause> {
-        let is_fatal = self.apart.is_so() && self.registers.is_fatal();
-        self.apart.calls.or(is_fatal.then_some(Cause::Fatal))
+    pub fn recall_cause(&self) -> Option<RecallCause> {
+        let is_fatal = self.remote_groups.is_split() && self.registers.is_fatal();
+        self.remote_groups.recall_cause.or(is_fatal.then_some(RecallCause::Fatal))
     }
 
     /// Has groups that are away come home.
-    pub fn call_groups_home(&mut self, cause: Cause) {
-        self.apart.call(cause);
+    pub fn recall_groups(&mut self, cause: RecallCause) {
+        self.remote_groups.recall(cause);
     }
 
     /// Names the groups that are away, by their completion queues, whose doorbells were rung since this was last asked: their
     /// outposts may sleep.
     pub fn take_rung(&mut self, mut each: impl FnMut(u16)) {
-        if std::mem::take(&mut self.apart.rung) {
-            let groups = self.apart.away.iter_mut();
+        if std::mem::take(&mut self.remote_groups.rung) {
+            let groups = self.remote_groups.groups.iter_mut();
             let rung = groups.filter_map(|group| std::mem::take(&mut group.rung).then_some(group.cq.0));
             rung.for_each(&mut each);
         }

@@ -10,19 +10,19 @@ use std::io;
 use std::sync::Arc;
 
 /// What a queue is copied to, or from.
-pub struct Mirror {
+pub struct ShadowMemory {
     mapping: Arc<Mapping>,
     length: usize,
 }
 
-impl Mirror {
+impl ShadowMemory {
     /// Zeros.
     ///
     /// # Errors
     /// The operating system has no memory or descriptors for it.
-    pub fn new(length: usize) -> io::Result<Mirror> {
+    pub fn new(length: usize) -> io::Result<ShadowMemory> {
         let mapping = SharedRegion::new("sluice-queue", length)?.into_mapping();
-        Ok(Mirror { mapping: Arc::new(mapping), length })
+        Ok(ShadowMemory { mapping: Arc::new(mapping), length })
     }
 
     /// The same memory as a controller uses a queue's.
@@ -51,8 +51,8 @@ impl Mirror {
     }
 }
 
-impl fmt::Debug for Mirror {
+impl fmt::Debug for ShadowMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Mirror({} bytes)", self.length)
+        write!(f, "ShadowMemory({} bytes)", self.length)
     }
 }

@@ -4,15 +4,15 @@
 
 use crate::erase::Purpose;
 use crate::{
-    Attachment, Creation, FormatRecord, HistoryRecord, ReservationRecord, SanitizeRecord, Subsystem, format,
-    sanitize, uncorrectable,
+    Attachment, Creation, FormatRecord, PersistentEventRecord, ReservationRecord, SanitizeRecord, Subsystem,
+    format, sanitize, uncorrectable,
 };
 use std::collections::VecDeque;
 use std::fmt;
 
 /// What is to be remembered. The host is told when it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Keep {
+pub enum PersistentRecord {
     /// How it stands with a format: one that runs begins again with the next daemon
     /// ([`Subsystem::resume_format`]); once it is done, the namespace has blocks of this size, whatever the
     /// operator said.
@@ -36,40 +36,40 @@ pub enum Keep {
     /// To which controllers a namespace is attached.
     Attachment { nsid: u32, attachment: Attachment },
     /// What has happened to the drive ([`Subsystem::resume_history`]). No host waits for it.
-    History(HistoryRecord),
+    PersistentEvents(PersistentEventRecord),
     /// Acknowledged writes of these namespaces may be lost ([`Subsystem::resume_losses`]). No host waits for it.
     Losses(Vec<u32>),
 }
 
 /// How often something is remembered in the long run.
-pub const KEEP_INTERVAL_NS: u64 = 250_000_000;
+pub const PERSIST_INTERVAL_NS: u64 = 250_000_000;
 
 /// How often without a pause.
-pub const KEEPS_AT_ONCE: u64 = 64;
+pub const PERSIST_BURST: u64 = 64;
 
 /// Who remembers.
 #[derive(Default)]
-pub(crate) struct Keeper {
-    keep: Option<Box<dyn FnMut(Keep) + Send>>,
+pub(crate) struct Persister {
+    sink: Option<Box<dyn FnMut(PersistentRecord) + Send>>,
     /// What waits until it is time: one of each kind at most, since the next is not begun before.
-    delayed: VecDeque<Keep>,
+    delayed: VecDeque<PersistentRecord>,
     /// When all that was remembered would be, with the interval between any two.
     paced_ns: u64,
 }
 
-impl Keeper {
+impl Persister {
     /// Counts one, if there may be one now.
     fn admit(&mut self, now_ns: u64) -> bool {
         let admits = now_ns >= self.next_ns();
         if admits {
-            self.paced_ns = self.paced_ns.max(now_ns).saturating_add(KEEP_INTERVAL_NS);
+            self.paced_ns = self.paced_ns.max(now_ns).saturating_add(PERSIST_INTERVAL_NS);
         }
         admits
     }
 
     /// When there may be one.
     fn next_ns(&self) -> u64 {
-        self.paced_ns.saturating_sub((KEEPS_AT_ONCE - 1) * KEEP_INTERVAL_NS)
+        self.paced_ns.saturating_sub((PERSIST_BURST - 1) * PERSIST_INTERVAL_NS)
     }
 
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
@@ -77,12 +77,12 @@ impl Keeper {
     }
 }
 
-impl fmt::Debug for Keeper {
+impl fmt::Debug for Persister {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { keep, delayed, paced_ns } = self;
-        let keep = keep.is_some();
-        f.debug_struct("Keeper")
-            .field("keep", &keep)
+        let Self { sink, delayed, paced_ns } = self;
+        let sink = sink.is_some();
+        f.debug_struct("Persister")
+            .field("sink", &sink)
             .field("delayed", delayed)
             .field("paced_ns", paced_ns)
             .finish()
@@ -92,56 +92,61 @@ impl fmt::Debug for Keeper {
 impl Subsystem {
     /// Is called with what to remember, and answers with [`kept`](Self::kept) some time after it has returned. At
     /// most one answer of each kind is awaited. Without it everything counts as remembered at once.
-    pub fn on_keep(&mut self, keep: impl FnMut(Keep) + Send + 'static) {
-        self.keeper = Keeper { keep: Some(Box::new(keep)), ..Keeper::default() };
+    pub fn on_persist(&mut self, sink: impl FnMut(PersistentRecord) + Send + 'static) {
+        self.persister = Persister { sink: Some(Box::new(sink)), ..Persister::default() };
     }
 
-    pub(crate) fn keep(&mut self, what: Keep, now_ns: u64) {
-        let keeper = &mut self.keeper;
-        let Some(keep) = &mut keeper.keep else { return self.remembered(what, true, now_ns) };
+    pub(crate) fn persist(&mut self, what: PersistentRecord, now_ns: u64) {
+        let persister = &mut self.persister;
+        let Some(sink) = &mut persister.sink else { return self.record_persisted(what, true, now_ns) };
         // The Persistent Event Log has a pace of its own.
-        if matches!(what, Keep::History(_)) {
-            return keep(what);
+        if matches!(what, PersistentRecord::PersistentEvents(_)) {
+            return sink(what);
         }
-        keeper.delayed.push_back(what);
-        self.keep_delayed(now_ns);
-        self.next_deadline_ns = self.next_deadline_ns.min(self.keeper.deadline_ns().unwrap_or(u64::MAX));
+        persister.delayed.push_back(what);
+        self.persist_delayed(now_ns);
+        self.next_deadline_ns = self.next_deadline_ns.min(self.persister.deadline_ns().unwrap_or(u64::MAX));
     }
 
     /// Has remembered what it is time for.
-    pub(crate) fn keep_delayed(&mut self, now_ns: u64) {
-        let keeper = &mut self.keeper;
-        while !keeper.delayed.is_empty()
-            && keeper.admit(now_ns)
-            && let (Some(what), Some(keep)) = (keeper.delayed.pop_front(), &mut keeper.keep)
+    pub(crate) fn persist_delayed(&mut self, now_ns: u64) {
+        let persister = &mut self.persister;
+        while !persister.delayed.is_empty()
+            && persister.admit(now_ns)
+            && let (Some(what), Some(sink)) = (persister.delayed.pop_front(), &mut persister.sink)
         {
-            keep(what);
+            sink(what);
         }
     }
 
     /// What was to be remembered is, or `well` is false.
-    pub fn kept(&mut self, what: Keep, well: bool, now_ns: u64) {
-        self.remembered(what, well, now_ns);
-        self.work_off_orders(now_ns);
+    pub fn persisted(&mut self, what: PersistentRecord, well: bool, now_ns: u64) {
+        self.record_persisted(what, well, now_ns);
+        self.run_orders(now_ns);
     }
 
-    fn remembered(&mut self, what: Keep, well: bool, now_ns: u64) {
-        if matches!(what, Keep::Uncorrectable { .. }) {
-            uncorrectable::kept(self, well, now_ns);
+    fn record_persisted(&mut self, what: PersistentRecord, well: bool, now_ns: u64) {
+        if matches!(what, PersistentRecord::Uncorrectable { .. }) {
+            uncorrectable::persisted(self, well, now_ns);
         }
         match (self.erasure.as_ref().map(|erasure| erasure.purpose), what) {
-            (Some(Purpose::Format { nsid, block_size }), Keep::Format(record))
+            (Some(Purpose::Format { nsid, block_size }), PersistentRecord::Format(record))
                 if (record.nsid, record.block_size) == (nsid, block_size) =>
             {
-                format::kept(self, record, well, now_ns);
+                format::persisted(self, record, well, now_ns);
             }
-            (Some(Purpose::Sanitize(_)), Keep::Sanitize(record)) => {
-                sanitize::kept(self, record, well, now_ns);
+            (Some(Purpose::Sanitize(_)), PersistentRecord::Sanitize(record)) => {
+                sanitize::persisted(self, record, well, now_ns);
             }
-            (_, Keep::History(_)) => self.history_kept(),
-            (_, Keep::Reservations(_)) => self.reservations_kept(well),
-            (_, what @ (Keep::Creation(_) | Keep::Deletion(_) | Keep::Attachment { .. })) => {
-                self.management_kept(&what, well, now_ns);
+            (_, PersistentRecord::PersistentEvents(_)) => self.persistent_events_persisted(),
+            (_, PersistentRecord::Reservations(_)) => self.reservations_persisted(well),
+            (
+                _,
+                what @ (PersistentRecord::Creation(_)
+                | PersistentRecord::Deletion(_)
+                | PersistentRecord::Attachment { .. }),
+            ) => {
+                self.management_persisted(&what, well, now_ns);
             }
             _ => {}
         }
@@ -156,7 +161,7 @@ mod tests {
     /// Found by fuzzing.
     #[test]
     fn the_pace_ends_where_the_clock_does() {
-        let mut keeper = Keeper::default();
-        assert!((0..2 * KEEPS_AT_ONCE).all(|_| keeper.admit(u64::MAX)));
+        let mut persister = Persister::default();
+        assert!((0..2 * PERSIST_BURST).all(|_| persister.admit(u64::MAX)));
     }
 }

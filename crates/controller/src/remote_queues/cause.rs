@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Why the queues of a drive have to be in one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum RecallCause {
     /// The host sent an admin command with this opcode.
     AdminCommand(u8),
     /// It sent an I/O command with this opcode, or one of two that are fused.
@@ -29,7 +29,7 @@ pub enum Cause {
     Room,
 }
 
-impl Cause {
+impl RecallCause {
     /// A word for each, in the order of their [numbers](Self::number).
     pub const LABELS: [&'static str; 11] = [
         "admin_command",
@@ -63,7 +63,7 @@ impl Cause {
     }
 }
 
-impl fmt::Display for Cause {
+impl fmt::Display for RecallCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::AdminCommand(opcode) => return write!(f, "the host sent admin command {opcode:02x}h"),
@@ -91,20 +91,20 @@ mod tests {
     #[test]
     fn each_has_a_word_of_its_own() {
         let all = [
-            Cause::AdminCommand(6),
-            Cause::IoCommand(1),
-            Cause::Reset,
-            Cause::Memory,
-            Cause::Client,
-            Cause::Buffer,
-            Cause::Doorbell,
-            Cause::Fatal,
-            Cause::Operator,
-            Cause::End,
-            Cause::Room,
+            RecallCause::AdminCommand(6),
+            RecallCause::IoCommand(1),
+            RecallCause::Reset,
+            RecallCause::Memory,
+            RecallCause::Client,
+            RecallCause::Buffer,
+            RecallCause::Doorbell,
+            RecallCause::Fatal,
+            RecallCause::Operator,
+            RecallCause::End,
+            RecallCause::Room,
         ];
-        assert!(all.iter().map(|cause| cause.number()).eq(0..Cause::LABELS.len()));
-        assert_eq!(BTreeSet::from(Cause::LABELS).len(), Cause::LABELS.len());
+        assert!(all.iter().map(|cause| cause.number()).eq(0..RecallCause::LABELS.len()));
+        assert_eq!(BTreeSet::from(RecallCause::LABELS).len(), RecallCause::LABELS.len());
         assert_eq!(all.iter().map(ToString::to_string).collect::<BTreeSet<_>>().len(), all.len());
     }
 }

@@ -36,7 +36,7 @@ impl Controller {
     pub(crate) fn note_ready(&self, subsystem: &mut Subsystem, is_power_on: bool, now_ns: u64) {
         if is_power_on {
             let page = subsystem.health.smart(0, &self.errors, now_ns);
-            subsystem.happened(event::SMART_SNAPSHOT, self.cntlid, page.as_bytes(), now_ns);
+            subsystem.record_event(event::SMART_SNAPSHOT, self.cntlid, page.as_bytes(), now_ns);
         }
         let mut data = PowerOnOrReset::new_zeroed();
         data.firmware = crate::admin::describe::firmware(subsystem);
@@ -45,15 +45,15 @@ impl Controller {
         data.power_cycles = U32::new(subsystem.health.power_cycles() as u32);
         data.power_on_ms = U64::new(subsystem.health.power_on_ms(now_ns));
         data.timestamp = U64::new(self.features.timestamp(now_ns).0);
-        subsystem.happened(event::POWER_ON_OR_RESET, self.cntlid, data.as_bytes(), now_ns);
+        subsystem.record_event(event::POWER_ON_OR_RESET, self.cntlid, data.as_bytes(), now_ns);
     }
 
     /// Its host went away without having shut it down.
     pub(crate) fn note_unsafe_shutdown(&self, subsystem: &mut Subsystem) {
         let mut data = HardwareError::new_zeroed();
         data.code = U16::new(HardwareError::UNSAFE_SHUTDOWN);
-        let now_ns = subsystem.history.now_ns;
-        subsystem.happened(event::HARDWARE_ERROR, self.cntlid, data.as_bytes(), now_ns);
+        let now_ns = subsystem.persistent_events.now_ns;
+        subsystem.record_event(event::HARDWARE_ERROR, self.cntlid, data.as_bytes(), now_ns);
     }
 
     pub(crate) fn note_firmware_commit(
@@ -73,13 +73,13 @@ impl Controller {
             status_code: status.sc(),
             vendor_code: U16::new(0),
         };
-        subsystem.happened(event::FIRMWARE_COMMIT, self.cntlid, data.as_bytes(), now_ns);
+        subsystem.record_event(event::FIRMWARE_COMMIT, self.cntlid, data.as_bytes(), now_ns);
     }
 
     pub(crate) fn note_timestamp(&self, subsystem: &mut Subsystem, previous: TimestampData, now_ns: u64) {
         let since_reset_ms = U64::new(self.features.since_reset_ms(now_ns));
         let data = TimestampChange { previous: U64::new(previous.0), since_reset_ms };
-        subsystem.happened(event::TIMESTAMP_CHANGE, self.cntlid, data.as_bytes(), now_ns);
+        subsystem.record_event(event::TIMESTAMP_CHANGE, self.cntlid, data.as_bytes(), now_ns);
     }
 
     /// A host has set a feature, which is not one that hosts set whenever they begin.
@@ -90,7 +90,7 @@ impl Controller {
         }
         let (layout, cdw11) = (U32::new(SetFeature::TWO_DWORDS), U32::new(entry.cdw11));
         let data = SetFeature { layout, cdw10: U32::new(entry.cdw10), cdw11 };
-        subsystem.happened(event::SET_FEATURE, self.cntlid, data.as_bytes(), now_ns);
+        subsystem.record_event(event::SET_FEATURE, self.cntlid, data.as_bytes(), now_ns);
     }
 }
 
@@ -99,7 +99,7 @@ impl Subsystem {
         let mut data = FormatStart::new_zeroed();
         (data.nsid, data.cdw10) = (U32::new(entry.nsid), U32::new(entry.cdw10));
         data.attributes = format::ATTRIBUTES;
-        self.happened(event::FORMAT_START, NO_CONTROLLER, data.as_bytes(), now_ns);
+        self.record_event(event::FORMAT_START, NO_CONTROLLER, data.as_bytes(), now_ns);
     }
 
     pub(crate) fn note_format_end(&mut self, nsid: u32, result: Result<(), Status>, now_ns: u64) {
@@ -110,7 +110,7 @@ impl Subsystem {
             status: U32::new(u32::from(status.0)),
             ..FormatCompletion::new_zeroed()
         };
-        self.happened(event::FORMAT_COMPLETION, NO_CONTROLLER, data.as_bytes(), now_ns);
+        self.record_event(event::FORMAT_COMPLETION, NO_CONTROLLER, data.as_bytes(), now_ns);
     }
 
     pub(crate) fn note_creation(&mut self, creation: Creation, now_ns: u64) {
@@ -119,27 +119,27 @@ impl Subsystem {
         (data.nsze, data.ncap) = (U64::new(creation.blocks), U64::new(creation.blocks));
         (data.flbas, data.nmic) = (format.unwrap_or(0) as u8, u8::from(creation.shared));
         (data.anagrpid, data.nsid) = (U32::new(creation.ana_group), U32::new(creation.nsid));
-        self.happened(event::CHANGE_NAMESPACE, NO_CONTROLLER, data.as_bytes(), now_ns);
+        self.record_event(event::CHANGE_NAMESPACE, NO_CONTROLLER, data.as_bytes(), now_ns);
     }
 
     pub(crate) fn note_deletion(&mut self, nsid: u32, now_ns: u64) {
         const DELETE: u32 = 1;
         let mut data = ChangeNamespace::new_zeroed();
         (data.cdw10, data.nsid) = (U32::new(DELETE), U32::new(nsid));
-        self.happened(event::CHANGE_NAMESPACE, NO_CONTROLLER, data.as_bytes(), now_ns);
+        self.record_event(event::CHANGE_NAMESPACE, NO_CONTROLLER, data.as_bytes(), now_ns);
     }
 
     pub(crate) fn note_sanitize_start(&mut self, record: SanitizeRecord, now_ns: u64) {
         let capabilities = U32::new(sanitize::capabilities(self));
         let SanitizeRecord { cdw10, pattern, .. } = record;
         let data = SanitizeStart { capabilities, cdw10: U32::new(cdw10), cdw11: U32::new(pattern) };
-        self.happened(event::SANITIZE_START, NO_CONTROLLER, data.as_bytes(), now_ns);
+        self.record_event(event::SANITIZE_START, NO_CONTROLLER, data.as_bytes(), now_ns);
     }
 
     pub(crate) fn note_sanitize_end(&mut self, now_ns: u64) {
         let log = sanitize::log(self);
         let mut data = SanitizeCompletion::new_zeroed();
         (data.progress, data.status) = (U16::new(log.progress), U16::new(log.status));
-        self.happened(event::SANITIZE_COMPLETION, NO_CONTROLLER, data.as_bytes(), now_ns);
+        self.record_event(event::SANITIZE_COMPLETION, NO_CONTROLLER, data.as_bytes(), now_ns);
     }
 }

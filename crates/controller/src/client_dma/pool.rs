@@ -5,50 +5,53 @@ use std::io;
 
 /// Bytes for all commands of a controller together; what is beyond waits. Some commands of the largest size, or all
 /// that a guest commonly has in flight.
-pub(super) const STAGING: usize = 16 << 20;
+pub(super) const POOL_BYTES: usize = 16 << 20;
 
 /// Pages that are taken by commands, and given back.
 #[derive(Debug)]
-pub(super) struct Staging {
+pub(super) struct BouncePool {
     region: SharedRegion,
     extents: Extents,
 }
 
 /// Memory in place of a piece of the client's.
 #[derive(Debug)]
-pub(super) struct Piece {
+pub(super) struct BounceBuffer {
     pub(super) wanted: Wanted,
     /// In the staging memory; in its page it is where it is in the client's.
     pub(super) offset: usize,
     extent: Extent,
 }
 
-impl Staging {
+impl BouncePool {
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Self { region: SharedRegion::new("sluice-staging", STAGING)?, extents: Extents::new(STAGING) })
+        Ok(Self {
+            region: SharedRegion::new("sluice-staging", POOL_BYTES)?,
+            extents: Extents::new(POOL_BYTES),
+        })
     }
 
-    pub(super) fn take(&mut self, wanted: Wanted) -> Option<Piece> {
+    pub(super) fn take(&mut self, wanted: Wanted) -> Option<BounceBuffer> {
         let in_page = wanted.address as usize % PAGE_SIZE;
         let extent = self.extents.take(in_page + wanted.length as usize)?;
-        Some(Piece { wanted, offset: extent.offset() + in_page, extent })
+        Some(BounceBuffer { wanted, offset: extent.offset() + in_page, extent })
     }
 
-    pub(super) fn give(&mut self, piece: Piece) {
-        self.extents.give(piece.extent);
+    pub(super) fn give(&mut self, buffer: BounceBuffer) {
+        self.extents.give(buffer.extent);
     }
 
     pub(super) fn is_untouched(&self) -> bool {
         self.extents.is_untouched()
     }
 
-    pub(super) fn segment(&self, piece: &Piece) -> Segment {
-        self.region.segment(piece.offset, piece.wanted.length)
+    pub(super) fn segment(&self, buffer: &BounceBuffer) -> Segment {
+        self.region.segment(buffer.offset, buffer.wanted.length)
     }
 
     /// What another command left there is nobody's business.
-    pub(super) fn clear(&self, piece: &Piece) {
-        self.region.fill(piece.offset, piece.wanted.length as usize, 0);
+    pub(super) fn clear(&self, buffer: &BounceBuffer) {
+        self.region.fill(buffer.offset, buffer.wanted.length as usize, 0);
     }
 
     pub(super) fn read(&self, offset: usize, data: &mut [u8]) {

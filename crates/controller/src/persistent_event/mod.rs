@@ -7,7 +7,7 @@ mod record;
 
 pub(crate) use record::{KINDS, NO_CONTROLLER};
 
-use crate::{Keep, Subsystem};
+use crate::{PersistentRecord, Subsystem};
 use sluice_nvme::feature::TimestampData;
 use sluice_nvme::persistent_event::{EventHeader, LogHeader};
 use std::collections::VecDeque;
@@ -15,9 +15,9 @@ use std::fmt;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Bytes of the log page, its header too; Identify's PELS says so in units of 64 KiB.
-pub const HISTORY_BYTES: usize = 64 << 10;
+pub const PERSISTENT_EVENT_LOG_BYTES: usize = 64 << 10;
 
-const EVENTS_BYTES: usize = HISTORY_BYTES - LogHeader::SIZE;
+const EVENTS_BYTES: usize = PERSISTENT_EVENT_LOG_BYTES - LogHeader::SIZE;
 
 /// How long after an event the log is kept, so that several that come together are kept at once, and how long after it
 /// was kept the next time.
@@ -28,9 +28,9 @@ const NS_PER_MS: u64 = 1_000_000;
 
 /// The events of a drive, encoded one behind the other, the oldest first.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct HistoryRecord(Vec<u8>);
+pub struct PersistentEventRecord(Vec<u8>);
 
-impl HistoryRecord {
+impl PersistentEventRecord {
     /// None if these cannot be the bytes of a history.
     pub fn new(bytes: Vec<u8>) -> Option<Self> {
         (bytes.len() <= EVENTS_BYTES && Split(&bytes).all(|event| event.is_some())).then_some(Self(bytes))
@@ -46,9 +46,9 @@ impl HistoryRecord {
     }
 }
 
-impl fmt::Debug for HistoryRecord {
+impl fmt::Debug for PersistentEventRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HistoryRecord({} events)", Split(&self.0).count())
+        write!(f, "PersistentEventRecord({} events)", Split(&self.0).count())
     }
 }
 
@@ -79,7 +79,7 @@ type Clock = Box<dyn Fn() -> u64 + Send>;
 
 /// The events of a subsystem, and who keeps them.
 #[derive(Default)]
-pub(crate) struct History {
+pub(crate) struct PersistentEvents {
     /// The oldest first.
     events: VecDeque<Box<[u8]>>,
     bytes: usize,
@@ -96,13 +96,16 @@ pub(crate) struct History {
     pub(crate) generation: u16,
 }
 
-impl fmt::Debug for History {
+impl fmt::Debug for PersistentEvents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("History").field("events", &self.events.len()).field("bytes", &self.bytes).finish()
+        f.debug_struct("PersistentEvents")
+            .field("events", &self.events.len())
+            .field("bytes", &self.bytes)
+            .finish()
     }
 }
 
-impl History {
+impl PersistentEvents {
     /// What an event of this time says when it was.
     fn timestamp(&self, now_ns: u64) -> u64 {
         match &self.clock {
@@ -147,50 +150,54 @@ impl History {
         self.due_ns.filter(|_| !self.awaits)
     }
 
-    fn record(&self) -> HistoryRecord {
-        HistoryRecord(self.events.iter().flat_map(|event| event.iter().copied()).collect())
+    fn record(&self) -> PersistentEventRecord {
+        PersistentEventRecord(self.events.iter().flat_map(|event| event.iter().copied()).collect())
     }
 }
 
 impl Subsystem {
     /// Before its first turn: what has happened before, which is to be kept from now on, and what says the time in
     /// milliseconds since 1970-01-01.
-    pub fn resume_history(&mut self, record: &HistoryRecord, clock: impl Fn() -> u64 + Send + 'static) {
+    pub fn resume_persistent_events(
+        &mut self,
+        record: &PersistentEventRecord,
+        clock: impl Fn() -> u64 + Send + 'static,
+    ) {
         let events = Split(&record.0).flatten().map(Box::from);
-        self.history.events = events.collect();
-        self.history.bytes = record.0.len();
-        self.history.clock = Some(Box::new(clock));
+        self.persistent_events.events = events.collect();
+        self.persistent_events.bytes = record.0.len();
+        self.persistent_events.clock = Some(Box::new(clock));
     }
 
     /// Something has happened. `controller` is its identifier, if it is one's.
-    pub(crate) fn happened(&mut self, kind: u8, controller: u16, data: &[u8], now_ns: u64) {
-        self.history.now_ns = now_ns;
-        self.history.add(kind, controller, data, now_ns);
-        if let Some(due_ns) = self.history.deadline_ns() {
+    pub(crate) fn record_event(&mut self, kind: u8, controller: u16, data: &[u8], now_ns: u64) {
+        self.persistent_events.now_ns = now_ns;
+        self.persistent_events.add(kind, controller, data, now_ns);
+        if let Some(due_ns) = self.persistent_events.deadline_ns() {
             self.next_deadline_ns = self.next_deadline_ns.min(due_ns);
         }
     }
 
     /// What the log page says that the time is.
     pub(crate) fn timestamp(&self, now_ns: u64) -> u64 {
-        self.history.timestamp(now_ns)
+        self.persistent_events.timestamp(now_ns)
     }
 
     /// Has the log kept, if it is time.
-    pub(crate) fn keep_history(&mut self, now_ns: u64) {
-        if self.history.deadline_ns().is_none_or(|due_ns| due_ns > now_ns) {
+    pub(crate) fn persist_events(&mut self, now_ns: u64) {
+        if self.persistent_events.deadline_ns().is_none_or(|due_ns| due_ns > now_ns) {
             return;
         }
-        self.history.due_ns = None;
-        self.history.awaits = true;
-        self.history.rests_until_ns = now_ns.saturating_add(PAUSE_NS);
-        let record = self.history.record();
-        self.keep(Keep::History(record), now_ns);
+        self.persistent_events.due_ns = None;
+        self.persistent_events.awaits = true;
+        self.persistent_events.rests_until_ns = now_ns.saturating_add(PAUSE_NS);
+        let record = self.persistent_events.record();
+        self.persist(PersistentRecord::PersistentEvents(record), now_ns);
     }
 
     /// One that could not be kept is, some time after the next event.
-    pub(crate) fn history_kept(&mut self) {
-        self.history.awaits = false;
+    pub(crate) fn persistent_events_persisted(&mut self) {
+        self.persistent_events.awaits = false;
     }
 }
 
@@ -201,34 +208,37 @@ mod tests {
 
     #[test]
     fn there_is_room_for_so_much_and_the_most_frequent_goes_first() {
-        let mut history = History::default();
-        history.add(event::FORMAT_START, 1, &[1; 12], 0);
-        history.add(event::SMART_SNAPSHOT, 1, &[2; 512], 0);
+        let mut log = PersistentEvents::default();
+        log.add(event::FORMAT_START, 1, &[1; 12], 0);
+        log.add(event::SMART_SNAPSHOT, 1, &[2; 512], 0);
         for n in 0..10_000_u64 {
-            history.add(event::POWER_ON_OR_RESET, 1, &n.to_le_bytes(), n);
-            assert!(history.bytes <= EVENTS_BYTES);
+            log.add(event::POWER_ON_OR_RESET, 1, &n.to_le_bytes(), n);
+            assert!(log.bytes <= EVENTS_BYTES);
         }
-        assert!(history.bytes > EVENTS_BYTES - 64);
-        let kinds: Vec<u8> = history.events().map(|event| event[0]).collect();
+        assert!(log.bytes > EVENTS_BYTES - 64);
+        let kinds: Vec<u8> = log.events().map(|event| event[0]).collect();
         assert_eq!(kinds[kinds.len() - 2..], [event::SMART_SNAPSHOT, event::FORMAT_START]);
-        let newest = history.events().next().map(|event| event[EventHeader::SIZE..].to_vec());
+        let newest = log.events().next().map(|event| event[EventHeader::SIZE..].to_vec());
         assert_eq!(newest, Some(9_999_u64.to_le_bytes().to_vec()));
     }
 
     #[test]
     fn what_is_kept_is_read_again_and_nothing_else() {
-        let mut history = History::default();
-        history.add(event::POWER_ON_OR_RESET, 1, &[7; 44], 0);
-        history.add(event::TIMESTAMP_CHANGE, 1, &[8; 16], 0);
-        let bytes = history.record().0;
-        let record = HistoryRecord::new(bytes.clone()).expect("a history");
+        let mut log = PersistentEvents::default();
+        log.add(event::POWER_ON_OR_RESET, 1, &[7; 44], 0);
+        log.add(event::TIMESTAMP_CHANGE, 1, &[8; 16], 0);
+        let bytes = log.record().0;
+        let record = PersistentEventRecord::new(bytes.clone()).expect("a history");
         assert_eq!(Split(&record.0).flatten().count(), 2);
-        assert_eq!(HistoryRecord::new(Vec::new()), Some(HistoryRecord::default()));
+        assert_eq!(PersistentEventRecord::new(Vec::new()), Some(PersistentEventRecord::default()));
         let first = EventHeader::SIZE + 44;
         for length in (1..bytes.len()).filter(|length| *length != first) {
-            assert_eq!(HistoryRecord::new(bytes[..length].to_vec()), None, "{length} bytes");
+            assert_eq!(PersistentEventRecord::new(bytes[..length].to_vec()), None, "{length} bytes");
         }
-        assert_eq!(HistoryRecord::new(vec![0; 3 * EventHeader::SIZE]), None);
-        assert_eq!(HistoryRecord::new(bytes.repeat(HISTORY_BYTES / bytes.len() + 1)), None);
+        assert_eq!(PersistentEventRecord::new(vec![0; 3 * EventHeader::SIZE]), None);
+        assert_eq!(
+            PersistentEventRecord::new(bytes.repeat(PERSISTENT_EVENT_LOG_BYTES / bytes.len() + 1)),
+            None
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! A queue group on its way to an outpost.
 
-use super::apart::Absent;
-use super::{Likeness, StaysHome, Tally};
+use super::groups::RemoteGroup;
+use super::{CannotMigrate, PeerConfig, Tally};
 use crate::doorbells::Doorbells;
 use crate::features::Features;
 use crate::health::{Busy, Health};
@@ -14,14 +14,14 @@ use std::sync::Arc;
 
 /// A group from which nothing is taken any more, until its commands have ended.
 #[derive(Debug)]
-pub(super) struct Departing {
+pub(super) struct Migrating {
     cq: u16,
     sqs: Vec<u16>,
 }
 
 /// A queue group, with what it takes to serve it.
 #[derive(Debug)]
-pub struct Posting {
+pub struct MigratingGroup {
     pub(super) cq: CompletionQueue,
     pub(super) sqs: Vec<SubmissionQueue>,
     pub(super) doorbells: Doorbells,
@@ -39,13 +39,13 @@ impl Controller {
     ///
     /// # Errors
     /// Nothing has changed.
-    pub fn begin_departure(&mut self, subsystem: &Subsystem, cq: u16) -> Result<(), StaysHome> {
-        if self.apart.departing.is_some() {
-            return Err(StaysHome("another queue is about to move"));
+    pub fn begin_migration(&mut self, subsystem: &Subsystem, cq: u16) -> Result<(), CannotMigrate> {
+        if self.remote_groups.migrating.is_some() {
+            return Err(CannotMigrate("another queue is about to move"));
         }
-        let sqs = self.may_leave(subsystem, cq)?;
+        let sqs = self.may_group_migrate(subsystem, cq)?;
         self.active.retain(|id| !sqs.contains(id));
-        self.apart.departing = Some(Departing { cq, sqs });
+        self.remote_groups.migrating = Some(Migrating { cq, sqs });
         Ok(())
     }
 
@@ -60,74 +60,76 @@ impl Controller {
     }
 
     /// The submission queues of a group that may leave.
-    fn may_leave(&self, subsystem: &Subsystem, cq: u16) -> Result<Vec<u16>, StaysHome> {
-        self.may_be_apart()?;
-        subsystem.likeness()?;
+    fn may_group_migrate(&self, subsystem: &Subsystem, cq: u16) -> Result<Vec<u16>, CannotMigrate> {
+        self.may_migrate()?;
+        subsystem.peer_config()?;
         let found = self.cqs.get(usize::from(cq)).and_then(Option::as_ref).filter(|_| cq != 0);
-        let queue = found.ok_or(StaysHome("the host has no such I/O queue here"))?;
+        let queue = found.ok_or(CannotMigrate("the host has no such I/O queue here"))?;
         let sqs = || self.sqs.iter().flatten().filter(|sq| sq.cq == cq);
         let is_sound = queue.service == Service::On
             && !queue.deleting
             && queue.head_error == HeadError::None
             && sqs().all(|sq| sq.service == Service::On && !sq.deleting);
         if !is_sound || queue.users == 0 {
-            return Err(StaysHome("the queue is being deleted, has no submission queue, or is not served"));
+            return Err(CannotMigrate(
+                "the queue is being deleted, has no submission queue, or is not served",
+            ));
         }
         Ok(sqs().map(|sq| sq.id).collect())
     }
 
     /// None of its commands is in flight.
-    pub fn departing_is_idle(&self, subsystem: &Subsystem) -> bool {
-        let sqs = self.apart.departing.iter().flat_map(|departing| &departing.sqs);
+    pub fn migrating_is_idle(&self, subsystem: &Subsystem) -> bool {
+        let sqs = self.remote_groups.migrating.iter().flat_map(|migrating| &migrating.sqs);
         let mut sqs = sqs.filter_map(|id| self.sqs[usize::from(*id)].as_ref());
-        sqs.all(|sq| sq.in_flight == 0) && !subsystem.has_unsettled()
+        sqs.all(|sq| sq.in_flight == 0) && !subsystem.has_completions()
     }
 
     /// The interrupt vector of the group that is about to leave, if it has one.
-    pub fn departing_vector(&self) -> Option<u16> {
-        let departing = self.apart.departing.as_ref()?;
-        self.cqs[usize::from(departing.cq)].as_ref()?.vector
+    pub fn migrating_vector(&self) -> Option<u16> {
+        let migrating = self.remote_groups.migrating.as_ref()?;
+        self.cqs[usize::from(migrating.cq)].as_ref()?.vector
     }
 
     /// The group that is about to leave does, if none of its commands is in flight. `there` is what the outpost is like.
     ///
     /// # Errors
     /// It [stays](Self::stay), since something has changed.
-    pub fn depart(
+    pub fn finish_migration(
         &mut self,
         subsystem: &mut Subsystem,
-        there: &Likeness,
+        there: &PeerConfig,
         space: &Space,
-    ) -> Result<Option<Posting>, StaysHome> {
-        let Some(Departing { cq, sqs }) = &self.apart.departing else {
-            return Err(StaysHome("the host has begun anew"));
+    ) -> Result<Option<MigratingGroup>, CannotMigrate> {
+        let Some(Migrating { cq, sqs }) = &self.remote_groups.migrating else {
+            return Err(CannotMigrate("the host has begun anew"));
         };
         let cq = *cq;
-        if self.may_leave(subsystem, cq)? != *sqs || sqs.iter().any(|id| self.active.contains(id)) {
-            return Err(StaysHome("the host has changed its queues"));
+        if self.may_group_migrate(subsystem, cq)? != *sqs || sqs.iter().any(|id| self.active.contains(id)) {
+            return Err(CannotMigrate("the host has changed its queues"));
         }
-        if subsystem.likeness()? != *there {
-            return Err(StaysHome("the drive is not what it was"));
+        if subsystem.peer_config()? != *there {
+            return Err(CannotMigrate("the drive is not what it was"));
         }
-        if !self.departing_is_idle(subsystem) {
+        if !self.migrating_is_idle(subsystem) {
             return Ok(None);
         }
         let doorbells =
-            self.doorbells.share().map_err(|_| StaysHome("there is no memory for its doorbells"))?;
-        let sqs = self.apart.departing.take().map(|departing| departing.sqs).unwrap_or_default();
+            self.doorbells.share().map_err(|_| CannotMigrate("there is no memory for its doorbells"))?;
+        let sqs = self.remote_groups.migrating.take().map(|migrating| migrating.sqs).unwrap_or_default();
         let sqs: Vec<_> = sqs.iter().filter_map(|id| self.sqs[usize::from(*id)].take()).collect();
         let Some(cq) = self.cqs[usize::from(cq)].take() else { return Ok(None) };
         // A successor must not take up what is served elsewhere.
         let handover = self.handover.get_mut();
         handover.cqs[usize::from(cq.id)].size = 0;
         sqs.iter().for_each(|sq| handover.sqs[usize::from(sq.id)].size = 0);
-        self.apart.away.push(Absent {
+        self.remote_groups.groups.push(RemoteGroup {
             cq: (cq.id, cq.size),
             sqs: sqs.iter().map(|sq| (sq.id, sq.size)).collect(),
             generation: space.generation(),
             rung: false,
         });
-        Ok(Some(Posting {
+        Ok(Some(MigratingGroup {
             cq,
             sqs,
             doorbells,
@@ -135,13 +137,13 @@ impl Controller {
             features: self.features.without_keep_alive(),
             mode: self.mode,
             busy: subsystem.health.busy_time(),
-            tally: subsystem.health.away.begin(),
+            tally: subsystem.health.remote.begin(),
         }))
     }
 
     /// The group that was about to leave stays.
-    pub fn stay(&mut self) {
-        let Some(Departing { sqs, .. }) = self.apart.departing.take() else { return };
+    pub fn cancel_migration(&mut self) {
+        let Some(Migrating { sqs, .. }) = self.remote_groups.migrating.take() else { return };
         for id in sqs {
             // After a reset they are gone, or others.
             if self.sqs[usize::from(id)].is_some() && !self.active.contains(&id) {
@@ -157,27 +159,27 @@ impl Controller {
     ///
     /// # Errors
     /// There is no memory, or there are no descriptors.
-    pub fn outpost(subsystem: &mut Subsystem, cntlid: u16) -> io::Result<Self> {
-        let mut outpost = Self::new(subsystem, cntlid)?;
-        outpost.apart.is_outpost = true;
-        Ok(outpost)
+    pub fn new_remote(subsystem: &mut Subsystem, cntlid: u16) -> io::Result<Self> {
+        let mut remote = Self::new(subsystem, cntlid)?;
+        remote.remote_groups.is_remote = true;
+        Ok(remote)
     }
 
     /// Serves a group from the next turn on.
-    pub fn take_in(&mut self, subsystem: &mut Subsystem, posting: Posting) {
-        let Posting { cq, sqs, doorbells, registers, features, mode, busy, tally } = posting;
+    pub fn accept_group(&mut self, subsystem: &mut Subsystem, group: MigratingGroup) {
+        let MigratingGroup { cq, sqs, doorbells, registers, features, mode, busy, tally } = group;
         (self.doorbells, self.registers, self.features, self.mode) = (doorbells, registers, features, mode);
-        subsystem.health = Health::away_from_home(busy);
-        self.apart.tally = Some(tally);
+        subsystem.health = Health::of_remote(busy);
+        self.remote_groups.tally = Some(tally);
         subsystem.set_enabled(self.number, true);
-        self.seat(cq, sqs);
+        self.install_group(cq, sqs);
     }
 
     /// [`turn`](Self::turn), as an outpost: what is done in it is counted for home when it is over.
-    pub fn turn_away(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) -> usize {
-        self.apart.tally.iter().for_each(|tally| tally.open());
+    pub fn remote_turn(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) -> usize {
+        self.remote_groups.tally.iter().for_each(|tally| tally.open());
         let work = self.turn(subsystem, space, now_ns);
-        if let Some(tally) = &self.apart.tally {
+        if let Some(tally) = &self.remote_groups.tally {
             if work > 0 {
                 let health = &subsystem.health;
                 tally.put(health.here(), health.busy_time(), self.errors.count(), subsystem.in_flight());
@@ -188,11 +190,11 @@ impl Controller {
     }
 
     /// Has these queues served.
-    pub(super) fn seat(&mut self, cq: CompletionQueue, sqs: Vec<SubmissionQueue>) {
+    pub(super) fn install_group(&mut self, cq: CompletionQueue, sqs: Vec<SubmissionQueue>) {
         let handover = self.handover.get_mut();
         handover.cqs[usize::from(cq.id)] = cq.record();
         for mut sq in sqs {
-            (sq.controller, sq.announced) = (self.number, sq.head);
+            (sq.controller, sq.event_index_head) = (self.number, sq.head);
             handover.sqs[usize::from(sq.id)] = sq.record();
             self.doorbells.put_event_index_behind(sq.id, sq.head);
             self.active.push(sq.id);

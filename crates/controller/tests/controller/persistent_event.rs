@@ -2,7 +2,7 @@
 
 use crate::host::{Host, MS, PAGE, entry, get_log};
 use crate::model::Model;
-use sluice_controller::{HistoryRecord, Keep};
+use sluice_controller::{PersistentEventRecord, PersistentRecord};
 use sluice_nvme::opcode::admin;
 use sluice_nvme::persistent_event::{EventHeader, LogHeader, action, event, reporting_context};
 use sluice_nvme::{FeatureId, LogId, Status, SubmissionEntry, register};
@@ -164,8 +164,10 @@ fn it_is_kept_now_and_then_and_there_under_the_next_daemon() {
     let mut host = Host::new(vec![model.namespace(1)]);
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keep = Arc::clone(&kept);
-    host.controller.on_keep(move |what| keep.lock().expect("not poisoned").push(what));
-    host.controller.subsystem.resume_history(&HistoryRecord::default(), || 1_600_000_000_000);
+    host.controller.on_persist(move |what| keep.lock().expect("not poisoned").push(what));
+    host.controller
+        .subsystem
+        .resume_persistent_events(&PersistentEventRecord::default(), || 1_600_000_000_000);
     host.enable();
     host.run();
     assert!(kept.lock().expect("not poisoned").is_empty(), "what comes together is kept together");
@@ -173,7 +175,7 @@ fn it_is_kept_now_and_then_and_there_under_the_next_daemon() {
     assert!(host.now_ns <= 200 * MS);
     host.run();
     let first = std::mem::take(&mut *kept.lock().expect("not poisoned"));
-    let [Keep::History(record)] = &first[..] else { panic!("{first:?}") };
+    let [PersistentRecord::PersistentEvents(record)] = &first[..] else { panic!("{first:?}") };
     assert_eq!(commit(&mut host), Status::SUCCESS);
     host.now_ns += 10_000 * MS;
     host.run();
@@ -181,7 +183,7 @@ fn it_is_kept_now_and_then_and_there_under_the_next_daemon() {
     // Nor is a host held up, or asked again, when it fails.
     for well in [true, false] {
         let now_ns = host.now_ns;
-        host.controller.kept(Keep::History(record.clone()), well, now_ns);
+        host.controller.persisted(PersistentRecord::PersistentEvents(record.clone()), well, now_ns);
         host.run();
         assert_eq!(std::mem::take(&mut *kept.lock().expect("not poisoned")).len(), usize::from(well));
     }
@@ -194,11 +196,11 @@ fn it_is_kept_now_and_then_and_there_under_the_next_daemon() {
     host.now_ns += 100 * MS;
     host.run();
     let last = std::mem::take(&mut *kept.lock().expect("not poisoned"));
-    let [Keep::History(record)] = &last[..] else { panic!("{last:?}") };
+    let [PersistentRecord::PersistentEvents(record)] = &last[..] else { panic!("{last:?}") };
 
     let mut host = Host::new(vec![model.namespace(1)]);
-    let record = HistoryRecord::new(record.as_bytes().to_vec()).expect("a history");
-    host.controller.subsystem.resume_history(&record, || 1_700_000_000_000);
+    let record = PersistentEventRecord::new(record.as_bytes().to_vec()).expect("a history");
+    host.controller.subsystem.resume_persistent_events(&record, || 1_700_000_000_000);
     host.enable();
     let expected = [
         event::POWER_ON_OR_RESET,

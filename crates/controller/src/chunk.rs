@@ -9,11 +9,11 @@ use sluice_memory::SharedRegion;
 use sluice_nvme::Status;
 
 /// Bytes read in one step.
-pub(crate) const PIECE: usize = 16 << 10;
+pub(crate) const CHUNK: usize = 16 << 10;
 
 /// A piece for every slot, touched when first used.
 pub(crate) fn staging() -> std::io::Result<SharedRegion> {
-    SharedRegion::new("sluice-staging", COMMANDS_MAX as usize * PIECE)
+    SharedRegion::new("sluice-staging", COMMANDS_MAX as usize * CHUNK)
 }
 
 /// Makes the command in slot `number` a read of its next piece, of the `left` bytes from `offset` on.
@@ -24,10 +24,10 @@ pub(crate) fn read(
     offset: u64,
     left: u64,
 ) -> Result<(), Status> {
-    let length = left.min(PIECE as u64);
+    let length = left.min(CHUNK as u64);
     slot.request.operation = Operation::Read;
     (slot.request.offset, slot.request.length) = (offset, length);
     slot.data.clear();
-    let window = staging.segment(number * PIECE, length as u32);
+    let window = staging.segment(number * CHUNK, length as u32);
     slot.data.push(window).map_err(|_| Status::INTERNAL_ERROR)
 }
