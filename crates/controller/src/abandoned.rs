@@ -18,16 +18,16 @@ use std::ops::Range;
 #[derive(Debug, Default)]
 pub(crate) struct Abandoned {
     changes: Vec<Change>,
-    /// Commands that overlap one of those.
+    /// Commands that overlap an abandoned command.
     held: Vec<Command>,
-    /// Commands that overlapped one that has ended. They are checked again.
+    /// Commands that overlapped an abandoned command that has ended. They are checked again.
     ready: Vec<Command>,
 }
 
-/// An abandoned command.
+/// Abandoned command.
 #[derive(Debug)]
 struct Change {
-    /// Of its slot.
+    /// Number of its slot.
     number: usize,
     origin: Origin,
     nsid: u32,
@@ -35,7 +35,7 @@ struct Change {
 }
 
 impl Change {
-    /// Its slot is still its own.
+    /// Returns whether the slot still belongs to this command.
     fn is_under_way(&self, slab: &Slab) -> bool {
         slab.used(self.number).is_some_and(|slot| is_same(&slot.origin, &self.origin))
     }
@@ -63,7 +63,8 @@ impl Drop for Abandoned {
     }
 }
 
-/// The queues of a controller are gone, or one of them: its held commands end, and those in the layers hold back others.
+/// Handles the loss of a controller's queues, or of one of them: ends its held commands, and makes its
+/// commands in the layers hold back others.
 #[cold]
 pub(crate) fn abandon(subsystem: &mut Subsystem, controller: u8, queue: Option<u16>) {
     fused::forget(subsystem, controller, queue);
@@ -95,7 +96,8 @@ pub(crate) fn abandon(subsystem: &mut Subsystem, controller: u8, queue: Option<u
     update_held_back(subsystem);
 }
 
-/// The bytes that a command may still change; none if it changes none, or is kept apart in another way.
+/// Returns the bytes that a command may still change; none if it changes none, or if another mechanism
+/// protects them.
 fn changed_bytes(slot: &Slot, entry: &SubmissionEntry, shift: u32) -> Option<Range<u64>> {
     const ALL: Range<u64> = 0..u64::MAX;
     let Origin { opcode: code, raw, .. } = slot.origin;
@@ -127,7 +129,7 @@ fn changed_bytes(slot: &Slot, entry: &SubmissionEntry, shift: u32) -> Option<Ran
     }
 }
 
-/// Tells each namespace which of its bytes are held back.
+/// Gives each namespace the list of its held-back ranges.
 fn update_held_back(subsystem: &mut Subsystem) {
     let changes = std::mem::take(&mut subsystem.abandoned.changes);
     subsystem.each_namespace(|namespace| {
@@ -137,8 +139,8 @@ fn update_held_back(subsystem: &mut Subsystem) {
     subsystem.abandoned.changes = changes;
 }
 
-/// Part of a turn of each controller while there are abandoned commands, or commands that were held for them. Returns how
-/// many go on.
+/// Continues commands whose abandoned commands have ended, and returns their number. Part of a turn of each
+/// controller while there are abandoned or held commands.
 #[cold]
 pub(crate) fn advance(
     controller: &mut Controller,
@@ -166,14 +168,14 @@ pub(crate) fn advance(
     count
 }
 
-/// A turn of this controller would get further.
+/// Returns whether a turn of this controller would continue something.
 pub(crate) fn can_advance(controller: &Controller, subsystem: &Subsystem) -> bool {
     let Subsystem { abandoned: Abandoned { changes, ready, .. }, slab, .. } = subsystem;
     let is_own = |command: &Command| slab.slot(command).origin.controller == controller.number;
     changes.iter().any(|change| !change.is_under_way(slab)) || ready.iter().any(is_own)
 }
 
-/// Commands that wait here end with their queue.
+/// Ends the commands that wait here, when their queue is gone.
 fn forget(subsystem: &mut Subsystem, controller: u8, queue: Option<u16>) {
     let Subsystem { abandoned: Abandoned { held, ready, .. }, slab, .. } = &mut *subsystem;
     let is_own = |command: &mut Command| {

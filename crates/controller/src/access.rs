@@ -1,5 +1,5 @@
-//! What keeps a command from a namespace although there is nothing wrong with it: it is not attached to the controller,
-//! the way it came, or a reservation of another host.
+//! Checks of access to a namespace: its attachment to the controller, the ANA state of the path, and
+//! reservations of other hosts.
 
 use crate::ana::Ana;
 use crate::reservation::{Group, HostId};
@@ -7,7 +7,7 @@ use crate::{Namespace, Subsystem};
 use sluice_nvme::opcode::admin;
 use sluice_nvme::{Status, SubmissionEntry};
 
-/// For an I/O command of the controller of this number, to a namespace that [is guarded](Namespace::is_guarded).
+/// Checks an I/O command of this controller to a namespace that [is guarded](Namespace::is_guarded).
 #[cold]
 pub(crate) fn check(
     ana: &Ana,
@@ -24,23 +24,24 @@ pub(crate) fn check(
 }
 
 impl Subsystem {
-    /// The same, for namespaces that may be guarded or not.
+    /// Checks an I/O command to a namespace that may be guarded or not.
     pub(crate) fn check_access(&self, number: u8, namespace: &Namespace, opcode: u8) -> Result<(), Status> {
         check(&self.ana, &self.hosts, number, namespace, opcode)
     }
 
-    /// For an admin command that changes or reads what is in its namespace; or in all of them, if it names none.
+    /// Checks an admin command that reads or changes data of its namespace, or of all namespaces if it names
+    /// none.
     pub(crate) fn check_admin(&self, number: u8, entry: &SubmissionEntry) -> Result<(), Status> {
         let (host, group) = (self.host(number), Group::of_admin(entry.opcode));
-        // What is yet to be created nobody has reserved.
+        // No host can have reserved a namespace that does not exist yet.
         let creates = entry.opcode == admin::NAMESPACE_MANAGEMENT && entry.cdw10 & 0xf == 0;
         if group == Group::Free || creates {
             return Ok(());
         }
-        // A Sanitize names none, whatever its NSID.
+        // A Sanitize concerns all namespaces, whatever its NSID.
         let names_one = entry.opcode != admin::SANITIZE;
-        // What is done to the subsystem's list of namespaces takes no way to any, nor does a vendor's command to the
-        // controller (Base 8.1: the states are about commands that name a namespace, or all).
+        // Changes to the subsystem's list of namespaces use no path to a namespace, nor does a vendor's
+        // command to the controller (Base 8.1: the states concern commands that name a namespace, or all).
         let takes_a_way = match entry.opcode {
             admin::NAMESPACE_MANAGEMENT | admin::NAMESPACE_ATTACHMENT => false,
             0xc0.. => entry.nsid != 0,

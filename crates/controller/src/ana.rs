@@ -1,7 +1,7 @@
-//! Asymmetric Namespace Access (Base 8.1): which of its ways to a namespace a host should take.
+//! Asymmetric Namespace Access (Base 8.1): the preferred paths of a host to a namespace.
 //!
-//! Namespaces are in groups. An operator says in which state a group is at a port, where hosts come in; a controller
-//! belongs to the port that its host came to.
+//! Namespaces are in groups. An operator sets the state of a group at a port, where hosts come in. A
+//! controller belongs to the port that its host came to.
 
 use crate::mailbox::Notice;
 use crate::subsystem::{NN, Subsystem};
@@ -10,10 +10,11 @@ use sluice_nvme::log::{AnaGroup, AnaHeader};
 use sluice_nvme::{AnaState, Status};
 use zerocopy::IntoBytes;
 
-/// ANA groups, numbered from one.
+/// Number of ANA groups; they are numbered from one.
 pub const ANA_GROUPS_MAX: u32 = 32;
 
-/// Seconds that a group is in the change state at most, as hosts are told (ANATT): after that they give the way up.
+/// Longest time in seconds that a group stays in the change state, as reported to hosts (ANATT). After that
+/// they give up the path.
 pub(crate) const TRANSITION_SECONDS: u8 = 60;
 
 /// Identify's ANACAP: all states are reported, and a namespace stays in its group while it is attached.
@@ -23,12 +24,12 @@ pub(crate) const CAPABILITIES: u8 = 0b0101_1111;
 pub(crate) const LOG_BYTES: usize =
     AnaHeader::SIZE + ANA_GROUPS_MAX as usize * AnaGroup::SIZE + NAMESPACES_MAX * size_of::<u32>();
 
-/// What an operator says. Of two that are about the same, the later counts.
+/// Rule of an operator. If several apply, the last one counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnaRule {
-    /// At this port alone; otherwise at all.
+    /// Port to which the rule is limited.
     pub port: Option<String>,
-    /// Of this group alone; otherwise of all.
+    /// Group to which the rule is limited.
     pub group: Option<u32>,
     pub state: AnaState,
 }
@@ -39,26 +40,26 @@ impl AnaRule {
     }
 }
 
-/// A group at a controller.
+/// State of a group at a controller.
 #[derive(Clone, Copy, Debug, Default)]
 struct Access {
     state: AnaState,
-    /// The log page's count of changes when this one changed last.
+    /// Count of changes in the log page at the last change of this group.
     changed: u64,
 }
 
-/// What a controller leads to.
+/// Paths through a controller.
 #[derive(Debug, Default)]
 struct Paths {
     port: String,
     /// Changes of the controller's log page since its last reset.
     changes: u64,
-    /// In the order of the groups' numbers.
+    /// Groups in the order of their numbers.
     groups: [Access; ANA_GROUPS_MAX as usize],
 }
 
 impl Paths {
-    /// Works out the states anew; true if one of a group in `used` is another.
+    /// Computes the states anew. Returns whether the state of a group in `used` has changed.
     fn update(&mut self, rules: &[AnaRule], used: u32) -> bool {
         let mut changed = false;
         for (group, access) in (1..).zip(&mut self.groups) {
@@ -73,25 +74,25 @@ impl Paths {
         changed
     }
 
-    /// Bit per group that some commands cannot reach.
+    /// Returns a bit per group that refuses some commands.
     fn refuses(&self) -> u32 {
         let refuses = |(_, access): &(u32, &Access)| access.state.refusal().is_some();
         (1..).zip(&self.groups).filter(refuses).fold(0, |bits, (group, _)| bits | bit(group))
     }
 }
 
-/// Of a group, among those there may be.
+/// Returns the bit of a group.
 fn bit(group: u32) -> u32 {
     1 << (group - 1)
 }
 
 const _: () = assert!(ANA_GROUPS_MAX <= u32::BITS);
 
-/// The states of a subsystem's groups.
+/// ANA states of a subsystem's groups.
 #[derive(Debug, Default)]
 pub(crate) struct Ana {
     rules: Vec<AnaRule>,
-    /// By the numbers of their controllers.
+    /// Paths by controller number.
     paths: Vec<Paths>,
 }
 
@@ -101,12 +102,12 @@ impl Ana {
         entry.and_then(|entry| entry.groups.get(group as usize - 1)).copied().unwrap_or_default()
     }
 
-    /// What keeps a command of a controller from a namespace of this group.
+    /// Returns the status for commands to a namespace of a group that this controller cannot reach.
     pub(crate) fn check(&self, number: u8, group: u32) -> Result<(), Status> {
         self.access(number, group).state.refusal().map_or(Ok(()), Err)
     }
 
-    /// A controller begins a life.
+    /// Clears the counts of changes of a controller that is enabled.
     pub(crate) fn reset(&mut self, number: u8) {
         if let Some(entry) = self.paths.get_mut(usize::from(number)) {
             entry.changes = 0;
@@ -114,8 +115,8 @@ impl Ana {
         }
     }
 
-    /// The log page of a controller (Base 5.16.1.13), for namespaces in ascending order of their NSIDs; those are in it
-    /// unless it is of `groups_only`.
+    /// Returns the log page of a controller (Base 5.16.1.13). It lists the NSIDs of the groups unless
+    /// `groups_only` is set. `namespaces` must be in ascending order of NSIDs.
     pub(crate) fn log<'a>(
         &self,
         number: u8,
@@ -138,7 +139,7 @@ impl Ana {
 }
 
 impl Subsystem {
-    /// The operator says anew in which states the groups are at the ports. Hosts are told of changes.
+    /// Sets the operator's rules, and notifies hosts of changed states.
     pub fn set_ana(&mut self, rules: Vec<AnaRule>) {
         self.ana.rules = rules;
         let (used, is_shared) = (self.used_groups(), self.is_shared());
@@ -151,12 +152,12 @@ impl Subsystem {
         self.guard_namespaces();
     }
 
-    /// Bit per group that has namespaces.
+    /// Returns a bit per group that has namespaces.
     fn used_groups(&self) -> u32 {
         self.iter().fold(0, |bits, namespace| bits | bit(namespace.ana_group()))
     }
 
-    /// Has commands to namespaces looked at more closely that not every controller reaches.
+    /// Makes commands to namespaces be checked if not every controller may reach the namespace.
     pub(crate) fn guard_namespaces(&mut self) {
         let refused = self.ana.paths.iter().fold(0, |bits, entry| bits | entry.refuses());
         for nsid in 1..=NN {
@@ -169,7 +170,7 @@ impl Subsystem {
 }
 
 impl Controller {
-    /// Its host came in at this port, and was told nothing yet.
+    /// Sets the port of a new host.
     pub fn set_port(&self, subsystem: &mut Subsystem, port: &str) {
         let number = usize::from(self.number);
         let Ana { rules, paths } = &mut subsystem.ana;

@@ -1,42 +1,42 @@
-//! Which submission queue is next (Base 3.4.4): round robin, or weighted round robin with an urgent class.
+//! Arbitration of submission queues (Base 3.4.4): round robin, or weighted round robin with an urgent class.
 //!
-//! In a round, the commands of urgent queues come first, all of them; then so many of each of the other
-//! classes as the Arbitration feature gives it credits, its queues taking turns with bursts. A turn of the
-//! controller is as many rounds as it takes commands for; one that ends within a round is gone on with by the next,
-//! behind what is urgent by then.
+//! In a round, all commands of urgent queues come first. Then each of the other classes gets as many commands
+//! as the Arbitration feature gives it credits, its queues taking turns with bursts. A turn of the controller
+//! consists of rounds until the turn's limit of commands. A round that the limit cuts short is continued by
+//! the next turn, behind the commands that are urgent by then.
 
 use crate::FETCH_MAX;
 use crate::controller::Controller;
 use crate::features::Features;
 
-/// The classes (QPRIO of Create I/O Submission Queue).
+/// Indices of the classes (QPRIO of Create I/O Submission Queue).
 const URGENT: usize = 0;
 const CLASSES: usize = 4;
 
-/// Commands of a turn, all queues together. Short, so that what is urgent does not wait for long.
+/// Commands of a turn, all queues together. The limit is low so that urgent commands do not wait for long.
 const TURN_COMMANDS: u32 = 4 * FETCH_MAX;
 
-/// A turn's way through the queues, and where the next one goes on.
+/// Position of a turn in the order of the queues, and the start of the next one.
 #[derive(Debug, Default)]
 pub(crate) struct Priorities {
-    /// Where each class goes on.
+    /// Start of the next turn in each class.
     rotations: [usize; CLASSES],
     stage: TurnStage,
-    /// Of each class in a round.
+    /// Credits of each class in a round.
     credits: [u32; CLASSES],
     burst: u32,
     class: usize,
-    /// It has so many queues.
+    /// Number of queues of the class.
     queues: usize,
-    /// Of the class, in this round.
+    /// Remaining credits of the class in this round.
     left: u32,
-    /// Queues of the class that had nothing, one after the other.
+    /// Consecutive queues of the class that were empty.
     idle: usize,
     /// Commands of this round.
     taken: u32,
-    /// Commands that the turn may still take.
+    /// Remaining commands of the turn.
     room: u32,
-    /// The class where the turn before ended, and what it had left.
+    /// Class in which the last turn ended, with its remaining credits.
     cut_short: Option<(usize, u32)>,
 }
 
@@ -44,13 +44,13 @@ pub(crate) struct Priorities {
 enum TurnStage {
     #[default]
     Begins,
-    /// What the admin queue has is taken first, and costs nobody a credit.
+    /// The admin queue comes first, and costs no class a credit.
     Admin,
     Classes,
 }
 
 impl Priorities {
-    /// A turn begins.
+    /// Starts a turn.
     #[cold]
     pub(crate) fn begin(&mut self, features: &Features) {
         let (credits, burst) = (credits(features), burst(features));
@@ -59,7 +59,7 @@ impl Priorities {
         *self = Self { rotations, credits, burst, left, room, cut_short, ..Self::default() };
     }
 
-    /// Where the round that is under way would go on.
+    /// Returns the position where the current round would go on.
     fn cut_short(&self) -> Option<(usize, u32)> {
         match self.class {
             URGENT => self.cut_short,
@@ -67,7 +67,7 @@ impl Priorities {
         }
     }
 
-    /// The turn ends with so many commands of the queue that was last.
+    /// Ends a turn that took this many commands from the last queue.
     #[cold]
     pub(crate) fn end(&mut self, taken: u32) {
         if matches!(self.stage, TurnStage::Classes) {
@@ -75,7 +75,7 @@ impl Priorities {
         }
     }
 
-    /// So many commands were taken of the queue.
+    /// Counts commands that were taken from a queue.
     fn note(&mut self, taken: u32) {
         self.left -= taken;
         self.taken += taken;
@@ -83,7 +83,7 @@ impl Priorities {
         self.idle = if taken == 0 { self.idle + 1 } else { 0 };
     }
 
-    /// On to the next class; false if none had anything in a whole round.
+    /// Advances to the next class. Returns false if all classes were empty for a whole round.
     fn next_class(&mut self) -> bool {
         self.class += 1;
         if self.class == CLASSES {
@@ -94,7 +94,7 @@ impl Priorities {
         }
         (self.left, self.idle) = (self.credits[self.class], 0);
         if let Some((class, left)) = self.cut_short.take_if(|_| self.class > URGENT) {
-            // The classes before this one had their part of the round in the turn before.
+            // The classes before this one had their part of the round in the last turn.
             (self.class, self.left, self.taken) = (class, left, self.taken + 1);
         }
         true
@@ -102,8 +102,8 @@ impl Priorities {
 }
 
 impl Controller {
-    /// The queue that is next, and how many commands it may have; none if the turn is over. `taken` were taken
-    /// of the one before.
+    /// Returns the next queue and the number of commands that it may have, or none if the turn is over.
+    /// `taken` is the number that was taken from the queue before.
     #[cold]
     pub(crate) fn next_by_priority(&mut self, taken: u32) -> Option<(u16, u32)> {
         match self.priorities.stage {
@@ -140,7 +140,7 @@ impl Controller {
         queues.filter(|queue| queue.id != 0 && usize::from(queue.class) == class).count()
     }
 
-    /// The queue of a class whose turn it is.
+    /// Returns the next queue of a class.
     fn next_of(&mut self, class: usize) -> Option<u16> {
         let Self { priorities: Priorities { rotations, .. }, active, sqs, .. } = self;
         let is_of = |id: &u16| {
@@ -155,7 +155,7 @@ impl Controller {
     }
 }
 
-/// Commands of each class in a round. Weights are 0's based.
+/// Returns the commands of each class in a round. Weights are 0's based.
 fn credits(features: &Features) -> [u32; CLASSES] {
     let [_, low, medium, high] = features.arbitration.to_le_bytes();
     let weight = |byte: u8| u32::from(byte) + 1;
@@ -164,7 +164,7 @@ fn credits(features: &Features) -> [u32; CLASSES] {
     credits
 }
 
-/// Commands that are taken of a queue before the next of its class has its turn (AB, a power of two).
+/// Returns the commands that are taken from a queue before the next queue of its class (AB, a power of two).
 fn burst(features: &Features) -> u32 {
     const NO_LIMIT: u32 = 7;
     match features.arbitration & 7 {

@@ -1,4 +1,4 @@
-//! A controller together with its subsystem.
+//! Controller together with its subsystem.
 
 use crate::{
     Config, Controller, DmaRequest, DoorbellMode, Namespace, Overview, PersistentRecord, QueuePair,
@@ -9,11 +9,11 @@ use sluice_nvme::Status;
 use std::borrow::BorrowMut;
 use std::io;
 
-/// The identifier of a controller that has its subsystem to itself.
+/// Identifier of a controller that is the only one of its subsystem.
 const CNTLID: u16 = 1;
 
-/// A controller together with its subsystem, both borrowed for the time of a call, or both owned: a drive with one
-/// controller. What it does is what the two say.
+/// Controller together with its subsystem, both borrowed for a call or both owned: a drive with one
+/// controller. Each method forwards to one of the two.
 #[derive(Debug)]
 pub struct Attached<C = Controller, S = Subsystem> {
     pub controller: C,
@@ -21,8 +21,10 @@ pub struct Attached<C = Controller, S = Subsystem> {
 }
 
 impl Attached {
+    /// Creates both.
+    ///
     /// # Errors
-    /// The operating system has no memory or descriptors for it.
+    /// The operating system has no memory or descriptors for them.
     pub fn new(config: Config) -> io::Result<Self> {
         let mut subsystem = Subsystem::new(config)?;
         let controller = Controller::new(&mut subsystem, CNTLID)?;

@@ -1,8 +1,8 @@
-//! What a message-based transport (Fabrics) needs of a controller.
+//! Queue pairs for a message-based transport (Fabrics).
 //!
-//! Its host sends capsules and has no queues in memory: the front-end keeps the queue pairs, in memory of
-//! its own, and creates and deletes them as connections come and go. All else is as over any other
-//! transport, but for what Identify says.
+//! Its host sends capsules and has no queues in memory. The front-end holds the queue pairs in its own
+//! memory, and creates and deletes them as connections come and go. All else is the same as over any other
+//! transport, except for Identify.
 
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::{Controller, DoorbellMode, IO_QUEUES_MAX, Subsystem, abandoned};
@@ -10,20 +10,20 @@ use sluice_command::{Aborted, Controllers};
 use sluice_memory::{Access, Space};
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry};
 
-/// Bytes of data in a command capsule at most; Identify's IOCCSZ says so (Base 5.17.2.1).
+/// Bytes of data in a command capsule at most; Identify's IOCCSZ reports it (Base 5.17.2.1).
 pub const IN_CAPSULE_MAX: u32 = 8192;
 
 /// Commands that a host may have outstanding on one queue: CAP.MQES is one less, MAXCMD the same.
 pub const CAPSULES_MAX: u16 = 128;
 
-/// The memory of a queue pair, as addresses in the front-end's space.
+/// Memory of a queue pair, as addresses in the front-end's space.
 #[derive(Clone, Copy, Debug)]
 pub struct QueuePair {
-    /// 1 to [`IO_QUEUES_MAX`].
+    /// Identifier from 1 to [`IO_QUEUES_MAX`].
     pub id: u16,
     pub sq: u64,
     pub cq: u64,
-    /// Of each of the two.
+    /// Entries of each of the two queues.
     pub entries: u32,
 }
 
@@ -32,12 +32,12 @@ impl Controller {
         self.mode == DoorbellMode::Capsules
     }
 
-    /// CSTS.CFS: there is no way on but a reset.
+    /// Returns CSTS.CFS: only a reset ends this state.
     pub fn is_fatal(&self) -> bool {
         self.registers.is_fatal()
     }
 
-    /// CSTS.RDY.
+    /// Returns CSTS.RDY.
     pub fn is_ready(&self) -> bool {
         self.registers.is_ready()
     }
@@ -45,15 +45,15 @@ impl Controller {
     /// Starts the Keep Alive Timer with a timeout in milliseconds that came with a Connect command.
     pub fn start_keep_alive(&mut self, timeout_ms: u32, now_ns: u64) {
         self.features.set_keep_alive(timeout_ms, now_ns);
-        // With the next turn, which knows all timers.
+        // The next turn computes the deadline from all timers.
         self.next_deadline_ns = 0;
     }
 
-    /// Creates an I/O queue pair. Its vector is its number, for [`take_vectors`](Self::take_vectors).
+    /// Creates an I/O queue pair. Its vector for [`take_vectors`](Self::take_vectors) is its identifier.
     ///
     /// # Errors
-    /// INVALID_QUEUE_IDENTIFIER if there is one of this number, or cannot be;
-    /// COMMAND_SEQUENCE_ERROR while the controller is not ready; what is wrong with the memory.
+    /// INVALID_QUEUE_IDENTIFIER if the identifier is in use or out of range; COMMAND_SEQUENCE_ERROR while the
+    /// controller is not ready; the status of invalid memory.
     pub fn create_queue_pair(&mut self, pair: &QueuePair, space: &Space) -> Result<(), Status> {
         let QueuePair { id, sq, cq, entries } = *pair;
         if !self.is_ready() || self.is_fatal() {
@@ -71,8 +71,9 @@ impl Controller {
         Ok(())
     }
 
-    /// The connection of an I/O queue is lost: no more entries are taken from it, its commands end as soon as they can, and
-    /// commands of other queues that overlap them wait until then. The queue pair is to be deleted.
+    /// Abandons an I/O queue whose connection is lost. No more entries are taken from it, and its commands
+    /// end as soon as they can. Commands of other queues that overlap them wait until then. The caller must
+    /// delete the queue pair.
     #[cold]
     pub fn abandon_queue(&mut self, subsystem: &mut Subsystem, id: u16, now_ns: u64) {
         let Some(queue) = self.sqs[usize::from(id)].as_mut().filter(|_| id != 0) else { return };
@@ -85,8 +86,8 @@ impl Controller {
         subsystem.abort(of_queue, Status::ABORTED_SQ_DELETION, now_ns);
     }
 
-    /// Takes no more entries from an I/O queue pair, and deletes it as soon as none of its commands is in
-    /// flight. True if it is gone; else it is to be called again.
+    /// Takes no more entries from an I/O queue pair, and deletes it once none of its commands is in flight.
+    /// Returns whether it is deleted; if not, call it again.
     pub fn delete_queue_pair(&mut self, id: u16) -> bool {
         if let Some(queue) = &mut self.sqs[usize::from(id)] {
             queue.deleting = true;

@@ -1,7 +1,7 @@
-//! Private memory of commands that read what no host gets: a piece at a time.
+//! Private memory of commands that read data for no host, a chunk at a time.
 //!
-//! In pieces, because every command of a drive may be one of these at once: what they hold is bounded by
-//! the drive's staging memory, however large the commands are.
+//! Every command of a drive may be one of these at once. With chunks their memory is bounded by the drive's
+//! staging memory, however large the commands are.
 
 use crate::COMMANDS_MAX;
 use sluice_command::{Operation, Slot};
@@ -11,12 +11,12 @@ use sluice_nvme::Status;
 /// Bytes read in one step.
 pub(crate) const CHUNK: usize = 16 << 10;
 
-/// A piece for every slot, touched when first used.
+/// Creates memory with a chunk for every slot; its pages are allocated when first used.
 pub(crate) fn staging() -> std::io::Result<SharedRegion> {
     SharedRegion::new("sluice-staging", COMMANDS_MAX as usize * CHUNK)
 }
 
-/// Makes the command in slot `number` a read of its next piece, of the `left` bytes from `offset` on.
+/// Makes the command in slot `number` a read of its next chunk, of the `left` bytes from `offset` on.
 pub(crate) fn read(
     slot: &mut Slot,
     number: usize,

@@ -1,12 +1,12 @@
-//! Compare (NVM Command Set 3.2.2): read a piece into private memory, compare it with the host's,
-//! and so on to the end.
+//! Compare (NVM Command Set 3.2.2): reads a chunk into private memory, compares it with the host's data, and
+//! continues with the next chunk.
 
 use crate::{Controller, Namespace, Subsystem, TRANSFER_MAX, chunk, io};
 use sluice_command::{Command, Operation, Slot};
 use sluice_memory::{Access, SegmentList, SharedRegion, Space};
 use sluice_nvme::{Status, SubmissionEntry};
 
-/// Checks a Compare and prepares its first piece.
+/// Checks a Compare and prepares its first chunk.
 pub(crate) fn check(
     slot: &mut Slot,
     number: usize,
@@ -21,21 +21,22 @@ pub(crate) fn check(
     }
     let steps = slot.steps.get_or_insert_default();
     steps.progress = 0;
-    // Also while its data is on the way: who looks at it meanwhile is not to find another command's.
+    // This is also set while the data is on its way, so that no stale request of another command is visible.
     slot.request = whole;
     let walked = io::walk(space, entry, whole.length as u32, Access::Read, &mut steps.aside);
     walked.inspect_err(|_| forget_memory(slot))?;
     chunk::read(slot, number, staging, whole.offset, whole.length)
 }
 
-/// The slot's next command, which may never end, must not seem to use this one's memory.
+/// Clears the segments, so that the next command in this slot, which may never end, does not seem to use this
+/// memory.
 pub(crate) fn forget_memory(slot: &mut Slot) {
     if let Some(steps) = &mut slot.steps {
         steps.aside.clear();
     }
 }
 
-/// A piece was read: compares it and goes on to the next, or finishes.
+/// Compares a chunk that was read, and starts the next one or finishes.
 pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
     let status = match step(subsystem, &command) {
         Ok(true) => {
@@ -49,7 +50,7 @@ pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, comma
     controller.finish(subsystem, command, status, 0);
 }
 
-/// True if there is another piece to read.
+/// Compares a chunk that was read. Returns whether another one is to be read.
 pub(crate) fn step(subsystem: &mut Subsystem, command: &Command) -> Result<bool, Status> {
     let number = subsystem.slab.number(command);
     let slot = subsystem.slab.slot_mut(command);
@@ -64,7 +65,7 @@ pub(crate) fn step(subsystem: &mut Subsystem, command: &Command) -> Result<bool,
     steps.progress += length as u32;
     let left = steps.aside.len_bytes() - steps.progress as usize;
     if left == 0 {
-        // What is counted as read is the whole of it.
+        // Statistics count the whole command as read.
         slot.request.length = u64::from(steps.progress);
         return Ok(false);
     }

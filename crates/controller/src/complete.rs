@@ -1,4 +1,5 @@
-//! Finished commands out: the next step of those that have several, and the completion entries of all others.
+//! Completion of commands: the next step of commands with several steps, and the completion entries of all
+//! others.
 
 use crate::client_dma;
 use crate::controller::Controller;
@@ -12,21 +13,21 @@ use sluice_command::{Command, Origin};
 use sluice_nvme::{CompletionEntry, Status, opcode};
 
 impl Controller {
-    /// Completes what finished, until nothing moves any more.
+    /// Completes finished commands, until none is left.
     #[inline]
     pub(crate) fn run_completions(&mut self, subsystem: &mut Subsystem, now_ns: u64) -> usize {
         let mut work = 0;
         while subsystem.has_completions() {
             subsystem.run_completions(now_ns);
             work += subsystem.done.len();
-            // What the next steps of these push goes to the other list.
+            // The next steps of these commands push to the other list.
             let mut finishing = std::mem::take(&mut subsystem.finishing);
             std::mem::swap(&mut subsystem.done, &mut finishing);
             subsystem.deliver(self.number, &mut finishing);
             if self.is_fabrics() {
                 self.note_ends(subsystem, &finishing, now_ns);
             }
-            // The host waits for these, and for nothing of what follows.
+            // The host waits for these entries, and for nothing that follows.
             let all_last =
                 finishing.iter().fold(true, |all, command| self.post_last(subsystem, command) & all);
             match all_last {
@@ -39,18 +40,19 @@ impl Controller {
         work
     }
 
-    /// A host whose commands end may send no Keep Alive meanwhile. What nobody sent says nothing of it.
+    /// Counts the end of host commands as traffic for Keep Alive. Internal commands prove nothing about the
+    /// host.
     fn note_ends(&mut self, subsystem: &Subsystem, finishing: &[Command], now_ns: u64) {
         if finishing.iter().any(|command| subsystem.slab.slot(command).origin.sq != Origin::INTERNAL) {
             self.features.note_activity(now_ns);
         }
     }
 
-    /// Writes the completion entry of a command that is back from its router; false if that was not its
-    /// last step.
+    /// Writes the completion entry of a command that is back from its router. Returns false if the command
+    /// has more steps.
     ///
-    /// All of a batch one after the other: the host's core takes a line of the completion queue away as
-    /// soon as it sees an entry in it, and whatever is stored after an entry waits for its line.
+    /// All entries of a batch are written one after the other: the host's core takes a line of the completion
+    /// queue away as soon as it sees an entry in it. Every store after an entry waits for its line.
     #[inline]
     fn post_last(&mut self, subsystem: &mut Subsystem, command: &Command) -> bool {
         let slot = subsystem.slab.slot(command);
@@ -62,14 +64,14 @@ impl Controller {
         last
     }
 
-    /// What is left to do for a command that is back from its router: the next step of those that have
-    /// several; the completion entry of all others is written.
+    /// Continues a command that is back from its router: starts its next step, or only counts it, since its
+    /// completion entry is written.
     fn complete(&mut self, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
         let slot = subsystem.slab.slot(&command);
         let steps = Steps::of(slot.origin);
         if steps.move_bytes() {
             if subsystem.has_moved_enough() {
-                // Its next steps are for the turns that follow: one command may have hundreds.
+                // Its next steps run in later turns, since one command may have hundreds.
                 return subsystem.mailboxes.put(self.number, command);
             }
             subsystem.health.step(&slot.request);
@@ -103,7 +105,7 @@ impl Controller {
         }
     }
 
-    /// A flush that no host asked for is done. There is no completion entry to say that it failed.
+    /// Finishes an internal flush. No completion entry reports its failure.
     #[cold]
     fn finish_internal(&mut self, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
         let (status, origin) = (subsystem.slab.slot(&command).status, subsystem.slab.slot(&command).origin);
@@ -138,7 +140,8 @@ impl Controller {
     fn account(&mut self, subsystem: &mut Subsystem, command: Command) {
         let slot = subsystem.slab.slot(&command);
         if !slot.status.is_success() {
-            // It may be memory that only the client reaches, which home can ask for when the host tries again.
+            // The data may be in memory that only the client reaches. The owner can fetch it when the host
+            // tries again.
             if slot.status.same_code(Status::DATA_TRANSFER_ERROR) {
                 self.remote_groups.recall(RecallCause::Buffer);
             }
@@ -154,7 +157,7 @@ impl Controller {
         subsystem.slab.release(command);
     }
 
-    /// Writes a completion entry for a command that came from `origin`, if its queue still lives.
+    /// Writes a completion entry for a command that came from `origin`, if its queue still exists.
     #[inline(always)]
     fn post(&mut self, subsystem: &mut Subsystem, origin: Origin, status: Status, dw0: u32) {
         let Some(sq) = &mut self.sqs[usize::from(origin.sq)] else { return };
@@ -171,7 +174,7 @@ impl Controller {
         }
     }
 
-    /// Writes a completion entry to a queue, whose slot is promised.
+    /// Writes a completion entry to a queue, in a reserved slot.
     #[inline(always)]
     pub(crate) fn post_to(&mut self, id: u16, entry: CompletionEntry) {
         let Some(cq) = &mut self.cqs[usize::from(id)] else { return };
@@ -190,7 +193,7 @@ impl Controller {
         }
     }
 
-    /// Notes the tail of the completion queue that was posted to last.
+    /// Publishes the tail of the completion queue that was posted to last.
     #[inline]
     pub(crate) fn note_posted(&mut self) {
         self.note_tail(self.posted);
@@ -203,43 +206,43 @@ impl Controller {
     }
 }
 
-/// What follows when a command is back from its router.
+/// Next step of a command that is back from its router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Steps {
-    /// Its completion entry.
+    /// Completion entry.
     One,
-    /// Its data goes to its client, then its completion entry.
+    /// Transfer of the data to the client, and then the completion entry.
     WriteBack,
-    /// Nothing: no host sent it.
+    /// No completion entry: no host sent the command.
     Internal,
-    /// Its completion entry, in which it may fail for an earlier loss.
+    /// Completion entry of a Flush, which may fail for an earlier loss.
     Flush,
-    /// The next piece of a Device Self-test.
+    /// Next read of a Device Self-test.
     SelfTest,
-    /// The next piece of a Format NVM.
+    /// Next write of a Format NVM or Sanitize.
     Erase,
-    /// The next piece of a Compare.
+    /// Next chunk of a Compare.
     Compare,
-    /// The next range of a Dataset Management.
+    /// Next range of a Dataset Management.
     Ranges,
-    /// The next piece of a Verify.
+    /// Next chunk of a Verify.
     Verify,
-    /// The next piece of a Copy.
+    /// Next chunk of a Copy.
     Copy,
-    /// The change of the blocks that cannot be read.
+    /// Change of the uncorrectable ranges.
     Uncorrectable,
-    /// The Write after a Compare, or the end of a claim.
+    /// Write after a Compare, or end of a claim.
     Fused,
-    /// The next flush of a Set Features, or its end.
+    /// Next flush of a Set Features, or its end.
     Feature,
-    /// The end of a command that manages namespaces.
+    /// End of a Namespace Management or Namespace Attachment command.
     Management,
-    /// What a reservation command asks for, or its end.
+    /// Action of a reservation command, or its end.
     Reservation,
 }
 
 impl Steps {
-    /// Each step has the target move bytes, and may be followed by another at once.
+    /// Returns whether each step makes the target move bytes, and may be followed by another step at once.
     fn move_bytes(self) -> bool {
         matches!(self, Self::Compare | Self::Ranges | Self::Verify | Self::Copy)
     }

@@ -21,28 +21,28 @@ use sluice_command::{Command, Slot};
 use sluice_memory::{Removed, SharedRegion};
 use std::io;
 
-/// How the host's doorbells reach us.
+/// Path of the host's doorbell writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum DoorbellMode {
-    /// Every write comes through the front-end; Doorbell Buffer Config is offered so that few do.
+    /// Each write traps to the front-end. Doorbell Buffer Config is offered so that few do.
     #[default]
     Trapped,
-    /// The host stores to the doorbell page itself. Shadow doorbells are not offered: a host that uses
-    /// them does not ring, and nothing could wake us.
+    /// The host stores to the doorbell page itself. Shadow doorbells are not offered: a host that uses them
+    /// does not ring, and nothing could wake the controller.
     Mapped,
-    /// There are none: the transport is a message-based one, and the front-end rings for the capsules it
-    /// was sent. What only a memory-based transport has is not offered.
+    /// The transport is message-based and has no doorbells. The front-end rings for the capsules that it
+    /// received. Features of memory-based transports are not offered.
     Capsules,
 }
 
-/// What a drive is made of.
+/// Configuration of a drive.
 #[derive(Debug)]
 pub struct Config {
     pub identity: Identity,
     pub namespaces: Vec<Namespace>,
 }
 
-/// Counters of a drive since it was made.
+/// Counters of a drive since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// I/O commands completed.
@@ -52,65 +52,65 @@ pub struct Statistics {
     pub bytes_written: u64,
 }
 
-/// One NVMe controller, of a [`Subsystem`] that it works on in turn with others.
+/// NVMe controller of a [`Subsystem`]. The controllers of a subsystem use it in turn.
 #[derive(Debug)]
 pub struct Controller {
-    /// What the commands of this controller name it by in its subsystem.
+    /// Number of this controller in its subsystem, as its commands carry it.
     pub(crate) number: u8,
     pub(crate) cntlid: u16,
     pub(crate) registers: Registers,
-    /// It was ready since the last reset from outside.
+    /// Whether the controller was ready since the last reset from outside.
     pub(crate) is_on: bool,
-    /// What a successor of this process would be handed.
+    /// Segment that a successor of this process is handed.
     pub(crate) handover: Segment<Queues>,
-    /// By queue identifier; zero is the admin queue.
+    /// Queues by identifier; zero is the admin queue.
     pub(crate) sqs: Vec<Option<SubmissionQueue>>,
     pub(crate) cqs: Vec<Option<CompletionQueue>>,
-    /// Identifiers of the submission queues there are, in the order they are looked at.
+    /// Identifiers of the existing submission queues, in the order of service.
     pub(crate) active: Vec<u16>,
     pub(crate) doorbells: Doorbells,
     pub(crate) mode: DoorbellMode,
     pub(crate) events: Events,
     pub(crate) features: Features,
-    /// What it has to tell its host of reservations.
+    /// Reservation notifications for the host.
     pub(crate) reservation_notifications: Notifications,
     pub(crate) errors: ErrorLog,
-    /// The Persistent Event Log page, as it was when the host established a context for it.
+    /// Persistent Event Log page, as of the time when the host established a context for it.
     pub(crate) persistent_events: Option<Vec<u8>>,
     pub(crate) self_test: SelfTest,
-    /// NSIDs that a shutdown has still to flush; none if it has not come to that.
+    /// NSIDs that a shutdown has still to flush; none before the shutdown flushes.
     pub(crate) unflushed: Option<Vec<u32>>,
-    /// The completion queue posted to last: its tail goes to the hand-over segment once for a batch.
+    /// Completion queue that was posted to last. Its tail goes to the hand-over segment once for a batch.
     pub(crate) posted: u16,
-    /// When something of this controller is due. Computed by [`note_deadline`](Self::note_deadline) alone; others may only
-    /// make it earlier.
+    /// Time of the next due work of this controller. Only [`note_deadline`](Self::note_deadline) computes it;
+    /// other code may only make it earlier.
     pub(crate) next_deadline_ns: u64,
     /// Delete I/O Submission Queue commands whose queue still has commands in flight.
     pub(crate) deletions: Vec<Command>,
-    /// What of its failed commands is in the daemon's log.
+    /// State of the limit on log messages about failed commands.
     pub(crate) failures: Failures,
     pub(crate) interrupts: Interrupts,
     pub(crate) unmapped: UnmappedQueues,
-    /// Of a client that was found to have memory which only it reaches.
+    /// DMA requests; present once the client was found to have memory that only it reaches.
     pub(crate) client_dma: Option<Box<ClientDma>>,
-    /// Counts queues ever created, to tell them apart.
+    /// Number of queues ever created, which distinguishes them.
     pub(crate) epochs: u32,
-    /// Which of the active queues is looked at first in the next turn.
+    /// Index of the active queue that is served first in the next turn.
     pub(crate) rotation: usize,
-    /// The same with weighted round robin.
+    /// The same for weighted round robin.
     pub(crate) priorities: Priorities,
-    /// Queues of its that are served elsewhere.
+    /// Queue groups that are served elsewhere.
     pub(crate) remote_groups: RemoteGroups,
-    /// Of each kind that the host may have.
+    /// Number of I/O queues of each kind that the host may have.
     io_queues: u16,
 }
 
 impl Controller {
-    /// A controller more, with an identifier that no other of its subsystem has. It is to be
-    /// [removed](Self::leave) before it is dropped, unless the subsystem goes as well.
+    /// Adds a controller with an identifier that no other controller of the subsystem has. It must
+    /// [leave](Self::leave) before it is dropped, unless the subsystem is dropped as well.
     ///
     /// # Errors
-    /// There are [`CONTROLLERS_MAX`](crate::CONTROLLERS_MAX), or no memory or descriptors.
+    /// There are [`CONTROLLERS_MAX`](crate::CONTROLLERS_MAX) controllers, or no memory or descriptors.
     pub fn new(subsystem: &mut Subsystem, cntlid: u16) -> io::Result<Self> {
         let pairs = usize::from(IO_QUEUES_MAX) + 1;
         let (doorbells, mut handover) = (Doorbells::new()?, Segment::<Queues>::new()?);
@@ -149,32 +149,32 @@ impl Controller {
         })
     }
 
-    /// I/O queues of each kind that the host may have. What it asks for does not change that: the number
-    /// allocated may be larger than the number requested (Base 5.27.1.5).
+    /// Returns the number of I/O queues of each kind that the host may have. The host's request does not
+    /// change it: the number allocated may be larger than the number requested (Base 5.27.1.5).
     pub fn io_queues(&self) -> u16 {
         self.io_queues
     }
 
-    /// Fixed before a host comes: it may have at most so many of them, from 1 to [`IO_QUEUES_MAX`].
+    /// Limits the I/O queues of each kind, from 1 to [`IO_QUEUES_MAX`]. Call it before a host comes.
     pub fn limit_io_queues(&mut self, count: u16) {
         self.io_queues = count.clamp(1, IO_QUEUES_MAX);
     }
 
-    /// MSI-X vectors: one for each queue pair.
+    /// Returns the number of MSI-X vectors: one for each queue pair.
     pub fn vectors(&self) -> u16 {
         IO_QUEUES_MAX + 1
     }
 
-    /// A region laid out like the register space, of which a front-end may let the host map the page of
-    /// the doorbells.
+    /// Returns a region laid out like the register space. A front-end may let the host map its page of
+    /// doorbells.
     pub fn doorbells(&self) -> &SharedRegion {
         self.doorbells.page()
     }
 
-    /// Fixed for a client before it enables the controller.
+    /// Sets the mode for a client, before the client enables the controller.
     ///
-    /// In mapped mode every client gets a page of its own, and the next in another mode one that nobody has; one for
-    /// whom there is none finds its controller in fatal status.
+    /// In mapped mode each client gets a page of its own, and the next client in another mode gets a page
+    /// that is mapped nowhere. If there is no memory for one, the controller enters fatal status.
     pub fn set_doorbell_mode(&mut self, mode: DoorbellMode) {
         let renewed = match mode {
             mode if mode == self.mode => Ok(()),
@@ -193,9 +193,9 @@ impl Controller {
         self.mode
     }
 
-    /// The host wrote a doorbell through the front-end; `offset` is from the first doorbell.
-    /// Doorbells of queues that do not exist, and values that cannot be, are reported to the host
-    /// (Base 5.2.1, error events 0 and 1) and change nothing.
+    /// Handles a doorbell write that came through the front-end; `offset` is from the first doorbell. Writes
+    /// to doorbells of missing queues, and invalid values, are reported to the host (Base 5.2.1, error events
+    /// 0 and 1) and change nothing.
     pub fn ring(&mut self, offset: u32, value: u32) {
         let id = (offset / 8) as u16;
         let is_cq = offset & 4 != 0;
@@ -213,7 +213,7 @@ impl Controller {
             Some(_) if is_cq || !self.ring_shadow_queue(id, value) => {
                 self.doorbells.ring(offset as usize, value)
             }
-            // It is rung when the entries are here.
+            // The doorbell is passed on when the entries are here.
             Some(_) => {}
         }
     }
@@ -227,10 +227,10 @@ impl Controller {
         self.events.raise(event);
     }
 
-    /// The host of this association has this name, and said that it has this identifier of 128 bits. False if that is
-    /// another's: then it is a host without one.
+    /// Sets name and 128-bit identifier of the association's host. Returns false if the identifier belongs to
+    /// another host; then this host has none.
     pub fn set_host(&mut self, subsystem: &mut Subsystem, nqn: &str, identifier: [u8; 16]) -> bool {
-        // What there was to tell the last one is not for this one.
+        // Notifications for the last host are not for this one.
         self.reservation_notifications = Notifications::new();
         subsystem.set_host_name(self.number, KnownAs::Nqn(nqn.into()));
         let host = HostId::extended(identifier, self.number);
@@ -238,13 +238,13 @@ impl Controller {
         subsystem.host(self.number) == host
     }
 
-    /// Identify's CNTLID.
+    /// Returns CNTLID of Identify Controller.
     pub fn cntlid(&self) -> u16 {
         self.cntlid
     }
 
-    /// If hosts see it in the subsystem's list of controllers. One that is made for an association is not there without
-    /// (Base 3.1.1).
+    /// Sets whether hosts see this controller in the subsystem's list of controllers. A controller that is
+    /// made for an association exists only during the association (Base 3.1.1).
     pub fn set_present(&self, subsystem: &mut Subsystem, present: bool) {
         subsystem.mailboxes.set_present(self.number, present);
         match present {
@@ -253,30 +253,32 @@ impl Controller {
         }
     }
 
-    /// Leaves the subsystem. Nothing of it may be in flight: see [`is_quiescent`](Self::is_quiescent).
+    /// Leaves the subsystem. Nothing may be in flight: see [`is_quiescent`](Self::is_quiescent).
     pub fn leave(self, subsystem: &mut Subsystem) {
         subsystem.remove_controller(self.number);
     }
 
-    /// Commands of the host in flight. A queue group that is away counts as one: it may have some.
+    /// Returns the host's commands in flight. Each remote queue group counts as one, since it may have some.
     pub fn in_flight(&self, subsystem: &Subsystem) -> u32 {
         subsystem.slab.in_flight_of(self.number) + self.remote_groups.count()
     }
 
-    /// True if a command in flight has data in the removed memory, or a layer's device may reach it.
+    /// Returns whether a command in flight has data in the removed memory, or a device below a layer may
+    /// reach it.
     pub fn uses(&self, subsystem: &Subsystem, removed: &Removed) -> bool {
         subsystem.slab.live().flat_map(Slot::segments).any(|segment| removed.contains(segment))
             || subsystem.lends(removed)
             || !self.has_all_queues()
     }
 
-    /// Calls `signal` for every vector whose completions the host is to hear of, and has not.
+    /// Calls `signal` for each vector with completions that are not signalled yet.
     #[inline]
     pub fn take_vectors(&mut self, signal: impl FnMut(u16)) {
         self.interrupts.take(signal);
     }
 
-    /// The level of INTx: some completion the host was to be interrupted for is unseen and unmasked.
+    /// Returns the level of INTx: high while a completion is unseen whose queue has interrupts enabled and
+    /// unmasked.
     pub fn intx_asserted(&mut self) -> bool {
         if !self.registers.is_ready() || self.registers.interrupts_masked() {
             return false;
@@ -287,7 +289,8 @@ impl Controller {
             let Self { cqs, doorbells, .. } = self;
             let Some(queue) = &mut cqs[id] else { continue };
             if (queue.vector.is_some() || by_shadow_queue) && queue.has_unseen(doorbells) {
-                // The pin goes low when the host has seen the completion, so it has to say so.
+                // The pin goes low when the host has seen the completion, so the host must ring the head
+                // doorbell.
                 doorbells.request_head_ring(queue.id, queue.head);
                 asserted = true;
             }
@@ -299,8 +302,8 @@ impl Controller {
         self.registers.read(offset, data);
     }
 
-    /// About to sleep: asks the host to ring from here on, then looks once more. True if there is work
-    /// after all.
+    /// Requests doorbell writes from the host before the task sleeps, and looks once more. Returns whether
+    /// there is work after all.
     pub fn arm(&mut self, subsystem: &Subsystem) -> bool {
         let has_news = subsystem.mailboxes.has_mail(self.number);
         if subsystem.has_completions() || has_news || self.can_advance_state(subsystem) {
@@ -309,7 +312,7 @@ impl Controller {
         if subsystem.fused.is_busy() && self.can_advance(subsystem) {
             return true;
         }
-        // In fatal status no queue is looked at, whatever the host leaves there.
+        // In fatal status no queue is served, whatever the host writes there.
         if !self.registers.is_ready() || self.registers.is_fatal() {
             return false;
         }
@@ -317,17 +320,18 @@ impl Controller {
             return true;
         }
         self.request_rings();
-        // The entry that came last may be one that shows a first half of a fused operation to wait in vain.
+        // The last entry may prove that the first half of a fused operation waits in vain.
         subsystem.fused.is_busy() && self.can_advance(subsystem)
             || !subsystem.is_held() && self.has_fetchable(subsystem)
     }
 
-    /// Commands that were held could go on.
+    /// Returns whether a turn could continue held commands.
     fn can_advance(&self, subsystem: &Subsystem) -> bool {
         fused::can_advance(self, subsystem) || abandoned::can_advance(self, subsystem)
     }
 
-    /// The next entry of a queue is news, and so is a slot of a completion queue that may be full.
+    /// Requests a doorbell write for the next entry of each queue, and for a free slot of a completion queue
+    /// that may be full.
     fn request_rings(&self) {
         let sqs = || self.active.iter().filter_map(|&id| self.sqs[usize::from(id)].as_ref());
         let cqs = sqs().filter_map(|queue| self.cqs[usize::from(queue.cq)].as_ref());
@@ -335,19 +339,19 @@ impl Controller {
             .request_rings(sqs().map(|queue| (queue.id, queue.head)), cqs.map(|cq| (cq.id, cq.head)));
     }
 
-    /// An event, a request for it, and a completion slot. Until the host rings that it has released
-    /// one there is nothing to stay awake for.
+    /// Returns whether there are an event, a request for it, and a completion slot. Until the host releases a
+    /// slot the task may sleep.
     fn can_deliver_event(&mut self) -> bool {
         let Self { cqs, doorbells, events, .. } = self;
         events.is_deliverable() && cqs[0].as_mut().is_some_and(|cq| cq.room(1, doorbells) > 0)
     }
 
-    /// Some queue has an entry that could be taken now.
+    /// Returns whether some queue has an entry that could be fetched now.
     fn has_fetchable(&mut self, subsystem: &Subsystem) -> bool {
         let Self { active, sqs, cqs, doorbells, remote_groups, .. } = self;
         subsystem.room(self.number) > 0
             && active.iter().any(|&id| {
-                // What is kept until all queues are here is nothing to stay awake for: they wake us.
+                // Entries that wait for all queues need no polling: the return of the queues wakes the task.
                 if id == 0 && remote_groups.waits() {
                     return false;
                 }
@@ -362,7 +366,7 @@ impl Controller {
             })
     }
 
-    /// Awake again: the host need not ring while we look.
+    /// Withdraws the request for doorbell writes when the task is awake again.
     pub fn disarm(&mut self) {
         if !self.doorbells.has_shadow() {
             return;
@@ -375,7 +379,7 @@ impl Controller {
         }
     }
 
-    /// The earliest time something of this controller is due, `u64::MAX` for never.
+    /// Returns the earliest time at which work of this controller is due, `u64::MAX` for never.
     fn earliest_ns(&self, subsystem: &Subsystem) -> u64 {
         let all = [
             self.features.deadline_ns(),
@@ -384,18 +388,18 @@ impl Controller {
             self.unmapped.deadline_ns(),
             self.client_dma.as_ref().and_then(|client_dma| client_dma.deadline_ns()),
         ];
-        // A loop that is unrolled: this is part of every turn that had work.
+        // The compiler unrolls this loop, which is part of every turn that had work.
         all.iter().fold(u64::MAX, |earliest, at| earliest.min(at.unwrap_or(u64::MAX)))
     }
 
-    /// What ran may have set timers: from here on turns compare the clock with the earliest of them.
+    /// Computes the next deadline, since timers may have changed. Later turns compare the clock with it.
     #[inline]
     pub(crate) fn note_deadline(&mut self, subsystem: &Subsystem) {
         self.next_deadline_ns = self.earliest_ns(subsystem);
     }
 
-    /// The earliest time, but for its subsystem's, that this controller needs a turn without a doorbell. It is the time that
-    /// turns compare the clock with: nothing else may be used to arm a timer.
+    /// Returns the earliest time at which this controller, without its subsystem, needs a turn without a
+    /// doorbell. Turns compare the clock with the same time, so timers must be armed only from it.
     pub fn deadline_ns(&mut self, subsystem: &Subsystem) -> Option<u64> {
         self.note_deadline(subsystem);
         (self.next_deadline_ns != u64::MAX).then_some(self.next_deadline_ns)

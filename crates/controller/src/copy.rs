@@ -1,8 +1,8 @@
-//! Copy (NVM Command Set 3.2.4): read a piece of a source range into private memory, write it to the
+//! Copy (NVM Command Set 3.2.4): reads a chunk of a source range into private memory, writes it to the
 //! destination, and so on through all ranges.
 //!
-//! The addresses of this command are in its data, so it is unpacked before the router: a classifier sees a
-//! Read for each piece, and a Write.
+//! The addresses of this command are in its data, so it is unpacked before the router. A classifier sees a
+//! Read and a Write for each chunk.
 
 use crate::fetch::check_flags;
 use crate::io::{self, Intake};
@@ -19,15 +19,15 @@ const ENTRY: usize = 32;
 /// Source ranges of a command; MSRC is one less.
 pub(crate) const RANGES_MAX: usize = 128;
 
-/// Bytes of all of them together, and of each: what MCL and MSSRL say in blocks.
+/// Bytes of all ranges together, and of each; MCL and MSSRL are the same in blocks.
 pub(crate) const LENGTH_MAX: u64 = TRANSFER_MAX as u64;
 
-/// Descriptor formats, by bit: ranges of this namespace, ranges that name theirs.
+/// Bits of the supported descriptor formats: ranges of this namespace, ranges with an NSID.
 pub(crate) const FORMATS: u16 = 1 << OWN | 1 << NAMED;
 const OWN: u32 = 0;
 pub(crate) const NAMED: u32 = 2;
 
-/// Takes a Copy that was just fetched. Out of the way of the other commands.
+/// Takes a Copy that was just fetched. Not inlined, to keep it out of the path of other commands.
 #[inline(never)]
 pub(crate) fn begin(intake: &mut Intake<'_>, command: Command, entry: &SubmissionEntry) {
     let number = intake.subsystem.slab.slot(&command).origin.controller;
@@ -77,7 +77,7 @@ impl Ranges {
     }
 }
 
-/// Copies and checks the ranges; returns them, and where they go in bytes.
+/// Copies and checks the ranges. Returns them and their destination in bytes.
 fn plan(intake: &Intake<'_>, entry: &SubmissionEntry, number: u8) -> Result<(Ranges, u64), Status> {
     check_flags(entry)?;
     let destination = intake.subsystem.get(entry.nsid).ok_or(Subsystem::status_of_inactive(entry.nsid))?;
@@ -101,13 +101,14 @@ fn plan(intake: &Intake<'_>, entry: &SubmissionEntry, number: u8) -> Result<(Ran
         range.nsid == entry.nsid && range.offset < to + length && to < range.offset + range.length
     };
     match ranges.as_slice().iter().any(overlaps) {
-        // What would be written is read later, in pieces: the outcome would be nobody's wish.
+        // Overlapping data would be read in chunks after parts of it were written: the outcome would be
+        // useless.
         true => Err(Status::OVERLAPPING_RANGE),
         false => Ok((ranges, to)),
     }
 }
 
-/// Every source range, inside its namespace and of the destination's block size.
+/// Reads every source range, and checks that it is inside its namespace and has the destination's block size.
 fn ranges(
     space: &Space,
     entry: &SubmissionEntry,
@@ -156,8 +157,8 @@ fn source_range(
     Ok(Range { nsid: source.nsid(), offset: slba << shift, length: blocks << shift })
 }
 
-/// A piece was read or written: goes on, or finishes. A failed command says in dword 0 which range was the
-/// first that was not copied.
+/// Continues after a chunk was read or written. A failed command returns in dword 0 the index of the first
+/// range that was not copied.
 pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
     match step(controller, subsystem, &command) {
         Ok(Some(nsid)) => subsystem.resubmit(nsid, command, now_ns),
@@ -172,7 +173,8 @@ pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, comma
     }
 }
 
-/// Prepares the next step; returns whose it is, or none if there is none. An error has the range it is about.
+/// Prepares the next step. Returns its namespace, or none if the command is done. An error includes the index
+/// of its range.
 fn step(
     controller: &mut Controller,
     subsystem: &mut Subsystem,
@@ -183,12 +185,12 @@ fn step(
     let (nsid, fua) = (entry.nsid, entry.fua() || !controller.features.write_cache_enabled());
     let slot = subsystem.slab.slot(command);
     let to = slot.steps.as_ref().map_or(0, |steps| steps.destination);
-    // Nothing that was there before a mark comes back with a power cut.
+    // Otherwise a power cut could bring back data from before a Write Uncorrectable.
     let fua =
         fua || subsystem.get(nsid).is_some_and(|it| it.is_uncorrectable(&(to..to + slot.request.length)));
     let slot = subsystem.slab.slot_mut(command);
     if !slot.status.is_success() {
-        // One that was refused never had a step.
+        // A refused command never had a step.
         let progress =
             slot.steps.as_ref().filter(|_| slot.request.length > 0).map_or(0, |steps| steps.progress);
         return Err((slot.status, progress));

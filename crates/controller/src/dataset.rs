@@ -1,7 +1,7 @@
 //! Dataset Management (NVM Command Set 3.2.3): its ranges, one after the other.
 //!
-//! The addresses of this command are in its data, so it is unpacked before the router: what comes
-//! below is one deallocate for each range, each checked like any other address.
+//! The addresses of this command are in its data, so it is unpacked before the router. The layers receive one
+//! deallocate for each range, checked like any other address.
 
 use crate::subsystem::Next;
 use crate::{Controller, Namespace, Subsystem, io};
@@ -12,7 +12,7 @@ use sluice_nvme::{Status, SubmissionEntry};
 /// Bytes of a range on the wire.
 const RANGE: usize = 16;
 
-/// Ranges of one command (NR is 0's-based in one byte).
+/// Ranges of one command (NR is 0's based in one byte).
 const RANGES_MAX: usize = 256;
 
 /// Attribute - Deallocate, CDW11 bit 2. The two integral dataset hints change nothing here.
@@ -26,7 +26,7 @@ pub(crate) fn check(
     entry: &SubmissionEntry,
     space: &Space,
 ) -> Result<Next, Status> {
-    // Also of a command that turns out to ask for nothing, which is counted as what it is.
+    // A command without work is counted as what it is, too.
     slot.request = Request { operation: Operation::Deallocate, ..Request::default() };
     let count = (entry.cdw10 as usize & 0xff) + 1;
     let characteristics = namespace.characteristics();
@@ -46,9 +46,9 @@ pub(crate) fn check(
     }
     for range in wire.as_chunks::<RANGE>().0 {
         let [low, slba]: [u64; 2] = zerocopy::transmute!(*range);
-        // Context attributes in the low half of the first word, the block count in the high.
+        // The low half of the first word has context attributes, the high half the block count.
         let blocks = low >> 32;
-        // A block that was marked as uncorrectable stays so: it has to be written.
+        // Uncorrectable blocks stay so until they are written.
         namespace.check(Operation::Deallocate, slba, blocks)?;
         if deallocate && blocks > 0 && characteristics.deallocated != Deallocated::Unsupported {
             let shift = namespace.block_shift();
@@ -59,7 +59,7 @@ pub(crate) fn check(
     Ok(if prepare(slot) { Next::Send } else { Next::Nothing })
 }
 
-/// Makes the command the deallocate of its next range; false if there is none.
+/// Makes the command the deallocate of its next range. Returns false if there is none.
 fn prepare(slot: &mut Slot) -> bool {
     let Some(steps) = &mut slot.steps else { return false };
     let Some(&Range { offset, length, .. }) = steps.ranges.get(steps.progress as usize) else { return false };
@@ -68,7 +68,7 @@ fn prepare(slot: &mut Slot) -> bool {
     true
 }
 
-/// A range is done: the next one, or the end.
+/// Continues with the next range, or finishes.
 pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
     let slot = subsystem.slab.slot_mut(&command);
     let status = slot.status;

@@ -1,20 +1,20 @@
-//! Doorbells: the page at offset 0x1000 of the register space, and the shadow buffers of Doorbell
-//! Buffer Config (Base 5.8, Annex B.5).
+//! Doorbells: the page at offset 0x1000 of the register space, and the shadow buffers of Doorbell Buffer
+//! Config (Base 5.8, Annex B.5).
 //!
-//! Whichever way a host rings, this module answers one question: what is the tail (or head) now. The
-//! page holds what was written to the register space, by the host's own stores if the page is mapped
-//! or by [`ring`](Doorbells::ring) if the front-end traps them. The shadow buffer holds what the host
-//! left there without ringing; the event index tells it when to ring all the same.
+//! This module returns the current tail or head of a queue, whichever way a host rings. The page holds the
+//! values that were written to the register space: by the host's own stores if the page is mapped, or by
+//! [`ring`](Doorbells::ring) if the front-end traps them. The shadow buffer holds the values that the host
+//! wrote without ringing. The event index makes the host ring in addition.
 
 use crate::IO_QUEUES_MAX;
 use sluice_memory::doorbell::{self, PageWord, SharedWord};
 use sluice_memory::{Pages, SharedRegion};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-/// The two pages a host gave with Doorbell Buffer Config.
+/// Two pages that a host provided with Doorbell Buffer Config.
 #[derive(Clone, Debug)]
 pub(crate) struct Shadow {
-    /// Guest addresses of the two.
+    /// Guest addresses of the two pages.
     pub(crate) addresses: [u64; 2],
     pub(crate) doorbells: Pages,
     pub(crate) event_index: Pages,
@@ -23,7 +23,7 @@ pub(crate) struct Shadow {
 #[derive(Debug)]
 pub(crate) struct Doorbells {
     page: SharedRegion,
-    /// A host may have the page mapped, and keep it so for ever.
+    /// Whether a host may have the page mapped, even after the end of its connection.
     mapped: bool,
     shadow: Option<Shadow>,
 }
@@ -31,8 +31,8 @@ pub(crate) struct Doorbells {
 /// Bytes of the doorbell page.
 pub(crate) const PAGE: usize = 4096;
 
-/// Where the page lies in its region, which is laid out like the register space: a host that is handed
-/// the descriptor maps it at the offset that the doorbells have there.
+/// Offset of the page in its region, which is laid out like the register space. A host with the descriptor
+/// maps the region at the offset that the doorbells have in the register space.
 const BASE: usize = sluice_nvme::register::DOORBELLS as usize;
 
 fn sq_offset(id: u16) -> usize {
@@ -52,7 +52,7 @@ impl Doorbells {
         SharedRegion::new("sluice-doorbells", BASE + PAGE)
     }
 
-    /// The same doorbells, for another reactor.
+    /// Returns the same doorbells for another reactor.
     pub(crate) fn share(&self) -> std::io::Result<Self> {
         let file = self.page.fd().try_clone_to_owned()?;
         let page = SharedRegion::from_fd(file, 0, BASE + PAGE)?;
@@ -63,15 +63,15 @@ impl Doorbells {
         self.shadow.take()
     }
 
-    /// The page is about to be lent to a host.
+    /// Prepares the page to be mapped by a host.
     pub(crate) fn make_mappable(&mut self) -> std::io::Result<()> {
         self.make_private()?;
         self.mapped = true;
         Ok(())
     }
 
-    /// The page is nobody else's. One that was lent is replaced: whoever has it mapped must not ring the doorbells of
-    /// the next host.
+    /// Makes the page private. A page that was mapped is replaced: the former host may still have it mapped,
+    /// and must not ring the doorbells of the next host.
     pub(crate) fn make_private(&mut self) -> std::io::Result<()> {
         if self.mapped {
             (self.page, self.mapped) = (Self::new_page()?, false);
@@ -79,18 +79,18 @@ impl Doorbells {
         Ok(())
     }
 
-    /// The region that holds the page, at the offset of the doorbells in the register space.
+    /// Returns the region that holds the page, at the offset of the doorbells in the register space.
     pub(crate) fn page(&self) -> &SharedRegion {
         &self.page
     }
 
-    /// A doorbell written through the front-end. `offset` is from the start of the page.
+    /// Stores a doorbell write that came through the front-end. `offset` is from the start of the page.
     pub(crate) fn ring(&self, offset: usize, value: u32) {
-        // Whoever serves the queue may be another thread.
+        // The queue may be served by another thread.
         self.page.atomic_u32(BASE + offset).store(value, Release);
     }
 
-    /// The shadow buffer, where this queue has one: the admin queue pair never does.
+    /// Returns the shadow buffer of a queue. The admin queue pair never has one.
     #[inline]
     fn shadow_of(&self, id: u16) -> Option<&Shadow> {
         if id == 0 { None } else { self.shadow.as_ref() }
@@ -109,7 +109,7 @@ impl Doorbells {
         self.shadow_of(id).map(|shadow| PageWord { pages: &shadow.event_index, offset })
     }
 
-    /// Asks the cache for the doorbells of a queue pair.
+    /// Prefetches the doorbells of a queue pair into the cache.
     #[inline]
     pub(crate) fn prefetch(&self, id: u16) {
         match self.shadow_of(id) {
@@ -136,9 +136,9 @@ impl Doorbells {
         self.shadow.as_ref()
     }
 
-    /// Takes the host's shadow buffers into use. What was rung before stands in the page, or in the
-    /// buffers of before; a host that kept its indices carries on from there (the shadow is written, so a
-    /// zeroed one does not move a queue backwards).
+    /// Takes the host's shadow buffers into use, with the current values from the page or from the former
+    /// buffers. A host that kept its indices continues from there: a zeroed buffer does not move a queue
+    /// backwards.
     pub(crate) fn use_shadow(&mut self, shadow: Shadow) {
         for id in 1..=IO_QUEUES_MAX {
             for offset in [sq_offset(id), cq_offset(id)] {
@@ -150,7 +150,7 @@ impl Doorbells {
         self.shadow = Some(shadow);
     }
 
-    /// A new queue starts at zero, whatever an earlier one of the same identifier left.
+    /// Clears the doorbell of a new queue, whatever an earlier one of the same identifier left.
     pub(crate) fn clear_sq(&self, id: u16) {
         self.clear(id, sq_offset(id));
     }
@@ -167,8 +167,8 @@ impl Doorbells {
         }
     }
 
-    /// Keeps the event index just behind `tail`, so that a host that moves its tail beyond it does not
-    /// ring: it rings only when the event index lies between its old tail and its new one.
+    /// Keeps the event index just behind `tail`, so that a host that moves its tail beyond it does not ring:
+    /// it rings only when the event index lies between its old tail and its new one.
     #[inline]
     pub(crate) fn put_event_index_behind(&self, id: u16, tail: u32) {
         if let Some(event_index) = self.event_index(id, sq_offset(id)) {
@@ -176,9 +176,9 @@ impl Doorbells {
         }
     }
 
-    /// About to sleep: asks to be rung when one of these queues' tail or head moves beyond the value
-    /// given. Only a look at the doorbells *after* this tells whether there is nothing to do: the host
-    /// may have moved one before it could see that we asked.
+    /// Requests a doorbell write when a tail or head of these queues moves beyond the given value, before the
+    /// task sleeps. Only a look at the doorbells *after* this shows whether there is work: the host may have
+    /// moved one before the request was visible.
     pub(crate) fn request_rings(
         &self,
         tails: impl Iterator<Item = (u16, u32)>,
@@ -189,20 +189,20 @@ impl Doorbells {
         doorbell::ask(tails.chain(heads).filter_map(|(event_index, seen)| Some((event_index?, seen))));
     }
 
-    /// Asks for the head alone, of a controller that is awake and will look again.
+    /// Requests a doorbell write for the head alone, of a controller that is awake and will look again.
     pub(crate) fn request_head_ring(&self, id: u16, head: u32) {
         if let Some(event_index) = self.event_index(id, cq_offset(id)) {
             event_index.write(head);
         }
     }
 
-    /// Everything back to how it is after power-on.
+    /// Restores the state after power-on.
     pub(crate) fn reset(&mut self) {
         self.shadow = None;
         self.page.write(BASE, &[0; PAGE]);
     }
 
-    /// The shadow buffers' memory is gone.
+    /// Drops the shadow buffers, whose memory is gone.
     pub(crate) fn drop_shadow(&mut self) {
         self.shadow = None;
     }

@@ -1,7 +1,7 @@
-//! Erasing: everything that a host could read of some namespaces is overwritten, a piece at a time, while the
-//! host goes on with others. What Format NVM (Base 5.14) and Sanitize (Base 5.24) are made of.
+//! Erasing: overwrites all readable data of some namespaces, a chunk at a time, while the host uses other
+//! namespaces. Format NVM (Base 5.14) and Sanitize (Base 5.24) consist of it.
 //!
-//! No program is asked about any of it: to erase what it lets through would leave what it does not.
+//! No classifier is called: a classifier could exclude blocks from the erasure.
 
 use crate::{
     FormatRecord, FormatState, HostId, Namespace, PersistentRecord, SanitizeRecord, SanitizeState, Subsystem,
@@ -11,76 +11,79 @@ use sluice_command::{Command, Controllers, Deallocated, Operation, Origin, Reque
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::{PAGE_SIZE, Status, SubmissionEntry};
 
-/// Bytes made zeros in one step. Larger, and the drive's other namespaces would wait for it.
+/// Bytes zeroed in one step. With more, other namespaces of the drive would wait for it.
 const ZEROED_AT_ONCE: u64 = 32 << 20;
 
-/// Until somebody is asked again to remember what could not be remembered.
+/// Time until another attempt to persist a state that could not be persisted.
 const RETRY_NS: u64 = 1_000_000_000;
 
-/// Until it is looked again whether what is in the way has gone.
+/// Time until another look at obstacles.
 const PAUSE_NS: u64 = 1_000_000;
 
-/// What is written in one pass over all blocks.
+/// Contents that one pass writes to all blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pass {
     Zeroes {
-        /// The target may give the blocks back.
+        /// Whether the target may deallocate the blocks.
         deallocate: bool,
     },
-    /// An overwrite.
+    /// Overwrite with this pattern.
     Pattern(u32),
-    /// Makes everything durable.
+    /// Flush that makes everything durable.
     Flush,
 }
 
-/// What is erased for.
+/// Purpose of an erasure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// The namespace gets blocks of this many bytes.
+    /// Format, after which the namespace has this block size.
     Format { nsid: u32, block_size: u32 },
-    /// The operation that begins, or runs.
+    /// Sanitize operation that begins or runs.
     Sanitize(SanitizeRecord),
 }
 
-/// How far it is.
+/// Progress of an erasure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ErasureStage {
-    /// Nobody was asked yet to remember that it begins: what a daemon leaves halfway, the next one ends.
+    /// First state: the begin is not persisted yet. After that, a later daemon finishes an erasure that this
+    /// one leaves.
     New,
-    /// Commands in flight come to their end.
+    /// Drain of the commands in flight.
     Waiting,
     Erasing,
-    /// Somebody was asked to remember the outcome.
+    /// Persisting of the outcome.
     Persisting,
-    /// The outcome could not be remembered: somebody will be asked again.
+    /// Failed persisting of the outcome, to be tried again.
     Unpersisted,
 }
 
-/// Namespaces that are being erased. At most one of these is under way in a subsystem.
+/// Namespaces that are being erased. A subsystem has at most one erasure at a time.
 #[derive(Debug)]
 pub(crate) struct Erasure {
     pub(crate) purpose: Purpose,
     stage: ErasureStage,
-    /// How long commands in flight have to end.
+    /// Time until which commands in flight may drain.
     until_ns: u64,
     nsids: Vec<u32>,
     passes: Vec<Pass>,
-    /// How many of the passes are done, of the namespaces in the next, and how many bytes of the next namespace.
+    /// Number of finished passes, of finished namespaces in the next pass, and of finished bytes in the next
+    /// namespace.
     pass: usize,
     namespace: usize,
     offset: u64,
     in_flight: bool,
     next_ns: u64,
-    /// Until the next reset.
+    /// Whether it pauses until the end of a reset.
     paused: bool,
     failure: Option<Status>,
-    /// The command that waits for the end, unless a reset took it.
+    /// Command that waits for the end, unless a reset took it.
     command: Option<Command>,
-    /// Whose wish it is, if it is not what another daemon left.
+    /// Host that requested it; none if an earlier daemon left it.
     host: Option<HostId>,
-    /// That host has lost the right to it: it ends unless it has begun, and who preempted the host waits for its end.
+    /// Whether the host lost its right to a format by a Preempt and Abort. The format ends unless it has
+    /// begun, and the preempting command waits for its end.
     preempted: bool,
-    /// Data may have been written over, by this daemon or the one before.
+    /// Whether this daemon or an earlier one may have overwritten data.
     is_touched: bool,
 }
 
@@ -113,33 +116,34 @@ impl Erasure {
         }
     }
 
-    /// It is remembered that it begins.
+    /// Starts to drain commands, since the begin is persisted.
     pub(crate) fn begin(&mut self) {
         self.stage = ErasureStage::Waiting;
     }
 
-    /// The daemon before this one has begun it, and may have written something.
+    /// Resumes an erasure of an earlier daemon, which may have written something.
     pub(crate) fn begin_again(&mut self) {
         self.is_touched = true;
         self.begin();
     }
 
-    /// Nothing was written yet: all data is there.
+    /// Returns whether nothing was written yet.
     pub(crate) fn is_untouched(&self) -> bool {
         !self.is_touched
     }
 
-    /// Its outcome could not be remembered. What was remembered says that it runs, and so it does, to everybody.
+    /// Schedules another attempt to persist the outcome. The stored record has the erasure as running, so it
+    /// counts as running until then.
     pub(crate) fn retry(&mut self, now_ns: u64) {
         (self.stage, self.next_ns) = (ErasureStage::Unpersisted, now_ns.saturating_add(RETRY_NS));
     }
 
-    /// Why it could not be done.
+    /// Returns the reason of a failure.
     pub(crate) fn failure(&self) -> Option<Status> {
         self.failure
     }
 
-    /// What a command gets that would erase something meanwhile.
+    /// Returns the status for commands that would erase data meanwhile.
     pub(crate) fn status(&self) -> Status {
         match self.purpose {
             Purpose::Format { .. } => Status::FORMAT_IN_PROGRESS,
@@ -147,17 +151,17 @@ impl Erasure {
         }
     }
 
-    /// Overwrites of everything that are done.
+    /// Returns the number of finished overwrite passes.
     pub(crate) fn patterns_done(&self) -> usize {
         self.passes[..self.pass].iter().filter(|pass| matches!(pass, Pass::Pattern(_))).count()
     }
 
-    /// The host's command, to be finished at the end.
+    /// Stores the host's command until the end.
     pub(crate) fn wait(&mut self, command: Command, host: HostId) {
         (self.command, self.host) = (Some(command), Some(host));
     }
 
-    /// A Preempt and Abort has these victims in a namespace. True if this is the format of one of them.
+    /// Applies a Preempt and Abort with these victims. Returns whether this is a format of one of them.
     pub(crate) fn preempt(&mut self, nsid: u32, victims: &[HostId]) -> bool {
         let is_format_of = matches!(self.purpose, Purpose::Format { nsid: of, .. } if of == nsid);
         self.preempted |= is_format_of && self.host.is_some_and(|host| victims.contains(&host));
@@ -168,12 +172,12 @@ impl Erasure {
         self.preempted
     }
 
-    /// The same, to be finished now.
+    /// Takes the waiting command, to be finished now.
     pub(crate) fn take_command(&mut self) -> Option<Command> {
         self.command.take()
     }
 
-    /// The same, if it is the one that is meant.
+    /// Takes the waiting command if it is the one that is meant.
     pub(crate) fn take_command_if(&mut self, is_meant: impl FnOnce(&Command) -> bool) -> Option<Command> {
         self.command.take_if(|command| is_meant(command))
     }
@@ -182,7 +186,7 @@ impl Erasure {
         self.command.as_ref()
     }
 
-    /// What is written now, if it is a pattern.
+    /// Returns the pattern of the current pass, if it has one.
     fn pattern(&self) -> Option<u32> {
         match self.passes.get(self.pass) {
             Some(Pass::Pattern(pattern)) => Some(*pattern),
@@ -194,23 +198,24 @@ impl Erasure {
         self.nsids.contains(&nsid)
     }
 
-    /// When the next piece is due, of a controller that is not on its way to somewhere else.
+    /// Returns the time of the next chunk.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
         self.may_advance().then_some(self.next_ns)
     }
 
     fn may_advance(&self) -> bool {
-        // One that is preempted before it erases only ends, and who preempted it waits for that.
+        // A format that is preempted before it erases only ends, even during a pause, since the preempting
+        // command waits.
         let paused = self.paused && (!self.preempted || self.stage == ErasureStage::Erasing);
         !self.in_flight && !paused && self.stage != ErasureStage::Persisting
     }
 
-    /// No piece begins until a reset is over.
+    /// Starts or ends a pause: no chunk starts during a reset.
     pub(crate) fn set_paused(&mut self, paused: bool) {
         self.paused = paused;
     }
 
-    /// The next piece: of which namespace, and what. None if all is done.
+    /// Returns namespace and request of the next chunk, or none if all passes are done.
     fn next_chunk(&mut self, bytes_of: impl Fn(u32) -> u64) -> Option<(u32, Request)> {
         loop {
             let pass = *self.passes.get(self.pass)?;
@@ -239,7 +244,8 @@ impl Erasure {
         }
     }
 
-    /// Done and to do, bytes: of all passes over all namespaces, which are more than 64 bits can say.
+    /// Returns the bytes done and in total, of all passes over all namespaces. Their number may exceed 64
+    /// bits.
     pub(crate) fn progress(&self, bytes_of: impl Fn(u32) -> u64) -> (u128, u128) {
         let writes = |passes: &[Pass]| passes.iter().filter(|pass| **pass != Pass::Flush).count() as u128;
         let bytes = |nsids: &[u32]| nsids.iter().map(|nsid| u128::from(bytes_of(*nsid))).sum::<u128>();
@@ -250,7 +256,7 @@ impl Erasure {
     }
 }
 
-/// Bytes of a namespace that can be erased: what is beyond its last block, too, if the layers have it.
+/// Returns the bytes of a namespace that can be erased, including bytes behind its last block.
 pub(crate) fn bytes_of(subsystem: &Subsystem, nsid: u32) -> u64 {
     subsystem.get(nsid).map_or(0, all_bytes)
 }
@@ -260,7 +266,7 @@ fn all_bytes(namespace: &Namespace) -> u64 {
     below.size - below.size % u64::from(below.block_size)
 }
 
-/// The time of the next piece has come.
+/// Continues the erasure when its time has come.
 pub(crate) fn advance(subsystem: &mut Subsystem, now_ns: u64) {
     let Some(mut erasure) = subsystem.erasure.take_if(|it| it.may_advance() && now_ns >= it.next_ns) else {
         return;
@@ -271,7 +277,7 @@ pub(crate) fn advance(subsystem: &mut Subsystem, now_ns: u64) {
             let purpose = erasure.purpose;
             subsystem.erasure = Some(erasure);
             subsystem.persist(beginning(purpose), now_ns);
-            // It may be remembered already.
+            // The record may be persisted already.
             return advance(subsystem, now_ns);
         }
         ErasureStage::Unpersisted => {
@@ -284,7 +290,7 @@ pub(crate) fn advance(subsystem: &mut Subsystem, now_ns: u64) {
             return end(subsystem, Err(Status::ABORTED_PREEMPT), now_ns);
         }
         ErasureStage::Waiting if !is_quiet(subsystem, &erasure) => {
-            // For room, which the erasure may be about to make.
+            // The commands wait for room, which the erasure may be about to make.
             for &nsid in &erasure.nsids {
                 subsystem.end_waiting(
                     nsid,
@@ -319,7 +325,7 @@ pub(crate) fn advance(subsystem: &mut Subsystem, now_ns: u64) {
     }
 }
 
-/// What is to be remembered before the first piece.
+/// Returns the record to persist before the first chunk.
 fn beginning(purpose: Purpose) -> PersistentRecord {
     match purpose {
         Purpose::Format { nsid, block_size } => {
@@ -329,22 +335,23 @@ fn beginning(purpose: Purpose) -> PersistentRecord {
     }
 }
 
-/// Namespaces have been closed. What a Copy that is under way does next, and where, is not seen: its end is awaited,
-/// wherever it is. One that comes later finds them closed.
+/// Makes the erasure wait for all Copy commands in flight, after namespaces were closed. Their next sources
+/// and destinations are not visible, so the erasure waits for each Copy. A later Copy finds the namespaces
+/// closed.
 pub(crate) fn await_copies(subsystem: &mut Subsystem) {
     let copies =
         subsystem.slab.live_mut().filter(|slot| slot.origin.opcode == io::COPY && slot.origin.sq != 0);
     copies.for_each(|slot| slot.origin.awaited = true);
 }
 
-/// No command of the host works on these namespaces. Those that wait for a fused operation, or are one that waits, are
-/// looked at again before they begin.
+/// Returns whether no command of a host works on these namespaces. Commands that wait for a fused operation,
+/// and waiting fused commands, are checked again before they begin.
 fn is_quiet(subsystem: &Subsystem, erasure: &Erasure) -> bool {
     let is_in_the_way = |slot: &Slot| {
         let Origin { sq, namespace, opcode, awaited, .. } = slot.origin;
         let concerned = erasure.concerns(u32::from(namespace) + 1) || opcode == io::COPY && awaited;
         let concerned = concerned && opcode != fused::WAITS;
-        // One that is with its client finds the namespace closed when it goes on, or is over.
+        // A command that waits for client DMA finds the namespace closed when it goes on, or is over.
         !slot.is_child() && sq != 0 && sq != Origin::INTERNAL && concerned && !client_dma::has(slot)
     };
     !subsystem.slab.live().any(is_in_the_way)
@@ -376,12 +383,12 @@ fn send(subsystem: &mut Subsystem, nsid: u32, request: Request, now_ns: u64) {
     }
 }
 
-/// What is given back reads as zeros.
+/// Returns whether deallocated blocks of the namespace read as zeros.
 fn deallocates(namespace: &Namespace) -> bool {
     namespace.characteristics().deallocated == Deallocated::Zeroes
 }
 
-/// The data of an overwrite: the command's own private memory, as often as is needed.
+/// Fills the data of an overwrite: the command's own private memory, as often as needed.
 fn fill(subsystem: &mut Subsystem, command: &Command, pattern: u32, length: u64) -> Result<(), Status> {
     let at = subsystem.slab.number(command) * chunk::CHUNK;
     let mut page = [0; PAGE_SIZE];
@@ -399,7 +406,7 @@ fn fill(subsystem: &mut Subsystem, command: &Command, pattern: u32, length: u64)
     Ok(())
 }
 
-/// A piece was erased, or could not be.
+/// Continues the erasure after a chunk.
 pub(crate) fn next(subsystem: &mut Subsystem, command: Command, now_ns: u64) {
     let slot = subsystem.slab.slot(&command);
     let (status, length) = (slot.status, slot.request.length.max(1));
@@ -409,12 +416,12 @@ pub(crate) fn next(subsystem: &mut Subsystem, command: Command, now_ns: u64) {
     if status.is_success() {
         erasure.offset += length;
     } else if !status.same_code(Status::ABORTED_SQ_DELETION) {
-        // What a reset ended begins again.
+        // A chunk that a reset ended is repeated.
         end(subsystem, Err(status), now_ns);
     }
 }
 
-/// All is erased, or cannot be.
+/// Ends the erasure, and persists its outcome.
 fn end(subsystem: &mut Subsystem, result: Result<(), Status>, now_ns: u64) {
     let Some(erasure) = &mut subsystem.erasure else { return };
     (erasure.stage, erasure.failure) = (ErasureStage::Persisting, result.err());

@@ -1,7 +1,7 @@
 //! Asynchronous events (Base 5.2) and the Changed Namespace List (Base 5.16.1.5).
 //!
-//! Nothing here grows with what happens: an event that waits already is not queued a second time, and
-//! a type of event that was reported is masked until the host has read the log page that explains it.
+//! All state here is bounded: a pending event is not queued a second time. A type of event that was reported
+//! is masked until the host has read the log page that explains it.
 
 use crate::NAMESPACES_MAX;
 use sluice_command::Command;
@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 /// Asynchronous Event Requests that a host may have outstanding; Identify's AERL is one less.
 pub(crate) const REQUESTS_MAX: usize = 4;
 
-/// What an event is about (dword 0 bits 2:0). Each type is masked on its own.
+/// Type of an event (dword 0 bits 2:0). Each type is masked on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Type {
     Error = 0,
@@ -21,38 +21,38 @@ enum Type {
     IoSpecific = 6,
 }
 
-/// One more than the highest type.
+/// Number of types, reserved ones included.
 const TYPES: usize = 7;
 
-/// Something to report.
+/// Event to report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Event {
     kind: Type,
     information: u8,
-    /// The log page that explains the event, and clears it when it is read.
+    /// Log page that explains the event, and clears it when it is read.
     log: LogId,
-    /// The bit of Asynchronous Event Configuration that lets it be reported; zero for always.
+    /// Bit of Asynchronous Event Configuration that enables the event; zero if it is always enabled.
     enabled_by: u32,
 }
 
 impl Event {
     pub(crate) const INVALID_DOORBELL_REGISTER: Event = Event::error(0);
     pub(crate) const INVALID_DOORBELL_VALUE: Event = Event::error(1);
-    /// The composite temperature is beyond a threshold.
+    /// Event of a composite temperature beyond a threshold.
     pub(crate) const TEMPERATURE_THRESHOLD: Event = Event {
         kind: Type::Health,
         information: 1,
         log: LogId::SMART_HEALTH,
         enabled_by: critical_warning::TEMPERATURE as u32,
     };
-    /// The state of an ANA group is another.
+    /// Event of a changed state of an ANA group.
     pub(crate) const ASYMMETRIC_ACCESS_CHANGE: Event = Event {
         kind: Type::Notice,
         information: 3,
         log: LogId::ASYMMETRIC_NAMESPACE_ACCESS,
         enabled_by: Configuration::ASYMMETRIC_ACCESS_NOTICES,
     };
-    /// There is a Reservation Notification log page.
+    /// Event of a new Reservation Notification log page.
     pub(crate) const RESERVATION_LOG_PAGE: Event =
         Event { kind: Type::IoSpecific, information: 0, log: LogId::RESERVATION_NOTIFICATION, enabled_by: 0 };
     const NAMESPACE_ATTRIBUTE_CHANGED: Event = Event {
@@ -70,24 +70,24 @@ impl Event {
         Event { kind: Type::Error, information, log: LogId::ERROR_INFORMATION, enabled_by: 0 }
     }
 
-    /// Dword 0 of the completion entry that reports it.
+    /// Returns dword 0 of the completion entry that reports the event.
     fn dw0(self) -> u32 {
         self.kind as u32 | u32::from(self.information) << 8 | u32::from(self.log.0) << 16
     }
 }
 
-/// Asynchronous Event Configuration (Base 5.27.1.8): which events are reported.
+/// Asynchronous Event Configuration (Base 5.27.1.8): the enabled events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Configuration(pub(crate) u32);
 
 impl Configuration {
-    /// The same bit in Identify's OAES.
+    /// Bit 8, as in Identify's OAES.
     pub(crate) const NAMESPACE_ATTRIBUTE_NOTICES: u32 = 1 << 8;
 
-    /// The same bit in Identify's OAES.
+    /// Bit 11, as in Identify's OAES.
     pub(crate) const ASYMMETRIC_ACCESS_NOTICES: u32 = 1 << 11;
 
-    /// The critical warnings, which every controller has, and what OAES offers.
+    /// Critical warnings, which every controller has, and the notices that OAES offers.
     pub(crate) const SUPPORTED: u32 = critical_warning::SPARE as u32
         | critical_warning::TEMPERATURE as u32
         | critical_warning::RELIABILITY as u32
@@ -96,7 +96,7 @@ impl Configuration {
         | Self::NAMESPACE_ATTRIBUTE_NOTICES
         | Self::ASYMMETRIC_ACCESS_NOTICES;
 
-    /// All on: a host that sends Asynchronous Event Requests wants to be told.
+    /// Default with all events enabled, since hosts that send Asynchronous Event Requests use them.
     pub(crate) const DEFAULT: Configuration = Configuration(Self::SUPPORTED);
 
     fn enables(self, event: Event) -> bool {
@@ -108,14 +108,14 @@ impl Configuration {
 pub(crate) struct Events {
     /// Asynchronous Event Requests, the oldest first.
     requests: VecDeque<Command>,
-    /// What is to be reported, the oldest first, each at most once.
+    /// Events to report, the oldest first, each at most once.
     pending: Vec<Event>,
-    /// By type: the log page that must be read before the next event of the type is reported.
+    /// Log page, by type, that must be read before the next event of the type is reported.
     masked_by: [Option<LogId>; TYPES],
     configuration: Configuration,
-    /// Bit per NSID: changed since the log page was read.
+    /// Bit per NSID that has changed since the log page was read.
     changed: [u64; CHANGED_WORDS],
-    /// Some request could report some event; kept up to date so that a turn has just this to look at.
+    /// Whether a request can report an event. Kept up to date so that a turn looks only at this.
     deliverable: bool,
 }
 
@@ -133,7 +133,7 @@ impl Events {
         }
     }
 
-    /// Back to how it is after a controller reset. The requests have been taken before.
+    /// Restores the state after a controller reset. The requests were taken before.
     pub(crate) fn reset(&mut self) {
         debug_assert!(self.requests.is_empty(), "a reset drops every command first");
         self.pending.clear();
@@ -143,8 +143,8 @@ impl Events {
         self.update();
     }
 
-    /// Something happened. While an event of the type is unread this one is kept, and reported after;
-    /// unless its own log page is read meanwhile, which tells the host as much.
+    /// Raises an event. While an event of the type is unread, this one stays pending. It is dropped if its
+    /// own log page is read meanwhile.
     pub(crate) fn raise(&mut self, event: Event) {
         if self.configuration.enables(event) && !self.pending.contains(&event) {
             self.pending.push(event);
@@ -152,8 +152,7 @@ impl Events {
         }
     }
 
-    /// A namespace is not what it was. It is in the Changed Namespace List whether or not the host
-    /// wants to be notified.
+    /// Adds a namespace to the Changed Namespace List, and raises the event if the host has enabled it.
     pub(crate) fn namespace_changed(&mut self, nsid: u32) {
         if let Some(word) = self.changed.get_mut(nsid as usize / 64) {
             *word |= 1 << (nsid % 64);
@@ -161,12 +160,12 @@ impl Events {
         self.raise(Event::NAMESPACE_ATTRIBUTE_CHANGED);
     }
 
-    /// Namespaces in the Changed Namespace List, in ascending order.
+    /// Returns the namespaces in the Changed Namespace List, in ascending order.
     pub(crate) fn changed_namespaces(&self) -> impl Iterator<Item = u32> {
         (1..=NAMESPACES_MAX as u32).filter(|&nsid| self.changed[nsid as usize / 64] >> (nsid % 64) & 1 != 0)
     }
 
-    /// The host has read a log page and does not want its event retained (RAE = 0).
+    /// Clears events of a log page that the host has read without retaining the event (RAE = 0).
     pub(crate) fn log_was_read(&mut self, log: LogId) {
         for masked_by in &mut self.masked_by {
             if *masked_by == Some(log) {
@@ -184,7 +183,7 @@ impl Events {
         self.configuration
     }
 
-    /// What is not supported stays off.
+    /// Sets the configuration. Unsupported bits stay zero.
     pub(crate) fn configure(&mut self, configuration: Configuration) {
         self.configuration = Configuration(configuration.0 & Configuration::SUPPORTED);
         let configuration = self.configuration;
@@ -192,7 +191,7 @@ impl Events {
         self.update();
     }
 
-    /// Takes an Asynchronous Event Request; hands it back if there are as many as there may be.
+    /// Takes an Asynchronous Event Request, or returns it if their limit is reached.
     pub(crate) fn request(&mut self, command: Command) -> Result<(), Command> {
         if self.requests.len() == REQUESTS_MAX {
             return Err(command);
@@ -202,19 +201,19 @@ impl Events {
         Ok(())
     }
 
-    /// Requests waiting for an event.
+    /// Returns the number of requests that wait for an event.
     pub(crate) fn outstanding(&self) -> u32 {
         self.requests.len() as u32
     }
 
-    /// True if [`next`](Self::next) has something to report.
+    /// Returns whether [`next`](Self::next) has an event to report.
     #[inline]
     pub(crate) fn is_deliverable(&self) -> bool {
         self.deliverable
     }
 
-    /// The oldest request with the oldest event that may be reported, as dword 0 of its completion;
-    /// events of its type are masked from here on.
+    /// Returns the oldest request with dword 0 for the oldest event that may be reported. Events of its type
+    /// are masked from here on.
     pub(crate) fn next(&mut self) -> Option<(Command, u32)> {
         let index = self.reportable()?;
         let command = self.requests.pop_front()?;
@@ -224,7 +223,7 @@ impl Events {
         Some((command, event.dw0()))
     }
 
-    /// Takes the request that `wanted` names.
+    /// Takes the request that `wanted` selects.
     pub(crate) fn remove(&mut self, wanted: impl Fn(&Command) -> bool) -> Option<Command> {
         let index = self.requests.iter().position(wanted)?;
         let command = self.requests.remove(index);
@@ -238,13 +237,13 @@ impl Events {
         self.update();
     }
 
-    /// Takes every request: the queue they came from is gone.
+    /// Takes every request, since their queue is gone.
     pub(crate) fn take_outstanding(&mut self) -> impl Iterator<Item = Command> {
         self.deliverable = false;
         self.requests.drain(..)
     }
 
-    /// The oldest event of a type that is not masked.
+    /// Returns the oldest event of a type that is not masked.
     fn reportable(&self) -> Option<usize> {
         self.pending.iter().position(|event| self.masked_by[event.kind as usize].is_none())
     }

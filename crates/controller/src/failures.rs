@@ -1,12 +1,12 @@
-//! Failed commands in the daemon's log: a guest may hide from its user what its drive has told it.
+//! Log messages about failed commands, since a guest may hide the errors of its drive from its user.
 
 use sluice_nvme::{Status, SubmissionEntry};
 use std::time::{Duration, Instant};
 
-/// Between two messages of one controller.
+/// Time between two messages of one controller.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What of the failures of one controller is written.
+/// State of the limit on messages of one controller.
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
     written: Option<Instant>,
@@ -14,7 +14,7 @@ pub(crate) struct Failures {
 }
 
 impl Failures {
-    /// An I/O command has failed.
+    /// Logs the failure of an I/O command.
     #[cold]
     pub(crate) fn report(&mut self, subnqn: &str, entry: &SubmissionEntry, status: Status) {
         if !is_of_storage(status) {
@@ -25,7 +25,7 @@ impl Failures {
         tracing::error!(subnqn, nsid, opcode, slba, ?status, left_out, "a command of a drive failed");
     }
 
-    /// How many failures were left out since the last message, if there may be another now.
+    /// Returns the number of failures since the last message, if another message is permitted now.
     fn admit(&mut self, now: Instant) -> Option<u64> {
         if self.written.is_some_and(|before| now.saturating_duration_since(before) < PAUSE) {
             self.left_out += 1;
@@ -36,7 +36,7 @@ impl Failures {
     }
 }
 
-/// True of what goes wrong below a drive; a host causes the others itself.
+/// Returns whether a status is an error below the drive; a host causes all other errors itself.
 fn is_of_storage(status: Status) -> bool {
     [
         Status::WRITE_FAULT,

@@ -1,23 +1,23 @@
-//! Feature values that the host can set (Base 5.27), but for Asynchronous Event Configuration, which
-//! lives with the [events](crate::events).
+//! Feature values that the host can set (Base 5.27), except for Asynchronous Event Configuration, which
+//! belongs to the [events](crate::events).
 //!
-//! A controller reset brings the defaults back: nothing is saveable.
+//! A controller reset restores the defaults, since no value is saveable.
 
 use crate::{IO_QUEUES_MAX, NAMESPACES_MAX, copy, health};
 use sluice_nvme::feature::{HostBehavior, TimestampData};
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// How late a Keep Alive Timer may be looked at.
+/// Delay of a look at the Keep Alive Timer from which the timer is extended.
 const KEEP_ALIVE_LATE_NS: u64 = NS_PER_MS;
 
-/// What the Keep Alive Timer is rounded up to; Identify's KAS says so in units of 100 ms.
+/// Granularity of the Keep Alive Timer; Identify's KAS is the same in units of 100 ms.
 pub(crate) const KEEP_ALIVE_GRANULARITY_MS: u32 = 100;
 
 /// Words with a bit for every interrupt vector.
 const VECTOR_WORDS: usize = IO_QUEUES_MAX as usize / 64 + 1;
 
-/// The current values.
+/// Current values of the features.
 #[derive(Clone, Debug)]
 pub(crate) struct Features {
     /// Burst and weights of weighted round robin.
@@ -25,25 +25,25 @@ pub(crate) struct Features {
     /// Power state 0, the only one, and the workload hint.
     pub(crate) power_management: u32,
     pub(crate) temperature: Thresholds,
-    /// By NSID less one: how long a read or write may be retried, in units of 100 ms. Nothing is ever
-    /// retried here, so that any limit is kept.
+    /// Time limits for retries of reads and writes, by NSID less one, in units of 100 ms. No command is ever
+    /// retried here, so every limit is met.
     pub(crate) retry_limits: [u16; NAMESPACES_MAX],
-    /// Completions that are worth an interrupt, 0's based, and in bits 15:8 how long fewer may wait.
+    /// Aggregation threshold, 0's based, and in bits 15:8 the aggregation time.
     pub(crate) interrupt_coalescing: u32,
-    /// Bit per vector: coalescing is disabled.
+    /// Bit per vector whose coalescing is disabled.
     not_coalesced: [u64; VECTOR_WORDS],
-    /// Disable Normal: the host does not rely on the atomic write units without a power fail.
+    /// Disable Normal: the host does not rely on the atomic write units except after a power failure.
     pub(crate) write_atomicity: u32,
     pub(crate) host_behavior: HostBehavior,
-    /// The volatile write cache is disabled: a write is finished when it is durable.
+    /// Whether the volatile write cache is disabled, so that a write is finished when it is durable.
     write_through: bool,
     timestamp: Timestamp,
-    /// When the controller became ready.
+    /// Time at which the controller became ready.
     ready_ns: u64,
     keep_alive: KeepAlive,
 }
 
-/// Kelvin.
+/// Temperature thresholds in kelvins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Thresholds {
     pub(crate) over: u16,
@@ -51,29 +51,29 @@ pub(crate) struct Thresholds {
 }
 
 impl Thresholds {
-    /// True if the composite temperature is a critical warning.
+    /// Returns whether the composite temperature causes a critical warning.
     pub(crate) fn are_passed(self) -> bool {
         health::COMPOSITE_TEMPERATURE >= self.over || health::COMPOSITE_TEMPERATURE <= self.under
     }
 }
 
-/// A clock of the host's, in milliseconds (Base 5.27.1.11).
+/// Host clock in milliseconds (Base 5.27.1.11).
 #[derive(Clone, Copy, Debug, Default)]
 struct Timestamp {
     milliseconds: u64,
-    /// When it was that late.
+    /// Time at which the host clock had this value.
     at_ns: u64,
     set_by_host: bool,
 }
 
-/// The Keep Alive Timer (Base 3.9), restarted by the Keep Alive command alone, or over Fabrics by any that begins or
-/// ends: there CTRATT.TBKAS is set.
+/// Keep Alive Timer (Base 3.9). Only the Keep Alive command restarts it. Over Fabrics, where CTRATT.TBKAS is
+/// set, each command that begins or ends does.
 #[derive(Clone, Copy, Debug, Default)]
 struct KeepAlive {
     /// KATO; zero is off.
     timeout_ms: u32,
     heard_ns: u64,
-    /// It was looked at late since the host was heard.
+    /// Whether the timer was extended for a late look since the last activity of the host.
     extended: bool,
     expired: bool,
 }
@@ -96,30 +96,31 @@ impl Features {
         }
     }
 
-    /// For queues that are served elsewhere: that the host is alive is heard here.
+    /// Returns the features without the timer, for queues that are served elsewhere. The owner runs the
+    /// timer.
     pub(crate) fn without_keep_alive(&self) -> Self {
         Self { keep_alive: KeepAlive::default(), ..self.clone() }
     }
 
-    /// Back to the defaults, as a controller reset demands.
+    /// Restores the defaults, as a controller reset requires.
     pub(crate) fn reset(&mut self) {
         *self = Self::new();
     }
 
-    /// The controller became ready: its clocks start.
+    /// Starts the clocks when the controller becomes ready.
     pub(crate) fn enabled(&mut self, now_ns: u64) {
         self.timestamp = Timestamp { at_ns: now_ns, ..Timestamp::default() };
         self.ready_ns = now_ns;
         self.note_activity(now_ns);
     }
 
-    /// False if every write has to be durable when it finishes.
+    /// Returns false if every write must be durable when it finishes.
     #[inline]
     pub(crate) fn write_cache_enabled(&self) -> bool {
         !self.write_through
     }
 
-    /// True if the host has enabled source ranges of a Copy that name their namespace.
+    /// Returns whether the host has enabled Copy with an NSID in each source range.
     #[inline]
     pub(crate) fn copies_across(&self) -> bool {
         self.host_behavior.cdfe >> copy::NAMED & 1 != 0
@@ -164,21 +165,21 @@ impl Features {
         self.keep_alive = KeepAlive { timeout_ms, heard_ns: now_ns, ..KeepAlive::default() };
     }
 
-    /// The host is alive.
+    /// Restarts the timer, since the host is alive.
     pub(crate) fn note_activity(&mut self, now_ns: u64) {
         (self.keep_alive.heard_ns, self.keep_alive.extended) = (now_ns, false);
     }
 
-    /// When the Keep Alive Timer expires.
+    /// Returns the time at which the Keep Alive Timer expires.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
         let timer = &self.keep_alive;
         let runs = timer.timeout_ms != 0 && !timer.expired;
         runs.then(|| timer.heard_ns.saturating_add(u64::from(timer.timeout_ms) * NS_PER_MS))
     }
 
-    /// True once, when the timer has expired. Where nobody looked for a while (the drive moved, or the machine stood still)
-    /// nobody heard the host either: a timer that is looked at late goes on for half its time, for what came meanwhile
-    /// to be taken.
+    /// Returns true once, when the timer has expired. A late look (the drive moved, or the machine was
+    /// suspended) also means that commands of the host were not taken. Such a timer is extended by half its
+    /// time, so that commands that came meanwhile are taken.
     pub(crate) fn keep_alive_expired(&mut self, now_ns: u64) -> bool {
         let Some(deadline_ns) = self.deadline_ns().filter(|deadline| *deadline <= now_ns) else {
             return false;

@@ -1,4 +1,4 @@
-//! New entries in: what the submission queues have, as far as there is room for it.
+//! Fetching: takes new entries out of the submission queues, as far as there is room for their commands.
 
 use crate::controller::Controller;
 use crate::events::Event;
@@ -11,8 +11,8 @@ use sluice_nvme::{Status, SubmissionEntry};
 use zerocopy::transmute;
 
 impl Controller {
-    /// Takes what one submission queue has, this many at most, as far as its completion queue and the slab
-    /// have room, and until the drive has moved enough for a turn.
+    /// Takes at most `most` entries of a submission queue, as far as its completion queue and the slab have
+    /// room. Stops when the drive has moved enough for a turn.
     #[inline]
     pub(crate) fn fetch(
         &mut self,
@@ -28,7 +28,7 @@ impl Controller {
         }
         subsystem.health.count_taken(count);
         if self.is_fabrics() {
-            // Identify's CTRATT.TBKAS: any command says that the host is alive.
+            // Any command restarts the timer (Identify's CTRATT.TBKAS).
             self.features.note_activity(now_ns);
         }
         match id {
@@ -39,9 +39,9 @@ impl Controller {
         count as usize
     }
 
-    /// Takes I/O commands a batch at a time, and finishes what it can of one before the next: the host
-    /// works on the completions of the first while the second is taken. Returns how many are left when the drive has
-    /// moved enough.
+    /// Takes I/O commands a batch at a time, and completes finished ones before the next batch: the host
+    /// works on the first completions while the second batch is taken. Returns the number that is left when
+    /// the drive has moved enough.
     #[inline]
     fn take_batches(
         &mut self,
@@ -76,8 +76,8 @@ impl Controller {
         }
     }
 
-    /// Reserves completion slots for the entries that wait in a submission queue, for `most` of them at most;
-    /// returns for how many.
+    /// Reserves completion slots for at most `most` waiting entries of a submission queue. Returns the number
+    /// of slots.
     #[inline]
     fn claim(&mut self, subsystem: &mut Subsystem, id: u16, most: u32) -> u32 {
         let Some(sq) = &mut self.sqs[usize::from(id)] else { return 0 };
@@ -108,7 +108,7 @@ impl Controller {
         count
     }
 
-    /// Undoes a claim on entries that stay where they are for now.
+    /// Undoes a claim on entries that stay in their queue for now.
     #[cold]
     fn give_back(&mut self, id: u16, count: u32) {
         let Some(sq) = &mut self.sqs[usize::from(id)] else { return };
@@ -118,7 +118,7 @@ impl Controller {
         }
     }
 
-    /// Takes those of `count` commands that come before one for which all queues have to be in one place.
+    /// Takes the commands, of `count`, before the first one that requires a recall of the remote groups.
     #[inline(never)]
     fn take_until_recall(
         &mut self,
@@ -132,9 +132,9 @@ impl Controller {
         self.take_io::<true>(subsystem, id, count, further, space, now_ns)
     }
 
-    /// Takes `count` commands, and asks the cache for the `further` that come after them: their lines
-    /// travel while these are worked on, not more at once than the cache can wait for. Returns how many it took, which is
-    /// all of them unless the controller is `APART`.
+    /// Takes `count` commands, and prefetches the `further` entries behind them. Their lines are on the way
+    /// while these commands are worked on, never more at once than the cache can wait for. Returns the number
+    /// of commands taken: all of them unless the queues are split (`REMOTE`).
     #[inline]
     fn take_io<const REMOTE: bool>(
         &mut self,
@@ -174,8 +174,8 @@ impl Controller {
         count
     }
 
-    /// Not part of the loop that polls: what it keeps on the stack, that would have to make room for. Returns how many
-    /// commands it took: one for which groups have to come home stays in the queue until they are here.
+    /// Takes admin commands and returns their number. A command that requires a recall stays in the queue
+    /// until all groups are here. Not inlined, so that the polling loop does not pay for its stack frame.
     #[inline(never)]
     fn take_admin(&mut self, subsystem: &mut Subsystem, count: u32, space: &Space, now_ns: u64) -> u32 {
         for taken in 0..count {
@@ -197,8 +197,8 @@ impl Controller {
         count
     }
 
-    /// The host rang a head that cannot be. It is told once; until it rings a better one, no slot of
-    /// the completion queue becomes free.
+    /// Reports an invalid head to the host, once. No slot of the completion queue becomes free until the host
+    /// writes a valid one.
     #[cold]
     fn report_head(&mut self, cq: u16) {
         if let Some(queue) = &mut self.cqs[usize::from(cq)] {
@@ -207,8 +207,8 @@ impl Controller {
         self.doorbell_error(cq, Event::INVALID_DOORBELL_VALUE);
     }
 
-    /// Notes the new head, and moves the event index along now and then: each store to it takes the
-    /// line away from the host.
+    /// Publishes the new head, and moves the event index along now and then: each store to it takes the line
+    /// away from the host.
     #[inline]
     fn publish_head(&mut self, id: u16) {
         let Some(sq) = &mut self.sqs[usize::from(id)] else { return };
@@ -225,7 +225,7 @@ impl Controller {
     }
 }
 
-/// The entry's fused bits and reserved data pointer form, which no command here may have.
+/// Checks the fused bits and the reserved form of the data pointer, which no command here may have.
 #[inline]
 pub(crate) fn check_flags(entry: &SubmissionEntry) -> Result<(), Status> {
     // FUSE in bits 1:0, PSDT = 11b in bits 7:6; bits 5:2 are reserved and ignored.

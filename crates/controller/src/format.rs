@@ -1,8 +1,8 @@
 //! Format NVM (Base 5.14; NVM Command Set 4.1.3): erases a namespace, and gives it blocks of another size.
 //!
-//! Its commands are refused meanwhile, with Format in Progress, and the command that asked for it finishes when all is
-//! done and remembered. A reset of the controller takes that command, and nothing else: what was begun goes on, since
-//! half of it would be neither what was there nor what was wanted.
+//! Commands to the namespace fail with Format in Progress meanwhile. The host's command completes when the
+//! format is done and persisted. A reset of the controller takes that command, but the format goes on: half a
+//! format would leave neither the old data nor the requested state.
 
 use crate::erase::{self, Erasure, Pass, Purpose};
 use crate::mailbox::Notice;
@@ -10,35 +10,37 @@ use crate::uncorrectable::UncorrectableRanges;
 use crate::{Controller, Namespace, Subsystem, sanitize};
 use sluice_nvme::{NSID_ALL, Status, SubmissionEntry};
 
-/// A format that a host asked for.
+/// Format that a host requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FormatRecord {
     pub nsid: u32,
-    /// Bytes.
+    /// Bytes of a block.
     pub block_size: u32,
     pub state: FormatState,
 }
 
-/// What became of it.
+/// State of a format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FormatState {
     Running,
     Done,
-    /// The namespace has the blocks that it had, and may have lost data.
+    /// Failure. The namespace has its former block size, and may have lost data.
     Failed,
 }
 
-/// How long commands in flight have to end. One that does not is with a target that may never answer.
+/// Time for commands in flight to end. A command that takes longer is with a target that may never answer.
 const WAIT_NS: u64 = 8_000_000_000;
 
-/// Identify's FNA: formats and erases one namespace, and does not take the broadcast NSID; no cryptographic erase.
+/// Identify's FNA: formats and erases one namespace, and does not take the broadcast NSID; no cryptographic
+/// erase.
 pub(crate) const ATTRIBUTES: u8 = 1 << 3;
 
-/// The block sizes that LBA formats are made of.
+/// Block sizes of the LBA formats.
 pub(crate) const BLOCK_SIZES: [u32; 2] = [512, 4096];
 
-/// The block sizes that a namespace can have, each with the index of its LBA format. One that it cannot have keeps its
-/// index: it is not available there (NVM Command Set 4.1.5.1), so that an index is the same block size everywhere.
+/// Returns the possible block sizes of a namespace, each with the index of its LBA format. An impossible one
+/// keeps its index, as not available (NVM Command Set 4.1.5.1), so that an index means the same block size
+/// everywhere.
 pub(crate) fn formats(namespace: &Namespace) -> impl Iterator<Item = (usize, u32)> {
     let below = namespace.characteristics();
     let (now, fixed) = (namespace.block_size(), namespace.is_block_size_fixed());
@@ -48,16 +50,16 @@ pub(crate) fn formats(namespace: &Namespace) -> impl Iterator<Item = (usize, u32
     BLOCK_SIZES.into_iter().enumerate().filter(move |(_, size)| is_possible(size))
 }
 
-/// Percent of the format that runs which remain, with bit 7 (Identify's FPI).
+/// Returns the remaining percentage of a running format, with bit 7 set (Identify's FPI).
 pub(crate) fn progress_indicator(subsystem: &Subsystem, nsid: u32) -> u8 {
     const SUPPORTED: u8 = 1 << 7;
     let concerned = subsystem.erasure.as_ref().filter(|erasure| is_format_of(erasure, nsid));
     SUPPORTED
         | concerned.map_or(0, |erasure| {
             let (done, all) = erasure.progress(|nsid| erase::bytes_of(subsystem, nsid));
-            // More is done than there is to do of a namespace that was made smaller.
+            // A namespace that was made smaller can have more bytes done than in total.
             let percent = (done * 100 / all.max(1)).min(100) as u8;
-            // Not finished before its command is.
+            // A format is not finished before its command is.
             (100 - percent).max(1)
         })
 }
@@ -66,7 +68,7 @@ fn is_format_of(erasure: &Erasure, nsid: u32) -> bool {
     matches!(erasure.purpose, Purpose::Format { nsid: of, .. } if of == nsid)
 }
 
-/// Begins a format. Its command is to [wait](Erasure::wait) for the end.
+/// Begins a format. Its command must [wait](Erasure::wait) for the end.
 pub(crate) fn begin(
     controller: &Controller,
     subsystem: &mut Subsystem,
@@ -89,7 +91,7 @@ pub(crate) fn begin(
     Ok(())
 }
 
-/// Of a namespace that takes no commands from now on.
+/// Closes a namespace and returns its erasure.
 fn erasure(subsystem: &mut Subsystem, nsid: u32, block_size: u32, now_ns: u64, until_ns: u64) -> Erasure {
     let namespace = subsystem.get_mut(nsid);
     namespace.into_iter().for_each(|namespace| namespace.close(Status::FORMAT_IN_PROGRESS));
@@ -97,7 +99,7 @@ fn erasure(subsystem: &mut Subsystem, nsid: u32, block_size: u32, now_ns: u64, u
     Erasure::new(Purpose::Format { nsid, block_size }, vec![nsid], passes, now_ns, until_ns)
 }
 
-/// Of which namespace, and to which block size.
+/// Checks a Format NVM. Returns the NSID and the new block size.
 fn check(
     controller: &Controller,
     subsystem: &Subsystem,
@@ -105,7 +107,7 @@ fn check(
 ) -> Result<(u32, u32), Status> {
     let format = (entry.cdw10 & 0xf | entry.cdw10 >> 8 & 0x30) as usize;
     let (protection, erase) = (entry.cdw10 >> 5 & 7, entry.cdw10 >> 9 & 7);
-    // Without an erase, and with one of user data: nothing that was there is returned after either.
+    // Both without an erase and with one of user data, no former data is returned afterwards.
     if entry.nsid == NSID_ALL || erase > 1 {
         return Err(Status::INVALID_FIELD);
     }
@@ -121,14 +123,15 @@ fn check(
     }
 }
 
-/// It is remembered that the format stands so, or could not be.
+/// Continues a format after a record was persisted, or could not be.
 pub(crate) fn persisted(subsystem: &mut Subsystem, record: FormatRecord, well: bool, now_ns: u64) {
     let FormatRecord { nsid, block_size, state } = record;
     let failure = subsystem.erasure.as_ref().and_then(Erasure::failure);
     match state {
         FormatState::Running if !well => end(subsystem, Err(Status::INTERNAL_ERROR), now_ns),
         FormatState::Running => subsystem.erasure.iter_mut().for_each(Erasure::begin),
-        // The next daemon would format it again, whatever is in it by then: so it stays closed.
+        // Otherwise the next daemon would format the namespace again, with new data in it. So the namespace
+        // stays closed.
         _ if !well => {
             let Some(erasure) = &mut subsystem.erasure else { return };
             tracing::error!(nsid, "a namespace stays closed until it is remembered that it was formatted");
@@ -180,7 +183,7 @@ fn end(subsystem: &mut Subsystem, result: Result<(), Status>, now_ns: u64) {
             tracing::error!(nsid, ?status, "a namespace could not be formatted, and may have lost data");
         }
     }
-    // A drive whose sanitize operation failed stays as it is.
+    // A drive with a failed sanitize operation stays closed.
     let refusal = sanitize::refusal(subsystem);
     if let Some(namespace) = subsystem.get_mut(nsid) {
         match refusal {
@@ -195,8 +198,9 @@ fn end(subsystem: &mut Subsystem, result: Result<(), Status>, now_ns: u64) {
 }
 
 impl Subsystem {
-    /// Before its first turn: the last daemon did not come to the end of this format. False if that cannot be,
-    /// which is to be remembered, so that no later daemon tries it on what is there by then.
+    /// Resumes a Format NVM that an earlier daemon did not finish. Call it before the first turn. Returns
+    /// false if the format is no longer possible. The caller must then persist its failure, so that no later
+    /// daemon applies it to other data.
     #[must_use]
     pub fn resume_format(&mut self, nsid: u32, block_size: u32, now_ns: u64) -> bool {
         let can_be = |it: &Namespace| {

@@ -1,6 +1,7 @@
-//! What the health and error logs are made of (Base 5.16.1.2, 5.16.1.3).
+//! Counters and errors for the health and error logs (Base 5.16.1.2, 5.16.1.3).
 //!
-//! The counters live as long as the controller does. Over a restart of the daemon only those of [`power`](crate::power) go on.
+//! They live as long as the controller. Only the counters of [`power`](crate::power) survive a restart of the
+//! daemon.
 
 use crate::power::PowerCounts;
 use crate::remote_queues::{Tallies, Tally};
@@ -15,7 +16,7 @@ use zerocopy::FromZeros;
 /// Entries of the Error Information log; Identify's ELPE is one less.
 pub(crate) const ERROR_ENTRIES: usize = 64;
 
-/// There is nothing to measure: 40 degrees Celsius, in kelvins, as from a drive at ease.
+/// Constant temperature in kelvins (40 degrees Celsius), since there is nothing to measure.
 pub(crate) const COMPOSITE_TEMPERATURE: u16 = 313;
 
 /// Identify's WCTEMP, kelvins.
@@ -24,8 +25,8 @@ pub(crate) const WARNING_TEMPERATURE: u16 = 343;
 /// Identify's CCTEMP, kelvins.
 pub(crate) const CRITICAL_TEMPERATURE: u16 = 353;
 
-/// What it is worth to take a command, whatever becomes of it; a segment of its data; and a list that is walked to no
-/// avail: bytes that are moved in about the time.
+/// Effort of a command, of a segment of its data, and of a list that is walked in vain. The unit is bytes
+/// that are moved in about the same time.
 const COMMAND_EFFORT: u64 = 4 << 10;
 const SEGMENT_EFFORT: u64 = 128;
 const LIST_EFFORT: u64 = 64 << 10;
@@ -33,10 +34,10 @@ const LIST_EFFORT: u64 = 64 << 10;
 const NS_PER_MINUTE: u64 = 60_000_000_000;
 const NS_PER_MS: u64 = 1_000_000;
 
-/// The last errors of one controller.
+/// Last errors of one controller.
 #[derive(Debug)]
 pub(crate) struct ErrorLog {
-    /// The newest first.
+    /// Entries, the newest first.
     errors: VecDeque<ErrorInformation>,
     /// Errors ever recorded.
     count: u64,
@@ -45,20 +46,21 @@ pub(crate) struct ErrorLog {
 /// Counters of a subsystem.
 #[derive(Debug)]
 pub(crate) struct Health {
-    /// Of the queues that are here.
+    /// Counters of the queues that are here.
     here: Counts,
-    /// What else a turn is worth, in bytes: steps of commands that have several, and whatever costs time and moves little.
+    /// Further effort of a turn in bytes: steps of commands with several steps, and work that takes time and
+    /// moves little.
     effort: u64,
     power: Power,
     busy: Busy,
-    /// Of those that are away.
+    /// Counters of remote queues.
     pub(crate) remote: Tallies,
 }
 
-/// What I/O commands have come to.
+/// Results of I/O commands.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
-    /// Those that succeeded, and their bytes, by operation.
+    /// Successful commands and their bytes, by operation.
     pub(crate) succeeded: [Moved; Self::OPERATIONS],
     pub(crate) failed: u64,
     pub(crate) media_errors: u64,
@@ -70,20 +72,21 @@ pub(crate) struct Moved {
     pub(crate) bytes: u64,
 }
 
-/// A drive of software is switched on with the first enable after a reset from outside, which stands
-/// for a new client or for a machine that was switched on.
+/// Power state. A drive is switched on by the first enable after a reset from outside. That stands for a new
+/// client, or for a machine that was switched on.
 #[derive(Clone, Copy, Debug, Default)]
 struct Power {
-    /// Controllers that are.
+    /// Controllers that are on.
     on: u32,
-    /// When it was first switched on.
+    /// Time at which the drive was first switched on.
     since_ns: Option<u64>,
     cycles: u64,
     unsafe_shutdowns: u64,
 }
 
-/// Controller busy time, in whole minutes: one counts if an I/O command was taken in it. What the
-/// specification wants, the time with a command outstanding, would cost two clock readings for each.
+/// Controller busy time in whole minutes: a minute counts if an I/O command was taken in it. The
+/// specification's definition, the time with a command outstanding, would cost two clock readings for each
+/// command.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Busy {
     pub(crate) minutes: u64,
@@ -95,7 +98,7 @@ impl ErrorLog {
         Self { errors: VecDeque::with_capacity(ERROR_ENTRIES), count: 0 }
     }
 
-    /// A command has failed: an entry for the Error Information log.
+    /// Adds an entry for a failed command to the Error Information log.
     #[cold]
     pub(crate) fn command(&mut self, entry: &SubmissionEntry, origin: &Origin, status: Status) {
         let mut error = ErrorInformation::new(status);
@@ -108,13 +111,13 @@ impl ErrorLog {
         self.record(error);
     }
 
-    /// A doorbell was rung that is not there, or with a value that cannot be: no command's error.
+    /// Adds an entry for an invalid doorbell write, which is no command's error.
     pub(crate) fn doorbell(&mut self, queue: u16) {
         tracing::debug!(queue, "invalid doorbell write");
         self.record(ErrorInformation::new(Status::INVALID_QUEUE_IDENTIFIER));
     }
 
-    /// The host's keep-alive timer has expired.
+    /// Adds an entry for an expired Keep Alive Timer.
     pub(crate) fn keep_alive(&mut self) {
         self.record(ErrorInformation::new(Status::KEEP_ALIVE_TIMEOUT_EXPIRED));
     }
@@ -126,18 +129,18 @@ impl ErrorLog {
         self.errors.push_front(error);
     }
 
-    /// What was recorded elsewhere, as if it happened now.
+    /// Adds entries that were recorded by another controller, as if they were new.
     pub(crate) fn append(&mut self, other: Self) {
         self.count += other.count - other.errors.len() as u64;
         other.errors.into_iter().rev().for_each(|error| self.record(error));
     }
 
-    /// Errors ever recorded.
+    /// Returns the number of errors ever recorded.
     pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
-    /// The Error Information log, the newest entry first.
+    /// Returns the Error Information log, the newest entry first.
     pub(crate) fn entries(&self) -> impl Iterator<Item = &ErrorInformation> {
         self.errors.iter()
     }
@@ -172,29 +175,30 @@ impl Health {
         }
     }
 
-    /// That of an outpost whose drive was busy for so long.
+    /// Returns the health of a remote controller, with this busy time of its drive.
     pub(crate) fn of_remote(busy: Busy) -> Self {
         Self { busy, ..Self::new() }
     }
 
-    /// A step of a command that has several has finished. What a target does at once is no more than the largest transfer.
+    /// Counts a step of a command with several steps. A target does no more at once than the largest
+    /// transfer.
     pub(crate) fn step(&mut self, request: &Request) {
         self.add_effort(request.length.clamp(COMMAND_EFFORT, TRANSFER_MAX.into()));
     }
 
-    /// So many commands are taken.
+    /// Counts commands that were taken.
     #[inline]
     pub(crate) fn count_taken(&mut self, commands: u32) {
         self.add_effort(u64::from(commands) * COMMAND_EFFORT);
     }
 
-    /// So many segments are to be moved.
+    /// Counts segments that are to be moved.
     #[inline]
     pub(crate) fn count_segments(&mut self, segments: usize) {
         self.add_effort(segments as u64 * SEGMENT_EFFORT);
     }
 
-    /// Something took as long as lists do at most.
+    /// Counts work that took as long as the walk of a list.
     pub(crate) fn note_effort(&mut self) {
         self.add_effort(LIST_EFFORT);
     }
@@ -204,13 +208,13 @@ impl Health {
         self.effort = self.effort.wrapping_add(bytes);
     }
 
-    /// An I/O command has finished.
+    /// Counts a finished I/O command.
     #[inline]
     pub(crate) fn completed(&mut self, request: &Request, status: Status) {
         if status.is_success() {
             let moved = &mut self.here.succeeded[request.operation as usize];
             moved.commands += 1;
-            // A host deallocates 16 TiB in a microsecond, as often as it likes.
+            // A host can deallocate 16 TiB in a microsecond, as often as it likes, so this may wrap.
             moved.bytes = moved.bytes.wrapping_add(request.length);
         } else {
             self.here.failed += 1;
@@ -218,11 +222,11 @@ impl Health {
         }
     }
 
-    /// A group is home, with what was counted of it since [`busy_time`](Self::busy_time) was handed over.
+    /// Adds the counters of a group that is back, since [`busy_time`](Self::busy_time) was handed over.
     pub(crate) fn take_back(&mut self, tally: &Arc<Tally>) {
         let (counts, busy) = self.remote.end(tally);
         self.here.add(&counts);
-        // A minute in which both were busy is one.
+        // A minute in which both were busy counts once.
         self.busy.minutes = self.busy.minutes.max(busy.minutes);
         self.busy.minute_ends_ns = self.busy.minute_ends_ns.max(busy.minute_ends_ns);
     }
@@ -231,32 +235,33 @@ impl Health {
         self.busy
     }
 
-    /// What was counted of the queues that are here.
+    /// Returns the counters of the queues that are here.
     pub(crate) fn here(&self) -> &Counts {
         &self.here
     }
 
-    /// The same of all queues, wherever they are.
+    /// Returns the counters of all queues, remote ones included.
     fn counts(&self) -> Counts {
         let mut counts = self.here;
         self.remote.add_to(&mut counts);
         counts
     }
 
-    /// Bytes that commands of queues that are here have moved, made zeros or given back, and what else was done, in bytes.
+    /// Returns the bytes that commands of queues here have moved, zeroed or deallocated, with further effort
+    /// in bytes.
     #[inline]
     pub(crate) fn bytes(&self) -> u64 {
         self.here.succeeded.iter().fold(self.effort, |sum, moved| sum.wrapping_add(moved.bytes))
     }
 
-    /// Commands that may have changed what is stored: each that failed may have, too.
+    /// Returns the number of commands that may have changed stored data, failed ones included.
     pub(crate) fn modifications(&self) -> u64 {
         let changing = [Operation::Write, Operation::WriteZeroes, Operation::Deallocate];
         let counts = self.counts();
         counts.failed + changing.iter().map(|it| counts.of(*it).commands).sum::<u64>()
     }
 
-    /// I/O commands were taken.
+    /// Counts a minute as busy, since I/O commands were taken.
     #[inline]
     pub(crate) fn busy(&mut self, now_ns: u64) {
         if now_ns >= self.busy.minute_ends_ns {
@@ -270,21 +275,21 @@ impl Health {
             Busy { minutes: self.busy.minutes + 1, minute_ends_ns: now_ns.saturating_add(NS_PER_MINUTE) };
     }
 
-    /// A controller became ready, for the first time since it was reset from outside.
+    /// Counts a controller as on when it becomes ready for the first time since a reset from outside.
     pub(crate) fn switched_on(&mut self, now_ns: u64) {
         self.power.since_ns.get_or_insert(now_ns);
         self.power.cycles += u64::from(self.power.on == 0);
         self.power.on += 1;
     }
 
-    /// A reset from outside, which is as near to losing power as this drive gets. `prepared` says that
-    /// the host had shut the controller down, or disabled it.
+    /// Counts a reset from outside, which is as near to a power loss as this drive gets. `prepared` is
+    /// whether the host had shut the controller down, or disabled it.
     pub(crate) fn power_lost(&mut self, prepared: bool) {
         self.power.on -= 1;
         self.power.unsafe_shutdowns += u64::from(!prepared);
     }
 
-    /// The SMART / Health Information log.
+    /// Returns the SMART / Health Information log.
     pub(crate) fn smart(&self, critical_warning: u8, errors: &ErrorLog, now_ns: u64) -> SmartHealth {
         let counts = self.counts();
         let [read, written] = [Operation::Read, Operation::Write].map(|operation| counts.of(operation));
@@ -306,7 +311,7 @@ impl Health {
         page
     }
 
-    /// Hours since it was first switched on.
+    /// Returns the hours since the drive was first switched on.
     pub(crate) fn power_on_hours(&self, now_ns: u64) -> u64 {
         self.power_on_ms(now_ns) / (60 * NS_PER_MINUTE / NS_PER_MS)
     }
@@ -315,7 +320,7 @@ impl Health {
         self.power.since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns)) / NS_PER_MS
     }
 
-    /// Begins with the counts of the daemon before this one.
+    /// Restores the counts of an earlier daemon.
     pub(crate) fn resume_power(&mut self, counts: PowerCounts) {
         (self.power.cycles, self.power.unsafe_shutdowns) = (counts.cycles, counts.unsafe_shutdowns);
     }
@@ -340,17 +345,17 @@ impl Health {
     }
 }
 
-/// A counter of 128 bits.
+/// Returns a counter of 128 bits.
 fn wide(value: u64) -> [u64; 2] {
     [value, 0]
 }
 
-/// Thousands of 512 bytes, rounded up.
+/// Returns thousands of 512 bytes, rounded up.
 fn data_units(bytes: u64) -> u64 {
     bytes.div_ceil(512 * 1000)
 }
 
-/// The address of an I/O command that has one.
+/// Returns the address of an I/O command that has one.
 fn first_lba(entry: &SubmissionEntry) -> u64 {
     match entry.opcode {
         opcode::READ | opcode::WRITE | opcode::COMPARE | opcode::WRITE_ZEROES | opcode::VERIFY => {
@@ -360,12 +365,13 @@ fn first_lba(entry: &SubmissionEntry) -> u64 {
     }
 }
 
-/// Errors of the medium that lost data; a Compare that found a difference is none (Base 5.16.1.3).
+/// Returns whether a status is a media error that lost data; a Compare that found a difference is none (Base
+/// 5.16.1.3).
 fn is_media_error(status: Status) -> bool {
     status.same_code(Status::WRITE_FAULT) || status.same_code(Status::UNRECOVERED_READ_ERROR)
 }
 
-/// The byte of the submission queue entry that a status speaks of, where it speaks of just one.
+/// Returns the byte of the submission queue entry that caused a status, if there is just one.
 fn parameter_location(status: Status) -> u16 {
     const OPCODE: u16 = 0;
     const NSID: u16 = 4;

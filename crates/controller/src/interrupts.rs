@@ -1,14 +1,14 @@
-//! Interrupts: which vectors have new completions, and when the host is to hear of them.
+//! Interrupts: vectors with new completions, and the time to signal them.
 //!
-//! Without more there is one interrupt for each queue and turn. A host that wants fewer says how many
-//! completions are worth one, and how long the first of them may wait (Interrupt Coalescing, Base 5.27.1.6).
+//! By default there is one interrupt for each queue and turn. With Interrupt Coalescing (Base 5.27.1.6) the
+//! host sets the number of completions for one interrupt, and the time that the first of them may wait.
 
 use crate::{IO_QUEUES_MAX, features::Features};
 
-/// Vectors there are: one for each queue pair.
+/// Number of vectors: one for each queue pair.
 const VECTORS: usize = IO_QUEUES_MAX as usize + 1;
 
-/// The unit of the aggregation time.
+/// Unit of the aggregation time.
 const TIME_UNIT_NS: u64 = 100_000;
 
 /// Interrupts on their way to the front-end.
@@ -16,23 +16,23 @@ const TIME_UNIT_NS: u64 = 100_000;
 pub(crate) struct Interrupts {
     /// Bit per vector.
     due: [u64; VECTORS.div_ceil(64)],
-    /// What is held back, if anything is.
+    /// Held-back interrupts; none while coalescing is off.
     coalescing: Option<Box<Coalescing>>,
 }
 
 #[derive(Debug)]
 struct Coalescing {
-    /// Completions that are worth an interrupt.
+    /// Number of completions that cause an interrupt.
     threshold: u16,
-    /// How long the first of fewer may wait.
+    /// Time that the first of fewer completions may wait.
     time_ns: u64,
     vectors: [Held; VECTORS],
-    /// The earliest time at which a vector is due; it may be one that was due before.
+    /// Earliest time at which a vector is due. It may belong to a vector that was signalled before.
     next_ns: u64,
     now_ns: u64,
 }
 
-/// One vector.
+/// State of one vector.
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
     exempt: bool,
@@ -41,7 +41,7 @@ struct Held {
 }
 
 impl Interrupts {
-    /// A completion was written to a queue of this vector.
+    /// Notes a completion that was written to a queue of this vector.
     #[inline]
     pub(crate) fn insert(&mut self, vector: u16) {
         if self.coalescing.is_none() || self.is_worth_it(vector) {
@@ -66,11 +66,11 @@ impl Interrupts {
         }
     }
 
-    /// The host said what it wants.
+    /// Applies the host's features.
     pub(crate) fn configure(&mut self, features: &Features, now_ns: u64) {
         self.release();
         let [threshold, time, ..] = features.interrupt_coalescing.to_le_bytes();
-        // A time of zero is no wait, and one completion (0's based) is waited for by nobody.
+        // With a time of zero, or a threshold of one completion (0's based), no interrupt is held back.
         self.coalescing = (threshold > 0 && time > 0).then(|| {
             let mut vectors = [Held::default(); VECTORS];
             for (vector, held) in (0..).zip(&mut vectors) {
@@ -82,12 +82,12 @@ impl Interrupts {
         });
     }
 
-    /// The host wants fewer.
+    /// Returns whether coalescing is on.
     pub(crate) fn are_coalesced(&self) -> bool {
         self.coalescing.is_some()
     }
 
-    /// A turn begins.
+    /// Stores the time of a turn that begins.
     #[inline]
     pub(crate) fn begin_turn(&mut self, now_ns: u64) {
         if let Some(coalescing) = &mut self.coalescing {
@@ -95,24 +95,24 @@ impl Interrupts {
         }
     }
 
-    /// When a vector is due whose completions are too few.
+    /// Returns the time at which a held-back vector is due.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
         self.coalescing.as_ref().map(|coalescing| coalescing.next_ns).filter(|next_ns| *next_ns != u64::MAX)
     }
 
-    /// Looks at the clock.
+    /// Signals the vectors whose time has come.
     pub(crate) fn expire(&mut self, now_ns: u64) {
         if self.deadline_ns().is_some_and(|deadline_ns| deadline_ns <= now_ns) {
             self.release_until(now_ns);
         }
     }
 
-    /// Nothing waits any longer.
+    /// Signals all held-back vectors.
     pub(crate) fn release(&mut self) {
         self.release_until(u64::MAX);
     }
 
-    /// What was about a host that is gone, or begins anew.
+    /// Drops all state of a former host.
     pub(crate) fn reset(&mut self) {
         *self = Self::default();
     }
@@ -134,7 +134,7 @@ impl Interrupts {
 }
 
 impl Coalescing {
-    /// Another completion; true if there are enough.
+    /// Counts another completion, and returns whether an interrupt is due.
     fn note(&mut self, vector: u16) -> bool {
         let held = &mut self.vectors[usize::from(vector)];
         if held.exempt {

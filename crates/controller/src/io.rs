@@ -1,4 +1,4 @@
-//! I/O commands of the NVM command set: checked here, and turned into requests (NVM Command Set 3).
+//! I/O commands of the NVM command set: checks them, and turns them into requests (NVM Command Set 3).
 
 use crate::client_dma::{self, ClientDma};
 use crate::features::Features;
@@ -12,7 +12,7 @@ use sluice_command::{Command, Operation, Request, Slot};
 use sluice_memory::{Access, SegmentList, SharedRegion, Space, walk_prp, walk_sgl};
 use sluice_nvme::{DataTransfer, Status, SubmissionEntry, opcode::io as opcode};
 
-/// What taking I/O commands needs of their controller, gathered once for a batch.
+/// Context for taking I/O commands, gathered once for a batch.
 #[derive(Debug)]
 pub(crate) struct Intake<'a> {
     pub(crate) subsystem: &'a mut Subsystem,
@@ -89,7 +89,7 @@ impl Intake<'_> {
         }
     }
 
-    /// No status says that there is no such namespace.
+    /// Fails a command; no status means that there is no such namespace.
     #[cold]
     fn refuse(&mut self, command: Command, entry: &SubmissionEntry, status: Option<Status>) {
         let handed_on = self.subsystem.passthrough().io.contains(entry.opcode);
@@ -103,7 +103,7 @@ impl Intake<'_> {
         self.give_up(command, status);
     }
 
-    /// Fails a command that was not started, unless its client can bring what it lacks.
+    /// Fails a command that was not started, unless its client can provide the missing memory.
     #[cold]
     pub(crate) fn give_up(&mut self, command: Command, status: Status) {
         self.subsystem.health.note_effort();
@@ -116,8 +116,8 @@ impl Intake<'_> {
     }
 }
 
-/// What is wrong with a command that names no active namespace: what is wrong with its flags or its
-/// opcode comes first, since the NSID of such a command has no meaning.
+/// Returns the status of a command that names no active namespace. Invalid flags and opcodes come first,
+/// since the NSID of such a command has no meaning.
 fn without_namespace(entry: &SubmissionEntry, deallocates: bool) -> Status {
     if let Err(status) = check_flags(entry) {
         return status;
@@ -127,7 +127,7 @@ fn without_namespace(entry: &SubmissionEntry, deallocates: bool) -> Status {
         | opcode::WRITE
         | opcode::FLUSH
         | opcode::WRITE_ZEROES
-        // The broadcast NSID is refused too: Flush could take it, and Identify says that ours
+        // The broadcast NSID is refused, too: Flush could take it, but Identify reports that this controller
         // does not (VWC bits 2:1, Base 7.1).
         | opcode::COMPARE
         | opcode::RESERVATION_REGISTER
@@ -141,7 +141,7 @@ fn without_namespace(entry: &SubmissionEntry, deallocates: bool) -> Status {
     }
 }
 
-/// A Read or a Write: range, size, then the data pointer.
+/// Checks a Read or a Write: range, size, then the data pointer.
 #[inline]
 pub(crate) fn transfer(
     operation: Operation,
@@ -162,7 +162,7 @@ pub(crate) fn transfer(
     walk(space, entry, length, access, &mut slot.data)
 }
 
-/// The range of a command in bytes, inside the namespace.
+/// Returns the range of a command in bytes, inside the namespace.
 #[inline]
 pub(crate) fn range(
     operation: Operation,
@@ -171,8 +171,8 @@ pub(crate) fn range(
 ) -> Result<Request, Status> {
     let (slba, blocks) = (entry.slba(), u64::from(entry.blocks()));
     namespace.check(operation, slba, blocks)?;
-    // Without metadata there is no protection information to check or insert (NVM Command Set 5.2):
-    // PRACT and PRCHK of a namespace that is not formatted with it are ignored.
+    // Without metadata there is no protection information to check or insert (NVM Command Set 5.2): PRACT and
+    // PRCHK are ignored for such a namespace.
     let shift = namespace.block_shift();
     Ok(Request {
         operation,
@@ -183,7 +183,8 @@ pub(crate) fn range(
     })
 }
 
-/// The data pointer of a command as checked segments. What it lacks that its client can bring, the space knows then.
+/// Translates the data pointer of a command to checked segments. After a failure the space holds the list of
+/// memory that the client could provide.
 #[inline]
 pub(crate) fn walk(
     space: &Space,
@@ -202,7 +203,7 @@ pub(crate) fn walk(
 #[cold]
 fn survey(space: &Space, entry: &SubmissionEntry, length: u32, access: Access) {
     space.survey(|| {
-        // It ends where a list is missing, or where nothing can help.
+        // The walk ends where a list is missing, or where no client memory can help.
         let _ = walk_pointer(space, entry, length, access, &mut SegmentList::new());
     });
 }
@@ -223,7 +224,7 @@ fn walk_pointer(
     }
 }
 
-/// Write Zeroes moves no data and is not limited by MDTS (NVM Command Set 3.2.8).
+/// Checks a Write Zeroes, which moves no data and is not limited by MDTS (NVM Command Set 3.2.8).
 fn write_zeroes(slot: &mut Slot, namespace: &Namespace, entry: &SubmissionEntry) -> Result<(), Status> {
     if namespace.is_read_only() {
         return Err(Status::NAMESPACE_WRITE_PROTECTED);

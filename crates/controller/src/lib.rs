@@ -1,10 +1,11 @@
 //! An NVMe controller without a transport: registers, queues, admin commands, namespaces and events.
 //!
-//! A drive is a [`Subsystem`], with its namespaces and the slab of its commands, and any number of controllers
-//! beside it, which are lent it for a call. A front-end owns a [`Controller`], tells it what the host did (a
-//! register written, a doorbell rung) and gives it turns. In a turn the controller copies new entries out of
-//! the submission queues, checks them, sends them through their namespace's router, and writes the completions
-//! of whatever finished. It never learns how the host reached it.
+//! A drive is a [`Subsystem`], with its namespaces and the slab of its commands, beside any number of
+//! controllers. Each call into a controller borrows the subsystem. A front-end owns a [`Controller`], reports
+//! what the host did (a register written, a doorbell rung) and gives the controller turns. In a turn the
+//! controller copies new entries out of the submission queues, checks them, and sends them through the router
+//! of their namespace. Then it writes the completions of all finished commands. The transport is never
+//! visible to the controller.
 #![forbid(unsafe_code)]
 
 mod abandoned;
@@ -83,26 +84,26 @@ pub use subsystem::{Identity, Subsystem};
 pub use sync::Synced;
 pub use uncorrectable::UNCORRECTABLE_RANGES_MAX;
 
-/// I/O queue pairs of a controller; the admin queue pair comes on top.
+/// I/O queue pairs of a controller, without the admin queue pair.
 pub const IO_QUEUES_MAX: u16 = 128;
 
 /// Entries of the deepest queue; CAP.MQES is one less (Base 3.1.3.1).
 pub const QUEUE_ENTRIES_MAX: u32 = 4096;
 
-/// Bytes of the largest data transfer; Identify Controller's MDTS says so in pages (Base 5.17.2.1).
+/// Bytes of the largest data transfer; Identify Controller's MDTS is the same in pages (Base 5.17.2.1).
 pub const TRANSFER_MAX: u32 = 1 << 20;
 
 /// Namespaces of a drive.
 pub const NAMESPACES_MAX: usize = 128;
 
-/// Commands of one drive in flight, all queues together; what is beyond waits in its queue.
+/// Commands of one drive in flight, all queues together. More commands wait in their submission queues.
 pub const COMMANDS_MAX: u32 = sluice_command::handover::COMMANDS_MAX as u32;
 
-/// Entries taken out of one queue in one turn, so that a deep queue does not starve its neighbours.
+/// Entries taken out of one queue in one turn, so that a deep queue does not starve other queues.
 pub const FETCH_MAX: u32 = 64;
 
-/// How many of those are taken before the first of them is completed. Smaller, and the host's core
-/// waits less for its first completion; larger, and the work that is done once per batch costs less.
-/// Measured at queue depths of 32 and 128 with the host on another core: 8 and 16 are a third faster
-/// than 64 at 32, and 16 loses 5 % to 64 at 128.
+/// Entries taken before the first of them is completed. With fewer, the host's core waits less for its first
+/// completion; with more, the work that is done once per batch costs less. Measured at queue depths of 32 and
+/// 128 with the host on another core: 8 and 16 are a third faster than 64 at 32, and 16 loses 5 % to 64 at
+/// 128.
 pub(crate) const BATCH_MAX: u32 = 16;

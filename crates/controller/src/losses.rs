@@ -1,8 +1,8 @@
 //! Losses of acknowledged writes: the next Flush of each host fails.
 //!
-//! A target or a function fails one Flush for a loss, and one host gets its status. The other hosts of the namespace may have
-//! lost writes, too, and hosts on the network may outlive a daemon that could not make their writes durable. So the Flushes
-//! of hosts pass here on their way back.
+//! A target or a function fails one Flush for a loss, and one host gets its status. Other hosts of the
+//! namespace may have lost writes, too. Hosts on the network may outlive a daemon that could not make their
+//! writes durable. So the Flushes of hosts pass here on their way back.
 
 use crate::controller::Controller;
 use crate::persist::PersistentRecord;
@@ -11,21 +11,22 @@ use crate::subsystem::Subsystem;
 use sluice_command::Command;
 use sluice_nvme::Status;
 
-/// Hosts of a namespace that are noted as told. Beyond that the first are forgotten, and may be told twice.
+/// Hosts of a namespace that are noted as notified. Beyond that the oldest is dropped, and may be notified
+/// twice.
 const NOTIFIED_MAX: usize = 256;
 
-/// In place of an NSID: every namespace of the drive.
+/// Value in place of an NSID for every namespace of the drive.
 const EVERY: u32 = 0;
 
 /// Writes of a namespace that may be lost.
 #[derive(Debug)]
 struct Loss {
     nsid: u32,
-    /// Hosts that had a Flush fail since.
+    /// Hosts that had a failed Flush since the loss.
     notified: Vec<HostId>,
     /// Bit per controller whose host ended together with the daemon that left the loss.
     ended: u32,
-    /// A host was there when the drive began to end, and was not told.
+    /// Whether a host was there when the drive began to end, and was not notified.
     stays: bool,
 }
 
@@ -38,7 +39,7 @@ impl Loss {
     }
 }
 
-/// The losses of a drive's namespaces.
+/// Losses of a drive's namespaces.
 #[derive(Debug, Default)]
 pub(crate) struct Losses(Vec<Loss>);
 
@@ -47,8 +48,8 @@ impl Losses {
         self.0.iter_mut().find(|loss| loss.nsid == nsid)
     }
 
-    /// Notes that a Flush of the `host` has failed, or that writes were lost without one. True if the namespace had lost
-    /// none before.
+    /// Notes a failed Flush of `host`, or a loss that no Flush reported. Returns whether it is the first loss
+    /// of the namespace.
     fn failed(&mut self, nsid: u32, host: Option<HostId>) -> bool {
         let Some(loss) = self.of(nsid) else {
             self.0.push(Loss { nsid, notified: host.into_iter().collect(), ended: 0, stays: false });
@@ -56,13 +57,13 @@ impl Losses {
         };
         match host {
             Some(host) if !loss.notified.contains(&host) => loss.note(host),
-            // That is another loss: the others are told again.
+            // This is another loss, so all other hosts are notified again.
             host => (loss.notified, loss.ended) = (host.into_iter().collect(), 0),
         }
         false
     }
 
-    /// True if a Flush that has succeeded is to fail for a loss that its host was not told of.
+    /// Returns whether a successful Flush must fail, since its host was not notified of a loss yet.
     fn owes(&mut self, nsid: u32, host: HostId, controller: u8) -> bool {
         let Some(loss) = self.of(nsid) else { return false };
         let owes = loss.ended.unbounded_shr(controller.into()) & 1 == 0 && !loss.notified.contains(&host);
@@ -72,15 +73,15 @@ impl Losses {
         owes
     }
 
-    /// True if there is a loss that no host was told of.
+    /// Returns whether there is a loss that no host was notified of.
     pub(crate) fn are_unreported(&self) -> bool {
         self.0.iter().any(|loss| loss.notified.is_empty())
     }
 }
 
 impl Subsystem {
-    /// An earlier daemon has left writes of these namespaces that may be lost, or of all if one is zero. The hosts of the
-    /// controllers whose bits are `ended` have ended with it.
+    /// Restores the losses of an earlier daemon in these namespaces, or in all if one is zero. The hosts of
+    /// the controllers in `ended` have ended with that daemon.
     pub fn resume_losses(&mut self, nsids: &[u32], ended: u32) {
         let lost = |nsid: &u32| nsids.contains(&EVERY) || nsids.contains(nsid);
         let lost: Vec<u32> = self.iter().map(crate::Namespace::nsid).filter(lost).collect();
@@ -88,14 +89,15 @@ impl Subsystem {
         self.losses = Losses(lost.into_iter().map(loss).collect());
     }
 
-    /// Acknowledged writes of a namespace may be lost, and no layer tells hosts any more.
+    /// Notes that acknowledged writes of a namespace may be lost, and that no layer will fail a Flush for it.
     pub fn lose_writes(&mut self, nsid: u32, now_ns: u64) {
         if self.losses.failed(nsid, None) {
             self.persist_losses(now_ns);
         }
     }
 
-    /// The drive begins to end: a host that is there and was not told of a loss is told by the next daemon.
+    /// Notes the hosts at the begin of the drive's end: the next daemon notifies the ones that were not
+    /// notified.
     pub fn note_hosts_at_end(&mut self) {
         let there = (0..self.hosts.len() as u8).filter(|number| self.enabled >> number & 1 != 0);
         let there: Vec<(u8, HostId)> = there.map(|number| (number, self.host(number))).collect();
@@ -107,20 +109,20 @@ impl Subsystem {
         }
     }
 
-    /// NSIDs with losses that not all hosts were told of.
+    /// Returns the NSIDs with losses that not all hosts were notified of.
     pub(crate) fn unreported_losses(&self) -> Vec<u32> {
         let unreported = |loss: &&Loss| loss.stays || loss.notified.is_empty();
         self.losses.0.iter().filter(unreported).map(|loss| loss.nsid).collect()
     }
 
-    /// Hosts that outlive this daemon are told by the next one.
+    /// Persists the losses, so that the next daemon notifies hosts that outlive this one.
     fn persist_losses(&mut self, now_ns: u64) {
         let nsids = self.losses.0.iter().map(|loss| loss.nsid).collect();
         self.persist(PersistentRecord::Losses(nsids), now_ns);
     }
 }
 
-/// A Flush of a host is back.
+/// Completes a Flush of a host.
 #[cold]
 pub(crate) fn flushed(controller: &mut Controller, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
     let slot = subsystem.slab.slot(&command);
@@ -129,7 +131,7 @@ pub(crate) fn flushed(controller: &mut Controller, subsystem: &mut Subsystem, co
     controller.finish(subsystem, command, status, 0);
 }
 
-/// The status that the host of the controller gets for a Flush of a namespace that came back with this one.
+/// Returns the status that the host of the controller gets for a Flush with this status.
 pub(crate) fn of_flush(
     controller: &Controller,
     subsystem: &mut Subsystem,
@@ -150,7 +152,8 @@ pub(crate) fn of_flush(
         );
         status = Status::WRITE_FAULT;
     }
-    // A host that sent it once more would find that it succeeds, and its file system would not be told.
+    // A repeated Flush would succeed, and the host's file system would not notice the loss. So the host must
+    // not retry.
     let dnr = if status.same_code(Status::WRITE_FAULT) { Status::DNR } else { 0 };
     Status(status.0 | dnr)
 }
@@ -173,7 +176,7 @@ mod tests {
             "the other namespace lost nothing"
         );
         assert!(losses.owes(1, host(2), 1) && !losses.owes(1, host(2), 1));
-        // The layers below told the other host, too.
+        // The layers below notified the other host, too.
         assert!(!losses.failed(1, Some(host(3))) && !losses.owes(1, host(3), 2));
         assert!(!losses.failed(1, Some(host(3))), "it is stored already that there was one");
         assert!(losses.owes(1, host(1), 0) && !losses.owes(1, host(3), 2), "that is another loss");

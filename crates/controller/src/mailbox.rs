@@ -1,5 +1,5 @@
-//! What the controllers of a subsystem leave for one another: commands that came back in another's turn, and
-//! what all of them tell their hosts.
+//! Mailboxes of the controllers of a subsystem: commands that came back in the turn of another controller,
+//! and notices for all of them.
 
 use crate::events::Event;
 use crate::reservation::{self, HostId};
@@ -9,28 +9,28 @@ use sluice_command::Command;
 /// Controllers of a subsystem at a time.
 pub const CONTROLLERS_MAX: usize = sluice_command::Controllers::MAX;
 
-/// Something that happened to the subsystem.
+/// Change of the subsystem that other controllers must handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notice {
-    /// What a host was told of this namespace is not true any more.
+    /// Change of the attributes of this namespace.
     NamespaceChanged(u32),
-    /// This namespace is being deleted.
+    /// Begin of the deletion of this namespace.
     Deleting(u32),
-    /// It was: what is said of its NSID from now on is said of another.
+    /// End of the deletion of this namespace. From now on its NSID means another namespace.
     Deleted(u32),
-    /// This namespace is being formatted.
+    /// Begin of a format of this namespace.
     Formatted(u32),
-    /// The drive is being sanitized.
+    /// Begin of a sanitize operation.
     Sanitizing,
-    /// It was, or could not be.
+    /// End of a sanitize operation, successful or not.
     Sanitized,
-    /// An NVM Subsystem Reset.
+    /// NVM Subsystem Reset.
     Reset,
-    /// Groups of namespaces are in another state at the controller's port.
+    /// Change of the ANA state of namespace groups at the controller's port.
     AccessChanged,
-    /// A host is told of a reservation.
+    /// Reservation notification for a host.
     Reservation { host: HostId, nsid: u32, notification: reservation::Notification },
-    /// The drive takes commands again.
+    /// End of a hold: the drive takes commands again.
     Resumed,
 }
 
@@ -38,10 +38,10 @@ pub(crate) enum Notice {
 struct Mailbox {
     /// Identifier of the controller.
     cntlid: u16,
-    /// It is there for hosts to see.
+    /// Whether hosts see the controller.
     present: bool,
     done: Vec<Command>,
-    /// Each at most once.
+    /// Pending notices, each at most once.
     notices: Vec<Notice>,
 }
 
@@ -50,7 +50,7 @@ impl Mailbox {
         if self.notices.contains(&notice) {
             return;
         }
-        // There may be any number of hosts, and nobody who empties the mailbox. Of all others there are few.
+        // There may be any number of hosts, and a mailbox that is never drained. Other notices are few.
         let is_of_reservation = |notice: &Notice| matches!(notice, Notice::Reservation { .. });
         let of_reservations = self.notices.iter().filter(|notice| is_of_reservation(notice)).count();
         if is_of_reservation(&notice)
@@ -63,18 +63,18 @@ impl Mailbox {
     }
 }
 
-/// By the numbers of the controllers, which are below [`CONTROLLERS_MAX`].
+/// Mailboxes by controller number, which is below [`CONTROLLERS_MAX`].
 #[derive(Debug, Default)]
 pub(crate) struct Mailboxes {
     mailboxes: Vec<Option<Mailbox>>,
-    /// Bit per controller that has something.
+    /// Bit per controller whose mailbox is not empty.
     unread: u32,
 }
 
 const _: () = assert!(CONTROLLERS_MAX <= u32::BITS as usize);
 
 impl Mailboxes {
-    /// The lowest number that is free, which is taken now.
+    /// Takes the lowest free number for a controller.
     pub(crate) fn add(&mut self, cntlid: u16) -> Option<u8> {
         let number = self.mailboxes.iter().position(Option::is_none).unwrap_or(self.mailboxes.len());
         if number == CONTROLLERS_MAX {
@@ -88,13 +88,13 @@ impl Mailboxes {
         Some(number as u8)
     }
 
-    /// A controller is no more, and no command of it is in flight.
+    /// Removes a controller that has no command in flight.
     pub(crate) fn remove(&mut self, number: u8) {
         self.unread &= !(1 << number);
         self.mailboxes[usize::from(number)] = None;
     }
 
-    /// Numbers and identifiers of the controllers there are.
+    /// Returns numbers and identifiers of the controllers that hosts see.
     pub(crate) fn present(&self) -> impl Iterator<Item = (u8, u16)> {
         let mailboxes = (0..).zip(&self.mailboxes);
         mailboxes
@@ -114,7 +114,8 @@ impl Mailboxes {
         self.unread & 1 << number != 0
     }
 
-    /// A command that is back. One of a controller that is gone cannot be.
+    /// Delivers a finished command. Its controller still exists, since a controller leaves after its
+    /// commands.
     pub(crate) fn put(&mut self, number: u8, command: Command) {
         let mailbox =
             self.mailboxes[usize::from(number)].as_mut().expect("a controller goes after its commands");
@@ -122,24 +123,24 @@ impl Mailboxes {
         self.unread |= 1 << number;
     }
 
-    /// For all of them.
+    /// Delivers a notice to all controllers.
     pub(crate) fn announce(&mut self, notice: Notice) {
         (0..self.mailboxes.len() as u8).for_each(|number| self.notify(number, notice));
     }
 
-    /// For one of them, if it is there.
+    /// Delivers a notice to one controller, if it exists.
     pub(crate) fn notify(&mut self, number: u8, notice: Notice) {
         let Some(Some(mailbox)) = self.mailboxes.get_mut(usize::from(number)) else { return };
         mailbox.add(notice);
         self.unread |= 1 << number;
     }
 
-    /// All commands, whosever they are.
+    /// Drains the commands of all mailboxes.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Command> {
         self.mailboxes.iter_mut().flatten().flat_map(|mailbox| mailbox.done.drain(..))
     }
 
-    /// Moves the commands of a mailbox to `done`, and returns what else was in it.
+    /// Moves the commands of a mailbox to `done`, and returns its notices.
     pub(crate) fn take(&mut self, number: u8, done: &mut Vec<Command>) -> Vec<Notice> {
         self.unread &= !(1 << number);
         let Some(Some(mailbox)) = self.mailboxes.get_mut(usize::from(number)) else { return Vec::new() };
@@ -149,7 +150,7 @@ impl Mailboxes {
 }
 
 impl Controller {
-    /// Takes what other turns have left for this controller.
+    /// Handles all that other turns have left for this controller.
     #[cold]
     pub(crate) fn drain_mailbox(&mut self, subsystem: &mut Subsystem, now_ns: u64) {
         for notice in subsystem.mailboxes.take(self.number, &mut subsystem.done) {
@@ -172,7 +173,7 @@ impl Controller {
                         self.events.raise(Event::RESERVATION_LOG_PAGE);
                     }
                 }
-                // What rested has a deadline again.
+                // Timers that were off during the hold have a deadline again.
                 Notice::Resumed => self.next_deadline_ns = 0,
             }
         }

@@ -1,4 +1,4 @@
-//! A namespace: a size, a block size, and the router that leads to its data.
+//! Namespace: a size, a block size, and the router to its data.
 
 use crate::management::Attachment;
 use crate::reservation::{Group, HostId, Reservations};
@@ -10,21 +10,21 @@ use sluice_router::Router;
 use std::fmt;
 use std::ops::Range;
 
-/// What an operator says of a namespace.
+/// Configuration of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceConfig {
     pub nsid: u32,
     /// Bytes of a logical block: 512 or 4096.
     pub block_size: u32,
-    /// Globally unique and the same after a restart (Base 4.5.1).
+    /// Globally unique identifier that survives a restart (Base 4.5.1).
     pub uuid: [u8; 16],
 }
 
-/// Why a namespace cannot be made.
+/// Reason why a namespace cannot be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NamespaceError {
     BlockSize(u32),
-    /// The target cannot transfer less than this.
+    /// Block size smaller than the target's.
     TargetBlockSize {
         namespace: u32,
         target: u32,
@@ -55,21 +55,21 @@ impl fmt::Display for NamespaceError {
 
 impl std::error::Error for NamespaceError {}
 
-/// Why a command of some controller may be refused.
+/// Reasons why a command of some controller may be refused.
 const RESERVED: u8 = 1 << 0;
 const ASYMMETRIC: u8 = 1 << 1;
 const DETACHED: u8 = 1 << 2;
 
-/// One namespace of a drive.
+/// Namespace of a drive.
 #[derive(Debug)]
 pub struct Namespace {
     pub(crate) config: NamespaceConfig,
     pub(crate) router: Router,
     block_shift: u32,
     blocks: u64,
-    /// How many of them a command may name without a closer look: none while something is the matter.
+    /// Number of blocks that a command may name without further checks; zero while a block needs one.
     open_blocks: u64,
-    /// Why it is.
+    /// Status that all commands get while the namespace is closed.
     closed: Option<Status>,
     /// Blocks that cannot be read.
     uncorrectable: UncorrectableRanges,
@@ -82,18 +82,19 @@ pub struct Namespace {
     read_only: bool,
     passthrough: Passthrough,
     pub(crate) reservations: Reservations,
-    /// It is reserved, or its group is not to be accessed by every way, or some controller does not have it.
+    /// Reasons for checks of each command: a reservation, an ANA group with refusing paths, or a controller
+    /// without the namespace.
     guards: u8,
     ana_group: u32,
-    /// A host has created it.
+    /// Whether a host has created it.
     created: bool,
-    /// Several controllers may have it at a time.
+    /// Whether several controllers may have it at a time.
     shared: bool,
     attachment: Attachment,
     /// Bit per number of a controller that has it.
     attached: u32,
     leaves: bool,
-    /// Has commands to settle in this turn.
+    /// Whether it may have finished commands in this turn.
     pub(crate) touched: bool,
 }
 
@@ -129,7 +130,7 @@ impl Namespace {
             uncorrectable: UncorrectableRanges::default(),
             claimed: None,
             held_back: Vec::new(),
-            // What goes to the device as it is counts in the blocks that there are now.
+            // The device counts in its current blocks, since some commands go to it unchanged.
             fixed_block_size: passthrough != Passthrough::NONE,
             erasable: true,
             read_only,
@@ -146,23 +147,23 @@ impl Namespace {
         })
     }
 
-    /// No host may change its block size: somebody besides the host counts in its blocks.
+    /// Forbids a change of the block size by hosts, since other users count in its blocks.
     pub fn fix_block_size(self) -> Self {
         Self { fixed_block_size: true, ..self }
     }
 
-    /// No host may erase it: there is more behind it than its first path reaches.
+    /// Forbids an erasure by hosts, since there is more data than its first path reaches.
     pub fn forbid_erasing(self) -> Self {
         Self { erasable: false, ..self }
     }
 
-    /// Hosts have registered with it, and perhaps reserved it, in an earlier life of its subsystem.
+    /// Restores registrations and the reservation of an earlier daemon.
     pub fn reserved(mut self, record: &ReservationRecord) -> Self {
         self.set_reservations(Reservations::restore(record));
         self
     }
 
-    /// It is in this ANA group, from one to [`ANA_GROUPS_MAX`](crate::ANA_GROUPS_MAX); otherwise in the first.
+    /// Sets the ANA group, from one to [`ANA_GROUPS_MAX`](crate::ANA_GROUPS_MAX). The default is the first.
     pub fn in_ana_group(self, group: u32) -> Self {
         Self { ana_group: group, ..self }
     }
@@ -171,12 +172,12 @@ impl Namespace {
         self.ana_group
     }
 
-    /// A host has created it, and may delete it.
+    /// Marks a namespace that a host has created, and may delete.
     pub fn created(self, shared: bool) -> Self {
         Self { created: true, shared, attachment: Attachment::NONE, ..self }
     }
 
-    /// Hosts have said in an earlier life of its subsystem which controllers have it.
+    /// Restores the attachment that hosts have set under an earlier daemon.
     pub fn attached_to(self, attachment: Attachment) -> Self {
         Self { attachment, ..self }
     }
@@ -197,7 +198,7 @@ impl Namespace {
         self.attachment = attachment;
     }
 
-    /// Bit per number of a controller.
+    /// Returns a bit per number of a controller that has the namespace.
     pub(crate) fn attached(&self) -> u32 {
         self.attached
     }
@@ -206,18 +207,18 @@ impl Namespace {
         self.attached >> number & 1 != 0
     }
 
-    /// To these controllers, of those there are.
+    /// Attaches the namespace to these controllers; `present` are all that exist.
     pub(crate) fn attach(&mut self, attached: u32, present: &[u8]) {
         self.attached = attached;
         self.guard(DETACHED, !present.iter().all(|number| self.is_attached(*number)));
     }
 
-    /// Bytes that it takes of the pool, whatever blocks it is formatted with.
+    /// Returns the bytes that it takes of the pool, whatever its block size.
     pub(crate) fn bytes(&self) -> u64 {
         self.router.characteristics().size
     }
 
-    /// It is being deleted: to everybody it is not there.
+    /// Returns whether it is being deleted, and so is hidden from all hosts.
     pub(crate) fn is_leaving(&self) -> bool {
         self.leaves
     }
@@ -227,7 +228,7 @@ impl Namespace {
         self.close(Subsystem::status_of_inactive(self.nsid()));
     }
 
-    /// It stays after all.
+    /// Cancels the deletion.
     pub(crate) fn stay(&mut self) {
         self.leaves = false;
         self.open();
@@ -238,7 +239,7 @@ impl Namespace {
         self.reservations = reservations;
     }
 
-    /// Some controller may be refused for the way that it is.
+    /// Sets whether some controller may be refused for its ANA state.
     pub(crate) fn set_asymmetric(&mut self, is_asymmetric: bool) {
         self.guard(ASYMMETRIC, is_asymmetric);
     }
@@ -247,13 +248,13 @@ impl Namespace {
         self.guards = self.guards & !why | if is_split { why } else { 0 };
     }
 
-    /// Not every controller can do everything with it.
+    /// Returns whether not every controller can do everything with it.
     #[inline]
     pub(crate) fn is_guarded(&self) -> bool {
         self.guards != 0
     }
 
-    /// For an I/O command of this host.
+    /// Checks an I/O command of this host against the reservation.
     pub(crate) fn check_reservation(&self, host: HostId, opcode: u8) -> Result<(), Status> {
         match self.reservations.permits(host, Group::of_io(opcode)) {
             true => Ok(()),
@@ -273,7 +274,7 @@ impl Namespace {
         self.config.nsid
     }
 
-    /// Logical blocks.
+    /// Returns the number of logical blocks.
     pub fn blocks(&self) -> u64 {
         self.blocks
     }
@@ -292,17 +293,17 @@ impl Namespace {
         self.read_only
     }
 
-    /// What goes on to a device as the host writes it.
+    /// Returns the commands that go to a device unchanged.
     pub(crate) fn passthrough(&self) -> Passthrough {
         self.passthrough
     }
 
-    /// What lies below, for Identify.
+    /// Returns the characteristics of its layers, for Identify.
     pub fn characteristics(&self) -> Characteristics {
         self.router.characteristics()
     }
 
-    /// Where its commands choose their paths, and its classifier is replaced.
+    /// Returns the router, where commands choose their paths and the classifier is replaced.
     pub fn router(&self) -> &Router {
         &self.router
     }
@@ -311,19 +312,19 @@ impl Namespace {
         self.config.uuid
     }
 
-    /// The target was made `size` bytes large. True if the host has to be told.
+    /// Sets the new size of the target in bytes. Returns whether hosts must be notified.
     pub(crate) fn resize(&mut self, size: u64) -> bool {
         self.router.resize(size);
         self.count_blocks()
     }
 
-    /// Its layers are others now; its blocks are what they were.
+    /// Updates what depends on its layers after they were changed; its blocks are the same.
     pub(crate) fn restacked(&mut self) {
         let Characteristics { read_only, passthrough, .. } = self.router.characteristics();
         (self.read_only, self.passthrough) = (read_only, passthrough);
     }
 
-    /// It has blocks of this size from now on, which the layers below can do.
+    /// Sets the block size, which the layers below must support.
     pub(crate) fn set_block_size(&mut self, block_size: u32) {
         self.config.block_size = block_size;
         self.block_shift = block_size.trailing_zeros();
@@ -331,7 +332,7 @@ impl Namespace {
         self.count_blocks();
     }
 
-    /// True if there are not as many as there were.
+    /// Counts the blocks again, and returns whether their number has changed.
     fn count_blocks(&mut self) -> bool {
         let blocks = self.router.characteristics().size >> self.block_shift;
         let before = std::mem::replace(&mut self.blocks, blocks);
@@ -344,7 +345,7 @@ impl Namespace {
         self.open_blocks = if is_plain { self.blocks } else { 0 };
     }
 
-    /// Every command is refused from now on, with this status.
+    /// Closes the namespace: every command fails with this status.
     pub(crate) fn close(&mut self, status: Status) {
         self.closed = Some(status);
         self.count_open();
@@ -369,36 +370,36 @@ impl Namespace {
         self.uncorrectable.overlap(bytes)
     }
 
-    /// Commands with these bytes [wait](crate::fused), or none do.
+    /// Makes commands with these bytes [wait](crate::fused), or none.
     pub(crate) fn claim(&mut self, bytes: Option<Range<u64>>) {
         self.claimed = bytes;
         self.count_open();
     }
 
-    /// Commands with any of these bytes wait, until others are named. Returns those before.
+    /// Makes commands with any of these bytes wait, in place of the former ranges, which are returned.
     pub(crate) fn hold_back(&mut self, bytes: Vec<Range<u64>>) -> Vec<Range<u64>> {
         let before = std::mem::replace(&mut self.held_back, bytes);
         self.count_open();
         before
     }
 
-    /// Commands with some bytes wait.
+    /// Returns whether commands with some bytes wait.
     pub(crate) fn is_claimed(&self) -> bool {
         self.claimed.is_some() || !self.held_back.is_empty()
     }
 
-    /// Nothing is the matter with any block.
+    /// Returns whether no block needs further checks.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.open_blocks != 0
     }
 
-    /// For commands that name no block.
+    /// Checks commands that name no block.
     pub(crate) fn check_open(&self) -> Result<(), Status> {
         self.closed.map_or(Ok(()), Err)
     }
 
-    /// Whether a command may do this with these blocks. While nothing is the matter with any, that is one comparison.
+    /// Checks whether a command may do this with these blocks. With no special blocks this is one comparison.
     #[inline]
     pub(crate) fn check(&self, operation: Operation, slba: u64, blocks: u64) -> Result<(), Status> {
         match slba.checked_add(blocks).is_some_and(|end| end <= self.open_blocks) {

@@ -1,10 +1,10 @@
-//! What an operator can see of a controller.
+//! Overview of a controller for an operator.
 
 use crate::Controller;
 use crate::registers::State;
 use crate::subsystem::Subsystem;
 
-/// Where a controller is in its life, as its CSTS register would say it.
+/// State of a controller, as its CSTS register shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Not enabled by a host.
@@ -15,25 +15,25 @@ pub enum Phase {
     Resetting,
     /// CSTS.SHST: making everything durable.
     ShuttingDown,
-    /// CSTS.SHST: done; nothing is lost when the machine is switched off.
+    /// CSTS.SHST: shutdown complete. No data is lost when the machine is switched off.
     ShutDown,
-    /// CSTS.CFS: the host has to reset it.
+    /// CSTS.CFS: the host has to reset the controller.
     Fatal,
 }
 
-/// The state of a controller at one moment.
+/// State of a controller at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overview {
     pub phase: Phase,
     /// I/O queues of either kind that the host has created.
     pub submission_queues: u16,
     pub completion_queues: u16,
-    /// Commands in flight, the waiting Asynchronous Event Requests not counted.
+    /// Commands in flight, without the waiting Asynchronous Event Requests.
     pub in_flight: u32,
     pub event_requests: u32,
-    /// The host uses Doorbell Buffer Config.
+    /// Whether the host uses Doorbell Buffer Config.
     pub shadow_doorbells: bool,
-    /// The host wants writes to be durable when they finish.
+    /// Whether the host has disabled the write cache, so that writes are durable when they finish.
     pub write_through: bool,
     /// Entries ever made in the Error Information log.
     pub error_log_entries: u64,
@@ -67,7 +67,7 @@ impl Controller {
     }
 }
 
-/// Queues but for the admin queue, which is the first.
+/// Counts the queues, except for the admin queue, which is the first.
 fn io_queues<Q>(queues: &[Option<Q>]) -> u16 {
     queues.iter().skip(1).flatten().count() as u16
 }

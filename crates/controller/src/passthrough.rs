@@ -1,9 +1,8 @@
-//! Commands that a target hands on to its device as their host wrote them: checked as far as they can be.
+//! Commands that a target passes to its device as their host wrote them, checked as far as possible.
 //!
-//! Which those are is the target's to say; none are unless the operator lists them. A command that names
-//! blocks (Verify, Write Uncorrectable) is kept inside of its namespace like any other. Of a vendor's own it is
-//! known where its data is and how long (Base, "Common Command Format - Vendor Specific Commands"), and nothing
-//! else.
+//! The target defines these commands, and the operator must list them. A command that names blocks (Verify,
+//! Write Uncorrectable) is kept inside of its namespace like any other. Of a vendor specific command only the
+//! place and the length of its data are defined (Base, "Common Command Format - Vendor Specific Commands").
 
 use crate::io::{range, walk};
 use crate::subsystem::Subsystem;
@@ -12,14 +11,14 @@ use sluice_command::{Command, Operation, Passthrough, Request, Slot};
 use sluice_memory::{Access, Space};
 use sluice_nvme::{NSID_ALL, PAGE_SIZE, Status, SubmissionEntry, opcode};
 
-/// Bytes of data of a vendor's own I/O command, and of an admin command that is handed on.
+/// Bytes of data of a vendor specific I/O command, and of an admin command that is passed on.
 const IO_DATA_MAX: u64 = 64 << 10;
 const ADMIN_DATA_MAX: u64 = PAGE_SIZE as u64;
 
-/// Log pages from here on are the vendor's (Base 5.16.1).
+/// First log page of the vendor's (Base 5.16.1).
 const VENDOR_LOGS: u8 = 0xc0;
 
-/// An I/O command that its namespace hands on.
+/// Checks an I/O command that its namespace passes on.
 #[cold]
 pub(crate) fn check(
     slot: &mut Slot,
@@ -42,12 +41,12 @@ pub(crate) fn check(
     }
 }
 
-/// Dwords of data of a vendor's own command: its first parameter says it.
+/// Returns the dwords of data of a vendor specific command, which are in its first parameter.
 fn data_dwords(entry: &SubmissionEntry) -> u64 {
     entry.cdw10.into()
 }
 
-/// The data of a command; its opcode says which way it goes (Base 3.3.3.1).
+/// Translates the data pointer of a command; the opcode defines the direction (Base 3.3.3.1).
 fn find_data(
     slot: &mut Slot,
     entry: &SubmissionEntry,
@@ -68,7 +67,7 @@ fn find_data(
     }
 }
 
-/// The namespace whose target takes an admin command, if there is one.
+/// Returns the namespace whose target takes an admin command, if there is one.
 pub(crate) fn taker(controller: &Controller, subsystem: &Subsystem, entry: &SubmissionEntry) -> Option<u32> {
     let is_vendors = match entry.opcode {
         opcode::admin::GET_LOG_PAGE => entry.cdw10 as u8 >= VENDOR_LOGS,
@@ -107,7 +106,7 @@ pub(crate) fn hand_on(
 }
 
 impl Subsystem {
-    /// What some namespace hands on.
+    /// Returns the commands that some namespace passes on.
     pub(crate) fn passthrough(&self) -> Passthrough {
         self.iter().fold(Passthrough::NONE, |all, namespace| all.union(namespace.passthrough()))
     }

@@ -1,6 +1,6 @@
-//! What a controller wants remembered over a restart of the daemon, by somebody who may block.
+//! State that must survive a restart of the daemon. The controller hands it to a sink that may block.
 //!
-//! A host can want it over and over, and each time a file is written: so there is a limit to how often that is.
+//! A host can cause such a change again and again, and each one writes a file. So the rate is limited.
 
 use crate::erase::Purpose;
 use crate::{
@@ -10,55 +10,55 @@ use crate::{
 use std::collections::VecDeque;
 use std::fmt;
 
-/// What is to be remembered. The host is told when it is.
+/// State to be persisted. The host's command completes afterwards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PersistentRecord {
-    /// How it stands with a format: one that runs begins again with the next daemon
-    /// ([`Subsystem::resume_format`]); once it is done, the namespace has blocks of this size, whatever the
-    /// operator said.
+    /// State of a format. A running one resumes with the next daemon ([`Subsystem::resume_format`]). After a
+    /// finished one the namespace has this block size, whatever the configuration has.
     Format(FormatRecord),
-    /// How it stands with a sanitize operation: one that runs begins again with the next daemon
+    /// State of a sanitize operation. A running one resumes with the next daemon
     /// ([`Subsystem::resume_sanitize`]).
     Sanitize(SanitizeRecord),
-    /// These namespaces have other reservations that persist through power loss, or none any more: all of them, or
-    /// none of them.
+    /// Reservations of these namespaces that persist through power loss, or none. All of them are stored, or
+    /// none.
     Reservations(Vec<(u32, Option<ReservationRecord>)>),
-    /// All blocks of a namespace that were marked by Write Uncorrectable, as ranges of bytes
-    /// ([`Subsystem::resume_uncorrectable`]).
+    /// Uncorrectable ranges of a namespace in bytes, all of them ([`Subsystem::resume_uncorrectable`]).
     Uncorrectable { nsid: u32, ranges: Vec<[u64; 2]> },
-    /// A host creates a namespace: whoever remembers it builds it, too, and hands it over before
-    /// ([`Subsystem::made`]). What it reads as is zeros.
+    /// Namespace that a host creates. The sink also builds it and hands it over before ([`Subsystem::made`]).
+    /// It reads as zeros.
     Creation(Creation),
-    /// A host has deleted these namespaces. Their data goes when they do.
+    /// Namespaces that a host has deleted. Their data goes with them.
     Deletion(Vec<u32>),
-    /// They have gone: nothing of the drive holds their data any more. No host waits for it.
+    /// End of a deletion: nothing of the drive holds the data any more. No host waits for it.
     Removal,
-    /// To which controllers a namespace is attached.
+    /// Controllers to which a namespace is attached.
     Attachment { nsid: u32, attachment: Attachment },
-    /// What has happened to the drive ([`Subsystem::resume_history`]). No host waits for it.
+    /// Persistent events of the drive ([`Subsystem::resume_persistent_events`]). No host waits for them.
     PersistentEvents(PersistentEventRecord),
-    /// Acknowledged writes of these namespaces may be lost ([`Subsystem::resume_losses`]). No host waits for it.
+    /// Namespaces whose acknowledged writes may be lost ([`Subsystem::resume_losses`]). No host waits for
+    /// them.
     Losses(Vec<u32>),
 }
 
-/// How often something is remembered in the long run.
+/// Average time between two records.
 pub const PERSIST_INTERVAL_NS: u64 = 250_000_000;
 
-/// How often without a pause.
+/// Records without a pause.
 pub const PERSIST_BURST: u64 = 64;
 
-/// Who remembers.
+/// Sink of the records, with its rate limit.
 #[derive(Default)]
 pub(crate) struct Persister {
     sink: Option<Box<dyn FnMut(PersistentRecord) + Send>>,
-    /// What waits until it is time: one of each kind at most, since the next is not begun before.
+    /// Records that wait for the rate limit, at most one of each kind, since the next one is not started
+    /// before.
     delayed: VecDeque<PersistentRecord>,
-    /// When all that was remembered would be, with the interval between any two.
+    /// Time at which all records so far would be stored, with the interval between any two.
     paced_ns: u64,
 }
 
 impl Persister {
-    /// Counts one, if there may be one now.
+    /// Counts a record if the rate limit permits one now.
     fn admit(&mut self, now_ns: u64) -> bool {
         let admits = now_ns >= self.next_ns();
         if admits {
@@ -67,7 +67,7 @@ impl Persister {
         admits
     }
 
-    /// When there may be one.
+    /// Returns the time of the next permitted record.
     fn next_ns(&self) -> u64 {
         self.paced_ns.saturating_sub((PERSIST_BURST - 1) * PERSIST_INTERVAL_NS)
     }
@@ -90,8 +90,8 @@ impl fmt::Debug for Persister {
 }
 
 impl Subsystem {
-    /// Is called with what to remember, and answers with [`kept`](Self::kept) some time after it has returned. At
-    /// most one answer of each kind is awaited. Without it everything counts as remembered at once.
+    /// Sets the sink. It answers by [`persisted`](Self::persisted) some time after it has returned. At most
+    /// one answer of each kind is pending. Without a sink all records count as persisted at once.
     pub fn on_persist(&mut self, sink: impl FnMut(PersistentRecord) + Send + 'static) {
         self.persister = Persister { sink: Some(Box::new(sink)), ..Persister::default() };
     }
@@ -99,7 +99,7 @@ impl Subsystem {
     pub(crate) fn persist(&mut self, what: PersistentRecord, now_ns: u64) {
         let persister = &mut self.persister;
         let Some(sink) = &mut persister.sink else { return self.record_persisted(what, true, now_ns) };
-        // The Persistent Event Log has a pace of its own.
+        // The Persistent Event Log has a rate limit of its own.
         if matches!(what, PersistentRecord::PersistentEvents(_)) {
             return sink(what);
         }
@@ -108,7 +108,7 @@ impl Subsystem {
         self.next_deadline_ns = self.next_deadline_ns.min(self.persister.deadline_ns().unwrap_or(u64::MAX));
     }
 
-    /// Has remembered what it is time for.
+    /// Hands over the delayed records that the rate limit permits.
     pub(crate) fn persist_delayed(&mut self, now_ns: u64) {
         let persister = &mut self.persister;
         while !persister.delayed.is_empty()
@@ -119,7 +119,7 @@ impl Subsystem {
         }
     }
 
-    /// What was to be remembered is, or `well` is false.
+    /// Finishes a record; `well` is whether it was persisted.
     pub fn persisted(&mut self, what: PersistentRecord, well: bool, now_ns: u64) {
         self.record_persisted(what, well, now_ns);
         self.run_orders(now_ns);
@@ -158,7 +158,7 @@ impl Subsystem {
 mod tests {
     use super::*;
 
-    /// Found by fuzzing.
+    /// Tests for a crash that fuzzing found.
     #[test]
     fn the_pace_ends_where_the_clock_does() {
         let mut persister = Persister::default();

@@ -1,7 +1,7 @@
-//! How often the drive's power came and went, over restarts of the daemon.
+//! Counts of power cycles of the drive, over restarts of the daemon.
 //!
-//! For a host, the end of a daemon is a loss of the drive's power: data that was not flushed may be lost. The daemon stores the
-//! counts, and the next one begins with them.
+//! For a host, the end of a daemon is a loss of the drive's power: data that was not flushed may be lost. The
+//! daemon stores the counts, and the next one begins with them.
 
 use crate::persistent_event::PersistentEventRecord;
 use crate::subsystem::Subsystem;
@@ -10,7 +10,7 @@ use sluice_nvme::persistent_event::{HardwareError, PowerOnOrReset, event};
 use zerocopy::byteorder::little_endian::U16;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// Of the SMART / Health Information log.
+/// Counts of the SMART / Health Information log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PowerCounts {
     pub cycles: u64,
@@ -18,7 +18,7 @@ pub struct PowerCounts {
 }
 
 impl PowerCounts {
-    /// The later of two that were stored.
+    /// Returns the later of two stored counts.
     pub fn max(self, other: Self) -> Self {
         Self {
             cycles: self.cycles.max(other.cycles),
@@ -28,7 +28,7 @@ impl PowerCounts {
 }
 
 impl PersistentEventRecord {
-    /// The last that it has.
+    /// Returns the last counts in the events.
     pub fn power_counts(&self) -> PowerCounts {
         let of = |(kind, data): (u8, &[u8])| match kind {
             event::POWER_ON_OR_RESET => PowerOnOrReset::read_from_prefix(data)
@@ -47,8 +47,8 @@ impl PersistentEventRecord {
 }
 
 impl Subsystem {
-    /// Goes on with the counts of earlier daemons, the last of which was cut off if `was_cut`, together with writes that
-    /// were not flushed: hosts find that in the Persistent Event Log, whose events come first.
+    /// Restores the counts of earlier daemons. If the last one was cut off (`was_cut`), unflushed writes may
+    /// be lost: hosts find that in the Persistent Event Log. Restore its events before.
     pub fn resume_power(&mut self, counts: PowerCounts, was_cut: bool) {
         self.health.resume_power(counts);
         if was_cut {

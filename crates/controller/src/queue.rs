@@ -7,29 +7,29 @@ use sluice_memory::Pages;
 use sluice_nvme::{CompletionEntry, SubmissionEntry};
 use zerocopy::transmute;
 
-/// A submission queue in the host's memory.
+/// Submission queue in the host's memory.
 #[derive(Debug)]
 pub(crate) struct SubmissionQueue {
     pub(crate) id: u16,
-    /// The number of its controller.
+    /// Number of its controller.
     pub(crate) controller: u8,
-    /// The completion queue its commands complete to.
+    /// Completion queue of its commands.
     pub(crate) cq: u16,
-    /// Tells this queue from an earlier one of the same identifier.
+    /// Number that distinguishes this queue from an earlier one with the same identifier.
     pub(crate) epoch: u32,
-    /// Its priority class, which counts with weighted round robin only.
+    /// Priority class, for weighted round robin only.
     pub(crate) class: u8,
     pub(crate) in_flight: u32,
-    /// A Delete I/O Submission Queue waits for the commands in flight.
+    /// Whether a Delete I/O Submission Queue waits for the commands in flight.
     pub(crate) deleting: bool,
-    /// Nothing is fetched unless it is on. It is over when the host wrote a tail that cannot be.
+    /// Service of the queue; entries are fetched only if it is on. It is over after an invalid tail, or in a pause.
     pub(crate) service: Service,
     /// Guest address of the memory.
     pub(crate) address: u64,
     pub(crate) memory: Pages,
     pub(crate) size: u32,
     pub(crate) head: u32,
-    /// Where the event index was last put behind the tail.
+    /// Head at the last store to the event index.
     pub(crate) event_index_head: u32,
 }
 
@@ -62,7 +62,7 @@ impl SubmissionQueue {
         }
     }
 
-    /// Entries between the head and `tail`, which is below the size.
+    /// Returns the number of entries between the head and `tail`, which is below the size.
     #[inline]
     pub(crate) fn waiting(&self, tail: u32) -> u32 {
         if tail >= self.head { tail - self.head } else { tail + self.size - self.head }
@@ -79,12 +79,12 @@ impl SubmissionQueue {
         entry
     }
 
-    /// Puts the entry that was taken last back.
+    /// Puts back the entry that was taken last.
     pub(crate) fn put_back(&mut self) {
         self.head = self.head.checked_sub(1).unwrap_or(self.size - 1);
     }
 
-    /// Where a command of this queue comes from.
+    /// Returns the origin of a command of this queue.
     #[inline]
     pub(crate) fn origin(&self, entry: &SubmissionEntry) -> Origin {
         let SubmissionEntry { cid, opcode, .. } = *entry;
@@ -103,8 +103,8 @@ impl SubmissionQueue {
         }
     }
 
-    /// Asks the cache for the next `count` entries: they were written on another core, and their misses
-    /// overlap this way.
+    /// Prefetches the next `count` entries into the cache: another core wrote them, and their misses overlap
+    /// this way.
     #[inline]
     pub(crate) fn prefetch(&self, after: u32, count: u32) {
         let mut index = self.head + after;
@@ -121,17 +121,17 @@ impl SubmissionQueue {
     }
 }
 
-/// Whether a queue is served.
+/// Service of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Service {
     On,
-    /// Not for the want of its memory, which may come back.
+    /// Suspended while the memory is unmapped; it may come back.
     Unmapped,
-    /// Not any more.
+    /// Ended.
     Over,
 }
 
-/// A completion queue in the host's memory.
+/// Completion queue in the host's memory.
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
     pub(crate) id: u16,
@@ -140,26 +140,26 @@ pub(crate) struct CompletionQueue {
     pub(crate) memory: Pages,
     pub(crate) size: u32,
     pub(crate) tail: u32,
-    /// The last head read from its doorbell.
+    /// Last head that was read from its doorbell.
     pub(crate) head: u32,
     phase: bool,
-    /// Slots promised to commands in flight.
+    /// Slots reserved for commands in flight.
     reserved: u32,
-    /// The interrupt vector, if interrupts are enabled (CDW11.IEN).
+    /// Interrupt vector, if interrupts are enabled (CDW11.IEN).
     pub(crate) vector: Option<u16>,
-    /// Submission queues that complete here.
+    /// Number of submission queues that complete here.
     pub(crate) users: u16,
-    /// It is gone when nothing is written there any more.
+    /// Whether it is removed once no more completions are written to it.
     pub(crate) deleting: bool,
     pub(crate) service: Service,
     pub(crate) head_error: HeadError,
 }
 
-/// Whether the host rang a head that cannot be.
+/// State of an invalid head that the host wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeadError {
     None,
-    /// And was not told yet.
+    /// Found, and not reported yet.
     Seen,
     Reported,
 }
@@ -193,20 +193,20 @@ impl CompletionQueue {
         }
     }
 
-    /// The tail, with the phase of the next entry in bit 31.
+    /// Returns the tail, with the phase of the next entry in bit 31.
     #[inline]
     pub(crate) fn position(&self) -> u32 {
         self.tail | u32::from(self.phase) << 31
     }
 
-    /// Entries written and not yet released by the host.
+    /// Returns the number of written entries that the host has not released.
     #[inline]
     fn unseen(&self) -> u32 {
         if self.tail >= self.head { self.tail - self.head } else { self.tail + self.size - self.head }
     }
 
-    /// Slots that can still be promised. Looks at the doorbell only when `wanted` are not known to be
-    /// free: that line belongs to the host's core.
+    /// Returns the number of slots that can still be reserved. Reads the doorbell only if fewer than `wanted`
+    /// are known to be free, since that line belongs to the host's core.
     #[inline]
     pub(crate) fn room(&mut self, wanted: u32, doorbells: &Doorbells) -> u32 {
         let room = self.size - 1 - self.unseen() - self.reserved;
@@ -217,11 +217,11 @@ impl CompletionQueue {
         self.size - 1 - self.unseen() - self.reserved
     }
 
-    /// Reads the head doorbell. A value that cannot be is not taken.
+    /// Reads the head doorbell. An invalid value is ignored.
     pub(crate) fn refresh(&mut self, doorbells: &Doorbells) {
         let head = doorbells.cq_head(self.id);
-        // The host can only release what was written: a head beyond the tail would make room that
-        // is not there.
+        // The host can only release written entries: a head beyond the tail would make room that does not
+        // exist.
         let released = if head >= self.head { head - self.head } else { head + self.size - self.head };
         if head < self.size && released <= self.unseen() {
             self.head = head;
@@ -230,7 +230,7 @@ impl CompletionQueue {
         }
     }
 
-    /// True while the host has not seen everything, as far as its doorbell says.
+    /// Returns whether, by its doorbell, the host has not seen all entries.
     pub(crate) fn has_unseen(&mut self, doorbells: &Doorbells) -> bool {
         self.refresh(doorbells);
         self.unseen() != 0
@@ -241,18 +241,18 @@ impl CompletionQueue {
         self.reserved += count;
     }
 
-    /// Every slot is promised to a command in flight.
+    /// Returns whether every slot is reserved for a command in flight.
     pub(crate) fn is_promised(&self) -> bool {
         self.reserved == self.size - 1
     }
 
-    /// Gives back what was reserved and is not used now.
+    /// Gives back slots that were reserved and are not used now.
     pub(crate) fn give_back(&mut self, count: u32) {
         self.reserved -= count;
     }
 
-    /// Asks the cache for the slots of the next completions: a host that polls has their lines, and
-    /// getting them one at a time would stall every store behind them.
+    /// Prefetches the slots of the next completions: a host that polls has their lines, and getting them one
+    /// at a time would stall every store behind them.
     #[inline]
     pub(crate) fn prefetch(&self, after: u32, count: u32) {
         const PER_LINE: usize = 64 / CompletionEntry::SIZE;
@@ -263,7 +263,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Gives promised slots back without a completion.
+    /// Gives back reserved slots without a completion.
     #[inline]
     pub(crate) fn unreserve(&mut self, count: u32) {
         debug_assert!(self.reserved >= count);

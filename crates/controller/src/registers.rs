@@ -1,4 +1,4 @@
-//! Controller properties and the life cycle they drive (Base 3.1.3, 3.5).
+//! Controller properties and the state that they control (Base 3.1.3, 3.5).
 
 use crate::doorbells::Doorbells;
 use crate::{IO_QUEUES_MAX, QUEUE_ENTRIES_MAX};
@@ -8,12 +8,11 @@ use sluice_nvme::register::{self, Cc, csts};
 /// Worst time from enable to ready and back, in units of 500 ms (CAP.TO and CRTO).
 const READY_TIMEOUT: u64 = 40;
 
-/// The largest memory page, as CAP.MPSMAX and CC.MPS count: 4 KiB times two to the power of it.
+/// Largest memory page, in the unit of CAP.MPSMAX and CC.MPS: 4 KiB times two to the power of it.
 const MPS_MAX: u64 = 4;
 
-/// Controller Capabilities (Base 3.1.3.1): contiguous queues, round robin and the weighted kind,
-/// doorbell stride 4,
-/// the NVM command set, pages of 4 to 64 KiB, ready with media.
+/// Controller Capabilities (Base 3.1.3.1): contiguous queues, round robin and the weighted kind, doorbell
+/// stride 4, the NVM command set, pages of 4 to 64 KiB, ready with media.
 const CAP: u64 = (QUEUE_ENTRIES_MAX as u64 - 1)
     | 1 << 16
     | 1 << 17
@@ -31,26 +30,26 @@ const _: () = assert!(IO_QUEUES_MAX as u32 * 8 + 8 <= 4096, "every doorbell lies
 const ROUND_ROBIN: u8 = 0;
 const WEIGHTED: u8 = 1;
 
-/// What a write to a register asks of the controller.
+/// Action that a register write requests of the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RegisterAction {
     Nothing,
     Enable,
     Disable,
-    /// CC.SHN was set: flush and say so.
+    /// Flush and report the end, since CC.SHN was set.
     Shutdown,
-    /// NSSR was written.
+    /// NVM Subsystem Reset, since NSSR was written.
     ResetSubsystem,
 }
 
-/// Where the controller is in its life.
+/// State of the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// CC.EN = 0 and nothing in flight.
     Disabled,
     /// Ready.
     Enabled,
-    /// CC.EN went to 0, or a reset came from outside: commands in flight are awaited.
+    /// Waiting for commands in flight, after CC.EN went to 0 or a reset from outside.
     Draining,
 }
 
@@ -72,14 +71,14 @@ impl Registers {
         Self { state, cc: Cc(0), cap, csts: 0, interrupt_mask: 0, aqa: 0, asq: 0, acq: 0 }
     }
 
-    /// There is a register by which the host resets the subsystem, or not.
+    /// Sets whether the host can reset the subsystem by a register.
     pub(crate) fn offer_subsystem_reset(&mut self, offered: bool) {
         self.cap = if offered { CAP | CAP_NSSRS } else { CAP };
     }
 
-    /// The host is to see that the subsystem was reset, however often its controller is before it looks.
-    /// As after power on, but that a controller is ready until nothing reaches its host's memory any more, as in any
-    /// other reset that the host asks for.
+    /// Shows the host that the subsystem was reset, even if its controller is reset more often before it
+    /// looks. The registers are as after power on, but a ready controller stays ready until nothing accesses
+    /// host memory any more. Other resets by a host behave alike.
     pub(crate) fn subsystem_reset_occurred(&mut self) {
         let ready = self.csts & csts::RDY;
         self.power_on();
@@ -101,7 +100,7 @@ impl Registers {
 
     pub(crate) fn set_ready(&mut self) {
         self.state = State::Enabled;
-        // What was shut down while it was disabled is at work again.
+        // A controller that was shut down while it was disabled is active again.
         self.csts = self.csts & !csts::SHST_MASK | csts::RDY;
     }
 
@@ -117,7 +116,7 @@ impl Registers {
         self.csts & csts::SHST_MASK == csts::SHST_IN_PROGRESS
     }
 
-    /// The host has shut the controller down, or disabled it: there is nothing to lose.
+    /// Returns whether the host has shut the controller down, or disabled it, so that nothing can be lost.
     pub(crate) fn is_prepared_for_power_loss(&self) -> bool {
         !self.is_ready() || self.is_shut_down()
     }
@@ -126,17 +125,17 @@ impl Registers {
         self.csts & csts::SHST_MASK == csts::SHST_COMPLETE
     }
 
-    /// Every bit of INTx is masked only if vector 0 is, since there is just the one pin.
+    /// Returns whether INTx is masked. Only vector 0 counts, since there is just the one pin.
     pub(crate) fn interrupts_masked(&self) -> bool {
         self.interrupt_mask & 1 != 0
     }
 
-    /// Entries of the admin submission and completion queue.
+    /// Returns the entries of the admin submission and completion queue.
     pub(crate) fn admin_sizes(&self) -> (u32, u32) {
         ((self.aqa & 0xfff) + 1, (self.aqa >> 16 & 0xfff) + 1)
     }
 
-    /// What a successor of this process needs of the registers.
+    /// Returns the part of the registers that a successor of this process needs.
     pub(crate) fn record(&self, doorbells: &Doorbells) -> RegisterRecord {
         RegisterRecord {
             cc: self.cc.0,
@@ -149,14 +148,15 @@ impl Registers {
         }
     }
 
-    /// After CC.EN went to 0 (Base 3.7.2): everything but the admin queue's addresses and sizes.
+    /// Resets everything except for the admin queue's addresses and sizes, after CC.EN went to 0 (Base
+    /// 3.7.2).
     pub(crate) fn controller_reset(&mut self) {
         self.state = State::Disabled;
         self.csts &= csts::NSSRO;
         self.interrupt_mask = 0;
     }
 
-    /// After a reset from outside: everything.
+    /// Resets everything, after a reset from outside.
     pub(crate) fn power_on(&mut self) {
         *self = Self { cap: self.cap, ..Self::new() };
     }
@@ -186,7 +186,7 @@ impl Registers {
         }
     }
 
-    /// Takes one aligned dword. Writes to read-only and reserved registers change nothing.
+    /// Handles a write of one aligned dword. Writes to read-only and reserved registers change nothing.
     pub(crate) fn write(&mut self, offset: u32, value: u32) -> RegisterAction {
         match offset {
             register::INTMS => self.interrupt_mask |= value,
@@ -226,14 +226,14 @@ impl Registers {
         RegisterAction::Nothing
     }
 
-    /// What CC asks for at enable that this controller does not have (Base 3.1.3.5).
+    /// Returns whether this controller supports all that CC selects at enable (Base 3.1.3.5).
     pub(crate) fn is_supported(&self) -> bool {
         let (sq, cq) = self.admin_sizes();
         let arbitrates = [ROUND_ROBIN, WEIGHTED].contains(&self.cc.ams());
         self.cc.css() == 0 && self.cc.page_size() <= 4096 << MPS_MAX && arbitrates && sq >= 2 && cq >= 2
     }
 
-    /// True if the host wants weighted round robin with an urgent class.
+    /// Returns whether the host has selected weighted round robin with an urgent class.
     #[inline]
     pub(crate) fn is_weighted(&self) -> bool {
         self.cc.ams() == WEIGHTED

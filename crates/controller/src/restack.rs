@@ -1,20 +1,20 @@
-//! A layer that is put into the stack of a namespace, or taken out of it, while a host is there.
+//! Changes of a namespace's layers while a host uses it.
 //!
-//! What the host was told and builds on stays: the size, and that finished writes are durable, or blocks can be
-//! deallocated. The rest it is told anew.
+//! Properties that the host relies on must stay: the size, the durability of finished writes, and the support
+//! of Deallocate. Other changes are reported to the host.
 
 use crate::Subsystem;
 use crate::mailbox::Notice;
 use sluice_command::{Busy, Characteristics, Deallocated, Insertion, NodeId, StackBuilder, StackError};
 use std::fmt;
 
-/// Why the stack of a namespace stays as it is.
+/// Reason why the stack of a namespace cannot be changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Commands of the host are in flight, which the drive is to be [held](Subsystem::hold) for.
+    /// Commands of the host are in flight; the drive must be [held](Subsystem::hold) first.
     NotQuiet,
     NoSuchNamespace(u32),
-    /// The layer has something under way, or one over it.
+    /// The layer has work under way, or a layer over it has.
     Busy,
     /// The namespace is being formatted.
     Formatted,
@@ -25,9 +25,9 @@ pub enum Refusal {
     BlockSize(u32),
     /// Finished writes would not be durable any more without a Flush.
     VolatileCache,
-    /// Deallocate would be there that was not, or be gone.
+    /// Deallocate would start or cease to be supported.
     Deallocate,
-    /// More commands than a drive can have.
+    /// The layers would make more commands than a drive can have.
     TooManyCommands,
 }
 
@@ -54,10 +54,10 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Why there is no other layer now.
+/// Error of a change of layers.
 #[derive(Debug)]
 pub enum RestackError<E> {
-    /// Whoever built it said so.
+    /// Error of the caller's `build`.
     Build(E),
     Refused(Refusal),
 }
@@ -75,11 +75,11 @@ impl<E> From<Refusal> for RestackError<E> {
 }
 
 impl Subsystem {
-    /// Puts a layer into the stack of a namespace, below so many functions of it. `build` is told over what, adds
-    /// it, and whatever else it stands on.
+    /// Inserts a layer into the stack of a namespace, below `at` of its functions. `build` receives the node
+    /// under the new layer, and adds the layer with all that it stands on.
     ///
     /// # Errors
-    /// Those of `build`, and refusals. Nothing has changed then.
+    /// Errors of `build`, and refusals. Nothing has changed then.
     pub fn insert_layer<E>(
         &mut self,
         nsid: u32,
@@ -105,14 +105,15 @@ impl Subsystem {
         Ok(())
     }
 
-    /// If a layer could be taken out of the stack of a namespace that nobody would miss.
+    /// Returns whether a layer could be taken out of the stack of a namespace without a change that its host
+    /// relies on.
     pub fn can_do_without_layer(&self, nsid: u32, at: usize) -> Result<(), Refusal> {
         let namespace = self.get(nsid).ok_or(Refusal::NoSuchNamespace(nsid))?;
         let no_such_layer = Refusal::Stack(StackError::NoSuchLayer(NodeId(u8::MAX)));
         same_blocks(&namespace.router().stack().insertion(at).ok_or(no_such_layer)?)
     }
 
-    /// Takes a layer out of the stack of a namespace that stands below so many functions of it.
+    /// Takes a layer out of the stack of a namespace, below `at` of its functions.
     pub fn take_out_layer(&mut self, nsid: u32, at: usize, now_ns: u64) -> Result<(), Refusal> {
         let was = self.restackable(nsid)?;
         self.can_do_without_layer(nsid, at)?;
@@ -122,7 +123,7 @@ impl Subsystem {
         Ok(())
     }
 
-    /// What a namespace is, whose layers can change now.
+    /// Returns the characteristics of a namespace whose layers can change now.
     fn restackable(&self, nsid: u32) -> Result<Characteristics, Refusal> {
         let namespace = self.get(nsid).ok_or(Refusal::NoSuchNamespace(nsid))?;
         match () {
@@ -132,14 +133,14 @@ impl Subsystem {
         }
     }
 
-    /// True while a layer that stands over this place of a namespace's stack has asked for something itself: a layer
-    /// that came there now would not see it.
+    /// Returns whether a layer over this place of a namespace's stack has a request of its own under way. A
+    /// layer that is inserted there now would not see it.
     pub fn is_crossed(&self, nsid: u32, at: usize) -> bool {
         let stack = self.get(nsid).map(|namespace| namespace.router.stack());
         stack.is_some_and(|stack| stack.is_crossed(at, &self.slab))
     }
 
-    /// The host looks again at a namespace that is not what it was.
+    /// Notifies hosts if a visible property of the namespace has changed.
     fn has_other_layers(&mut self, nsid: u32, was: Characteristics) {
         let Some(namespace) = self.get_mut(nsid) else { return };
         namespace.restacked();
@@ -156,7 +157,7 @@ impl Subsystem {
     }
 }
 
-/// If a layer makes nothing else of a namespace than its host knows.
+/// Checks that a layer changes no property of a namespace that its host relies on.
 fn check(insertion: &Insertion, block_size: u32) -> Result<(), Refusal> {
     let Insertion { under, layer } = insertion;
     same_blocks(insertion)?;
@@ -169,7 +170,7 @@ fn check(insertion: &Insertion, block_size: u32) -> Result<(), Refusal> {
     }
 }
 
-/// If a namespace has the same blocks with a layer and without, and can do the same with them.
+/// Checks that a namespace has the same blocks with a layer and without, and supports the same operations.
 fn same_blocks(Insertion { under, layer }: &Insertion) -> Result<(), Refusal> {
     let deallocates = |it: &Characteristics| it.deallocated != Deallocated::Unsupported;
     if layer.size != under.size {

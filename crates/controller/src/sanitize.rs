@@ -1,8 +1,8 @@
-//! Sanitize (Base 5.24) and the Sanitize Status log page (Base 5.16.1.25): every namespace of the drive is erased, and
-//! nothing else is done before that has ended, over resets, and over restarts of the daemon.
+//! Sanitize (Base 5.24) and the Sanitize Status log page (Base 5.16.1.25): erases every namespace of the
+//! drive. No other command is executed before the end, over resets and restarts of the daemon.
 //!
-//! What is erased is what lies below this drive, as far as its layers reach. A drive below which there may be more,
-//! such as older versions of its data, does not have the command.
+//! The erasure reaches the data below this drive as far as its layers do. A drive whose layers may keep more,
+//! such as older versions of its data, does not support the command.
 
 use crate::erase::{self, Erasure, Pass, Purpose};
 use crate::mailbox::Notice;
@@ -13,29 +13,29 @@ use sluice_nvme::log::{SanitizeStatus, sstat};
 use sluice_nvme::opcode::admin;
 use sluice_nvme::{Status, SubmissionEntry};
 
-/// The sanitize operation that was asked for last.
+/// Last sanitize operation that was requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SanitizeRecord {
-    /// Command dword 10 of it.
+    /// Command dword 10 of the operation.
     pub cdw10: u32,
     /// Overwrite Pattern.
     pub pattern: u32,
     pub state: SanitizeState,
 }
 
-/// What became of it.
+/// State of a sanitize operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SanitizeState {
     Running,
     Done,
-    /// Nothing but another Sanitize is allowed.
+    /// Failure: only another Sanitize is allowed.
     Failed,
-    /// It failed, and the host gave up: Exit Failure Mode.
+    /// Failure that the host has left by Exit Failure Mode.
     GivenUp,
 }
 
-/// Identify's SANICAP: block erase and overwrite, but no cryptographic erase, since no layer has a key that it could
-/// forget; nothing is done to the blocks afterwards, and they are left as they are if the host says so.
+/// Identify's SANICAP: block erase and overwrite. There is no cryptographic erase, since no layer has a key
+/// to destroy. Blocks are not modified afterwards, and are not deallocated if the host requests that.
 const CAPABILITIES: u32 = 1 << 1 | 1 << 2 | 0b01 << 30;
 
 /// Sanitize Action, CDW10 bits 2:0.
@@ -50,15 +50,15 @@ const UNRESTRICTED_EXIT: u32 = 1 << 3;
 const INVERT_BETWEEN_PASSES: u32 = 1 << 8;
 const NO_DEALLOCATE: u32 = 1 << 9;
 
-/// How it stands with sanitizing.
+/// State of the last sanitize operation.
 #[derive(Debug, Default)]
 pub(crate) struct Sanitize {
     last: Option<SanitizeRecord>,
-    /// What had been written when it was done. Unknown after a restart.
+    /// Number of modifications at its end. Unknown after a restart.
     written: Option<u64>,
 }
 
-/// SANICAP: zero if the drive does not have the command.
+/// Returns SANICAP: zero if the drive does not support the command.
 pub(crate) fn capabilities(subsystem: &Subsystem) -> u32 {
     let can_be = |it: &Namespace| {
         !it.characteristics().keeps_versions
@@ -71,7 +71,7 @@ pub(crate) fn capabilities(subsystem: &Subsystem) -> u32 {
     if has_some && namespaces.all(can_be) { CAPABILITIES } else { 0 }
 }
 
-/// What commands get while they are not allowed.
+/// Returns the status of commands while they are not allowed.
 pub(crate) fn refusal(subsystem: &Subsystem) -> Option<Status> {
     match subsystem.sanitize.last?.state {
         SanitizeState::Running => Some(Status::SANITIZE_IN_PROGRESS),
@@ -80,7 +80,7 @@ pub(crate) fn refusal(subsystem: &Subsystem) -> Option<Status> {
     }
 }
 
-/// Refuses the admin commands that are not for this time (Base 5.24, "Command Restrictions").
+/// Refuses the admin commands that are not allowed now (Base 5.24, "Command Restrictions").
 pub(crate) fn permits(subsystem: &Subsystem, entry: &SubmissionEntry) -> Result<(), Status> {
     match entry.opcode {
         admin::FORMAT_NVM
@@ -93,7 +93,7 @@ pub(crate) fn permits(subsystem: &Subsystem, entry: &SubmissionEntry) -> Result<
     }
 }
 
-/// Takes a Sanitize. True if its command is to [wait](Erasure::wait) until it is remembered that it has begun.
+/// Takes a Sanitize. Returns whether its command must [wait](Erasure::wait) until its begin is persisted.
 pub(crate) fn begin(subsystem: &mut Subsystem, entry: &SubmissionEntry, now_ns: u64) -> Result<bool, Status> {
     let (cdw10, pattern) = (entry.cdw10, entry.cdw11);
     let last = subsystem.sanitize.last;
@@ -108,7 +108,7 @@ pub(crate) fn begin(subsystem: &mut Subsystem, entry: &SubmissionEntry, now_ns: 
     if subsystem.management.is_busy() {
         return Err(Status::COMMAND_SEQUENCE_ERROR);
     }
-    // Who was promised that a failure would be seen to the end does not get an easier way out.
+    // A failed operation in restricted mode has no unrestricted exit.
     let was_restricted = failed.is_some_and(|failed| failed.cdw10 & UNRESTRICTED_EXIT == 0);
     if was_restricted && (leaves || cdw10 & UNRESTRICTED_EXIT != 0) {
         return Err(Status::SANITIZE_FAILED);
@@ -118,7 +118,7 @@ pub(crate) fn begin(subsystem: &mut Subsystem, entry: &SubmissionEntry, now_ns: 
             Some(failed) if failed.state == SanitizeState::Failed => {
                 (SanitizeRecord { state: SanitizeState::GivenUp, ..failed }, Vec::new())
             }
-            // There is none to leave.
+            // There is no failure to leave.
             _ => return Ok(false),
         },
         action::BLOCK_ERASE | action::OVERWRITE => {
@@ -136,7 +136,7 @@ fn erasure(subsystem: &Subsystem, record: SanitizeRecord, passes: Vec<Pass>, now
     Erasure::new(Purpose::Sanitize(record), nsids, passes, now_ns, u64::MAX)
 }
 
-/// What is written, pass after pass, and made durable after each.
+/// Returns the passes of an operation, each followed by a flush.
 fn passes(record: SanitizeRecord) -> Vec<Pass> {
     let deallocates = record.cdw10 & NO_DEALLOCATE == 0;
     if record.cdw10 & 7 != action::OVERWRITE {
@@ -151,7 +151,7 @@ fn passes(record: SanitizeRecord) -> Vec<Pass> {
     (0..count).flat_map(|pass| [Pass::Pattern(pattern(pass)), Pass::Flush]).collect()
 }
 
-/// The last sanitize operation of this drive before the daemon was started: one that was not finished begins again.
+/// Restores the last sanitize operation of an earlier daemon. An unfinished one begins again.
 pub(crate) fn resume(subsystem: &mut Subsystem, record: SanitizeRecord, now_ns: u64) {
     let mut record = record;
     if record.state == SanitizeState::Running && capabilities(subsystem) == 0 {
@@ -170,7 +170,7 @@ pub(crate) fn resume(subsystem: &mut Subsystem, record: SanitizeRecord, now_ns: 
     close_or_open(subsystem);
 }
 
-/// No block of any namespace may be named, or all may, but for those of one that is being formatted.
+/// Closes all namespaces, or opens them except for one that is being formatted.
 fn close_or_open(subsystem: &mut Subsystem) {
     let refusal = refusal(subsystem);
     let formatted = match subsystem.erasure.as_ref().map(|erasure| erasure.purpose) {
@@ -184,7 +184,7 @@ fn close_or_open(subsystem: &mut Subsystem) {
     });
 }
 
-/// It is remembered that the operation stands so, or could not be.
+/// Continues the operation after a record was persisted, or could not be.
 pub(crate) fn persisted(subsystem: &mut Subsystem, record: SanitizeRecord, well: bool, now_ns: u64) {
     let Some(mut erasure) = subsystem.erasure.take() else { return };
     if let Some(status) = erasure.failure() {
@@ -197,10 +197,10 @@ pub(crate) fn persisted(subsystem: &mut Subsystem, record: SanitizeRecord, well:
         subsystem.done.push(command);
     }
     if begins && !well {
-        // What nobody remembers must not begin.
+        // An operation must not begin unless it is persisted.
         return;
     }
-    // One that ended, and nobody remembers it, is not done: after a restart it would begin again.
+    // An operation whose end is not persisted is not done: it would begin again after a restart.
     let state = match record.state {
         SanitizeState::Done if !well => SanitizeState::Failed,
         state => state,
@@ -230,7 +230,7 @@ pub(crate) fn persisted(subsystem: &mut Subsystem, record: SanitizeRecord, well:
     close_or_open(subsystem);
 }
 
-/// The Sanitize Status log page.
+/// Returns the Sanitize Status log page.
 pub(crate) fn log(subsystem: &Subsystem) -> SanitizeStatus {
     let mut page = SanitizeStatus::new();
     let Some(last) = subsystem.sanitize.last else { return page };
@@ -259,7 +259,7 @@ pub(crate) fn log(subsystem: &Subsystem) -> SanitizeStatus {
 }
 
 impl Subsystem {
-    /// Before its first turn: what was remembered of its last sanitize operation.
+    /// Restores the last sanitize operation before the first turn.
     pub fn resume_sanitize(&mut self, record: SanitizeRecord, now_ns: u64) {
         resume(self, record, now_ns);
         self.next_deadline_ns = now_ns;

@@ -1,7 +1,7 @@
-//! Device Self-test (Base 5.11): reads samples of the namespaces, a piece at a time, while the host goes on.
+//! Device Self-test (Base 5.11): reads samples of the namespaces, a chunk at a time, while the host goes on.
 //!
-//! There is no medium of our own to test. What can be wrong is below, and shows when it is read: a short
-//! test reads a few places of each namespace, an extended one many, up to all of it.
+//! There is no medium to test. Failures below show when data is read: a short test reads a few places of each
+//! namespace, an extended one many, up to all of it.
 
 use crate::subsystem::{NN, Subsystem};
 use crate::{Controller, Namespace, chunk};
@@ -12,20 +12,20 @@ use sluice_nvme::{NSID_ALL, Status, SubmissionEntry};
 use std::collections::VecDeque;
 use zerocopy::FromZeros;
 
-/// Between two pieces: the host's commands come first.
+/// Time between two chunks: the host's commands come first.
 const PAUSE_NS: u64 = 1_000_000;
 
-/// The kinds of test (STC).
+/// Kinds of test (STC).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TestKind {
-    /// Ends with a reset of the controller.
+    /// Short test, which ends with a reset of the controller.
     Short = 1,
-    /// Goes on after a reset.
+    /// Extended test, which goes on after a reset.
     Extended = 2,
 }
 
 impl TestKind {
-    /// Places that are read in a namespace, if it has so many.
+    /// Returns the number of places that are read in a namespace, if it has so many.
     fn places(self) -> u64 {
         match self {
             Self::Short => 64,
@@ -34,54 +34,54 @@ impl TestKind {
     }
 }
 
-/// Minutes that an extended test takes, at the most, of one namespace that answers at once.
+/// Minutes that an extended test takes at most, for one namespace that answers at once.
 pub(crate) const EXTENDED_MINUTES: u16 = 1;
 
-/// How a test ended (Base 5.16.1.7, bits 3:0 of a result's status).
+/// Results of a test (Base 5.16.1.7, bits 3:0 of a result's status).
 mod ended {
     pub(super) const WELL: u8 = 0;
     pub(super) const ABORTED: u8 = 1;
     pub(super) const RESET: u8 = 2;
-    /// By the deletion of a namespace.
+    /// Abort by the deletion of a namespace.
     pub(super) const REMOVAL: u8 = 3;
-    /// By a Format NVM.
+    /// Abort by a Format NVM.
     pub(super) const FORMAT: u8 = 4;
     pub(super) const SANITIZE: u8 = 9;
-    /// A segment failed, and it is known which.
+    /// Failure of a segment that is reported.
     pub(super) const FAILED: u8 = 7;
 }
 
-/// The one segment: what is below can be read.
+/// Number of the only segment: the layers below can be read.
 const READING: u8 = 1;
 
 #[derive(Debug)]
 struct Running {
-    /// Tells its pieces from those of an earlier test.
+    /// Number that distinguishes its reads from those of an earlier test.
     number: u32,
     kind: TestKind,
-    /// As the host named it: zero for none, or all.
+    /// NSID of the command: zero for none, or all.
     named: u32,
-    /// Those that are tested.
+    /// Namespaces that are tested.
     nsids: Vec<u32>,
-    /// How many of them are done, and how many places of the next.
+    /// Number of finished namespaces, and of finished places in the next.
     done: usize,
     place: u64,
     in_flight: bool,
     next_ns: u64,
 }
 
-/// The test that runs, and those that ran.
+/// Test that runs, and results of earlier ones.
 #[derive(Debug)]
 pub(crate) struct SelfTest {
     running: Option<Running>,
-    /// The newest first.
+    /// Results, the newest first.
     results: VecDeque<SelfTestResult>,
     /// Tests ever begun.
     begun: u32,
 }
 
 impl Running {
-    /// Goes on to the next namespace that has a place left. Their sizes may have changed.
+    /// Advances to the next namespace that has a place left. Sizes may have changed.
     fn skip_finished(&mut self, subsystem: &Subsystem) {
         while let Some(&nsid) = self.nsids.get(self.done) {
             let all = self.kind.places().min(bytes_of(subsystem, nsid).div_ceil(chunk::CHUNK as u64));
@@ -107,12 +107,12 @@ impl SelfTest {
         Self { running: None, results: VecDeque::with_capacity(SelfTestLog::RESULTS), begun: 0 }
     }
 
-    /// When the next piece is due, of a controller that is ready.
+    /// Returns the time of the next chunk.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
         self.running.as_ref().filter(|running| !running.in_flight).map(|running| running.next_ns)
     }
 
-    /// The test that runs has ended so; what failed, if something did.
+    /// Ends the running test with this result, and with its failure if there is one.
     fn end(&mut self, how: u8, hours: u64, failure: Option<(u32, u64, Status)>) {
         let Some(running) = self.running.take() else { return };
         let mut result = SelfTestResult::new_zeroed();
@@ -131,7 +131,7 @@ impl SelfTest {
     }
 }
 
-/// Device Self-test: begins a test, or aborts the one that runs.
+/// Begins a test for a Device Self-test command, or aborts the one that runs.
 pub(crate) fn command(
     controller: &mut Controller,
     subsystem: &mut Subsystem,
@@ -167,12 +167,12 @@ fn namespaces(controller: &Controller, subsystem: &Subsystem, nsid: u32) -> Resu
         0 => Ok(Vec::new()),
         NSID_ALL => Ok(subsystem.iter_active(number).map(Namespace::nsid).collect()),
         1..=NN if subsystem.active(number, nsid).is_some() => Ok(vec![nsid]),
-        // What the command cannot be about is an invalid namespace, inactive or not (Base 5.11).
+        // An NSID without an active namespace is invalid for this command, inactive or not (Base 5.11).
         _ => Err(Status::INVALID_NAMESPACE),
     }
 }
 
-/// The time of the next piece has come.
+/// Continues the test when its time has come.
 pub(crate) fn advance(controller: &mut Controller, subsystem: &mut Subsystem, now_ns: u64) {
     let may_read = may_read(controller, subsystem);
     let hours = subsystem.health.power_on_hours(now_ns);
@@ -194,7 +194,7 @@ pub(crate) fn advance(controller: &mut Controller, subsystem: &mut Subsystem, no
     read_place(controller, subsystem, nsid, number, kind.places(), place, now_ns);
 }
 
-/// A test rests while no command could be, and wakes nobody.
+/// Returns false while the drive is held or not ready. A paused self-test sets no timer.
 pub(crate) fn may_read(controller: &Controller, subsystem: &Subsystem) -> bool {
     let is_up = controller.registers.is_ready() && !controller.registers.is_shutting_down();
     is_up && !subsystem.is_held()
@@ -241,14 +241,14 @@ fn read_place(
     }
 }
 
-/// Where the place of this number is: places lie evenly, and begin where pieces do.
+/// Returns the offset of this place: places lie evenly, and begin where chunks do.
 fn place_of(bytes: u64, places: u64, place: u64) -> u64 {
     let chunks = bytes.div_ceil(chunk::CHUNK as u64);
     let places = places.min(chunks).max(1);
     (u128::from(place) * u128::from(chunks) / u128::from(places)) as u64 * chunk::CHUNK as u64
 }
 
-/// A piece was read, or could not be.
+/// Continues the test after a chunk.
 pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
     let slot = subsystem.slab.slot(&command);
     let entry = subsystem.slab.entry(&command);
@@ -258,7 +258,7 @@ pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, comma
     let running = controller.self_test.running.as_mut().filter(|running| running.number == test);
     let Some(running) = running else { return };
     running.in_flight = false;
-    // A reset ends what waits below, and is no fault of what is there.
+    // A read that a reset ended is no failure of the data below.
     if !status.is_success() && !status.same_code(Status::ABORTED_SQ_DELETION) {
         return controller.self_test.end(ended::FAILED, hours, Some((nsid, slba, status)));
     }
@@ -266,12 +266,12 @@ pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, comma
     running.skip_finished(subsystem);
 }
 
-/// A namespace is being formatted.
+/// Ends a test of a namespace that is being formatted.
 pub(crate) fn format(controller: &mut Controller, subsystem: &mut Subsystem, nsid: u32, now_ns: u64) {
     end_if_of(controller, subsystem, nsid, ended::FORMAT, now_ns);
 }
 
-/// The namespace is being deleted.
+/// Ends a test of a namespace that is being deleted.
 pub(crate) fn removal(controller: &mut Controller, subsystem: &mut Subsystem, nsid: u32, now_ns: u64) {
     end_if_of(controller, subsystem, nsid, ended::REMOVAL, now_ns);
 }
@@ -283,13 +283,13 @@ fn end_if_of(controller: &mut Controller, subsystem: &mut Subsystem, nsid: u32, 
     }
 }
 
-/// The drive is being sanitized.
+/// Ends a test, since the drive is being sanitized.
 pub(crate) fn sanitize(controller: &mut Controller, subsystem: &Subsystem, now_ns: u64) {
     let hours = subsystem.health.power_on_hours(now_ns);
     controller.self_test.end(ended::SANITIZE, hours, None);
 }
 
-/// The controller was reset.
+/// Ends a short test, since the controller was reset.
 pub(crate) fn reset(controller: &mut Controller, subsystem: &mut Subsystem, now_ns: u64) {
     if controller.self_test.running.as_ref().is_some_and(|running| running.kind == TestKind::Short) {
         let hours = subsystem.health.power_on_hours(now_ns);
@@ -297,7 +297,7 @@ pub(crate) fn reset(controller: &mut Controller, subsystem: &mut Subsystem, now_
     }
 }
 
-/// The Device Self-test log page.
+/// Returns the Device Self-test log page.
 pub(crate) fn log(controller: &Controller, subsystem: &Subsystem) -> SelfTestLog {
     let mut page = SelfTestLog::new_zeroed();
     page.results.iter_mut().for_each(|result| result.status = SelfTestResult::UNUSED);

@@ -1,4 +1,5 @@
-//! How the controllers of a subsystem share it: its slots, its turns, and what comes back in another's turn.
+//! Sharing of a subsystem by its controllers: its slots, its turns, and commands that come back in another's
+//! turn.
 
 use crate::erase::{self, Erasure};
 use crate::reservation::{HostId, KnownAs};
@@ -9,13 +10,13 @@ use sluice_memory::Space;
 use sluice_nvme::opcode;
 use std::io;
 
-/// Commands that a controller may have in flight at least, whatever others do: requests for events that may never
-/// come are among them.
+/// Commands that a controller may always have in flight. Asynchronous Event Requests, which may never
+/// complete, are among them.
 const GUARANTEED: u32 = 8;
 
 impl Subsystem {
-    /// There may be so many controllers. If they are more than one, hosts are told so: without that some look no
-    /// further.
+    /// Sets the number of controllers that may come. More than one is reported to hosts, since some hosts
+    /// look for other paths only then.
     pub fn expect(&mut self, controllers: usize) {
         self.expected = controllers as u32;
         self.divide_slots();
@@ -25,14 +26,14 @@ impl Subsystem {
         self.expected > 1
     }
 
-    /// A number for another controller.
+    /// Adds a controller and returns its number.
     pub(crate) fn add_controller(&mut self, cntlid: u16) -> io::Result<u8> {
         let number = self.mailboxes.add(cntlid).ok_or(io::ErrorKind::QuotaExceeded)?;
         self.set_host_name(number, KnownAs::Socket(cntlid));
         Ok(number)
     }
 
-    /// A controller is no more. No command of it is in flight.
+    /// Removes a controller that has no command in flight.
     pub(crate) fn remove_controller(&mut self, number: u8) {
         self.set_host(number, HostId::Unnamed(number));
         self.set_enabled(number, false);
@@ -40,38 +41,39 @@ impl Subsystem {
         self.detach_all(number);
     }
 
-    /// A controller begins or ends a life.
+    /// Notes that a controller was enabled or disabled.
     pub(crate) fn set_enabled(&mut self, number: u8, enabled: bool) {
         self.enabled = self.enabled & !(1 << number) | u32::from(enabled) << number;
         self.divide_slots();
     }
 
-    /// Those that are enabled share the slots evenly, so that a host that asks for much leaves room for others; and
-    /// some are kept for those that are not, which would else have to wait for others' commands to begin.
+    /// Divides the slots evenly among enabled controllers, so that a busy host leaves room for others. Some
+    /// slots are kept for disabled controllers, which would otherwise have to wait for others' commands when
+    /// they begin.
     fn divide_slots(&mut self) {
         let (limit, enabled) = (self.slab.limit(), self.enabled.count_ones());
         self.reserved_slots = (GUARANTEED * self.expected.saturating_sub(enabled.max(1))).min(limit / 2);
         self.share = ((limit - self.reserved_slots) / enabled.max(1)).max(GUARANTEED);
     }
 
-    /// Commands that a controller may begin now.
+    /// Returns the number of commands that a controller may begin now.
     #[inline]
     pub(crate) fn room(&self, number: u8) -> u32 {
         let free = self.slab.room().saturating_sub(self.reserved_slots);
         free.min(self.share.saturating_sub(self.slab.in_flight_of(number)))
     }
 
-    /// It has fewer in flight than it may have.
+    /// Returns whether a controller has fewer commands in flight than its share.
     pub(crate) fn has_share(&self, number: u8) -> bool {
         self.slab.in_flight_of(number) < self.share
     }
 
-    /// Commands are on their way to their completion queues.
+    /// Returns whether commands are on their way to their completion queues.
     pub fn has_work(&self) -> bool {
         self.has_completions()
     }
 
-    /// Puts finished commands of other controllers where those find them.
+    /// Moves finished commands of other controllers to their mailboxes.
     #[inline]
     pub(crate) fn deliver(&mut self, number: u8, finished: &mut Vec<Command>) {
         // The others have none in flight.
@@ -88,8 +90,8 @@ impl Subsystem {
         }
     }
 
-    /// What is to be done whichever controller has its turn: layers look, and timers go off. Returns how much there
-    /// was to do. A subsystem without controllers is given these alone.
+    /// Expires timers and polls layers, whichever controller has its turn. Returns the amount of work. A
+    /// subsystem without controllers passes [`Origin::SUBSYSTEM`] as the controller.
     #[inline]
     pub(crate) fn run_timers_and_layers(&mut self, controller: u8, space: &Space, now_ns: u64) -> usize {
         if now_ns >= self.next_deadline_ns {
@@ -98,7 +100,7 @@ impl Subsystem {
         if self.polls { self.poll(controller, space, now_ns) } else { 0 }
     }
 
-    /// A turn that is no controller's.
+    /// Runs a turn without a controller.
     pub fn turn(&mut self, space: &Space, now_ns: u64) -> usize {
         let mut work = self.run_timers_and_layers(Origin::SUBSYSTEM, space, now_ns);
         while self.has_completions() || self.poll_orders(now_ns) {
@@ -117,12 +119,12 @@ impl Subsystem {
             }
             self.done.append(&mut finished);
         }
-        // A layer that only heard something may have set a timer, and counts as no work.
+        // A layer that only received an answer may have set a timer, and counts as no work.
         self.note_deadline();
         work
     }
 
-    /// From here on [`TURN_BYTES`] are moved, or not much more.
+    /// Starts to count the bytes of a turn, which ends at about [`TURN_BYTES`].
     #[inline]
     pub(crate) fn begin_moving(&mut self) {
         self.moved_before = self.health.bytes();
@@ -134,7 +136,7 @@ impl Subsystem {
     }
 }
 
-/// Commands that wait here, for a turn or for the end of a format, end here.
+/// Forgets commands that wait here for a turn or for the end of a format.
 impl Drop for Subsystem {
     fn drop(&mut self) {
         let Self { done, mailboxes, erasure, .. } = self;

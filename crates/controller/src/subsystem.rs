@@ -1,4 +1,4 @@
-//! What the controllers of one drive share: its identity, its namespaces and the slab of its commands.
+//! Shared state of the controllers of one drive: identity, namespaces, and the slab of commands.
 
 use crate::abandoned::Abandoned;
 use crate::ana::Ana;
@@ -23,10 +23,10 @@ use sluice_nvme::{Status, SubmissionEntry};
 use sluice_router::Router;
 use std::io;
 
-/// Namespaces whose layers' time has come that are looked at in one turn: each may give back tens of MiB then.
+/// Namespaces whose layers expire in one turn. Each may free tens of MiB then.
 const EXPIRED_AT_ONCE: usize = 4;
 
-/// What a drive says of itself (Base 5.17.2.1).
+/// Identity of a drive (Base 5.17.2.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// NVM subsystem NVMe Qualified Name, at most 223 bytes.
@@ -39,51 +39,51 @@ pub struct Identity {
     pub firmware: String,
 }
 
-/// The largest NSID there can be.
+/// Largest NSID.
 pub(crate) const NN: u32 = NAMESPACES_MAX as u32;
 
-/// One NVM subsystem, beside its controllers.
+/// NVM subsystem, without its controllers.
 #[derive(Debug)]
 pub struct Subsystem {
     pub(crate) identity: Identity,
-    /// A value that is kept for as long as no acknowledged write is lost.
+    /// Value that stays the same as long as no acknowledged write is lost.
     pub(crate) power_id: Option<[u8; 16]>,
-    /// By NSID less one.
+    /// Namespaces by NSID less one.
     namespaces: Vec<Option<Namespace>>,
     pub(crate) slab: Slab,
     deallocates: bool,
-    /// A layer finds its work by looking.
+    /// Whether a layer must be polled for its work.
     pub(crate) polls: bool,
-    /// Namespaces that have commands to settle.
+    /// Indices of namespaces that may have finished commands.
     touched: Vec<u8>,
     /// Finished commands on their way to their completion queues.
     pub(crate) done: Vec<Command>,
-    /// Empty, but for its memory, while none of them is being completed.
+    /// Spare list, empty except while its commands are being completed.
     pub(crate) finishing: Vec<Command>,
     pub(crate) mailboxes: Mailboxes,
-    /// Controllers that there may be.
+    /// Number of controllers to expect.
     pub(crate) expected: u32,
-    /// Bit per controller that is enabled, and how many commands each of them may have in flight.
+    /// Bit per enabled controller; `share` is the number of commands that each of them may have in flight.
     pub(crate) enabled: u32,
     pub(crate) share: u32,
-    /// Slots that are kept for controllers that are not enabled.
+    /// Slots reserved for controllers that are not enabled.
     pub(crate) reserved_slots: u32,
-    /// Private memory of commands that compare.
+    /// Private memory for commands that compare.
     pub(crate) staging: SharedRegion,
     pub(crate) health: Health,
-    /// What [`Health::bytes`] said when a turn began to move bytes.
+    /// Value of [`Health::bytes`] when a turn began to move bytes.
     pub(crate) moved_before: u64,
     pub(crate) persistent_events: PersistentEvents,
-    /// What is being erased.
+    /// Erasure that is under way.
     pub(crate) erasure: Option<Erasure>,
     pub(crate) sync: Option<Sync>,
     pub(crate) losses: Losses,
     pub(crate) persister: Persister,
     pub(crate) sanitize: Sanitize,
-    /// By the numbers of the controllers, whose each is.
+    /// Host of each controller, by controller number.
     pub(crate) hosts: [HostId; CONTROLLERS_MAX],
     pub(crate) names: [KnownAs; CONTROLLERS_MAX],
-    /// All sockets are paths of one guest.
+    /// Whether all sockets are paths of one guest.
     pub(crate) one_guest: bool,
     pub(crate) orders: Orders,
     pub(crate) fused: Fused,
@@ -91,16 +91,18 @@ pub struct Subsystem {
     pub(crate) uncorrectable: UncorrectableUpdates,
     pub(crate) ana: Ana,
     pub(crate) management: Management,
-    /// Where [`expire`](Self::expire) goes on with the namespaces.
+    /// Index of the namespace where [`expire`](Self::expire) goes on.
     expired: usize,
-    /// No entries are taken until then.
+    /// Time until which no entries are fetched.
     pub(crate) held_until_ns: Option<u64>,
-    /// When something here is due. Computed by [`note_deadline`](Self::note_deadline) alone; others may only make it
-    /// earlier.
+    /// Time of the next due work of the subsystem. Only [`note_deadline`](Self::note_deadline) computes it;
+    /// other code may only make it earlier.
     pub(crate) next_deadline_ns: u64,
 }
 
 impl Subsystem {
+    /// Creates a subsystem without controllers.
+    ///
     /// # Errors
     /// The operating system has no memory or descriptors for it.
     pub fn new(config: Config) -> io::Result<Self> {
@@ -158,7 +160,7 @@ impl Subsystem {
         })
     }
 
-    /// Gives hosts a value in Identify Controller that is kept for as long as no acknowledged write is lost.
+    /// Sets a value for Identify Controller that stays the same as long as no acknowledged write is lost.
     pub fn set_power_id(&mut self, power_id: [u8; 16]) {
         self.power_id = Some(power_id);
     }
@@ -172,14 +174,14 @@ impl Subsystem {
         self.namespaces.get_mut(nsid.wrapping_sub(1) as usize)?.as_mut()
     }
 
-    /// Makes room for the commands that the layers of a namespace make which is to come. False if there cannot be so
-    /// many.
+    /// Makes room in the slab for the commands of a new namespace's layers. Returns false if that exceeds its
+    /// size.
     pub(crate) fn make_room_for(&mut self, namespace: &Namespace) -> bool {
         let (fan_out, reserve) = needs(self.iter().chain([namespace]));
         self.slab.make_room(fan_out, reserve)
     }
 
-    /// A namespace comes, for whose layers [room was made](Self::make_room_for).
+    /// Adds a namespace, for whose layers [room was made](Self::make_room_for).
     pub(crate) fn put(&mut self, namespace: Namespace) {
         let index = namespace.nsid() as usize - 1;
         if self.namespaces.len() <= index {
@@ -191,7 +193,7 @@ impl Subsystem {
         self.guard_namespaces();
     }
 
-    /// Takes a namespace out for a moment, to be [laid](Self::lay) back.
+    /// Takes a namespace out for a moment. The caller must [put it back](Self::put_back_namespace).
     pub(crate) fn take_out_namespace(&mut self, index: u32) -> Option<Namespace> {
         self.namespaces.get_mut(index as usize)?.take()
     }
@@ -200,7 +202,7 @@ impl Subsystem {
         self.namespaces[index as usize] = Some(namespace);
     }
 
-    /// A namespace goes, and nothing of it is in flight.
+    /// Removes a namespace that has nothing in flight.
     pub(crate) fn take(&mut self, nsid: u32) -> Option<Namespace> {
         let index = nsid.wrapping_sub(1);
         let namespace = self.namespaces.get_mut(index as usize)?.take()?;
@@ -209,15 +211,15 @@ impl Subsystem {
         Some(namespace)
     }
 
-    /// A namespace beside the slots of its commands, and their private memory.
+    /// Returns a namespace together with the slab and the private memory of commands.
     pub(crate) fn beside(&mut self, nsid: u32) -> Option<(&Namespace, &mut Slab, &SharedRegion)> {
         let Self { namespaces, slab, staging, .. } = self;
         let namespace = namespaces.get(nsid.wrapping_sub(1) as usize)?.as_ref()?;
         Some((namespace, slab, staging))
     }
 
-    /// What is wrong with an NSID that is not an active namespace's: one that could be is inactive,
-    /// and that is a field's fault; any other, the broadcast NSID too, is invalid (Base 3.2.1.5).
+    /// Returns the status for an NSID without an active namespace. A possible NSID is inactive, which is an
+    /// invalid field. Any other, the broadcast NSID too, is invalid (Base 3.2.1.5).
     pub(crate) fn status_of_inactive(nsid: u32) -> Status {
         match nsid {
             1..=NN => Status::INVALID_FIELD,
@@ -225,27 +227,27 @@ impl Subsystem {
         }
     }
 
-    /// Active namespaces in ascending order of their NSID.
+    /// Returns the active namespaces in ascending order of their NSID.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Namespace> + Clone {
         self.namespaces.iter().flatten()
     }
 
-    /// True if some namespace does something with Deallocate. If none does, Dataset Management is not
-    /// supported, and Identify's ONCS says so: a host that is told it may discard believes it.
+    /// Returns whether some namespace supports Deallocate. If none does, Identify's ONCS reports Dataset
+    /// Management as not supported, so that no host relies on discards.
     #[inline]
     pub(crate) fn deallocates(&self) -> bool {
         self.deallocates
     }
 
-    /// NSIDs of those that may lose finished writes at a power cut, in ascending order.
+    /// Returns in ascending order the NSIDs of namespaces that may lose finished writes at a power cut.
     pub(crate) fn cached_namespaces(&self) -> impl Iterator<Item = u32> {
         let cached = |it: &&Namespace| it.characteristics().volatile_cache && !it.is_leaving();
         self.iter().filter(cached).map(Namespace::nsid)
     }
 
-    /// Takes a command that was just fetched: `check` looks at it beside its slot, the slot's number and
-    /// its namespace, notes what that cost if the request does not show it, and says whether there is anything to send. One that is refused comes back with the
-    /// status, or without if there is no such namespace.
+    /// Takes a command that was just fetched. `check` checks it with its slot, the slot's number and its
+    /// namespace, counts effort that the request does not show, and returns its next step. A refused command
+    /// comes back with its status, or with none if there is no such namespace.
     #[inline]
     pub(crate) fn begin(
         &mut self,
@@ -286,7 +288,8 @@ impl Subsystem {
         Ok(())
     }
 
-    /// A command came for blocks that a fused operation has, or that abandoned commands may still change.
+    /// Holds a command for blocks of a fused operation, or for blocks that abandoned commands may still
+    /// change.
     #[cold]
     pub(crate) fn hold_back(&mut self, command: Command) {
         let Self { fused, abandoned, slab, .. } = self;
@@ -297,7 +300,7 @@ impl Subsystem {
         }
     }
 
-    /// Hands a command of our own making to its namespace's router.
+    /// Sends an internal command to the router of its namespace.
     pub(crate) fn submit(&mut self, nsid: u32, command: Command, now_ns: u64) {
         let index = nsid.wrapping_sub(1);
         let namespace = self.namespaces[index as usize].as_mut().expect("the namespace was checked");
@@ -305,13 +308,13 @@ impl Subsystem {
         touch(namespace, index, &mut self.touched);
     }
 
-    /// The first step of a command, in a namespace that need not be its own.
+    /// Starts the first step of a command, in a namespace that need not be its own.
     pub(crate) fn submit_to(&mut self, nsid: u32, command: Command, now_ns: u64) {
         self.slab.slot_mut(&command).origin.namespace = nsid.wrapping_sub(1) as u8;
         self.submit(nsid, command, now_ns);
     }
 
-    /// Hands a command that goes on as its host wrote it to its namespace's router.
+    /// Sends a command unchanged, as its host wrote it, to the router of its namespace.
     pub(crate) fn pass(&mut self, nsid: u32, command: Command, now_ns: u64) {
         let index = nsid.wrapping_sub(1);
         let namespace = self.namespaces[index as usize].as_mut().expect("the namespace was checked");
@@ -320,7 +323,7 @@ impl Subsystem {
         touch(namespace, index, &mut self.touched);
     }
 
-    /// Hands a command of our own making to the layers, without asking a program.
+    /// Sends an internal command to the layers without a call of the classifier.
     pub(crate) fn submit_unclassified(&mut self, nsid: u32, command: Command, now_ns: u64) {
         let index = nsid.wrapping_sub(1);
         self.slab.slot_mut(&command).origin.namespace = index as u8;
@@ -329,7 +332,7 @@ impl Subsystem {
         touch(namespace, index, &mut self.touched);
     }
 
-    /// The next step of a command that takes several.
+    /// Starts the next step of a command with several steps.
     pub(crate) fn resubmit(&mut self, nsid: u32, command: Command, now_ns: u64) {
         let index = nsid.wrapping_sub(1);
         self.slab.slot_mut(&command).origin.namespace = index as u8;
@@ -343,22 +346,23 @@ impl Subsystem {
         let index = nsid.wrapping_sub(1);
         let Some(Some(namespace)) = self.namespaces.get_mut(index as usize) else { return Err(Busy) };
         namespace.router.take_out(at, &mut self.slab, now_ns)?;
-        // What waited in the layer is on its way.
+        // Commands that waited in the layer are on their way.
         touch(namespace, index, &mut self.touched);
         Ok(())
     }
 
-    /// Looks at the stacks anew. False if there cannot be as many commands as their layers may make.
+    /// Updates what depends on the stacks of all namespaces. Returns false if the slab cannot hold as many
+    /// commands as their layers may make.
     pub(crate) fn update_stacks(&mut self) -> bool {
         let polls = self.iter().any(|n| n.router.stack().polls());
-        // For one that is about to come room was made, which is its.
+        // A namespace that is being created already has its room.
         let (fan_out, reserve) = needs(self.iter().chain(self.management.being_created()));
         self.polls = polls;
         self.slab.make_room(fan_out, reserve)
     }
 
-    /// An asynchronous engine answered. Bits 39:32 of the token name the layer, 47:40 the namespace,
-    /// 31:0 are the ticket.
+    /// Delivers the result of an asynchronous engine. Bits 39:32 of the token name the layer, 47:40 the
+    /// namespace, 31:0 are the ticket.
     pub fn event(&mut self, token: u64, result: i32, now_ns: u64) {
         let index = (token >> 40) as usize & 0xff;
         let (node, ticket) = (NodeId((token >> 32) as u8), Ticket(token as u32));
@@ -367,13 +371,13 @@ impl Subsystem {
         touch(namespace, index as u32, &mut self.touched);
     }
 
-    /// The token prefix that layer `node` of namespace `nsid` gives its engines.
+    /// Returns the token prefix that layer `node` of namespace `nsid` gives its engines.
     pub fn token_prefix(nsid: u32, node: NodeId) -> u64 {
         u64::from(nsid.wrapping_sub(1) & 0xff) << 40 | u64::from(node.0) << 32
     }
 
-    /// The operator resized the target of a namespace: hosts are told by an async event and see the
-    /// new size without a rescan. False if there is no such namespace.
+    /// Applies a new size of a namespace's target. Hosts receive an event, and read the new size without a
+    /// rescan. Returns false if there is no such namespace.
     pub fn resize(&mut self, nsid: u32, size: u64) -> bool {
         let Some(namespace) = self.get_mut(nsid) else { return false };
         let before = namespace.blocks();
@@ -385,42 +389,43 @@ impl Subsystem {
         true
     }
 
-    /// Active namespaces in ascending order of their NSID.
+    /// Returns the active namespaces in ascending order of their NSID.
     pub fn namespaces(&self) -> impl Iterator<Item = &Namespace> {
         self.iter()
     }
 
-    /// The router of a namespace: its classifier can be attached, replaced and detached at any time.
+    /// Returns the router of a namespace, whose classifier can be attached, replaced and detached at any
+    /// time.
     pub fn router_mut(&mut self, nsid: u32) -> Option<&mut Router> {
         self.get_mut(nsid).map(|namespace| &mut namespace.router)
     }
 
-    /// What its controllers have done since it was made, wherever their queues are.
+    /// Returns the counters of all controllers, remote ones included.
     pub fn statistics(&self) -> Statistics {
         self.health.statistics()
     }
 
-    /// Commands in flight of queue groups that are away.
+    /// Returns the commands in flight of remote queue groups.
     pub fn in_flight_remote(&self) -> u32 {
         self.health.remote.in_flight()
     }
 
-    /// Commands of hosts in flight, and those that it sends itself.
+    /// Returns the commands in flight of hosts and of the subsystem itself.
     pub fn in_flight(&self) -> u32 {
         self.slab.in_flight()
     }
 
-    /// Commands of its own making in flight.
+    /// Returns the commands in flight of the subsystem itself.
     pub fn unfinished(&self) -> u32 {
         self.slab.in_flight_of(Origin::SUBSYSTEM)
     }
 
-    /// True if a layer may show hosts' memory to a device of its own.
+    /// Returns whether a layer may give a device of its own access to host memory.
     pub fn shares_memory(&self) -> bool {
         self.polls
     }
 
-    /// Works off what moves in the touched namespaces; what finished is appended to the done.
+    /// Runs the layers of the touched namespaces, and appends finished commands to `done`.
     #[inline]
     pub(crate) fn run_completions(&mut self, now_ns: u64) {
         while let Some(index) = self.touched.pop() {
@@ -436,7 +441,7 @@ impl Subsystem {
         !self.touched.is_empty() || !self.done.is_empty()
     }
 
-    /// Lets the layers look that find their work so. Returns how much they had to do.
+    /// Polls the layers that have to be polled, and returns the amount of work they had.
     pub(crate) fn poll(&mut self, controller: u8, space: &Space, now_ns: u64) -> usize {
         let mut work = 0;
         for (index, namespace) in self.namespaces.iter_mut().enumerate() {
@@ -450,7 +455,7 @@ impl Subsystem {
         work
     }
 
-    /// About to sleep. True if a layer has work after all.
+    /// Prepares the layers for sleep. Returns whether one has work after all.
     pub fn arm(&mut self) -> bool {
         self.polls && self.each_stack().fold(false, |work, stack| stack.arm() | work)
     }
@@ -465,17 +470,18 @@ impl Subsystem {
         self.each_stack().for_each(|stack| stack.forget_memory(removed));
     }
 
-    /// True while somebody beyond a layer may reach memory that the host took back.
+    /// Returns whether a device below a layer may still reach the removed memory.
     pub(crate) fn lends(&self, removed: &Removed) -> bool {
         self.iter().any(|namespace| namespace.router.stack().lends(removed))
     }
 
-    /// The host of a controller is gone or begins anew: what only waits ends, what was lent further is taken back.
+    /// Ends commands that only wait, and revokes lent memory, when the host of a controller is gone or starts
+    /// anew.
     pub(crate) fn recall(&mut self, controller: u8) {
         self.each_stack().for_each(|stack| stack.recall(controller));
     }
 
-    /// The drain after a recall is over.
+    /// Ends the recall of a controller after its drain.
     pub(crate) fn renew(&mut self, controller: u8) {
         self.each_stack().for_each(|stack| stack.renew(controller));
     }
@@ -492,7 +498,8 @@ impl Subsystem {
         self.namespaces.iter_mut().flatten().for_each(change);
     }
 
-    /// A namespace is being taken from these controllers, or they begin anew: what of theirs only waits in its layers ends.
+    /// Ends commands of these controllers that only wait in the layers of a namespace. The namespace is
+    /// detached from the controllers, or they are being reset.
     pub(crate) fn end_waiting(&mut self, nsid: u32, of: Controllers, why: Status, now_ns: u64) {
         let index = nsid.wrapping_sub(1);
         let Some(Some(namespace)) = self.namespaces.get_mut(index as usize) else { return };
@@ -500,12 +507,12 @@ impl Subsystem {
         touch(namespace, index, &mut self.touched);
     }
 
-    /// These commands end as soon as nothing of them is under way, in whichever namespace they are.
+    /// Ends these commands in all namespaces, each as soon as none of its operations is under way.
     pub(crate) fn abort(&mut self, which: Aborted, why: Status, now_ns: u64) {
         (1..=NAMESPACES_MAX as u32).for_each(|nsid| self.abort_in(nsid, which, why, now_ns));
     }
 
-    /// The same in one namespace.
+    /// Ends these commands in one namespace.
     pub(crate) fn abort_in(&mut self, nsid: u32, which: Aborted, why: Status, now_ns: u64) {
         let index = nsid.wrapping_sub(1);
         let Some(Some(namespace)) = self.namespaces.get_mut(index as usize) else { return };
@@ -513,17 +520,17 @@ impl Subsystem {
         touch(namespace, index, &mut self.touched);
     }
 
-    /// Bytes that one range of a Dataset Management should have at most; zero for any.
+    /// Returns the largest size in bytes of one range of a Dataset Management; zero for any size.
     pub(crate) fn deallocate_limit(&self) -> u64 {
         let limits = self.iter().map(|it| it.characteristics().deallocate_limit);
         limits.filter(|limit| *limit > 0).min().unwrap_or(0)
     }
 
-    /// The earliest time something here is due, `u64::MAX` for never.
+    /// Returns the earliest time at which work of the subsystem is due, `u64::MAX` for never.
     fn earliest_ns(&self) -> u64 {
         let erasure = self.erasure.as_ref().filter(|_| !self.is_held()).and_then(Erasure::deadline_ns);
         let layers = self.iter().map(|namespace| namespace.router.deadline_ns());
-        // Without a branch for each: this is part of every turn that had work.
+        // Has no branch for each deadline, since it is part of every turn that had work.
         layers
             .chain([
                 erasure,
@@ -535,14 +542,15 @@ impl Subsystem {
             .fold(u64::MAX, |earliest, at| earliest.min(at.unwrap_or(u64::MAX)))
     }
 
-    /// What ran may have set timers, or ended some: from here on turns compare the clock with the earliest of them.
+    /// Computes the next deadline, since timers may have been set or ended. Later turns compare the clock
+    /// with it.
     #[inline]
     pub(crate) fn note_deadline(&mut self) {
         self.next_deadline_ns = self.earliest_ns();
     }
 
-    /// The earliest time that this subsystem needs a turn. It is the time that turns compare the clock with, so a turn at
-    /// that time does what is due: nothing else may be used to arm a timer.
+    /// Returns the earliest time at which this subsystem needs a turn. Turns compare the clock with the same
+    /// time, so a turn at that time does the due work. Timers must be armed only from it.
     pub fn deadline_ns(&mut self) -> Option<u64> {
         self.note_deadline();
         (self.next_deadline_ns != u64::MAX).then_some(self.next_deadline_ns)
@@ -561,7 +569,8 @@ impl Subsystem {
         self.note_deadline();
     }
 
-    /// Calls layers whose time has come: of so many namespaces that a turn stays short, and of the others next.
+    /// Expires layers whose time has come. The number of namespaces is limited so that a turn stays short;
+    /// the next turn goes on behind them.
     fn expire_layers(&mut self, now_ns: u64) {
         let (count, first) = (self.namespaces.len(), self.expired);
         let mut left = EXPIRED_AT_ONCE;
@@ -581,18 +590,19 @@ impl Subsystem {
     }
 }
 
-/// What comes of a command that was checked.
+/// Next step of a command that was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Its request goes to the router.
+    /// Submission of its request to the router.
     Send,
-    /// It goes to the router as it is.
+    /// Submission to the router as it is.
     Pass,
-    /// It asks for nothing and is finished.
+    /// Completion, since it requests no operation.
     Nothing,
 }
 
-/// Children that a command of these namespaces can have, and the commands that their layers make themselves.
+/// Returns the most children that a command of these namespaces can have, and the number of commands that
+/// their layers make themselves.
 fn needs<'a>(namespaces: impl Iterator<Item = &'a Namespace> + Clone) -> (u32, u32) {
     let fan_out = namespaces.clone().map(|n| n.characteristics().fan_out).max().unwrap_or(0);
     let reserve = namespaces.map(|n| n.router.stack().reserve()).fold(0, u32::saturating_add);

@@ -1,4 +1,4 @@
-//! A drive that is about to be closed is synced, whether or not a host has flushed or shut it down.
+//! Sync of a drive that is about to be closed, whether or not a host has flushed or shut it down.
 
 use crate::Namespace;
 use crate::power::PowerCounts;
@@ -7,7 +7,8 @@ use sluice_command::{Command, Operation, Origin, Request};
 use sluice_nvme::SubmissionEntry;
 use sluice_nvme::opcode::io;
 
-/// The flushes of a sync. One that fails is sent a second time: a layer that tells of a loss by that has not flushed.
+/// Flushes of a sync. A failed one is repeated: a layer that reports a loss by a failed Flush has not
+/// flushed.
 #[derive(Debug, Default)]
 pub(crate) struct Sync {
     in_flight: u32,
@@ -18,19 +19,19 @@ pub(crate) struct Sync {
     lost: Vec<u32>,
 }
 
-/// The outcome of a sync.
+/// Outcome of a sync.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Synced {
-    /// Everything that was written, and is not lost, is durable.
+    /// Whether all data that was written, and is not lost, is durable.
     pub is_durable: bool,
-    /// NSIDs with losses of acknowledged writes that not all hosts were told of.
+    /// NSIDs with losses of acknowledged writes that not all hosts were notified of.
     pub unreported: Vec<u32>,
     pub power: PowerCounts,
 }
 
 impl Subsystem {
-    /// Flushes every namespace that has a volatile write cache. Nothing else is in flight. [`synced`](Self::synced) tells
-    /// how it ended.
+    /// Flushes every namespace that has a volatile write cache, while nothing else is in flight.
+    /// [`synced`](Self::synced) returns the outcome.
     pub fn sync(&mut self, now_ns: u64) {
         self.sync = Some(Sync::default());
         let nsids: Vec<u32> = self.cached_namespaces().collect();
@@ -54,7 +55,8 @@ impl Subsystem {
         }
     }
 
-    /// How the last [`sync`](Self::sync) ended; none while some of its flushes are in flight, or none was begun.
+    /// Returns the outcome of the last [`sync`](Self::sync); none while some of its flushes are in flight, or
+    /// none was begun.
     pub fn synced(&self) -> Option<Synced> {
         let sync = self.sync.as_ref().filter(|sync| sync.in_flight == 0)?;
         let mut unreported = self.unreported_losses();
@@ -65,7 +67,7 @@ impl Subsystem {
     }
 }
 
-/// A flush is over.
+/// Counts a finished flush.
 pub(crate) fn ended(subsystem: &mut Subsystem, command: Command, now_ns: u64) {
     let failed = !subsystem.slab.slot(&command).status.is_success();
     let nsid = subsystem.slab.entry(&command).nsid;

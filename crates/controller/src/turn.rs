@@ -1,4 +1,4 @@
-//! One turn: new entries in, finished commands out.
+//! Turn of a controller: new entries in, finished commands out.
 
 use crate::FETCH_MAX;
 use crate::client_dma;
@@ -10,23 +10,23 @@ use crate::subsystem::Subsystem;
 use sluice_memory::Space;
 use sluice_nvme::Status;
 
-/// Queues that are prepared for a turn, the admin queue among them: more would not be in the cache any
-/// more when they are looked at.
+/// Queues that are prepared for a turn, the admin queue among them. The lines of more queues would leave the
+/// cache before they are used.
 const QUEUES_AHEAD: usize = 5;
 
-/// Entries of each of them. The others of a batch are fetched together while the first are taken.
+/// Entries of each prepared queue. The others of a batch are prefetched together while the first are taken.
 const ENTRIES_AHEAD: u32 = 2;
 
 impl Controller {
-    /// Looks at every queue once: takes new entries, runs them as far as they go, writes the
-    /// completions of whatever finished. Returns how many commands were taken or completed.
+    /// Looks at every queue once: takes new entries, runs their commands as far as they go, and writes the
+    /// completions of finished ones. Returns the number of commands taken or completed.
     pub fn turn(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) -> usize {
         if self.registers.state == State::Draining || self.registers.is_shutting_down() {
             self.advance_state(subsystem, space, now_ns);
         }
         self.interrupts.begin_turn(now_ns);
         if subsystem.is_held() {
-            // What it may be saying is not heard now.
+            // The host's Keep Alive commands are not taken now.
             self.features.note_activity(now_ns);
         }
         let mut work = subsystem.run_timers_and_layers(self.number, space, now_ns);
@@ -61,7 +61,7 @@ impl Controller {
         if self.client_dma.is_some() {
             self.send_completions();
         }
-        // What ran may have set timers.
+        // Timers may have been set.
         if has_completions || work > 0 {
             self.note_deadline(subsystem);
             subsystem.note_deadline();
@@ -69,8 +69,7 @@ impl Controller {
         work
     }
 
-    /// Asks the cache for what the next turn looks at first: the doorbells, and the entries that they
-    /// may be about. Another core wrote them.
+    /// Prefetches the doorbells and entries that the next turn looks at first. Another core wrote them.
     pub fn look_ahead(&self) {
         for &id in self.active.iter().take(QUEUES_AHEAD) {
             if let Some(sq) = &self.sqs[usize::from(id)] {
@@ -80,8 +79,8 @@ impl Controller {
         }
     }
 
-    /// Looks at the queues in the order that the host chose. One loop for both orders, so that there is one
-    /// copy of what it does with a queue.
+    /// Fetches from the queues in the order that the host chose. One loop serves both orders, so that the
+    /// code is there only once.
     #[inline]
     fn fetch_from_queues(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) -> usize {
         let by_priority = self.registers.is_weighted();
@@ -127,8 +126,8 @@ impl Controller {
         work
     }
 
-    /// Completes Asynchronous Event Requests that have an event to report. They gave their completion
-    /// slot back while they waited, so one is needed now.
+    /// Completes Asynchronous Event Requests that have an event to report. They gave their completion slot
+    /// back while they waited, so one is needed now.
     #[cold]
     fn deliver_events(&mut self, subsystem: &mut Subsystem) {
         while self.events.is_deliverable() {
@@ -145,7 +144,7 @@ impl Controller {
         }
     }
 
-    /// Timers of layers and of the keep-alive feature.
+    /// Handles timers of self-tests, interrupts, unmapped queues, and Keep Alive.
     #[cold]
     fn expire(&mut self, subsystem: &mut Subsystem, now_ns: u64) {
         if !subsystem.is_held() {

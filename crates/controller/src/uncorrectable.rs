@@ -1,8 +1,8 @@
 //! Write Uncorrectable (NVM Command Set 3.2.7): blocks that cannot be read until they are written again.
 //!
-//! Which those are is remembered before the host is told, so that it holds over a restart of the daemon: that they are
-//! marked, and that they are not any more. So a write over a marked block waits for the disk with the daemon's state, and
-//! is made durable itself. Where nothing is marked no command knows of any of this: see [`Namespace::check`].
+//! Each change of these ranges is persisted before the host's command completes, so that it survives a
+//! restart of the daemon. So a write over such a block waits for the disk with the daemon's state, and is
+//! durable itself. A namespace without such ranges pays nothing: see [`Namespace::check`].
 
 use crate::io;
 use crate::{Controller, Namespace, PersistentRecord, Subsystem};
@@ -12,10 +12,10 @@ use sluice_nvme::{Status, SubmissionEntry};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Marked ranges of a namespace.
+/// Uncorrectable ranges of a namespace.
 pub const UNCORRECTABLE_RANGES_MAX: usize = 512;
 
-/// Marked ranges of a namespace, in bytes: in order, and with something between any two.
+/// Uncorrectable ranges of a namespace, in bytes, ordered and with a gap between any two.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UncorrectableRanges(Vec<Range<u64>>);
 
@@ -52,7 +52,7 @@ impl UncorrectableRanges {
     }
 }
 
-/// What changes marks, one after the other.
+/// Changes of uncorrectable ranges, one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct UncorrectableUpdates {
     waiting: VecDeque<Step>,
@@ -61,18 +61,19 @@ pub(crate) struct UncorrectableUpdates {
 
 #[derive(Debug)]
 enum Step {
-    /// Its end sets or takes away marks.
+    /// Command whose end adds or removes ranges.
     Command(Command),
-    /// The namespace has no blocks from this byte on, or has new ones there.
+    /// End of the namespace, or of its old blocks, at this byte.
     Truncate { nsid: u32, end: u64 },
 }
 
-/// Commands whose outcome is being remembered, all at once: how often that can be is [limited](crate::keep).
+/// Commands whose change is being persisted. They share one record, since the [rate is
+/// limited](crate::persist).
 #[derive(Debug)]
 struct Persisting {
     commands: Vec<Command>,
     nsid: u32,
-    /// Marks of the namespace if that cannot be, and if it was.
+    /// Ranges of the namespace if persisting fails, and if it succeeds.
     before: UncorrectableRanges,
     after: UncorrectableRanges,
 }
@@ -98,12 +99,12 @@ pub(crate) fn check(slot: &mut Slot, namespace: &Namespace, entry: &SubmissionEn
     Ok(())
 }
 
-/// A write of marked blocks takes the marks away when it is done.
+/// Turns a write of uncorrectable blocks into one that removes the ranges when it is done.
 #[cold]
 pub(crate) fn note_write(slot: &mut Slot, namespace: &Namespace) {
     if namespace.is_uncorrectable(&bytes(slot)) {
         slot.origin.opcode = opcode::WRITE_UNCORRECTABLE;
-        // Nothing that was there before the mark comes back with a power cut.
+        // Otherwise a power cut could bring back data from before the Write Uncorrectable.
         slot.request.fua = true;
     }
 }
@@ -112,7 +113,7 @@ fn bytes(slot: &Slot) -> Range<u64> {
     slot.request.offset..slot.request.end()
 }
 
-/// A Copy has written all of this.
+/// Ends a Copy that has written all of this range.
 pub(crate) fn copied(
     controller: &mut Controller,
     subsystem: &mut Subsystem,
@@ -129,7 +130,7 @@ pub(crate) fn copied(
     next(controller, subsystem, command, now_ns);
 }
 
-/// What changes marks has come to its end.
+/// Continues a command that changes ranges after its last step in the layers.
 pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
     let status = subsystem.slab.slot(&command).status;
     if !status.is_success() {
@@ -139,13 +140,14 @@ pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, comma
     advance(subsystem, now_ns);
 }
 
-/// A namespace ends elsewhere: what was marked behind `end` bytes is no block of it any more, or none that was marked.
+/// Removes the ranges behind `end`: the namespace was resized, and there are no blocks behind it, or new
+/// ones.
 pub(crate) fn resized(subsystem: &mut Subsystem, nsid: u32, end: u64) {
     subsystem.uncorrectable.waiting.push_back(Step::Truncate { nsid, end });
     advance(subsystem, 0);
 }
 
-/// Goes on with those that wait, if nothing is being remembered.
+/// Starts the next change, if none is being persisted.
 fn advance(subsystem: &mut Subsystem, now_ns: u64) {
     while subsystem.uncorrectable.persisting.is_none()
         && let Some(first) = subsystem.uncorrectable.waiting.front()
@@ -158,7 +160,7 @@ fn advance(subsystem: &mut Subsystem, now_ns: u64) {
     }
 }
 
-/// Has remembered what all that waits for this namespace makes of its marks.
+/// Persists all waiting changes of this namespace.
 fn begin(subsystem: &mut Subsystem, nsid: u32, now_ns: u64) {
     let before = subsystem
         .get(nsid)
@@ -185,10 +187,12 @@ fn begin(subsystem: &mut Subsystem, nsid: u32, now_ns: u64) {
         if subsystem.get(nsid).is_none() {
             finish(subsystem, command, Status::INVALID_NAMESPACE);
         } else if next.0.len() > after.0.len() && next.0.len() > UNCORRECTABLE_RANGES_MAX {
-            // A write within a range would leave two: its blocks stay marked, which is to say that it failed.
+            // A write inside a range would split it in two. The write fails, and so its blocks may stay
+            // uncorrectable.
             finish(subsystem, command, if adds { Status::CAPACITY_EXCEEDED } else { Status::WRITE_FAULT });
         } else {
-            // While both could be so after a loss of power, what was marked is: a write that is done meanwhile waits, too.
+            // Both states are possible after a loss of power, so the blocks already count as uncorrectable. A
+            // write that ends meanwhile waits, too.
             if adds {
                 during.add(range);
             }
@@ -205,7 +209,7 @@ fn begin(subsystem: &mut Subsystem, nsid: u32, now_ns: u64) {
     subsystem.persist(PersistentRecord::Uncorrectable { nsid, ranges }, now_ns);
 }
 
-/// It sets marks; others take them away.
+/// Returns whether a command adds ranges; all others remove them.
 fn adds_ranges(subsystem: &Subsystem, command: &Command) -> bool {
     subsystem.slab.entry(command).opcode == opcode::WRITE_UNCORRECTABLE
 }
@@ -218,7 +222,7 @@ fn finish(subsystem: &mut Subsystem, command: Command, status: Status) {
     let adds = adds_ranges(subsystem, &command);
     let slot = subsystem.slab.slot_mut(&command);
     slot.status = status;
-    // Its last step, as of any write.
+    // The last step is that of any write.
     slot.origin.opcode = opcode::WRITE;
     if adds {
         slot.request.length = 0;
@@ -226,7 +230,7 @@ fn finish(subsystem: &mut Subsystem, command: Command, status: Status) {
     subsystem.done.push(command);
 }
 
-/// The marks are remembered, or could not be.
+/// Finishes commands whose ranges were persisted, or were not.
 pub(crate) fn persisted(subsystem: &mut Subsystem, well: bool, now_ns: u64) {
     let Some(Persisting { commands, nsid, before, after }) = subsystem.uncorrectable.persisting.take() else {
         return;
@@ -238,7 +242,7 @@ pub(crate) fn persisted(subsystem: &mut Subsystem, well: bool, now_ns: u64) {
 }
 
 impl Subsystem {
-    /// Before its first turn: blocks that were marked under the daemon before this one, bytes.
+    /// Restores ranges, in bytes, before the first turn.
     pub fn resume_uncorrectable(&mut self, nsid: u32, ranges: &[[u64; 2]]) {
         let mut uncorrectable = UncorrectableRanges::default();
         ranges
@@ -253,7 +257,7 @@ impl Subsystem {
 mod tests {
     use super::*;
 
-    /// Against a list of blocks, with numbers that a fixed rule makes.
+    /// Compares with a list of blocks, for reproducible pseudo-random numbers.
     #[test]
     fn ranges_follow_a_model_of_blocks() {
         let (mut ranges, mut model, mut state) = (UncorrectableRanges::default(), [false; 64], 1u64);

@@ -1,8 +1,9 @@
-//! Queues whose memory is away: taken back by the host, and perhaps shown again.
+//! Queues whose memory the host has unmapped, and may map again.
 //!
-//! Firmware does that. When SeaBIOS makes a part of its memory read-only, QEMU takes back all of it and shows it
-//! anew in other pieces, the queues of an enabled controller included. So such a queue rests. Only a host that
-//! uses it meanwhile, and waits for it in vain, is told that the controller is in fatal status (Base 3.1.3.6).
+//! Firmware does so: when SeaBIOS makes a part of its memory read-only, QEMU unmaps all of it and maps it
+//! again in other regions. That includes the queues of an enabled controller. Such a queue is not served
+//! meanwhile. The controller enters fatal status (Base 3.1.3.6) only if the host uses such a queue and waits
+//! for it in vain.
 
 use crate::Controller;
 use crate::queue::Service;
@@ -11,18 +12,18 @@ use crate::subsystem::Subsystem;
 use sluice_memory::{Access, Pages, Removed, Space};
 use sluice_nvme::CompletionEntry;
 
-/// How long a host may wait for what is away.
+/// Time that a host may wait for an unmapped queue.
 const FATAL_AFTER_NS: u64 = 1_000_000_000;
 
-/// Between two looks at whether it waits.
+/// Time between two checks whether the host waits.
 const CHECK_NS: u64 = 100_000_000;
 
-/// What is to be done while memory of queues is away.
+/// State while queues are unmapped.
 #[derive(Debug, Default)]
 pub(crate) struct UnmappedQueues {
-    /// When to look whether the host waits; none if nothing is away.
+    /// Time of the next check whether the host waits; none if no queue is unmapped.
     check_ns: Option<u64>,
-    /// Since when it does.
+    /// Time since which the host waits.
     wanted_ns: Option<u64>,
     /// Completions of commands that were in flight, with their queue.
     entries: Vec<(u16, CompletionEntry)>,
@@ -33,32 +34,32 @@ impl UnmappedQueues {
         self.check_ns
     }
 
-    /// Memory of a queue was found to be away.
+    /// Starts the checks, after a queue was found to be unmapped.
     pub(crate) fn begin(&mut self) {
-        // With the next turn, which knows the time.
+        // The first check is in the next turn, where the time is available.
         self.check_ns.get_or_insert(0);
     }
 
-    /// A completion for a queue that is away: its slot stays promised.
+    /// Holds a completion for an unmapped queue. Its slot stays reserved.
     #[cold]
     pub(crate) fn hold(&mut self, cq: u16, entry: CompletionEntry) {
         self.entries.push((cq, entry));
     }
 
-    /// Completions that wait for their queue.
+    /// Returns the number of completions that wait for their queue.
     pub(crate) fn held(&self) -> u32 {
         self.entries.len() as u32
     }
 
-    /// A queue is deleted.
+    /// Drops the completions of a deleted queue.
     pub(crate) fn forget(&mut self, cq: u16) {
         self.entries.retain(|(queue, _)| *queue != cq);
     }
 }
 
 impl Controller {
-    /// The removed memory is gone: queues over it rest until it is [there again](Self::find_memory). Shadow doorbells
-    /// do not come back, and a controller without those that its host writes to is in fatal status.
+    /// Stops serving queues in removed memory until it is [mapped again](Self::find_memory). Shadow doorbells
+    /// do not come back, so a controller without the ones that its host uses enters fatal status.
     pub fn forget_memory(&mut self, subsystem: &mut Subsystem, removed: &Removed) {
         subsystem.forget_memory(removed);
         self.remote_groups.recall(RecallCause::Memory);
@@ -88,7 +89,7 @@ impl Controller {
         }
     }
 
-    /// The host has shown more of its memory: queues that rested for the want of it go on.
+    /// Serves unmapped queues again whose memory is in the new map.
     pub fn find_memory(&mut self, space: &Space) {
         if self.unmapped.check_ns.is_none() {
             return;
@@ -117,7 +118,7 @@ impl Controller {
         }
     }
 
-    /// Looks whether the host waits for a queue that is away.
+    /// Checks whether the host waits for an unmapped queue.
     pub(crate) fn check_unmapped_queues(&mut self, now_ns: u64) {
         if self.unmapped.check_ns.is_none_or(|check_ns| now_ns < check_ns) {
             return;

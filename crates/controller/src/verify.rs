@@ -1,11 +1,13 @@
-//! Verify (NVM Command Set 3.2.7): read a piece into private memory, forget it, and so on to the end.
+//! Verify (NVM Command Set 3.2.7): reads a chunk into private memory, drops it, and continues with the next
+//! chunk.
 
 use crate::{Controller, Namespace, Subsystem, TRANSFER_MAX, chunk, io};
 use sluice_command::{Command, Operation, Slot};
 use sluice_memory::SharedRegion;
 use sluice_nvme::{Status, SubmissionEntry};
 
-/// Checks a Verify and prepares its first piece. What is left goes down in the steps' range.
+/// Checks a Verify and prepares its first chunk. The end of the whole range is stored in the steps'
+/// destination.
 pub(crate) fn check(
     slot: &mut Slot,
     number: usize,
@@ -15,7 +17,7 @@ pub(crate) fn check(
 ) -> Result<(), Status> {
     let whole = io::range(Operation::Read, namespace, entry)?;
     if whole.length > u64::from(TRANSFER_MAX) {
-        // As Identify says (VSL, NVM Command Set 4.1.5.4).
+        // The limit is that of Identify (VSL, NVM Command Set 4.1.5.4).
         return Err(Status::INVALID_FIELD);
     }
     slot.request = whole;
@@ -23,14 +25,14 @@ pub(crate) fn check(
     chunk::read(slot, number, staging, whole.offset, whole.length)
 }
 
-/// A piece was read: the next, or the end.
+/// Starts the next chunk, or finishes.
 pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
     let number = subsystem.slab.number(&command);
     let slot = subsystem.slab.slot_mut(&command);
     let (status, at) = (slot.status, slot.request.end());
     let end = slot.steps.as_ref().map_or(at, |steps| steps.destination);
     if !status.is_success() || at >= end {
-        // The host was sent nothing, and nothing is counted as read.
+        // No data was sent to the host, so nothing counts as read.
         slot.request.length = 0;
         return controller.finish(subsystem, command, status, 0);
     }

@@ -8,9 +8,10 @@ use sluice_nvme::Status;
 /// Bit 0 of the completion's dword 0: the command was not aborted.
 const NOT_ABORTED: u32 = 1;
 
-/// Aborts are best effort. An Asynchronous Event Request can be aborted, since it only waits. An I/O command ends where
-/// a layer only waits with it. While the kernel or a device has a piece of it, it runs on to the end of that piece: only
-/// then does nothing of it touch the host's memory any more.
+/// Executes an Abort, as a best effort. An Asynchronous Event Request can be aborted, since it only waits. An
+/// I/O command ends where a layer only waits with it. While the kernel or a device works on a chunk of it,
+/// the command runs on to the end of that chunk. Only then does nothing of it touch the host's memory any
+/// more.
 pub(super) fn abort(controller: &mut Controller, subsystem: &mut Subsystem, admin: &Admin<'_>) -> Answer {
     let sq = admin.entry.cdw10 as u16;
     let cid = (admin.entry.cdw10 >> 16) as u16;
@@ -23,7 +24,7 @@ pub(super) fn abort(controller: &mut Controller, subsystem: &mut Subsystem, admi
     }
 }
 
-/// Ends an I/O command now, or after what of it is under way.
+/// Ends an I/O command at once, or after its operation under way.
 fn abort_io(
     controller: &mut Controller,
     subsystem: &mut Subsystem,

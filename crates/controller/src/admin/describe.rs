@@ -1,7 +1,7 @@
-//! The Identify data structures, filled in (Base 5.17.2.1, 5.17.2.8; NVM Command Set 4.1.5.1).
+//! Contents of the Identify data structures (Base 5.17.2.1, 5.17.2.8; NVM Command Set 4.1.5.1).
 //!
-//! All of it follows from what the crate's limits, the controller's mode and the namespaces'
-//! characteristics are.
+//! All values follow from the limits of the crate, the mode of the controller, and the characteristics of the
+//! namespaces.
 
 use super::persistent;
 use crate::events::{Configuration, REQUESTS_MAX};
@@ -15,9 +15,8 @@ use sluice_nvme::identify::{IdentifyController, IdentifyNamespace, IndependentNa
 use sluice_nvme::{CompletionEntry, PAGE_SIZE, SubmissionEntry, register};
 use zerocopy::FromZeros;
 
-/// PCI vendor identifier, here and in configuration space. None is assigned to this project; this one
-/// is what emulated devices without a vendor of their own commonly have, and no NVMe driver knows
-/// quirks of it.
+/// PCI vendor identifier, here and in configuration space. None is assigned to this project. This one is
+/// common for emulated devices without a vendor, and no NVMe driver has quirks for it.
 pub const PCI_VENDOR: u16 = 0x1234;
 
 /// Aborts that may be outstanding, 0's based. Each is finished at once.
@@ -54,14 +53,14 @@ pub(super) fn controller(controller: &Controller, subsystem: &Subsystem) -> Iden
     page
 }
 
-/// The revision of the firmware, as Identify says it.
+/// Returns the revision of the firmware for Identify.
 pub(crate) fn firmware(subsystem: &Subsystem) -> [u8; 8] {
     let mut revision = [0; 8];
     ascii(&mut revision, &subsystem.identity.firmware);
     revision
 }
 
-/// Several ways to the namespaces, not all of them alike.
+/// Sets the fields for several paths to the namespaces with different ANA states.
 fn asymmetric_access(page: &mut IdentifyController) {
     const TWO_OR_MORE_PORTS: u8 = 1 << 0;
     const TWO_OR_MORE_CONTROLLERS: u8 = 1 << 1;
@@ -72,18 +71,18 @@ fn asymmetric_access(page: &mut IdentifyController) {
     page.anacap = ana::CAPABILITIES;
     page.anagrpmax = ANA_GROUPS_MAX;
     page.nanagrpid = ANA_GROUPS_MAX;
-    // Which a host needs to know how long the log page may be.
+    // The host computes the largest length of the log page from it.
     page.mnan = NAMESPACES_MAX as u32;
 }
 
-/// Of a namespace: Multi-path I/O and Namespace Sharing Capabilities (NMIC), and the ANA group.
+/// Returns Multi-path I/O and Namespace Sharing Capabilities (NMIC) of a namespace, and its ANA group.
 fn sharing(subsystem: &Subsystem, namespace: &Namespace) -> (u8, u32) {
     const SHARED: u8 = 1 << 0;
     let shared = if namespace.is_shared() { SHARED } else { 0 };
     if subsystem.is_shared() { (shared, namespace.ana_group()) } else { (0, 0) }
 }
 
-/// Bytes of an NVMe Qualified Name, the zero at its end not counted (Base 4.5).
+/// Bytes of an NVMe Qualified Name, without the zero at its end (Base 4.5).
 const SUBNQN_MAX: usize = 223;
 
 fn admin_attributes(page: &mut IdentifyController, controller: &Controller, subsystem: &Subsystem) {
@@ -155,14 +154,14 @@ fn io_attributes(page: &mut IdentifyController, subsystem: &Subsystem) {
     if subsystem.deallocates() {
         page.oncs |= oncs::DATASET_MANAGEMENT;
     }
-    // A vendor's own commands say where their data is as others do.
+    // Vendor specific commands have their data pointer in the standard place.
     page.icsvscc = u8::from(handed_on.io.iter().any(|opcode| opcode >= 0x80));
     page.avscc = u8::from(handed_on.admin.iter().any(|opcode| opcode >= 0xc0));
     page.vwc = vwc::NO_BROADCAST_FLUSH;
     if subsystem.has_volatile_cache() {
         page.vwc |= vwc::PRESENT;
     }
-    // What every namespace can do.
+    // The smallest value among all namespaces counts.
     let atomic = subsystem.iter().map(atomic_write_blocks).min().unwrap_or(1);
     page.awun = zeros_based(atomic);
     page.awupf = zeros_based(atomic);
@@ -175,20 +174,20 @@ fn io_attributes(page: &mut IdentifyController, subsystem: &Subsystem) {
     page.sgls = sgls::SUPPORTED | sgls::BIT_BUCKET | sgls::LONGER_THAN_DATA;
 }
 
-/// The first of the Controller Attributes.
+/// First bit of the Controller Attributes.
 const HOST_IDENTIFIER_OF_128_BITS: u32 = 1 << 0;
 
-/// What is different, or only there, over a message-based transport.
+/// Sets the fields that differ, or only exist, over a message-based transport.
 fn fabrics_attributes(page: &mut IdentifyController) {
     const TRAFFIC_BASED_KEEP_ALIVE: u32 = 1 << 6;
     const UNIT: u32 = 16;
-    // No PCI function is behind it.
+    // There is no PCI function.
     (page.vid, page.ssvid) = (0, 0);
     page.ctratt |= TRAFFIC_BASED_KEEP_ALIVE;
     page.maxcmd = CAPSULES_MAX;
     page.ioccsz = (SubmissionEntry::SIZE as u32 + IN_CAPSULE_MAX) / UNIT;
     page.iorcsz = CompletionEntry::SIZE as u32 / UNIT;
-    // The one descriptor in the entry.
+    // Only the descriptor in the entry.
     page.msdbd = 1;
     page.sgls = sgls::SUPPORTED | sgls::OFFSET | sgls::TRANSPORT_DATA_BLOCK;
 }
@@ -199,7 +198,7 @@ mod oncs {
     pub(super) const WRITE_UNCORRECTABLE: u16 = 1 << 1;
     pub(super) const DATASET_MANAGEMENT: u16 = 1 << 2;
     pub(super) const WRITE_ZEROES: u16 = 1 << 3;
-    /// Set Features takes a save bit (and says that nothing is saveable), Get Features a select.
+    /// Set Features has a save bit (and returns that nothing is saveable), Get Features a select field.
     pub(super) const SAVE_AND_SELECT: u16 = 1 << 4;
     pub(super) const RESERVATIONS: u16 = 1 << 5;
     pub(super) const TIMESTAMP: u16 = 1 << 6;
@@ -216,7 +215,7 @@ mod vwc {
 
 /// Bits of SGL Support.
 mod sgls {
-    /// Without a demand on alignment or granularity.
+    /// Support without a requirement on alignment or granularity.
     pub(super) const SUPPORTED: u32 = 1;
     pub(super) const BIT_BUCKET: u32 = 1 << 16;
     pub(super) const LONGER_THAN_DATA: u32 = 1 << 18;
@@ -228,7 +227,7 @@ mod sgls {
 pub(super) fn namespace(subsystem: &Subsystem, namespace: &Namespace) -> IdentifyNamespace {
     let below = namespace.characteristics();
     let mut page = IdentifyNamespace::new_zeroed();
-    // Not thinly provisioned, whatever the target does: size, capacity and use are one.
+    // The namespace is not thinly provisioned, whatever the target does: size, capacity and use are equal.
     page.nsze = namespace.blocks();
     page.ncap = namespace.blocks();
     page.nuse = namespace.blocks();
@@ -261,7 +260,7 @@ pub(super) fn namespace(subsystem: &Subsystem, namespace: &Namespace) -> Identif
     page
 }
 
-/// What all namespaces have in common that hosts create: their block sizes.
+/// Returns the common fields of all namespaces that hosts create: their block sizes.
 pub(super) fn creatable() -> IdentifyNamespace {
     let mut page = IdentifyNamespace::new_zeroed();
     for (index, block_size) in format::BLOCK_SIZES.into_iter().enumerate() {
@@ -276,19 +275,18 @@ pub(super) fn creatable() -> IdentifyNamespace {
 mod nsfeat {
     /// NAWUN, NAWUPF and NACWU are for this namespace.
     pub(super) const OWN_ATOMICITY: u8 = 1 << 1;
-    /// NPWG, NPWA, NPDG, NPDA and NOWS are there.
+    /// NPWG, NPWA, NPDG, NPDA and NOWS exist.
     pub(super) const OPTIMAL_PERFORMANCE: u8 = 1 << 4;
 }
 
 /// Deallocate Logical Block Features.
 mod dlfeat {
     pub(super) const READS_ZEROES: u8 = 0b001;
-    /// The deallocate bit of Write Zeroes is heeded.
+    /// The deallocate bit of Write Zeroes takes effect.
     pub(super) const WRITE_ZEROES_DEALLOCATES: u8 = 1 << 3;
 }
 
-/// Units of writing and deallocating. What suits the one suits the other: both are the unit in which
-/// the target keeps its data.
+/// Sets the units of writing and deallocating. Both are the unit in which the target stores its data.
 fn granularity(page: &mut IdentifyNamespace, namespace: &Namespace, below: &Characteristics) {
     let unit = zeros_based(u64::from(below.optimal_write >> namespace.block_shift()));
     page.npwg = unit;
@@ -300,15 +298,15 @@ fn granularity(page: &mut IdentifyNamespace, namespace: &Namespace, below: &Char
     }
 }
 
-/// A command across a boundary is split: slower, and atomic in each part only.
+/// Sets the boundary. A command across it is split: slower, and atomic in each part only.
 fn boundary(page: &mut IdentifyNamespace, boundary: u16) {
     page.noiob = boundary;
     page.nabsn = boundary.saturating_sub(1);
     page.nabspf = page.nabsn;
 }
 
-/// Blocks between two boundaries, zero for none. Where they are too far apart for the field, a part of
-/// the distance: what does not cross a boundary of those does not cross a real one.
+/// Returns the blocks between two boundaries, zero for none. A distance that does not fit into the field is
+/// replaced by a part of it: a command that crosses no such boundary crosses no real one.
 fn boundary_blocks(namespace: &Namespace, below: &Characteristics) -> u16 {
     let blocks = below.boundary >> namespace.block_shift();
     u16::try_from(blocks).unwrap_or(1 << blocks.trailing_zeros().min(15))
@@ -325,8 +323,8 @@ pub(super) fn independent(subsystem: &Subsystem, namespace: &Namespace) -> Indep
     page
 }
 
-/// The namespace's UUID in the form of an NGUID: its OUI is marked as locally administered (bit 1 of
-/// its first octet) and not as a group (bit 0), so that it cannot be some vendor's.
+/// Returns the namespace's UUID in the form of an NGUID. Its OUI is marked as locally administered (bit 1 of
+/// its first octet) and not as a group (bit 0). So it cannot be a vendor's.
 pub(super) fn nguid(namespace: &Namespace) -> [u8; 16] {
     const OUI: usize = 8;
     let mut nguid = namespace.uuid();
@@ -334,8 +332,8 @@ pub(super) fn nguid(namespace: &Namespace) -> [u8; 16] {
     nguid
 }
 
-/// Blocks of the largest write that is never seen half done, at least one; no more than lie between
-/// two boundaries (NVM Command Set 4.1.5.1, NABSN).
+/// Returns the blocks of the largest atomic write, at least one. It does not exceed the distance of two
+/// boundaries (NVM Command Set 4.1.5.1, NABSN).
 pub(crate) fn atomic_write_blocks(namespace: &Namespace) -> u64 {
     let below = namespace.characteristics();
     let atomic = u64::from(below.atomic_write >> namespace.block_shift()).max(1);
@@ -349,18 +347,18 @@ fn capacity_bytes(namespace: &Namespace) -> u128 {
     u128::from(namespace.blocks()) << namespace.block_shift()
 }
 
-/// A number of blocks as a 0's based field of 16 bits; at least one, at most what fits.
+/// Returns a number of blocks as a 0's based field of 16 bits, from one to the largest value.
 fn zeros_based(blocks: u64) -> u16 {
     blocks.saturating_sub(1).min(u64::from(u16::MAX)) as u16
 }
 
-/// 128 bits, the low half first.
+/// Returns 128 bits, the low half first.
 fn halves(value: u128) -> [u64; 2] {
     [value as u64, (value >> 64) as u64]
 }
 
-/// Fills a field with text, cut off or padded with spaces (Base 1.4.2). What is not printable ASCII
-/// becomes a question mark.
+/// Fills a field with text, cut off or padded with spaces (Base 1.4.2). Characters outside of printable ASCII
+/// become question marks.
 fn ascii(field: &mut [u8], text: &str) {
     let printable = |c: char| if matches!(c, ' '..='~') { c as u8 } else { b'?' };
     let padded = text.chars().map(printable).chain(std::iter::repeat(b' '));

@@ -16,7 +16,8 @@ pub(super) fn configure(controller: &mut Controller, admin: &Admin<'_>) -> Answe
         return Err(Status::INVALID_FIELD);
     }
     if controller.has_shadow_queues() {
-        // A tail that is not rung would never be looked for there. Hosts go on without.
+        // A tail that is not rung would never be found in a shadow queue. Hosts continue without shadow
+        // doorbells.
         return Err(Status::INVALID_FIELD);
     }
     let shadow = Shadow {

@@ -10,14 +10,14 @@ use sluice_nvme::feature::{self, HostBehavior, Select, TimestampData, capabiliti
 use sluice_nvme::{FeatureId, NSID_ALL, Status};
 use zerocopy::IntoBytes;
 
-/// What a feature belongs to.
+/// Scope of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
     Controller,
     Namespace,
 }
 
-/// Every feature there is: all of them changeable, none saveable.
+/// Supported features: all of them changeable, none saveable.
 const FEATURES: [(FeatureId, Scope); 16] = [
     (FeatureId::ARBITRATION, Scope::Controller),
     (FeatureId::POWER_MANAGEMENT, Scope::Controller),
@@ -37,7 +37,7 @@ const FEATURES: [(FeatureId, Scope); 16] = [
     (FeatureId::RESERVATION_PERSISTENCE, Scope::Namespace),
 ];
 
-/// Those that are about reservations.
+/// Returns whether a feature is one of reservations.
 fn is_of_reservations(id: FeatureId) -> bool {
     const THEM: [FeatureId; 3] = [
         FeatureId::HOST_IDENTIFIER,
@@ -47,20 +47,20 @@ fn is_of_reservations(id: FeatureId) -> bool {
     THEM.contains(&id)
 }
 
-/// The features of this controller. A volatile write cache that is not there has no feature either
-/// (Base 5.27.1.4).
+/// Returns the features of this controller. Without a volatile write cache there is no feature for it (Base
+/// 5.27.1.4).
 pub(super) fn supported(subsystem: &Subsystem) -> impl Iterator<Item = (FeatureId, Scope)> {
     let cached = subsystem.has_volatile_cache();
     FEATURES.into_iter().filter(move |(id, _)| cached || *id != FeatureId::VOLATILE_WRITE_CACHE)
 }
 
-/// The feature that a command names, and its scope.
+/// Returns the feature that a command names, and its scope.
 fn named(subsystem: &Subsystem, admin: &Admin<'_>) -> Result<(FeatureId, Scope), Status> {
     let id = FeatureId(admin.entry.cdw10 as u8);
     supported(subsystem).find(|(found, _)| *found == id).ok_or(Status::INVALID_FIELD)
 }
 
-/// Answers with the value the controller now has, for the features whose attributes say so.
+/// Executes a Set Features. Returns the current value in dword 0 for features that define it.
 pub(super) fn set(controller: &mut Controller, subsystem: &mut Subsystem, admin: &Admin<'_>) -> Answer {
     let (id, scope) = named(subsystem, admin)?;
     if admin.entry.cdw10 & feature::SAVE != 0 {
@@ -98,7 +98,7 @@ pub(super) fn set(controller: &mut Controller, subsystem: &mut Subsystem, admin:
     Ok(Outcome::Done(0))
 }
 
-/// An NSID belongs to namespace features alone; there, the broadcast NSID is every namespace.
+/// Checks the NSID: only namespace features have one. There, the broadcast NSID means every namespace.
 fn check_nsid(controller: &Controller, subsystem: &Subsystem, nsid: u32, scope: Scope) -> Result<(), Status> {
     let active = subsystem.active(controller.number, nsid).is_some();
     match scope {
@@ -109,7 +109,7 @@ fn check_nsid(controller: &Controller, subsystem: &Subsystem, nsid: u32, scope: 
     }
 }
 
-/// Features whose value is kept, and changes nothing.
+/// Sets a feature whose value is only stored.
 fn set_plain(features: &mut Features, id: FeatureId, value: u32) -> Result<(), Status> {
     const POWER_STATE: u32 = 0x1f;
     match id {
@@ -122,7 +122,8 @@ fn set_plain(features: &mut Features, id: FeatureId, value: u32) -> Result<(), S
     Ok(())
 }
 
-/// Before the first I/O queue only; 65,536 queues are too many to ask for (Base 5.27.1.5).
+/// Executes Number of Queues, before the first I/O queue only. A request for 65,536 queues is invalid (Base
+/// 5.27.1.5).
 fn set_number_of_queues(controller: &Controller, value: u32) -> Answer {
     let has_io_queues = controller.sqs.iter().skip(1).any(Option::is_some)
         || controller.cqs.iter().skip(1).any(Option::is_some);
@@ -135,7 +136,7 @@ fn set_number_of_queues(controller: &Controller, value: u32) -> Answer {
     Ok(Outcome::Done(number_of_queues(controller)))
 }
 
-/// The same number for both kinds, 0's based.
+/// Returns the number of queues for both kinds, 0's based.
 fn number_of_queues(controller: &Controller) -> u32 {
     let count = u32::from(controller.io_queues()) - 1;
     count << 16 | count
@@ -154,12 +155,12 @@ fn set_temperature_threshold(controller: &mut Controller, value: u32) -> Result<
     Ok(())
 }
 
-/// There is the composite temperature and no sensor besides.
+/// Checks the sensor: there is the composite temperature and no other sensor.
 fn check_sensor(value: u32) -> Result<(), Status> {
     if value >> 16 & 0xf == 0 { Ok(()) } else { Err(Status::INVALID_FIELD) }
 }
 
-/// The threshold that THSEL names.
+/// Returns the threshold that THSEL selects.
 fn threshold_mut(thresholds: &mut Thresholds, value: u32) -> Result<&mut u16, Status> {
     match value >> 20 & 3 {
         0 => Ok(&mut thresholds.over),
@@ -168,7 +169,7 @@ fn threshold_mut(thresholds: &mut Thresholds, value: u32) -> Result<&mut u16, St
     }
 }
 
-/// Deallocated or Unwritten Logical Block errors are not offered (NSFEAT.DAE = 0).
+/// Sets Error Recovery. Deallocated or Unwritten Logical Block errors are not offered (NSFEAT.DAE = 0).
 fn set_error_recovery(controller: &mut Controller, nsid: u32, value: u32) -> Result<(), Status> {
     const DULBE: u32 = 1 << 16;
     if value & DULBE != 0 {
@@ -187,7 +188,7 @@ fn vector(controller: &Controller, value: u32) -> Result<u16, Status> {
     if vector < controller.vectors() { Ok(vector) } else { Err(Status::INVALID_FIELD) }
 }
 
-/// What a host may say of itself; the LBA formats it could enable are not there (CTRATT.ELBAS = 0).
+/// Sets Host Behavior Support. The LBA formats that it could enable do not exist (CTRATT.ELBAS = 0).
 fn set_host_behavior(controller: &mut Controller, admin: &Admin<'_>) -> Result<(), Status> {
     let mut behavior = HostBehavior::default();
     admin.take_from_host(behavior.as_mut_bytes())?;
@@ -200,15 +201,15 @@ fn set_host_behavior(controller: &mut Controller, admin: &Admin<'_>) -> Result<(
     Ok(())
 }
 
-/// From here on writes are durable when they finish. When the cache is disabled, the command finishes
-/// after what is in it is durable too.
+/// Enables or disables the write cache. From then on writes without cache are durable when they finish. A
+/// disabling command finishes after the cached data is durable, too.
 fn set_write_cache(controller: &mut Controller, enable: bool) -> Outcome {
     let was_enabled = controller.features.write_cache_enabled();
     controller.features.enable_write_cache(enable);
     if was_enabled && !enable { Outcome::AfterFlush } else { Outcome::Done(0) }
 }
 
-/// A Set Features has disabled the cache: flushes it.
+/// Flushes the cache for a Set Features that has disabled it.
 pub(super) fn begin_flush(
     controller: &mut Controller,
     subsystem: &mut Subsystem,
@@ -219,7 +220,7 @@ pub(super) fn begin_flush(
     flush_next(controller, subsystem, command, now_ns);
 }
 
-/// A Set Features has got further than its values.
+/// Continues a Set Features after one of its steps.
 pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
     if is_of_reservations(FeatureId(subsystem.slab.entry(&command).cdw10 as u8)) {
         let status = subsystem.slab.slot(&command).status;
@@ -228,9 +229,9 @@ pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, comma
     flush_next(controller, subsystem, command, now_ns);
 }
 
-/// Makes the command the Flush of the next namespace that has a cache; its progress is the NSID of
-/// the last. A classifier sees it as a Flush from the admin queue: where paths lead to different
-/// targets, it alone knows which of them have something to flush.
+/// Makes the command the Flush of the next namespace that has a cache; its progress is the NSID of the last
+/// one. A classifier receives it as a Flush from the admin queue: where paths lead to different targets, only
+/// the classifier selects the paths to flush.
 fn flush_next(controller: &mut Controller, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
     let slot = subsystem.slab.slot_mut(&command);
     let (mut status, flushed) = (slot.status, slot.steps.get_or_insert_default().progress);
@@ -250,7 +251,7 @@ fn flush_next(controller: &mut Controller, subsystem: &mut Subsystem, command: C
     subsystem.resubmit(nsid, command, now_ns);
 }
 
-/// Keep Alive (Base 5.18): the timer starts anew.
+/// Restarts the timer for a Keep Alive (Base 5.18).
 pub(super) fn keep_alive(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
     controller.features.note_activity(admin.now_ns);
     Ok(Outcome::Done(0))
@@ -266,7 +267,7 @@ pub(super) fn get(controller: &mut Controller, subsystem: &mut Subsystem, admin:
             let values = Values { features: &controller.features, events: controller.events.configuration() };
             values.get(controller, subsystem, admin, id)
         }
-        // What cannot be saved has its default for a saved value.
+        // An unsaveable feature has its default as the saved value.
         Select::DEFAULT | Select::SAVED => {
             let mut defaults = Features::new();
             defaults.enabled(admin.now_ns);
@@ -281,7 +282,7 @@ pub(super) fn get(controller: &mut Controller, subsystem: &mut Subsystem, admin:
     }
 }
 
-/// The values to answer from: the current ones, or the defaults.
+/// Values for the reply: the current ones, or the defaults.
 struct Values<'a> {
     features: &'a Features,
     events: Configuration,
@@ -303,7 +304,7 @@ impl Values<'_> {
         Ok(Outcome::Done(0))
     }
 
-    /// The value of a feature that has no data.
+    /// Returns the value of a feature that has no data.
     fn dword(
         &self,
         controller: &Controller,
@@ -321,7 +322,7 @@ impl Values<'_> {
                 u32::from(*threshold_mut(&mut { features.temperature }, asked)?)
             }
             FeatureId::ERROR_RECOVERY => {
-                // A single value is asked for, so that the broadcast NSID names none.
+                // A single value is requested, so the broadcast NSID is no valid name.
                 subsystem
                     .active(controller.number, admin.entry.nsid)
                     .ok_or(Subsystem::status_of_inactive(admin.entry.nsid))?;

@@ -1,6 +1,6 @@
-//! Identify (Base 5.17): which structure is asked for, and of what.
+//! Identify (Base 5.17): selection of the data structure.
 //!
-//! What the structures say is in [`describe`](super::describe).
+//! The contents of the structures are in [`describe`](super::describe).
 
 use super::{Admin, Answer, Outcome, describe};
 use crate::subsystem::{NN, Subsystem};
@@ -25,7 +25,7 @@ fn page(controller: &Controller, subsystem: &Subsystem, entry: &SubmissionEntry)
     };
     match Cns(entry.cdw10 as u8) {
         Cns::CONTROLLER => Ok(zerocopy::transmute!(describe::controller(controller, subsystem))),
-        // What all have in common that hosts create.
+        // These are the common fields of namespaces that hosts create.
         Cns::NAMESPACE if entry.nsid == NSID_ALL && subsystem.management.pool.is_some() => {
             Ok(zerocopy::transmute!(describe::creatable()))
         }
@@ -59,7 +59,7 @@ fn page(controller: &Controller, subsystem: &Subsystem, entry: &SubmissionEntry)
             check_command_set(entry)?;
             namespaces_after(subsystem.iter(), entry.nsid)
         }
-        // As of one that the controller has.
+        // The reply is that for an attached namespace.
         Cns::COMMAND_SET_ALLOCATED_NAMESPACE => {
             check_command_set(entry)?;
             allocated(subsystem, entry.nsid).map(|_| ZEROS)
@@ -71,12 +71,13 @@ fn page(controller: &Controller, subsystem: &Subsystem, entry: &SubmissionEntry)
     }
 }
 
-/// Limits besides MDTS to what a command covers (NVM Command Set 4.1.5.4): VSL, a power of two of the smallest page, for
-/// Verify; DMRL, DMRSL and DMSL for Dataset Management, where a target could take long. More is processed, too.
+/// Returns limits of commands besides MDTS (NVM Command Set 4.1.5.4). VSL is for Verify, as a power of two of
+/// the smallest page. DMRL, DMRSL and DMSL are for Dataset Management, where a target could take long. Larger
+/// commands are processed, too.
 fn limits(subsystem: &Subsystem) -> Page {
     let mut page = ZEROS;
     page[0] = (TRANSFER_MAX / PAGE_SIZE as u32).ilog2() as u8;
-    // In blocks, and for all namespaces: those of the largest blocks count.
+    // The limit is in blocks and for all namespaces, so the largest block size counts.
     let shift = subsystem.iter().map(Namespace::block_shift).max().unwrap_or(0);
     let blocks = subsystem.deallocate_limit() >> shift;
     if blocks > 0 {
@@ -87,10 +88,10 @@ fn limits(subsystem: &Subsystem) -> Page {
     page
 }
 
-/// Ranges that a Dataset Management should have at most where it has a limit.
+/// Recommended number of ranges of a Dataset Management that has a limit.
 const DEALLOCATE_RANGES: u8 = 64;
 
-/// None for an NSID that is valid and inactive: the structures of such a one are zeros.
+/// Returns a namespace of the controller, or none for a valid inactive NSID, whose structures are zeros.
 fn namespace<'a>(
     controller: &Controller,
     subsystem: &'a Subsystem,
@@ -99,7 +100,7 @@ fn namespace<'a>(
     Ok(allocated(subsystem, nsid)?.filter(|namespace| namespace.is_attached(controller.number)))
 }
 
-/// The same, also of one that the controller does not have.
+/// Returns a namespace, even if it is not attached to the controller.
 fn allocated(subsystem: &Subsystem, nsid: u32) -> Result<Option<&Namespace>, Status> {
     match nsid {
         1..=NN => Ok(subsystem.get(nsid)),
@@ -107,19 +108,19 @@ fn allocated(subsystem: &Subsystem, nsid: u32) -> Result<Option<&Namespace>, Sta
     }
 }
 
-/// CSI in CDW11 bits 31:24.
+/// Checks CSI in CDW11 bits 31:24.
 fn check_command_set(entry: &SubmissionEntry) -> Result<(), Status> {
     if entry.cdw11 >> 24 == u32::from(CSI_NVM) { Ok(()) } else { Err(Status::INVALID_FIELD) }
 }
 
-/// CNTID in CDW10 bits 31:16.
+/// Returns CNTID in CDW10 bits 31:16.
 fn controller_id(entry: &SubmissionEntry) -> u16 {
     (entry.cdw10 >> 16) as u16
 }
 
-/// A Namespace List: the NSIDs greater than the one given.
+/// Returns a Namespace List: the NSIDs greater than the one given.
 fn namespaces_after<'a>(namespaces: impl Iterator<Item = &'a Namespace>, after: u32) -> Result<Page, Status> {
-    // Nothing is greater than these two (Base 5.17.2.2).
+    // No NSID is greater than these two (Base 5.17.2.2).
     if after >= NSID_ALL - 1 {
         return Err(Status::INVALID_NAMESPACE);
     }
@@ -131,7 +132,7 @@ fn namespaces_after<'a>(namespaces: impl Iterator<Item = &'a Namespace>, after: 
 
 const _: () = assert!(NAMESPACES_MAX <= SIZE / size_of::<u32>(), "every namespace fits into one list");
 
-/// Namespace Identification Descriptors (Base 5.17.2.3).
+/// Returns the Namespace Identification Descriptors (Base 5.17.2.3).
 fn descriptors(controller: &Controller, subsystem: &Subsystem, nsid: u32) -> Result<Page, Status> {
     let namespace = namespace(controller, subsystem, nsid)?.ok_or(Subsystem::status_of_inactive(nsid))?;
     let mut page = ZEROS;
@@ -151,7 +152,7 @@ fn descriptors(controller: &Controller, subsystem: &Subsystem, nsid: u32) -> Res
     Ok(page)
 }
 
-/// The controllers that a namespace is attached to.
+/// Returns the controllers that a namespace is attached to.
 fn attached_controllers(subsystem: &Subsystem, entry: &SubmissionEntry) -> Result<Page, Status> {
     if entry.nsid == NSID_ALL {
         return Err(Status::INVALID_FIELD);
@@ -162,7 +163,7 @@ fn attached_controllers(subsystem: &Subsystem, entry: &SubmissionEntry) -> Resul
     }
 }
 
-/// A Controller List: how many, and then the identifiers from CNTID on.
+/// Returns a Controller List: their number, and then the identifiers from CNTID on.
 fn controllers(subsystem: &Subsystem, entry: &SubmissionEntry, has: impl Fn(u8) -> bool) -> Page {
     let from = controller_id(entry);
     let present = subsystem.mailboxes.present().filter(|(number, _)| has(*number));
@@ -174,7 +175,7 @@ fn controllers(subsystem: &Subsystem, entry: &SubmissionEntry, has: impl Fn(u8) 
     zerocopy::transmute!(list)
 }
 
-/// I/O Command Sets (CNS 1Ch): the one combination there is consists of the NVM command set.
+/// Returns the I/O Command Sets (CNS 1Ch): the only combination consists of the NVM command set.
 fn command_sets(controller: &Controller, entry: &SubmissionEntry) -> Result<Page, Status> {
     const THIS_CONTROLLER: u16 = 0xffff;
     const NVM: u64 = 1 << CSI_NVM;

@@ -13,7 +13,7 @@ use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::{LogId, NSID_ALL, Status, SubmissionEntry};
 use zerocopy::{FromZeros, IntoBytes};
 
-/// The log pages there are.
+/// Supported log pages.
 const LOGS: [LogId; 13] = [
     LogId::SUPPORTED_LOG_PAGES,
     LogId::ERROR_INFORMATION,
@@ -30,7 +30,7 @@ const LOGS: [LogId; 13] = [
     LogId::RESERVATION_NOTIFICATION,
 ];
 
-/// True for the log pages that are made of nothing but what home knows, while queue groups are away.
+/// Returns whether the owner of remote queue groups has all contents of a log page.
 pub(crate) fn is_of_owner(log: LogId) -> bool {
     const THEM: [LogId; 8] = [
         LogId::SUPPORTED_LOG_PAGES,
@@ -45,19 +45,19 @@ pub(crate) fn is_of_owner(log: LogId) -> bool {
     THEM.contains(&log)
 }
 
-/// Bytes of the longest.
+/// Bytes of the longest page.
 const PAGE_MAX: usize = 4096;
 
-/// What is asked for.
+/// Request for a log page.
 pub(super) struct LogRequest {
     log: LogId,
     /// Bytes from the start of the page.
     pub(super) offset: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub(super) length: u64,
-    /// The event that the page explains stays as it is.
+    /// Whether the event that the page explains stays pending.
     retain_event: bool,
-    /// Return Groups Only, of the log specific field.
+    /// Return Groups Only, in the log specific field.
     groups_only: bool,
 }
 
@@ -72,7 +72,7 @@ pub(super) fn get_log_page(
     }
     let mut page = Page::new();
     page.fill(controller, subsystem, &request, admin.now_ns);
-    // What lies beyond the end of the page is undefined (Base 5.16): nothing is sent for it.
+    // The bytes beyond the end of the page are undefined (Base 5.16), so none are sent.
     let start = page.length.min(request.offset as usize);
     let end = page.length.min(start + request.length as usize);
     if start < end {
@@ -109,9 +109,9 @@ impl LogRequest {
     }
 
     fn check(&self, entry: &SubmissionEntry) -> Result<(), Status> {
-        // An offset that is an index is for pages that say so, which none here does.
+        // An offset that is an index is only for pages that support it, which no page here does.
         const OFFSET_TYPE: u32 = 1 << 23;
-        // All pages are the controller's or the subsystem's (LPA bit 0 for the health of one namespace).
+        // All pages belong to the controller or the subsystem (LPA bit 0 is for the health of one namespace).
         let of_controller = entry.nsid == 0 || entry.nsid == NSID_ALL;
         let other_command_set = self.log == LogId::COMMAND_EFFECTS && entry.cdw14 >> 24 != 0;
         let valid = of_controller
@@ -124,7 +124,7 @@ impl LogRequest {
     }
 }
 
-/// Bytes of a log page.
+/// Returns the bytes of a log page.
 fn length_of(log: LogId) -> usize {
     match log {
         LogId::SUPPORTED_LOG_PAGES | LogId::FEATURE_EFFECTS | LogId::MI_COMMAND_EFFECTS => 1024,
@@ -137,7 +137,7 @@ fn length_of(log: LogId) -> usize {
     }
 }
 
-/// A log page as it is now.
+/// Current contents of a log page.
 struct Page {
     bytes: [u8; PAGE_MAX],
     length: usize,
@@ -161,7 +161,7 @@ impl Page {
             }
             LogId::SMART_HEALTH => self.put(0, smart(controller, subsystem, now_ns).as_bytes()),
             LogId::FIRMWARE_SLOT => self.put(0, firmware(controller, subsystem).as_bytes()),
-            // As many namespaces as a drive can have fit: the list never says just that there are more.
+            // The list has room for all namespaces of a drive, so it never reports only an overflow.
             LogId::CHANGED_NAMESPACE_LIST => {
                 self.put_all(controller.events.changed_namespaces().enumerate());
             }
@@ -190,7 +190,7 @@ impl Page {
         self.bytes[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Dwords by their index.
+    /// Writes dwords by their index.
     fn put_all(&mut self, dwords: impl Iterator<Item = (usize, u32)>) {
         dwords.for_each(|(index, dword)| self.put(index * size_of::<u32>(), &dword.to_le_bytes()));
     }
@@ -219,13 +219,13 @@ fn firmware(controller: &Controller, subsystem: &Subsystem) -> FirmwareSlot {
     page
 }
 
-/// Effects of I/O commands. Their scope is left out: Linux calls whatever is beyond these two bits unusual, in its log, and a
-/// scope need not be reported.
+/// Effects of I/O commands, without their scope, which is optional. Linux logs any bits beyond these two as
+/// unusual.
 const READS: u32 = effects::SUPPORTED;
 const WRITES: u32 = READS | effects::DATA_CHANGES;
 
-/// By opcode, admin commands first and I/O commands from 256 on: what [`execute`](super::execute) and
-/// [`io`](crate::io) take.
+/// Returns the effects by opcode, admin commands first and I/O commands from 256 on: all commands that
+/// [`execute`](super::execute) and [`io`](crate::io) take.
 fn command_effects(controller: &Controller, subsystem: &Subsystem) -> impl Iterator<Item = (usize, u32)> {
     const IO: usize = 256;
     const ADMIN: u32 = effects::SUPPORTED | effects::SCOPE_CONTROLLER;
@@ -269,7 +269,7 @@ fn command_effects(controller: &Controller, subsystem: &Subsystem) -> impl Itera
     const SANITIZES: u32 =
         effects::SUPPORTED | effects::DATA_CHANGES | effects::SCOPE_SUBSYSTEM | effects::ALONE;
     const MANAGES: u32 = effects::SUPPORTED | effects::SCOPE_SUBSYSTEM | effects::NAMESPACE_INVENTORY;
-    // Whatever the blocks of one that is deleted held is gone.
+    // The data of a deleted namespace is gone.
     const DELETES: u32 = MANAGES | effects::DATA_CHANGES;
     let pool = subsystem.management.pool;
     let management = pool.map(|_| {
@@ -290,7 +290,7 @@ fn command_effects(controller: &Controller, subsystem: &Subsystem) -> impl Itera
         .chain(handed_on(subsystem))
 }
 
-/// What a target hands on to its device: it may do anything, but for a Verify.
+/// Returns the effects of commands that a target passes to its device: anything, except for a Verify.
 fn handed_on(subsystem: &Subsystem) -> impl Iterator<Item = (usize, u32)> {
     const IO: usize = 256;
     const ANYTHING: u32 = effects::SUPPORTED | effects::SCOPE_NAMESPACE | effects::DATA_CHANGES;
@@ -303,7 +303,7 @@ fn handed_on(subsystem: &Subsystem) -> impl Iterator<Item = (usize, u32)> {
     io.chain(own.map(|opcode| (usize::from(opcode), ANYTHING)))
 }
 
-/// By feature identifier.
+/// Returns the effects by feature identifier.
 fn feature_effects(subsystem: &Subsystem) -> impl Iterator<Item = (usize, u32)> {
     features::supported(subsystem).map(|(id, scope)| {
         let scope = match scope {

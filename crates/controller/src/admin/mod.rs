@@ -20,25 +20,25 @@ use sluice_command::Command;
 use sluice_memory::{Access, SegmentList, Space};
 use sluice_nvme::{DataTransfer, Status, SubmissionEntry, opcode::admin as opcode};
 
-/// What comes of an admin command.
+/// Outcome of an admin command.
 pub(crate) enum Outcome {
-    /// Finished, with this in dword 0 of its completion entry.
+    /// Completion now, with this value in dword 0.
     Done(u32),
-    /// Finished later: an event, or the deletion of a queue with commands in flight.
+    /// Completion later: after an event, or after the deletion of a queue with commands in flight.
     Later,
-    /// Finished when every volatile write cache has been flushed.
+    /// Completion after the flush of every volatile write cache.
     AfterFlush,
-    /// Finished when what is being erased is.
+    /// Completion after the erasure that is under way.
     AfterErasure,
-    /// Finished when what it changes of reservations is in force.
+    /// Completion when its change of reservations is in force.
     AfterOrder,
-    /// Finished when this is so.
+    /// Completion after this request.
     AfterManagement(Request),
 }
 
 pub(crate) type Answer = Result<Outcome, Status>;
 
-/// An admin command as its handler sees it.
+/// Admin command with its context.
 pub(crate) struct Admin<'a> {
     pub(crate) entry: &'a SubmissionEntry,
     pub(crate) space: &'a Space,
@@ -46,13 +46,13 @@ pub(crate) struct Admin<'a> {
 }
 
 impl Admin<'_> {
-    /// Sends `bytes` to the host's buffer.
+    /// Writes `bytes` to the host's buffer.
     pub(crate) fn to_host(&self, bytes: &[u8]) -> Result<(), Status> {
         self.to_buffer(bytes.len(), bytes)
     }
 
-    /// Sends `bytes` to the beginning of the host's buffer of `length` bytes, which decides what its
-    /// PRPs mean: of a longer buffer the second is a list.
+    /// Writes `bytes` to the beginning of the host's buffer of `length` bytes. The length decides on the
+    /// meaning of its PRPs: of a longer buffer the second one is a list.
     pub(crate) fn to_buffer(&self, length: usize, bytes: &[u8]) -> Result<(), Status> {
         let data = self.data(length, Access::Write)?;
         match data.copy_from(0, bytes) == bytes.len() {
@@ -113,8 +113,8 @@ pub(crate) fn begin(
     }
 }
 
-/// SGLs are not for admin commands over PCIe, and nothing else is for those in capsules (Base 3.3.3.1,
-/// PSDT).
+/// Checks the flags and the data pointer: admin commands over PCIe use PRPs, and those in capsules SGLs (Base
+/// 3.3.3.1, PSDT).
 fn check(controller: &Controller, subsystem: &Subsystem, entry: &SubmissionEntry) -> Result<(), Status> {
     check_flags(entry)?;
     sanitize::permits(subsystem, entry)?;
@@ -163,8 +163,8 @@ fn execute(controller: &mut Controller, subsystem: &mut Subsystem, admin: &Admin
     }
 }
 
-/// An Asynchronous Event Request waits without a promised completion slot: a small admin queue would
-/// be full of promises otherwise. It asks for one when it has something to report.
+/// Takes an Asynchronous Event Request, which waits without a reserved completion slot. A small admin queue
+/// would otherwise be full of reserved slots. A slot is reserved when there is an event to report.
 fn request_event(
     controller: &mut Controller,
     subsystem: &mut Subsystem,

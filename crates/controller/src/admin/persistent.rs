@@ -1,5 +1,6 @@
-//! The Persistent Event Log page (Base 5.16.1.14): a host reads it out of a *context*, which shows the log as it was
-//! when the context was established, until the host releases it or the controller is reset.
+//! Persistent Event Log page (Base 5.16.1.14). A host reads it out of a *context*, which holds the log as of
+//! the time when the context was established. The context ends when the host releases it, or with a reset of
+//! the controller.
 
 use super::log::LogRequest;
 use super::{Admin, Answer, Outcome, describe};
@@ -13,7 +14,7 @@ use zerocopy::{FromZeros, IntoBytes};
 /// Identify's PELS.
 pub(super) const SIZE: u32 = (PERSISTENT_EVENT_LOG_BYTES >> 16) as u32;
 
-/// In the page of supported log pages: the header can be read whether there is a context or not.
+/// Bit in the page of supported log pages: the header can be read with a context and without.
 pub(super) const READS_HEADER: u32 = 1 << 16;
 
 pub(super) fn get(
@@ -46,7 +47,7 @@ pub(super) fn get(
     Ok(Outcome::Done(0))
 }
 
-/// What was asked for of the page, or of its header.
+/// Sends the requested part of the page, or of its header.
 fn send(admin: &Admin<'_>, request: &LogRequest, page: &[u8]) -> Result<(), Status> {
     let only_header = (admin.entry.cdw10 >> 8) as u8 & 3 == action::ESTABLISH_AND_READ_HEADER;
     let page = if only_header { &page[..LogHeader::SIZE] } else { page };
@@ -61,7 +62,7 @@ fn send(admin: &Admin<'_>, request: &LogRequest, page: &[u8]) -> Result<(), Stat
     }
 }
 
-/// The page as it is now.
+/// Returns the current page.
 fn page(controller: &Controller, subsystem: &Subsystem, now_ns: u64) -> Vec<u8> {
     let mut page = vec![0; LogHeader::SIZE];
     subsystem.persistent_events.events().for_each(|event| page.extend_from_slice(event));

@@ -9,7 +9,7 @@ use sluice_memory::Access;
 use sluice_nvme::opcode::admin as opcode;
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry};
 
-/// Queue identifier and entries out of CDW10 of a create command.
+/// Returns the queue identifier and the number of entries in CDW10 of a create command.
 fn identity(controller: &Controller, entry: &SubmissionEntry) -> Result<(u16, u32), Status> {
     let id = entry.cdw10 as u16;
     let size = (entry.cdw10 >> 16) + 1;
@@ -22,7 +22,7 @@ fn identity(controller: &Controller, entry: &SubmissionEntry) -> Result<(u16, u3
     Ok((id, size))
 }
 
-/// The memory of a queue: physically contiguous, as CAP.CQR demands, and page aligned.
+/// Returns the memory of a queue: physically contiguous, as CAP.CQR requires, and page aligned.
 fn memory(
     controller: &Controller,
     admin: &Admin<'_>,
@@ -40,7 +40,7 @@ fn memory(
     controller.queue_memory(admin.space, prp1, bytes, access)
 }
 
-/// Entry sizes are what CC says; 64 and 16 bytes are the only ones there are (Base 3.1.3.5).
+/// Checks the entry size in CC. Only 64 and 16 bytes are possible (Base 3.1.3.5).
 fn check_entry_size(actual: u8, needed: u8) -> Result<(), Status> {
     if actual == needed { Ok(()) } else { Err(Status::INVALID_QUEUE_SIZE) }
 }
@@ -71,7 +71,7 @@ pub(super) fn create_sq(controller: &mut Controller, admin: &Admin<'_>) -> Answe
     let cq = (admin.entry.cdw11 >> 16) as u16;
     let is_there = |queue: &Option<CompletionQueue>| queue.as_ref().is_some_and(|queue| !queue.deleting);
     if cq == 0 || !controller.cqs.get(usize::from(cq)).is_some_and(is_there) {
-        // A completion queue identifier out of range is another error than one that is not there.
+        // An identifier out of range has another error than a missing queue.
         return Err(match cq == 0 || cq > controller.io_queues() {
             true => Status::INVALID_QUEUE_IDENTIFIER,
             false => Status::COMPLETION_QUEUE_INVALID,
@@ -89,7 +89,8 @@ pub(super) fn create_sq(controller: &mut Controller, admin: &Admin<'_>) -> Answe
     Ok(Outcome::Done(0))
 }
 
-/// Finished when the client has let go of the queue's memory, where that has to be brought its entries (Base 5.6).
+/// Deletes a completion queue. If the client is writing entries of a shadow queue, the command finishes after
+/// that (Base 5.6).
 pub(super) fn delete_cq(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
     let id = admin.entry.cdw10 as u16;
     let queue = controller.cqs.get_mut(usize::from(id)).filter(|_| id != 0);
@@ -115,8 +116,8 @@ fn remove_cq(controller: &mut Controller, id: u16) {
     controller.handover.get_mut().cqs[usize::from(id)].size = 0;
 }
 
-/// Stops fetching from the queue at once; finished when none of its commands is in flight (Base 5.7). Those that would
-/// take long end early.
+/// Deletes a submission queue. No entry is fetched any more; the command finishes when none of the queue's
+/// commands is in flight (Base 5.7). Long commands end early.
 pub(super) fn delete_sq(controller: &mut Controller, subsystem: &mut Subsystem, admin: &Admin<'_>) -> Answer {
     let id = admin.entry.cdw10 as u16;
     let queue = controller.sqs.get_mut(usize::from(id)).filter(|_| id != 0);
@@ -145,18 +146,18 @@ fn remove_sq(controller: &mut Controller, id: u16) {
     controller.client_dma.iter_mut().for_each(|client_dma| client_dma.forget_sq(id));
 }
 
-/// Removes both queues of a pair that nothing is in flight of.
+/// Removes both queues of a pair that has nothing in flight.
 pub(crate) fn delete_pair(controller: &mut Controller, id: u16) {
     remove_sq(controller, id);
     remove_cq(controller, id);
 }
 
-/// Puts the deletion of a queue aside until what is under way for the queue has ended.
+/// Stores the deletion of a queue until the queue is idle.
 pub(super) fn wait(controller: &mut Controller, command: Command) {
     controller.deletions.push(command);
 }
 
-/// The last command of a queue that is being deleted has finished.
+/// Finishes the deletion of a submission queue after its last command.
 #[cold]
 pub(crate) fn finish_deletion(controller: &mut Controller, subsystem: &mut Subsystem, id: u16) {
     remove_sq(controller, id);
@@ -168,7 +169,7 @@ pub(crate) fn finish_deletion(controller: &mut Controller, subsystem: &mut Subsy
     }
 }
 
-/// Goes on with deletions of completion queues whose memory the client has let go of. Returns how many those were.
+/// Finishes deletions of completion queues whose writes by the client have ended. Returns their number.
 #[cold]
 pub(crate) fn finish_cq_deletions(controller: &mut Controller, subsystem: &mut Subsystem) -> usize {
     let Controller { deletions, client_dma, .. } = &mut *controller;

@@ -1,4 +1,4 @@
-//! The features that reservations have: who the host is, what it wants to be told, and whether reservations persist
+//! Features of reservations: Host Identifier, Reservation Notification Mask, and Reservation Persistence
 //! (Base 5.27, 81h to 83h).
 
 use super::{Admin, Answer, Outcome};
@@ -7,7 +7,7 @@ use crate::{Controller, Subsystem};
 use sluice_nvme::feature::{EXTENDED_HOST_IDENTIFIER, PERSIST_THROUGH_POWER_LOSS};
 use sluice_nvme::{FeatureId, NSID_ALL, Status};
 
-/// Sets one of them; its NSID was checked.
+/// Sets one of these features, whose NSID was checked.
 pub(super) fn set(
     controller: &mut Controller,
     subsystem: &mut Subsystem,
@@ -26,7 +26,8 @@ pub(super) fn set(
     Ok(Outcome::Done(0))
 }
 
-/// A host on a fabric has said who it is when it connected, and nobody becomes somebody else.
+/// Sets the Host Identifier. A host on a fabric has set it with Connect, and no host can change its
+/// identifier.
 fn set_host(controller: &Controller, subsystem: &mut Subsystem, admin: &Admin<'_>) -> Result<(), Status> {
     if controller.is_fabrics() {
         return Err(Status::COMMAND_SEQUENCE_ERROR);
@@ -41,7 +42,7 @@ fn set_host(controller: &Controller, subsystem: &mut Subsystem, admin: &Admin<'_
         _ => {
             let mut bytes = [0; 16];
             admin.take_from_host(&mut bytes)?;
-            // Zero says something in 64 bits alone.
+            // Zero is valid only in 64 bits.
             if bytes == [0; 16] {
                 return Err(Status::INVALID_FIELD);
             }
@@ -60,7 +61,7 @@ fn set_host(controller: &Controller, subsystem: &mut Subsystem, admin: &Admin<'_
     Ok(())
 }
 
-/// The current value of one of them, or its default.
+/// Returns the current value of one of these features, or its default.
 pub(super) fn get(
     controller: &Controller,
     subsystem: &Subsystem,

@@ -1,7 +1,8 @@
-//! Commands whose lists or data are brought over, or back.
+//! Commands whose lists or data are read from the client, or written back to it.
 //!
-//! What is missing is known only as far as its lists are here, so a command may come several times. It begins anew
-//! each time, with what has been brought in place; as each time brings a piece more, and pieces are limited, that ends.
+//! A walk finds missing memory only as far as its lists are here, so a command may need several rounds. Each
+//! round starts the command again with the buffers that have been read so far. Each round adds a buffer, and
+//! buffers are limited, so the rounds end.
 
 use super::pool::{BounceBuffer, BouncePool};
 use super::{DMA_TIMEOUT_NS, Transfer, TransferKind};
@@ -10,52 +11,52 @@ use sluice_memory::{BounceBuffers, MAX_WANTED, Role, Wanted};
 use sluice_nvme::Status;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Pieces of one command; no walker goes through more.
+/// Buffers of one command; no walker goes through more.
 const BUFFERS_MAX: usize = 2 * MAX_WANTED;
 
-/// What becomes of a command that has waited.
+/// Next step of a command that has waited.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// It begins, with these.
+    /// Start of the command with these buffers.
     Begin(BounceBuffers),
-    /// It has ended so, with this in dword 0.
+    /// End of the command with this status, and this value in dword 0.
     Over(Status, u32),
 }
 
-/// One command, until its completion entry is written.
+/// State of one command until its completion entry is written.
 #[derive(Debug, Default)]
 struct BouncedCommand {
-    /// Here while it waits for its client, or for memory; else it is with a router.
+    /// The command while it waits for the client or for memory; a router has it otherwise.
     command: Option<Command>,
     buffers: Vec<BounceBuffer>,
-    /// Jobs that are not done.
+    /// Number of transfers that are not finished.
     open: u32,
     has_failed: bool,
-    /// It is done but for its results; dword 0 of its completion.
+    /// Dword 0 of the completion, once only the results have still to be written back.
     dw0: Option<u32>,
-    /// Until when its client has to have done all that it needs.
+    /// Time by which the client must have finished all current transfers of the command.
     until_ns: Option<u64>,
 }
 
-/// How long a client may take for all that a command needs at a time, in nanoseconds, be it in ever so many errands.
+/// Time in nanoseconds for all transfers that a command needs at once, however many DMA requests that takes.
 const COMMAND_TIMEOUT_NS: u64 = 2 * DMA_TIMEOUT_NS;
 
-/// All of a controller's, by number of command.
+/// Bounced commands of a controller, by slot number.
 #[derive(Debug, Default)]
 pub(super) struct BouncedCommands {
     commands: BTreeMap<usize, BouncedCommand>,
-    /// None of them has to have ended before; none if none has to.
+    /// Lower bound of all deadlines; none if there is no deadline.
     earliest_ns: Option<u64>,
-    /// Those that can go on.
+    /// Commands that can go on.
     ready: Vec<usize>,
-    /// Those for which there was no memory, in order. As long as there is one, some other has memory.
+    /// Commands that found no free memory, in order. While there is one, some other command holds memory.
     waiting: VecDeque<usize>,
-    /// Made for the first of them.
+    /// Pool of the buffers, created for the first command.
     pool: Option<BouncePool>,
 }
 
 impl BouncedCommands {
-    /// A command needs these, besides what it has.
+    /// Adds these buffers to those of a command, and starts the transfers that fill them.
     pub(super) fn fetch(
         &mut self,
         number: usize,
@@ -86,7 +87,8 @@ impl BouncedCommands {
                 is_there
             });
         if !all {
-            // It does not keep what others may need to go on, and begins anew when one of them has ended.
+            // The command gives up memory that others may need to go on. It starts again when one of them has
+            // ended.
             bounced.buffers.drain(..).for_each(|buffer| pool.give(buffer));
             if fits && !pool.is_untouched() {
                 return waiting.push_back(number);
@@ -108,7 +110,7 @@ impl BouncedCommands {
         start_clock(bounced, earliest_ns, now_ns);
     }
 
-    /// A client has had enough time for a command.
+    /// Returns whether the client has exceeded the time limit of a command.
     pub(super) fn is_overdue(&mut self, now_ns: u64) -> bool {
         if self.earliest_ns.is_none_or(|earliest_ns| now_ns < earliest_ns) {
             return false;
@@ -117,12 +119,12 @@ impl BouncedCommands {
         self.earliest_ns.is_some_and(|earliest_ns| earliest_ns <= now_ns)
     }
 
-    /// When to ask whether one is overdue.
+    /// Returns the time of the next check by `is_overdue`.
     pub(super) fn deadline_ns(&self) -> Option<u64> {
         self.earliest_ns
     }
 
-    /// A job of a command became two.
+    /// Counts one more transfer of a command, since one was split.
     pub(super) fn one_more(&mut self, number: usize) {
         if let Some(bounced) = self.commands.get_mut(&number) {
             bounced.open += 1;
@@ -168,18 +170,18 @@ impl BouncedCommands {
         Some((command, outcome))
     }
 
-    /// A command that was handed out goes on later.
+    /// Stores a handed-out command until it can go on.
     pub(super) fn put_back(&mut self, number: usize, command: Command) {
         self.commands.entry(number).or_default().command = Some(command);
     }
 
-    /// True if a command has written what its client is to get.
+    /// Returns whether a command has written data that must go to the client.
     pub(super) fn has_results(&self, number: usize) -> bool {
         let buffers = self.commands.get(&number).map_or(&[][..], |bounced| &bounced.buffers);
         buffers.iter().any(|buffer| buffer.wanted.role == Role::Destination)
     }
 
-    /// Sends off what a command has written.
+    /// Starts the transfers that write the results of a command to the client.
     pub(super) fn store(
         &mut self,
         number: usize,
@@ -197,7 +199,7 @@ impl BouncedCommands {
         }
     }
 
-    /// A command is over: what it had is for the next that waits.
+    /// Ends a command and lets the next waiting one use its memory.
     pub(super) fn close(&mut self, number: usize) {
         let Some(bounced) = self.commands.remove(&number) else { return };
         if let Some(pool) = &mut self.pool {
@@ -206,7 +208,7 @@ impl BouncedCommands {
         self.ready.extend(self.waiting.pop_front());
     }
 
-    /// Nobody waits for any of them.
+    /// Releases all commands that are here. Their host waits for none of them.
     pub(super) fn reset(&mut self, slab: &mut Slab) {
         self.ready.clear();
         self.waiting.clear();

@@ -1,8 +1,8 @@
-//! Commands and queues in memory that only the client itself reaches.
+//! Commands and queues in memory that only the client itself reaches (vfio-user DMA_READ and DMA_WRITE).
 //!
-//! What the controller needs of such memory, and what it has for it, are *errands*: the front-end asks for them, has
-//! the client do them, and brings back what it said. Shared memory is not concerned, and never waits for one: a
-//! command comes here when a walk of its data pointer has failed, and a queue when it is created.
+//! The front-end takes *DMA requests* from the controller, sends them to the client, and returns the replies.
+//! Shared memory never waits for a DMA request: a command comes here when a walk of its data pointer has
+//! failed, and a queue when it is created.
 
 mod bounce;
 mod pool;
@@ -21,42 +21,42 @@ use sluice_memory::{BounceBuffers, Space, Wanted};
 use sluice_nvme::Status;
 use std::collections::VecDeque;
 
-/// Errands that a client has at a time.
+/// DMA requests of a client in flight.
 pub const DMA_REQUESTS_MAX: usize = 16;
 
-/// How long a client may take for one before its controller is in fatal status, in nanoseconds.
+/// Time in nanoseconds for one DMA request. When it is over, the controller enters fatal status.
 pub const DMA_TIMEOUT_NS: u64 = 30_000_000_000;
 
-/// Something that only the client can do: read its memory for the controller, or write to it.
+/// Request that only the client can execute: a read of its memory for the controller, or a write to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DmaRequest {
-    /// No other errand ever has it.
+    /// Identifier that no other request ever has.
     pub id: u64,
     pub address: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub length: usize,
     pub writes: bool,
 }
 
-/// An errand that is still to be done, as a whole or in pieces.
+/// Transfer that is still to be done, in one DMA request or in several.
 #[derive(Clone, Copy, Debug)]
 struct Transfer {
     address: u64,
     length: usize,
     kind: TransferKind,
-    /// In the memory of the place.
+    /// Offset in the local memory that `kind` selects.
     offset: usize,
 }
 
-/// What a job is for, and so where the bytes are on our side.
+/// Purpose of a transfer, which also selects the local memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TransferKind {
-    /// Data or a list of a command, by its number.
+    /// Data or a list of the command with this number.
     Fetch(usize),
     Store(usize),
     /// Entries of a submission queue.
     Entries(u16),
-    /// Of a completion queue.
+    /// Entries of a completion queue.
     Completions(u16),
 }
 
@@ -66,34 +66,34 @@ impl TransferKind {
     }
 }
 
-/// What the controller is to do when a queue's bytes have moved.
+/// Action for the controller after bytes of a queue have moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QueueEvent {
-    /// A submission queue's entries are here, up to this tail.
+    /// Arrival of a submission queue's entries, up to this tail.
     Tail { sq: u16, tail: u32 },
-    /// Completions are where the host sees them.
+    /// Arrival of completions in memory that the host sees.
     Posted { vector: Option<u16> },
 }
 
-/// The errands of one controller.
+/// DMA requests of one controller, with their commands and queues.
 #[derive(Debug, Default)]
 pub(crate) struct ClientDma {
     bounced: BouncedCommands,
     shadow_queues: ShadowQueues,
-    /// Not taken by the front-end yet.
+    /// Transfers that the front-end has not taken yet.
     transfers: VecDeque<Transfer>,
-    /// With the client: identifier, since when, and what.
+    /// Transfers that the client is executing: identifier, start time, transfer.
     sent: Vec<(u64, u64, Transfer)>,
-    /// What was to be written for a life that has ended, and may still be: identifier, and since when.
+    /// Writes from before a reset that may still happen: identifier and start time.
     late: Vec<(u64, u64)>,
     last_id: u64,
     now_ns: u64,
-    /// A queue's memory could not be read or written.
+    /// Whether the memory of a queue could not be read or written.
     is_broken: bool,
 }
 
 impl ClientDma {
-    /// The next errand, of at most so many bytes; those that it writes go to `data`.
+    /// Returns the next request, of at most `most` bytes, and copies the bytes of a write to `data`.
     fn take(&mut self, most: usize, data: &mut Vec<u8>, now_ns: u64) -> Option<DmaRequest> {
         if self.sent.len() >= DMA_REQUESTS_MAX {
             return None;
@@ -129,8 +129,8 @@ impl ClientDma {
         Some(DmaRequest { id: self.last_id, address, length, writes: kind.writes() })
     }
 
-    /// An errand is done, with what was read if it did not write; none if it failed. Those of commands and queues that
-    /// are gone concern nobody any more.
+    /// Finishes a request. `data` is the result of a read; none means that the request failed. Replies for
+    /// commands and queues that are gone are ignored.
     fn answer(&mut self, id: u64, data: Option<&[u8]>) -> Option<QueueEvent> {
         self.late.retain(|(late, _)| *late != id);
         let index = self.sent.iter().position(|(sent, ..)| *sent == id)?;
@@ -159,7 +159,7 @@ impl ClientDma {
         }
     }
 
-    /// When the client has had enough time for the errand that it has had for the longest, or for a command.
+    /// Returns the time at which the oldest request, or a command, exceeds its limit.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
         let late = self.late.iter().map(|(_, since_ns)| *since_ns);
         let requests = self.sent.iter().map(|(_, since_ns, _)| *since_ns).chain(late).min();
@@ -167,14 +167,14 @@ impl ClientDma {
         [requests, self.bounced.deadline_ns()].into_iter().flatten().min()
     }
 
-    /// The host takes its memory back when the controller says that it has ended. Until then what is being written
-    /// there is waited for.
+    /// Makes a reset wait for writes that the client is executing. The host reuses its memory once the
+    /// controller reports the end of the reset.
     pub(crate) fn await_writes(&mut self) {
         let writes = self.sent.iter().filter(|(.., transfer)| transfer.kind.writes());
         self.late.extend(writes.map(|(id, since_ns, _)| (*id, *since_ns)));
     }
 
-    /// What is being written concerns nobody: its client is gone, or ends it itself.
+    /// Stops waiting for writes: the client is gone, or ends them itself.
     pub(crate) fn drop_writes(&mut self) {
         self.late.clear();
     }
@@ -183,14 +183,14 @@ impl ClientDma {
         !self.late.is_empty()
     }
 
-    /// The client has had enough time.
+    /// Returns whether the client has exceeded a time limit.
     fn is_overdue(&mut self, now_ns: u64) -> bool {
         let is_over = |since_ns: u64| since_ns.saturating_add(DMA_TIMEOUT_NS) <= now_ns;
         self.late.retain(|(_, since_ns)| !is_over(*since_ns));
         self.bounced.is_overdue(now_ns) || self.sent.iter().any(|(_, since_ns, _)| is_over(*since_ns))
     }
 
-    /// Forgets the jobs of a queue that is gone.
+    /// Removes the transfers of a deleted queue.
     pub(crate) fn forget_sq(&mut self, id: u16) {
         let kind = TransferKind::Entries(id);
         self.shadow_queues.forget_sq(id);
@@ -198,18 +198,19 @@ impl ClientDma {
         self.sent.retain(|(_, _, transfer)| transfer.kind != kind);
     }
 
-    /// The same, but for what is with the client: that is still [written](Self::is_writing).
+    /// Removes the transfers of a deleted queue that the client is not [executing](Self::is_writing).
     pub(crate) fn forget_cq(&mut self, id: u16) {
         self.shadow_queues.forget_cq(id);
         self.transfers.retain(|transfer| transfer.kind != TransferKind::Completions(id));
     }
 
-    /// The client may be writing to the memory of this completion queue.
+    /// Returns whether the client may be writing to the memory of this completion queue.
     pub(crate) fn is_writing(&self, id: u16) -> bool {
         self.sent.iter().any(|(_, _, transfer)| transfer.kind == TransferKind::Completions(id))
     }
 
-    /// No queue is left, and nobody waits for a command. Those that are with a router come back.
+    /// Removes all queues and releases all commands that are here. Commands that are with a router come back
+    /// later.
     pub(crate) fn reset(&mut self, slab: &mut Slab) {
         self.shadow_queues = ShadowQueues::default();
         self.transfers.clear();
@@ -218,24 +219,24 @@ impl ClientDma {
         self.bounced.reset(slab);
     }
 
-    /// A command ends that has no completion entry: what was brought for it goes with it.
+    /// Frees the buffers of a command that ends without a completion entry.
     pub(crate) fn drop_command(&mut self, number: usize) {
         self.bounced.close(number);
     }
 
-    /// Ends without a subsystem to give the commands back to.
+    /// Forgets all commands, when there is no subsystem that could release them.
     pub(crate) fn abandon(&mut self) {
         self.bounced.abandon();
     }
 }
 
-/// True if a command failed for nothing but memory that its client can bring.
+/// Returns whether a command failed only for memory that the client can read or write for us.
 #[cold]
 pub(crate) fn is_fetchable(space: &Space, status: Status) -> bool {
     status == Status::DATA_TRANSFER_ERROR && space.has_wanted()
 }
 
-/// Takes a command that cannot begin before this is here.
+/// Takes a command that cannot start before these buffers are here.
 #[cold]
 pub(crate) fn fetch_missing(
     client_dma: &mut Option<Box<ClientDma>>,
@@ -250,13 +251,14 @@ pub(crate) fn fetch_missing(
     let is_first = !std::mem::replace(&mut slot.origin.carried, true);
     slot.data.clear();
     if is_first {
-        // Whatever is left of another command of this number was never this one's.
+        // Buffers under this number belong to an earlier command.
         client_dma.bounced.close(number);
     }
     client_dma.bounced.fetch(number, command, wanted, &mut client_dma.transfers, now_ns);
 }
 
-/// Fails an admin command that was not started, unless its client can help.
+/// Fetches the missing memory of an admin command that was not started, or fails the command if that cannot
+/// help.
 #[cold]
 pub(crate) fn fetch_or_refuse(
     controller: &mut Controller,
@@ -272,8 +274,8 @@ pub(crate) fn fetch_or_refuse(
     }
 }
 
-/// Part of every turn of a controller that has a courier: goes on with what the client has done. Returns for how many
-/// commands.
+/// Continues commands whose transfers are finished, and returns their number. Called in each turn of a
+/// controller that has a `ClientDma`.
 #[cold]
 pub(crate) fn advance(
     controller: &mut Controller,
@@ -299,7 +301,7 @@ pub(crate) fn advance(
     count + admin::queues::finish_cq_deletions(controller, subsystem)
 }
 
-/// Everything that a command waited for is here, or where it belongs.
+/// Continues a command after its last transfer.
 fn resume(controller: &mut Controller, subsystem: &mut Subsystem, number: usize, space: &Space, now_ns: u64) {
     let Some(client_dma) = &mut controller.client_dma else { return };
     let Some((command, outcome)) = client_dma.bounced.resume(number) else { return };
@@ -321,7 +323,7 @@ fn resume(controller: &mut Controller, subsystem: &mut Subsystem, number: usize,
     space.use_bounce_buffers(BounceBuffers::default());
 }
 
-/// Begins a command with all that was brought for it, which had to wait for something else.
+/// Starts a command again with all of its buffers, after it had to wait for something else.
 #[cold]
 pub(crate) fn restart(
     controller: &mut Controller,
@@ -335,13 +337,13 @@ pub(crate) fn restart(
     resume(controller, subsystem, number, space, now_ns);
 }
 
-/// A command is on its way from its client or to it, or waits for memory, and no layer has it.
+/// Returns whether a command waits for transfers or for buffer memory, and so is in no layer.
 pub(crate) fn has(slot: &Slot) -> bool {
     let deallocates = slot.request.operation == Operation::Deallocate && slot.request.length > 0;
     slot.origin.carried && slot.data.is_empty() && !deallocates
 }
 
-/// A command is over but for what the client has to be brought of it. Its completion entry comes after that.
+/// Writes the results of a finished command to the client. The completion entry follows afterwards.
 #[cold]
 pub(crate) fn write_back(
     controller: &mut Controller,
@@ -360,7 +362,7 @@ pub(crate) fn write_back(
         && status.is_success()
         && client_dma.bounced.has_results(number)
     {
-        // An unmap waits for whatever uses memory, and does not have to wait for this.
+        // An unmap waits for all users of memory, and need not wait for this one.
         slot.data.clear();
         return client_dma.bounced.store(number, command, dw0, &mut client_dma.transfers, client_dma.now_ns);
     }
@@ -384,21 +386,22 @@ fn finish_command(
 }
 
 impl Controller {
-    /// The next thing that only the client can do, of at most `most` bytes at a time; what is to be written goes to
-    /// `data`. None if there is nothing, or the client has [`ERRANDS_MAX`].
+    /// Returns the next DMA request, of at most `most` bytes, and copies the bytes of a write to `data`.
+    /// Returns none if there is no transfer, or [`DMA_REQUESTS_MAX`] are in flight.
     pub fn take_dma_request(&mut self, most: usize, data: &mut Vec<u8>, now_ns: u64) -> Option<DmaRequest> {
         let request = self.client_dma.as_mut()?.take(most, data, now_ns)?;
         self.next_deadline_ns = self.next_deadline_ns.min(now_ns.saturating_add(DMA_TIMEOUT_NS));
         Some(request)
     }
 
-    /// There is something for [`take_errand`](Self::take_errand).
+    /// Returns whether [`take_dma_request`](Self::take_dma_request) has a request.
     #[inline]
     pub fn has_dma_requests(&self) -> bool {
         self.client_dma.as_ref().is_some_and(|client_dma| !client_dma.transfers.is_empty())
     }
 
-    /// The client has done an errand, and sent these bytes if it read; none if it could not. To be followed by a turn.
+    /// Finishes a DMA request with the bytes of a read, or with none if the client failed. A turn must
+    /// follow.
     pub fn complete_dma_request(&mut self, id: u64, data: Option<&[u8]>) {
         let Some(client_dma) = &mut self.client_dma else { return };
         match client_dma.answer(id, data) {
@@ -412,13 +415,13 @@ impl Controller {
         }
     }
 
-    /// Completions that the host does not see yet are on their way to it.
+    /// Returns whether completions are on their way to the host and not yet visible to it.
     pub fn is_delivering(&self) -> bool {
         let Some(client_dma) = &self.client_dma else { return false };
         client_dma.shadow_queues.are_behind(&self.cqs) || client_dma.shadow_queues.are_posting()
     }
 
-    /// The courier can go on by itself.
+    /// Returns whether a turn can continue a command or must send completions.
     pub(crate) fn has_client_dma_work(&self) -> bool {
         let Some(client_dma) = &self.client_dma else { return false };
         client_dma.is_broken
@@ -426,7 +429,7 @@ impl Controller {
             || client_dma.shadow_queues.are_behind(&self.cqs)
     }
 
-    /// Sends off the completions that were written since the last time.
+    /// Starts transfers of all completions that were written since the last call.
     #[cold]
     pub(crate) fn send_completions(&mut self) {
         if let Some(ClientDma { shadow_queues, transfers, .. }) = self.client_dma.as_deref_mut() {

@@ -1,24 +1,24 @@
-//! Memory of ours for data of commands that is in none that is shared.
+//! Memory of the daemon for data of commands outside of shared memory.
 
 use sluice_memory::{Extent, Extents, PAGE_SIZE, Segment, SharedRegion, Wanted};
 use std::io;
 
-/// Bytes for all commands of a controller together; what is beyond waits. Some commands of the largest size, or all
-/// that a guest commonly has in flight.
+/// Bytes for all commands of a controller together; more commands wait. Holds some commands of the largest
+/// size, or all that a guest commonly has in flight.
 pub(super) const POOL_BYTES: usize = 16 << 20;
 
-/// Pages that are taken by commands, and given back.
+/// Pages that commands take and give back.
 #[derive(Debug)]
 pub(super) struct BouncePool {
     region: SharedRegion,
     extents: Extents,
 }
 
-/// Memory in place of a piece of the client's.
+/// Local memory in place of a buffer of the client's.
 #[derive(Debug)]
 pub(super) struct BounceBuffer {
     pub(super) wanted: Wanted,
-    /// In the staging memory; in its page it is where it is in the client's.
+    /// Offset in the pool. The offset in its page is that of the client's buffer.
     pub(super) offset: usize,
     extent: Extent,
 }
@@ -49,7 +49,7 @@ impl BouncePool {
         self.region.segment(buffer.offset, buffer.wanted.length)
     }
 
-    /// What another command left there is nobody's business.
+    /// Zeroes a buffer, so that no bytes of another command become visible.
     pub(super) fn clear(&self, buffer: &BounceBuffer) {
         self.region.fill(buffer.offset, buffer.wanted.length as usize, 0);
     }

@@ -1,7 +1,8 @@
-//! Queues in memory that only the client reaches: each has a mirror here, which is what the controller sees.
+//! Queues in memory that only the client reaches. Each has a shadow here, which the controller uses in its
+//! place.
 //!
-//! A tail that is rung for such a submission queue is rung inside when the entries before it are here. Completions
-//! are written to the mirror, and the interrupt follows when the client has them.
+//! A tail of such a submission queue is passed on when the entries before it are here. Completions are
+//! written to the shadow, and the interrupt follows when the client has them.
 
 use super::{QueueEvent, Transfer, TransferKind};
 use crate::queue::{CompletionQueue, SubmissionQueue};
@@ -10,7 +11,7 @@ use sluice_memory::{Access, Pages, ShadowMemory, Space};
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry};
 use std::collections::VecDeque;
 
-/// A ring of which a part is on its way.
+/// Local copy of a queue, a part of which may be moving.
 #[derive(Debug)]
 struct ShadowQueue {
     id: u16,
@@ -18,11 +19,11 @@ struct ShadowQueue {
     entry: usize,
     size: u32,
     memory: ShadowMemory,
-    /// Entries before it have moved.
+    /// Index behind the last entry that has moved.
     moved: u32,
-    /// Entries before it are moving; the same if none are.
+    /// Index behind the last entry that is moving; equal to `moved` if none is.
     moving: u32,
-    /// Jobs of those that are moving.
+    /// Number of unfinished transfers.
     open: u32,
 }
 
@@ -31,7 +32,8 @@ impl ShadowQueue {
         Self { id, address, entry, size, memory, moved: 0, moving: 0, open: 0 }
     }
 
-    /// Moves the entries up to `tail`, or to the end of the ring, if none are moving. Returns true if it has begun.
+    /// Moves the entries up to `tail`, or to the end of the queue, if none are moving. Returns whether a move
+    /// was started.
     fn advance(&mut self, tail: u32, kind: TransferKind, transfers: &mut VecDeque<Transfer>) -> bool {
         if self.open > 0 || tail == self.moved {
             return false;
@@ -44,7 +46,7 @@ impl ShadowQueue {
         true
     }
 
-    /// A job is done. True if it was the last.
+    /// Finishes a transfer, and returns whether it was the last.
     fn answered(&mut self) -> bool {
         self.open = self.open.saturating_sub(1);
         if self.open == 0 {
@@ -54,12 +56,12 @@ impl ShadowQueue {
     }
 }
 
-/// The queues of a controller that have mirrors.
+/// Shadow queues of a controller.
 #[derive(Debug, Default)]
 pub(super) struct ShadowQueues {
-    /// With the tail that was rung.
+    /// Submission queues, each with the tail that was rung.
     sqs: Vec<(ShadowQueue, u32)>,
-    /// With the interrupt vector, if interrupts are enabled.
+    /// Completion queues, each with its interrupt vector if interrupts are enabled.
     cqs: Vec<(ShadowQueue, Option<u16>)>,
 }
 
@@ -84,7 +86,7 @@ impl ShadowQueues {
         }
     }
 
-    /// A job of a queue became two.
+    /// Counts one more transfer of a queue, since one was split.
     pub(super) fn one_more(&mut self, kind: TransferKind) {
         let shadow = match kind {
             TransferKind::Entries(id) => {
@@ -100,7 +102,7 @@ impl ShadowQueues {
         }
     }
 
-    /// The host rang a tail. False if the queue has no mirror.
+    /// Handles a doorbell write by the host. Returns false if the queue has no shadow.
     fn rung(&mut self, id: u16, value: u32, transfers: &mut VecDeque<Transfer>) -> bool {
         let Some((shadow, tail)) = self.sq(id) else { return false };
         *tail = value;
@@ -131,7 +133,7 @@ impl ShadowQueues {
         }
     }
 
-    /// Sends off what was written to the completion queues.
+    /// Starts transfers of the entries that were written to the completion queues.
     pub(super) fn post(&mut self, cqs: &[Option<CompletionQueue>], transfers: &mut VecDeque<Transfer>) {
         for (shadow, _) in &mut self.cqs {
             if let Some(queue) = &cqs[usize::from(shadow.id)] {
@@ -140,7 +142,7 @@ impl ShadowQueues {
         }
     }
 
-    /// True if [`post`](Self::post) would find something.
+    /// Returns whether [`post`](Self::post) would start a transfer.
     pub(super) fn are_behind(&self, cqs: &[Option<CompletionQueue>]) -> bool {
         self.cqs.iter().any(|(shadow, _)| {
             let queue = cqs[usize::from(shadow.id)].as_ref();
@@ -173,18 +175,19 @@ impl ShadowQueues {
     }
 }
 
-/// The memory of a queue as the controller sees it.
+/// Memory of a queue as the controller uses it.
 pub(crate) struct QueueMemory {
     pub(crate) pages: Pages,
     shadow: Option<ShadowMemory>,
 }
 
 impl Controller {
-    /// The memory of a new queue of `length` bytes at `iova`, or a mirror of it if only the client reaches it.
+    /// Returns the memory of a new queue of `length` bytes at `iova`, or a shadow if only the client reaches
+    /// that memory.
     ///
     /// # Errors
-    /// As [`Space::queue`]. A queue whose doorbell the host stores to where nobody hears it, mapped or shadow, cannot
-    /// have a mirror.
+    /// As [`Space::queue`]. A queue cannot have a shadow if the host's doorbell writes do not trap, in a
+    /// mapped page or in shadow doorbells.
     pub(crate) fn queue_memory(
         &self,
         space: &Space,
@@ -205,7 +208,7 @@ impl Controller {
         }
     }
 
-    /// A submission queue in this memory, which begins at `address`.
+    /// Installs a submission queue in this memory.
     pub(crate) fn install_sq_in(
         &mut self,
         queue: impl FnOnce(Pages) -> SubmissionQueue,
@@ -221,7 +224,8 @@ impl Controller {
         self.install_sq(queue);
     }
 
-    /// A completion queue in this memory. One with a mirror has its interrupts when the client has the entries.
+    /// Installs a completion queue in this memory. With a shadow, interrupts follow when the client has the
+    /// entries.
     pub(crate) fn install_cq_in(
         &mut self,
         queue: impl FnOnce(Pages) -> CompletionQueue,
@@ -237,19 +241,20 @@ impl Controller {
         self.install_cq(queue);
     }
 
-    /// The host rang the doorbell of a submission queue. False if it has no mirror.
+    /// Handles a doorbell write for a submission queue. Returns false if the queue has no shadow.
     #[inline]
     pub(crate) fn ring_shadow_queue(&mut self, id: u16, value: u32) -> bool {
         let Some(client_dma) = &mut self.client_dma else { return false };
         client_dma.shadow_queues.rung(id, value, &mut client_dma.transfers)
     }
 
-    /// True if some queue has a mirror: a host that has shadow doorbells would not ring for it.
+    /// Returns whether some submission queue has a shadow. With shadow doorbells the host would not ring for
+    /// it.
     pub(crate) fn has_shadow_queues(&self) -> bool {
         self.client_dma.as_ref().is_some_and(|client_dma| !client_dma.shadow_queues.sqs.is_empty())
     }
 
-    /// True if interrupts are enabled for a completion queue that has a mirror.
+    /// Returns whether a completion queue has a shadow and its interrupts are enabled.
     pub(crate) fn interrupts_by_shadow_queue(&self, cq: u16) -> bool {
         let Some(client_dma) = &self.client_dma else { return false };
         client_dma.shadow_queues.cqs.iter().any(|(shadow, vector)| shadow.id == cq && vector.is_some())

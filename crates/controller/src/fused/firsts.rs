@@ -1,4 +1,5 @@
-//! First halves that wait for the second, which the next entry of their queue has to be; and those that wait in vain.
+//! First halves of fused operations. Each waits for its second half, which must be the next entry of its
+//! queue, or waits in vain.
 
 use super::refuse;
 use crate::queue::{Service, SubmissionQueue};
@@ -6,17 +7,17 @@ use crate::{Controller, Subsystem};
 use sluice_command::{Command, Origin};
 use sluice_nvme::Status;
 
-/// First halves are too many for a full drive if they are this part of what it can have.
+/// Part of a drive's commands that first halves may be, when the drive is full.
 const FIRSTS_PART: u32 = 8;
 
 #[derive(Debug)]
 pub(super) struct First {
     pub(super) command: Command,
-    /// The head of its queue when its second comes.
+    /// Head of its queue when its second half was fetched next.
     pub(super) head: u32,
 }
 
-/// Refuses those of this controller that wait in vain.
+/// Fails the first halves of this controller that wait in vain.
 pub(super) fn refuse_stranded(controller: &Controller, subsystem: &mut Subsystem) {
     let firsts = subsystem.fused.firsts.iter().enumerate();
     let stranded = firsts.filter(|(_, first)| is_stranded(controller, subsystem, first));
@@ -27,8 +28,9 @@ pub(super) fn refuse_stranded(controller: &Controller, subsystem: &mut Subsystem
     }
 }
 
-/// Its queue went on with something else, does not go on, or cannot; or somebody waits for the end of whatever is under
-/// way, and so cannot wait for what may never come.
+/// Returns whether a first half waits in vain: its queue continued with another entry, is not served any
+/// more, or has no room. The same holds if other work waits for all commands in flight, since the second half
+/// may never come.
 pub(super) fn is_stranded(controller: &Controller, subsystem: &Subsystem, first: &First) -> bool {
     let origin = origin(subsystem, first);
     let waits = |queue: &&SubmissionQueue| {
@@ -45,8 +47,8 @@ pub(super) fn is_stranded(controller: &Controller, subsystem: &Subsystem, first:
             || controller.sqs[usize::from(origin.sq)].as_ref().filter(waits).is_none())
 }
 
-/// Nobody has room any more, and that is not only because of commands that come to their end by themselves: of a drive's
-/// pairs few are halves at a time, since a host hands both over at once (Base 3.4.2).
+/// Returns whether the drive is full and this is not only because of commands that end by themselves. Few
+/// pairs of a drive are halves at a time, since a host submits both at once (Base 3.4.2).
 fn are_too_many(subsystem: &Subsystem) -> bool {
     let firsts = subsystem.fused.firsts.len() as u32;
     subsystem.slab.room() <= subsystem.reserved_slots && firsts >= subsystem.slab.limit() / FIRSTS_PART
@@ -56,7 +58,8 @@ fn origin(subsystem: &Subsystem, first: &First) -> Origin {
     subsystem.slab.slot(&first.command).origin
 }
 
-/// There is a next entry, and there will be no room for it: all that there is waits for seconds, or for events.
+/// Returns whether the next entry can never be fetched: all slots are taken by first halves and event
+/// requests.
 fn is_stuck(controller: &Controller, subsystem: &Subsystem, queue: &SubmissionQueue) -> bool {
     let Some(cq) = &controller.cqs[usize::from(queue.cq)] else { return false };
     let waiting = |is_counted: &dyn Fn(Origin) -> bool| {

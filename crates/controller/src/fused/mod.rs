@@ -1,11 +1,12 @@
-//! Fused operations (Base 3.4.2): a Compare and a Write of the same blocks, one behind the other in a queue, that are one
-//! step to all other commands of the drive.
+//! Fused operations (Base 3.4.2): a Compare and a Write of the same blocks, in consecutive entries, which are
+//! one atomic step to all other commands of the drive.
 //!
-//! A pair claims its blocks. Commands that come for them from then on are held, whichever controller they are of; when
-//! those that were under way have come to their end, the pair is carried out. One pair at a time has a claim in a
-//! subsystem. What nobody claimed knows of none of this: see [`Namespace::check`](crate::Namespace).
+//! A pair claims its blocks. Later commands for these blocks are held, of whichever controller. When the
+//! commands that were under way have ended, the pair runs. A subsystem has at most one claim at a time. Other
+//! blocks pay nothing for this: see [`Namespace::check`](crate::Namespace).
 //!
-//! A pair's data is in shared memory: one whose client would have to bring it fails with Data Transfer Error.
+//! The data of a pair must be in shared memory. A pair with data that only its client reaches fails with Data
+//! Transfer Error.
 
 mod firsts;
 
@@ -24,15 +25,16 @@ use sluice_nvme::{Status, SubmissionEntry};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// In place of the opcode of a pair's command while the layers have it, and of any command that has to wait: the
-/// specification has none of these.
+/// Opcodes in place of the real one, for commands of a pair in the layers, and for commands that wait. No
+/// command of the specification has them.
 pub(crate) const FUSED: u8 = 0x7e;
 pub(crate) const WAITS: u8 = 0x7f;
 
-/// What the check of a command says whose blocks a pair has. No host sees this: the command waits.
+/// Result of the check of a command for claimed blocks. It is never visible to a host, since the command
+/// waits.
 pub(crate) const CLAIMED: Status = Status::COMMAND_SEQUENCE_ERROR;
 
-/// FUSE.
+/// Values of FUSE.
 const FIRST: u8 = 1;
 const SECOND: u8 = 2;
 
@@ -43,7 +45,7 @@ pub(crate) struct Fused {
     claim: Option<Claim>,
     /// Other commands that wait for the end of the claim.
     held: Vec<Command>,
-    /// There is something to advance: all that a turn looks at.
+    /// Whether there is work, so that a turn looks only at this.
     busy: bool,
 }
 
@@ -53,21 +55,21 @@ struct Pair {
     second: Command,
 }
 
-/// A pair that has its blocks to itself.
+/// Claim of a pair that has its blocks to itself.
 #[derive(Debug)]
 struct Claim {
     nsid: u32,
     bytes: Range<u64>,
-    /// The slot of the command that the layers have.
+    /// Slot number of the command that the layers have.
     number: usize,
     step: Step,
 }
 
 #[derive(Debug)]
 enum Step {
-    /// Others are on these blocks.
+    /// Other commands work on the blocks.
     Waiting(Pair),
-    /// With the Write that comes after it.
+    /// The Compare runs; this is the Write that follows.
     Comparing(Command),
     Writing,
 }
@@ -78,7 +80,7 @@ impl Fused {
         self.busy
     }
 
-    /// There is something to advance with the next turn.
+    /// Makes the next turn look for work.
     pub(crate) fn has_work(&mut self) {
         self.busy = true;
     }
@@ -95,7 +97,7 @@ impl Fused {
         self.claim.is_some()
     }
 
-    /// A command came for what is claimed, or may have.
+    /// Holds a command for blocks that are claimed, or may be.
     pub(crate) fn hold(&mut self, command: Command, slot: &mut Slot) {
         (slot.origin.opcode, slot.origin.ahead) = (WAITS, false);
         self.held.push(command);
@@ -112,7 +114,8 @@ impl Drop for Fused {
     }
 }
 
-/// A device that is handed commands as they come is not known to keep to claims.
+/// Returns whether fused operations are supported. A device that receives commands unchanged would ignore
+/// claims.
 pub(crate) fn is_offered(subsystem: &Subsystem) -> bool {
     subsystem.iter().all(|namespace| namespace.passthrough() == Passthrough::NONE)
 }
@@ -161,7 +164,8 @@ pub(crate) fn refuse(subsystem: &mut Subsystem, command: Command, status: Status
     subsystem.done.push(command);
 }
 
-/// Part of a turn of each controller while there is something to do. Returns how many commands wait no longer.
+/// Continues pairs and held commands, and returns the number of commands that wait no longer. Part of a turn
+/// of each controller while there is work.
 #[cold]
 pub(crate) fn advance(
     controller: &mut Controller,
@@ -178,7 +182,8 @@ pub(crate) fn advance(
         let number = controller.number;
         let Subsystem { fused, slab, .. } = subsystem;
         let is_own = |command: &mut Command| slab.slot(command).origin.controller == number;
-        // A host can have as many held as it may have commands: the others go on with the next turns.
+        // A host can have as many held commands as it may have in flight: the others go on with the next
+        // turns.
         let own: Vec<Command> = fused.held.extract_if(.., is_own).take(BATCH_MAX as usize).collect();
         work += own.len();
         check_again(controller, subsystem, own, space, now_ns);
@@ -192,13 +197,13 @@ pub(crate) fn advance(
     if subsystem.fused.claim.is_none()
         && !(subsystem.fused.held.is_empty() && subsystem.fused.pairs.is_empty())
     {
-        // What is left is for the next turn, or of others, who may be asleep.
+        // The rest is for the next turn, or for other controllers, whose tasks may be asleep.
         subsystem.mailboxes.announce(Notice::Resumed);
     }
     work
 }
 
-/// Takes commands again that were held.
+/// Starts held commands again.
 pub(crate) fn check_again(
     controller: &mut Controller,
     subsystem: &mut Subsystem,
@@ -219,7 +224,7 @@ pub(crate) fn check_again(
     }
 }
 
-/// Gives the next pair its blocks, if it is of this controller. Those that were held before come first.
+/// Gives the next pair its blocks if it is of this controller. Commands that were held before come first.
 fn claim(controller: &Controller, subsystem: &mut Subsystem, space: &Space) {
     // A host can have hundreds that fail, each with lists to walk: the others are for the next turns.
     for _ in 0..BATCH_MAX {
@@ -229,7 +234,7 @@ fn claim(controller: &Controller, subsystem: &mut Subsystem, space: &Space) {
             return;
         }
         let Some(pair) = fused.pairs.pop_front() else { return };
-        // It waits for abandoned commands as for all others that are under way.
+        // The pair waits for abandoned commands as for all others under way.
         let nsid = slab.entry(&pair.first).nsid;
         let held_back = subsystem.get_mut(nsid).map(|namespace| namespace.hold_back(Vec::new()));
         let checked = check(controller, subsystem, &pair, space);
@@ -246,7 +251,7 @@ fn claim(controller: &Controller, subsystem: &mut Subsystem, space: &Space) {
                 return;
             }
             Err((first, second)) => {
-                // Memory that only the client reaches is not sent for.
+                // Memory that only the client reaches is not fetched for pairs.
                 let _ = space.take_wanted();
                 refuse(subsystem, pair.first, first);
                 refuse(subsystem, pair.second, second);
@@ -255,7 +260,7 @@ fn claim(controller: &Controller, subsystem: &mut Subsystem, space: &Space) {
     }
 }
 
-/// Makes a Compare and a Write of a pair. An error is what becomes of each.
+/// Prepares the Compare and the Write of a pair. An error has the status of each of the two.
 fn check(
     controller: &Controller,
     subsystem: &mut Subsystem,
@@ -296,7 +301,7 @@ fn check(
     Ok((nsid, slot.request.offset..slot.request.end()))
 }
 
-/// Each of the two has to come by a way that leads to the namespace, and be allowed by its reservation.
+/// Checks that both commands have a path to the namespace, and that its reservation permits them.
 fn check_access(subsystem: &Subsystem, pair: &Pair, nsid: u32) -> Result<(), (Status, Status)> {
     let number = subsystem.slab.slot(&pair.first).origin.controller;
     let absent = Subsystem::status_of_inactive(nsid);
@@ -308,12 +313,13 @@ fn check_access(subsystem: &Subsystem, pair: &Pair, nsid: u32) -> Result<(), (St
     may(opcode::WRITE).map_err(|status| (Status::ABORTED_FAILED_FUSED, status))
 }
 
-/// The largest pair that a namespace takes, bytes: what it writes in one piece, and what is compared so.
+/// Returns the bytes of the largest pair that a namespace takes: the atomic write unit, and at most one
+/// chunk.
 pub(crate) fn largest(namespace: &Namespace) -> u64 {
     (describe::atomic_write_blocks(namespace) << namespace.block_shift()).min(chunk::CHUNK as u64)
 }
 
-/// Begins the Compare when nobody else is on its blocks.
+/// Starts the Compare when no other command works on its blocks.
 fn start_pair(subsystem: &mut Subsystem, now_ns: u64) {
     if !is_ready(subsystem) {
         return;
@@ -321,7 +327,8 @@ fn start_pair(subsystem: &mut Subsystem, now_ns: u64) {
     let Some(Claim { nsid, bytes, number, step: Step::Waiting(pair) }) = subsystem.fused.claim.take() else {
         return;
     };
-    // Somebody may have reserved the namespace, or closed this way, while it waited; nobody has waited for it to end.
+    // The namespace may have been reserved meanwhile, or its path closed. No other work has waited for the
+    // pair yet.
     if let Err((first, second)) = check_access(subsystem, &pair, nsid) {
         compare::forget_memory(subsystem.slab.slot_mut(&pair.first));
         refuse(subsystem, pair.first, first);
@@ -329,20 +336,20 @@ fn start_pair(subsystem: &mut Subsystem, now_ns: u64) {
         return release(subsystem, nsid);
     }
     let Pair { first, second } = pair;
-    // Both are under way from now on, to who waits for their end.
+    // From now on both count as under way.
     subsystem.slab.slot_mut(&first).origin.opcode = FUSED;
     subsystem.slab.slot_mut(&second).origin.opcode = FUSED;
     subsystem.fused.claim = Some(Claim { nsid, bytes, number, step: Step::Comparing(second) });
     subsystem.submit(nsid, first, now_ns);
 }
 
-/// A pair waits for others no longer.
+/// Returns whether a waiting pair can start.
 fn is_ready(subsystem: &Subsystem) -> bool {
     let Some(Claim { step: Step::Waiting(_), .. }) = &subsystem.fused.claim else { return false };
     !subsystem.slab.live().any(|slot| slot.origin.ahead && !client_dma::has(slot))
 }
 
-/// Notes which commands are under way that a pair for these blocks waits for. Those that come later are held, or do
+/// Notes the commands under way that a pair for these blocks must wait for. Later commands are held, or do
 /// not concern it.
 fn mark_commands_ahead(subsystem: &mut Subsystem, nsid: u32, bytes: &Range<u64>) {
     let is_in_the_way = |slot: &Slot| {
@@ -350,7 +357,7 @@ fn mark_commands_ahead(subsystem: &mut Subsystem, nsid: u32, bytes: &Range<u64>)
         let overlaps = slot.request.offset < bytes.end && bytes.start < slot.request.end();
         let concerned = match opcode {
             WAITS | opcode::FLUSH => false,
-            // May itself wait for this pair.
+            // Such a command may itself wait for this pair.
             _ if Group::of_io(opcode) == Group::Free => false,
             opcode::COPY => true,
             _ if u32::from(namespace) + 1 != nsid => false,
@@ -366,7 +373,7 @@ fn mark_commands_ahead(subsystem: &mut Subsystem, nsid: u32, bytes: &Range<u64>)
     }
 }
 
-/// A turn of this controller would get further.
+/// Returns whether a turn of this controller would continue something.
 pub(crate) fn can_advance(controller: &Controller, subsystem: &Subsystem) -> bool {
     let fused = &subsystem.fused;
     let is_own = |command: &Command| subsystem.slab.slot(command).origin.controller == controller.number;
@@ -376,12 +383,12 @@ pub(crate) fn can_advance(controller: &Controller, subsystem: &Subsystem) -> boo
         || fused.firsts.iter().any(|first| firsts::is_stranded(controller, subsystem, first))
 }
 
-/// A command of the pair that has its claim is back from the layers.
+/// Continues the claim after a command of its pair is back from the layers.
 pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
     let number = subsystem.slab.number(&command);
     let status = subsystem.slab.slot(&command).status;
     let Some(mut claim) = subsystem.fused.claim.take_if(|claim| claim.number == number) else {
-        // Somebody sent this opcode.
+        // A host sent this opcode itself.
         return controller.finish(subsystem, command, status, 0);
     };
     let Step::Comparing(second) = claim.step else {
@@ -405,8 +412,8 @@ fn release(subsystem: &mut Subsystem, nsid: u32) {
     subsystem.get_mut(nsid).into_iter().for_each(|namespace| namespace.claim(None));
 }
 
-/// Ends the commands that wait here, of a controller whose queues are gone, or of one of its queues. A pair that is being carried
-/// out goes on.
+/// Ends the commands that wait here of a controller whose queues are gone, or of one queue. A running pair
+/// goes on.
 pub(crate) fn forget(subsystem: &mut Subsystem, number: u8, queue: Option<u16>) {
     if !subsystem.fused.is_busy() {
         return;

@@ -1,29 +1,31 @@
-//! Which controllers have which namespaces.
+//! Attachment of namespaces to controllers.
 
 use super::Subsystem;
 use crate::Namespace;
 use crate::mailbox::Notice;
 
-/// If a controller of this name has a namespace, which those with these numbers have already. One that is not shared is
-/// the first's that may have it.
+/// Returns whether a controller with this name may have a namespace that `others` have already. A private
+/// namespace belongs to the first controller that may have it.
 fn may_have(namespace: &Namespace, name: &crate::KnownAs, others: u32) -> bool {
     namespace.attachment().has(name) && (namespace.is_shared() || others == 0)
 }
 
 impl Subsystem {
-    /// A controller is there, and is somebody else's perhaps: it has what is attached to that name.
+    /// Attaches to a controller all namespaces that are attached to its host's name, when it comes or its
+    /// name changes.
     pub(crate) fn attach_all(&mut self, number: u8) {
         let name = self.host_name(number);
         self.hand_out(number, Some(&name));
     }
 
-    /// A controller is nobody's: what only one may have is for another that is there, or for the next.
+    /// Detaches a controller that has no host any more. Its private namespaces are for another controller, or
+    /// for the next.
     pub(crate) fn detach_all(&mut self, number: u8) {
         self.hand_out(number, None);
     }
 
-    /// Attaches to a controller what belongs to its host's name. A private namespace that this frees goes to the first of
-    /// the other controllers that may have it, whose host is told.
+    /// Attaches to a controller all namespaces of its host's name. A private namespace that this frees goes
+    /// to the first other controller that may have it, whose host is notified.
     fn hand_out(&mut self, number: u8, name: Option<&crate::KnownAs>) {
         let present = self.mailboxes.present_numbers();
         let others = present.iter().filter(|other| **other != number);
@@ -46,8 +48,8 @@ impl Subsystem {
             .for_each(|(next, nsid)| self.mailboxes.notify(next, Notice::NamespaceChanged(nsid)));
     }
 
-    /// A namespace has just come, or is attached otherwise: those of the controllers that are there have it that it is
-    /// attached to. Of one that is not shared it is `first` who has it, or who had it.
+    /// Attaches a namespace that is new, or whose attachment has changed, to all present controllers that may
+    /// have it. `first` is the controller that has a private namespace, or had it.
     pub(crate) fn attach_present(&self, namespace: &mut Namespace, first: Option<u8>) {
         let numbers = self.mailboxes.present_numbers();
         let had = |number: &u8| namespace.is_attached(*number);
@@ -61,12 +63,12 @@ impl Subsystem {
         namespace.attach(attached, &numbers);
     }
 
-    /// A namespace that is attached to this controller.
+    /// Returns a namespace that is attached to this controller.
     pub(crate) fn active(&self, number: u8, nsid: u32) -> Option<&Namespace> {
         self.get(nsid).filter(|namespace| namespace.is_attached(number) && !namespace.is_leaving())
     }
 
-    /// Those that are, in ascending order of their NSIDs.
+    /// Returns the namespaces attached to this controller, in ascending order of their NSIDs.
     pub(crate) fn iter_active(&self, number: u8) -> impl Iterator<Item = &Namespace> + Clone {
         self.iter().filter(move |namespace| namespace.is_attached(number) && !namespace.is_leaving())
     }

@@ -1,9 +1,10 @@
-//! Namespace Management and Namespace Attachment (Base 5.22, 5.23, 8.11): hosts create namespaces out of a drive's pool,
-//! delete them, and say which controllers have them.
+//! Namespace Management and Namespace Attachment (Base 5.22, 5.23, 8.11): hosts create namespaces out of a
+//! drive's pool, delete them, and attach them to controllers.
 //!
-//! One command after the other, from its check to its end. What it makes of the drive is stored before the host is told,
-//! by somebody who may block: a daemon that is killed leaves all of it or nothing. Nobody sees a namespace that is not
-//! stored; one that goes takes no command any more before that is stored, and goes when the last one is done.
+//! One command runs after the other, from its check to its end. The resulting state is persisted before the
+//! command completes: a daemon that is killed leaves all of a change or nothing. Creating: the state is
+//! persisted, then the namespace is visible. Deleting: the namespace takes no more commands, then the state
+//! is persisted, and the namespace goes when its last command is done.
 
 mod attachment;
 mod order;
@@ -18,40 +19,42 @@ use crate::{Namespace, Subsystem};
 use sluice_command::Command;
 use std::collections::VecDeque;
 
-/// Names of controllers that are remembered of a namespace: a host that is detached and never comes back has one, too.
+/// Names of controllers that are stored of a namespace. A host that was detached and never comes back has
+/// one, too.
 pub const ATTACHED_MAX: usize = 256;
 
-/// What hosts make namespaces of.
+/// Capacity that hosts create namespaces of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
-    /// Bytes.
+    /// Number of bytes.
     pub size: u64,
-    /// Namespaces of it may lose finished writes at a power cut: hosts are to know before they create one.
+    /// Whether its namespaces may lose finished writes at a power cut. Hosts can read that before they create
+    /// one.
     pub volatile_cache: bool,
 }
 
-/// How long commands in flight have to end.
+/// Time for commands in flight to end.
 const WAIT_NS: u64 = 8_000_000_000;
 
-/// Until it is looked again whether they have.
+/// Time between two checks whether they have ended.
 const PAUSE_NS: u64 = 1_000_000;
 
 #[derive(Debug, Default)]
 pub(crate) struct Management {
     pub(crate) pool: Option<Pool>,
-    /// Without a command it is the operator's.
+    /// Commands that wait, with their requests. A request without a command is the operator's.
     waiting: VecDeque<(Option<Command>, Request)>,
     under_way: Option<UnderWay>,
-    /// Of the controller whose wish was begun last: others' come first.
+    /// Controller whose request was started last: those of others come first.
     last: u8,
 }
 
-/// A command that was found to be right.
+/// Command whose request was accepted.
 #[derive(Debug)]
 struct UnderWay {
-    /// None if it is the operator's wish, or a reset took it: what was begun goes on.
+    /// None for a request of the operator, or after a reset took the command: the request goes on.
     command: Option<Command>,
-    /// Number of the controller that it came to, which tells its host by its completion.
+    /// Number of the command's controller, whose host is notified by the completion.
     number: u8,
     task: Task,
     stage: TaskStage,
@@ -61,16 +64,16 @@ struct UnderWay {
 
 #[derive(Debug)]
 enum Task {
-    /// With the namespace as soon as somebody has built it.
+    /// Creation, with the namespace once it is built.
     Create(Creation, Option<Box<Namespace>>),
     Delete(Vec<u32>),
-    /// What the attachment is from now on, and the controller that has the namespace if only one may.
+    /// Attachment of a namespace: the new state, and the controller that gets it if it is private.
     Attach {
         nsid: u32,
         attachment: Attachment,
         first: Option<u8>,
     },
-    /// What it is from now on and was before, and bit per controller that has lost the namespace.
+    /// Detachment of a namespace: the new and the former state, and a bit per controller that has lost it.
     Detach {
         nsid: u32,
         attachment: Attachment,
@@ -81,11 +84,11 @@ enum Task {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TaskStage {
-    /// Commands in flight come to their end.
+    /// Drain of the commands in flight.
     Waiting,
-    /// Somebody was asked to remember it.
+    /// Persisting of the change.
     Persisting,
-    /// It is remembered that the namespaces are gone; what the drive itself has sent to them comes to its end.
+    /// Drain of the drive's own commands to the namespaces, after their deletion was persisted.
     Draining,
 }
 
@@ -94,7 +97,7 @@ impl Management {
         self.under_way.as_ref().filter(|it| it.stage != TaskStage::Persisting).map(|it| it.next_ns)
     }
 
-    /// A namespace that was built, and is not stored yet.
+    /// Returns a namespace that was built, and is not persisted yet.
     pub(crate) fn being_created(&self) -> Option<&Namespace> {
         match &self.under_way.as_ref()?.task {
             Task::Create(_, namespace) => namespace.as_deref(),
@@ -102,13 +105,13 @@ impl Management {
         }
     }
 
-    /// Namespaces come or go.
+    /// Returns whether a namespace is being created or deleted.
     pub(crate) fn is_busy(&self) -> bool {
         let changes = |it: &UnderWay| matches!(it.task, Task::Create(..) | Task::Delete(_));
         self.under_way.as_ref().is_some_and(changes)
     }
 
-    /// Takes the commands that are meant: those that wait do not begin any more.
+    /// Takes the selected commands. Waiting ones are dropped with their requests.
     pub(crate) fn take_commands(&mut self, mut is_meant: impl FnMut(&Command) -> bool) -> Vec<Command> {
         let (mut taken, mut left) = (Vec::new(), VecDeque::new());
         for (mut command, request) in self.waiting.drain(..) {
@@ -124,7 +127,7 @@ impl Management {
     }
 }
 
-/// Commands that still wait here end here: nobody is left to be told.
+/// Forgets commands that still wait here, since no host is left.
 impl Drop for Management {
     fn drop(&mut self) {
         self.take_commands(|_| true).into_iter().for_each(std::mem::forget);
@@ -132,18 +135,18 @@ impl Drop for Management {
 }
 
 impl Subsystem {
-    /// Before its first turn: hosts may create namespaces out of this.
+    /// Sets the pool that hosts may create namespaces of, before the first turn.
     pub fn set_pool(&mut self, pool: Pool) {
         self.management.pool = Some(pool);
     }
 
-    /// Bytes of the pool that no namespace has.
+    /// Returns the bytes of the pool that belong to no namespace.
     pub(crate) fn unallocated(&self) -> u64 {
         let created: u64 = self.iter().filter(|it| it.is_created()).map(Namespace::bytes).sum();
         self.management.pool.map_or(0, |pool| pool.size.saturating_sub(created))
     }
 
-    /// True if some namespace may lose finished writes at a power cut, or may be made that does.
+    /// Returns whether some namespace, or one that may be created, can lose finished writes at a power cut.
     pub(crate) fn has_volatile_cache(&self) -> bool {
         let created = self.management.pool.is_some_and(|pool| pool.volatile_cache);
         created || self.cached_namespaces().next().is_some()

@@ -1,4 +1,4 @@
-//! What a command asks for, out of its dwords and its data.
+//! Requests of Namespace Management and Namespace Attachment, from dwords and data of a command.
 
 use super::{Creation, Subsystem};
 use crate::admin::{Admin, Outcome};
@@ -8,16 +8,16 @@ use sluice_nvme::identify::{CSI_NVM, IdentifyNamespace, SIZE};
 use sluice_nvme::opcode::admin as opcode;
 use sluice_nvme::{NSID_ALL, Status};
 
-/// What a host wants, as far as that alone says whether it can be.
+/// Request of a host, with only its fields checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// Its NSID is still to be chosen.
+    /// Creation; the NSID is still to be chosen.
     Create(Creation),
-    /// Of this one, or with the broadcast NSID of all.
+    /// Deletion of this namespace, or of all with the broadcast NSID.
     Delete(u32),
-    /// The namespace with this UUID, for the operator.
+    /// Deletion of the namespace with this UUID, for the operator.
     DeleteThis([u8; 16]),
-    /// To, or from, the controllers of these identifiers.
+    /// Attachment to, or detachment from, the controllers with these identifiers.
     Attach { nsid: u32, cntlids: Vec<u16>, attach: bool },
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn begin(subsystem: &Subsystem, admin: &Admin<'_>) -> Result<Outcome,
     Ok(Outcome::AfterManagement(request))
 }
 
-/// The fields of Identify Namespace that a host may choose (NVM Command Set 4.1.6).
+/// Reads the fields of Identify Namespace that a host may choose (NVM Command Set 4.1.6).
 fn create(subsystem: &Subsystem, admin: &Admin<'_>) -> Result<Request, Status> {
     const SHARED: u8 = 1 << 0;
     if admin.entry.cdw11 >> 24 != u32::from(CSI_NVM) {
@@ -54,7 +54,7 @@ fn create(subsystem: &Subsystem, admin: &Admin<'_>) -> Result<Request, Status> {
     if data.ncap < data.nsze {
         return Err(Status::THIN_PROVISIONING_NOT_SUPPORTED);
     }
-    // Sets and endurance groups are not supported; zero is for whoever has none.
+    // Sets and endurance groups are not supported; zero means none.
     if data.nvmsetid != 0 || data.endgid != 0 {
         return Err(Status::INVALID_FIELD);
     }
@@ -70,7 +70,7 @@ fn create(subsystem: &Subsystem, admin: &Admin<'_>) -> Result<Request, Status> {
     Ok(Request::Create(Creation { nsid, block_size, blocks, shared, ana_group }))
 }
 
-/// A Controller List: how many, and their identifiers in ascending order (Base 4.6.1).
+/// Reads a Controller List: their number, and their identifiers in ascending order (Base 4.6.1).
 fn attach(admin: &Admin<'_>, attach: bool) -> Result<Request, Status> {
     let nsid = admin.entry.nsid;
     if nsid == NSID_ALL || !(1..=NN).contains(&nsid) {

@@ -1,4 +1,4 @@
-//! What a wish comes to as things are now, or why it is refused. Nothing changes here.
+//! Planning of a request: its task in the current state, or the status of its refusal. Nothing changes here.
 
 use super::{ATTACHED_MAX, Attachment, Creation, Request, Task};
 use crate::subsystem::NN;
@@ -6,7 +6,7 @@ use crate::{Namespace, Subsystem};
 use sluice_nvme::{NSID_ALL, Status};
 
 impl Subsystem {
-    /// What is to be done, as things are now.
+    /// Returns the task for a request.
     pub(super) fn plan(&self, request: Request) -> Result<Task, Status> {
         if let Some(erasure) = self.erasure.as_ref().filter(|_| !matches!(request, Request::Attach { .. })) {
             return Err(erasure.status());
@@ -37,7 +37,7 @@ impl Subsystem {
             NSID_ALL => self.iter().collect(),
             _ => vec![self.get(nsid).ok_or(Self::status_of_inactive(nsid))?],
         };
-        // What the operator has configured is not for hosts to delete.
+        // Hosts cannot delete namespaces of the configuration.
         match concerned.iter().all(|namespace| namespace.is_created()) {
             true => Ok(Task::Delete(concerned.into_iter().map(Namespace::nsid).collect())),
             false => Err(Status::OPERATION_DENIED),
@@ -63,7 +63,7 @@ impl Subsystem {
         }
         let mut attachment: Attachment = namespace.attachment().clone();
         if !namespace.is_shared() {
-            // A host that is away does not keep it from others.
+            // A host that is not connected does not block a private namespace.
             attachment.listed.clear();
         }
         named.iter().for_each(|number| attachment.set(&self.host_name(*number), attach));

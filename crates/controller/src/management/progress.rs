@@ -1,4 +1,4 @@
-//! A command from its plan to its end.
+//! Execution of a management command, from its plan to its end.
 
 use super::{Attachment, Creation, PAUSE_NS, Request, Task, TaskStage, UnderWay, WAIT_NS};
 use crate::mailbox::Notice;
@@ -8,14 +8,14 @@ use sluice_nvme::Status;
 use sluice_nvme::opcode::{admin, io};
 
 impl Subsystem {
-    /// Takes a command whose wish is to be fulfilled.
+    /// Takes a command with its request.
     pub(crate) fn manage(&mut self, command: Command, request: Request, now_ns: u64) {
         self.management.waiting.push_back((Some(command), request));
         self.run_requests(now_ns);
     }
 
-    /// The operator deletes a namespace that a host has created. It is gone when its commands have ended, or stays if
-    /// they do not.
+    /// Deletes a namespace that a host has created, for the operator. It is gone when its commands have
+    /// ended, or stays if they do not end.
     pub fn delete_namespace(&mut self, nsid: u32, now_ns: u64) -> Result<(), Refusal> {
         match self.get(nsid) {
             Some(namespace) if namespace.is_created() => {}
@@ -30,14 +30,14 @@ impl Subsystem {
         Ok(())
     }
 
-    /// The operator has waited long enough for a namespace to go: what has not begun does not. True if it has: then
-    /// the namespace goes, or stays, in a moment.
+    /// Withdraws the operator's deletions that have not begun. Returns whether one has: it ends soon, with or
+    /// without success.
     pub fn withdraw_deletions(&mut self) -> bool {
         self.management.waiting.retain(|(command, _)| command.is_some());
         self.management.under_way.as_ref().is_some_and(|it| it.number == Origin::SUBSYSTEM)
     }
 
-    /// What is to be done next: wishes of those who have waited longest since their last.
+    /// Returns the next request, from the controller that has waited longest since its last one.
     fn next_request(&mut self) -> Option<(Option<Command>, Request)> {
         let Self { management, slab, .. } = self;
         let number = |it: &(Option<Command>, Request)| {
@@ -50,12 +50,12 @@ impl Subsystem {
         Some(next)
     }
 
-    /// Begins what waits, unless something is under way.
+    /// Starts the next request, unless one is under way.
     fn run_requests(&mut self, now_ns: u64) {
         while self.management.under_way.is_none()
             && let Some((command, request)) = self.next_request()
         {
-            // Another host may have reserved what is concerned while it waited.
+            // Another host may have reserved the namespace meanwhile.
             let may = command.as_ref().map_or(Ok(()), |command| self.check_request(command));
             match may.and_then(|()| self.plan(request)) {
                 Ok(task) => self.start(command, task, now_ns),
@@ -68,7 +68,7 @@ impl Subsystem {
         self.check_admin(self.slab.slot(command).origin.controller, self.slab.entry(command))
     }
 
-    /// The completion of a command.
+    /// Completes a command.
     fn finish_management(&mut self, command: Option<Command>, status: Status, dw0: u32) {
         let Some(command) = command else { return };
         let slot = self.slab.slot_mut(&command);
@@ -80,7 +80,7 @@ impl Subsystem {
         let of = |command| self.slab.slot(command).origin.controller;
         let number = command.as_ref().map_or(Origin::SUBSYSTEM, of);
         match &mut task {
-            // Commands that come from now on find no such namespace.
+            // From now on commands find no such namespace.
             Task::Delete(nsids) => {
                 for nsid in nsids {
                     self.get_mut(*nsid).into_iter().for_each(Namespace::leave);
@@ -99,8 +99,7 @@ impl Subsystem {
         self.advance_management(now_ns);
     }
 
-    /// A namespace is attached so from now on. Returns bit per controller that has it now and had it not, or the other
-    /// way.
+    /// Sets the attachment of a namespace. Returns a bit per controller that has gained or lost it.
     fn reattach(&mut self, nsid: u32, attachment: Attachment, first: Option<u8>) -> u32 {
         let index = nsid.wrapping_sub(1);
         let Some(mut namespace) = self.take_out_namespace(index) else { return 0 };
@@ -112,12 +111,12 @@ impl Subsystem {
         changed
     }
 
-    /// It may be time to look again.
+    /// Continues the task that is under way, if it is time.
     pub(crate) fn advance_management(&mut self, now_ns: u64) {
         let due = |it: &mut UnderWay| it.stage != TaskStage::Persisting && now_ns >= it.next_ns;
         let Some(mut it) = self.management.under_way.take_if(due) else { return };
         it.next_ns = now_ns.saturating_add(PAUSE_NS);
-        // Also what has begun to wait since the last look.
+        // This includes commands that have begun to wait since the last look.
         for &nsid in it.task.leaving() {
             let deleted = matches!(it.task, Task::Delete(_));
             let kept = self.get(nsid).filter(|_| !deleted).map_or(0, Namespace::attached);
@@ -140,28 +139,29 @@ impl Subsystem {
         }
     }
 
-    /// No command is on its way through what is to go.
+    /// Returns whether no command is on its way through the namespaces that go.
     fn is_vacant(&self, task: &Task) -> bool {
         let nsids = task.leaving();
         if nsids.is_empty() {
             return true;
         }
         let is_deletion = matches!(task, Task::Delete(_));
-        // Whoever does not have it any more, also one that has come since.
+        // This includes a controller without the namespace that has come since.
         let has =
             |number: u8| nsids.iter().any(|nsid| self.get(*nsid).is_some_and(|it| it.is_attached(number)));
         let is_in_the_way = |slot: &Slot| {
             let origin = slot.origin;
             let is_io = match origin.sq {
-                // The flushes of a write cache that is switched off, and what a device is asked as its host wrote it.
+                // These are flushes of a write cache that is switched off, and commands that a device gets
+                // unchanged.
                 0 => origin.opcode == admin::SET_FEATURES || origin.raw,
-                // Those wait, and are looked at again before they begin.
+                // Waiting commands are checked again before they begin.
                 _ => origin.opcode != fused::WAITS,
             };
-            // The drive's own commands are nobody's that is detached.
+            // Commands of the drive itself belong to no detached controller.
             let is_host = origin.is_host() && origin.sq != Origin::INTERNAL;
             let of_these = is_deletion || is_host && !has(origin.controller);
-            // What a Copy does next, and where, is not seen.
+            // The next sources and destinations of a Copy are not visible.
             let copies = origin.opcode == io::COPY && origin.awaited;
             let there = nsids.contains(&(u32::from(origin.namespace) + 1)) || copies;
             !slot.is_child() && is_io && of_these && there && !client_dma::has(slot)
@@ -169,10 +169,11 @@ impl Subsystem {
         !self.slab.live().any(is_in_the_way)
     }
 
-    /// Somebody has built the namespace that a host creates; it is stored next, or not at all.
+    /// Delivers the namespace that a host creates, which was built by the control plane. It is persisted
+    /// next, or dropped.
     ///
     /// # Errors
-    /// Its layers would make more commands than a drive can have: it is not to be stored.
+    /// Its layers would make more commands than a drive can have, so it must not be persisted.
     pub fn made(&mut self, creation: Creation, namespace: Namespace) -> Result<(), Refusal> {
         if !self.make_room_for(&namespace) {
             return Err(Refusal::TooManyCommands);
@@ -185,7 +186,7 @@ impl Subsystem {
         Ok(())
     }
 
-    /// What a command changes is remembered, or could not be.
+    /// Continues a task after its change was persisted, or could not be.
     pub(crate) fn management_persisted(&mut self, what: &PersistentRecord, well: bool, now_ns: u64) {
         let is_it =
             |it: &mut UnderWay| it.stage == TaskStage::Persisting && it.task.record_to_persist() == *what;
@@ -198,7 +199,7 @@ impl Subsystem {
                 self.add(*namespace, now_ns, creation);
                 self.finish_management(it.command, Status::SUCCESS, creation.nsid);
             }
-            // Nobody built it, and said that all was well.
+            // The namespace was not built, although the sink reported success.
             Task::Create(_, None) => self.finish_management(it.command, Status::INTERNAL_ERROR, 0),
             Task::Delete(_) => {
                 (it.stage, it.next_ns) = (TaskStage::Draining, now_ns);
@@ -235,7 +236,7 @@ impl Subsystem {
         self.run_requests(now_ns);
     }
 
-    /// A namespace is there from now on; no controller has it yet.
+    /// Adds a namespace, which no controller has yet.
     fn add(&mut self, mut namespace: Namespace, now_ns: u64, creation: Creation) {
         self.attach_present(&mut namespace, None);
         if let Some(status) = sanitize::refusal(self) {
@@ -246,7 +247,7 @@ impl Subsystem {
         self.note_creation(creation, now_ns);
     }
 
-    /// Those that are remembered to be gone go, and nothing of them is in flight.
+    /// Removes namespaces whose deletion was persisted. Nothing of them is in flight.
     fn remove(&mut self, it: UnderWay, now_ns: u64) {
         let Task::Delete(nsids) = it.task else { return };
         for nsid in nsids {
@@ -261,7 +262,7 @@ impl Subsystem {
         self.run_requests(now_ns);
     }
 
-    /// Controllers that have other namespaces now, but for the one that the command came to (Base 8.11).
+    /// Notifies controllers whose namespaces have changed, except for the one of the command (Base 8.11).
     fn notify_others(&mut self, numbers: u32, but: u8, nsid: u32) {
         let told = (0..u32::BITS as u8).filter(|number| *number != but && numbers & 1 << number != 0);
         told.for_each(|number| self.mailboxes.notify(number, Notice::NamespaceChanged(nsid)));
@@ -269,7 +270,7 @@ impl Subsystem {
 }
 
 impl Task {
-    /// Namespaces that all controllers lose, or some.
+    /// Returns the namespaces that all controllers lose, or some.
     fn leaving(&self) -> &[u32] {
         match self {
             Self::Delete(nsids) => nsids,

@@ -1,15 +1,15 @@
-//! What is remembered of the namespaces that hosts manage.
+//! Persistent state of namespaces that hosts manage.
 
 use crate::KnownAs;
 
-/// A namespace that a host creates.
+/// Namespace that a host creates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Creation {
     pub nsid: u32,
-    /// Bytes.
+    /// Bytes of a block.
     pub block_size: u32,
     pub blocks: u64,
-    /// It may be attached to several controllers at a time.
+    /// Whether several controllers may have it at a time.
     pub shared: bool,
     pub ana_group: u32,
 }
@@ -20,19 +20,19 @@ impl Creation {
     }
 }
 
-/// To which controllers a namespace is attached, by whose they are.
+/// Controllers that a namespace is attached to, by the names of their hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// To those that are not listed, or to those that are.
+    /// Whether it is attached to the names that are not listed, or to the listed ones.
     pub to_others: bool,
     pub listed: Vec<KnownAs>,
 }
 
 impl Attachment {
-    /// As an operator has it.
+    /// Default attachment of a configured namespace.
     pub const ALL: Attachment = Attachment { to_others: true, listed: Vec::new() };
 
-    /// Of a namespace that a host has just created.
+    /// Attachment of a namespace that a host has just created.
     pub const NONE: Attachment = Attachment { to_others: false, listed: Vec::new() };
 
     pub fn has(&self, name: &KnownAs) -> bool {

@@ -1,7 +1,8 @@
-//! What has happened to a drive (Base 5.16.1.14, Persistent Event Log): kept over restarts of the daemon, and bounded.
+//! Persistent Event Log of a drive (Base 5.16.1.14). It is bounded, and survives restarts of the daemon.
 //!
-//! An event is encoded when it is recorded, as hosts read it. When there is no more room, the oldest goes of the type
-//! that has the most: a host that resets its controller for ever does not drive out what else was.
+//! Each event is encoded when it is recorded, in the format of the log page. A full log drops the oldest
+//! event of the type that takes most room. So a host that resets its controller again and again does not
+//! displace other events.
 
 mod record;
 
@@ -14,24 +15,24 @@ use std::collections::VecDeque;
 use std::fmt;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Bytes of the log page, its header too; Identify's PELS says so in units of 64 KiB.
+/// Bytes of the log page with its header; Identify's PELS is the same in units of 64 KiB.
 pub const PERSISTENT_EVENT_LOG_BYTES: usize = 64 << 10;
 
 const EVENTS_BYTES: usize = PERSISTENT_EVENT_LOG_BYTES - LogHeader::SIZE;
 
-/// How long after an event the log is kept, so that several that come together are kept at once, and how long after it
-/// was kept the next time.
+/// Time from an event until the log is persisted, so that several events are persisted together. The second
+/// constant is the minimum time between two writes.
 const SOON_NS: u64 = 100_000_000;
 const PAUSE_NS: u64 = 1_000_000_000;
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// The events of a drive, encoded one behind the other, the oldest first.
+/// Events of a drive, encoded one after the other, the oldest first.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct PersistentEventRecord(Vec<u8>);
 
 impl PersistentEventRecord {
-    /// None if these cannot be the bytes of a history.
+    /// Returns none if these bytes are not a sequence of events, or too many.
     pub fn new(bytes: Vec<u8>) -> Option<Self> {
         (bytes.len() <= EVENTS_BYTES && Split(&bytes).all(|event| event.is_some())).then_some(Self(bytes))
     }
@@ -40,7 +41,7 @@ impl PersistentEventRecord {
         &self.0
     }
 
-    /// Type and data of its events, the oldest first.
+    /// Returns type and data of each event, the oldest first.
     pub(crate) fn events(&self) -> impl Iterator<Item = (u8, &[u8])> {
         Split(&self.0).flatten().map(|event| (event[0], &event[EventHeader::SIZE..]))
     }
@@ -52,7 +53,7 @@ impl fmt::Debug for PersistentEventRecord {
     }
 }
 
-/// Events one behind the other; none, and the end, where bytes are no event.
+/// Iterator over concatenated events. It returns none, and ends, at bytes that are no event.
 struct Split<'a>(&'a [u8]);
 
 impl<'a> Iterator for Split<'a> {
@@ -74,25 +75,25 @@ impl<'a> Iterator for Split<'a> {
     }
 }
 
-/// Milliseconds since 1970-01-01.
+/// Clock with milliseconds since 1970-01-01.
 type Clock = Box<dyn Fn() -> u64 + Send>;
 
-/// The events of a subsystem, and who keeps them.
+/// Persistent events of a subsystem, with the state of their persistence.
 #[derive(Default)]
 pub(crate) struct PersistentEvents {
-    /// The oldest first.
+    /// Encoded events, the oldest first.
     events: VecDeque<Box<[u8]>>,
     bytes: usize,
     clock: Option<Clock>,
-    /// The last time that anybody told.
+    /// Time of the last event.
     now_ns: u64,
-    /// When what is new is to be kept.
+    /// Time at which new events must be persisted.
     due_ns: Option<u64>,
-    /// It is being kept.
+    /// Whether events are being persisted.
     awaits: bool,
-    /// Not kept again before then.
+    /// Time before which events are not persisted again.
     rests_until_ns: u64,
-    /// Contexts that hosts established.
+    /// Number of contexts that hosts have established.
     pub(crate) generation: u16,
 }
 
@@ -106,7 +107,7 @@ impl fmt::Debug for PersistentEvents {
 }
 
 impl PersistentEvents {
-    /// What an event of this time says when it was.
+    /// Returns the timestamp of an event at this time.
     fn timestamp(&self, now_ns: u64) -> u64 {
         match &self.clock {
             Some(clock) => TimestampData::new(clock(), true).0,
@@ -127,7 +128,7 @@ impl PersistentEvents {
         }
     }
 
-    /// The oldest of the type that has the most bytes.
+    /// Drops the oldest event of the type that takes most bytes.
     fn drop_one(&mut self) {
         let mut bytes = [0; 256];
         self.events.iter().for_each(|event| bytes[usize::from(event[0])] += event.len());
@@ -141,7 +142,7 @@ impl PersistentEvents {
         self.events.len() as u32
     }
 
-    /// The newest first.
+    /// Returns the events, the newest first.
     pub(crate) fn events(&self) -> impl Iterator<Item = &[u8]> {
         self.events.iter().rev().map(|event| &**event)
     }
@@ -156,8 +157,8 @@ impl PersistentEvents {
 }
 
 impl Subsystem {
-    /// Before its first turn: what has happened before, which is to be kept from now on, and what says the time in
-    /// milliseconds since 1970-01-01.
+    /// Restores earlier events before the first turn, and sets the clock. `clock` returns milliseconds since
+    /// 1970-01-01. From now on events are persisted.
     pub fn resume_persistent_events(
         &mut self,
         record: &PersistentEventRecord,
@@ -169,7 +170,7 @@ impl Subsystem {
         self.persistent_events.clock = Some(Box::new(clock));
     }
 
-    /// Something has happened. `controller` is its identifier, if it is one's.
+    /// Records an event. `controller` is an identifier, or [`NO_CONTROLLER`].
     pub(crate) fn record_event(&mut self, kind: u8, controller: u16, data: &[u8], now_ns: u64) {
         self.persistent_events.now_ns = now_ns;
         self.persistent_events.add(kind, controller, data, now_ns);
@@ -178,12 +179,12 @@ impl Subsystem {
         }
     }
 
-    /// What the log page says that the time is.
+    /// Returns the timestamp for the log page.
     pub(crate) fn timestamp(&self, now_ns: u64) -> u64 {
         self.persistent_events.timestamp(now_ns)
     }
 
-    /// Has the log kept, if it is time.
+    /// Persists the events if it is time.
     pub(crate) fn persist_events(&mut self, now_ns: u64) {
         if self.persistent_events.deadline_ns().is_none_or(|due_ns| due_ns > now_ns) {
             return;
@@ -195,7 +196,7 @@ impl Subsystem {
         self.persist(PersistentRecord::PersistentEvents(record), now_ns);
     }
 
-    /// One that could not be kept is, some time after the next event.
+    /// Finishes the persisting. After a failure the next event causes another attempt.
     pub(crate) fn persistent_events_persisted(&mut self) {
         self.persistent_events.awaits = false;
     }

@@ -1,4 +1,4 @@
-//! What is recorded, and what is said of it.
+//! Contents of the persistent events.
 
 use crate::format;
 use crate::management::Creation;
@@ -13,7 +13,7 @@ use sluice_nvme::{FeatureId, Status, SubmissionEntry};
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromZeros, IntoBytes};
 
-/// Every type that there is; the log page says so.
+/// Event types that are recorded, as listed in the log page.
 pub(crate) const KINDS: [u8; 11] = [
     event::SMART_SNAPSHOT,
     event::FIRMWARE_COMMIT,
@@ -28,11 +28,12 @@ pub(crate) const KINDS: [u8; 11] = [
     event::SET_FEATURE,
 ];
 
-/// For what is no controller's.
+/// Controller identifier of an event that concerns no controller.
 pub(crate) const NO_CONTROLLER: u16 = 0xffff;
 
 impl Controller {
-    /// It became ready, for the first time since it was reset from outside or again.
+    /// Records that the controller became ready. `is_power_on` is whether this is the first time since a
+    /// reset from outside.
     pub(crate) fn note_ready(&self, subsystem: &mut Subsystem, is_power_on: bool, now_ns: u64) {
         if is_power_on {
             let page = subsystem.health.smart(0, &self.errors, now_ns);
@@ -48,7 +49,7 @@ impl Controller {
         subsystem.record_event(event::POWER_ON_OR_RESET, self.cntlid, data.as_bytes(), now_ns);
     }
 
-    /// Its host went away without having shut it down.
+    /// Records that the host went away without a shutdown.
     pub(crate) fn note_unsafe_shutdown(&self, subsystem: &mut Subsystem) {
         let mut data = HardwareError::new_zeroed();
         data.code = U16::new(HardwareError::UNSAFE_SHUTDOWN);
@@ -82,7 +83,7 @@ impl Controller {
         subsystem.record_event(event::TIMESTAMP_CHANGE, self.cntlid, data.as_bytes(), now_ns);
     }
 
-    /// A host has set a feature, which is not one that hosts set whenever they begin.
+    /// Records a Set Features command, except for features that every host sets at its start.
     pub(crate) fn note_feature(&self, subsystem: &mut Subsystem, entry: &SubmissionEntry, now_ns: u64) {
         let id = FeatureId(entry.cdw10 as u8);
         if [FeatureId::NUMBER_OF_QUEUES, FeatureId::ASYNC_EVENTS, FeatureId::TIMESTAMP].contains(&id) {

@@ -1,36 +1,36 @@
-//! What brings queue groups home.
+//! Causes of a recall of queue groups.
 
 use std::fmt;
 
-/// Why the queues of a drive have to be in one place.
+/// Reason why all queues of a drive must be served by the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecallCause {
-    /// The host sent an admin command with this opcode.
+    /// Admin command with this opcode.
     AdminCommand(u8),
-    /// It sent an I/O command with this opcode, or one of two that are fused.
+    /// I/O command with this opcode, or one of a fused pair.
     IoCommand(u8),
-    /// It wrote a register, was reset, or is gone.
+    /// Register write, reset, or end of the host.
     Reset,
-    /// Some of its memory is taken back.
+    /// Unmapped memory.
     Memory,
-    /// Its client has changed what queues use: memory, interrupts.
+    /// Change of memory or interrupts of queues by the client.
     Client,
-    /// Data of a command is where no memory is that was shown.
+    /// Data of a command outside of all mapped memory.
     Buffer,
-    /// It rang a doorbell with a value that cannot be.
+    /// Doorbell write with an invalid value.
     Doorbell,
-    /// Its controller is in fatal status.
+    /// Fatal status of the controller.
     Fatal,
-    /// An order of the operator.
+    /// Request of the operator.
     Operator,
-    /// The drive ends.
+    /// End of the drive.
     End,
-    /// There was no room for the group where it was sent.
+    /// Lack of room for the group at the remote controller.
     Room,
 }
 
 impl RecallCause {
-    /// A word for each, in the order of their [numbers](Self::number).
+    /// Label of each cause, in the order of their [numbers](Self::number).
     pub const LABELS: [&'static str; 11] = [
         "admin_command",
         "io_command",
@@ -45,7 +45,7 @@ impl RecallCause {
         "room",
     ];
 
-    /// Of its kind.
+    /// Returns the index of the label.
     pub fn number(self) -> usize {
         match self {
             Self::AdminCommand(_) => 0,

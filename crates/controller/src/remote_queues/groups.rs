@@ -1,4 +1,4 @@
-//! What is done while queues of a controller are apart, and what brings them together first.
+//! State of a controller's queue groups while some are served remotely, and the events that recall them.
 
 use super::migrate::Migrating;
 use super::{RecallCause, Tally};
@@ -10,16 +10,16 @@ use sluice_nvme::SubmissionEntry;
 use sluice_nvme::opcode::{admin, io};
 use std::sync::Arc;
 
-/// What an admin command takes of groups that are away.
+/// State of remote groups that an admin command needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Takes {
-    /// It looks at nothing of them and changes nothing that an outpost has a copy of.
+    /// No state of them. The command changes nothing that a remote controller has a copy of.
     Nothing,
-    /// What they have counted.
+    /// Counters of the groups.
     Counters,
-    /// What they have written into their error logs, which home has if that is nothing.
+    /// Error logs of the groups. If these are empty, the owner's log is complete.
     Errors,
-    /// The groups.
+    /// The groups themselves.
     All,
 }
 
@@ -40,7 +40,7 @@ impl Takes {
     }
 }
 
-/// An I/O command that touches nothing but blocks and the host's memory, and so is done wherever its queue is.
+/// Returns whether an I/O command touches only blocks and host memory, so that any controller can execute it.
 fn is_of_blocks(entry: &SubmissionEntry) -> bool {
     let listed = matches!(
         entry.opcode,
@@ -55,48 +55,48 @@ fn is_of_blocks(entry: &SubmissionEntry) -> bool {
     listed && entry.fuse() == 0
 }
 
-/// A group that is away, as home knows it: identifiers of its queues, with their sizes.
+/// Remote group as the owner sees it: identifiers and sizes of its queues.
 #[derive(Debug)]
 pub(super) struct RemoteGroup {
     pub(super) cq: (u16, u32),
     pub(super) sqs: Vec<(u16, u32)>,
-    /// Of the map in which its queues' memory was found.
+    /// Generation of the map in which the memory of its queues was found.
     pub(super) generation: u64,
-    /// One of its doorbells came this way.
+    /// Whether one of its doorbells was written through the owner.
     pub(super) rung: bool,
 }
 
-/// Whether the queues of a controller are in one place.
+/// Remote groups of a controller, or the role of a remote controller.
 #[derive(Debug, Default)]
 pub(crate) struct RemoteGroups {
     pub(super) is_remote: bool,
     pub(super) groups: Vec<RemoteGroup>,
     pub(super) migrating: Option<Migrating>,
-    /// Something is to be done that takes all of them: what was first.
+    /// First cause of the recall that is under way.
     pub(super) recall_cause: Option<RecallCause>,
-    /// A doorbell of a group that is away came this way.
+    /// Whether a doorbell of a remote group was written through the owner.
     rung: bool,
-    /// A reset was begun while doorbells were others', too.
+    /// Whether a reset was started while remote controllers used the doorbells.
     pub(super) stale: bool,
-    /// What an outpost found wrong with doorbells, for home to tell the host.
+    /// Invalid doorbell writes that a remote controller found. The owner reports them to the host.
     pub(super) doorbell_errors: Vec<(u16, Event)>,
-    /// What an outpost counts.
+    /// Counters of a remote controller.
     pub(super) tally: Option<Arc<Tally>>,
 }
 
 impl RemoteGroups {
-    /// Not every queue of the controller is here.
+    /// Returns whether some queue of the host is served by another controller.
     #[inline]
     pub(crate) fn is_split(&self) -> bool {
         self.is_remote || !self.groups.is_empty()
     }
 
-    /// Groups that are away.
+    /// Returns the number of remote groups.
     pub(crate) fn count(&self) -> u32 {
         self.groups.len() as u32
     }
 
-    /// This takes all queues. True if they are not here: then it has to wait.
+    /// Recalls all groups. Returns whether some queue is elsewhere, so that the caller must wait.
     pub(crate) fn recall(&mut self, cause: RecallCause) -> bool {
         if self.is_split() {
             self.recall_cause.get_or_insert(cause);
@@ -104,12 +104,13 @@ impl RemoteGroups {
         self.is_split()
     }
 
-    /// Queues of its are awaited.
+    /// Returns whether recalled groups have not returned yet.
     pub(crate) fn waits(&self) -> bool {
         self.recall_cause.is_some() && !self.groups.is_empty()
     }
 
-    /// True if the admin command has to wait: until all queues are here, or until what was done elsewhere is counted.
+    /// Returns whether an admin command must wait: for all queues, or until the counters of remote turns are
+    /// complete.
     pub(crate) fn defers_admin(&mut self, subsystem: &mut Subsystem, entry: &SubmissionEntry) -> bool {
         if !self.is_split() {
             return false;
@@ -124,12 +125,12 @@ impl RemoteGroups {
         }
     }
 
-    /// The same for an I/O command, of a controller that is apart.
+    /// Returns whether an I/O command must wait. Only called while queues are split.
     pub(crate) fn defers(&mut self, entry: &SubmissionEntry) -> bool {
         !is_of_blocks(entry) && self.recall(RecallCause::IoCommand(entry.opcode))
     }
 
-    /// The doorbell of a queue is rung. Entries of that, if it is away.
+    /// Notes a doorbell write, and returns the size of the queue if it is remote.
     pub(crate) fn ring(&mut self, id: u16, is_cq: bool) -> Option<u32> {
         let of_group = |group: &mut RemoteGroup| {
             let size = match is_cq {
@@ -144,7 +145,8 @@ impl RemoteGroups {
         size
     }
 
-    /// True if an outpost keeps it, for home to tell the host.
+    /// Stores an invalid doorbell write, for the owner to report. Returns false if this controller is an
+    /// owner.
     pub(crate) fn defer_doorbell_error(&mut self, queue: u16, event: Event) -> bool {
         if self.is_remote {
             self.doorbell_errors.push((queue, event));
@@ -153,7 +155,8 @@ impl RemoteGroups {
         self.is_remote
     }
 
-    /// The doorbells are others', too, who would take zeros for news: they are reset when all queues are here.
+    /// Delays the reset of the doorbells until all queues are here, and returns whether it is delayed. Remote
+    /// controllers read the same doorbells and would take zeros for new tails.
     pub(crate) fn delays_reset(&mut self) -> bool {
         self.stale |= self.recall(RecallCause::Reset);
         self.stale
@@ -165,24 +168,24 @@ impl RemoteGroups {
 }
 
 impl Controller {
-    /// Every queue of the host is served here.
+    /// Returns whether every queue of the host is served by this controller.
     pub fn has_all_queues(&self) -> bool {
         self.remote_groups.groups.is_empty()
     }
 
-    /// What is to be done that takes all queues, or an outpost has met.
+    /// Returns the cause that requires a recall, or that a remote controller has met.
     pub fn recall_cause(&self) -> Option<RecallCause> {
         let is_fatal = self.remote_groups.is_split() && self.registers.is_fatal();
         self.remote_groups.recall_cause.or(is_fatal.then_some(RecallCause::Fatal))
     }
 
-    /// Has groups that are away come home.
+    /// Recalls the remote groups.
     pub fn recall_groups(&mut self, cause: RecallCause) {
         self.remote_groups.recall(cause);
     }
 
-    /// Names the groups that are away, by their completion queues, whose doorbells were rung since this was last asked: their
-    /// outposts may sleep.
+    /// Calls `each` with the completion queue of each remote group whose doorbells were written since the
+    /// last call. Its remote controller may sleep.
     pub fn take_rung(&mut self, mut each: impl FnMut(u16)) {
         if std::mem::take(&mut self.remote_groups.rung) {
             let groups = self.remote_groups.groups.iter_mut();

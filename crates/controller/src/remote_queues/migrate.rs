@@ -1,4 +1,4 @@
-//! A queue group on its way to an outpost.
+//! Migration of a queue group to a remote controller.
 
 use super::groups::RemoteGroup;
 use super::{CannotMigrate, PeerConfig, Tally};
@@ -12,14 +12,14 @@ use sluice_memory::Space;
 use std::io;
 use std::sync::Arc;
 
-/// A group from which nothing is taken any more, until its commands have ended.
+/// Group from which no entry is taken, until its commands have ended.
 #[derive(Debug)]
 pub(super) struct Migrating {
     cq: u16,
     sqs: Vec<u16>,
 }
 
-/// A queue group, with what it takes to serve it.
+/// Queue group with all that is needed to serve it.
 #[derive(Debug)]
 pub struct MigratingGroup {
     pub(super) cq: CompletionQueue,
@@ -32,13 +32,13 @@ pub struct MigratingGroup {
     pub(super) tally: Arc<Tally>,
 }
 
-/// As home.
+/// Methods of the owner.
 impl Controller {
-    /// The queue group with this completion queue is to leave: nothing is taken from its queues until it
-    /// [does](Self::depart) or [stays](Self::stay).
+    /// Starts the migration of the queue group with this completion queue. No entry is taken from its queues
+    /// until the migration is [finished](Self::finish_migration) or [cancelled](Self::cancel_migration).
     ///
     /// # Errors
-    /// Nothing has changed.
+    /// The group cannot migrate. Nothing has changed.
     pub fn begin_migration(&mut self, subsystem: &Subsystem, cq: u16) -> Result<(), CannotMigrate> {
         if self.remote_groups.migrating.is_some() {
             return Err(CannotMigrate("another queue is about to move"));
@@ -49,17 +49,17 @@ impl Controller {
         Ok(())
     }
 
-    /// Completion queues of the host's that are served here.
+    /// Returns the host's I/O completion queues that this controller serves.
     pub fn queues_here(&self) -> impl Iterator<Item = u16> {
         self.cqs.iter().skip(1).flatten().map(|cq| cq.id)
     }
 
-    /// The completion queue of a submission queue, which names the group as well.
+    /// Returns the completion queue of a submission queue. Its identifier names the group as well.
     pub fn group_of(&self, sq: u16) -> Option<u16> {
         Some(self.sqs.get(usize::from(sq))?.as_ref()?.cq)
     }
 
-    /// The submission queues of a group that may leave.
+    /// Returns the submission queues of a group that may migrate.
     fn may_group_migrate(&self, subsystem: &Subsystem, cq: u16) -> Result<Vec<u16>, CannotMigrate> {
         self.may_migrate()?;
         subsystem.peer_config()?;
@@ -78,23 +78,24 @@ impl Controller {
         Ok(sqs().map(|sq| sq.id).collect())
     }
 
-    /// None of its commands is in flight.
+    /// Returns whether no command of the migrating group is in flight.
     pub fn migrating_is_idle(&self, subsystem: &Subsystem) -> bool {
         let sqs = self.remote_groups.migrating.iter().flat_map(|migrating| &migrating.sqs);
         let mut sqs = sqs.filter_map(|id| self.sqs[usize::from(*id)].as_ref());
         sqs.all(|sq| sq.in_flight == 0) && !subsystem.has_completions()
     }
 
-    /// The interrupt vector of the group that is about to leave, if it has one.
+    /// Returns the interrupt vector of the migrating group, if there is one.
     pub fn migrating_vector(&self) -> Option<u16> {
         let migrating = self.remote_groups.migrating.as_ref()?;
         self.cqs[usize::from(migrating.cq)].as_ref()?.vector
     }
 
-    /// The group that is about to leave does, if none of its commands is in flight. `there` is what the outpost is like.
+    /// Hands out the migrating group, or none while its commands are in flight. `there` is the configuration
+    /// of the remote drive.
     ///
     /// # Errors
-    /// It [stays](Self::stay), since something has changed.
+    /// Something has changed. The caller must [cancel](Self::cancel_migration) the migration.
     pub fn finish_migration(
         &mut self,
         subsystem: &mut Subsystem,
@@ -119,7 +120,7 @@ impl Controller {
         let sqs = self.remote_groups.migrating.take().map(|migrating| migrating.sqs).unwrap_or_default();
         let sqs: Vec<_> = sqs.iter().filter_map(|id| self.sqs[usize::from(*id)].take()).collect();
         let Some(cq) = self.cqs[usize::from(cq)].take() else { return Ok(None) };
-        // A successor must not take up what is served elsewhere.
+        // A successor of this process must not serve these queues.
         let handover = self.handover.get_mut();
         handover.cqs[usize::from(cq.id)].size = 0;
         sqs.iter().for_each(|sq| handover.sqs[usize::from(sq.id)].size = 0);
@@ -141,11 +142,11 @@ impl Controller {
         }))
     }
 
-    /// The group that was about to leave stays.
+    /// Cancels the migration: the owner serves the group again.
     pub fn cancel_migration(&mut self) {
         let Some(Migrating { sqs, .. }) = self.remote_groups.migrating.take() else { return };
         for id in sqs {
-            // After a reset they are gone, or others.
+            // A reset may have removed or replaced the queues.
             if self.sqs[usize::from(id)].is_some() && !self.active.contains(&id) {
                 self.active.push(id);
             }
@@ -153,9 +154,10 @@ impl Controller {
     }
 }
 
-/// As an outpost.
+/// Methods of a remote controller.
 impl Controller {
-    /// A controller for groups of another, with its identifier, beside a subsystem of its own.
+    /// Creates a controller for groups of another one, with the same identifier, beside a subsystem of its
+    /// own.
     ///
     /// # Errors
     /// There is no memory, or there are no descriptors.
@@ -175,7 +177,7 @@ impl Controller {
         self.install_group(cq, sqs);
     }
 
-    /// [`turn`](Self::turn), as an outpost: what is done in it is counted for home when it is over.
+    /// Executes [`turn`](Self::turn) of a remote controller, and then publishes its counters for the owner.
     pub fn remote_turn(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) -> usize {
         self.remote_groups.tally.iter().for_each(|tally| tally.open());
         let work = self.turn(subsystem, space, now_ns);
@@ -189,7 +191,7 @@ impl Controller {
         work
     }
 
-    /// Has these queues served.
+    /// Installs the queues of a group and starts to serve them.
     pub(super) fn install_group(&mut self, cq: CompletionQueue, sqs: Vec<SubmissionQueue>) {
         let handover = self.handover.get_mut();
         handover.cqs[usize::from(cq.id)] = cq.record();
@@ -203,7 +205,7 @@ impl Controller {
         }
         let id = usize::from(cq.id);
         self.cqs[id] = Some(cq);
-        // What rested has a deadline again.
+        // Timers that were off have a deadline again.
         self.next_deadline_ns = 0;
     }
 }

@@ -1,16 +1,17 @@
-//! Queue groups away from home: a completion queue with its submission queues, served by another reactor than their
+//! Remote queue groups: a completion queue with its submission queues, served by another reactor than their
 //! drive's.
 //!
-//! A drive's controller is *home*. An *outpost* is another [`Controller`], beside another [`Subsystem`] whose layers
-//! reach the same data, which has no queues but those of the groups that it was sent. So a command of a group that is away
-//! takes the path that all commands take, and a drive that has none away pays nothing.
+//! The controller that a host sees is the *owner*. A *remote* controller is another [`Controller`] beside
+//! another [`Subsystem`], whose layers reach the same data. It has only the queues of the groups that it was
+//! sent. So a command of a remote group takes the path of all commands, and a drive without remote groups
+//! pays nothing.
 //!
-//! There is one place for everything unusual, which is home. What is done while groups are away is on the lists of
-//! [`apart`]; whatever else comes up brings them home first: home [calls](Controller::calls_groups_home), the outpost takes
-//! nothing more, and comes when its commands have ended. Whoever waits for commands in flight waits for groups that are away,
-//! too: to a reset, a shutdown and an unmap each is one.
+//! All unusual work is done by the owner. The lists in [`groups`] name the work that is possible while groups
+//! are remote. All other work recalls them first: the owner [requests](Controller::recall_cause) the recall,
+//! and the remote controller takes no more entries and returns the group when its commands have ended. A
+//! reset, a shutdown and an unmap count each remote group as a command in flight, and wait for it.
 //!
-//! What an outpost counts home reads at any time, as of the end of a turn ([`tally`]).
+//! The owner reads the counters of a remote controller at any time, as of the end of a turn ([`tally`]).
 
 mod cause;
 mod groups;

@@ -1,11 +1,11 @@
-//! What of a drive has to be the same wherever its queues are served, and what keeps them at home.
+//! Configuration that an owner and its remote controllers must share, and the obstacles to a migration.
 
 use crate::registers::State;
 use crate::{Controller, DoorbellMode, Identity, Namespace, NamespaceConfig, Subsystem};
 use sluice_command::Passthrough;
 use std::fmt;
 
-/// Why a queue group stays where it is.
+/// Reason why a queue group cannot migrate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CannotMigrate(pub &'static str);
 
@@ -17,27 +17,27 @@ impl fmt::Display for CannotMigrate {
 
 impl std::error::Error for CannotMigrate {}
 
-/// A drive as its commands see it.
+/// Configuration of a drive as its commands see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerConfig {
     pub identity: Identity,
     pub namespaces: Vec<PeerNamespace>,
 }
 
-/// A namespace likewise.
+/// Configuration of a namespace as its commands see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerNamespace {
     pub config: NamespaceConfig,
     pub blocks: u64,
-    /// Its layers, the topmost first.
+    /// Layers, the topmost first.
     pub layers: Vec<&'static str>,
 }
 
 impl Subsystem {
-    /// What an outpost has to be like.
+    /// Returns the configuration that a remote drive must have.
     ///
     /// # Errors
-    /// There is more to this drive than its blocks, and so its queues stay together.
+    /// Commands of this drive need more than its blocks, so its queues stay together.
     pub fn peer_config(&self) -> Result<PeerConfig, CannotMigrate> {
         if self.is_shared() {
             return Err(CannotMigrate("the drive is for several hosts"));
@@ -85,7 +85,7 @@ impl Namespace {
 }
 
 impl Controller {
-    /// What keeps all of its queues at home.
+    /// Checks whether queues of this controller may migrate.
     pub(super) fn may_migrate(&self) -> Result<(), CannotMigrate> {
         let registers = &self.registers;
         if !registers.is_ready() || registers.state != State::Enabled || registers.is_fatal() {

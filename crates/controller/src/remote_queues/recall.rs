@@ -1,4 +1,4 @@
-//! A queue group on its way home.
+//! Return of a queue group to its owner.
 
 use super::{MigratingGroup, RecallCause, Tally};
 use crate::doorbells::Shadow;
@@ -11,22 +11,22 @@ use sluice_memory::{Access, Pages, Space};
 use std::mem;
 use std::sync::Arc;
 
-/// A queue group that comes home, with what happened while it was away.
+/// Queue group on its way to the owner, with the events and counters of its time elsewhere.
 #[derive(Debug)]
 pub struct ReturningGroup {
     cq: CompletionQueue,
     sqs: Vec<SubmissionQueue>,
-    /// It holds memory of the host's, which home is to be the last to let go of.
+    /// Shadow doorbells that hold host memory. The owner must be the last to release them.
     _shadow: Option<Shadow>,
     doorbell_errors: Vec<(u16, Event)>,
     errors: ErrorLog,
     tally: Arc<Tally>,
-    /// Why the outpost sent it home, if it did so by itself.
+    /// Cause for which the remote controller returned the group by itself.
     cause: Option<RecallCause>,
 }
 
 impl MigratingGroup {
-    /// Back to where it came from: nobody was there.
+    /// Returns the group to its owner, since the remote controller has no room for it.
     pub fn into_returning(self) -> ReturningGroup {
         let Self { cq, sqs, mut doorbells, tally, .. } = self;
         let (doorbell_errors, errors) = (Vec::new(), ErrorLog::new());
@@ -36,25 +36,25 @@ impl MigratingGroup {
 }
 
 impl ReturningGroup {
-    /// Identifier of its completion queue.
+    /// Returns the identifier of the completion queue.
     pub fn queue(&self) -> u16 {
         self.cq.id
     }
 
-    /// Why the outpost sent it home, if it did so by itself.
+    /// Returns the cause for which the remote controller returned the group by itself, if it did.
     pub fn cause(&self) -> Option<RecallCause> {
         self.cause
     }
 }
 
-/// As an outpost.
+/// Methods of a remote controller.
 impl Controller {
-    /// Takes no entry any more; what is in flight goes on.
+    /// Takes no more entries. Commands in flight go on.
     pub fn stop_taking(&mut self) {
         self.active.clear();
     }
 
-    /// The group, if none of its commands is in flight. Nothing is left to serve then.
+    /// Returns the group if none of its commands is in flight. No queue is left to serve then.
     pub fn return_group(&mut self, subsystem: &mut Subsystem) -> Option<ReturningGroup> {
         if subsystem.in_flight() > 0 || subsystem.has_completions() {
             return None;
@@ -78,9 +78,9 @@ impl Controller {
     }
 }
 
-/// As home.
+/// Methods of the owner.
 impl Controller {
-    /// A group is back. If the host has begun anew meanwhile its queues are nobody's.
+    /// Takes back a group. If the host has reset the controller meanwhile, the queues are dropped.
     pub fn take_back_group(&mut self, subsystem: &mut Subsystem, group: ReturningGroup, space: &Space) {
         let ReturningGroup { mut cq, mut sqs, doorbell_errors, errors, tally, .. } = group;
         subsystem.health.take_back(&tally);
@@ -113,7 +113,7 @@ impl Controller {
         }
         let vector = cq.vector;
         self.install_group(cq, sqs);
-        // The outpost's last may not have been sent when it ended.
+        // The last interrupt of the remote controller may not have been sent.
         vector.into_iter().for_each(|vector| self.interrupts.insert(vector));
         for (queue, event) in doorbell_errors {
             self.doorbell_error(queue, event);

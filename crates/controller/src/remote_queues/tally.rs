@@ -1,35 +1,36 @@
-//! What outposts have counted, for home to read while their groups are away.
+//! Counters of remote controllers, for the owner to read while their groups are remote.
 
 use crate::health::{Busy, Counts};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// The counters of one outpost since its group came. Only the outpost writes.
+/// Counters of one remote controller since it received the group. Only the remote controller writes them.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// Odd while the outpost has a turn: what its host has seen done may not be counted yet.
+    /// Number of turns, odd during a turn. Commands whose completion the host sees may not be counted yet
+    /// during a turn.
     turns: AtomicU64,
-    /// By operation, commands and bytes.
+    /// Commands and bytes by operation.
     succeeded: [[AtomicU64; 2]; Counts::OPERATIONS],
     failed: AtomicU64,
     media_errors: AtomicU64,
     busy_minutes: AtomicU64,
     minute_ends_ns: AtomicU64,
-    /// Entries of its error log.
+    /// Entries of the remote error log.
     logged: AtomicU64,
     in_flight: AtomicU64,
 }
 
-/// As the outpost.
+/// Methods of the remote controller.
 impl Tally {
-    /// A turn begins.
+    /// Marks the start of a turn.
     #[inline]
     pub(super) fn open(&self) {
         self.turns.store(self.turns.load(Relaxed) | 1, Release);
     }
 
-    /// It is over.
+    /// Marks the end of a turn.
     #[inline]
     pub(super) fn close(&self) {
         self.turns.store((self.turns.load(Relaxed) | 1) + 1, Release);
@@ -49,7 +50,7 @@ impl Tally {
     }
 }
 
-/// As home.
+/// Methods of the owner.
 impl Tally {
     fn counts(&self) -> Counts {
         let mut counts = Counts::default();
@@ -65,53 +66,53 @@ impl Tally {
     }
 }
 
-/// The tallies of a drive's outposts.
+/// Tallies of a drive's remote controllers.
 #[derive(Debug, Default)]
 pub(crate) struct Tallies(Vec<Entry>);
 
 #[derive(Debug)]
 struct Entry {
     tally: Arc<Tally>,
-    /// The turn whose end is awaited.
+    /// Turn whose end is awaited.
     awaited: Option<u64>,
 }
 
 impl Tallies {
-    /// For a group that leaves.
+    /// Adds a tally for a group that migrates.
     pub(super) fn begin(&mut self) -> Arc<Tally> {
         let tally = Arc::new(Tally::default());
         self.0.push(Entry { tally: tally.clone(), awaited: None });
         tally
     }
 
-    /// A group is back. What it counted, which is home's from now on.
+    /// Removes the tally of a group that is back, and returns its counters for the owner to add.
     pub(crate) fn end(&mut self, tally: &Arc<Tally>) -> (Counts, Busy) {
         self.0.retain(|entry| !Arc::ptr_eq(&entry.tally, tally));
         (tally.counts(), tally.busy())
     }
 
-    /// Adds what all have counted.
+    /// Adds the counters of all tallies.
     pub(crate) fn add_to(&self, counts: &mut Counts) {
         self.0.iter().for_each(|entry| counts.add(&entry.tally.counts()));
     }
 
-    /// A minute in which several were busy is one.
+    /// Returns the busy minutes. A minute in which several controllers were busy counts once.
     pub(crate) fn busy_minutes(&self, here: u64) -> u64 {
         self.0.iter().fold(here, |most, entry| most.max(entry.tally.busy().minutes))
     }
 
-    /// Entries of their error logs.
+    /// Returns the entries of all remote error logs.
     pub(crate) fn logged(&self) -> u64 {
         self.0.iter().map(|entry| entry.tally.logged.load(Relaxed)).sum()
     }
 
-    /// Commands in flight there.
+    /// Returns the remote commands in flight.
     pub(crate) fn in_flight(&self) -> u32 {
         self.0.iter().map(|entry| entry.tally.in_flight.load(Relaxed) as u32).sum()
     }
 
-    /// True if all that hosts have seen done is counted. If not, that is so soon: when the turns that outposts are
-    /// having now are over.
+    /// Returns whether all commands are counted whose completion a host has seen. If not, they soon will be:
+    /// when the current turns of the remote controllers are over.
     pub(crate) fn are_complete(&mut self) -> bool {
         let mut complete = true;
         for Entry { tally, awaited } in &mut self.0 {

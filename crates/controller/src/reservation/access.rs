@@ -1,22 +1,22 @@
-//! What a reservation keeps other hosts from (Base 8.19, "Command Behavior in the Presence of a Reservation").
+//! Access under a reservation (Base 8.19, "Command Behavior in the Presence of a Reservation").
 
 use super::{HostId, Reservations};
 use sluice_nvme::opcode::{admin, io};
 
-/// What a command is to a reservation.
+/// Group of commands that a reservation treats alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Group {
-    /// It reads.
+    /// Commands that read.
     Read,
-    /// It writes, or does what only somebody who may write should.
+    /// Commands that write, or that only hosts with write access may send.
     Write,
-    /// Nobody is kept from it, or it looks at the registrants itself.
+    /// Commands that no reservation excludes, or that check the registrants themselves.
     Free,
 }
 
 impl Group {
-    /// Of an I/O command. A Copy writes to its namespace; its sources are read, which is to be asked for each of
-    /// them. What a vendor's own command does nobody knows.
+    /// Returns the group of an I/O command. A Copy writes to its namespace; its sources must be checked as
+    /// reads. The effect of vendor specific commands is unknown, so they count as writes.
     pub(crate) fn of_io(opcode: u8) -> Self {
         match opcode {
             io::READ | io::COMPARE | io::VERIFY => Self::Read,
@@ -28,7 +28,7 @@ impl Group {
         }
     }
 
-    /// Of an admin command; a vendor's own as above.
+    /// Returns the group of an admin command; vendor specific ones count as writes.
     pub(crate) fn of_admin(opcode: u8) -> Self {
         match opcode {
             admin::FORMAT_NVM
@@ -42,7 +42,7 @@ impl Group {
 }
 
 impl Reservations {
-    /// True unless the command of this host conflicts with the reservation.
+    /// Returns whether a command of this host does not conflict with the reservation.
     pub(crate) fn permits(&self, host: HostId, group: Group) -> bool {
         let Some(kind) = self.kind() else { return true };
         let concerned = match group {

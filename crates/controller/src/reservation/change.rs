@@ -1,16 +1,16 @@
-//! What the reservation commands change (Base 7.2 to 7.4; 8.19).
+//! Changes by the reservation commands (Base 7.2 to 7.4; 8.19).
 //!
-//! A change is worked out before anything of it is so: it may have to be stored first.
+//! A change is computed before any of it takes effect, since it may have to be persisted first.
 
 use super::name;
 use super::state::Reservation;
 use super::{HostId, KnownAs, Notification, REGISTRANTS_MAX, Registrant, ReservationType, Reservations};
 use sluice_nvme::Status;
 
-/// What a host asks for.
+/// Action that a host requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Reservation Register, and what Persist Through Power Loss becomes.
+    /// Reservation Register, with the new state of Persist Through Power Loss.
     Register { what: Register, persists: Option<bool> },
     /// Reservation Acquire: acquire.
     Acquire { key: u64, kind: ReservationType },
@@ -20,11 +20,11 @@ pub(crate) enum Action {
     Release { key: u64, kind: ReservationType },
     /// Reservation Release: clear.
     Clear { key: u64 },
-    /// Set Features: Reservation Persistence. Whoever sends it need not be registered (Base 5.27.1.27).
+    /// Set Features: Reservation Persistence. The host need not be registered (Base 5.27.1.27).
     Persist(bool),
 }
 
-/// What of its registration. A key that is not there is not looked at (IEKEY).
+/// Change of a registration. A missing key is not checked (IEKEY).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Register {
     New { key: u64 },
@@ -32,21 +32,21 @@ pub(crate) enum Register {
     Replace { current: Option<u64>, key: u64 },
 }
 
-/// What comes of it.
+/// Result of an action.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Change {
     pub(crate) next: Reservations,
-    /// Who is to be told what.
+    /// Notifications for hosts.
     pub(crate) notifications: Vec<(HostId, Notification)>,
-    /// Whose commands end before the command does.
+    /// Hosts whose commands must end before the command does.
     pub(crate) aborted: Vec<HostId>,
 }
 
 impl Reservations {
-    /// What the wish of the host of this name makes of this.
+    /// Computes the change by an action of this host.
     ///
     /// # Errors
-    /// Reservation Conflict and what else is wrong with it. Nothing changes then.
+    /// Reservation Conflict, or the status of an invalid field. Nothing changes then.
     pub(crate) fn change(&self, host: HostId, name: &KnownAs, action: Action) -> Result<Change, Status> {
         let mut change = Change { next: self.clone(), ..Change::default() };
         match action {
@@ -83,14 +83,14 @@ impl Reservations {
         Ok(change)
     }
 
-    /// What is left when a host is gone that is known by nothing but its controller.
+    /// Returns the change when a host without an identifier is gone.
     pub(crate) fn without(&self, host: HostId) -> Change {
         let mut change = Change { next: self.clone(), ..Change::default() };
         change.unregister(host);
         change
     }
 
-    /// Only a registrant may, with its key.
+    /// Checks that the host is a registrant and has sent its key.
     fn check_key(&self, host: HostId, key: u64) -> Result<(), Status> {
         match self.registrant(host) {
             Some(registrant) if registrant.key == key => Ok(()),
@@ -98,7 +98,7 @@ impl Reservations {
         }
     }
 
-    /// Hosts that are registered here and not there, but for the one that did it.
+    /// Returns the hosts that are registered here and not in `next`, except for the preemptor.
     fn missing_in(&self, next: &Self, preemptor: HostId) -> Vec<HostId> {
         let hosts = self.registrants.iter().map(|it| it.host);
         hosts.filter(|host| *host != preemptor && !next.is_registrant(*host)).collect()
@@ -118,7 +118,7 @@ impl Change {
     fn register(&mut self, host: HostId, name: &KnownAs, what: Register) -> Result<(), Status> {
         let now = self.next.registrant(host).map(|it| it.key);
         match what {
-            // Zero is no key: a preemptor says it when it means everybody.
+            // Zero is no key: a preemptor uses it for all registrants.
             Register::New { key: 0 } | Register::Replace { key: 0, .. } => Err(Status::INVALID_FIELD),
             Register::New { key } => match now {
                 Some(now) if now != key => Err(Status::RESERVATION_CONFLICT),
@@ -128,7 +128,7 @@ impl Change {
             Register::Replace { current, key } => match (now, current) {
                 (Some(now), Some(current)) if now != current => Err(Status::RESERVATION_CONFLICT),
                 (None, Some(_)) => Err(Status::RESERVATION_CONFLICT),
-                // Whether or not it was registered, with whichever key.
+                // The former registration and its key do not matter.
                 (None, None) => self.add(host, name, key),
                 (Some(_), _) => {
                     let registrants = &mut self.next.registrants;
@@ -158,7 +158,8 @@ impl Change {
         Ok(())
     }
 
-    /// What the host alone held is released; what all registrants hold, with the last of them.
+    /// Removes a registration. A reservation that the host held alone is released, and one of all registrants
+    /// with the last of them.
     fn unregister(&mut self, host: HostId) {
         let next = &mut self.next;
         let held_alone = next.reservation.is_some_and(|it| !it.kind.is_all_registrants() && it.by == host);
@@ -168,7 +169,7 @@ impl Change {
         }
     }
 
-    /// There is no reservation any more. Registrants who could do more with it than others hear of that.
+    /// Removes the reservation. Registrants that had more access than other hosts are notified.
     fn released(&mut self, by: HostId) {
         let before = self.next.reservation.take();
         if before.is_some_and(|it| !it.kind.is_exclusive_to_holder()) {
@@ -187,7 +188,7 @@ impl Change {
         }
     }
 
-    /// Takes registrations away, and with the holder's its reservation.
+    /// Removes registrations, and the reservation of a removed holder.
     fn preempt(&mut self, host: HostId, victims: u64, kind: ReservationType) -> Result<(), Status> {
         let Some(now) = self.next.reservation else { return self.preempt_registrants(host, victims) };
         let holder = self.next.registrant(now.by).map(|it| it.key);
@@ -200,7 +201,7 @@ impl Change {
         Ok(())
     }
 
-    /// Takes the reservation, and the registrations of those others that are `among` the victims.
+    /// Takes the reservation, and removes the registrations of other hosts that are `among` the victims.
     fn preempt_holder(&mut self, host: HostId, kind: ReservationType, among: impl Fn(&Registrant) -> bool) {
         let before = self.next.kind();
         self.remove(|it| it.host != host && among(it), host);
@@ -210,7 +211,7 @@ impl Change {
         }
     }
 
-    /// Takes the registrations with this key, be it the preemptor's own, and leaves the reservation.
+    /// Removes the registrations with this key, even the preemptor's own, and leaves the reservation.
     fn preempt_registrants(&mut self, host: HostId, victims: u64) -> Result<(), Status> {
         if !self.next.registrants.iter().any(|it| it.key == victims) {
             return Err(Status::RESERVATION_CONFLICT);
@@ -230,7 +231,7 @@ impl Change {
         self.notifications.extend(told.map(|it| (it.host, Notification::RegistrationPreempted)));
     }
 
-    /// A registrant that holds nothing releases nothing.
+    /// Releases the reservation. A registrant that is no holder releases nothing.
     fn release(&mut self, host: HostId, kind: ReservationType) -> Result<(), Status> {
         if !self.next.is_holder(host) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The reservation commands (Base 7.2 to 7.5) as hosts write them.
+//! Reservation commands (Base 7.2 to 7.5) as hosts write them.
 
 use super::{Action, Register, ReservationType};
 use crate::subsystem::{Next, Subsystem};
@@ -14,7 +14,8 @@ const KEYS: usize = 16;
 /// Ignore Existing Key, CDW10 bit 3.
 const IEKEY: u32 = 1 << 3;
 
-/// Finds the data of a command that was just fetched. What comes of it is seen when its [turn](next) comes.
+/// Translates the data pointer of a command that was just fetched. The command is executed in its
+/// [turn](next).
 #[cold]
 pub(crate) fn check(slot: &mut Slot, entry: &SubmissionEntry, space: &Space) -> Result<Next, Status> {
     slot.request = Request { operation: Operation::Flush, ..Request::default() };
@@ -32,12 +33,12 @@ pub(crate) fn check(slot: &mut Slot, entry: &SubmissionEntry, space: &Space) -> 
     Ok(Next::Nothing)
 }
 
-/// A command of several steps: the first is its turn, the last its completion.
+/// Sets the step of a command: the first is its turn, the last its completion.
 fn set_decided(slot: &mut Slot, is_decided: bool) {
     slot.steps.get_or_insert_default().progress = is_decided.into();
 }
 
-/// A reservation command was checked, or decided.
+/// Executes a command that was checked, or finishes one that was decided.
 pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
     let slot = subsystem.slab.slot(&command);
     let (status, nsid) = (slot.status, subsystem.slab.entry(&command).nsid);
@@ -52,7 +53,7 @@ pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, comma
     subsystem.order(command, now_ns);
 }
 
-/// As much of the Reservation Status data structure as there is room for.
+/// Writes as much of the Reservation Status data structure as there is room for.
 fn report(subsystem: &Subsystem, nsid: u32, command: &Command) -> Result<(), Status> {
     const EXTENDED: u32 = 1 << 0;
     let slot = subsystem.slab.slot(command);
@@ -67,7 +68,8 @@ fn report(subsystem: &Subsystem, nsid: u32, command: &Command) -> Result<(), Sta
 }
 
 impl Subsystem {
-    /// What a command asks for; of a Set Features, what its first value does. Its data is read once.
+    /// Returns the action of a command; for a Set Features, the action of its first value. Its data is read
+    /// once.
     pub(super) fn action_of(&self, command: &Command) -> Result<Action, Status> {
         let entry = self.slab.entry(command);
         let slot = self.slab.slot(command);
@@ -82,7 +84,8 @@ impl Subsystem {
         parse_action(entry, zerocopy::transmute!(keys))
     }
 
-    /// The command is to be completed with this status, by its controller, unless a reset took it.
+    /// Sets the final status of a command, for its controller to complete it, unless a reset took the
+    /// command.
     pub(super) fn decide(&mut self, command: Option<Command>, status: Status) {
         let Some(command) = command else { return };
         let slot = self.slab.slot_mut(&command);
@@ -92,7 +95,7 @@ impl Subsystem {
     }
 }
 
-/// What a reservation command asks for, with the keys in its data.
+/// Returns the action of a reservation command, with the keys in its data.
 fn parse_action(entry: &SubmissionEntry, [key, other]: [u64; 2]) -> Result<Action, Status> {
     let (action, ignore_key) = (entry.cdw10 & 7, entry.cdw10 & IEKEY != 0);
     let kind = ReservationType::of((entry.cdw10 >> 8) as u8).ok_or(Status::INVALID_FIELD);
@@ -120,7 +123,7 @@ fn parse_action(entry: &SubmissionEntry, [key, other]: [u64; 2]) -> Result<Actio
     })
 }
 
-/// Change Persist Through Power Loss State.
+/// Returns Change Persist Through Power Loss State.
 fn persists(entry: &SubmissionEntry) -> Result<Option<bool>, Status> {
     match entry.cdw10 >> 30 {
         0 => Ok(None),

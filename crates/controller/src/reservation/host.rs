@@ -1,9 +1,9 @@
-//! Who a host is.
+//! Identifiers of hosts.
 
-/// Host Identifier (Base 5.27, feature 81h): controllers with the same one are the same host's.
+/// Host Identifier (Base 5.27, feature 81h): controllers with the same identifier belong to the same host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HostId {
-    /// It did not say (the value is zero): a host with this controller and no other. Nothing of it outlives a reset
+    /// No identifier (the value is zero): the host has only this controller. Nothing of it outlives a reset
     /// of the controller.
     Unnamed(u8),
     /// 64 bits, as they stand in memory.
@@ -13,22 +13,22 @@ pub enum HostId {
 }
 
 impl HostId {
-    /// What a host over a memory-based transport says of itself in 64 bits.
+    /// Returns the identifier of 64 bits that a host over a memory-based transport has set.
     pub(crate) fn short(bytes: [u8; 8], number: u8) -> Self {
         if bytes == [0; 8] { Self::Unnamed(number) } else { Self::Short(bytes) }
     }
 
-    /// What a host says of itself in 128 bits.
+    /// Returns the identifier of 128 bits that a host has set.
     pub fn extended(bytes: [u8; 16], number: u8) -> Self {
         if bytes == [0; 16] { Self::Unnamed(number) } else { Self::Extended(bytes) }
     }
 
-    /// True unless it is the host of one controller, until that is reset.
+    /// Returns whether the host has an identifier.
     pub(crate) fn is_named(self) -> bool {
         !matches!(self, Self::Unnamed(_))
     }
 
-    /// In 128 bits; one of 64 bits stands in the first of them.
+    /// Returns the identifier in 128 bits; one of 64 bits stands in the first of them.
     pub(crate) fn bytes(self) -> [u8; 16] {
         match self {
             Self::Unnamed(_) => [0; 16],
@@ -41,7 +41,7 @@ impl HostId {
         }
     }
 
-    /// False for two that may not be used at the same time: they are of different width.
+    /// Returns false for two identifiers of different width, which may not be used at the same time.
     pub(crate) fn goes_with(self, other: Self) -> bool {
         !matches!((self, other), (Self::Short(_), Self::Extended(_)) | (Self::Extended(_), Self::Short(_)))
     }

@@ -1,9 +1,9 @@
-//! Reservations (Base 8.19): which hosts may read and write a namespace that several of them share.
+//! Reservations (Base 8.19): access rights of hosts that share a namespace.
 //!
-//! Most of it is about what they mean, and does nothing: who is [registered](state), what a command
-//! [changes](change), what it may not [do](access), what is [reported](report), what is [kept](record) over a loss of
-//! power, and which [notifications](notification) a controller has for its host. The [commands](command) say what a host wants,
-//! and the [orders](orders) are carried out one after the other.
+//! Most modules only compute: who is [registered](state), the [changes](change) by a command, the
+//! [access](access) of other hosts, the [report](report), the [record](record) for a loss of power, and the
+//! [notifications](notification) of a controller for its host. The [commands](command) are the requests of
+//! hosts, and the [orders](orders) execute them one after the other.
 
 mod access;
 mod change;
@@ -31,10 +31,10 @@ pub(crate) use state::{Registrant, Reservations};
 /// Registrants of a namespace.
 pub const REGISTRANTS_MAX: usize = 64;
 
-/// Registrants of a namespace that are one host by its name: more than one, since an identifier may be lost with the
-/// machine that had it; and no more, since one host could else leave no room for others.
+/// Registrants of a namespace with the same host name. More than one is possible, since an identifier may be
+/// lost with its machine. They are limited, since one host could otherwise leave no room for others.
 pub const REGISTRANTS_OF_ONE_MAX: usize = 4;
 
-/// Identify Namespace's RESCAP: reservations may persist through power loss, all six types, and an existing key is
-/// ignored as revision 1.3 of the specification has it.
+/// Identify Namespace's RESCAP: reservations may persist through power loss, all six types, and an existing
+/// key is ignored as revision 1.3 of the specification defines it.
 pub(crate) const CAPABILITIES: u8 = 0xff;

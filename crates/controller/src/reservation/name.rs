@@ -1,27 +1,27 @@
-//! Who says a host identifier.
+//! Host identifiers and the names of hosts.
 //!
-//! An identifier is anybody's to say, and says who may write. So it is of the name that registered it: a host with
-//! another name that says it is a host without one.
+//! Host identifiers are not authenticated. The first host name to register an identifier owns it; a host with
+//! a different name that presents the same identifier is treated as having none.
 
 use super::{HostId, REGISTRANTS_OF_ONE_MAX, Registrant};
 use crate::subsystem::Subsystem;
 use std::fmt;
 use std::sync::Arc;
 
-/// By what a host is known before it says an identifier.
+/// Name of a host, as its transport provides it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum KnownAs {
-    /// It was registered when no names were noted.
+    /// Unknown name of a registration from before names were stored.
     #[default]
     Unknown,
-    /// A guest, by the identifier of the controller that its socket has.
+    /// Guest, by the identifier of its socket's controller.
     Socket(u16),
-    /// A host on the network.
+    /// Host on the network.
     Nqn(Arc<str>),
 }
 
 impl KnownAs {
-    /// As it is [written](fmt::Display).
+    /// Parses a name in its [written form](fmt::Display).
     pub fn parse(text: &str) -> Self {
         match text.strip_prefix("socket ").map(str::parse) {
             _ if text.is_empty() => Self::Unknown,
@@ -30,8 +30,9 @@ impl KnownAs {
         }
     }
 
-    /// True if both may be the same host. `one_guest` says that all sockets are paths of one guest: else each socket
-    /// is a guest of its own, since a guest cannot forge the socket and can say any identifier.
+    /// Returns whether both may be the same host. With `one_guest` all sockets are paths of one guest.
+    /// Without it each socket is a guest of its own, since a guest cannot forge the socket but can send any
+    /// identifier.
     fn may_be(&self, other: &Self, one_guest: bool) -> bool {
         match (self, other) {
             (Self::Nqn(one), Self::Nqn(other)) => one == other,
@@ -48,13 +49,13 @@ impl fmt::Display for KnownAs {
             Self::Unknown => Ok(()),
             Self::Socket(cntlid) => write!(f, "socket {cntlid}"),
             Self::Nqn(nqn) if nqn.starts_with("nqn.") => f.write_str(nqn),
-            // A host may say anything, and is to be read as nobody else.
+            // A host may send any name, which must not parse as another kind.
             Self::Nqn(name) => write!(f, "host {name}"),
         }
     }
 }
 
-/// True if a name has as many registrations among these as one may.
+/// Returns whether a name has as many registrations among these as one may have.
 pub(super) fn has_enough(registrants: &[Registrant], name: &KnownAs) -> bool {
     let own = registrants.iter().filter(|it| it.name == *name && it.name != KnownAs::Unknown);
     own.count() >= REGISTRANTS_OF_ONE_MAX
@@ -66,7 +67,7 @@ impl Subsystem {
         self.one_guest = one_guest;
     }
 
-    /// By what the host of a controller is known.
+    /// Returns the name of a controller's host.
     pub(crate) fn host_name(&self, number: u8) -> KnownAs {
         self.names.get(usize::from(number)).cloned().unwrap_or_default()
     }
@@ -76,7 +77,7 @@ impl Subsystem {
         self.attach_all(number);
     }
 
-    /// A host with another name than that of this controller has registered the identifier.
+    /// Returns whether a host with another name than this controller's has registered the identifier.
     pub(crate) fn belongs_to_another(&self, host: HostId, number: u8) -> bool {
         let is_others = |it: &Registrant| {
             it.host == host && !it.name.may_be(&self.names[usize::from(number)], self.one_guest)
@@ -84,7 +85,7 @@ impl Subsystem {
         host.is_named() && self.iter().any(|it| it.reservations.registrants().iter().any(is_others))
     }
 
-    /// Whoever says an identifier that another has just registered has none from now on.
+    /// Removes the identifiers of hosts that present an identifier which another name has just registered.
     pub(super) fn drop_foreign_identifiers(&mut self) {
         for number in 0..self.hosts.len() as u8 {
             if self.belongs_to_another(self.host(number), number) {

@@ -1,11 +1,11 @@
-//! What a controller has to tell its host of reservations (Base 8.19, 5.16.1, log page 80h).
+//! Reservation notifications of a controller for its host (Base 8.19, 5.16.1, log page 80h).
 
 use crate::NAMESPACES_MAX;
 use sluice_nvme::log::ReservationNotification;
 use std::collections::VecDeque;
 use zerocopy::FromZeros;
 
-/// Unread notifications of a controller. What comes on top takes the place of the oldest; the count of log pages shows the
+/// Unread notifications of a controller. A further one replaces the oldest; the count of log pages shows the
 /// host that it missed some.
 pub(crate) const NOTIFICATIONS_MAX: usize = 64;
 
@@ -17,15 +17,16 @@ pub(crate) enum Notification {
     ReservationPreempted = 3,
 }
 
-/// The bits of the Reservation Notification Mask (feature 82h): each type's is that of its number.
+/// Bits of the Reservation Notification Mask (feature 82h): the bit of each type is that of its number.
 pub(crate) const MASKS: u32 = 0b1110;
 
 #[derive(Debug)]
 pub(crate) struct Notifications {
-    /// The oldest first, each with which page it was, counted from one.
+    /// Unread notifications, the oldest first, each with its log page count, NSID and type. The count starts
+    /// at one.
     unread: VecDeque<(u64, u32, Notification)>,
     count: u64,
-    /// By NSID less one.
+    /// Masks by NSID less one.
     masks: [u8; NAMESPACES_MAX],
 }
 
@@ -34,7 +35,7 @@ impl Notifications {
         Self { unread: VecDeque::new(), count: 0, masks: [0; NAMESPACES_MAX] }
     }
 
-    /// Notes one. False if the host does not want it.
+    /// Adds a notification. Returns false if the host has masked it.
     pub(crate) fn add(&mut self, nsid: u32, notification: Notification) -> bool {
         if u32::from(self.mask(nsid)) >> notification as u32 & 1 != 0 {
             return false;
@@ -47,7 +48,7 @@ impl Notifications {
         true
     }
 
-    /// The log page; an empty one if everything was read.
+    /// Returns the log page; an empty one if everything was read.
     pub(crate) fn page(&self) -> ReservationNotification {
         match self.unread.front() {
             Some(&(count, nsid, notification)) => {
@@ -58,13 +59,13 @@ impl Notifications {
         }
     }
 
-    /// The host has read the page. True if there is another.
+    /// Removes the notification that the host has read. Returns whether there is another.
     pub(crate) fn was_read(&mut self) -> bool {
         self.unread.pop_front();
         !self.unread.is_empty()
     }
 
-    /// A namespace is being deleted: nothing of it is for the next of its NSID.
+    /// Drops all of a deleted namespace, since its NSID may be used again.
     pub(crate) fn forget(&mut self, nsid: u32) {
         self.unread.retain(|(_, of, _)| *of != nsid);
         self.set_mask(nsid, 0);

@@ -1,11 +1,11 @@
-//! What hosts want of reservations, one order after the other.
+//! Execution of reservation commands, one after the other.
 //!
-//! What survives a loss of power is stored before the host is told, by somebody who may block; until then no other
-//! change begins, and everything is as it was. A Preempt and Abort ends when the commands have that it was to abort:
-//! so nothing of its victims changes a block after.
+//! A change that survives a loss of power is persisted before the command completes. Until then no other
+//! change begins, and the old state is in force. A Preempt and Abort ends when the commands that it aborts
+//! have ended: so its victims change no block after that.
 //!
-//! A reset waits for none of this. It takes the commands of its controller: those that waited here have done nothing,
-//! and what was begun goes on without its command.
+//! A reset waits for none of this. It takes the commands of its controller: waiting ones have done nothing,
+//! and a started change goes on without its command.
 
 use super::{Change, Group, HostId, ReservationRecord};
 use crate::erase::Erasure;
@@ -17,30 +17,30 @@ use sluice_nvme::opcode::io;
 use sluice_nvme::{NSID_ALL, Status};
 use std::collections::VecDeque;
 
-/// Orders carried out in one go. A host can have hundreds wait that change nothing, each of which looks at every
-/// namespace.
+/// Orders executed in one go. A host can have hundreds of waiting ones that change nothing, each of which
+/// looks at every namespace.
 const ORDERS_AT_ONCE: usize = 4;
 
 #[derive(Debug, Default)]
 pub(crate) struct Orders {
     waiting: VecDeque<Command>,
-    /// The controller whose order was begun last: others' come first, so that nobody can be kept from fencing a host by
-    /// the orders of that host.
+    /// Controller whose order was started last. Orders of other controllers come first, so that a host cannot
+    /// delay with its own orders that others fence it.
     last: u8,
     under_way: Option<UnderWay>,
-    /// Hosts that said nothing of themselves and are gone, or have said it now. What they had ends when nothing is being
-    /// stored any more.
+    /// Hosts without an identifier that are gone, or have set one now. Their registrations end when nothing
+    /// is being persisted any more.
     gone: Vec<HostId>,
 }
 
-/// With the command that waits for it, unless a reset took that.
+/// State of the order that is under way, with its command unless a reset took that.
 #[derive(Debug)]
 enum UnderWay {
     Storing {
         command: Option<Command>,
         changes: Vec<(u32, Change)>,
     },
-    /// Commands of these controllers come to their end in these namespaces.
+    /// End of the commands of these controllers in these namespaces.
     Ending {
         command: Option<Command>,
         victims: Vec<(u32, Controllers)>,
@@ -48,18 +48,18 @@ enum UnderWay {
 }
 
 impl Orders {
-    /// Nobody waits for anything.
+    /// Returns whether no order waits or runs.
     pub(crate) fn are_none(&self) -> bool {
         self.waiting.is_empty() && self.under_way.is_none()
     }
 
-    /// A command waits for the end of others.
+    /// Returns whether a command waits for the end of others.
     #[inline]
     pub(crate) fn are_ending(&self) -> bool {
         matches!(self.under_way, Some(UnderWay::Ending { .. }))
     }
 
-    /// Nothing is under way, and something may begin.
+    /// Returns whether an order waits and none is under way.
     #[inline]
     fn may_go_on(&self) -> bool {
         self.under_way.is_none() && !self.waiting.is_empty()
@@ -69,7 +69,7 @@ impl Orders {
         matches!(self.under_way, Some(UnderWay::Storing { .. }))
     }
 
-    /// Takes the commands that are meant: those that wait do not begin any more.
+    /// Takes the selected commands. Waiting ones are dropped.
     pub(crate) fn take_commands(&mut self, mut is_meant: impl FnMut(&Command) -> bool) -> Vec<Command> {
         let waiting = std::mem::take(&mut self.waiting).into_iter();
         let (taken, left): (VecDeque<_>, VecDeque<_>) = waiting.partition(|command| is_meant(command));
@@ -83,7 +83,7 @@ impl Orders {
     }
 }
 
-/// Commands that still wait here end here: nobody is left to be told.
+/// Forgets commands that still wait here, since no host is left.
 impl Drop for Orders {
     fn drop(&mut self) {
         self.take_commands(|_| true).into_iter().for_each(std::mem::forget);
@@ -91,37 +91,37 @@ impl Drop for Orders {
 }
 
 impl Subsystem {
-    /// The host that a controller belongs to.
+    /// Returns the host that a controller belongs to.
     pub(crate) fn host(&self, number: u8) -> HostId {
         self.hosts.get(usize::from(number)).copied().unwrap_or(HostId::Unnamed(number))
     }
 
-    /// The host of a controller has said who it is, or is gone.
+    /// Sets the host of a controller, when it sets an identifier or is gone.
     pub(crate) fn set_host(&mut self, number: u8, host: HostId) {
         let host = if self.belongs_to_another(host, number) { HostId::Unnamed(number) } else { host };
         let Some(entry) = self.hosts.get_mut(usize::from(number)) else { return };
         let before = std::mem::replace(entry, host);
-        // Whatever an unnamed one had here ends with it.
+        // The registrations of a host without an identifier end with it.
         if before.is_named() {
             return;
         }
         if !self.orders.are_storing() {
             return self.forget_host(before);
         }
-        // What is being stored may bring it back. Until then nothing begins, also of its controller's next lives: so
-        // once is enough, however many of those there are.
+        // The change that is being persisted may register the host again. Until then nothing begins, also for
+        // later hosts of the controller, so one entry is enough.
         if !self.orders.gone.contains(&before) {
             self.orders.gone.push(before);
         }
     }
 
-    /// Takes a command whose wish is to be carried out.
+    /// Takes a command to execute.
     pub(crate) fn order(&mut self, command: Command, now_ns: u64) {
         self.orders.waiting.push_back(command);
         self.run_orders(now_ns);
     }
 
-    /// Begins what waits, unless something is under way; the next turn goes on where there is much.
+    /// Starts waiting orders, unless one is under way. The next turn goes on if there are many.
     pub(crate) fn run_orders(&mut self, now_ns: u64) {
         for _ in 0..ORDERS_AT_ONCE {
             if !self.orders.may_go_on() {
@@ -135,7 +135,7 @@ impl Subsystem {
         }
     }
 
-    /// The first of those who have waited longest since their last.
+    /// Returns the first order of the controller that has waited longest since its last one.
     fn next_order(&mut self) -> Option<Command> {
         let Self { orders, slab, .. } = self;
         let number = |command: &Command| slab.slot(command).origin.controller;
@@ -161,7 +161,7 @@ impl Subsystem {
         self.persist(PersistentRecord::Reservations(records), now_ns);
     }
 
-    /// What the command makes of which namespaces.
+    /// Returns the changes by a command, per namespace.
     fn changes(&self, command: &Command) -> Result<Vec<(u32, Change)>, Status> {
         let controller = self.slab.slot(command).origin.controller;
         let (host, name) = (self.host(controller), self.host_name(controller));
@@ -174,13 +174,13 @@ impl Subsystem {
         if changes.is_empty() { Err(Status::INVALID_NAMESPACE) } else { Ok(changes) }
     }
 
-    /// What is to be stored, if it is not what was stored last.
+    /// Returns the record to persist, if it differs from the one persisted last.
     fn record_if_changed(&self, nsid: u32, change: &Change) -> Option<(u32, Option<ReservationRecord>)> {
         let (now, next) = (self.get(nsid)?.reservations.record(), change.next.record());
         (now != next).then_some((nsid, next))
     }
 
-    /// Changes were stored, or could not be.
+    /// Continues the order after its changes were persisted, or could not be.
     pub(crate) fn reservations_persisted(&mut self, well: bool) {
         if let Some(UnderWay::Storing { command, changes }) =
             self.orders.under_way.take_if(|it| matches!(it, UnderWay::Storing { .. }))
@@ -195,7 +195,7 @@ impl Subsystem {
         }
     }
 
-    /// What was stored, or need not be, is so from now on.
+    /// Puts changes in force that were persisted, or need not be.
     fn put_in_force(&mut self, command: Option<Command>, changes: Vec<(u32, Change)>) {
         let (mut ending, mut victims) = (false, Vec::new());
         for (nsid, change) in changes {
@@ -222,7 +222,7 @@ impl Subsystem {
         if let Some(namespace) = self.get_mut(nsid) {
             namespace.set_reservations(change.next);
         }
-        // In the mailboxes of others they would take the place of what those are told.
+        // In the mailboxes of other controllers they would displace the notices of those.
         let Self { mailboxes, hosts, .. } = self;
         for (host, notification) in change.notifications {
             let controllers = (0..).zip(hosts.iter()).filter(|(_, of)| **of == host);
@@ -232,28 +232,28 @@ impl Subsystem {
     }
 
     fn forget_host(&mut self, host: HostId) {
-        // Whoever holds a reservation is registered, too.
+        // A holder is also a registrant.
         let there = self.iter().filter(|it| it.reservations.is_registrant(host));
         let changes: Vec<_> = there.map(|it| (it.nsid(), it.reservations.without(host))).collect();
         changes.into_iter().for_each(|(nsid, change)| self.apply(nsid, change));
     }
 
-    /// Marks the commands of these hosts that are in flight in a namespace, and their format of it if somebody `is_told`;
-    /// returns how many there are.
+    /// Marks the commands of these hosts that are in flight in a namespace. Also preempts their format of it,
+    /// if a command waits (`is_awaited`). Returns their number.
     fn await_victims(&mut self, nsid: u32, hosts: &[HostId], is_awaited: bool) -> usize {
         let Self { slab, hosts: of, erasure, .. } = self;
         let is_victim = |controller: u8| of.get(usize::from(controller)).is_some_and(|it| hosts.contains(it));
-        // No format begins to erase before a command that would preempt it has ended. One without may have, and then
-        // others would wait for hours.
+        // A format does not begin to erase before a waiting command that preempts it has ended. Without such
+        // a command it may have begun, and others would wait for hours.
         let is_formatting = is_awaited && erasure.as_mut().is_some_and(|it| it.preempt(nsid, hosts));
         let mut awaited = usize::from(is_formatting);
         for slot in slab.live_mut() {
             let origin = slot.origin;
-            // Those that wait for a fused operation are looked at again before they begin.
-            // So are those that are with their client: no time is set for that.
+            // Commands that wait for a fused operation are checked again before they begin. So are commands
+            // that wait for client DMA, which has no time limit here.
             let begun = origin.opcode != fused::WAITS && Group::of_io(origin.opcode) != Group::Free;
             let is_io = origin.is_host() && origin.sq != 0 && begun;
-            // What a Copy does next, and where, is not seen.
+            // The next sources and destinations of a Copy are not visible.
             let concerned = u32::from(origin.namespace) + 1 == nsid || origin.opcode == io::COPY;
             if is_io && concerned && is_victim(origin.controller) && !client_dma::has(slot) {
                 slot.origin.awaited = true;
@@ -263,7 +263,7 @@ impl Subsystem {
         awaited
     }
 
-    /// A command may wait for the end of others, or for its turn. True if that has come.
+    /// Checks whether awaited commands have ended, or an order can start. Returns whether there is progress.
     #[inline]
     pub(crate) fn poll_orders(&mut self, now_ns: u64) -> bool {
         self.orders.are_ending() && self.check_victims(now_ns)
@@ -276,7 +276,7 @@ impl Subsystem {
         true
     }
 
-    /// What of the victims only waits in the layers, as for room, would have others wait for as long.
+    /// Ends victims that only wait in the layers, as for room, since other hosts would have to wait as long.
     fn end_waiting_victims(&mut self, now_ns: u64) {
         let Some(UnderWay::Ending { victims, .. }) = &mut self.orders.under_way else { return };
         let victims = std::mem::take(victims);
@@ -290,7 +290,7 @@ impl Subsystem {
         }
     }
 
-    /// Looks whether the commands have ended that one waits for.
+    /// Returns whether the awaited commands have ended.
     #[cold]
     fn check_victims(&mut self, now_ns: u64) -> bool {
         self.end_waiting_victims(now_ns);

@@ -1,29 +1,29 @@
-//! What of reservations survives a loss of power (Base 8.19, Persist Through Power Loss).
+//! Reservation state that survives a loss of power (Base 8.19, Persist Through Power Loss).
 
 use super::state::Reservation;
 use super::{HostId, KnownAs, REGISTRANTS_MAX, Registrant, ReservationType, Reservations};
 
-/// What is kept of a namespace whose reservations persist. There is none for one whose reservations do not.
+/// Reservation state of a namespace whose reservations persist. Other namespaces have no record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReservationRecord {
-    /// Hosts that said who they are, in the order they registered.
+    /// Hosts with identifiers, in the order they registered.
     pub registrants: Vec<RegistrantRecord>,
-    /// How the namespace is reserved, if it is.
+    /// Type of the reservation, if there is one.
     pub reservation: Option<ReservationType>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegistrantRecord {
     pub host: HostId,
-    /// Who registered it.
+    /// Name that registered the identifier.
     pub name: KnownAs,
     pub key: u64,
-    /// It acquired the reservation.
+    /// Whether the host acquired the reservation.
     pub holds: bool,
 }
 
 impl Reservations {
-    /// What is to be kept; none where a loss of power ends it all.
+    /// Returns the record, or none if a loss of power ends everything.
     pub(crate) fn record(&self) -> Option<ReservationRecord> {
         let named = self.registrants.iter().filter(|it| it.host.is_named());
         let registrants: Vec<_> = named
@@ -37,8 +37,8 @@ impl Reservations {
         self.persists.then_some(ReservationRecord { registrants, reservation })
     }
 
-    /// As it was kept. What no record of ours says is left out: a reservation that nobody holds, a host that comes
-    /// twice, and more registrants than there can be.
+    /// Restores a record. Invalid parts are left out: a reservation without a holder, a duplicate host, and
+    /// more registrants than the limit.
     pub(crate) fn restore(record: &ReservationRecord) -> Self {
         let mut registrants: Vec<Registrant> = Vec::new();
         for it in record.registrants.iter().filter(|it| it.host.is_named() && it.key != 0) {

@@ -1,15 +1,15 @@
-//! What Reservation Report says (Base 7.5).
+//! Reservation Report (Base 7.5).
 
 use super::{HostId, Reservations};
 use sluice_nvme::Status;
 use sluice_nvme::reservation::{ExtendedRegistrant, ReportHeader, ShortRegistrant};
 use zerocopy::IntoBytes;
 
-/// CNTLID of a registrant whose controllers come and go: any number of them, or none, is its host's.
+/// CNTLID of a registrant with dynamic controllers: the host may have any number of them, or none.
 const DYNAMIC: u16 = 0xffff;
 
 impl Reservations {
-    /// The Reservation Status data structure for this host, which wants it `extended` or not.
+    /// Returns the Reservation Status data structure for this host, `extended` or not.
     ///
     /// # Errors
     /// Host Identifier Inconsistent Format: some identifier does not fit into 64 bits.

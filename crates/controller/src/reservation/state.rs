@@ -1,8 +1,8 @@
-//! The registrants and the reservation of one namespace.
+//! Registrants and reservation of one namespace.
 
 use super::{HostId, KnownAs};
 
-/// What a reservation lets others do (Base 8.19.1).
+/// Type of a reservation (Base 8.19.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReservationType {
     WriteExclusive = 1,
@@ -23,22 +23,22 @@ impl ReservationType {
         Self::ExclusiveAccessAllRegistrants,
     ];
 
-    /// The type that RTYPE names.
+    /// Returns the type for a value of RTYPE.
     pub fn of(rtype: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|it| *it as u8 == rtype)
     }
 
-    /// Every registrant holds the reservation.
+    /// Returns whether every registrant holds the reservation.
     pub(crate) fn is_all_registrants(self) -> bool {
         matches!(self, Self::WriteExclusiveAllRegistrants | Self::ExclusiveAccessAllRegistrants)
     }
 
-    /// One host has what all others lack, be they registered or not.
+    /// Returns whether one host has access that all others lack, registered or not.
     pub(crate) fn is_exclusive_to_holder(self) -> bool {
         matches!(self, Self::WriteExclusive | Self::ExclusiveAccess)
     }
 
-    /// Others may not even read.
+    /// Returns whether others may not even read.
     pub(crate) fn excludes_readers(self) -> bool {
         matches!(
             self,
@@ -52,7 +52,7 @@ impl ReservationType {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Registrant {
     pub(crate) host: HostId,
-    /// Who registered.
+    /// Name that registered.
     pub(crate) name: KnownAs,
     pub(crate) key: u64,
 }
@@ -60,24 +60,24 @@ pub(crate) struct Registrant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reservation {
     pub(crate) kind: ReservationType,
-    /// Who acquired it. It says nothing where all registrants hold it.
+    /// Host that acquired it; meaningless where all registrants hold it.
     pub(crate) by: HostId,
 }
 
-/// Who is registered with a namespace, and how it is reserved.
+/// Registrants of a namespace, and its reservation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reservations {
-    /// In the order they came.
+    /// Registrants in the order of their registration.
     pub(super) registrants: Vec<Registrant>,
     pub(super) reservation: Option<Reservation>,
-    /// GEN: counts what changed the registrants, or may have, since the subsystem was powered on.
+    /// GEN: number of changes of the registrants, or possible ones, since the subsystem was powered on.
     pub(super) generation: u32,
     /// Persist Through Power Loss.
     pub(super) persists: bool,
 }
 
 impl Reservations {
-    /// No host has registered.
+    /// Returns whether there is no registration and no reservation.
     pub(crate) fn are_none(&self) -> bool {
         self.registrants.is_empty() && self.reservation.is_none()
     }

@@ -1,4 +1,5 @@
-//! Reservations against a model that is written down from the specification's tables and sentences.
+//! Tests of reservations against a model, which is written from the tables and sentences of the
+//! specification.
 
 use super::{
     Action, Group, HostId, KnownAs, Notification, Notifications, REGISTRANTS_MAX, REGISTRANTS_OF_ONE_MAX,
@@ -17,11 +18,11 @@ fn host(number: u8) -> HostId {
     HostId::Extended([number + 1; 16])
 }
 
-/// What is so, in the fewest words.
+/// Model of the state, as small as possible.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Model {
     keys: BTreeMap<u8, u64>,
-    /// Its type, and who acquired it.
+    /// Type of the reservation, and its holder.
     reservation: Option<(u8, u8)>,
     generation: u32,
     persists: bool,
@@ -30,7 +31,7 @@ struct Model {
 type Notified = Vec<(u8, Notification)>;
 
 impl Model {
-    /// Who holds the reservation (Base 8.19.1).
+    /// Returns the holders of the reservation (Base 8.19.1).
     fn holders(&self) -> Vec<u8> {
         match self.reservation {
             None => vec![],
@@ -43,7 +44,7 @@ impl Model {
         self.keys.keys().filter(|host| **host != but).map(|host| (*host, notification)).collect()
     }
 
-    /// The reservation is over, if nobody is left to hold it; whom it concerned is told.
+    /// Releases the reservation if no holder is left, and returns the notifications.
     fn release_if_unheld(&mut self, before: &Self, by: u8) -> Notified {
         let Some((kind, holder)) = before.reservation else { return vec![] };
         let held = if kind >= 5 { !self.keys.is_empty() } else { self.keys.contains_key(&holder) };
@@ -162,8 +163,8 @@ impl Model {
         }
     }
 
-    /// Base 8.19, "Command Behavior in the Presence of a Reservation": by type, whether a registrant that does not
-    /// hold it may read and write, and whether one that is not registered may.
+    /// Access by type (Base 8.19, "Command Behavior in the Presence of a Reservation"): whether a registrant
+    /// that does not hold the reservation may read and write, and whether a host without registration may.
     fn permits(&self, who: u8, group: Group) -> bool {
         const TABLE: [[bool; 4]; 6] = [
             [true, false, true, false],
@@ -209,7 +210,7 @@ fn action() -> impl Strategy<Value = Action> {
     ]
 }
 
-/// Says the right key, most of the time, so that histories go somewhere.
+/// Uses the right key most of the time, so that sequences make progress.
 fn with_own_key(model: &Model, by: u8, action: Action, honest: bool) -> Action {
     let Some(&own) = model.keys.get(&by).filter(|_| honest) else { return action };
     match action {
@@ -246,7 +247,7 @@ fn check(state: &Reservations, model: &Model) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Conformance: Base 8.19, all six types keep from a namespace whom they should, after any history of reservation commands.
+    /// Conformance: Base 8.19, all six types exclude the right hosts after any sequence of reservation commands.
     #[test]
     fn every_history_is_the_models(
         history in prop::collection::vec((0..HOSTS, action(), prop::bool::weighted(0.8)), 1..60),
@@ -278,7 +279,7 @@ proptest! {
                 }
             }
             check(&state, &model);
-            // A loss of power after any command.
+            // A loss of power may follow any command.
             match state.record() {
                 None => prop_assert!(!model.persists),
                 Some(record) => {
@@ -323,7 +324,7 @@ fn one_name_has_so_many_registrants_and_no_more() {
         assert_eq!(register(&state, 50, name), Err(Status::INTERNAL_ERROR));
         assert!(register(&state, 0, name).is_ok(), "it is one of them");
         assert!(register(&state, 50, "socket 4").is_ok(), "it is another");
-        // Under the next daemon, too.
+        // The limit also holds under the next daemon.
         let state = Reservations::restore(&state.record().expect("it persists"));
         assert_eq!(register(&state, 50, name), Err(Status::INTERNAL_ERROR));
     }

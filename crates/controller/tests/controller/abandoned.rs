@@ -1,4 +1,4 @@
-//! Commands whose queue is gone while a layer has them hold back what overlaps them.
+//! Commands whose queue is gone while a layer has them: they hold back commands that overlap them.
 
 use crate::copy::{NAMED, copy, enable_named_ranges};
 use crate::host::{Host, PAGE, entry, io};
@@ -11,11 +11,11 @@ use zerocopy::IntoBytes;
 
 const BLOCKS: usize = 64;
 
-/// The blocks of the abandoned write.
+/// Range of blocks of the abandoned write.
 const START: u64 = 8;
 const COUNT: u32 = 8;
 
-/// Makes a command, with its data in the host's memory.
+/// Returns a command with its data in the host's memory.
 type Make = fn(&mut Host) -> SubmissionEntry;
 
 fn filled(host: &mut Host, byte: u8) -> u64 {
@@ -24,7 +24,7 @@ fn filled(host: &mut Host, byte: u8) -> u64 {
     buffer
 }
 
-/// Two controllers. The first is reset while the layer has its write.
+/// Returns two controllers. The first is reset while the layer has its write.
 fn abandoned(model: &Model) -> Pair {
     let mut pair = Pair::enabled(model);
     model.disk().hold = true;
@@ -63,7 +63,7 @@ fn a_newer_write_of_another_controller_ends_after_it() {
     assert_eq!(pair.host(1).reap(1).map(|entry| entry.status()), Some(Status::SUCCESS));
     assert!(pair.host(0).controller.is_quiescent());
     assert!(model.disk().bytes[8 * 512..16 * 512] == [2; 4096]);
-    // Nothing waits any more.
+    // No command waits any more.
     assert_eq!(pair.host(1).io(io(opcode::WRITE, START, COUNT, other)), Status::SUCCESS);
 }
 
@@ -105,7 +105,7 @@ fn commands_that_overlap_it_wait_and_others_do_not() {
     }
 }
 
-/// Each abandoned command, with the blocks that it may change and no others.
+/// Checks each abandoned command with the blocks that it may change, and with no others.
 #[test]
 fn every_command_that_changes_blocks_holds_back_others() {
     let commands: [(Make, bool); 7] = [
@@ -139,7 +139,7 @@ fn every_command_that_changes_blocks_holds_back_others() {
     }
 }
 
-/// Its host has not seen an end of it, and may be about to send it once more.
+/// Its host has not seen its end, and may be about to send it once more.
 #[test]
 fn a_command_that_waits_is_not_carried_out_when_its_queue_is_gone() {
     let model = Model::new(BLOCKS);
@@ -178,7 +178,7 @@ fn a_fused_operation_waits_like_any_other() {
     assert_eq!(seen, [Operation::Read, Operation::Write]);
 }
 
-/// More than a turn takes, of both controllers.
+/// Uses more commands of both controllers than a turn takes.
 #[test]
 fn all_that_waits_goes_on() {
     const EACH: u16 = 40;

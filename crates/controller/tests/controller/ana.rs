@@ -1,4 +1,5 @@
-//! Asymmetric Namespace Access: what a host is told of its ways to a namespace, and what it can do by them.
+//! Asymmetric Namespace Access: reports to a host about its paths to a namespace, and the commands that they
+//! permit.
 
 use crate::host::{Host, PAGE, entry, get_log, io};
 use crate::model::Model;
@@ -13,7 +14,7 @@ use zerocopy::FromBytes;
 /// Dword 0 of the event: a notice, of this log page.
 const CHANGED: u32 = 0x000c_0302;
 
-/// Where the host came in.
+/// Port of the host.
 const HERE: &str = "10.0.0.1:4420";
 const ELSEWHERE: &str = "10.0.0.2:4420";
 
@@ -21,7 +22,7 @@ fn rule(port: Option<&str>, group: Option<u32>, state: AnaState) -> AnaRule {
     AnaRule { port: port.map(str::to_owned), group, state }
 }
 
-/// Two namespaces of group 1 and one of group 3, of a subsystem that several controllers may share.
+/// Returns a subsystem for several controllers with two namespaces in group 1 and one in group 3.
 fn host(model: &Model) -> Host {
     let mut host = Host::new(vec![
         model.namespace(1),
@@ -40,7 +41,7 @@ fn say(host: &mut Host, rules: &[AnaRule]) {
     host.run();
 }
 
-/// The change count, and of each group its number, its state, its change count and its namespaces.
+/// Returns the change count, and for each group its number, state, change count and namespaces.
 type Log = (u64, Vec<(u32, u8, u64, Vec<u32>)>);
 
 fn log(host: &mut Host) -> Log {
@@ -87,14 +88,14 @@ fn a_host_is_told_of_states_and_of_their_changes() {
         host.submit(0, entry(admin::ASYNC_EVENT_REQUEST));
     }
     host.run();
-    // Neither another port's state nor an empty group's is any of this host's business.
+    // Neither another port's state nor an empty group's concerns this host.
     let others = [rule(Some(ELSEWHERE), None, AnaState::Inaccessible), rule(None, Some(2), AnaState::Change)];
     say(&mut host, &others);
     assert_eq!(host.reap(0), None);
     assert_eq!(log(&mut host), untouched);
     say(&mut host, &[rule(None, None, AnaState::NonOptimized)]);
     assert_eq!(host.reap(0).map(|event| event.dw0), Some(CHANGED));
-    // No further notice before the page is read.
+    // There is no further notice before the page is read.
     let rules =
         [rule(None, None, AnaState::NonOptimized), rule(Some(HERE), Some(3), AnaState::PersistentLoss)];
     say(&mut host, &rules);
@@ -149,7 +150,8 @@ fn commands_are_refused_by_ways_that_do_not_lead_there() {
     }
 }
 
-/// A vendor's command that names no namespace is the controller's; one that names all takes every way.
+/// Uses a vendor specific command without a namespace, which belongs to the controller, and one for all
+/// namespaces, which uses every path.
 #[test]
 fn what_names_no_namespace_takes_no_way_to_one() {
     let mut host = host(&Model::new(64));

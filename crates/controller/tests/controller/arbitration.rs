@@ -1,4 +1,4 @@
-//! Weighted round robin: whose commands are taken first, and in which proportion.
+//! Weighted round robin: the order of commands of different queues, and their proportions.
 
 use crate::host::{CC_ENABLED, Host, create_sq, io as io_entry};
 use crate::model::Model;
@@ -14,8 +14,8 @@ const HIGH: u32 = 1;
 const MEDIUM: u32 = 2;
 const LOW: u32 = 3;
 
-/// A host whose queue of this index, from 1 on, has this class; each reads blocks from 100 times its
-/// identifier on, so that the target sees whose a command is.
+/// Returns a host whose queues have these classes, by index from 1 on. Each queue reads blocks from 100 times
+/// its identifier on, so that the target can identify the queue of a command.
 fn host(model: &Model, classes: &[u32]) -> Host {
     let mut host = Host::new(vec![model.namespace(1)]);
     host.configure_admin_queues();
@@ -33,7 +33,7 @@ fn host(model: &Model, classes: &[u32]) -> Host {
     host
 }
 
-/// Puts so many reads on every queue, and returns whose were taken, in order.
+/// Puts this number of reads on every queue, and returns the queues of the commands taken, in order.
 fn order(host: &mut Host, model: &Model, queues: u16, each: u64) -> Vec<u16> {
     let buffer = host.allocate(4096);
     for id in 1..=queues {
@@ -61,7 +61,7 @@ fn urgent_commands_come_first_and_the_others_in_proportion() {
     assert!(order[..24].iter().all(|&queue| queue == 4), "urgent ones");
     let round = [3, 3, 3, 3, 2, 2, 1];
     assert_eq!(order[24..24 + 6 * 7], round.repeat(6));
-    // The high class is through: the others share what there is.
+    // The high class is finished: the others share the rest.
     assert_eq!(order[24 + 42..24 + 42 + 6], [2, 2, 1, 2, 2, 1]);
 }
 
@@ -86,14 +86,15 @@ fn a_class_alone_is_not_held_back_by_its_weight() {
     assert_eq!(order(&mut host, &model, 1, 60).len(), 60);
 }
 
-/// A class has its part of a round, however much of it those before it have: a turn may end before its own.
+/// Tests that a class gets its part of a round however much the classes before it have, since a turn may end
+/// before that part.
 #[test]
 fn a_class_with_much_weight_keeps_no_other_from_its_part() {
     let model = Model::new(1024);
     let mut host = host(&model, &[HIGH, HIGH, HIGH, HIGH, HIGH, LOW, MEDIUM]);
     let buffer = host.allocate(4096);
     let mut room = [63; 5];
-    // One fills turns by the number of its commands, the other by what each costs.
+    // One fills turns by the number of its commands, the other by their cost.
     for slba in [0, 1 << 20] {
         set_arbitration(&mut host, 7, 1, 1, 256);
         let rest = [6, 7].map(|id| host.put(id, io_entry(io::READ, 0, 1, buffer)));

@@ -1,16 +1,17 @@
-//! A client that reaches the host's memory for the controller: late, in any order, and in pieces of any size.
+//! Client that accesses the host's memory for the controller: late, in any order, and with DMA requests of
+//! any size.
 
 use sluice_controller::{Attached, DmaRequest};
 use sluice_memory::SharedRegion;
 
-/// Whether errands are done.
+/// Behavior of the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Mood {
     #[default]
     Willing,
-    /// They are taken, and nothing is heard of them.
+    /// Requests are taken, and no reply comes.
     Silent,
-    /// Data is refused; queues are not.
+    /// Requests for data fail; those for queues do not.
     Refuses,
     RefusesAll,
 }
@@ -19,9 +20,9 @@ pub(crate) enum Mood {
 pub(crate) struct Client {
     random: u64,
     pub(crate) mood: Mood,
-    /// With what is to be written.
+    /// Requests with the bytes to write.
     taken: Vec<(DmaRequest, Vec<u8>)>,
-    /// Bytes of the largest errand.
+    /// Bytes of the largest DMA request.
     pub(crate) most: usize,
     pub(crate) requests: u64,
 }
@@ -31,7 +32,7 @@ impl Client {
         Self { random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, most: 64 << 10, ..Self::default() }
     }
 
-    /// A number below `limit`.
+    /// Returns a number below `limit`.
     pub(crate) fn any(&mut self, limit: u64) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -39,12 +40,12 @@ impl Client {
         self.random % limit
     }
 
-    /// It has yet to write something that it was asked to.
+    /// Returns whether a requested write is pending.
     pub(crate) fn is_to_write(&self) -> bool {
         self.taken.iter().any(|(request, _)| request.writes)
     }
 
-    /// Takes what there is, and answers some of it. Returns how much there was to do.
+    /// Takes all requests and answers some of them. Returns the amount of work.
     pub(crate) fn serve(
         &mut self,
         controller: &mut Attached,
@@ -66,7 +67,7 @@ impl Client {
             let which = self.any(self.taken.len() as u64) as usize;
             let (request, data) = self.taken.swap_remove(which);
             let offset = (request.address - base) as usize;
-            // The queues are where they are small, and data is large.
+            // Queues have small requests, data has large ones.
             let refuses = self.mood == Mood::RefusesAll || self.mood == Mood::Refuses && request.length > 64;
             if refuses {
                 controller.complete_dma_request(request.id, None);

@@ -1,4 +1,4 @@
-//! Memory that only the host's client reaches: what is in it, and what goes wrong with it.
+//! Memory that only the host's client reaches: its contents, and its failures.
 
 use crate::client::Mood;
 use crate::host::{CC_ENABLED, Host, PAGE, entry, io as io_entry, prps};
@@ -14,10 +14,10 @@ const BLOCKS: usize = 8192;
 const BLOCK: usize = 512;
 const SGL: u8 = 1 << 6;
 
-/// Which chunks of memory are shared.
+/// Chunks of memory that are shared.
 const MIXES: [fn(u64) -> bool; 3] = [|_| false, |chunk| chunk % 2 == 0, |chunk| chunk % 2 == 1];
 
-/// Data pointer and flags of `length` bytes, page by page in any order, or as an SGL.
+/// Returns data pointer and flags of `length` bytes, page by page in any order, or as an SGL.
 fn scatter(host: &mut Host, length: usize) -> (Vec<(u64, usize)>, [u64; 2], u8) {
     let offset = host.client.any(1024) as usize * 4;
     let as_sgl = host.client.any(2) == 0;
@@ -46,7 +46,7 @@ fn scatter(host: &mut Host, length: usize) -> (Vec<(u64, usize)>, [u64; 2], u8) 
         1 => 0,
         2 => pages[1],
         _ => {
-            // Where a list's page ends is a matter of where it begins.
+            // The end of a list depends on its begin, since a list does not cross a page.
             let list = host.allocate(2 * PAGE);
             let begin = list + host.client.any(512) * 8;
             let room = ((list + PAGE as u64 - begin) / 8) as usize;
@@ -188,7 +188,8 @@ fn a_reset_at_any_time_forgets_what_the_client_has_still_to_do() {
         host.client.mood = Mood::Silent;
         host.write_register(register::CC, 0);
         host.run();
-        // Memory belongs to the host again when RDY says so, and not before the client has let go of it.
+        // Memory must belong to the host again only after RDY is cleared and the client has finished its
+        // accesses.
         let is_ready = u32::from(host.client.is_to_write());
         assert_eq!((host.csts() & csts::RDY, host.controller.in_flight()), (is_ready, 0), "seed {seed}");
         if seed % 2 == 0 {
@@ -198,7 +199,7 @@ fn a_reset_at_any_time_forgets_what_the_client_has_still_to_do() {
         }
         host.run();
         assert_eq!(host.csts(), 0, "seed {seed}");
-        // What it was asked before it answers now at the latest, and nobody is there to hear it.
+        // The client answers its last request now at the latest, when no controller waits for it.
         host.client.mood = Mood::Willing;
         host.run();
         host.reuse_memory();
@@ -208,7 +209,8 @@ fn a_reset_at_any_time_forgets_what_the_client_has_still_to_do() {
     }
 }
 
-/// The slot of a command that a reset took is the next command's; what was brought for the one is not the other's.
+/// Tests that the next command in the slot of a command that a reset took does not use the fetched data of
+/// the first.
 #[test]
 fn what_was_brought_for_a_command_that_a_reset_took_is_not_the_next_ones() {
     let model = Model::new(BLOCKS);
@@ -220,7 +222,7 @@ fn what_was_brought_for_a_command_that_a_reset_took_is_not_the_next_ones() {
     host.write(second, wanted(64).as_bytes());
     host.submit(0, SubmissionEntry { dptr: prps(second, PAGE), ..entry(admin::NAMESPACE_MANAGEMENT) });
     host.run();
-    // Its data is here, and nobody says that the namespace is remembered.
+    // Its data is here, and no record is acknowledged.
     assert_eq!((host.controller.in_flight(), host.take(0)), (1, None));
     host.write_register(register::CC, 0);
     host.run();
@@ -260,7 +262,7 @@ fn a_completion_queue_is_deleted_when_the_client_has_let_go_of_it() {
         host.submit(0, delete);
         host.run();
         assert_eq!(host.take(0), None, "seed {seed}");
-        // It is on its way out, and is not to be had again before.
+        // The queue is being deleted, and cannot be created again before the end.
         assert_eq!(host.create_sq(3, 8, 2), Status::COMPLETION_QUEUE_INVALID);
         assert_eq!(host.create_cq(2, 8), Status::INVALID_QUEUE_IDENTIFIER);
         assert_eq!(host.delete_cq(2), Status::INVALID_QUEUE_IDENTIFIER);
@@ -304,7 +306,7 @@ fn a_client_that_takes_too_long_for_a_command_in_pieces_has_a_controller_in_fata
         let buffer = host.allocate(1 << 20);
         host.client.most = most;
         host.submit(1, io_entry(io::WRITE, 0, 8, buffer + (512 << 10)));
-        // It answers each question in time.
+        // The client answers each request in time.
         for _ in 0..200 {
             host.now_ns += DMA_TIMEOUT_NS / 64;
             host.turn();
@@ -315,7 +317,8 @@ fn a_client_that_takes_too_long_for_a_command_in_pieces_has_a_controller_in_fata
     }
 }
 
-/// What is with a client is in nobody's way: it finds out what became of its namespace when it goes on.
+/// Commands that wait for client DMA block no other work: they find the new state of their namespace when
+/// they go on.
 #[test]
 fn an_erasure_does_not_wait_for_a_client() {
     let model = Model::new(BLOCKS);

@@ -9,7 +9,7 @@ use zerocopy::IntoBytes;
 
 const BLOCKS: usize = 8192;
 
-/// Source ranges of this namespace (format 0), or that name theirs (2).
+/// Source range descriptors: for this namespace (format 0), or with an NSID (2).
 const OWN: u32 = 0;
 pub(crate) const NAMED: u32 = 2;
 
@@ -21,7 +21,7 @@ fn fill(model: &Model, seed: u8) {
 /// Namespace, first block, blocks.
 type Source = (u32, u64, u16);
 
-/// A Copy to block `to` of namespace 1, of these ranges.
+/// Returns a Copy to block `to` of namespace 1, of these ranges.
 pub(crate) fn copy(host: &mut Host, format: u32, to: u64, ranges: &[Source]) -> SubmissionEntry {
     let wire: Vec<u64> = ranges
         .iter()
@@ -54,7 +54,7 @@ fn ranges_are_written_one_behind_the_other() {
     let mut host = Host::with_io(&model);
     fill(&model, 1);
     let before = model.disk().bytes.clone();
-    // One of several pieces, one block, and one that is read twice.
+    // One range of several chunks, one of one block, and one that is read twice.
     let ranges = [(1, 10, 100), (1, 5000, 1), (1, 10, 3)];
     let command = copy(&mut host, OWN, 2000, &ranges);
     assert_eq!(host.io(command), Status::SUCCESS);
@@ -163,7 +163,7 @@ fn a_copy_that_fails_says_how_far_it_came() {
     let command = copy(&mut host, NAMED, 40, &[(1, 8, 1), (1, 16, 4), (2, 0, 1), (1, 30, 1)]);
     let completion = host.execute(1, command);
     assert_eq!((completion.status(), completion.dw0), (Status::UNRECOVERED_READ_ERROR, 2));
-    // The next one in that slot did not come as far.
+    // The next command in that slot did not come as far.
     let completion = host.execute(1, SubmissionEntry { nsid: 9, ..command });
     assert_eq!((completion.status(), completion.dw0), (Status::INVALID_FIELD, 0));
 }

@@ -1,4 +1,4 @@
-//! Namespaces that hosts delete or detach while something of theirs is under way.
+//! Namespaces that hosts delete or detach while commands to them are under way.
 
 use crate::copy::{NAMED, copy, enable_named_ranges};
 use crate::host::{MS, PAGE, entry, io};
@@ -29,7 +29,7 @@ fn commands_in_flight_come_to_their_end_before_a_namespace_goes() {
             [],
             "nothing is stored before they are done"
         );
-        // New ones do not begin.
+        // New commands do not begin.
         assert_eq!(read(pair.host(0), 2), Status::INVALID_FIELD);
         if !deleted {
             // The other controller has it as before.
@@ -78,7 +78,8 @@ fn a_namespace_whose_commands_do_not_end_stays() {
     }
 }
 
-/// A write that waits for room on its disk does not keep its namespace there for ever, and is not taken for written.
+/// Tests that a write that waits for room on its disk does not keep its namespace forever, and does not count
+/// as written.
 #[test]
 fn a_write_that_waits_for_room_ends_when_its_namespace_goes() {
     let (mut pair, daemon) = pair();
@@ -93,7 +94,7 @@ fn a_write_that_waits_for_room_ends_when_its_namespace_goes() {
     let delete = deletion(2);
     pair.host(1).submit(0, delete);
     pair.run();
-    // What is at work is waited for; it finds that there is no room after the command was taken.
+    // A command that a layer works on is waited for; there is no room by then.
     pair.hosts_wait(2 * MS);
     assert_eq!(pair.host(0).reap(1), None);
     model.disk().full = true;
@@ -105,7 +106,8 @@ fn a_write_that_waits_for_room_ends_when_its_namespace_goes() {
     assert_eq!(list(pair.host(0), Cns::ALLOCATED_NAMESPACES), [1]);
 }
 
-/// A host that lets go of a namespace is not held up by its own writes that wait for room; those of others go on waiting.
+/// Tests that a host that detaches a namespace does not wait for its own writes without room; those of other
+/// hosts go on waiting.
 #[test]
 fn a_write_that_waits_for_room_ends_when_its_host_loses_the_namespace() {
     let (mut pair, daemon) = pair();
@@ -133,7 +135,7 @@ fn a_write_that_waits_for_room_ends_when_its_host_loses_the_namespace() {
     assert_eq!(pair.host(1).reap(1).map(|it| it.status()), Some(Status::SUCCESS));
 }
 
-/// What a device is asked as its host wrote it is under way, too.
+/// Commands that a device gets unchanged are under way, too.
 #[test]
 fn a_command_that_is_handed_on_comes_to_its_end_before_its_namespace_goes() {
     const VENDORS: u8 = 0xc0;
@@ -159,7 +161,8 @@ fn a_command_that_is_handed_on_comes_to_its_end_before_its_namespace_goes() {
     }
 }
 
-/// A Copy that began before may be anywhere: it is waited for. One that comes later is not.
+/// Tests that a deletion waits for a Copy that began before, since it may be in any namespace, and for no
+/// later one.
 #[test]
 fn a_copy_from_what_goes_is_waited_for_wherever_it_is() {
     let own = Model::new(64);
@@ -169,7 +172,7 @@ fn a_copy_from_what_goes_is_waited_for_wherever_it_is() {
     daemon.disk(2).disk().bytes.fill(0x5a);
     enable_named_ranges(pair.host(0));
     let model = daemon.disk(2);
-    // It reads namespace 2, and then stands in namespace 1 with what it writes.
+    // It reads namespace 2, and then is in namespace 1 with its write.
     own.disk().hold = true;
     let command = copy(pair.host(0), NAMED, 0, &[(2, 0, 8), (2, 8, 8)]);
     pair.host(0).submit(1, command);
@@ -182,7 +185,7 @@ fn a_copy_from_what_goes_is_waited_for_wherever_it_is() {
     own.disk().hold = false;
     pair.host(0).answer(1, &own, 1);
     daemon.remember(&mut pair, 4);
-    // All that it wanted was there for it.
+    // All its sources were still there.
     assert_eq!(pair.host(0).reap(1).map(|it| it.status()), Some(Status::SUCCESS));
     assert!(own.disk().bytes[..16 * 512].iter().all(|byte| *byte == 0x5a));
     assert_eq!(pair.host(1).reap(0).map(|it| it.status()), Some(Status::SUCCESS));
@@ -210,7 +213,8 @@ fn a_self_test_ends_with_the_namespace_that_goes() {
     assert_eq!((log[0], log[4]), (0, 0x13), "a short one, ended by the removal of a namespace");
 }
 
-/// What the operator does not wait for any more does not happen behind his back; what has begun is told apart.
+/// Tests that a deletion that the operator has withdrawn does not happen later; one that has begun is
+/// reported.
 #[test]
 fn a_deletion_that_the_operator_withdraws_does_not_happen() {
     let (mut pair, daemon) = pair();
@@ -236,7 +240,7 @@ fn a_deletion_that_the_operator_withdraws_does_not_happen() {
     assert_eq!(list(pair.host(0), Cns::ALLOCATED_NAMESPACES), [1, 2, 3]);
 }
 
-/// A pair that waits for its blocks is under way to nobody: it finds no namespace when they are free.
+/// Tests that a pair that waits for its blocks is not under way: it finds no namespace when they are free.
 #[test]
 fn a_fused_pair_that_waits_does_not_begin_on_what_is_gone() {
     let (mut pair, daemon) = pair();

@@ -10,7 +10,7 @@ fn flush() -> SubmissionEntry {
     SubmissionEntry { nsid: 1, ..entry(io::FLUSH) }
 }
 
-/// The two pages of a host with shadow doorbells.
+/// Two pages of a host with shadow doorbells.
 struct Shadow {
     doorbells: u64,
     event_index: u64,
@@ -25,7 +25,7 @@ impl Shadow {
         Self { doorbells, event_index }
     }
 
-    /// Moves a doorbell the way a host does; true if it has to ring (Base, Annex B.5).
+    /// Moves a doorbell as a host does. Returns whether the host has to ring (Base, Annex B.5).
     fn write(&self, host: &Host, offset: u64, new: u16) -> bool {
         let old = self.read(host, self.doorbells + offset);
         host.write(self.doorbells + offset, &u32::from(new).to_le_bytes());
@@ -189,7 +189,7 @@ fn shadow_doorbells_leave_every_queue_where_it_was() {
     let mut host = Host::new(vec![model.namespace(1)]);
     host.enable();
     assert_eq!(host.create_cq(1, 16), Status::SUCCESS);
-    // A submission queue whose number no completion queue has.
+    // The identifier belongs to a submission queue, but to no completion queue.
     assert_eq!(host.create_sq(2, 16, 1), Status::SUCCESS);
     for _ in 0..3 {
         host.submit(2, flush());
@@ -201,7 +201,8 @@ fn shadow_doorbells_leave_every_queue_where_it_was() {
     assert_eq!(host.reap_all(1), [], "old entries are not taken again");
 }
 
-/// Found by fuzzing: the second time, what stood in the page was older than what stood in the buffers.
+/// Tests for a bug that fuzzing found: with a second configuration, the page had older values than the
+/// buffers.
 #[test]
 fn new_shadow_buffers_take_over_from_those_of_before() {
     let model = Model::new(64);

@@ -1,4 +1,4 @@
-//! Asynchronous events: what is reported, when, and what masks it.
+//! Asynchronous events: their reports, their order, and their masks.
 
 use crate::host::{ADMIN_ENTRIES, Host, PAGE, entry, get_log};
 use crate::model::Model;
@@ -15,14 +15,14 @@ fn host() -> Host {
     Host::enabled(vec![Model::new(64).namespace(1), Model::new(64).namespace(2)])
 }
 
-/// Sends an Asynchronous Event Request; its CID.
+/// Sends an Asynchronous Event Request and returns its CID.
 fn request(host: &mut Host) -> u16 {
     let cid = host.submit(0, entry(admin::ASYNC_EVENT_REQUEST));
     host.run();
     cid
 }
 
-/// The events reported since the last call.
+/// Returns the events reported since the last call.
 fn events(host: &mut Host) -> Vec<u32> {
     host.run();
     let completions = host.reap_all(0);
@@ -279,7 +279,7 @@ fn an_io_command_that_waits_can_be_aborted() {
     let completion = host.reap(1).expect("it was completed before");
     assert_eq!((completion.cid, completion.status()), (first, Status::ABORT_REQUESTED));
     assert_eq!(host.take(1), None, "no other was meant");
-    // And when it has ended it cannot be aborted any more.
+    // A command that has ended cannot be aborted any more.
     host.answer(1, &model, 1);
     host.run();
     assert_eq!(host.reap(1).map(|it| (it.cid, it.status())), Some((second, Status::SUCCESS)));

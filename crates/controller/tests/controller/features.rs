@@ -292,7 +292,8 @@ fn a_host_that_keeps_the_timer_alive_lives() {
     assert_eq!(host.csts(), csts::RDY);
 }
 
-/// A drive that moves takes nothing in meanwhile, nor does a machine that stands still.
+/// Tests the timer after a time without commands: a drive that moves takes none, nor does a machine that is
+/// suspended.
 #[test]
 fn a_host_is_not_thought_dead_for_what_nobody_took_in() {
     let mut host = host();
@@ -307,13 +308,13 @@ fn a_host_is_not_thought_dead_for_what_nobody_took_in() {
     }
     host.now_ns += 1700 * MS;
     host.run();
-    // Late once more, and still nothing.
+    // The next look is late again, and still no command has come.
     host.now_ns += 700 * MS;
     host.run();
     assert_eq!(host.csts(), csts::RDY | csts::CFS);
 }
 
-/// A drive that drains takes no Keep Alive either.
+/// Tests the timer of a drive that drains, which takes no Keep Alive either.
 #[test]
 fn a_host_that_is_owed_something_is_not_thought_dead_for_what_is_not_taken_any_more() {
     let model = Model::new(64);

@@ -1,4 +1,4 @@
-//! Firmware commands: an image is taken and not kept, and the one slot is read-only.
+//! Firmware commands: an image is accepted and dropped, and the one slot is read-only.
 
 use crate::host::{Host, PAGE, entry};
 use crate::model::Model;

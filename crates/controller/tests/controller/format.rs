@@ -1,4 +1,4 @@
-//! Format NVM: what is erased, what happens to commands meanwhile, and what is refused.
+//! Format NVM: the erased data, commands meanwhile, and refusals.
 
 use crate::copy::copy;
 use crate::host::{Host, MS, PAGE, entry, io};
@@ -14,7 +14,7 @@ use zerocopy::FromBytes;
 
 const BLOCKS: usize = 2048;
 
-/// LBA formats of a target that can do both.
+/// LBA formats of a target that supports both.
 const OF_512: u32 = 0;
 const OF_4096: u32 = 1;
 
@@ -29,14 +29,14 @@ fn identify(host: &mut Host, nsid: u32) -> IdentifyNamespace {
     IdentifyNamespace::read_from_bytes(&page).expect("a whole page")
 }
 
-/// A disk full of data.
+/// Returns a disk full of data.
 fn full() -> Model {
     let model = Model::new(BLOCKS);
     model.disk().bytes.fill(0x5a);
     model
 }
 
-/// The completion of a format that was begun.
+/// Returns the completion of a format that was begun.
 fn outcome(host: &mut Host) -> Option<CompletionEntry> {
     host.run();
     host.reap(0)
@@ -61,13 +61,13 @@ fn a_namespace_is_erased_and_has_blocks_of_another_size() {
     assert_eq!(host.io(io(opcode::WRITE, 255, 1, buffer)), Status::SUCCESS);
     assert_eq!(host.io(io(opcode::READ, 256, 1, buffer)), Status::LBA_OUT_OF_RANGE);
     assert!(model.disk().bytes[255 * PAGE..].iter().all(|&byte| byte == 7));
-    // And back.
+    // The second format restores the first block size.
     assert_eq!(host.admin(format(1, OF_512)).status(), Status::SUCCESS);
     assert!(model.disk().bytes.iter().all(|&byte| byte == 0));
     assert_eq!(identify(&mut host, 1).nsze, BLOCKS as u64);
 }
 
-/// Copies of other namespaces that begin later keep nobody from formatting one.
+/// Tests that later copies of other namespaces do not delay a format.
 #[test]
 fn copies_elsewhere_are_not_waited_for_without_end() {
     let (own, other) = (full(), full());
@@ -80,11 +80,11 @@ fn copies_elsewhere_are_not_waited_for_without_end() {
     host.run();
     host.submit(0, format(1, OF_512));
     host.run();
-    // One is always on its way from now on.
+    // From now on one copy is always on its way.
     host.submit(1, command);
     host.now_ns += MS;
     assert_eq!(outcome(&mut host), None, "the one before may read anything");
-    // Its read, and its write, which comes behind the read of the second.
+    // This is its read, and its write comes behind the read of the second.
     host.answer(2, &other, 1);
     host.run();
     other.disk().parked.rotate_left(1);
@@ -122,7 +122,7 @@ fn commands_are_refused_meanwhile_and_only_to_this_namespace() {
     host.run();
     assert_eq!(host.take(0), None);
     let buffer = host.allocate(2 * PAGE);
-    // One range of one block for those that have ranges.
+    // Commands with ranges have one range of one block.
     host.write(buffer, &[0; 8]);
     host.write(buffer + 4, &1u32.to_le_bytes());
     for opcode in [
@@ -167,7 +167,7 @@ fn commands_in_flight_come_to_their_end_first() {
     host.submit(0, format(1, OF_512));
     host.run();
     assert_eq!(model.disk().parked.len(), 1, "nothing is erased yet");
-    // One that never ends ends the format.
+    // A command that never ends makes the format fail.
     host.now_ns += 9000 * MS;
     assert_eq!(outcome(&mut host).map(|entry| entry.status()), Some(Status::COMMAND_SEQUENCE_ERROR));
     host.submit(0, format(1, OF_512));
@@ -193,7 +193,7 @@ fn what_cannot_be_formatted_is_refused_and_left_alone() {
         model.namespace(4).fix_block_size(),
         model.namespace(5).forbid_erasing(),
     ]);
-    // What is not available keeps its index.
+    // An unavailable format keeps its index.
     let of_3 = identify(&mut host, 3);
     assert_eq!((of_3.nlbaf, of_3.flbas, of_3.lbaf[0].lbads, of_3.lbaf[1].lbads), (1, 1, 0, 12));
     assert_eq!(identify(&mut host, 4).nlbaf, 0);
@@ -213,7 +213,7 @@ fn what_cannot_be_formatted_is_refused_and_left_alone() {
         assert_eq!(host.admin(format(nsid, cdw10)).status(), status, "{nsid} {cdw10:#x}");
     }
     assert!(model.disk().bytes.iter().all(|&byte| byte == 0x5a));
-    // Its one format it can be given again.
+    // The namespace can be formatted again with its only format.
     assert_eq!(host.admin(format(3, OF_4096)).status(), Status::SUCCESS);
 }
 
@@ -288,7 +288,7 @@ fn a_paused_controller_comes_to_rest_between_two_pieces() {
     assert_eq!(identify(&mut host, 1).flbas, 1);
 }
 
-/// The operator makes it smaller than what is erased already.
+/// Makes the namespace smaller than the bytes that are erased already.
 #[test]
 fn no_more_is_done_of_a_namespace_than_there_is() {
     const PIECE: usize = 32 << 20;
@@ -313,7 +313,7 @@ fn it_is_remembered_before_it_begins_and_before_the_host_is_told() {
     host.controller.on_persist(move |what| keep.lock().expect("not poisoned").push(what));
     let record = |state| PersistentRecord::Format(FormatRecord { nsid: 1, block_size: 4096, state });
     use FormatState::{Done, Running};
-    // That it begins cannot be remembered; that it is done cannot be; all can be.
+    // Three runs: the begin cannot be persisted, the end cannot be persisted, and both are.
     for (answers, status, flbas) in [
         (&[(Running, false)][..], Status::INTERNAL_ERROR, 0),
         (&[(Running, true), (Done, false)][..], Status::INTERNAL_ERROR, 0),
@@ -339,7 +339,7 @@ fn it_is_remembered_before_it_begins_and_before_the_host_is_told() {
             assert_eq!(read, Status::SUCCESS);
             continue;
         }
-        // As far as anybody remembers it is being formatted: it stays so until the end is remembered.
+        // By its record the namespace is being formatted, so that stays its state until the end is persisted.
         assert_eq!(read, Status::FORMAT_IN_PROGRESS);
         host.now_ns += 1_000 * MS;
         host.run();
@@ -349,7 +349,7 @@ fn it_is_remembered_before_it_begins_and_before_the_host_is_told() {
         host.run();
         assert_eq!(identify(&mut host, 1).flbas, 1);
     }
-    // An answer that nobody waits for.
+    // No command waits for this answer.
     let now_ns = host.now_ns;
     host.controller.persisted(record(Done), true, now_ns);
     assert_eq!(identify(&mut host, 1).flbas, 1);
@@ -391,7 +391,7 @@ fn one_that_a_daemon_left_halfway_is_ended_by_the_next() {
     host.run();
     assert!(model.disk().bytes.iter().all(|&byte| byte == 0));
     assert_eq!(identify(&mut host, 1).flbas, 1);
-    // What the namespace cannot be any more is left alone.
+    // A format that is impossible for the namespace now is not resumed.
     let other = full();
     let mut host = Host::new(vec![other.namespace(1).fix_block_size()]);
     assert!(!host.controller.resume_format(1, 4096, 1));
@@ -400,7 +400,7 @@ fn one_that_a_daemon_left_halfway_is_ended_by_the_next() {
     assert!(other.disk().bytes.iter().all(|&byte| byte == 0x5a));
 }
 
-/// An old sanitize operation says nothing about a format that is not at its end.
+/// Tests that an old sanitize record does not end a format that is not at its end.
 #[test]
 fn one_that_a_daemon_left_halfway_is_closed_whatever_was_sanitized_before() {
     for (state, after) in [

@@ -12,11 +12,11 @@ use zerocopy::IntoBytes;
 
 const BLOCKS: usize = 64;
 
-/// FUSE of the two.
+/// Values of FUSE.
 const FIRST: u8 = 1;
 const SECOND: u8 = 2;
 
-/// A page of what is expected and one of what is to be there instead.
+/// Returns a page with the expected data and one with the new data.
 struct Pair {
     expected: u64,
     wanted: u64,
@@ -27,7 +27,7 @@ impl Pair {
         Self { expected: host.allocate(PAGE), wanted: host.allocate(PAGE) }
     }
 
-    /// Has the pair wait for a write of another queue that does not come to its end.
+    /// Makes the pair wait for a write of another queue that does not end.
     fn wait_for_a_write(&self, host: &mut Host, model: &Model, buffer: u64) {
         model.disk().hold = true;
         submit(host, 2, &[io(opcode::WRITE, 9, 1, buffer)]);
@@ -50,13 +50,13 @@ impl Pair {
     }
 }
 
-/// Statuses in the order of their completions.
+/// Returns the statuses in the order of their completions.
 fn statuses(host: &mut Host, cq: u16) -> Vec<Status> {
     host.run();
     host.reap_all(cq).into_iter().map(|entry| entry.status()).collect()
 }
 
-/// Their command identifiers.
+/// Returns the command identifiers in the order of their completions.
 fn submit(host: &mut Host, sq: u16, entries: &[SubmissionEntry]) -> Vec<u16> {
     let cids = entries.iter().map(|entry| host.put(sq, *entry)).collect();
     host.ring(sq);
@@ -103,13 +103,13 @@ fn what_has_no_other_half_or_another_one_is_aborted() {
     let mut ended = statuses(&mut host, 1);
     ended.sort_by_key(|status| status.0 & 0x7ff);
     assert_eq!(ended, [Status::SUCCESS, Status::SUCCESS, missing], "the second pairs with the nearer");
-    // A first, something else, a second.
+    // A first half, another command, a second half.
     pair.fill(&host, 7, 7);
     submit(&mut host, 1, &[first, plain, second]);
     let mut ended = statuses(&mut host, 1);
     ended.sort_by_key(|status| status.0 & 0x7ff);
     assert_eq!(ended, [Status::SUCCESS, missing, missing]);
-    // Nothing comes after it, and then something of another queue.
+    // No entry comes after it, and then another queue continues.
     host.create_pair(2, 16);
     submit(&mut host, 1, &[first]);
     submit(&mut host, 2, &[second]);
@@ -117,7 +117,7 @@ fn what_has_no_other_half_or_another_one_is_aborted() {
     assert_eq!(statuses(&mut host, 1), []);
     assert_eq!(host.delete_sq(1), Status::SUCCESS);
     assert_eq!(statuses(&mut host, 1), [missing]);
-    // Pairs that are none.
+    // These are invalid pairs.
     let both = |status| vec![status; 2];
     let elsewhere = SubmissionEntry { cdw10: 9, ..second };
     let (reversed, absent) = (SubmissionEntry { flags: SECOND, ..first }, 5);
@@ -137,7 +137,7 @@ fn what_has_no_other_half_or_another_one_is_aborted() {
     }
     submit(&mut host, 2, &[SubmissionEntry { flags: 3, ..first }]);
     assert_eq!(statuses(&mut host, 2), [Status::INVALID_FIELD]);
-    // Opcodes that stand for something inside.
+    // These opcodes have a meaning inside of the controller.
     submit(&mut host, 2, &[0x7e, 0x7f].map(|opcode| io(opcode, 0, 1, pair.wanted)));
     assert_eq!(statuses(&mut host, 2), [Status::INVALID_OPCODE; 2]);
     assert_eq!(host.controller.in_flight(), 0);
@@ -153,7 +153,7 @@ fn commands_on_the_same_blocks_come_before_or_after_and_others_do_not_wait() {
     let buffer = host.allocate(2 * PAGE);
     host.write(buffer, &[3; PAGE]);
     model.disk().hold = true;
-    // A write that is under way, the pair that expects what it writes, and what comes after.
+    // A write that is under way, the pair that expects its data, and a later read.
     submit(&mut host, 2, &[io(opcode::WRITE, 15, 1, buffer)]);
     host.run();
     pair.fill(&host, 0, 7);
@@ -177,7 +177,7 @@ fn commands_on_the_same_blocks_come_before_or_after_and_others_do_not_wait() {
     assert_eq!(host.read(seen, 512), [7; 512], "what was held saw what the pair wrote");
 }
 
-/// What a pair has kept waiting is more than a turn has time for.
+/// Tests a pair that has kept more commands waiting than a turn has time for.
 #[test]
 fn what_was_held_goes_on_a_batch_at_a_time() {
     const MIB: u64 = 1 << 20;
@@ -204,7 +204,7 @@ fn what_was_held_goes_on_a_batch_at_a_time() {
     assert!((MIB..=TURN_BYTES + 16 * MIB).contains(&most), "{most}");
 }
 
-/// What comes after a claim was looked at for that, and however much it is, the pair does not wait for it.
+/// Commands after a claim were checked for it. The pair must not wait for them, however many they are.
 #[test]
 fn a_pair_does_not_wait_for_what_came_later() {
     let model = Model::new(BLOCKS);
@@ -221,7 +221,7 @@ fn a_pair_does_not_wait_for_what_came_later() {
     assert_eq!(model.disk().parked.len(), 3, "the two that came later, and the pair's compare");
 }
 
-/// First halves may have all the room that there is, for the second that comes next or for something else.
+/// Tests that first halves may take all the room, for the second half that comes next or for another command.
 #[test]
 fn a_first_half_that_takes_the_last_room_goes() {
     let model = Model::new(BLOCKS);
@@ -230,7 +230,7 @@ fn a_first_half_that_takes_the_last_room_goes() {
     let missing = Status::ABORTED_MISSING_FUSED;
     let [first, second] = pair.entries(8, 8);
     let plain = io(opcode::READ, 0, 1, host.allocate(PAGE));
-    // A completion queue of two entries has room for one.
+    // A completion queue of two entries has room for one command.
     host.create_cq(2, 2);
     host.create_sq(2, 8, 2);
     for (after, ends) in [(plain, [missing, Status::SUCCESS]), (second, [missing; 2])] {
@@ -238,7 +238,7 @@ fn a_first_half_that_takes_the_last_room_goes() {
         let ended = [statuses(&mut host, 2), statuses(&mut host, 2)].concat();
         assert_eq!(ended, ends);
     }
-    // And so may those of several queues, unless something else is on its way.
+    // The same holds for several queues, unless another command is on its way.
     host.create_cq(3, 4);
     (3..=5).for_each(|sq| assert_eq!(host.create_sq(sq, 8, 3), Status::SUCCESS));
     let lay_first = |host: &mut Host, sq| {
@@ -266,7 +266,8 @@ fn a_first_half_that_takes_the_last_room_goes() {
     assert_eq!(host.controller.in_flight(), 0);
 }
 
-/// What is erased waits for what is under way. A first half is not, nor a pair that waits.
+/// Tests that an erasure waits for commands under way. A first half does not count as under way, nor does a
+/// waiting pair.
 #[test]
 fn a_first_half_alone_holds_up_no_erasure() {
     let model = Model::new(BLOCKS);
@@ -278,7 +279,7 @@ fn a_first_half_alone_holds_up_no_erasure() {
     model.disk().bytes.fill(3);
     let block_erase = SubmissionEntry { cdw10: 2, ..entry(admin::SANITIZE) };
     assert_eq!(host.admin(block_erase).status(), Status::SUCCESS);
-    // It looks again after a moment.
+    // The erasure checks again after a pause.
     host.now_ns = host.controller.deadline_ns().unwrap_or(host.now_ns);
     assert_eq!(statuses(&mut host, 1), []);
     assert!(model.disk().bytes.iter().all(|&byte| byte == 0));
@@ -286,7 +287,8 @@ fn a_first_half_alone_holds_up_no_erasure() {
     assert_eq!(statuses(&mut host, 1), [Status::SUCCESS; 2]);
 }
 
-/// A pair that was checked before its namespace was closed, and waits for a write, does not begin while that is erased.
+/// Tests a pair that was checked before its namespace was closed, and waits for a write. It does not begin
+/// while the namespace is being erased.
 #[test]
 fn a_pair_that_waits_does_not_begin_on_what_is_erased() {
     let model = Model::new(BLOCKS);
@@ -307,7 +309,7 @@ fn a_pair_that_waits_does_not_begin_on_what_is_erased() {
     assert_eq!(host.controller.in_flight(), 0);
 }
 
-/// The two of a pair may be taken in different turns.
+/// Tests that the two halves of a pair may be taken in different turns.
 #[test]
 fn no_pair_is_torn_by_the_erasure_of_another_namespace() {
     let models = [Model::new(BLOCKS), Model::new(BLOCKS)];
@@ -318,14 +320,14 @@ fn no_pair_is_torn_by_the_erasure_of_another_namespace() {
     host.submit(0, SubmissionEntry { nsid: 2, ..entry(admin::FORMAT_NVM) });
     host.run();
     assert_eq!(models[1].disk().parked.len(), 1, "it erases");
-    // The first half is the last that a turn takes.
+    // The first half is the last entry that a turn takes.
     let mut entries = vec![io(opcode::READ, 0, 1, buffer); 63];
     entries.extend(pair.entries(8, 8));
     submit(&mut host, 1, &entries);
     assert_eq!(statuses(&mut host, 1), [Status::SUCCESS; 65]);
 }
 
-/// First halves without their second, on as many queues as there are, do not keep a drive's room for ever.
+/// Tests that first halves without their second, on all queues, do not hold a drive's room forever.
 #[test]
 fn first_halves_do_not_fill_a_drive() {
     let model = Model::new(BLOCKS);
@@ -349,7 +351,7 @@ fn first_halves_do_not_fill_a_drive() {
     assert_eq!(host.controller.in_flight(), COMMANDS_MAX - 128);
 }
 
-/// Two queues compare and write the same block from the same state; the target answers in any order.
+/// Makes two queues compare and write the same block from the same state. The target answers in any order.
 #[test]
 fn of_two_pairs_that_expect_the_same_one_wins() {
     let model = Model::new(BLOCKS);
@@ -404,7 +406,7 @@ fn of_two_pairs_that_expect_the_same_one_wins() {
         host.reap_all(1);
         host.reap_all(2);
         let won = |queue: usize| !ended[queue].contains(&Status::ABORTED_FAILED_FUSED);
-        // Places that differ by less than three blocks overlap.
+        // Ranges overlap if their starts differ by less than three blocks.
         assert!(won(0) != won(1), "round {round}: {ended:?}");
         let winner = usize::from(won(1));
         there = there.wrapping_add(3);
@@ -444,7 +446,8 @@ fn a_reset_ends_what_waits() {
     assert_eq!(host.io(io(opcode::READ, 8, 1, buffer)), Status::SUCCESS);
 }
 
-/// A command whose list was brought, and that has to wait for a pair then, has what was brought when it begins anew.
+/// Tests a command whose list was fetched, and that waits for a pair. It uses the fetched list when it starts
+/// again.
 #[test]
 fn what_a_client_has_brought_is_there_after_the_wait() {
     let model = Model::new(BLOCKS);
@@ -475,7 +478,7 @@ fn what_a_client_has_brought_is_there_after_the_wait() {
     let seen = host.read(buffer, 4 * PAGE);
     let is = |page: usize, byte| seen[page * PAGE..][..PAGE].iter().all(|&it| it == byte);
     assert!(is(0, 0) && is(1, 7) && is(2, 0) && is(3, 0x33));
-    // A pair is not brought anything.
+    // Nothing is fetched for a pair.
     let mut entries = pair.entries(8, 8);
     entries[1].dptr[0] = buffer;
     submit(&mut host, 1, &entries);

@@ -1,4 +1,4 @@
-//! A drive that is quiet for a moment.
+//! Drive that is quiet for a moment.
 
 use crate::host::{Host, MS, entry};
 use crate::model::Model;

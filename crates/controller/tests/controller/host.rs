@@ -1,4 +1,4 @@
-//! A host in the same process: its memory, its queues, and a controller that gets turns by hand.
+//! Host in the same process: its memory, its queues, and a controller that gets turns by hand.
 
 use crate::client::Client;
 use crate::model::Model;
@@ -16,10 +16,10 @@ pub(crate) const PAGE: usize = 4096;
 /// Bytes of the host's memory.
 const MEMORY: usize = 32 << 20;
 
-/// Bytes of a region where they are not all one.
+/// Bytes of a region where the regions are separate.
 const CHUNK: u64 = 64 << 10;
 
-/// Where it begins in the host's address space.
+/// Start of the memory in the host's address space.
 const BASE: u64 = 0x1000_0000;
 
 /// CC as hosts write it: enabled, entries of 64 and 16 bytes.
@@ -58,19 +58,19 @@ pub(crate) struct Host {
     pub(crate) space: Space,
     pub(crate) now_ns: u64,
     memory: SharedRegion,
-    /// The first address that was not handed out.
+    /// First address that was not handed out.
     free: u64,
-    /// Bytes of a page: everything begins with one.
+    /// Bytes of a page, to which every buffer is aligned.
     page: usize,
     sqs: BTreeMap<u16, Submissions>,
     cqs: BTreeMap<u16, Completions>,
     next_cid: u16,
-    /// Who reaches its memory for the controller, where that cannot.
+    /// Client that accesses memory for the controller where that cannot.
     pub(crate) client: Client,
 }
 
 impl Host {
-    /// A host with memory and a controller that is not enabled.
+    /// Creates a host with memory and a controller that is not enabled.
     pub(crate) fn new(namespaces: Vec<Namespace>) -> Self {
         let controller = Attached::new(Config { identity: identity(), namespaces }).expect("a controller");
         let memory = SharedRegion::new("host", MEMORY).expect("memory");
@@ -83,8 +83,9 @@ impl Host {
         host
     }
 
-    /// With one namespace over `model` and I/O queue pair 1 of 64 entries, in memory of which the controller reaches
-    /// only the chunks that are shared; the client brings what is in the others, as `seed` says.
+    /// Creates a host with one namespace over `model` and I/O queue pair 1 of 64 entries. The controller
+    /// reaches only the shared chunks of its memory. The client accesses the others, in an order that depends
+    /// on `seed`.
     pub(crate) fn with_client(model: &Model, seed: u64, is_shared: impl Fn(u64) -> bool) -> Self {
         let mut host = Self::new(vec![model.namespace(1)]);
         host.client = Client::new(seed);
@@ -102,12 +103,12 @@ impl Host {
         host
     }
 
-    /// Allocates from the beginning again, behind what the queues may be in.
+    /// Allocates from the beginning again, behind the memory of the queues.
     pub(crate) fn reuse_memory(&mut self) {
         self.free = BASE + (1 << 20);
     }
 
-    /// Enabled with pages of 4 KiB times two to the power of `mps`, at each of which a queue begins.
+    /// Enables with pages of 4 KiB times two to the power of `mps`, to which queues are aligned.
     pub(crate) fn enabled_with_pages(namespaces: Vec<Namespace>, mps: u32) -> Self {
         let mut host = Self::new(namespaces);
         host.page = PAGE << mps;
@@ -115,14 +116,14 @@ impl Host {
         host
     }
 
-    /// The same, enabled.
+    /// Creates an enabled host.
     pub(crate) fn enabled(namespaces: Vec<Namespace>) -> Self {
         let mut host = Self::new(namespaces);
         host.enable();
         host
     }
 
-    /// Enabled, with one namespace over `model` and I/O queue pair 1 of 64 entries.
+    /// Creates an enabled host with one namespace over `model` and I/O queue pair 1 of 64 entries.
     pub(crate) fn with_io(model: &Model) -> Self {
         let mut host = Self::enabled(vec![model.namespace(1)]);
         host.create_pair(1, 64);
@@ -131,14 +132,14 @@ impl Host {
 
     // Memory.
 
-    /// Shows all of it to the controller.
+    /// Maps all memory for the controller.
     pub(crate) fn map_memory(&mut self) {
         let fd = self.memory.fd().try_clone_to_owned().expect("a descriptor");
         let backing = Backing::File { fd, offset: 0 };
         self.space.map(BASE, MEMORY as u64, Permissions::READ_WRITE, backing).expect("a map");
     }
 
-    /// Whatever is allocated next begins at a multiple of this.
+    /// Aligns the next allocation.
     pub(crate) fn align(&mut self, bytes: usize) {
         self.free = self.free.next_multiple_of(bytes as u64);
     }
@@ -150,7 +151,7 @@ impl Host {
         address
     }
 
-    /// An address where there is no memory.
+    /// Returns an address without memory.
     pub(crate) fn nowhere(&self) -> u64 {
         BASE + MEMORY as u64 + PAGE as u64
     }
@@ -189,7 +190,7 @@ impl Host {
         self.csts() & csts::RDY != 0
     }
 
-    // Life.
+    // Controller state.
 
     pub(crate) fn enable(&mut self) {
         self.enable_with(CC_ENABLED);
@@ -202,7 +203,7 @@ impl Host {
         assert_eq!(self.csts(), csts::RDY);
     }
 
-    /// New admin queues, and their registers; I/O queues are forgotten.
+    /// Allocates new admin queues and writes their registers; I/O queues are dropped.
     pub(crate) fn configure_admin_queues(&mut self) {
         self.sqs.clear();
         self.cqs.clear();
@@ -219,7 +220,7 @@ impl Host {
         work + client.serve(controller, memory, BASE, *now_ns)
     }
 
-    /// Turns until there is nothing to do.
+    /// Gives turns until there is no work.
     pub(crate) fn run(&mut self) {
         while self.turn() > 0 {}
     }
@@ -266,7 +267,7 @@ impl Host {
         self.sqs.len() > 1
     }
 
-    /// Puts an entry on a queue without ringing; its CID.
+    /// Puts an entry on a queue without ringing, and returns its CID.
     pub(crate) fn put(&mut self, sq: u16, mut entry: SubmissionEntry) -> u16 {
         self.next_cid = self.next_cid.wrapping_add(1);
         entry.cid = self.next_cid;
@@ -282,7 +283,7 @@ impl Host {
         self.ring_with(u32::from(sq) * 8, tail);
     }
 
-    /// Writes any doorbell the way the mode has it.
+    /// Writes any doorbell in the way of the mode.
     pub(crate) fn ring_with(&mut self, offset: u32, value: u32) {
         match self.controller.doorbell_mode() {
             DoorbellMode::Trapped | DoorbellMode::Capsules => self.controller.ring(offset, value),
@@ -294,14 +295,14 @@ impl Host {
         }
     }
 
-    /// Submits an entry; its CID.
+    /// Submits an entry and returns its CID.
     pub(crate) fn submit(&mut self, sq: u16, entry: SubmissionEntry) -> u16 {
         let cid = self.put(sq, entry);
         self.ring(sq);
         cid
     }
 
-    /// The next completion of a queue, if there is one. The doorbell is left alone.
+    /// Returns the next completion of a queue, if there is one. The doorbell stays as it is.
     pub(crate) fn take(&mut self, cq: u16) -> Option<CompletionEntry> {
         let queue = &self.cqs[&cq];
         let address = queue.address + u64::from(queue.head) * CompletionEntry::SIZE as u64;
@@ -352,7 +353,7 @@ impl Host {
         self.execute(1, entry).status()
     }
 
-    /// The engine of the model at namespace `nsid` answers for the commands it holds, oldest first.
+    /// Answers the commands that the model of namespace `nsid` holds, oldest first.
     pub(crate) fn answer(&mut self, nsid: u32, model: &Model, count: usize) {
         for _ in 0..count {
             let ticket = model.disk().parked.pop_front().expect("a parked command");
@@ -363,7 +364,7 @@ impl Host {
 
     // Admin commands with data.
 
-    /// An admin command that reads `length` bytes, all ones before.
+    /// Executes an admin command that reads `length` bytes into a buffer of all ones.
     pub(crate) fn admin_read(&mut self, entry: SubmissionEntry, length: usize) -> Result<Vec<u8>, Status> {
         let buffer = self.allocate(length);
         self.write(buffer, &vec![0xff; length]);
@@ -389,7 +390,7 @@ impl Host {
         self.dw0(SubmissionEntry { cdw10: u32::from(id.0), ..entry(admin::GET_FEATURES) })
     }
 
-    /// An admin command that answers in dword 0.
+    /// Executes an admin command that returns dword 0.
     pub(crate) fn dw0(&mut self, entry: SubmissionEntry) -> Result<u32, Status> {
         let completion = self.admin(entry);
         if completion.status().is_success() { Ok(completion.dw0) } else { Err(completion.status()) }
@@ -426,20 +427,20 @@ pub(crate) fn delete(opcode: u8, id: u16) -> SubmissionEntry {
     SubmissionEntry { cdw10: u32::from(id), ..entry(opcode) }
 }
 
-/// A Get Log Page of `length` bytes from the start, RAE = 0.
+/// Returns a Get Log Page of `length` bytes from the start, RAE = 0.
 pub(crate) fn get_log(log: LogId, length: usize) -> SubmissionEntry {
     let dwords = length as u32 / 4 - 1;
     let cdw10 = u32::from(log.0) | dwords << 16;
     SubmissionEntry { nsid: 0xffff_ffff, cdw10, cdw11: dwords >> 16, ..entry(admin::GET_LOG_PAGE) }
 }
 
-/// PRP1 and PRP2 of a page-aligned buffer of at most two pages.
+/// Returns PRP1 and PRP2 of a page-aligned buffer of at most two pages.
 pub(crate) fn prps(buffer: u64, length: usize) -> [u64; 2] {
     assert!(length <= 2 * PAGE);
     [buffer, if length > PAGE { buffer + PAGE as u64 } else { 0 }]
 }
 
-/// An I/O command on `blocks` blocks of namespace 1 from `slba` on; the buffer is at most two pages.
+/// Returns an I/O command on `blocks` blocks of namespace 1 from `slba` on; the buffer is at most two pages.
 pub(crate) fn io(opcode: u8, slba: u64, blocks: u32, buffer: u64) -> SubmissionEntry {
     SubmissionEntry {
         nsid: 1,

@@ -1,5 +1,5 @@
-//! Hosts that do anything at any time. Whatever they did, nothing panics, every command in flight
-//! comes back, and after a reset the controller serves as on its first day.
+//! Hosts that do anything at any time. Nothing panics, every command in flight comes back, and after a reset
+//! the controller serves as when it was new.
 
 use crate::host::{CC_ENABLED, Host, PAGE, io as io_entry};
 use crate::model::Model;
@@ -13,7 +13,7 @@ const SEEDS: u64 = 150;
 const STEPS: u32 = 600;
 const BLOCKS: usize = 256;
 
-/// SplitMix64.
+/// SplitMix64 generator.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -37,7 +37,7 @@ impl Random {
         from[self.below(from.len() as u64) as usize]
     }
 
-    /// A dword in which fields of 8 and 16 bits are often small, and sometimes at an edge.
+    /// Returns a dword in which fields of 8 and 16 bits are often small, and sometimes at a limit.
     fn dword(&mut self) -> u32 {
         match self.below(4) {
             0 => self.below(8) as u32,
@@ -48,7 +48,7 @@ impl Random {
     }
 }
 
-/// A host with two namespaces and a region of memory that all its pointers lead into, or nearly.
+/// Host with two namespaces and a region of memory that all its pointers lead into, or nearly.
 struct Hostile {
     host: Host,
     models: [Model; 2],
@@ -58,7 +58,7 @@ struct Hostile {
 
 const PAGES: u64 = 32;
 
-/// I/O queue pairs that these hosts know of.
+/// I/O queue pairs that these hosts use.
 const QUEUES: u16 = 3;
 
 impl Hostile {
@@ -74,7 +74,7 @@ impl Hostile {
         Self { host, models, random, memory }
     }
 
-    /// An address in the region, mostly of a page; now and then anything.
+    /// Returns an address in the region, mostly of a page, and sometimes anything.
     fn address(&mut self) -> u64 {
         let page = self.memory + self.random.below(PAGES) * PAGE as u64;
         match self.random.below(8) {
@@ -110,7 +110,8 @@ impl Hostile {
         }
     }
 
-    /// What the region holds: entries, so that it makes queues; addresses, so that it makes lists.
+    /// Fills the region with entries, so that it serves as queues, and with addresses, so that it serves as
+    /// lists.
     fn scribble(&mut self) {
         let place = self.memory + self.random.below(PAGES * PAGE as u64 / 64) * 64;
         match self.random.below(3) {
@@ -135,7 +136,7 @@ impl Hostile {
         }
     }
 
-    /// Once more from the beginning, if the controller is not at work and nothing holds it up.
+    /// Enables the controller again, if it is not at work and nothing delays it.
     fn restart(&mut self) {
         if self.host.csts() == csts::RDY {
             return;
@@ -150,7 +151,8 @@ impl Hostile {
         }
     }
 
-    /// A few commands on one of the queues, rung at once; now and then a doorbell of some other.
+    /// Submits a few commands on one of the queues, with one doorbell write, and sometimes rings another
+    /// doorbell.
     fn command(&mut self) {
         if self.host.has_queues() {
             let queue = if self.random.one_in(8) { 0 } else { 1 + self.random.below(QUEUES.into()) as u16 };
@@ -238,7 +240,7 @@ impl Hostile {
                 self.host.controller.overview();
             }
             _ => {
-                // Who sleeps has nothing that a turn would do.
+                // A sleeping controller has no work for a turn.
                 if !self.host.controller.arm() {
                     let deadline = self.host.controller.deadline_ns();
                     let due = deadline.is_some_and(|deadline| deadline <= self.host.now_ns);
@@ -248,7 +250,7 @@ impl Hostile {
         }
     }
 
-    /// The end of every story: all answers in, one reset, and a well-behaved host.
+    /// Ends a sequence: all answers come, then one reset, and then a correct host.
     fn recover(mut self) {
         for model in &self.models {
             let mut disk = model.disk();

@@ -1,4 +1,4 @@
-//! Identify: what the structures say, and what is refused.
+//! Identify: contents of the structures, and refusals.
 
 use crate::host::{Host, PAGE, entry, prps};
 use crate::model::Model;

@@ -15,7 +15,7 @@ fn host() -> Host {
     host
 }
 
-/// Has so many commands of a queue done, one after the other.
+/// Executes this number of commands of a queue, one after the other.
 fn work(host: &mut Host, queue: u16, count: u32) {
     for _ in 0..count {
         host.submit(queue, SubmissionEntry { nsid: 1, ..entry(io::FLUSH) });
@@ -78,7 +78,7 @@ fn a_vector_may_be_left_out() {
     work(&mut host, 1, 1);
     work(&mut host, 2, 1);
     assert_eq!(taken(&mut host), [1]);
-    // What waits is not forgotten when the host changes its mind.
+    // Held-back interrupts are not lost when the host changes the feature.
     assert!(host.set_feature(FeatureId::INTERRUPT_COALESCING, 0).is_ok());
     assert_eq!(taken(&mut host), [0, 2]);
     work(&mut host, 2, 1);

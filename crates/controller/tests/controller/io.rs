@@ -1,4 +1,4 @@
-//! I/O commands: data, ranges and everything a host can get wrong.
+//! I/O commands: data, ranges, and all mistakes of a host.
 
 use crate::host::{Host, PAGE, entry, io as io_entry};
 use crate::model::Model;
@@ -11,7 +11,7 @@ use zerocopy::IntoBytes;
 const SGL: u8 = 1 << 6;
 const BLOCKS: usize = 8192;
 
-/// Bytes that differ from each other and from one seed to the next.
+/// Returns bytes that differ from each other and from one seed to the next.
 fn pattern(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(|at| (at * 7 + at / 251) as u8 ^ seed).collect()
 }
@@ -25,12 +25,12 @@ fn sgl(kind: SglType, address: u64, length: usize) -> SglDescriptor {
     SglDescriptor::new(kind, address, length as u32)
 }
 
-/// The command with this descriptor for a data pointer.
+/// Returns the command with this descriptor for a data pointer.
 fn with_sgl(entry: SubmissionEntry, descriptor: SglDescriptor) -> SubmissionEntry {
     SubmissionEntry { flags: SGL, dptr: descriptor.to_dptr(), ..entry }
 }
 
-/// Data pointers of `length` bytes at `buffer`, which is in the middle of a page or at its beginning.
+/// Returns data pointers of `length` bytes at `buffer`, which is in the middle of a page or at its beginning.
 fn prp_list(host: &mut Host, buffer: u64, length: usize) -> [u64; 2] {
     let first = (buffer / PAGE as u64 + 1) * PAGE as u64;
     let pages: Vec<u64> = (first..buffer + length as u64).step_by(PAGE).collect();
@@ -285,7 +285,7 @@ fn write_zeroes_is_not_limited_by_mdts_and_may_deallocate() {
 #[test]
 fn compare_finds_the_one_byte_that_differs() {
     let (mut host, model) = host();
-    // Three pieces and a bit, so that the difference can be in any.
+    // The data has three chunks and a bit, so that the difference can be in any.
     let length = 100 * 512;
     let data = pattern(length, 7);
     model.disk().bytes[512..][..length].copy_from_slice(&data);
@@ -306,7 +306,7 @@ fn compare_finds_the_one_byte_that_differs() {
 }
 
 /// Conformance: NVM 3.2.5, Verify reads all blocks, transfers nothing and reports what cannot be read.
-/// Conformance: NVM 4.1.5.4, a Verify of more blocks than VSL says is refused.
+/// Conformance: NVM 4.1.5.4, a Verify of more blocks than VSL is refused.
 #[test]
 fn verify_reads_every_block_and_sends_nothing() {
     let (mut host, model) = host();
@@ -316,7 +316,7 @@ fn verify_reads_every_block_and_sends_nothing() {
     let starts = [512, 512 + 16_384, 512 + 32_768].map(|offset| read(offset, 16_384));
     assert_eq!(seen, [&starts[..], &[read(512 + 49_152, 2048)]].concat());
     assert_eq!(host.controller.statistics().bytes_read, 0);
-    // VSL is what MDTS is.
+    // VSL equals MDTS.
     assert_eq!(host.io(io_entry(io::VERIFY, 0, 2048, 0)), Status::SUCCESS);
     assert_eq!(host.io(io_entry(io::VERIFY, 0, 2049, 0)), Status::INVALID_FIELD);
     assert_eq!(host.io(io_entry(io::VERIFY, BLOCKS as u64, 1, 0)), Status::LBA_OUT_OF_RANGE);
@@ -326,7 +326,7 @@ fn verify_reads_every_block_and_sends_nothing() {
     assert_eq!(model.take_seen().len(), 1);
 }
 
-/// A Dataset Management with these ranges of first block and count.
+/// Returns a Dataset Management with these ranges of first block and count.
 pub(crate) fn dataset(host: &mut Host, attributes: u32, ranges: &[(u64, u32)]) -> SubmissionEntry {
     let wire: Vec<u64> = ranges.iter().flat_map(|&(slba, blocks)| [u64::from(blocks) << 32, slba]).collect();
     let buffer = host.allocate(PAGE);

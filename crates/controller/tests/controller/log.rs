@@ -1,4 +1,4 @@
-//! Get Log Page: every page, and what is refused.
+//! Get Log Page: every page, and refusals.
 
 use crate::host::{Host, MS, PAGE, entry, get_log, io as io_entry, prps};
 use crate::model::Model;
@@ -13,13 +13,13 @@ fn smart(host: &mut Host) -> SmartHealth {
     SmartHealth::read_from_bytes(&host.log(LogId::SMART_HEALTH, 512).expect("a page")).expect("a page")
 }
 
-/// The newest `count` entries of the error log.
+/// Returns the newest `count` entries of the error log.
 fn errors(host: &mut Host, count: usize) -> Vec<ErrorInformation> {
     let page = host.log(LogId::ERROR_INFORMATION, count * 64).expect("a page");
     page.as_chunks::<64>().0.iter().map(|entry| zerocopy::transmute!(*entry)).collect()
 }
 
-/// Indexes of the dwords that are not zero, with them.
+/// Returns the dwords that are not zero, with their indexes.
 fn dwords(page: &[u8]) -> Vec<(usize, u32)> {
     let dwords = page.as_chunks::<4>().0.iter().map(|dword| u32::from_le_bytes(*dword));
     dwords.enumerate().filter(|(_, dword)| *dword != 0).collect()
@@ -103,7 +103,7 @@ fn smart_counts_what_the_host_moved() {
     assert!(host.io(io_entry(io::WRITE_ZEROES, 0, 4096, 0)).is_success());
     assert!(host.io(SubmissionEntry { nsid: 1, ..entry(io::FLUSH) }).is_success());
     assert!(host.io(io_entry(io::WRITE, 0, 8, buffer)).is_success());
-    // A hint and no more: nothing is deallocated, and nothing is written a second time.
+    // This is a hint: nothing is deallocated, and nothing is written a second time.
     let hint = SubmissionEntry { nsid: 1, dptr: [buffer, 0], ..entry(io::DATASET_MANAGEMENT) };
     assert!(host.io(hint).is_success());
     assert_eq!(host.io(io_entry(io::WRITE, 5000, 1, buffer)), Status::LBA_OUT_OF_RANGE);
@@ -203,14 +203,14 @@ fn changed_namespaces_are_listed_until_they_are_read() {
     assert!(!host.controller.resize(2, 8 * 512), "no such namespace");
 }
 
-/// Opcodes that are refused as unknown, out of all.
+/// Returns all opcodes that are refused as unknown.
 fn unknown(host: &mut Host, sq: u16) -> Vec<usize> {
     let is_unknown = |&opcode: &usize| {
         // An Asynchronous Event Request that is taken does not complete.
         if sq == 0 && opcode == usize::from(admin::ASYNC_EVENT_REQUEST) {
             return false;
         }
-        // Whatever else is wrong with the command, the opcode is looked at first.
+        // The opcode is checked before all other fields.
         let command = SubmissionEntry { nsid: 0xffff_0000, cdw10: 0xffff_ffff, ..entry(opcode as u8) };
         host.execute(sq, command).status() == Status::INVALID_OPCODE
     };
@@ -238,7 +238,8 @@ fn command_effects_name_exactly_the_commands_that_are_taken() {
 
 /// Conformance: Base 5.16.1.6, commands that change data say so.
 ///
-/// I/O commands say nothing else: a host that reads scopes or restrictions there, as Linux does, calls them unusual.
+/// I/O commands have no other bit set: a host that reads scopes or restrictions there, as Linux does, logs
+/// them as unusual.
 #[test]
 fn command_effects_tell_writes_from_reads() {
     let mut host = Host::enabled(vec![Model::new(8).namespace(1)]);
@@ -300,7 +301,7 @@ fn nothing_is_sent_beyond_the_end_of_a_page() {
     assert!(host.admin(nothing).status().is_success());
 }
 
-/// A buffer of more than two pages has a PRP list, however little of it is filled.
+/// Uses a buffer of more than two pages, which has a PRP list, however little of it is filled.
 #[test]
 fn a_short_page_for_a_long_buffer_leaves_the_prp_list_alone() {
     let mut host = Host::enabled(vec![Model::new(8).namespace(1)]);

@@ -1,4 +1,4 @@
-//! Losses of acknowledged writes, and the Flushes by which hosts are told.
+//! Losses of acknowledged writes, and the Flushes that report them to hosts.
 
 use crate::host::{CC_ENABLED, Host, entry};
 use crate::model::Model;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 const OK: Status = Status::SUCCESS;
 
-/// A host that sent the Flush once more would find that all is well.
+/// Status without retries, since a repeated Flush would succeed.
 const TOLD: Status = Status(Status::WRITE_FAULT.0 | Status::DNR);
 
 /// CC.SHN: a normal shutdown.
@@ -21,7 +21,7 @@ fn flush() -> SubmissionEntry {
     SubmissionEntry { nsid: 1, ..entry(io::FLUSH) }
 }
 
-/// What the subsystem has stored.
+/// Records that the subsystem has stored.
 fn stored(host: &mut Host) -> Arc<Mutex<Vec<PersistentRecord>>> {
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keeps = Arc::clone(&kept);
@@ -45,7 +45,7 @@ fn a_flush_that_fails_for_one_host_fails_once_for_each_other() {
         [PersistentRecord::Losses(vec![1])],
         "it outlives the daemon"
     );
-    // What failed for another reason says nothing of writes.
+    // A Flush that failed for another reason proves no loss.
     model.disk().fails_with = Some(Status::NAMESPACE_NOT_READY);
     assert_eq!(pair.host(0).io(flush()), Status::NAMESPACE_NOT_READY);
     model.disk().fails_with = None;
@@ -62,7 +62,7 @@ fn a_loss_of_an_earlier_daemon_fails_the_first_flush_of_each_host() {
     for status in [TOLD, OK] {
         assert_eq!(pair.host(0).io(flush()), status);
     }
-    // The Flush of a Set Features tells, too.
+    // The Flush of a Set Features reports the loss, too.
     pair.host(0).controller.subsystem.resume_losses(&[0], 0);
     let disable = |pair: &mut Pair| pair.host(1).set_feature(FeatureId::VOLATILE_WRITE_CACHE, 0);
     assert_eq!((disable(&mut pair), disable(&mut pair)), (Err(TOLD), Ok(0)));
@@ -82,7 +82,7 @@ fn the_flush_of_a_shutdown_that_fails_is_told_by_the_next() {
     assert_eq!(pair.host(1).io(flush()), OK);
 }
 
-/// The end of a drive as the daemon sees it: its durability, and the losses that hosts are yet to be told.
+/// Returns the outcome of a sync: durability, and the losses that not all hosts were notified of.
 #[test]
 fn a_drive_that_ends_says_what_it_owes() {
     let sync = |host: &mut Host| {
@@ -103,7 +103,7 @@ fn a_drive_that_ends_says_what_it_owes() {
     assert_eq!(sync(&mut host), ended(false, &[1]));
     model.disk().fails_with = None;
     assert_eq!(sync(&mut host), ended(true, &[]));
-    // A host that is there when the end begins, and one that comes no more.
+    // One host is there at the begin of the end, and one comes no more.
     host.controller.subsystem.resume_losses(&[1], 0);
     assert_eq!(sync(&mut host), ended(true, &[1]), "no host was told");
     assert_eq!(host.io(flush()), TOLD);

@@ -1,4 +1,4 @@
-//! The controller as a host sees it: every test drives queues in memory and gives turns by hand.
+//! Controller tests from a host's point of view: every test drives queues in memory and gives turns by hand.
 
 mod abandoned;
 mod ana;

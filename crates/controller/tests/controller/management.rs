@@ -1,4 +1,5 @@
-//! Namespace Management and Namespace Attachment: what hosts make of a pool, who has it, and when others learn of it.
+//! Namespace Management and Namespace Attachment: namespaces of a pool, their controllers, and notices for
+//! other hosts.
 
 use crate::host::{CC_ENABLED, Host, MS, PAGE, entry, io, prps};
 use crate::hostile::Random;
@@ -18,18 +19,18 @@ const POOL: u64 = 64 << 10;
 
 const NAMESPACE_CHANGED: u32 = 0x0004_0002;
 
-/// Who remembers what hosts make, and builds it.
+/// Control plane that persists the changes of hosts, and builds their namespaces.
 #[derive(Clone, Default)]
 pub(crate) struct Daemon {
     pub(crate) asked: Arc<Mutex<Vec<PersistentRecord>>>,
     /// Disks of the namespaces that were built, by NSID.
     disks: Arc<Mutex<BTreeMap<u32, Model>>>,
-    /// They are built with a volatile cache.
+    /// Whether they are built with a volatile cache.
     cached: bool,
 }
 
 impl Daemon {
-    /// Beside the subsystem of a host.
+    /// Creates a drive of this control plane, beside the subsystem of a host.
     fn of(host: &mut Host) -> Self {
         let daemon = Self::default();
         let asked = Arc::clone(&daemon.asked);
@@ -38,7 +39,7 @@ impl Daemon {
         daemon
     }
 
-    /// Time passes, a look of the drive's after the other, and all that it asks for meanwhile is remembered.
+    /// Advances the time by one check of the drive after the other, and persists all records meanwhile.
     pub(crate) fn remember(&self, pair: &mut Pair, looks: u32) {
         for _ in 0..looks {
             pair.hosts_wait(2 * MS);
@@ -47,7 +48,7 @@ impl Daemon {
         pair.run();
     }
 
-    /// Answers all that was asked for, and says what that was.
+    /// Acknowledges all pending records, and returns them.
     pub(crate) fn answer(&self, host: &mut Host, well: bool) -> Vec<PersistentRecord> {
         let asked = std::mem::take(&mut *self.asked.lock().expect("not poisoned"));
         for what in &asked {
@@ -69,12 +70,12 @@ impl Daemon {
     }
 }
 
-/// Two hosts of a drive with a pool, and one namespace that the operator gave it.
+/// Returns two hosts of a drive with a pool and one configured namespace.
 pub(crate) fn pair() -> (Pair, Daemon) {
     pair_on(&Model::new(64))
 }
 
-/// The same, with this in the one that the operator gave it.
+/// Returns the same with this model in the configured namespace.
 pub(crate) fn pair_on(model: &Model) -> (Pair, Daemon) {
     let mut pair = Pair::new(model);
     let daemon = Daemon::of(pair.host(0));
@@ -87,14 +88,15 @@ pub(crate) fn pair_on(model: &Model) -> (Pair, Daemon) {
     (pair, daemon)
 }
 
-/// What a host says of a namespace that it wants.
+/// Returns the data for the creation of a namespace.
 pub(crate) fn wanted(blocks: u64) -> IdentifyNamespace {
     let mut data = IdentifyNamespace::new_zeroed();
     (data.nsze, data.ncap, data.nmic) = (blocks, blocks, 1);
     data
 }
 
-/// One that went would take the flush with it, and the shutdown would never end.
+/// Waits for a flush, since a namespace that goes with a flush of a shutdown would keep the shutdown from
+/// ending.
 #[test]
 fn a_namespace_goes_behind_the_flush_of_a_shutdown() {
     let (mut pair, mut daemon) = pair();
@@ -137,7 +139,7 @@ pub(crate) fn attachment(host: &mut Host, nsid: u32, cntlids: &[u16], attach: bo
     with_data(host, &data, SubmissionEntry { nsid, cdw10, ..entry(admin::NAMESPACE_ATTACHMENT) })
 }
 
-/// A command of one of the hosts, to its end: its status, and dword 0.
+/// Executes a command of one of the hosts, and returns its status and dword 0.
 pub(crate) fn run(pair: &mut Pair, daemon: &Daemon, number: usize, entry: SubmissionEntry) -> (Status, u32) {
     pair.host(number).reuse_memory();
     pair.host(number).submit(0, entry);
@@ -149,7 +151,7 @@ pub(crate) fn run(pair: &mut Pair, daemon: &Daemon, number: usize, entry: Submis
             return (completion.status(), completion.dw0);
         }
         if daemon.answer(host, true).is_empty() {
-            // Only so much is remembered at a time.
+            // The rate of records is limited.
             pair.hosts_wait(PERSIST_INTERVAL_NS);
         }
     }
@@ -187,7 +189,7 @@ pub(crate) fn read(host: &mut Host, nsid: u32) -> Status {
     host.io(SubmissionEntry { nsid, ..io(opcode::READ, 0, 1, buffer) })
 }
 
-/// The event that a host is told of, if it is.
+/// Returns the event that a host receives, if there is one.
 pub(crate) fn event(pair: &mut Pair, number: usize) -> Option<(u32, Vec<u8>)> {
     pair.host(number).submit(0, entry(admin::ASYNC_EVENT_REQUEST));
     pair.run();
@@ -218,7 +220,7 @@ fn a_host_creates_a_namespace_and_deletes_it() {
     data.flbas = 1;
     assert_eq!(create(&mut pair, &daemon, &data), Ok(2));
     assert_eq!(capacities(pair.host(1)), (all, POOL - 4 * 4096));
-    // It is there, and nobody has it.
+    // It exists, and no controller has it.
     let host = pair.host(0);
     assert_eq!(
         (list(host, Cns::ALLOCATED_NAMESPACES), list(host, Cns::ACTIVE_NAMESPACES)),
@@ -247,7 +249,7 @@ fn a_namespace_is_there_for_whom_it_is_attached_to() {
     let (mut pair, daemon) = pair();
     assert_eq!(create(&mut pair, &daemon, &wanted(8)), Ok(2));
     assert_eq!(attach(&mut pair, &daemon, 2, &[2], true), Status::SUCCESS);
-    // Only the one that has it now is told, and not the one that said so.
+    // Only the controller that has it now is notified, and not the one of the command.
     assert_eq!(event(&mut pair, 1), Some((NAMESPACE_CHANGED, vec![2, 0, 0, 0, 0, 0, 0, 0])));
     assert_eq!(event(&mut pair, 0), None);
     assert_eq!(list(pair.host(0), Cns::ACTIVE_NAMESPACES), [1]);
@@ -260,11 +262,11 @@ fn a_namespace_is_there_for_whom_it_is_attached_to() {
     assert_eq!(attach(&mut pair, &daemon, 2, &[2], false), Status::SUCCESS);
     assert_eq!(event(&mut pair, 1), Some((NAMESPACE_CHANGED, vec![2, 0, 0, 0, 0, 0, 0, 0])));
     assert_eq!((read(pair.host(0), 2), read(pair.host(1), 2)), (Status::SUCCESS, Status::INVALID_FIELD));
-    // One that the operator gave is attached to all, until somebody says otherwise.
+    // A configured namespace is attached to all, until a host detaches it.
     assert_eq!(attach(&mut pair, &daemon, 1, &[1, 2], false), Status::SUCCESS);
     assert_eq!(list(pair.host(1), Cns::ACTIVE_NAMESPACES), [0; 0]);
     assert_eq!(read(pair.host(1), 1), Status::INVALID_FIELD);
-    // Whoever had the one that is deleted is told.
+    // Controllers with the deleted namespace are notified.
     assert_eq!(attach(&mut pair, &daemon, 2, &[2], true), Status::SUCCESS);
     assert!(event(&mut pair, 1).is_some());
     assert_eq!(run(&mut pair, &daemon, 0, deletion(2)).0, Status::SUCCESS);
@@ -301,11 +303,11 @@ fn what_cannot_be_created_is_refused_with_the_reason() {
     assert_eq!(run(&mut pair, &daemon, 0, named).0, Status::INVALID_FIELD);
     let selected = SubmissionEntry { cdw10: 2, ..entry };
     assert_eq!(run(&mut pair, &daemon, 0, selected).0, Status::INVALID_FIELD);
-    // There are NSIDs for so many.
+    // The number of NSIDs is limited.
     let most = (2..=128).map(|nsid| assert_eq!(create(&mut pair, &daemon, &wanted(1)), Ok(nsid))).count();
     assert_eq!(most, 127);
     assert_eq!(create(&mut pair, &daemon, &wanted(1)), Err(Status::NAMESPACE_IDENTIFIER_UNAVAILABLE));
-    // What the operator gave is not for hosts to delete.
+    // Hosts cannot delete configured namespaces.
     for nsid in [1, NSID_ALL] {
         assert_eq!(run(&mut pair, &daemon, 0, deletion(nsid)).0, Status::OPERATION_DENIED);
     }
@@ -336,7 +338,8 @@ fn what_cannot_be_attached_is_refused_with_the_reason() {
     assert_eq!(list(pair.host(1), Cns::ACTIVE_NAMESPACES), [1]);
 }
 
-/// Another controller of the same host has it then, and its host is told.
+/// Tests that a private namespace whose controller is gone goes to another controller of the same host, which
+/// is notified.
 #[test]
 fn a_private_namespace_goes_to_another_controller_of_its_host() {
     let (mut pair, daemon) = pair();
@@ -359,7 +362,7 @@ fn a_private_namespace_goes_to_another_controller_of_its_host() {
     assert_eq!(lists(&mut pair)[1], [1, 2]);
     assert_eq!(event(&mut pair, 1), Some((NAMESPACE_CHANGED, vec![2, 0, 0, 0, 0, 0, 0, 0])));
     assert_eq!(read(pair.host(1), 2), Status::SUCCESS);
-    // One that comes back has to wait; one of another name gets nothing.
+    // A controller that comes back has to wait; one of another name gets nothing.
     be_there(&mut pair, 0, true);
     assert_eq!(lists(&mut pair), [vec![1], vec![1, 2]]);
     name(&mut pair, 1, "b");
@@ -384,7 +387,7 @@ fn a_private_namespace_has_one_controller() {
     assert_eq!(IdentifyNamespace::read_from_bytes(&page).expect("a page").nmic, 0);
 }
 
-/// What is not remembered did not happen, and what waits behind it goes on.
+/// Tests that a change that was not persisted does not happen, and that the next request goes on.
 #[test]
 fn what_cannot_be_remembered_is_not_done() {
     let (mut pair, daemon) = pair();
@@ -395,7 +398,7 @@ fn what_cannot_be_remembered_is_not_done() {
     let detach = attachment(pair.host(0), 2, &[1], false);
     for entry in [create, attach, detach, deletion(2)] {
         pair.host(0).submit(0, entry);
-        // One after the other.
+        // They are executed one after the other.
         pair.host(0).submit(0, create);
         pair.run();
         assert_eq!(daemon.asked.lock().expect("not poisoned").len(), 1);
@@ -411,7 +414,8 @@ fn what_cannot_be_remembered_is_not_done() {
     }
 }
 
-/// A reset takes the command, and not what it has begun; what has not begun does not.
+/// Tests that a reset takes the command, but not a change that has begun; a change that has not begun is
+/// dropped.
 #[test]
 fn what_was_begun_goes_on_after_a_reset() {
     let (mut pair, daemon) = pair();
@@ -428,7 +432,8 @@ fn what_was_begun_goes_on_after_a_reset() {
     assert_eq!(list(pair.host(1), Cns::ALLOCATED_NAMESPACES), [1, 2]);
 }
 
-/// An index of an LBA format is the same block size in every namespace, and where it is chosen for a new one.
+/// Tests that an index of an LBA format is the same block size in every namespace, and in the choice for a
+/// new one.
 #[test]
 fn a_format_has_one_index() {
     let of_4096 = Model::with(Characteristics::target(1 << 15, 4096));
@@ -462,7 +467,7 @@ fn allocated_namespaces_are_listed_by_command_set() {
     assert_eq!(nvm[..12], [1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
     let after = identify(Cns::COMMAND_SET_ALLOCATED_NAMESPACES, 1, 0).expect("a list");
     assert_eq!(after[..8], [2, 0, 0, 0, 0, 0, 0, 0]);
-    // As of one that is attached (CNS 05h): there is nothing to say.
+    // The reply is that for an attached one (CNS 05h): zeros.
     for nsid in [1, 2, 3] {
         assert_eq!(identify(Cns::COMMAND_SET_ALLOCATED_NAMESPACE, nsid, 0), Ok(vec![0; PAGE]));
     }
@@ -472,7 +477,7 @@ fn allocated_namespaces_are_listed_by_command_set() {
     }
 }
 
-/// Whoever comes again has what was attached to it, under its name; others do not.
+/// Tests that a controller that comes again has the namespaces that were attached to its name; others do not.
 #[test]
 fn attachments_are_remembered_by_name() {
     let (mut pair, daemon) = pair();
@@ -493,7 +498,7 @@ fn attachments_are_remembered_by_name() {
         assert_eq!(list(pair.host(1), Cns::ACTIVE_NAMESPACES).contains(&2), has, "{is}");
         assert_eq!(read(pair.host(1), 2).is_success(), has, "{is}");
     }
-    // All that are one host's have the same.
+    // All controllers of one host have the same namespaces.
     name(&mut pair, 0, "a");
     name(&mut pair, 1, "a");
     pair.run();
@@ -502,7 +507,8 @@ fn attachments_are_remembered_by_name() {
     assert_eq!(list(pair.host(0), Cns::ACTIVE_NAMESPACES), [1]);
 }
 
-/// Who comes while a namespace is being detached has it, or does not, as if that were over.
+/// Tests that a controller that comes during a detachment has the namespace, or does not, as if the
+/// detachment were over.
 #[test]
 fn controllers_that_come_meanwhile_have_what_is_theirs() {
     let (mut pair, daemon) = pair();
@@ -522,7 +528,7 @@ fn controllers_that_come_meanwhile_have_what_is_theirs() {
     let detach = attachment(pair.host(1), 2, &[1], false);
     pair.host(1).submit(0, detach);
     pair.run();
-    // Another controller of that host does not get in by another door; one of somebody else has what it had.
+    // Another controller of that host does not have it either; one of another host keeps its namespaces.
     name(&mut pair, 1, "a");
     assert_eq!(read(pair.host(1), 2), Status::INVALID_FIELD);
     name(&mut pair, 1, "b");
@@ -532,12 +538,12 @@ fn controllers_that_come_meanwhile_have_what_is_theirs() {
     assert_eq!(pair.host(1).reap(0).map(|it| it.status()), Some(Status::SUCCESS));
     pair.host(0).reap_all(1);
     assert_eq!((read(pair.host(0), 2), read(pair.host(1), 2)), (Status::INVALID_FIELD, Status::SUCCESS));
-    // Nothing can be set for what is not there.
+    // Nothing can be set for a missing namespace.
     let set = SubmissionEntry { nsid: 2, cdw10: 0x83, cdw11: 1, ..entry(admin::SET_FEATURES) };
     assert_eq!(pair.host(0).admin(set).status(), Status::INVALID_FIELD);
 }
 
-/// One that has fewer bytes in larger blocks takes what it took.
+/// Tests that a namespace with fewer usable bytes in larger blocks takes as much of the pool as before.
 #[test]
 fn no_format_makes_room_in_the_pool() {
     let (mut pair, daemon) = pair();
@@ -551,7 +557,8 @@ fn no_format_makes_room_in_the_pool() {
     assert_eq!(capacities(pair.host(0)).1, POOL - 15 * 512);
 }
 
-/// A reservation is of a namespace that there is: it keeps others from deleting it, and not from creating another.
+/// Tests that a reservation of a namespace keeps other hosts from deleting it, but not from creating another
+/// one.
 #[test]
 fn a_reservation_keeps_nobody_from_creating() {
     let (mut pair, daemon) = pair();
@@ -574,7 +581,7 @@ fn a_reservation_keeps_nobody_from_creating() {
     assert_eq!(run(&mut pair, &daemon, 1, deletion(2)).0, Status::SUCCESS);
 }
 
-/// A host that is kept from a namespace while its command waits does not delete it.
+/// Tests that a host that loses access to a namespace while its command waits does not delete it.
 #[test]
 fn a_deletion_that_waits_heeds_what_was_reserved_meanwhile() {
     let (mut pair, daemon) = pair();
@@ -603,7 +610,7 @@ fn a_deletion_that_waits_heeds_what_was_reserved_meanwhile() {
     assert_eq!(list(pair.host(1), Cns::ALLOCATED_NAMESPACES), [1, 2, 3]);
 }
 
-/// A host that asks for much does not have the others wait for all of it.
+/// Tests that a host with many requests does not make the others wait for all of them.
 #[test]
 fn hosts_take_turns() {
     let (mut pair, daemon) = pair();
@@ -622,7 +629,7 @@ fn hosts_take_turns() {
     assert_eq!(made, [1, 4, 2, 5, 3]);
 }
 
-/// What a table of namespaces has to be, told once more in the simplest way.
+/// Model of a table of namespaces, as simple as possible.
 #[derive(Default)]
 struct Table(BTreeMap<u32, (u64, bool, BTreeSet<u16>)>);
 

@@ -1,4 +1,4 @@
-//! A target for tests: bytes in a vector that can be made slow, broken or read-only.
+//! Target for tests: bytes in a vector, which can be made slow, broken or read-only.
 
 use sluice_command::{
     Aborted, Characteristics, Command, Controllers, Deallocated, Lane, Layer, Operation, Request, Slot,
@@ -10,30 +10,30 @@ use sluice_router::RouterBuilder;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// What the target and its test share.
+/// State that the target and its test share.
 #[derive(Debug)]
 pub(crate) struct Disk {
     pub(crate) bytes: Vec<u8>,
     pub(crate) is: Characteristics,
-    /// Commands are parked until [`Model::tickets`] are answered.
+    /// Whether commands are parked until [`Model::tickets`] are answered.
     pub(crate) hold: bool,
     pub(crate) parked: VecDeque<Ticket>,
-    /// What is parked waits for room, and ends without when nobody needs it any more.
+    /// Whether parked commands wait for room, and end without it when no host needs them any more.
     pub(crate) full: bool,
-    /// What is parked ends when that is asked for.
+    /// Whether parked commands end when that is requested.
     pub(crate) aborts: bool,
-    /// How every command ends, if not well.
+    /// Status of every command, if it is not success.
     pub(crate) fails_with: Option<Status>,
     /// Every request that arrived, in order.
     pub(crate) seen: Vec<Request>,
 }
 
-/// A handle to a [`Disk`]; one of them is the layer.
+/// Handle to a [`Disk`]; one of the handles is the layer.
 #[derive(Clone, Debug)]
 pub(crate) struct Model(Arc<Mutex<Disk>>);
 
 impl Model {
-    /// A disk of `blocks` blocks of 512 bytes with a volatile cache, which deallocates to zeroes.
+    /// Returns a disk of `blocks` blocks of 512 bytes with a volatile cache, which deallocates to zeroes.
     pub(crate) fn new(blocks: usize) -> Self {
         let size = blocks * 512;
         let is = Characteristics {
@@ -57,7 +57,7 @@ impl Model {
         self.0.lock().expect("not poisoned")
     }
 
-    /// A namespace of 512-byte blocks over this disk.
+    /// Returns a namespace of 512-byte blocks over this disk.
     pub(crate) fn namespace(&self, nsid: u32) -> Namespace {
         self.namespace_of_blocks(nsid, 512)
     }
@@ -68,7 +68,7 @@ impl Model {
         Namespace::new(config, RouterBuilder::new(stack).build()).expect("a namespace that is possible")
     }
 
-    /// Requests seen since the last call.
+    /// Returns the requests since the last call.
     pub(crate) fn take_seen(&self) -> Vec<Request> {
         std::mem::take(&mut self.disk().seen)
     }

@@ -1,4 +1,5 @@
-//! Orders of reservations, one after the other: what is stored before it is so, who waits for whom, and for whom not.
+//! Execution of reservation commands one after the other: persistence before effect, and the commands that
+//! they wait for.
 
 use crate::client::Mood;
 use crate::copy::{NAMED, copy, enable_named_ranges};
@@ -36,7 +37,7 @@ fn a_preemptor_that_aborts_waits_for_what_its_victim_has_under_way() {
     });
     two.run();
     assert_eq!(two.on(1, |host| host.reap(1)), None, "the write may still come");
-    // Whoever comes after waits its turn.
+    // Later commands wait for their turn.
     two.on(0, |host| {
         let register = command(host, opcode::RESERVATION_REGISTER, 0, [0, 9]);
         host.submit(1, register);
@@ -51,7 +52,7 @@ fn a_preemptor_that_aborts_waits_for_what_its_victim_has_under_way() {
     assert_eq!(two.on(1, report).2, [(2, 8, false), (1, 9, false)]);
 }
 
-/// Nor for what of its victim's goes on for long.
+/// Tests that a preemption does not wait for a command of its victim that would take long either.
 #[test]
 fn a_preemptor_that_aborts_ends_what_its_victim_has_waiting() {
     let model = Model::new(BLOCKS);
@@ -73,7 +74,7 @@ fn a_preemptor_that_aborts_ends_what_its_victim_has_waiting() {
     assert_eq!(two.on(1, |host| host.reap(1)).map(|it| it.status()), Some(Status::SUCCESS));
 }
 
-/// Nor for the room that a write of its victim waits for, which there may never be.
+/// Tests that a preemption does not wait for room for a write of its victim either, which there may never be.
 #[test]
 fn a_preemptor_that_aborts_does_not_wait_for_room() {
     let model = Model::new(BLOCKS);
@@ -93,7 +94,7 @@ fn a_preemptor_that_aborts_does_not_wait_for_room() {
         host.submit(1, abort);
     });
     two.run();
-    // It is found that there is none after the order was taken.
+    // The lack of room is found after the order was taken.
     model.disk().full = true;
     (0..2).for_each(|_| two.run());
     assert_eq!(two.on(0, |host| host.reap(1)).map(|it| it.status()), Some(Status::ABORTED_PREEMPT));
@@ -101,7 +102,8 @@ fn a_preemptor_that_aborts_does_not_wait_for_room() {
     assert_eq!(model.disk().parked.len(), 1, "the preemptor's own goes on waiting");
 }
 
-/// It may never answer, and what it is brought changes nothing on the drive.
+/// Tests that a preemption does not wait for client DMA, which may never end. Such a command changes nothing
+/// on the drive.
 #[test]
 fn a_preemptor_that_aborts_does_not_wait_for_the_client_of_its_victim() {
     let model = Model::new(8192);
@@ -154,7 +156,7 @@ fn a_preemptor_that_aborts_ends_what_its_victim_is_about_to_format() {
         host.submit(1, abort);
         host.run();
     });
-    // What it changes is not so yet.
+    // Its change is not in force yet.
     two.on(0, |host| {
         host.submit(0, SubmissionEntry { nsid: 1, ..entry(admin::FORMAT_NVM) });
         host.run();
@@ -171,7 +173,7 @@ fn a_preemptor_that_aborts_ends_what_its_victim_is_about_to_format() {
     assert_eq!(two.io(1, opcode::READ), Status::SUCCESS);
 }
 
-/// Somebody who remembers what hosts want when a test says so.
+/// Sink of records that acknowledges them when a test requests it.
 #[derive(Clone, Default)]
 struct Persister(Arc<Mutex<VecDeque<PersistentRecord>>>);
 
@@ -184,12 +186,12 @@ impl Persister {
         persister
     }
 
-    /// The oldest that was asked for is remembered.
+    /// Acknowledges the oldest pending record.
     fn answer(&self, two: &mut Two) {
         self.answer_but(two, 0);
     }
 
-    /// The oldest but so many.
+    /// Acknowledges all pending records but the last `count`.
     fn answer_but(&self, two: &mut Two, at: usize) {
         let what = self.0.lock().expect("not poisoned").remove(at).expect("something to store");
         let now_ns = two.hosts[0].now_ns;
@@ -198,7 +200,7 @@ impl Persister {
     }
 }
 
-/// A reset from outside, which is over at once.
+/// Resets the controller from outside, which is over at once.
 fn reset(host: &mut Host) {
     host.controller.reset();
     host.run();
@@ -207,7 +209,7 @@ fn reset(host: &mut Host) {
     host.create_pair(1, 64);
 }
 
-/// A host that wants much remembered keeps nobody from fencing it.
+/// Tests that a host with many records does not keep other hosts from fencing it.
 #[test]
 fn hosts_take_turns_with_what_is_stored() {
     let model = Model::new(BLOCKS);
@@ -235,7 +237,7 @@ fn hosts_take_turns_with_what_is_stored() {
     assert_eq!(two.on(0, |host| host.reap_all(1)).len(), 1);
 }
 
-/// Orders that change nothing look at every namespace all the same: a turn has a few of them.
+/// Orders that change nothing still look at every namespace, so a turn executes only a few of them.
 #[test]
 fn many_orders_that_change_nothing_take_several_turns() {
     const NAMESPACES: u32 = 16;
@@ -255,7 +257,7 @@ fn many_orders_that_change_nothing_take_several_turns() {
         assert_eq!(done, 24);
         assert!(most <= 8, "{most}");
     });
-    // So it is with those that have waited for another that is stored.
+    // The same holds for orders that have waited for a record.
     let persister = Persister::of(&mut two);
     two.on(0, |host| {
         let register = command(host, opcode::RESERVATION_REGISTER, PERSIST, [0, 7]);
@@ -302,7 +304,7 @@ fn a_reset_waits_for_nothing_that_is_being_stored() {
         host.run();
         assert_eq!(report(host).2, [(2, 8, false)], "nothing is so before it is stored");
     });
-    // What was begun goes on, and what waited does not begin: others come next.
+    // A change that has begun goes on, and waiting ones are dropped: others come next.
     persister.answer(&mut two);
     assert_eq!(two.on(1, report).2, [(2, 8, false), (1, 7, false)]);
     persister.answer(&mut two);
@@ -329,7 +331,7 @@ fn a_reset_of_a_preemptor_does_not_wait_for_what_its_victim_has_under_way() {
         host.run();
         assert_eq!(host.take(1), None);
         reset(host);
-        // What its host asks for next still comes after the write.
+        // The next command of its host still comes after the write.
         let register = command(host, opcode::RESERVATION_REGISTER, 0, [0, 9]);
         host.submit(1, register);
     });
@@ -341,7 +343,7 @@ fn a_reset_of_a_preemptor_does_not_wait_for_what_its_victim_has_under_way() {
     assert_eq!(two.on(1, report).2, [(2, 8, false), (0, 9, false)]);
 }
 
-/// While a preemptor's command is there no format of that namespace begins to erase.
+/// Tests that no format of a namespace begins to erase while a preempting command is there.
 #[test]
 fn nobody_waits_for_the_format_of_a_victim_whose_preemptor_was_reset_before() {
     let (model, other) = (Model::new(BLOCKS), Model::new(BLOCKS));
@@ -376,7 +378,7 @@ fn nobody_waits_for_the_format_of_a_victim_whose_preemptor_was_reset_before() {
     assert_eq!(two.on(1, report).2, [(2, 8, false)]);
 }
 
-/// The drive is drained while the preemption is being stored.
+/// Drains the drive while the preemption is being stored.
 #[test]
 fn a_paused_format_that_is_preempted_ends_without_having_begun() {
     let model = Model::new(BLOCKS);
@@ -399,7 +401,7 @@ fn a_paused_format_that_is_preempted_ends_without_having_begun() {
     for number in [0, 1] {
         two.on(number, |host| host.controller.pause());
     }
-    // What is changed is stored, and then that the format has failed.
+    // The change is persisted, and then the failure of the format.
     for _ in 0..2 {
         two.hosts.iter_mut().for_each(|host| host.now_ns += MS);
         persister.answer(&mut two);
@@ -418,7 +420,7 @@ fn an_unnamed_host_is_forgotten_with_what_was_being_stored_when_it_was_reset() {
     let mut two = Two::new(&model);
     two.on(0, reset);
     let persister = Persister::of(&mut two);
-    // Of its own, which is in force for nobody.
+    // This is the host's own change, which is not in force.
     two.on(0, |host| {
         let register = command(host, opcode::RESERVATION_REGISTER, PERSIST, [0, 7]);
         host.submit(1, register);
@@ -428,7 +430,7 @@ fn an_unnamed_host_is_forgotten_with_what_was_being_stored_when_it_was_reset() {
     });
     persister.answer(&mut two);
     assert_eq!(two.on(1, report), (0, 1, vec![]));
-    // Of another's. There is nothing to store of one that has no name.
+    // This is another host's change. A host without a name has no record.
     two.register(0, 7);
     two.on(1, |host| {
         let register = command(host, opcode::RESERVATION_REGISTER, 0, [0, 8]);
@@ -438,7 +440,7 @@ fn an_unnamed_host_is_forgotten_with_what_was_being_stored_when_it_was_reset() {
     });
     two.on(0, |host| {
         (0..3).for_each(|_| reset(host));
-        // A new one, with another key.
+        // This is a new registration, with another key.
         let register = command(host, opcode::RESERVATION_REGISTER, 0, [0, 9]);
         host.submit(1, register);
         host.run();
@@ -450,7 +452,7 @@ fn an_unnamed_host_is_forgotten_with_what_was_being_stored_when_it_was_reset() {
     assert_eq!(two.on(1, report).2, [(2, 8, false), (0, 9, false)]);
 }
 
-/// What a Copy reads may be of another namespace; what it writes next is of this one.
+/// Tests that a preemption waits for a Copy that reads another namespace, since it may write this one next.
 #[test]
 fn a_preemptor_that_aborts_waits_for_a_copy_that_reads_elsewhere() {
     let (model, other) = (Model::new(BLOCKS), Model::new(BLOCKS));
@@ -476,7 +478,8 @@ fn a_preemptor_that_aborts_waits_for_a_copy_that_reads_elsewhere() {
     assert_eq!(two.on(1, |host| host.reap(1)).map(|it| it.status()), Some(Status::SUCCESS));
 }
 
-/// A victim whose second never comes, or whose pair waits for another command, is no reason to wait.
+/// Tests that a preemption does not wait for a victim whose second half never comes, or whose pair waits for
+/// another command.
 #[test]
 fn a_preemptor_that_aborts_does_not_wait_for_a_pair_that_has_not_begun() {
     let model = Model::new(BLOCKS);
@@ -538,7 +541,7 @@ fn what_persists_is_stored_before_the_host_is_told() {
         assert_eq!(host.take(1), None, "it is not stored yet");
     };
     two.on(0, register);
-    // Another's order waits until it is known what comes of this one.
+    // Another host's order waits for the outcome of this one.
     two.on(1, |host| {
         let acquire = command(host, opcode::RESERVATION_ACQUIRE, WRITE_EXCLUSIVE, [8, 0]);
         host.submit(1, acquire);
@@ -554,7 +557,7 @@ fn what_persists_is_stored_before_the_host_is_told() {
     assert_eq!(two.on(0, |host| host.reap(1)).map(|it| it.status()), Some(Status::INTERNAL_ERROR));
     assert_eq!(two.on(1, |host| host.reap(1)).map(|it| it.status()), Some(Status::SUCCESS));
     assert_eq!(two.on(0, report).2, [(2, 8, true)]);
-    // Once more, with better luck.
+    // This time the record is persisted.
     two.on(0, register);
     let registrants = vec![registrant(2, 8, true), registrant(1, 7, false)];
     let reservation = Some(ReservationType::WriteExclusive);
@@ -564,7 +567,7 @@ fn what_persists_is_stored_before_the_host_is_told() {
     two.hosts[0].controller.subsystem.persisted(stored, true, 1);
     two.run();
     assert_eq!(two.on(0, |host| host.reap(1)).map(|it| it.status()), Some(Status::SUCCESS));
-    // The next life of the subsystem.
+    // The subsystem is created again.
     let mut host = Host::enabled(vec![model.namespace(1).reserved(&record)]);
     host.create_pair(1, 64);
     set_host(&mut host, 1);
@@ -572,7 +575,7 @@ fn what_persists_is_stored_before_the_host_is_told() {
     let buffer = host.allocate(2 * PAGE);
     assert_eq!(host.io(io(opcode::WRITE, 0, 1, buffer)), Status::RESERVATION_CONFLICT);
     assert_eq!(host.io(io(opcode::READ, 0, 1, buffer)), Status::SUCCESS);
-    // With persistence off, the record goes.
+    // With persistence off, the record is removed.
     two.on(1, |host| {
         let cdw10 = FeatureId::RESERVATION_PERSISTENCE.0.into();
         host.submit(0, SubmissionEntry { nsid: NSID_ALL, cdw10, ..entry(admin::SET_FEATURES) });

@@ -9,7 +9,7 @@ use zerocopy::IntoBytes;
 
 const KIB: usize = 1024;
 
-/// Of the largest pages, as CC.MPS counts.
+/// Largest page size, in the unit of CC.MPS.
 const MPS_64_KIB: u32 = 4;
 
 fn pattern(length: usize) -> Vec<u8> {
@@ -25,7 +25,7 @@ fn data_lies_in_pages_of_the_size_that_was_chosen() {
         let mut host = Host::enabled_with_pages(vec![model.namespace(1)], mps);
         host.create_pair(1, 64);
         let data = pattern(1 << 20);
-        // Every second page of the host, the last first; from the middle of the first on.
+        // The buffer has every second page of the host, the last first, from the middle of the first on.
         let memory = host.allocate(2 * data.len() + 4 * page);
         let count = data.len() / page + 1;
         let pages: Vec<u64> = (0..count).rev().map(|n| memory + (2 * n * page) as u64).collect();
@@ -34,7 +34,7 @@ fn data_lies_in_pages_of_the_size_that_was_chosen() {
         for (chunk, page) in data[page - first..].chunks(page).zip(&pages[1..]) {
             host.write(*page, chunk);
         }
-        // Two entries before the end of its page, so that the list goes on in another.
+        // The list begins two entries before the end of its page, so that it goes on in another.
         let lists = host.allocate(2 * page);
         let (begin, next) = (lists + (page - 16) as u64, lists + page as u64);
         host.write(begin, [pages[1], next].as_bytes());

@@ -1,4 +1,4 @@
-//! The Persistent Event Log: its contexts, what is recorded, and how it is kept.
+//! Persistent Event Log: its contexts, its events, and its persistence.
 
 use crate::host::{Host, MS, PAGE, entry, get_log};
 use crate::model::Model;
@@ -11,7 +11,7 @@ use zerocopy::FromBytes;
 
 const BLOCKS: usize = 64;
 
-/// A Get Log Page with an action.
+/// Returns a Get Log Page with an action.
 fn ask(action: u8, offset: usize, length: usize) -> SubmissionEntry {
     let get = get_log(LogId::PERSISTENT_EVENT, length);
     SubmissionEntry { cdw10: get.cdw10 | u32::from(action) << 8, cdw12: offset as u32, ..get }
@@ -22,7 +22,7 @@ fn header(host: &mut Host, action: u8) -> Result<LogHeader, Status> {
     Ok(LogHeader::read_from_bytes(&page).expect("a header"))
 }
 
-/// Type, controller and data of every event, out of a context of its own, the newest first.
+/// Returns type, controller and data of every event, out of a context of its own, the newest first.
 fn events(host: &mut Host) -> Vec<(u8, u16, Vec<u8>)> {
     let header = header(host, action::ESTABLISH_AND_READ).expect("a context");
     let mut page = Vec::new();
@@ -83,7 +83,7 @@ fn a_context_shows_what_there_was_when_it_was_established() {
     release(&mut host);
     let next = header(&mut host, action::ESTABLISH_AND_READ_HEADER).expect("a context");
     assert_eq!((next.events.get(), next.generation.get(), next.reporting_context.get()), (3, 1, 0));
-    // A reset takes it.
+    // A reset releases the context.
     host.write_register(register::CC, 0);
     host.run();
     host.enable();
@@ -180,7 +180,7 @@ fn it_is_kept_now_and_then_and_there_under_the_next_daemon() {
     host.now_ns += 10_000 * MS;
     host.run();
     assert!(kept.lock().expect("not poisoned").is_empty(), "one at a time");
-    // Nor is a host held up, or asked again, when it fails.
+    // A failure delays no host, and is not repeated at once.
     for well in [true, false] {
         let now_ns = host.now_ns;
         host.controller.persisted(PersistentRecord::PersistentEvents(record.clone()), well, now_ns);
@@ -188,7 +188,7 @@ fn it_is_kept_now_and_then_and_there_under_the_next_daemon() {
         assert_eq!(std::mem::take(&mut *kept.lock().expect("not poisoned")).len(), usize::from(well));
     }
     assert_eq!(host.controller.deadline_ns(), None);
-    // Not more often than each second.
+    // The log is persisted at most once in a second.
     assert_eq!(commit(&mut host), Status::SUCCESS);
     host.now_ns += 900 * MS;
     host.run();

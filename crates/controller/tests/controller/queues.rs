@@ -42,7 +42,7 @@ fn completion_queues_that_cannot_be_are_refused() {
     }
     assert!(host.admin(good).status().is_success());
     assert_eq!(host.admin(good).status(), Status::INVALID_QUEUE_IDENTIFIER, "it is there already");
-    // Without interrupts no vector is looked at.
+    // Without interrupts the vector is ignored.
     let polled = SubmissionEntry { cdw11: 0xffff << 16 | 1, ..create_cq(4, 16, memory) };
     assert!(host.admin(polled).status().is_success());
 }
@@ -311,7 +311,7 @@ fn a_queue_may_be_deleted_by_the_command_before_its_entries_are_fetched() {
     let model = Model::new(64);
     let mut host = Host::with_io(&model);
     let address = host.allocate(PAGE);
-    // One ring, one fetch: the queue goes away, comes back, and goes again.
+    // There is one doorbell write and one fetch: the queue goes away, comes back, and goes again.
     host.put(0, SubmissionEntry { cdw10: 1, ..entry(admin::DELETE_IO_SQ) });
     host.put(0, create_sq(1, 4, 1, address));
     host.put(0, SubmissionEntry { cdw10: 1, ..entry(admin::DELETE_IO_SQ) });
@@ -361,7 +361,7 @@ fn an_impossible_head_makes_no_room() {
     host.ring(1);
     host.run();
     assert_eq!(model.take_seen().len(), 3);
-    // One beyond the tail: a head that would release what was not written yet.
+    // The head is beyond the tail: it would release entries that were not written yet.
     host.ring_with(12, 0);
     host.submit(1, flush());
     host.run();
@@ -416,7 +416,7 @@ fn what_a_queue_has_beyond_what_a_turn_moves_stays_there_for_the_next() {
     assert_eq!(served, [16, 16, 8, 0]);
 }
 
-/// Has two queues full of one command; returns how many bytes its target was asked for at most in one turn.
+/// Fills two queues with one command, and returns the most bytes that its target was requested in one turn.
 fn most_of_a_turn(command: impl FnOnce(&mut Host) -> SubmissionEntry) -> u64 {
     const EACH: usize = 40;
     let model = Model::new(1 << 13);
@@ -444,7 +444,7 @@ fn most_of_a_turn(command: impl FnOnce(&mut Host) -> SubmissionEntry) -> u64 {
 
 #[test]
 fn what_commands_do_in_steps_is_part_of_what_a_turn_moves() {
-    // What came back is gone on with, then entries are taken: 16 at a time, and of each the step that it is at.
+    // Commands that came back go on first, then entries are taken: 16 at a time, with their next step each.
     const MIB: u64 = 1 << 20;
     const MOST: u64 = 2 * TURN_BYTES + 16 * MIB;
     const BLOCKS: u32 = (MIB / 512) as u32;
@@ -462,7 +462,7 @@ fn what_commands_do_in_steps_is_part_of_what_a_turn_moves() {
     assert!(asked.iter().all(|most| (TURN_BYTES..=MOST).contains(most)), "{asked:?}");
 }
 
-/// Has so many queues full of one command; returns how many end in one turn at most.
+/// Fills this number of queues with one command, and returns the most commands that end in one turn.
 fn commands_of_a_turn(
     queues: u16,
     status: Status,

@@ -1,4 +1,4 @@
-//! Queue groups away from home: who does what, and who waits for whom.
+//! Remote queue groups: the work of the owner and of a remote controller, and their waiting for each other.
 
 use crate::host::{Host, MS, entry, get_log, identity};
 use crate::model::Model;
@@ -13,7 +13,7 @@ use sluice_nvme::register::{self, csts};
 use sluice_nvme::{FeatureId, LogId, Status, SubmissionEntry};
 use zerocopy::FromBytes;
 
-/// Another controller for the host's queues, beside a subsystem that reaches the same disk.
+/// Remote controller for the host's queues, beside a subsystem that reaches the same disk.
 struct Remote {
     controller: Controller,
     subsystem: Subsystem,
@@ -36,7 +36,7 @@ impl Remote {
         self.controller.remote_turn(&mut self.subsystem, &self.space, host.now_ns)
     }
 
-    /// The group with this completion queue leaves home.
+    /// Migrates the group with this completion queue from its owner.
     fn take(&mut self, host: &mut Host, cq: u16) -> Result<(), CannotMigrate> {
         let owner = &mut host.controller;
         owner.controller.begin_migration(&owner.subsystem, cq)?;
@@ -68,7 +68,7 @@ impl Remote {
     }
 }
 
-/// A host with queue pairs 1 and 2, of which the second is away.
+/// Returns a host with queue pairs 1 and 2, of which the second is remote.
 fn with_remote(model: &Model, mode: DoorbellMode) -> (Host, Remote) {
     let mut host = Host::new(vec![model.namespace(1)]);
     host.controller.set_doorbell_mode(mode);
@@ -110,7 +110,7 @@ fn commands_are_done_where_their_queue_is() {
     }
 }
 
-/// Whatever is not listed waits until all queues are in one place, and then is done.
+/// Checks that commands outside of the lists wait until all queues are at the owner, and then are executed.
 #[test]
 fn what_takes_all_queues_brings_them_home() {
     let model = Model::new(64);
@@ -133,7 +133,7 @@ fn what_takes_all_queues_brings_them_home() {
         assert_eq!(calls, [!is_of_blocks(opcode); 2], "opcode {opcode:#x}");
         remote.return_group(&mut host);
         host.run();
-        // Nobody is here who would remember marks, and so that waits.
+        // There is no sink for uncorrectable ranges, so that command waits.
         if !is_of_blocks(opcode) && opcode != io::WRITE_UNCORRECTABLE {
             let done = [1, 2].map(|queue| host.reap(queue).map(|completion| completion.cid));
             assert_eq!(done, all, "opcode {opcode:#x}");
@@ -147,7 +147,7 @@ fn nearly_every_admin_command_waits_for_queues_that_are_away() {
     for opcode in 0..=255 {
         let (mut host, mut remote) = with_remote(&model, DoorbellMode::Trapped);
         let buffer = host.allocate(512);
-        // A feature that there is, and the log page of those that there are.
+        // A supported feature, and the log page of supported features.
         let cdw10 = u32::from(opcode == admin::GET_FEATURES) * u32::from(FeatureId::ARBITRATION.0);
         host.submit(0, SubmissionEntry { cdw10, dptr: [buffer, 0], ..entry(opcode) });
         host.run();
@@ -228,7 +228,7 @@ fn health_is_of_all_queues_and_brings_none_home() {
     assert_eq!((smart(&mut host), host.controller.statistics().commands), (all, 10), "counted once");
 }
 
-/// A fused command is two, whatever their opcodes.
+/// Tests that a fused command counts as two, whatever their opcodes.
 #[test]
 fn entries_before_one_that_brings_queues_home_are_done_first() {
     let (mut host, mut remote) = with_remote(&Model::new(64), DoorbellMode::Trapped);
@@ -246,7 +246,8 @@ fn entries_before_one_that_brings_queues_home_are_done_first() {
     assert_eq!(done, cids[20..]);
 }
 
-/// The doorbells that both have must not look like news to an outpost that has not heard of the reset yet.
+/// Doorbells that both controllers use must not be taken for new tails by a remote controller that has not
+/// seen the reset yet.
 #[test]
 fn a_reset_waits_for_queues_that_are_away_and_runs_nothing_twice() {
     let model = Model::new(64);
@@ -282,7 +283,7 @@ fn memory_that_is_taken_back_is_in_use_until_all_queues_are_here() {
     assert!(host.controller.controller.recall_cause().is_some() && host.controller.uses(&removed));
     remote.return_group(&mut host);
     assert!(!host.controller.uses(&removed));
-    // The queue rests, and the host that uses it meanwhile waits in vain.
+    // The queue is suspended, and the host that uses it meanwhile waits in vain.
     drop(removed);
     host.submit(2, flush());
     host.run();
@@ -293,7 +294,7 @@ fn memory_that_is_taken_back_is_in_use_until_all_queues_are_here() {
     assert_ne!(host.csts() & csts::CFS, 0);
 }
 
-/// The host is told by home, once, of what an outpost found.
+/// Tests that the owner reports once to the host the error that a remote controller found.
 #[test]
 fn a_tail_that_cannot_be_is_reported() {
     let (mut host, mut remote) = with_remote(&Model::new(64), DoorbellMode::Mapped);
@@ -363,7 +364,7 @@ fn a_group_whose_commands_are_under_way_waits_and_one_that_has_changed_stays() {
     assert_eq!(host.reap_all(1).len(), 2);
 }
 
-/// Memory that only the client reaches is home's to ask for, when the host tries again.
+/// Tests that the owner fetches memory that only the client reaches, when the host tries again.
 #[test]
 fn a_buffer_that_is_not_there_brings_queues_home() {
     let (mut host, mut remote) = with_remote(&Model::new(64), DoorbellMode::Trapped);
@@ -376,7 +377,8 @@ fn a_buffer_that_is_not_there_brings_queues_home() {
     assert_eq!(host.execute(2, flush()).status(), Status::SUCCESS);
 }
 
-/// A target that hangs has whoever waits for its commands wait for the group, and nothing else.
+/// Tests that a target that hangs delays only work that waits for its commands, since that waits for the
+/// group.
 #[test]
 fn a_group_whose_target_does_not_answer_comes_home_when_it_does() {
     let model = Model::new(64);
@@ -402,7 +404,7 @@ fn a_group_whose_target_does_not_answer_comes_home_when_it_does() {
     assert_eq!(host.controller.subsystem.in_flight_remote(), 0);
 }
 
-/// One that nobody took in is as it was, and interrupts once more.
+/// Tests that a group that no remote controller accepted is unchanged, and interrupts once more.
 #[test]
 fn a_group_that_does_not_arrive_comes_back() {
     let model = Model::new(64);

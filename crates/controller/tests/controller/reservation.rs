@@ -1,4 +1,4 @@
-//! Reservations of a namespace that two hosts share: what each may do, what it is told, and what is stored first.
+//! Reservations of a namespace that two hosts share: access, notifications, and records.
 
 use crate::host::{Host, PAGE, entry, io};
 use crate::model::Model;
@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 pub(crate) const BLOCKS: usize = 2048;
 
-/// Dword 0 of a notice: its log page, and that it is there.
+/// Dword 0 of the event: its log page, and its type.
 const LOG_PAGE_AVAILABLE: u32 = 0x0080_0006;
 
 pub(crate) const WRITE_EXCLUSIVE: u32 = 1 << 8;
@@ -24,7 +24,7 @@ const PREEMPT: u32 = 1;
 pub(crate) const PREEMPT_AND_ABORT: u32 = 2;
 pub(crate) const PERSIST: u32 = 3 << 30;
 
-/// Two hosts of one subsystem, which lies with the first of them.
+/// Two hosts of one subsystem, which is stored with the first of them.
 pub(crate) struct Two {
     pub(crate) hosts: [Host; 2],
 }
@@ -54,7 +54,7 @@ impl Two {
         two
     }
 
-    /// Lets one of them do something.
+    /// Runs an action of one of the hosts with the subsystem.
     pub(crate) fn on<T>(&mut self, number: usize, act: impl FnOnce(&mut Host) -> T) -> T {
         let [first, second] = &mut self.hosts;
         if number == 0 {
@@ -66,14 +66,14 @@ impl Two {
         result
     }
 
-    /// Lets them do what they can.
+    /// Gives turns to both hosts.
     pub(crate) fn run(&mut self) {
         for number in [0, 1, 0] {
             self.on(number, Host::run);
         }
     }
 
-    /// A reservation command of one of them.
+    /// Executes a reservation command of one of the hosts.
     pub(crate) fn order(&mut self, number: usize, opcode: u8, cdw10: u32, keys: [u64; 2]) -> Status {
         self.on(number, |host| order(host, opcode, cdw10, keys))
     }
@@ -85,7 +85,7 @@ impl Two {
     pub(crate) fn io(&mut self, number: usize, opcode: u8) -> Status {
         self.on(number, |host| {
             let buffer = host.allocate(2 * PAGE);
-            // One range of one block for those that have ranges.
+            // Commands with ranges have one range of one block.
             host.write(buffer + 4, &1u32.to_le_bytes());
             let command = io(opcode, 64, 1, buffer);
             host.io(match opcode {
@@ -114,7 +114,7 @@ fn order(host: &mut Host, opcode: u8, cdw10: u32, keys: [u64; 2]) -> Status {
     host.io(command)
 }
 
-/// The Reservation Status data structure: type, generation, and who is registered.
+/// Returns the Reservation Status data structure: type, generation, and registrants.
 pub(crate) fn report(host: &mut Host) -> (u8, u32, Vec<(u8, u64, bool)>) {
     let buffer = host.allocate(PAGE);
     let (cdw10, dptr) = (PAGE as u32 / 4 - 1, [buffer, 0]);
@@ -130,8 +130,8 @@ pub(crate) fn report(host: &mut Host) -> (u8, u32, Vec<(u8, u64, bool)>) {
 }
 
 /// Conformance: Base 7.2, a namespace is reserved by a registrant, and what conflicts is completed with Reservation Conflict.
-/// Conformance: Base 7.4, the holder releases its reservation, and nobody else does.
-/// Conformance: Base 7.5, who is registered and who holds the reservation can be reported.
+/// Conformance: Base 7.4, the holder alone releases its reservation.
+/// Conformance: Base 7.5, registrants and the holder of the reservation can be reported.
 #[test]
 fn others_are_kept_from_what_one_has_reserved() {
     let model = Model::new(BLOCKS);
@@ -139,7 +139,7 @@ fn others_are_kept_from_what_one_has_reserved() {
     two.register(0, 7);
     assert_eq!(two.order(0, opcode::RESERVATION_ACQUIRE, WRITE_EXCLUSIVE, [7, 0]), Status::SUCCESS);
     const READS: [u8; 2] = [opcode::READ, opcode::VERIFY];
-    // What is marked is written again.
+    // Uncorrectable blocks are written again.
     const WRITES: [u8; 6] = [
         opcode::WRITE_UNCORRECTABLE,
         opcode::WRITE,
@@ -203,7 +203,7 @@ fn a_host_hears_what_happened_to_its_registration() {
     assert_eq!(two.on(0, page).count, 0, "it was read");
     assert_eq!(two.on(1, page).count, 0, "it is not about this host");
     assert_eq!(two.io(0, opcode::READ), Status::RESERVATION_CONFLICT);
-    // Two more, of which one is masked.
+    // There are two more, one of which is masked.
     two.on(0, |host| {
         let cdw10 = FeatureId::RESERVATION_NOTIFICATION_MASK.0.into();
         let set = SubmissionEntry { nsid: NSID_ALL, cdw10, cdw11: 1 << 2, ..entry(admin::SET_FEATURES) };
@@ -221,7 +221,7 @@ fn a_host_hears_what_happened_to_its_registration() {
     assert_eq!(two.on(0, report), (0, 6, vec![]));
 }
 
-/// A Sanitize erases every namespace, whichever its NSID names.
+/// Tests that a Sanitize erases every namespace, whatever its NSID is.
 #[test]
 fn nothing_is_sanitized_while_another_has_reserved_some_of_it() {
     let (model, other) = (Model::new(BLOCKS), Model::new(BLOCKS));
@@ -238,7 +238,7 @@ fn nothing_is_sanitized_while_another_has_reserved_some_of_it() {
     }
 }
 
-/// A Compare and Write of block 8, which finds what it expects.
+/// Submits a Compare and Write of block 8, which finds the expected data.
 pub(crate) fn compare_and_write(host: &mut Host) -> [SubmissionEntry; 2] {
     [(opcode::COMPARE, 1), (opcode::WRITE, 2)].map(|(opcode, fuse)| {
         let buffer = host.allocate(PAGE);
@@ -321,7 +321,8 @@ fn an_identifier_is_of_the_name_that_registered_it() {
             _ => second.controller.controller.set_host(subsystem, name, [9; 16]),
         }
     };
-    // Until somebody registers it, it is anybody's; as it is of a host by each of its ways.
+    // Until a host registers the identifier, any host may use it. A host may use its own on each of its
+    // paths.
     assert!(connects(&mut two, 0, NAMES[0]) && connects(&mut two, 1, NAMES[0]));
     two.register(0, 7);
     assert_eq!(two.order(0, opcode::RESERVATION_ACQUIRE, EXCLUSIVE_ACCESS, [7, 0]), Status::SUCCESS);
@@ -330,7 +331,7 @@ fn an_identifier_is_of_the_name_that_registered_it() {
     assert_eq!(two.io(1, opcode::WRITE), Status::RESERVATION_CONFLICT);
     let unregister = 1;
     assert_eq!(two.order(1, opcode::RESERVATION_REGISTER, unregister, [7, 0]), Status::RESERVATION_CONFLICT);
-    // One that was there before it was registered is not the registrant, either.
+    // A host that had the identifier before it was registered is not the registrant, either.
     assert_eq!(two.order(0, opcode::RESERVATION_REGISTER, unregister, [7, 0]), Status::SUCCESS);
     assert!(connects(&mut two, 1, NAMES[1]));
     two.register(0, 7);
@@ -339,7 +340,8 @@ fn an_identifier_is_of_the_name_that_registered_it() {
     assert_eq!(two.io(0, opcode::READ), Status::SUCCESS);
 }
 
-/// A guest on another socket reads the identifier of a registrant from a report, and says it after a reset.
+/// Tests a guest on another socket that reads the identifier of a registrant from a report, and uses it after
+/// a reset.
 #[test]
 fn a_guest_on_another_socket_cannot_be_the_registrant() {
     let says_it = |two: &mut Two| {
@@ -368,7 +370,7 @@ fn a_guest_on_another_socket_cannot_be_the_registrant() {
     assert_eq!(answers[1], (Status::SUCCESS, Status::SUCCESS, Status::SUCCESS));
 }
 
-/// The other order: the guest says the identifier before the registrant has registered it.
+/// Tests the other order: the guest uses the identifier before the registrant has registered it.
 #[test]
 fn an_identifier_that_was_said_before_is_of_the_socket_that_registers_it() {
     let model = Model::new(BLOCKS);

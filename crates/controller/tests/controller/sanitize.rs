@@ -1,4 +1,4 @@
-//! Sanitize: what is erased, what is refused meanwhile and after a failure, and what is remembered.
+//! Sanitize: the erased data, refusals meanwhile and after a failure, and records.
 
 use crate::host::{Host, MS, PAGE, entry, io};
 use crate::model::Model;
@@ -22,7 +22,7 @@ fn sanitize(host: &mut Host, cdw10: u32) -> Status {
     host.admin(SubmissionEntry { cdw10, cdw11: 0xa1b2_c3d4, ..entry(admin::SANITIZE) }).status()
 }
 
-/// SPROG and SSTAT.
+/// Returns SPROG and SSTAT.
 fn log(host: &mut Host) -> (u16, u16) {
     let page = host.log(LogId::SANITIZE_STATUS, 512).expect("a page");
     (u16::from_le_bytes([page[0], page[1]]), u16::from_le_bytes([page[2], page[3]]))
@@ -45,7 +45,8 @@ fn write(host: &mut Host) -> Status {
 }
 
 /// Conformance: Base 5.24, what a host could read of every namespace is erased, and an event tells that it is.
-/// A write that waits for room would wait for what the operation makes, and the operation for the write.
+/// Tests a write that waits for room. It would wait for the room that the operation makes, and the operation
+/// for the write.
 #[test]
 fn a_write_that_waits_for_room_holds_up_no_sanitize() {
     let model = Model::new(BLOCKS);
@@ -107,7 +108,7 @@ fn an_overwrite_writes_its_pattern_in_as_many_passes() {
 }
 
 /// Conformance: Base 5.24, while a sanitize operation is under way the commands that are not allowed then are refused.
-/// Conformance: Base 5.16.1.25, the Sanitize Status log page says how far it is.
+/// Conformance: Base 5.16.1.25, the Sanitize Status log page reports its progress.
 #[test]
 fn what_is_not_for_this_time_is_refused() {
     let model = full();
@@ -130,7 +131,7 @@ fn what_is_not_for_this_time_is_refused() {
     }
     assert!(host.identify(Cns::CONTROLLER, 0).is_ok());
     assert_eq!(log(&mut host), (0, 2));
-    // Half of the first of two passes.
+    // Half of the first of two passes is done.
     host.answer(1, &model, 1);
     host.run();
     assert_eq!(log(&mut host), (16_383, 2));
@@ -165,7 +166,7 @@ fn a_failure_is_left_only_as_the_host_said_it_might_be() {
     assert_eq!(sanitize(&mut host, BLOCK_ERASE), Status::SUCCESS);
     host.run();
     assert_eq!(log(&mut host), (0xffff, 0x101));
-    // With an unrestricted exit.
+    // The operation has an unrestricted exit.
     model.disk().fails_with = Some(Status::WRITE_FAULT);
     assert_eq!(sanitize(&mut host, BLOCK_ERASE | UNRESTRICTED), Status::SUCCESS);
     host.run();
@@ -240,7 +241,7 @@ fn one_that_was_not_finished_begins_again_without_a_host() {
     assert!(model.disk().bytes.iter().all(|&byte| byte == 0));
     host.enable();
     assert_eq!(log(&mut host), (0xffff, 0x101));
-    // One that failed stays so.
+    // A failed operation stays failed.
     let mut host = Host::new(vec![model.namespace(1)]);
     let state = SanitizeState::Failed;
     host.controller.resume_sanitize(SanitizeRecord { cdw10: BLOCK_ERASE, pattern: 0, state }, 1);

@@ -1,4 +1,4 @@
-//! Device Self-test: what is read, and what the log says of it.
+//! Device Self-test: its reads, and its log page.
 
 use crate::host::{Host, MS, entry};
 use crate::model::Model;
@@ -9,7 +9,7 @@ const SHORT: u32 = 1;
 const EXTENDED: u32 = 2;
 const ABORT: u32 = 0xf;
 
-/// Blocks of which a short test reads all: 64 pieces of 16 KiB.
+/// Blocks of which a short test reads all: 64 chunks of 16 KiB.
 const BLOCKS: usize = 2048;
 
 fn begin(host: &mut Host, nsid: u32, code: u32) -> Result<u32, Status> {
@@ -26,7 +26,7 @@ fn reset(host: &mut Host) {
     host.enable();
 }
 
-/// Lets so much time pass, a millisecond at a time.
+/// Advances the time, a millisecond at a time.
 fn wait(host: &mut Host, milliseconds: u64) {
     for _ in 0..milliseconds {
         host.now_ns += MS;
@@ -87,7 +87,7 @@ fn a_test_is_aborted_by_command_and_a_short_one_by_a_reset() {
         assert_eq!(begin(&mut host, 1, ABORT), Ok(0));
         assert_eq!(log(&mut host)[4], aborted);
     }
-    // Pieces of tests that are over answer late, to nobody.
+    // Reads of tests that are over end late, and have no effect.
     assert_eq!(begin(&mut host, 1, SHORT), Ok(0));
     host.answer(1, &model, 3);
     model.disk().hold = false;

@@ -9,8 +9,8 @@ use sluice_nvme::opcode::{admin, io as opcode};
 use sluice_nvme::{Cns, LogId, Status, SubmissionEntry};
 use std::collections::BTreeMap;
 
-/// Two hosts whose controllers are of one subsystem. It is where the host is that acts; the other holds what it was
-/// made with.
+/// Two hosts whose controllers are of one subsystem. The subsystem is with the host that acts; the other host
+/// holds the one that it was made with.
 pub(crate) struct Pair {
     hosts: [Host; 2],
     has_it: usize,
@@ -25,7 +25,7 @@ impl Pair {
         Self { hosts: [first, second], has_it: 0 }
     }
 
-    /// Both enabled, each with an I/O queue pair.
+    /// Enables both, each with an I/O queue pair.
     pub(crate) fn enabled(model: &Model) -> Self {
         let mut pair = Self::new(model);
         for number in 0..2 {
@@ -40,7 +40,7 @@ impl Pair {
         host.create_pair(1, 64);
     }
 
-    /// This one asks for more than there are slots.
+    /// Submits more commands of one host than there are slots.
     fn be_greedy(&mut self, number: usize) {
         let greedy = self.host(number);
         let buffer = greedy.allocate(PAGE);
@@ -63,13 +63,13 @@ impl Pair {
         &mut self.hosts[number]
     }
 
-    /// Lets time pass for both.
+    /// Advances the time for both.
     pub(crate) fn hosts_wait(&mut self, ns: u64) {
         self.hosts.iter_mut().for_each(|host| host.now_ns += ns);
         self.run();
     }
 
-    /// Turns of both until neither has anything to do.
+    /// Gives turns to both until neither has work.
     pub(crate) fn run(&mut self) {
         while (0..2).map(|number| self.host(number).turn()).sum::<usize>() > 0 {}
     }
@@ -105,7 +105,7 @@ fn all_hosts_are_told_what_happens_to_a_namespace() {
         assert_eq!(host.reap(0).expect("an event").dw0, 0x0004_0002);
         assert_eq!(host.log(LogId::CHANGED_NAMESPACE_LIST, 8), Ok(vec![1, 0, 0, 0, 0, 0, 0, 0]));
     }
-    // What concerns one controller is nobody else's business.
+    // An event of one controller does not concern another.
     pair.host(1).submit(0, entry(admin::ASYNC_EVENT_REQUEST));
     pair.host(0).submit(0, entry(admin::ASYNC_EVENT_REQUEST));
     pair.host(0).ring_with(99 * 8, 1);
@@ -137,7 +137,7 @@ fn a_format_is_everybodys_and_outlives_who_asked_for_it() {
     assert_eq!(other.io(SubmissionEntry { cdw12: 0, ..io(opcode::READ, 0, 1, buffer) }), Status::SUCCESS);
 }
 
-/// A host that asks for everything leaves another its share.
+/// Tests that a host that uses all it can leaves another its share.
 #[test]
 fn the_slots_are_shared() {
     let model = Model::new(64);
@@ -153,7 +153,7 @@ fn the_slots_are_shared() {
     modest.ring(1);
     pair.run();
     assert_eq!(pair.host(1).controller.in_flight(), 60);
-    // When it is alone it has them all.
+    // When it is alone it has all slots.
     pair.host(1).controller.reset();
     for _ in 0..60 {
         let ticket = model.disk().parked.pop_back().expect("the last are the modest one's");
@@ -166,7 +166,7 @@ fn the_slots_are_shared() {
     assert_eq!(pair.host(0).controller.in_flight(), COMMANDS_MAX);
 }
 
-/// Who comes when another has everything in flight that it may, and nothing of it ends, is served.
+/// Tests that a controller that comes while another has all its commands in flight, and none ends, is served.
 #[test]
 fn some_slots_are_kept_for_who_comes() {
     let model = Model::new(64);
@@ -187,18 +187,18 @@ fn some_slots_are_kept_for_who_comes() {
     assert_eq!(modest.controller.in_flight(), 1);
 }
 
-/// What a command was to do, by its CID.
+/// Operation of a command, by its CID.
 enum Asked {
     Write(u64, u8),
     Read(u64, u64),
 }
 
-/// What there is on the disk, as far as it is known, and what two hosts are doing to it.
+/// Contents of the disk, as far as they are certain, and the operations of two hosts on it.
 struct Story {
     pair: Pair,
     model: Model,
     random: Random,
-    /// By block. Unknown where a write was under way at a reset.
+    /// Contents by block; none where a write was under way at a reset.
     blocks: Vec<Option<u8>>,
     asked: [BTreeMap<u16, Asked>; 2],
     verified: u64,
@@ -248,7 +248,7 @@ impl Story {
         self.pair.host(number).turn();
     }
 
-    /// The target answers for any of its commands, in anybody's turn.
+    /// Answers any commands of the target, in the turn of either controller.
     fn answer(&mut self, number: usize) {
         let parked = self.model.disk().parked.len() as u64;
         if parked > 0 {
@@ -279,7 +279,7 @@ impl Story {
         }
     }
 
-    /// What it has in flight ends, and nobody else's.
+    /// Checks that its commands in flight end, and no others.
     fn reset(&mut self, number: usize) {
         self.resets += 1;
         for asked in std::mem::take(&mut self.asked[number]).into_values() {

@@ -1,4 +1,4 @@
-//! Enable, disable, reset and shutdown, with nothing and with something in flight.
+//! Enable, disable, reset and shutdown, with nothing and with commands in flight.
 
 use crate::host::{ADMIN_ENTRIES, CC_ENABLED, Host, MS, PAGE, create_cq, entry, io as io_entry};
 use crate::management::{attach, create, event, pair, wanted};
@@ -38,7 +38,7 @@ fn capabilities_and_version() {
 }
 
 /// Conformance: Base 3.1.3.7, an NVM subsystem reset by NSSR resets every controller of the subsystem.
-/// Conformance: Base 3.7.1, CSTS.NSSRO says that there was a subsystem reset.
+/// Conformance: Base 3.7.1, CSTS.NSSRO reports a subsystem reset.
 #[test]
 fn a_subsystem_reset_takes_everything_and_says_so_until_it_was_seen() {
     let model = Model::new(8);
@@ -74,7 +74,7 @@ fn a_subsystem_reset_takes_everything_and_says_so_until_it_was_seen() {
     host.create_pair(1, 16);
     assert_eq!(host.io(io_entry(io::READ, 0, 1, buffer)), Status::SUCCESS);
     assert_eq!(host.reap_all(1), []);
-    // Where there are no registers but properties, there is none for this.
+    // A transport with properties in place of registers has no such register.
     host.write_register(register::CC, 0);
     host.run();
     host.controller.set_doorbell_mode(DoorbellMode::Capsules);
@@ -379,7 +379,7 @@ fn queues_whose_memory_comes_back_go_on() {
     host.run();
     let removed = host.space.unmap_all();
     host.controller.forget_memory(&removed);
-    // It finishes while its completion queue is away, and so does nothing else.
+    // It finishes while its completion queue is unmapped, and so does nothing else.
     host.answer(1, &model, 1);
     host.put(1, flush());
     host.ring(1);
@@ -512,7 +512,7 @@ fn a_client_that_left_cannot_ring_the_next_ones_doorbells() {
     host.controller.set_doorbell_mode(DoorbellMode::Mapped);
     kept.atomic_u32(0x1000).store(7, Ordering::Relaxed);
     assert_eq!(host.controller.doorbells().atomic_u32(0x1000).load(Ordering::Relaxed), 0);
-    // Nor those of one that has none of its own.
+    // A host without commands of its own sees none of those.
     let lent = host.controller.doorbells();
     let fd = lent.fd().try_clone_to_owned().expect("a descriptor");
     let kept = SharedRegion::from_fd(fd, 0, lent.len()).expect("the second client's mapping");
@@ -521,7 +521,8 @@ fn a_client_that_left_cannot_ring_the_next_ones_doorbells() {
     assert_eq!(host.controller.doorbells().atomic_u32(0x1000).load(Ordering::Relaxed), 0);
 }
 
-/// A host that resets its controller, because its writes wait for too long, is not locked out until there is room.
+/// Tests that a host that resets its controller, because its writes wait for too long, is not locked out
+/// until there is room.
 #[test]
 fn a_write_that_waits_for_room_ends_when_its_host_begins_anew() {
     let (mut pair, daemon) = pair();

@@ -1,4 +1,4 @@
-//! Layers whose time has come.
+//! Layers with timers.
 
 use crate::host::{Host, entry, identity};
 use sluice_command::{Characteristics, Command, Lane, Layer, NodeId, Stack, Ticket};
@@ -9,14 +9,14 @@ use sluice_nvme::opcode::admin;
 use sluice_router::RouterBuilder;
 use std::sync::{Arc, Mutex};
 
-/// A namespace whose stack is one layer.
+/// Returns a namespace whose stack is one layer.
 fn namespace(nsid: u32, layer: Box<dyn Layer>) -> Namespace {
     let config = NamespaceConfig { nsid, block_size: 512, uuid: [nsid as u8; 16] };
     let router = RouterBuilder::new(Stack::of(layer)).build();
     Namespace::new(config, router).expect("a namespace that is possible")
 }
 
-/// Always has more to do, and notes when it was let.
+/// Layer that always has more work, and counts its calls.
 struct Busy {
     nsid: u32,
     expired: Arc<Mutex<Vec<u32>>>,
@@ -44,14 +44,14 @@ impl Layer for Busy {
     }
 }
 
-/// What namespaces have to do is spread over turns, which others have to wait for.
+/// Tests that the work of namespaces is spread over turns, since others wait for each turn.
 #[test]
 fn namespaces_take_turns_when_their_time_has_come() {
     const NAMESPACES: u32 = 10;
     let expired = Arc::<Mutex<Vec<u32>>>::default();
     let busy = |nsid| namespace(nsid, Box::new(Busy { nsid, expired: Arc::clone(&expired) }));
     let mut host = Host::enabled((1..=NAMESPACES).map(busy).collect());
-    // Timers are looked at when something has moved.
+    // Timers are checked when something has moved.
     host.submit(0, entry(admin::KEEP_ALIVE));
     host.turn();
     let mut all = Vec::new();
@@ -66,28 +66,28 @@ fn namespaces_take_turns_when_their_time_has_come() {
     assert!(all.windows(2).all(|pair| pair[1] == next(pair[0])), "one after the other: {all:?}");
 }
 
-/// What it takes for an alarm clock to be wound.
+/// Cause that sets the timer of an alarm layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Winds {
-    /// An event, as of an engine that answers.
+    /// Event, as of an engine that answers.
     Event,
-    /// A look, as at a function's ring or a device.
+    /// Poll, as of a function's ring or a device.
     Look,
-    /// Somebody outside, as of an operator's order.
+    /// Call from outside, as by an operator.
     Outside,
 }
 
 #[derive(Default)]
 struct Alarms {
-    /// When it goes off, once it is wound.
+    /// Time of the timer, once it is set.
     next_ns: Option<u64>,
-    /// To be wound with the next look.
+    /// Whether the next poll sets the timer.
     wanted_ns: Option<u64>,
-    /// When it was called.
+    /// Times of its calls.
     rang_ns: Vec<u64>,
 }
 
-/// Wants to be called at some time, and never says that it had work.
+/// Layer that sets a timer and never reports work.
 struct AlarmClock(Arc<Mutex<Alarms>>);
 
 impl Layer for AlarmClock {
@@ -130,13 +130,13 @@ impl Layer for AlarmClock {
     }
 }
 
-/// As a task of a reactor does it: takes turns, then sleeps until the time it was told, and takes turns again. What is due
-/// then is done then, or it would be woken for the same time for ever.
+/// Behaves like a task of a reactor: takes turns, sleeps until its deadline, and takes turns again. Work that
+/// is due then must be done then, or the task would be woken for the same time forever.
 fn sleep_and_wake(alarms: &Mutex<Alarms>, mut turn: impl FnMut(u64, Option<u64>) -> Option<u64>) {
     let mut now_ns = 1000;
     for (round, winds) in [Winds::Event, Winds::Look, Winds::Outside].into_iter().cycle().take(12).enumerate()
     {
-        // A turn without anything, so that nothing is left of what was before.
+        // An idle turn leaves no work from before.
         assert_eq!(turn(now_ns, None), None, "{winds:?}");
         let due_ns = now_ns + 500;
         let event = match winds {

@@ -1,4 +1,4 @@
-//! Write Uncorrectable: what cannot be read, what makes it readable again, and what is remembered.
+//! Write Uncorrectable: unreadable blocks, their recovery, and records.
 
 use crate::host::{Host, PAGE, entry, io};
 use crate::model::Model;
@@ -15,7 +15,7 @@ fn mark(slba: u64, blocks: u32) -> SubmissionEntry {
     io(opcode::WRITE_UNCORRECTABLE, slba, blocks, 0)
 }
 
-/// Which of the first 32 blocks can be read, as letters.
+/// Returns as letters which of the first 32 blocks can be read.
 fn readable(host: &mut Host, buffer: u64) -> String {
     (0..32).map(|slba| if host.io(io(opcode::READ, slba, 1, buffer)) == LOST { 'x' } else { '.' }).collect()
 }
@@ -109,7 +109,7 @@ fn what_is_marked_is_remembered_before_the_host_is_told() {
         host.run();
         assert_eq!(host.reap(1).map(|entry| entry.status()), Some(status));
     }
-    // What changes nothing is remembered already, and what comes meanwhile is so together.
+    // A command that changes nothing ends at once, and changes that come meanwhile share one record.
     for slba in [10, 20, 22, 20] {
         host.submit(1, mark(slba, 1));
     }
@@ -128,7 +128,8 @@ fn what_is_marked_is_remembered_before_the_host_is_told() {
     assert_eq!(std::mem::take(&mut *kept.lock().expect("not poisoned")), []);
 }
 
-/// A host that marks and writes over and over does not wear out the disk with the daemon's state.
+/// Tests that a host with endless changes of uncorrectable ranges does not wear out the disk with the
+/// daemon's state.
 #[test]
 fn how_often_something_is_remembered_is_limited() {
     let model = Model::new(BLOCKS);
@@ -187,7 +188,7 @@ fn what_lies_behind_the_end_of_a_namespace_is_not_marked() {
     assert_eq!(readable(&mut host, buffer), "..xxxx..xx......................");
 }
 
-/// Until it is remembered that a mark is gone, whoever writes there is not told that it can be read.
+/// Tests that a write over uncorrectable blocks does not end before its change is persisted.
 #[test]
 fn a_write_waits_for_a_mark_that_is_being_taken_away() {
     let model = Model::new(BLOCKS);
@@ -227,7 +228,7 @@ fn they_are_still_marked_under_the_next_daemon() {
     assert_eq!(readable(&mut host, buffer), ".x......xxxxxxxx................");
 }
 
-/// What is marked in one namespace takes nothing from another.
+/// Ranges of one namespace must not count for another.
 #[test]
 fn each_namespace_has_its_own() {
     let models = [Model::new(BLOCKS), Model::new(BLOCKS)];
@@ -251,7 +252,7 @@ fn there_are_so_many_and_no_more() {
     assert_eq!(host.io(mark(UNCORRECTABLE_RANGES_MAX as u64 * 2, 1)), Status::CAPACITY_EXCEEDED);
     assert_eq!(host.io(mark(1, 1)), Status::SUCCESS, "three become one");
     assert_eq!(host.io(mark(UNCORRECTABLE_RANGES_MAX as u64 * 2, 1)), Status::SUCCESS);
-    // One that a write would split stays as it is.
+    // A write that would split a range fails.
     let buffer = host.allocate(2 * PAGE);
     assert_eq!(host.io(io(opcode::WRITE, 1, 1, buffer)), Status::WRITE_FAULT);
     assert_eq!(host.io(io(opcode::READ, 1, 1, buffer)), LOST);
