@@ -305,7 +305,7 @@ impl Table {
 
     fn settle(&mut self) {
         let mut done = Vec::new();
-        self.stack.settle(&mut self.slab, self.now_ns, &mut done);
+        self.stack.run_completions(&mut self.slab, self.now_ns, &mut done);
         for command in done {
             let (cid, status) = (self.slab.slot(&command).origin.cid, self.slab.slot(&command).status);
             assert!(status.0 < 1 << 15, "{status:?}");

@@ -127,18 +127,18 @@ pub fn run(data: &[u8]) {
                 let status = input.pick(&[Status::SUCCESS, Status::SUCCESS, Status::WRITE_FAULT]);
                 answer(&mut rig, input.byte().into(), status);
             }
-            6 => rig.settle(),
+            6 => rig.run_completions(),
             _ => match input.below(4) {
                 0 => rig.router.replace(program(&mut input)),
                 1 => rig.router.detach(),
-                _ => rig.settle(),
+                _ => rig.run_completions(),
             },
         }
     }
-    rig.settle();
+    rig.run_completions();
     while !rig.floor.lock().expect("not poisoned").is_empty() {
         answer(&mut rig, 0, Status::SUCCESS);
-        rig.settle();
+        rig.run_completions();
     }
     assert_eq!(rig.done.len(), rig.given.len(), "commands that nobody has");
     assert_eq!(rig.slots(), 0);

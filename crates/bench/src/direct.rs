@@ -141,7 +141,7 @@ impl Layers {
     /// Works off what moves, and gives what finished to the load.
     fn settle(&mut self, load: &mut Load, now_ns: u64) -> usize {
         self.stack.poll(0, &self.space, &mut self.slab, now_ns);
-        self.stack.settle(&mut self.slab, now_ns, &mut self.done);
+        self.stack.run_completions(&mut self.slab, now_ns, &mut self.done);
         let count = self.done.len();
         if count > 0 {
             let now = load.clock.raw();

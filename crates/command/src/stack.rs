@@ -212,7 +212,7 @@ impl Stack {
         topmost_first.map(|node| self.nodes[usize::from(node.0)].layer.name())
     }
 
-    /// Hands a command to a layer. What finishes is found in [`settle`](Self::settle).
+    /// Hands a command to a layer. What finishes is found in [`run_completions`](Self::run_completions).
     #[inline]
     pub fn submit(&mut self, entry: NodeId, command: Command, slab: &mut Slab, now_ns: u64) {
         let node = &mut self.nodes[usize::from(entry.0)];
@@ -242,10 +242,10 @@ impl Stack {
     /// Works off everything between the layers, flushes those that were given commands, and moves the
     /// finished commands to `done`.
     #[inline]
-    pub fn settle(&mut self, slab: &mut Slab, now_ns: u64, done: &mut Vec<Command>) {
+    pub fn run_completions(&mut self, slab: &mut Slab, now_ns: u64, done: &mut Vec<Command>) {
         loop {
             if self.traffic.is_moving() {
-                self.work_off(slab, now_ns);
+                self.drain(slab, now_ns);
             }
             let Some(node) = self.touched.pop() else { break };
             self.nodes[usize::from(node.0)].touched = false;
@@ -257,12 +257,12 @@ impl Stack {
         }
     }
 
-    fn work_off(&mut self, slab: &mut Slab, now_ns: u64) {
+    fn drain(&mut self, slab: &mut Slab, now_ns: u64) {
         loop {
             if let Some((node, command)) = self.traffic.down.pop_front() {
                 self.submit(node, command, slab, now_ns);
             } else if let Some(command) = self.traffic.up.pop_front() {
-                self.rise(command, slab, now_ns);
+                self.complete_up(command, slab, now_ns);
             } else {
                 break;
             }
@@ -270,7 +270,7 @@ impl Stack {
     }
 
     /// One step up: to the layer that left the topmost frame, or into the parent.
-    fn rise(&mut self, command: Command, slab: &mut Slab, now_ns: u64) {
+    fn complete_up(&mut self, command: Command, slab: &mut Slab, now_ns: u64) {
         if let Some(frame) = slab.slot_mut(&command).frames.pop() {
             self.with(frame.node, slab, now_ns, |layer, lane| layer.resume(command, frame, lane));
         } else if let Owner::Fork(parent) = slab.slot(&command).owner {
@@ -289,7 +289,7 @@ impl Stack {
         slab.release(child);
         if last {
             let parent = slab.rejoin(parent);
-            self.rise(parent, slab, now_ns);
+            self.complete_up(parent, slab, now_ns);
         }
     }
 

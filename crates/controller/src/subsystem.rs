@@ -431,7 +431,7 @@ impl Subsystem {
         while let Some(index) = self.touched.pop() {
             if let Some(namespace) = self.namespaces[usize::from(index)].as_mut() {
                 namespace.touched = false;
-                namespace.router.settle(&mut self.slab, now_ns, &mut self.done);
+                namespace.router.run_completions(&mut self.slab, now_ns, &mut self.done);
             }
         }
     }

@@ -10,12 +10,12 @@
 #![forbid(unsafe_code)]
 
 mod context;
+mod edit_stack;
 mod errors;
 mod flight;
 mod legs;
 mod nvmetro;
 mod program;
-mod restack;
 #[cfg(any(test, feature = "rig"))]
 pub mod rig;
 mod router;

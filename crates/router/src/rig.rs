@@ -137,7 +137,7 @@ impl Rig {
     pub fn submit(&mut self, cid: u16, request: Request) {
         let command = self.admit(cid, request);
         self.router.submit(command, &mut self.slab, 0);
-        self.settle();
+        self.run_completions();
     }
 
     /// A command that was not submitted yet.
@@ -171,7 +171,7 @@ impl Rig {
             .iter()
             .position(|leg| leg.cid == cid && leg.path == path);
         self.answer_nth(found.expect("such a leg is in flight"), status);
-        self.settle();
+        self.run_completions();
     }
 
     /// Answers a leg, by its place on the floor. What is done then is there to be taken.
@@ -189,9 +189,9 @@ impl Rig {
     }
 
     /// Takes what is done, and looks whether it may be.
-    pub fn settle(&mut self) {
+    pub fn run_completions(&mut self) {
         let mut done = Vec::new();
-        self.router.settle(&mut self.slab, 0, &mut done);
+        self.router.run_completions(&mut self.slab, 0, &mut done);
         for command in done {
             let slot = self.slab.slot(&command);
             let cid = slot.origin.cid;

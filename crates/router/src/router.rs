@@ -212,7 +212,7 @@ pub struct Router {
     pub(crate) done: Vec<Command>,
     /// Legs that were not let into the stack.
     pub(crate) stopped: Vec<Command>,
-    /// Empty, but for its memory, outside of [`settle`](Self::settle).
+    /// Empty, but for its memory, outside of [`run_completions`](Self::run_completions).
     returned: Vec<Command>,
     pub(crate) counters: Counters,
 }
@@ -227,7 +227,7 @@ impl fmt::Debug for Router {
 }
 
 impl Router {
-    /// Takes a command. What finishes is found in [`settle`](Self::settle).
+    /// Takes a command. What finishes is found in [`run_completions`](Self::run_completions).
     #[inline]
     pub fn submit(&mut self, command: Command, slab: &mut Slab, now_ns: u64) {
         match self.programs.is_attached() {
@@ -288,11 +288,11 @@ impl Router {
 
     /// Works off what moves between the layers, and appends the finished commands to `done`.
     #[inline]
-    pub fn settle(&mut self, slab: &mut Slab, now_ns: u64, done: &mut Vec<Command>) {
+    pub fn run_completions(&mut self, slab: &mut Slab, now_ns: u64, done: &mut Vec<Command>) {
         let first = done.len();
-        self.stack.settle(slab, now_ns, done);
+        self.stack.run_completions(slab, now_ns, done);
         if !self.programs.is_idle() {
-            self.work_off_legs(first, slab, now_ns, done);
+            self.drain_legs(first, slab, now_ns, done);
         }
         if !self.done.is_empty() {
             done.append(&mut self.done);
@@ -302,7 +302,7 @@ impl Router {
     /// Takes the legs out of what came back, and goes on with their commands until nothing moves.
     // Apart, so that commands without a program do not carry its registers.
     #[inline(never)]
-    fn work_off_legs(&mut self, first: usize, slab: &mut Slab, now_ns: u64, done: &mut Vec<Command>) {
+    fn drain_legs(&mut self, first: usize, slab: &mut Slab, now_ns: u64, done: &mut Vec<Command>) {
         let mut returned = std::mem::take(&mut self.returned);
         let mut from = first;
         loop {
@@ -317,7 +317,7 @@ impl Router {
                 self.leg_returned(leg, slab, now_ns);
             }
             from = done.len();
-            self.stack.settle(slab, now_ns, done);
+            self.stack.run_completions(slab, now_ns, done);
         }
         self.returned = returned;
     }
@@ -383,7 +383,7 @@ impl Router {
         &self.stack
     }
 
-    /// The same, to change them. What a layer finishes is found in [`settle`](Self::settle).
+    /// The same, to change them. What a layer finishes is found in [`run_completions`](Self::run_completions).
     pub fn stack_mut(&mut self) -> &mut Stack {
         &mut self.stack
     }

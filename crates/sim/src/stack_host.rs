@@ -211,7 +211,7 @@ impl<'a> StackHost<'a> {
         let id = self.model.begin(action);
         self.flights[cid] = Some(Flight { id, operation: request.operation, data });
         self.stack.submit(self.stack.root(), command, &mut self.slab, self.clock.now_ns());
-        self.settle();
+        self.run_completions();
         true
     }
 
@@ -277,7 +277,7 @@ impl<'a> StackHost<'a> {
         if let Some((node, ticket)) = self.engine.answer() {
             self.stack.event(node, ticket, 0, &mut self.slab, self.clock.now_ns());
         }
-        self.settle();
+        self.run_completions();
     }
 
     /// The engine answers one that it has answered before: nothing may come of it.
@@ -285,7 +285,7 @@ impl<'a> StackHost<'a> {
         if let Some((node, ticket)) = self.engine.stale() {
             let before = self.in_flight();
             self.stack.event(node, ticket, 0, &mut self.slab, self.clock.now_ns());
-            self.settle();
+            self.run_completions();
             assert_eq!(self.in_flight(), before, "a stale ticket finished a command");
         }
     }
@@ -297,12 +297,12 @@ impl<'a> StackHost<'a> {
             self.clock.advance_to(deadline_ns);
             self.stack.expire(&mut self.slab, self.clock.now_ns());
         }
-        self.settle();
+        self.run_completions();
     }
 
-    fn settle(&mut self) {
+    fn run_completions(&mut self) {
         let mut done = Vec::new();
-        self.stack.settle(&mut self.slab, self.clock.now_ns(), &mut done);
+        self.stack.run_completions(&mut self.slab, self.clock.now_ns(), &mut done);
         for command in done {
             self.complete(command);
         }

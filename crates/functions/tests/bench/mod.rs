@@ -92,7 +92,7 @@ impl Bench {
 
     fn settle(&mut self) -> Vec<(u16, Status)> {
         let mut done = Vec::new();
-        self.stack.settle(&mut self.slab, self.now_ns, &mut done);
+        self.stack.run_completions(&mut self.slab, self.now_ns, &mut done);
         let back = done.iter().map(|command| {
             let slot = self.slab.slot(command);
             (slot.origin.cid, slot.status)

@@ -75,7 +75,7 @@ fn run(router: &mut Router) -> Status {
     slab.slot_mut(&command).request = request;
     router.submit(command, &mut slab, 0);
     let mut done = Vec::new();
-    router.settle(&mut slab, 0, &mut done);
+    router.run_completions(&mut slab, 0, &mut done);
     let command = done.pop().expect("it is over");
     let status = slab.slot(&command).status;
     slab.release(command);

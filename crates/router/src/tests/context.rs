@@ -219,7 +219,7 @@ fn what_was_said_of_one_step_says_nothing_of_the_next() {
     assert_eq!(rig.leg(1, 0).route.hints, 7);
     rig.answer_nth(0, GOOD);
     let mut done = Vec::new();
-    rig.router.settle(&mut rig.slab, 0, &mut done);
+    rig.router.run_completions(&mut rig.slab, 0, &mut done);
     let command = done.pop().expect("its first step is done");
     rig.router.resubmit(command, &mut rig.slab, 0);
     assert_eq!(rig.leg(1, 0).route, Route::default());

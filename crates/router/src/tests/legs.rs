@@ -190,7 +190,7 @@ fn every_step_of_a_command_is_asked_about() {
         assert_eq!(rig.legs_of(1), [usize::from(path.number())]);
         rig.answer_nth(0, GOOD);
         let mut done = Vec::new();
-        rig.router.settle(&mut rig.slab, 0, &mut done);
+        rig.router.run_completions(&mut rig.slab, 0, &mut done);
         command = done.pop();
     }
     rig.slab.release(command.expect("in hand"));

@@ -332,7 +332,7 @@ proptest! {
             }
             let status = if order >> (step % 8) & 1 != 0 { GOOD } else { BAD };
             rig.answer_nth(usize::from(order) % legs, status);
-            rig.settle();
+            rig.run_completions();
         }
         prop_assert_eq!((rig.done.len(), rig.slots()), (3, 0));
     }

@@ -27,7 +27,7 @@ enum Step {
     End {
         which: usize,
         how: usize,
-        settle: bool,
+        run_completions: bool,
     },
     Replace,
     Detach,
@@ -44,7 +44,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         4 => (operation, 0..BLOCKS + 2).prop_map(|(operation, slba)| Step::Submit { operation, slba }),
         8 => (any::<usize>(), 0..ENDS.len(), any::<bool>())
-            .prop_map(|(which, how, settle)| Step::End { which, how, settle }),
+            .prop_map(|(which, how, run_completions)| Step::End { which, how, run_completions }),
         1 => Just(Step::Replace),
         1 => Just(Step::Detach),
     ];
@@ -163,13 +163,13 @@ impl Scene {
         match *step {
             Step::Submit { operation, slba } if self.rig.slab.room() > 0 => self.submit(operation, slba),
             Step::Submit { .. } => {}
-            Step::End { which, how, settle } => {
+            Step::End { which, how, run_completions } => {
                 let count = self.rig.floor.lock().expect("not poisoned").len();
                 if count > 0 {
                     self.rig.answer_nth(which % count, ENDS[how]);
                 }
-                if settle {
-                    self.rig.settle();
+                if run_completions {
+                    self.rig.run_completions();
                 }
             }
             Step::Replace => {
@@ -237,7 +237,7 @@ impl Scene {
     /// Everything in flight ends, and all legs that this starts.
     fn finish(&mut self) {
         for round in 0.. {
-            self.rig.settle();
+            self.rig.run_completions();
             let count = self.rig.floor.lock().expect("not poisoned").len();
             if count == 0 {
                 break;

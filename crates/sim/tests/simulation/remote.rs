@@ -205,7 +205,7 @@ impl Host {
     }
 
     fn settle(&mut self, now_ns: u64) {
-        self.stack.settle(&mut self.slab, now_ns, &mut self.done);
+        self.stack.run_completions(&mut self.slab, now_ns, &mut self.done);
         for command in self.done.drain(..) {
             let ticket = Ticket(self.slab.entry(&command).cdw10);
             let status = self.slab.slot(&command).status;

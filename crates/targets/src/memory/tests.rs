@@ -18,7 +18,7 @@ fn deallocating() -> (Stack, Slab, Vec<Command>) {
     slab.slot_mut(&command).request = Request { operation, length: SIZE, ..Request::default() };
     let mut done = Vec::new();
     stack.submit(stack.root(), command, &mut slab, 0);
-    stack.settle(&mut slab, 0, &mut done);
+    stack.run_completions(&mut slab, 0, &mut done);
     (stack, slab, done)
 }
 
@@ -28,7 +28,7 @@ fn turns(stack: &mut Stack, slab: &mut Slab, done: &mut Vec<Command>) -> usize {
     while done.is_empty() {
         assert_eq!(stack.deadline_ns(), Some(0), "there is more to do at once");
         stack.expire(slab, 0);
-        stack.settle(slab, 0, done);
+        stack.run_completions(slab, 0, done);
         turns += 1;
     }
     turns
@@ -68,7 +68,7 @@ fn one_that_is_aborted_ends_with_the_part_that_is_done() {
     stack.expire(&mut slab, 0);
     let all = Aborted::of(sluice_command::Controllers::of_bits(1));
     stack.abort(all, Status::ABORT_REQUESTED, &mut slab, 0);
-    stack.settle(&mut slab, 0, &mut done);
+    stack.run_completions(&mut slab, 0, &mut done);
     assert_eq!((done.len(), stack.deadline_ns()), (1, None));
     for command in done {
         assert_eq!(slab.slot(&command).status, Status::ABORT_REQUESTED);
@@ -98,7 +98,7 @@ struct Host {
 
 impl Host {
     fn settle(&mut self, now_ns: u64) {
-        self.stack.settle(&mut self.slab, now_ns, &mut self.done);
+        self.stack.run_completions(&mut self.slab, now_ns, &mut self.done);
         let mut moved = 0;
         for command in self.done.drain(..) {
             let slot = self.slab.slot(&command);

@@ -217,7 +217,7 @@ impl Rig {
 
     fn settle(&mut self) {
         let mut done = Vec::new();
-        self.stack.settle(&mut self.slab, self.now_ns, &mut done);
+        self.stack.run_completions(&mut self.slab, self.now_ns, &mut done);
         for command in done {
             let slot = self.slab.slot(&command);
             self.done.push_back((slot.origin.cid, slot.status));

@@ -121,7 +121,7 @@ impl Host {
     }
 
     fn settle(&mut self, now_ns: u64) {
-        self.stack.settle(&mut self.slab, now_ns, &mut self.done);
+        self.stack.run_completions(&mut self.slab, now_ns, &mut self.done);
         for command in self.done.drain(..) {
             let slot = self.slab.slot(&command);
             let before = self.statuses.insert(slot.origin.cid, slot.status);

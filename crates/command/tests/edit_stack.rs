@@ -83,7 +83,7 @@ fn met(stack: &mut Stack, slab: &mut Slab, seen: &Seen) -> Vec<u32> {
         Request { operation: Operation::Deallocate, length: 512, ..Request::default() };
     stack.submit(stack.root(), command, slab, 0);
     let mut done = Vec::new();
-    stack.settle(slab, 0, &mut done);
+    stack.run_completions(slab, 0, &mut done);
     let [command] = done.try_into().expect("it comes back once");
     assert_eq!(slab.slot(&command).status, Status::SUCCESS);
     slab.release(command);
