@@ -130,32 +130,32 @@ pub trait Layer: Send {
     fn disarm(&mut self) {}
 
     /// The host took memory back. Whoever lent it further takes it back, too, unless the host maps the
-    /// same memory elsewhere: [`lends`](Layer::lends) says when that is over.
+    /// same memory elsewhere: [`still_maps`](Layer::still_maps) says when that is over.
     fn forget_memory(&mut self, removed: &Removed) {
         let _ = removed;
     }
 
     /// True while somebody to whom this layer lent the host's memory may still reach what was removed,
     /// apart from commands in flight, whose segments the slab knows.
-    fn lends(&self, removed: &Removed) -> bool {
+    fn still_maps(&self, removed: &Removed) -> bool {
         let _ = removed;
         false
     }
 
     /// The host of a controller is gone, or begins anew: with the next look, those of its commands that only wait end,
     /// and memory that was lent further is taken back, which is over when the layer
-    /// [`is_recalled`](Layer::is_recalled). What other hosts want, and what a layer above asks for itself, goes on.
-    fn recall(&mut self, controller: u8) {
+    /// [`is_revoked`](Layer::is_revoked). What other hosts want, and what a layer above asks for itself, goes on.
+    fn revoke(&mut self, controller: u8) {
         let _ = controller;
     }
 
-    /// Nothing is lent that a [`recall`](Layer::recall) wants back.
-    fn is_recalled(&self, controller: u8) -> bool {
+    /// Nothing is lent that a [`revoke`](Layer::revoke) wants back.
+    fn is_revoked(&self, controller: u8) -> bool {
         let _ = controller;
         true
     }
 
-    /// The drain after a [`recall`](Layer::recall) is over: what comes now is of the next life.
+    /// The drain after a [`revoke`](Layer::revoke) is over: what comes now is of the next life.
     fn renew(&mut self, controller: u8) {
         let _ = controller;
     }

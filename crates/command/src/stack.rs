@@ -371,13 +371,13 @@ impl Stack {
     }
 
     /// True while somebody beyond the stack may reach memory that the host took back.
-    pub fn lends(&self, removed: &Removed) -> bool {
-        self.polled.iter().any(|id| self.nodes[usize::from(id.0)].layer.lends(removed))
+    pub fn still_maps(&self, removed: &Removed) -> bool {
+        self.polled.iter().any(|id| self.nodes[usize::from(id.0)].layer.still_maps(removed))
     }
 
     /// The host of a controller is gone or begins anew.
-    pub fn recall(&mut self, controller: u8) {
-        self.polled.iter().for_each(|id| self.nodes[usize::from(id.0)].layer.recall(controller));
+    pub fn revoke(&mut self, controller: u8) {
+        self.polled.iter().for_each(|id| self.nodes[usize::from(id.0)].layer.revoke(controller));
     }
 
     /// What comes now is of the next host's, or of the host's next life.
@@ -385,9 +385,9 @@ impl Stack {
         self.polled.iter().for_each(|id| self.nodes[usize::from(id.0)].layer.renew(controller));
     }
 
-    /// Nothing is lent that a recall wants back.
-    pub fn is_recalled(&self, controller: u8) -> bool {
-        self.polled.iter().all(|id| self.nodes[usize::from(id.0)].layer.is_recalled(controller))
+    /// Nothing is lent that a revoke wants back.
+    pub fn is_revoked(&self, controller: u8) -> bool {
+        self.polled.iter().all(|id| self.nodes[usize::from(id.0)].layer.is_revoked(controller))
     }
 
     /// Bytes of the target at the bottom: more or less than those of the whole, if a function says so.

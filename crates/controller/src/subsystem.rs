@@ -472,13 +472,13 @@ impl Subsystem {
 
     /// Returns whether a device below a layer may still reach the removed memory.
     pub(crate) fn lends(&self, removed: &Removed) -> bool {
-        self.iter().any(|namespace| namespace.router.stack().lends(removed))
+        self.iter().any(|namespace| namespace.router.stack().still_maps(removed))
     }
 
     /// Ends commands that only wait, and revokes lent memory, when the host of a controller is gone or starts
     /// anew.
     pub(crate) fn recall(&mut self, controller: u8) {
-        self.each_stack().for_each(|stack| stack.recall(controller));
+        self.each_stack().for_each(|stack| stack.revoke(controller));
     }
 
     /// Ends the recall of a controller after its drain.
@@ -487,7 +487,7 @@ impl Subsystem {
     }
 
     pub(crate) fn is_recalled(&self, controller: u8) -> bool {
-        self.iter().all(|namespace| namespace.router.stack().is_recalled(controller))
+        self.iter().all(|namespace| namespace.router.stack().is_revoked(controller))
     }
 
     fn each_stack(&mut self) -> impl Iterator<Item = &mut Stack> {

@@ -372,7 +372,7 @@ impl Layer for Uif {
         self.give_up(lane)
     }
 
-    fn recall(&mut self, controller: u8) {
+    fn revoke(&mut self, controller: u8) {
         self.ending.insert(controller);
     }
 

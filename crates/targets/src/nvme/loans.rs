@@ -150,14 +150,14 @@ impl Loans {
     }
 
     /// True while the device sees a file of removed memory that is on its way back, or may have to be.
-    pub(super) fn lends(&self, removed: &Removed) -> bool {
+    pub(super) fn still_maps(&self, removed: &Removed) -> bool {
         let leaves =
             |loan: &Loan| loan.doubtful || matches!(loan.stage, Stage::Leaving { .. } | Stage::Returning);
         self.table.iter().flatten().any(|loan| leaves(loan) && removed.holds(&loan.file))
     }
 
     /// All of a controller's host are to be taken back.
-    pub(super) fn recall(&mut self, controller: u8) {
+    pub(super) fn revoke(&mut self, controller: u8) {
         self.table.iter_mut().flatten().filter(|loan| loan.of == controller).for_each(Loan::leave);
         self.missed.take_if(|(of, _)| *of == controller);
         self.unsettled = true;

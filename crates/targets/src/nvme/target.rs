@@ -384,16 +384,16 @@ impl Layer for Target {
         self.loans.forget(removed);
     }
 
-    fn lends(&self, removed: &Removed) -> bool {
-        self.loans.lends(removed)
+    fn still_maps(&self, removed: &Removed) -> bool {
+        self.loans.still_maps(removed)
     }
 
-    fn recall(&mut self, controller: u8) {
+    fn revoke(&mut self, controller: u8) {
         self.ending.insert(controller);
-        self.loans.recall(controller);
+        self.loans.revoke(controller);
     }
 
-    fn is_recalled(&self, controller: u8) -> bool {
+    fn is_revoked(&self, controller: u8) -> bool {
         !self.loans.has_some_of(controller)
     }
 

@@ -238,7 +238,7 @@ impl Layer for Multipath {
         if self.ending.is_empty() { 0 } else { self.end_waiting(lane) }
     }
 
-    fn recall(&mut self, controller: u8) {
+    fn revoke(&mut self, controller: u8) {
         self.ending.insert(controller);
     }
 

@@ -526,7 +526,7 @@ impl Layer for Target {
         work
     }
 
-    fn recall(&mut self, controller: u8) {
+    fn revoke(&mut self, controller: u8) {
         self.ending.insert(controller);
     }
 

@@ -143,7 +143,7 @@ fn an_answer_that_came_before_the_end_still_counts() {
 fn what_only_waits_ends_when_the_host_begins_anew() {
     let (mut rig, _gone) = with_three(OnDeath::Park);
     dies(&mut rig, 1);
-    rig.stack.recall(0);
+    rig.stack.revoke(0);
     rig.turn(0);
     let mut done: Vec<_> = std::iter::from_fn(|| rig.finished()).collect();
     done.sort_unstable_by_key(|(cid, _)| *cid);

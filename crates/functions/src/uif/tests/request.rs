@@ -254,7 +254,7 @@ fn a_command_may_take_as_long_as_requests_for_it_but_not_for_ever() {
 fn a_reset_of_the_host_ends_nothing_that_a_function_asked_for() {
     let (mut rig, mut other) = connected();
     say(&mut other, &mut rig, &[asked(1)]);
-    rig.stack.recall(0);
+    rig.stack.revoke(0);
     rig.turn(0);
     rig.stack.renew(0);
     assert_eq!(rig.live(), 1);
@@ -269,7 +269,7 @@ fn a_command_comes_back_to_its_function_also_when_its_host_is_gone() {
     rig.submit(Operation::Flush, 0, 0, &[]);
     let entry: Submission = other.requests.take();
     let again = Reply { disposition: disposition::FORWARD_AND_RETURN, ..other_reply(&entry) };
-    rig.stack.recall(0);
+    rig.stack.revoke(0);
     say(&mut other, &mut rig, &[again]);
     rig.turn(SECOND_NS);
     let entry: Submission = other.requests.take();
