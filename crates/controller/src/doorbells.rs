@@ -172,7 +172,7 @@ impl Doorbells {
     #[inline]
     pub(crate) fn put_event_index_behind(&self, id: u16, tail: u32) {
         if let Some(event_index) = self.event_index(id, sq_offset(id)) {
-            doorbell::excuse(&event_index, tail);
+            doorbell::suppress_rings(&event_index, tail);
         }
     }
 
@@ -186,7 +186,9 @@ impl Doorbells {
     ) {
         let tails = tails.map(|(id, tail)| (self.event_index(id, sq_offset(id)), tail));
         let heads = heads.map(|(id, head)| (self.event_index(id, cq_offset(id)), head));
-        doorbell::ask(tails.chain(heads).filter_map(|(event_index, seen)| Some((event_index?, seen))));
+        doorbell::request_rings(
+            tails.chain(heads).filter_map(|(event_index, seen)| Some((event_index?, seen))),
+        );
     }
 
     /// Requests a doorbell write for the head alone, of a controller that is awake and will look again.

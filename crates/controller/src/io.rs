@@ -108,7 +108,7 @@ impl Intake<'_> {
     pub(crate) fn give_up(&mut self, command: Command, status: Status) {
         self.subsystem.health.note_effort();
         if client_dma::is_fetchable(self.space, status) {
-            let wanted = self.space.take_wanted();
+            let wanted = self.space.take_missing();
             return client_dma::fetch_missing(self.client_dma, self.subsystem, command, &wanted, self.now_ns);
         }
         self.subsystem.slab.slot_mut(&command).status = status;

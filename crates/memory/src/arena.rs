@@ -144,7 +144,7 @@ impl Arena {
 
     /// The address of what is at `offset`, and how many of `length` bytes there are. Good for asking the kernel about them,
     /// and for nothing else.
-    pub fn place_of(&self, offset: u64, length: usize) -> (*const u8, usize) {
+    pub fn address_of(&self, offset: u64, length: usize) -> (*const u8, usize) {
         let offset = offset.min(self.length as u64) as usize;
         (self.base.wrapping_add(offset), length.min(mapped_length(self.length) - offset))
     }

@@ -82,7 +82,7 @@ impl SharedWord for PageWord<'_> {
 ///
 /// It must then look at the doorbells once more, and may only sleep if none of them brings work. What
 /// they hold is whatever the host wrote; check it.
-pub fn ask<W: SharedWord>(doorbells: impl IntoIterator<Item = (W, u32)>) {
+pub fn request_rings<W: SharedWord>(doorbells: impl IntoIterator<Item = (W, u32)>) {
     for (event_index, last_seen) in doorbells {
         event_index.write(last_seen);
     }
@@ -92,7 +92,7 @@ pub fn ask<W: SharedWord>(doorbells: impl IntoIterator<Item = (W, u32)>) {
 /// Device, awake: the host need not ring when it moves this doorbell on from `seen`. An event index just
 /// behind is passed by no such move.
 #[inline]
-pub fn excuse<W: SharedWord>(event_index: &W, seen: u32) {
+pub fn suppress_rings<W: SharedWord>(event_index: &W, seen: u32) {
     event_index.write(seen.wrapping_sub(1) & 0xffff);
 }
 

@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 
 /// What must be known of a file before it is mapped.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FileFacts {
+pub(crate) struct FileInfo {
     pub(crate) id: FileId,
     pub(crate) size: u64,
     /// 4096, or the size of its huge pages.
@@ -30,11 +30,11 @@ impl FileId {
     }
 }
 
-impl FileFacts {
+impl FileInfo {
     /// Looks at a descriptor that a client sent. It may be anything: a directory, a terminal, a file
     /// on a file system that the client itself serves and that would never answer. Asking for seals
     /// is safe for all of them, and only files that live in memory have any.
-    pub(crate) fn of(fd: BorrowedFd<'_>) -> Result<FileFacts, MapError> {
+    pub(crate) fn of(fd: BorrowedFd<'_>) -> Result<FileInfo, MapError> {
         let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| MapError::NotMemory)?;
         let writable = match rustix::fs::fcntl_getfl(fd)? & OFlags::RWMODE {
             OFlags::RDWR => !seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE),
@@ -52,7 +52,7 @@ impl FileFacts {
         if !page_size.is_power_of_two() {
             return Err(MapError::NotMemory);
         }
-        Ok(FileFacts { id, size, page_size })
+        Ok(FileInfo { id, size, page_size })
     }
 }
 

@@ -60,7 +60,7 @@ pub use memory_file::MemoryFile;
 pub use pages::Pages;
 pub use prp::walk_prp;
 pub use region::{Access, Permissions};
-pub use remote::{BounceBuffers, MAX_WANTED, Role, Wanted};
+pub use remote::{BounceBuffers, MAX_MISSING, MissingRange, Role};
 pub use removed::Removed;
 pub use secret::Secret;
 pub use segment::Segment;
@@ -68,7 +68,7 @@ pub use sgl::{MAX_SGL_DESCRIPTORS, MAX_SGL_SEGMENTS, walk_sgl};
 pub use shadow_memory::ShadowMemory;
 pub use shared::{SharedArray, SharedRecord, SharedRegion};
 pub use space::{Backing, MAX_REGIONS, Space};
-pub use vfio::{VfioDevice, VfioError, VfioQuestion};
+pub use vfio::{VfioDevice, VfioError, VfioQuery};
 
 pub use file::MapError;
 

@@ -132,7 +132,7 @@ impl SegmentList {
     #[inline]
     pub fn copy_from(&self, offset: usize, source: &[u8]) -> usize {
         let mut moved = 0;
-        for piece in self.pieces(offset, source.len()) {
+        for piece in self.chunks(offset, source.len()) {
             let next = moved + piece.len() as usize;
             piece.write(&source[moved..next]);
             moved = next;
@@ -145,7 +145,7 @@ impl SegmentList {
     #[inline]
     pub fn copy_to(&self, offset: usize, destination: &mut [u8]) -> usize {
         let mut moved = 0;
-        for piece in self.pieces(offset, destination.len()) {
+        for piece in self.chunks(offset, destination.len()) {
             let next = moved + piece.len() as usize;
             piece.read(&mut destination[moved..next]);
             moved = next;
@@ -156,7 +156,7 @@ impl SegmentList {
     /// Sets `length` bytes from `offset` on, or up to the end of the list if that comes first.
     #[inline]
     pub fn fill(&self, offset: usize, length: usize, byte: u8) {
-        self.pieces(offset, length).for_each(|piece| piece.fill(byte));
+        self.chunks(offset, length).for_each(|piece| piece.fill(byte));
     }
 
     /// Makes `out` the `length` bytes of this list from `offset` on.
@@ -165,13 +165,13 @@ impl SegmentList {
         if offset.checked_add(length).is_none_or(|end| end > self.bytes) {
             return Err(OutOfRange);
         }
-        self.pieces(offset, length).try_for_each(|piece| out.push(piece)).map_err(|_| OutOfRange)
+        self.chunks(offset, length).try_for_each(|piece| out.push(piece)).map_err(|_| OutOfRange)
     }
 
     /// The parts of the segments that cover `length` bytes from `offset` on, as far as they go.
     #[inline]
-    pub(crate) fn pieces(&self, offset: usize, length: usize) -> Pieces<'_> {
-        Pieces { rest: self.as_slice().iter(), skip: offset, left: length }
+    pub(crate) fn chunks(&self, offset: usize, length: usize) -> Chunks<'_> {
+        Chunks { rest: self.as_slice().iter(), skip: offset, left: length }
     }
 
     #[inline]
@@ -202,13 +202,13 @@ impl SegmentList {
 }
 
 /// See [`SegmentList::pieces`].
-pub(crate) struct Pieces<'a> {
+pub(crate) struct Chunks<'a> {
     rest: std::slice::Iter<'a, Segment>,
     skip: usize,
     left: usize,
 }
 
-impl Iterator for Pieces<'_> {
+impl Iterator for Chunks<'_> {
     type Item = Segment;
 
     #[inline]

@@ -2,7 +2,7 @@
 
 use crate::PAGE_SIZE;
 use crate::fault::MAX_MAPPINGS;
-use crate::file::{FileFacts, FileId, MapError};
+use crate::file::{FileId, FileInfo, MapError};
 use crate::mapping::Mapping;
 use crate::memory_file::MemoryFile;
 use crate::segment::Segment;
@@ -26,16 +26,16 @@ static IN_COMMON: AtomicUsize = AtomicUsize::new(0);
 
 /// A place among the files that clients have in common.
 #[derive(Debug)]
-pub(crate) struct CommonPlace(());
+pub(crate) struct SharedPlace(());
 
-impl CommonPlace {
+impl SharedPlace {
     fn take() -> Option<Self> {
         let one_more = |count: usize| (count < FILES_IN_COMMON).then_some(count + 1);
         IN_COMMON.fetch_update(Relaxed, Relaxed, one_more).ok().map(|_| Self(()))
     }
 }
 
-impl Drop for CommonPlace {
+impl Drop for SharedPlace {
     fn drop(&mut self) {
         IN_COMMON.fetch_sub(1, Relaxed);
     }
@@ -79,7 +79,7 @@ impl Files {
         length: u64,
         write: bool,
     ) -> Result<Arc<Mapping>, MapError> {
-        let file = FileFacts::of(fd.as_fd())?;
+        let file = FileInfo::of(fd.as_fd())?;
         if write && !file.id.writable {
             return Err(MapError::AccessDenied);
         }
@@ -96,7 +96,7 @@ impl Files {
         self.map_file(&fd, &file)
     }
 
-    fn map_file(&mut self, fd: &OwnedFd, file: &FileFacts) -> Result<Arc<Mapping>, MapError> {
+    fn map_file(&mut self, fd: &OwnedFd, file: &FileInfo) -> Result<Arc<Mapping>, MapError> {
         let mapped: u64 =
             self.held.iter().filter_map(|(_, held)| held.upgrade()).map(|m| m.length() as u64).sum();
         if self.held.len() >= MAX_FILES || file.size > MAX_MAPPED_BYTES - mapped.min(MAX_MAPPED_BYTES) {
@@ -107,7 +107,7 @@ impl Files {
         }
         let place = match self.held.len() < FILES_OF_EACH {
             true => None,
-            false => Some(CommonPlace::take().ok_or(MapError::Crowded)?),
+            false => Some(SharedPlace::take().ok_or(MapError::Crowded)?),
         };
         let length = (file.size as usize).next_multiple_of(file.page_size);
         let mut mapping = Mapping::new(fd.as_fd(), 0, length, file.id.writable, file.page_size)?;
@@ -121,7 +121,7 @@ impl Files {
     }
 
     /// Bytes of all files, this one among them. One that is mapped several times, or has grown, counts once.
-    fn with(&self, file: &FileFacts) -> u64 {
+    fn with(&self, file: &FileInfo) -> u64 {
         let mut sizes: Vec<(FileId, u64)> = vec![(file.id.read_only(), file.size)];
         for (id, held) in &self.held {
             let Some(held) = held.upgrade() else { continue };

@@ -1,7 +1,7 @@
 //! A shared mapping of a file, for as long as anything points into it.
 
 use crate::fault::Registration;
-use crate::mapped_files::CommonPlace;
+use crate::mapped_files::SharedPlace;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,7 +18,7 @@ pub(crate) struct Mapping {
     /// What is mapped, if somebody may want to map it elsewhere, too.
     file: Option<OwnedFd>,
     /// Held by one that a client has beyond its own.
-    place: Option<CommonPlace>,
+    place: Option<SharedPlace>,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread, and the memory in it is accessed by
@@ -51,7 +51,7 @@ impl Mapping {
     }
 
     /// Holds a place for as long as it is mapped.
-    pub(crate) fn hold(&mut self, place: Option<CommonPlace>) {
+    pub(crate) fn hold(&mut self, place: Option<SharedPlace>) {
         self.place = place;
     }
 

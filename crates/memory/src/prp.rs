@@ -112,7 +112,7 @@ fn for_each_entry(
     count: u64,
     mut each: impl FnMut(u64) -> Result<(), Status>,
 ) -> Result<(), Status> {
-    space.for_each_piece(list, (count * ENTRY_SIZE) as usize, Access::Read, |piece| {
+    space.for_each_chunk(list, (count * ENTRY_SIZE) as usize, Access::Read, |piece| {
         debug_assert!(u64::from(piece.len()).is_multiple_of(ENTRY_SIZE), "regions are whole pages");
         let first = piece.pointer().cast::<u64>();
         (0..piece.len() as usize / size_of::<u64>()).try_for_each(|n| {

@@ -12,8 +12,8 @@ use crate::space::Space;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-/// Pieces that one survey notes: as many as a command can have, and some lists. What is beyond is found by the next.
-pub const MAX_WANTED: usize = crate::MAX_SEGMENTS + 64;
+/// Chunks that one survey notes: as many as a command can have, and some lists. What is beyond is found by the next.
+pub const MAX_MISSING: usize = crate::MAX_SEGMENTS + 64;
 
 /// What bytes are to a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,7 +28,7 @@ pub enum Role {
 
 /// Bytes at a guest address that only the client reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct MissingRange {
     pub role: Role,
     pub address: u64,
     pub length: u32,
@@ -41,10 +41,10 @@ pub struct BounceBuffers(BTreeMap<(Role, u64), Segment>);
 impl BounceBuffers {
     /// # Panics
     /// If the two are not equally long, or not at the same offset in their pages: walkers rest on that.
-    pub fn insert(&mut self, wanted: Wanted, memory: Segment) {
-        let is_congruent = memory.pointer().addr() % PAGE_SIZE == wanted.address as usize % PAGE_SIZE;
-        assert!(is_congruent && memory.len() == wanted.length, "{memory:?} in place of {wanted:?}");
-        self.0.insert((wanted.role, wanted.address), memory);
+    pub fn insert(&mut self, missing: MissingRange, memory: Segment) {
+        let is_congruent = memory.pointer().addr() % PAGE_SIZE == missing.address as usize % PAGE_SIZE;
+        assert!(is_congruent && memory.len() == missing.length, "{memory:?} in place of {missing:?}");
+        self.0.insert((missing.role, missing.address), memory);
     }
 
     pub fn clear(&mut self) {
@@ -65,7 +65,7 @@ impl BounceBuffers {
 pub(crate) struct Remote {
     bounce_buffers: RefCell<BounceBuffers>,
     /// Lengths by role and address.
-    wanted: RefCell<BTreeMap<(Role, u64), u32>>,
+    missing: RefCell<BTreeMap<(Role, u64), u32>>,
     surveys: Cell<bool>,
 }
 
@@ -85,13 +85,13 @@ impl Remote {
         self.surveys.set(false);
     }
 
-    pub(crate) fn has_wanted(&self) -> bool {
-        !self.wanted.borrow().is_empty()
+    pub(crate) fn has_missing(&self) -> bool {
+        !self.missing.borrow().is_empty()
     }
 
-    pub(crate) fn take_wanted(&self) -> Vec<Wanted> {
-        let wanted = self.wanted.take().into_iter();
-        wanted.map(|((role, address), length)| Wanted { role, address, length }).collect()
+    pub(crate) fn take_missing(&self) -> Vec<MissingRange> {
+        let missing = self.missing.take().into_iter();
+        missing.map(|((role, address), length)| MissingRange { role, address, length }).collect()
     }
 
     /// `length` bytes are missing, of which the region has `reach`. Says how many of them a survey passes over; none
@@ -113,8 +113,8 @@ impl Remote {
     }
 
     fn note(&self, role: Role, address: u64, length: u32) {
-        let mut wanted = self.wanted.borrow_mut();
-        if let Some((&(_, first), held)) = wanted.range_mut((role, 0)..=(role, address)).next_back()
+        let mut missing = self.missing.borrow_mut();
+        if let Some((&(_, first), held)) = missing.range_mut((role, 0)..=(role, address)).next_back()
             && address - first <= u64::from(*held)
         {
             // Inside of it, or right behind.
@@ -125,8 +125,8 @@ impl Remote {
                 Err(_) => {}
             }
         }
-        if wanted.len() < MAX_WANTED {
-            wanted.insert((role, address), length);
+        if missing.len() < MAX_MISSING {
+            missing.insert((role, address), length);
         }
     }
 }
@@ -149,19 +149,19 @@ impl Space {
     }
 
     /// Calls `walk` to find out what it misses of memory that only the client reaches: what it looks up there, and is
-    /// not stood in for, is noted for [`take_wanted`](Space::take_wanted). What it translates meanwhile lacks that.
+    /// not stood in for, is noted for [`take_missing`](Space::take_missing). What it translates meanwhile lacks that.
     pub fn survey(&self, walk: impl FnOnce()) {
         self.remote.survey(walk);
     }
 
-    pub fn has_wanted(&self) -> bool {
-        self.remote.has_wanted()
+    pub fn has_missing(&self) -> bool {
+        self.remote.has_missing()
     }
 
-    /// What surveys found missing since the last time, by role and address, at most [`MAX_WANTED`]
+    /// What surveys found missing since the last time, by role and address, at most [`MAX_MISSING`]
     /// pieces. Adjacent ones are one.
-    pub fn take_wanted(&self) -> Vec<Wanted> {
-        self.remote.take_wanted()
+    pub fn take_missing(&self) -> Vec<MissingRange> {
+        self.remote.take_missing()
     }
 
     /// Uses these in place of what only the client reaches; returns those that were used before. The memory of a

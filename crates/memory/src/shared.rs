@@ -116,7 +116,7 @@ impl SharedRegion {
     /// fewer than asked if the list ends before. Bit buckets read as zeros.
     pub fn gather(&self, offset: usize, list: &SegmentList, from: usize, length: usize) -> usize {
         let mut destination = self.at(offset, length);
-        for piece in list.pieces(from, length) {
+        for piece in list.chunks(from, length) {
             let bytes = piece.len() as usize;
             // SAFETY: inside, by `at`, since the pieces are not longer together; the segment is mapped,
             // see `segment`. Data of a command never lies in the region it is copied to.
@@ -135,7 +135,7 @@ impl SharedRegion {
     /// as [`gather`](Self::gather) does. Bit buckets swallow.
     pub fn scatter(&self, offset: usize, list: &SegmentList, to: usize, length: usize) -> usize {
         let mut source = self.at(offset, length).cast_const();
-        for piece in list.pieces(to, length) {
+        for piece in list.chunks(to, length) {
             let bytes = piece.len() as usize;
             if !piece.is_bit_bucket() {
                 // SAFETY: as in `gather`.

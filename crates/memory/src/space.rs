@@ -171,7 +171,7 @@ impl Space {
     ) -> Result<(), Status> {
         let role = if access == Access::Read { Role::Source } else { Role::Destination };
         let push = |piece| out.push(piece).map_err(Status::from);
-        self.for_each_piece_in(iova, length as usize, access, role, push)
+        self.for_each_chunk_in(iova, length as usize, access, role, push)
     }
 
     /// The memory of a queue of `length` bytes at `iova`, which must be page-aligned. What was asked
@@ -199,7 +199,7 @@ impl Space {
     /// Copies guest memory out; once, so that decisions can be made on the copy.
     pub fn read(&self, iova: u64, destination: &mut [u8]) -> Result<(), Status> {
         let mut rest = destination;
-        self.for_each_piece(iova, rest.len(), Access::Read, |piece| {
+        self.for_each_chunk(iova, rest.len(), Access::Read, |piece| {
             let (now, later) = std::mem::take(&mut rest).split_at_mut(piece.len() as usize);
             piece.read(now);
             rest = later;
@@ -210,7 +210,7 @@ impl Space {
     /// Copies into guest memory.
     pub fn write(&self, iova: u64, source: &[u8]) -> Result<(), Status> {
         let mut rest = source;
-        self.for_each_piece_in(iova, rest.len(), Access::Write, Role::Destination, |piece| {
+        self.for_each_chunk_in(iova, rest.len(), Access::Write, Role::Destination, |piece| {
             let (now, later) = rest.split_at(piece.len() as usize);
             piece.write(now);
             rest = later;
@@ -277,18 +277,18 @@ impl Space {
     }
 
     /// Calls `each` with the memory of `length` bytes of a list at `iova`, in order, region by region.
-    pub(crate) fn for_each_piece(
+    pub(crate) fn for_each_chunk(
         &self,
         iova: u64,
         length: usize,
         access: Access,
         each: impl FnMut(Segment) -> Result<(), Status>,
     ) -> Result<(), Status> {
-        self.for_each_piece_in(iova, length, access, Role::List, each)
+        self.for_each_chunk_in(iova, length, access, Role::List, each)
     }
 
     /// The same for bytes in any role. A survey passes over data that is missing.
-    fn for_each_piece_in(
+    fn for_each_chunk_in(
         &self,
         mut iova: u64,
         length: usize,

@@ -48,9 +48,9 @@ pub enum VfioError {
     Device(io::Error),
 }
 
-/// What is asked of a function; question and answer begin with their size.
+/// What is asked of a function; query and answer begin with their size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum VfioQuestion {
+pub enum VfioQuery {
     Region,
     Interrupts,
 }
@@ -88,10 +88,10 @@ impl VfioDevice {
     ///
     /// # Panics
     /// If it does not.
-    pub fn ask(&self, question: VfioQuestion, message: &mut [u8]) -> io::Result<()> {
-        let number = match question {
-            VfioQuestion::Region => DEVICE_GET_REGION_INFO,
-            VfioQuestion::Interrupts => DEVICE_GET_IRQ_INFO,
+    pub fn query(&self, query: VfioQuery, message: &mut [u8]) -> io::Result<()> {
+        let number = match query {
+            VfioQuery::Region => DEVICE_GET_REGION_INFO,
+            VfioQuery::Interrupts => DEVICE_GET_IRQ_INFO,
         };
         exchange(self.device.as_fd(), number, message).map(drop)
     }

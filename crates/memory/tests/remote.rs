@@ -5,7 +5,7 @@ mod common;
 use common::{GUEST_PAGES, Guest, Region, base, cases, regions};
 use proptest::prelude::*;
 use sluice_memory::{
-    Access, Backing, BounceBuffers, MAX_WANTED, PAGE_SIZE, Role, SegmentList, SharedRegion, Space, walk_prp,
+    Access, Backing, BounceBuffers, MAX_MISSING, PAGE_SIZE, Role, SegmentList, SharedRegion, Space, walk_prp,
     walk_sgl,
 };
 use sluice_nvme::{SglDescriptor, SglType, Status};
@@ -46,22 +46,22 @@ fn walk(
             });
         }
         bounce_buffers = space.use_bounce_buffers(held);
-        if !space.has_wanted() {
+        if !space.has_missing() {
             let mut bytes = vec![0; data.len_bytes()];
             data.copy_to(0, &mut bytes);
             return (outcome, bytes);
         }
-        let wanted = space.take_wanted();
-        assert!(wanted.len() <= MAX_WANTED);
-        for wanted in wanted {
-            let mut bytes = vec![0; wanted.length as usize];
+        let missing = space.take_missing();
+        assert!(missing.len() <= MAX_MISSING);
+        for missing in missing {
+            let mut bytes = vec![0; missing.length as usize];
             // What a destination held before is brought as well, to see that the right place is found.
-            guest.copy_out(wanted.address, &mut bytes);
-            let at = used + (wanted.address % PAGE) as usize;
+            guest.copy_out(missing.address, &mut bytes);
+            let at = used + (missing.address % PAGE) as usize;
             staging.write(at, &bytes);
-            bounce_buffers.insert(wanted, staging.segment(at, wanted.length));
+            bounce_buffers.insert(missing, staging.segment(at, missing.length));
             used = (at + bytes.len()).next_multiple_of(PAGE_SIZE);
-            assert!(wanted.role != Role::List || bytes.len().is_multiple_of(PAGE_SIZE));
+            assert!(missing.role != Role::List || bytes.len().is_multiple_of(PAGE_SIZE));
         }
     }
 }
@@ -122,9 +122,9 @@ fn without_a_survey_nothing_is_wanted_and_nothing_is_there() {
     space.map(0, 4 * PAGE, both, Backing::Remote).expect("a map");
     let mut out = SegmentList::new();
     assert_eq!(space.translate(8, 16, Access::Read, &mut out), Err(Status::DATA_TRANSFER_ERROR));
-    assert!(!space.has_wanted() && out.is_empty());
+    assert!(!space.has_missing() && out.is_empty());
     space.survey(|| assert_eq!(space.translate(8, 16, Access::Read, &mut out), Ok(())));
-    assert!(space.has_wanted() && out.is_empty());
+    assert!(space.has_missing() && out.is_empty());
     assert!(space.is_remote(PAGE, 3 * PAGE_SIZE, Access::Write));
     assert!(!space.is_remote(PAGE, 4 * PAGE_SIZE, Access::Write));
 }

@@ -7,7 +7,7 @@
 use loom::sync::atomic::{AtomicU32, Ordering, fence};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
-use sluice_memory::doorbell::{SharedWord, ask, excuse, publish};
+use sluice_memory::doorbell::{SharedWord, publish, request_rings, suppress_rings};
 use sluice_reactor::park::{Bed, ContestedWord};
 
 struct Word(AtomicU32);
@@ -132,7 +132,7 @@ struct Doorbell<W> {
 impl<W: New> Doorbell<W> {
     fn new(value: u32) -> Self {
         let doorbell = Self { shadow: W::new(value), event_index: W::new(0) };
-        excuse(&doorbell.event_index, value);
+        suppress_rings(&doorbell.event_index, value);
         doorbell
     }
 
@@ -162,11 +162,11 @@ fn shadow_doorbells<W: New, const QUEUES: usize>(moves: &'static [(usize, u16)])
     let look = || std::array::from_fn(|queue| queues[queue].shadow.read());
     let mut seen: [u32; QUEUES] = look();
     while seen != last {
-        ask(queues.iter().map(|queue| &queue.event_index).zip(seen));
+        request_rings(queues.iter().map(|queue| &queue.event_index).zip(seen));
         if look() == seen {
             bell.wait();
         }
-        queues.iter().zip(seen).for_each(|(queue, seen)| excuse(&queue.event_index, seen));
+        queues.iter().zip(seen).for_each(|(queue, seen)| suppress_rings(&queue.event_index, seen));
         seen = look();
     }
     host.join().expect("the host runs through");
@@ -210,11 +210,11 @@ fn full_completion_queue<W: New>(submits_first: bool) {
         if taken == 2 {
             break;
         }
-        ask([(&tail.event_index, taken), (&head.event_index, 0)]);
+        request_rings([(&tail.event_index, taken), (&head.event_index, 0)]);
         if !look(taken) {
             bell.wait();
         }
-        excuse(&tail.event_index, taken);
+        suppress_rings(&tail.event_index, taken);
     }
     host.join().expect("the host runs through");
 }

@@ -61,7 +61,7 @@ impl Pages {
         let Some(extent) = self.taken.missing(front.offset, front.length) else { return false };
         front.extent = extent;
         let token = self.token_prefix | u64::from(front.ticket.0);
-        let (address, length) = arena.place_of(extent * EXTENT, Arena::HUGE_PAGE);
+        let (address, length) = arena.address_of(extent * EXTENT, Arena::HUGE_PAGE);
         self.io.populate(address, length, self.task, token);
         true
     }

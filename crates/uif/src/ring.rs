@@ -182,12 +182,12 @@ impl Receiver {
     /// About to sleep: asks to be rung for the next entry. [`waiting`](Self::waiting) must then be asked
     /// once more.
     pub fn ask(&self) {
-        doorbell::ask([(self.ring.event(), u32::from(self.head))]);
+        doorbell::request_rings([(self.ring.event(), u32::from(self.head))]);
     }
 
     /// Awake: nobody need ring.
     pub fn excuse(&self) {
-        doorbell::excuse(&self.ring.event(), u32::from(self.head));
+        doorbell::suppress_rings(&self.ring.event(), u32::from(self.head));
     }
 }
 

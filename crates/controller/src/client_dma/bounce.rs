@@ -7,12 +7,12 @@
 use super::pool::{BounceBuffer, BouncePool};
 use super::{DMA_TIMEOUT_NS, Transfer, TransferKind};
 use sluice_command::{Command, Slab};
-use sluice_memory::{BounceBuffers, MAX_WANTED, Role, Wanted};
+use sluice_memory::{BounceBuffers, MAX_MISSING, MissingRange, Role};
 use sluice_nvme::Status;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Buffers of one command; no walker goes through more.
-const BUFFERS_MAX: usize = 2 * MAX_WANTED;
+const BUFFERS_MAX: usize = 2 * MAX_MISSING;
 
 /// Next step of a command that has waited.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl BouncedCommands {
         &mut self,
         number: usize,
         command: Command,
-        wanted: &[Wanted],
+        wanted: &[MissingRange],
         transfers: &mut VecDeque<Transfer>,
         now_ns: u64,
     ) {
@@ -251,6 +251,6 @@ fn start_clock(bounced: &mut BouncedCommand, earliest_ns: &mut Option<u64>, now_
 }
 
 fn transfer(buffer: &BounceBuffer, kind: TransferKind) -> Transfer {
-    let Wanted { address, length, .. } = buffer.wanted;
+    let MissingRange { address, length, .. } = buffer.wanted;
     Transfer { address, length: length as usize, kind, offset: buffer.offset }
 }

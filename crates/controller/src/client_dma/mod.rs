@@ -17,7 +17,7 @@ use bounce::BouncedCommands;
 pub(crate) use shadow_queue::QueueMemory;
 use shadow_queue::ShadowQueues;
 use sluice_command::{Command, Operation, Slab, Slot};
-use sluice_memory::{BounceBuffers, Space, Wanted};
+use sluice_memory::{BounceBuffers, MissingRange, Space};
 use sluice_nvme::Status;
 use std::collections::VecDeque;
 
@@ -233,7 +233,7 @@ impl ClientDma {
 /// Returns whether a command failed only for memory that the client can read or write for us.
 #[cold]
 pub(crate) fn is_fetchable(space: &Space, status: Status) -> bool {
-    status == Status::DATA_TRANSFER_ERROR && space.has_wanted()
+    status == Status::DATA_TRANSFER_ERROR && space.has_missing()
 }
 
 /// Takes a command that cannot start before these buffers are here.
@@ -242,7 +242,7 @@ pub(crate) fn fetch_missing(
     client_dma: &mut Option<Box<ClientDma>>,
     subsystem: &mut Subsystem,
     command: Command,
-    wanted: &[Wanted],
+    wanted: &[MissingRange],
     now_ns: u64,
 ) {
     let client_dma = client_dma.get_or_insert_default();
@@ -269,7 +269,7 @@ pub(crate) fn fetch_or_refuse(
     now_ns: u64,
 ) {
     match is_fetchable(space, status) {
-        true => fetch_missing(&mut controller.client_dma, subsystem, command, &space.take_wanted(), now_ns),
+        true => fetch_missing(&mut controller.client_dma, subsystem, command, &space.take_missing(), now_ns),
         false => refuse(controller, subsystem, command, status),
     }
 }

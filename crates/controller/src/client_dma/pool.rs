@@ -1,6 +1,6 @@
 //! Memory of the daemon for data of commands outside of shared memory.
 
-use sluice_memory::{Extent, Extents, PAGE_SIZE, Segment, SharedRegion, Wanted};
+use sluice_memory::{Extent, Extents, MissingRange, PAGE_SIZE, Segment, SharedRegion};
 use std::io;
 
 /// Bytes for all commands of a controller together; more commands wait. Holds some commands of the largest
@@ -17,7 +17,7 @@ pub(super) struct BouncePool {
 /// Local memory in place of a buffer of the client's.
 #[derive(Debug)]
 pub(super) struct BounceBuffer {
-    pub(super) wanted: Wanted,
+    pub(super) wanted: MissingRange,
     /// Offset in the pool. The offset in its page is that of the client's buffer.
     pub(super) offset: usize,
     extent: Extent,
@@ -31,7 +31,7 @@ impl BouncePool {
         })
     }
 
-    pub(super) fn take(&mut self, wanted: Wanted) -> Option<BounceBuffer> {
+    pub(super) fn take(&mut self, wanted: MissingRange) -> Option<BounceBuffer> {
         let in_page = wanted.address as usize % PAGE_SIZE;
         let extent = self.extents.take(in_page + wanted.length as usize)?;
         Some(BounceBuffer { wanted, offset: extent.offset() + in_page, extent })

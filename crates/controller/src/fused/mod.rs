@@ -252,7 +252,7 @@ fn claim(controller: &Controller, subsystem: &mut Subsystem, space: &Space) {
             }
             Err((first, second)) => {
                 // Memory that only the client reaches is not fetched for pairs.
-                let _ = space.take_wanted();
+                let _ = space.take_missing();
                 refuse(subsystem, pair.first, first);
                 refuse(subsystem, pair.second, second);
             }

@@ -3,7 +3,7 @@
 mod sysfs;
 
 use crate::{Error, PciTransport, Region, pci};
-use sluice_memory::{MemoryFile, SharedRegion, VfioDevice, VfioError, VfioQuestion};
+use sluice_memory::{MemoryFile, SharedRegion, VfioDevice, VfioError, VfioQuery};
 use sluice_nvme::register::DOORBELLS;
 use sluice_vfio_user::device::{RegionInfo, region};
 use sluice_vfio_user::irq::{self, IrqInfo};
@@ -104,13 +104,13 @@ impl Vfio {
 /// Where a region is.
 fn place(device: &VfioDevice, index: u32) -> Result<Place, Error> {
     let mut info = RegionInfo { argsz: RegionInfo::SIZE as u32, index, ..RegionInfo::default() };
-    device.ask(VfioQuestion::Region, info.as_mut_bytes())?;
+    device.query(VfioQuery::Region, info.as_mut_bytes())?;
     Ok(Place { offset: info.offset, size: info.size })
 }
 
 fn msix_vectors(device: &VfioDevice) -> Result<u32, Error> {
     let mut info = IrqInfo { argsz: IrqInfo::SIZE as u32, index: irq::index::MSIX, ..IrqInfo::default() };
-    device.ask(VfioQuestion::Interrupts, info.as_mut_bytes())?;
+    device.query(VfioQuery::Interrupts, info.as_mut_bytes())?;
     Ok(if info.flags & IrqInfo::EVENTFD == 0 { 0 } else { info.count })
 }
 

@@ -61,7 +61,7 @@ fn memory_is_taken_from_the_machine_and_keeps_its_contents() {
     let arena = Arena::new(2 * Arena::HUGE_PAGE).expect("memory");
     arena.write(7, b"kept").expect("inside");
     let arena = with(&reactor, task, move |probe| {
-        let (address, length) = arena.place_of(0, 2 * Arena::HUGE_PAGE);
+        let (address, length) = arena.address_of(0, 2 * Arena::HUGE_PAGE);
         probe.io.populate(address, length, probe.id, 1);
         arena
     });

@@ -2,7 +2,7 @@
 
 use super::error::{NvmeError, Trouble};
 use super::keeper::Keeper;
-use super::port::{Link, Order, Orders, Port, Wanted};
+use super::port::{Link, MissingRange, Order, Orders, Port};
 use super::{Address, NvmeConfig, NvmeControl};
 use crate::remote::Bell;
 use std::sync::mpsc::{channel, sync_channel};
@@ -63,7 +63,7 @@ impl Drop for Tenancy {
 pub(super) fn open(config: &NvmeConfig, control: &NvmeControl) -> Result<Tenancy, NvmeError> {
     let fail = |what| NvmeError { address: config.address.clone(), what };
     let device = find(&canonical(&config.address)).map_err(fail)?;
-    let range = Wanted {
+    let range = MissingRange {
         namespace: config.namespace,
         first_block: config.first_block,
         blocks: config.blocks,
@@ -82,7 +82,7 @@ pub(super) fn open(config: &NvmeConfig, control: &NvmeControl) -> Result<Tenancy
 }
 
 /// Waits for the keeper to open a range.
-fn ask(device: &Device, range: Wanted) -> Result<(Port, Link), Trouble> {
+fn ask(device: &Device, range: MissingRange) -> Result<(Port, Link), Trouble> {
     let limit = range.timeout.saturating_mul(4) + GRACE;
     let (answer, answered) = sync_channel(1);
     device.orders.send(Order::Open { range, answer });

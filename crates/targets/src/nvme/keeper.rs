@@ -8,7 +8,7 @@ use super::buffers::Buffers;
 use super::confine::Partition;
 use super::error::Trouble;
 use super::former::Former;
-use super::port::{Life, Link, News, Order, Port, Wanted};
+use super::port::{Life, Link, MissingRange, News, Order, Port};
 use super::raw::{Errand, brings_data};
 use super::window::{Parting, Window};
 use super::{Address, NvmeControl};
@@ -291,7 +291,7 @@ impl Keeper {
         self.ports.get_mut(usize::from(id).checked_sub(1)?)?.as_mut()
     }
 
-    fn open(&mut self, wanted: &Wanted) -> Result<(Port, Link), Trouble> {
+    fn open(&mut self, wanted: &MissingRange) -> Result<(Port, Link), Trouble> {
         self.timeout = wanted.timeout.max(Duration::from_secs(1));
         if self.link.is_none() {
             self.connect().inspect_err(|_| self.hang_up())?;
@@ -310,7 +310,7 @@ impl Keeper {
         opened
     }
 
-    fn open_connected(&mut self, wanted: &Wanted) -> Result<(Port, Link), Trouble> {
+    fn open_connected(&mut self, wanted: &MissingRange) -> Result<(Port, Link), Trouble> {
         let life = self.life;
         let Some(link) = &mut self.link else { return Err(Trouble::NoKeeper) };
         let facts = link.facts(wanted.namespace)?;

@@ -45,7 +45,7 @@ pub(super) struct Link {
 /// What the keeper is asked to do.
 pub(super) enum Order {
     /// Somebody waits for a range of the device.
-    Open { range: Wanted, answer: SyncSender<Result<(Port, Link), Trouble>> },
+    Open { range: MissingRange, answer: SyncSender<Result<(Port, Link), Trouble>> },
     /// Show a file to the device; answered by [`News::Lent`].
     Lend { port: u16, life: Life, loan: usize, file: MemoryFile, iova: u64 },
     /// Take a file back; answered by [`News::Returned`].
@@ -65,7 +65,7 @@ pub(super) enum Order {
 
 /// A range that somebody wants.
 #[derive(Clone, Debug)]
-pub(super) struct Wanted {
+pub(super) struct MissingRange {
     pub(super) namespace: u32,
     pub(super) first_block: u64,
     pub(super) blocks: Option<u64>,
