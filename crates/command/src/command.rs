@@ -24,7 +24,7 @@ impl Command {
 
     /// Gives the handle back to the slab that made it.
     #[inline]
-    pub(crate) fn dissolve(self) -> u32 {
+    pub(crate) fn into_index(self) -> u32 {
         let index = self.index;
         std::mem::forget(self);
         index

@@ -20,9 +20,9 @@ pub struct Insertion {
 }
 
 /// Where a layer was.
-struct Gone;
+struct RemovedLayer;
 
-impl Layer for Gone {
+impl Layer for RemovedLayer {
     fn name(&self) -> &'static str {
         "gone"
     }
@@ -38,7 +38,7 @@ impl Layer for Gone {
 
 impl Node {
     fn leave(&mut self) {
-        self.layer = Box::new(Gone);
+        self.layer = Box::new(RemovedLayer);
         (self.below, self.sizes) = (Vec::new(), Vec::new());
         (self.characteristics, self.gone) = (Characteristics::target(0, 512), true);
     }
@@ -89,7 +89,7 @@ impl Stack {
         self.touched.grow(self.nodes.len());
         match accepted {
             Ok(new) => {
-                self.lead(at.checked_sub(1).map(|above| chain[above]), under, new);
+                self.relink(at.checked_sub(1).map(|above| chain[above]), under, new);
                 Ok(())
             }
             Err(error) => {
@@ -133,7 +133,7 @@ impl Stack {
         for going in self.aside(node).into_iter().chain([node]) {
             self.nodes[usize::from(going.0)].leave();
         }
-        self.lead(at.checked_sub(1).map(|above| chain[above]), node, under);
+        self.relink(at.checked_sub(1).map(|above| chain[above]), node, under);
     }
 
     /// The layer at this place of the [`chain`](Self::chain), if there is one over another.
@@ -144,7 +144,7 @@ impl Stack {
     }
 
     /// The edge to `from`, or the way into the stack, leads to `to`.
-    fn lead(&mut self, above: Option<NodeId>, from: NodeId, to: NodeId) {
+    fn relink(&mut self, above: Option<NodeId>, from: NodeId, to: NodeId) {
         match above {
             Some(above) => {
                 let edges = &mut self.nodes[usize::from(above.0)].below;

@@ -154,12 +154,12 @@ impl Slab {
 
     /// A slot for a child of a command that has been forked.
     pub(crate) fn child(&mut self, parent: u32) -> Command {
-        self.offspring(parent, Owner::Fork(parent))
+        self.child_of(parent, Owner::Fork(parent))
     }
 
     /// A slot for a command that a layer makes itself.
     pub(crate) fn original(&mut self) -> Command {
-        self.spare(Origin::LAYER, Route::default(), Owner::Layer)
+        self.take_spare(Origin::LAYER, Route::default(), Owner::Layer)
     }
 
     /// A leg of `parent` beside others: a child with the `request.length` bytes of its data from `skip`
@@ -169,7 +169,7 @@ impl Slab {
     /// If the data does not go that far: it is as long as the parent's request, and who makes legs knows.
     pub fn leg(&mut self, parent: &Command, request: Request, skip: usize) -> Command {
         let index = parent.index() as u32;
-        let leg = self.offspring(index, Owner::Leg(index));
+        let leg = self.child_of(index, Owner::Leg(index));
         let (parent, slot) = self.pair_mut(index, &leg);
         slot.request = request;
         if !parent.data.is_empty() {
@@ -180,12 +180,12 @@ impl Slab {
         leg
     }
 
-    fn offspring(&mut self, parent: u32, owner: Owner) -> Command {
+    fn child_of(&mut self, parent: u32, owner: Owner) -> Command {
         let Slot { origin, route, .. } = self.slots[parent as usize];
-        self.spare(origin, route, owner)
+        self.take_spare(origin, route, owner)
     }
 
-    fn spare(&mut self, origin: Origin, route: Route, owner: Owner) -> Command {
+    fn take_spare(&mut self, origin: Origin, route: Route, owner: Owner) -> Command {
         assert!(self.children < self.limits.children, "a layer made more commands than it declared");
         self.children += 1;
         let index = match self.free_children.pop() {
@@ -226,7 +226,7 @@ impl Slab {
     /// The command is finished and its completion written: its slot is free.
     #[inline]
     pub fn release(&mut self, command: Command) {
-        let index = command.dissolve();
+        let index = command.into_index();
         let slot = &mut self.slots[index as usize];
         slot.state = SlotState::Free;
         if std::mem::take(&mut slot.owner) != Owner::Host {
@@ -269,7 +269,7 @@ impl Slab {
     /// Puts a command down until an engine brings the ticket back.
     #[inline]
     pub fn park(&mut self, command: Command) -> Ticket {
-        let index = command.dissolve();
+        let index = command.into_index();
         let slot = &mut self.slots[index as usize];
         slot.state = SlotState::Parked;
         // Anew each time: an answer that comes twice must not take the command out of its next park.
@@ -302,7 +302,7 @@ impl Slab {
     }
 
     pub(crate) fn fork(&mut self, parent: Command) -> u32 {
-        let index = parent.dissolve();
+        let index = parent.into_index();
         let slot = &mut self.slots[index as usize];
         slot.state = SlotState::Forked;
         slot.pending = 0;

@@ -328,7 +328,7 @@ impl Subsystem {
         let index = nsid.wrapping_sub(1);
         self.slab.slot_mut(&command).origin.namespace = index as u8;
         let namespace = self.namespaces[index as usize].as_mut().expect("the namespace was checked");
-        namespace.router.submit_unasked(command, &mut self.slab, now_ns);
+        namespace.router.submit_unclassified(command, &mut self.slab, now_ns);
         touch(namespace, index, &mut self.touched);
     }
 

@@ -11,7 +11,7 @@ pub const STARTS_MAX: u16 = 256;
 
 /// What the namespace has to offer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Offer {
+pub(crate) struct LegLimits {
     /// Legs that have a path.
     pub(crate) paths: Legs,
     /// Legs of one command that may be in flight at once.
@@ -20,7 +20,7 @@ pub(crate) struct Offer {
 
 /// A range of a command, in bytes from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct Chunk {
     pub(crate) skip: u64,
     pub(crate) length: u64,
 }
@@ -45,7 +45,7 @@ pub(crate) struct Flight {
     /// What it is finished with, once it is.
     outcome: Option<Status>,
     /// Of the legs that were started: where they are, and how they ended last.
-    pieces: [Piece; Leg::COUNT],
+    chunks: [Chunk; Leg::COUNT],
     statuses: [Status; Leg::COUNT],
 }
 
@@ -64,7 +64,7 @@ impl Default for Flight {
             is_plain: false,
             transferred: 0,
             outcome: None,
-            pieces: Default::default(),
+            chunks: Default::default(),
             statuses: Default::default(),
         }
     }
@@ -109,7 +109,7 @@ impl Flight {
 
     /// A command is all of its only leg, and nobody is to be called: its request is what has to be put back.
     #[inline]
-    pub(crate) fn send_away(&mut self, request: Request) {
+    pub(crate) fn send_plain(&mut self, request: Request) {
         self.request = request;
         self.is_plain = true;
     }
@@ -123,8 +123,8 @@ impl Flight {
     /// Checks a verdict against what the command is, and makes it the one that holds. Its legs count as
     /// in flight from here on.
     #[inline]
-    pub(crate) fn accept(&mut self, decision: &Decision, offer: Offer) -> Result<(), ProgramError> {
-        self.check_legs(decision, offer)?;
+    pub(crate) fn accept(&mut self, decision: &Decision, limits: LegLimits) -> Result<(), ProgramError> {
+        self.check_legs(decision, limits)?;
         self.check_waiting(decision)?;
         self.starts += u16::from(!decision.start.is_empty());
         self.started = self.started.union(decision.start);
@@ -154,18 +154,18 @@ impl Flight {
     }
 
     #[inline]
-    fn check_legs(&self, decision: &Decision, offer: Offer) -> Result<(), ProgramError> {
+    fn check_legs(&self, decision: &Decision, limits: LegLimits) -> Result<(), ProgramError> {
         let start = decision.start;
         if start.is_empty() {
             return Ok(());
         }
-        if !start.without(offer.paths).is_empty() {
+        if !start.without(limits.paths).is_empty() {
             return Err(ProgramError::NoSuchPath);
         }
         if !start.common(self.in_flight).is_empty() {
             return Err(ProgramError::LegInFlight);
         }
-        if self.in_flight.union(start).count() > offer.legs_max {
+        if self.in_flight.union(start).count() > limits.legs_max {
             return Err(ProgramError::TooManyLegs);
         }
         if self.starts == STARTS_MAX {
@@ -194,8 +194,8 @@ impl Flight {
 
     /// Where a leg that was just started is.
     #[inline]
-    pub(crate) fn set_piece(&mut self, leg: Leg, piece: Piece) {
-        self.pieces[leg.index()] = piece;
+    pub(crate) fn set_chunk(&mut self, leg: Leg, chunk: Chunk) {
+        self.chunks[leg.index()] = chunk;
     }
 
     /// A leg is back. Whether that finishes the command is for [`decide`](Self::decide) to say, or for
@@ -204,9 +204,9 @@ impl Flight {
     pub(crate) fn leg_done(&mut self, leg: Leg, status: Status) {
         self.in_flight = self.in_flight.without(Legs::of(leg));
         self.statuses[leg.index()] = status;
-        let piece = self.pieces[leg.index()];
-        if status.is_success() && piece.skip <= self.transferred {
-            self.transferred = self.transferred.max(piece.skip + piece.length);
+        let chunk = self.chunks[leg.index()];
+        if status.is_success() && chunk.skip <= self.transferred {
+            self.transferred = self.transferred.max(chunk.skip + chunk.length);
         }
     }
 

@@ -6,8 +6,8 @@
 
 use crate::context::{Context, Facts, Hook, Steering};
 use crate::errors::ProgramError;
-use crate::flight::{Flight, Offer};
-use crate::router::{Router, Way};
+use crate::flight::{Flight, LegLimits};
+use crate::router::{PathBounds, Router};
 use crate::steer::Aim;
 use crate::verdict::{Leg, Legs, Verdict};
 use sluice_command::{Command, Operation, Request, Route, Slab};
@@ -18,7 +18,7 @@ use sluice_nvme::{Status, SubmissionEntry};
 type Answer = Result<(Verdict, Steering), ProgramError>;
 
 /// Of a command at a hook, what its entry does not say.
-struct Asked {
+struct HookInput {
     program: u16,
     request: Request,
     further_step: bool,
@@ -26,7 +26,7 @@ struct Asked {
     in_flight: Legs,
 }
 
-impl Asked {
+impl HookInput {
     fn of(request: Request) -> Self {
         Self { program: 0, request, further_step: false, cookie: 0, in_flight: Legs::NONE }
     }
@@ -50,8 +50,8 @@ impl Router {
     pub(crate) fn begin(&mut self, command: Command, further_step: bool, slab: &mut Slab, now_ns: u64) {
         let slot = slab.slot(&command);
         let (request, is_raw) = (slot.request, slot.origin.raw);
-        let asked = Asked { program: self.programs.current(), further_step, ..Asked::of(request) };
-        let answer = self.ask(Hook::Submission, &asked, &command, slab);
+        let input = HookInput { program: self.programs.current(), further_step, ..HookInput::of(request) };
+        let answer = self.run_program(Hook::Submission, &input, &command, slab);
         if !is_raw
             && let Ok((verdict, steering)) = &answer
             && let Some(leg) = verdict.only_leg()
@@ -60,11 +60,11 @@ impl Router {
                 return self.take_first_path(command, slab, now_ns);
             }
             // A leg that is shorter than its command, or has no path, is looked at as closely as any.
-            if let Some(way) = self.ways.get(leg.index())
+            if let Some(bounds) = self.path_bounds.get(leg.index())
                 && let Ok(aim) = self.format.aim(&request, steering)
-                && aim.piece.length == request.length
+                && aim.chunk.length == request.length
             {
-                return self.send_away(leg, *way, &aim, command, slab, now_ns);
+                return self.send_plain(leg, *bounds, &aim, command, slab, now_ns);
             }
         }
         slab.slot_mut(&command).route = Route { program: self.programs.enter(), ..Route::default() };
@@ -83,9 +83,17 @@ impl Router {
     /// Sends all of a command down a path, and nobody is called again. It is in a program's hands only for as
     /// long as its request is another.
     #[inline]
-    fn send_away(&mut self, leg: Leg, way: Way, aim: &Aim, command: Command, slab: &mut Slab, now_ns: u64) {
+    fn send_plain(
+        &mut self,
+        leg: Leg,
+        bounds: PathBounds,
+        aim: &Aim,
+        command: Command,
+        slab: &mut Slab,
+        now_ns: u64,
+    ) {
         self.counters.overreached += u64::from(aim.overreached);
-        if let Some(status) = way.refuses(&aim.request) {
+        if let Some(status) = bounds.refuses(&aim.request) {
             slab.slot_mut(&command).status = status;
             return self.done.push(command);
         }
@@ -94,11 +102,11 @@ impl Router {
         let mut route = Route { path: leg.number(), target: aim.target, hints: aim.hints, program: 0 };
         if slot.request != aim.request {
             route.program = self.programs.enter();
-            self.flight(number).send_away(slot.request);
+            self.flight(number).send_plain(slot.request);
             slot.request = aim.request;
         }
         slot.route = route;
-        self.stack.submit(way.entry, command, slab, now_ns);
+        self.stack.submit(bounds.entry, command, slab, now_ns);
     }
 
     /// True if a command that came back is over: no program has it, or it was all of its only leg.
@@ -134,15 +142,15 @@ impl Router {
         let leg = Leg::new(path).expect("layers leave the path alone");
         flight.leg_done(leg, status);
         if flight.is_called_at(leg) {
-            return self.consult(Hook::LegDone(leg, status), command, slab, now_ns);
+            return self.call_program(Hook::LegDone(leg, status), command, slab, now_ns);
         }
         flight.decide();
         self.wait_or_complete(command, slab);
     }
 
     /// Asks the program at the end of a leg, and does what it says.
-    fn consult(&mut self, hook: Hook, command: Command, slab: &mut Slab, now_ns: u64) {
-        let answer = self.ask(hook, &self.asked(&command, slab), &command, slab);
+    fn call_program(&mut self, hook: Hook, command: Command, slab: &mut Slab, now_ns: u64) {
+        let answer = self.run_program(hook, &self.hook_input(&command, slab), &command, slab);
         self.act(answer, command, slab, now_ns);
     }
 
@@ -160,7 +168,7 @@ impl Router {
                 if let Ok((verdict, _)) = answer {
                     self.programs.refuse(program, verdict);
                 }
-                self.blame(error, program);
+                self.count_error(error, program);
                 self.flights[slab.number(&command)].fail();
             }
         }
@@ -176,21 +184,21 @@ impl Router {
         slab: &Slab,
     ) -> Result<(Legs, Aim), ProgramError> {
         let decision = verdict.decode()?;
-        let offer = Offer { paths: Legs::first(self.ways.len()), legs_max: self.legs_max };
+        let limits = LegLimits { paths: Legs::first(self.path_bounds.len()), legs_max: self.legs_max };
         let flight = &mut self.flights[slab.number(command)];
         let aim = match decision.start.is_empty() {
             true => Aim::default(),
             false => self.format.aim(&flight.request, steering)?,
         };
-        flight.accept(&decision, offer)?;
+        flight.accept(&decision, limits)?;
         self.counters.overreached += u64::from(aim.overreached);
         Ok((decision.start, aim))
     }
 
     /// What a program is asked about that has begun with the command.
-    fn asked(&self, command: &Command, slab: &Slab) -> Asked {
+    fn hook_input(&self, command: &Command, slab: &Slab) -> HookInput {
         let flight = &self.flights[slab.number(command)];
-        Asked {
+        HookInput {
             program: slab.slot(command).route.program,
             request: flight.request,
             further_step: flight.further_step,
@@ -201,7 +209,7 @@ impl Router {
 
     /// Runs the program.
     #[inline(always)]
-    fn ask(&mut self, hook: Hook, asked: &Asked, command: &Command, slab: &Slab) -> Answer {
+    fn run_program(&mut self, hook: Hook, input: &HookInput, command: &Command, slab: &Slab) -> Answer {
         let queue = slab.slot(command).origin.sq;
         let own;
         let entry = match queue {
@@ -212,16 +220,16 @@ impl Router {
             }
         };
         let facts = Facts {
-            cookie: asked.cookie,
+            cookie: input.cookie,
             queue,
-            opcode: opcode_of(entry, &asked.request),
-            in_flight: asked.in_flight.bits(),
-            further_step: u8::from(asked.further_step),
+            opcode: opcode_of(entry, &input.request),
+            in_flight: input.in_flight.bits(),
+            further_step: u8::from(input.further_step),
             ..self.format.facts()
         };
-        let mut context = Context::new(hook, facts, self.format.steering(&asked.request), entry);
+        let mut context = Context::new(hook, facts, self.format.steering(&input.request), entry);
         let facts = *context.facts();
-        let (verdict, is_confined) = self.programs.classify(asked.program, &mut context);
+        let (verdict, is_confined) = self.programs.classify(input.program, &mut context);
         let verdict = verdict.map_err(|_| ProgramError::Trapped)?;
         if !is_confined && !context.still_has(&facts, entry) {
             self.counters.overreached += 1;
@@ -233,21 +241,21 @@ impl Router {
     fn start(&mut self, command: Command, legs: Legs, aim: &Aim, slab: &mut Slab, now_ns: u64) {
         let flight = &mut self.flights[slab.number(&command)];
         let is_alone = flight.in_flight().count() == 1;
-        legs.iter().for_each(|leg| flight.set_piece(leg, aim.piece));
+        legs.iter().for_each(|leg| flight.set_chunk(leg, aim.chunk));
         let slot = slab.slot_mut(&command);
         slot.route.target = aim.target;
         slot.route.hints = aim.hints;
         match legs.iter().next() {
             Some(leg) if is_alone => {
                 slot.request = aim.request;
-                if aim.piece.length < flight.request.length && !slot.data.is_empty() {
-                    slot.narrow(aim.piece.skip as usize, aim.piece.length as usize);
+                if aim.chunk.length < flight.request.length && !slot.data.is_empty() {
+                    slot.narrow(aim.chunk.skip as usize, aim.chunk.length as usize);
                 }
                 self.send(leg, command, slab, now_ns);
             }
             _ => {
                 for leg in legs.iter() {
-                    let child = slab.leg(&command, aim.request, aim.piece.skip as usize);
+                    let child = slab.leg(&command, aim.request, aim.chunk.skip as usize);
                     self.send(leg, child, slab, now_ns);
                 }
                 slab.await_legs(command);
@@ -258,13 +266,13 @@ impl Router {
     /// Sends a leg down its path, if its address is good there.
     #[inline]
     fn send(&mut self, leg: Leg, command: Command, slab: &mut Slab, now_ns: u64) {
-        let way = self.ways[leg.index()];
+        let bounds = self.path_bounds[leg.index()];
         let slot = slab.slot_mut(&command);
         slot.route.path = leg.number();
         slot.status = Status::SUCCESS;
-        match way.refuses(&slot.request) {
-            None if slot.origin.raw => self.stack.pass(way.entry, command, slab, now_ns),
-            None => self.stack.submit(way.entry, command, slab, now_ns),
+        match bounds.refuses(&slot.request) {
+            None if slot.origin.raw => self.stack.pass(bounds.entry, command, slab, now_ns),
+            None => self.stack.submit(bounds.entry, command, slab, now_ns),
             Some(status) => {
                 slot.status = status;
                 self.stopped.push(command);
@@ -282,8 +290,8 @@ impl Router {
     /// All legs are back, and the command is finished.
     fn complete(&mut self, command: Command, slab: &mut Slab) {
         let program = slab.slot(&command).route.program;
-        let status = self.last_word(&command, slab).unwrap_or_else(|error| {
-            self.blame(error, program);
+        let status = self.final_status(&command, slab).unwrap_or_else(|error| {
+            self.count_error(error, program);
             Status::INTERNAL_ERROR
         });
         let slot = slab.slot_mut(&command);
@@ -295,7 +303,7 @@ impl Router {
 
     /// The last hook, if the program wants it, and what remains to be said of its status.
     #[inline]
-    fn last_word(&mut self, command: &Command, slab: &Slab) -> Result<Status, ProgramError> {
+    fn final_status(&mut self, command: &Command, slab: &Slab) -> Result<Status, ProgramError> {
         let flight = &mut self.flights[slab.number(command)];
         match std::mem::take(&mut flight.before_completion) {
             true => self.last_hook(command, slab),
@@ -307,7 +315,7 @@ impl Router {
     fn last_hook(&mut self, command: &Command, slab: &Slab) -> Result<Status, ProgramError> {
         let number = slab.number(command);
         let hook = Hook::BeforeCompletion(self.flights[number].outcome());
-        let (verdict, _) = self.ask(hook, &self.asked(command, slab), command, slab)?;
+        let (verdict, _) = self.run_program(hook, &self.hook_input(command, slab), command, slab)?;
         let decision = verdict.decode()?;
         self.flights[number].accept_last(&decision)?;
         self.flights[number].status()
@@ -315,9 +323,9 @@ impl Router {
 
     /// The program made an error. One too many, and it is detached: what comes takes the first path.
     #[cold]
-    fn blame(&mut self, error: ProgramError, program: u16) {
+    fn count_error(&mut self, error: ProgramError, program: u16) {
         self.counters.count(error);
-        if self.programs.blame(program, self.errors_max) {
+        if self.programs.count_error(program, self.errors_max) {
             self.programs.replace(None);
             self.counters.detached += 1;
             (self.detached)();

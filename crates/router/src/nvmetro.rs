@@ -181,7 +181,7 @@ impl Changes {
 
 /// A cookie: which change is kept, plus one, and whether the program itself wants the last hook.
 const KEPT: u16 = 0xfff;
-const WANTS_LAST: u16 = 1 << 15;
+const LAST_REQUESTED: u16 = 1 << 15;
 
 /// Runs a program of NVMetro's interface.
 pub struct Nvmetro<F> {
@@ -207,7 +207,7 @@ where
 
     /// Runs the program on a context whose steering is what it is to see. What it changes lawfully is put
     /// there; what not, into the facts and the entry, where the router finds, drops and counts it.
-    fn ask(&mut self, context: &mut Context, hook: Hook) -> Result<u32, Trapped> {
+    fn run_program(&mut self, context: &mut Context, hook: Hook) -> Result<u32, Trapped> {
         let (current_hook, status) = hook_bit(hook).ok_or(Trapped)?;
         let (entry, steering) = (*context.entry(), context.steering);
         let has_range = has_range(&entry, &steering);
@@ -241,8 +241,8 @@ where
             return Ok(verdict);
         }
         let number = self.changes.keep(change).ok_or(Trapped)?;
-        let wants = if decision.before_completion { WANTS_LAST } else { 0 };
-        Ok(verdict.and_call_before_completion().with_cookie((number + 1) | wants))
+        let requested = if decision.before_completion { LAST_REQUESTED } else { 0 };
+        Ok(verdict.and_call_before_completion().with_cookie((number + 1) | requested))
     }
 }
 
@@ -276,14 +276,14 @@ where
         let cookie = if hook == Hook::Submission { 0 } else { context.facts().cookie };
         let original = Change::of(&context.steering);
         let kept = self.changes.give_back(cookie);
-        if let (Hook::BeforeCompletion(status), Some(_), 0) = (hook, kept, cookie & WANTS_LAST) {
+        if let (Hook::BeforeCompletion(status), Some(_), 0) = (hook, kept, cookie & LAST_REQUESTED) {
             // Only asked for to forget the change.
             return Ok(Verdict::complete(status));
         }
         if let Some(change) = kept {
             change.apply(&mut context.steering);
         }
-        let word = self.ask(context, hook)?;
+        let word = self.run_program(context, hook)?;
         let verdict = verdict(word, hook);
         let change = match hook {
             Hook::Submission => Some(Change::of(&context.steering)).filter(|change| *change != original),

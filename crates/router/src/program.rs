@@ -208,7 +208,7 @@ impl Programs {
     }
 
     /// Counts an error. True if the program is the current one and this error is one too many.
-    pub(crate) fn blame(&mut self, number: Number, limit: Option<u64>) -> bool {
+    pub(crate) fn count_error(&mut self, number: Number, limit: Option<u64>) -> bool {
         let is_current = number == self.current;
         let Some(generation) = self.generation(number) else { return false };
         generation.errors += 1;

@@ -41,11 +41,11 @@ pub struct RouterBuilder {
     errors_max: Option<u64>,
     drive: String,
     retire: Retire,
-    detached: Tell,
+    detached: Callback,
 }
 
 /// Is told of something, on the reactor.
-type Tell = Box<dyn FnMut() + Send>;
+type Callback = Box<dyn FnMut() + Send>;
 
 impl RouterBuilder {
     /// The stack's root is the first path, and every command takes it until there is a classifier.
@@ -121,8 +121,8 @@ impl RouterBuilder {
     }
 
     /// Is called when a program was detached for its errors, on the reactor: to tell somebody who remembers it.
-    pub fn on_detached(mut self, tell: impl FnMut() + Send + 'static) -> Self {
-        self.detached = Box::new(tell);
+    pub fn on_detached(mut self, notify: impl FnMut() + Send + 'static) -> Self {
+        self.detached = Box::new(notify);
         self
     }
 
@@ -135,7 +135,7 @@ impl RouterBuilder {
         let mut router = Router {
             stack: self.stack,
             paths: self.paths,
-            ways: Vec::new(),
+            path_bounds: Vec::new(),
             characteristics,
             format,
             legs_max: self.legs_max,
@@ -170,7 +170,7 @@ pub(crate) struct Path {
 
 /// A path as a leg meets it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Way {
+pub(crate) struct PathBounds {
     pub(crate) entry: NodeId,
     /// Bytes that a leg may reach: never beyond the layer it enters, nor beyond the namespace unless the path is
     /// for that.
@@ -178,7 +178,7 @@ pub(crate) struct Way {
     pub(crate) read_only: bool,
 }
 
-impl Way {
+impl PathBounds {
     /// Why a leg may not go here, if it may not. The last look at an address is the one that counts: whatever a
     /// program did, and however large the namespace was when the command came.
     #[inline]
@@ -198,13 +198,13 @@ pub struct Router {
     pub(crate) stack: Stack,
     pub(crate) paths: Vec<Path>,
     /// The paths, and what is derived from the layers they enter.
-    pub(crate) ways: Vec<Way>,
+    pub(crate) path_bounds: Vec<PathBounds>,
     characteristics: Characteristics,
     pub(crate) format: Format,
     pub(crate) legs_max: u32,
     pub(crate) errors_max: Option<u64>,
     pub(crate) drive: String,
-    pub(crate) detached: Tell,
+    pub(crate) detached: Callback,
     pub(crate) programs: Programs,
     /// Of the commands that a program decides on, by the number of their slot.
     pub(crate) flights: Vec<Flight>,
@@ -237,7 +237,7 @@ impl Router {
     }
 
     /// Takes a command of the drive's own, down the first path whatever a program would say.
-    pub fn submit_unasked(&mut self, command: Command, slab: &mut Slab, now_ns: u64) {
+    pub fn submit_unclassified(&mut self, command: Command, slab: &mut Slab, now_ns: u64) {
         self.take_first_path(command, slab, now_ns);
     }
 
@@ -405,7 +405,7 @@ impl Router {
     pub(crate) fn derive(&mut self) {
         let root = self.stack.characteristics();
         let mut all = Characteristics { fan_out: 0, ..root };
-        self.ways.clear();
+        self.path_bounds.clear();
         for &Path { entry, beyond } in &self.paths {
             let layer = self.stack.characteristics_at(entry).unwrap_or(root);
             all.block_size = all.block_size.max(layer.block_size);
@@ -418,7 +418,7 @@ impl Router {
             // An admin command takes the first path, whatever a program says.
             all.passthrough.io = all.passthrough.io.union(layer.passthrough.io);
             let size = if beyond { layer.size } else { layer.size.min(root.size) };
-            self.ways.push(Way { entry, size, read_only: layer.read_only });
+            self.path_bounds.push(PathBounds { entry, size, read_only: layer.read_only });
         }
         if self.legs_max > 1 {
             // Legs at once are children, and each may have children of its own.
@@ -426,7 +426,7 @@ impl Router {
         }
         self.characteristics = all;
         self.format.size = root.size;
-        self.format.reach = self.ways.iter().map(|way| way.size).fold(root.size, u64::max);
+        self.format.reach = self.path_bounds.iter().map(|bounds| bounds.size).fold(root.size, u64::max);
     }
 
     /// What the namespace is, whichever path a command takes. Its size is the first path's.

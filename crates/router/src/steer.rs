@@ -2,7 +2,7 @@
 
 use crate::context::{Facts, Steering};
 use crate::errors::ProgramError;
-use crate::flight::Piece;
+use crate::flight::Chunk;
 use sluice_command::Request;
 use sluice_nvme::{SubmissionEntry, opcode};
 
@@ -23,7 +23,7 @@ pub(crate) struct Format {
 pub(crate) struct Aim {
     pub(crate) request: Request,
     /// Which part of the command that is.
-    pub(crate) piece: Piece,
+    pub(crate) chunk: Chunk,
     pub(crate) target: u8,
     pub(crate) hints: u32,
     /// The program asked for something it has no right to, and does not get it.
@@ -67,7 +67,7 @@ impl Format {
         let original = self.steering(request);
         let mut aim = Aim {
             request: *request,
-            piece: Piece { skip: 0, length: request.length },
+            chunk: Chunk { skip: 0, length: request.length },
             target: steering.target,
             hints: steering.hints,
             overreached: original.fua > steering.fua,
@@ -98,8 +98,8 @@ impl Format {
         let left = original.blocks - steering.skip;
         let blocks = if steering.blocks == 0 { left } else { steering.blocks.min(left) };
         let bytes = |blocks: u32| u64::from(blocks) << self.block_shift;
-        aim.piece = Piece { skip: bytes(steering.skip), length: bytes(blocks) };
-        aim.request.length = aim.piece.length;
+        aim.chunk = Chunk { skip: bytes(steering.skip), length: bytes(blocks) };
+        aim.request.length = aim.chunk.length;
         // An address beyond 64 bits is beyond every namespace too.
         aim.request.offset = steering.slba.saturating_mul(1 << self.block_shift);
         aim.overreached |= steering.blocks == 0 || steering.blocks > original.blocks;

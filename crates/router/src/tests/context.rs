@@ -151,7 +151,7 @@ fn a_namespace_that_shrank_is_small_for_later_legs_too() {
     let (mut rig, _) = Rig::scripted(1, 1, [first, Verdict::send(leg(0))]);
     rig.submit(1, read());
     rig.router.format.size = 16 * BLOCK;
-    rig.router.ways[0].size = 16 * BLOCK;
+    rig.router.path_bounds[0].size = 16 * BLOCK;
     rig.answer(1, 0, GOOD);
     assert_eq!(rig.status(1), Some(Status::LBA_OUT_OF_RANGE));
 }
