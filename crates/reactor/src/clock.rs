@@ -1,14 +1,14 @@
-//! The one clock of a reactor.
+//! The clock of a reactor.
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds of CLOCK_MONOTONIC: what `now_ns` means wherever a task sees it.
+/// Returns nanoseconds of CLOCK_MONOTONIC: the meaning of `now_ns` in every task.
 #[must_use]
 pub fn now_ns() -> u64 {
     nanoseconds(ClockId::Monotonic)
 }
 
-/// Nanoseconds of processor time this thread has used.
+/// Returns nanoseconds of processor time that this thread has used.
 pub(crate) fn thread_cpu_ns() -> u64 {
     nanoseconds(ClockId::ThreadCPUTime)
 }

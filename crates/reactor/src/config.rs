@@ -1,4 +1,4 @@
-//! What a reactor is told when it starts.
+//! Configuration of a reactor, and its idle policy.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct ReactorConfig {
     /// Name of the thread; Linux shows its first 15 bytes.
     pub name: String,
-    /// The processor the thread is bound to; `None` leaves the choice to the kernel.
+    /// Processor that the thread is bound to; `None` leaves the choice to the kernel.
     pub core: Option<usize>,
     pub idle: IdlePolicy,
     /// Submission entries of the io_uring; the completion ring has four times as many.
@@ -16,8 +16,8 @@ pub struct ReactorConfig {
     pub max_files: u32,
     /// Mails that may wait at once.
     pub max_mails: usize,
-    /// Finds out what turns spend their time on ([`Counters::watched`](crate::Counters::watched)), for some calls of the
-    /// kernel in each.
+    /// Measures where turns spend their time ([`Counters::watched`](crate::Counters::watched)), which costs
+    /// some system calls in each.
     pub watch: bool,
 }
 
@@ -35,15 +35,15 @@ impl Default for ReactorConfig {
     }
 }
 
-/// When polling stops.
+/// Policy for the end of polling.
 #[derive(Debug, Clone)]
 pub struct IdlePolicy {
-    /// How long a task is polled without work before it is put to sleep, at most: the reactor shrinks
-    /// it while other threads want the same processor.
+    /// Time that a task is polled without work before it is put to sleep, at most: the reactor shrinks it
+    /// while other threads compete for the same processor.
     pub spin: Duration,
-    /// Never put anything to sleep.
+    /// Flag that keeps all tasks from being put to sleep.
     pub always_poll: bool,
-    /// The longest interval between two looks at a task that nothing can wake.
+    /// The longest interval between two polls of a task that nothing can wake.
     pub poll_interval_max_ns: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What a reactor counts. One thread writes, any thread reads.
+//! Counters of a reactor. One thread writes, any thread reads.
 
 use crate::task::TaskId;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -14,26 +14,26 @@ pub struct Counters {
     pub busy_turns: u64,
     /// Work that tasks reported: commands, where the task is a controller.
     pub commands: u64,
-    /// Completions of io_uring that were handed to tasks.
+    /// Completions of io_uring that were delivered to tasks.
     pub events: u64,
-    /// Completions that came for a task already removed.
+    /// Completions that arrived for a task already removed.
     pub stray_events: u64,
-    /// Looks at a task that found nothing.
+    /// Polls of a task that found nothing.
     pub spurious_polls: u64,
     /// Mails run.
     pub mails: u64,
-    /// Times the thread went to sleep.
+    /// Number of times that the thread went to sleep.
     pub sleeps: u64,
-    /// Times a single task was put to sleep.
+    /// Number of times that a single task was put to sleep.
     pub task_sleeps: u64,
-    /// Times a sleeping task went back to polling.
+    /// Number of times that a sleeping task went back to polling.
     pub wakes: u64,
-    /// Times a task was put to sleep for a time that had passed again and again, and had to wait longer. Not zero is a
-    /// fault of the task.
+    /// Number of times that a task was put to sleep for a deadline that had passed again and again, and was
+    /// delayed. A value other than zero is a fault of the task.
     pub overdue: u64,
-    /// Calls of io_uring_enter, those that slept included, and of recvmsg.
+    /// Calls of io_uring_enter, including those with a sleep, and of recvmsg.
     pub syscalls: u64,
-    /// Of these: a look at a socket, for want of anything else to do, that found nothing.
+    /// Calls of recvmsg among these that found nothing, in turns without other work.
     pub vain_receives: u64,
     /// The longest turn, ns; up to sixteen turns that find nothing count as one.
     pub longest_turn_ns: u64,
@@ -96,18 +96,19 @@ pub(crate) struct CounterCells {
     pub(crate) sleep_ns: Cell,
     pub(crate) spin_budget_ns: Cell,
     pub(crate) watched: WatchCells,
-    /// Index of the task that has its turn, or had it last; [`TaskId::OWN`]'s where no task can be blamed for a stop.
+    /// Index of the task that has its turn, or had it last; that of [`TaskId::OWN`] where no task can cause a
+    /// stop.
     pub(crate) task: Cell,
     /// The kernel's number of the reactor's thread.
     pub(crate) thread: Cell,
 }
 
-/// How far a reactor is: two that are the same, some time apart, are a reactor that has stopped.
+/// Progress of a reactor: two equal values, some time apart, mean that the reactor has stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     /// Turns since it started.
     pub turns: u64,
-    /// Index of the task that has its turn, or had it last. None while the reactor sleeps or works on mails.
+    /// Index of the task that has its turn, or had it last. None while the reactor sleeps or runs mails.
     pub task: Option<usize>,
     /// The kernel's number of the reactor's thread.
     pub thread: u32,
@@ -123,8 +124,8 @@ impl CounterCells {
         }
     }
 
-    /// No task is to blame for what comes.
-    pub(crate) fn blame_none(&self) {
+    /// Records that no task is running.
+    pub(crate) fn clear_task(&self) {
         self.task.set(TaskId::OWN.index() as u64);
     }
 

@@ -1,15 +1,15 @@
-//! When sleeping tasks want to be woken.
+//! Times at which sleeping tasks are woken.
 
 use crate::task::TaskId;
 
 const NEVER: u64 = u64::MAX;
 
-/// One time per task, in a flat table: a thousand tasks are scanned in a fraction of a microsecond, and
-/// only when the nearest time has come.
+/// Table of one time per task: a thousand tasks are scanned in a fraction of a microsecond, and only when the
+/// nearest time has come.
 #[derive(Debug)]
 pub(crate) struct Deadlines {
     at_ns: Vec<u64>,
-    /// No later than the earliest of them; earlier if that one was cleared.
+    /// A lower bound of the earliest time; too early if that time was cleared.
     nearest_ns: u64,
 }
 
@@ -38,7 +38,7 @@ impl Deadlines {
         self.nearest_ns <= now_ns
     }
 
-    /// The earliest time there is, exactly: for going to sleep.
+    /// Returns the earliest time exactly, for going to sleep.
     pub(crate) fn nearest_ns(&mut self) -> u64 {
         self.nearest_ns = self.at_ns.iter().copied().min().unwrap_or(NEVER);
         self.nearest_ns

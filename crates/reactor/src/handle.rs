@@ -1,4 +1,4 @@
-//! What the control plane holds of a reactor.
+//! The control plane's handle of a reactor.
 
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,13 +14,13 @@ use crate::local::Local;
 use crate::mailbox::{Mail, Mailbox, MailboxFull, Returned};
 use crate::reactor::{Reactor, Shared};
 
-/// The longest a [`ReactorHandle::call`] waits.
+/// The longest time that a [`ReactorHandle::call`] waits.
 pub const CALL_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a call waits before it tries a full mailbox again.
+/// Time that a call waits before it tries a full mailbox again.
 pub(crate) const MAILBOX_RETRY: Duration = Duration::from_millis(1);
 
-/// Why a call has no answer.
+/// Reason for which a call has no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReactorGone {
     /// The reactor has ended, and the call was not run.
@@ -43,8 +43,8 @@ impl fmt::Display for ReactorGone {
 
 impl error::Error for ReactorGone {}
 
-/// A reactor from outside: cheap to clone, for any thread. The reactor ends with [`stop`](Self::stop),
-/// or when the last handle is dropped.
+/// A handle of a reactor: cheap to clone, for any thread. The reactor ends with [`stop`](Self::stop), or when
+/// the last handle is dropped.
 #[derive(Clone)]
 pub struct ReactorHandle(Arc<Owner>);
 
@@ -70,7 +70,7 @@ impl ReactorHandle {
     /// Starts a reactor on a thread of its own.
     ///
     /// # Errors
-    /// If there is no such core, or io_uring cannot be used: in words that say what to do.
+    /// There is no such core, or io_uring cannot be used; the message contains the remedy.
     pub fn start(config: ReactorConfig) -> io::Result<Self> {
         let mailbox = Mailbox::new(config.max_mails)?;
         let shared = Arc::new(Shared { mailbox, counters: Arc::new(CounterCells::default()) });
@@ -84,34 +84,34 @@ impl ReactorHandle {
         Ok(Self(Arc::new(Owner { shared, thread_id, thread: Mutex::new(Some(thread)) })))
     }
 
-    /// Leaves a closure for the reactor to run, and wakes it if it sleeps.
+    /// Queues a closure for the reactor to run, and wakes it if it sleeps.
     ///
     /// # Errors
-    /// If the mailbox is full or the reactor has ended; the closure is dropped.
+    /// The mailbox is full or the reactor has ended; the closure is dropped.
     pub fn mail(&self, f: impl FnOnce(&mut Local) + Send + 'static) -> Result<(), MailboxFull> {
         self.0.shared.mailbox.send(Box::new(f)).map_err(|_| MailboxFull)
     }
 
-    /// The same for a reactor, which cannot wait for room: the closure is left whether there is any or not. False if the
-    /// other has ended; the closure is dropped.
+    /// Queues a closure even if the mailbox is full; for a sender that is a reactor and cannot wait for room.
+    /// Returns false if the receiver has ended; the closure is dropped.
     pub fn mail_always(&self, f: impl FnOnce(&mut Local) + Send + 'static) -> bool {
         self.forward(Box::new(f)).is_ok()
     }
 
-    /// Runs a closure on the reactor and waits for its answer, [`CALL_LIMIT`] at most. For control
-    /// threads; it blocks.
+    /// Runs a closure on the reactor and waits for its answer, [`CALL_LIMIT`] at most. For control threads;
+    /// it blocks.
     ///
     /// # Errors
-    /// If there is no answer; what that says about the closure is in [`ReactorGone`].
+    /// There is no answer; see [`ReactorGone`] for whether the closure may still run.
     pub fn call<R: Send + 'static>(
         &self,
         f: impl FnOnce(&mut Local) -> R + Send + 'static,
     ) -> Result<R, ReactorGone> {
-        // Nobody listens any more if the call has timed out.
+        // The receiver is gone if the call has timed out.
         self.call_later(move |local, reply| drop(reply.send(f(local))))
     }
 
-    /// The same for a closure that sees to the answer.
+    /// Runs a closure that sends the answer itself, and waits for it as [`call`](Self::call) does.
     pub(crate) fn call_later<R: Send + 'static>(
         &self,
         f: impl FnOnce(&mut Local, SyncSender<R>) + Send + 'static,
@@ -129,10 +129,10 @@ impl ReactorHandle {
         })
     }
 
-    /// For a reactor: leaves a mail whether there is room or not.
+    /// Queues a mail even if the mailbox is full; for a sender that is a reactor.
     ///
     /// # Errors
-    /// The other has ended; the mail comes back.
+    /// The receiver has ended; the mail is returned.
     pub(crate) fn forward(&self, mail: Mail) -> Result<(), Mail> {
         self.0
             .shared
@@ -141,12 +141,12 @@ impl ReactorHandle {
             .map_err(|(Returned::Full(mail) | Returned::Closed(mail))| mail)
     }
 
-    /// Whether this is the reactor of the calling thread.
+    /// Returns whether this is the reactor of the calling thread.
     pub(crate) fn is_here(&self) -> bool {
         thread::current().id() == self.0.thread_id
     }
 
-    /// Whether both are the same reactor.
+    /// Returns whether both are the same reactor.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -164,25 +164,25 @@ impl ReactorHandle {
         }
     }
 
-    /// What the reactor has counted since it started.
+    /// Returns the reactor's counters since its start.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.0.shared.counters.snapshot()
     }
 
-    /// How far it is.
+    /// Returns the reactor's progress.
     #[must_use]
     pub fn progress(&self) -> Progress {
         self.0.shared.counters.progress()
     }
 
-    /// Ends the reactor and waits for its thread. Its tasks are dropped, after the operations they have
-    /// in flight; a task that must finish its work does so before.
+    /// Ends the reactor and waits for its thread. Its tasks are dropped after their operations in flight; a
+    /// task that must finish its work does so before.
     pub fn stop(self) {
         self.0.shared.mailbox.request_stop();
         let thread = self.0.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != thread::current().id()) {
-            // It cannot have panicked: that would have ended the process.
+            // The thread cannot have panicked: that would have ended the process.
             let _ = thread.join();
         }
     }

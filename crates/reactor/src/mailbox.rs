@@ -9,11 +9,11 @@ use std::{error, fmt, io, mem};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::local::Local;
-use crate::park::Bed;
+use crate::park::ParkFlag;
 
 pub(crate) type Mail = Box<dyn FnOnce(&mut Local) + Send>;
 
-/// The mailbox holds as many mails as it may, or its reactor has ended and takes no more.
+/// Error: the mailbox is full, or its reactor has ended and accepts no more mail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MailboxFull;
 
@@ -25,7 +25,7 @@ impl fmt::Display for MailboxFull {
 
 impl error::Error for MailboxFull {}
 
-/// Why a mail came back to its sender.
+/// Reason for which a mail is returned to its sender.
 pub(crate) enum Returned {
     Full(Mail),
     Closed(Mail),
@@ -35,12 +35,12 @@ pub(crate) enum Returned {
 pub(crate) struct Mailbox {
     limit: usize,
     queue: Mutex<Queue>,
-    /// Written under the lock, read without: what the reactor's turn looks at.
+    /// Written under the lock, read without: the flag that the reactor polls in each turn.
     filled: AtomicBool,
-    /// Asks the reactor to end; survives a full queue.
+    /// Requests the end of the reactor; independent of the queue, which may be full.
     stop: AtomicBool,
-    bed: Bed<AtomicU32>,
-    bell: OwnedFd,
+    park: ParkFlag<AtomicU32>,
+    notifier: OwnedFd,
 }
 
 struct Queue {
@@ -50,16 +50,16 @@ struct Queue {
 
 impl Mailbox {
     pub(crate) fn new(limit: usize) -> io::Result<Self> {
-        // Non-blocking: a bell that was rung 2^64 - 2 times without being read must not hang a sender.
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        // Non-blocking: an eventfd that was written 2^64 - 2 times without being read must not hang a sender.
+        let notifier = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let queue = Queue { mails: VecDeque::new(), closed: false };
         Ok(Self {
             limit,
             queue: Mutex::new(queue),
             filled: AtomicBool::new(false),
             stop: AtomicBool::new(false),
-            bed: Bed::default(),
-            bell,
+            park: ParkFlag::default(),
+            notifier,
         })
     }
 
@@ -67,12 +67,12 @@ impl Mailbox {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Any thread: leaves a mail, and wakes the reactor if it sleeps.
+    /// Queues a mail, and wakes the reactor if it sleeps. For any thread.
     pub(crate) fn send(&self, mail: Mail) -> Result<(), Returned> {
         self.send_up_to(self.limit, mail)
     }
 
-    /// The same for a mail of another reactor, which cannot wait until there is room.
+    /// Queues a mail of another reactor, which cannot wait for room, beyond the limit if need be.
     pub(crate) fn send_always(&self, mail: Mail) -> Result<(), Returned> {
         self.send_up_to(usize::MAX, mail)
     }
@@ -92,16 +92,16 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Any thread: asks the reactor to end.
+    /// Requests the end of the reactor. For any thread.
     pub(crate) fn request_stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.wake();
     }
 
     fn wake(&self) {
-        if self.bed.must_wake() {
-            // The only failure is EAGAIN, of a bell that has been rung already.
-            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        if self.park.must_wake() {
+            // The only possible failure is EAGAIN, of an eventfd that is readable already.
+            let _ = rustix::io::write(&self.notifier, &1u64.to_ne_bytes());
         }
     }
 
@@ -109,13 +109,13 @@ impl Mailbox {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Reactor: whether there is anything to do here.
+    /// Returns whether there is mail. Called by the reactor.
     pub(crate) fn is_filled(&self) -> bool {
         self.filled.load(Ordering::Acquire)
     }
 
-    /// Reactor: takes what is there. A sender that holds the lock is not waited for: the flag it leaves
-    /// set brings the reactor back next turn.
+    /// Takes all mail. Called by the reactor. A sender that holds the lock is not waited for: the flag that
+    /// it leaves set brings the reactor back next turn.
     pub(crate) fn take(&self, into: &mut VecDeque<Mail>) {
         let mut queue = match self.queue.try_lock() {
             Ok(queue) => queue,
@@ -126,7 +126,8 @@ impl Mailbox {
         self.filled.store(false, Ordering::Release);
     }
 
-    /// Reactor: takes no more mail; what waits is dropped unrun, which its senders notice.
+    /// Closes the mailbox. Called by the reactor. Waiting mail is dropped without being run, which its
+    /// senders notice.
     pub(crate) fn close(&self) {
         let dropped = {
             let mut queue = self.lock();
@@ -136,22 +137,22 @@ impl Mailbox {
         drop(dropped);
     }
 
-    /// Reactor: what rings when it sleeps.
-    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    /// Returns the eventfd that wakes the reactor.
+    pub(crate) fn notifier(&self) -> BorrowedFd<'_> {
+        self.notifier.as_fd()
     }
 
-    /// Reactor: announces sleep. False means that there is something to do first.
+    /// Announces sleep. Called by the reactor. Returns false if there is something to do first.
     pub(crate) fn may_sleep(&self) -> bool {
-        self.bed.lie_down();
+        self.park.announce_sleep();
         if self.is_filled() || self.stop_requested() {
-            self.bed.get_up();
+            self.park.withdraw();
             return false;
         }
         true
     }
 
     pub(crate) fn woke(&self) {
-        self.bed.get_up();
+        self.park.withdraw();
     }
 }

@@ -1,9 +1,9 @@
-//! Tasks that go from one reactor to another.
+//! Moving a task from one reactor to another.
 //!
-//! A task that is to move is not polled any more, and what it has in the ring comes to its end, which takes as long as
-//! its slowest read or write. Then it is mailed to the other reactor, with its files, with the completions that came
-//! meanwhile and with mail for it, and goes on there. Whatever it looks at it looks at there, once at least; so nothing
-//! that happened in between is lost. If its operations take too long it goes on where it is.
+//! A task that is to move is not polled any more, and its operations in the ring end, which takes as long as
+//! its slowest read or write. Then it is mailed to the other reactor, with its files, its completions that
+//! arrived meanwhile and its mail. There it continues, and polls each of its sources at least once, so that
+//! no event is lost. If its operations take too long the task stays.
 
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,41 +12,42 @@ use std::{error, fmt, mem, thread};
 
 use crate::clock;
 use crate::handle::{CALL_LIMIT, MAILBOX_RETRY, ReactorGone, ReactorHandle};
-use crate::io::{Completion, Luggage};
+use crate::io::{Completion, TaskIoState};
 use crate::local::Local;
 use crate::mailbox::{Mail, MailboxFull};
 use crate::task::{Task, TaskId};
 
-/// Mails that wait for a task that is about to move before others are refused. As many may come that were on their way.
+/// Mails that wait for a task that is about to move, before others are refused. As many may arrive that were
+/// in transit.
 const WAITING_MAX: u32 = 1024;
 
-/// A task from outside, on whichever reactor it is. Mail for one that moves finds it.
+/// A handle of a task, on whichever reactor it is. Mail for a task that moves reaches it.
 #[derive(Clone, Debug)]
 pub struct TaskHandle {
     task: TaskId,
-    /// Locked for a moment: while it is looked at, and while a task is mailed from one reactor to another.
-    place: Arc<Mutex<Place>>,
+    /// Locked briefly: while it is read, and while a task is mailed from one reactor to another.
+    location: Arc<Mutex<Location>>,
 }
 
-/// Where a task is, or will be when its mail is read there.
+/// Reactor on which a task is, or will be when its mail is read there.
 #[derive(Clone, Debug)]
-struct Place {
+struct Location {
     reactor: ReactorHandle,
     moves: u64,
-    /// Mails that wait until it has moved.
+    /// Mails that wait until the task has moved.
     waiting: u32,
 }
 
-/// Why a task stays where it is.
+/// Reason for which a task was not moved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Immovable {
-    /// Reads or writes of its did not end in time.
+    /// Reads or writes of the task did not end in time.
     Busy(Duration),
-    /// It is about to move already.
+    /// A move of the task is under way already.
     Moving,
     /// The task, or a reactor, is gone.
     Gone,
-    /// The other reactor cannot have its files, in words.
+    /// The other reactor cannot register the task's files; with the reason in words.
     NoRoom(String),
 }
 
@@ -68,105 +69,107 @@ impl error::Error for Immovable {}
 type Answer = Box<dyn FnOnce(Result<(), Immovable>) + Send>;
 
 /// A task that is about to move: not polled, and here until its operations are done.
-struct Departure {
+struct PendingMove {
     handle: TaskHandle,
     task: Box<dyn Task>,
     to: ReactorHandle,
     limit: Duration,
     until_ns: u64,
-    /// What came meanwhile.
+    /// Completions and mails that arrived meanwhile.
     completions: Vec<Completion>,
     mails: Vec<Mail>,
     answer: Answer,
 }
 
-/// A task on its way.
-struct Traveller {
+/// A task on its way to another reactor.
+struct MovingTask {
     handle: TaskHandle,
     from: ReactorHandle,
     task: Box<dyn Task>,
-    luggage: Luggage,
+    state: TaskIoState,
     completions: Vec<Completion>,
     mails: Vec<Mail>,
     answer: Answer,
 }
 
-/// A traveller in the mail. One whose reactor ends before it gets there goes home; it is gone if that has ended, too.
-struct Journey {
-    traveller: Option<Traveller>,
-    is_home: bool,
+/// A moving task in the mail. If the receiving reactor ends before it reads the mail, the task returns to its
+/// previous reactor; it is gone if that has ended, too.
+struct MoveMail {
+    moving: Option<MovingTask>,
+    is_return: bool,
 }
 
-impl Journey {
-    fn to(traveller: Traveller, is_home: bool) -> Mail {
-        let mut journey = Self { traveller: Some(traveller), is_home };
-        Box::new(move |local| journey.traveller.take().into_iter().for_each(|it| local.arrive(it)))
+impl MoveMail {
+    fn to(moving: MovingTask, is_return: bool) -> Mail {
+        let mut mail = Self { moving: Some(moving), is_return };
+        Box::new(move |local| mail.moving.take().into_iter().for_each(|it| local.arrive(it)))
     }
 }
 
-impl Drop for Journey {
+impl Drop for MoveMail {
     fn drop(&mut self) {
-        match self.traveller.take() {
-            Some(Traveller { handle, task, luggage, answer, .. }) if self.is_home => {
-                drop((task, luggage));
+        match self.moving.take() {
+            Some(MovingTask { handle, task, state, answer, .. }) if self.is_return => {
+                drop((task, state));
                 handle.task.give_back();
                 answer(Err(Immovable::Gone));
             }
-            Some(traveller) => traveller.go_home(Immovable::Gone),
+            Some(moving) => moving.send_back(Immovable::Gone),
             None => {}
         }
     }
 }
 
-impl Traveller {
-    /// It cannot be where it went.
-    fn go_home(self, why: Immovable) {
+impl MovingTask {
+    /// Returns the task to its previous reactor, because it cannot be on the other.
+    fn send_back(self, why: Immovable) {
         let Self { handle, from, answer, .. } = self;
         let answer: Answer = Box::new(move |_| answer(Err(why)));
-        let (home, itself) = (from.clone(), handle.clone());
-        let traveller = Self { handle, from, answer, ..self };
-        let mut place = itself.place();
-        let returned = home.forward(Journey::to(traveller, true)).err();
+        let (previous, itself) = (from.clone(), handle.clone());
+        let moving = Self { handle, from, answer, ..self };
+        let mut location = itself.location();
+        let returned = previous.forward(MoveMail::to(moving, true)).err();
         if returned.is_none() {
-            *place = Place { reactor: home, moves: place.moves + 1, waiting: place.waiting };
+            *location = Location { reactor: previous, moves: location.moves + 1, waiting: location.waiting };
         }
-        drop(place);
-        // A reactor that has ended takes its tasks along.
+        drop(location);
+        // A reactor that has ended drops its tasks.
         drop(returned);
     }
 }
 
-/// Those that are about to move.
+/// Tasks that are about to move.
 #[derive(Default)]
-pub(crate) struct Departures(Vec<Departure>);
+pub(crate) struct PendingMoves(Vec<PendingMove>);
 
-impl Departures {
+impl PendingMoves {
     #[inline]
     pub(crate) fn are_some(&self) -> bool {
         !self.0.is_empty()
     }
 
-    /// When the next of them goes on where it is.
+    /// Returns the nearest time limit of a pending move; the task then stays.
     #[inline]
     pub(crate) fn nearest_ns(&self) -> u64 {
-        self.0.iter().map(|departure| departure.until_ns).min().unwrap_or(u64::MAX)
+        self.0.iter().map(|pending| pending.until_ns).min().unwrap_or(u64::MAX)
     }
 
-    fn of(&mut self, task: TaskId) -> Option<&mut Departure> {
-        self.0.iter_mut().find(|departure| departure.handle.task == task)
+    fn of(&mut self, task: TaskId) -> Option<&mut PendingMove> {
+        self.0.iter_mut().find(|pending| pending.handle.task == task)
     }
 
-    /// Keeps a completion for a task that is about to move. False if it is not for such a one.
+    /// Keeps a completion for a task that is about to move. Returns false if the completion is for another
+    /// task.
     pub(crate) fn take(&mut self, completion: &Completion) -> bool {
-        self.of(completion.task).map(|departure| departure.completions.push(*completion)).is_some()
+        self.of(completion.task).map(|pending| pending.completions.push(*completion)).is_some()
     }
 }
 
 impl TaskHandle {
-    /// Of a task that was added to a reactor, and did not move since.
+    /// Creates the handle of a task that was added to a reactor, and did not move since.
     #[must_use]
     pub fn new(reactor: ReactorHandle, task: TaskId) -> Self {
-        Self { task, place: Arc::new(Mutex::new(Place { reactor, moves: 0, waiting: 0 })) }
+        Self { task, location: Arc::new(Mutex::new(Location { reactor, moves: 0, waiting: 0 })) }
     }
 
     #[must_use]
@@ -174,72 +177,75 @@ impl TaskHandle {
         self.task
     }
 
-    fn place(&self) -> MutexGuard<'_, Place> {
-        // A panic ends the process, so nobody poisons it.
-        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    fn location(&self) -> MutexGuard<'_, Location> {
+        // A panic ends the process, so the lock is never poisoned.
+        self.location.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where it is; it may be on its way to another.
+    /// Returns the reactor that the task is on; the task may be on its way to another.
     #[must_use]
     pub fn reactor(&self) -> ReactorHandle {
-        self.place().reactor.clone()
+        self.location().reactor.clone()
     }
 
-    /// [`ReactorHandle::mail`], to the reactor that the task is on when the closure runs.
+    /// Queues a closure as [`ReactorHandle::mail`] does, for the reactor that the task is on when the closure
+    /// runs.
     ///
     /// # Errors
-    /// As there, and if too much waits for a task that is about to move.
+    /// Those of [`ReactorHandle::mail`]; too many mails wait for a task that is about to move.
     pub fn mail(&self, f: impl FnOnce(&mut Local) + Send + 'static) -> Result<(), MailboxFull> {
         let handle = self.clone();
-        let Place { reactor, waiting, .. } = self.place().clone();
+        let Location { reactor, waiting, .. } = self.location().clone();
         if waiting >= WAITING_MAX {
             return Err(MailboxFull);
         }
         reactor.mail(move |local| handle.bring(local, Box::new(f), None))
     }
 
-    /// [`ReactorHandle::call`], to the reactor that the task is on when the closure runs.
+    /// Runs a closure as [`ReactorHandle::call`] does, on the reactor that the task is on when the closure
+    /// runs.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`ReactorHandle::call`].
     pub fn call<R: Send + 'static>(
         &self,
         f: impl FnOnce(&mut Local) -> R + Send + 'static,
     ) -> Result<R, ReactorGone> {
         let (handle, began) = (self.clone(), Instant::now());
-        while self.place().waiting >= WAITING_MAX {
+        while self.location().waiting >= WAITING_MAX {
             if began.elapsed() > CALL_LIMIT {
                 return Err(ReactorGone::Silent);
             }
             thread::sleep(MAILBOX_RETRY);
         }
         self.reactor().call_later(move |local, answer| {
-            // Nobody listens any more if the call has timed out.
+            // The receiver is gone if the call has timed out.
             handle.bring(local, Box::new(move |local| drop(answer.send(f(local)))), None);
         })
     }
 
-    /// Runs a mail for the task, or sends it after the task. One that was here after so many moves in vain comes
-    /// again behind whatever was in the mailbox: if the task was not among that, it is gone, and the mail is told.
+    /// Runs a mail for the task, or forwards it after the task. A mail that found no task here after `missed`
+    /// moves is queued again behind the contents of the mailbox. If the task was not among these, it is gone,
+    /// and the mail runs without it.
     fn bring(self, local: &mut Local, mail: Mail, missed: Option<u64>) {
-        if let Some(departure) = local.departures.of(self.task) {
-            self.place().waiting += 1;
-            return departure.mails.push(mail);
+        if let Some(pending) = local.pending_moves.of(self.task) {
+            self.location().waiting += 1;
+            return pending.mails.push(mail);
         }
-        let Place { reactor, moves, .. } = self.place().clone();
+        let Location { reactor, moves, .. } = self.location().clone();
         let is_gone = reactor.is_here() && missed == Some(moves);
         if local.tasks.get(self.task).is_some() || is_gone {
             return mail(local);
         }
-        // A reactor that has ended runs nothing, which the sender notices.
+        // A reactor that has ended runs no mail, which the sender notices.
         drop(reactor.forward(Box::new(move |local| self.bring(local, mail, Some(moves)))));
     }
 
-    /// Moves the task to another reactor, and waits for it. It is not polled until its operations in flight have
-    /// ended, for which there is a `limit`. For control threads; it blocks.
+    /// Moves the task to another reactor, and waits for it. The task is not polled until its operations in
+    /// flight have ended, for which there is a `limit`. For control threads; it blocks.
     ///
     /// # Errors
-    /// It goes on where it is.
+    /// The task stays where it is.
     pub fn move_to(&self, to: &ReactorHandle, limit: Duration) -> Result<(), Immovable> {
         let from = self.reactor();
         if from.is(to) {
@@ -247,18 +253,18 @@ impl TaskHandle {
         }
         let (reply, answer) = mpsc::sync_channel(1);
         let (handle, to) = (self.clone(), to.clone());
-        let depart = move |local: &mut Local| {
-            // Nobody listens any more if it took much too long.
-            local.depart(handle, to, limit, Box::new(move |outcome| drop(reply.send(outcome))));
+        let begin_move = move |local: &mut Local| {
+            // The receiver is gone if the move took much too long.
+            local.begin_move(handle, to, limit, Box::new(move |outcome| drop(reply.send(outcome))));
         };
-        from.call(depart).map_err(|_| Immovable::Gone)?;
+        from.call(begin_move).map_err(|_| Immovable::Gone)?;
         answer.recv_timeout(limit + CALL_LIMIT).unwrap_or(Err(Immovable::Gone))
     }
 }
 
 impl Local {
-    fn depart(&mut self, handle: TaskHandle, to: ReactorHandle, limit: Duration, answer: Answer) {
-        if self.departures.of(handle.task).is_some() {
+    fn begin_move(&mut self, handle: TaskHandle, to: ReactorHandle, limit: Duration, answer: Answer) {
+        if self.pending_moves.of(handle.task).is_some() {
             return answer(Err(Immovable::Moving));
         }
         let Some(task) = self.tasks.take_out(handle.task) else {
@@ -267,71 +273,80 @@ impl Local {
         self.io.pack(handle.task);
         let until_ns = clock::now_ns().saturating_add(limit.as_nanos() as u64);
         let (completions, mails) = (Vec::new(), Vec::new());
-        self.departures.0.push(Departure { handle, task, to, limit, until_ns, completions, mails, answer });
+        self.pending_moves.0.push(PendingMove {
+            handle,
+            task,
+            to,
+            limit,
+            until_ns,
+            completions,
+            mails,
+            answer,
+        });
     }
 
-    /// Mails those that have nothing in flight any more, and lets those go on here that took too long. Returns how
-    /// many.
+    /// Mails tasks that have nothing in flight any more, and cancels the moves that took too long. Returns
+    /// the number of both.
     #[cold]
-    pub(crate) fn see_off(&mut self, now_ns: u64) -> usize {
+    pub(crate) fn finish_moves(&mut self, now_ns: u64) -> usize {
         let io = &self.io;
-        let is_due = |it: &mut Departure| io.in_flight(it.handle.task) == 0 || it.until_ns <= now_ns;
-        let leaving: Vec<_> = self.departures.0.extract_if(.., is_due).collect();
+        let is_due = |it: &mut PendingMove| io.in_flight(it.handle.task) == 0 || it.until_ns <= now_ns;
+        let leaving: Vec<_> = self.pending_moves.0.extract_if(.., is_due).collect();
         let count = leaving.len();
-        for departure in leaving {
-            match self.io.in_flight(departure.handle.task) {
-                0 => self.send_off(departure),
+        for pending in leaving {
+            match self.io.in_flight(pending.handle.task) {
+                0 => self.send_task(pending),
                 _ => {
-                    let why = Immovable::Busy(departure.limit);
-                    self.stay(departure, why);
+                    let why = Immovable::Busy(pending.limit);
+                    self.cancel_move(pending, why);
                 }
             }
         }
         count
     }
 
-    /// The end of the reactor: nobody leaves any more.
-    pub(crate) fn stay_all(&mut self) {
-        for departure in mem::take(&mut self.departures.0) {
-            self.stay(departure, Immovable::Gone);
+    /// Cancels all moves, at the end of the reactor.
+    pub(crate) fn cancel_all_moves(&mut self) {
+        for pending in mem::take(&mut self.pending_moves.0) {
+            self.cancel_move(pending, Immovable::Gone);
         }
     }
 
-    fn equip(&mut self, departure: Departure) -> (ReactorHandle, Traveller) {
-        let Departure { handle, task, to, completions, mails, answer, .. } = departure;
-        let (luggage, from) = (self.io.take_luggage(handle.task), handle.reactor());
-        (to, Traveller { handle, from, task, luggage, completions, mails, answer })
+    fn pack_task(&mut self, pending: PendingMove) -> (ReactorHandle, MovingTask) {
+        let PendingMove { handle, task, to, completions, mails, answer, .. } = pending;
+        let (state, from) = (self.io.take_state(handle.task), handle.reactor());
+        (to, MovingTask { handle, from, task, state, completions, mails, answer })
     }
 
-    fn send_off(&mut self, departure: Departure) {
-        let (to, traveller) = self.equip(departure);
-        let handle = traveller.handle.clone();
-        // Whoever reads where it is writes to the other reactor after this.
-        let mut place = handle.place();
-        let returned = to.forward(Journey::to(traveller, false)).err();
+    fn send_task(&mut self, pending: PendingMove) {
+        let (to, moving) = self.pack_task(pending);
+        let handle = moving.handle.clone();
+        // Any thread that reads the location afterwards writes to the other reactor after this mail.
+        let mut location = handle.location();
+        let returned = to.forward(MoveMail::to(moving, false)).err();
         if returned.is_none() {
-            *place = Place { reactor: to, moves: place.moves + 1, waiting: place.waiting };
+            *location = Location { reactor: to, moves: location.moves + 1, waiting: location.waiting };
         }
-        drop(place);
-        // The other has ended. Whatever it comes to, it comes here.
+        drop(location);
+        // The other reactor has ended: the mail runs here, and the task comes back.
         returned.into_iter().for_each(|mail| mail(self));
     }
 
-    fn stay(&mut self, departure: Departure, why: Immovable) {
-        let (_, mut traveller) = self.equip(departure);
-        let answer = mem::replace(&mut traveller.answer, Box::new(drop));
-        self.arrive(traveller);
+    fn cancel_move(&mut self, pending: PendingMove, why: Immovable) {
+        let (_, mut moving) = self.pack_task(pending);
+        let answer = mem::replace(&mut moving.answer, Box::new(drop));
+        self.arrive(moving);
         answer(Err(why));
     }
 
-    /// A task comes, or comes back.
-    fn arrive(&mut self, traveller: Traveller) {
-        let id = traveller.handle.task;
-        if let Err(error) = self.io.unpack(&traveller.luggage, id) {
-            return traveller.go_home(Immovable::NoRoom(error.to_string()));
+    /// Adds a task that arrives from another reactor, or comes back.
+    fn arrive(&mut self, moving: MovingTask) {
+        let id = moving.handle.task;
+        if let Err(error) = self.io.unpack(&moving.state, id) {
+            return moving.send_back(Immovable::NoRoom(error.to_string()));
         }
-        let Traveller { handle, from, task, luggage, completions, mails, answer } = traveller;
-        // Later than any time that it was told elsewhere.
+        let MovingTask { handle, from, task, state, completions, mails, answer } = moving;
+        // Later than any time that the task has seen on another reactor.
         let now_ns = clock::now_ns();
         self.now_ns = now_ns;
         self.tasks.insert(id, task, now_ns);
@@ -342,14 +357,14 @@ impl Local {
             self.tasks.deliver(&completion, now_ns);
         }
         if !from.is_here() {
-            let left = luggage.left_behind();
+            let left = state.stale_files();
             drop(from.forward(Box::new(move |local| local.io.release(left))));
         }
         let count = mails.len() as u32;
         mails.into_iter().for_each(|mail| mail(self));
-        let mut place = handle.place();
-        place.waiting = place.waiting.saturating_sub(count);
-        drop(place);
+        let mut location = handle.location();
+        location.waiting = location.waiting.saturating_sub(count);
+        drop(location);
         answer(if from.is_here() { Err(Immovable::Gone) } else { Ok(()) });
     }
 }

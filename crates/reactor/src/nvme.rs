@@ -1,5 +1,5 @@
-//! NVMe commands as Linux takes them from user space (`linux/nvme_ioctl.h`): on io_uring
-//! ([`Io::nvme`](crate::Io::nvme)), and, for what is asked before there is a ring, by ioctl.
+//! NVMe passthrough commands of Linux (`linux/nvme_ioctl.h`): on io_uring ([`Io::nvme`](crate::Io::nvme)),
+//! and by ioctl for queries before there is a ring.
 
 // An ioctl is a call of C.
 #![allow(unsafe_code)]
@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// `_IO('N', 0x40)`: the NSID of a namespace's device.
 const IOCTL_ID: libc::c_ulong = 0x4e40;
-/// `_IOWR('N', n, struct nvme_passthru_cmd)`, which has 72 bytes.
+/// Returns `_IOWR('N', n, struct nvme_passthru_cmd)`; the structure has 72 bytes.
 const fn request(number: u32) -> u32 {
     0xc048_4e00 | number
 }
@@ -23,8 +23,8 @@ const URING_CMD_ADMIN_VEC: u32 = request(0x83);
 pub const IDENTIFY_BYTES: usize = 4096;
 const IDENTIFY: u8 = 0x06;
 
-/// Which of a device's queues a command is for. The kernel takes the one kind from a namespace's device
-/// (`/dev/ng0n1`), the other from a controller's (`/dev/nvme0`).
+/// Queue of a device that a command is for. The kernel takes I/O commands from a namespace's device
+/// (`/dev/ng0n1`), admin commands from a controller's (`/dev/nvme0`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NvmeQueue {
     Io,
@@ -32,7 +32,7 @@ pub enum NvmeQueue {
 }
 
 impl NvmeQueue {
-    /// What the kernel is asked for: with one piece of data or none, or with a list of pieces.
+    /// Returns the kernel's operation: with one buffer of data or none, or with a list of buffers.
     pub(crate) fn operation(self, is_list: bool) -> u32 {
         match (self, is_list) {
             (Self::Io, false) => URING_CMD_IO,
@@ -43,7 +43,7 @@ impl NvmeQueue {
     }
 }
 
-/// A submission queue entry but for what the kernel fills in: identifier, flags and pointers.
+/// A submission queue entry, except for the fields that the kernel fills in: identifier, flags and pointers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NvmeCommand {
     pub opcode: u8,
@@ -52,18 +52,18 @@ pub struct NvmeCommand {
     pub cdw2_3: [u32; 2],
     /// Dwords 10 to 15.
     pub cdw10_15: [u32; 6],
-    /// Milliseconds until the kernel aborts it and, if that does not help, resets the controller; zero for
+    /// Milliseconds until the kernel aborts the command and, if that fails, resets the controller; zero for
     /// the kernel's own limit.
     pub timeout_ms: u32,
 }
 
-/// `struct nvme_passthru_cmd` and `struct nvme_uring_cmd`, which differ in their last dword alone; and
-/// what the entry of a ring has room for.
+/// `struct nvme_passthru_cmd` and `struct nvme_uring_cmd`, which differ only in their last dword, as large as
+/// the space in a ring's entry.
 #[repr(C, align(8))]
 pub(crate) struct Wire(pub(crate) [u32; 20]);
 
 impl NvmeCommand {
-    /// With data at an address: `length` bytes, or a list of so many pieces.
+    /// Returns the structure with data at an address: `length` bytes, or a list of `length` buffers.
     pub(crate) fn wire(&self, address: u64, length: u32) -> Wire {
         let mut dwords = [0; 20];
         dwords[0] = self.opcode.into();
@@ -88,10 +88,10 @@ impl Wire {
     }
 }
 
-/// The NSID of a namespace's device.
+/// Returns the NSID of a namespace's device.
 ///
 /// # Errors
-/// What the kernel says of a file that is none (ENOTTY), or may not be asked.
+/// The kernel's error, such as ENOTTY for a file that is no such device.
 pub fn namespace_id(device: BorrowedFd<'_>) -> io::Result<u32> {
     // SAFETY: takes no argument.
     match unsafe { libc::ioctl(device.as_raw_fd(), IOCTL_ID as _) } {
@@ -100,10 +100,11 @@ pub fn namespace_id(device: BorrowedFd<'_>) -> io::Result<u32> {
     }
 }
 
-/// Identify by the device's controller: the structure that `cns` names. Blocks as long as the controller.
+/// Sends Identify to the device's controller, for the structure that `cns` names. Blocks as long as the
+/// controller.
 ///
 /// # Errors
-/// What the kernel says; a status of the controller's as an error in words.
+/// The kernel's error; a status of the controller as an error in words.
 pub fn identify(device: BorrowedFd<'_>, cns: u8, nsid: u32) -> io::Result<Box<[u8; IDENTIFY_BYTES]>> {
     let mut data = Box::new([0; IDENTIFY_BYTES]);
     let command = NvmeCommand {
@@ -113,10 +114,10 @@ pub fn identify(device: BorrowedFd<'_>, cns: u8, nsid: u32) -> io::Result<Box<[u
         ..NvmeCommand::default()
     };
     let mut wire = command.wire(data.as_mut_ptr().addr() as u64, IDENTIFY_BYTES as u32);
-    // So that the address above may be used.
+    // Allows the address above to be used.
     data.as_mut_ptr().expose_provenance();
-    // SAFETY: a structure of the size that the number says, with the address and length of memory that
-    // nobody else uses meanwhile.
+    // SAFETY: a structure of the size that the request number encodes, with the address and length of memory
+    // that is not used by any other code meanwhile.
     match unsafe { libc::ioctl(device.as_raw_fd(), IOCTL_ADMIN_CMD as _, &raw mut wire) } {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(data),

@@ -1,16 +1,16 @@
-//! A time that has passed, and at which nothing was done.
+//! Deadlines that have passed without an effect.
 //!
-//! A task that arms a timer and does not look at it in its turn would be woken for ever. That is a fault of the task; here
-//! it costs a few wake-ups a second instead of a processor, and is counted.
+//! A task that arms a timer and does not check it in its turn would be woken for ever. That is a fault of the
+//! task. Here it costs a few wake-ups a second instead of a processor, and is counted.
 
-/// Times that a task may be woken in vain for one time. Some things take a few turns.
+/// Wake-ups without effect that a task may have for one deadline. Some work takes a few turns.
 const IN_VAIN_MAX: u32 = 16;
 
-/// How long a task is left asleep after that; doubled each time, up to the longest.
+/// First pause of a task after that; doubled each time, up to the longest.
 const SHORTEST_NS: u64 = 1_000_000;
 const LONGEST_NS: u64 = 256_000_000;
 
-/// For which time a task was last woken, and how often in vain.
+/// Deadline for which a task was last woken, and the number of wake-ups without effect.
 #[derive(Debug, Default)]
 pub(crate) struct Overdue {
     until_ns: u64,
@@ -18,8 +18,9 @@ pub(crate) struct Overdue {
 }
 
 impl Overdue {
-    /// A task without work wants to be woken at `until_ns`: when it is. That is later only if the same time was due again
-    /// and again. A time of zero is no time: it says that there is more to do at once.
+    /// Returns the wake-up time of a task without work that requests `until_ns`. It is later only if the same
+    /// time was due again and again. A time of zero is no deadline: it means that there is more to do at
+    /// once.
     pub(crate) fn defer(&mut self, until_ns: u64, now_ns: u64) -> u64 {
         if until_ns > now_ns || until_ns == 0 || until_ns != self.until_ns {
             (self.until_ns, self.times) = (until_ns, 0);

@@ -1,4 +1,4 @@
-//! The loop.
+//! The loop of a reactor.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,13 +15,13 @@ use crate::spin::SpinBudget;
 use crate::task::TaskId;
 use crate::watch::Part;
 
-/// Turns without work between two looks at the clock: reading it costs as much as such a turn.
+/// Turns without work between two reads of the clock: reading it costs as much as such a turn.
 const IDLE_TURNS_PER_CLOCK: u32 = 16;
 
-/// How long the operations of tasks may take to end when the reactor ends.
+/// Time for the operations of tasks to end when the reactor ends.
 const DRAIN_LIMIT_NS: u64 = 5_000_000_000;
 
-/// What a reactor and its handles share.
+/// State shared by a reactor and its handles.
 pub(crate) struct Shared {
     pub(crate) mailbox: Mailbox,
     pub(crate) counters: Arc<CounterCells>,
@@ -39,15 +39,15 @@ pub(crate) struct Reactor {
 }
 
 impl Reactor {
-    /// On the thread that will run it.
+    /// Creates a reactor on the thread that will run it.
     pub(crate) fn new(config: &ReactorConfig, shared: Arc<Shared>) -> io::Result<Self> {
-        let io = Io::open(config, shared.mailbox.bell())?;
+        let io = Io::open(config, shared.mailbox.notifier())?;
         let now_ns = clock::now_ns();
         let spin = SpinBudget::new(&config.idle, now_ns);
         let mut local = Local::new(io, config, Arc::clone(&shared.counters), now_ns);
         local.tasks.spin_ns = spin.ns();
         shared.counters.spin_budget_ns.set(spin.ns());
-        shared.counters.blame_none();
+        shared.counters.clear_task();
         shared.counters.thread.set(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs().into());
         let (completions, wakes, mails) = (Vec::new(), Vec::new(), VecDeque::new());
         Ok(Self { shared, local, spin, idle_turns: 0, completions, wakes, mails })
@@ -64,13 +64,13 @@ impl Reactor {
         self.tick();
         let now_ns = self.local.now_ns;
         let mut work = self.complete();
-        self.wake_asked_for();
+        self.run_wakes();
         self.ended(Part::Events);
         work += self.look();
         self.ended(Part::Tasks);
         work += self.run_mails();
-        if self.local.departures.are_some() {
-            work += self.local.see_off(clock::now_ns());
+        if self.local.pending_moves.are_some() {
+            work += self.local.finish_moves(clock::now_ns());
         }
         self.ended(Part::Mails);
         work += self.local.tasks.look_at_times(now_ns);
@@ -79,7 +79,7 @@ impl Reactor {
         self.ended(Part::Submit);
         self.account(work);
         if let Some(until_ns) = self.local.tasks.sleep_until_ns() {
-            self.sleep(until_ns.min(self.local.departures.nearest_ns()));
+            self.sleep(until_ns.min(self.local.pending_moves.nearest_ns()));
         }
     }
 
@@ -89,8 +89,8 @@ impl Reactor {
         }
     }
 
-    /// A turn of the tasks; while nothing happens several, if they are few: most of what happens is seen
-    /// in memory, and looking elsewhere between two looks at it takes longer than the looks.
+    /// Runs a turn of the tasks. While nothing happens it runs several, if the tasks are few: most events
+    /// appear in memory, and checking other sources between two polls takes longer than the polls.
     fn look(&mut self) -> usize {
         let now_ns = self.local.now_ns;
         let more = if self.idle_turns > 0 { self.local.tasks.looks() } else { 0 };
@@ -110,7 +110,7 @@ impl Reactor {
         }
     }
 
-    /// Books the time since the clock was last read: it was spun away, or belongs to a turn with work.
+    /// Accounts for the time since the clock was last read, as spinning or as part of a turn with work.
     fn advance(&mut self, now_ns: u64) {
         let passed_ns = now_ns - self.local.now_ns;
         self.local.now_ns = now_ns;
@@ -141,7 +141,7 @@ impl Reactor {
         }
     }
 
-    /// Hands completions to their tasks.
+    /// Delivers completions to their tasks.
     fn complete(&mut self) -> usize {
         let mut completions = std::mem::take(&mut self.completions);
         self.local.io.reap(self.idle_turns > 0, &mut completions);
@@ -157,13 +157,13 @@ impl Reactor {
         let counters = &self.shared.counters;
         if self.local.tasks.deliver(completion, self.local.now_ns) {
             counters.events.add(1);
-        } else if !self.local.departures.take(completion) {
+        } else if !self.local.pending_moves.take(completion) {
             counters.stray_events.add(1);
             self.local.tasks.release(completion.task, &self.local.io);
         }
     }
 
-    fn wake_asked_for(&mut self) {
+    fn run_wakes(&mut self) {
         self.local.io.take_wakes(&mut self.wakes);
         for id in self.wakes.drain(..) {
             self.local.tasks.wake(id, self.local.now_ns);
@@ -174,7 +174,7 @@ impl Reactor {
         if !self.shared.mailbox.is_filled() {
             return 0;
         }
-        self.shared.counters.blame_none();
+        self.shared.counters.clear_task();
         self.shared.mailbox.take(&mut self.mails);
         let count = self.mails.len();
         while let Some(mail) = self.mails.pop_front() {
@@ -195,7 +195,7 @@ impl Reactor {
         if let Some(watch) = &mut self.local.watch {
             watch.sleeps();
         }
-        self.shared.counters.blame_none();
+        self.shared.counters.clear_task();
         self.local.io.wait(timeout, &self.shared.counters);
         self.shared.mailbox.woke();
         let woke_ns = clock::now_ns();
@@ -210,11 +210,11 @@ impl Reactor {
         self.idle_turns = 0;
     }
 
-    /// Frees the tasks when nothing of them is in flight. What does not end in time is leaked with its
-    /// memory: the kernel may still write to it.
+    /// Frees the tasks when none of their operations is in flight. Operations that do not end in time are
+    /// leaked with their memory: the kernel may still write to it.
     fn end(mut self) {
         self.shared.mailbox.close();
-        self.local.stay_all();
+        self.local.cancel_all_moves();
         self.local.tasks.remove_all(&self.local.io);
         let limit_ns = clock::now_ns() + DRAIN_LIMIT_NS;
         while !self.local.tasks.is_empty() && clock::now_ns() < limit_ns {

@@ -1,8 +1,9 @@
-//! When a processor itself stood still.
+//! Detection of standstills of a processor.
 //!
-//! A hypervisor that takes a virtual processor away need not tell its guest: to the threads there it looks as if they had
-//! worked all the time, since the kernel charges them for it. A thread that goes before all others on that processor, and
-//! sleeps nearly always, notices: it is woken late. What it does not see is that one thread waited for another.
+//! A hypervisor that preempts a virtual processor need not report it to its guest. To the threads there it
+//! looks as if they had worked all the time, since the kernel charges them for it. A thread of the highest
+//! priority on that processor, which sleeps nearly always, notices: it is woken late. It does not detect that
+//! one thread waited for another.
 
 #![allow(unsafe_code, reason = "sched_setscheduler is not in rustix")]
 
@@ -17,16 +18,16 @@ use rustix::time::{ClockId, Timespec};
 use crate::clock;
 use crate::watch::Absence;
 
-/// How often it looks, ns: a processor that stands still for less may not be noticed.
-const NAP_NS: u64 = 500_000;
+/// Interval of the checks, ns: a shorter standstill may not be noticed.
+const INTERVAL_NS: u64 = 500_000;
 
-/// What is remembered, ns. To wake a thread takes less.
+/// Shortest delay that is recorded, ns. Waking a thread takes less.
 const LATE_NS: u64 = 200_000;
 
-/// Times that are remembered, of one processor.
+/// Standstills that are recorded of one processor.
 const STANDSTILLS_MAX: usize = 1 << 16;
 
-/// Before the threads of everybody who has no reason to be urgent.
+/// Priority before all threads without a reason to be urgent.
 const PRIORITY: i32 = 50;
 
 /// Watches some processors until it is dropped.
@@ -37,30 +38,30 @@ pub struct Sentinel {
 }
 
 impl Sentinel {
-    /// A thread for each of these processors.
+    /// Starts a thread for each of these processors.
     ///
     /// # Errors
-    /// This process may not use such a processor, or not have threads that go before others (`CAP_SYS_NICE`).
+    /// This process may not use such a processor, or may not have real-time threads (`CAP_SYS_NICE`).
     pub fn of(processors: &[usize]) -> io::Result<Self> {
         let ended = Arc::new(AtomicBool::new(false));
         let mut all = Self { ended, threads: Vec::new() };
         for &processor in processors {
             let (ended, (tell, told)) = (Arc::clone(&all.ended), std::sync::mpsc::channel());
-            let stand_guard = move || {
-                let ready = take_post(processor);
+            let run = move || {
+                let ready = bind_with_priority(processor);
                 let is_ready = ready.is_ok();
-                // Who started it waits for this.
+                // The thread that started this one waits for the message.
                 let _ = tell.send(ready);
                 if is_ready { watch(&ended) } else { Vec::new() }
             };
-            all.threads
-                .push(thread::Builder::new().name(format!("sentinel-{processor}")).spawn(stand_guard)?);
+            all.threads.push(thread::Builder::new().name(format!("sentinel-{processor}")).spawn(run)?);
             told.recv().map_err(io::Error::other)??;
         }
         Ok(all)
     }
 
-    /// From when to when each of the processors stood still, by the clock of [`now_ns`](crate::now_ns).
+    /// Ends the threads; returns begin and end of the standstills of each processor, by the clock of
+    /// [`now_ns`](crate::now_ns).
     #[must_use]
     pub fn end(mut self) -> Vec<Vec<Absence>> {
         self.ended.store(true, Ordering::Relaxed);
@@ -75,15 +76,15 @@ impl Drop for Sentinel {
     }
 }
 
-/// Binds the calling thread to a processor, and has it go before all others there.
-fn take_post(processor: usize) -> io::Result<()> {
+/// Binds the calling thread to a processor, with priority over all other threads there.
+fn bind_with_priority(processor: usize) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(processor);
     sched_setaffinity(None, &set)?;
     // SAFETY: all zeroes are a valid sched_param, which is made of integers.
     let mut parameters: libc::sched_param = unsafe { mem::zeroed() };
     parameters.sched_priority = PRIORITY;
-    // SAFETY: it points to a sched_param that lives through the call; 0 is the calling thread.
+    // SAFETY: the pointer is to a sched_param that lives through the call; 0 is the calling thread.
     match unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -93,10 +94,10 @@ fn take_post(processor: usize) -> io::Result<()> {
 fn watch(ended: &AtomicBool) -> Vec<Absence> {
     let mut seen = Vec::new();
     while !ended.load(Ordering::Relaxed) {
-        let due_ns = clock::now_ns() + NAP_NS;
+        let due_ns = clock::now_ns() + INTERVAL_NS;
         let due =
             Timespec { tv_sec: (due_ns / 1_000_000_000) as i64, tv_nsec: (due_ns % 1_000_000_000) as i64 };
-        // One that a signal ends early is not late.
+        // A sleep that a signal ends early is not late.
         let _ = clock_nanosleep_absolute(ClockId::Monotonic, &due);
         let woke_ns = clock::now_ns();
         if woke_ns.saturating_sub(due_ns) >= LATE_NS && seen.len() < STANDSTILLS_MAX {

@@ -1,17 +1,17 @@
-//! How long a task is polled without work, given who else wants the processor.
+//! Time that a task is polled without work, given the competition for the processor.
 
 use crate::clock;
 use crate::config::IdlePolicy;
 
-/// Spinning that is enough to judge.
+/// Amount of spinning that is enough for an evaluation.
 const ENOUGH_SPIN_NS: u64 = 10_000_000;
-/// How often a reactor that spins less than it may tries more.
+/// Interval at which a reactor that spins less than its maximum tries more.
 const RETRY_NS: u64 = 100_000_000;
-/// A budget below this is not worth a turn.
+/// Smallest budget; less is not worth a turn.
 const LEAST_NS: u64 = 1_000;
 
-/// The spin time in force: halved while the thread is kept off its processor for more than a tenth of
-/// the time it wants it, doubled while it is not.
+/// The spin time in force. It is halved while the thread is kept off its processor for more than a tenth of
+/// its awake time, and doubled while it is not.
 #[derive(Debug)]
 pub(crate) struct SpinBudget {
     max_ns: u64,
@@ -37,7 +37,7 @@ impl SpinBudget {
         self.slept_ns += ns;
     }
 
-    /// Notes time spun away; true if the budget was looked at anew.
+    /// Counts time spun; returns whether the budget was evaluated anew.
     pub(crate) fn spun(&mut self, ns: u64, now_ns: u64) -> bool {
         self.spun_ns += ns;
         let retry = self.budget_ns < self.max_ns && now_ns - self.since_ns >= RETRY_NS;
@@ -46,14 +46,14 @@ impl SpinBudget {
         }
         let cpu_now_ns = clock::thread_cpu_ns();
         let awake_ns = (now_ns - self.since_ns).saturating_sub(self.slept_ns);
-        self.judge(awake_ns, cpu_now_ns - self.cpu_since_ns);
+        self.adjust(awake_ns, cpu_now_ns - self.cpu_since_ns);
         (self.spun_ns, self.slept_ns) = (0, 0);
         (self.since_ns, self.cpu_since_ns) = (now_ns, cpu_now_ns);
         true
     }
 
-    /// The thread was awake for `awake_ns` and ran for `ran_ns` of them.
-    fn judge(&mut self, awake_ns: u64, ran_ns: u64) {
+    /// Adjusts the budget for a thread that was awake for `awake_ns` and ran for `ran_ns` of them.
+    fn adjust(&mut self, awake_ns: u64, ran_ns: u64) {
         let kept_off_ns = awake_ns.saturating_sub(ran_ns);
         if kept_off_ns > awake_ns / 10 {
             self.budget_ns /= 2;
@@ -81,11 +81,11 @@ mod tests {
     fn a_shared_core_shrinks_it_to_nothing_and_a_free_one_restores_it() {
         let mut spin = budget();
         for _ in 0..6 {
-            spin.judge(10_000_000, 5_000_000);
+            spin.adjust(10_000_000, 5_000_000);
         }
         assert_eq!(spin.ns(), 0);
         for _ in 0..5 {
-            spin.judge(10_000_000, 10_000_000);
+            spin.adjust(10_000_000, 10_000_000);
         }
         assert_eq!(spin.ns(), 50_000);
     }
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn a_little_competition_changes_nothing() {
         let mut spin = budget();
-        spin.judge(10_000_000, 9_500_000);
+        spin.adjust(10_000_000, 9_500_000);
         assert_eq!(spin.ns(), 50_000);
     }
 

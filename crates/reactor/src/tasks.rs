@@ -1,4 +1,4 @@
-//! The tasks of a reactor: which are polled, which sleep, which are on their way out.
+//! The tasks of a reactor: polled, asleep, or leaving.
 
 use std::sync::Arc;
 
@@ -10,20 +10,20 @@ use crate::overdue::Overdue;
 use crate::task::{Arm, Task, TaskId};
 use crate::timed::Timed;
 
-/// How many turns of other tasks lie between preparing for a turn and taking it.
+/// Turns of other tasks between the preparation for a turn and the turn itself.
 const LOOK_AHEAD: usize = 1;
 
-/// How often a task that always polls is asked to arm: that computes anew when it has something to do.
+/// Interval at which a task that always polls is armed: arming computes anew when it has work to do.
 const ARM_INTERVAL_NS: u64 = 1_000_000;
 
-/// Where a task is.
+/// State of a task on its reactor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// On the active list, polled every turn.
+enum State {
+    /// Polled every turn; on the active list.
     Active,
     /// Waits for an event, perhaps with a deadline.
     Asleep,
-    /// Looked at on the intervals of [`Timed`].
+    /// Polled on the intervals of [`Timed`].
     Timed,
     /// Removed while operations were in flight: only kept until they are done.
     Leaving,
@@ -31,13 +31,13 @@ enum Place {
 
 struct Slot {
     task: Box<dyn Task>,
-    place: Place,
+    state: State,
     last_work_ns: u64,
     overdue: Overdue,
 }
 
 impl Slot {
-    /// Stands in for sleep where there is none.
+    /// Arms and disarms the task in place of sleep.
     fn stay_awake(&mut self, now_ns: u64) {
         self.last_work_ns = now_ns;
         if self.task.arm(now_ns) != Arm::Busy {
@@ -51,7 +51,7 @@ pub(crate) struct Tasks {
     active: Vec<TaskId>,
     deadlines: Deadlines,
     timed: Timed,
-    /// Scratch for what is due, kept for its memory.
+    /// Scratch list of due tasks, kept for its memory.
     due: Vec<TaskId>,
     due_looks: Vec<(TaskId, usize)>,
     always_poll: bool,
@@ -80,16 +80,16 @@ impl Tasks {
             self.slots.resize_with(id.index() + 1, || None);
         }
         self.slots[id.index()] =
-            Some(Slot { task, place: Place::Active, last_work_ns: now_ns, overdue: Overdue::default() });
+            Some(Slot { task, state: State::Active, last_work_ns: now_ns, overdue: Overdue::default() });
         self.active.push(id);
     }
 
-    /// Takes a task out, or lets it leave by itself if operations of it are in flight.
+    /// Removes a task and returns it, or lets it leave by itself if operations of it are in flight.
     pub(crate) fn remove(&mut self, id: TaskId, io: &Io) -> Option<Box<dyn Task>> {
         self.slot(id)?;
         self.unlist(id);
         if io.in_flight(id) > 0 {
-            self.slots[id.index()].as_mut()?.place = Place::Leaving;
+            self.slots[id.index()].as_mut()?.state = State::Leaving;
             io.cancel_endless(id);
             return None;
         }
@@ -102,14 +102,14 @@ impl Tasks {
         Some(slot.task)
     }
 
-    /// Takes a task out that is to move. Its number stays its own.
+    /// Removes and returns a task that is to move. Its number stays reserved for it.
     pub(crate) fn take_out(&mut self, id: TaskId) -> Option<Box<dyn Task>> {
         self.slot(id)?;
         self.unlist(id);
         Some(self.slots[id.index()].take()?.task)
     }
 
-    /// Lets all tasks leave.
+    /// Removes all tasks.
     pub(crate) fn remove_all(&mut self, io: &Io) {
         for index in 0..self.slots.len() {
             drop(self.remove(TaskId(index as u16), io));
@@ -120,54 +120,54 @@ impl Tasks {
         self.slots.iter().all(Option::is_none)
     }
 
-    /// A task that is not on its way.
+    /// Returns a task that is not leaving.
     fn slot(&mut self, id: TaskId) -> Option<&mut Slot> {
         let slot = self.slots.get_mut(id.index())?.as_mut()?;
-        (slot.place != Place::Leaving).then_some(slot)
+        (slot.state != State::Leaving).then_some(slot)
     }
 
     pub(crate) fn get(&self, id: TaskId) -> Option<&dyn Task> {
         let slot = self.slots.get(id.index())?.as_ref()?;
-        (slot.place != Place::Leaving).then_some(&*slot.task)
+        (slot.state != State::Leaving).then_some(&*slot.task)
     }
 
     pub(crate) fn get_mut(&mut self, id: TaskId) -> Option<&mut dyn Task> {
         Some(&mut *self.slot(id)?.task)
     }
 
-    /// Takes a task off whichever list it is on.
+    /// Takes a task off its present list.
     fn unlist(&mut self, id: TaskId) {
-        match self.slot(id).map(|slot| slot.place) {
-            Some(Place::Active) => self.active.retain(|&other| other != id),
-            Some(Place::Asleep) => self.deadlines.clear(id),
-            Some(Place::Timed) => {
+        match self.slot(id).map(|slot| slot.state) {
+            Some(State::Active) => self.active.retain(|&other| other != id),
+            Some(State::Asleep) => self.deadlines.clear(id),
+            Some(State::Timed) => {
                 self.timed.remove(id);
                 self.deadlines.clear(id);
             }
-            Some(Place::Leaving) | None => {}
+            Some(State::Leaving) | None => {}
         }
     }
 
-    /// Back to polling. `last_work_ns` decides how long it is polled if there is no work.
-    fn rouse(&mut self, id: TaskId, last_work_ns: u64) {
+    /// Returns a task to polling. `last_work_ns` determines how long it is polled if there is no work.
+    fn activate(&mut self, id: TaskId, last_work_ns: u64) {
         self.unlist(id);
         self.active.push(id);
         self.counters.wakes.add(1);
         if let Some(slot) = self.slot(id) {
-            slot.place = Place::Active;
+            slot.state = State::Active;
             slot.last_work_ns = last_work_ns;
             slot.task.disarm();
         }
     }
 
-    /// Wakes a task that sleeps, for one look at least.
+    /// Wakes a sleeping task for at least one poll.
     pub(crate) fn wake(&mut self, id: TaskId, now_ns: u64) {
-        if self.slot(id).is_some_and(|slot| slot.place != Place::Active) {
-            self.rouse(id, now_ns.saturating_sub(self.spin_ns));
+        if self.slot(id).is_some_and(|slot| slot.state != State::Active) {
+            self.activate(id, now_ns.saturating_sub(self.spin_ns));
         }
     }
 
-    /// Hands a completion to its task. False if the task is gone.
+    /// Delivers a completion to its task. Returns false if the task is gone.
     pub(crate) fn deliver(&mut self, completion: &Completion, now_ns: u64) -> bool {
         let id = completion.task;
         if !completion.quiet {
@@ -184,17 +184,18 @@ impl Tasks {
     /// Frees a task that is leaving, if that was its last completion.
     pub(crate) fn release(&mut self, id: TaskId, io: &Io) {
         let slot = self.slots.get(id.index()).and_then(Option::as_ref);
-        if slot.is_some_and(|slot| slot.place == Place::Leaving) && io.in_flight(id) == 0 {
+        if slot.is_some_and(|slot| slot.state == State::Leaving) && io.in_flight(id) == 0 {
             drop(self.free(id));
         }
     }
 
-    /// How often more than once active tasks should be looked at in an idle turn.
+    /// Returns how many additional times active tasks are polled in an idle turn.
     pub(crate) fn looks(&self) -> usize {
         3_usize.checked_div(self.active.len()).unwrap_or(0)
     }
 
-    /// One turn of every active task; those long without work go to sleep. Returns the work done.
+    /// Gives every active task one turn, and puts to sleep tasks that were long without work. Returns the
+    /// work done.
     pub(crate) fn turn(&mut self, now_ns: u64) -> usize {
         let (mut work, mut spurious, mut position) = (0, 0, 0);
         while let Some(&id) = self.active.get(position) {
@@ -225,7 +226,7 @@ impl Tasks {
         work
     }
 
-    /// Lets an active task that has its turn soon prepare for it.
+    /// Lets an active task whose turn comes soon prepare for it.
     #[inline]
     fn look_ahead(&self, position: usize) {
         let Some(id) = self.active.get(position) else { return };
@@ -234,17 +235,17 @@ impl Tasks {
         }
     }
 
-    /// Arms a task; true if it sleeps now.
+    /// Arms a task; returns whether it sleeps now.
     fn put_to_sleep(&mut self, id: TaskId, now_ns: u64) -> bool {
         let Some(slot) = self.slot(id) else { return false };
         let armed = slot.task.arm(now_ns);
-        slot.place = match armed {
+        slot.state = match armed {
             Arm::Busy => {
                 slot.last_work_ns = now_ns;
                 return false;
             }
-            Arm::Asleep { .. } => Place::Asleep,
-            Arm::Timed { .. } => Place::Timed,
+            Arm::Asleep { .. } => State::Asleep,
+            Arm::Timed { .. } => State::Timed,
         };
         if let Some(until_ns) = armed.until() {
             let at_ns = slot.overdue.defer(until_ns, now_ns);
@@ -260,7 +261,7 @@ impl Tasks {
         true
     }
 
-    /// Wakes tasks whose time has come, and looks at those that nothing can wake. Returns the work done.
+    /// Wakes tasks whose deadline has come, and polls tasks that nothing can wake. Returns the work done.
     pub(crate) fn look_at_times(&mut self, now_ns: u64) -> usize {
         if self.deadlines.is_due(now_ns) {
             self.wake_due(now_ns);
@@ -286,7 +287,7 @@ impl Tasks {
             let found = slot.task.turn(now_ns);
             if found > 0 {
                 work += found;
-                self.rouse(id, now_ns);
+                self.activate(id, now_ns);
             } else {
                 spurious += 1;
                 self.timed.add_slower(id, level, now_ns);
@@ -298,7 +299,7 @@ impl Tasks {
         work
     }
 
-    /// When the thread must be awake although nothing happens: `u64::MAX` for never, and `None` if
+    /// Returns when the thread must be awake although nothing happens: `u64::MAX` for never, and `None` if
     /// there is something to poll right now.
     pub(crate) fn sleep_until_ns(&mut self) -> Option<u64> {
         let quiet = self.active.is_empty() && !self.always_poll;

@@ -1,8 +1,8 @@
-//! Looking, at growing intervals, at tasks that nothing can wake.
+//! Polling of tasks that nothing can wake, at growing intervals.
 //!
-//! The intervals are the longest one halved again and again, and the looks of one interval lie on its
-//! multiples since boot. So all tasks of an interval are looked at together, and those of a longer one
-//! together with those of a shorter one: a hundred tasks at 4 ms cost 250 wake-ups a second, not 25,000.
+//! The intervals are the longest one halved again and again, and the polls of one interval lie on its
+//! multiples since boot. So all tasks of an interval are polled together, and those of a longer one together
+//! with those of a shorter one: a hundred tasks at 4 ms cost 250 wake-ups a second, not 25,000.
 
 use crate::task::TaskId;
 
@@ -12,7 +12,7 @@ const LEVELS: usize = 7;
 #[derive(Debug)]
 pub(crate) struct Timed {
     levels: [Level; LEVELS],
-    /// When the first look is due; `u64::MAX` without tasks.
+    /// Time of the first poll that is due; `u64::MAX` without tasks.
     nearest_ns: u64,
 }
 
@@ -44,12 +44,12 @@ impl Timed {
         Self { levels: std::array::from_fn(level), nearest_ns: u64::MAX }
     }
 
-    /// A task without work: looked at soon, then less and less often.
+    /// Adds a task without work: it is polled soon, then less and less often.
     pub(crate) fn add(&mut self, task: TaskId, now_ns: u64) {
         self.add_at(0, task, now_ns);
     }
 
-    /// A task that a look found without work, at the level it was taken from.
+    /// Adds a task back that a poll found without work, one level above its previous one.
     pub(crate) fn add_slower(&mut self, task: TaskId, level: usize, now_ns: u64) {
         self.add_at((level + 1).min(LEVELS - 1), task, now_ns);
     }
@@ -75,7 +75,7 @@ impl Timed {
         self.nearest_ns = filled.map(|level| level.due_ns).min().unwrap_or(u64::MAX);
     }
 
-    /// Takes the tasks whose look is due, with their levels.
+    /// Takes the tasks whose poll is due, with their levels.
     pub(crate) fn take_due(&mut self, now_ns: u64, out: &mut Vec<(TaskId, usize)>) {
         for (index, level) in self.levels.iter_mut().enumerate() {
             if level.due_ns <= now_ns {
@@ -92,7 +92,7 @@ mod tests {
 
     const MAX_NS: u64 = 4_000_000;
 
-    /// Runs idle tasks from `from_ns` to `to_ns`; the times at which there was a look.
+    /// Runs idle tasks from `from_ns` to `to_ns`; returns the times of the polls.
     fn looks(timed: &mut Timed, from_ns: u64, to_ns: u64) -> Vec<(u64, usize)> {
         let (mut now_ns, mut looks, mut due) = (from_ns, Vec::new(), Vec::new());
         loop {

@@ -1,12 +1,14 @@
-//! What turns spend their time on, for those who ask ([`ReactorConfig::watch`](crate::ReactorConfig::watch)).
+//! Measurement of where turns spend their time, if [configured](crate::ReactorConfig::watch).
 //!
-//! By the clock a turn also takes as long as somebody else has the processor. Its *own* time is what the kernel
-//! charged this thread for: its instructions, its faults, the kernel's work for it, and whatever interrupts it, but
-//! not what other threads had, nor what a hypervisor took, where it says so. The difference is the time that the turn was
+//! By the clock a turn also includes the time that another thread has the processor. Its *own* time is the
+//! time that the kernel charged to this thread: its instructions, its faults, the kernel's work for it, and
+//! interrupts. It excludes the time of other threads, and of a hypervisor where the hypervisor reports it.
+//! The difference is the time that the turn was
 //! *away*. A thread is also away while it waits of its own will: that is counted, since no turn may.
 //!
-//! The kernel is asked after a turn that took [`LONG_NS`] by the clock, and else so often that what it counted since it was
-//! last asked is that turn's, but for as much. So own times are told too long by that, never too short.
+//! The kernel's account is read after a turn that took [`LONG_NS`] by the clock. Otherwise it is read so
+//! often that the amount since the last reading belongs to one turn, up to that error. So own times may be
+//! too long by it, never too short.
 
 #![allow(unsafe_code, reason = "getrusage of one thread is not in rustix")]
 
@@ -18,19 +20,19 @@ use rustix::thread::sched_getcpu;
 use crate::clock;
 use crate::counters::Cell;
 
-/// A turn that is looked at, ns; also how old what the kernel last said may be.
+/// Length of a turn that is examined, ns; also the greatest age of the kernel's account.
 const LONG_NS: u64 = 50_000;
 
-/// An absence that is remembered, ns.
+/// Length of an absence that is recorded, ns.
 const ABSENT_NS: u64 = 50_000;
 
-/// Turns that are remembered: those with the most processor time.
+/// Number of turns that are recorded: those with the most processor time.
 const TURNS: usize = 8;
 
-/// Absences that are remembered until somebody takes them.
+/// Absences that are kept until they are taken.
 const ABSENCES_MAX: usize = 1 << 16;
 
-/// What a turn consists of, in the order of [`Reactor::turn`](crate::reactor::Reactor).
+/// Parts of a turn, in the order of [`Reactor::turn`](crate::reactor::Reactor).
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Part {
     Events,
@@ -40,46 +42,47 @@ pub(crate) enum Part {
     Submit,
 }
 
-/// A turn. Up to sixteen without work count as one.
+/// A turn. Up to sixteen turns without work count as one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Turn {
-    /// When it began, by the clock of [`now_ns`](crate::now_ns), and how long it took by that clock.
+    /// Begin, by the clock of [`now_ns`](crate::now_ns), and duration by that clock.
     pub began_ns: u64,
     pub took_ns: u64,
-    /// The processor on which it ended.
+    /// Processor on which the turn ended.
     pub processor: u64,
-    /// Its processor time, ns.
+    /// Processor time of the turn, ns.
     pub own_ns: u64,
-    /// What it consisted of, by the clock, ns: completions of io_uring were handed out, tasks that left were freed.
+    /// Time by the clock, ns, for delivering completions of io_uring and freeing tasks that left.
     pub events_ns: u64,
-    /// Tasks had their turns.
+    /// Time for the turns of tasks, ns.
     pub tasks_ns: u64,
     pub mails_ns: u64,
-    /// Tasks whose time had come were looked at.
+    /// Time for tasks whose deadline had come, ns.
     pub times_ns: u64,
-    /// io_uring was given what is to be done.
+    /// Time for submitting to io_uring, ns.
     pub submit_ns: u64,
-    /// Page faults in it.
+    /// Page faults during the turn.
     pub faults: u64,
 }
 
-/// What was found out about the turns of a reactor since it started.
+/// Measurements of a reactor's turns since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Watched {
-    /// Those that took the most processor time, the most first; zeroes where there were not so many.
+    /// Turns with the most processor time, longest first; zeroes for unused entries.
     pub longest: [Turn; TURNS],
-    /// The longest that a turn was kept from its processor, or from beginning when the reactor was woken, ns.
+    /// The longest time that a turn was kept from its processor, or from beginning when the reactor was
+    /// woken, ns.
     pub away_ns: u64,
-    /// How often turns waited for something of their own will.
+    /// Number of times that a turn waited of its own will.
     pub waits: u64,
-    /// The longest that a turn was away in which it did, ns.
+    /// The longest absence of a turn that waited of its own will, ns.
     pub waited_ns: u64,
 }
 
-/// From when to when, ns, a turn lasted that was kept from its processor.
+/// Begin and end, ns, of a turn that was kept from its processor.
 pub type Absence = (u64, u64);
 
-/// Where a [`Turn`] is while the reactor runs.
+/// Storage of a [`Turn`] while the reactor runs.
 #[derive(Debug, Default)]
 struct TurnCells {
     began_ns: Cell,
@@ -119,7 +122,7 @@ impl TurnCells {
     }
 }
 
-/// Where [`Watched`] is while the reactor runs.
+/// Storage of [`Watched`] while the reactor runs.
 #[derive(Debug, Default)]
 pub(crate) struct WatchCells {
     longest: [TurnCells; TURNS],
@@ -140,7 +143,7 @@ impl WatchCells {
         }
     }
 
-    /// Keeps a turn if it took longer than one that is kept.
+    /// Records a turn if it took longer than one that is recorded.
     fn keep(&self, own_ns: u64, turn: impl FnOnce() -> Turn) {
         let shortest = self.longest.iter().min_by_key(|kept| kept.own_ns.get());
         if let Some(kept) = shortest.filter(|kept| kept.own_ns.get() < own_ns) {
@@ -149,7 +152,7 @@ impl WatchCells {
     }
 }
 
-/// What the kernel has counted of this thread at a moment.
+/// The kernel's account of this thread at a moment.
 #[derive(Debug, Clone, Copy)]
 struct Charged {
     cpu_ns: u64,
@@ -161,7 +164,7 @@ impl Charged {
     fn now() -> Self {
         // SAFETY: all zeroes are a valid rusage, which is made of integers.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: it points to an rusage that lives through the call.
+        // SAFETY: the pointer is to an rusage that lives through the call.
         unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
         Self {
             cpu_ns: clock::thread_cpu_ns(),
@@ -171,24 +174,24 @@ impl Charged {
     }
 }
 
-/// The turn under way.
+/// Measurement of the turn under way.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    /// What the kernel last said, and when.
+    /// Last reading of the kernel's account; `known_ns` is its time.
     known: Charged,
     known_ns: u64,
-    /// When the last part ended.
+    /// End of the last part.
     part_ns: u64,
     parts_ns: [u64; 5],
-    /// Where the kernel says how long the thread has waited for a processor.
+    /// File in which the kernel reports how long the thread has waited for a processor.
     statistics: Option<File>,
-    /// What it said before the reactor slept.
+    /// Reported value before the reactor slept.
     queued_ns: u64,
     absences: Vec<Absence>,
 }
 
 impl Watch {
-    /// On the reactor's thread.
+    /// Starts measuring, on the reactor's thread.
     pub(crate) fn new(now_ns: u64) -> Self {
         Self {
             known: Charged::now(),
@@ -205,7 +208,7 @@ impl Watch {
         self.queued_ns = self.queued_ns();
     }
 
-    /// The reactor slept, and was woken some time ago if there was no processor for it.
+    /// Handles the end of a sleep. The wake-up was some time ago if there was no processor for the thread.
     pub(crate) fn woke(&mut self, now_ns: u64, cells: &WatchCells) {
         let queued_ns = self.queued_ns().saturating_sub(self.queued_ns);
         self.was_away(now_ns - queued_ns.min(now_ns), now_ns, queued_ns, cells);
@@ -224,7 +227,7 @@ impl Watch {
         self.parts_ns[part as usize] += now_ns - std::mem::replace(&mut self.part_ns, now_ns);
     }
 
-    /// A turn is over that took so long by the clock.
+    /// Handles the end of a turn that took `passed_ns` by the clock.
     pub(crate) fn turn_ended(&mut self, now_ns: u64, passed_ns: u64, cells: &WatchCells) {
         if passed_ns >= LONG_NS || now_ns - self.known_ns >= LONG_NS {
             self.look(now_ns, passed_ns, cells);
@@ -259,7 +262,7 @@ impl Watch {
         self.was_away(now_ns - passed_ns, now_ns, away_ns, cells);
     }
 
-    /// For so long in the time from one moment to another.
+    /// Records an absence of `away_ns` between two moments.
     fn was_away(&mut self, from_ns: u64, to_ns: u64, away_ns: u64, cells: &WatchCells) {
         cells.away_ns.raise_to(away_ns);
         if away_ns >= ABSENT_NS && self.absences.len() < ABSENCES_MAX {
@@ -267,7 +270,8 @@ impl Watch {
         }
     }
 
-    /// How long the thread has waited for a processor, all in all, ns; 0 if the kernel does not say.
+    /// Returns how long the thread has waited for a processor in total, ns; 0 if the kernel does not report
+    /// it.
     fn queued_ns(&self) -> u64 {
         let mut text = [0; 64];
         let read = self.statistics.as_ref().and_then(|file| file.read_at(&mut text, 0).ok());
@@ -275,7 +279,7 @@ impl Watch {
         text.split(' ').nth(1).and_then(|ns| ns.parse().ok()).unwrap_or(0)
     }
 
-    /// What was remembered since the last call.
+    /// Returns the absences since the last call.
     pub(crate) fn take_absences(&mut self) -> Vec<Absence> {
         std::mem::replace(&mut self.absences, Vec::with_capacity(ABSENCES_MAX))
     }

@@ -1,14 +1,14 @@
-//! Every interleaving of going to sleep and being given work, as far as the C11 memory model allows
-//! them, explored by loom on the functions that the reactor (`park`) and the controller
+//! Every interleaving of going to sleep and receiving work, as far as the C11 memory model allows it. The
+//! interleavings are explored by loom on the functions that the reactor (`park`) and the controller
 //! (`sluice_memory::doorbell`) run.
 //!
-//! A lost wake-up shows as a deadlock: the sleeper waits for a bell that nobody rings.
+//! A lost wake-up shows as a deadlock: the sleeper waits for a notification that is never sent.
 
 use loom::sync::atomic::{AtomicU32, Ordering, fence};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use sluice_memory::doorbell::{SharedWord, publish, request_rings, suppress_rings};
-use sluice_reactor::park::{Bed, ContestedWord};
+use sluice_reactor::park::{ContestedWord, ParkFlag};
 
 struct Word(AtomicU32);
 
@@ -32,7 +32,7 @@ impl ContestedWord for Word {
     }
 }
 
-/// The same without the barrier: what the model must find fault with.
+/// A word without the barrier, in which the model must find a lost wake-up.
 struct Careless(Word);
 
 impl SharedWord for Careless {
@@ -53,13 +53,14 @@ impl ContestedWord for Careless {
     }
 }
 
-/// What a sleeper waits for: an eventfd, or a message on a socket. It stays rung until it is heard.
-struct Bell {
+/// Source of a sleeper's wake-up: an eventfd, or a message on a socket. A notification stays set until it is
+/// read.
+struct Notifier {
     rung: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Bell {
+impl Notifier {
     fn new() -> Self {
         Self { rung: Mutex::new(false), changed: Condvar::new() }
     }
@@ -94,31 +95,32 @@ impl New for Careless {
     }
 }
 
-/// `senders` threads leave one mail each; the reader sleeps whenever it finds none, until it has all.
+/// Checks a mailbox: `senders` threads leave one mail each; the reader sleeps whenever it finds none, until
+/// it has all.
 fn mailbox<W: New>(senders: u32) {
     struct Mailbox<W> {
         mails: AtomicU32,
-        bed: Bed<W>,
-        bell: Bell,
+        park: ParkFlag<W>,
+        notifier: Notifier,
     }
-    let bed = Bed::new(W::new(0));
-    let mailbox = Arc::new(Mailbox { mails: AtomicU32::new(0), bed, bell: Bell::new() });
+    let park = ParkFlag::new(W::new(0));
+    let mailbox = Arc::new(Mailbox { mails: AtomicU32::new(0), park, notifier: Notifier::new() });
     for _ in 0..senders {
         let mailbox = Arc::clone(&mailbox);
         thread::spawn(move || {
             mailbox.mails.fetch_add(1, Ordering::Release);
-            if mailbox.bed.must_wake() {
-                mailbox.bell.ring();
+            if mailbox.park.must_wake() {
+                mailbox.notifier.ring();
             }
         });
     }
     let mut read = 0;
     while read < senders {
-        mailbox.bed.lie_down();
+        mailbox.park.announce_sleep();
         if mailbox.mails.load(Ordering::Acquire) == 0 {
-            mailbox.bell.wait();
+            mailbox.notifier.wait();
         }
-        mailbox.bed.get_up();
+        mailbox.park.withdraw();
         read += mailbox.mails.swap(0, Ordering::AcqRel);
     }
 }
@@ -136,27 +138,27 @@ impl<W: New> Doorbell<W> {
         doorbell
     }
 
-    /// Host: moves it, and rings if it must.
-    fn publish(&self, new: u16, bell: &Bell) {
+    /// Publishes a value as the host, and rings if it must.
+    fn publish(&self, new: u16, notifier: &Notifier) {
         if publish(&self.shadow, &self.event_index, new) {
-            bell.ring();
+            notifier.ring();
         }
     }
 }
 
-/// A host publishes the tails of `queues` as `moves` say, one after the other, and rings when told to; the
-/// device looks at all of its queues, sleeps when there is nothing new in any, and ends with the last tails.
+/// Checks several queues. A host publishes the tails of `queues` in the order of `moves`, and rings where it
+/// must. The device polls all of its queues, sleeps when none has a new tail, and ends with the last tails.
 fn shadow_doorbells<W: New, const QUEUES: usize>(moves: &'static [(usize, u16)]) {
     let queues: [Doorbell<W>; QUEUES] = std::array::from_fn(|_| Doorbell::new(0));
-    let shared = Arc::new((queues, Bell::new()));
+    let shared = Arc::new((queues, Notifier::new()));
     let host = {
         let shared = Arc::clone(&shared);
         thread::spawn(move || {
-            let (queues, bell) = &*shared;
-            moves.iter().for_each(|&(queue, tail)| queues[queue].publish(tail, bell));
+            let (queues, notifier) = &*shared;
+            moves.iter().for_each(|&(queue, tail)| queues[queue].publish(tail, notifier));
         })
     };
-    let (queues, bell) = &*shared;
+    let (queues, notifier) = &*shared;
     let mut last = [0; QUEUES];
     moves.iter().for_each(|&(queue, tail)| last[queue] = u32::from(tail));
     let look = || std::array::from_fn(|queue| queues[queue].shadow.read());
@@ -164,7 +166,7 @@ fn shadow_doorbells<W: New, const QUEUES: usize>(moves: &'static [(usize, u16)])
     while seen != last {
         request_rings(queues.iter().map(|queue| &queue.event_index).zip(seen));
         if look() == seen {
-            bell.wait();
+            notifier.wait();
         }
         queues.iter().zip(seen).for_each(|(queue, seen)| suppress_rings(&queue.event_index, seen));
         seen = look();
@@ -172,29 +174,30 @@ fn shadow_doorbells<W: New, const QUEUES: usize>(moves: &'static [(usize, u16)])
     host.join().expect("the host runs through");
 }
 
-/// An entry waits because the completion queue is full. The host releases a slot and submits one more entry,
-/// in either order; the device sleeps when it can take none, and ends when it has taken both.
+/// Checks a device whose entry waits because the completion queue is full. The host releases a slot and
+/// submits one more entry, in either order. The device sleeps when it can take none, and ends when it has
+/// taken both.
 ///
-/// The event index asks for a move of the tail beyond what was *taken*, which one beyond what waits does not
-/// pass: it is the head that wakes the device.
+/// The event index requests a doorbell for a move of the tail beyond the entries that were *taken*. One more
+/// entry behind the waiting one does not pass it: the head wakes the device.
 fn full_completion_queue<W: New>(submits_first: bool) {
-    let shared = Arc::new((Doorbell::<W>::new(1), Doorbell::<W>::new(0), Bell::new()));
+    let shared = Arc::new((Doorbell::<W>::new(1), Doorbell::<W>::new(0), Notifier::new()));
     let host = {
         let shared = Arc::clone(&shared);
         thread::spawn(move || {
-            let (tail, head, bell) = &*shared;
+            let (tail, head, notifier) = &*shared;
             if submits_first {
-                tail.publish(2, bell);
-                head.publish(2, bell);
+                tail.publish(2, notifier);
+                head.publish(2, notifier);
             } else {
-                head.publish(2, bell);
-                tail.publish(2, bell);
+                head.publish(2, notifier);
+                tail.publish(2, notifier);
             }
         })
     };
-    let (tail, head, bell) = &*shared;
+    let (tail, head, notifier) = &*shared;
     let (mut taken, mut released) = (0, 0);
-    // Like the controller, it reads the head only if it has an entry and knows of no slot.
+    // Like the controller, the model reads the head only if it has an entry and no free slot.
     let mut look = |taken| {
         tail.shadow.read() != taken && {
             if released == 0 {
@@ -212,14 +215,14 @@ fn full_completion_queue<W: New>(submits_first: bool) {
         }
         request_rings([(&tail.event_index, taken), (&head.event_index, 0)]);
         if !look(taken) {
-            bell.wait();
+            notifier.wait();
         }
         suppress_rings(&tail.event_index, taken);
     }
     host.join().expect("the host runs through");
 }
 
-/// For models with too many interleavings to see all: those with at most three preemptions, which find
+/// Runs a model with too many interleavings to explore all: those with at most three preemptions, which find
 /// almost every race there is.
 fn bounded(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();

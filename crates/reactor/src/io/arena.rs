@@ -1,4 +1,4 @@
-//! Lists of buffers, where they stay until the kernel has read them.
+//! Lists of buffers, in memory that stays until the kernel has read them.
 
 use std::ptr;
 
@@ -9,13 +9,13 @@ use super::MAX_SEGMENTS;
 /// Entries of one chunk: four times the longest list.
 const CHUNK: usize = 4 * MAX_SEGMENTS;
 
-/// Grows by a chunk only if the kernel refuses to take what is there; keeps what it grew to.
+/// Arena that grows by a chunk only if the kernel does not take the lists in it; it never shrinks.
 pub(super) struct Arena {
     chunks: Vec<Chunk>,
     current: usize,
 }
 
-/// Never grows past its capacity, so that its entries never move.
+/// Entries that never move, because the vector never grows past its capacity.
 type Chunk = Vec<iovec>;
 
 impl Arena {
@@ -23,12 +23,12 @@ impl Arena {
         Self { chunks: vec![Chunk::with_capacity(CHUNK)], current: 0 }
     }
 
-    /// Whether a list of `count` entries fits without growing.
+    /// Returns whether a list of `count` entries fits without growing.
     pub(super) fn has_room(&self, count: usize) -> bool {
         self.chunks[self.current].len() + count <= CHUNK || self.current + 1 < self.chunks.len()
     }
 
-    /// Copies a list of at most `MAX_SEGMENTS`; where it is now, and its length.
+    /// Copies a list of at most `MAX_SEGMENTS`; returns its address and length.
     pub(super) fn copy(&mut self, list: impl ExactSizeIterator<Item = iovec>) -> (*const iovec, u32) {
         let count = list.len();
         debug_assert!(count <= MAX_SEGMENTS);
@@ -44,7 +44,7 @@ impl Arena {
         (chunk.get(start).map_or(ptr::null(), ptr::from_ref), count as u32)
     }
 
-    /// Forgets all lists: the kernel has read them.
+    /// Drops all lists: the kernel has read them.
     pub(super) fn clear(&mut self) {
         for chunk in &mut self.chunks[..=self.current] {
             chunk.clear();

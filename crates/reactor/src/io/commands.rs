@@ -1,8 +1,8 @@
-//! NVMe commands that the kernel hands to a device as they are (IORING_OP_URING_CMD).
+//! NVMe commands that the kernel passes through to a device (IORING_OP_URING_CMD).
 //!
-//! They need entries of twice the usual size, both ways, which would make all others slower: so they have
-//! a ring of their own, opened when a reactor gets its first device of this kind. It is submitted and
-//! looked at with the other; while the reactor sleeps, the other polls it.
+//! They need entries of twice the usual size in both rings, which would slow down all other operations. So
+//! they have a ring of their own, opened when a reactor gets its first device of this kind. It is submitted
+//! and checked with the other ring; while the reactor sleeps, the other ring polls it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +14,7 @@ use sluice_memory::Segment;
 
 use super::core::{Core, iovec};
 use super::files::{FileTable, Registration};
-use super::operations::{COMMANDS, Kind, Operation};
+use super::operations::{COMMANDS, Operation, OperationKind};
 use super::ring::Ring;
 use super::setup::Completing;
 use super::{Io, MAX_SEGMENTS};
@@ -27,8 +27,8 @@ const ENTRIES: u32 = 256;
 /// Devices that one reactor may have.
 const FILES_MAX: u32 = 1024;
 
-/// A device registered for NVMe commands. Dropping it unregisters and closes it when the commands that
-/// were started on it are done.
+/// A device registered for NVMe commands. Dropping it unregisters and closes it when the commands that were
+/// started on it are done.
 #[derive(Debug)]
 pub struct CommandFile(Arc<Registration>);
 
@@ -56,15 +56,15 @@ impl Io {
     pub fn register_nvme(&self, file: OwnedFd) -> io::Result<CommandFile> {
         let task = self.task;
         Core::of_thread(|core| {
-            core.look_for_strays();
+            core.retire_strays();
             let commands = core.commands()?;
             Ok(CommandFile(commands.files.insert(&commands.ring, file, task)?))
         })
     }
 
-    /// Has a device carry out a command, with its data in `segments` (the first [`MAX_SEGMENTS`] of them,
-    /// none of them a bit bucket). The result is the status that the device gave, zero for success, or the
-    /// kernel's own refusal: a negated errno.
+    /// Has a device execute a command, with its data in `segments` (the first [`MAX_SEGMENTS`] of them, none
+    /// of them a bit bucket). The result is the device's status, zero for success, or the kernel's refusal: a
+    /// negated errno.
     pub fn nvme(
         &self,
         (device, queue): (&CommandFile, NvmeQueue),
@@ -77,14 +77,14 @@ impl Io {
             let index = core.here(&device.0);
             let Core { commands, operations, .. } = core;
             let commands = commands.as_mut().expect("a device is registered with this ring");
-            let operation = operations.begin(Operation::new(task, token, Kind::Command(index)));
+            let operation = operations.begin(Operation::new(task, token, OperationKind::Command(index)));
             commands.begin(operation, index, queue, command, segments);
         });
     }
 }
 
 impl Core {
-    /// The ring for commands, which is opened for whoever needs it first.
+    /// Returns the ring for commands, which is opened at the first use.
     pub(super) fn commands(&mut self) -> io::Result<&mut Commands> {
         match &mut self.commands {
             Some(commands) => Ok(commands),
@@ -92,8 +92,8 @@ impl Core {
         }
     }
 
-    /// Before the reactor sleeps: has the ring it sleeps on look at the one for commands. False if there
-    /// is something there already.
+    /// Arms a poll of the ring for commands on the main ring, before the reactor sleeps. Returns false if
+    /// there is a completion already.
     pub(super) fn watch_commands(&mut self, counters: &CounterCells) -> bool {
         let Some(commands) = &mut self.commands else { return true };
         commands.submit(counters);
@@ -110,22 +110,22 @@ impl Core {
     }
 }
 
-/// The ring for commands.
+/// Ring for NVMe commands.
 pub(super) struct Commands {
     pub(super) ring: Ring<squeue::Entry128, cqueue::Entry32>,
     pub(super) files: FileTable,
-    /// Lists of data, by operation. The kernel may read one long after it took the command, when it had no
-    /// place for it at first: so a list stays until the command is over.
+    /// Lists of data, by operation. The kernel may read a list long after it took the command, when it could
+    /// not start the command at first: so a list stays until the command has ended.
     lists: Vec<Vec<libc::iovec>>,
     in_flight: u32,
-    /// The other ring has a poll on this one.
+    /// The main ring has a poll on this one.
     pub(super) watched: bool,
 }
 
 impl Commands {
     fn open(entries: u32, files: u32, reactor: u32) -> io::Result<Self> {
         let ring = Ring::<squeue::Entry128, cqueue::Entry32>::open(entries, Completing::AtAnyCall)?;
-        if !ring.knows(opcode::UringCmd80::CODE) {
+        if !ring.supports(opcode::UringCmd80::CODE) {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         }
         let files = FileTable::register(&ring, files, reactor)?;
@@ -154,7 +154,7 @@ impl Commands {
         self.ring.push(entry.build().user_data(operation));
     }
 
-    /// Copies a list to where it stays until the operation is over. Its memory is kept for the next.
+    /// Copies a list to memory that stays until the operation has ended. The memory is kept for the next.
     fn list(&mut self, operation: u64, segments: &[Segment]) -> &[libc::iovec] {
         let position = operation as usize;
         if self.lists.len() <= position {
@@ -167,7 +167,7 @@ impl Commands {
         list
     }
 
-    /// A command on this device is over.
+    /// Accounts for the end of a command on this device.
     pub(super) fn end(&mut self, device: u32) {
         self.in_flight -= 1;
         self.files.end(&self.ring, device);
@@ -181,8 +181,8 @@ impl Commands {
     }
 }
 
-/// Has a device carry out one command and waits for it, without a reactor: to see whether it can be done
-/// at all. The result is that of [`Io::nvme`].
+/// Has a device execute one command and waits for it, without a reactor, to check whether that works at all.
+/// The result is that of [`Io::nvme`].
 ///
 /// # Errors
 /// There is no io_uring with such commands; EOPNOTSUPP where the kernel is too old for them.

@@ -1,4 +1,4 @@
-//! What is behind an [`Io`](super::Io): the ring and the tables that say what is in it.
+//! State behind an [`Io`](super::Io): the ring, and the tables of its files and operations.
 
 use std::cell::RefCell;
 use std::io;
@@ -15,35 +15,35 @@ use super::arena::Arena;
 use super::commands::Commands;
 use super::eager::Eager;
 use super::files::{self, FileSlot, FileTable, Kept, Registration, signal_entry, watch_entry};
-use super::operations::{BELL, CANCEL, COMMANDS, Cancelled, Kind, Operation, Operations};
+use super::operations::{CANCEL, COMMANDS, Cancelled, NOTIFIER, Operation, OperationKind, Operations};
 use super::ring::{RawCompletion, Ring};
 use super::setup::Completing;
 use crate::config::ReactorConfig;
 use crate::counters::CounterCells;
 use crate::task::TaskId;
 
-/// One completion, for a task.
+/// A completion, for a task.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Completion {
     pub(crate) task: TaskId,
     pub(crate) token: u64,
     pub(crate) result: i32,
-    /// The operation goes on.
+    /// The operation continues.
     pub(crate) more: bool,
-    /// Not work: a task that sleeps goes on sleeping.
+    /// Not work: a task that sleeps stays asleep.
     pub(crate) quiet: bool,
 }
 
-/// Numbers of reactors; none is 0.
+/// Number of the next reactor; no reactor has 0.
 static NUMBERS: AtomicU32 = AtomicU32::new(1);
 
 thread_local! {
-    /// What the reactor of this thread has.
-    static OF_THREAD: RefCell<Option<Core>> = const { RefCell::new(None) };
+    /// Ring of the reactor on this thread.
+    static CORE: RefCell<Option<Core>> = const { RefCell::new(None) };
 }
 
 pub(super) struct Core {
-    /// Tells the reactor from others of the process.
+    /// Distinguishes the reactor from others of the process.
     pub(super) number: u32,
     pub(super) ring: Ring,
     arena: Arena,
@@ -52,17 +52,17 @@ pub(super) struct Core {
     pub(super) wakes: Vec<TaskId>,
     /// Opened for the first device that takes NVMe commands.
     pub(super) commands: Option<Box<Commands>>,
-    /// What was ended since its task is about to move, and is to begin again where that goes.
+    /// Operations that were cancelled because their task moves, and start again on its next reactor.
     pub(super) interrupted: Vec<Operation>,
-    /// What is not in the ring yet.
+    /// Receives that are not in the ring yet.
     pub(super) eager: Eager,
-    /// How many files had been dropped elsewhere when it was looked for them last.
+    /// Number of stray files at the last search for them.
     strays: u64,
-    bell: OwnedFd,
+    notifier: OwnedFd,
 }
 
 impl Core {
-    pub(super) fn open(config: &ReactorConfig, bell: OwnedFd) -> io::Result<Self> {
+    pub(super) fn open(config: &ReactorConfig, notifier: OwnedFd) -> io::Result<Self> {
         let number = NUMBERS.fetch_add(1, Relaxed);
         let ring = Ring::open(config.ring_entries, Completing::WhenAsked)?;
         let files = FileTable::register(&ring, config.max_files, number)?;
@@ -77,39 +77,41 @@ impl Core {
             interrupted: Vec::new(),
             eager: Eager::default(),
             strays: 0,
-            bell,
+            notifier,
         };
-        core.listen_to_bell();
+        core.poll_notifier();
         Ok(core)
     }
 
-    /// Makes it that of this thread, or none. Returns the one before.
+    /// Makes `core` that of this thread, or removes it. Returns the previous one.
     pub(super) fn put(core: Option<Self>) -> Option<Self> {
-        OF_THREAD.replace(core)
+        CORE.replace(core)
     }
 
-    /// Does something with the ring of this thread, which is a reactor's: whoever has an [`Io`](super::Io) is a task.
+    /// Calls `act` with the ring of this thread. The thread is a reactor's, because only tasks have an
+    /// [`Io`](super::Io).
     #[inline]
     pub(super) fn of_thread<T>(act: impl FnOnce(&mut Self) -> T) -> T {
-        OF_THREAD.with_borrow_mut(|core| act(core.as_mut().expect("a task uses its ring where it is polled")))
+        CORE.with_borrow_mut(|core| act(core.as_mut().expect("a task uses its ring where it is polled")))
     }
 
-    /// The same, if it is a reactor's: what is dropped may be on its way from one to another.
+    /// Calls `act` with the ring of this thread if the thread is a reactor's: a task may be dropped on its
+    /// way from one reactor to another.
     pub(super) fn of_thread_if_any<T>(act: impl FnOnce(&mut Self) -> T) -> Option<T> {
-        // A thread that ends has none any more.
-        OF_THREAD.try_with(|core| core.borrow_mut().as_mut().map(act)).ok().flatten()
+        // The thread-local of a thread that ends is gone.
+        CORE.try_with(|core| core.borrow_mut().as_mut().map(act)).ok().flatten()
     }
 
-    /// Where a file is registered here.
+    /// Returns the index at which a file is registered with this reactor.
     #[inline]
     pub(super) fn here(&self, file: &Registration) -> u32 {
         file.index_on(self.number).expect("a task's files are where it is")
     }
 
-    fn listen_to_bell(&mut self) {
-        let bell = types::Fd(self.bell.as_raw_fd());
-        let entry = opcode::PollAdd::new(bell, u32::from(PollFlags::IN.bits())).multi(true).build();
-        self.ring.push(entry.user_data(BELL));
+    fn poll_notifier(&mut self) {
+        let notifier = types::Fd(self.notifier.as_raw_fd());
+        let entry = opcode::PollAdd::new(notifier, u32::from(PollFlags::IN.bits())).multi(true).build();
+        self.ring.push(entry.user_data(NOTIFIER));
     }
 
     pub(super) fn start(&mut self, entry: Entry, operation: Operation) {
@@ -117,21 +119,28 @@ impl Core {
         self.ring.push(entry.user_data(user_data));
     }
 
-    /// Starts an operation on the file registered with the index that `kind` has.
-    pub(super) fn start_on(&mut self, index: u32, entry: Entry, task: TaskId, token: u64, kind: Kind) {
+    /// Starts an operation on the file registered with `index`, which `kind` names too.
+    pub(super) fn start_on(
+        &mut self,
+        index: u32,
+        entry: Entry,
+        task: TaskId,
+        token: u64,
+        kind: OperationKind,
+    ) {
         self.files.begin(index);
         self.start(entry, Operation::new(task, token, kind));
     }
 
     pub(super) fn cancel(&mut self, by: Cancelled, fits: impl Fn(&Operation) -> bool) {
-        self.give_to_ring_what(&fits);
+        self.hand_matching_to_ring(&fits);
         for user_data in self.operations.cancel(by, fits) {
             self.ring.push(opcode::AsyncCancel::new(user_data).build().user_data(CANCEL));
         }
     }
 
     pub(super) fn register(&mut self, file: OwnedFd, owner: TaskId) -> io::Result<FileSlot> {
-        self.look_for_strays();
+        self.retire_strays();
         self.files.insert(&self.ring, file, owner).map(FileSlot)
     }
 
@@ -141,15 +150,15 @@ impl Core {
     }
 
     pub(super) fn retire(&mut self, index: u32) {
-        self.give_to_ring_what(|operation| operation.kind == Kind::Receive(index));
+        self.hand_matching_to_ring(|operation| operation.kind == OperationKind::Receive(index));
         if self.files.retire(&self.ring, index) {
-            let fits = |operation: &Operation| matches!(operation.kind, Kind::Signal(i) | Kind::Watch(i) if i == index);
+            let fits = |operation: &Operation| matches!(operation.kind, OperationKind::Signal(i) | OperationKind::Watch(i) if i == index);
             self.cancel(Cancelled::ByTask, fits);
         }
     }
 
-    /// Lets go of files whose owner was dropped where it could not tell.
-    pub(super) fn look_for_strays(&mut self) {
+    /// Retires files whose owner was dropped on a thread that is not this reactor's.
+    pub(super) fn retire_strays(&mut self) {
         let strays = files::strays();
         if std::mem::replace(&mut self.strays, strays) == strays {
             return;
@@ -164,7 +173,7 @@ impl Core {
 
     pub(super) fn watch(&mut self, index: u32, task: TaskId, token: u64) {
         self.files.begin_watch(index);
-        self.push_watch(Operation::new(task, token, Kind::Watch(index)), index);
+        self.push_watch(Operation::new(task, token, OperationKind::Watch(index)), index);
     }
 
     fn push_watch(&mut self, operation: Operation, index: u32) {
@@ -174,7 +183,7 @@ impl Core {
 
     pub(super) fn signal(&mut self, index: u32, task: TaskId, token: u64) {
         if self.files.begin_signal(index) {
-            self.push_signal(Operation::new(task, token, Kind::Signal(index)), index);
+            self.push_signal(Operation::new(task, token, OperationKind::Signal(index)), index);
         }
     }
 
@@ -183,7 +192,7 @@ impl Core {
         self.start(signal_entry(index), operation);
     }
 
-    /// Copies a list to where it stays until the kernel has read it.
+    /// Copies a list to memory that stays until the kernel has read it.
     pub(super) fn iovecs(&mut self, segments: &[Segment]) -> (*const libc::iovec, u32) {
         self.copy(segments.iter().take(MAX_SEGMENTS).map(iovec))
     }
@@ -195,7 +204,7 @@ impl Core {
         self.arena.copy(list)
     }
 
-    /// A receive of the socket with this index, into a list of at most `MAX_SEGMENTS`.
+    /// Returns a receive of the socket with this index, into a list of at most `MAX_SEGMENTS`.
     pub(super) fn receive_entry(
         &mut self,
         index: u32,
@@ -226,47 +235,47 @@ impl Core {
         while let Some(raw) = self.ring.next_completion() {
             match raw.user_data {
                 CANCEL => {}
-                BELL if raw.more => {}
+                NOTIFIER if raw.more => {}
                 // The kernel may end a poll at any time.
-                BELL => self.listen_to_bell(),
+                NOTIFIER => self.poll_notifier(),
                 COMMANDS => self.commands.iter_mut().for_each(|commands| commands.watched = false),
-                _ => out.extend(self.settle(raw)),
+                _ => out.extend(self.on_completion(raw)),
             }
         }
         while let Some(raw) = self.commands.as_mut().and_then(|commands| commands.ring.next_completion()) {
-            out.extend(self.settle(raw));
+            out.extend(self.on_completion(raw));
         }
     }
 
-    /// Accounts for a completion; what its task is to hear of it.
-    pub(super) fn settle(&mut self, raw: RawCompletion) -> Option<Completion> {
+    /// Accounts for a completion; returns the event for its task, if there is one.
+    pub(super) fn on_completion(&mut self, raw: RawCompletion) -> Option<Completion> {
         let RawCompletion { user_data, mut result, mut more } = raw;
         let operation = self.operations.complete(user_data, more)?;
         if operation.is_interrupted() && !more {
             (result, more) = self.interrupt(operation, result);
         }
         let quiet = match operation.kind {
-            Kind::Memory => false,
-            // Whoever takes a poll back when it is woken, and asks for another when it goes to sleep, would be woken by
-            // the end of the one before, again and again.
-            Kind::Poll(_) => operation.cancelled == Cancelled::ByTask && !more,
-            Kind::File(index) | Kind::Receive(index) | Kind::Send(index) => {
+            OperationKind::Memory => false,
+            // A task may cancel its poll when it is woken, and poll again when it goes to sleep. The end of
+            // the earlier poll would wake it again and again.
+            OperationKind::Poll(_) => operation.cancelled == Cancelled::ByTask && !more,
+            OperationKind::File(index) | OperationKind::Receive(index) | OperationKind::Send(index) => {
                 self.files.end(&self.ring, index);
                 false
             }
-            Kind::Command(index) => {
+            OperationKind::Command(index) => {
                 self.commands.iter_mut().for_each(|commands| commands.end(index));
                 false
             }
-            Kind::Signal(index) => {
-                if !self.settle_signal(operation, index, result) {
+            OperationKind::Signal(index) => {
+                if !self.on_signal_end(operation, index, result) {
                     return None;
                 }
                 true
             }
-            Kind::Watch(index) => {
+            OperationKind::Watch(index) => {
                 if !raw.more {
-                    self.settle_watch(operation, index, result);
+                    self.on_watch_end(operation, index, result);
                 }
                 false
             }
@@ -274,33 +283,33 @@ impl Core {
         Some(Completion { task: operation.task, token: operation.token, result, more, quiet })
     }
 
-    /// The kernel may end a poll at any time; one that was cancelled, or never will do, stays ended.
-    fn settle_watch(&mut self, operation: Operation, index: u32, result: i32) {
+    /// Restarts a watch, which the kernel may end at any time, unless it was cancelled or cannot work.
+    fn on_watch_end(&mut self, operation: Operation, index: u32, result: i32) {
         let goes_on = operation.cancelled != Cancelled::ByTask && result >= 0;
-        if goes_on && !self.files.is_retired(index) && !self.goes_on_elsewhere(operation) {
+        if goes_on && !self.files.is_retired(index) && !self.resume_after_move(operation) {
             self.push_watch(Operation::new(operation.task, operation.token, operation.kind), index);
         }
         self.files.end(&self.ring, index);
     }
 
-    /// True if the task is to hear of the end of this signal.
-    fn settle_signal(&mut self, operation: Operation, index: u32, result: i32) -> bool {
+    /// Ends a signal; returns whether its task receives an event for it.
+    fn on_signal_end(&mut self, operation: Operation, index: u32, result: i32) -> bool {
         let unsent = operation.is_interrupted() && result < 0;
         let mut again = self.files.end_signal(index, unsent);
-        let elsewhere = again && self.goes_on_elsewhere(operation);
+        let elsewhere = again && self.resume_after_move(operation);
         if elsewhere {
             again = false;
             self.files.end_signal(index, false);
         } else if again {
             self.push_signal(Operation::new(operation.task, operation.token, operation.kind), index);
         }
-        let heard = !again && !elsewhere && !unsent && !self.files.is_retired(index);
+        let is_reported = !again && !elsewhere && !unsent && !self.files.is_retired(index);
         self.files.end(&self.ring, index);
-        heard
+        is_reported
     }
 }
 
-/// A segment, as the kernel wants it.
+/// Returns a segment as the kernel's `iovec`.
 pub(super) fn iovec(segment: &Segment) -> libc::iovec {
     libc::iovec { iov_base: segment.pointer().cast(), iov_len: segment.len() as usize }
 }

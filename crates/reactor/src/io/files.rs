@@ -1,4 +1,4 @@
-//! The table of registered files, and the signals on their way to eventfds among them.
+//! Table of registered files, and the signals in flight to eventfds among them.
 
 use std::any::Any;
 use std::io;
@@ -19,18 +19,18 @@ use crate::task::TaskId;
 /// Memory that operations may name.
 pub(super) type Kept = Arc<dyn Any + Send + Sync>;
 
-/// A file, and where it is registered.
+/// A file, and the place of its registration.
 #[derive(Debug)]
 pub(super) struct Registration {
     file: OwnedFd,
-    /// The number of the reactor in the high half, the index in its table in the low one. Written by the reactor
-    /// that has the task.
+    /// The number of the reactor in the high half, the index in its table in the low one. Written by the
+    /// reactor that has the task.
     place: AtomicU64,
-    /// Its owner let go of it where it was not registered.
+    /// Set when the owner dropped the file on a thread where the file was not registered.
     is_stray: AtomicBool,
 }
 
-/// From now on nobody has it, which is what the reactor looks for.
+/// Counts a stray file, so that the reactor searches for it.
 impl Drop for Registration {
     fn drop(&mut self) {
         if *self.is_stray.get_mut() {
@@ -44,7 +44,7 @@ impl Registration {
         u64::from(reactor) << 32 | u64::from(index)
     }
 
-    /// The index, if it is registered with this reactor.
+    /// Returns the index, if the file is registered with this reactor.
     pub(super) fn index_on(&self, reactor: u32) -> Option<u32> {
         let place = self.place.load(Relaxed);
         ((place >> 32) as u32 == reactor).then_some(place as u32)
@@ -54,8 +54,8 @@ impl Registration {
         self.place.store(Self::of_place(reactor, index), Relaxed);
     }
 
-    /// The owner lets go: `retire` is told the index, if that is on the reactor of this thread. Otherwise the reactor
-    /// finds out when it next registers a file.
+    /// Handles the drop of the owner: calls `retire` with the index, if that is on the reactor of this
+    /// thread. Otherwise the reactor finds the file when it next registers one.
     pub(super) fn dropped(&self, retire: impl FnOnce(&mut Core, u32)) {
         let here = Core::of_thread_if_any(|core| self.index_on(core.number).map(|index| retire(core, index)));
         if here.flatten().is_none() {
@@ -64,7 +64,7 @@ impl Registration {
     }
 }
 
-/// How many files were dropped where they were not registered.
+/// Number of files that were dropped where they were not registered.
 static STRAYS: AtomicU64 = AtomicU64::new(0);
 
 pub(super) fn strays() -> u64 {
@@ -77,8 +77,8 @@ impl AsFd for Registration {
     }
 }
 
-/// A file registered with a reactor's ring; it moves with its task. Dropping it, where the task is, unregisters
-/// and closes the file when the operations that were started on it are done.
+/// A file registered with a reactor's ring; it moves with its task. Dropping it, where the task is,
+/// unregisters and closes the file when the operations that were started on it are done.
 #[derive(Debug)]
 pub struct FileSlot(pub(super) Arc<Registration>);
 
@@ -90,93 +90,93 @@ impl AsFd for FileSlot {
 
 impl Drop for FileSlot {
     fn drop(&mut self) {
-        // The kernel's table has the file for itself; our descriptor may be closed now.
+        // The kernel's table holds the file itself; this descriptor may be closed now.
         self.0.dropped(Core::retire);
     }
 }
 
-/// A write of 1 to an eventfd.
+/// Returns a write of 1 to an eventfd.
 pub(super) fn signal_entry(index: u32) -> Entry {
     static ONE: u64 = 1;
     let bytes = std::ptr::from_ref(&ONE).cast::<u8>();
     opcode::Write::new(types::Fixed(index), bytes, size_of::<u64>() as u32).build()
 }
 
-/// A multishot poll for something to read.
+/// Returns a multishot poll for readability.
 pub(super) fn watch_entry(index: u32) -> Entry {
     let events = u32::from(PollFlags::IN.bits());
     opcode::PollAdd::new(types::Fixed(index), events).multi(true).build()
 }
 
-/// A ring, as far as a table of files concerns it.
+/// Operations of a ring that a table of files needs.
 pub(super) trait Registers {
-    /// Makes room for so many files.
+    /// Makes room for this many files.
     fn register_sparse(&self, count: u32) -> io::Result<()>;
-    /// Puts files in their places, this one and those behind it, or none (-1). Returns how many: fewer if the next
-    /// could not be.
+    /// Registers `files` at `index` and the following indices; -1 clears an entry. Returns how many were
+    /// registered: fewer if the next one failed.
     fn register_at(&self, index: u32, files: &[RawFd]) -> io::Result<usize>;
 }
 
 #[derive(Debug, Default)]
-struct Use {
-    /// Operations from the call that starts them to their completion. The kernel looks a file up when
-    /// it carries an operation out, which for some is after they were submitted.
+struct FileState {
+    /// Operations in flight, from the call that starts each to its completion. The kernel looks a file up
+    /// when it executes an operation, which may be after the submission.
     in_flight: u32,
-    /// The owner has let go.
+    /// The owner has dropped the file.
     retired: bool,
-    /// A signal is on its way; `again` if another was asked for meanwhile.
+    /// A signal is in flight; `again` if another was requested meanwhile.
     signal: bool,
     again: bool,
     /// A poll was started that ends only when it is cancelled.
     watched: bool,
-    /// Of a socket: what came of asking it.
+    /// Results of earlier receives, if the file is a socket.
     record: Record,
     /// Memory that operations on the file may still name.
     kept: Option<Kept>,
-    /// Whose it is, and what its owner has.
+    /// Owner of the file, and the registration that the owner holds.
     owned: Option<(TaskId, Weak<Registration>)>,
 }
 
 /// A file of a task that moves.
 #[derive(Debug)]
-pub(super) struct Packed {
+pub(super) struct MovedFile {
     pub(super) file: Arc<Registration>,
-    /// Where it was.
+    /// Index on the previous reactor.
     pub(super) index: u32,
     kept: Option<Kept>,
 }
 
-impl Packed {
-    pub(super) fn left(&self) -> Left {
-        Left { file: Arc::downgrade(&self.file), index: self.index }
+impl MovedFile {
+    pub(super) fn left(&self) -> StaleFile {
+        StaleFile { file: Arc::downgrade(&self.file), index: self.index }
     }
 }
 
-/// A file that a task had here.
+/// A file that a task had on this reactor.
 #[derive(Debug)]
-pub(super) struct Left {
+pub(super) struct StaleFile {
     file: Weak<Registration>,
     index: u32,
 }
 
-/// Files that are registered here, and not yet where their task looks for them.
-pub(super) struct Arrived(Vec<(Arc<Registration>, u32)>);
+/// Files that are registered here, but not yet in use by their task.
+pub(super) struct RegisteredFiles(Vec<(Arc<Registration>, u32)>);
 
-impl Arrived {
-    /// From now on they are used here.
-    pub(super) fn settle(self, reactor: u32) {
+impl RegisteredFiles {
+    /// Puts the files into use on this reactor.
+    pub(super) fn place(self, reactor: u32) {
         self.0.iter().for_each(|(file, index)| file.place(reactor, *index));
     }
 }
 
 pub(super) struct FileTable {
-    /// The reactor's number.
+    /// Number of the reactor.
     reactor: u32,
     capacity: u32,
     /// Indices below `uses.len()` that are free.
     free: Vec<u32>,
-    /// By index; as long as the highest index used so far.
-    uses: Vec<Use>,
+    /// State by index; as long as the highest index used so far.
+    uses: Vec<FileState>,
 }
 
 impl FileTable {
@@ -209,33 +209,36 @@ impl FileTable {
         Ok(index)
     }
 
-    /// Files whose owner is gone and could not say so.
+    /// Returns the files whose owner was dropped on another thread.
     pub(super) fn strays(&self) -> Vec<u32> {
-        let is_stray = |state: &Use| match &state.owned {
+        let is_stray = |state: &FileState| match &state.owned {
             Some((_, file)) => !state.retired && file.strong_count() == 0,
             None => false,
         };
         (0..).zip(&self.uses).filter(|(_, state)| is_stray(state)).map(|(index, _)| index).collect()
     }
 
-    /// The files of a task that moves. They stay here as well, until it has [left](Self::leave).
-    pub(super) fn pack(&self, task: TaskId) -> Vec<Packed> {
-        let pack = |(index, state): (u32, &Use)| {
+    /// Returns the files of a task that moves. They stay registered here as well, until they are
+    /// [released](Self::leave).
+    pub(super) fn pack(&self, task: TaskId) -> Vec<MovedFile> {
+        let pack = |(index, state): (u32, &FileState)| {
             let (_, file) = state.owned.as_ref().filter(|(owner, _)| *owner == task && !state.retired)?;
-            Some(Packed { file: file.upgrade()?, index, kept: state.kept.clone() })
+            Some(MovedFile { file: file.upgrade()?, index, kept: state.kept.clone() })
         };
         (0..).zip(&self.uses).filter_map(pack).collect()
     }
 
-    /// Registers the files of a task that has come, all of them or none. Those that are here already are its own.
+    /// Registers the files of a task that arrives, all of them or none. Files that are registered here
+    /// already are its own.
     pub(super) fn unpack(
         &mut self,
         ring: &impl Registers,
-        packed: &[Packed],
+        packed: &[MovedFile],
         owner: TaskId,
-    ) -> io::Result<Arrived> {
+    ) -> io::Result<RegisteredFiles> {
         let reactor = self.reactor;
-        let coming: Vec<&Packed> = packed.iter().filter(|it| it.file.index_on(reactor).is_none()).collect();
+        let coming: Vec<&MovedFile> =
+            packed.iter().filter(|it| it.file.index_on(reactor).is_none()).collect();
         let indices = self.reserve_all(coming.len())?;
         let mut count = 0;
         for run in indices.chunk_by(|a, b| a + 1 == *b) {
@@ -249,32 +252,32 @@ impl FileTable {
                 return Err(done.err().unwrap_or(io::Error::from_raw_os_error(libc::ENOMEM)));
             }
         }
-        let arrived = coming.into_iter().zip(indices).map(|(Packed { file, kept, .. }, index)| {
+        let arrived = coming.into_iter().zip(indices).map(|(MovedFile { file, kept, .. }, index)| {
             let state = self.of(index);
             (state.kept, state.owned) = (kept.clone(), Some((owner, Arc::downgrade(file))));
             (Arc::clone(file), index)
         });
-        Ok(Arrived(arrived.collect()))
+        Ok(RegisteredFiles(arrived.collect()))
     }
 
-    /// The files of a task that cannot stay, since others of its cannot be registered.
-    pub(super) fn turn_away(&mut self, ring: &impl Registers, arrived: Arrived) {
+    /// Unregisters the files of a task that cannot stay, because others of its files cannot be registered.
+    pub(super) fn unregister_all(&mut self, ring: &impl Registers, arrived: RegisteredFiles) {
         self.unregister(ring, arrived.0.into_iter().map(|(_, index)| index).collect());
     }
 
-    /// The files of a task that has them elsewhere now, and nothing in flight here.
-    pub(super) fn leave(&mut self, ring: &impl Registers, left: Vec<Left>) {
-        let is_its = |Left { file, index }: &Left| {
+    /// Unregisters the files of a task that has them on another reactor now, and nothing in flight here.
+    pub(super) fn leave(&mut self, ring: &impl Registers, left: Vec<StaleFile>) {
+        let is_its = |StaleFile { file, index }: &StaleFile| {
             let state = self.uses.get(*index as usize);
             let owned = state.and_then(|state| state.owned.as_ref());
-            // Not another's that has its place since.
+            // Skips an index that another file has taken since.
             owned.is_some_and(|(_, its)| its.ptr_eq(file))
         };
         let indices = left.iter().filter(|left| is_its(left)).map(|left| left.index).collect();
         self.unregister(ring, indices);
     }
 
-    /// So many places, in ascending order.
+    /// Reserves this many indices, in ascending order.
     fn reserve_all(&mut self, count: usize) -> io::Result<Vec<u32>> {
         let mut indices = Vec::with_capacity(count);
         while indices.len() < count {
@@ -298,26 +301,27 @@ impl FileTable {
         if index >= self.capacity {
             return Err(io::Error::from_raw_os_error(libc::ENFILE));
         }
-        self.uses.push(Use::default());
+        self.uses.push(FileState::default());
         Ok(index)
     }
 
-    fn of(&mut self, index: u32) -> &mut Use {
+    fn of(&mut self, index: u32) -> &mut FileState {
         &mut self.uses[index as usize]
     }
 
-    /// An operation on the file starts.
+    /// Counts an operation on the file that starts.
     pub(super) fn begin(&mut self, index: u32) {
         self.of(index).in_flight += 1;
     }
 
-    /// An operation on the file is over.
+    /// Counts an operation on the file that has ended.
     pub(super) fn end(&mut self, ring: &impl Registers, index: u32) {
         self.of(index).in_flight -= 1;
         self.unregister_if_done(ring, index);
     }
 
-    /// The owner has let go. True if a signal or a poll is on its way, which might never end by itself.
+    /// Marks a file as dropped by its owner. Returns whether a signal or a poll is in flight, which might
+    /// never end by itself.
     pub(super) fn retire(&mut self, ring: &impl Registers, index: u32) -> bool {
         self.of(index).retired = true;
         self.unregister_if_done(ring, index);
@@ -347,7 +351,7 @@ impl FileTable {
         self.unregister(ring, vec![index]);
     }
 
-    /// These places are free, whoever had them.
+    /// Unregisters these indices, whichever file each belongs to, and frees them.
     fn unregister(&mut self, ring: &impl Registers, mut indices: Vec<u32>) {
         indices.sort_unstable();
         for run in indices.chunk_by(|a, b| a + 1 == *b) {
@@ -356,19 +360,19 @@ impl FileTable {
                 tracing::warn!(index = run[0], %error, "a file could not be unregistered");
             }
         }
-        indices.iter().for_each(|index| *self.of(*index) = Use::default());
+        indices.iter().for_each(|index| *self.of(*index) = FileState::default());
         self.free.extend(indices);
     }
 
-    /// True if a write must be pushed; false if the one under way will be followed by another.
+    /// Returns whether a write must be pushed; false if a further one will follow the write in flight.
     pub(super) fn begin_signal(&mut self, index: u32) -> bool {
         let state = self.of(index);
         state.again = state.signal;
         !std::mem::replace(&mut state.signal, true)
     }
 
-    /// A write is over, `unsent` if it was not done; true if another must follow it, perhaps for those who asked
-    /// meanwhile.
+    /// Ends a write; `unsent` if it did not happen. Returns whether another must follow, such as for a signal
+    /// that was requested meanwhile.
     pub(super) fn end_signal(&mut self, index: u32, unsent: bool) -> bool {
         let state = self.of(index);
         state.signal = (std::mem::take(&mut state.again) || unsent) && !state.retired;

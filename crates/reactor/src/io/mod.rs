@@ -1,7 +1,7 @@
-//! io_uring, as tasks see it.
+//! io_uring, as tasks use it.
 //!
-//! Everything is asynchronous: a method here only notes the operation, all that a turn noted is
-//! submitted at its end with one system call, and [`Task::event`](crate::Task::event) brings the result.
+//! Everything is asynchronous: a method here only queues the operation. All operations of a turn are
+//! submitted at its end with one system call, and [`Task::event`](crate::Task::event) delivers each result.
 
 mod arena;
 mod commands;
@@ -31,49 +31,50 @@ use crate::counters::CounterCells;
 use crate::task::TaskId;
 pub use commands::{CommandFile, try_nvme};
 pub use files::FileSlot;
-pub(crate) use moving::Luggage;
-use operations::{Cancelled, Kind, Operation};
+pub(crate) use moving::TaskIoState;
+use operations::{Cancelled, Operation, OperationKind};
 
 /// Segments one read or write takes at most, the kernel's UIO_MAXIOV.
 pub const MAX_SEGMENTS: usize = 1024;
 
-/// The result of a receive that ended because its task moved: nothing came, and it can be asked for again.
+/// Result of a receive that ended because its task moved: nothing was received, and the task may start it
+/// again.
 pub const INTERRUPTED: i32 = -libc::EINTR;
 
-/// What a write promises beyond having been done.
+/// Guarantees of a write beyond its completion.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WriteFlags {
-    /// The data is on stable storage when the write completes (RWF_DSYNC): what FUA asks for.
+    /// The data is on stable storage when the write completes (RWF_DSYNC), as FUA requires.
     pub dsync: bool,
 }
 
-/// The io_uring of the reactor that a task is on. Cheap to clone; used nowhere but where the task is polled.
+/// The io_uring of the reactor that a task is on. Cheap to clone; used only where the task is polled.
 ///
 /// # Memory and operations
 ///
 /// [`read`](Io::read) and [`write`](Io::write) give the kernel the memory behind the segments until the
 /// operation's [`event`](crate::Task::event). That the memory stays valid that long is the invariant of
-/// [`Segment`]: the command that holds it is not finished before. The list itself is copied.
+/// [`Segment`]: the command that holds the segment is not finished before. The list itself is copied.
 ///
 /// # Moving
 ///
-/// When the task moves, its files do, and what is under way ends or is waited for: see the results of
-/// [`poll`](Io::poll) and [`receive`](Io::receive).
+/// When the task moves, its files move too, and operations in flight are cancelled or waited for: see the
+/// results of [`poll`](Io::poll) and [`receive`](Io::receive).
 #[derive(Clone, Debug)]
 pub struct Io {
-    /// Whose files are registered.
+    /// Task whose files are registered.
     task: TaskId,
 }
 
 impl Io {
-    /// Opens the ring of this thread, which `bell` wakes when it is asleep.
-    pub(crate) fn open(config: &ReactorConfig, bell: BorrowedFd<'_>) -> io::Result<Self> {
-        let core = Core::open(config, bell.try_clone_to_owned()?)?;
+    /// Opens the ring of this thread. `notifier` wakes the thread from sleep.
+    pub(crate) fn open(config: &ReactorConfig, notifier: BorrowedFd<'_>) -> io::Result<Self> {
+        let core = Core::open(config, notifier.try_clone_to_owned()?)?;
         assert!(Core::put(Some(core)).is_none(), "a thread is one reactor");
         Ok(Self { task: TaskId::OWN })
     }
 
-    /// Closes it; with operations in flight it is leaked.
+    /// Closes the ring of this thread; with operations in flight the ring is leaked.
     pub(crate) fn close(leak: bool) {
         let core = Core::put(None);
         if leak {
@@ -81,47 +82,50 @@ impl Io {
         }
     }
 
-    /// The same ring, for a task.
+    /// Returns the same ring for a task.
     pub(crate) fn of(&self, task: TaskId) -> Self {
         Self { task }
     }
 
     /// Registers a file with the ring, which saves the kernel a look-up per operation. The slot owns the
-    /// file; dropping it unregisters and closes it when its operations are done.
+    /// file; dropping the slot unregisters and closes the file when its operations are done.
     ///
     /// # Errors
-    /// ENFILE when `max_files` are registered, else what the kernel says.
+    /// ENFILE when `max_files` are registered, otherwise the kernel's error.
     pub fn register_file(&self, file: OwnedFd) -> io::Result<FileSlot> {
         Core::of_thread(|core| core.register(file, self.task))
     }
 
-    /// Has memory of its owner's stay until the file's operations are done, also when the owner goes before.
+    /// Keeps `memory` until the file's operations are done, even when its owner is dropped before.
     pub fn keep(&self, file: &FileSlot, memory: Arc<dyn Any + Send + Sync>) {
         Core::of_thread(|core| core.keep(file, memory));
     }
 
     /// Waits for `events` on `fd`, again and again until [`cancel`](Io::cancel)led: a multishot poll.
     ///
-    /// The result is the set of events (`PollFlags`). It is edge-triggered: read until EAGAIN. Submitted
-    /// at once, so the descriptor may be closed afterwards; the poll keeps the file open.
+    /// The result is the set of events (`PollFlags`). The poll is edge-triggered: read until EAGAIN. It is
+    /// submitted at once, so the descriptor may be closed afterwards; the poll keeps the file open.
     pub fn poll(&self, fd: BorrowedFd<'_>, events: PollFlags, task: TaskId, token: u64) {
         let entry = opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), u32::from(events.bits())).multi(true);
         Core::of_thread(|core| {
-            core.start(entry.build(), Operation::new(task, token, Kind::Poll(u32::from(events.bits()))));
+            core.start(
+                entry.build(),
+                Operation::new(task, token, OperationKind::Poll(u32::from(events.bits()))),
+            );
             core.submit();
         });
     }
 
-    /// Waits for something to read in a registered file, again and again until the slot is dropped. For
-    /// an eventfd that the peer writes: each write is an event, and it need not be read. Whoever reads it
-    /// does so without waiting, because the peer could make that block. Unlike a [`poll`](Io::poll) it is started again if the kernel ends it; a
-    /// negative result says that it cannot be.
+    /// Waits for readability of a registered file, again and again until the slot is dropped. Meant for an
+    /// eventfd that the peer writes: each write is an event, and the eventfd need not be read. A reader must
+    /// not block, because the peer could drain the eventfd first. Unlike a [`poll`](Io::poll) a watch is
+    /// started again if the kernel ends it; a negative result means that it cannot be.
     pub fn watch(&self, file: &FileSlot, task: TaskId, token: u64) {
         Core::of_thread(|core| core.watch(core.here(&file.0), task, token));
     }
 
-    /// Asks for the end of what runs under `token`. Its event comes nevertheless: -ECANCELED, or its
-    /// result if it was quicker. That of a poll neither wakes a sleeping task nor counts as work.
+    /// Cancels the operation that runs under `token`. Its event is delivered nevertheless: -ECANCELED, or its
+    /// result if it was quicker. The event of a poll neither wakes a sleeping task nor counts as work.
     pub fn cancel(&self, task: TaskId, token: u64) {
         let fits = |operation: &Operation| (operation.task, operation.token) == (task, token);
         Core::of_thread(|core| core.cancel(Cancelled::ByTask, fits));
@@ -129,16 +133,16 @@ impl Io {
 
     /// Adds 1 to an eventfd.
     ///
-    /// The write goes through the ring because the peer chooses the eventfd's flags: one that is full
-    /// and blocking would hold a direct write for ever. Here it holds one worker of the kernel, and no
-    /// more: what is asked for while a signal is on its way becomes one further signal. The event comes
-    /// when none is on its way any more; it neither wakes a sleeping task nor counts as work.
+    /// The write goes through the ring because the peer chooses the eventfd's flags: one that is full and
+    /// blocking would hold a direct write for ever. Here it holds one worker of the kernel, and no more:
+    /// requests while a signal is in flight become one further signal. The event is delivered when no signal
+    /// is in flight any more; it neither wakes a sleeping task nor counts as work.
     pub fn signal(&self, eventfd: &FileSlot, task: TaskId, token: u64) {
         Core::of_thread(|core| core.signal(core.here(&eventfd.0), task, token));
     }
 
     /// Reads into `segments` (the first [`MAX_SEGMENTS`] of them) from byte `offset`. The result is the
-    /// number of bytes, which can be less than asked.
+    /// number of bytes, which can be less than requested.
     pub fn read(&self, file: &FileSlot, segments: &[Segment], offset: u64, task: TaskId, token: u64) {
         Core::of_thread(|core| {
             let index = core.here(&file.0);
@@ -150,12 +154,12 @@ impl Io {
                     opcode::Readv::new(fd, list, count).offset(offset).build()
                 }
             };
-            core.start_on(index, entry, task, token, Kind::File(index));
+            core.start_on(index, entry, task, token, OperationKind::File(index));
         });
     }
 
-    /// Writes from `segments` (the first [`MAX_SEGMENTS`] of them) to byte `offset`. The result is the
-    /// number of bytes, which can be less than asked.
+    /// Writes from `segments` (the first [`MAX_SEGMENTS`] of them) to byte `offset`. The result is the number
+    /// of bytes, which can be less than requested.
     pub fn write(
         &self,
         file: &FileSlot,
@@ -179,16 +183,16 @@ impl Io {
                     opcode::Writev::new(fd, list, count).offset(offset).rw_flags(rw_flags).build()
                 }
             };
-            core.start_on(index, entry, task, token, Kind::File(index));
+            core.start_on(index, entry, task, token, OperationKind::File(index));
         });
     }
 
     /// Receives from a connected stream socket, which must be a blocking one, into `segments` (the first
-    /// [`MAX_SEGMENTS`] of them), as soon as there is something. The result is the number of bytes; 0 is the
-    /// end of the stream, and [`INTERRUPTED`] says that the task moved.
+    /// [`MAX_SEGMENTS`] of them), as soon as there is data. The result is the number of bytes; 0 is the end
+    /// of the stream, and [`INTERRUPTED`] means that the task moved.
     ///
-    /// Something that is likely to come `soon`, within microseconds, is looked for while the reactor polls. For much that comes
-    /// bit by bit that makes many receives of few.
+    /// With `soon`, data is expected within microseconds, and the reactor tries to receive while it polls.
+    /// For a large transfer that arrives in small parts this makes many receives out of few.
     pub fn receive(&self, socket: &FileSlot, segments: &[Segment], soon: bool, task: TaskId, token: u64) {
         Core::of_thread(|core| {
             if soon && core.receive_eagerly(&socket.0, segments, task, token) {
@@ -196,31 +200,31 @@ impl Io {
             }
             let index = core.here(&socket.0);
             let entry = core.receive_entry(index, segments.iter().take(MAX_SEGMENTS).map(iovec));
-            core.start_on(index, entry, task, token, Kind::Receive(index));
+            core.start_on(index, entry, task, token, OperationKind::Receive(index));
         });
     }
 
-    /// Sends to a connected stream socket, which must be a blocking one, as soon as there is room. The
-    /// result is the number of bytes, which can be less than asked: none at all if the task moved.
+    /// Sends to a connected stream socket, which must be a blocking one, as soon as there is room. The result
+    /// is the number of bytes, which can be less than requested: zero if the task moved.
     pub fn send(&self, socket: &FileSlot, segments: &[Segment], task: TaskId, token: u64) {
         Core::of_thread(|core| {
             let index = core.here(&socket.0);
             let (list, count) = core.iovecs(segments);
             let entry = opcode::Writev::new(types::Fixed(index), list, count).build();
-            core.start_on(index, entry, task, token, Kind::Send(index));
+            core.start_on(index, entry, task, token, OperationKind::Send(index));
         });
     }
 
-    /// Brings the file's data to stable storage. The result is 0.
+    /// Writes the file's data to stable storage. The result is 0.
     pub fn fdatasync(&self, file: &FileSlot, task: TaskId, token: u64) {
         Core::of_thread(|core| {
             let index = core.here(&file.0);
             let entry = opcode::Fsync::new(types::Fixed(index)).flags(types::FsyncFlags::DATASYNC);
-            core.start_on(index, entry.build(), task, token, Kind::File(index));
+            core.start_on(index, entry.build(), task, token, OperationKind::File(index));
         });
     }
 
-    /// fallocate(2) on `len` bytes from `offset`. The result is 0.
+    /// Calls fallocate(2) on `len` bytes from `offset`. The result is 0.
     pub fn fallocate(
         &self,
         file: &FileSlot,
@@ -235,37 +239,37 @@ impl Io {
             let entry = opcode::Fallocate::new(types::Fixed(index), len)
                 .offset(offset)
                 .mode(mode.bits().cast_signed());
-            core.start_on(index, entry.build(), task, token, Kind::File(index));
+            core.start_on(index, entry.build(), task, token, OperationKind::File(index));
         });
     }
 
-    /// Has the kernel take the pages of this memory from the machine, on a thread of its own, as if all of it were
-    /// written; its contents stay. The result is 0. Memory that is gone meanwhile makes an error and nothing else.
+    /// Has the kernel allocate the pages of this memory on a kernel thread, as if all of it were written; its
+    /// contents stay. The result is 0. Memory that is unmapped meanwhile causes an error and nothing else.
     pub fn populate(&self, address: *const u8, length: usize, task: TaskId, token: u64) {
         let length = libc::off_t::try_from(length).unwrap_or(libc::off_t::MAX);
         let entry = opcode::Madvise::new(address.cast(), length, libc::MADV_POPULATE_WRITE).build();
-        Core::of_thread(|core| core.start(entry, Operation::new(task, token, Kind::Memory)));
+        Core::of_thread(|core| core.start(entry, Operation::new(task, token, OperationKind::Memory)));
     }
 
-    /// Puts a task back to polling with the reactor's next turn.
+    /// Returns a task to polling with the reactor's next turn.
     pub fn wake(&self, task: TaskId) {
         Core::of_thread(|core| core.wakes.push(task));
     }
 
-    /// Operations of a task that have not completed, polls and signals included.
+    /// Returns the number of a task's operations that have not completed, polls and signals included.
     #[must_use]
     pub fn in_flight(&self, task: TaskId) -> u32 {
         Core::of_thread(|core| core.operations.in_flight(task))
     }
 
-    /// Cancels what a task has in flight that need not end by itself: polls, signals, and what waits for the
-    /// peer of a socket.
+    /// Cancels the operations of a task that need not end by themselves: polls, signals, and operations that
+    /// wait for the peer of a socket.
     pub(crate) fn cancel_endless(&self, task: TaskId) {
         let fits = |operation: &Operation| operation.task == task && operation.is_endless();
         Core::of_thread(|core| core.cancel(Cancelled::ByTask, fits));
     }
 
-    /// Takes all completions there are, in a turn that comes after an idle one or not.
+    /// Takes all completions there are. `is_idle` is true after a turn without work.
     pub(crate) fn reap(&self, is_idle: bool, out: &mut Vec<Completion>) {
         Core::of_thread(|core| core.reap(is_idle, out));
     }
@@ -282,7 +286,8 @@ impl Io {
         });
     }
 
-    /// Submits what was noted, if anything was, and lets the kernel finish what it has deferred to us.
+    /// Submits the queued operations, if any, and lets the kernel finish the work that it has deferred to
+    /// this thread.
     pub(crate) fn submit(&self, counters: &CounterCells) {
         Core::of_thread(|core| {
             if core.ring.needs_enter() {
@@ -298,7 +303,7 @@ impl Io {
     /// Sleeps until a completion, or for `timeout`.
     pub(crate) fn wait(&self, timeout: Option<Duration>, counters: &CounterCells) {
         Core::of_thread(|core| {
-            core.give_all_up();
+            core.hand_all_to_ring();
             if core.watch_commands(counters) {
                 core.ring.wait(timeout);
                 core.count(counters);

@@ -1,41 +1,42 @@
-//! What is in flight: for whom, on which file.
+//! Table of operations in flight: the task and the file of each.
 
 use crate::task::TaskId;
 
-/// The `user_data` of entries whose completion says nothing.
+/// The `user_data` of entries whose completion carries nothing.
 pub(super) const CANCEL: u64 = u64::MAX;
-/// The `user_data` of the poll on the mailbox's bell.
-pub(super) const BELL: u64 = u64::MAX - 1;
+/// The `user_data` of the poll on the mailbox's eventfd.
+pub(super) const NOTIFIER: u64 = u64::MAX - 1;
 /// The `user_data` of the poll on the ring for NVMe commands.
 pub(super) const COMMANDS: u64 = u64::MAX - 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// For these events; ends only when it is cancelled, or the kernel likes.
+pub(super) enum OperationKind {
+    /// Poll for these events; ends only when it is cancelled, or when the kernel ends it.
     Poll(u32),
     /// A poll on the file registered with this index that is started again if the kernel ends it.
     Watch(u32),
-    /// On the registered file with this index.
+    /// Operation on the registered file with this index.
     File(u32),
-    /// Of the registered stream socket with this index: they end when the peer likes, or are cancelled.
+    /// Receive of the registered stream socket with this index. Like a send it ends when the peer acts, or
+    /// when it is cancelled.
     Receive(u32),
     Send(u32),
     /// An NVMe command for the device that is registered with this index on the ring for commands.
     Command(u32),
     /// A signal to the eventfd registered with this index.
     Signal(u32),
-    /// On memory.
+    /// Operation on memory.
     Memory,
 }
 
-/// Who has asked for the end of an operation.
+/// Reason for which an operation was cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cancelled {
     No,
     ByTask,
-    /// We, since the task moves: it is to go on elsewhere.
+    /// The task moves: the operation continues on the next reactor.
     ForMove,
-    /// The same, and the task stays: it is to go on here.
+    /// The move was given up or is over: the operation continues on this reactor.
     ForNothing,
 }
 
@@ -43,38 +44,38 @@ pub(super) enum Cancelled {
 pub(super) struct Operation {
     pub(super) task: TaskId,
     pub(super) token: u64,
-    pub(super) kind: Kind,
+    pub(super) kind: OperationKind,
     pub(super) cancelled: Cancelled,
 }
 
 impl Operation {
-    pub(super) fn new(task: TaskId, token: u64, kind: Kind) -> Self {
+    pub(super) fn new(task: TaskId, token: u64, kind: OperationKind) -> Self {
         Self { task, token, kind, cancelled: Cancelled::No }
     }
 
-    /// It need not end by itself.
+    /// Returns whether the operation need not end by itself.
     pub(super) fn is_endless(&self) -> bool {
-        !matches!(self.kind, Kind::File(_) | Kind::Command(_) | Kind::Memory)
+        !matches!(self.kind, OperationKind::File(_) | OperationKind::Command(_) | OperationKind::Memory)
     }
 
-    /// Ended by us, and not for good.
+    /// Returns whether the operation was cancelled only for a move.
     pub(super) fn is_interrupted(&self) -> bool {
         matches!(self.cancelled, Cancelled::ForMove | Cancelled::ForNothing)
     }
 }
 
-/// A table of operations; the position of one is its `user_data`. Grows to the most that were ever in
-/// flight at once, which those who start them bound.
+/// Table of operations; the position of an operation is its `user_data`. The table grows to the largest
+/// number that was ever in flight at once, which the starters of operations bound.
 #[derive(Default)]
 pub(super) struct Operations {
     table: Vec<Option<Operation>>,
     free: Vec<usize>,
-    /// By task.
+    /// Number in flight, by task.
     in_flight: Vec<u32>,
 }
 
 impl Operations {
-    /// Notes an operation; its `user_data`.
+    /// Enters an operation; returns its `user_data`.
     pub(super) fn begin(&mut self, operation: Operation) -> u64 {
         *self.count(operation.task) += 1;
         let position = self.free.pop().unwrap_or_else(|| {
@@ -85,7 +86,7 @@ impl Operations {
         position as u64
     }
 
-    /// Looks up the operation of a completion, which is over unless there is `more` to come.
+    /// Looks up the operation of a completion, and removes it from the table unless there is `more` to come.
     pub(super) fn complete(&mut self, user_data: u64, more: bool) -> Option<Operation> {
         let position = usize::try_from(user_data).ok()?;
         let operation = *self.table.get(position)?.as_ref()?;
@@ -108,7 +109,8 @@ impl Operations {
         self.in_flight.get(task.index()).copied().unwrap_or(0)
     }
 
-    /// A task has moved, or stays: what is still in flight of what was to go on elsewhere goes on here.
+    /// Marks the operations of a task that were cancelled for a move as continuing here: it has moved, or
+    /// stays.
     pub(super) fn stay(&mut self, task: TaskId) {
         let of_task = self.table.iter_mut().flatten().filter(|operation| operation.task == task);
         for operation in of_task.filter(|operation| operation.cancelled == Cancelled::ForMove) {
@@ -116,7 +118,7 @@ impl Operations {
         }
     }
 
-    /// The `user_data` of operations that fit, which are marked as cancelled. Looks at all of them.
+    /// Marks matching operations as cancelled, and returns their `user_data`. Searches the whole table.
     pub(super) fn cancel(&mut self, by: Cancelled, fits: impl Fn(&Operation) -> bool) -> Vec<u64> {
         let mut found = Vec::new();
         for (position, operation) in (0..).zip(&mut self.table) {

@@ -1,4 +1,4 @@
-//! The two rings: no entry is lost on the way in, no completion on the way out.
+//! Submission and completion ring, without losing an entry or a completion.
 
 // The entries of a submission ring are pointers for the kernel, so pushing one is unsafe.
 #![allow(unsafe_code)]
@@ -14,19 +14,19 @@ use io_uring::{IoUring, cqueue, squeue};
 use super::files::Registers;
 use super::setup::{self, Completing};
 
-/// Threads of the kernel that may carry out signals at once. Only a blocking eventfd needs one, and only a
-/// peer that fills it at just the wrong moment holds it.
+/// Kernel threads that may execute signals at once. Only a blocking eventfd needs one, and only a peer that
+/// fills the eventfd at just the wrong moment occupies it.
 const SIGNAL_WORKERS: u32 = 64;
 
-/// How long to sleep at most while the kernel had no memory for an entry.
+/// Limit of a sleep while the kernel had no memory for an entry.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// One completion, as the kernel has it.
+/// A completion, as the kernel has it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RawCompletion {
     pub(super) user_data: u64,
     pub(super) result: i32,
-    /// The operation goes on.
+    /// The operation continues.
     pub(super) more: bool,
 }
 
@@ -37,14 +37,14 @@ impl From<cqueue::Entry> for RawCompletion {
     }
 }
 
-/// With entries as every io_uring has them, unless others are named.
+/// A ring with entries of the usual size, unless others are named.
 pub(super) struct Ring<S = squeue::Entry, C = cqueue::Entry>
 where
     S: squeue::EntryMarker,
     C: cqueue::EntryMarker,
 {
     ring: IoUring<S, C>,
-    /// Entries the kernel had no room for. Usually empty.
+    /// Entries that the kernel had no room for. Usually empty.
     backlog: VecDeque<S>,
     /// Completions that had to leave the ring before their turn. Usually empty.
     early: VecDeque<RawCompletion>,
@@ -59,15 +59,15 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         Ok(Self { ring, backlog: VecDeque::new(), early: VecDeque::new(), enters: 0 })
     }
 
-    /// True if the kernel knows the operation of this code.
-    pub(super) fn knows(&self, code: u8) -> bool {
+    /// Returns whether the kernel supports the operation of this code.
+    pub(super) fn supports(&self, code: u8) -> bool {
         let mut probe = io_uring::Probe::new();
         self.ring.submitter().register_probe(&mut probe).is_ok() && probe.is_supported(code)
     }
 
-    /// Notes an entry. Those of this crate point to segments, whose memory is valid until the command
-    /// that holds them finishes; to the arena, which is not cleared before the ring is drained; or to
-    /// constants.
+    /// Queues an entry. Entries of this crate point to one of three things. The first is segments, whose
+    /// memory is valid until the command that holds them finishes. The second is the arena, which is not
+    /// cleared before the ring is drained. The third is constants.
     pub(super) fn push(&mut self, entry: S) {
         if !self.try_push(&entry) {
             self.submit();
@@ -78,18 +78,18 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
     }
 
     fn try_push(&mut self, entry: &S) -> bool {
-        // SAFETY: what the entry points to outlives its use, see `push`; this module is private to `io`,
-        // whose methods are the only callers.
+        // SAFETY: the memory that the entry points to outlives its use, see `push`; this module is private to
+        // `io`, whose methods are the only callers.
         self.backlog.is_empty() && unsafe { self.ring.submission().push(entry) }.is_ok()
     }
 
-    /// Gives the kernel all entries, as far as it takes them.
+    /// Submits all entries, as far as the kernel takes them.
     pub(super) fn submit(&mut self) {
         loop {
             self.refill();
             let goes_on = match self.enter() {
                 Ok(_) => !self.is_drained(),
-                Err(error) => self.make_way(&error),
+                Err(error) => self.handle_refusal(&error),
             };
             if !goes_on {
                 break;
@@ -97,7 +97,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         }
     }
 
-    /// Moves what had no room into the ring.
+    /// Moves entries of the backlog into the ring.
     fn refill(&mut self) {
         let mut submission = self.ring.submission();
         while let Some(entry) = self.backlog.front() {
@@ -114,11 +114,11 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         self.ring.submit()
     }
 
-    /// After a refusal: whether to try again now.
-    fn make_way(&mut self, error: &io::Error) -> bool {
+    /// Handles a refusal; returns whether to try again now.
+    fn handle_refusal(&mut self, error: &io::Error) -> bool {
         match error.raw_os_error() {
             Some(libc::EINTR) => true,
-            // The completion ring overflowed: what is in it must leave first.
+            // The completion ring overflowed: its completions must leave first.
             Some(libc::EBUSY) => {
                 let before = self.early.len();
                 self.drain_completions();
@@ -126,7 +126,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
             }
             // No memory for the entry: it stays in the ring until the next turn.
             Some(libc::EAGAIN | libc::ENOMEM) => false,
-            // The rest (EBADF, EFAULT, EEXIST, ...) says that we broke the ring's contract.
+            // Any other error (EBADF, EFAULT, EEXIST, ...) means that this code broke the ring's contract.
             _ => panic!("io_uring_enter: {error}"),
         }
     }
@@ -135,28 +135,28 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         self.early.extend(self.ring.completion().map(|entry| RawCompletion::from(entry.into())));
     }
 
-    /// True when the kernel has taken every entry.
+    /// Returns whether the kernel has taken every entry.
     pub(super) fn is_drained(&mut self) -> bool {
         self.backlog.is_empty() && self.ring.submission().is_empty()
     }
 
-    /// Whether there is anything that only a system call moves on.
+    /// Returns whether there is anything that only a system call moves on.
     pub(super) fn needs_enter(&mut self) -> bool {
         let submission = self.ring.submission();
         !submission.is_empty() || submission.taskrun() || submission.cq_overflow() || !self.backlog.is_empty()
     }
 
-    /// Completions are here that the ring does not tell of any more.
+    /// Returns whether there are completions that left the ring early.
     pub(super) fn has_early(&self) -> bool {
         !self.early.is_empty()
     }
 
-    /// The next completion, if there is one.
+    /// Returns the next completion, if there is one.
     pub(super) fn next_completion(&mut self) -> Option<RawCompletion> {
         self.early.pop_front().or_else(|| Some(RawCompletion::from(self.ring.completion().next()?.into())))
     }
 
-    /// Sleeps until there is a completion, a signal, or the time is over.
+    /// Sleeps until there is a completion or a signal, or the time is over.
     pub(super) fn wait(&mut self, timeout: Option<Duration>) {
         if !self.early.is_empty() {
             return;
@@ -176,12 +176,12 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
             Ok(_) => {}
             Err(error) if error.raw_os_error() == Some(libc::ETIME) => {}
             Err(error) => {
-                self.make_way(&error);
+                self.handle_refusal(&error);
             }
         }
     }
 
-    /// For waiting until this ring has completions, on another.
+    /// Returns the descriptor by which another ring polls this one.
     pub(super) fn raw_fd(&self) -> RawFd {
         self.ring.as_raw_fd()
     }

@@ -1,53 +1,53 @@
-//! Opening an io_uring with the best flags the kernel knows.
+//! Opening an io_uring with the best flags that the kernel supports.
 
 use std::io;
 
 use io_uring::{Builder, IoUring, cqueue, squeue};
 
-/// Completion entries per submission entry: multishot polls and slow operations complete long after
-/// their submission entries were used again.
+/// Completion entries per submission entry: multishot polls and slow operations complete long after their
+/// submission entries were reused.
 const COMPLETIONS_PER_SUBMISSION: u32 = 4;
 
-/// When the kernel turns what a device did into completions.
+/// Time at which the kernel turns the results of a device into completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Completing {
-    /// When this ring is asked, and at no other time.
+    /// Only when completions of this ring are requested.
     WhenAsked,
-    /// Whenever its thread calls the kernel, whatever for, or sleeps there: of a second ring, which is not
-    /// what the thread sleeps on.
+    /// Whenever the thread enters the kernel for any reason, or sleeps there. For a second ring, on which the
+    /// thread does not sleep.
     AtAnyCall,
 }
 
 /// Opens a ring, on the thread that will use it.
 ///
 /// # Errors
-/// In words that say what to do where io_uring is not permitted.
+/// The message contains the remedy where io_uring is not permitted.
 pub(super) fn open<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
     entries: u32,
     completing: Completing,
 ) -> io::Result<IoUring<S, C>> {
     let ring = build(entries, completing).map_err(explain)?;
     let params = ring.params();
-    // Without these a completion could be lost, or a list be read after it is gone; both are older
-    // (5.5) than anything else this crate asks for.
+    // Without these features a completion could be lost, or a list be read after it is gone. Both are older
+    // (5.5) than anything else that this crate needs.
     if !params.is_feature_nodrop() || !params.is_feature_submit_stable() || !params.is_feature_ext_arg() {
         return Err(io::Error::other("this kernel's io_uring is too old; Linux 6.1 or newer is needed"));
     }
     Ok(ring)
 }
 
-/// Sets some flags.
+/// Function that sets some flags.
 type Flags<S, C> = fn(&mut Builder<S, C>) -> &mut Builder<S, C>;
 
-/// From the best flags to the plainest; a kernel that does not know a flag says EINVAL.
+/// Tries the best flags first, then plainer ones; a kernel without a flag returns EINVAL.
 fn build<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
     entries: u32,
     completing: Completing,
 ) -> io::Result<IoUring<S, C>> {
     let flag_sets: [Flags<S, C>; 3] = [
-        // 6.1: completions are processed when we ask for them, never by interrupting the thread.
+        // 6.1: completions are processed on request, never by interrupting the thread.
         |b| b.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_submit_all(),
-        // 5.19: processed at the next system call, whichever it is.
+        // 5.19: processed at the next system call of any kind.
         |b| b.setup_coop_taskrun().setup_taskrun_flag().setup_submit_all(),
         |b| b,
     ];

@@ -1,4 +1,4 @@
-//! NVMe commands, as far as that can be seen without a device.
+//! NVMe commands, as far as they can be observed without a device.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -8,7 +8,7 @@ use sluice_reactor::{NvmeCommand, NvmeQueue, try_nvme};
 
 use crate::probe::{ASLEEP, add, asleep, eventually, reactor, with};
 
-/// Takes every command and does nothing (Linux 6.15), or has none.
+/// Opens a file that takes every command and does nothing (Linux 6.15), or supports none.
 fn null() -> OwnedFd {
     File::options().read(true).write(true).open("/dev/null").expect("it is there").into()
 }
@@ -28,7 +28,7 @@ fn every_command_has_one_answer_and_wakes_a_reactor_that_sleeps() {
             let command = NvmeCommand::default();
             probe.io.nvme((&device, NvmeQueue::Io), &command, segments, probe.id, token);
         }
-        // The device goes while all of them wait to be submitted: they use it nevertheless.
+        // The device is dropped while all commands wait to be submitted: they use it nevertheless.
         probe.holds.push(Box::new(region));
     });
     eventually("all are answered", || memory.events.lock().expect("not poisoned").len() == 1000);

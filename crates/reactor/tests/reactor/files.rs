@@ -18,7 +18,7 @@ fn memfd() -> (File, OwnedFd) {
     (ours.into(), file)
 }
 
-/// Keeps something for the life of the task; its position.
+/// Keeps a value for the life of the task; returns its position.
 fn keep<T: Send + 'static>(probe: &mut Probe, thing: T) -> usize {
     probe.holds.push(Box::new(thing));
     probe.holds.len() - 1
@@ -94,7 +94,7 @@ fn what_is_written_through_the_ring_is_in_the_file_and_comes_back() {
         probe.io.read(slot, &[region.segment(0, 4096)], 12_288, probe.id, 4);
     });
     eventually("both reads are done", || memory.event(3).is_some() && memory.event(4).is_some());
-    // The file ends inside the second: fewer bytes than asked.
+    // The file ends inside the second range: fewer bytes than requested.
     assert_eq!((memory.event(3), memory.event(4)), (Some(4608), Some(512)));
     let read = with(&reactor, id, move |probe| {
         let mut bytes = [0; 4608];
@@ -118,7 +118,7 @@ fn sync_and_fallocate_reach_the_file() {
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         probe.io.fallocate(&slot, mode, 4096, 4096, probe.id, 1);
         probe.io.fdatasync(&slot, probe.id, 2);
-        // The slot goes while both wait to be submitted: they use the file nevertheless.
+        // The slot is dropped while both operations wait to be submitted: they use the file nevertheless.
     });
     eventually("both are done", || memory.event(1).is_some() && memory.event(2).is_some());
     assert_eq!((memory.event(1), memory.event(2)), (Some(0), Some(0)));
@@ -156,16 +156,17 @@ fn many_polls_firing_at_once_survive_a_full_completion_ring() {
     let config = ReactorConfig { ring_entries: 4, ..ReactorConfig::default() };
     let reactor = ReactorHandle::start(config).expect("io_uring works here");
     let (id, memory) = add(&reactor, ASLEEP);
-    let bells: Vec<OwnedFd> = (0..200).map(|_| new_eventfd(EventfdFlags::NONBLOCK)).collect();
-    let copies: Vec<OwnedFd> = bells.iter().map(|bell| bell.try_clone().expect("a descriptor")).collect();
+    let eventfds: Vec<OwnedFd> = (0..200).map(|_| new_eventfd(EventfdFlags::NONBLOCK)).collect();
+    let copies: Vec<OwnedFd> =
+        eventfds.iter().map(|eventfd| eventfd.try_clone().expect("a descriptor")).collect();
     with(&reactor, id, move |probe| {
-        for (token, bell) in (0u64..).zip(&copies) {
-            probe.io.poll(bell.as_fd(), PollFlags::IN, probe.id, token);
+        for (token, eventfd) in (0u64..).zip(&copies) {
+            probe.io.poll(eventfd.as_fd(), PollFlags::IN, probe.id, token);
         }
     });
     asleep(&reactor);
-    for bell in &bells {
-        rustix::io::write(bell, &1u64.to_ne_bytes()).expect("not full");
+    for eventfd in &eventfds {
+        rustix::io::write(eventfd, &1u64.to_ne_bytes()).expect("not full");
     }
     eventually("every poll fired", || (0..200).all(|token| memory.event(token).is_some()));
     reactor.stop();

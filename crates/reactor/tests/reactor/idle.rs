@@ -35,7 +35,7 @@ fn a_reactor_that_always_polls_never_sleeps() {
     let (_, memory) = add(&reactor, ASLEEP);
     eventually("many turns", || memory.turns.load(SeqCst) > 10_000);
     assert_eq!((reactor.counters().task_sleeps, reactor.counters().sleeps), (0, 0));
-    // Else it would not find out when it has something to do.
+    // Otherwise the task would not find out when it has work to do.
     eventually("the task is asked to arm now and then", || memory.arms.load(SeqCst) > 2);
     eventually("it is disarmed at once", || memory.disarms.load(SeqCst) > 1);
     reactor.stop();
@@ -76,7 +76,7 @@ fn a_deadline_wakes_its_task_and_not_before() {
     reactor.stop();
 }
 
-/// A task that never does what it is woken for.
+/// Checks a task that never does the work that it is woken for.
 #[test]
 fn a_time_that_passed_costs_no_processor() {
     for sleep in [Arm::Asleep { until: Some(1) }, Arm::Timed { until: Some(1) }] {
@@ -107,7 +107,7 @@ fn a_task_that_is_looked_at_on_a_timer_is_woken_at_its_time_too() {
 fn a_hundred_tasks_that_nothing_can_wake_share_their_wake_ups() {
     let reactor = reactor();
     let memories: Vec<_> = (0..100).map(|_| add(&reactor, TIMED).1).collect();
-    // Long enough for all to have come to the longest interval.
+    // Long enough for all to have reached the longest interval.
     eventually("each was looked at thirty times", || {
         memories.iter().all(|memory| memory.turns.load(SeqCst) > 30)
     });
@@ -137,7 +137,7 @@ fn a_look_that_finds_work_brings_a_task_back() {
 struct Sleeper {
     id: TaskId,
     io: Io,
-    bell: OwnedFd,
+    eventfd: OwnedFd,
     wakes: Arc<AtomicU64>,
     ends: Arc<AtomicU64>,
 }
@@ -154,8 +154,8 @@ impl Task for Sleeper {
     }
 
     fn arm(&mut self, _now_ns: u64) -> Arm {
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
-        self.io.poll(self.bell.as_fd(), PollFlags::IN, self.id, 1);
+        let _ = rustix::io::read(&self.eventfd, &mut [0; 8]);
+        self.io.poll(self.eventfd.as_fd(), PollFlags::IN, self.id, 1);
         ASLEEP
     }
 
@@ -169,17 +169,17 @@ impl Task for Sleeper {
 fn the_end_of_a_poll_that_was_taken_back_wakes_nobody() {
     let idle = IdlePolicy { spin: Duration::ZERO, ..IdlePolicy::default() };
     let reactor = ReactorHandle::start(ReactorConfig { idle, ..ReactorConfig::default() }).expect("io_uring");
-    let bell = new_eventfd(EventfdFlags::NONBLOCK);
+    let eventfd = new_eventfd(EventfdFlags::NONBLOCK);
     let [wakes, ends] = [0; 2].map(|_| Arc::new(AtomicU64::new(0)));
-    let ours = (bell.try_clone().expect("a descriptor"), Arc::clone(&wakes), Arc::clone(&ends));
+    let ours = (eventfd.try_clone().expect("a descriptor"), Arc::clone(&wakes), Arc::clone(&ends));
     let make = move |id, io| -> Box<dyn Task> {
-        let (bell, wakes, ends) = ours;
-        Box::new(Sleeper { id, io, bell, wakes, ends })
+        let (eventfd, wakes, ends) = ours;
+        Box::new(Sleeper { id, io, eventfd, wakes, ends })
     };
     reactor.call(move |local| local.add(make)).expect("an answer");
     for rung in 1..=3 {
         asleep(&reactor);
-        rustix::io::write(&bell, &1_u64.to_ne_bytes()).expect("rung");
+        rustix::io::write(&eventfd, &1_u64.to_ne_bytes()).expect("rung");
         eventually("the task is woken", || wakes.load(SeqCst) >= rung);
         eventually("it hears of the end of its poll", || ends.load(SeqCst) >= rung);
     }

@@ -1,4 +1,4 @@
-//! Mail: none is lost, none is slept through, a full mailbox says so.
+//! Mail: none is lost, each wakes a sleeper, and a full mailbox returns an error.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -22,8 +22,8 @@ fn a_mail_wakes_a_sleeping_reactor() {
 fn ten_thousand_mails_at_random_distances_all_arrive() {
     let reactor = reactor();
     let arrived = Arc::new(AtomicU64::new(0));
-    // A small linear congruential generator decides how long to dawdle: often enough for the reactor to
-    // be just falling asleep.
+    // A small linear congruential generator decides the length of a pause: often enough for the reactor to be
+    // just falling asleep.
     let mut random = 12_345u64;
     for n in 1..=10_000u64 {
         let arrived_there = Arc::clone(&arrived);

@@ -1,4 +1,4 @@
-//! A real reactor on a real io_uring, from outside.
+//! Tests of a real reactor on a real io_uring, from outside.
 
 mod commands;
 mod files;

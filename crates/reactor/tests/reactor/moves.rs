@@ -1,4 +1,4 @@
-//! Tasks that go from one reactor to another while something of theirs is in flight.
+//! Tasks that move from one reactor to another while operations of theirs are in flight.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -41,11 +41,11 @@ impl Two {
     }
 
     /// Has the probe watch an eventfd, with 5 as its token.
-    fn watch_bell(&self) -> OwnedFd {
-        let bell = new_eventfd(EventfdFlags::NONBLOCK);
-        let ours = bell.try_clone().expect("a descriptor");
+    fn watch_eventfd(&self) -> OwnedFd {
+        let eventfd = new_eventfd(EventfdFlags::NONBLOCK);
+        let ours = eventfd.try_clone().expect("a descriptor");
         self.with(move |probe| {
-            let slot = probe.io.register_file(bell).expect("room");
+            let slot = probe.io.register_file(eventfd).expect("room");
             probe.io.watch(&slot, probe.id, 5);
             probe.holds.push(Box::new(slot));
         });
@@ -93,16 +93,16 @@ fn a_task_is_polled_where_it_is_and_nowhere_else() {
 #[test]
 fn a_poll_ends_with_a_move_as_if_there_were_something() {
     let two = Two::new();
-    let bell = new_eventfd(EventfdFlags::NONBLOCK);
-    let theirs = bell.try_clone().expect("a descriptor");
+    let eventfd = new_eventfd(EventfdFlags::NONBLOCK);
+    let theirs = eventfd.try_clone().expect("a descriptor");
     two.with(move |probe| probe.io.poll(theirs.as_fd(), PollFlags::IN, probe.id, 7));
     two.there();
     let events = two.memory.events.lock().expect("not poisoned").clone();
     assert_eq!(events, [(7, 1, false)], "whoever wants it asks again");
     two.with(move |probe| {
         assert_eq!(probe.io.in_flight(probe.id), 0);
-        probe.io.poll(bell.as_fd(), PollFlags::IN, probe.id, 8);
-        rustix::io::write(&bell, &1u64.to_ne_bytes()).expect("room");
+        probe.io.poll(eventfd.as_fd(), PollFlags::IN, probe.id, 8);
+        rustix::io::write(&eventfd, &1u64.to_ne_bytes()).expect("room");
     });
     eventually("it is polled there", || two.memory.event(8).is_some());
     two.stop();
@@ -111,12 +111,12 @@ fn a_poll_ends_with_a_move_as_if_there_were_something() {
 #[test]
 fn a_poll_that_its_task_has_ended_stays_ended() {
     let two = Two::new();
-    let bell = new_eventfd(EventfdFlags::NONBLOCK);
+    let eventfd = new_eventfd(EventfdFlags::NONBLOCK);
     let handle = two.probe.clone();
     let (id, to) = (two.probe.id(), two.second.clone());
-    // In one breath, so that the end is on its way when the move begins.
+    // In one closure, so that the end is on its way when the move begins.
     two.with(move |probe| {
-        probe.io.poll(bell.as_fd(), PollFlags::IN, probe.id, 7);
+        probe.io.poll(eventfd.as_fd(), PollFlags::IN, probe.id, 7);
         probe.io.cancel(probe.id, 7);
     });
     assert_eq!(handle.move_to(&to, LIMIT), Ok(()));
@@ -128,7 +128,7 @@ fn a_poll_that_its_task_has_ended_stays_ended() {
 #[test]
 fn a_watch_goes_on_where_its_task_is() {
     let two = Two::new();
-    let bell = two.watch_bell();
+    let eventfd = two.watch_eventfd();
     for round in 0..20 {
         let before = two.memory.count(5);
         if round % 2 == 0 {
@@ -138,7 +138,7 @@ fn a_watch_goes_on_where_its_task_is() {
         }
         assert!(two.memory.count(5) > before, "it looks once, whatever happened meanwhile");
         let before = two.memory.count(5);
-        rustix::io::write(&bell, &1u64.to_ne_bytes()).expect("room");
+        rustix::io::write(&eventfd, &1u64.to_ne_bytes()).expect("room");
         eventually("the watch goes on", || two.memory.count(5) > before);
     }
     assert!(two.memory.events.lock().expect("not poisoned").iter().all(|event| event.1 > 0 && event.2));
@@ -181,7 +181,7 @@ fn a_receive_is_interrupted_and_no_byte_is_lost() {
 fn a_send_without_room_has_sent_nothing() {
     let two = Two::new();
     let (ours, theirs) = pair();
-    // Full: what is sent next waits for its reader.
+    // The socket is full: the next send waits for its reader.
     let full = [0; 4096];
     let fill = || rustix::net::send(&theirs, &full, rustix::net::SendFlags::DONTWAIT);
     let mut filled = 0;
@@ -275,14 +275,14 @@ fn signals_are_neither_lost_nor_stuck_in_a_full_eventfd() {
 fn a_task_whose_reads_do_not_end_stays_and_goes_on() {
     let two = Two::new();
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
-    let bell = new_eventfd(EventfdFlags::NONBLOCK);
+    let eventfd = new_eventfd(EventfdFlags::NONBLOCK);
     two.with(move |probe| {
         let slot = probe.io.register_file(reader).expect("room");
-        let bell = probe.io.register_file(bell).expect("room");
+        let eventfd = probe.io.register_file(eventfd).expect("room");
         let region = SharedRegion::new("data", 4096).expect("memory");
         probe.io.read(&slot, &[region.segment(0, 4096)], 0, probe.id, 1);
-        probe.io.watch(&bell, probe.id, 2);
-        probe.holds.push(Box::new((slot, bell, region)));
+        probe.io.watch(&eventfd, probe.id, 2);
+        probe.holds.push(Box::new((slot, eventfd, region)));
     });
     let limit = Duration::from_millis(50);
     assert_eq!(two.probe.move_to(&two.second, limit), Err(Immovable::Busy(limit)));
@@ -343,7 +343,7 @@ fn a_task_that_is_gone_does_not_move() {
     two.stop();
 }
 
-/// A reactor that cannot have more files than it has.
+/// Starts a reactor that has room for a few files only.
 fn small(files: u32) -> ReactorHandle {
     let config = sluice_reactor::ReactorConfig { max_files: files, ..Default::default() };
     ReactorHandle::start(config).expect("io_uring works here")
@@ -353,9 +353,9 @@ fn small(files: u32) -> ReactorHandle {
 fn many_files_move_together_and_all_or_none_of_them() {
     const FILES: u64 = 300;
     let two = Two::new();
-    let bells: Vec<OwnedFd> = (0..FILES).map(|_| new_eventfd(EventfdFlags::NONBLOCK)).collect();
-    let theirs: Vec<_> = bells.iter().map(|bell| bell.try_clone().expect("a descriptor")).collect();
-    // Where they go there are gaps between the places that are free.
+    let eventfds: Vec<OwnedFd> = (0..FILES).map(|_| new_eventfd(EventfdFlags::NONBLOCK)).collect();
+    let theirs: Vec<_> = eventfds.iter().map(|eventfd| eventfd.try_clone().expect("a descriptor")).collect();
+    // The free indices of the other reactor have gaps between them.
     let other = add(&two.second, ASLEEP).0;
     crate::probe::with(&two.second, other, |probe| {
         let register = |_| probe.io.register_file(new_eventfd(EventfdFlags::NONBLOCK)).expect("room");
@@ -364,8 +364,8 @@ fn many_files_move_together_and_all_or_none_of_them() {
         probe.holds.push(Box::new(slots));
     });
     two.with(|probe| {
-        for (token, bell) in (1000..).zip(theirs) {
-            let slot = probe.io.register_file(bell).expect("room");
+        for (token, eventfd) in (1000..).zip(theirs) {
+            let slot = probe.io.register_file(eventfd).expect("room");
             probe.io.watch(&slot, probe.id, token);
             probe.holds.push(Box::new(slot));
         }
@@ -381,14 +381,14 @@ fn many_files_move_together_and_all_or_none_of_them() {
             },
         }
         let before: Vec<usize> = (0..FILES).map(|n| two.memory.count(1000 + n)).collect();
-        for bell in &bells {
-            rustix::io::write(bell, &1u64.to_ne_bytes()).expect("room");
+        for eventfd in &eventfds {
+            rustix::io::write(eventfd, &1u64.to_ne_bytes()).expect("room");
         }
         for (n, before) in (0..).zip(before) {
             eventually("its own watch", || two.memory.count(1000 + n) > before);
         }
     }
-    // The place that was refused to it is free for others.
+    // The index that was refused to the task is free for others.
     let third = add(&narrow, ASLEEP).0;
     crate::probe::with(&narrow, third, |probe| {
         for _ in 1..FILES {
@@ -405,7 +405,7 @@ fn a_file_that_is_dropped_elsewhere_gives_its_place_back() {
     let reactor = small(4);
     let (id, _) = add(&reactor, ASLEEP);
     for _ in 0..20 {
-        // All places are taken, and the files are dropped where they cannot be unregistered.
+        // All indices are taken, and the files are dropped where they cannot be unregistered.
         let slots = crate::probe::with(&reactor, id, |probe| {
             let register = |_| probe.io.register_file(new_eventfd(EventfdFlags::NONBLOCK));
             (0..4).map(register).collect::<Result<Vec<_>, _>>()
@@ -419,8 +419,8 @@ fn a_file_that_is_dropped_elsewhere_gives_its_place_back() {
 fn a_task_whose_new_reactor_ends_before_it_gets_there_goes_home() {
     for home_ends in [false, true] {
         let two = Two::new();
-        let bell = two.watch_bell();
-        // The other is in a mail that lasts, and ends after it.
+        let eventfd = two.watch_eventfd();
+        // The other reactor runs a long mail, and ends after it.
         let (began, is_in_mail) = std::sync::mpsc::channel();
         let (go_on, waits) = std::sync::mpsc::channel::<()>();
         let (probe, second, itself) = (two.probe.clone(), two.second.clone(), two.second.clone());
@@ -445,7 +445,7 @@ fn a_task_whose_new_reactor_ends_before_it_gets_there_goes_home() {
         } else {
             assert!(two.probe.reactor().is(&two.first));
             let before = two.memory.count(5);
-            rustix::io::write(&bell, &1u64.to_ne_bytes()).expect("room");
+            rustix::io::write(&eventfd, &1u64.to_ne_bytes()).expect("room");
             eventually("its watch goes on", || two.memory.count(5) > before);
         }
         two.stop();
@@ -475,7 +475,7 @@ fn what_waits_for_a_task_that_does_not_get_away_is_bounded() {
             read.fetch_add(1, SeqCst);
         })
     };
-    // Every one of them has been read where the task is not, before the next.
+    // Each of them has been read where the task is not, before the next.
     let mut taken = 0;
     while mail().is_ok() {
         taken += 1;

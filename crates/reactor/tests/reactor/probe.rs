@@ -1,4 +1,4 @@
-//! A task that does what a test tells it and remembers what happened to it.
+//! A task that a test controls and that records its events.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -10,10 +10,10 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use sluice_reactor::{Arm, Io, Local, ReactorConfig, ReactorHandle, Task, TaskId};
 
-/// Patience with a machine that has other things to do; nothing here is about speed.
+/// Time limit for a machine that is busy otherwise; nothing here is about speed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What a probe remembers, for the test's thread to read.
+/// Record of a probe, for the test's thread to read.
 #[derive(Default)]
 pub(crate) struct Memory {
     pub turns: AtomicU64,
@@ -43,7 +43,7 @@ pub(crate) struct Probe {
     pub io: Io,
     pub memory: Arc<Memory>,
     pub sleep: Arm,
-    /// What must live as long as the task.
+    /// Objects that must live as long as the task.
     pub holds: Vec<Box<dyn std::any::Any + Send>>,
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn reactor() -> ReactorHandle {
     ReactorHandle::start(ReactorConfig::default()).expect("io_uring works here")
 }
 
-/// Adds a probe that goes to sleep as `sleep` says.
+/// Adds a probe that goes to sleep with `sleep` as its result.
 pub(crate) fn add(reactor: &ReactorHandle, sleep: Arm) -> (TaskId, Arc<Memory>) {
     let memory = Arc::new(Memory::default());
     let of_task = Arc::clone(&memory);
@@ -90,7 +90,7 @@ pub(crate) fn add(reactor: &ReactorHandle, sleep: Arm) -> (TaskId, Arc<Memory>) 
     (id, memory)
 }
 
-/// Runs something with a probe and the ring, on the reactor.
+/// Runs a closure with a probe and the ring, on the reactor.
 pub(crate) fn with<R: Send + 'static>(
     reactor: &ReactorHandle,
     id: TaskId,
@@ -120,7 +120,7 @@ pub(crate) fn asleep(reactor: &ReactorHandle) {
     });
 }
 
-/// Connected stream sockets.
+/// Returns connected stream sockets.
 pub(crate) fn pair() -> (OwnedFd, OwnedFd) {
     socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("a pair")
 }

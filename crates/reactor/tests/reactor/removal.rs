@@ -1,4 +1,4 @@
-//! Tasks that go while something of theirs is in flight.
+//! Tasks that are removed while operations of theirs are in flight.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::SeqCst;
@@ -30,10 +30,10 @@ fn an_idle_task_comes_back_whole() {
 fn a_removed_task_is_freed_when_its_polls_have_ended() {
     let reactor = reactor();
     let (id, memory) = add(&reactor, ASLEEP);
-    let bell = new_eventfd(EventfdFlags::NONBLOCK);
+    let eventfd = new_eventfd(EventfdFlags::NONBLOCK);
     with(&reactor, id, move |probe| {
-        probe.io.poll(bell.as_fd(), PollFlags::IN, probe.id, 1);
-        probe.holds.push(Box::new(bell));
+        probe.io.poll(eventfd.as_fd(), PollFlags::IN, probe.id, 1);
+        probe.holds.push(Box::new(eventfd));
     });
     let came_back = reactor.call(move |local| local.remove(id).is_some());
     assert_eq!(came_back, Ok(false));
@@ -57,7 +57,7 @@ fn memory_that_the_kernel_may_write_to_outlives_its_removed_task() {
     assert_eq!(reactor.call(move |local| local.remove(id).is_some()), Ok(false));
     asleep(&reactor);
     assert_eq!(memory.dropped.load(SeqCst), 0);
-    // Its number is not given away meanwhile.
+    // The task's number is not reused meanwhile.
     let (other, _) = add(&reactor, ASLEEP);
     assert_ne!(other, id);
     rustix::io::write(&writer, b"late").expect("the read waits");
@@ -69,8 +69,8 @@ fn memory_that_the_kernel_may_write_to_outlives_its_removed_task() {
 fn a_reactor_that_stops_waits_for_what_is_in_flight() {
     let reactor = reactor();
     let (id, memory) = add(&reactor, ASLEEP);
-    let bell = new_eventfd(EventfdFlags::NONBLOCK);
-    with(&reactor, id, move |probe| probe.io.poll(bell.as_fd(), PollFlags::IN, probe.id, 1));
+    let eventfd = new_eventfd(EventfdFlags::NONBLOCK);
+    with(&reactor, id, move |probe| probe.io.poll(eventfd.as_fd(), PollFlags::IN, probe.id, 1));
     reactor.stop();
     assert_eq!(memory.dropped.load(SeqCst), 1);
 }

@@ -30,7 +30,7 @@ fn a_signal_arrives_and_is_reported() {
     reactor.stop();
 }
 
-/// Fills an eventfd, as a client that means harm does.
+/// Fills an eventfd, as a hostile client does.
 fn full_blocking_eventfd() -> (OwnedFd, OwnedFd) {
     let eventfd = new_eventfd(EventfdFlags::empty());
     rustix::io::write(&eventfd, &(u64::MAX - 1).to_ne_bytes()).expect("it was empty");
@@ -50,7 +50,7 @@ fn a_full_blocking_eventfd_blocks_nobody_and_gets_its_signal_when_there_is_room(
         }
         probe.holds.push(Box::new(slot));
     });
-    // The loop goes on, and so do others' signals.
+    // The loop continues, and so do other tasks' signals.
     let other = new_eventfd(EventfdFlags::NONBLOCK);
     let theirs = other.try_clone().expect("a descriptor");
     with(&reactor, id, move |probe| {
@@ -62,7 +62,7 @@ fn a_full_blocking_eventfd_blocks_nobody_and_gets_its_signal_when_there_is_room(
     assert_eq!(memory.event(5), None);
     assert_eq!(count(&eventfd), u64::MAX - 1);
     eventually("the merged signal is out", || memory.event(5).is_some());
-    // A hundred signals became one write that waited and one for the rest.
+    // A hundred signals became one write that waited and one for all others.
     assert_eq!(count(&eventfd), 2);
     reactor.stop();
 }
@@ -141,7 +141,7 @@ fn a_watched_eventfd_is_heard_every_time_and_no_more_when_its_slot_is_gone() {
         probe.holds.push(Box::new(slot));
     });
     for times in 1..=3 {
-        // Never read, and heard again nevertheless.
+        // The eventfd is never read, and each write is an event nevertheless.
         rustix::io::write(&eventfd, &1u64.to_ne_bytes()).expect("there is room");
         eventually("it is heard", || memory.count(7) == times);
     }

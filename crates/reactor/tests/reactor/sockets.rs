@@ -1,4 +1,4 @@
-//! Receives and sends, tried first or not.
+//! Receives and sends, with and without speculative tries.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use sluice_reactor::{FileSlot, IdlePolicy, ReactorConfig, ReactorHandle, TaskId}
 
 use crate::probe::{ASLEEP, Memory, Probe, add, asleep, eventually, pair, reactor, with};
 
-/// A reactor that never sleeps.
+/// Starts a reactor that never sleeps.
 fn polling() -> ReactorHandle {
     let idle = IdlePolicy { always_poll: true, ..IdlePolicy::default() };
     ReactorHandle::start(ReactorConfig { idle, ..ReactorConfig::default() }).expect("io_uring works here")
 }
 
-/// A task with a socket and memory for it, what happens to it, and the other end.
+/// Adds a task with a socket and memory for it; returns its events and the other end, too.
 fn connected(reactor: &ReactorHandle) -> (TaskId, Arc<Memory>, OwnedFd) {
     let ((id, events), (ours, theirs)) = (add(reactor, ASLEEP), pair());
     with(reactor, id, move |probe| {
@@ -34,7 +34,7 @@ fn memory(probe: &Probe) -> &SharedRegion {
     probe.holds[1].downcast_ref().expect("memory")
 }
 
-/// Asks for a byte that is likely to come soon.
+/// Receives a byte that is likely to arrive soon.
 fn expect_byte(probe: &mut Probe, token: u64) {
     let segments = [memory(probe).segment(0, 1)];
     probe.io.receive(socket(probe), &segments, true, probe.id, token);
@@ -52,7 +52,7 @@ fn a_socket_sends_and_receives_and_waits_for_neither() {
         with(&reactor, id, move |probe| {
             let region = memory(probe);
             region.write(0, b"to the peer");
-            // Nothing is there yet.
+            // There is no data yet.
             let room = [region.segment(1000, 4), region.segment(2000, 100)];
             probe.io.receive(socket(probe), &room, soon, probe.id, 1);
             let data = [region.segment(0, 3), region.segment(3, 8)];
@@ -71,7 +71,7 @@ fn a_socket_sends_and_receives_and_waits_for_neither() {
             region.read(1000, &mut received[..4]);
             region.read(2000, &mut received[4..]);
             assert_eq!(&received, b"from the peer");
-            // A task that goes does not wait for what never comes.
+            // A task that is removed does not wait for data that never arrives.
             probe.io.receive(socket(probe), &[region.segment(0, 1)], soon, probe.id, 3);
         });
         reactor.stop();
@@ -110,7 +110,7 @@ fn what_does_not_come_is_waited_for_by_the_kernel_and_tried_less_often() {
     for token in 0..100 {
         let (vain, turns) = (vain_receives(&reactor), reactor.counters().turns);
         with(&reactor, id, move |probe| expect_byte(probe, token));
-        // Many more than it is tried in.
+        // Many more turns than a receive is tried in.
         eventually("turns pass", || reactor.counters().turns > turns + 2000);
         tried.push(vain_receives(&reactor) - vain);
         rustix::io::write(&ours, b"x").expect("room");
@@ -144,7 +144,7 @@ fn a_receive_that_is_tried_can_be_cancelled_and_its_socket_dropped() {
     reactor.stop();
 }
 
-/// As many as there are, each has its byte; more than are tried at a time.
+/// Checks that each of many sockets has its byte: more than are tried at a time.
 #[test]
 fn many_sockets_are_served() {
     let reactor = polling();

@@ -1,4 +1,4 @@
-//! What a reactor finds out about its own turns, and memory that the kernel takes for it.
+//! Measurements of a reactor's own turns, and memory that the kernel populates for it.
 
 use std::thread;
 use std::time::Duration;
@@ -33,7 +33,7 @@ fn a_turn_that_works_is_remembered_with_its_time() {
         while now_ns() < until_ns {}
     };
     reactor.call(work).expect("an answer");
-    // Other threads may have had the processor meanwhile, so that another turn had more of its time.
+    // Other threads may have had the processor meanwhile, so that another turn took longer.
     let that = || reactor.counters().watched.longest.into_iter().find(|turn| turn.mails_ns >= WORK_NS);
     eventually("the end of that turn", || that().is_some());
     let turn = that().expect("it is there");
@@ -69,7 +69,7 @@ fn memory_is_taken_from_the_machine_and_keeps_its_contents() {
     let mut bytes = [0; 4];
     arena.read(7, &mut bytes).expect("inside");
     assert_eq!(&bytes, b"kept");
-    // Memory that is gone, or never was: an error, and nothing else.
+    // Memory that is unmapped, or never existed: an error, and nothing else.
     with(&reactor, task, |probe| probe.io.populate(std::ptr::null(), 4096, probe.id, 2));
     eventually("an answer", || memory.event(2).is_some_and(|result| result < 0));
     reactor.stop();
