@@ -1,4 +1,4 @@
-//! What translation, the walkers and copying cost, in nanoseconds. By hand, on a quiet machine:
+//! Costs of translation, the walkers and copying, in nanoseconds. To be run by hand, on a quiet machine:
 //!
 //!     cargo bench -p sluice-memory --profile dist
 
@@ -13,7 +13,7 @@ const GUEST: usize = 64 << 20;
 const DRIVE: usize = 512 << 20;
 const READ_WRITE: Permissions = Permissions::READ_WRITE;
 
-/// The best of several runs, nanoseconds per call: what disturbs only ever adds.
+/// Returns the best of several runs, nanoseconds per call: disturbances only ever add.
 fn time(name: &str, calls: usize, mut call: impl FnMut(usize)) -> f64 {
     let runs: Vec<f64> = (0..15)
         .map(|_| {
@@ -27,12 +27,12 @@ fn time(name: &str, calls: usize, mut call: impl FnMut(usize)) -> f64 {
     best
 }
 
-/// A cheap sequence that no prefetcher follows.
+/// Returns a cheap sequence that no prefetcher follows.
 fn scatter(n: usize) -> usize {
     (n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> 20
 }
 
-/// Low memory and high memory, as a guest of more than 3 GiB has them.
+/// Returns low memory and high memory, as a guest of more than 3 GiB has.
 fn guest(ram: &SharedRegion) -> Space {
     let half = GUEST as u64 / 2;
     let mut space = Space::new();

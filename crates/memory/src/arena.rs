@@ -1,4 +1,4 @@
-//! Private memory of our own, for drives that live in memory.
+//! Private memory of this process, for drives in memory.
 
 use crate::PAGE_SIZE;
 use crate::copy;
@@ -10,8 +10,8 @@ use std::io;
 /// Bytes of the largest arena: half of what a process can address.
 const MAX_LENGTH: usize = 1 << 46;
 
-/// An arena of this size does not live in the machine's caches, and what is written to it is not
-/// expected to be read from them.
+/// Size from which an arena does not fit the machine's caches, and its data is not expected to be read from
+/// them.
 const FAR: usize = 64 << 20;
 
 /// Bytes of one cache line, for prefetching.
@@ -19,11 +19,11 @@ const CACHE_LINE: usize = 64;
 
 const PREFETCHED_LINES: usize = 8;
 
-/// Private anonymous memory: zeros at first, taken from the machine when touched, in huge pages
-/// where it can be, and not part of a core dump.
+/// Private anonymous memory: zeros at first, taken from the machine when touched, in huge pages where
+/// possible, and not part of a core dump.
 ///
-/// Several threads may copy to and from it at once; where they do so at the same place, the bytes
-/// are a mixture, as the NVMe specification allows for commands in flight together.
+/// Several threads may copy to and from it at once; where they do so at the same place, the bytes are a
+/// mixture, as the NVMe specification allows for commands in flight together.
 pub struct Arena {
     base: *mut u8,
     length: usize,
@@ -35,17 +35,17 @@ unsafe impl Send for Arena {}
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    /// Bytes of a transparent huge page: with them a random access misses the TLB once instead of at every level. An arena
-    /// begins with a whole one.
+    /// Bytes of a transparent huge page: with huge pages a random access misses the TLB once instead of at
+    /// every level. An arena begins with a whole one.
     pub const HUGE_PAGE: usize = 2 << 20;
 
-    /// `length` bytes of zeros.
+    /// Creates an arena of `length` bytes, all zeros.
     pub fn new(length: usize) -> io::Result<Arena> {
         check_length(length)?;
         let mapped = mapped_length(length);
         let base = reserve(mapped)?;
         let arena = Arena { base, length };
-        // SAFETY: the range just reserved for us.
+        // SAFETY: the range was just reserved here.
         unsafe {
             let protection = ProtFlags::READ | ProtFlags::WRITE;
             rustix::mm::mmap_anonymous(base.cast(), mapped, protection, flags() | MapFlags::FIXED)?;
@@ -54,7 +54,7 @@ impl Arena {
         Ok(arena)
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.length
@@ -120,9 +120,9 @@ impl Arena {
         Ok(())
     }
 
-    /// Makes `length` bytes from `offset` on zeros. Whole huge pages are given back to the machine.
-    /// That takes some 3 ms for each GiB, and what is not given back as long as writing it: who must
-    /// not be held up does it in parts.
+    /// Sets `length` bytes from `offset` on to zero. Whole huge pages are given back to the machine. That
+    /// takes some 3 ms for each GiB, and the rest as long as writing it: a caller that must not stop for so
+    /// long does it in parts.
     pub fn zero(&self, offset: u64, length: usize) -> Result<(), OutOfRange> {
         let start = self.range(offset, length)?;
         let first = (start.addr().next_multiple_of(Arena::HUGE_PAGE) - start.addr()).min(length);
@@ -142,16 +142,16 @@ impl Arena {
         Ok(())
     }
 
-    /// The address of what is at `offset`, and how many of `length` bytes there are. Good for asking the kernel about them,
-    /// and for nothing else.
+    /// Returns the address of the byte at `offset`, and how many of `length` bytes there are. For system
+    /// calls about the memory, and for nothing else.
     pub fn address_of(&self, offset: u64, length: usize) -> (*const u8, usize) {
         let offset = offset.min(self.length as u64) as usize;
         (self.base.wrapping_add(offset), length.min(mapped_length(self.length) - offset))
     }
 
-    /// Asks for the first cache lines of `length` bytes from `offset` on, to be read soon (a write does
-    /// not want them). The machine follows a
-    /// copy by itself once that is under way, and more would only stand in its way.
+    /// Prefetches the first cache lines of `length` bytes from `offset` on for reading; a write does not need
+    /// them. The processor's own prefetcher follows a copy under way, and further prefetches would only delay
+    /// it.
     #[inline]
     pub fn prefetch(&self, offset: u64, length: usize) {
         if let Ok(start) = self.range(offset, length) {
@@ -160,8 +160,8 @@ impl Arena {
         }
     }
 
-    /// Changes the length. What remains keeps its contents, what is new is zeros. If it fails, all
-    /// is as before.
+    /// Changes the length. Remaining bytes keep their contents, new ones are zeros. After an error nothing
+    /// has changed.
     pub fn resize(&mut self, length: usize) -> io::Result<()> {
         check_length(length)?;
         let (old, new) = (mapped_length(self.length), mapped_length(length));
@@ -169,7 +169,7 @@ impl Arena {
             self.grow(old, new)?;
         }
         if length < self.length {
-            // What grows back later must be zeros, in the last page too.
+            // Bytes that are added again later must be zeros, in the last page too.
             let cut = self.length.min(new) - length;
             self.zero(length as u64, cut).map_err(|OutOfRange| io::ErrorKind::InvalidInput)?;
         }
@@ -183,8 +183,8 @@ impl Arena {
 
     fn grow(&mut self, old: usize, new: usize) -> io::Result<()> {
         let base = reserve(new)?;
-        // SAFETY: moves our own mapping into a range just reserved for it; nothing points into it,
-        // since `self` is exclusive.
+        // SAFETY: moves this arena's mapping into a range just reserved for it; nothing points into it, since
+        // `self` is exclusive.
         let moved = unsafe {
             rustix::mm::mremap_fixed(self.base.cast(), old, new, MremapFlags::MAYMOVE, base.cast())
         };
@@ -198,7 +198,7 @@ impl Arena {
     }
 
     fn advise(&self, mapped: usize) -> io::Result<()> {
-        // SAFETY: our own mapping; the advice does not change contents.
+        // SAFETY: this arena's mapping; the advice does not change contents.
         unsafe {
             rustix::mm::madvise(self.base.cast(), mapped, Advice::LinuxDontDump)?;
             // A kernel without huge pages is slower, and not wrong.
@@ -223,18 +223,18 @@ impl Drop for Arena {
     }
 }
 
-/// A mapping of our own, or the end of one, that nothing points to any more.
+/// A mapping, or the end of one, that nothing points to any more.
 struct Unused {
     base: *mut u8,
     length: usize,
 }
 
-// SAFETY: addresses that belong to the process, and to nobody else in it.
+// SAFETY: the addresses belong to the process, and no other code in it uses them.
 unsafe impl Send for Unused {}
 
 impl Unused {
-    /// Unmaps it; a large one on a thread of its own, since that takes from 3 ms to 100 ms for each GiB
-    /// that was touched, and who lets go of it may have others to serve.
+    /// Unmaps the memory; a large one on a thread of its own, since that takes from 3 ms to 100 ms for each
+    /// GiB that was touched, and the calling thread may be a reactor.
     fn release(self) {
         if self.length < FAR {
             return drop(self);
@@ -246,8 +246,8 @@ impl Unused {
 
 impl Drop for Unused {
     fn drop(&mut self) {
-        // SAFETY: nothing points into it, and it is unmapped just here. If the kernel refuses, which it
-        // may when it would have to split an area, addresses are lost and nothing else.
+        // SAFETY: nothing points into it, and it is unmapped just here. If the kernel refuses, which it may
+        // when it would have to split an area, addresses are lost and nothing else.
         let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.length) };
     }
 }
@@ -262,20 +262,21 @@ fn flags() -> MapFlags {
     MapFlags::PRIVATE | MapFlags::NORESERVE
 }
 
-/// More than an address space holds is refused before anything is rounded up.
+/// Refuses a length beyond the address space before anything is rounded up.
 fn check_length(length: usize) -> io::Result<()> {
     if length > MAX_LENGTH { Err(io::ErrorKind::InvalidInput.into()) } else { Ok(()) }
 }
 
-/// A mapping is never empty.
+/// Returns the length of a mapping, which is never empty.
 fn mapped_length(length: usize) -> usize {
     length.max(1).next_multiple_of(PAGE_SIZE)
 }
 
-/// Addresses for `length` bytes, aligned to a huge page, with nothing behind them.
+/// Reserves addresses for `length` bytes, aligned to a huge page, with no memory behind them.
 fn reserve(length: usize) -> io::Result<*mut u8> {
     let slack = length + Arena::HUGE_PAGE;
-    // SAFETY: a new mapping where the kernel likes; what is cut off is ours and unused.
+    // SAFETY: a new mapping at an address that the kernel chooses; the parts cut off belong to it and are
+    // unused.
     unsafe {
         let start = rustix::mm::mmap_anonymous(std::ptr::null_mut(), slack, ProtFlags::empty(), flags())?;
         let start = start.cast::<u8>();

@@ -1,35 +1,35 @@
-//! Memory that two parties hand to and fro, a piece at a time.
+//! Memory whose parts two parties hand to and fro.
 
 use crate::shared::SharedRegion;
 use std::fmt;
 use std::ops::Deref;
 
-/// A region of data buffers, of which each is somebody's at any time: of whoever was handed it, until it
+/// A region of data buffers. Each buffer has one owner at any time: the party that it was handed to, until it
 /// is handed back.
 ///
-/// The daemon lends a storage function the buffer of a command and leaves it alone until the function
-/// answers; so the function's side may see it as the slice it is. The daemon does not do the same for
-/// memory that another process holds: that process may be anything, and so the daemon copies
-/// ([`gather`](SharedRegion::gather), [`scatter`](SharedRegion::scatter)) and never looks at it as a slice.
+/// The daemon hands a storage function the buffer of a command, and does not touch it until the function
+/// answers; so the function may use it as a slice. The daemon does not do the same for memory that another
+/// process holds, because that process is not trusted. The daemon copies ([`gather`](SharedRegion::gather),
+/// [`scatter`](SharedRegion::scatter)) and never uses such memory as a slice.
 pub struct Buffers {
     region: SharedRegion,
 }
 
 impl Buffers {
-    /// Buffers that the caller lends out, or is lent.
+    /// Creates buffers that the caller hands out, or receives.
     ///
-    /// Whoever calls [`bytes`](Self::bytes) has been handed the range by the one other party that has
-    /// the memory, and trusts that party to keep away from it, as a function trusts the daemon it serves.
+    /// A caller of [`bytes`](Self::bytes) has received the range from the only other party that has the
+    /// memory, and trusts that party not to touch it, as a function trusts the daemon.
     pub fn new(region: SharedRegion) -> Self {
         Self { region }
     }
 
-    /// A buffer that is the caller's now; none if it does not lie inside.
+    /// Returns a buffer that the caller owns now; none if it does not lie inside.
     pub fn bytes(&mut self, offset: usize, length: usize) -> Option<&mut [u8]> {
         self.windows(self.region.len()).0.into_bytes(offset, length)
     }
 
-    /// What comes before `at` and what comes from there on, each to be lent out by itself.
+    /// Divides the buffers at `at` into two windows, each to be handed out by itself.
     ///
     /// # Panics
     /// `at` lies behind the end.
@@ -42,7 +42,7 @@ impl Buffers {
     }
 }
 
-/// A part of [`Buffers`] that is lent out. No two that exist at a time overlap.
+/// A part of [`Buffers`] that is handed out. No two that exist at a time overlap.
 #[derive(Debug)]
 pub struct Window<'a> {
     region: &'a SharedRegion,
@@ -51,18 +51,19 @@ pub struct Window<'a> {
 }
 
 impl<'a> Window<'a> {
-    /// A buffer in it; none if it does not lie inside. `offset` counts from the beginning of all buffers.
+    /// Returns a buffer in the window; none if it does not lie inside. `offset` counts from the beginning of
+    /// all buffers.
     pub fn bytes(&mut self, offset: usize, length: usize) -> Option<&mut [u8]> {
         Window { ..*self }.into_bytes(offset, length)
     }
 
-    /// The same, for as long as the window was lent.
+    /// Returns a buffer like [`bytes`](Self::bytes), for the life of the window.
     pub fn into_bytes(self, offset: usize, length: usize) -> Option<&'a mut [u8]> {
         if offset < self.from || offset > self.to || length > self.to - offset {
             return None;
         }
         // SAFETY: inside and mapped while the buffers live; borrowed exclusively in this process, because
-        // windows do not overlap, and the other party keeps away from it, see `Buffers::new`.
+        // windows do not overlap, and the other party does not touch it, see `Buffers::new`.
         Some(unsafe { std::slice::from_raw_parts_mut(self.region.at(offset, length), length) })
     }
 }

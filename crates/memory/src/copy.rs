@@ -1,37 +1,37 @@
-//! Moving bytes to and from memory that may change under us.
+//! Moving bytes to and from memory that may change concurrently.
 //!
-//! A guest (or another reactor, on behalf of a guest that gave one buffer to two commands) may write
-//! where we read, or read where we write. Whatever mixture of old and new bytes that leaves is the
-//! guest's own doing; what must never happen is that the compiler, which assumes that ordinary memory
-//! holds still, reads the shared side a second time after we have looked at our copy. The fences keep
-//! it from seeing through the copy.
+//! A guest may write memory that is read here, or read memory that is written here; so may another reactor,
+//! on behalf of a guest that gave one buffer to two commands. Any mixture of old and new bytes that results
+//! is the guest's own doing. But the compiler assumes that ordinary memory does not change. It must never
+//! read the shared side a second time after a decision was made on the copy. The fences keep it from seeing
+//! through the copy.
 
 use std::sync::atomic::{Ordering, compiler_fence};
 
-/// Copies `length` bytes, one pass, whole or torn at byte granularity where others write meanwhile.
+/// Copies `length` bytes in one pass, whole or torn at byte granularity where others write meanwhile.
 ///
 /// # Safety
-/// `source` must be readable and `destination` writable for `length` bytes, and the two ranges must
-/// not overlap.
+/// `source` must be readable and `destination` writable for `length` bytes, and the two ranges must not
+/// overlap.
 #[inline]
 pub(crate) unsafe fn copy(destination: *mut u8, source: *const u8, length: usize) {
     compiler_fence(Ordering::SeqCst);
-    // SAFETY: the caller's promise; that others may race is dealt with by the fences, see above.
+    // SAFETY: the caller's promise; the fences deal with concurrent writers, see above.
     unsafe { std::ptr::copy_nonoverlapping(source, destination, length) };
     compiler_fence(Ordering::SeqCst);
 }
 
-/// From here on the data of one copy does not fit the nearest caches.
+/// Length from which the data of one copy does not fit the nearest caches.
 const LARGE: usize = 64 << 10;
 
-/// Below this the set-up of a copy past the caches costs more than it saves.
+/// Length below which the set-up of a copy past the caches costs more than it saves.
 #[cfg(target_arch = "x86_64")]
 const WORTH_STREAMING: usize = 2048;
 
 const CACHE_LINE: usize = 64;
 
-/// Like [`copy`], from memory that is probably in no cache. Two halves in step keep more of the
-/// memory busy than one front does: 128 KiB a tenth faster, 1 MiB a third (`benches/memory.rs`).
+/// Copies like [`copy`], from memory that is probably in no cache. Two halves in step keep more of the memory
+/// busy than one front does: 128 KiB a tenth faster, 1 MiB a third (`benches/memory.rs`).
 ///
 /// # Safety
 /// As [`copy`].
@@ -53,9 +53,9 @@ pub(crate) unsafe fn copy_from_far(destination: *mut u8, source: *const u8, leng
     compiler_fence(Ordering::SeqCst);
 }
 
-/// Like [`copy`], to memory that nobody reads soon: where the machine can, past the caches, which
-/// neither fetches the lines that are overwritten nor drives others out: 4 KiB in half the time,
-/// 128 KiB in a third. Several of these are ended by one [`finish_streaming`].
+/// Copies like [`copy`], to memory that is not read soon. Where the machine can, the copy goes past the
+/// caches, which neither fetches the overwritten lines nor evicts others: 4 KiB in half the time, 128 KiB in
+/// a third. Several of these copies are ended by one [`finish_streaming`].
 ///
 /// # Safety
 /// As [`copy`].
@@ -82,7 +82,7 @@ pub(crate) unsafe fn copy_to_far(destination: *mut u8, source: *const u8, length
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) use copy as copy_to_far;
 
-/// Orders what [`copy_to_far`] wrote before everything after: such stores wait for nobody.
+/// Orders the stores of [`copy_to_far`] before everything after: such stores are not ordered by themselves.
 #[inline]
 pub(crate) fn finish_streaming() {
     #[cfg(target_arch = "x86_64")]
@@ -123,7 +123,7 @@ pub(crate) unsafe fn fill(destination: *mut u8, byte: u8, length: usize) {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// Asks for the cache line at `address`, which need not be valid.
+/// Prefetches the cache line at `address`, which need not be valid.
 #[inline]
 pub(crate) fn prefetch(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -141,7 +141,7 @@ pub(crate) fn prefetch(address: *const u8) {
     let _ = address;
 }
 
-/// Asks for the cache line at `address`, which need not be valid, to write to it.
+/// Prefetches the cache line at `address`, which need not be valid, for writing.
 #[inline]
 pub(crate) fn prefetch_to_write(address: *const u8) {
     #[cfg(target_arch = "x86_64")]

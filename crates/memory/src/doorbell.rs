@@ -1,21 +1,21 @@
-//! The race between a device that goes to sleep and a host that moves a shadow doorbell (NVMe Base 2.1,
-//! Doorbell Buffer Config command).
+//! Protocol for the race between a device that goes to sleep and a host that moves a shadow doorbell (NVMe
+//! Base 2.1, Doorbell Buffer Config command).
 //!
-//! It is Dekker's: each side writes its own word, passes a full barrier, and only then reads the other's.
-//! At least one of the two therefore sees the other's write: either the device finds the doorbell moved,
-//! or the host finds that it must ring. The functions are generic over the word, so that the same lines
-//! run on a page shared with a guest and in the model checker (`crates/reactor/tests/park_model.rs`).
+//! It is Dekker's: each side writes its own word, passes a full barrier, and only then reads the other's. At
+//! least one of the two therefore sees the other's write: either the device finds the doorbell moved, or the
+//! host finds that it must ring. The functions are generic over the word, so that the same lines run on a
+//! page shared with a guest and in the model checker (`crates/reactor/tests/park_model.rs`).
 
 use crate::Pages;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 /// A 32-bit word that two parties share.
 pub trait SharedWord {
-    /// Reads; what the other side wrote before this value is seen.
+    /// Reads the word with acquire: writes of the other side before this value are visible.
     fn read(&self) -> u32;
-    /// Writes; what this side wrote before is seen by who reads the value.
+    /// Writes the word with release: earlier writes of this side are visible to a reader of the value.
     fn write(&self, value: u32);
-    /// A full barrier between everything before and everything after.
+    /// Passes a full barrier between everything before and everything after.
     fn full_barrier();
 }
 
@@ -53,7 +53,7 @@ impl<W: SharedWord> SharedWord for &W {
     }
 }
 
-/// A word of queue memory: the offset is ours, and a multiple of 4 inside.
+/// A word of queue memory: the offset comes from this process, and is a multiple of 4 inside.
 #[derive(Clone, Copy, Debug)]
 pub struct PageWord<'a> {
     pub pages: &'a Pages,
@@ -77,11 +77,11 @@ impl SharedWord for PageWord<'_> {
     }
 }
 
-/// Device, about to sleep: asks the host to ring when it moves any of these doorbells, each given by its
-/// event index and the value last acted on.
+/// Requests, as a device that is about to sleep, that the host rings when it moves any of these doorbells.
+/// Each is given by its event index and the value last acted on.
 ///
-/// It must then look at the doorbells once more, and may only sleep if none of them brings work. What
-/// they hold is whatever the host wrote; check it.
+/// The device must then look at the doorbells once more, and may only sleep if none of them brings work. The
+/// doorbells contain whatever the host wrote; check them.
 pub fn request_rings<W: SharedWord>(doorbells: impl IntoIterator<Item = (W, u32)>) {
     for (event_index, last_seen) in doorbells {
         event_index.write(last_seen);
@@ -89,14 +89,15 @@ pub fn request_rings<W: SharedWord>(doorbells: impl IntoIterator<Item = (W, u32)
     W::full_barrier();
 }
 
-/// Device, awake: the host need not ring when it moves this doorbell on from `seen`. An event index just
-/// behind is passed by no such move.
+/// Suppresses, as a device that is awake, the ring for a move of this doorbell on from `seen`. An event index
+/// just behind is passed by no such move.
 #[inline]
 pub fn suppress_rings<W: SharedWord>(event_index: &W, seen: u32) {
     event_index.write(seen.wrapping_sub(1) & 0xffff);
 }
 
-/// Host, as Linux does it: moves a shadow doorbell to `new`, then says whether it must ring the real one.
+/// Moves a shadow doorbell to `new`, as a host such as Linux does; returns whether the host must ring the
+/// real one.
 pub fn publish<W: SharedWord>(shadow: &W, event_index: &W, new: u16) -> bool {
     let old = shadow.read() as u16;
     shadow.write(u32::from(new));
@@ -104,7 +105,7 @@ pub fn publish<W: SharedWord>(shadow: &W, event_index: &W, new: u16) -> bool {
     passes(event_index.read() as u16, new, old)
 }
 
-/// Whether a move of a doorbell from `old` to `new` passes the event index, in 16-bit wrapping terms.
+/// Returns whether a move of a doorbell from `old` to `new` passes the event index, in 16-bit wrapping terms.
 #[must_use]
 pub fn passes(event_index: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event_index).wrapping_sub(1) < new.wrapping_sub(old)

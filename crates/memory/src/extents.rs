@@ -1,10 +1,10 @@
-//! Which pages of a region are whose.
+//! Allocation of the pages of a region.
 
 use crate::PAGE_SIZE;
 
 const PAGES_PER_WORD: usize = u64::BITS as usize;
 
-/// Pages that follow each other. Not `Clone`: it goes back exactly once.
+/// Consecutive pages. Not `Clone`: an extent is given back exactly once.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Extent {
     first: usize,
@@ -13,12 +13,12 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Bytes from the beginning of the region.
+    /// Returns the offset in bytes from the beginning of the region.
     pub fn offset(&self) -> usize {
         self.first * PAGE_SIZE
     }
 
-    /// The bytes that were asked for.
+    /// Returns the requested bytes.
     pub fn len(&self) -> usize {
         self.length
     }
@@ -28,17 +28,18 @@ impl Extent {
     }
 }
 
-/// The pages of one region. The lowest that fits is taken, so that a quiet drive keeps using the same few.
+/// Free pages of one region. The lowest extent that fits is taken, so that a quiet drive keeps using the same
+/// few pages.
 #[derive(Debug, Default)]
 pub struct Extents {
-    /// A bit for each page that is free.
+    /// Bitmap of the free pages.
     free: Box<[u64]>,
     pages: usize,
     taken: usize,
 }
 
 impl Extents {
-    /// All free.
+    /// Creates the table of a region in which all pages are free.
     pub fn new(bytes: usize) -> Self {
         let pages = bytes / PAGE_SIZE;
         let mut free = vec![0; pages.div_ceil(PAGES_PER_WORD)].into_boxed_slice();
@@ -46,12 +47,12 @@ impl Extents {
         Self { free, pages, taken: 0 }
     }
 
-    /// True if all are free.
+    /// Returns whether all pages are free.
     pub fn is_untouched(&self) -> bool {
         self.taken == 0
     }
 
-    /// So many bytes of pages; none if there is no such piece now.
+    /// Takes pages for this many bytes; none if no extent fits now.
     pub fn take(&mut self, bytes: usize) -> Option<Extent> {
         let pages = bytes.div_ceil(PAGE_SIZE);
         let mut first = self.next(0, true);
@@ -67,7 +68,7 @@ impl Extents {
         None
     }
 
-    /// Takes them back.
+    /// Takes an extent back.
     pub fn give(&mut self, extent: Extent) {
         self.mark(extent.first, extent.pages, true);
         self.taken -= extent.pages;
@@ -80,7 +81,8 @@ impl Extents {
         }
     }
 
-    /// The first page from `from` on that is free, or that is not; the number of pages if there is none.
+    /// Returns the first page from `from` on that is free, or that is not; the number of pages if there is
+    /// none.
     fn next(&self, from: usize, free: bool) -> usize {
         let mut page = from;
         while page < self.pages {

@@ -1,4 +1,4 @@
-//! Which files may back guest memory, and how they are told apart.
+//! Files that may back guest memory, and their identity.
 
 use crate::PAGE_SIZE;
 use rustix::fs::{OFlags, SealFlags};
@@ -6,16 +6,17 @@ use rustix::io::Errno;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
-/// What must be known of a file before it is mapped.
+/// Properties of a file that are needed to map it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileInfo {
     pub(crate) id: FileId,
     pub(crate) size: u64,
-    /// 4096, or the size of its huge pages.
+    /// Bytes of a page: 4096, or the size of the file's huge pages.
     pub(crate) page_size: usize,
 }
 
-/// One file, opened one way. Two descriptors of a file that differ in access are two mappings.
+/// Identity of a file, with the access of its descriptor. Two descriptors of a file that differ in access are
+/// two mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileId {
     device: u64,
@@ -24,16 +25,16 @@ pub(crate) struct FileId {
 }
 
 impl FileId {
-    /// The same for every way the file was opened.
+    /// Returns an identity that is the same for every access.
     pub(crate) fn read_only(self) -> Self {
         Self { writable: false, ..self }
     }
 }
 
 impl FileInfo {
-    /// Looks at a descriptor that a client sent. It may be anything: a directory, a terminal, a file
-    /// on a file system that the client itself serves and that would never answer. Asking for seals
-    /// is safe for all of them, and only files that live in memory have any.
+    /// Examines a descriptor that a client sent. It may be anything: a directory, a terminal, a file on a
+    /// file system that the client itself serves and that would never answer. Reading the seals is safe for
+    /// all of them, and only files in memory have any.
     pub(crate) fn of(fd: BorrowedFd<'_>) -> Result<FileInfo, MapError> {
         let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| MapError::NotMemory)?;
         let writable = match rustix::fs::fcntl_getfl(fd)? & OFlags::RWMODE {
@@ -44,8 +45,8 @@ impl FileInfo {
         let stat = rustix::fs::fstat(fd)?;
         let id = FileId { device: stat.st_dev, inode: stat.st_ino, writable };
         let size = u64::try_from(stat.st_size).map_err(|_| MapError::BeyondFile)?;
-        // hugetlbfs reports the size of its huge pages here, and mapping goes by it; elsewhere it
-        // may be the size of a transparent huge page, which nothing has to be aligned to.
+        // hugetlbfs reports the size of its huge pages here, and mapping depends on it. On other file systems
+        // it may be the size of a transparent huge page, to which nothing has to be aligned.
         let statfs = rustix::fs::fstatfs(fd)?;
         let huge = statfs.f_type as i64 == HUGETLBFS_MAGIC;
         let page_size = if huge { statfs.f_bsize as usize } else { PAGE_SIZE };
@@ -58,7 +59,7 @@ impl FileInfo {
 
 const HUGETLBFS_MAGIC: i64 = 0x958458f6;
 
-/// Why a region was not mapped, or not unmapped.
+/// Reason for which a region was not mapped, or not unmapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MapError {
@@ -68,7 +69,7 @@ pub enum MapError {
     Unaligned,
     /// The end of the region is beyond 2^64.
     Wraps,
-    /// A byte of it is mapped already.
+    /// A byte of the region is mapped already.
     Overlaps,
     /// More than [`MAX_REGIONS`](crate::MAX_REGIONS), [`MAX_FILES`](crate::MAX_FILES) or
     /// [`MAX_MAPPED_BYTES`](crate::MAX_MAPPED_BYTES).
@@ -82,7 +83,7 @@ pub enum MapError {
     NotMemory,
     /// The region ends beyond the file.
     BeyondFile,
-    /// The descriptor allows less than the region's permissions ask.
+    /// The descriptor allows less than the region's permissions require.
     AccessDenied,
     /// Unmap: there is no region in the range.
     NotMapped,
@@ -93,7 +94,7 @@ pub enum MapError {
 }
 
 impl MapError {
-    /// The error number that a vfio-user reply carries.
+    /// Returns the error number of the vfio-user reply.
     pub fn errno(&self) -> i32 {
         let errno = match self {
             MapError::Empty | MapError::Unaligned | MapError::BeyondFile => Errno::INVAL,

@@ -1,26 +1,25 @@
 //! Guest memory: the only place that turns a guest address into a pointer.
 //!
 //! - [`Space`] is one client's DMA map; it translates guest addresses to [`Segment`]s.
-//! - [`MemoryFile`] is one of the files behind it, for whoever shows them to another device.
+//! - [`MemoryFile`] is one of the files behind it, for mapping it to another device.
 //! - [`walk_prp`] and [`walk_sgl`] turn a command's data pointer into a [`SegmentList`].
-//! - [`BounceBuffers`] are memory in place of what only the client reaches, [`ShadowMemory`] is that for a queue.
+//! - [`BounceBuffers`] are memory in place of memory that only the client reaches, [`ShadowMemory`] is that for a queue.
 //! - [`Pages`] is queue memory, page by page, with the few accesses a queue needs.
-//! - [`doorbell`] is what keeps a device from sleeping through a shadow doorbell.
-//! - [`SharedRegion`] and [`SharedArray`] are shared memory of our own, [`Arena`] is private memory.
+//! - [`doorbell`] keeps a device from sleeping through a shadow doorbell.
+//! - [`SharedRegion`] and [`SharedArray`] are shared memory of this process, [`Arena`] is private memory.
 //! - [`Secret`] is for keys.
-//! - [`VfioDevice`] is a PCI device that is shown memory.
-//! - [`Buffers`] is shared memory whose pieces two parties hand to and fro, [`Extents`] says which are whose.
-//! - [`fault`] keeps the process alive when a client truncates a file under us, [`limits`] when a file may not grow.
+//! - [`VfioDevice`] is a PCI device that memory is mapped to.
+//! - [`Buffers`] is shared memory whose parts two parties hand to and fro, [`Extents`] allocates them.
+//! - [`fault`] keeps the process alive when a client truncates a mapped file, [`limits`] when a file may not grow.
 //!
-//! Guest memory is hostile and shared: it changes while we look. So nothing here ever forms a
-//! reference to it; it is copied (`copy`), or read and written through atomics, and every decision
-//! is made on what was copied.
+//! Guest memory is hostile and shared: it changes at any time. So nothing here ever forms a reference to it.
+//! It is copied (`copy`), or read and written through atomics, and every decision is made on the copy.
 //!
-//! Every pointer rests on one promise, written down in [`segment`]: memory stays mapped for as long
-//! as a segment of it is in use.
+//! Every pointer rests on one promise, written down in [`segment`]: memory stays mapped for as long as a
+//! segment of it is in use.
 
-// Pointers into shared memory, mmap and a signal handler: this crate is where they live, so that no
-// other crate needs them. Every block says what makes it sound.
+// Pointers into shared memory, mmap and a signal handler: this crate contains them, so that no other crate
+// needs them. Every block states what makes it sound.
 #![allow(unsafe_code)]
 
 #[cfg(not(target_pointer_width = "64"))]

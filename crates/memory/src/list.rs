@@ -9,10 +9,10 @@ use zerocopy::FromZeros;
 /// a host that builds SGLs rarely goes beyond 128 descriptors.
 pub const MAX_SEGMENTS: usize = 512;
 
-/// How many fit without memory of their own: a page, or a page that straddles two.
+/// Segments that fit without memory of their own: a page, or a page that straddles two.
 const INLINE: usize = 2;
 
-/// The data of one command has more than [`MAX_SEGMENTS`] pieces.
+/// Error: the data of one command has more than [`MAX_SEGMENTS`] segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManySegments;
 
@@ -24,24 +24,24 @@ impl fmt::Display for TooManySegments {
 
 impl std::error::Error for TooManySegments {}
 
-/// What it means to a command whose length was checked before: a limit of ours, nothing the host did.
+/// Status of a command whose length was checked before: a limit of this process, no error of the host.
 impl From<TooManySegments> for Status {
     fn from(_: TooManySegments) -> Status {
         Status::INTERNAL_ERROR
     }
 }
 
-/// The data of one command, in order, adjacent pieces merged.
+/// The data of one command, in order, adjacent segments merged.
 ///
-/// The first two segments are in the list itself. More go to memory that is made, for all there may be,
-/// for the first command in this slot that needs it, and then kept: there is no allocation per command.
-/// A list of zeros is an empty one, so that a table of them costs nothing until they are used.
+/// The first two segments are in the list itself. Further ones go to memory for the maximum number, which is
+/// allocated for the first command in this slot that needs it, and then kept: there is no allocation per
+/// command. A list of zeros is an empty one, so that a table of lists costs nothing until they are used.
 #[derive(FromZeros)]
 pub struct SegmentList {
     inline: [Segment; INLINE],
     count: usize,
     bytes: usize,
-    /// All segments, when there are more than fit inline; else stale.
+    /// All segments, when there are more than fit inline; otherwise stale.
     spilled: Option<Box<[Segment; MAX_SEGMENTS]>>,
 }
 
@@ -57,8 +57,8 @@ impl SegmentList {
         self.bytes = 0;
     }
 
-    /// Appends, merging with the last segment if `segment` begins where that ends. One without
-    /// bytes leaves no trace.
+    /// Appends a segment, merging it with the last one if `segment` begins where that ends. An empty segment
+    /// leaves no trace.
     #[inline(always)]
     pub fn push(&mut self, segment: Segment) -> Result<(), TooManySegments> {
         if self.count > 0 || segment.is_empty() {
@@ -70,7 +70,7 @@ impl SegmentList {
         Ok(())
     }
 
-    /// The same for all but the first.
+    /// Appends a segment to a list that is not empty, or an empty segment.
     #[inline(never)]
     fn push_further(&mut self, segment: Segment) -> Result<(), TooManySegments> {
         if segment.is_empty() {
@@ -83,13 +83,13 @@ impl SegmentList {
         Ok(())
     }
 
-    /// Bytes of all segments together, bit buckets included.
+    /// Returns the bytes of all segments together, bit buckets included.
     #[inline]
     pub fn len_bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Number of segments.
+    /// Returns the number of segments.
     #[inline]
     pub fn len(&self) -> usize {
         self.count
@@ -108,7 +108,7 @@ impl SegmentList {
         self.spilled.as_ref().map_or(&[], |spilled| &spilled[..self.count])
     }
 
-    /// The same as the kernel takes it. A bit bucket is a null pointer in it: see
+    /// Returns the segments as `iovec`s. A bit bucket is a null pointer in it: see
     /// [`has_bit_bucket`](Self::has_bit_bucket).
     pub fn as_iovecs(&self) -> &[libc::iovec] {
         let segments = self.as_slice();
@@ -121,14 +121,14 @@ impl SegmentList {
         self.as_slice().iter().any(Segment::is_bit_bucket)
     }
 
-    /// True if every segment is aligned, in address and length, and none is a bit bucket.
+    /// Returns whether every segment is aligned, in address and length, and none is a bit bucket.
     #[inline]
     pub fn is_aligned(&self, alignment: usize) -> bool {
         self.as_slice().iter().all(|segment| segment.is_aligned(alignment))
     }
 
-    /// Copies `source` into the segments from byte `offset` of the list on. Returns the bytes moved:
-    /// fewer than asked if the list ends before. Bit buckets swallow.
+    /// Copies `source` into the segments from byte `offset` of the list on. Returns the bytes moved: fewer
+    /// than requested if the list ends before. Bytes for bit buckets are dropped.
     #[inline]
     pub fn copy_from(&self, offset: usize, source: &[u8]) -> usize {
         let mut moved = 0;
@@ -140,8 +140,8 @@ impl SegmentList {
         moved
     }
 
-    /// Copies the bytes of the list from `offset` on into `destination`. Returns the bytes moved:
-    /// fewer than asked if the list ends before. Bit buckets read as zeros.
+    /// Copies the bytes of the list from `offset` on into `destination`. Returns the bytes moved: fewer than
+    /// requested if the list ends before. Bit buckets read as zeros.
     #[inline]
     pub fn copy_to(&self, offset: usize, destination: &mut [u8]) -> usize {
         let mut moved = 0;
@@ -168,7 +168,7 @@ impl SegmentList {
         self.chunks(offset, length).try_for_each(|piece| out.push(piece)).map_err(|_| OutOfRange)
     }
 
-    /// The parts of the segments that cover `length` bytes from `offset` on, as far as they go.
+    /// Returns the parts of the segments that cover `length` bytes from `offset` on, as far as they go.
     #[inline]
     pub(crate) fn chunks(&self, offset: usize, length: usize) -> Chunks<'_> {
         Chunks { rest: self.as_slice().iter(), skip: offset, left: length }
@@ -201,7 +201,7 @@ impl SegmentList {
     }
 }
 
-/// See [`SegmentList::pieces`].
+/// Iterator of [`SegmentList::chunks`].
 pub(crate) struct Chunks<'a> {
     rest: std::slice::Iter<'a, Segment>,
     skip: usize,
@@ -248,7 +248,7 @@ impl fmt::Debug for SegmentList {
     }
 }
 
-/// An offset and length that do not lie inside.
+/// Error: an offset and a length that do not lie inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfRange;
 

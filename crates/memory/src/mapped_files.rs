@@ -1,4 +1,4 @@
-//! The files of one DMA map, each of them mapped once.
+//! Files of one DMA map, each of them mapped once.
 
 use crate::PAGE_SIZE;
 use crate::fault::MAX_MAPPINGS;
@@ -10,21 +10,21 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
-/// Files mapped for one map. A process may have some 65,000 mappings (vm.max_map_count), and they are
-/// shared by all clients; a guest has one file for each memory device.
+/// Files mapped for one map. A process may have some 65,000 mappings (vm.max_map_count), and they are shared
+/// by all clients; a guest has one file for each memory device.
 pub const MAX_FILES: usize = 256;
 
-/// Files mapped for one map, however many those of other clients are.
+/// Files mapped for one map, independent of the number of other clients' files.
 pub const FILES_OF_EACH: usize = 16;
 
-/// Files beyond these, mapped for all maps of the process together. The other half of its mappings is for clients that
-/// have few.
+/// Files beyond these, mapped for all maps of the process together. The other half of its mappings is for
+/// clients that have few.
 pub const FILES_IN_COMMON: usize = MAX_MAPPINGS / 2;
 
-/// How many of these there are.
+/// Number of such files.
 static IN_COMMON: AtomicUsize = AtomicUsize::new(0);
 
-/// A place among the files that clients have in common.
+/// A place among the files that all clients share.
 #[derive(Debug)]
 pub(crate) struct SharedPlace(());
 
@@ -54,7 +54,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// With a descriptor of each, for [`file_of`](Self::file_of).
+    /// Creates a table that keeps a descriptor of each file, for [`file_of`](Self::file_of).
     pub(crate) fn with_descriptors() -> Self {
         Self { keeps_descriptors: true, ..Self::default() }
     }
@@ -64,13 +64,13 @@ impl Files {
         self.limit = Some(bytes);
     }
 
-    /// The file that a segment is memory of.
+    /// Returns the file whose memory a segment is.
     pub(crate) fn file_of(&self, segment: &Segment) -> Option<MemoryFile> {
         let mappings = self.held.iter().filter_map(|(_, mapping)| mapping.upgrade());
         mappings.filter_map(MemoryFile::new).find(|file| file.contains(segment))
     }
 
-    /// A mapping of the file that reaches as far as the region: one we have, or a new one of the
+    /// Returns a mapping of the file that reaches as far as the region: an existing one, or a new one of the
     /// whole file.
     pub(crate) fn mapping_of(
         &mut self,
@@ -120,7 +120,8 @@ impl Files {
         Ok(mapping)
     }
 
-    /// Bytes of all files, this one among them. One that is mapped several times, or has grown, counts once.
+    /// Returns the bytes of all files, `file` among them. A file that is mapped several times, or has grown,
+    /// counts once.
     fn with(&self, file: &FileInfo) -> u64 {
         let mut sizes: Vec<(FileId, u64)> = vec![(file.id.read_only(), file.size)];
         for (id, held) in &self.held {

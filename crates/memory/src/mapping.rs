@@ -1,4 +1,4 @@
-//! A shared mapping of a file, for as long as anything points into it.
+//! Shared mapping of a file, for as long as anything points into it.
 
 use crate::fault::Registration;
 use crate::mapped_files::SharedPlace;
@@ -15,16 +15,16 @@ pub(crate) struct Mapping {
     length: usize,
     writable: bool,
     registration: Option<Registration>,
-    /// What is mapped, if somebody may want to map it elsewhere, too.
+    /// Descriptor of the file, if it may be mapped for another device, too.
     file: Option<OwnedFd>,
-    /// Held by one that a client has beyond its own.
+    /// Place that a mapping beyond the client's own number holds.
     place: Option<SharedPlace>,
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread, and the memory in it is accessed by
-// copies and atomics only.
+// SAFETY: the mapping belongs to the process, not to a thread, and its memory is accessed by copies and
+// atomics only.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; nothing here changes after `new` but the flag, which is atomic.
+// SAFETY: as above; after `new` only the flag changes, which is atomic.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -50,12 +50,12 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Holds a place for as long as it is mapped.
+    /// Holds a place for as long as the file is mapped.
     pub(crate) fn hold(&mut self, place: Option<SharedPlace>) {
         self.place = place;
     }
 
-    /// Keeps a descriptor of what is mapped.
+    /// Keeps a descriptor of the mapped file.
     pub(crate) fn keep(&mut self, file: OwnedFd) {
         self.file = Some(file);
     }
@@ -73,7 +73,7 @@ impl Mapping {
         self.base
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     #[inline]
     pub(crate) fn length(&self) -> usize {
         self.length
@@ -83,7 +83,7 @@ impl Mapping {
         self.poison().load(Ordering::Relaxed)
     }
 
-    /// The flag behind [`is_poisoned`](Self::is_poisoned); outlives the mapping.
+    /// Returns the flag behind [`is_poisoned`](Self::is_poisoned); the flag outlives the mapping.
     pub(crate) fn poison(&self) -> &'static AtomicBool {
         static NEVER: AtomicBool = AtomicBool::new(false);
         self.registration.as_ref().map_or(&NEVER, Registration::poisoned)
@@ -92,11 +92,11 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // Out of the table first: the addresses may be given to someone else as soon as they are free.
+        // Out of the table first: the addresses may be reused as soon as they are free.
         self.registration = None;
-        // SAFETY: our own mapping, and nothing points into it any more: who holds pointers holds the
-        // mapping too, or has promised (see `segment`) to be done with them. If the kernel refuses,
-        // which it may when it would have to split an area, addresses are lost and nothing else.
+        // SAFETY: this process's mapping, and nothing points into it any more: a holder of pointers holds the
+        // mapping too, or has promised (see `segment`) to be done with them. If the kernel refuses, which it
+        // may when it would have to split an area, addresses are lost and nothing else.
         let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.length) };
     }
 }

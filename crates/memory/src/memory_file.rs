@@ -1,4 +1,4 @@
-//! Files of a host's memory, for whoever shows them to another device.
+//! Files of a host's memory, for mapping them to another device.
 
 use crate::mapping::Mapping;
 use crate::segment::Segment;
@@ -6,16 +6,16 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// A file behind regions of a [`Space`](crate::Space): its descriptor, and where it is mapped here. It
-/// stays mapped for as long as this lives, so that no other memory can come to its addresses; dropping
-/// the last one may take milliseconds.
+/// A file behind regions of a [`Space`](crate::Space): its descriptor, and its address here. It stays mapped
+/// for as long as this lives, so that no other memory gets its addresses; dropping the last one may take
+/// milliseconds.
 #[derive(Clone)]
 pub struct MemoryFile {
     mapping: Arc<Mapping>,
 }
 
 impl MemoryFile {
-    /// None if the space was not told to keep descriptors.
+    /// Returns none if the space keeps no descriptors.
     pub(crate) fn new(mapping: Arc<Mapping>) -> Option<MemoryFile> {
         mapping.file().is_some().then_some(MemoryFile { mapping })
     }
@@ -24,7 +24,7 @@ impl MemoryFile {
         self.mapping.file().expect("there is no other way to make one")
     }
 
-    /// Bytes that are mapped, from the beginning of the file on.
+    /// Returns the mapped bytes, from the beginning of the file on.
     pub fn len(&self) -> u64 {
         self.mapping.length() as u64
     }
@@ -33,17 +33,17 @@ impl MemoryFile {
         self.len() == 0
     }
 
-    /// Where it begins in this process.
+    /// Returns the address of the file's first byte in this process.
     pub fn address(&self) -> usize {
         self.mapping.base().addr()
     }
 
-    /// False if a device may only read it.
+    /// Returns false if a device may only read the file.
     pub fn is_writable(&self) -> bool {
         self.mapping.is_writable()
     }
 
-    /// True if all of a segment is memory of this file.
+    /// Returns whether all of a segment is memory of this file.
     pub fn contains(&self, segment: &Segment) -> bool {
         let (held, wanted) = (self.address()..self.address() + self.mapping.length(), segment.range());
         !segment.is_bit_bucket() && held.start <= wanted.start && wanted.end <= held.end

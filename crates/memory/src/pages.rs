@@ -7,17 +7,17 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Queue memory: one host address per 4 KiB page, because with a virtual IOMMU neighbouring pages of
-/// the guest are not neighbours here.
+/// Queue memory: one host address per 4 KiB page, because with a virtual IOMMU neighbouring pages of the
+/// guest are not neighbours here.
 ///
-/// It keeps what it points into mapped, and so may outlive the map it came from.
+/// It keeps its memory mapped, and so may outlive the map that it came from.
 #[derive(Clone)]
 pub struct Pages {
-    /// The first page, if all of them follow each other here too, in one mapping; else null.
+    /// Address of the first page, if all pages are contiguous here too, in one mapping; otherwise null.
     contiguous: *mut u8,
     pages: Vec<*mut u8>,
     length: usize,
-    /// What the pages are in.
+    /// Mappings that the pages are in.
     mappings: Vec<Arc<Mapping>>,
 }
 
@@ -51,7 +51,7 @@ impl Pages {
         }
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.length
     }
@@ -60,8 +60,8 @@ impl Pages {
         self.length == 0
     }
 
-    /// The 64 bytes at `offset`, each read once. The caller has read, with acquire, the doorbell that
-    /// says they are there.
+    /// Returns the 64 bytes at `offset`, each read once. The caller has read, with acquire, the doorbell that
+    /// announced them.
     ///
     /// # Panics
     /// If `offset` is not a multiple of 64 inside; so do the others, by their own size.
@@ -71,8 +71,8 @@ impl Pages {
         std::array::from_fn(|n| words[n].load(Ordering::Relaxed))
     }
 
-    /// Writes the 16-byte completion entry at `offset`: the half with the phase bit last, with
-    /// release, so that a host that sees the new phase sees the entry.
+    /// Writes the 16-byte completion entry at `offset`: the half with the phase bit last, with release, so
+    /// that a host that sees the new phase sees the entry.
     #[inline]
     pub fn write_completion(&self, offset: usize, low: u64, high: u64) {
         let words = self.words::<2>(offset);
@@ -90,7 +90,7 @@ impl Pages {
         self.u32(offset).store(value, order);
     }
 
-    /// Asks for the cache line at `offset`. Beyond the end it does nothing that matters.
+    /// Prefetches the cache line at `offset`. Beyond the end it does nothing that matters.
     #[inline]
     pub fn prefetch(&self, offset: usize) {
         if let Some(line) = self.line(offset) {
@@ -98,7 +98,7 @@ impl Pages {
         }
     }
 
-    /// The same, to write to it.
+    /// Prefetches the cache line at `offset` for writing.
     #[inline]
     pub fn prefetch_to_write(&self, offset: usize) {
         if let Some(line) = self.line(offset) {
@@ -106,7 +106,7 @@ impl Pages {
         }
     }
 
-    /// Where a line is, for those who do not read or write it: with one piece, beyond its end too.
+    /// Returns the address of a line, not for access: with contiguous pages also beyond the end.
     #[inline]
     fn line(&self, offset: usize) -> Option<*const u8> {
         if !self.contiguous.is_null() {
@@ -116,15 +116,15 @@ impl Pages {
         Some(page.wrapping_add(offset % PAGE_SIZE))
     }
 
-    /// Where the pages are, for comparing.
+    /// Returns the addresses of the pages, for comparing.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = usize> {
         self.pages.iter().map(|page| page.addr())
     }
 
     #[inline]
     fn words<const N: usize>(&self, offset: usize) -> &[AtomicU64; N] {
-        // SAFETY: aligned and in a page, by `at`; mapped while `self` lives; atomics may be changed
-        // by anyone.
+        // SAFETY: aligned and in a page, by `at`; mapped while `self` lives; the host may change atomics at
+        // any time.
         unsafe { &*self.at::<[AtomicU64; N]>(offset) }
     }
 
@@ -134,7 +134,8 @@ impl Pages {
         unsafe { &*self.at::<AtomicU32>(offset) }
     }
 
-    /// A multiple of its own size, a power of two, and so not across pages.
+    /// Returns the address of a value at a multiple of its size. The size is a power of two, and so the value
+    /// does not cross pages.
     #[inline]
     fn at<T>(&self, offset: usize) -> *mut T {
         const { assert!(size_of::<T>().is_power_of_two() && size_of::<T>() <= PAGE_SIZE) };

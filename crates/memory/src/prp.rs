@@ -13,8 +13,8 @@ const ENTRY_SIZE: u64 = 8;
 /// controller's CC.MPS; the caller has checked `length` against MDTS.
 ///
 /// # Errors
-/// PRP_OFFSET_INVALID for an offset that an entry must not have; DATA_TRANSFER_ERROR where there is
-/// no memory. `out` then holds what came before.
+/// PRP_OFFSET_INVALID for an offset that an entry must not have; DATA_TRANSFER_ERROR where there is no
+/// memory. `out` then holds the memory before.
 #[inline]
 pub fn walk_prp(
     space: &Space,
@@ -42,14 +42,14 @@ pub fn walk_prp(
     walk_list(space, prp2, rest, page_size, access, out)
 }
 
-/// Every page but the first is used from its beginning.
+/// Checks an entry other than the first: its page is used from its beginning.
 #[inline]
 fn check_page(prp: u64, page_size: usize) -> Result<(), Status> {
     if prp.is_multiple_of(page_size as u64) { Ok(()) } else { Err(Status::PRP_OFFSET_INVALID) }
 }
 
-/// The list at `list` describes the remaining `length` bytes. It may begin anywhere in its page; if
-/// its page does not hold all of it, the page's last entry says where it goes on.
+/// Appends the remaining `length` bytes, which the list at `list` describes. The list may begin anywhere in
+/// its page. If its page does not hold all of it, the page's last entry points to the next page.
 fn walk_list(
     space: &Space,
     mut list: u64,
@@ -86,7 +86,7 @@ fn walk_list(
     }
 }
 
-/// Pages that follow each other in the guest are looked up together.
+/// Pages that follow each other in the guest, to be looked up together.
 #[derive(Clone, Copy)]
 struct Run {
     start: u64,
@@ -94,7 +94,8 @@ struct Run {
 }
 
 impl Run {
-    /// False if `page` does not follow. Page 0 follows nothing, not even the last there is.
+    /// Appends a page; returns false if `page` does not follow. Page 0 follows no page, not even the last of
+    /// the address space.
     #[inline]
     fn grow(&mut self, page: u64, page_size: u64) -> bool {
         let follows = page.wrapping_sub(self.start) == self.length && page != 0;
@@ -103,8 +104,8 @@ impl Run {
     }
 }
 
-/// Calls `each` with `count` entries at `list`, which lie in one page of the guest; each is read once,
-/// whatever the guest does to it meanwhile.
+/// Calls `each` with `count` entries at `list`, which lie in one page of the guest; each entry is read once,
+/// whatever the guest writes meanwhile.
 #[inline]
 fn for_each_entry(
     space: &Space,
@@ -116,7 +117,7 @@ fn for_each_entry(
         debug_assert!(u64::from(piece.len()).is_multiple_of(ENTRY_SIZE), "regions are whole pages");
         let first = piece.pointer().cast::<u64>();
         (0..piece.len() as usize / size_of::<u64>()).try_for_each(|n| {
-            // SAFETY: inside the piece, and aligned: the list is, and regions are whole pages.
+            // SAFETY: inside the chunk, and aligned: the list is, and regions are whole pages.
             each(unsafe { AtomicU64::from_ptr(first.add(n)) }.load(Ordering::Relaxed))
         })
     })

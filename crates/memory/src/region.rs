@@ -1,11 +1,11 @@
-//! A region of a DMA map, and what may be done there.
+//! Regions of a DMA map, and their permissions.
 
 use crate::mapping::Mapping;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What *we* are about to do with guest memory.
+/// Kind of access that *this process* is about to make to guest memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Data of a write command, a submission queue.
@@ -14,7 +14,7 @@ pub enum Access {
     Write,
 }
 
-/// What a region allows us to do.
+/// Kinds of access that a region allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permissions {
     pub read: bool,
@@ -26,7 +26,7 @@ impl Permissions {
     pub const READ_ONLY: Permissions = Permissions { read: true, write: false };
 }
 
-/// What a translation needs of a region, small enough to be copied.
+/// Part of a region that a translation needs, small enough to be copied.
 #[derive(Clone, Copy)]
 pub(crate) struct Window {
     pub(crate) first: u64,
@@ -42,7 +42,7 @@ impl Window {
         Window { first: 0, reach: [0; 2], base: std::ptr::null_mut(), poisoned: &NEVER }
     };
 
-    /// Where `iova` is, and how many bytes follow it in this window.
+    /// Returns the address of `iova` in this process, and how many bytes follow it in this window.
     #[inline]
     pub(crate) fn at(&self, iova: u64, access: Access) -> Option<(*mut u8, u64)> {
         let offset = iova.wrapping_sub(self.first);
@@ -60,7 +60,7 @@ pub(crate) struct Region {
     pub(crate) window: Window,
     pub(crate) length: u64,
     pub(crate) mapping: Option<Arc<Mapping>>,
-    /// What the client does for us if asked to.
+    /// Kinds of access that the client executes for this process by DMA messages.
     pub(crate) remote: Option<Permissions>,
 }
 
@@ -73,7 +73,7 @@ impl Region {
         self.mapping.as_ref()
     }
 
-    /// Where its memory is in this process; empty if it has none.
+    /// Returns the addresses of the region's memory in this process; empty if it has none.
     pub(crate) fn host_range(&self) -> Range<usize> {
         match self.mapping {
             Some(_) => self.window.base.addr()..self.window.base.addr() + self.length as usize,

@@ -1,9 +1,9 @@
-//! Memory that only its client reaches: what a walk wants of it, and what stands in for it.
+//! Memory that only its client reaches: the ranges that a walk misses, and bounce buffers in their place.
 //!
-//! A region without a descriptor has no pointer, so every access to it fails on the path that is quick. Only then
-//! is it looked for here: whoever has brought the bytes over has left *stand-ins*, memory of ours that is used in
-//! place of the client's for as long as they are there. What is missing is found by a *survey*: the walk is done
-//! once more, and goes on where it would have failed, as far as the lists are there that say where.
+//! A region without a descriptor has no pointer, so every access to it fails on the fast path. Only then are
+//! the *bounce buffers* searched: private memory that is used in place of the client's after the bytes were
+//! copied, for as long as the buffers are set. Missing ranges are found by a *survey*: the walk is repeated,
+//! and continues where it would have failed, as far as the lists that it needs are there.
 
 use crate::PAGE_SIZE;
 use crate::region::Access;
@@ -12,17 +12,18 @@ use crate::space::Space;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-/// Chunks that one survey notes: as many as a command can have, and some lists. What is beyond is found by the next.
+/// Ranges that one survey records: as many as a command can have, and some lists. Further ones are found by
+/// the next.
 pub const MAX_MISSING: usize = crate::MAX_SEGMENTS + 64;
 
-/// What bytes are to a command.
+/// Use of bytes by a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// A part of a PRP list or an SGL; brought page by page.
+    /// A part of a PRP list or an SGL; copied page by page.
     List,
     /// Data that a command takes from its host.
     Source,
-    /// Where a command's data goes.
+    /// Destination of a command's data.
     Destination,
 }
 
@@ -34,13 +35,15 @@ pub struct MissingRange {
     pub length: u32,
 }
 
-/// Memory of ours, by the bytes it is used in place of. Where it is in its page is where they are in theirs.
+/// Bounce buffers by the ranges that they replace. A buffer has the same offset in its page as its range.
 #[derive(Clone, Debug, Default)]
 pub struct BounceBuffers(BTreeMap<(Role, u64), Segment>);
 
 impl BounceBuffers {
+    /// Sets a bounce buffer for a range.
+    ///
     /// # Panics
-    /// If the two are not equally long, or not at the same offset in their pages: walkers rest on that.
+    /// If the two are not equally long, or not at the same offset in their pages: walkers depend on that.
     pub fn insert(&mut self, missing: MissingRange, memory: Segment) {
         let is_congruent = memory.pointer().addr() % PAGE_SIZE == missing.address as usize % PAGE_SIZE;
         assert!(is_congruent && memory.len() == missing.length, "{memory:?} in place of {missing:?}");
@@ -51,7 +54,7 @@ impl BounceBuffers {
         self.0.clear();
     }
 
-    /// Where an address is, and how many bytes follow it.
+    /// Returns the buffered address for a guest address, and how many bytes follow it.
     fn find(&self, role: Role, address: u64) -> Option<(*mut u8, u64)> {
         let (&(_, first), memory) = self.0.range((role, 0)..=(role, address)).next_back()?;
         let offset = address - first;
@@ -60,7 +63,7 @@ impl BounceBuffers {
     }
 }
 
-/// A [`Space`]'s side of it.
+/// State of a [`Space`] for such memory.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Remote {
     bounce_buffers: RefCell<BounceBuffers>,
@@ -74,7 +77,7 @@ impl Remote {
         self.bounce_buffers.borrow().find(role, address)
     }
 
-    /// These from here on; returns those that there were.
+    /// Sets the bounce buffers from here on; returns the previous ones.
     pub(crate) fn use_bounce_buffers(&self, bounce_buffers: BounceBuffers) -> BounceBuffers {
         self.bounce_buffers.replace(bounce_buffers)
     }
@@ -94,8 +97,8 @@ impl Remote {
         missing.map(|((role, address), length)| MissingRange { role, address, length }).collect()
     }
 
-    /// `length` bytes are missing, of which the region has `reach`. Says how many of them a survey passes over; none
-    /// if the walk cannot go on.
+    /// Handles `length` missing bytes, of which the region has `reach`. Returns how many of them a survey
+    /// skips; none if the walk cannot continue.
     fn miss(&self, role: Role, address: u64, length: u64, reach: u64) -> Option<u64> {
         if !self.surveys.get() {
             return None;
@@ -117,7 +120,7 @@ impl Remote {
         if let Some((&(_, first), held)) = missing.range_mut((role, 0)..=(role, address)).next_back()
             && address - first <= u64::from(*held)
         {
-            // Inside of it, or right behind.
+            // Inside the previous range, or right behind it.
             let reaches = address - first + u64::from(length);
             match u32::try_from(reaches) {
                 Ok(reaches) => return *held = reaches.max(*held),
@@ -132,7 +135,8 @@ impl Remote {
 }
 
 impl Space {
-    /// True if only the client reaches the memory of a queue, all of it: see [`ShadowMemory`](crate::ShadowMemory).
+    /// Returns whether only the client reaches all of the memory of a queue: see
+    /// [`ShadowMemory`](crate::ShadowMemory).
     pub fn is_remote(&self, iova: u64, length: usize, access: Access) -> bool {
         let role = if access == Access::Read { Role::Source } else { Role::Destination };
         let (mut iova, mut left) = (iova, length as u64);
@@ -141,15 +145,16 @@ impl Space {
             if reach >= left {
                 return true;
             }
-            // What begins at the top of the address space does not go on at its bottom.
+            // A range at the top of the address space does not continue at its bottom.
             let Some(next) = iova.checked_add(reach) else { return false };
             (iova, left) = (next, left - reach);
         }
         false
     }
 
-    /// Calls `walk` to find out what it misses of memory that only the client reaches: what it looks up there, and is
-    /// not stood in for, is noted for [`take_missing`](Space::take_missing). What it translates meanwhile lacks that.
+    /// Calls `walk` and records the ranges that it misses: memory that only the client reaches, without a
+    /// bounce buffer. They are returned by [`take_missing`](Space::take_missing). The walk's translations
+    /// lack these ranges.
     pub fn survey(&self, walk: impl FnOnce()) {
         self.remote.survey(walk);
     }
@@ -158,25 +163,25 @@ impl Space {
         self.remote.has_missing()
     }
 
-    /// What surveys found missing since the last time, by role and address, at most [`MAX_MISSING`]
-    /// pieces. Adjacent ones are one.
+    /// Returns the ranges that surveys found missing since the last call, by role and address, at most
+    /// [`MAX_MISSING`]. Adjacent ranges are merged.
     pub fn take_missing(&self) -> Vec<MissingRange> {
         self.remote.take_missing()
     }
 
-    /// Uses these in place of what only the client reaches; returns those that were used before. The memory of a
-    /// stand-in stays mapped until nothing uses what was translated to it.
+    /// Uses these bounce buffers in place of memory that only the client reaches; returns the previous ones.
+    /// The memory of a bounce buffer stays mapped until no translation to it is in use.
     pub fn use_bounce_buffers(&self, bounce_buffers: BounceBuffers) -> BounceBuffers {
         self.remote.use_bounce_buffers(bounce_buffers)
     }
 
-    /// How many of `left` bytes at `iova` a survey passes over.
+    /// Returns how many of `left` bytes at `iova` a survey skips.
     #[cold]
     pub(crate) fn miss(&self, role: Role, iova: u64, left: u64) -> Option<u64> {
         self.remote.miss(role, iova, left, self.remote_reach(role, iova)?)
     }
 
-    /// How many bytes from `iova` on only the client reaches, in one region.
+    /// Returns how many bytes from `iova` on only the client reaches, in one region.
     fn remote_reach(&self, role: Role, iova: u64) -> Option<u64> {
         let (permissions, reach) = self.remote_at(iova)?;
         let may = if role == Role::Destination { permissions.write } else { permissions.read };

@@ -1,4 +1,4 @@
-//! Memory on its way out: unmapped for the client, and mapped here until nobody uses it.
+//! Memory that is unmapped for the client, and still mapped here until it is not used any more.
 
 use crate::PAGE_SIZE;
 use crate::memory_file::MemoryFile;
@@ -8,13 +8,13 @@ use crate::segment::Segment;
 use std::fmt;
 use std::ops::Range;
 
-/// Regions taken out of a [`Space`](crate::Space), still mapped. To be dropped when nothing in flight
-/// points into them; on a thread that may wait, since unmapping a large memory takes milliseconds.
+/// Regions removed from a [`Space`](crate::Space), still mapped. To be dropped when nothing in flight points
+/// into them; on a thread that may wait, since unmapping a large memory takes milliseconds.
 pub struct Removed {
     regions: Vec<Region>,
-    /// Their memory in this process, in order and apart from each other. A client may unmap 65,535
-    /// regions while a thousand commands have hundreds of segments each: going through all of the one
-    /// for each of the other would hold up the reactor for seconds.
+    /// Memory of the regions in this process, in order and apart from each other. A client may unmap 65,535
+    /// regions while a thousand commands have hundreds of segments each. Comparing all regions with all
+    /// segments would stop the reactor for seconds.
     memory: Vec<Range<usize>>,
 }
 
@@ -36,18 +36,18 @@ impl Removed {
         Removed { regions, memory }
     }
 
-    /// True if a byte of `segment` is memory of these regions. Memory is compared, not guest
-    /// addresses: where a client maps one memory at two, what came by way of the other counts too.
+    /// Returns whether a byte of `segment` is memory of these regions. Memory is compared, not guest
+    /// addresses: where a client maps one memory at two addresses, a segment of the other address counts too.
     pub fn contains(&self, segment: &Segment) -> bool {
         !segment.is_bit_bucket() && self.overlaps(segment.range())
     }
 
-    /// True if a page of a queue is memory of these regions.
+    /// Returns whether a page of a queue is memory of these regions.
     pub fn touches_pages(&self, pages: &Pages) -> bool {
         pages.addresses().any(|page| self.overlaps(page..page + PAGE_SIZE))
     }
 
-    /// True if a region among these is memory of the file.
+    /// Returns whether a region among these is memory of the file.
     pub fn holds(&self, file: &MemoryFile) -> bool {
         let mut mappings = self.regions.iter().filter_map(Region::mapping);
         mappings.any(|mapping| file.is_of(mapping))

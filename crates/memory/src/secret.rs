@@ -1,4 +1,4 @@
-//! Memory for what nobody else is to see.
+//! Memory for secrets.
 
 use crate::PAGE_SIZE;
 use crate::copy;
@@ -14,11 +14,11 @@ use zerocopy::FromZeros;
 /// A value, such as a key, on pages of its own: not in core dumps, not in a child process, and zeros once it
 /// is dropped.
 ///
-/// Where the kernel has `memfd_secret`, and the process may lock so many pages (RLIMIT_MEMLOCK), nobody else
-/// can read them, not even the kernel by mistake or root with a debugger. Else they are locked into memory if
-/// that is possible.
+/// Where the kernel has `memfd_secret`, and the process may lock so many pages (RLIMIT_MEMLOCK), no other
+/// process can read them, not even the kernel by mistake or root with a debugger. Otherwise they are locked
+/// into memory if that is possible.
 ///
-/// Where the value came from, and what was copied of it, is its maker's to clean up.
+/// The creator must clean up the source of the value and other copies of it.
 pub struct Secret<T> {
     value: *mut T,
 }
@@ -38,7 +38,7 @@ impl<T> Secret<T> {
         Ok(secret)
     }
 
-    /// One that is written in place, so that there is no copy of it elsewhere.
+    /// Creates a value of zeros that is written in place, so that there is no copy of it elsewhere.
     pub fn zeros() -> io::Result<Self>
     where
         T: FromZeros,
@@ -47,16 +47,16 @@ impl<T> Secret<T> {
         Ok(Self { value: Self::pages()? })
     }
 
-    /// Fresh pages for a value.
+    /// Returns fresh pages for a value.
     fn pages() -> io::Result<*mut T> {
         const { assert!(size_of::<T>() > 0 && align_of::<T>() <= PAGE_SIZE) };
         Ok(secret_pages(Self::BYTES).or_else(|_| locked_pages(Self::BYTES))?.cast())
     }
 }
 
-/// Pages that only this process can reach.
+/// Returns pages that only this process can reach.
 fn secret_pages(bytes: usize) -> io::Result<*mut c_void> {
-    // SAFETY: makes a descriptor and does nothing else; it is nobody else's.
+    // SAFETY: makes a descriptor and does nothing else; only this process has it.
     let file = unsafe {
         match libc::syscall(libc::SYS_memfd_secret, c_long::from(libc::O_CLOEXEC)) {
             number @ 0.. => OwnedFd::from_raw_fd(number as i32),
@@ -73,15 +73,15 @@ fn secret_pages(bytes: usize) -> io::Result<*mut c_void> {
     }
 }
 
-/// Ordinary pages, as much out of sight as they can be.
+/// Returns ordinary pages, protected as far as possible.
 fn locked_pages(bytes: usize) -> io::Result<*mut c_void> {
-    // SAFETY: a new mapping where the kernel likes; the advice does not touch its contents.
+    // Returns ordinary pages, protected as far as possible.
     unsafe {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let pages = rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE)?;
         rustix::mm::madvise(pages, bytes, Advice::LinuxDontDump)?;
         rustix::mm::madvise(pages, bytes, Advice::LinuxWipeOnFork)?;
-        // A process that may lock none is still one whose dumps and children do not have it.
+        // A process that may lock none still keeps them from its dumps and children.
         let _ = rustix::mm::mlock(pages, bytes);
         Ok(pages)
     }
@@ -92,7 +92,7 @@ impl<T> Deref for Secret<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: a value since `new` or `zeros`, and nobody has a mutable reference.
+        // SAFETY: written by `new` or `zeros`, and there is no mutable reference.
         unsafe { &*self.value }
     }
 }
@@ -100,7 +100,7 @@ impl<T> Deref for Secret<T> {
 impl<T> DerefMut for Secret<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above, and nobody else has any reference.
+        // SAFETY: as above, and there is no other reference.
         unsafe { &mut *self.value }
     }
 }

@@ -1,12 +1,12 @@
-//! A checked window of host-virtual memory, and the promise that every such window rests on.
+//! Checked windows of host-virtual memory, and the promise that every such window rests on.
 //!
 //! # The promise
 //!
-//! A [`Segment`] is a plain address and length, so that it costs nothing to hand around. It was
-//! checked when it was made; it stays good only because the memory behind it stays mapped. That is
-//! the one thing in this crate that the compiler does not check, and it is this:
+//! A [`Segment`] is a plain address and length, so that it costs nothing to hand around. It was checked when
+//! it was made; it stays valid only because the memory behind it stays mapped. That is the one thing in this
+//! crate that the compiler does not check, and it is this:
 //!
-//! **Whoever takes memory away waits for whoever uses it.**
+//! **The owner of memory waits for all of its users before it unmaps the memory.**
 //!
 //! - A segment made by a `Space` may be used until the [`Removed`](crate::Removed) that its region
 //!   went into is dropped, or the `Space` itself is, if the region was never unmapped. The front-end
@@ -17,28 +17,28 @@
 //! - A list of segments belongs to one command, and is cleared before that command's slot is used
 //!   for another.
 //!
-//! Queue memory is not under this promise: [`Pages`](crate::Pages) keeps its mapping alive by itself.
-//! The map's *contents* are nobody's promise at all: they change at any time, and a truncated file is
-//! caught by [`fault`](crate::fault).
+//! Queue memory is not under this promise: [`Pages`](crate::Pages) keeps its mapping alive by itself. The
+//! promise does not cover the *contents* of memory: they change at any time, and a truncated file is caught
+//! by [`fault`](crate::fault).
 
 use crate::copy;
 use std::fmt;
 use zerocopy::FromZeros;
 
-/// A piece of guest memory, of a shared region of our own, or a bit bucket. See the module's promise.
+/// A window of guest memory or of a shared region, or a bit bucket. See the module's promise.
 ///
-/// Laid out as an `iovec`, so that a list of segments is a list that the kernel takes as it is.
+/// Laid out as an `iovec`, so that the kernel takes a list of segments as it is.
 #[derive(Clone, Copy, FromZeros)]
 #[repr(C)]
 pub struct Segment {
-    /// Null for a bit bucket.
+    /// Address; null for a bit bucket.
     pointer: *mut u8,
-    /// At most `u32::MAX`.
+    /// Bytes; at most `u32::MAX`.
     length: usize,
 }
 
-// SAFETY: an address and a length; what lies there is accessed by copies and atomics only, which
-// any thread may do, and the promise holds for all threads together.
+// SAFETY: an address and a length; the memory there is accessed by copies and atomics only, which any thread
+// may do, and the promise holds for all threads together.
 unsafe impl Send for Segment {}
 // SAFETY: as above; a shared segment offers nothing that a copied one does not.
 unsafe impl Sync for Segment {}
@@ -46,23 +46,23 @@ unsafe impl Sync for Segment {}
 impl Segment {
     pub(crate) const EMPTY: Segment = Segment { pointer: std::ptr::null_mut(), length: 0 };
 
-    /// The window of `length` bytes at `pointer`.
+    /// Creates the window of `length` bytes at `pointer`.
     ///
     /// # Safety
-    /// The memory is mapped, readable or writable as the segment will be used, for as long as the
-    /// module's promise demands.
+    /// The memory is mapped, readable or writable as the segment will be used, for as long as the module's
+    /// promise demands.
     #[inline]
     pub(crate) unsafe fn new(pointer: *mut u8, length: u32) -> Segment {
         debug_assert!(!pointer.is_null());
         Segment { pointer, length: length as usize }
     }
 
-    /// `length` bytes that go nowhere (Base 2.0, 4.1.2: SGL Bit Bucket descriptor).
+    /// Creates a window of `length` bytes that are dropped (Base 2.0, 4.1.2: SGL Bit Bucket descriptor).
     pub fn bit_bucket(length: u32) -> Segment {
         Segment { pointer: std::ptr::null_mut(), length: length as usize }
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     #[inline]
     pub fn len(&self) -> u32 {
         self.length as u32
@@ -73,22 +73,22 @@ impl Segment {
         self.length == 0
     }
 
-    /// True where the bytes are to be dropped; there is no memory behind it.
+    /// Returns whether the bytes are to be dropped; there is no memory behind the segment.
     #[inline]
     pub fn is_bit_bucket(&self) -> bool {
         self.pointer.is_null()
     }
 
-    /// For handing to the kernel only; null for a bit bucket.
+    /// Returns the address, for handing to the kernel only; null for a bit bucket.
     #[inline]
     pub fn pointer(&self) -> *mut u8 {
         self.pointer
     }
 
-    /// `length` bytes of this segment from `offset`.
+    /// Returns `length` bytes of this segment from `offset`.
     ///
     /// # Panics
-    /// If they are not inside: who slices knows the length.
+    /// If they are not inside: the caller must check the length.
     #[inline]
     pub fn slice(&self, offset: u32, length: u32) -> Segment {
         let (offset, length) = (offset as usize, length as usize);
@@ -96,14 +96,14 @@ impl Segment {
         Segment { pointer: self.advance(offset), length }
     }
 
-    /// True if address and length are multiples of `alignment`, as direct I/O demands. A bit bucket
-    /// is not: the kernel cannot be given one.
+    /// Returns whether address and length are multiples of `alignment`, as direct I/O demands. A bit bucket
+    /// is not: the kernel does not accept one.
     #[inline]
     pub fn is_aligned(&self, alignment: usize) -> bool {
         !self.is_bit_bucket() && (self.pointer.addr() | self.length).is_multiple_of(alignment)
     }
 
-    /// Grows by `next` if that begins where this ends.
+    /// Grows by `next` if that begins where this segment ends.
     #[inline]
     pub(crate) fn merge(&mut self, next: Segment) -> bool {
         let adjacent = self.advance(self.length) == next.pointer;
@@ -114,23 +114,23 @@ impl Segment {
         adjacent && length <= u32::MAX as usize
     }
 
-    /// The host addresses, for comparing.
+    /// Returns the host addresses, for comparing.
     pub(crate) fn range(&self) -> std::ops::Range<usize> {
         self.pointer.addr()..self.pointer.addr() + self.length
     }
 
-    /// The first bytes of the segment become `source`, which must not be longer than it.
+    /// Writes `source` to the first bytes of the segment, which must be as long at least.
     #[inline]
     pub(crate) fn write(&self, source: &[u8]) {
         assert!(source.len() <= self.length);
         if !self.is_bit_bucket() {
-            // SAFETY: inside the segment, which is mapped by the promise; `source` is a Rust slice
-            // and so never guest memory.
+            // SAFETY: inside the segment, which is mapped by the promise; `source` is a Rust slice and so
+            // never guest memory.
             unsafe { copy::copy(self.pointer, source.as_ptr(), source.len()) };
         }
     }
 
-    /// The first bytes of the segment go to `destination`; a bit bucket yields zeros.
+    /// Reads the first bytes of the segment into `destination`; a bit bucket yields zeros.
     #[inline]
     pub fn read(&self, destination: &mut [u8]) {
         assert!(destination.len() <= self.length);

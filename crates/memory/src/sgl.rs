@@ -7,17 +7,17 @@ use crate::space::Space;
 use sluice_nvme::{SglDescriptor, SglType, Status};
 use zerocopy::{FromZeros, IntoBytes};
 
-/// Descriptors we look at for one command, those of the chain included. A list that loops ends here.
+/// Descriptors that are read for one command, those of the chain included. A list that loops ends here.
 pub const MAX_SGL_DESCRIPTORS: usize = 1024;
 
-/// SGL segments we follow for one command.
+/// SGL segments that are followed for one command.
 pub const MAX_SGL_SEGMENTS: usize = 64;
 
 /// Descriptors copied at once.
 const BATCH: usize = 16;
 
-/// Appends the memory of a transfer of `length` bytes to `out`. The SGL may describe more, and the
-/// rest is then not looked at (Identify Controller: SGLS bit 18).
+/// Appends the memory of a transfer of `length` bytes to `out`. The SGL may describe more; the rest is then
+/// not read (Identify Controller: SGLS bit 18).
 ///
 /// # Errors
 /// - SGL_TYPE_INVALID: a type or sub type that is not supported;
@@ -28,7 +28,7 @@ const BATCH: usize = 16;
 /// - SGL_DATA_LENGTH_INVALID: the SGL describes fewer than `length` bytes;
 /// - DATA_TRANSFER_ERROR: there is no memory at an address.
 ///
-/// `out` then holds what came before.
+/// `out` then holds the memory before.
 #[inline]
 pub fn walk_sgl(
     space: &Space,
@@ -54,7 +54,7 @@ struct Walk<'a> {
     out: &'a mut SegmentList,
     /// Bytes of the transfer that are not described yet.
     rest: u32,
-    /// Seen so far.
+    /// Descriptors read so far.
     descriptors: usize,
 }
 
@@ -71,8 +71,8 @@ impl Walk<'_> {
         Err(Status::INVALID_SGL_COUNT)
     }
 
-    /// Walks the segment that `pointer` describes. Answers with the descriptor of the next, if there
-    /// is one and it is needed.
+    /// Walks the segment that `pointer` describes. Returns the descriptor of the next, if there is one and it
+    /// is needed.
     fn segment(&mut self, pointer: &SglDescriptor) -> Result<Option<SglDescriptor>, Status> {
         check_segment(pointer)?;
         let mut address = pointer.address;
@@ -99,7 +99,7 @@ impl Walk<'_> {
                     _ => self.data(descriptor)?,
                 }
             }
-            // A segment may end with the address space; it does not go on at its beginning.
+            // A segment may end with the address space; it does not continue at its beginning.
             match address.checked_add((count * SglDescriptor::SIZE) as u64) {
                 Some(next) => address = next,
                 None if left > 0 && self.rest > 0 => return Err(Status::DATA_TRANSFER_ERROR),
@@ -109,7 +109,7 @@ impl Walk<'_> {
         Ok(None)
     }
 
-    /// Takes what is needed of a data block or bit bucket.
+    /// Appends the memory of a data block or bit bucket, as much as is needed.
     #[inline]
     fn data(&mut self, descriptor: &SglDescriptor) -> Result<(), Status> {
         // Sub type 0 is an address; offsets are for capsules (4.1.2).
@@ -119,7 +119,7 @@ impl Walk<'_> {
         let taken = descriptor.length.min(self.rest);
         let pushed = match descriptor.kind() {
             SglType::DATA_BLOCK => self.space.translate(descriptor.address, taken, self.access, self.out),
-            // In a source buffer a bit bucket stands for nothing, and its length is ignored.
+            // In a source buffer a bit bucket has no data, and its length is ignored.
             SglType::BIT_BUCKET if self.access == Access::Read => return Ok(()),
             SglType::BIT_BUCKET => self.out.push(Segment::bit_bucket(taken)).map_err(Status::from),
             _ => return Err(Status::SGL_TYPE_INVALID),

@@ -1,4 +1,4 @@
-//! Memory of our own in place of a queue's that only the client reaches.
+//! Private memory in place of the memory of a queue that only the client reaches.
 
 use crate::PAGE_SIZE;
 use crate::mapping::Mapping;
@@ -9,14 +9,14 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-/// What a queue is copied to, or from.
+/// Memory that a queue is copied to, or from.
 pub struct ShadowMemory {
     mapping: Arc<Mapping>,
     length: usize,
 }
 
 impl ShadowMemory {
-    /// Zeros.
+    /// Creates memory of zeros.
     ///
     /// # Errors
     /// The operating system has no memory or descriptors for it.
@@ -25,7 +25,7 @@ impl ShadowMemory {
         Ok(ShadowMemory { mapping: Arc::new(mapping), length })
     }
 
-    /// The same memory as a controller uses a queue's.
+    /// Returns the memory in the form in which a controller uses a queue's.
     pub fn pages(&self) -> Pages {
         let mut pages = Pages::with_length(self.length);
         for offset in (0..self.length).step_by(PAGE_SIZE) {
@@ -35,6 +35,8 @@ impl ShadowMemory {
         pages
     }
 
+    /// Reads bytes.
+    ///
     /// # Panics
     /// If the bytes do not lie inside; so does [`write`](Self::write).
     pub fn read(&self, offset: usize, destination: &mut [u8]) {
@@ -46,7 +48,7 @@ impl ShadowMemory {
     }
 
     fn all(&self) -> Segment {
-        // SAFETY: the mapping is at least as long, and `self` holds it for as long as this is used.
+        // SAFETY: the mapping is at least as long, and `self` holds it for as long as the segment is used.
         unsafe { Segment::new(self.mapping.base(), self.length as u32) }
     }
 }

@@ -1,4 +1,4 @@
-//! Shared memory of our own: BAR pages, host-side queues and buffers, the hand-over segment.
+//! Shared memory of this process: BAR pages, host-side queues and buffers, the hand-over segment.
 
 use crate::PAGE_SIZE;
 use crate::copy;
@@ -14,11 +14,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// A file in memory, mapped read-write. Its contents may change at any time: whoever else has the
+/// A file in memory, mapped read-write. Its contents may change at any time: every other holder of the
 /// descriptor may write.
 ///
 /// # Panics
-/// Every access panics if it does not lie inside, or is not aligned by its size: the offsets are ours.
+/// Every access panics if it does not lie inside, or is not aligned by its size: offsets come from this
+/// process.
 pub struct SharedRegion {
     fd: OwnedFd,
     mapping: Mapping,
@@ -26,19 +27,18 @@ pub struct SharedRegion {
 }
 
 impl SharedRegion {
-    /// A new memfd of `length` bytes, zeros, that nobody can shrink. `name` is what
-    /// `/proc/self/maps` shows.
+    /// Creates a memfd of `length` bytes, zeros, that cannot be shrunk. `name` is shown in `/proc/self/maps`.
     pub fn new(name: &str, length: usize) -> io::Result<SharedRegion> {
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, length as u64)?;
-        // Whoever else has it cannot make it larger, which would be charged to this process. Sealed against more seals
-        // too: one against writing would stop our own successor.
+        // No other holder can make it larger, which would be charged to this process. Sealed against more
+        // seals too: one against writing would stop a successor of this process.
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Self::from_fd(fd, 0, length)
     }
 
-    /// A part of a file that another process made, such as a BAR that a server handed us. `offset` is
-    /// a multiple of 4096.
+    /// Maps a part of a file that another process made, such as a BAR of a server. `offset` is a multiple of
+    /// 4096.
     pub fn from_fd(fd: OwnedFd, offset: u64, length: usize) -> io::Result<SharedRegion> {
         let size = u64::try_from(rustix::fs::fstat(&fd)?.st_size).unwrap_or(0);
         if length == 0 || offset.checked_add(length as u64).is_none_or(|end| end > size) {
@@ -49,7 +49,7 @@ impl SharedRegion {
         Ok(SharedRegion { fd, mapping, length })
     }
 
-    /// Registers of a device, whose file has no length. Where there are none any more, zeros are read.
+    /// Maps registers of a device, whose file has no length. Registers that are gone read as zeros.
     pub(crate) fn of_device(fd: OwnedFd, offset: u64, length: usize) -> io::Result<SharedRegion> {
         let mapping = Mapping::new(fd.as_fd(), offset, length.next_multiple_of(PAGE_SIZE), true, PAGE_SIZE)?;
         Ok(SharedRegion { fd, mapping, length })
@@ -59,7 +59,7 @@ impl SharedRegion {
         self.fd.as_fd()
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.length
@@ -75,7 +75,7 @@ impl SharedRegion {
         unsafe { AtomicU32::from_ptr(self.aligned(offset)) }
     }
 
-    /// Some 64-bit words, such as a queue entry, with one check for all of them.
+    /// Returns some 64-bit words, such as a queue entry, with one check for all of them.
     #[inline]
     pub fn words<const N: usize>(&self, offset: usize) -> &[AtomicU64; N] {
         assert!(offset.is_multiple_of(size_of::<u64>()), "not aligned");
@@ -103,7 +103,7 @@ impl SharedRegion {
         unsafe { copy::copy(destination, source.as_ptr(), source.len()) };
     }
 
-    /// Copies `length` bytes from one place of it to another, which do not overlap.
+    /// Copies `length` bytes from one offset to another; the two ranges do not overlap.
     #[inline]
     pub fn copy_within(&self, from: usize, to: usize, length: usize) {
         assert!(from.abs_diff(to) >= length, "the two overlap");
@@ -113,13 +113,13 @@ impl SharedRegion {
     }
 
     /// Copies `length` bytes of `list`, from byte `from` of it on, to `offset`. Returns the bytes moved:
-    /// fewer than asked if the list ends before. Bit buckets read as zeros.
+    /// fewer than requested if the list ends before. Bit buckets read as zeros.
     pub fn gather(&self, offset: usize, list: &SegmentList, from: usize, length: usize) -> usize {
         let mut destination = self.at(offset, length);
         for piece in list.chunks(from, length) {
             let bytes = piece.len() as usize;
-            // SAFETY: inside, by `at`, since the pieces are not longer together; the segment is mapped,
-            // see `segment`. Data of a command never lies in the region it is copied to.
+            // SAFETY: inside, by `at`, since the chunks are not longer together; the segment is mapped, see
+            // `segment`. Data of a command never lies in the region it is copied to.
             unsafe {
                 match piece.is_bit_bucket() {
                     true => copy::fill(destination, 0, bytes),
@@ -131,8 +131,8 @@ impl SharedRegion {
         destination.addr() - self.at(offset, length).addr()
     }
 
-    /// Copies `length` bytes from `offset` into `list`, from byte `to` of it on. Returns the bytes moved,
-    /// as [`gather`](Self::gather) does. Bit buckets swallow.
+    /// Copies `length` bytes from `offset` into `list`, from byte `to` of it on. Returns the bytes moved, as
+    /// [`gather`](Self::gather) does. Bytes for bit buckets are dropped.
     pub fn scatter(&self, offset: usize, list: &SegmentList, to: usize, length: usize) -> usize {
         let mut source = self.at(offset, length).cast_const();
         for piece in list.chunks(to, length) {
@@ -153,16 +153,16 @@ impl SharedRegion {
         unsafe { copy::fill(destination, byte, length) };
     }
 
-    /// Gives whole pages back to the machine: they read as zeros afterwards, and take no memory until somebody writes
-    /// to them. It asks the kernel, and takes it some microseconds for every hundred pages.
+    /// Gives whole pages back to the machine: they read as zeros afterwards, and take no memory until they
+    /// are written. It is a system call, and takes some microseconds for every hundred pages.
     pub fn give_back(&self, offset: usize, length: usize) {
         assert!(offset.is_multiple_of(PAGE_SIZE) && length <= self.length - offset, "pages of the region");
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        // A file that keeps what it has is as good: nobody relies on the zeros.
+        // A file that keeps its contents is as good: no caller relies on the zeros.
         let _ = rustix::fs::fallocate(&self.fd, hole, offset as u64, length as u64);
     }
 
-    /// Asks for the cache line at `offset`. Beyond the end it does nothing.
+    /// Prefetches the cache line at `offset`. Beyond the end it does nothing.
     #[inline]
     pub fn prefetch(&self, offset: usize) {
         if offset < self.len() {
@@ -170,7 +170,7 @@ impl SharedRegion {
         }
     }
 
-    /// The same, to write to it.
+    /// Prefetches the cache line at `offset` for writing. Beyond the end it does nothing.
     #[inline]
     pub fn prefetch_to_write(&self, offset: usize) {
         if offset < self.len() {
@@ -178,7 +178,8 @@ impl SharedRegion {
         }
     }
 
-    /// A window of it, as data of a command. The promise in [`segment`](crate::segment) applies.
+    /// Returns a window of the region, as data of a command. The promise in [`segment`](crate::segment)
+    /// applies.
     #[inline]
     pub fn segment(&self, offset: usize, length: u32) -> Segment {
         let pointer = self.at(offset, length as usize);
@@ -186,18 +187,18 @@ impl SharedRegion {
         unsafe { Segment::new(pointer, length) }
     }
 
-    /// What is mapped, without the descriptor.
+    /// Returns the mapping without the descriptor.
     pub(crate) fn into_mapping(self) -> Mapping {
         self.mapping
     }
 
     /// Turns the region into records: as many as fit.
     ///
-    /// From here on it is memory like any other of the process, so nobody else may write to it: the
-    /// descriptor is for a successor that takes over when this process has stopped.
+    /// From here on it is private memory of the process, so no other process may write to it: the descriptor
+    /// is for a successor that takes over when this process has stopped.
     ///
     /// # Errors
-    /// InvalidInput if the file can still be shrunk, which would take the records away.
+    /// InvalidInput if the file can still be shrunk, which would remove the records.
     pub fn into_array<T: FromBytes + IntoBytes>(self) -> io::Result<SharedArray<T>> {
         const { assert!(size_of::<T>() > 0 && align_of::<T>() <= PAGE_SIZE) };
         if !rustix::fs::fcntl_get_seals(&self.fd)?.contains(SealFlags::SHRINK) {
@@ -243,7 +244,7 @@ pub struct SharedArray<T> {
 }
 
 impl<T> SharedArray<T> {
-    /// For handing over.
+    /// Returns the descriptor, for handing over.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.region.fd()
     }
@@ -278,13 +279,13 @@ impl<T> fmt::Debug for SharedArray<T> {
     }
 }
 
-/// One record in a shared region that this process alone writes; see [`SharedRegion::into_record`].
+/// A record in a shared region that this process alone writes; see [`SharedRegion::into_record`].
 pub struct SharedRecord<T> {
     array: SharedArray<T>,
 }
 
 impl<T> SharedRecord<T> {
-    /// For handing over.
+    /// Returns the descriptor, for handing over.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.array.fd()
     }

@@ -1,4 +1,4 @@
-//! One client's DMA map: guest addresses to memory.
+//! DMA map of one client: guest addresses to memory.
 
 use crate::PAGE_SIZE;
 use crate::file::MapError;
@@ -17,40 +17,40 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
-/// Regions in one map; what a vfio-user server tells its client as `max_dma_maps`.
+/// Regions in one map; a vfio-user server announces it to its client as `max_dma_maps`.
 pub const MAX_REGIONS: usize = 65_535;
 
-/// What is behind a region.
+/// Memory behind a region.
 #[derive(Debug)]
 pub enum Backing {
-    /// A part of a file in memory, from `offset` on.
+    /// Part of a file in memory, from `offset` on.
     File { fd: OwnedFd, offset: u64 },
-    /// Nothing that could be reached.
+    /// No reachable memory.
     None,
-    /// Memory that only the client reaches, and that it can be asked for: see [`BounceBuffers`].
+    /// Memory that only the client reaches, by DMA messages: see [`BounceBuffers`](crate::BounceBuffers).
     Remote,
 }
 
-/// One client's DMA map: guest (I/O virtual) addresses to memory.
+/// DMA map of one client: guest (I/O virtual) addresses to memory.
 ///
-/// It belongs to one thread at a time; a second thread that translates for the same client has a
-/// clone, which the front-end keeps up to date. Each file is mapped once and the regions are windows
-/// into it, so that thousands of regions (a guest with a virtual IOMMU) are not thousands of mappings.
+/// It belongs to one thread at a time; a second thread that translates for the same client has a clone, which
+/// the front-end keeps up to date. Each file is mapped once and the regions are windows into it, so that
+/// thousands of regions (a guest with a virtual IOMMU) are not thousands of mappings.
 #[derive(Clone)]
 pub struct Space {
-    /// By first address; they do not overlap.
+    /// Regions by first address; they do not overlap.
     regions: BTreeMap<u64, Region>,
-    /// The window hit last, which is nearly always the one hit next.
+    /// Window of the last hit, which is nearly always that of the next.
     recent: Cell<Window>,
     files: Files,
-    /// What a PRP names.
+    /// Bytes of the page that a PRP names.
     page_size: Cell<usize>,
     generation: u64,
     pub(crate) remote: Remote,
 }
 
-// SAFETY: the raw pointers in the windows point into mappings that the same space holds; those belong
-// to the process, not to a thread.
+// SAFETY: the raw pointers in the windows point into mappings that the same space holds; those belong to the
+// process, not to a thread.
 unsafe impl Send for Space {}
 
 impl Space {
@@ -65,31 +65,30 @@ impl Space {
         }
     }
 
-    /// A space that keeps a descriptor of each file, for [`file_of`](Self::file_of).
+    /// Creates a space that keeps a descriptor of each file, for [`file_of`](Self::file_of).
     pub fn with_files() -> Self {
         Space { files: Files::with_descriptors(), ..Space::new() }
     }
 
-    /// Sets the bytes that the files behind all regions may have together, whatever parts of them are mapped: pages of
-    /// them that this process is the first to touch are charged to it.
+    /// Limits the total size of the files behind all regions, whichever parts of them are mapped: pages of
+    /// the files that this process touches first are charged to it.
     pub fn set_memory_limit(&mut self, bytes: u64) {
         self.files.set_limit(bytes);
     }
 
-    /// Bytes of a page that a PRP names: what the client chose for its controller, CC.MPS.
+    /// Returns the bytes of a page that a PRP names: the client's choice for its controller, CC.MPS.
     #[inline]
     pub fn page_size(&self) -> usize {
         self.page_size.get()
     }
 
-    /// `bytes` is a power of two, and not less than [`PAGE_SIZE`].
+    /// Sets the bytes of a page that a PRP names: a power of two, and not less than [`PAGE_SIZE`].
     pub fn set_page_size(&self, bytes: usize) {
         debug_assert!(bytes.is_power_of_two() && bytes >= PAGE_SIZE);
         self.page_size.set(bytes);
     }
 
-    /// Adds a region of `length` bytes at guest address `iova`. The descriptor is closed, the mapping
-    /// stays.
+    /// Adds a region of `length` bytes at guest address `iova`. The descriptor is closed, the mapping stays.
     pub fn map(
         &mut self,
         iova: u64,
@@ -113,8 +112,8 @@ impl Space {
         Ok(())
     }
 
-    /// Takes the regions in the range out of the map: one or several, each as a whole. They are gone
-    /// from translation at once; the memory stays mapped until the answer is dropped.
+    /// Removes the regions in the range from the map: one or several, each as a whole. Translation does not
+    /// find them any more; the memory stays mapped until the result is dropped.
     pub fn unmap(&mut self, iova: u64, length: u64) -> Result<Removed, MapError> {
         let last = iova.checked_add(length.checked_sub(1).ok_or(MapError::Empty)?).ok_or(MapError::Wraps)?;
         let begins_before = self.regions.range(..iova).next_back().is_some_and(|(_, r)| r.last() >= iova);
@@ -131,7 +130,7 @@ impl Space {
         Ok(Removed::new(regions))
     }
 
-    /// Empties the map.
+    /// Removes all regions from the map.
     pub fn unmap_all(&mut self) -> Removed {
         let regions = std::mem::take(&mut self.regions).into_values().collect();
         self.changed();
@@ -141,8 +140,8 @@ impl Space {
     /// Appends the memory of `length` bytes at `iova` to `out`; they may cross regions.
     ///
     /// # Errors
-    /// DATA_TRANSFER_ERROR where there is no memory, no permission, or a poisoned file; `out` then
-    /// holds the part before. INTERNAL_ERROR if `out` is full.
+    /// DATA_TRANSFER_ERROR where there is no memory, no permission, or a poisoned file; `out` then holds the
+    /// part before. INTERNAL_ERROR if `out` is full.
     #[inline]
     pub fn translate(
         &self,
@@ -174,11 +173,11 @@ impl Space {
         self.for_each_chunk_in(iova, length as usize, access, role, push)
     }
 
-    /// The memory of a queue of `length` bytes at `iova`, which must be page-aligned. What was asked
-    /// for with [`Access::Read`] must not be written.
+    /// Returns the memory of a queue of `length` bytes at `iova`, which must be page-aligned. Memory that was
+    /// requested with [`Access::Read`] must not be written.
     ///
     /// # Errors
-    /// PRP_OFFSET_INVALID if it is not, DATA_TRANSFER_ERROR as [`translate`](Self::translate).
+    /// PRP_OFFSET_INVALID if `iova` is not aligned, DATA_TRANSFER_ERROR as [`translate`](Self::translate).
     pub fn queue(&self, iova: u64, length: usize, access: Access) -> Result<Pages, Status> {
         if !iova.is_multiple_of(PAGE_SIZE as u64) {
             return Err(Status::PRP_OFFSET_INVALID);
@@ -196,7 +195,7 @@ impl Space {
         Ok(pages)
     }
 
-    /// Copies guest memory out; once, so that decisions can be made on the copy.
+    /// Copies guest memory out once, so that decisions can be made on the copy.
     pub fn read(&self, iova: u64, destination: &mut [u8]) -> Result<(), Status> {
         let mut rest = destination;
         self.for_each_chunk(iova, rest.len(), Access::Read, |piece| {
@@ -218,42 +217,43 @@ impl Space {
         })
     }
 
-    /// The file that a segment of this space is memory of. None if there is none, such as for memory of
-    /// our own, or if the space keeps no descriptors.
+    /// Returns the file whose memory a segment of this space is. None if there is none, such as for private
+    /// memory, or if the space keeps no descriptors.
     pub fn file_of(&self, segment: &Segment) -> Option<MemoryFile> {
         self.files.file_of(segment)
     }
 
-    /// True if a region is memory of the file.
+    /// Returns whether a region is memory of the file.
     pub fn holds(&self, file: &MemoryFile) -> bool {
         let mut mappings = self.regions.values().filter_map(|region| region.mapping.as_ref());
         mappings.any(|mapping| file.is_of(mapping))
     }
 
-    /// The same map, without what only the client reaches: for somebody who cannot ask the client.
+    /// Returns the same map without memory that only the client reaches: for a thread that cannot send DMA
+    /// messages.
     pub fn shared_part(&self) -> Self {
         let mut part = self.clone();
         part.regions.values_mut().for_each(|region| region.remote = None);
         part
     }
 
-    /// True if memory that the client offers to be written is reached by the client alone.
+    /// Returns whether a writable region is reached by the client alone.
     pub fn has_remote_memory(&self) -> bool {
         self.regions.values().any(|region| region.remote.is_some_and(|may| may.write))
     }
 
-    /// Changes with every map and unmap: what was derived from the map under another generation must
-    /// be derived again.
+    /// Returns a number that changes with every map and unmap. Values that were derived from the map under
+    /// another generation must be derived again.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// True if a client has taken away memory that a region of the map is in.
+    /// Returns whether a client has removed memory that a region of the map is in.
     pub fn poisoned(&self) -> bool {
         self.regions.values().any(|region| region.window.poisoned.load(Ordering::Relaxed))
     }
 
-    /// Number of regions.
+    /// Returns the number of regions.
     pub fn len(&self) -> usize {
         self.regions.len()
     }
@@ -262,7 +262,7 @@ impl Space {
         self.regions.is_empty()
     }
 
-    /// True if every byte of `segment` is memory of a mapped region. Slow; for assertions.
+    /// Returns whether every byte of `segment` is memory of a mapped region. Slow; for assertions.
     pub fn contains(&self, segment: &Segment) -> bool {
         let wanted = segment.range();
         let mut covered = wanted.start;
@@ -287,7 +287,8 @@ impl Space {
         self.for_each_chunk_in(iova, length, access, Role::List, each)
     }
 
-    /// The same for bytes in any role. A survey passes over data that is missing.
+    /// Calls `each` as [`for_each_chunk`](Self::for_each_chunk) does, for bytes in any role. A survey skips
+    /// missing data.
     fn for_each_chunk_in(
         &self,
         mut iova: u64,
@@ -301,7 +302,7 @@ impl Space {
             let taken = match self.find(iova, access).or_else(|| self.remote.find(role, iova)) {
                 Some((pointer, reach)) => {
                     let taken = left.min(reach).min(u64::from(u32::MAX));
-                    // SAFETY: as in `translate`, or a stand-in, which whoever left it keeps mapped.
+                    // SAFETY: as in `translate`, or a bounce buffer, which its owner keeps mapped.
                     each(unsafe { Segment::new(pointer, taken as u32) })?;
                     taken
                 }
@@ -317,7 +318,7 @@ impl Space {
         Ok(())
     }
 
-    /// Where `iova` is, and how many bytes follow it in its region.
+    /// Returns the address of `iova` in this process, and how many bytes follow it in its region.
     #[inline]
     pub(crate) fn find(&self, iova: u64, access: Access) -> Option<(*mut u8, u64)> {
         match self.recent.get().at(iova, access) {
@@ -334,7 +335,8 @@ impl Space {
         Some(found)
     }
 
-    /// The region that `iova` is in if only the client reaches it: what may be done there, and the bytes that follow.
+    /// Returns the permissions of the region that `iova` is in, and the bytes that follow, if only the client
+    /// reaches it.
     pub(crate) fn remote_at(&self, iova: u64) -> Option<(Permissions, u64)> {
         let region = self.region_at(iova)?;
         Some((region.remote?, region.length - (iova - region.window.first)))
@@ -350,7 +352,7 @@ impl Space {
         self.generation += 1;
     }
 
-    /// All that can be wrong with a new region before its file is looked at.
+    /// Checks a new region before its file is examined.
     fn check(&self, iova: u64, length: u64) -> Result<(), MapError> {
         let last = iova.checked_add(length.checked_sub(1).ok_or(MapError::Empty)?).ok_or(MapError::Wraps)?;
         if !(iova | length).is_multiple_of(PAGE_SIZE as u64) {

@@ -1,7 +1,8 @@
 //! The kernel's VFIO driver: a PCI function in user space, confined by an IOMMU (vfio.h of Linux).
 //!
-//! It is in this crate because the device reaches memory by itself: what it may reach is said here, and only here.
-//! By groups and a type 1 IOMMU; a function without an IOMMU is not opened, since it could reach everything.
+//! It is in this crate because the device reaches memory by itself, and only this crate grants access to
+//! memory. It uses groups and a type 1 IOMMU; a function without an IOMMU is not opened, since it could reach
+//! everything.
 
 use crate::shared::SharedRegion;
 use crate::{MemoryFile, PAGE_SIZE};
@@ -11,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// `_IO(';', 100 + n)`.
+/// Returns `_IO(';', 100 + n)`.
 const fn request(number: u64) -> libc::c_ulong {
     0x3b << 8 | (100 + number)
 }
@@ -31,13 +32,13 @@ const IOMMU_MAP_DMA: libc::c_ulong = request(13);
 const IOMMU_UNMAP_DMA: libc::c_ulong = request(14);
 
 const API_VERSION: i32 = 0;
-/// VFIO_TYPE1v2_IOMMU: what is taken back is what was mapped, never a part of it.
+/// VFIO_TYPE1v2_IOMMU: an unmap covers whole mappings, never a part of one.
 const TYPE1_V2: u64 = 3;
 
-/// Why a function cannot be opened.
+/// Reason for which a function cannot be opened.
 #[derive(Debug)]
 pub enum VfioError {
-    /// There is no VFIO here, or another one than ours.
+    /// There is no VFIO here, or a version that is not supported.
     NoVfio(io::Error),
     /// The group cannot be opened.
     Group(io::Error),
@@ -48,17 +49,17 @@ pub enum VfioError {
     Device(io::Error),
 }
 
-/// What is asked of a function; query and answer begin with their size.
+/// Query about a function; its message and its answer begin with their size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VfioQuery {
     Region,
     Interrupts,
 }
 
-/// An open function. Dropping it lets the kernel reset it and take all memory back.
+/// An open function. When it is dropped the kernel resets it and unmaps all memory.
 #[derive(Debug)]
 pub struct VfioDevice {
-    // In this order: the kernel lets go of a group when its functions are closed.
+    // In this order: the kernel releases a group when its functions are closed.
     device: File,
     _group: OwnedFd,
     container: OwnedFd,
@@ -84,7 +85,7 @@ impl VfioDevice {
         Ok(Self { device, _group: group, container })
     }
 
-    /// Asks; `message` begins with its own size, as a u32.
+    /// Sends a query; `message` begins with its own size, as a u32.
     ///
     /// # Panics
     /// If it does not.
@@ -96,7 +97,7 @@ impl VfioDevice {
         exchange(self.device.as_fd(), number, message).map(drop)
     }
 
-    /// Reads from the device's file, in which every region has a place.
+    /// Reads from the device's file, which contains every region at an offset.
     pub fn read(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         self.device.read_exact_at(data, offset)
     }
@@ -105,7 +106,7 @@ impl VfioDevice {
         self.device.write_all_at(data, offset)
     }
 
-    /// Maps a part of a region that allows it: registers, so that stores are what the device sees.
+    /// Maps a part of a region that allows it: registers, so that stores reach the device directly.
     pub fn map_registers(&self, offset: u64, length: usize) -> io::Result<SharedRegion> {
         SharedRegion::of_device(self.device.try_clone()?.into(), offset, length)
     }
@@ -116,13 +117,13 @@ impl VfioDevice {
         self.map_range(region.at(0, 0).addr(), length as u64, iova, true)
     }
 
-    /// The same for a file of a host's memory, all of it.
+    /// Lets the device access all of a file of a host's memory, and write it if the file is writable.
     pub fn map_file(&self, file: &MemoryFile, iova: u64) -> io::Result<()> {
         self.map_range(file.address(), file.len(), iova, file.is_writable())
     }
 
-    /// The kernel pins the pages: the device reaches these and no others until they are unmapped, whatever becomes of
-    /// the mapping here.
+    /// Maps addresses for the device. The kernel pins the pages: the device reaches these and no others until
+    /// they are unmapped, even if the mapping in this process is gone.
     fn map_range(&self, address: usize, length: u64, iova: u64, writable: bool) -> io::Result<()> {
         const READ: u32 = 1;
         const WRITE: u32 = 2;
@@ -132,13 +133,13 @@ impl VfioDevice {
         exchange(self.container.as_fd(), IOMMU_MAP_DMA, message.bytes()).map(drop)
     }
 
-    /// Takes back what was mapped at `iova`; the device does not reach it any more when this returns.
+    /// Unmaps memory at `iova`; the device does not reach it any more when this returns.
     pub fn unmap(&self, iova: u64, length: u64) -> io::Result<()> {
         let mut message = Message::new(&[24, 0], &[iova, length]);
         exchange(self.container.as_fd(), IOMMU_UNMAP_DMA, message.bytes()).map(drop)
     }
 
-    /// The last address that the device can be given memory at, if the kernel says so.
+    /// Returns the last address at which memory can be mapped for the device, if the kernel reports it.
     pub fn last_iova(&self) -> Option<u64> {
         let mut answer = vec![0; 4096];
         answer[..4].copy_from_slice(&4096u32.to_ne_bytes());
@@ -146,8 +147,8 @@ impl VfioDevice {
         last_iova(&answer)
     }
 
-    /// Has interrupts of one type, from `start` on, signal these eventfds, or nothing. Returns how many of them there
-    /// can be, if that is fewer.
+    /// Has interrupts of one type, from `start` on, signal these eventfds, or nothing. Returns the possible
+    /// number of interrupts, if that is smaller.
     pub fn set_interrupts(
         &self,
         index: u32,
@@ -211,21 +212,22 @@ fn device_of(group: &OwnedFd, address: &str) -> io::Result<OwnedFd> {
     let name = std::ffi::CString::new(address)?;
     // SAFETY: the kernel reads a string, which outlives the call.
     let fd = answer(unsafe { libc::ioctl(group.as_raw_fd(), GROUP_GET_DEVICE_FD, name.as_ptr()) })?;
-    // SAFETY: the kernel has just made it, for us.
+    // SAFETY: the kernel has just made it, for this call.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A request whose argument is a number.
+/// Sends a request whose argument is a number.
 fn plain(file: &impl AsFd, number: libc::c_ulong, argument: u64) -> io::Result<i32> {
-    // SAFETY: these requests take a number for what it is; none is an address.
+    // SAFETY: these requests take a plain number; none is an address.
     answer(unsafe { libc::ioctl(file.as_fd().as_raw_fd(), number, argument) })
 }
 
-/// A request whose argument is a structure that begins with its size.
+/// Sends a request whose argument is a structure that begins with its size.
 fn exchange(file: BorrowedFd<'_>, number: libc::c_ulong, message: &mut [u8]) -> io::Result<i32> {
     let size = message.first_chunk().map(|size| u32::from_ne_bytes(*size));
     assert_eq!(size, u32::try_from(message.len()).ok(), "a message that begins with its size");
-    // SAFETY: the kernel reads and writes as many bytes as the structure says it has, if that is enough for it.
+    // SAFETY: the kernel reads and writes as many bytes as the structure's size, if that is large enough for
+    // the request.
     answer(unsafe { libc::ioctl(file.as_raw_fd(), number, message.as_mut_ptr()) })
 }
 
@@ -233,8 +235,8 @@ fn answer(returned: libc::c_int) -> io::Result<i32> {
     if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(returned) }
 }
 
-/// The end of the last range in an IOMMU's description: its capabilities are a chain, each with its kind and where
-/// the next one is.
+/// Returns the end of the last range in an IOMMU's description. Its capabilities are a chain, each with its
+/// kind and the offset of the next one.
 fn last_iova(info: &[u8]) -> Option<u64> {
     const CAPABILITIES: u32 = 1 << 1;
     const RANGES: u16 = 1;
@@ -243,7 +245,7 @@ fn last_iova(info: &[u8]) -> Option<u64> {
         return None;
     }
     let mut at = u32_at(16)? as usize;
-    // Each goes on behind the one before, so that a chain has an end.
+    // Each offset is larger than the one before, so that a chain has an end.
     while at != 0 {
         let next = u32_at(at + 4)? as usize;
         if u32_at(at)? as u16 == RANGES {

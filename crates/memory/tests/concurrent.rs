@@ -1,5 +1,5 @@
-//! A guest that rewrites its lists while they are walked gets its commands wrong, and nothing else:
-//! whatever the walkers read, every segment is memory of the map.
+//! A guest that rewrites its lists while they are walked gets its commands wrong, and nothing else: whatever
+//! the walkers read, every segment is memory of the map.
 
 mod common;
 
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const PAGES: usize = 64;
 const LISTS: usize = 4;
 
-/// A generator of no quality whatsoever.
+/// A generator of low quality.
 struct Noise(u64);
 
 impl Noise {
@@ -24,13 +24,13 @@ impl Noise {
         self.0
     }
 
-    /// A multiple of `step` below `end`.
+    /// Returns a multiple of `step` below `end`.
     fn below(&mut self, end: usize, step: u64) -> u64 {
         self.next() % (end as u64 / step) * step
     }
 }
 
-/// Entries that are now and then right.
+/// Returns an entry that is now and then right.
 fn prp_entry(noise: &mut Noise) -> u64 {
     let page = noise.next() % (PAGES as u64 + 2) * PAGE_SIZE as u64;
     match noise.next() % 64 {
@@ -58,7 +58,7 @@ fn scribble(ram: &SharedRegion, stop: &AtomicBool, entry: &impl Fn(&mut Noise, u
     }
 }
 
-/// Walks while another thread scribbles. Both what succeeds and what fails must have been seen.
+/// Walks while another thread scribbles. Both successes and failures must have occurred.
 fn run(
     entry: impl Fn(&mut Noise, usize) -> u64 + Sync,
     walk: impl Fn(&Space, &mut Noise, &mut SegmentList) -> bool,

@@ -1,5 +1,5 @@
-//! Clients that map as many files as they may, beside one that maps a few. In a process of its own: the others' mappings
-//! count.
+//! Clients that map as many files as they may, beside one that maps a few. In a process of its own, since the
+//! mappings of all clients count.
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use sluice_memory::{Backing, FILES_IN_COMMON, FILES_OF_EACH, MAX_FILES, MapError, Permissions, Space};
@@ -36,7 +36,7 @@ fn clients_with_very_many_files_leave_every_other_its_share() {
         assert_eq!(map(&mut modest, number), Ok(()));
     }
     assert_eq!(map(&mut modest, FILES_OF_EACH), Err(MapError::Crowded));
-    // A client that is gone leaves its places to others.
+    // The places of a client that is gone are free for others.
     drop(all.swap_remove(0));
     assert_eq!(map(&mut modest, FILES_OF_EACH), Ok(()));
 }

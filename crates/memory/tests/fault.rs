@@ -1,4 +1,4 @@
-//! A client that takes its file away hurts itself and nobody else.
+//! A client that truncates its file affects its own commands and no others.
 
 mod common;
 
@@ -38,7 +38,7 @@ fn a_truncated_file_reads_zeros_and_poisons_its_map() {
     assert!(bytes[2 * PAGE_SIZE..].iter().all(|&byte| byte == 0));
     assert!(space.poisoned());
 
-    // What is in flight goes nowhere; what comes later fails, in this file and not in the other.
+    // Data in flight goes nowhere; later translations fail, in this file and not in the other.
     assert_eq!(list.copy_from(0, &bytes), bytes.len());
     let later = space.translate(0, 512, Access::Read, &mut SegmentList::new());
     assert_eq!(later, Err(Status::DATA_TRANSFER_ERROR));
@@ -68,7 +68,7 @@ fn a_file_that_comes_back_is_mapped_anew() {
 
 #[test]
 fn every_way_of_touching_it_survives() {
-    // The command may fail or not; what is asked is that the process lives.
+    // The command may fail or not; the process must survive.
     type Touch = fn(&Space, &SegmentList) -> bool;
     let touches: [Touch; 5] = [
         |space, _| space.read(PAGE, &mut [0; 64]).is_ok(),
@@ -92,8 +92,8 @@ fn every_way_of_touching_it_survives() {
     assert_eq!(outcomes, [true, true, false, true, true]);
 }
 
-/// Whether the machine has huge pages or not: without, the first touch faults, and with them the one
-/// after the file has gone.
+/// Checks huge pages on a machine with and without them. Without, the first touch faults; with them the one
+/// after the truncation does.
 #[test]
 fn huge_pages() {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
@@ -114,7 +114,7 @@ fn huge_pages() {
     drop(space);
 }
 
-/// Where the test below has a file system of its own.
+/// Variable with the path of a file system for the test below.
 const SMALL: &str = "SLUICE_TEST_SMALL_TMPFS";
 
 #[test]

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 
 const REGION: usize = 256 << 10;
 
-/// Pieces of a region, or bit buckets, and the region offset of each byte of theirs.
+/// Returns parts of a region, or bit buckets, and the region offset of each of their bytes.
 fn list_of(region: &SharedRegion, pieces: &[(usize, u32, bool)]) -> (SegmentList, Vec<Option<usize>>) {
     let (mut list, mut places) = (SegmentList::new(), Vec::new());
     for &(offset, length, bucket) in pieces {
@@ -113,7 +113,7 @@ proptest! {
     #[test]
     fn an_arena_is_a_vec(
         pieces in pieces(),
-        // Both small arenas and those that are written past the caches.
+        // Both small arenas and arenas that are written past the caches.
         length in prop_oneof![200_000usize..300_000, (64usize << 20)..(64 << 20) + 9000],
         offset in prop_oneof![0u64..200_000, 0u64..300_000, any::<u64>()],
     ) {
@@ -123,7 +123,7 @@ proptest! {
         region.write(0, &guest);
         let (list, places) = list_of(&region, &pieces);
         let fits = offset.checked_add(places.len() as u64).is_some_and(|end| end <= length as u64);
-        // Before and behind what is written, to see that it stays.
+        // Bytes before and behind the write, to check that they stay.
         let mut model = noise(300_000.min(length), 9);
         arena.write(0, &model).expect("inside");
         prop_assert_eq!(arena.write_from(offset, &list).is_ok(), fits);
@@ -138,7 +138,7 @@ proptest! {
         arena.read(0, &mut now).expect("inside");
         prop_assert!(now == model);
 
-        // And back, from another place.
+        // And back, from another offset.
         let from = offset / 2;
         let fits = from + places.len() as u64 <= model.len() as u64;
         if fits {
@@ -175,7 +175,7 @@ proptest! {
     }
 }
 
-/// Long and contiguous: the copies that are done in two halves, or past the caches.
+/// Checks long and contiguous copies, which are done in two halves, or past the caches.
 #[test]
 fn large_copies_at_all_alignments() {
     let arena = Arena::new(80 << 20).expect("memory");
@@ -208,7 +208,7 @@ fn a_list_holds_so_many_and_no_more() {
             list.push(region.segment(n * 128, 64)).expect("within the limit");
         }
         assert_eq!(list.push(region.segment(0, 64)), Err(TooManySegments));
-        // A neighbour is no segment more, nor is one without bytes.
+        // A neighbour adds no segment, nor does an empty one.
         assert_eq!(list.push(region.segment((MAX_SEGMENTS - 1) * 128 + 64, 8)), Ok(()));
         assert_eq!(list.push(Segment::bit_bucket(0)), Ok(()));
         assert_eq!((list.as_slice().len(), list.len_bytes()), (MAX_SEGMENTS, MAX_SEGMENTS * 64 + 8));
@@ -243,7 +243,7 @@ fn an_empty_arena() {
     assert_eq!((arena.read(0, &mut byte), byte), (Ok(()), [1]));
 }
 
-/// Zeroed memory goes back to the machine.
+/// Checks that zeroed memory goes back to the machine.
 #[test]
 fn zeroing_gives_back() {
     let resident = || {
@@ -254,7 +254,7 @@ fn zeroing_gives_back() {
     (0..256 << 20).step_by(PAGE_SIZE).for_each(|at| arena.write(at, &[1]).expect("inside"));
     let full = resident();
     arena.zero(0, 256 << 20).expect("inside");
-    // Other tests run beside this one, so not to the page.
+    // Other tests run at the same time, so not to the page.
     assert!(resident() + (128 << 20) < full);
     assert_eq!((arena.len(), arena.read(0, &mut [0; 8])), (256 << 20, Ok(())));
 }
@@ -319,7 +319,7 @@ fn records_are_handed_over() {
     let successor: SharedArray<Record> = region.into_array().expect("still sealed");
     assert!(successor.iter().enumerate().all(|(n, record)| record.number == n as u64));
     assert_eq!(successor[99].halves, [1, 2]);
-    // What its owner can shrink cannot be records.
+    // A file that its owner can shrink cannot be records.
     let other = SharedRegion::from_fd(memfd(4096), 0, 4096).expect("a mapping");
     assert!(other.into_array::<u64>().is_err());
 }
@@ -347,7 +347,7 @@ fn a_secret_is_on_pages_that_are_not_dumped_and_not_inherited() {
     let flags = flags.lines().next().expect("a line");
     assert!(flags.contains(" dd") && (flags.contains(" dc") || flags.contains(" wf")), "{flags}");
     if flags.contains(" dc") {
-        // Of `memfd_secret`: not even by the way that debuggers take.
+        // Of `memfd_secret`: not even through the file that debuggers use.
         let memory = std::fs::File::open("/proc/self/mem").expect("it is there");
         let read = memory.read_at(&mut [0; 16], secret.as_ptr().addr() as u64);
         assert!(read.is_err(), "{read:?}");

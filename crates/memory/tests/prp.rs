@@ -10,7 +10,7 @@ use zerocopy::IntoBytes;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// The entry of page `n` of `count` pages, in the list at `list` (Base 2.0, 4.1.1).
+/// Returns the entry of page `n` of `count` pages, in the list at `list` (Base 2.0, 4.1.1).
 fn naive_entry(guest: &Guest, list: u64, n: u64, count: u64, page: u64) -> Result<u64, Status> {
     let read = |at: u64| guest.bytes(at).map(u64::from_le_bytes).ok_or(Status::DATA_TRANSFER_ERROR);
     let room = (page - list % page) / 8;
@@ -24,7 +24,7 @@ fn naive_entry(guest: &Guest, list: u64, n: u64, count: u64, page: u64) -> Resul
     }
 }
 
-/// The guest address of every byte, or everything that is wrong.
+/// Returns the guest address of every byte, or all errors.
 fn naive(
     guest: &Guest,
     [prp1, prp2]: [u64; 2],
@@ -59,7 +59,7 @@ fn naive(
     if errors.is_empty() { Ok(addresses) } else { Err(errors) }
 }
 
-/// Walks both ways and compares status, bytes, and where bytes go.
+/// Walks with both walkers and compares status, bytes, and the destinations of bytes.
 fn compare(guest: &mut Guest, prps: [u64; 2], length: u32, page: u64, access: Access) {
     let mut list = SegmentList::new();
     let walked = walk_prp(&guest.space, prps[0], prps[1], length, page as usize, access, &mut list);
@@ -89,7 +89,7 @@ fn compare_bytes(guest: &mut Guest, list: &SegmentList, addresses: &[u64], acces
     }
 }
 
-/// An entry: usually a page of the guest, sometimes with an offset, sometimes anything.
+/// Returns an entry: usually a page of the guest, sometimes with an offset, sometimes anything.
 fn entry() -> impl Strategy<Value = u64> {
     prop_oneof![
         120 => (0..GUEST_PAGES as u64 + 1).prop_map(|page| page * PAGE),
@@ -98,12 +98,12 @@ fn entry() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// A list of entries; half of them go on from page to page.
+/// Returns a list of entries; half of them continue from page to page.
 fn entries() -> impl Strategy<Value = Vec<(u64, bool)>> {
     prop::collection::vec((entry(), any::<bool>()), 600)
 }
 
-/// The same for pages of this size, from this address on.
+/// Moves entries to pages of this size, from this address on.
 fn lay_out(drawn: Vec<(u64, bool)>, page: u64, base: u64) -> Vec<u64> {
     let mut entries: Vec<u64> = Vec::with_capacity(drawn.len());
     for (entry, follow) in drawn {
@@ -153,7 +153,7 @@ proptest! {
     }
 }
 
-/// A guest of 8 MiB in one region.
+/// Returns a guest of 8 MiB in one region.
 fn large() -> (SharedRegion, Space) {
     let ram = SharedRegion::new("guest", 8 << 20).expect("a memfd");
     let mut space = Space::new();
@@ -230,7 +230,7 @@ fn a_full_last_entry_is_not_a_link() {
     (0..512).for_each(|n| ram.write(n * 8, &(PAGE + n as u64 * PAGE).to_le_bytes()));
     let list = walk(&space, 2 << 20, 0, 513 * PAGE as u32).expect("the list is exactly one page");
     assert_eq!(list.len_bytes(), 513 * PAGE_SIZE);
-    // With one page more the last entry is where the list goes on: page 512, full of zeros.
+    // With one page more the last entry is the link to the rest of the list: page 512, full of zeros.
     ram.write(0x20_0000, &[0; 8]);
     assert!(walk(&space, 2 << 20, 0, 514 * PAGE as u32).is_ok());
 }
@@ -247,6 +247,6 @@ fn offsets_that_no_entry_may_have() {
     // A link with an offset.
     ram.write(8184, &0x3008u64.to_le_bytes());
     assert_eq!(refused(0, 8184, 12288), Some(Status::PRP_OFFSET_INVALID));
-    // What is not needed is not looked at.
+    // An entry that is not needed is not checked.
     assert_eq!(refused(0, u64::MAX, 4096), None);
 }

@@ -1,4 +1,4 @@
-//! Memory that only its client reaches: with what is brought for it, a walk finds what it would in shared memory.
+//! Memory that only its client reaches: with bounce buffers a walk finds the same as in shared memory.
 
 mod common;
 
@@ -13,7 +13,7 @@ use zerocopy::IntoBytes;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// The guest's map once more, with some of its regions as their client alone reaches them.
+/// Maps the guest once more, with some of its regions as reachable by the client alone.
 fn map(guest: &Guest, regions: &[Region], remote: u64) -> Space {
     let mut space = Space::new();
     for (n, region) in regions.iter().enumerate() {
@@ -28,7 +28,8 @@ fn map(guest: &Guest, regions: &[Region], remote: u64) -> Space {
     space
 }
 
-/// Walks until nothing is missing any more, bringing what is. Returns the outcome and the bytes found.
+/// Walks until nothing is missing any more, setting a bounce buffer for each missing range. Returns the
+/// outcome and the bytes found.
 fn walk(
     space: &Space,
     guest: &Guest,
@@ -55,7 +56,8 @@ fn walk(
         assert!(missing.len() <= MAX_MISSING);
         for missing in missing {
             let mut bytes = vec![0; missing.length as usize];
-            // What a destination held before is brought as well, to see that the right place is found.
+            // The previous contents of a destination are copied as well, to check that the right offset is
+            // found.
             guest.copy_out(missing.address, &mut bytes);
             let at = used + (missing.address % PAGE) as usize;
             staging.write(at, &bytes);
@@ -79,7 +81,7 @@ proptest! {
         let address = |page: u64| base.wrapping_add(page * PAGE);
         let (prp1, prp2) = (address(first) + offset * 4, address(list) + at * 8);
         let entries: Vec<u64> = pages.iter().map(|&page| address(page)).collect();
-        // The chain, if there is one, goes wherever the last entry says.
+        // The chain, if there is one, goes to the address in the last entry.
         guest.poke(prp2, entries.as_bytes());
         let length = (PAGE - offset * 4) as u32 + pages.len() as u32 * PAGE_SIZE as u32 + rest - PAGE as u32 * u32::from(!pages.is_empty());
         let access = if writes { Access::Write } else { Access::Read };

@@ -13,14 +13,14 @@ use zerocopy::{FromBytes, IntoBytes};
 
 const SPAN: u64 = (GUEST_PAGES * PAGE_SIZE) as u64;
 
-/// What the naive walker makes of an SGL: the guest address of every byte, or none for a bit bucket.
+/// Result of the naive walker for an SGL: the guest address of every byte, or none for a bit bucket.
 struct Naive<'a> {
     guest: &'a Guest,
     access: Access,
     length: usize,
     bytes: Vec<Option<u64>>,
-    /// Every segment that was begun is memory from end to end. If not, a walker that reads ahead may
-    /// find out earlier than this one.
+    /// Every segment that was begun is memory from end to end. If not, a walker that reads ahead may find the
+    /// error earlier than this one.
     readable: bool,
 }
 
@@ -119,7 +119,7 @@ fn compare_bytes(guest: &mut Guest, list: &SegmentList, bytes: &[Option<u64>], a
     }
 }
 
-/// A descriptor of data, usually a good one.
+/// Returns a descriptor of data, usually a valid one.
 fn data() -> impl Strategy<Value = SglDescriptor> {
     let kind = prop_oneof![80 => Just(0u8), 15 => Just(1), 1 => any::<u8>().prop_map(|kind| kind & 0xf)];
     let sub_type = prop_oneof![100 => Just(0u8), 1 => 0u8..16];
@@ -131,7 +131,7 @@ fn data() -> impl Strategy<Value = SglDescriptor> {
     })
 }
 
-/// Descriptors, where they are, and what is wrong with the descriptor that points at them.
+/// Descriptors, their address, and the error of the descriptor that points at them.
 type Segment = (Vec<SglDescriptor>, u64, Option<(u8, u32, u64)>);
 
 fn segment() -> impl Strategy<Value = Segment> {
@@ -186,12 +186,12 @@ proptest! {
         let access = if write { Access::Write } else { Access::Read };
         let first = write_chain(&mut guest, &segments);
         compare(&mut guest, first, length, access);
-        // A descriptor of data on its own.
+        // A descriptor of data alone.
         compare(&mut guest, segments[0].0[0], length, access);
     }
 }
 
-/// All of the guest is memory.
+/// Returns a guest without holes.
 fn plain() -> Guest {
     let whole = |first, file| Region {
         first,
@@ -225,7 +225,8 @@ fn a_segment_of_four_billion_nothings_ends() {
     assert_eq!(walk(&guest, bomb, 512).err(), Some(Status::INVALID_SGL_COUNT));
 }
 
-/// Found by fuzzing: descriptors are read in batches, and one batch ended exactly with the address space.
+/// Checks a bug found by fuzzing: descriptors are read in batches, and one batch ended exactly with the
+/// address space.
 #[test]
 fn a_segment_does_not_go_on_at_the_beginning_of_the_address_space() {
     let page = PAGE_SIZE as u64;
@@ -235,7 +236,7 @@ fn a_segment_does_not_go_on_at_the_beginning_of_the_address_space() {
         let backing = Backing::File { fd: common::fd(&ram), offset };
         space.map(iova, page, Permissions::READ_WRITE, backing).expect("a region");
     }
-    // Sixteen blocks of no bytes up to the last address there is; at the first, one that would do.
+    // Sixteen blocks of no bytes up to the last address there is; at the first address, a valid block.
     let block = SglDescriptor::new(SglType::DATA_BLOCK, 0x800, 512);
     ram.write(0, block.as_bytes());
     let walk = |descriptors: u32| {
@@ -256,7 +257,7 @@ fn as_many_as_the_limits_say() {
         let descriptor = SglDescriptor::new(SglType::DATA_BLOCK, address, 1);
         guest.poke(0x10000 + 16 * n as u64, descriptor.as_bytes());
     };
-    // Bytes that do not touch, as many as a list holds and one more; then all at one place.
+    // Bytes that do not touch, as many as a list holds and one more; then all at one address.
     (0..MAX_SEGMENTS + 1).for_each(|n| block(n, 2 * n as u64));
     let sgl = |count: usize| SglDescriptor::new(SglType::LAST_SEGMENT, 0x10000, 16 * count as u32);
     let list = walk(&guest, sgl(MAX_SEGMENTS), MAX_SEGMENTS as u32).expect("within the limit");

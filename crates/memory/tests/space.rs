@@ -1,4 +1,4 @@
-//! The map of regions against a model, and everything it refuses.
+//! The map of regions against a model, and all of its errors.
 
 mod common;
 
@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 const PAGE: u64 = PAGE_SIZE as u64;
 const READ_WRITE: Permissions = Permissions::READ_WRITE;
 
-/// What may be done to a map, in pages.
+/// Change of a map, in pages.
 #[derive(Clone, Debug)]
 enum Step {
     Map { first: u64, pages: u64, offset: u64, permissions: Permissions, memory: bool },
@@ -56,7 +56,7 @@ impl Model {
         (page < first + pages).then_some((offset.as_ref()? + page - first, *permissions))
     }
 
-    /// The file offset of each byte, if there is memory for all.
+    /// Returns the file offset of each byte, if there is memory for all.
     fn bytes(&self, at: u64, bytes: usize, may: impl Fn(Permissions) -> bool) -> Option<Vec<usize>> {
         let byte = |at: u64| match self.at(at / PAGE) {
             Some((page, permissions)) if may(permissions) => Some((page * PAGE + at % PAGE) as usize),
@@ -142,7 +142,7 @@ impl Test {
         assert_eq!(self.space.len(), self.model.regions.len());
     }
 
-    /// By `read` and by `translate`.
+    /// Compares `read` and `translate` with the model.
     fn read(&mut self, at: u64, bytes: usize) {
         let wanted = self.model.bytes(at, bytes, |permissions| permissions.read);
         let wanted: Option<Vec<u8>> =
@@ -196,7 +196,7 @@ fn file(fd: &OwnedFd, offset: u64) -> Backing {
     Backing::File { fd: fd.try_clone().expect("a descriptor"), offset }
 }
 
-/// The same file, opened another way.
+/// Opens the same file in another way.
 fn reopen(fd: impl AsFd, flags: OFlags) -> OwnedFd {
     let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).expect("open again")
@@ -250,7 +250,7 @@ fn a_descriptor_gives_no_more_access_than_it_has() {
     assert_eq!(space.map(0, PAGE, READ_WRITE, file(&write_only, 0)), Err(MapError::AccessDenied));
     assert_eq!(space.map(0, PAGE, Permissions::READ_ONLY, file(&read_only, 0)), Ok(()));
     assert_eq!(space.write(0, &[1]), Err(Status::DATA_TRANSFER_ERROR));
-    // The other way of opening it is another mapping.
+    // The other access mode of the file is another mapping.
     assert_eq!(space.map(PAGE, PAGE, READ_WRITE, file(&ram, 0)), Ok(()));
     assert_eq!(space.write(PAGE, &[1]), Ok(()));
     let mut byte = [0];
@@ -299,7 +299,7 @@ fn removed_regions_are_gone_but_stay_mapped() {
     let all = space.unmap_all();
     assert!(all.contains(&other.as_slice()[0]) && !all.touches_pages(&queue));
     drop((removed, all, space));
-    // The queue holds what it points into.
+    // The queue keeps its memory mapped.
     assert_eq!(queue.load_u32(96, Ordering::Relaxed), 0x0707_0707);
     queue.store_u32(4092, 1, Ordering::Relaxed);
 }
@@ -333,7 +333,7 @@ fn a_queue_is_whole_pages_of_memory() {
         space.queue(PAGE.wrapping_neg(), 2 * PAGE_SIZE, Access::Read).err(),
         Some(Status::DATA_TRANSFER_ERROR)
     );
-    // A last page that is used in part.
+    // A last page that is partly used.
     assert_eq!(space.queue(3 * PAGE, 48, Access::Read).map(|queue| queue.len()), Ok(48));
 }
 
@@ -361,7 +361,8 @@ fn the_limits() {
     assert_eq!(space.map(0, PAGE, READ_WRITE, file(&huge, 0)), Err(MapError::Limit));
 }
 
-/// What counts is the files: any part of one that is mapped is memory that may be charged to this process.
+/// Checks the limit of a client's files. The whole file counts: any mapped part of it is memory that may be
+/// charged to this process.
 #[test]
 fn files_have_no_more_memory_together_than_the_limit() {
     let mut space = Space::new();
@@ -370,14 +371,14 @@ fn files_have_no_more_memory_together_than_the_limit() {
     assert_eq!(space.map(0, PAGE, READ_WRITE, file(&sparse, 0)), Err(MapError::TooMuchMemory));
     let (six, four, one) = (memfd(6 * PAGE), memfd(4 * PAGE), memfd(PAGE));
     space.map(0, PAGE, READ_WRITE, file(&six, 0)).expect("within the limit");
-    // The same file counts once, however it is opened and whatever is mapped of it.
+    // The same file counts once, for all access modes and mapped parts.
     space.map(PAGE, PAGE, READ_WRITE, file(&six, PAGE)).expect("it is mapped");
     space
         .map(2 * PAGE, PAGE, Permissions::READ_ONLY, file(&reopen(&six, OFlags::RDONLY), 0))
         .expect("the same");
     space.map(3 * PAGE, PAGE, READ_WRITE, file(&four, 0)).expect("just within the limit");
     assert_eq!(space.map(4 * PAGE, PAGE, READ_WRITE, file(&one, 0)), Err(MapError::TooMuchMemory));
-    // One that grows counts as it is now.
+    // A file that grows counts with its present size.
     drop(space.unmap(3 * PAGE, PAGE).expect("a region"));
     rustix::fs::ftruncate(&six, 11 * PAGE).expect("room");
     assert_eq!(space.map(4 * PAGE, PAGE, READ_WRITE, file(&six, 10 * PAGE)), Err(MapError::TooMuchMemory));
@@ -410,8 +411,8 @@ fn thousands_of_regions_are_one_mapping() {
     assert_eq!(mappings(), 1);
 }
 
-/// Windows that overlap in the file, in any order, with holes: what they cover together is gone, and
-/// what lies between is not.
+/// Checks windows that overlap in the file, in any order, with holes: their union is removed, and the memory
+/// between them is not.
 #[test]
 fn removed_memory_is_what_its_windows_cover() {
     const WINDOWS: [(u64, u64); 6] = [(20, 4), (3, 2), (22, 5), (40, 1), (4, 6), (41, 1)];
@@ -433,8 +434,8 @@ fn removed_memory_is_what_its_windows_cover() {
     }
 }
 
-/// What a device is shown is the file, found by a segment; and it is held for as long as a region of it
-/// is mapped, however many come and go.
+/// Checks the file of a segment, which is mapped for a device; and that it is held for as long as a region of
+/// it is mapped, however many regions are added and removed.
 #[test]
 fn files_can_be_shown_to_others() {
     let (ram, other) = (memfd(4 * PAGE), memfd(PAGE));

@@ -1,5 +1,5 @@
 //! A guest small enough to be modelled byte by byte.
-// Each test takes what it needs.
+// Each test uses a part of this module.
 #![allow(dead_code, unreachable_pub)]
 
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use sluice_memory::{Access, Backing, PAGE_SIZE, Permissions, SharedRegion, Space};
 use std::os::fd::OwnedFd;
 
-/// As many cases as said; seeds that failed are kept beside the test, to be committed.
+/// Returns a configuration with this many cases; seeds that failed are kept beside the test, to be committed.
 pub fn cases(cases: u32) -> ProptestConfig {
     let beside = FileFailurePersistence::WithSource("regressions");
     ProptestConfig { failure_persistence: Some(Box::new(beside)), ..ProptestConfig::with_cases(cases) }
@@ -19,7 +19,7 @@ pub const GUEST_PAGES: usize = 96;
 pub const FILE_PAGES: usize = 64;
 pub const FILES: usize = 2;
 
-/// One region, in pages; `file` is `None` for a region without memory.
+/// A region, in pages; `file` is `None` for a region without memory.
 #[derive(Clone, Debug)]
 pub struct Region {
     pub first: usize,
@@ -28,7 +28,7 @@ pub struct Region {
     pub permissions: Permissions,
 }
 
-/// Regions with gaps between some of them, in order.
+/// Returns regions with gaps between some of them, in order.
 pub fn regions() -> impl Strategy<Value = Vec<Region>> {
     let gap = prop_oneof![6 => Just(0usize), 1 => 1usize..3];
     let region = (gap, 1usize..24, 0..FILES, 0..FILE_PAGES, 0u8..16);
@@ -50,12 +50,12 @@ pub fn regions() -> impl Strategy<Value = Vec<Region>> {
     })
 }
 
-/// Where guest addresses begin: at nothing, high, and so high that they end with the last one.
+/// Returns the begin of guest addresses: zero, high, and so high that they end with the last address.
 pub fn base() -> impl Strategy<Value = u64> {
     prop::sample::select(vec![0, 1 << 40, ((GUEST_PAGES * PAGE_SIZE) as u64).wrapping_neg()])
 }
 
-/// A guest's memory, mapped for us and as a model of bytes.
+/// A guest's memory, mapped and as a model of bytes.
 pub struct Guest {
     pub base: u64,
     pub space: Space,
@@ -88,7 +88,7 @@ impl Guest {
         guest
     }
 
-    /// Different bytes everywhere.
+    /// Fills everything with different bytes.
     fn scribble(&mut self) {
         for file in 0..FILES {
             for (n, byte) in self.model[file].iter_mut().enumerate() {
@@ -98,7 +98,8 @@ impl Guest {
         }
     }
 
-    /// Where a guest address is: file and offset. `access` is ours; the guest's own has no limits.
+    /// Returns file and offset of a guest address. `access` is that of this process; the guest's own has no
+    /// limits.
     pub fn locate(&self, iova: u64, access: Option<Access>) -> Option<(usize, usize)> {
         let offset = iova.checked_sub(self.base)? as usize;
         let region = self.pages.get(offset / PAGE_SIZE)?.as_ref()?;
@@ -111,12 +112,12 @@ impl Guest {
         Some((file, (page + offset / PAGE_SIZE - region.first) * PAGE_SIZE + offset % PAGE_SIZE))
     }
 
-    /// One byte as we may read it.
+    /// Returns one byte that this process may read.
     pub fn byte(&self, iova: u64) -> Option<u8> {
         self.locate(iova, Some(Access::Read)).map(|(file, offset)| self.model[file][offset])
     }
 
-    /// `N` bytes as we may read them.
+    /// Returns `N` bytes that this process may read.
     pub fn bytes<const N: usize>(&self, iova: u64) -> Option<[u8; N]> {
         let mut bytes = [0; N];
         for (n, byte) in bytes.iter_mut().enumerate() {
@@ -125,12 +126,12 @@ impl Guest {
         Some(bytes)
     }
 
-    /// A part of one of the files, as a region is mapped.
+    /// Returns a part of one of the files, as a region is mapped.
     pub fn backing(&self, file: usize, page: usize) -> Backing {
         Backing::File { fd: fd(&self.files[file]), offset: (page * PAGE_SIZE) as u64 }
     }
 
-    /// Copies what the guest has at an address.
+    /// Copies the guest's bytes at an address.
     pub fn copy_out(&self, iova: u64, bytes: &mut [u8]) {
         for (n, byte) in bytes.iter_mut().enumerate() {
             let found = self.locate(iova.wrapping_add(n as u64), None);
@@ -138,7 +139,7 @@ impl Guest {
         }
     }
 
-    /// The guest writes its own memory, where it has some.
+    /// Writes the guest's memory as the guest, where it has some.
     pub fn poke(&mut self, iova: u64, bytes: &[u8]) {
         for (n, &byte) in bytes.iter().enumerate() {
             if let Some((file, offset)) = self.locate(iova.wrapping_add(n as u64), None) {
@@ -148,13 +149,13 @@ impl Guest {
         }
     }
 
-    /// What we are said to have written, in the model only.
+    /// Sets a byte that was reported as written, in the model only.
     pub fn expect_byte(&mut self, iova: u64, byte: u8) {
         let (file, offset) = self.locate(iova, Some(Access::Write)).expect("writable memory");
         self.model[file][offset] = byte;
     }
 
-    /// True if the memory is as the model says.
+    /// Returns whether the memory equals the model.
     pub fn is_as_modelled(&self) -> bool {
         self.files.iter().zip(&self.model).all(|(file, model)| {
             let mut bytes = vec![0; model.len()];
@@ -164,12 +165,12 @@ impl Guest {
     }
 }
 
-/// Another descriptor of a region's file.
+/// Returns another descriptor of a region's file.
 pub fn fd(region: &SharedRegion) -> OwnedFd {
     region.fd().try_clone_to_owned().expect("a descriptor")
 }
 
-/// A memfd that its owner may do anything to.
+/// Returns a memfd that is not sealed.
 pub fn memfd(length: u64) -> OwnedFd {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = rustix::fs::memfd_create("client", flags).expect("a memfd");
