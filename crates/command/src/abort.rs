@@ -1,4 +1,4 @@
-//! Which commands are to end early.
+//! Selection of commands that are to end early.
 
 use crate::{Controllers, Origin};
 
@@ -10,17 +10,18 @@ pub struct Aborted {
     pub sq: Option<u16>,
     /// Command identifier; `None` for every command.
     pub cid: Option<u16>,
-    /// Only those that are [awaited](Origin::awaited).
+    /// Selects only commands that are [awaited](Origin::awaited).
     pub awaited: bool,
 }
 
 impl Aborted {
-    /// Every command of these controllers.
+    /// Selects every command of these controllers.
     pub fn of(controllers: Controllers) -> Self {
         Self { controllers, sq: None, cid: None, awaited: false }
     }
 
-    /// True if the command, or that of which it is a part, is among them. False for commands that layers made.
+    /// Returns whether the command, or that of which it is a part, is selected. False for commands that
+    /// layers made.
     pub fn has(self, origin: &Origin) -> bool {
         self.controllers.has(origin.controller)
             && self.sq.is_none_or(|sq| sq == origin.sq)

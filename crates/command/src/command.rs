@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-/// One command in flight: the only handle to its slot.
+/// A command in flight: the only handle to its slot.
 ///
-/// Not `Clone`: a command is in one place at a time. Dropping one that was not finished would leave a
+/// Not `Clone`: a command is in one place at a time. Dropping a command that was not finished would leave a
 /// host waiting for ever and a slot lost, so it ends the process, loudly.
 #[must_use = "a command is forwarded, parked or finished, never dropped"]
 pub struct Command {
@@ -12,7 +12,7 @@ pub struct Command {
 }
 
 impl Command {
-    /// Only the slab makes handles, one for each slot it gives out.
+    /// Creates a handle. Only the slab calls this, once for each slot that it gives out.
     pub(crate) fn new(index: u32) -> Self {
         Self { index }
     }
@@ -22,7 +22,7 @@ impl Command {
         self.index as usize
     }
 
-    /// Gives the handle back to the slab that made it.
+    /// Returns the handle to the slab that made it.
     #[inline]
     pub(crate) fn into_index(self) -> u32 {
         let index = self.index;
@@ -46,9 +46,9 @@ impl fmt::Debug for Command {
     }
 }
 
-/// What an asynchronous engine holds while a command is parked: 20 bits of slot, 12 bits of a
-/// generation that changes with every park, so that a late or repeated answer finds nothing instead of
-/// somebody else's command, or of the same one parked for another reason.
+/// Identifier of a parked command for an asynchronous engine: 20 bits of slot, 12 bits of a generation that
+/// changes with every park. So a late or repeated answer finds no command, instead of another one, or the
+/// same one parked for another reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket(pub u32);
 

@@ -1,4 +1,4 @@
-//! Controllers of a drive, by what their commands name them.
+//! Controllers of a drive, by their number in a command.
 
 use crate::Origin;
 
@@ -10,7 +10,7 @@ impl Controllers {
     /// Controllers that a drive can have at a time.
     pub const MAX: usize = u32::BITS as usize;
 
-    /// Bit per controller.
+    /// Returns the set of a bitmap with one bit per controller.
     pub const fn of_bits(bits: u32) -> Self {
         Self(bits)
     }
@@ -28,7 +28,7 @@ impl Controllers {
         self.0 == 0
     }
 
-    /// False of [`Origin::SUBSYSTEM`], which is none.
+    /// Returns false for [`Origin::SUBSYSTEM`], which is no controller.
     pub fn has(self, controller: u8) -> bool {
         controller != Origin::SUBSYSTEM && self.0 >> controller & 1 != 0
     }

@@ -1,25 +1,25 @@
-//! A layer that is put into a stack at work, or taken out of it. Both are for a drive that has no command of a host
-//! in flight; what layers ask for themselves may be.
+//! Insertion of a layer into a stack at work, and its removal. Both are for a drive that has no command of a
+//! host in flight; commands that layers made themselves may be in flight.
 
 use crate::stack::{Node, StackBuilder, polled};
 use crate::{Characteristics, Command, Lane, Layer, NodeId, Slab, Stack, StackError};
 use sluice_nvme::Status;
 use std::mem;
 
-/// Commands are under way in a layer that is to be taken out.
+/// Error: commands are under way in a layer that is to be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy;
 
-/// A layer that is in a stack, or would be.
+/// A layer that is in a stack, or is about to be.
 #[derive(Clone, Copy, Debug)]
 pub struct Insertion {
-    /// What its commands meet without it.
+    /// Characteristics below the layer.
     pub under: Characteristics,
-    /// What they meet with it.
+    /// Characteristics of the layer.
     pub layer: Characteristics,
 }
 
-/// Where a layer was.
+/// Placeholder of a removed layer.
 struct RemovedLayer;
 
 impl Layer for RemovedLayer {
@@ -45,25 +45,25 @@ impl Node {
 }
 
 impl Stack {
-    /// The layers that commands meet on the first path: the root, what lies below it first, and so on to the
-    /// target.
+    /// Returns the layers of the first path: the root, the first layer below it, and so on to the target.
     pub fn chain(&self) -> Vec<NodeId> {
         let below = |node: &NodeId| self.nodes[usize::from(node.0)].below.first().copied();
         std::iter::successors(Some(self.root), below).collect()
     }
 
-    /// True while a command is in flight that passed a layer above the place `at` of the [`chain`](Self::chain).
+    /// Returns whether a command is in flight that passed a layer above the position `at` of the
+    /// [`chain`](Self::chain).
     pub fn is_crossed(&self, at: usize, slab: &Slab) -> bool {
         let chain = self.chain();
         let above = &chain[..at.min(chain.len())];
         slab.live().any(|slot| above.iter().any(|node| slot.passes(*node)))
     }
 
-    /// Puts a layer into the [`chain`](Self::chain), over the one that has the place `at` there now. `build`
-    /// adds it and whatever else it stands on, and `accept` has the last word.
+    /// Inserts a layer into the [`chain`](Self::chain), over the layer at the position `at`. `build` adds the
+    /// layer and all others that it stands on, and `accept` decides in the end.
     ///
     /// # Errors
-    /// Those of `build` and `accept`; no such place; a stack that is too deep. Nothing has changed then.
+    /// Those of `build` and `accept`; no such position; a stack that is too deep. Nothing has changed then.
     pub fn insert<E: From<StackError>>(
         &mut self,
         at: usize,
@@ -101,11 +101,11 @@ impl Stack {
         }
     }
 
-    /// Takes the layer out of the [`chain`](Self::chain) that has the place `at` there, with whatever else it
-    /// stands on. Commands that only waited in it go on below. Returns what is in its place now.
+    /// Removes the layer at the position `at` of the [`chain`](Self::chain), with all others that only it
+    /// stands on. Commands that only waited in the layer continue below. Returns the layer in its place.
     ///
     /// # Errors
-    /// It has commands under way, or is no layer that can tell.
+    /// The layer has commands under way, or cannot report whether it has.
     pub fn take_out(&mut self, at: usize, slab: &mut Slab, now_ns: u64) -> Result<NodeId, Busy> {
         let chain = self.chain();
         let (&node, &under) = chain.get(at).zip(chain.get(at + 1)).ok_or(Busy)?;
@@ -126,7 +126,7 @@ impl Stack {
         Ok(under)
     }
 
-    /// The same for a layer that has no command, and is not asked whether it does.
+    /// Removes a layer that is known to have no command, without calling it.
     pub fn unlink(&mut self, at: usize) {
         let chain = self.chain();
         let Some((&node, &under)) = chain.get(at).zip(chain.get(at + 1)) else { return };
@@ -136,14 +136,14 @@ impl Stack {
         self.relink(at.checked_sub(1).map(|above| chain[above]), node, under);
     }
 
-    /// The layer at this place of the [`chain`](Self::chain), if there is one over another.
+    /// Returns the layer at this position of the [`chain`](Self::chain), if there is a layer below it.
     pub fn insertion(&self, at: usize) -> Option<Insertion> {
         let chain = self.chain();
         let of = |at: usize| chain.get(at).and_then(|node| self.characteristics_at(*node));
         of(at).zip(of(at + 1)).map(|(layer, under)| Insertion { under, layer })
     }
 
-    /// The edge to `from`, or the way into the stack, leads to `to`.
+    /// Leads the edge to `from`, or the entry of the stack, to `to`.
     fn relink(&mut self, above: Option<NodeId>, from: NodeId, to: NodeId) {
         match above {
             Some(above) => {
@@ -156,7 +156,7 @@ impl Stack {
         self.derive();
     }
 
-    /// What a layer stands on beside the chain.
+    /// Returns the layers below `node` that are not in the chain.
     fn aside(&self, node: NodeId) -> Vec<NodeId> {
         let mut found: Vec<NodeId> = self.nodes[usize::from(node.0)].below.iter().skip(1).copied().collect();
         let mut next = 0;
@@ -167,7 +167,7 @@ impl Stack {
         found
     }
 
-    /// All layers, each after those that it stands on.
+    /// Returns all layers, each after those below it.
     pub(crate) fn order(&self) -> Vec<NodeId> {
         let mut order: Vec<NodeId> = Vec::new();
         let is_next = |order: &[NodeId], id: NodeId| {
@@ -181,7 +181,7 @@ impl Stack {
         order
     }
 
-    /// Every layer derives what it is from what lies below it.
+    /// Derives the characteristics of every layer from those of the layers below it.
     pub(crate) fn derive(&mut self) {
         for id in self.order() {
             let below = self.nodes[usize::from(id.0)].below.iter();

@@ -1,22 +1,22 @@
-//! Frames: what a layer leaves on a command to find when it comes back.
+//! Frames: state that a layer pushes on a command, for the command's return.
 
 use crate::NodeId;
 use zerocopy::FromZeros;
 
-/// A layer's note to itself, pushed when it forwards a command and handed to
-/// [`Layer::resume`](crate::Layer::resume) when the command returns.
+/// State of a layer, pushed when it forwards a command and handed to [`Layer::resume`](crate::Layer::resume)
+/// when the command returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromZeros)]
 pub struct Frame {
-    /// Which layer wrote it, and is resumed with it.
+    /// Layer that pushed the frame, and is resumed with it.
     pub(crate) node: NodeId,
-    /// The layer's named stage, as a number.
+    /// Named stage of the layer, as a number.
     pub stage: u8,
-    /// The layer's own, such as the request as it was before it was rewritten.
+    /// Data of the layer, such as the request before it was rewritten.
     pub data: [u64; 2],
 }
 
 impl Frame {
-    /// The deepest stack a command can walk: one frame for each layer on its way.
+    /// Depth of the deepest stack that a command can pass: one frame for each layer on its way.
     pub const MAX: usize = 8;
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Frames {
 impl Frames {
     #[inline]
     pub(crate) fn push(&mut self, frame: Frame) {
-        // A stack deeper than this is refused when it is built, so this is our own invariant.
+        // A deeper stack is refused when it is built, so this is an invariant.
         self.frames[usize::from(self.depth)] = frame;
         self.depth += 1;
     }

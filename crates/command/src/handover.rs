@@ -1,9 +1,9 @@
-//! The hand-over segment: what another process needs to go on where this one stopped.
+//! The hand-over segment: the state that another process needs to continue where this one stopped.
 //!
-//! A memfd for the commands in flight of each drive, and one for the queues and the registers of each of its
-//! controllers, written while the drive runs, in a layout of their own version. It is memory like any other to this process and
-//! costs a few stores; a successor that is handed the descriptor finds everything that is neither in
-//! the host's memory nor on disk.
+//! There is a memfd for the commands in flight of each drive, and one for the queues and the registers of
+//! each of its controllers. They are written while the drive runs, in a layout with a version of its own.
+//! They are ordinary memory to this process and cost a few stores. A successor that receives the descriptors
+//! finds all state that is neither in the host's memory nor on disk.
 
 use sluice_memory::{SharedRecord, SharedRegion};
 use sluice_nvme::SubmissionEntry;
@@ -19,19 +19,19 @@ pub const QUEUE_PAIRS_MAX: usize = 129;
 /// "sluice" and two zeros, as bytes in memory.
 const MAGIC: u64 = u64::from_le_bytes(*b"sluice\0\0");
 
-/// Changes with every change of a layout below.
+/// Version of the layouts below, which changes with every change of one.
 const VERSION: u32 = 2;
 
-/// A command in flight: the entry as the host submitted it, and where it came from.
+/// A command in flight: the entry as the host submitted it, and its queue and controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(8))]
 pub struct CommandRecord {
     pub entry: SubmissionEntry,
     /// Submission queue identifier.
     pub sq: u16,
-    /// One if the command is in flight.
+    /// Value 1 if the command is in flight.
     pub live: u16,
-    /// Which of the drive's controllers.
+    /// Number of the controller in the drive.
     pub controller: u32,
 }
 
@@ -39,7 +39,7 @@ pub struct CommandRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(8))]
 pub struct QueueRecord {
-    /// Guest address of its memory.
+    /// Guest address of the queue's memory.
     pub address: u64,
     /// Entries; zero if there is no such queue.
     pub size: u32,
@@ -50,7 +50,7 @@ pub struct QueueRecord {
     pub reserved: [u8; 6],
 }
 
-/// The registers that are not derived from anything else.
+/// Registers that are not derived from any other state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(8))]
 pub struct RegisterRecord {
@@ -64,7 +64,7 @@ pub struct RegisterRecord {
     pub shadow: [u64; 2],
 }
 
-/// What every segment begins with.
+/// Begin of every segment.
 #[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(8))]
 pub struct Header {
@@ -87,19 +87,19 @@ pub struct Commands {
 #[repr(C, align(8))]
 pub struct Queues {
     header: Header,
-    /// What its commands name it by.
+    /// Number of the controller in its commands' records.
     pub controller: u64,
     pub registers: RegisterRecord,
     pub sqs: [QueueRecord; QUEUE_PAIRS_MAX],
     pub cqs: [QueueRecord; QUEUE_PAIRS_MAX],
 }
 
-/// What a segment can have.
+/// Contents that a segment can have.
 pub trait Content: FromBytes + IntoBytes + Immutable + KnownLayout {
     fn header(&self) -> &Header;
     fn header_mut(&mut self) -> &mut Header;
 
-    /// True if this process can read what another left here.
+    /// Returns whether this process can read the layout of another process.
     fn is_known(&self) -> bool {
         let Header { magic, version, length } = self.header();
         *magic == MAGIC && *version == VERSION && *length as usize == size_of_val(self)

@@ -1,18 +1,18 @@
-//! What a layer may do with a command.
+//! Operations of a layer on a command.
 
 use crate::{Aborted, Command, Controllers, Frame, NodeId, Request, Slab, Slot, Ticket};
 use sluice_memory::Segment;
 use sluice_nvme::{Status, SubmissionEntry};
 use std::collections::VecDeque;
 
-/// Commands between two layers, until the stack works them off.
+/// Commands between two layers, until the stack processes them.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
-    /// On their way down, each with the node that gets it.
+    /// Commands on their way down, each with the node that receives it.
     pub(crate) down: VecDeque<(NodeId, Command)>,
-    /// On their way up, with frames or a parent to return to.
+    /// Commands on their way up, with frames or a parent to return to.
     pub(crate) up: VecDeque<Command>,
-    /// Finished: nothing in the stack waits for them any more.
+    /// Finished commands, for which nothing in the stack waits any more.
     pub(crate) done: Vec<Command>,
 }
 
@@ -23,17 +23,17 @@ impl Traffic {
     }
 }
 
-/// A layer's place in the stack while it works on a command.
+/// Context of a layer while it processes a command.
 #[derive(Debug)]
 pub struct Lane<'a> {
     pub(crate) slab: &'a mut Slab,
     pub(crate) traffic: &'a mut Traffic,
-    /// The node's edges and what lies at their ends.
+    /// Edges of the node and the sizes at their ends.
     pub(crate) here: Here<'a>,
     now_ns: u64,
 }
 
-/// The parts of a node that are not the layer itself.
+/// Parts of a node that are not the layer itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Here<'a> {
     pub(crate) node: NodeId,
@@ -46,13 +46,13 @@ impl<'a> Lane<'a> {
         Self { slab, traffic, here, now_ns }
     }
 
-    /// The time of this turn, nanoseconds of a monotonic clock.
+    /// Returns the time of this turn, nanoseconds of a monotonic clock.
     #[inline]
     pub fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// Bytes of the layer at the end of edge `edge`.
+    /// Returns the bytes of the layer at the end of edge `edge`.
     #[inline]
     pub fn size_below(&self, edge: usize) -> u64 {
         self.here.sizes[edge]
@@ -68,7 +68,7 @@ impl<'a> Lane<'a> {
         self.slab.slot_mut(command)
     }
 
-    /// The layer is done with the command, with this outcome.
+    /// Finishes the command in this layer, with this status.
     #[inline]
     pub fn finish(&mut self, command: Command, status: Status) {
         let slot = self.slab.slot_mut(&command);
@@ -80,32 +80,33 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// To the layer below, with no wish to see it again.
+    /// Forwards a command to the layer below; it does not come back to this layer.
     #[inline]
     pub fn forward(&mut self, command: Command) {
         self.forward_to(0, command);
     }
 
-    /// The same, to the layer at the end of edge `edge`.
+    /// Forwards a command to the layer at the end of edge `edge`; it does not come back to this layer.
     #[inline]
     pub fn forward_to(&mut self, edge: usize, command: Command) {
         let request = self.slab.slot(&command).request;
-        // The last check of an address is the one that counts: a layer that computed a range outside
-        // of what lies below must not reach it.
+        // The last check of an address is the one that counts: a layer that computed a range outside of the
+        // layer below must not reach it.
         if request.end() > self.here.sizes[edge] {
             return self.finish(command, Status::LBA_OUT_OF_RANGE);
         }
         self.traffic.down.push_back((self.here.below[edge], command));
     }
 
-    /// To the layer below, and back to [`Layer::resume`](crate::Layer::resume) with this stage and data.
+    /// Forwards a command to a layer below, from which it returns to [`Layer::resume`](crate::Layer::resume)
+    /// with this stage and data.
     pub fn forward_with(&mut self, edge: usize, command: Command, stage: u8, data: [u64; 2]) {
         let frame = Frame { node: self.here.node, stage, data };
         self.slab.slot_mut(&command).frames.push(frame);
         self.forward_to(edge, command);
     }
 
-    /// Puts the command down until an engine answers for the ticket.
+    /// Parks the command until an engine returns the ticket.
     #[inline]
     pub fn park(&mut self, command: Command) -> Ticket {
         self.slab.park(command)
@@ -117,17 +118,17 @@ impl<'a> Lane<'a> {
         self.slab.unpark(ticket)
     }
 
-    /// The entry of a command as its host submitted it; of a leg, its command's.
+    /// Returns the entry of a command as its host submitted it; of a leg, its command's.
     pub fn entry(&self, command: &Command) -> &SubmissionEntry {
         self.slab.entry_of(command.index())
     }
 
-    /// The same of a parked command; none if the ticket is stale.
+    /// Returns the entry of a parked command; none if the ticket is stale.
     pub fn parked_entry(&self, ticket: Ticket) -> Option<&SubmissionEntry> {
         self.slab.parked(ticket).map(|_| self.slab.entry_of(ticket.index()))
     }
 
-    /// The slot of a parked command.
+    /// Returns the slot of a parked command.
     pub fn parked(&self, ticket: Ticket) -> Option<&Slot> {
         self.slab.parked(ticket)
     }
@@ -136,13 +137,13 @@ impl<'a> Lane<'a> {
         self.slab.parked_mut(ticket)
     }
 
-    /// Sends a command of the layer's own, which no host asked for, to the layer at the end of edge `edge`.
-    /// It returns to [`Layer::resume`](crate::Layer::resume) with `stage` and `note`, and is
-    /// [discarded](Self::discard) there.
+    /// Sends a command of the layer itself, of no host, to the layer at the end of edge `edge`. It returns to
+    /// [`Layer::resume`](crate::Layer::resume) with `stage` and `note`, and is [discarded](Self::discard)
+    /// there.
     ///
     /// # Panics
-    /// If the layer has more in flight than its
-    /// [characteristics](crate::Characteristics::requests) say.
+    /// If the layer has more commands in flight than its [characteristics](crate::Characteristics::requests)
+    /// declare.
     pub fn originate(
         &mut self,
         edge: usize,
@@ -160,27 +161,28 @@ impl<'a> Lane<'a> {
         self.forward_with(edge, command, stage, note);
     }
 
-    /// Frees a command that this layer [made](Self::originate), and that is back.
+    /// Frees a command that this layer [made](Self::originate), after its return.
     pub fn discard(&mut self, command: Command) {
         debug_assert!(!self.slab.slot(&command).origin.is_host(), "hosts wait for theirs");
         self.slab.release(command);
     }
 
-    /// True if a parked command came through one of these controllers, or is part of one that did; false if a layer
-    /// above made it itself.
+    /// Returns whether a parked command came through one of these controllers, or is part of such a command;
+    /// false if a layer above made it.
     pub fn is_of(&self, controllers: Controllers, ticket: Ticket) -> bool {
         !controllers.is_empty()
             && self.parked(ticket).is_some_and(|slot| controllers.has(slot.origin.controller))
     }
 
-    /// True if a parked command is one that is to end early.
+    /// Returns whether a parked command is one that is to end early.
     pub fn is_aborted(&self, which: Aborted, ticket: Ticket) -> bool {
         self.parked(ticket).is_some_and(|slot| which.has(&slot.origin))
     }
 
-    /// Splits a command into `count` children. `prepare` gets each child's number and slot beside the
-    /// parent's, fills in the child's request and data, and names the edge it goes down. When the last
-    /// child is back the parent returns to [`Layer::resume`](crate::Layer::resume) with `stage` and `data`.
+    /// Splits a command into `count` children. `prepare` receives each child's number and slot beside the
+    /// parent's, fills in the child's request and data, and returns the edge that the child goes down. When
+    /// the last child is back the parent returns to [`Layer::resume`](crate::Layer::resume) with `stage` and
+    /// `data`.
     pub fn fork(
         &mut self,
         parent: Command,
@@ -194,7 +196,8 @@ impl<'a> Lane<'a> {
         slot.frames.push(Frame { node: self.here.node, stage, data });
         slot.status = Status::SUCCESS;
         let parent = self.slab.fork(parent);
-        // Counted before the first child starts, so that one that fails at once does not look like the last.
+        // Counted before the first child starts, so that a child that fails at once does not look like the
+        // last.
         self.slab.at(parent).pending = count;
         for number in 0..count {
             let child = self.slab.child(parent);

@@ -1,12 +1,12 @@
-//! The slab of owned commands, and the layers they walk through.
+//! The slab of owned commands, and the layers they pass through.
 //!
-//! A [`Command`] is a value that stands for one slot of a [`Slab`]. It cannot be copied and it cannot
-//! be forgotten: whoever holds it forwards it, parks it or finishes it. Layers (storage functions and
-//! targets) are nodes of a [`Stack`]; while a layer works on a command it is handed a [`Lane`], and
-//! everything it may do to a command is a method of that lane.
+//! A [`Command`] is a value that stands for one slot of a [`Slab`]. It cannot be copied and it cannot be
+//! forgotten: its holder forwards it, parks it or finishes it. Layers (storage functions and targets) are
+//! nodes of a [`Stack`]. While a layer processes a command it has a [`Lane`], and every operation on a
+//! command is a method of that lane.
 //!
 //! Addresses below the router are bytes, so that layers of different block sizes compose; sizes and
-//! alignments were checked against the namespace before a command gets here.
+//! alignments were checked against the namespace before a command arrives here.
 #![forbid(unsafe_code)]
 
 mod abort;

@@ -1,13 +1,13 @@
 //! Sets of opcodes.
 
-/// Some of the 256 opcodes of a command set.
+/// Set of some of the 256 opcodes of a command set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Opcodes([u64; 4]);
 
 impl Opcodes {
     pub const NONE: Opcodes = Opcodes([0; 4]);
 
-    /// These, and one more.
+    /// Returns this set with one more opcode.
     #[must_use]
     pub const fn and(mut self, opcode: u8) -> Self {
         self.0[opcode as usize / 64] |= 1 << (opcode % 64);
@@ -18,19 +18,19 @@ impl Opcodes {
         self.0[opcode as usize / 64] & 1 << (opcode % 64) != 0
     }
 
-    /// Those of both sets.
+    /// Returns the opcodes of both sets.
     #[must_use]
     pub fn union(self, other: Self) -> Self {
         Self(std::array::from_fn(|word| self.0[word] | other.0[word]))
     }
 
-    /// In ascending order.
+    /// Returns the opcodes in ascending order.
     pub fn iter(self) -> impl Iterator<Item = u8> {
         (0..=u8::MAX).filter(move |opcode| self.contains(*opcode))
     }
 }
 
-/// What a target hands on to its device as the host wrote it, beside what it is asked for by requests.
+/// Opcodes that a target passes to its device as the host wrote them, beside its requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Passthrough {
     pub io: Opcodes,
@@ -40,7 +40,7 @@ pub struct Passthrough {
 impl Passthrough {
     pub const NONE: Passthrough = Passthrough { io: Opcodes::NONE, admin: Opcodes::NONE };
 
-    /// What one of the two hands on.
+    /// Returns the opcodes that one of the two passes.
     #[must_use]
     pub fn union(self, other: Self) -> Self {
         Self { io: self.io.union(other.io), admin: self.admin.union(other.admin) }

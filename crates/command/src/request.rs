@@ -1,29 +1,29 @@
-//! What a command asks for, after it was checked.
+//! Request of a command, after it was checked.
 
 use zerocopy::FromZeros;
 
-/// What a layer is asked to do. The controller turns the commands of the NVM command set into these:
-/// a Compare becomes a read into private memory, a Dataset Management one deallocate for each range.
+/// Operation of a layer. The controller turns the commands of the NVM command set into these: a Compare
+/// becomes a read into private memory, a Dataset Management one deallocate for each range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, FromZeros)]
 #[repr(u8)]
 pub enum Operation {
     #[default]
     Read,
     Write,
-    /// Everything finished before is durable afterwards. Offset and length are zero.
+    /// Makes all operations durable that finished before. Offset and length are zero.
     Flush,
     WriteZeroes,
     Deallocate,
 }
 
 impl Operation {
-    /// True if the operation changes what a later read returns.
+    /// Returns whether the operation changes the result of a later read.
     pub fn modifies(self) -> bool {
         matches!(self, Operation::Write | Operation::WriteZeroes | Operation::Deallocate)
     }
 }
 
-/// One operation on a range of bytes.
+/// An operation on a range of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, FromZeros)]
 pub struct Request {
     pub operation: Operation,
@@ -38,7 +38,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// True if data is moved to or from the host.
+    /// Returns whether data is moved to or from the host.
     pub fn has_data(&self) -> bool {
         matches!(self.operation, Operation::Read | Operation::Write)
     }
@@ -48,36 +48,40 @@ impl Request {
     }
 }
 
-/// Where a command came from, and so where its completion goes.
+/// Source of a command, and so the destination of its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, FromZeros)]
 pub struct Origin {
     /// Submission queue identifier.
     pub sq: u16,
     /// Command identifier.
     pub cid: u16,
-    /// Which of the drive's namespaces, counted from zero.
+    /// Number of the namespace in the drive, counted from zero.
     pub namespace: u8,
-    /// Which of the drive's controllers, counted from zero.
+    /// Number of the controller in the drive, counted from zero.
     pub controller: u8,
-    /// The opcode as it came: a Compare is still a Compare when its read returns.
+    /// The opcode as submitted: a Compare is still a Compare when its read returns.
     pub opcode: u8,
-    /// It goes on to a device as the host wrote it ([`Layer::pass`](crate::Layer::pass)). Its request then
-    /// says which blocks it concerns, and how, as the nearest operation there is: so it is kept inside of
-    /// its namespace, steered and write protected like any other. Its data is as long as its entry says.
+    /// Flag of a command that is passed to a device as the host wrote it
+    /// ([`Layer::pass`](crate::Layer::pass)). Its request then contains its blocks and the nearest operation.
+    /// So the command is kept inside of its namespace, steered and write protected like any other. Its data
+    /// is as long as its entry requires.
     pub raw: bool,
-    /// Somebody waits for its end: a host that has preempted its host's registration.
+    /// Flag of a command whose end a host waits for: the host has preempted the registration of the command's
+    /// host.
     pub awaited: bool,
-    /// It was under way when a fused operation claimed its blocks, which waits for its end.
+    /// Flag of a command that was under way when a fused operation claimed its blocks; the fused operation
+    /// waits for its end.
     pub ahead: bool,
-    /// Its data is in memory that only its client reaches, and goes by way of ours.
+    /// Flag of a command whose data is in memory that only the client reaches, and is copied through bounce
+    /// buffers.
     pub carried: bool,
-    /// The life of the queue the command came from; a queue that was deleted and created anew is
+    /// Generation of the queue that the command came from; a queue that was deleted and created anew has
     /// another one.
     pub epoch: u32,
 }
 
 impl Origin {
-    /// Of a command that a layer made itself: no queue has this identifier.
+    /// Origin of a command that a layer made itself: no queue has this identifier.
     pub const LAYER: Self = Self {
         sq: u16::MAX - 1,
         cid: 0,
@@ -91,29 +95,29 @@ impl Origin {
         epoch: 0,
     };
 
-    /// In place of a controller: the command is the subsystem's own.
+    /// Value in place of a controller: the command is the subsystem's own.
     pub const SUBSYSTEM: u8 = u8::MAX;
 
-    /// In place of a submission queue: the controller or the subsystem made the command itself, and no host gets its
-    /// status.
+    /// Value in place of a submission queue: the controller or the subsystem made the command itself, and no
+    /// host receives its status.
     pub const INTERNAL: u16 = u16::MAX;
 
-    /// True unless a layer made the command itself, or that of which it is a child.
+    /// Returns true unless a layer made the command itself, or that of which it is a child.
     pub fn is_host(&self) -> bool {
         self.sq != Self::LAYER.sq
     }
 }
 
-/// Which way the router sent a command, and what its classifier has to say to the layers there. Children
-/// have their parent's.
+/// Path of a command in the router, and the classifier's values for the layers there. Children have their
+/// parent's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, FromZeros)]
 pub struct Route {
-    /// The path it took; of a leg, the leg's number too.
+    /// The command's path; of a leg, the leg's number too.
     pub path: u8,
     /// The classifier's choice, for layers that offer one.
     pub target: u8,
-    /// Which of the router's programs has the command in its hands; zero if none has, or none any more.
+    /// The router's program that decides on the command; zero if there is none, or none any more.
     pub program: u16,
-    /// The classifier's hints, whose meaning is between it and the layers.
+    /// The classifier's hints, whose meaning is defined between the classifier and the layers.
     pub hints: u32,
 }

@@ -1,7 +1,7 @@
-//! The slab: every command a drive can have in flight, allocated once.
+//! The slab: every command that a drive can have in flight, allocated once.
 //!
-//! A slab belongs to one drive on one reactor. A design with one slab per core was rejected: a guest
-//! with 128 deep queues would fill it and its neighbours would starve.
+//! A slab belongs to one drive on one reactor. A design with one slab per core was rejected: a guest with 128
+//! deep queues would fill it and its neighbours would starve.
 
 use crate::handover::{COMMANDS_MAX, Commands, Segment};
 use crate::slot::{Owner, Slot, SlotState};
@@ -11,29 +11,29 @@ use std::io;
 use std::ops::Range;
 use zerocopy::{FromZeros, transmute};
 
-/// The most slots a slab can have: what a [`Ticket`] can name.
+/// The most slots that a slab can have: limited by the index of a [`Ticket`].
 const SLOTS_MAX: usize = 1 << Ticket::INDEX_BITS;
 
-/// How many commands a drive can have in flight.
+/// Number of commands that a drive can have in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Commands that hosts submitted. When they are used up, entries wait in their submission queues.
+    /// Commands that hosts submitted. At the limit, entries wait in their submission queues.
     pub commands: u32,
-    /// Child commands of all of those together, and commands that layers make themselves. Sized from the
-    /// stack's fan-out, so that a fork never finds the slab full and no two commands can wait for each
-    /// other's slots.
+    /// Child commands of all of those together, and commands that layers make themselves. The limit is
+    /// derived from the stack's fan-out, so that a fork never finds the slab full and no two commands can
+    /// wait for each other's slots.
     pub children: u32,
 }
 
 impl Limits {
-    /// Room for this many commands, or for as many as fit if each has `fan_out` children: a fork that
-    /// finds no slot would be too late to say no.
+    /// Returns limits for this many commands, or for as many as fit if each has `fan_out` children: at a fork
+    /// it would be too late to refuse.
     pub fn new(commands: u32, fan_out: u32) -> Self {
         Self::with_reserve(commands, fan_out, 0)
     }
 
-    /// The same beside so many slots for commands that layers make themselves, and for the children of
-    /// those: see [`Stack::reserve`](crate::Stack::reserve).
+    /// Returns limits with `reserve` slots for commands that layers make themselves, and for their children:
+    /// see [`Stack::reserve`](crate::Stack::reserve).
     pub fn with_reserve(commands: u32, fan_out: u32, reserve: u32) -> Self {
         let slots = (SLOTS_MAX as u32).saturating_sub(reserve);
         let fits = slots / fan_out.saturating_add(1);
@@ -45,23 +45,25 @@ impl Limits {
 /// All slots of a drive: those of commands first, those of children behind them.
 #[derive(Debug)]
 pub struct Slab {
-    /// Zeros, which cost no memory before they are first used. Move only when the limits grow.
+    /// Slots, initially zeros, which cost no memory before their first use. Moved only when the limits grow.
     slots: Box<[Slot]>,
-    /// Of those that were used: what is beyond is free, too.
+    /// Free slots below the used number; all slots beyond are free, too.
     free: Vec<u32>,
     free_children: Vec<u32>,
-    /// The first so many of commands were used, and of children.
+    /// Number of slots of commands that were used, and of children.
     used: u32,
     used_children: u32,
     limits: Limits,
     commands: u32,
     children: u32,
-    /// Commands, by their controller.
+    /// Commands in flight, by controller.
     of: [u32; 1 << u8::BITS],
     handover: Segment<Commands>,
 }
 
 impl Slab {
+    /// Creates a slab.
+    ///
     /// # Errors
     /// The operating system has no memory or descriptor for the hand-over segment.
     pub fn new(limits: Limits) -> io::Result<Self> {
@@ -85,8 +87,8 @@ impl Slab {
         })
     }
 
-    /// Makes room for the children of commands with this fan-out, and for so many beside them, in a drive that
-    /// is at work. False, and nothing is changed, if there cannot be so many.
+    /// Makes room for the children of commands with this fan-out, and for `reserve` others, in a drive that
+    /// is at work. Returns false, with nothing changed, if there cannot be so many.
     pub fn make_room(&mut self, fan_out: u32, reserve: u32) -> bool {
         let children = u64::from(self.limits.commands) * u64::from(fan_out) + u64::from(reserve);
         if u64::from(self.limits.commands) + children > SLOTS_MAX as u64 {
@@ -110,25 +112,26 @@ impl Slab {
         FromZeros::new_box_zeroed_with_elems(count).ok()
     }
 
-    /// The slots that were used.
+    /// Returns the ranges of slots that were used.
     fn ranges(&self) -> [Range<usize>; 2] {
         let first_child = self.limits.commands as usize;
         [0..self.used as usize, first_child..first_child + self.used_children as usize]
     }
 
-    /// What a successor of this process would be handed.
+    /// Returns the segment that a successor of this process would receive.
     pub fn handover(&self) -> &Commands {
         self.handover.get()
     }
 
-    /// A slot for a command of a host; none if the drive has as many in flight as it may.
+    /// Takes a slot for a command of a host; none if the drive has its limit in flight.
     #[inline]
     pub fn admit(&mut self, entry: &SubmissionEntry, origin: Origin) -> Option<Command> {
         self.admit_words(entry.to_words(), origin)
     }
 
-    /// The same for an entry as it came out of shared memory, a word at a time: a copy of the structure
-    /// that was just put together from the words would wait for them, being made of wider ones.
+    /// Takes a slot as [`admit`](Self::admit) does, for an entry in the words that were copied out of shared
+    /// memory. A copy of the structure just built from the words would stall, because its loads are wider
+    /// than those stores.
     #[inline]
     pub fn admit_words(&mut self, entry: [u64; 8], origin: Origin) -> Option<Command> {
         if self.commands == self.limits.commands {
@@ -152,21 +155,21 @@ impl Slab {
         Some(Command::new(index))
     }
 
-    /// A slot for a child of a command that has been forked.
+    /// Takes a slot for a child of a command that has been forked.
     pub(crate) fn child(&mut self, parent: u32) -> Command {
         self.child_of(parent, Owner::Fork(parent))
     }
 
-    /// A slot for a command that a layer makes itself.
+    /// Takes a slot for a command that a layer makes itself.
     pub(crate) fn original(&mut self) -> Command {
         self.take_spare(Origin::LAYER, Route::default(), Owner::Layer)
     }
 
-    /// A leg of `parent` beside others: a child with the `request.length` bytes of its data from `skip`
-    /// on. It comes back among the finished commands, for [`join_leg`](Self::join_leg).
+    /// Takes a slot for a leg of `parent` beside others: a child with the `request.length` bytes of its data
+    /// from `skip` on. It comes back among the finished commands, for [`join_leg`](Self::join_leg).
     ///
     /// # Panics
-    /// If the data does not go that far: it is as long as the parent's request, and who makes legs knows.
+    /// If the data is shorter: it is as long as the parent's request, and the caller must check that.
     pub fn leg(&mut self, parent: &Command, request: Request, skip: usize) -> Command {
         let index = parent.index() as u32;
         let leg = self.child_of(index, Owner::Leg(index));
@@ -210,7 +213,7 @@ impl Slab {
         slot
     }
 
-    /// The lowest number that was never used, so that a quiet drive keeps using the same few slots.
+    /// Returns the lowest number that was never used, so that a quiet drive keeps using the same few slots.
     #[cold]
     fn first_use(&mut self) -> u32 {
         self.used += 1;
@@ -223,7 +226,7 @@ impl Slab {
         self.limits.commands + self.used_children - 1
     }
 
-    /// The command is finished and its completion written: its slot is free.
+    /// Frees the slot of a command that is finished and whose completion is written.
     #[inline]
     pub fn release(&mut self, command: Command) {
         let index = command.into_index();
@@ -250,14 +253,14 @@ impl Slab {
         &mut self.slots[command.index()]
     }
 
-    /// The entry as it was copied out of the submission queue, once. Of a command that a host sent:
+    /// Returns the entry as it was copied out of the submission queue, once. For a command of a host:
     /// children have none.
     #[inline]
     pub fn entry(&self, command: &Command) -> &SubmissionEntry {
         &self.handover.get().commands[command.index()].entry
     }
 
-    /// The same of a slot, which may be a leg's.
+    /// Returns the entry of a slot, which may be a leg's.
     pub(crate) fn entry_of(&self, index: usize) -> &SubmissionEntry {
         let of = match self.slots[index].owner {
             Owner::Leg(parent) => parent as usize,
@@ -266,19 +269,19 @@ impl Slab {
         &self.handover.get().commands[of.min(COMMANDS_MAX - 1)].entry
     }
 
-    /// Puts a command down until an engine brings the ticket back.
+    /// Parks a command until an engine returns the ticket.
     #[inline]
     pub fn park(&mut self, command: Command) -> Ticket {
         let index = command.into_index();
         let slot = &mut self.slots[index as usize];
         slot.state = SlotState::Parked;
-        // Anew each time: an answer that comes twice must not take the command out of its next park.
+        // A new generation each time: a repeated answer must not take the command out of its next park.
         slot.generation = (slot.generation + 1) & Ticket::GENERATION_MASK;
         Ticket::new(index, slot.generation)
     }
 
-    /// Takes a parked command up again; none if the ticket is stale, which is the engine's mistake and
-    /// never another command's.
+    /// Takes a parked command up again; none if the ticket is stale. That is an error of the engine, and
+    /// never returns another command.
     #[inline]
     pub fn unpark(&mut self, ticket: Ticket) -> Option<Command> {
         let slot = self.slots.get_mut(ticket.index())?;
@@ -289,13 +292,13 @@ impl Slab {
         Some(Command::new(ticket.index() as u32))
     }
 
-    /// The slot behind a ticket, while its command stays parked.
+    /// Returns the slot behind a ticket, while its command stays parked.
     pub fn parked(&self, ticket: Ticket) -> Option<&Slot> {
         let slot = self.slots.get(ticket.index())?;
         (slot.state == SlotState::Parked && slot.generation == ticket.generation()).then_some(slot)
     }
 
-    /// The same, to change it.
+    /// Returns the slot behind a ticket, for changing it, while its command stays parked.
     pub fn parked_mut(&mut self, ticket: Ticket) -> Option<&mut Slot> {
         let slot = self.slots.get_mut(ticket.index())?;
         (slot.state == SlotState::Parked && slot.generation == ticket.generation()).then_some(slot)
@@ -309,7 +312,7 @@ impl Slab {
         index
     }
 
-    /// Parent and child at once, to hand work down or merge the outcome.
+    /// Returns parent and child at once, to hand work down or merge the outcome.
     pub(crate) fn pair_mut(&mut self, parent: u32, child: &Command) -> (&mut Slot, &mut Slot) {
         let [parent, child] = self
             .slots
@@ -322,21 +325,21 @@ impl Slab {
         &mut self.slots[index as usize]
     }
 
-    /// Every child has returned: the parent is in hand again.
+    /// Returns the parent's handle after every child has returned.
     pub(crate) fn rejoin(&mut self, parent: u32) -> Command {
         self.slots[parent as usize].state = SlotState::Held;
         Command::new(parent)
     }
 
-    /// Puts a command down until one of its [legs](Self::leg) is back.
+    /// Gives up the handle of a command until one of its [legs](Self::leg) is back.
     pub fn await_legs(&mut self, parent: Command) {
         self.fork(parent);
     }
 
-    /// A leg is back: its slot is free, and its parent is in hand again.
+    /// Frees the slot of a leg that is back; returns its parent's handle.
     ///
     /// # Panics
-    /// If it is none, or its parent does not wait: both are mistakes of the router's.
+    /// If it is no leg, or its parent does not wait: both are errors of the router.
     pub fn join_leg(&mut self, leg: Command) -> Command {
         let Owner::Leg(parent) = self.slot(&leg).owner else { panic!("{leg:?} is not a leg") };
         assert_eq!(
@@ -348,36 +351,36 @@ impl Slab {
         self.rejoin(parent)
     }
 
-    /// Commands of hosts in flight.
+    /// Returns the number of commands of hosts in flight.
     #[inline]
     pub fn in_flight(&self) -> u32 {
         self.commands
     }
 
-    /// Those of one controller.
+    /// Returns the number of commands of one controller in flight.
     #[inline]
     pub fn in_flight_of(&self, controller: u8) -> u32 {
         self.of[usize::from(controller)]
     }
 
-    /// Commands of hosts that can be in flight.
+    /// Returns the number of commands of hosts that can be in flight.
     pub fn limit(&self) -> u32 {
         self.limits.commands
     }
 
-    /// How many more commands can be admitted.
+    /// Returns how many more commands can be admitted.
     #[inline]
     pub fn room(&self) -> u32 {
         self.limits.commands - self.commands
     }
 
-    /// The number of a command's slot, below the limit of commands for one that a host submitted.
+    /// Returns the number of a command's slot, below the limit of commands for one that a host submitted.
     #[inline]
     pub fn number(&self, command: &Command) -> usize {
         command.index()
     }
 
-    /// Commands of hosts, each with the number of its slot and its entry.
+    /// Returns the commands of hosts, each with the number of its slot and its entry.
     pub fn commands(&self) -> impl Iterator<Item = (usize, &Slot, &SubmissionEntry)> {
         let [commands, _] = self.ranges();
         let records = &self.handover.get().commands;
@@ -386,19 +389,19 @@ impl Slab {
         used.map(|(number, (slot, record))| (number, slot, &record.entry))
     }
 
-    /// The slot of this number, if it is in use.
+    /// Returns the slot of this number, if it is in use.
     pub fn used(&self, number: usize) -> Option<&Slot> {
         self.slots.get(number).filter(|slot| slot.state != SlotState::Free)
     }
 
-    /// Every slot in use, for the few who must look at all: an unmap, an Abort, a snapshot.
+    /// Returns every slot in use, for the few operations on all commands: an unmap, an Abort, a snapshot.
     pub fn live(&self) -> impl Iterator<Item = &Slot> {
         let [commands, children] = self.ranges();
         let used = self.slots[commands].iter().chain(&self.slots[children]);
         used.filter(|slot| slot.state != SlotState::Free)
     }
 
-    /// The same, to mark them.
+    /// Returns every slot in use, for marking it.
     pub fn live_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
         let [commands, children] = self.ranges();
         let (first, second) = self.slots.split_at_mut(self.limits.commands as usize);

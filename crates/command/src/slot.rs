@@ -1,35 +1,35 @@
-//! A command as the layers see it, and what is kept with it.
+//! A command as the layers see it, and the state stored with it.
 
 use crate::{NodeId, Operation, Origin, Request, Route, frame::Frames};
 use sluice_memory::{Segment, SegmentList};
 use sluice_nvme::Status;
 use zerocopy::{FromZeros, KnownLayout};
 
-/// Where a slot's command is.
+/// State of a slot's command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, FromZeros)]
 #[repr(u8)]
 pub enum SlotState {
     #[default]
     Free,
-    /// Somebody holds the handle.
+    /// The handle is held.
     Held,
-    /// An engine holds the ticket.
+    /// The ticket is held by an engine.
     Parked,
     /// Waiting for its children or legs.
     Forked,
 }
 
-/// Who waits for a command.
+/// Receiver of a finished command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, FromZeros)]
 #[repr(u8)]
 pub(crate) enum Owner {
     #[default]
     Host,
-    /// The layer that forked the command in this slot.
+    /// Layer that forked the command in this slot.
     Fork(u32),
-    /// The router, for the command in this slot.
+    /// Router, for the command in this slot.
     Leg(u32),
-    /// The layer that made it.
+    /// Layer that made the command.
     Layer,
 }
 
@@ -40,19 +40,19 @@ impl Owner {
     }
 }
 
-/// One command, as the layers see it. One of zeros is free, and as good as new.
+/// A command, as the layers see it. A slot of zeros is free, and as good as new.
 #[derive(Debug, Default, FromZeros, KnownLayout)]
 pub struct Slot {
     pub request: Request,
-    /// The data of a read or write: checked segments, as long as the request.
+    /// Data of a read or write: checked segments, as long as the request.
     pub data: SegmentList,
-    /// The outcome so far. What a layer finishes with, and what the completion entry carries.
+    /// The outcome so far: the status that a layer finishes with, and that the completion entry carries.
     pub status: Status,
     pub origin: Origin,
     pub route: Route,
-    /// What a command of several steps keeps between them; made when a slot first needs it, and kept.
+    /// State of a command of several steps between them; allocated at the first use of a slot, and kept.
     pub steps: Option<Box<Steps>>,
-    /// All data of the command while `data` is only a piece of it; made and kept like `steps`.
+    /// All data of the command while `data` is only a part of it; allocated and kept like `steps`.
     pub(crate) whole: Option<Box<SegmentList>>,
     pub(crate) frames: Frames,
     pub(crate) owner: Owner,
@@ -61,23 +61,23 @@ pub struct Slot {
     pub(crate) generation: u16,
 }
 
-/// What a command of several steps (a Compare, a Dataset Management, a Copy) keeps between them.
+/// State of a command of several steps (a Compare, a Dataset Management, a Copy) between them.
 #[derive(Debug, Default)]
 pub struct Steps {
     /// Memory of the host that is not the data of the present step.
     pub aside: SegmentList,
-    /// Every range of the command, or what of it is still to come.
+    /// Ranges of the command: all, or the remaining ones.
     pub ranges: Vec<Range>,
-    /// Where the next piece goes, bytes.
+    /// Destination of the next part, bytes.
     pub destination: u64,
-    /// How far the command has come: bytes or ranges.
+    /// Progress of the command: bytes or ranges.
     pub progress: u32,
 }
 
 /// Blocks that a command names in its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// Of which namespace.
+    /// Namespace of the blocks.
     pub nsid: u32,
     /// Bytes.
     pub offset: u64,
@@ -86,17 +86,17 @@ pub struct Range {
 }
 
 impl Slot {
-    /// All memory this command may still touch.
+    /// Returns all memory that this command may still access.
     pub fn segments(&self) -> impl Iterator<Item = &Segment> {
         let aside = self.steps.iter().flat_map(|steps| steps.aside.as_slice());
         let whole = self.whole.iter().flat_map(|whole| whole.as_slice());
         self.data.as_slice().iter().chain(aside).chain(whole)
     }
 
-    /// Leaves only `length` bytes of the data, those from `offset` on, until [`widen`](Self::widen).
+    /// Reduces the data to `length` bytes from `offset` on, until [`widen`](Self::widen).
     ///
     /// # Panics
-    /// If the data does not go that far.
+    /// If the data is shorter.
     pub fn narrow(&mut self, offset: usize, length: usize) {
         let whole = self.whole.get_or_insert_default();
         debug_assert!(whole.is_empty(), "a piece of a piece would lose the whole");
@@ -104,7 +104,7 @@ impl Slot {
         whole.slice(offset, length, &mut self.data).expect("a piece inside its command");
     }
 
-    /// The data is again what it was before [`narrow`](Self::narrow), if it was narrowed.
+    /// Restores the data from before [`narrow`](Self::narrow), if it was narrowed.
     pub fn widen(&mut self) {
         if let Some(whole) = &mut self.whole
             && !whole.is_empty()
@@ -114,8 +114,8 @@ impl Slot {
         }
     }
 
-    /// What a target of `size` bytes can say before anything is done: the request is inside of it, which is
-    /// looked at here since sizes change under commands in flight, and has the data that it speaks of.
+    /// Checks a request against a target of `size` bytes before it starts. The request must lie inside, which
+    /// is checked here since sizes change under commands in flight, and must have data of its length.
     ///
     /// # Errors
     /// LBA Out of Range; Internal Error where a layer above made a mistake.
@@ -135,13 +135,13 @@ impl Slot {
         self.state
     }
 
-    /// True if the command comes back to this layer.
+    /// Returns whether the command comes back to this layer.
     pub(crate) fn passes(&self, node: NodeId) -> bool {
         self.frames.has(node)
     }
 
-    /// True for a child of a forked command, for a leg that is not its command itself, and for a command
-    /// that a layer made.
+    /// Returns whether this is a child of a forked command, a leg that is not its command itself, or a
+    /// command that a layer made.
     pub fn is_child(&self) -> bool {
         self.owner != Owner::Host
     }

@@ -1,4 +1,4 @@
-//! A drive's layers as a tree, and the loop that walks commands through it.
+//! Layers of a drive as a tree, and the loop that moves commands through it.
 
 use crate::lane::{Here, Traffic};
 use crate::slot::Owner;
@@ -8,29 +8,29 @@ use sluice_nvme::Status;
 use std::fmt;
 use zerocopy::FromZeros;
 
-/// A layer's place in its stack.
+/// Number of a layer in its stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, FromZeros)]
 pub struct NodeId(pub u8);
 
-/// A layer with the edges to what lies below it.
+/// A layer with the edges to the layers below.
 pub(crate) struct Node {
     pub(crate) layer: Box<dyn Layer>,
     pub(crate) below: Vec<NodeId>,
     /// Bytes of the layer at the end of each edge.
     pub(crate) sizes: Vec<u64>,
     pub(crate) characteristics: Characteristics,
-    /// Got a command since its last flush.
+    /// The layer received a command since its last flush.
     touched: bool,
-    /// A target whose size is no matter of the namespace's.
+    /// The layer is a target whose size does not depend on the namespace's.
     fixed: bool,
-    /// Nothing is here any more: the place is free for another layer.
+    /// The layer was removed: the number is free for another layer.
     pub(crate) gone: bool,
 }
 
-/// Why a stack cannot be built.
+/// Reason for which a stack cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StackError {
-    /// More layers, or deeper, than a command has frames for.
+    /// The stack is deeper than the number of a command's frames.
     TooDeep {
         depth: usize,
     },
@@ -53,7 +53,7 @@ impl fmt::Display for StackError {
 
 impl std::error::Error for StackError {}
 
-/// Builds a stack from the bottom up: targets first, then what stands on them.
+/// Builder of a stack from the bottom up: targets first, then the layers above them.
 #[derive(Default)]
 pub struct StackBuilder {
     pub(crate) nodes: Vec<Node>,
@@ -70,7 +70,7 @@ impl StackBuilder {
         Self::default()
     }
 
-    /// The identifier that the next [`add`](Self::add) will give: engines are told it beforehand.
+    /// Returns the identifier that the next [`add`](Self::add) will return: engines need it beforehand.
     pub fn next_id(&self) -> NodeId {
         let free = self.nodes.iter().position(|node| node.gone);
         NodeId(free.unwrap_or(self.nodes.len()) as u8)
@@ -96,19 +96,19 @@ impl StackBuilder {
         let below = below.to_vec();
         let node = Node { layer, below, sizes, characteristics, touched: false, fixed: false, gone: false };
         match self.nodes.get_mut(usize::from(id.0)) {
-            // Whoever is to flush what was there finds this.
+            // A pending flush of the previous layer flushes this one.
             Some(free) => *free = Node { touched: free.touched, ..node },
             None => self.nodes.push(node),
         }
         Ok(id)
     }
 
-    /// This target keeps its size whatever becomes of the namespace's.
+    /// Keeps the size of this target when the namespace is resized.
     pub fn fix(&mut self, target: NodeId) {
         self.nodes[usize::from(target.0)].fixed = true;
     }
 
-    /// The finished stack; the layer added last is its root.
+    /// Returns the finished stack; the layer added last is its root.
     pub fn build(self) -> Stack {
         assert!(!self.nodes.is_empty(), "a stack has at least a target");
         let root = NodeId(self.nodes.len() as u8 - 1);
@@ -118,7 +118,7 @@ impl StackBuilder {
     }
 }
 
-/// Those that find their work by looking.
+/// Returns the layers that are polled.
 pub(crate) fn polled(nodes: &[Node]) -> Box<[NodeId]> {
     let numbered = (0..).map(NodeId).zip(nodes);
     numbered.filter(|(_, node)| !node.gone && node.layer.polls()).map(|(id, _)| id).collect()
@@ -131,12 +131,12 @@ pub struct Stack {
     pub(crate) root: NodeId,
     /// Nodes to flush at the end of the batch.
     pub(crate) touched: Touched,
-    /// Nodes that find their work by looking.
+    /// Nodes that are polled.
     pub(crate) polled: Box<[NodeId]>,
 }
 
-/// Layers, each at most once. It never grows: a call in the middle of every submit would cost more than
-/// what is done there.
+/// Set of layers. It never grows during a submit: a function call there would cost more than the rest of the
+/// submit.
 pub(crate) struct Touched {
     nodes: Box<[NodeId]>,
     count: usize,
@@ -147,7 +147,7 @@ impl Touched {
         Self { nodes: vec![NodeId(0); layers].into_boxed_slice(), count: 0 }
     }
 
-    /// There are so many layers now.
+    /// Makes room for this many layers.
     pub(crate) fn grow(&mut self, layers: usize) {
         let mut nodes = std::mem::take(&mut self.nodes).into_vec();
         nodes.resize(layers.max(nodes.len()), NodeId(0));
@@ -174,29 +174,29 @@ impl fmt::Debug for Stack {
 }
 
 impl Stack {
-    /// A stack of a single target.
+    /// Creates a stack of a single target.
     pub fn of(target: Box<dyn Layer>) -> Self {
         let mut builder = StackBuilder::new();
         builder.add(target, &[]).expect("one layer is not too many");
         builder.build()
     }
 
-    /// The topmost layer, where commands enter unless their path says otherwise.
+    /// Returns the topmost layer, where commands enter unless their path starts elsewhere.
     pub fn root(&self) -> NodeId {
         self.root
     }
 
-    /// What the whole stack is, seen from above.
+    /// Returns the characteristics of the whole stack.
     pub fn characteristics(&self) -> Characteristics {
         self.nodes[usize::from(self.root.0)].characteristics
     }
 
-    /// What a command meets that enters at `node`; none if there is no such layer.
+    /// Returns the characteristics below a command that enters at `node`; none if there is no such layer.
     pub fn characteristics_at(&self, node: NodeId) -> Option<Characteristics> {
         self.nodes.get(usize::from(node.0)).filter(|node| !node.gone).map(|node| node.characteristics)
     }
 
-    /// Slots for the commands that layers make themselves, and for the children of those.
+    /// Returns the slots for commands that layers make themselves, and for their children.
     pub fn reserve(&self) -> u32 {
         let fan_out = |id: &NodeId| self.nodes[usize::from(id.0)].characteristics.fan_out;
         let slots = |node: &Node| {
@@ -206,13 +206,14 @@ impl Stack {
         self.nodes.iter().map(slots).fold(0, u32::saturating_add)
     }
 
-    /// The layers' kinds, topmost first.
+    /// Returns the layers' kinds, topmost first.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         let topmost_first = self.order().into_iter().rev();
         topmost_first.map(|node| self.nodes[usize::from(node.0)].layer.name())
     }
 
-    /// Hands a command to a layer. What finishes is found in [`run_completions`](Self::run_completions).
+    /// Hands a command to a layer. Finished commands are returned by
+    /// [`run_completions`](Self::run_completions).
     #[inline]
     pub fn submit(&mut self, entry: NodeId, command: Command, slab: &mut Slab, now_ns: u64) {
         let node = &mut self.nodes[usize::from(entry.0)];
@@ -224,7 +225,7 @@ impl Stack {
         node.layer.submit(command, &mut Lane::new(slab, &mut self.traffic, here, now_ns));
     }
 
-    /// The same for a command that goes on as its host wrote it.
+    /// Hands a command to a layer that passes it to a device as its host wrote it.
     pub fn pass(&mut self, entry: NodeId, command: Command, slab: &mut Slab, now_ns: u64) {
         let node = &mut self.nodes[usize::from(entry.0)];
         if !node.touched {
@@ -234,12 +235,12 @@ impl Stack {
         self.with(entry, slab, now_ns, |layer, lane| layer.pass(command, lane));
     }
 
-    /// An engine answered for the layer `at`.
+    /// Delivers an engine's answer to the layer `at`.
     pub fn event(&mut self, at: NodeId, ticket: Ticket, result: i32, slab: &mut Slab, now_ns: u64) {
         self.with(at, slab, now_ns, |layer, lane| layer.event(ticket, result, lane));
     }
 
-    /// Works off everything between the layers, flushes those that were given commands, and moves the
+    /// Processes all commands between the layers, flushes the layers that received commands, and moves the
     /// finished commands to `done`.
     #[inline]
     pub fn run_completions(&mut self, slab: &mut Slab, now_ns: u64, done: &mut Vec<Command>) {
@@ -269,7 +270,7 @@ impl Stack {
         }
     }
 
-    /// One step up: to the layer that left the topmost frame, or into the parent.
+    /// Moves a command one step up: to the layer that pushed the topmost frame, or into the parent.
     fn complete_up(&mut self, command: Command, slab: &mut Slab, now_ns: u64) {
         if let Some(frame) = slab.slot_mut(&command).frames.pop() {
             self.with(frame.node, slab, now_ns, |layer, lane| layer.resume(command, frame, lane));
@@ -306,12 +307,12 @@ impl Stack {
         run(node.layer.as_mut(), &mut Lane::new(slab, &mut self.traffic, here, now_ns));
     }
 
-    /// The earliest time a layer wants to be called at.
+    /// Returns the earliest deadline of a layer.
     pub fn deadline_ns(&self) -> Option<u64> {
         self.nodes.iter().filter_map(|node| node.layer.deadline_ns()).min()
     }
 
-    /// Calls the layers whose time has come.
+    /// Calls the layers whose deadline has come.
     pub fn expire(&mut self, slab: &mut Slab, now_ns: u64) {
         for index in 0..self.nodes.len() {
             if self.nodes[index].layer.deadline_ns().is_some_and(|deadline| deadline <= now_ns) {
@@ -320,31 +321,33 @@ impl Stack {
         }
     }
 
-    /// The namespace is being taken from these controllers, or they begin anew: what of theirs only waits in a layer ends.
+    /// Ends the commands of these controllers that only wait in a layer: the namespace is being detached from
+    /// the controllers, or they are reset.
     pub fn end_waiting(&mut self, of: Controllers, why: Status, slab: &mut Slab, now_ns: u64) {
         for index in 0..self.nodes.len() {
             self.with(NodeId(index as u8), slab, now_ns, |layer, lane| layer.end_waiting(of, why, lane));
         }
     }
 
-    /// These commands end as soon as nothing of them is under way in a layer.
+    /// Aborts these commands: each ends as soon as nothing of it is under way in a layer.
     pub fn abort(&mut self, which: Aborted, why: Status, slab: &mut Slab, now_ns: u64) {
         for index in 0..self.nodes.len() {
             self.with(NodeId(index as u8), slab, now_ns, |layer, lane| layer.abort(which, why, lane));
         }
     }
 
-    /// Blocks of the namespace have so many bytes from now on.
+    /// Sets the bytes of a block of the namespace.
     pub fn formatted(&mut self, block_size: u32) {
         self.nodes.iter_mut().for_each(|node| node.layer.formatted(block_size));
     }
 
-    /// True if a layer finds its work by looking: then [`poll`](Self::poll) is part of every turn.
+    /// Returns whether a layer is polled: then [`poll`](Self::poll) is part of every turn.
     pub fn polls(&self) -> bool {
         !self.polled.is_empty()
     }
 
-    /// Lets those layers look, in a turn of this controller, whose host has this memory. Returns how much they had to do.
+    /// Polls these layers in a turn of this controller, whose host has the memory `space`. Returns the work
+    /// done.
     pub fn poll(&mut self, controller: u8, space: &Space, slab: &mut Slab, now_ns: u64) -> usize {
         let mut work = 0;
         for index in 0..self.polled.len() {
@@ -355,9 +358,9 @@ impl Stack {
         work
     }
 
-    /// The drive is about to sleep. True if a layer has work after all.
+    /// Arms the layers before the drive sleeps. Returns whether a layer has work after all.
     pub fn arm(&mut self) -> bool {
-        // All of them, whatever the first says: each is disarmed afterwards.
+        // All layers, whatever the first returns: each is disarmed afterwards.
         self.polled.iter().fold(false, |work, id| self.nodes[usize::from(id.0)].layer.arm() | work)
     }
 
@@ -365,32 +368,33 @@ impl Stack {
         self.polled.iter().for_each(|id| self.nodes[usize::from(id.0)].layer.disarm());
     }
 
-    /// The host took memory back.
+    /// Handles memory that the host unmapped.
     pub fn forget_memory(&mut self, removed: &Removed) {
         self.polled.iter().for_each(|id| self.nodes[usize::from(id.0)].layer.forget_memory(removed));
     }
 
-    /// True while somebody beyond the stack may reach memory that the host took back.
+    /// Returns whether an engine beyond the stack may still reach memory that the host unmapped.
     pub fn still_maps(&self, removed: &Removed) -> bool {
         self.polled.iter().any(|id| self.nodes[usize::from(id.0)].layer.still_maps(removed))
     }
 
-    /// The host of a controller is gone or begins anew.
+    /// Revokes the mappings of a controller whose host is gone or that is reset.
     pub fn revoke(&mut self, controller: u8) {
         self.polled.iter().for_each(|id| self.nodes[usize::from(id.0)].layer.revoke(controller));
     }
 
-    /// What comes now is of the next host's, or of the host's next life.
+    /// Ends a revocation: later commands belong to the next host, or to the controller after its reset.
     pub fn renew(&mut self, controller: u8) {
         self.polled.iter().for_each(|id| self.nodes[usize::from(id.0)].layer.renew(controller));
     }
 
-    /// Nothing is lent that a revoke wants back.
+    /// Returns whether no mapping is left that a revoke is to remove.
     pub fn is_revoked(&self, controller: u8) -> bool {
         self.polled.iter().all(|id| self.nodes[usize::from(id.0)].layer.is_revoked(controller))
     }
 
-    /// Bytes of the target at the bottom: more or less than those of the whole, if a function says so.
+    /// Returns the bytes of the target at the bottom, which may differ from those of the stack if a function
+    /// changes the size.
     pub fn target_size(&self) -> u64 {
         let mut node = &self.nodes[usize::from(self.root.0)];
         while let Some(below) = node.below.first() {
@@ -399,8 +403,8 @@ impl Stack {
         node.characteristics.size
     }
 
-    /// The target at the bottom now has `size` bytes, but for one that is [fixed](StackBuilder::fix); every
-    /// layer above derives its own anew.
+    /// Sets the bytes of the target at the bottom, unless it is [fixed](StackBuilder::fix); every layer above
+    /// derives its own size anew.
     pub fn resize(&mut self, size: u64) {
         for node in &mut self.nodes {
             if node.below.is_empty() && !node.fixed {

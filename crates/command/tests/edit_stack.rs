@@ -1,4 +1,4 @@
-//! Stacks whose layers come and go, against a plain list.
+//! Stacks whose layers are inserted and removed, against a plain list.
 
 use sluice_command::{
     Busy, Characteristics, Command, Frame, Lane, Layer, Limits, NodeId, Operation, Origin, Request, Slab,
@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 
 const SIZE: u64 = 1 << 20;
 
-/// Who saw a command, on its way down and up again.
+/// Layers that a command passed, on its way down and up again.
 type Seen = Arc<Mutex<Vec<u32>>>;
 
-/// Notes every command; one that has a layer of its own beside sends it a child first.
+/// A layer that records every command; one with a second layer below it sends a child there first.
 struct Note {
     number: u32,
     seen: Seen,
@@ -36,7 +36,7 @@ impl Layer for Note {
         match self.is_wide {
             true => lane.fork(command, 2, 0, [0; 2], |child, parent, slot| {
                 slot.request = parent.request;
-                // First what is beside, so that the rest of the stack is seen last.
+                // The child goes first, so that the rest of the stack is recorded last.
                 1 - child as usize
             }),
             false => lane.forward_with(0, command, 0, [0; 2]),
@@ -54,7 +54,7 @@ impl Layer for Note {
     }
 }
 
-/// Finishes at once.
+/// A target that finishes at once.
 struct Target(u64);
 
 impl Layer for Target {
@@ -75,7 +75,7 @@ impl Layer for Target {
     }
 }
 
-/// Sends a command through; the layers that it met on its way down.
+/// Sends a command through; returns the layers that it passed on its way down.
 fn met(stack: &mut Stack, slab: &mut Slab, seen: &Seen) -> Vec<u32> {
     seen.lock().expect("not poisoned").clear();
     let command = slab.admit(&SubmissionEntry::default(), Origin::default()).expect("room");
