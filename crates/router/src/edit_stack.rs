@@ -1,11 +1,12 @@
-//! A layer that is put into the stack behind a router, or taken out of it. For a drive without commands in flight.
+//! Insertion of a layer into the stack behind a router, and its removal. For a drive without commands in
+//! flight.
 
 use crate::router::Router;
 use sluice_command::{Busy, Insertion, NodeId, Slab, StackBuilder, StackError};
 
 impl Router {
-    /// See [`Stack::insert`](sluice_command::Stack::insert). Further paths go on to enter the layers that they
-    /// entered.
+    /// Inserts a layer, as [`Stack::insert`](sluice_command::Stack::insert) does. Further paths still enter
+    /// the layers that they entered.
     pub fn insert<E: From<StackError>>(
         &mut self,
         at: usize,
@@ -18,8 +19,8 @@ impl Router {
         Ok(())
     }
 
-    /// See [`Stack::take_out`](sluice_command::Stack::take_out). A path that entered the layer enters the one
-    /// below.
+    /// Removes a layer, as [`Stack::take_out`](sluice_command::Stack::take_out) does. A path that entered the
+    /// layer enters the one below.
     pub fn take_out(&mut self, at: usize, slab: &mut Slab, now_ns: u64) -> Result<(), Busy> {
         let node = *self.stack.chain().get(at).ok_or(Busy)?;
         let under = self.stack.take_out(at, slab, now_ns)?;
@@ -28,7 +29,7 @@ impl Router {
         Ok(())
     }
 
-    /// See [`Stack::unlink`](sluice_command::Stack::unlink).
+    /// Removes a layer, as [`Stack::unlink`](sluice_command::Stack::unlink) does.
     pub fn unlink(&mut self, at: usize) {
         self.stack.unlink(at);
         self.paths[0].entry = self.stack.root();

@@ -1,32 +1,32 @@
-//! What a program can do wrong, and how often it did.
+//! Errors of programs, and their counters.
 
 use std::fmt;
 
-/// Why a verdict was not carried out. The command fails with Internal Error.
+/// Reason for which a verdict was not carried out. The command fails with Internal Error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProgramError {
     /// The program ended without a verdict.
     Trapped,
-    /// Bits are set that mean nothing, at least with this rule.
+    /// Bits are set that have no meaning, at least with this rule.
     UnknownBits,
-    /// It starts a leg that the namespace has no path for.
+    /// The verdict starts a leg that the namespace has no path for.
     NoSuchPath,
-    /// It starts a leg that is in flight.
+    /// The verdict starts a leg that is in flight.
     LegInFlight,
     /// More legs at once than the drive has room for.
     TooManyLegs,
     /// Legs were started for this command too often.
     TooManyStarts,
-    /// It holds a command that no event will come for, or waits for the end of a leg that is not in
+    /// The verdict holds a command without a future event, or waits for the end of a leg that is not in
     /// flight.
     NothingToWaitFor,
-    /// It finishes with a leg that was never started.
+    /// The verdict finishes with a leg that was never started.
     NeverStarted,
-    /// It starts legs, or asks to be called at an earlier hook, before completion.
+    /// The verdict before completion starts legs, or requests an earlier hook.
     TooLate,
-    /// It skips more blocks than the command has.
+    /// The steering skips more blocks than the command has.
     SkipsTooMuch,
-    /// It calls a command a success that no leg transferred all of.
+    /// The verdict finishes a command with success, but no leg transferred all of it.
     NotTransferred,
 }
 
@@ -66,24 +66,24 @@ impl fmt::Display for ProgramError {
 
 impl std::error::Error for ProgramError {}
 
-/// What the programs of a router did since it was built.
+/// Counters of a router's programs since it was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     errors: [u64; ProgramError::ALL.len()],
-    /// Hooks at which a program changed what it may not: a fact, more blocks than there are, a FUA taken
-    /// back, a leg outside of the namespace. The change was dropped.
+    /// Hooks at which a program made a change that was not allowed and was dropped. Examples are a read-only
+    /// field, more blocks than the command has, a cleared FUA, and a leg outside of the namespace.
     pub overreached: u64,
     /// Programs that were detached for their errors.
     pub detached: u64,
 }
 
 impl Counters {
-    /// Commands that failed for this reason.
+    /// Returns the number of commands that failed for this reason.
     pub fn of(&self, error: ProgramError) -> u64 {
         self.errors[error as usize]
     }
 
-    /// Commands that failed because of a program.
+    /// Returns the number of commands that failed because of a program.
     pub fn errors(&self) -> u64 {
         self.errors.iter().sum()
     }

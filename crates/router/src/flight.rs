@@ -1,15 +1,15 @@
-//! One command between its first hook and its completion: which legs it has, what they brought, and
-//! when that is enough. Nothing in here touches a slot; the rules can be read, and tested, alone.
+//! State of a command between its first hook and its completion: its legs, their results, and the rule for
+//! the end. No code here accesses a slot, so that the rules can be read, and tested, alone.
 
 use crate::{Decision, Finish, Leg, Legs, ProgramError, Winner};
 use sluice_command::Request;
 use sluice_nvme::Status;
 
-/// Verdicts of one command that start legs: enough for 1 MiB in pieces of 4 KiB, and an end to a
-/// program that starts a leg whenever one is done.
+/// Verdicts of one command that start legs: enough for 1 MiB in chunks of 4 KiB, and a limit for a program
+/// that starts a leg whenever one is done.
 pub const STARTS_MAX: u16 = 256;
 
-/// What the namespace has to offer.
+/// Limits of the namespace for legs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LegLimits {
     /// Legs that have a path.
@@ -27,9 +27,9 @@ pub(crate) struct Chunk {
 
 #[derive(Debug)]
 pub(crate) struct Flight {
-    /// The command as its controller made it.
+    /// Request of the command as its controller made it.
     pub(crate) request: Request,
-    /// Every step of a command but the first.
+    /// Flag of every step of a command but the first.
     pub(crate) further_step: bool,
     pub(crate) cookie: u16,
     pub(crate) before_completion: bool,
@@ -38,13 +38,13 @@ pub(crate) struct Flight {
     started: Legs,
     in_flight: Legs,
     starts: u16,
-    /// All of it is one leg, whose end is its own: nobody is called, nothing else can happen.
+    /// All of the command is one leg, and its end is the leg's: no hook follows.
     is_plain: bool,
-    /// Bytes from the front of the command that good legs have transferred.
+    /// Bytes from the front of the command that successful legs have transferred.
     transferred: u64,
-    /// What it is finished with, once it is.
+    /// Status that the command is finished with, if it is.
     outcome: Option<Status>,
-    /// Of the legs that were started: where they are, and how they ended last.
+    /// Chunk and last status of each leg that was started.
     chunks: [Chunk; Leg::COUNT],
     statuses: [Status; Leg::COUNT],
 }
@@ -71,7 +71,7 @@ impl Default for Flight {
 }
 
 impl Flight {
-    /// A command begins. What legs brought an earlier one is not looked at before they are started.
+    /// Begins a command. Results of an earlier command's legs are not read before the legs are started.
     #[inline]
     pub(crate) fn begin(&mut self, request: Request, further_step: bool) {
         self.request = request;
@@ -93,10 +93,11 @@ impl Flight {
         self.in_flight
     }
 
-    /// What the command is finished with.
+    /// Returns the status that the command is finished with.
     ///
     /// # Panics
-    /// If it is not: no verdict is accepted that leaves a command without an end when its legs are back.
+    /// If it is not finished: no verdict is accepted that leaves a command without an end when its legs are
+    /// back.
     #[inline]
     pub(crate) fn outcome(&self) -> Status {
         self.outcome.expect("all legs are back")
@@ -107,21 +108,21 @@ impl Flight {
         self.is_plain
     }
 
-    /// A command is all of its only leg, and nobody is to be called: its request is what has to be put back.
+    /// Sends a command that is all of its only leg, without a later hook: only its request must be restored.
     #[inline]
     pub(crate) fn send_plain(&mut self, request: Request) {
         self.request = request;
         self.is_plain = true;
     }
 
-    /// True if the end of this leg is a hook.
+    /// Returns whether the end of this leg is a hook.
     #[inline]
     pub(crate) fn is_called_at(&self, leg: Leg) -> bool {
         self.outcome.is_none() && self.events.contains(leg)
     }
 
-    /// Checks a verdict against what the command is, and makes it the one that holds. Its legs count as
-    /// in flight from here on.
+    /// Checks a verdict against the command's state, and makes it the valid one. Its legs count as in flight
+    /// from here on.
     #[inline]
     pub(crate) fn accept(&mut self, decision: &Decision, limits: LegLimits) -> Result<(), ProgramError> {
         self.check_legs(decision, limits)?;
@@ -133,7 +134,7 @@ impl Flight {
         Ok(())
     }
 
-    /// The same for the verdict before completion, which may choose the status and nothing else.
+    /// Accepts the verdict before completion, which may choose the status and nothing else.
     pub(crate) fn accept_last(&mut self, decision: &Decision) -> Result<(), ProgramError> {
         if !decision.start.is_empty() || !decision.events.is_empty() || decision.before_completion {
             return Err(ProgramError::TooLate);
@@ -174,7 +175,7 @@ impl Flight {
         Ok(())
     }
 
-    /// What the verdict waits for has to come.
+    /// Checks that the events which the verdict waits for can occur.
     #[inline]
     fn check_waiting(&self, decision: &Decision) -> Result<(), ProgramError> {
         let in_flight = self.in_flight.union(decision.start);
@@ -192,14 +193,14 @@ impl Flight {
         if possible { Ok(()) } else { Err(ProgramError::NeverStarted) }
     }
 
-    /// Where a leg that was just started is.
+    /// Sets the chunk of a leg that was just started.
     #[inline]
     pub(crate) fn set_chunk(&mut self, leg: Leg, chunk: Chunk) {
         self.chunks[leg.index()] = chunk;
     }
 
-    /// A leg is back. Whether that finishes the command is for [`decide`](Self::decide) to say, or for
-    /// the program, if it wants to be called.
+    /// Records the end of a leg. The command is finished by [`decide`](Self::decide), or by the program, if
+    /// it requested the hook.
     #[inline]
     pub(crate) fn leg_done(&mut self, leg: Leg, status: Status) {
         self.in_flight = self.in_flight.without(Legs::of(leg));
@@ -210,7 +211,7 @@ impl Flight {
         }
     }
 
-    /// Finishes the command if its rule says so. What it is finished with stays.
+    /// Finishes the command if its rule applies. The status of a finished command does not change.
     #[inline]
     pub(crate) fn decide(&mut self) {
         if self.outcome.is_none() {
@@ -225,18 +226,18 @@ impl Flight {
         }
     }
 
-    /// The program made an error: the command fails, and nobody is called again.
+    /// Fails the command after an error of the program; no hook follows.
     pub(crate) fn fail(&mut self) {
         self.events = Legs::NONE;
         self.before_completion = false;
         self.outcome = Some(Status::INTERNAL_ERROR);
     }
 
-    /// What the command completes with, now that all legs are back: a success has to have been
-    /// transferred.
+    /// Returns the status that the command completes with, after all legs are back. A success requires a
+    /// complete transfer.
     ///
     /// # Errors
-    /// The program says so, and no leg failed that could explain it.
+    /// The program's status is a success, and no leg failed that could explain the missing transfer.
     #[inline]
     pub(crate) fn status(&self) -> Result<Status, ProgramError> {
         let said = self.outcome();
@@ -249,7 +250,8 @@ impl Flight {
         }
     }
 
-    /// Deallocate is advice that may be ignored (NVM Command Set 3.2.3).
+    /// Returns whether all of the command was transferred. Deallocate is advice that may be ignored (NVM
+    /// Command Set 3.2.3).
     #[inline]
     fn is_transferred(&self) -> bool {
         self.transferred >= self.request.length
@@ -261,7 +263,7 @@ impl Flight {
         self.started.without(self.in_flight)
     }
 
-    /// How they ended.
+    /// Returns the statuses of the legs that are done.
     #[inline]
     fn ends(&self) -> impl Iterator<Item = Status> {
         self.done().iter().map(|leg| self.statuses[leg.index()])

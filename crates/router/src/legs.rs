@@ -1,8 +1,8 @@
-//! Commands that a program decides on: its hooks, and the legs it starts.
+//! Commands that a program decides on: their hooks, and the legs that the program starts.
 //!
-//! A single leg is the command itself, so that legs one after the other cost nothing more than one. Of
-//! several at once each is a child, and the command waits in its slot; when one is back the command is
-//! in hand again, until the hook is over.
+//! A single leg is the command itself, so that several legs one after the other cost no more than one. Of
+//! several legs at once each is a child, and the command waits in its slot. When a leg is back the command's
+//! handle is available again, until the end of the hook.
 
 use crate::context::{Context, Facts, Hook, Steering};
 use crate::errors::ProgramError;
@@ -14,10 +14,10 @@ use sluice_command::{Command, Operation, Request, Route, Slab};
 use sluice_nvme::opcode::io as opcode;
 use sluice_nvme::{Status, SubmissionEntry};
 
-/// What a program said, and how it left the steering.
+/// A program's verdict, and the steering as the program left it.
 type Answer = Result<(Verdict, Steering), ProgramError>;
 
-/// Of a command at a hook, what its entry does not say.
+/// Inputs of a hook that are not in the command's entry.
 struct HookInput {
     program: u16,
     request: Request,
@@ -32,7 +32,7 @@ impl HookInput {
     }
 }
 
-/// What a classifier is to take a command for: a Copy is the Reads and Writes that it is made of.
+/// Returns the opcode that a classifier is shown: for a Copy that of the present Read or Write.
 #[inline]
 fn opcode_of(entry: &SubmissionEntry, request: &Request) -> u8 {
     match (entry.opcode, request.operation) {
@@ -43,10 +43,9 @@ fn opcode_of(entry: &SubmissionEntry, request: &Request) -> u8 {
 }
 
 impl Router {
-    /// The submission hook, of a command or of one of its further steps.
+    /// Runs the submission hook of a command or of one of its further steps.
     ///
-    /// Most programs want to hear no more of most commands: of those nothing is noted but what has to be put
-    /// back.
+    /// Most programs need no later hook of most commands: for these only the state to be restored is stored.
     pub(crate) fn begin(&mut self, command: Command, further_step: bool, slab: &mut Slab, now_ns: u64) {
         let slot = slab.slot(&command);
         let (request, is_raw) = (slot.request, slot.origin.raw);
@@ -59,7 +58,7 @@ impl Router {
             if leg == Leg::FIRST && *steering == self.format.steering(&request) {
                 return self.take_first_path(command, slab, now_ns);
             }
-            // A leg that is shorter than its command, or has no path, is looked at as closely as any.
+            // A leg that is shorter than its command, or has no path, takes the complete checks.
             if let Some(bounds) = self.path_bounds.get(leg.index())
                 && let Ok(aim) = self.format.aim(&request, steering)
                 && aim.chunk.length == request.length
@@ -80,8 +79,8 @@ impl Router {
         &mut self.flights[number]
     }
 
-    /// Sends all of a command down a path, and nobody is called again. It is in a program's hands only for as
-    /// long as its request is another.
+    /// Sends all of a command down a path, without a later hook. The program keeps the command only while the
+    /// command's request is replaced.
     #[inline]
     fn send_plain(
         &mut self,
@@ -109,7 +108,7 @@ impl Router {
         self.stack.submit(bounds.entry, command, slab, now_ns);
     }
 
-    /// True if a command that came back is over: no program has it, or it was all of its only leg.
+    /// Returns whether a command that came back is over: no program has it, or it was all of its only leg.
     #[inline]
     pub(crate) fn is_over(&mut self, command: &Command, slab: &mut Slab) -> bool {
         let number = slab.number(command);
@@ -127,7 +126,7 @@ impl Router {
         true
     }
 
-    /// A leg is back from the stack, or was not let in.
+    /// Handles a leg that is back from the stack, or was not let in.
     pub(crate) fn leg_returned(&mut self, leg: Command, slab: &mut Slab, now_ns: u64) {
         if self.is_over(&leg, slab) {
             return self.done.push(leg);
@@ -148,13 +147,13 @@ impl Router {
         self.wait_or_complete(command, slab);
     }
 
-    /// Asks the program at the end of a leg, and does what it says.
+    /// Runs the program at the end of a leg, and carries out its verdict.
     fn call_program(&mut self, hook: Hook, command: Command, slab: &mut Slab, now_ns: u64) {
         let answer = self.run_program(hook, &self.hook_input(&command, slab), &command, slab);
         self.act(answer, command, slab, now_ns);
     }
 
-    /// Does what the program said at a hook before the last.
+    /// Carries out the verdict of a hook before the last.
     fn act(&mut self, answer: Answer, command: Command, slab: &mut Slab, now_ns: u64) {
         let decided = match &answer {
             Ok(answer) => self.decide(answer, &command, slab),
@@ -175,7 +174,7 @@ impl Router {
         self.wait_or_complete(command, slab);
     }
 
-    /// The legs of a verdict that was checked and holds, and what they do.
+    /// Checks a verdict and accepts it; returns its legs and their request.
     #[inline]
     fn decide(
         &mut self,
@@ -195,7 +194,7 @@ impl Router {
         Ok((decision.start, aim))
     }
 
-    /// What a program is asked about that has begun with the command.
+    /// Returns the inputs of a hook of a program that has begun with the command.
     fn hook_input(&self, command: &Command, slab: &Slab) -> HookInput {
         let flight = &self.flights[slab.number(command)];
         HookInput {
@@ -263,7 +262,7 @@ impl Router {
         }
     }
 
-    /// Sends a leg down its path, if its address is good there.
+    /// Sends a leg down its path, if its address is valid there.
     #[inline]
     fn send(&mut self, leg: Leg, command: Command, slab: &mut Slab, now_ns: u64) {
         let bounds = self.path_bounds[leg.index()];
@@ -287,7 +286,7 @@ impl Router {
         }
     }
 
-    /// All legs are back, and the command is finished.
+    /// Completes a finished command, when all legs are back.
     fn complete(&mut self, command: Command, slab: &mut Slab) {
         let program = slab.slot(&command).route.program;
         let status = self.final_status(&command, slab).unwrap_or_else(|error| {
@@ -301,7 +300,7 @@ impl Router {
         self.done.push(command);
     }
 
-    /// The last hook, if the program wants it, and what remains to be said of its status.
+    /// Runs the last hook, if the program requested it, and returns the command's status.
     #[inline]
     fn final_status(&mut self, command: &Command, slab: &Slab) -> Result<Status, ProgramError> {
         let flight = &mut self.flights[slab.number(command)];
@@ -321,7 +320,7 @@ impl Router {
         self.flights[number].status()
     }
 
-    /// The program made an error. One too many, and it is detached: what comes takes the first path.
+    /// Counts an error of the program. One too many detaches it: later commands take the first path.
     #[cold]
     fn count_error(&mut self, error: ProgramError, program: u16) {
         self.counters.count(error);

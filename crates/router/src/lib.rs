@@ -1,12 +1,12 @@
 //! The router: where a command chooses its path.
 //!
-//! Every command of a namespace passes a [`Classifier`] at its hooks. It is shown a [`Context`] and
-//! answers with a [`Verdict`]: which legs to start, when to be called again, when the command is
-//! finished. The verdict is checked before it is used, and the address of every leg is checked after
-//! it. What a classifier cannot break, it does not have to be trusted with.
+//! Every command of a namespace passes a [`Classifier`] at its hooks. The classifier is shown a [`Context`]
+//! and answers with a [`Verdict`]: legs to start, hooks to be called at, and the rule for the command's end.
+//! The verdict is checked before it is used, and the address of every leg is checked after it. So the
+//! classifier need not be trusted with anything that these checks cover.
 //!
-//! Programs are replaced under load: the next command sees the new one, those in flight finish with the
-//! one they began with.
+//! Programs are replaced under load: the next command sees the new one, those in flight finish with the one
+//! they began with.
 #![forbid(unsafe_code)]
 
 mod context;

@@ -1,18 +1,18 @@
-//! Programs written for NVMetro's published interface, as classifiers of ours.
+//! Programs written for NVMetro's published interface, as classifiers.
 //!
 //! Such a program is shown another context (92 bytes: the command itself, which it may change) and answers
-//! with another word (32 bits). What it can say, we can: its device is the first path and leg 0, its function
-//! the second path and leg 1. What it may change is what our programs may change: SLBA, number of blocks
-//! downwards, FUA. Any other change is dropped and counted as overreach. Where that interface leaves
-//! something open, these are the answers:
+//! with another word (32 bits). Every such word has an equivalent verdict. The program's device is the first
+//! path and leg 0, its function the second path and leg 1. It may change the same fields as other programs:
+//! SLBA, number of blocks downwards, FUA. Any other change is dropped and counted as overreach. Where that
+//! interface leaves something open, these are the answers:
 //!
 //! | there | here |
 //! |---|---|
 //! | COMPLETE while legs are in flight | finished, and completed when they are back |
 //! | PRE_VCQ | fires, when all legs are back; only a status may follow |
 //! | WAIT_FOR_HOOK with nothing to wait for, WILL_COMPLETE of a leg never sent, unknown bits | an error of the program: the command fails with Internal Error, and it is counted |
-//! | a hook asked for by a later one | the same error |
-//! | hooks that an earlier answer asked for | forgotten: each answer replaces the one before |
+//! | an earlier hook in a later word | the same error |
+//! | hooks of an earlier word | dropped: each word replaces the one before |
 //! | a leg of the function failed, and the command ends with the status of the device | the status of the device, when both are back |
 //! | a change made at HOOK_VSQ | kept for the later hooks of the command |
 //! | `iostate` | the SEND bits of the legs in flight |
@@ -28,10 +28,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Bytes of such a program's context.
 pub const NVMETRO_CONTEXT: usize = 92;
-/// Those that it may write.
+/// Bytes that such a program may write.
 pub const NVMETRO_WRITABLE: std::ops::Range<usize> = 0..SubmissionEntry::SIZE;
 
-/// What the program is shown.
+/// Context of such a program.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct IoContext {
@@ -45,7 +45,7 @@ struct IoContext {
 
 const _: () = assert!(size_of::<IoContext>() == NVMETRO_CONTEXT);
 
-/// The word it answers with.
+/// Word that such a program answers with.
 mod word {
     pub(super) const STATUS: u32 = 0x7fff;
     pub(super) const HOOK_VSQ: u32 = 1 << 16;
@@ -69,16 +69,16 @@ const FUNCTION: Leg = match Leg::new(1) {
     None => panic!("there are seven"),
 };
 
-/// No verdict: the router counts it and fails the command.
+/// Word that is no verdict: the router counts it and fails the command.
 const IMPOSSIBLE: Verdict = Verdict(u64::MAX);
 
-/// The SEND bits, or any that are as far apart, as legs.
+/// Returns the SEND bits, or any two bits for device and function, as legs.
 fn legs(word: u32, device: u32, function: u32) -> Legs {
     let one = |bit: u32, leg: Leg| if word & bit != 0 { Legs::of(leg) } else { Legs::NONE };
     one(device, DEVICE).union(one(function, FUNCTION))
 }
 
-/// What a word says at a hook.
+/// Returns the verdict of a word at a hook.
 fn verdict(word: u32, hook: Hook) -> Verdict {
     let (kind, status) = (word >> word::KIND & 7, word & word::STATUS);
     let again = word & word::HOOK_VSQ != 0 && hook != Hook::Submission;
@@ -97,7 +97,7 @@ fn verdict(word: u32, hook: Hook) -> Verdict {
     if word & word::HOOK_PRE_VCQ != 0 { called.and_call_before_completion() } else { called }
 }
 
-/// The hook's bit, and the status that goes with it.
+/// Returns the hook's bit, and the status that goes with it.
 fn hook_bit(hook: Hook) -> Option<(u32, Status)> {
     match hook {
         Hook::Submission => Some((word::HOOK_VSQ, Status::SUCCESS)),
@@ -113,13 +113,13 @@ const FUA: u32 = 1 << 30;
 /// Number of Logical Blocks, 0's-based, in CDW12.
 const NLB: u32 = 0xffff;
 
-/// True if CDW10 to CDW12 are SLBA, number of blocks and FUA (NVM Command Set 3.2).
+/// Returns whether CDW10 to CDW12 are SLBA, number of blocks and FUA (NVM Command Set 3.2).
 fn has_range(entry: &SubmissionEntry, steering: &Steering) -> bool {
     let ranged = [io::WRITE, io::READ, io::COMPARE, io::WRITE_ZEROES, io::WRITE_UNCORRECTABLE, io::VERIFY];
     ranged.contains(&entry.opcode) && (1..=NLB + 1).contains(&steering.blocks)
 }
 
-/// The entry as it would have to be for such a leg.
+/// Returns the entry that a host would send for such a leg.
 fn steered(entry: &SubmissionEntry, steering: &Steering) -> SubmissionEntry {
     let kept = entry.cdw12 & !(NLB | FUA);
     let fua = if steering.fua != 0 { FUA } else { 0 };
@@ -131,7 +131,7 @@ fn steered(entry: &SubmissionEntry, steering: &Steering) -> SubmissionEntry {
     }
 }
 
-/// Where the legs of a command go that was changed at its submission: as much as a program may change.
+/// Changed target of a command's legs after its submission: all fields that a program may change.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Change {
     slba: u64,
@@ -156,7 +156,7 @@ struct Changes {
     free: Vec<u16>,
 }
 
-/// More than the commands of a drive.
+/// Capacity, larger than the number of a drive's commands.
 const CHANGES: u16 = 2048;
 
 impl Changes {
@@ -170,7 +170,7 @@ impl Changes {
         Some(number)
     }
 
-    /// The change of this cookie, which is free from now on.
+    /// Returns the change of this cookie, and frees it.
     fn give_back(&mut self, cookie: u16) -> Option<Change> {
         let number = (cookie & KEPT).checked_sub(1)?;
         let change = self.changes.get(usize::from(number)).copied()?;
@@ -179,7 +179,8 @@ impl Changes {
     }
 }
 
-/// A cookie: which change is kept, plus one, and whether the program itself wants the last hook.
+/// Fields of a cookie: the number of the kept change, plus one, and whether the program itself requested the
+/// last hook.
 const KEPT: u16 = 0xfff;
 const LAST_REQUESTED: u16 = 1 << 15;
 
@@ -199,14 +200,14 @@ impl<F, E> Nvmetro<F>
 where
     F: FnMut(&mut [u8; NVMETRO_CONTEXT]) -> Result<u64, E> + Send,
 {
-    /// `run` runs the program once; its errors are the program's, and it knows what they were. Of what it
-    /// returns the lower half counts: such programs return an `int`.
+    /// Creates a classifier. `run` runs the program once; it records its errors itself. Only the lower half
+    /// of its result counts: such programs return an `int`.
     pub fn new(run: F) -> Self {
         Self { run, changes: Changes::new() }
     }
 
-    /// Runs the program on a context whose steering is what it is to see. What it changes lawfully is put
-    /// there; what not, into the facts and the entry, where the router finds, drops and counts it.
+    /// Runs the program on a context with the steering that it is to see. Permitted changes go to the
+    /// steering; others go to the facts and the entry, where the router finds, drops and counts them.
     fn run_program(&mut self, context: &mut Context, hook: Hook) -> Result<u32, Trapped> {
         let (current_hook, status) = hook_bit(hook).ok_or(Trapped)?;
         let (entry, steering) = (*context.entry(), context.steering);
@@ -233,8 +234,7 @@ where
         Ok(word)
     }
 
-    /// Remembers the change that was made at submission for the hooks to come, and asks for the last hook to
-    /// forget it.
+    /// Keeps the change that was made at submission for later hooks, and requests the last hook to free it.
     fn keep(&mut self, change: Change, verdict: Verdict) -> Result<Verdict, Trapped> {
         let Ok(decision) = verdict.decode() else { return Ok(verdict) };
         if decision.events.is_empty() && !decision.before_completion {
@@ -246,7 +246,7 @@ where
     }
 }
 
-/// Divides what a program changed into what it may change and what not.
+/// Divides a program's changes into permitted ones and others.
 fn take_over(
     context: &mut Context,
     shown: &SubmissionEntry,
@@ -277,7 +277,7 @@ where
         let original = Change::of(&context.steering);
         let kept = self.changes.give_back(cookie);
         if let (Hook::BeforeCompletion(status), Some(_), 0) = (hook, kept, cookie & LAST_REQUESTED) {
-            // Only asked for to forget the change.
+            // The last hook was only requested to free the change.
             return Ok(Verdict::complete(status));
         }
         if let Some(change) = kept {
@@ -294,7 +294,7 @@ where
     }
 
     fn refused(&mut self, verdict: Verdict) {
-        // What does not decode was not kept for.
+        // No change was kept for a word that does not decode.
         if let Ok(decision) = verdict.decode() {
             self.changes.give_back(decision.cookie);
         }

@@ -6,26 +6,28 @@ use zerocopy::transmute_mut;
 
 /// Decides where each command of a namespace goes.
 ///
-/// Called on the reactor at the hooks it asked for; it must not block. It is made and dropped elsewhere,
-/// so it is `Send`. Its verdicts are not trusted: an impossible one fails the command with an internal
-/// error and is counted. What it changes in the context's steering holds for the legs of its verdict.
+/// Called on the reactor at the hooks that it requested; it must not block. It is created and dropped
+/// elsewhere, so it is `Send`. Its verdicts are not trusted: an impossible one fails the command with an
+/// internal error and is counted. Its changes of the context's steering apply to the legs of its verdict.
 pub trait Classifier: Send {
+    /// Returns the verdict of a hook.
+    ///
     /// # Errors
     /// The program ended without a verdict, which counts as an impossible one.
     fn classify(&mut self, context: &mut Context) -> Result<Verdict, Trapped>;
 
-    /// A verdict is impossible: its command fails, and no hook of it follows. What was kept for its cookie is
-    /// nobody's any more.
+    /// Handles the refusal of an impossible verdict: its command fails, and no hook of it follows. State that
+    /// is kept for the verdict's cookie can be freed.
     fn refused(&mut self, _verdict: Verdict) {}
 
-    /// True if whatever runs it keeps it from writing anything but [`Context::WRITABLE`], so that nobody
-    /// has to look afterwards. Does not change.
+    /// Returns whether its writes are confined to [`Context::WRITABLE`], so that the context need not be
+    /// checked afterwards. Does not change.
     fn is_confined(&self) -> bool {
         false
     }
 }
 
-/// A program ended without a verdict. Why is for whoever ran it to know.
+/// Error: a program ended without a verdict. The reason is recorded by the code that runs the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trapped;
 
@@ -44,7 +46,7 @@ impl<F: FnMut(&mut Context) -> Verdict + Send> Classifier for F {
     }
 }
 
-/// Every command takes the first path, and nobody is called again.
+/// Classifier that sends every command down the first path, without a later hook.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Direct;
 
@@ -55,7 +57,7 @@ impl Classifier for Direct {
     }
 }
 
-/// A program that knows its context as bytes and its verdict as a number, such as one in eBPF.
+/// A program with its context as bytes and its verdict as a number, such as one in eBPF.
 pub struct Bytecode<F> {
     run: F,
     is_confined: bool,
@@ -65,12 +67,12 @@ impl<F, E> Bytecode<F>
 where
     F: FnMut(&mut [u8; Context::SIZE]) -> Result<u64, E> + Send,
 {
-    /// `run` runs the program once; its errors are the program's, and it knows what they were.
+    /// Creates a classifier. `run` runs the program once; it records its errors itself.
     pub fn new(run: F) -> Self {
         Self { run, is_confined: false }
     }
 
-    /// The same, if `run` lets the program write to [`Context::WRITABLE`] and nowhere else.
+    /// Creates a classifier whose `run` lets the program write to [`Context::WRITABLE`] and nowhere else.
     pub fn confined(run: F) -> Self {
         Self { run, is_confined: true }
     }
@@ -96,20 +98,20 @@ impl<F> fmt::Debug for Bytecode<F> {
     }
 }
 
-/// Which program a command belongs to; zero for none.
+/// Number of a command's program; zero for none.
 type Number = u16;
 
-/// Takes a program whose last command is done: to read its maps, or to drop it where that may take its
+/// Callback for a program whose last command is done: to read its maps, or to drop it where that may take
 /// time.
 pub(crate) type Retire = Box<dyn FnMut(Box<dyn Classifier>) + Send>;
 
-/// The program that new commands get, and those before it that still have commands in flight.
+/// The program of new commands, and earlier ones that still have commands in flight.
 pub(crate) struct Programs {
-    /// Of new commands.
+    /// Number of the program of new commands.
     current: Number,
-    /// By number less one.
+    /// Programs by number less one.
     table: Vec<Option<Generation>>,
-    /// Commands of all programs.
+    /// Commands in flight of all programs.
     in_flight: usize,
     retire: Retire,
 }
@@ -118,7 +120,7 @@ struct Generation {
     classifier: Box<dyn Classifier>,
     is_confined: bool,
     in_flight: usize,
-    /// Errors it made.
+    /// Number of the program's errors.
     errors: u64,
 }
 
@@ -132,13 +134,13 @@ impl Programs {
         self.current != 0
     }
 
-    /// True if no command is in a program's hands.
+    /// Returns whether no program has a command.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.in_flight == 0
     }
 
-    /// New commands get this one, or none.
+    /// Sets the program of new commands, or none.
     pub(crate) fn replace(&mut self, classifier: Option<Box<dyn Classifier>>) {
         let old = std::mem::take(&mut self.current);
         self.retire_if_done(old);
@@ -158,7 +160,7 @@ impl Programs {
         Number::try_from(index + 1).expect("fewer programs than commands")
     }
 
-    /// A command begins; from now to its end this program decides on it.
+    /// Begins a command: the current program decides on it until its end. Returns the program's number.
     #[inline]
     pub(crate) fn enter(&mut self) -> Number {
         let number = self.current;
@@ -169,7 +171,7 @@ impl Programs {
         number
     }
 
-    /// A command of this program is done.
+    /// Ends a command of this program.
     #[inline]
     pub(crate) fn leave(&mut self, number: Number) {
         if let Some(generation) = self.generation(number) {
@@ -181,13 +183,13 @@ impl Programs {
         }
     }
 
-    /// The program of new commands.
+    /// Returns the program of new commands.
     #[inline]
     pub(crate) fn current(&self) -> Number {
         self.current
     }
 
-    /// What a program says, and whether it is confined.
+    /// Returns the verdict of a program, and whether it is confined.
     #[inline]
     pub(crate) fn classify(
         &mut self,
@@ -200,14 +202,14 @@ impl Programs {
         }
     }
 
-    /// Tells a program that a verdict of its was refused.
+    /// Reports to a program that its verdict was refused.
     pub(crate) fn refuse(&mut self, number: Number, verdict: Verdict) {
         if let Some(generation) = self.generation(number) {
             generation.classifier.refused(verdict);
         }
     }
 
-    /// Counts an error. True if the program is the current one and this error is one too many.
+    /// Counts an error. Returns whether the program is the current one and this error is one too many.
     pub(crate) fn count_error(&mut self, number: Number, limit: Option<u64>) -> bool {
         let is_current = number == self.current;
         let Some(generation) = self.generation(number) else { return false };

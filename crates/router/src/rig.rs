@@ -1,5 +1,5 @@
-//! A router over targets that answer when they are told to. For tests and for the fuzzer: what it asserts of the
-//! commands that come back is what holds for every program.
+//! A router over targets that answer on request. For tests and for the fuzzer: its assertions about the
+//! commands that come back hold for every program.
 
 use crate::{Router, RouterBuilder};
 use sluice_command::{
@@ -14,15 +14,15 @@ use std::sync::{Arc, Mutex};
 
 /// Bytes.
 pub const BLOCK: u64 = 512;
-/// Of the namespace.
+/// Blocks of the namespace.
 pub const BLOCKS: u64 = 1024;
 pub const NSID: u32 = 3;
 /// Blocks of a test's command.
 pub const COUNT: u64 = 8;
-/// Commands a rig can have.
+/// Commands that a rig can have.
 pub const COMMANDS: u32 = 16;
 
-/// A leg that a target has.
+/// A leg that has arrived at a target.
 #[derive(Clone, Debug)]
 pub struct InFlight {
     pub path: usize,
@@ -30,14 +30,14 @@ pub struct InFlight {
     pub ticket: Ticket,
     pub request: Request,
     pub route: Route,
-    /// The numbers in the blocks of its data.
+    /// Numbers in the blocks of the leg's data.
     pub data: Vec<u8>,
 }
 
-/// The legs that are in flight.
+/// Legs that are in flight.
 pub type Floor = Arc<Mutex<Vec<InFlight>>>;
 
-/// Parks whatever comes.
+/// Target that parks every command.
 #[derive(Debug)]
 pub struct Target {
     pub path: usize,
@@ -82,7 +82,7 @@ fn blocks_of(data: &sluice_memory::SegmentList) -> Vec<u8> {
     bytes.chunks(BLOCK as usize).map(|block| block[0]).collect()
 }
 
-/// A namespace, the commands it was given, and what became of them.
+/// A namespace, its commands, and their results.
 #[derive(Debug)]
 pub struct Rig {
     pub router: Router,
@@ -91,14 +91,14 @@ pub struct Rig {
     pub floor: Floor,
     /// Commands that were submitted, by CID.
     pub given: BTreeMap<u16, Request>,
-    /// Those that came back.
+    /// Status of commands that came back, by CID.
     pub done: BTreeMap<u16, Status>,
-    /// The command and block of all data that good legs had.
+    /// Command and block of all data that successful legs transferred.
     pub transferred: BTreeSet<(u16, u8)>,
 }
 
 impl Rig {
-    /// `paths` paths, each to a target of its own, and room for `legs` legs at once.
+    /// Creates a drive with `paths` paths, each to a target of its own, and room for `legs` legs at once.
     pub fn new(paths: usize, legs: u32, finish: impl FnOnce(RouterBuilder) -> RouterBuilder) -> Self {
         let floor = Floor::default();
         let mut stack = StackBuilder::new();
@@ -133,14 +133,14 @@ impl Rig {
         self.submit(cid, request);
     }
 
-    /// Submits a command, and takes what is done.
+    /// Submits a command, and takes finished commands.
     pub fn submit(&mut self, cid: u16, request: Request) {
         let command = self.admit(cid, request);
         self.router.submit(command, &mut self.slab, 0);
         self.run_completions();
     }
 
-    /// A command that was not submitted yet.
+    /// Returns a command that was not submitted yet.
     pub fn admit(&mut self, cid: u16, request: Request) -> Command {
         let opcode = match request.operation {
             Operation::Write => io::WRITE,
@@ -162,7 +162,7 @@ impl Rig {
         command
     }
 
-    /// Answers the leg of `cid` on `path`, which has to be there.
+    /// Answers the leg of `cid` on `path`, which must be in flight.
     pub fn answer(&mut self, cid: u16, path: usize, status: Status) {
         let found = self
             .floor
@@ -174,7 +174,7 @@ impl Rig {
         self.run_completions();
     }
 
-    /// Answers a leg, by its place on the floor. What is done then is there to be taken.
+    /// Answers a leg, by its index in `floor`. Finished commands are not taken.
     pub fn answer_nth(&mut self, index: usize, status: Status) {
         let leg = self.floor.lock().expect("not poisoned").remove(index);
         if status.is_success() {
@@ -188,7 +188,7 @@ impl Rig {
         self.router.layers().count()
     }
 
-    /// Takes what is done, and looks whether it may be.
+    /// Takes finished commands, and checks that each may be finished.
     pub fn run_completions(&mut self) {
         let mut done = Vec::new();
         self.router.run_completions(&mut self.slab, 0, &mut done);
@@ -213,7 +213,7 @@ impl Rig {
         }
     }
 
-    /// Paths that have a leg of this command, ascending.
+    /// Returns the paths that have a leg of this command, ascending.
     pub fn legs_of(&self, cid: u16) -> Vec<usize> {
         let mut paths: Vec<usize> = self
             .floor
@@ -227,24 +227,24 @@ impl Rig {
         paths
     }
 
-    /// A leg, which has to be in flight.
+    /// Returns a leg, which must be in flight.
     pub fn leg(&self, cid: u16, path: usize) -> InFlight {
         let floor = self.floor.lock().expect("not poisoned");
         floor.iter().find(|leg| leg.cid == cid && leg.path == path).expect("in flight").clone()
     }
 
-    /// What a command came back with, if it did.
+    /// Returns the status of a command that came back.
     pub fn status(&self, cid: u16) -> Option<Status> {
         self.done.get(&cid).copied()
     }
 
-    /// Commands and legs that there are.
+    /// Returns the number of commands and legs in use.
     pub fn slots(&self) -> usize {
         self.slab.live().count()
     }
 }
 
-/// Bytes of data that goes with it.
+/// Returns the bytes of data of a request.
 pub fn data_length(request: &Request) -> u64 {
     match request.operation {
         Operation::Read | Operation::Write => request.length,

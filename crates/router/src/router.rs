@@ -1,4 +1,4 @@
-//! The room between a namespace and its stack: what every command passes, with a program or without.
+//! The stage between a namespace and its stack, which every command passes, with a program or without.
 
 use crate::errors::Counters;
 use crate::flight::Flight;
@@ -9,14 +9,14 @@ use sluice_command::{Characteristics, Command, NodeId, Request, Route, Slab, Sta
 use sluice_nvme::Status;
 use std::fmt;
 
-/// Why a router cannot be built.
+/// Reason for which a router cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouterError {
-    /// A namespace has at most [`Leg::COUNT`] paths.
+    /// More paths than [`Leg::COUNT`].
     TooManyPaths,
     /// A path into a layer that the stack does not have.
     NoSuchLayer(NodeId),
-    /// A command has between one leg and [`Leg::COUNT`] at once.
+    /// A number of legs at once that is not between one and [`Leg::COUNT`].
     Legs(u32),
 }
 
@@ -32,7 +32,7 @@ impl fmt::Display for RouterError {
 
 impl std::error::Error for RouterError {}
 
-/// Builds a router: a stack, its paths and a classifier.
+/// Builder of a router: a stack, its paths and a classifier.
 pub struct RouterBuilder {
     stack: Stack,
     paths: Vec<Path>,
@@ -44,11 +44,12 @@ pub struct RouterBuilder {
     detached: Callback,
 }
 
-/// Is told of something, on the reactor.
+/// Callback, run on the reactor.
 type Callback = Box<dyn FnMut() + Send>;
 
 impl RouterBuilder {
-    /// The stack's root is the first path, and every command takes it until there is a classifier.
+    /// Creates a builder. The stack's root is the first path, and every command takes it until there is a
+    /// classifier.
     pub fn new(stack: Stack) -> Self {
         Self {
             paths: vec![Path { entry: stack.root(), beyond: false }],
@@ -62,13 +63,13 @@ impl RouterBuilder {
         }
     }
 
-    /// A further path, entering the stack at `entry`. Its legs stay inside the namespace.
+    /// Adds a path that enters the stack at `entry`. Its legs stay inside the namespace.
     pub fn path(self, entry: NodeId) -> Result<Self, RouterError> {
         self.add_path(Path { entry, beyond: false })
     }
 
-    /// A further path whose legs may reach all of the layer that it enters, however small the namespace is:
-    /// for programs that know where blocks are.
+    /// Adds a path whose legs may reach all of the layer that it enters, even beyond the namespace: for
+    /// programs that map blocks themselves.
     pub fn path_beyond(self, entry: NodeId) -> Result<Self, RouterError> {
         self.add_path(Path { entry, beyond: true })
     }
@@ -90,8 +91,8 @@ impl RouterBuilder {
         self
     }
 
-    /// How many legs a command may have in flight at once: one, unless more are asked for. Room for
-    /// them is made in the drive's slab, for every command it can have.
+    /// Sets the number of legs that a command may have in flight at once; the default is one. Slots for the
+    /// legs are reserved in the drive's slab, for every command it can have.
     pub fn legs(mut self, legs: u32) -> Result<Self, RouterError> {
         if legs == 0 || legs as usize > Leg::COUNT {
             return Err(RouterError::Legs(legs));
@@ -100,27 +101,27 @@ impl RouterBuilder {
         Ok(self)
     }
 
-    /// A program that made so many errors is detached. Never, unless this is called: it is the operator
-    /// who knows whether commands may go down the first path unasked, where a guest may want them.
+    /// Sets the number of errors after which a program is detached. By default it never is: only the operator
+    /// can decide that commands may take the first path unclassified.
     pub fn errors_max(mut self, errors: u64) -> Self {
         self.errors_max = Some(errors);
         self
     }
 
-    /// The drive's name, for messages.
+    /// Sets the drive's name, for messages.
     pub fn drive(mut self, name: impl Into<String>) -> Self {
         self.drive = name.into();
         self
     }
 
-    /// Gets every program whose last command is done, on the reactor: to read what its maps hold, or to
-    /// send it to a thread where dropping it may take its time. Unless this is called they are dropped.
+    /// Sets a callback for every program whose last command is done, on the reactor: to read its maps, or to
+    /// send it to a thread on which dropping it may take time. By default programs are dropped.
     pub fn on_retired(mut self, retire: impl FnMut(Box<dyn Classifier>) + Send + 'static) -> Self {
         self.retire = Box::new(retire);
         self
     }
 
-    /// Is called when a program was detached for its errors, on the reactor: to tell somebody who remembers it.
+    /// Sets a callback for a program that was detached for its errors, on the reactor: to store that state.
     pub fn on_detached(mut self, notify: impl FnMut() + Send + 'static) -> Self {
         self.detached = Box::new(notify);
         self
@@ -164,23 +165,23 @@ impl fmt::Debug for RouterBuilder {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Path {
     pub(crate) entry: NodeId,
-    /// Its legs may leave the namespace.
+    /// The path's legs may leave the namespace.
     beyond: bool,
 }
 
-/// A path as a leg meets it.
+/// A path with the bounds of its legs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PathBounds {
     pub(crate) entry: NodeId,
-    /// Bytes that a leg may reach: never beyond the layer it enters, nor beyond the namespace unless the path is
-    /// for that.
+    /// Bytes that a leg may reach: never beyond the layer it enters, nor beyond the namespace unless the path
+    /// is for that.
     pub(crate) size: u64,
     pub(crate) read_only: bool,
 }
 
 impl PathBounds {
-    /// Why a leg may not go here, if it may not. The last look at an address is the one that counts: whatever a
-    /// program did, and however large the namespace was when the command came.
+    /// Returns the status of a leg that may not take this path, or none. The last check of an address is the
+    /// one that counts, independent of the program and of the namespace's size when the command arrived.
     #[inline]
     pub(crate) fn refuses(&self, request: &Request) -> Option<Status> {
         if request.end() > self.size {
@@ -193,11 +194,11 @@ impl PathBounds {
     }
 }
 
-/// One namespace's classifier and the paths it can choose.
+/// Classifier of a namespace and the paths it can choose.
 pub struct Router {
     pub(crate) stack: Stack,
     pub(crate) paths: Vec<Path>,
-    /// The paths, and what is derived from the layers they enter.
+    /// Bounds of the paths, derived from the layers that they enter.
     pub(crate) path_bounds: Vec<PathBounds>,
     characteristics: Characteristics,
     pub(crate) format: Format,
@@ -206,13 +207,13 @@ pub struct Router {
     pub(crate) drive: String,
     pub(crate) detached: Callback,
     pub(crate) programs: Programs,
-    /// Of the commands that a program decides on, by the number of their slot.
+    /// State of the commands that a program decides on, by the number of their slot.
     pub(crate) flights: Vec<Flight>,
     /// Commands that finished without coming back from the stack.
     pub(crate) done: Vec<Command>,
     /// Legs that were not let into the stack.
     pub(crate) stopped: Vec<Command>,
-    /// Empty, but for its memory, outside of [`run_completions`](Self::run_completions).
+    /// Scratch list, empty outside of [`run_completions`](Self::run_completions).
     returned: Vec<Command>,
     pub(crate) counters: Counters,
 }
@@ -227,7 +228,7 @@ impl fmt::Debug for Router {
 }
 
 impl Router {
-    /// Takes a command. What finishes is found in [`run_completions`](Self::run_completions).
+    /// Takes a command. Finished commands are returned by [`run_completions`](Self::run_completions).
     #[inline]
     pub fn submit(&mut self, command: Command, slab: &mut Slab, now_ns: u64) {
         match self.programs.is_attached() {
@@ -236,16 +237,15 @@ impl Router {
         }
     }
 
-    /// Takes a command of the drive's own, down the first path whatever a program would say.
+    /// Takes a command of the drive itself, down the first path without running a program.
     pub fn submit_unclassified(&mut self, command: Command, slab: &mut Slab, now_ns: u64) {
         self.take_first_path(command, slab, now_ns);
     }
 
-    /// Takes a further step of a command that has several, such as the next range of a Dataset
-    /// Management. To a classifier each is a command: an answer about one range says nothing of the
-    /// next.
+    /// Takes a further step of a command that has several, such as the next range of a Dataset Management. To
+    /// a classifier each step is a command: a verdict on one range does not apply to the next.
     pub fn resubmit(&mut self, command: Command, slab: &mut Slab, now_ns: u64) {
-        // What was said of the last step says nothing of this one.
+        // The verdict on the last step does not apply to this one.
         slab.slot_mut(&command).route = Route::default();
         match self.programs.is_attached() {
             true => self.begin(command, true, slab, now_ns),
@@ -262,8 +262,8 @@ impl Router {
         self.stack.submit(self.stack.root(), command, slab, now_ns);
     }
 
-    /// Takes a command that goes on to a device as its host wrote it. One of the admin queue is not for
-    /// programs, to which an opcode is one of the I/O command set.
+    /// Takes a command that is passed to a device as its host wrote it. A command of the admin queue does not
+    /// reach programs, to which an opcode is one of the I/O command set.
     pub fn pass(&mut self, command: Command, slab: &mut Slab, now_ns: u64) {
         let is_io = slab.slot(&command).origin.sq != 0;
         match is_io && self.programs.is_attached() {
@@ -286,7 +286,7 @@ impl Router {
         self.done.push(command);
     }
 
-    /// Works off what moves between the layers, and appends the finished commands to `done`.
+    /// Processes all commands between the layers, and appends the finished commands to `done`.
     #[inline]
     pub fn run_completions(&mut self, slab: &mut Slab, now_ns: u64, done: &mut Vec<Command>) {
         let first = done.len();
@@ -299,8 +299,8 @@ impl Router {
         }
     }
 
-    /// Takes the legs out of what came back, and goes on with their commands until nothing moves.
-    // Apart, so that commands without a program do not carry its registers.
+    /// Takes the legs out of the finished commands, and continues with their commands until none moves.
+    // A function of its own, so that commands without a program do not carry its registers.
     #[inline(never)]
     fn drain_legs(&mut self, first: usize, slab: &mut Slab, now_ns: u64, done: &mut Vec<Command>) {
         let mut returned = std::mem::take(&mut self.returned);
@@ -322,8 +322,8 @@ impl Router {
         self.returned = returned;
     }
 
-    /// Moves the legs among what came back from the stack to `legs`. Commands that are over stay where
-    /// they are.
+    /// Moves the legs among the commands that came back from the stack to `legs`. Commands that are over stay
+    /// in `back`.
     fn take_legs(&mut self, from: usize, slab: &mut Slab, back: &mut Vec<Command>, legs: &mut Vec<Command>) {
         let mut index = from;
         while let Some(command) = back.get(index) {
@@ -334,8 +334,8 @@ impl Router {
         }
     }
 
-    /// Commands from now on are decided on by `classifier`, unless there is one already, which hands it
-    /// back.
+    /// Attaches `classifier` for all later commands. If there is a classifier already, the new one is
+    /// returned.
     pub fn attach(&mut self, classifier: Box<dyn Classifier>) -> Result<(), Box<dyn Classifier>> {
         if self.programs.is_attached() {
             return Err(classifier);
@@ -344,19 +344,20 @@ impl Router {
         Ok(())
     }
 
-    /// Commands from now on are decided on by `classifier`. Those in flight finish with the one they
-    /// began with, which retires when its last command is done, or needs it no more: one that was sent down a
-    /// path as it came, with nobody to be called, is out of its hands at once.
+    /// Replaces the classifier for all later commands. Commands in flight finish with the one they began
+    /// with, which retires when its last command is done or does not need it any more. A command that was
+    /// sent down a path unchanged, without a later hook, does not need it.
     pub fn replace(&mut self, classifier: Box<dyn Classifier>) {
         self.programs.replace(Some(classifier));
     }
 
-    /// Commands from now on take the first path; those in flight finish as with [`replace`](Self::replace).
+    /// Detaches the classifier: later commands take the first path; commands in flight finish as with
+    /// [`replace`](Self::replace).
     pub fn detach(&mut self) {
         self.programs.replace(None);
     }
 
-    /// As many errors of one program are too many; none are if it is never to be detached for them.
+    /// Sets the number of errors after which a program is detached; none for never.
     pub fn set_errors_max(&mut self, errors: Option<u64>) {
         self.errors_max = errors;
     }
@@ -365,7 +366,7 @@ impl Router {
         self.programs.is_attached()
     }
 
-    /// An engine answered for a layer of the stack.
+    /// Delivers an engine's answer to a layer of the stack.
     pub fn event(&mut self, at: NodeId, ticket: Ticket, result: i32, slab: &mut Slab, now_ns: u64) {
         self.stack.event(at, ticket, result, slab, now_ns);
     }
@@ -378,30 +379,31 @@ impl Router {
         self.stack.expire(slab, now_ns);
     }
 
-    /// The layers, for what concerns them and no command.
+    /// Returns the layers, for operations on no command.
     pub fn stack(&self) -> &Stack {
         &self.stack
     }
 
-    /// The same, to change them. What a layer finishes is found in [`run_completions`](Self::run_completions).
+    /// Returns the layers for changing them. Finished commands are returned by
+    /// [`run_completions`](Self::run_completions).
     pub fn stack_mut(&mut self) -> &mut Stack {
         &mut self.stack
     }
 
-    /// The target now has `size` bytes.
+    /// Sets the bytes of the target.
     pub fn resize(&mut self, size: u64) {
         self.stack.resize(size);
         self.derive();
     }
 
-    /// What the namespace is to its host; classifiers are told in its terms.
+    /// Sets the format of the namespace for its host; the contexts of classifiers use it.
     pub fn set_format(&mut self, nsid: u32, block_size: u32) {
         self.format.nsid = nsid;
         self.format.block_shift = block_size.trailing_zeros();
         self.stack.formatted(block_size);
     }
 
-    /// Looks at the layers anew.
+    /// Derives the bounds and the characteristics from the layers anew.
     pub(crate) fn derive(&mut self) {
         let root = self.stack.characteristics();
         let mut all = Characteristics { fan_out: 0, ..root };
@@ -415,7 +417,7 @@ impl Router {
                 [all.deallocate_limit, layer.deallocate_limit].into_iter().filter(|limit| *limit > 0);
             all.deallocate_limit = limits.min().unwrap_or(0);
             all.fan_out = all.fan_out.max(layer.fan_out);
-            // An admin command takes the first path, whatever a program says.
+            // An admin command takes the first path, without a program.
             all.passthrough.io = all.passthrough.io.union(layer.passthrough.io);
             let size = if beyond { layer.size } else { layer.size.min(root.size) };
             self.path_bounds.push(PathBounds { entry, size, read_only: layer.read_only });
@@ -429,7 +431,7 @@ impl Router {
         self.format.reach = self.path_bounds.iter().map(|bounds| bounds.size).fold(root.size, u64::max);
     }
 
-    /// What the namespace is, whichever path a command takes. Its size is the first path's.
+    /// Returns the characteristics of the namespace for all paths. The size is the first path's.
     pub fn characteristics(&self) -> Characteristics {
         self.characteristics
     }
@@ -438,7 +440,7 @@ impl Router {
         self.counters
     }
 
-    /// The layers' kinds, topmost first.
+    /// Returns the layers' kinds, topmost first.
     pub fn layers(&self) -> impl Iterator<Item = &'static str> {
         self.stack.names()
     }

@@ -1,4 +1,4 @@
-//! From what a program wrote into its context to the request of a leg.
+//! Translation of a program's steering to the request of a leg.
 
 use crate::context::{Facts, Steering};
 use crate::errors::ProgramError;
@@ -10,28 +10,28 @@ use sluice_nvme::{SubmissionEntry, opcode};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Format {
     pub(crate) nsid: u32,
-    /// A logical block has 2 to the power of so many bytes.
+    /// Binary logarithm of the bytes of a logical block.
     pub(crate) block_shift: u32,
     /// Bytes.
     pub(crate) size: u64,
-    /// Bytes that some path reaches.
+    /// Bytes that the largest path reaches.
     pub(crate) reach: u64,
 }
 
-/// What the legs of one verdict do.
+/// Request and route of the legs of one verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Aim {
     pub(crate) request: Request,
-    /// Which part of the command that is.
+    /// Part of the command that the request covers.
     pub(crate) chunk: Chunk,
     pub(crate) target: u8,
     pub(crate) hints: u32,
-    /// The program asked for something it has no right to, and does not get it.
+    /// The program requested a change that is not allowed, and was dropped.
     pub(crate) overreached: bool,
 }
 
 impl Format {
-    /// What a program is told of the namespace.
+    /// Returns the facts of the namespace for a program.
     #[inline]
     pub(crate) fn facts(&self) -> Facts {
         Facts {
@@ -42,25 +42,25 @@ impl Format {
         }
     }
 
-    /// A Flush as a host would send it.
+    /// Returns a Flush as a host would send it.
     #[cold]
     pub(crate) fn flush(&self) -> SubmissionEntry {
         SubmissionEntry { opcode: opcode::io::FLUSH, nsid: self.nsid, ..SubmissionEntry::default() }
     }
 
-    /// The context's steering before the program was asked.
+    /// Returns the context's steering before the program runs.
     #[inline]
     pub(crate) fn steering(&self, request: &Request) -> Steering {
         Steering {
             slba: request.offset >> self.block_shift,
-            // A range of a Dataset Management has the most: its count has 32 bits.
+            // A range of a Dataset Management is the largest: its count has 32 bits.
             blocks: u32::try_from(request.length >> self.block_shift).unwrap_or(u32::MAX),
             fua: u8::from(request.fua),
             ..Steering::default()
         }
     }
 
-    /// What the legs do if the program left `steering`. Addresses are not checked in here: each leg's
+    /// Returns the request of the legs for a program's `steering`. Addresses are not checked here: each leg's
     /// path has bounds of its own.
     #[inline]
     pub(crate) fn aim(&self, request: &Request, steering: &Steering) -> Result<Aim, ProgramError> {

@@ -1,4 +1,4 @@
-//! The classifier's answer: a word of 64 bits, and what it says once it was checked.
+//! The classifier's verdict: a word of 64 bits, and its decoded form.
 //!
 //! | bits | field | |
 //! |---|---|---|
@@ -7,7 +7,7 @@
 //! | 8 to 14 | events | legs at whose end to call again |
 //! | 15 | event | call again before completion |
 //! | 16 to 31 | cookie | handed back at the next hook |
-//! | 32 to 46 | status | what rule 1 finishes with |
+//! | 32 to 46 | status | the status of rule 1 |
 //! | 47 | | zero |
 //! | 48 to 51 | rule | when the command is finished, below |
 //! | 52 to 55 | leg | which leg's status wins |
@@ -15,40 +15,39 @@
 //!
 //! | rule | | finished | with |
 //! |---|---|---|---|
-//! | 0 | hold | not yet: a later verdict says | |
+//! | 0 | hold | not yet: a later verdict decides | |
 //! | 1 | now | at once | the status |
 //! | 2 | leg | when the leg is done | its status |
 //! | 3 | all | when all legs are done | the leg's status; the first error, if the leg is 15 |
 //! | 4 | any good | when a leg is done that is good; with the last, if none is | success; else as rule 3 |
 //!
-//! A verdict replaces what earlier ones of the command said, all of it: events, rule and cookie. Rules
-//! look at every leg the command has started, whichever verdict started it; one that was started again
-//! counts as it ended last. The first error is that of the lowest-numbered leg that failed, so that it
-//! does not depend on which was faster.
+//! A verdict replaces all fields of earlier verdicts of the command: events, rule and cookie. Rules consider
+//! every leg that the command has started, whichever verdict started it; the last end of a repeated leg
+//! counts. The first error is that of the lowest-numbered leg that failed, so that it does not depend on
+//! which was faster.
 //!
-//! **Finished is not completed.** Legs that are still in flight may touch the host's memory, so a
-//! command that is finished, be it `now`, is completed only when the last of them is back. What they
-//! bring then changes nothing, except that a success for which they did not transfer what they should
-//! have is none.
+//! **Finished is not completed.** Legs that are still in flight may access the host's memory. So a
+//! command that is finished, be it `now`, is completed only when the last of them is back. Their results then
+//! change nothing, with one exception: a success is none if they did not transfer all of the command.
 //!
-//! A field that the rule has no use for is zero. A word of zeroes is impossible: it holds a command that
-//! nothing is going to happen to.
+//! A field that the rule has no use for is zero. A word of zeroes is impossible: it holds a command for which
+//! no event will occur.
 
 use crate::ProgramError;
 use sluice_nvme::Status;
 use std::fmt;
 
-/// One of the ways to send a command; it goes down the path of the same number.
+/// A way to send a command; it goes down the path of the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Leg(u8);
 
 impl Leg {
-    /// How many there are.
+    /// Number of legs.
     pub const COUNT: usize = 7;
-    /// Down the first path: through the whole stack.
+    /// Leg down the first path: through the whole stack.
     pub const FIRST: Leg = Leg(0);
 
-    /// None if there is no such leg.
+    /// Returns the leg of this number; none if there is no such leg.
     pub const fn new(number: u8) -> Option<Leg> {
         if (number as usize) < Self::COUNT { Some(Leg(number)) } else { None }
     }
@@ -75,12 +74,12 @@ impl Legs {
         Self(1 << leg.0)
     }
 
-    /// The same with another.
+    /// Returns this set with one more leg.
     pub const fn and(self, leg: Leg) -> Self {
         Self(self.0 | 1 << leg.0)
     }
 
-    /// Bit n for leg n.
+    /// Returns a bitmap: bit n for leg n.
     pub const fn bits(self) -> u8 {
         self.0
     }
@@ -109,12 +108,12 @@ impl Legs {
         Self(self.0 & !other.0)
     }
 
-    /// The first so many.
+    /// Returns the set of the first `count` legs.
     pub(crate) const fn first(count: usize) -> Self {
         Self(if count < Leg::COUNT { (1 << count) - 1 } else { Self::BITS })
     }
 
-    /// Ascending.
+    /// Returns the legs in ascending order.
     pub fn iter(self) -> impl Iterator<Item = Leg> {
         let mut bits = self.0;
         std::iter::from_fn(move || {
@@ -131,15 +130,15 @@ impl fmt::Debug for Legs {
     }
 }
 
-/// Whose status a command has that finishes with several legs.
+/// Leg whose status a command has that finishes with several legs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Winner {
-    /// Success if no leg failed.
+    /// The first leg that failed; success if none did.
     FirstError,
     Leg(Leg),
 }
 
-/// When a command is finished, and with what.
+/// Rule by which a command is finished, and its status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
     Hold,
@@ -149,18 +148,18 @@ pub enum Finish {
     AnyGood(Winner),
 }
 
-/// What a verdict says. It was well-formed; whether it is possible depends on the command.
+/// Decoded verdict. The word was well-formed; whether the decision is possible depends on the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
     pub start: Legs,
-    /// Call again when one of these is done.
+    /// Legs at whose end the program is called again.
     pub events: Legs,
     pub before_completion: bool,
     pub cookie: u16,
     pub finish: Finish,
 }
 
-/// The word. Not to be trusted before [`decode`](Self::decode).
+/// Encoded verdict. Not to be trusted before [`decode`](Self::decode).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Verdict(pub u64);
 
@@ -183,37 +182,37 @@ const ALL: u64 = 3;
 const ANY_GOOD: u64 = 4;
 
 impl Verdict {
-    /// Starts the leg; finished when it is.
+    /// Starts the leg; the command is finished when the leg is.
     #[inline]
     pub const fn send(leg: Leg) -> Self {
         Self::finish_with(leg).and_start(Legs::of(leg))
     }
 
-    /// Finished now. Bit 15 of a status is no part of it.
+    /// Finishes the command now. Bit 15 of a status is no part of it.
     #[inline]
     pub const fn complete(status: Status) -> Self {
         Self(NOW << RULE | (status.0 as u64 & STATUS_BITS) << STATUS)
     }
 
-    /// Not finished before a later verdict says so; needs a leg to be called again at.
+    /// Holds the command until a later verdict; needs the event of a leg.
     #[inline]
     pub const fn hold() -> Self {
         Self(HOLD << RULE)
     }
 
-    /// Finished when this leg is, which this verdict or an earlier one started.
+    /// Finishes the command when this leg is done, which this verdict or an earlier one started.
     #[inline]
     pub const fn finish_with(leg: Leg) -> Self {
         Self(ONE << RULE | (leg.0 as u64) << LEG)
     }
 
-    /// Finished when all legs are.
+    /// Finishes the command when all legs are done.
     #[inline]
     pub const fn all(winner: Winner) -> Self {
         Self(ALL << RULE | winner.bits() << LEG)
     }
 
-    /// Finished when a leg is good, or when all have failed.
+    /// Finishes the command when a leg is good, or when all have failed.
     #[inline]
     pub const fn any_good(winner: Winner) -> Self {
         Self(ANY_GOOD << RULE | winner.bits() << LEG)
@@ -224,7 +223,7 @@ impl Verdict {
         Self(self.0 | legs.0 as u64)
     }
 
-    /// Call again when one of these legs is done, unless the command is finished by then.
+    /// Requests a call when one of these legs is done, unless the command is finished by then.
     #[inline]
     pub const fn and_call_at(self, legs: Legs) -> Self {
         Self(self.0 | (legs.0 as u64) << EVENTS)
@@ -235,14 +234,14 @@ impl Verdict {
         Self(self.0 | BEFORE_COMPLETION)
     }
 
-    /// To be given once.
+    /// Sets the cookie. To be called once.
     #[inline]
     pub const fn with_cookie(self, cookie: u16) -> Self {
         Self(self.0 | (cookie as u64) << COOKIE)
     }
 
-    /// The leg, if this starts one leg and finishes with it, and nobody is to be called. There may be no such
-    /// path.
+    /// Returns the leg, if the verdict starts one leg, finishes with it, and requests no hook. There may be
+    /// no such path.
     #[inline]
     pub(crate) fn only_leg(self) -> Option<Leg> {
         let leg = Leg::new((self.0 >> LEG & NIBBLE) as u8)?;
@@ -250,7 +249,7 @@ impl Verdict {
         is_all.then_some(leg)
     }
 
-    /// What the word says, if it says something.
+    /// Decodes the word, if it has a meaning.
     #[inline]
     pub fn decode(self) -> Result<Decision, ProgramError> {
         if self.0 & UNUSED != 0 {

@@ -13,7 +13,7 @@ const BLOCKS: u64 = 64;
 
 type Seen = Arc<Mutex<Vec<Request>>>;
 
-/// Answers at once, and keeps what it was asked.
+/// Layer that answers at once, and records its requests.
 struct Store(Seen);
 
 impl Layer for Store {
@@ -31,7 +31,7 @@ impl Layer for Store {
     }
 }
 
-/// A function that has half of what is below it.
+/// A function with half the size of the layer below.
 struct Half;
 
 impl Layer for Half {
@@ -48,7 +48,7 @@ impl Layer for Half {
     }
 }
 
-/// What becomes of a command whose program sends it to this block down this path.
+/// Returns the result of a command whose program sends it to this block down this path.
 fn sent(path: u8, slba: u64, beyond: bool) -> (Status, Vec<Request>, u64) {
     let seen = Seen::default();
     let mut stack = StackBuilder::new();

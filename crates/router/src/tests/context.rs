@@ -1,4 +1,4 @@
-//! What a program is shown, what it may change, and what comes of the rest.
+//! Context of a program: shown fields, permitted changes, and the fate of other changes.
 
 use super::{BLOCK, BLOCKS, COUNT, NSID, Rig, leg, legs};
 use crate::{Bytecode, Context, Leg, ProgramError, Verdict};
@@ -8,7 +8,7 @@ use zerocopy::IntoBytes;
 
 const GOOD: Status = Status::SUCCESS;
 
-/// A drive whose program does this at every hook.
+/// Returns a drive whose program does this at every hook.
 fn steered(paths: usize, room: u32, program: impl FnMut(&mut Context) -> Verdict + Send + 'static) -> Rig {
     Rig::new(paths, room, |builder| builder.classifier(Box::new(program)))
 }
@@ -85,7 +85,7 @@ fn the_original_is_back_at_the_next_hook() {
     assert_eq!(rig.status(1), Some(GOOD));
 }
 
-/// Pieces of three, three and two blocks, each at a place of its own.
+/// Sends chunks of three, three and two blocks, each to an address of its own.
 fn in_pieces(context: &mut Context) -> Verdict {
     let skip = context.facts().cookie;
     let last = skip == 6;
@@ -205,7 +205,7 @@ fn a_program_of_bytes_has_the_same_rights_and_may_trap() {
     assert_eq!(rig.router.counters().of(ProgramError::Trapped), 1);
 }
 
-/// A command of several steps, such as a Dataset Management: each is asked about by itself.
+/// Checks a command of several steps, such as a Dataset Management: the program runs for each of them.
 #[test]
 fn what_was_said_of_one_step_says_nothing_of_the_next() {
     let program = |context: &mut Context| {

@@ -1,4 +1,4 @@
-//! What `sluice.h` tells the authors of programs is what is so here: clang compares them.
+//! Comparison of `sluice.h`, which programs are written against, with the layout here; clang compares them.
 
 use crate::context::{Context, Facts, Steering};
 use crate::{Leg, Legs, Verdict, Winner};
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 const HEADERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../ebpf/include");
 
-/// Whether all of these C expressions are true; what clang says if not.
+/// Checks that all of these C expressions are true; returns clang's messages if not.
 fn check(expressions: &[String]) -> Result<(), String> {
     let mut clang = Command::new("clang")
         .args([
@@ -54,7 +54,7 @@ fn what_is_untrue_is_found() {
     assert!(said.contains("SLUICE_READ"), "{said}");
 }
 
-/// A member of the structure of the same name as the field, at its offset and of its size.
+/// Compares a member of the structure of the same name as the field, its offset and size.
 macro_rules! members {
     ($c:literal, $base:expr, $rust:ty: $($field:ident),+) => {
         [$({

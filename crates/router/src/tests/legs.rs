@@ -1,4 +1,4 @@
-//! What legs come to under each rule.
+//! Results of legs under each rule.
 
 use super::{COUNT, Rig, leg, legs};
 use crate::{Hook, Leg, RouterBuilder, Verdict, Winner};
@@ -9,8 +9,8 @@ const GOOD: Status = Status::SUCCESS;
 const FAULT: Status = Status::WRITE_FAULT;
 const UNREAD: Status = Status::UNRECOVERED_READ_ERROR;
 
-/// Two legs under a rule that end like this, the one of each pair's path; the command's status after
-/// each.
+/// Runs two legs under a rule with these ends, the first of each pair being the path; returns the command's
+/// status after each.
 fn both(rule: Verdict, ends: [(usize, Status); 2]) -> Option<Status> {
     let (mut rig, _) = Rig::scripted(2, 2, [rule.and_start(legs(&[0, 1]))]);
     rig.read(1, 0);
@@ -75,7 +75,7 @@ fn a_status_said_now_waits_for_legs_in_flight() {
     assert_eq!(both(Verdict::complete(GOOD), [(0, FAULT), (1, UNREAD)]), Some(FAULT), "nobody did");
 }
 
-/// An encryptor's read: the device, and then the function.
+/// Checks an encryptor's read: the device, and then the function.
 #[test]
 fn legs_can_follow_each_other_in_the_commands_own_slot() {
     let first = Verdict::hold().and_start(legs(&[1])).and_call_at(legs(&[1])).with_cookie(7);
@@ -145,7 +145,7 @@ fn the_last_hook_sees_the_status_and_may_change_it() {
         (FAULT, Verdict::complete(UNREAD), UNREAD),
         (FAULT, Verdict::finish_with(Leg::FIRST), FAULT),
         (GOOD, Verdict::all(Winner::FirstError), GOOD),
-        // It can steer and not forge: what was not read was not read.
+        // A program can steer but not forge: data that was not read was not read.
         (FAULT, Verdict::complete(GOOD), FAULT),
     ] {
         let (mut rig, script) = Rig::scripted(1, 1, [first, last]);

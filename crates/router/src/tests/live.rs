@@ -1,4 +1,4 @@
-//! Programs that come and go while commands are in flight.
+//! Programs that are attached and detached while commands are in flight.
 
 use super::{Rig, leg, lock};
 use crate::{Classifier, Context, Direct, Trapped, Verdict};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 const GOOD: Status = Status::SUCCESS;
 
-/// Sends everything down one path, asks to be called before completion, and keeps who was asked.
+/// Program that sends everything down one path, requests the last hook, and records its number at each hook.
 struct Numbered {
     number: u8,
     path: u8,

@@ -1,4 +1,4 @@
-//! The router over targets that answer when they are told to.
+//! The router over targets that answer on request.
 
 mod beyond;
 mod context;
@@ -15,7 +15,7 @@ use crate::{Classifier, Context, Hook, Verdict};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Answers with what it was told to, hook by hook, and keeps what it was shown.
+/// Program that answers with given verdicts, hook by hook, and records its contexts.
 #[derive(Clone, Default)]
 struct Script {
     verdicts: Arc<Mutex<VecDeque<Verdict>>>,
@@ -45,7 +45,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Rig {
-    /// The same with a script.
+    /// Creates a drive with a script.
     fn scripted(paths: usize, legs: u32, verdicts: impl IntoIterator<Item = Verdict>) -> (Self, Script) {
         let script = Script::new(verdicts);
         (Self::new(paths, legs, |builder| builder.classifier(script.classifier())), script)

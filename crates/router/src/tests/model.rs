@@ -1,22 +1,22 @@
-//! A plain reading of verdicts, bit by bit from the table, for one command that nobody steers.
+//! A plain reading of verdicts, bit by bit from the table, for one command without steering.
 
 use crate::{Hook, Verdict};
 use sluice_nvme::Status;
 use std::collections::BTreeMap;
 
-/// Paths of the drive, and legs it has room for.
+/// Paths of the drive, and legs that it has room for.
 const PATHS: usize = 4;
 
 #[derive(Default)]
 pub(super) struct Model {
-    /// Every leg that was started, with how it ended last, or none while it is in flight.
+    /// Every leg that was started, with its last end, or none while it is in flight.
     legs: BTreeMap<usize, Option<Status>>,
     word: u64,
-    /// What the command is finished with, whether or not it can be completed yet.
+    /// Status that the command is finished with, whether or not it can be completed yet.
     outcome: Option<Status>,
     was_good: bool,
     completed: Option<Status>,
-    /// Calls of the program that were looked at.
+    /// Calls of the program that were processed.
     seen: usize,
 }
 
@@ -29,13 +29,13 @@ impl Model {
         self.legs.iter().filter(|(_, end)| end.is_none()).map(|(&leg, _)| leg).collect()
     }
 
-    /// The submission hook was run.
+    /// Models the submission hook.
     pub(super) fn submitted(&mut self, calls: &[(Hook, Verdict)]) {
         self.call(Hook::Submission, calls);
         self.end(calls);
     }
 
-    /// A leg ended.
+    /// Models the end of a leg.
     pub(super) fn leg_done(&mut self, leg: usize, status: Status, calls: &[(Hook, Verdict)]) {
         assert_eq!(self.legs.insert(leg, Some(status)), Some(None), "it was in flight");
         self.was_good |= status.is_success();
@@ -46,7 +46,7 @@ impl Model {
         self.end(calls);
     }
 
-    /// The program's next call has to be at this hook.
+    /// Models the program's next call, which must be at this hook.
     fn call(&mut self, hook: Hook, calls: &[(Hook, Verdict)]) {
         let (at, Verdict(word)) = calls[self.seen];
         self.seen += 1;
@@ -86,7 +86,7 @@ impl Model {
             && events & !(start | flying) == 0
     }
 
-    /// What the rule comes to, as things stand.
+    /// Applies the rule to the present state.
     fn judge(&mut self) {
         if self.outcome.is_some() {
             return;
@@ -110,7 +110,7 @@ impl Model {
         ends.find(|end| !end.is_success()).unwrap_or(Status::SUCCESS)
     }
 
-    /// The command completes if it can, and then nobody is called any more.
+    /// Completes the command if possible; then no further call is allowed.
     fn end(&mut self, calls: &[(Hook, Verdict)]) {
         if let Some(outcome) = self.outcome
             && self.in_flight().is_empty()

@@ -1,4 +1,4 @@
-//! Programs of NVMetro's interface: two compiled from C, and every word that it can say.
+//! Programs of NVMetro's interface: two compiled from C, and every possible word.
 
 use super::{BLOCK, COUNT, NSID, Rig, lock};
 use crate::{NVMETRO_CONTEXT, NVMETRO_WRITABLE, Nvmetro, ProgramError};
@@ -23,10 +23,10 @@ const WILL_COMPLETE_HQ: u32 = 1 << 28;
 const WILL_COMPLETE_FD: u32 = 2 << 28;
 const WAIT_FOR_HOOK: u32 = 7 << 28;
 
-/// A drive with a device and a function, and a program from `tests/nvmetro`.
+/// Returns a drive with a device and a function, and a program from `tests/nvmetro`.
 fn compiled(name: &str) -> Rig {
     let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/src/tests/nvmetro");
-    // Tests run at the same time, and two compile the same.
+    // Tests run at the same time, and two compile the same program.
     static COMPILED: AtomicU32 = AtomicU32::new(0);
     let number = COMPILED.fetch_add(1, Relaxed);
     let out = std::env::temp_dir().join(format!("sluice-nvmetro-{}-{number}.o", std::process::id()));
@@ -50,10 +50,11 @@ where
     Rig::new(2, 2, |builder| builder.classifier(Box::new(Nvmetro::new(run))))
 }
 
-/// What a program was shown, hook by hook.
+/// Contexts of a program, hook by hook.
 type Shown = Arc<Mutex<Vec<[u8; NVMETRO_CONTEXT]>>>;
 
-/// A drive whose program says these words, one at each hook, after it has changed its context.
+/// Returns a drive whose program answers with these words, one at each hook, after it has changed its
+/// context.
 fn says(words: &[u32], mut change: impl FnMut(&mut [u8; NVMETRO_CONTEXT]) + Send + 'static) -> (Rig, Shown) {
     let words: Vec<u32> = words.into();
     let mut words = words.into_iter();
@@ -76,7 +77,7 @@ fn read() -> Request {
     request(Operation::Read)
 }
 
-/// A word of the context.
+/// Returns a word of the context.
 fn field(context: &[u8; NVMETRO_CONTEXT], at: usize) -> u32 {
     u32::from_ne_bytes([context[at], context[at + 1], context[at + 2], context[at + 3]])
 }
@@ -216,7 +217,7 @@ fn a_later_hook_may_not_ask_for_an_earlier_one() {
     assert_eq!(rig.router.counters().of(ProgramError::TooLate), 1);
 }
 
-/// At submission a change is kept; at a later hook it lasts until the next.
+/// Checks that a change at submission is kept, and one at a later hook lasts until the next.
 #[test]
 fn changes_last_as_published() {
     let words = [
@@ -242,7 +243,7 @@ fn changes_last_as_published() {
     assert_eq!(rig.router.counters().overreached, 0);
 }
 
-/// What is kept of a command is forgotten with it, however it ends.
+/// Checks that the change of a command is freed with it, however it ends.
 #[test]
 fn kept_changes_are_given_back() {
     let mut rig = drive(|context: &mut [u8; NVMETRO_CONTEXT]| {
@@ -264,7 +265,7 @@ fn kept_changes_are_given_back() {
     assert_eq!(rig.slots(), 0);
 }
 
-/// Neither is what was kept for an answer that is refused: more of those than there is room to keep.
+/// Checks that the change of a refused answer is freed: with more answers than there is room for changes.
 #[test]
 fn changes_of_refused_answers_are_given_back() {
     let mut rig = drive(|context: &mut [u8; NVMETRO_CONTEXT]| {
@@ -314,7 +315,8 @@ fn fewer_blocks_are_no_success_and_more_are_dropped() {
 }
 
 proptest! {
-    /// Whatever a program says and changes, a command comes back once, and nothing is left of it.
+    /// Checks that a command comes back once for all words and changes of a program, and nothing is left of
+    /// it.
     #[test]
     fn any_words(words in prop::collection::vec(any_word(), 1..6), at in 0..NVMETRO_CONTEXT, bits: u8, order: u8) {
         let mut all = words.into_iter().cycle();
@@ -338,7 +340,7 @@ proptest! {
     }
 }
 
-/// A word of which most are possible.
+/// Returns a word; most are possible.
 fn any_word() -> impl Strategy<Value = u32> {
     let likely = (0u32..16, 0u32..4, 0u32..3, any::<bool>()).prop_map(|(hooks, sends, kind, waits)| {
         hooks << 16 | sends << 22 | if waits { WAIT_FOR_HOOK } else { kind << 28 }

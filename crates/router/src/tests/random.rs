@@ -1,7 +1,7 @@
 //! Any program, against legs that end in any order.
 //!
-//! The rig itself looks at what every command comes to: each completes once, none while a leg of it is
-//! in flight, all of them as the commands they were when they came.
+//! The rig itself checks the end of every command: each completes once, none while a leg of it is in flight,
+//! all of them with their original request.
 
 use super::model::Model;
 use super::{BLOCK, BLOCKS, COMMANDS, COUNT, Rig, lock};
@@ -16,14 +16,14 @@ use std::sync::{Arc, Mutex};
 const ENDS: [Status; 4] =
     [Status::SUCCESS, Status::SUCCESS, Status::WRITE_FAULT, Status::UNRECOVERED_READ_ERROR];
 
-/// What happens next.
+/// Next step of a test.
 #[derive(Clone, Debug)]
 enum Step {
     Submit {
         operation: Operation,
         slba: u64,
     },
-    /// One of the legs in flight ends, and perhaps nobody looks at it yet.
+    /// End of one of the legs in flight, which is perhaps not processed yet.
     End {
         which: usize,
         how: usize,
@@ -51,7 +51,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     vec(step, 1..120)
 }
 
-/// A word of which some are possible: the bits that are always wrong are mostly left out.
+/// Returns a word; some are possible: bits that are always wrong are mostly left out.
 fn words() -> impl Strategy<Value = Verdict> {
     let leg = prop_oneof![6 => 0u64..4, 1 => Just(15u64), 1 => 4u64..15];
     let likely = (0u64..16, 0u64..16, any::<bool>(), any::<u16>(), 0u64..6, leg, any::<u16>()).prop_map(
@@ -66,17 +66,17 @@ fn words() -> impl Strategy<Value = Verdict> {
     prop_oneof![8 => likely, 1 => any::<u64>().prop_map(Verdict)]
 }
 
-/// What a program does at one hook.
+/// Actions of a program at one hook.
 #[derive(Clone, Debug)]
 struct Answer {
     verdict: Verdict,
-    /// Bytes of the context that it writes to.
+    /// Bytes of the context that the program writes to.
     scribbles: Vec<(usize, u8)>,
     traps: bool,
 }
 
 fn answers() -> impl Strategy<Value = Vec<Answer>> {
-    // Every byte now and then, those that steer more often.
+    // Every byte now and then, steering bytes more often.
     let place = prop_oneof![1 => 0..Context::SIZE, 2 => 32..48usize, 1 => Just(40usize)];
     let scribbles = prop_oneof![3 => Just(Vec::new()), 1 => vec((place, 0..9u8), 0..3)];
     let answer = (words(), scribbles, prop::bool::weighted(0.03))
@@ -84,10 +84,11 @@ fn answers() -> impl Strategy<Value = Vec<Answer>> {
     vec(answer, 1..60)
 }
 
-/// What a program was asked, and when it retired.
+/// Record of a hook or of a program's retirement.
 #[derive(Clone, Debug, PartialEq)]
 enum Note {
-    /// It may be the last that the program hears of the command, which then need not be in its hands any more.
+    /// The hook may be the last of the command for the program, which then need not keep the command any
+    /// more.
     Asked {
         program: u32,
         cid: u16,
@@ -129,7 +130,7 @@ impl Drop for Random {
     }
 }
 
-/// The drive, and the model of whose each command is.
+/// The drive, and a model of each command's program.
 struct Scene {
     rig: Rig,
     answers: Arc<Vec<Answer>>,
@@ -155,7 +156,7 @@ impl Scene {
         self.programs += 1;
         self.current = Some(self.programs);
         let (answers, notes) = (Arc::clone(&self.answers), Arc::clone(&self.notes));
-        // Each begins elsewhere in the answers.
+        // Each program begins elsewhere in the answers.
         Box::new(Random { number: self.programs, answers, next: self.programs as usize * 7, notes })
     }
 
@@ -192,7 +193,7 @@ impl Scene {
         self.rig.submit(self.next_cid, Request { operation, offset, length, ..Request::default() });
     }
 
-    /// What there is in flight is where it may be, and who was asked is who had to be.
+    /// Checks that each leg in flight has a permitted path, and that each hook ran the right program.
     fn check(&mut self) {
         self.check_legs();
         let notes = lock(&self.notes);
@@ -234,7 +235,7 @@ impl Scene {
         }
     }
 
-    /// Everything in flight ends, and all legs that this starts.
+    /// Ends everything in flight, and all legs that this starts.
     fn finish(&mut self) {
         for round in 0.. {
             self.rig.run_completions();
@@ -272,7 +273,8 @@ proptest! {
         prop_assert_eq!(lock(&scene.notes).iter().filter(retired).count(), scene.programs as usize);
     }
 
-    /// One command at a time, without tricks: it comes to what a plain reading of its verdicts says.
+    /// Checks one command at a time, with a well-behaved program: its end is that of a plain reading of its
+    /// verdicts.
     #[test]
     fn a_command_comes_to_what_its_verdicts_say(
         words in vec(words(), 1..8), ends in vec(0..ENDS.len(), 64), order in vec(any::<usize>(), 64),

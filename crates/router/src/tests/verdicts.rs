@@ -1,4 +1,4 @@
-//! The word, and the words that are impossible.
+//! Encoding of verdicts, and impossible words.
 
 use super::{COUNT, Rig, leg, legs};
 use crate::{Decision, Finish, Leg, Legs, ProgramError, Verdict, Winner};
@@ -7,7 +7,7 @@ use sluice_nvme::Status;
 
 const FAULT: Status = Status::WRITE_FAULT;
 
-/// The layout is an ABI: these words are in programs.
+/// Checks the layout, which is an ABI: these words are in programs.
 #[test]
 fn the_words_are_what_the_table_says() {
     assert_eq!(Verdict::send(Leg::FIRST).0, 0x0002_0000_0000_0001);
@@ -46,7 +46,7 @@ fn a_word_with_bits_that_mean_nothing_is_refused() {
         1 << 7,
         1 << 47 | Verdict::complete(FAULT).0,
         1 << 56 | Verdict::send(Leg::FIRST).0,
-        // A rule and a leg that there are not.
+        // A rule and a leg that do not exist.
         5 << 48 | 1,
         7 << 52 | 2 << 48 | 1,
         15 << 52 | 2 << 48 | 1,
@@ -62,7 +62,7 @@ fn a_word_with_bits_that_mean_nothing_is_refused() {
 }
 
 proptest! {
-    /// Whatever can be said has one word: no bit is lost, and none is ignored.
+    /// Checks that each decision has one word: no bit is lost, and none is ignored.
     #[test]
     fn words_and_decisions_are_one_to_one(word: u64) {
         let rules = [word, word & 0x0000_0000_ffff_ff7f, word & 0x0001_7fff_ffff_ff7f | 1 << 48,
@@ -87,7 +87,7 @@ fn encode(decision: Decision) -> Verdict {
     if decision.before_completion { word.and_call_before_completion() } else { word }
 }
 
-/// The first verdict of a command over three paths with room for two legs.
+/// Runs the first verdict of a command over three paths with room for two legs.
 fn fails_at_once(word: Verdict, error: ProgramError) {
     let (mut rig, _) = Rig::scripted(3, 2, [word]);
     rig.read(1, 0);
@@ -116,7 +116,7 @@ fn an_impossible_verdict_fails_its_command_and_is_counted_by_kind() {
     fails_at_once(Verdict::complete(Status::SUCCESS), E::NotTransferred);
 }
 
-/// The second verdict of a command with two legs in flight, when leg 0 is done.
+/// Runs the second verdict of a command with two legs in flight, when leg 0 is done.
 fn fails_later(word: Verdict, error: ProgramError) {
     let first = Verdict::hold().and_start(legs(&[0, 1])).and_call_at(legs(&[0, 1]));
     let (mut rig, script) = Rig::scripted(3, 2, [first, word]);
