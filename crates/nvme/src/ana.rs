@@ -2,10 +2,10 @@
 
 use crate::Status;
 
-/// How the namespaces of a group can be accessed by a controller (Base 8.1.3).
+/// Access of a controller to the namespaces of a group (Base 8.1.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AnaState {
-    /// Also of a controller that reports none.
+    /// Optimized state, also of a controller that reports none.
     #[default]
     Optimized = 0x1,
     NonOptimized = 0x2,
@@ -18,17 +18,17 @@ impl AnaState {
     pub const ALL: [Self; 5] =
         [Self::Optimized, Self::NonOptimized, Self::Inaccessible, Self::PersistentLoss, Self::Change];
 
-    /// The state with this number.
+    /// Returns the state with this number.
     pub fn of(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|state| *state as u8 == code)
     }
 
-    /// What a controller says of itself by refusing a command so.
+    /// Returns the state that a controller reveals by this refusal of a command.
     pub fn of_refusal(status: Status) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.refusal().is_some_and(|it| status.same_code(it)))
     }
 
-    /// What a command is completed with that comes this way; none if it is carried out.
+    /// Returns the status of a refused command in this state; none if commands are carried out.
     pub fn refusal(self) -> Option<Status> {
         match self {
             Self::Optimized | Self::NonOptimized => None,
@@ -38,7 +38,7 @@ impl AnaState {
         }
     }
 
-    /// As operators write it.
+    /// Returns the state in the operator's notation.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Optimized => "optimized",

@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(8))]
 pub struct CompletionEntry {
-    /// Command specific.
+    /// Command specific dword.
     pub dw0: u32,
     pub dw1: u32,
     pub sq_head: u16,

@@ -2,11 +2,11 @@
 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-/// What comes before the entries.
+/// Header before the entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct DiscoveryHeader {
-    /// Changes with every change of the entries.
+    /// Number that changes with every change of the entries.
     pub generation: u64,
     /// Number of entries.
     pub records: u64,
@@ -22,7 +22,7 @@ impl DiscoveryHeader {
     }
 }
 
-/// One subsystem at one address.
+/// A subsystem at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct DiscoveryEntry {
@@ -32,8 +32,8 @@ pub struct DiscoveryEntry {
     pub adrfam: u8,
     /// Subsystem type: 2 is an NVM subsystem, 3 is this discovery subsystem.
     pub subtype: u8,
-    /// Transport requirements: bits 1:0, 1 says that a secure channel is required, 2 that it is not; bit 2, that SQ flow
-    /// control can be disabled.
+    /// Transport requirements. Bits 1:0 are 1 if a secure channel is required, 2 if it is not. Bit 2 means
+    /// that SQ flow control can be disabled.
     pub treq: u8,
     pub portid: u16,
     pub cntlid: u16,

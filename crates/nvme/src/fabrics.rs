@@ -1,13 +1,13 @@
-//! Fabrics commands (Base 6): what a host on a message-based transport sends before, and beside, the
-//! commands of any other.
+//! Fabrics commands (Base 6): commands of a host on a message-based transport, beside those of every
+//! transport.
 
 use crate::{Status, SubmissionEntry};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The opcode that all of them share; FCTYPE says which one it is.
+/// The opcode that all of them share; FCTYPE distinguishes them.
 pub const OPCODE: u8 = 0x7f;
 
-/// Fabrics command type; open, since hosts send what they like.
+/// Fabrics command type; open, since hosts may send any value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fctype(pub u8);
 
@@ -19,7 +19,7 @@ impl Fctype {
     pub const AUTHENTICATION_RECEIVE: Fctype = Fctype(0x06);
     pub const DISCONNECT: Fctype = Fctype(0x08);
 
-    /// FCTYPE of a Fabrics command: bits 7:0 of what is the NSID of others.
+    /// Returns FCTYPE of a Fabrics command: bits 7:0 of the NSID field of other commands.
     pub fn of(entry: &SubmissionEntry) -> Fctype {
         Fctype(entry.nsid as u8)
     }
@@ -31,13 +31,13 @@ pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
 /// Bytes of an NVMe Qualified Name, without the zero at its end (Base 4.5).
 pub const NQN_MAX: usize = 223;
 
-/// The controller identifier with which a host asks for any controller (Base 6.3, dynamic).
+/// The controller identifier by which a host requests any controller (Base 6.3, dynamic).
 pub const CNTLID_DYNAMIC: u16 = 0xffff;
 
 /// The Connect command (Base 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect {
-    /// Record format; zero is the only one there is.
+    /// Record format; zero is the only one that is defined.
     pub recfmt: u16,
     pub qid: u16,
     /// Entries of the submission queue, one-based: 1 to 65,536.
@@ -48,7 +48,7 @@ pub struct Connect {
 }
 
 impl Connect {
-    /// CATTR: the host does not look at the submission queue's head in completions.
+    /// CATTR: the host does not read the submission queue's head in completions.
     pub const DISABLE_SQ_FLOW_CONTROL: u8 = 1 << 2;
 
     pub fn of(entry: &SubmissionEntry) -> Connect {
@@ -61,7 +61,7 @@ impl Connect {
         }
     }
 
-    /// The command, but for its CID and where its data is.
+    /// Returns the command without CID and data pointer.
     pub fn entry(&self) -> SubmissionEntry {
         SubmissionEntry {
             cdw10: u32::from(self.recfmt) | u32::from(self.qid) << 16,
@@ -79,7 +79,7 @@ impl Connect {
 /// AUTHREQ in dword 0 of Connect's completion: the queue is to be authenticated (Base 6.3, ATR).
 pub const AUTHENTICATION_REQUIRED: u32 = 1 << 17;
 
-/// AUTHREQ: and a secure channel is to be made of it (ASCR).
+/// AUTHREQ: a secure channel is to be made of the queue, too (ASCR).
 pub const SECURE_CHANNEL_REQUIRED: u32 = 1 << 18;
 
 /// The Authentication Send and Authentication Receive commands (Base 6.1, 6.2).
@@ -99,7 +99,7 @@ impl Authentication {
         Authentication { secp: (entry.cdw10 >> 24) as u8, spsp, length: entry.cdw11 }
     }
 
-    /// One of the two commands, but for its CID and where its data is.
+    /// Returns one of the two commands without CID and data pointer.
     pub fn entry(&self, fctype: Fctype) -> SubmissionEntry {
         let cdw10 = u32::from(self.spsp) << 8 | u32::from(self.secp) << 24;
         SubmissionEntry { cdw10, cdw11: self.length, ..command(fctype) }
@@ -137,24 +137,24 @@ impl ConnectData {
         data
     }
 
-    /// NVM Subsystem NVMe Qualified Name; none if it is not one.
+    /// Returns the NVM Subsystem NVMe Qualified Name; none if the field is not a name.
     pub fn subnqn(&self) -> Option<&str> {
         qualified_name(&self.subnqn)
     }
 
-    /// Host NVMe Qualified Name. Empty if the host sends no name; none if the field is not a name.
+    /// Returns the Host NVMe Qualified Name. Empty if the host sends no name; none if the field is not a
+    /// name.
     pub fn hostnqn(&self) -> Option<&str> {
         if self.hostnqn[0] == 0 { Some("") } else { qualified_name(&self.hostnqn) }
     }
 }
 
-/// Where in the Connect command, or its data, a parameter is that cannot be (Base 6.3, dword 0 of the
-/// completion).
+/// Location of an invalid parameter in the Connect command or its data (Base 6.3, dword 0 of the completion).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidParameter {
     /// Bytes from the beginning.
     pub offset: u16,
-    /// The offset is in the data.
+    /// Flag for an offset in the data.
     pub in_data: bool,
 }
 
@@ -171,7 +171,7 @@ impl InvalidParameter {
     }
 }
 
-/// A name that ends with a zero, of visible characters.
+/// Returns a name that ends with a zero, of visible characters.
 fn qualified_name(field: &[u8; 256]) -> Option<&str> {
     let length = field.iter().position(|byte| *byte == 0).filter(|length| (1..=NQN_MAX).contains(length))?;
     let name = core::str::from_utf8(&field[..length]).ok()?;
@@ -181,11 +181,11 @@ fn qualified_name(field: &[u8; 256]) -> Option<&str> {
 /// The Property Get and Property Set commands (Base 6.5, 6.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Property {
-    /// Where the property is, as in the register space of the memory-based transport.
+    /// Offset of the property, as in the register space of the memory-based transport.
     pub offset: u32,
-    /// 4 or 8; none for a size that is reserved.
+    /// Size: 4 or 8; none for a reserved size.
     pub bytes: Option<usize>,
-    /// What it is set to.
+    /// New value.
     pub value: u64,
 }
 
@@ -203,12 +203,12 @@ impl Property {
     }
 }
 
-/// Property Get of so many bytes, which are 4 or 8.
+/// Returns a Property Get of `bytes` bytes, which are 4 or 8.
 pub fn property_get(offset: u32, bytes: usize) -> SubmissionEntry {
     SubmissionEntry { cdw10: u32::from(bytes == 8), cdw11: offset, ..command(Fctype::PROPERTY_GET) }
 }
 
-/// Property Set of 4 bytes.
+/// Returns a Property Set of 4 bytes.
 pub fn property_set(offset: u32, value: u32) -> SubmissionEntry {
     SubmissionEntry { cdw11: offset, cdw12: value, ..command(Fctype::PROPERTY_SET) }
 }
@@ -224,9 +224,9 @@ impl Status {
     pub const CONNECT_CONTROLLER_BUSY: Status = Status(command_specific(0x81).0 & !Status::DNR);
     pub const CONNECT_INVALID_PARAMETERS: Status = command_specific(0x82);
     pub const CONNECT_INVALID_HOST: Status = command_specific(0x84);
-    /// Of a Disconnect of the Admin Queue.
+    /// Status of a Disconnect of the Admin Queue.
     pub const INVALID_QUEUE_TYPE: Status = command_specific(0x85);
-    /// Of every command on a queue that is not authenticated yet.
+    /// Status of every command on a queue that is not authenticated yet.
     pub const AUTHENTICATION_REQUIRED: Status = command_specific(0x91);
 }
 

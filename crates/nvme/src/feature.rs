@@ -2,7 +2,7 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Feature identifier; open, since hosts ask for what they like.
+/// Feature identifier; open, since hosts may send any value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FeatureId(pub u8);
 
@@ -25,7 +25,7 @@ impl FeatureId {
     pub const RESERVATION_PERSISTENCE: FeatureId = FeatureId(0x83);
 }
 
-/// What Get Features is to answer with (CDW10 bits 10:8).
+/// Value that Get Features is to return (CDW10 bits 10:8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Select(pub u8);
 
@@ -36,7 +36,7 @@ impl Select {
     pub const SUPPORTED_CAPABILITIES: Select = Select(3);
 }
 
-/// Dword 0 of the answer to [`Select::SUPPORTED_CAPABILITIES`].
+/// Bits of dword 0 of the answer to [`Select::SUPPORTED_CAPABILITIES`].
 pub mod capabilities {
     pub const SAVEABLE: u32 = 1 << 0;
     pub const NAMESPACE_SPECIFIC: u32 = 1 << 1;
@@ -60,17 +60,17 @@ pub struct TimestampData(pub u64);
 impl TimestampData {
     const MILLISECONDS: u64 = (1 << 48) - 1;
 
-    /// `milliseconds` go round after 48 bits.
+    /// Creates the data; `milliseconds` wrap after 48 bits.
     pub fn new(milliseconds: u64, set_by_host: bool) -> Self {
         Self(milliseconds & Self::MILLISECONDS | u64::from(set_by_host) << 49)
     }
 
-    /// Milliseconds since 1970-01-01, or since the last reset if no host has set it.
+    /// Returns milliseconds since 1970-01-01, or since the last reset if no host has set them.
     pub fn milliseconds(self) -> u64 {
         self.0 & Self::MILLISECONDS
     }
 
-    /// Timestamp Origin: true if a host has set it since the last reset.
+    /// Returns Timestamp Origin: true if a host has set it since the last reset.
     pub fn set_by_host(self) -> bool {
         self.0 >> 49 & 7 == 1
     }

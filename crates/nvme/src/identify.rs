@@ -2,7 +2,7 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Controller or namespace structure; open, since hosts ask for what they like.
+/// Controller or namespace structure; open, since hosts may send any value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cns(pub u8);
 
@@ -49,9 +49,9 @@ pub struct IdentifyController {
     pub mdts: u8,
     pub cntlid: u16,
     pub ver: u32,
-    /// Microseconds.
+    /// RTD3 Resume Latency in microseconds.
     pub rtd3r: u32,
-    /// Microseconds.
+    /// RTD3 Entry Latency in microseconds.
     pub rtd3e: u32,
     /// Optional asynchronous events supported.
     pub oaes: u32,
@@ -119,10 +119,10 @@ pub struct IdentifyController {
     reserved_388: [u8; 124],
     /// Submission queue entry size as powers of two: required in bits 3:0, largest in 7:4.
     pub sqes: u8,
-    /// Completion queue entry size, likewise.
+    /// Completion queue entry size, in the same form.
     pub cqes: u8,
     pub maxcmd: u16,
-    /// The largest NSID there can be.
+    /// The largest NSID.
     pub nn: u32,
     /// Optional NVM commands supported.
     pub oncs: u16,
@@ -132,11 +132,11 @@ pub struct IdentifyController {
     pub vwc: u8,
     /// Atomic write unit normal in logical blocks, 0's based.
     pub awun: u16,
-    /// Atomic write unit power fail, likewise.
+    /// Atomic write unit power fail, in the same form.
     pub awupf: u16,
     pub icsvscc: u8,
     pub nwpc: u8,
-    /// Atomic compare and write unit, likewise.
+    /// Atomic compare and write unit, in the same form.
     pub acwu: u16,
     /// Optional Copy formats supported.
     pub ocfs: u16,
@@ -148,12 +148,12 @@ pub struct IdentifyController {
     /// NVM subsystem NVMe Qualified Name, ended by a zero.
     pub subnqn: [u8; 256],
     reserved_1024: [u8; 768],
-    /// I/O queue command capsule supported size in units of 16 bytes, like the one that follows. This and
-    /// the fields up to `ofcs` are zero over the memory-based transport.
+    /// I/O queue command capsule supported size in units of 16 bytes, like the next field. This and the
+    /// fields up to `ofcs` are zero over the memory-based transport.
     pub ioccsz: u32,
     /// I/O queue response capsule supported size.
     pub iorcsz: u32,
-    /// In capsule data offset in units of 16 bytes.
+    /// Offset of in-capsule data in units of 16 bytes (ICDOFF).
     pub icdoff: u16,
     /// Fabrics controller attributes: bit 0 is set for a static controller model.
     pub fcatt: u8,
@@ -173,15 +173,16 @@ pub struct IdentifyController {
 }
 
 impl IdentifyController {
-    /// In bytes 3087:3072 of a controller that gives a power identifier.
+    /// Value of bytes 3087:3072 of a controller that reports a power identifier.
     pub const POWER_ID_MARK: [u8; 16] = *b"SLUICE POWER ID ";
 
-    /// In bytes 3119:3104 of a controller in whose subsystem commands of a lost connection hold back those that overlap them.
+    /// Value of bytes 3119:3104 of a controller whose subsystem delays commands that overlap those of a lost
+    /// connection.
     pub const HOLDS_BACK_MARK: [u8; 16] = *b"SLUICE HOLD BACK";
 }
 
-/// Identify Namespace of the NVM command set (NVM Command Set 4.1.5.1). Numbers of blocks in 16 bits
-/// are 0's based.
+/// Identify Namespace of the NVM command set (NVM Command Set 4.1.5.1). Numbers of blocks in 16 bits are 0's
+/// based.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(8))]
 pub struct IdentifyNamespace {
@@ -194,7 +195,7 @@ pub struct IdentifyNamespace {
     pub nsfeat: u8,
     /// Number of LBA formats, 0's based.
     pub nlbaf: u8,
-    /// The format in use.
+    /// Format in use.
     pub flbas: u8,
     pub mc: u8,
     pub dpc: u8,
@@ -218,7 +219,7 @@ pub struct IdentifyNamespace {
     pub nabspf: u16,
     /// Optimal I/O boundary in blocks; zero for none, and not 0's based.
     pub noiob: u16,
-    /// Bytes, low half first.
+    /// Capacity in bytes, low half first.
     pub nvmcap: [u64; 2],
     /// Preferred write granularity.
     pub npwg: u16,

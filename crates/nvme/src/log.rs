@@ -3,7 +3,7 @@
 use crate::Status;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-/// Log page identifier; open, since hosts ask for what they like.
+/// Log page identifier; open, since hosts may send any value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogId(pub u8);
 
@@ -24,11 +24,11 @@ impl LogId {
     pub const RESERVATION_NOTIFICATION: LogId = LogId(0x80);
 }
 
-/// One entry of the Error Information log page (Base 5.16.1.2).
+/// An entry of the Error Information log page (Base 5.16.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ErrorInformation {
-    /// Which error this was, counted from one over the life of the controller; zero for no entry.
+    /// Number of the error, counted from one over the life of the controller; zero for no entry.
     pub error_count: u64,
     pub sq_id: u16,
     pub cid: u16,
@@ -45,17 +45,17 @@ pub struct ErrorInformation {
     pub command_specific: u64,
     pub transport_specific: u16,
     reserved: [u8; 21],
-    /// One: the fields `command_set` and `opcode` are there.
+    /// Version: one means that the fields `command_set` and `opcode` are valid.
     pub version: u8,
 }
 
 impl ErrorInformation {
     pub const SIZE: usize = 64;
 
-    /// What stands for a queue, a command or a parameter that the error is not about.
+    /// Value for a queue, a command or a parameter that the error is not about.
     pub const NOT_APPLICABLE: u16 = 0xffff;
 
-    /// An error that is not about a command, and not counted yet.
+    /// Creates an error that is not about a command, and not counted yet.
     pub fn new(status: Status) -> Self {
         Self {
             sq_id: Self::NOT_APPLICABLE,
@@ -77,31 +77,31 @@ impl ErrorInformation {
 #[repr(C)]
 pub struct SmartHealth {
     pub critical_warning: u8,
-    /// Kelvin.
+    /// Temperature in kelvin.
     pub composite_temperature: [u8; 2],
-    /// Percent.
+    /// Spare in percent.
     pub available_spare: u8,
-    /// Percent.
+    /// Threshold in percent.
     pub available_spare_threshold: u8,
     pub percentage_used: u8,
     pub endurance_group_warning: u8,
     reserved_7: [u8; 25],
-    /// Thousands of 512 bytes, rounded up.
+    /// Data read in thousands of 512 bytes, rounded up.
     pub data_units_read: [u64; 2],
-    /// Thousands of 512 bytes, rounded up.
+    /// Data written in thousands of 512 bytes, rounded up.
     pub data_units_written: [u64; 2],
     pub host_read_commands: [u64; 2],
     pub host_write_commands: [u64; 2],
-    /// Minutes.
+    /// Time in minutes.
     pub controller_busy_time: [u64; 2],
     pub power_cycles: [u64; 2],
     pub power_on_hours: [u64; 2],
     pub unsafe_shutdowns: [u64; 2],
     pub media_errors: [u64; 2],
     pub error_log_entries: [u64; 2],
-    /// Minutes.
+    /// Time in minutes.
     pub warning_temperature_time: u32,
-    /// Minutes.
+    /// Time in minutes.
     pub critical_temperature_time: u32,
     reserved_200: [u8; 312],
 }
@@ -123,7 +123,7 @@ pub mod critical_warning {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct FirmwareSlot {
-    /// The active slot in bits 2:0, the one after the next reset in 6:4.
+    /// Active slot in bits 2:0, the one after the next reset in 6:4.
     pub active: u8,
     reserved_1: [u8; 7],
     /// Revisions in ASCII; a slot of zeros is empty.
@@ -139,12 +139,12 @@ impl FirmwareSlot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct SelfTestLog {
-    /// The test that runs: 0 for none, 1 short, 2 extended.
+    /// Type of the running test: 0 for none, 1 short, 2 extended.
     pub current: u8,
-    /// Percent of it that are done.
+    /// Progress of the test in percent.
     pub completion: u8,
     reserved: [u8; 2],
-    /// The newest first.
+    /// Results, the newest first.
     pub results: [SelfTestResult; Self::RESULTS],
 }
 
@@ -157,11 +157,11 @@ impl SelfTestLog {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct SelfTestResult {
-    /// How it ended in bits 3:0, which test it was in 7:4.
+    /// Result in bits 3:0, type of the test in 7:4.
     pub status: u8,
-    /// The segment that failed.
+    /// Segment that failed.
     pub segment: u8,
-    /// Which of the fields below there are.
+    /// Flags of the valid fields below.
     valid: u8,
     reserved: u8,
     power_on_hours: [u8; 8],
@@ -175,7 +175,7 @@ pub struct SelfTestResult {
 impl SelfTestResult {
     pub const SIZE: usize = 28;
 
-    /// [`status`](Self::status) of an entry without a result.
+    /// Value of [`status`](Self::status) of an entry without a result.
     pub const UNUSED: u8 = 0xf;
 
     pub fn set_power_on_hours(&mut self, hours: u64) {
@@ -187,7 +187,7 @@ impl SelfTestResult {
         self.nsid = nsid.to_le_bytes();
     }
 
-    /// The first block of what could not be read, and why.
+    /// Sets the first block of a range that could not be read, and its status.
     pub fn set_failure(&mut self, lba: u64, status: Status) {
         self.valid |= 1 << 1 | 1 << 2 | 1 << 3;
         self.failing_lba = lba.to_le_bytes();
@@ -199,14 +199,14 @@ impl SelfTestResult {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct SanitizeStatus {
-    /// 65,536ths of the operation that runs; 65,535 if none does.
+    /// Progress of the running operation in 65,536ths; 65,535 if none runs.
     pub progress: u16,
-    /// See [`sstat`].
+    /// Status, see [`sstat`].
     pub status: u16,
     /// Command dword 10 of the last operation.
     pub cdw10: u32,
-    /// Seconds that an overwrite, a block erase and a cryptographic erase take, then the same without deallocating;
-    /// all ones where nobody knows.
+    /// Estimates in seconds for an overwrite, a block erase and a cryptographic erase, then the same without
+    /// deallocating; all ones for an unknown duration.
     estimates: [u32; 6],
     reserved: [u8; 480],
 }
@@ -214,7 +214,7 @@ pub struct SanitizeStatus {
 impl SanitizeStatus {
     pub const SIZE: usize = 512;
 
-    /// No drive that was ever sanitized.
+    /// Creates the status of a drive that was never sanitized.
     pub fn new() -> Self {
         Self { progress: u16::MAX, estimates: [u32::MAX; 6], ..Self::new_zeroed() }
     }
@@ -226,25 +226,25 @@ impl Default for SanitizeStatus {
     }
 }
 
-/// Sanitize Status: how the last operation stands in bits 2:0, completed overwrite passes in 7:3.
+/// Sanitize Status: state of the last operation in bits 2:0, completed overwrite passes in 7:3.
 pub mod sstat {
     pub const COMPLETED: u16 = 1;
     pub const IN_PROGRESS: u16 = 2;
     pub const FAILED: u16 = 3;
     pub const PASSES_SHIFT: u16 = 3;
-    /// Nothing was written since.
+    /// Flag of a drive that was not written since.
     pub const GLOBAL_DATA_ERASED: u16 = 1 << 8;
 }
 
-/// The Reservation Notification log page (Base 5.16.1); of zeros if there is nothing to tell.
+/// The Reservation Notification log page (Base 5.16.1); of zeros if there is no notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ReservationNotification {
-    /// Which log page this was, counted from one over the life of the controller.
+    /// Number of the log page, counted from one over the life of the controller.
     pub count: u64,
-    /// What happened: 1 Registration Preempted, 2 Reservation Released, 3 Reservation Preempted.
+    /// Type of the notification: 1 Registration Preempted, 2 Reservation Released, 3 Reservation Preempted.
     pub kind: u8,
-    /// How many more there are to read.
+    /// Number of further pages to read.
     pub available: u8,
     reserved_10: [u8; 2],
     pub nsid: u32,
@@ -263,9 +263,9 @@ impl ReservationNotification {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct AnaHeader {
-    /// Counts what changed in the log page.
+    /// Number of changes of the log page.
     pub changes: u64,
-    /// How many descriptors follow.
+    /// Number of descriptors that follow.
     pub groups: u16,
     reserved_10: [u8; 6],
 }
@@ -286,7 +286,7 @@ pub struct AnaGroup {
     pub group: u32,
     pub namespaces: u32,
     pub changes: u64,
-    /// The state in bits 3:0.
+    /// State in bits 3:0.
     pub state: u8,
     reserved_17: [u8; 15],
 }
@@ -299,20 +299,20 @@ impl AnaGroup {
     }
 }
 
-/// Entries of the Changed Namespace List; with more there is just one that says so.
+/// Entries of the Changed Namespace List; if more have changed, there is a single entry for all.
 pub const CHANGED_NAMESPACES: usize = 1024;
 
 /// Bits of an entry of the Supported Log Pages page (Base 5.16.1.1).
 pub mod supported {
     pub const LSUPP: u32 = 1 << 0;
-    /// An offset may be an index (CDW14.OT).
+    /// Flag for an offset that may be an index (CDW14.OT).
     pub const IOS: u32 = 1 << 1;
 }
 
-/// Bits of an entry of the Commands Supported and Effects page (Base 5.16.1.6). Those of a feature
-/// (Base 5.16.1.18) are the same.
+/// Bits of an entry of the Commands Supported and Effects page (Base 5.16.1.6). The bits of a feature (Base
+/// 5.16.1.18) are the same.
 pub mod effects {
-    /// The command, or feature, is supported.
+    /// Support of the command or feature.
     pub const SUPPORTED: u32 = 1 << 0;
     /// Logical Block Content Change, or User Data Content Change.
     pub const DATA_CHANGES: u32 = 1 << 1;
@@ -322,15 +322,16 @@ pub mod effects {
     pub const NAMESPACE_INVENTORY: u32 = 1 << 3;
     /// Controller Capability Change.
     pub const CONTROLLER_CAPABILITY: u32 = 1 << 4;
-    /// Command Submission and Execution: no other command may go to the namespace meanwhile.
+    /// Command Submission and Execution: no other command may be submitted to the namespace meanwhile.
     pub const ALONE_IN_NAMESPACE: u32 = 1 << 16;
-    /// The same of every namespace of the subsystem.
+    /// Command Submission and Execution: no other command may be submitted to any namespace of the subsystem
+    /// meanwhile.
     pub const ALONE: u32 = 2 << 16;
-    /// The scope is one namespace.
+    /// Scope of one namespace.
     pub const SCOPE_NAMESPACE: u32 = 1 << 20;
-    /// The scope is one controller.
+    /// Scope of one controller.
     pub const SCOPE_CONTROLLER: u32 = 1 << 21;
-    /// The scope is the NVM subsystem.
+    /// Scope of the NVM subsystem.
     pub const SCOPE_SUBSYSTEM: u32 = 1 << 25;
 }
 

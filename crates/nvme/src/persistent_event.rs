@@ -3,20 +3,20 @@
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Where the page begins.
+/// Header of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct LogHeader {
     pub log: u8,
     reserved_1: [u8; 3],
     pub events: U32,
-    /// Bytes of the page, this header too.
+    /// Bytes of the page, including this header.
     pub length: U64,
     pub revision: u8,
     reserved_17: u8,
     /// Bytes of this header after this field.
     pub header_length: U16,
-    /// As in the Timestamp feature.
+    /// Time, in the form of the Timestamp feature.
     pub timestamp: U64,
     pub power_on_hours: [u8; 16],
     pub power_cycles: U64,
@@ -25,31 +25,31 @@ pub struct LogHeader {
     pub serial: [u8; 20],
     pub model: [u8; 40],
     pub subnqn: [u8; 256],
-    /// Counts the contexts that were established.
+    /// Number of contexts that were established.
     pub generation: U16,
-    /// See [`reporting_context`].
+    /// Context, see [`reporting_context`].
     pub reporting_context: U32,
     reserved_378: [u8; 102],
-    /// Bit per event type that is ever recorded.
+    /// Bitmap of the event types that are ever recorded.
     pub supported: [u8; 32],
 }
 
 impl LogHeader {
     pub const SIZE: usize = 512;
     pub const REVISION: u8 = 3;
-    /// What `header_length` says.
+    /// Value of `header_length`.
     pub const LENGTH: u16 = Self::SIZE as u16 - 20;
 }
 
 /// Reporting Context Information; the port's identifier is in bits 15:0.
 pub mod reporting_context {
-    /// The context was established through a port of the NVM subsystem.
+    /// Flag of a context that was established through a port of the NVM subsystem.
     pub const SUBSYSTEM_PORT: u32 = 1 << 16;
-    /// There was a context when the command came.
+    /// Flag of a context that existed when the command arrived.
     pub const EXISTS: u32 = 1 << 18;
 }
 
-/// What is to be done with the context, in Log Specific Parameter bits 1:0.
+/// Action on the context, in Log Specific Parameter bits 1:0.
 pub mod action {
     pub const READ: u8 = 0;
     pub const ESTABLISH_AND_READ: u8 = 1;
@@ -57,33 +57,33 @@ pub mod action {
     pub const ESTABLISH_AND_READ_HEADER: u8 = 3;
 }
 
-/// What is before the data of each event.
+/// Header before the data of each event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct EventHeader {
-    /// See [`event`].
+    /// Event type, see [`event`].
     pub kind: u8,
     pub revision: u8,
     /// Bytes of this header after this field.
     pub header_length: u8,
     pub additional: u8,
     pub controller: U16,
-    /// As in the Timestamp feature.
+    /// Time, in the form of the Timestamp feature.
     pub timestamp: U64,
     pub port: U16,
     reserved: [u8; 4],
     pub vendor_length: U16,
-    /// Bytes of what a vendor adds and of the data.
+    /// Bytes of vendor-specific information and data.
     pub length: U16,
 }
 
 impl EventHeader {
     pub const SIZE: usize = 24;
-    /// What `header_length` says.
+    /// Value of `header_length`.
     pub const LENGTH: u8 = Self::SIZE as u8 - 3;
     pub const REVISION: u8 = 1;
 
-    /// An event of this type with so much data.
+    /// Creates the header of an event of this type with `length` bytes of data.
     pub fn new(kind: u8, controller: u16, timestamp: u64, length: u16) -> Self {
         let (revision, header_length) = (Self::REVISION, Self::LENGTH);
         let (controller, timestamp) = (U16::new(controller), U64::new(timestamp));
@@ -94,7 +94,7 @@ impl EventHeader {
 
 /// Event types.
 pub mod event {
-    /// With a SMART / Health Information log page.
+    /// Event with a SMART / Health Information log page.
     pub const SMART_SNAPSHOT: u8 = 0x01;
     pub const FIRMWARE_COMMIT: u8 = 0x02;
     pub const TIMESTAMP_CHANGE: u8 = 0x03;
@@ -123,12 +123,12 @@ pub struct FirmwareCommit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct TimestampChange {
-    /// As in the Timestamp feature.
+    /// Time, in the form of the Timestamp feature.
     pub previous: U64,
     pub since_reset_ms: U64,
 }
 
-/// Of one controller.
+/// Event of one controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct PowerOnOrReset {
@@ -140,7 +140,7 @@ pub struct PowerOnOrReset {
     reserved: [u8; 12],
     pub power_cycles: U32,
     pub power_on_ms: U64,
-    /// As in the Timestamp feature.
+    /// Time, in the form of the Timestamp feature.
     pub timestamp: U64,
 }
 
@@ -159,7 +159,7 @@ impl HardwareError {
     pub const UNSAFE_SHUTDOWN: u16 = 0x08;
 }
 
-/// What a host said when it created or deleted a namespace.
+/// Fields of a host's command that created or deleted a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct ChangeNamespace {
@@ -182,7 +182,7 @@ pub struct ChangeNamespace {
 #[repr(C)]
 pub struct FormatStart {
     pub nsid: U32,
-    /// Identify's FNA.
+    /// FNA of Identify.
     pub attributes: u8,
     reserved: [u8; 3],
     pub cdw10: U32,
@@ -202,7 +202,7 @@ pub struct FormatCompletion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SanitizeStart {
-    /// Identify's SANICAP.
+    /// SANICAP of Identify.
     pub capabilities: U32,
     pub cdw10: U32,
     pub cdw11: U32,
@@ -211,14 +211,14 @@ pub struct SanitizeStart {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SanitizeCompletion {
-    /// As in the Sanitize Status log page.
+    /// Progress, in the form of the Sanitize Status log page.
     pub progress: U16,
     pub status: U16,
     pub information: U16,
     reserved: [u8; 2],
 }
 
-/// Without data of the command.
+/// Event without data of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SetFeature {

@@ -6,11 +6,11 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ReportHeader {
-    /// GEN: counts what changed registrations.
+    /// GEN: number of changes of registrations.
     generation: [u8; 4],
     /// RTYPE; zero without a reservation.
     pub rtype: u8,
-    /// REGSTRT: how many registrants follow.
+    /// REGSTRT: number of registrants that follow.
     registrants: [u8; 2],
     reserved_7: [u8; 2],
     /// PTPLS.

@@ -13,7 +13,7 @@ pub struct SglDescriptor {
     pub identifier: u8,
 }
 
-/// SGL descriptor type; open, since hosts send what they like.
+/// SGL descriptor type; open, since hosts may send any value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SglType(pub u8);
 
@@ -29,7 +29,7 @@ impl SglType {
 impl SglDescriptor {
     pub const SIZE: usize = 16;
 
-    /// The descriptor that stands in the data pointer of an entry.
+    /// Returns the descriptor in the data pointer of an entry.
     pub fn from_dptr(dptr: [u64; 2]) -> Self {
         zerocopy::transmute!(dptr)
     }
@@ -46,21 +46,22 @@ impl SglDescriptor {
         Self { address, length, reserved: [0; 3], identifier: kind.0 << 4 }
     }
 
-    /// Data in a capsule, from the beginning of the capsule's data on (Base 4.1.2, sub type offset).
+    /// Describes data in a capsule, from the beginning of the capsule's data on (Base 4.1.2, sub type
+    /// offset).
     pub fn in_capsule(length: u32) -> Self {
         const OFFSET: u8 = 1;
         let block = Self::new(SglType::DATA_BLOCK, 0, length);
         Self { identifier: block.identifier | OFFSET, ..block }
     }
 
-    /// Data that the transport moves apart from the capsule (sub type transport specific).
+    /// Describes data that the transport moves apart from the capsule (sub type transport specific).
     pub fn apart(length: u32) -> Self {
         const TRANSPORT: u8 = 0xa;
         let block = Self::new(SglType::TRANSPORT_DATA_BLOCK, 0, length);
         Self { identifier: block.identifier | TRANSPORT, ..block }
     }
 
-    /// As it stands in the data pointer of an entry.
+    /// Returns the data pointer of an entry for this descriptor.
     pub fn to_dptr(self) -> [u64; 2] {
         zerocopy::transmute!(self)
     }

@@ -17,7 +17,7 @@ macro_rules! statuses {
             /// Every constant with its name.
             pub const ALL: &[(&str, Status)] = &[$((stringify!($name), Status::$name)),*];
 
-            /// The constant's name, for messages.
+            /// Returns the constant's name, for messages.
             pub fn name(self) -> Option<&'static str> {
                 match self.0 & 0x7ff {
                     $(v if v == ($sct << 8 | $sc) => Some(stringify!($name)),)*
@@ -114,8 +114,8 @@ statuses! {
 impl Status {
     pub const DNR: u16 = 1 << 14;
 
-    /// Vendor specific, between layers of a drive alone: the target has lost acknowledged writes. The command was not
-    /// carried out. No host, program or function sees it.
+    /// Vendor specific status, only between layers of a drive: the target has lost acknowledged writes. The
+    /// command was not carried out. No host, program or function receives it.
     pub const WRITES_LOST: Self = Self(7 << 8 | 0x01);
 
     pub const MORE: u16 = 1 << 13;
@@ -125,29 +125,30 @@ impl Status {
         self.0 & 0x7ff == 0
     }
 
-    /// Status code type.
+    /// Returns the status code type.
     pub fn sct(self) -> u8 {
         (self.0 >> 8 & 7) as u8
     }
 
-    /// Status code.
+    /// Returns the status code.
     pub fn sc(self) -> u8 {
         self.0 as u8
     }
 
-    /// True where both name the same code, whatever DNR, More and CRD say.
+    /// Returns whether both have the same code, with any DNR, More and CRD.
     pub fn same_code(self, other: Status) -> bool {
         (self.0 ^ other.0) & 0x7ff == 0
     }
 
-    /// True if a host gave the command up: by Abort, by deleting its queue, or by a reset. The layer that ended it has
-    /// not failed.
+    /// Returns whether a host gave the command up: by Abort, by deleting its queue, or by a reset. The layer
+    /// that ended the command has not failed.
     pub fn is_of_host(self) -> bool {
         self.same_code(Self::ABORT_REQUESTED) || self.same_code(Self::ABORTED_SQ_DELETION)
     }
 
-    /// Converts the status of a device or a peer to one for the layers above. The codes by which layers of a drive tell
-    /// each other that a host gave a command up, or that writes are lost, become Internal Error: no peer may send them.
+    /// Converts the status of a device or a peer to one for the layers above. Layers of a drive use some
+    /// codes to report that a host gave a command up, or that writes are lost. These become Internal Error:
+    /// no peer may send them.
     #[inline]
     pub fn of_peer(self) -> Self {
         match self.is_success() || !(self.is_of_host() || self.same_code(Self::WRITES_LOST)) {

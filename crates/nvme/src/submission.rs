@@ -14,7 +14,7 @@ pub struct SubmissionEntry {
     pub cdw2: u32,
     pub cdw3: u32,
     pub mptr: u64,
-    /// PRP1 and PRP2, or one SGL descriptor, as PSDT says.
+    /// PRP1 and PRP2, or one SGL descriptor, depending on PSDT.
     pub dptr: [u64; 2],
     pub cdw10: u32,
     pub cdw11: u32,
@@ -24,7 +24,7 @@ pub struct SubmissionEntry {
     pub cdw15: u32,
 }
 
-/// How the data pointer of an entry is to be read (Base 3.3.3.1, PSDT).
+/// Interpretation of the data pointer of an entry (Base 3.3.3.1, PSDT).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataTransfer {
     Prp,
@@ -35,8 +35,8 @@ pub enum DataTransfer {
 impl SubmissionEntry {
     pub const SIZE: usize = 64;
 
-    /// The entry as it lies in memory, made of its fields in registers: a copy of a structure that was
-    /// just filled in field by field has to wait until all of them have left the store buffer.
+    /// Returns the entry as in memory, made of its fields in registers: a copy of a structure that was just
+    /// filled in field by field has to wait until all of them have left the store buffer.
     #[inline(always)]
     pub const fn to_words(&self) -> [u64; 8] {
         const fn pair(low: u32, high: u32) -> u64 {
@@ -55,7 +55,7 @@ impl SubmissionEntry {
         ]
     }
 
-    /// The fused operation field; zero is a normal command.
+    /// Returns the fused operation field; zero is a normal command.
     #[inline]
     pub fn fuse(&self) -> u8 {
         self.flags & 0b11
@@ -70,25 +70,25 @@ impl SubmissionEntry {
         }
     }
 
-    /// Starting LBA of a Read, Write, Compare, Write Zeroes or Verify (NVM Command Set 3.2).
+    /// Returns the starting LBA of a Read, Write, Compare, Write Zeroes or Verify (NVM Command Set 3.2).
     #[inline]
     pub fn slba(&self) -> u64 {
         u64::from(self.cdw10) | u64::from(self.cdw11) << 32
     }
 
-    /// Number of logical blocks, one-based: 1 to 65,536 (NLB is 0's-based on the wire).
+    /// Returns the number of logical blocks, one-based: 1 to 65,536 (NLB is 0's-based on the wire).
     #[inline]
     pub fn blocks(&self) -> u32 {
         (self.cdw12 & 0xffff) + 1
     }
 
-    /// Force Unit Access, CDW12 bit 30.
+    /// Returns Force Unit Access, CDW12 bit 30.
     #[inline]
     pub fn fua(&self) -> bool {
         self.cdw12 & 1 << 30 != 0
     }
 
-    /// Deallocate bit of Write Zeroes, CDW12 bit 25.
+    /// Returns the Deallocate bit of Write Zeroes, CDW12 bit 25.
     #[inline]
     pub fn deac(&self) -> bool {
         self.cdw12 & 1 << 25 != 0
