@@ -2,7 +2,7 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// What a message asks for; open, since peers send what they like.
+/// Command code of a message; open, since peers may send any value.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(transparent)]
 pub struct Command(pub u16);
@@ -12,7 +12,7 @@ macro_rules! commands {
         impl Command {
             $($(#[$doc])* pub const $name: Command = Command($code);)*
 
-            /// The constant's name, for messages.
+            /// Returns the constant's name, for messages.
             pub fn name(self) -> Option<&'static str> {
                 match self.0 {
                     $($code => Some(stringify!($name)),)*
@@ -24,7 +24,7 @@ macro_rules! commands {
 }
 
 commands! {
-    /// First message of a client: [`crate::version::Version`] and perhaps capabilities.
+    /// First message of a client: [`crate::version::Version`] and optionally capabilities.
     VERSION = 1;
     DMA_MAP = 2;
     DMA_UNMAP = 3;
@@ -35,9 +35,9 @@ commands! {
     DEVICE_SET_IRQS = 8;
     REGION_READ = 9;
     REGION_WRITE = 10;
-    /// From server to client, for memory that came without a file descriptor.
+    /// Read from server to client, for memory that was mapped without a file descriptor.
     DMA_READ = 11;
-    /// From server to client, for memory that came without a file descriptor.
+    /// Write from server to client, for memory that was mapped without a file descriptor.
     DMA_WRITE = 12;
     DEVICE_RESET = 13;
     DIRTY_PAGES = 14;

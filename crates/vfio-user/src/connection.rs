@@ -4,8 +4,8 @@ use crate::{Errno, Error, Header, Message, Receiver, Sender};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
-/// A vfio-user connection, for either end. No call ever waits for the peer, whether or not the socket
-/// is in non-blocking mode.
+/// A vfio-user connection, for either end. No call ever waits for the peer, whether or not the socket is in
+/// non-blocking mode.
 ///
 /// An [`Error`] is final: drop the connection.
 #[derive(Debug)]
@@ -20,14 +20,14 @@ impl Connection {
         Self { socket, receiver: Receiver::default(), sender: Sender::default() }
     }
 
-    /// The next message, or `None` if there is none at the moment. Call it until it says `None`: several
-    /// messages may have come with one read, and the socket is not readable again on their account.
+    /// Returns the next message, or `None` if there is none at the moment. Call this method until it returns
+    /// `None`. One read may receive several messages, and the socket does not become readable again for them.
     pub fn receive(&mut self) -> Result<Option<Message<'_>>, Error> {
         self.receiver.receive(self.socket.as_fd())
     }
 
-    /// Sends a message: `payload` is the structure of the command and `data` the bytes after it; either
-    /// may be empty. The header's size is filled in.
+    /// Sends a message: `payload` is the structure of the command and `data` the bytes after it; either may
+    /// be empty. The header's size is filled in.
     pub fn send(
         &mut self,
         header: Header,
@@ -38,12 +38,12 @@ impl Connection {
         self.sender.send(self.socket.as_fd(), header, payload, data, fds)
     }
 
-    /// Replies to a command, unless its sender wants no reply.
+    /// Replies to a command, unless its no-reply flag is set.
     pub fn reply(&mut self, to: &Header, payload: &[u8], data: &[u8]) -> Result<(), Error> {
         self.reply_with_fds(to, payload, data, &[])
     }
 
-    /// Replies to a command with file descriptors, unless its sender wants no reply.
+    /// Replies to a command with file descriptors, unless its no-reply flag is set.
     pub fn reply_with_fds(
         &mut self,
         to: &Header,
@@ -54,18 +54,18 @@ impl Connection {
         if to.no_reply() { Ok(()) } else { self.send(to.reply(), payload, data, fds) }
     }
 
-    /// Replies that a command failed, unless its sender wants no reply.
+    /// Replies that a command failed, unless its no-reply flag is set.
     pub fn reply_error(&mut self, to: &Header, errno: Errno) -> Result<(), Error> {
         if to.no_reply() { Ok(()) } else { self.send(to.error_reply(errno), &[], &[], &[]) }
     }
 
-    /// Sends what had no room before. True when nothing is left; while it is false, call it again when
-    /// the socket is writable.
+    /// Sends messages that had no room before. Returns true when nothing is left; while it returns false,
+    /// call it again when the socket is writable.
     pub fn flush(&mut self) -> Result<bool, Error> {
         self.sender.flush(self.socket.as_fd())
     }
 
-    /// True while something waits for room in the socket.
+    /// Returns whether a message waits for room in the socket.
     pub fn has_unsent(&self) -> bool {
         self.sender.has_unsent()
     }
@@ -74,7 +74,7 @@ impl Connection {
         &self.socket
     }
 
-    /// The two halves with their socket, for one who answers a message while looking at it.
+    /// Returns the two halves with their socket, for answering a message while it is borrowed.
     pub fn halves(&mut self) -> (BorrowedFd<'_>, &mut Receiver, &mut Sender) {
         (self.socket.as_fd(), &mut self.receiver, &mut self.sender)
     }

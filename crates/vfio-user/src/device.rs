@@ -1,8 +1,8 @@
-//! DEVICE_GET_INFO and DEVICE_GET_REGION_INFO: what the device consists of.
+//! DEVICE_GET_INFO and DEVICE_GET_REGION_INFO: the regions of the device.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Regions of a PCI device, as an index.
+/// Indices of the regions of a PCI device.
 pub mod region {
     pub const BAR0: u32 = 0;
     pub const BAR1: u32 = 1;
@@ -13,17 +13,17 @@ pub mod region {
     pub const ROM: u32 = 6;
     pub const CONFIG: u32 = 7;
     pub const VGA: u32 = 8;
-    /// How many there are; DEVICE_GET_INFO's `num_regions`.
+    /// Number of regions; DEVICE_GET_INFO's `num_regions`.
     pub const COUNT: u32 = 9;
 }
 
-/// DEVICE_GET_INFO, question and answer.
+/// Payload of DEVICE_GET_INFO, in the command and in the reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct DeviceInfo {
     /// Size of this structure in bytes.
     pub argsz: u32,
-    /// [`DeviceInfo::RESET`] and [`DeviceInfo::PCI`].
+    /// Flags [`DeviceInfo::RESET`] and [`DeviceInfo::PCI`].
     pub flags: u32,
     pub num_regions: u32,
     pub num_irqs: u32,
@@ -31,27 +31,29 @@ pub struct DeviceInfo {
 
 impl DeviceInfo {
     pub const SIZE: usize = 16;
-    /// DEVICE_RESET is supported.
+    /// Flag of a device that supports DEVICE_RESET.
     pub const RESET: u32 = 1;
     pub const PCI: u32 = 1 << 1;
 }
 
-/// DEVICE_GET_REGION_INFO, question and answer; a chain of capabilities may follow the answer. A client
-/// whose `argsz` is too small for them gets the answer without them, with the `argsz` that it needs.
+/// Payload of DEVICE_GET_REGION_INFO, in the command and in the reply; a chain of capabilities may follow in
+/// the reply. A client whose `argsz` is too small for them receives the reply without them, with the `argsz`
+/// that is needed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct RegionInfo {
-    /// Asked: the room for an answer; answered: its size with capabilities, in bytes.
+    /// Size in bytes: in a command that of the room for a reply, in a reply that of the structure with
+    /// capabilities.
     pub argsz: u32,
-    /// [`RegionInfo::READ`] and the following.
+    /// Flags [`RegionInfo::READ`] and the following.
     pub flags: u32,
-    /// One of [`region`].
+    /// Index, one of [`region`].
     pub index: u32,
-    /// Where the first capability is, from the beginning of this structure; zero for none.
+    /// Offset of the first capability from the beginning of this structure; zero for none.
     pub cap_offset: u32,
-    /// Of the region, in bytes.
+    /// Size of the region in bytes.
     pub size: u64,
-    /// Where the region begins in the file that comes with the answer, in bytes.
+    /// Offset in bytes of the region in the file that comes with the reply.
     pub offset: u64,
 }
 
@@ -59,20 +61,20 @@ impl RegionInfo {
     pub const SIZE: usize = 32;
     pub const READ: u32 = 1;
     pub const WRITE: u32 = 1 << 1;
-    /// The region, or what the sparse-mmap capability lists of it, can be mapped: a file descriptor
-    /// comes with the answer.
+    /// Flag of a region of which all, or the areas in the sparse-mmap capability, can be mapped: a file
+    /// descriptor comes with the reply.
     pub const MMAP: u32 = 1 << 2;
-    /// Capabilities follow. A client takes `cap_offset` for granted when it sees this flag.
+    /// Flag for capabilities behind the structure. A client relies on `cap_offset` when the flag is set.
     pub const CAPS: u32 = 1 << 3;
 }
 
-/// The head of every capability of a region.
+/// Header of every capability of a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct CapabilityHeader {
     pub id: u16,
     pub version: u16,
-    /// The next capability, from the beginning of the [`RegionInfo`]; zero for none.
+    /// Offset of the next capability from the beginning of the [`RegionInfo`]; zero for none.
     pub next: u32,
 }
 
@@ -85,9 +87,9 @@ impl CapabilityHeader {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct MmapArea {
-    /// From the beginning of the region, in bytes.
+    /// Offset in bytes from the beginning of the region.
     pub offset: u64,
-    /// In bytes.
+    /// Size in bytes.
     pub size: u64,
 }
 
@@ -95,7 +97,7 @@ impl MmapArea {
     pub const SIZE: usize = 16;
 }
 
-/// The sparse-mmap capability with one area, the only shape that this crate sends.
+/// The sparse-mmap capability with one area, the only form that this crate sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct SparseMmap {
@@ -108,18 +110,18 @@ pub struct SparseMmap {
 impl SparseMmap {
     pub const SIZE: usize = 32;
 
-    /// The last and only capability of a region, which says that `area` of it can be mapped.
+    /// Creates the only capability of a region, by which `area` of it can be mapped.
     pub fn new(area: MmapArea) -> Self {
         let header = CapabilityHeader { id: CapabilityHeader::SPARSE_MMAP, version: 1, next: 0 };
         Self { header, area_count: 1, reserved: 0, area }
     }
 }
 
-/// The most capabilities that are looked at in one answer, so that a chain cannot go round for ever.
+/// The most capabilities that are read in one reply, so that a loop in the chain ends.
 const MAX_CAPABILITIES: usize = 8;
 
-/// The areas that can be mapped, from the payload of an answer: empty without the capability.
-/// `None` if the answer contradicts itself.
+/// Returns the areas that can be mapped, from the payload of a reply: empty without the capability. `None` if
+/// the reply contradicts itself.
 pub fn sparse_areas(payload: &[u8]) -> Option<Vec<MmapArea>> {
     let (info, _) = RegionInfo::read_from_prefix(payload).ok()?;
     if info.flags & RegionInfo::CAPS == 0 {
@@ -140,7 +142,7 @@ pub fn sparse_areas(payload: &[u8]) -> Option<Vec<MmapArea>> {
     None
 }
 
-/// The areas in the body of a sparse-mmap capability: a count, four reserved bytes, the areas.
+/// Returns the areas in the body of a sparse-mmap capability: a count, four reserved bytes, the areas.
 fn areas(body: &[u8]) -> Option<Vec<MmapArea>> {
     let (count, rest) = u32::read_from_prefix(body).ok()?;
     let bytes = rest.get(size_of::<u32>()..)?.get(..(count as usize).checked_mul(MmapArea::SIZE)?)?;

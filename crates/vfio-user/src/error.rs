@@ -1,25 +1,25 @@
-//! What can go wrong on the socket.
+//! Errors of the socket.
 
 use crate::{Errno, Header, MAX_MESSAGE_FDS, MAX_MESSAGE_SIZE, MAX_UNSENT};
 use std::fmt;
 
-/// Why a connection cannot go on. Every one of these is final: the stream is no longer in step.
+/// Reason for which a connection ended. Every one of these is final: the stream is no longer in step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// The peer closed the connection between two messages.
+    /// End of the connection between two messages, by the peer.
     Closed,
-    /// The peer closed the connection inside a message.
+    /// End of the connection inside a message, by the peer.
     ClosedInsideMessage,
-    /// A header gives a size that is shorter than the header or longer than [`MAX_MESSAGE_SIZE`].
+    /// Size in a header that is shorter than the header or longer than [`MAX_MESSAGE_SIZE`].
     MessageSize(u32),
-    /// A message came with more than [`MAX_MESSAGE_FDS`] file descriptors.
+    /// Message with more than [`MAX_MESSAGE_FDS`] file descriptors.
     TooManyFds,
-    /// The peer does not read what is sent to it, and [`MAX_UNSENT`] bytes wait already, or
+    /// Peer that does not read: [`MAX_UNSENT`] bytes wait already, or
     /// [`MAX_UNSENT_FDS`](crate::MAX_UNSENT_FDS) descriptors.
     PeerDoesNotRead,
-    /// A message to be sent is longer than [`MAX_MESSAGE_SIZE`] or has too many file descriptors.
+    /// Message to be sent that is longer than [`MAX_MESSAGE_SIZE`] or has too many file descriptors.
     UnsendableMessage,
-    /// The socket itself failed.
+    /// Error of the socket itself.
     Socket(Errno),
 }
 
@@ -54,7 +54,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 impl From<Errno> for Error {
-    /// A peer that is gone shows as any of these, depending on who noticed first.
+    /// Converts an errno. The end of a peer causes any of these, depending on the call that detects it.
     fn from(errno: Errno) -> Self {
         match errno {
             Errno::PIPE | Errno::CONNRESET => Error::Closed,

@@ -7,10 +7,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Header {
-    /// Chosen by whoever sends the command, echoed in the reply.
+    /// Identifier that the sender of the command chooses, repeated in the reply.
     pub id: u16,
     pub command: Command,
-    /// Whole message, header included.
+    /// Size of the whole message, header included.
     pub size: u32,
     /// Type in bits 3:0, no-reply in bit 4, error in bit 5.
     pub flags: u32,
@@ -27,22 +27,22 @@ impl Header {
     pub const NO_REPLY: u32 = 1 << 4;
     pub const ERROR: u32 = 1 << 5;
 
-    /// A command that wants a reply. The size is filled in by whoever sends it.
+    /// Creates a command that requests a reply. The size is filled in by the sender.
     pub fn command(id: u16, command: Command) -> Self {
         Self { id, command, size: Self::SIZE as u32, flags: Self::TYPE_COMMAND, error: 0 }
     }
 
-    /// The same command, without a reply.
+    /// Returns the same command with the no-reply flag.
     pub fn without_reply(self) -> Self {
         Self { flags: self.flags | Self::NO_REPLY, ..self }
     }
 
-    /// The reply to this command.
+    /// Returns the header of the reply to this command.
     pub fn reply(&self) -> Self {
         Self { flags: Self::TYPE_REPLY, error: 0, size: Self::SIZE as u32, ..*self }
     }
 
-    /// The reply that says that this command failed. It never carries a payload.
+    /// Returns the header of an error reply to this command. It never carries a payload.
     pub fn error_reply(&self, errno: Errno) -> Self {
         let error = errno.raw_os_error().unsigned_abs();
         Self { flags: Self::TYPE_REPLY | Self::ERROR, error, size: Self::SIZE as u32, ..*self }
@@ -56,19 +56,19 @@ impl Header {
         self.flags & Self::TYPE_MASK == Self::TYPE_REPLY
     }
 
-    /// True for a command whose sender does not wait for a reply.
+    /// Returns whether the sender of a command waits for no reply.
     pub fn no_reply(&self) -> bool {
         self.flags & Self::NO_REPLY != 0
     }
 
-    /// The error that a reply reports. A peer may set the bit and leave the number out; that is `EIO`.
+    /// Returns the error in a reply. A peer may set the bit without a number; that is `EIO`.
     pub fn failure(&self) -> Option<Errno> {
         let number = i32::try_from(self.error).ok().filter(|n| (1..=MAX_ERRNO).contains(n));
         (self.flags & Self::ERROR != 0).then(|| number.map_or(Errno::IO, Errno::from_raw_os_error))
     }
 }
 
-/// The largest number the kernel gives to an error.
+/// The largest error number of the kernel.
 const MAX_ERRNO: i32 = 4095;
 
 const _: () = assert!(size_of::<Header>() == Header::SIZE);

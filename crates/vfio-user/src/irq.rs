@@ -2,55 +2,55 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Interrupt types of a PCI device, as an index.
+/// Indices of the interrupt types of a PCI device.
 pub mod index {
     pub const INTX: u32 = 0;
     pub const MSI: u32 = 1;
     pub const MSIX: u32 = 2;
     pub const ERROR: u32 = 3;
     pub const REQUEST: u32 = 4;
-    /// How many there are; DEVICE_GET_INFO's `num_irqs`.
+    /// Number of types; DEVICE_GET_INFO's `num_irqs`.
     pub const COUNT: u32 = 5;
 }
 
-/// DEVICE_GET_IRQ_INFO, question and answer.
+/// Payload of DEVICE_GET_IRQ_INFO, in the command and in the reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct IrqInfo {
     /// Size of this structure in bytes.
     pub argsz: u32,
-    /// [`IrqInfo::EVENTFD`] and the following.
+    /// Flags [`IrqInfo::EVENTFD`] and the following.
     pub flags: u32,
-    /// One of [`index`].
+    /// Index, one of [`index`].
     pub index: u32,
-    /// How many interrupts of this type there are.
+    /// Number of interrupts of this type.
     pub count: u32,
 }
 
 impl IrqInfo {
     pub const SIZE: usize = 16;
-    /// Signalled through an eventfd.
+    /// Flag of interrupts that are signalled through an eventfd.
     pub const EVENTFD: u32 = 1;
     pub const MASKABLE: u32 = 1 << 1;
-    /// Masked by the act of signalling, until it is unmasked.
+    /// Flag of interrupts that are masked when they are signalled, until they are unmasked.
     pub const AUTOMASKED: u32 = 1 << 2;
-    /// All are set up at once or not at all.
+    /// Flag of interrupts that are set up all at once or not at all.
     pub const NORESIZE: u32 = 1 << 3;
 }
 
-/// DEVICE_SET_IRQS. What follows depends on the data flags: nothing, one byte for each interrupt, or
-/// (for eventfds) file descriptors beside the message. The reply has no payload.
+/// Payload of DEVICE_SET_IRQS. The data flags determine the data behind it: nothing, one byte for each
+/// interrupt, or (for eventfds) file descriptors beside the message. The reply has no payload.
 ///
-/// Zero interrupts with [`IrqSet::DATA_NONE`] and [`IrqSet::ACTION_TRIGGER`] turn the type off; eventfd
-/// data with fewer descriptors than `count` takes eventfds away.
+/// Zero interrupts with [`IrqSet::DATA_NONE`] and [`IrqSet::ACTION_TRIGGER`] turn the type off; eventfd data
+/// with fewer descriptors than `count` removes eventfds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct IrqSet {
     /// Size of this structure and the bytes that follow it.
     pub argsz: u32,
-    /// One data flag and one action flag.
+    /// Flags: one data flag and one action flag.
     pub flags: u32,
-    /// One of [`index`].
+    /// Index, one of [`index`].
     pub index: u32,
     /// First interrupt.
     pub start: u32,
@@ -71,12 +71,12 @@ impl IrqSet {
     pub const ACTION_TRIGGER: u32 = 1 << 5;
     pub const ACTIONS: u32 = Self::ACTION_MASK | Self::ACTION_UNMASK | Self::ACTION_TRIGGER;
 
-    /// The data flags alone.
+    /// Returns the data flags alone.
     pub fn data(&self) -> u32 {
         self.flags & Self::DATA_MASK
     }
 
-    /// The action flags alone.
+    /// Returns the action flags alone.
     pub fn action(&self) -> u32 {
         self.flags & Self::ACTIONS
     }

@@ -1,18 +1,18 @@
 //! The vfio-user wire format and its socket, for both ends.
 //!
-//! vfio-user carries what the kernel's VFIO offers as ioctls (region and interrupt information, region
-//! reads and writes, DMA mappings) as messages over a UNIX stream socket, so that a PCI device can live
-//! in another process. The *client* is the virtual machine monitor (or a host of our own), the *server*
-//! is the device. This crate knows the layout of every message and how to move messages without ever
-//! blocking; what the messages do is the business of whoever uses it.
+//! vfio-user carries the ioctls of the kernel's VFIO (region and interrupt information, region reads and
+//! writes, DMA mappings) as messages over a UNIX stream socket, so that a PCI device can live in another
+//! process. The *client* is the virtual machine monitor (or `crates/host`), the *server* is the device. This
+//! crate contains the layout of every message and moves messages without ever blocking; its users execute
+//! them.
 //!
 //! - [`Header`] and [`Command`]: the 16 bytes before every message.
 //! - [`version`], [`dma`], [`device`], [`region`], [`irq`]: the payloads.
 //! - [`Connection`]: a non-blocking socket that receives and sends whole messages with their file
 //!   descriptors.
 //!
-//! Everything that arrives is hostile: sizes are bounded before memory is taken, payloads are copied
-//! out by length-checked readers, and no byte sequence makes this crate panic.
+//! All received bytes are hostile: sizes are bounded before memory is allocated, payloads are copied out by
+//! length-checked readers, and no byte sequence makes this crate panic.
 #![forbid(unsafe_code)]
 
 #[cfg(target_endian = "big")]
@@ -42,14 +42,14 @@ pub use sender::Sender;
 /// end announces.
 pub const MAX_DATA_TRANSFER: usize = 64 << 10;
 
-/// The longest message that is received or sent, header included, in bytes. Data and what stands
-/// before it; no message without data comes near.
+/// The longest message that is received or sent, header included, in bytes. It has room for data and the
+/// structures before it; a message without data is much shorter.
 pub const MAX_MESSAGE_SIZE: usize = MAX_DATA_TRANSFER + 4096;
 
 /// The most file descriptors that come with one message; the `max_msg_fds` that this end announces.
 pub const MAX_MESSAGE_FDS: usize = 16;
 
-/// The most bytes that wait for a peer to read them before the connection is given up, in bytes.
+/// The most bytes that wait for a peer to read them before the connection is closed.
 pub const MAX_UNSENT: usize = 4 * MAX_MESSAGE_SIZE;
 
 /// Descriptors that may wait for room in a socket: each is one of this process.

@@ -7,37 +7,37 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use zerocopy::FromBytes;
 
-/// A message as it came from the peer. Whoever drops it closes the file descriptors that were not taken.
+/// A message from the peer. Dropping it closes the file descriptors that were not taken.
 #[derive(Debug)]
 pub struct Message<'a> {
     pub header: Header,
-    /// What follows the header.
+    /// Bytes behind the header.
     pub payload: &'a [u8],
-    /// At most [`MAX_MESSAGE_FDS`], each close-on-exec.
+    /// File descriptors, at most [`MAX_MESSAGE_FDS`], each close-on-exec.
     pub fds: Vec<OwnedFd>,
 }
 
-/// The room a receiver begins with, in bytes. Longer messages make it grow, to [`MAX_MESSAGE_SIZE`].
+/// The initial room of a receiver, in bytes. It grows for longer messages, to [`MAX_MESSAGE_SIZE`].
 const INITIAL_BUFFER: usize = 4096;
 
-/// The most descriptors that the kernel sends at once (`unix(7)`). There is room for all of them, also
-/// beyond what a message may have: those without room would be closed here and now, and closing a
-/// descriptor of somebody else's making can take for ever.
+/// The most descriptors that the kernel sends at once (`unix(7)`). There is room for all of them, also beyond
+/// the limit of a message: descriptors without room would be closed inside recvmsg(), and closing a
+/// descriptor of a hostile file can block for ever.
 const SCM_MAX_FD: usize = 253;
 
-/// Cuts the stream of a peer into messages.
+/// Divides the stream of a peer into messages.
 ///
-/// One read takes whatever there is, so that a burst of doorbells costs one system call. File
-/// descriptors stay with their message all the same: the kernel ends a read behind the bytes that a set
-/// of descriptors was sent with, so they belong to the message that the *last* byte of the read is in. That
-/// asks of a sender only that it ends a send with descriptors no later than the message they belong to.
+/// One read takes all bytes there are, so that a burst of doorbells costs one system call. File descriptors
+/// stay with their message all the same. The kernel ends a read behind the bytes that a set of descriptors
+/// was sent with, so they belong to the message that the *last* byte of the read is in. For that a sender
+/// must end a send with descriptors no later than the message they belong to.
 #[derive(Debug)]
 pub struct Receiver {
     buffer: Vec<u8>,
-    /// What is in the buffer and not handed out yet.
+    /// Begin of the bytes in the buffer that are not handed out yet.
     start: usize,
     end: usize,
-    /// How many bytes of the stream stand before `buffer[start]`.
+    /// Number of bytes of the stream before `buffer[start]`.
     consumed: u64,
     /// Descriptors with the position in the stream of the byte they belong to, in order.
     fds: Vec<(u64, OwnedFd)>,
@@ -50,9 +50,9 @@ impl Default for Receiver {
 }
 
 impl Receiver {
-    /// The next message, or `None` if the socket has none at the moment.
+    /// Returns the next message, or `None` if the socket has none at the moment.
     ///
-    /// Nothing is allocated for a message that fits the buffer and brings no file descriptors.
+    /// Nothing is allocated for a message that fits the buffer and has no file descriptors.
     pub fn receive(&mut self, socket: BorrowedFd<'_>) -> Result<Option<Message<'_>>, Error> {
         loop {
             if let Some(header) = self.announced()?
@@ -66,7 +66,7 @@ impl Receiver {
         }
     }
 
-    /// The header of the message at `start`, once it is there. Its size is possible.
+    /// Returns the header of the message at `start`, once it is complete. Its size is valid.
     fn announced(&self) -> Result<Option<Header>, Error> {
         let Ok((header, _)) = Header::read_from_prefix(&self.buffer[self.start..self.end]) else {
             return Ok(None);
@@ -91,9 +91,9 @@ impl Receiver {
         Ok(Message { header, payload: &self.buffer[payload], fds })
     }
 
-    /// Reads once. False if there is nothing to read.
+    /// Reads once. Returns false if there is nothing to read.
     fn fill(&mut self, socket: BorrowedFd<'_>) -> Result<bool, Error> {
-        // No whole message is in the buffer, so all of these belong to the one that has begun.
+        // No whole message is in the buffer, so all of these belong to the incomplete one.
         if self.fds.len() > MAX_MESSAGE_FDS {
             return Err(Error::TooManyFds);
         }
@@ -115,11 +115,11 @@ impl Receiver {
             bytes => self.end += bytes,
         }
         self.keep_fds(ancillary);
-        // Descriptors that found no room are lost, and with them the sense of the message.
+        // Descriptors without room are lost, and the message is invalid without them.
         if read.flags.contains(ReturnFlags::CTRUNC) { Err(Error::TooManyFds) } else { Ok(true) }
     }
 
-    /// Moves what is left to the front, and makes the buffer long enough for the message it begins.
+    /// Moves the remaining bytes to the front, and makes the buffer long enough for the message they begin.
     fn make_room(&mut self) -> Result<(), Error> {
         let needed = self.announced()?.map_or(Header::SIZE, |header| header.size as usize);
         self.buffer.copy_within(self.start..self.end, 0);
@@ -130,7 +130,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Notes to which byte the descriptors of a read belong.
+    /// Records the byte that the descriptors of a read belong to.
     fn keep_fds(&mut self, mut ancillary: RecvAncillaryBuffer<'_>) {
         let last_byte = self.consumed + (self.end - self.start) as u64 - 1;
         for message in ancillary.drain() {

@@ -2,30 +2,30 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// REGION_READ and REGION_WRITE. The data of a write follows, as does the data of the reply to a read;
-/// the reply to either repeats this structure.
+/// Payload of REGION_READ and REGION_WRITE. The data of a write follows, as does the data of the reply to a
+/// read; the reply to either repeats this structure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct RegionAccess {
-    /// From the beginning of the region, in bytes.
+    /// Offset in bytes from the beginning of the region.
     pub offset: u64,
-    /// One of [`crate::device::region`].
+    /// Region, one of [`crate::device::region`].
     pub region: u32,
-    /// In bytes.
+    /// Number of bytes.
     pub count: u32,
 }
 
 impl RegionAccess {
     pub const SIZE: usize = 16;
 
-    /// A REGION_WRITE payload: the access and exactly the bytes that it announces.
+    /// Parses a REGION_WRITE payload: the access and exactly the bytes that it announces.
     pub fn parse_write(payload: &[u8]) -> Option<(RegionAccess, &[u8])> {
         let (access, data) = RegionAccess::read_from_prefix(payload).ok()?;
         (data.len() == access.count as usize).then_some((access, data))
     }
 }
 
-/// REGION_WRITE_MULTI begins with the number of writes; [`MultiWrite`] structures follow. The reply
+/// Begin of REGION_WRITE_MULTI's payload: the number of writes; [`MultiWrite`] structures follow. The reply
 /// repeats the number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -36,7 +36,8 @@ pub struct WriteMulti {
 impl WriteMulti {
     pub const SIZE: usize = 8;
 
-    /// The writes of a REGION_WRITE_MULTI payload, in order, if it holds exactly as many as it says.
+    /// Returns the writes of a REGION_WRITE_MULTI payload, in order, if it holds exactly the announced
+    /// number.
     pub fn parse(payload: &[u8]) -> Option<&[MultiWrite]> {
         let (multi, rest) = WriteMulti::read_from_prefix(payload).ok()?;
         let writes = <[MultiWrite]>::ref_from_bytes(rest).ok()?;
@@ -44,9 +45,9 @@ impl WriteMulti {
     }
 }
 
-/// One write of at most eight bytes.
+/// A write of at most eight bytes.
 ///
-/// Made of bytes, since it is read where it stands in a message and that is not aligned.
+/// Made of bytes, since it is read in place in a message, where it is not aligned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct MultiWrite {
@@ -61,7 +62,7 @@ impl MultiWrite {
         zerocopy::transmute!(self.access)
     }
 
-    /// The bytes to write; `None` if more are announced than there is room for.
+    /// Returns the bytes to write; `None` if more are announced than there is room for.
     pub fn data(&self) -> Option<&[u8]> {
         self.data.get(..self.access().count as usize)
     }

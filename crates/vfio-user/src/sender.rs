@@ -9,33 +9,34 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use zerocopy::IntoBytes;
 
-/// Sends messages, and keeps what the socket has no room for.
+/// Sends messages, and keeps bytes that the socket has no room for.
 ///
-/// What is kept is bounded by [`MAX_UNSENT`] and [`MAX_UNSENT_FDS`]; a peer that lets it come to that is given up.
+/// Kept bytes and descriptors are bounded by [`MAX_UNSENT`] and [`MAX_UNSENT_FDS`]; beyond them the
+/// connection is closed.
 #[derive(Debug, Default)]
 pub struct Sender {
     /// Bytes that wait for room in the socket.
     unsent: VecDeque<u8>,
-    /// How many bytes of `unsent` there ever were before its first.
+    /// Number of bytes that were ever in `unsent` before its first.
     sent: u64,
     /// Kept messages with descriptors, in order.
     attached: VecDeque<Attached>,
 }
 
-/// A kept message whose descriptors are still to be sent: with its first byte, and in a send of its own,
-/// since a receiver finds the message they belong to by where a read ends.
+/// A kept message with descriptors that are not sent yet. They are sent with its first byte, and in a send of
+/// their own, since a receiver assigns descriptors to a message by the end of a read.
 #[derive(Debug)]
 struct Attached {
-    /// Of the first byte, counted like `Sender::sent`.
+    /// Position of the first byte, counted like `Sender::sent`.
     position: u64,
-    /// Of the message, in bytes.
+    /// Size of the message in bytes.
     size: usize,
     fds: Vec<OwnedFd>,
 }
 
 impl Sender {
-    /// Sends a message: the header (whose size is filled in here), a fixed payload, and the data that
-    /// follows it. Either may be empty. What cannot be sent at once is kept for [`Sender::flush`].
+    /// Sends a message: the header (whose size is filled in here), a fixed payload, and the data that follows
+    /// it. Either may be empty. Bytes that cannot be sent at once are kept for [`Sender::flush`].
     pub fn send(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -54,7 +55,7 @@ impl Sender {
         if sent == size { Ok(()) } else { self.keep(message, sent, fds) }
     }
 
-    /// Sends what is kept, as far as the socket has room. True when nothing is left.
+    /// Sends kept messages, as far as the socket has room. Returns true when nothing is left.
     pub fn flush(&mut self, socket: BorrowedFd<'_>) -> Result<bool, Error> {
         while !self.unsent.is_empty() {
             let sent = self.transmit_kept(socket)?;
@@ -67,7 +68,7 @@ impl Sender {
         Ok(true)
     }
 
-    /// True while something waits for room in the socket.
+    /// Returns whether a message waits for room in the socket.
     pub fn has_unsent(&self) -> bool {
         !self.unsent.is_empty()
     }
@@ -88,14 +89,14 @@ impl Sender {
         }
     }
 
-    /// The first `length` kept bytes.
+    /// Returns the first `length` kept bytes.
     fn kept(&self, length: usize) -> [&[u8]; 3] {
         let (first, second) = self.unsent.as_slices();
         let split = length.min(first.len());
         [&first[..split], &second[..length - split], &[]]
     }
 
-    /// Keeps what was not sent of a message. Descriptors travel with the first byte of it.
+    /// Keeps the unsent part of a message. Descriptors are sent with its first byte.
     fn keep(&mut self, message: [&[u8]; 3], sent: usize, fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
         let size: usize = message.iter().map(|part| part.len()).sum();
         if self.unsent.len() + (size - sent) > MAX_UNSENT {
@@ -119,7 +120,7 @@ impl Sender {
     }
 }
 
-/// One send; the number of bytes the socket took, zero if it has no room.
+/// Sends once; returns the number of bytes that the socket took, zero if it has no room.
 fn transmit(socket: BorrowedFd<'_>, parts: [&[u8]; 3], fds: &[BorrowedFd<'_>]) -> Result<usize, Error> {
     let parts = parts.map(IoSlice::new);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_MESSAGE_FDS))];

@@ -1,7 +1,7 @@
 //! VERSION: the first message of a connection.
 //!
-//! The payload is four bytes and, optionally, a JSON text that ends in NUL. A client that leaves the
-//! text out gets the defaults of the specification, which are what [`Capabilities::default`] holds.
+//! The payload is four bytes and, optionally, a JSON text that ends in NUL. A client without the text gets
+//! the defaults of the specification, which are those of [`Capabilities::default`].
 
 use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -17,30 +17,30 @@ pub struct Version {
 impl Version {
     pub const SIZE: usize = 4;
 
-    /// What this crate speaks. A server answers with the same major and at most the client's minor.
+    /// Version of this crate. A server answers with the same major and at most the client's minor version.
     pub const OURS: Version = Version { major: 0, minor: 1 };
 }
 
 const _: () = assert!(size_of::<Version>() == Version::SIZE);
 
-/// What one end can do. Names that are not known are ignored.
+/// Capabilities of one end. Unknown names are ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Capabilities {
-    /// Most file descriptors the sender takes with one message.
+    /// Most file descriptors that the sender accepts with one message.
     pub max_msg_fds: u32,
-    /// Most bytes of data the sender takes in one region or DMA access.
+    /// Most bytes of data that the sender accepts in one region or DMA access.
     pub max_data_xfer_size: u64,
-    /// Page sizes of DMA maps the sender can do, as a bit mask in bytes.
+    /// Page sizes of DMA maps that the sender supports, as a bit mask in bytes.
     pub pgsizes: u64,
-    /// Most DMA maps the sender can hold at a time.
+    /// Most DMA maps that the sender can hold at a time.
     pub max_dma_maps: u64,
-    /// Whether the sender knows REGION_WRITE_MULTI.
+    /// Support of REGION_WRITE_MULTI by the sender.
     pub write_multiple: bool,
 }
 
 impl Default for Capabilities {
-    /// What a peer that says nothing is taken to be able to do.
+    /// Returns the capabilities of a peer that announces none.
     fn default() -> Self {
         Self {
             max_msg_fds: 1,
@@ -53,7 +53,7 @@ impl Default for Capabilities {
 }
 
 impl Capabilities {
-    /// What this crate's [`crate::Connection`] can carry.
+    /// Returns the capabilities of this crate's [`crate::Connection`].
     pub fn ours() -> Self {
         Self {
             max_msg_fds: crate::MAX_MESSAGE_FDS as u32,
@@ -62,26 +62,26 @@ impl Capabilities {
         }
     }
 
-    /// The JSON text as it stands in a message, with its NUL.
+    /// Returns the JSON text of a message, with its NUL.
     pub fn to_json(&self) -> Vec<u8> {
         let text = serde_json::json!({ "capabilities": self }).to_string();
         text.into_bytes().into_iter().chain([0]).collect()
     }
 }
 
-/// The JSON text around the capabilities.
+/// JSON text around the capabilities.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct VersionData {
     capabilities: Capabilities,
 }
 
-/// A VERSION payload that makes no sense.
+/// Error of an invalid VERSION payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VersionError {
-    /// Shorter than [`Version::SIZE`].
+    /// Payload shorter than [`Version::SIZE`].
     Short,
-    /// The text is not the JSON that it should be.
+    /// Text that is not the required JSON.
     Json,
 }
 
@@ -96,8 +96,8 @@ impl std::fmt::Display for VersionError {
 
 impl std::error::Error for VersionError {}
 
-/// Takes a VERSION payload apart. `None` stands for a peer that sent no JSON text at all, which is how
-/// a host that polls tells itself from a virtual machine monitor.
+/// Parses a VERSION payload. `None` stands for a peer that sent no JSON text at all. The absence
+/// distinguishes a host that polls from a virtual machine monitor.
 pub fn parse(payload: &[u8]) -> Result<(Version, Option<Capabilities>), VersionError> {
     let (version, text) = Version::read_from_prefix(payload).map_err(|_| VersionError::Short)?;
     let end = text.iter().position(|&byte| byte == 0).unwrap_or(text.len());

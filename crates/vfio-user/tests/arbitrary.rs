@@ -1,4 +1,4 @@
-//! No bytes make a reader panic, and what is written is what is read.
+//! Arbitrary bytes make no reader panic, and written structures are read back unchanged.
 
 use proptest::prelude::*;
 use sluice_vfio_user::device::{MmapArea, RegionInfo, SparseMmap, sparse_areas};
@@ -8,7 +8,7 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use zerocopy::IntoBytes;
 
-/// Bytes that often begin like a message.
+/// Returns bytes that often begin like a message.
 fn stream() -> impl Strategy<Value = Vec<u8>> {
     let framed = (any::<u16>(), 0u16..20, 0u32..96, any::<u32>(), prop::collection::vec(any::<u8>(), 0..80));
     let framed = framed.prop_map(|(id, command, size, flags, payload)| {
@@ -26,7 +26,7 @@ proptest! {
         let mut connection = Connection::new(ours);
         peer.write_all(&bytes).expect("it fits the socket");
         drop(peer);
-        // The peer is gone, so this ends with an error at the latest when all is read.
+        // The peer is gone, so this ends with an error at the latest when all bytes are read.
         let mut handed_out = 0;
         while let Ok(message) = connection.receive() {
             let message = message.expect("a closed socket is never merely empty");

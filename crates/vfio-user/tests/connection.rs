@@ -1,4 +1,4 @@
-//! A connection against a peer that writes what it likes, when it likes.
+//! A connection against a peer that writes anything at any time.
 
 use rustix::io::{FdFlags, fcntl_getfd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -24,7 +24,7 @@ fn message(id: u16, payload: &[u8]) -> Vec<u8> {
     [header.as_bytes(), payload].concat()
 }
 
-/// A file that can be told from others by what is in it.
+/// Returns a file that is identified by its contents.
 fn marked(mark: u8) -> OwnedFd {
     let mut file =
         File::from(rustix::fs::memfd_create("mark", rustix::fs::MemfdFlags::CLOEXEC).expect("memfd"));
@@ -195,8 +195,8 @@ fn replies() {
     nothing(&mut client);
 }
 
-/// Sends numbered messages, every fiftieth with a file descriptor, until the socket is full and about half
-/// of what may wait does. Returns how many.
+/// Sends numbered messages, every fiftieth with a file descriptor, until the socket is full and about half of
+/// the limit waits. Returns the number of messages.
 fn overfill(connection: &mut Connection) -> u16 {
     let mut unsent = 0;
     for id in 0.. {
@@ -240,7 +240,7 @@ fn what_does_not_fit_the_socket_waits_in_order() {
     for id in 0..count {
         let message = loop {
             server.flush().expect("a healthy connection");
-            // Asked twice, since a borrow that is returned from a loop lasts.
+            // Called twice, since a borrow that is returned from a loop lasts.
             if let Some(message) = client.receive().expect("a healthy connection") {
                 break (message.header.id, message.payload.to_vec(), message.fds);
             }
