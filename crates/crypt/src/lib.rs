@@ -1,11 +1,11 @@
 //! Ciphers and keys.
 //!
 //! - [`Xts`] is AES-XTS, sector by sector.
-//! - [`SecretBytes`] holds a key or a passphrase; [`sealed`] and [`ciphering`] are how to work with one.
-//! - [`Source`] is where they come from: a file, a credential of systemd's, a descriptor.
+//! - [`SecretBytes`] holds a key or a passphrase; [`sealed`] and [`ciphering`] wrap work with one.
+//! - [`Source`] is the place of a secret: a file, a credential of systemd's, a descriptor.
 //! - [`luks`] reads LUKS2 headers, as cryptsetup writes them.
 //!
-//! No error has a byte of a secret in its words.
+//! No error message contains a byte of a secret.
 #![forbid(unsafe_code)]
 
 pub mod luks;

@@ -1,22 +1,24 @@
-//! Work that leaves nothing on the stack.
+//! Work with secrets that leaves nothing on the stack.
 
 use std::hint::black_box;
 
 /// Bytes of the stack that are overwritten: more than any cipher or hash here uses.
 const STACK: usize = 64 << 10;
 
-/// The same after ciphering, which spills round keys where the processor has too few registers.
+/// Bytes that are overwritten after ciphering, which spills round keys where the processor has too few
+/// registers.
 const CIPHER_STACK: usize = 4 << 10;
 
-/// Does `work` with secrets, and then overwrites the stack below: round keys and states of hashes that were
-/// moved or went out of scope lie there until something else does.
+/// Runs `work` with secrets, and then overwrites the stack below. Round keys and states of hashes that were
+/// moved or went out of scope lie there until they are overwritten.
 pub fn sealed<T>(work: impl FnOnce() -> T) -> T {
     let result = called(work);
     overwrite::<STACK>();
     result
 }
 
-/// The same for work that only [encrypts or decrypts](crate::Xts), which costs little beside 4 KiB of it.
+/// Runs work that only [encrypts or decrypts](crate::Xts), and overwrites less, which costs little beside 4
+/// KiB of it.
 #[inline]
 pub fn ciphering<T>(work: impl FnOnce() -> T) -> T {
     let result = called(work);
@@ -24,7 +26,7 @@ pub fn ciphering<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// A frame of its own, so that all of the work lies where it is overwritten.
+/// Runs the work in a frame of its own, so that all of it lies in the overwritten part.
 #[inline(never)]
 fn called<T>(work: impl FnOnce() -> T) -> T {
     work()

@@ -1,4 +1,4 @@
-//! Bytes that nobody else is to see.
+//! Bytes of secrets.
 
 use sluice_memory::Secret;
 use std::fmt;
@@ -12,13 +12,13 @@ pub struct SecretBytes {
 }
 
 impl SecretBytes {
-    /// Bytes of the longest.
+    /// Bytes of the longest secret.
     pub const MAX: usize = 8 << 10;
 
-    /// So many zeros, to be written over.
+    /// Creates `length` zeros, to be overwritten.
     ///
     /// # Errors
-    /// There is no memory, or more than [`MAX`](Self::MAX) is asked for.
+    /// There is no memory, or `length` is more than [`MAX`](Self::MAX).
     pub fn zeros(length: usize) -> io::Result<Self> {
         if length > Self::MAX {
             return Err(ErrorKind::InvalidInput.into());
@@ -26,7 +26,7 @@ impl SecretBytes {
         Ok(Self { memory: Secret::zeros()?, length })
     }
 
-    /// A copy.
+    /// Creates a copy.
     pub fn copy_of(bytes: &[u8]) -> io::Result<Self> {
         let mut copy = Self::zeros(bytes.len())?;
         copy.copy_from_slice(bytes);

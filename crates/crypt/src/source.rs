@@ -1,4 +1,4 @@
-//! Where secrets come from.
+//! Sources of secrets.
 
 use crate::SecretBytes;
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
@@ -9,22 +9,22 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 
-/// Where a key or a passphrase is.
+/// Place of a key or a passphrase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// In a file that nobody else may use.
+    /// File that no other user may access.
     File(PathBuf),
-    /// In a credential that systemd passed to this process, by its name.
+    /// Credential that systemd passed to this process, by its name.
     Credential(String),
-    /// In a descriptor that this process was started with, see [`Given`].
+    /// Descriptor that this process was started with, see [`Given`].
     Descriptor(i32),
 }
 
 impl Source {
-    /// By the options `key_file`, `credential` and `key_fd`, of which there is one.
+    /// Returns the source of the options `key_file`, `credential` and `key_fd`, of which exactly one is set.
     ///
     /// # Errors
-    /// In words: there is none, there are several, or a value makes no sense.
+    /// None is set, several are, or a value is invalid; in words.
     pub fn of(
         key_file: Option<&str>,
         credential: Option<&str>,
@@ -44,10 +44,10 @@ impl Source {
         }
     }
 
-    /// Reads all of it.
+    /// Reads all of the secret.
     ///
     /// # Errors
-    /// In words: it is not there, it is too long, or others may use it.
+    /// It does not exist, it is too long, or other users may access it; in words.
     pub fn read(&self, given: &Given) -> Result<SecretBytes, String> {
         match self {
             Self::File(path) => {
@@ -64,16 +64,16 @@ impl Source {
     }
 }
 
-/// What the descriptors held that a process was started with. They are read once, at its start: a pipe has
-/// nothing more after that, and the process may have given up reading.
+/// Secrets from the descriptors that a process was started with. They are read once, at its start: a pipe is
+/// empty after that, and the process may have given up the right to read.
 #[derive(Debug, Default)]
 pub struct Given(BTreeMap<i32, SecretBytes>);
 
 impl Given {
-    /// Reads these to their ends.
+    /// Reads these descriptors to their ends.
     ///
     /// # Errors
-    /// In words: one of them is not open, or has too much.
+    /// One of them is not open, or has too much; in words.
     pub fn read(numbers: &[i32]) -> Result<Self, String> {
         let each = numbers.iter().map(|&number| {
             let secret = duplicate(number).map_err(|error| error.to_string()).and_then(whole);
@@ -83,8 +83,8 @@ impl Given {
     }
 }
 
-/// A descriptor of this process by its number, which owns nothing. Where that is forbidden, by its name, which
-/// only works for what this process could open itself.
+/// Duplicates a descriptor of this process, by its number. Where pidfd_getfd() is forbidden the descriptor is
+/// opened by its name, which only works for a file that this process could open itself.
 fn duplicate(number: i32) -> io::Result<OwnedFd> {
     let itself = pidfd_open(getpid(), PidfdFlags::empty());
     match itself.and_then(|itself| pidfd_getfd(itself, number, PidfdGetfdFlags::empty())) {
@@ -104,15 +104,15 @@ fn credential(name: &str) -> Result<SecretBytes, String> {
         .ok_or("systemd passed none to this process: add LoadCredential= to its unit")?;
     let mut parts = Path::new(name).components();
     match (parts.next(), parts.next()) {
-        // Its folder lets nobody else in, and its own mode is systemd's business.
+        // Its folder is closed to other users, and systemd sets its mode.
         (Some(Component::Normal(name)), None) => read(&Path::new(&folder).join(name), false),
         _ => Err("this is not a name".to_owned()),
     }
 }
 
-/// Reads a file, if it is one; `alone` if nobody but root and this user may use it.
+/// Reads a regular file; `alone` requires that only root and this user may access it.
 fn read(path: &Path, alone: bool) -> Result<SecretBytes, String> {
-    // Not waiting for the other end of something that is no file.
+    // Non-blocking, so as not to wait for the other end of a pipe.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     let file =
         openat(CWD, path, flags, Mode::empty()).map_err(|error| format!("cannot be opened: {error}"))?;

@@ -1,4 +1,5 @@
-//! XTS-AES (IEEE 1619-2018, 5.3) for whole blocks: sectors have no rest that would need stealing.
+//! XTS-AES (IEEE 1619-2018, 5.3) for whole blocks: sectors have no partial block that would need ciphertext
+//! stealing.
 
 use aes::cipher::{BlockDecrypt, BlockEncrypt, KeyInit};
 use aes::{Aes128, Aes256, Block};
@@ -7,12 +8,12 @@ use std::fmt;
 /// Bytes of a block of AES.
 const BLOCK: usize = 16;
 
-/// Blocks that are ciphered together: those of 512 bytes. Eight would keep the processor's AES units busy, but
-/// each call costs something: with 32 a byte takes an eighth less.
+/// Blocks that are ciphered together: those of 512 bytes. Eight would keep the processor's AES units busy,
+/// but each call has a cost: with 32 a byte takes an eighth less.
 const BATCH: usize = 32;
 
-/// Both keys, expanded. Zeroed when dropped, by the cipher. In one piece: a box would be elsewhere than on
-/// the pages of the secret.
+/// Expanded keys, both. Zeroed when dropped, by the cipher. Stored inline: a box would be outside of the
+/// pages of the secret.
 #[allow(clippy::large_enum_variant)]
 pub enum Xts {
     Aes128(Aes128, Aes128),
@@ -20,7 +21,8 @@ pub enum Xts {
 }
 
 impl Xts {
-    /// From both keys, one after the other, as dm-crypt takes them: 32 bytes or 64. `None` for another length.
+    /// Creates a cipher from both keys, one after the other, as in dm-crypt: 32 bytes or 64. `None` for
+    /// another length.
     pub fn new(key: &[u8]) -> Option<Self> {
         let (data, tweak) = key.split_at_checked(key.len() / 2)?;
         match key.len() {
@@ -38,7 +40,7 @@ impl Xts {
         }
     }
 
-    /// Decrypts one.
+    /// Decrypts a sector, whole blocks, under the number of its data unit.
     pub fn decrypt(&self, number: u128, sector: &mut [u8]) {
         match self {
             Self::Aes128(data, tweak) => walk(|b| data.decrypt_blocks(b), tweak, number, sector),
@@ -53,7 +55,7 @@ impl fmt::Debug for Xts {
     }
 }
 
-/// Both directions: each block is masked, ciphered, and masked again.
+/// Processes blocks in both directions: each is masked, ciphered, and masked again.
 fn walk(
     cipher: impl Fn(&mut [Block]),
     tweak_cipher: &impl BlockEncrypt<BlockSize = aes::cipher::consts::U16>,
@@ -86,7 +88,7 @@ fn masked(bytes: &[u8], mask: u128) -> Block {
     Block::from((u128::from_le_bytes(block) ^ mask).to_le_bytes())
 }
 
-/// Times alpha in GF(2^128) with x^128 + x^7 + x^2 + x + 1 (5.2).
+/// Multiplies by alpha in GF(2^128) with x^128 + x^7 + x^2 + x + 1 (5.2).
 #[inline]
 fn double(mask: u128) -> u128 {
     (mask << 1) ^ ((mask >> 127) * 0x87)
@@ -137,7 +139,7 @@ mod tests {
         }
     }
 
-    /// Vectors 4 and 10: a whole sector of counting bytes. The first and last blocks of the ciphertext, which
+    /// Checks vectors 4 and 10: a whole sector of counting bytes. The first and last blocks of the ciphertext
     /// depend on every mask between.
     #[test]
     fn sector_vectors_of_the_standard() {

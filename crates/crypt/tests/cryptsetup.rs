@@ -1,4 +1,4 @@
-//! Headers that the cryptsetup of this machine makes, if it has one.
+//! Headers of the cryptsetup of this machine, if it has one.
 
 use sluice_crypt::luks::{Header, Limits};
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::process::Command;
 const PASSPHRASE: &[u8] = b"first passphrase";
 const SECOND: &[u8] = b"\x00\xffnot text\n";
 
-/// Runs cryptsetup; false if there is none.
+/// Runs cryptsetup; returns false if there is none.
 fn cryptsetup(folder: &Path, words: &str) -> bool {
     let mut command = Command::new("cryptsetup");
     command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").current_dir(folder);

@@ -1,4 +1,4 @@
-//! What working with a key leaves in the memory of its process: nothing that a core dump would have.
+//! Traces of a key in the memory of a process: none in a place that a core dump would have.
 
 use sluice_crypt::luks::{Header, Limits};
 use sluice_crypt::{Given, Source, Xts, ciphering, sealed};
@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 const HEADER: &[u8] = include_bytes!("data/argon2id.luks2");
 
-/// The header's key and what opens it, each byte inverted: so they are nowhere in this program.
+/// The header's key and its passphrase, each byte inverted: so they are nowhere in this program.
 static INVERTED_KEY: [u8; 32] = [
     0x8c, 0xdf, 0x7f, 0x3b, 0xee, 0xab, 0xc0, 0xe6, 0x9a, 0x1b, 0x09, 0xbb, 0x7b, 0x36, 0xea, 0xd2, 0x95,
     0xb6, 0x8d, 0xf3, 0x17, 0xff, 0x62, 0xba, 0xbe, 0xe9, 0x33, 0xef, 0x57, 0xf3, 0xdd, 0x1e,
@@ -21,7 +21,7 @@ const INVERTED_PASSPHRASE: &[u8] =
 
 const NOWHERE: [String; 0] = [];
 
-/// Looks from another thread, which leaves the stack of this one nearly as it is.
+/// Searches from another thread, which leaves the stack of this one nearly unchanged.
 struct Search {
     ask: Sender<&'static [u8]>,
     answer: Receiver<Vec<String>>,
@@ -40,7 +40,7 @@ impl Search {
     }
 }
 
-/// Where 16 bytes are in this process that are these, inverted.
+/// Returns the addresses in this process of 16 bytes that are these, inverted.
 fn search(inverted: &[u8]) -> Vec<String> {
     let maps = std::fs::read_to_string("/proc/self/smaps").expect("it is there");
     let memory = File::open("/proc/self/mem").expect("it is ours");
@@ -70,7 +70,8 @@ fn search(inverted: &[u8]) -> Vec<String> {
     places
 }
 
-/// A passphrase read from a file, a header opened with it, and a cipher made of its key: one after the other.
+/// Checks a passphrase read from a file, a header opened with it, and a cipher made of its key: one after the
+/// other.
 #[test]
 fn nothing_is_left_of_a_key() {
     let search = Search::start();

@@ -1,4 +1,4 @@
-//! The binary header: where the metadata is, and whether it is whole (specification, section 2.1).
+//! The binary header: location of the metadata, and its checksum (specification, section 2.1).
 
 use sha2::{Digest, Sha256, Sha512};
 use std::io::{Read, Seek, SeekFrom};
@@ -6,14 +6,15 @@ use std::io::{Read, Seek, SeekFrom};
 /// Bytes of the binary header; the metadata, in JSON, follows.
 const BINARY: usize = 4096;
 
-/// Bytes that a copy, binary header and metadata, can have; the second one stands there, too.
+/// Possible sizes of a copy, binary header and metadata; they are the possible offsets of the second copy,
+/// too.
 const SIZES: [u64; 9] =
     [16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20];
 
 const MAGIC: [&[u8; 6]; 2] = [b"LUKS\xba\xbe", b"SKUL\xba\xbe"];
 const VERSION: u16 = 2;
 
-/// Where the fields are. Numbers are big-endian.
+/// Offsets of the fields. Numbers are big-endian.
 const VERSION_AT: usize = 6;
 const SIZE_AT: usize = 8;
 const SEQUENCE_AT: usize = 16;
@@ -22,17 +23,17 @@ const OFFSET_AT: usize = 256;
 const CHECKSUM_AT: usize = 448;
 const CHECKSUM_BYTES: usize = 64;
 
-/// One copy that is whole.
+/// A copy with a valid checksum.
 struct Copy {
     size: u64,
     sequence: u64,
     metadata: Vec<u8>,
 }
 
-/// The metadata of the newer copy, without the zeros behind it.
+/// Returns the metadata of the newer copy, without the zeros behind it.
 pub(super) fn read(file: &mut (impl Read + Seek)) -> Result<Vec<u8>, String> {
     let first = copy_at(file, 0);
-    // A first copy that is whole says where the second is; else it is looked for.
+    // A valid first copy contains the offset of the second; otherwise the second is searched for.
     let places: &[u64] = if let Ok(first) = &first { &[first.size] } else { &SIZES };
     let seconds = places.iter().filter_map(|&place| copy_at(file, place).ok());
     let second = seconds.max_by_key(|copy| copy.sequence);
@@ -79,7 +80,7 @@ fn number(bytes: &[u8], at: usize) -> u64 {
     u64::from_be_bytes(*field)
 }
 
-/// The checksum covers all of the copy, with zeros in its own place.
+/// Checks the checksum, which covers all of the copy, with zeros in place of the checksum.
 fn check(bytes: &mut [u8]) -> Result<(), String> {
     let field = &mut bytes[CHECKSUM_AT..][..CHECKSUM_BYTES];
     let said: [u8; CHECKSUM_BYTES] = std::array::from_fn(|n| field[n]);

@@ -1,17 +1,17 @@
-//! How much work one header may be, however many keyslots it has.
+//! Limits of the work for one header, independent of the number of its keyslots.
 
 use std::time::{Duration, Instant};
 
-/// How much work a header may be.
+/// Limits of the work for a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Memory for deriving a key, KiB: 4 GiB, as cryptsetup has it. Less if less is free.
+    /// Memory for deriving a key, KiB: 4 GiB, the limit of cryptsetup. Less if less is free.
     pub memory_kib: u32,
     /// Passes over that memory.
     pub passes: u32,
     /// Iterations of PBKDF2, of all keyslots that are tried together.
     pub iterations: u32,
-    /// KiB that Argon2 goes through, of all keyslots that are tried together.
+    /// KiB that Argon2 processes, of all keyslots that are tried together.
     pub argon2_kib: u64,
     /// Time after which no other keyslot is tried.
     pub time: Duration,
@@ -32,7 +32,7 @@ impl Default for Limits {
 /// Lanes of Argon2, at most.
 const LANES_MAX: u32 = 16;
 
-/// What is left of the limits while keyslots are tried.
+/// Remaining limits while keyslots are tried.
 #[derive(Debug)]
 pub(super) struct Budget {
     limits: Limits,
@@ -47,7 +47,7 @@ impl Budget {
         Self { limits: *limits, iterations, argon2_kib, began: Instant::now() }
     }
 
-    /// Whether there is time for another keyslot.
+    /// Returns whether there is time for another keyslot.
     pub(super) fn has_time(&self) -> bool {
         self.began.elapsed() < self.limits.time
     }
@@ -84,20 +84,21 @@ fn used_up() -> String {
         .to_owned()
 }
 
-/// Memory that this process may still take, KiB: of the machine, and of its control group. None if that is not known.
+/// Returns the memory that this process may still take, KiB: of the machine, and of its control group. None
+/// if that is unknown.
 fn free_kib() -> Option<u64> {
     let machine = std::fs::read_to_string("/proc/meminfo").ok();
     let machine = machine.as_deref().and_then(available_kib);
     machine.into_iter().chain(group_free_kib()).min()
 }
 
-/// What the kernel says is available.
+/// Returns the kernel's estimate of the available memory.
 fn available_kib(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix("kB")?.trim().parse().ok()
 }
 
-/// What the limit of this process's control group leaves.
+/// Returns the remaining memory under the limit of this process's control group.
 fn group_free_kib() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;

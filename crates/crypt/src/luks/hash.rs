@@ -1,4 +1,4 @@
-//! Hash functions by the names that cryptsetup has for them.
+//! Hash functions by their names in cryptsetup.
 
 use super::metadata::plain;
 use blake2::{Blake2b512, Blake2s256};
@@ -57,7 +57,7 @@ impl<'de> Deserialize<'de> for Hash {
 }
 
 impl Hash {
-    /// PBKDF2 with HMAC of this hash.
+    /// Runs PBKDF2 with HMAC of this hash.
     pub(super) fn pbkdf2(self, passphrase: &[u8], salt: &[u8], iterations: u32, key: &mut [u8]) {
         match self {
             Self::Sha1 => pbkdf2_hmac::<Sha1>(passphrase, salt, iterations, key),
@@ -77,7 +77,7 @@ impl Hash {
         }
     }
 
-    /// Replaces bytes by hashes of them, numbered, as many as a hash has at a time.
+    /// Replaces bytes by numbered hashes of them, one hash length at a time.
     pub(super) fn diffuse(self, bytes: &mut [u8]) {
         match self {
             Self::Sha1 => diffuse::<Sha1>(bytes),

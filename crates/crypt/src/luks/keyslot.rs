@@ -1,4 +1,4 @@
-//! Keyslots: a passphrase in, the disk's key out (specification, sections 3.2 to 3.4).
+//! Keyslots, which turn a passphrase into the disk's key (specification, sections 3.2 to 3.4).
 
 use super::budget::Budget;
 use super::hash::Hash;
@@ -9,13 +9,13 @@ use serde::Deserialize;
 use std::io::{Read, Seek, SeekFrom};
 use zeroize::{Zeroize, Zeroizing};
 
-/// Pieces that a key is split into, at most: what the specification prescribes.
+/// Stripes that a key is split into, at most: the number in the specification.
 const STRIPES_MAX: u32 = 4000;
 
 /// Bytes of a sector of a keyslot's area.
 const SECTOR: usize = 512;
 
-/// A key, encrypted.
+/// An encrypted key.
 #[derive(Debug, Deserialize)]
 pub(super) struct Keyslot {
     key_size: u32,
@@ -26,12 +26,12 @@ pub(super) struct Keyslot {
     kdf: Derivation,
 }
 
-/// Between "ignored unless asked for", 0, and "preferred", 2.
+/// Returns the priority between "ignored unless requested", 0, and "preferred", 2.
 fn usual() -> u8 {
     1
 }
 
-/// How a key is made so long that no part of it is worth anything without all others.
+/// Anti-forensic splitting of a key: no stripe is of use without all others.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 enum Splitting {
@@ -44,7 +44,7 @@ enum Area {
     Raw { offset: Number, size: Number, encryption: String, key_size: u32 },
 }
 
-/// How a passphrase becomes a key.
+/// Derivation of a key from a passphrase.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 enum Derivation {
@@ -53,7 +53,7 @@ enum Derivation {
     Argon2id { time: u32, memory: u32, cpus: u32, salt: Bytes },
 }
 
-/// What a key is known by, without telling it.
+/// Digest that identifies a key without revealing it.
 #[derive(Debug, Deserialize)]
 pub(super) struct Digest {
     keyslots: Vec<String>,
@@ -72,7 +72,7 @@ impl Keyslot {
         self.priority > 1
     }
 
-    /// The key that this passphrase gives, which may not be the right one.
+    /// Returns the key that results from this passphrase, which may be a wrong one.
     pub(super) fn open(
         &self,
         file: &mut (impl Read + Seek),
@@ -103,7 +103,7 @@ impl Keyslot {
     }
 }
 
-/// Puts a key together again: each piece is xored to what there is and diffused, but for the last.
+/// Merges the stripes of a key: each but the last is xored to the state and diffused.
 fn merge(area: &[u8], key_size: usize, hash: Hash) -> Result<SecretBytes, String> {
     let mut key = SecretBytes::zeros(key_size).map_err(no_memory)?;
     let mut pieces = area.chunks_exact(key_size).peekable();
@@ -125,7 +125,7 @@ impl Digest {
         self.keyslots.iter().any(|name| name == keyslot)
     }
 
-    /// If this is the key.
+    /// Returns whether this is the key.
     pub(super) fn verify(&self, key: &[u8], budget: &mut Budget) -> Result<bool, String> {
         let Bytes(digest) = &self.digest;
         if !(20..=64).contains(&digest.len()) || !matches!(self.how, Derivation::Pbkdf2 { .. }) {
@@ -138,7 +138,7 @@ impl Digest {
 }
 
 impl Derivation {
-    /// So many bytes of key.
+    /// Derives `length` bytes of key.
     fn derive(&self, passphrase: &[u8], length: usize, budget: &mut Budget) -> Result<SecretBytes, String> {
         let mut key = SecretBytes::zeros(length).map_err(no_memory)?;
         match self {
@@ -159,7 +159,7 @@ impl Derivation {
     }
 }
 
-/// What deriving a key with Argon2 takes.
+/// Cost of deriving a key with Argon2.
 struct Cost {
     passes: u32,
     memory_kib: u32,

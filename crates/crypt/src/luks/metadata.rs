@@ -8,23 +8,23 @@ use serde::de::{Deserializer, Error};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Letters of what is quoted of a header.
+/// Letters of a quotation from a header.
 const WORDS_MAX: usize = 120;
 
-/// Keyslots of one header, as cryptsetup has it.
+/// Keyslots of one header, the limit of cryptsetup.
 const KEYSLOTS_MAX: usize = 32;
 
-/// What may open a disk.
+/// Keyslots that may open a disk.
 pub(super) struct Candidates<'a> {
-    /// What the disk's key is known by.
+    /// Digest that identifies the disk's key.
     pub(super) digest: Digest,
-    /// Those to be tried, by their names, in this order.
+    /// Keyslots to be tried, by their names, in this order.
     pub(super) keyslots: Vec<(&'a str, Keyslot)>,
-    /// Those that cannot be, and why.
+    /// Keyslots that cannot be tried, with the reason.
     pub(super) untried: Vec<(&'a str, String)>,
 }
 
-/// What of it matters here. Objects of a kind that does not are left as they are.
+/// Used part of the metadata. Objects of other kinds are not parsed.
 #[derive(Debug, Deserialize)]
 pub(super) struct Metadata {
     keyslots: BTreeMap<String, Value>,
@@ -55,7 +55,7 @@ struct CryptSegment {
     integrity: Option<Value>,
 }
 
-/// Large numbers are strings.
+/// Number in a string: the notation for large numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Number(pub(super) u64);
 
@@ -104,7 +104,7 @@ impl Metadata {
         }
     }
 
-    /// The one segment.
+    /// Returns the only segment.
     pub(super) fn segment(&self) -> Result<Segment, String> {
         let (_, value) = self.only_segment()?;
         let segment: CryptSegment = object("segment", value)?;
@@ -127,7 +127,7 @@ impl Metadata {
         Ok(Segment { offset, size, sector_size, iv_tweak: segment.iv_tweak.0 })
     }
 
-    /// All keyslots that may be tried, those that are preferred first, or the one of this number.
+    /// Returns all keyslots that may be tried, preferred ones first, or the one of this number.
     pub(super) fn keyslots(&self, number: Option<u32>) -> Result<Candidates<'_>, String> {
         let digest = self.digest()?;
         let wanted = number.map(|number| number.to_string());
@@ -136,7 +136,7 @@ impl Metadata {
             if wanted.as_ref().is_none_or(|wanted| wanted == name) && value["type"] == "luks2" {
                 match object::<Keyslot>("keyslot", value) {
                     Ok(keyslot) => keyslots.push((name.as_str(), keyslot)),
-                    // Another may open all the same.
+                    // Another keyslot may open the disk nevertheless.
                     Err(words) => untried.push((name.as_str(), words)),
                 }
             }
@@ -152,7 +152,8 @@ impl Metadata {
         }
     }
 
-    /// What the disk's key is known by. One that cannot be read is an error if there is no other of the disk.
+    /// Returns the digest that identifies the disk's key. An unreadable digest is an error if there is no
+    /// other of the disk.
     fn digest(&self) -> Result<Digest, String> {
         let (segment, _) = self.only_segment()?;
         let mut unreadable = None;
@@ -180,7 +181,7 @@ fn object<'a, T: Deserialize<'a>>(kind: &str, value: &'a Value) -> Result<T, Str
         .map_err(|error| format!("a {kind} of the LUKS header makes no sense: {}", plain(&error)))
 }
 
-/// Words that may have bytes of the header in them: for a terminal and a line of a log.
+/// Makes words that may contain bytes of the header safe for a terminal and a line of a log.
 pub(super) fn plain(words: &impl ToString) -> String {
     words.to_string().chars().filter(|letter| !letter.is_control()).take(WORDS_MAX).collect()
 }

@@ -1,11 +1,12 @@
-//! LUKS2 headers: what `cryptsetup luksFormat` writes before the data of a disk, or into a file of its own.
+//! LUKS2 headers, which `cryptsetup luksFormat` writes before the data of a disk, or into a file of their
+//! own.
 //!
-//! A header says how the disk is encrypted, and keeps its key: in *keyslots*, each encrypted with a key that is
-//! derived from a passphrase. Nothing is ever written. Sources: "LUKS2 On-Disk Format Specification" 1.1.1,
-//! and for the anti-forensic splitting "LUKS1 On-Disk Format Specification" 1.2.3, 2.4.
+//! A header describes the encryption of a disk, and stores its key: in *keyslots*, each encrypted with a key
+//! that is derived from a passphrase. Nothing is ever written. Sources: "LUKS2 On-Disk Format Specification"
+//! 1.1.1, and for the anti-forensic splitting "LUKS1 On-Disk Format Specification" 1.2.3, 2.4.
 //!
-//! A header is bytes from outside: all sizes are bounded before memory is taken for them, and the work that
-//! it asks for has [`Limits`].
+//! A header is bytes from outside: all sizes are bounded before memory is allocated for them, and the work
+//! that it requires has [`Limits`].
 
 mod binary;
 mod budget;
@@ -22,20 +23,20 @@ pub use budget::Limits;
 use metadata::{Candidates, Metadata};
 use std::io::{Read, Seek};
 
-/// How a disk is encrypted.
+/// Encryption of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Where its data begins, bytes.
+    /// Offset of its data in bytes.
     pub offset: u64,
-    /// Bytes of it; `None` for all that follow.
+    /// Size of its data in bytes; `None` for all that follow.
     pub size: Option<u64>,
     /// Bytes that are encrypted under one tweak: 512 to 4096.
     pub sector_size: u32,
-    /// What is added to the number of a sector of 512 bytes, to be its tweak.
+    /// Number added to that of a sector of 512 bytes, to get its tweak.
     pub iv_tweak: u64,
 }
 
-/// A header that has been read. Its checksum was right, which anybody can make it.
+/// A header that has been read. Its checksum was right, but anyone can compute a checksum.
 #[derive(Debug)]
 pub struct Header {
     metadata: Metadata,
@@ -43,10 +44,10 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads the header at the beginning of a disk or a file: the newer one of its two copies that are whole.
+    /// Reads the header at the beginning of a disk or a file: the newer one of its two copies that are valid.
     ///
     /// # Errors
-    /// In words: there is none, or it describes something else than one disk in AES-XTS.
+    /// There is none, or it describes something else than one disk in AES-XTS; in words.
     pub fn read(file: &mut (impl Read + Seek)) -> Result<Self, String> {
         let metadata = Metadata::parse(&binary::read(file)?)?;
         let segment = metadata.segment()?;
@@ -57,11 +58,11 @@ impl Header {
         self.segment
     }
 
-    /// The disk's key, both halves, by a passphrase. Every keyslot is tried, or one by its number. Takes as
-    /// long as the keyslots ask for, within the limits: seconds for each.
+    /// Returns the disk's key, both halves, for a passphrase. Every keyslot is tried, or one by its number.
+    /// Takes as long as the keyslots require, within the limits: seconds for each.
     ///
     /// # Errors
-    /// In words: no keyslot opens with this passphrase, or some could not be tried.
+    /// No keyslot opens with this passphrase, or some could not be tried; in words.
     pub fn unlock(
         &self,
         file: &mut (impl Read + Seek),

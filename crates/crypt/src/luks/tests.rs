@@ -4,10 +4,10 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::io::Cursor;
 
-/// Made by cryptsetup 2.6.1: a 256-bit key in one keyslot (argon2id, 64 KiB), sectors of 4096 bytes.
+/// Header by cryptsetup 2.6.1: a 256-bit key in one keyslot (argon2id, 64 KiB), sectors of 4096 bytes.
 const REAL: &[u8] = include_bytes!("../../tests/data/argon2id.luks2");
 const PASSPHRASE: &[u8] = b"correct horse battery staple";
-/// What `luksDump --dump-volume-key` says.
+/// Output of `luksDump --dump-volume-key`.
 const KEY: &str = "732080c411543f1965e4f64484c9152d6a49720ce8009d454116cc10a80c22e1";
 
 const COPY: usize = 16 << 10;
@@ -30,13 +30,13 @@ fn unlock(bytes: &[u8], passphrase: &[u8], number: Option<u32>) -> Result<String
     Ok(key.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// The metadata of the real header, to be changed.
+/// Returns the metadata of the real header, to be changed.
 fn metadata() -> Value {
     let text = REAL[4096..COPY].split(|byte| *byte == 0).next().expect("it is there");
     serde_json::from_slice(text).expect("JSON")
 }
 
-/// Makes one copy of the header say something else, with the right checksum.
+/// Writes a copy of the header with other metadata, with the right checksum.
 fn forge(bytes: &mut [u8], copy: usize, sequence: u64, metadata: &Value) {
     let copy = &mut bytes[copy * COPY..][..COPY];
     let text = metadata.to_string();
@@ -48,7 +48,7 @@ fn forge(bytes: &mut [u8], copy: usize, sequence: u64, metadata: &Value) {
     copy[448..480].copy_from_slice(&checksum);
 }
 
-/// What is said of a header that is right but for one value of its metadata.
+/// Returns the error for a header that is right but for one value of its metadata.
 fn said(pointer: &str, value: Value) -> String {
     let (mut bytes, mut metadata) = (REAL.to_vec(), metadata());
     *metadata.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer}")) = value;
@@ -78,7 +78,7 @@ fn the_newer_copy_that_is_whole_counts() {
     for (sequences, expected) in [([4, 3], 0), ([3, 3], 0), ([3, 4], 77)] {
         let mut bytes = REAL.to_vec();
         forge(&mut bytes, 0, sequences[0], &metadata());
-        // The second copy has the other magic and place already.
+        // The second copy has the other magic and offset already.
         forge(&mut bytes, 1, sequences[1], &newer);
         assert_eq!(tweak(&bytes), Ok(expected), "{sequences:?}");
         bytes[1000] ^= 1;
@@ -152,14 +152,14 @@ fn keyslots_of_other_kinds_do_not_matter() {
     assert_eq!(unlock(&bytes, PASSPHRASE, None).as_deref(), Ok(KEY));
     let words = unlock(&bytes, b"another", None).expect_err("it opens nothing that could be tried");
     assert_eq!(words, "keyslot 2: a keyslot of the LUKS header makes no sense: Sluice has no hash md4");
-    // One that is to be ignored is tried only if it is asked for.
+    // A keyslot that is to be ignored is tried only on request.
     metadata["keyslots"]["0"]["priority"] = json!(0);
     forge(&mut bytes, 0, SEQUENCE, &metadata);
     assert!(unlock(&bytes, PASSPHRASE, None).is_err());
     assert_eq!(unlock(&bytes, PASSPHRASE, Some(0)).as_deref(), Ok(KEY));
 }
 
-/// A header with so many copies of its keyslot.
+/// Returns a header with this many copies of its keyslot.
 fn with_keyslots(count: usize) -> Vec<u8> {
     let (mut bytes, mut metadata) = (REAL.to_vec(), metadata());
     let names: Vec<String> = (0..count).map(|name| name.to_string()).collect();
@@ -208,7 +208,7 @@ fn what_is_no_header_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever is damaged, it is found out or it does not matter.
+    /// Checks that any damage is detected or does not matter.
     #[test]
     fn damage_never_opens_another_disk(
         changes in prop::collection::vec((0..2 * COPY, any::<u8>()), 1..4), length in 0..REAL.len()
