@@ -1,4 +1,4 @@
-//! Data buffers of the simulated host, described by PRPs and SGLs in as many ways as there are.
+//! Data buffers of the simulated host, described by all forms of PRPs and SGLs.
 
 use crate::{Guest, Random};
 use sluice_memory::{MAX_SGL_SEGMENTS, PAGE_SIZE};
@@ -12,17 +12,17 @@ const PRP: u64 = 8;
 
 /// A command's data, scattered over the host's memory.
 pub struct Buffer {
-    /// Where the data lies, in order.
+    /// Parts of the data, in order.
     spans: Vec<Span>,
-    /// Every page taken: data and lists.
+    /// All pages taken: data and lists.
     pages: Vec<u64>,
-    /// The data pointer, and the PSDT bits that say what it is.
+    /// The data pointer, and the PSDT bits with its type.
     dptr: [u64; 2],
     psdt: u8,
     /// Guest addresses of the entries of the PRP list, and the descriptors of the SGL.
     list: Vec<u64>,
     descriptors: Vec<SglDescriptor>,
-    /// What the pages held when the command was submitted.
+    /// Contents of the pages when the command was submitted.
     before: Vec<u8>,
 }
 
@@ -35,12 +35,12 @@ impl std::fmt::Debug for Buffer {
 /// A part of a buffer.
 #[derive(Clone, Copy, Debug)]
 struct Span {
-    /// None for a bit bucket: the data goes nowhere.
+    /// Address; none for a bit bucket, whose data is dropped.
     iova: Option<u64>,
     length: u32,
 }
 
-/// Which way the data goes.
+/// Direction of the data transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     FromHost,
@@ -48,7 +48,7 @@ pub enum Direction {
 }
 
 impl Buffer {
-    /// A command that moves no data.
+    /// Creates the buffer of a command without data.
     pub fn none() -> Self {
         Self {
             spans: Vec::new(),
@@ -61,7 +61,7 @@ impl Buffer {
         }
     }
 
-    /// A buffer of `length` bytes, described one way or the other.
+    /// Creates a buffer of `length` bytes, described by either kind of pointer.
     pub fn any(guest: &mut Guest, random: &mut Random, length: u32, direction: Direction) -> Self {
         match random.one_in(2) {
             true => Self::prp(guest, random, length),
@@ -69,7 +69,8 @@ impl Buffer {
         }
     }
 
-    /// Described by PRPs (Base 4.1.1): any pages, of which the first may be used from its middle.
+    /// Creates a buffer described by PRPs (Base 4.1.1): any pages, of which the first may be used from its
+    /// middle.
     pub fn prp(guest: &mut Guest, random: &mut Random, length: u32) -> Self {
         let offset = if random.one_in(2) { 0 } else { random.below(PAGE / 4) * 4 };
         let count = (offset + u64::from(length)).div_ceil(PAGE);
@@ -95,7 +96,8 @@ impl Buffer {
         Self { spans, pages, dptr, list, ..Self::none() }
     }
 
-    /// Described by an SGL (Base 4.1.2): pieces of any length at any address, bit buckets between them.
+    /// Creates a buffer described by an SGL (Base 4.1.2): parts of any length at any address, bit buckets
+    /// between them.
     pub fn sgl(guest: &mut Guest, random: &mut Random, length: u32, direction: Direction) -> Self {
         let mut pages = Vec::new();
         let mut descriptors = Vec::new();
@@ -108,7 +110,7 @@ impl Buffer {
                 false => Span { iova: Some(place(guest, random, piece, &mut pages)), length: piece },
             };
             descriptors.push(descriptor(span));
-            // A bit bucket in a source buffer stands for nothing.
+            // A bit bucket in a source buffer has no data.
             if span.iova.is_some() || direction == Direction::ToHost {
                 spans.push(span);
                 left -= piece;
@@ -122,13 +124,13 @@ impl Buffer {
         Self { spans, pages, dptr: dptr.to_dptr(), psdt, descriptors, ..Self::none() }
     }
 
-    /// Puts the data pointer into an entry.
+    /// Writes the data pointer into an entry.
     pub fn describe(&self, entry: &mut SubmissionEntry) {
         entry.dptr = self.dptr;
         entry.flags = entry.flags & 0x3f | self.psdt;
     }
 
-    /// Described by PRPs, and how many pages they name; none for an SGL or a command without data.
+    /// Returns the number of pages that the PRPs name; none for an SGL or a command without data.
     pub(crate) fn prp_pages(&self) -> Option<usize> {
         (self.psdt == 0 && !self.spans.is_empty()).then_some(self.spans.len())
     }
@@ -137,18 +139,18 @@ impl Buffer {
         &mut self.dptr
     }
 
-    /// Guest addresses of the entries of the PRP list, if there is one.
+    /// Returns the guest addresses of the entries of the PRP list, if there is one.
     pub(crate) fn prp_list(&self) -> &[u64] {
         &self.list
     }
 
-    /// The SGL's data descriptors; none if it is not an SGL.
+    /// Returns the SGL's data descriptors; none if the buffer has no SGL.
     pub(crate) fn descriptors(&self) -> &[SglDescriptor] {
         &self.descriptors
     }
 
-    /// Describes the buffer by these instead, whatever they are: answers with the pointer to the first
-    /// segment, which the data pointer now is.
+    /// Describes the buffer by any other descriptors. Returns the pointer to the first segment, which is the
+    /// new data pointer.
     pub(crate) fn describe_by(
         &mut self,
         guest: &mut Guest,
@@ -160,7 +162,7 @@ impl Buffer {
         pointer
     }
 
-    /// The pieces of `length` bytes from `offset` on.
+    /// Returns the parts of `length` bytes from `offset` on.
     fn pieces(&self, offset: usize, length: usize) -> impl Iterator<Item = Span> {
         let (mut skip, mut left) = (offset as u32, length as u32);
         self.spans.iter().filter_map(move |span| {
@@ -173,7 +175,7 @@ impl Buffer {
         })
     }
 
-    /// Fills `data` into the buffer from byte `offset` on.
+    /// Writes `data` into the buffer from byte `offset` on.
     pub fn write(&self, guest: &Guest, offset: usize, data: &[u8]) {
         let mut at = 0;
         for piece in self.pieces(offset, data.len()) {
@@ -185,7 +187,7 @@ impl Buffer {
         }
     }
 
-    /// Reads the buffer from byte `offset` on; false if a part of it went into a bit bucket.
+    /// Reads the buffer from byte `offset` on; returns false if a part of the data went into a bit bucket.
     pub fn read(&self, guest: &Guest, offset: usize, into: &mut [u8]) -> bool {
         let mut at = 0;
         for piece in self.pieces(offset, into.len()) {
@@ -197,12 +199,12 @@ impl Buffer {
         at == into.len()
     }
 
-    /// Notes what the pages hold, now that the command is submitted.
+    /// Stores the contents of the pages, now that the command is submitted.
     pub fn seal(&mut self, guest: &Guest) {
         self.before = self.contents(guest);
     }
 
-    /// The command is finished: nothing but the data of a read may have changed. A failed read may have
+    /// Checks a finished command: nothing but the data of a read may have changed. A failed read may have
     /// changed its data or not. Gives the pages back.
     pub fn check_and_release(self, guest: &mut Guest, direction: Direction) {
         let mut after = self.contents(guest);
@@ -218,7 +220,7 @@ impl Buffer {
         guest.release(self.pages);
     }
 
-    /// Undoes the changes to the data itself in a copy of the pages.
+    /// Restores the data itself in a copy of the pages.
     fn copy_data(&self, after: &mut [u8]) {
         for span in &self.spans {
             let Some(start) = span.iova else { continue };
@@ -242,8 +244,8 @@ impl Buffer {
     }
 }
 
-/// Writes the list of all pages but the first, and says where each entry is. It may begin anywhere in
-/// a page; the last entry of a page names the next one while there are more.
+/// Writes the list of all pages but the first; returns the address of each entry. The list may begin anywhere
+/// in a page; the last entry of a page names the next one while there are more.
 fn prp_list(guest: &mut Guest, random: &mut Random, pages: &mut Vec<u64>) -> Vec<u64> {
     let entries: Vec<u64> = pages[1..].to_vec();
     let mut list = guest.page(random);
@@ -267,7 +269,7 @@ fn prp_list(guest: &mut Guest, random: &mut Random, pages: &mut Vec<u64>) -> Vec
     places
 }
 
-/// Long pieces for long transfers, so that the number of descriptors stays in bounds.
+/// Returns a length: long for long transfers, so that the number of descriptors stays in bounds.
 fn piece_length(random: &mut Random, left: u32) -> u32 {
     let most = (left / 8).clamp(512, 3 * PAGE_SIZE as u32).min(left);
     match random.below(3) {
@@ -277,7 +279,7 @@ fn piece_length(random: &mut Random, left: u32) -> u32 {
     }
 }
 
-/// Memory for a piece, at any address in the pages taken for it.
+/// Takes memory for a part, at any address in the pages taken for it.
 fn place(guest: &mut Guest, random: &mut Random, length: u32, pages: &mut Vec<u64>) -> u64 {
     let count = u64::from(length).div_ceil(PAGE);
     let first = guest.pages(count, random);
@@ -292,14 +294,14 @@ fn descriptor(span: Span) -> SglDescriptor {
     }
 }
 
-/// Writes the descriptors as a chain of segments, and answers with the descriptor of the first.
+/// Writes the descriptors as a chain of segments; returns the descriptor of the first.
 fn segments(
     guest: &mut Guest,
     random: &mut Random,
     descriptors: &[SglDescriptor],
     pages: &mut Vec<u64>,
 ) -> SglDescriptor {
-    // Controllers follow so many segments and no more.
+    // Controllers follow this many segments and no more.
     let fewest = descriptors.len().div_ceil(MAX_SGL_SEGMENTS) as u64;
     let per_segment = random.between(fewest, 40) as usize;
     let mut next: Option<SglDescriptor> = None;

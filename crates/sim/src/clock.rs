@@ -1,4 +1,4 @@
-//! Time that only moves when it is told to.
+//! A clock that only moves on request.
 
 /// A monotonic clock in nanoseconds.
 #[derive(Clone, Debug, Default)]
@@ -15,7 +15,7 @@ impl SimClock {
         self.now_ns += ns;
     }
 
-    /// To this time, unless it is past already.
+    /// Advances to this time, unless it is past already.
     pub fn advance_to(&mut self, ns: u64) {
         self.now_ns = self.now_ns.max(ns);
     }

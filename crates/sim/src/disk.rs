@@ -1,23 +1,24 @@
-//! Storage with a volatile cache, and what a power cut leaves of it.
+//! Storage with a volatile cache, and its contents after a power cut.
 
 use sluice_functions::Random;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The shape of a [`Disk`]; all sizes in bytes.
+/// Configuration of a [`Disk`]; all sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskConfig {
     pub size: u64,
     pub block_size: u32,
-    /// A write not longer than this is never torn, not even by a power cut; a multiple of the block size.
+    /// Longest write that is never torn, not even by a power cut; a multiple of the block size.
     pub atomic_write: u32,
-    /// Finished writes wait in a cache for a Flush. Without one they are durable when finished.
+    /// Flag of a cache in which finished writes wait for a Flush. Without a cache they are durable when
+    /// finished.
     pub volatile_cache: bool,
 }
 
 impl DiskConfig {
-    /// Bytes of the next piece of a write with this much left to do: what is applied as one, and
-    /// survives as one or not at all.
+    /// Returns the bytes of the next part of a write with this much left to do: the part is applied at once,
+    /// and survives as a whole or not at all.
     pub fn piece(&self, length: u64, done: u64) -> u64 {
         if length <= u64::from(self.atomic_write) {
             return length;
@@ -26,19 +27,19 @@ impl DiskConfig {
     }
 }
 
-/// What the storage holds. It outlives the targets over it, as a drive outlives the daemon.
+/// Contents of the storage. They outlive the targets over it, as a drive outlives the daemon.
 #[derive(Debug)]
 pub struct Disk {
     config: DiskConfig,
-    /// What is there after a power cut, whatever happens.
+    /// Contents that are there after every power cut.
     durable: Vec<u8>,
-    /// What reads return: the durable contents with all of `cache` over them.
+    /// Contents that reads return: the durable contents with all of `cache` over them.
     current: Vec<u8>,
-    /// Pieces written since, in the order they were applied.
+    /// Parts of writes since, in the order they were applied.
     cache: Vec<Piece>,
     random: Random,
     power_cuts: u64,
-    /// It begins with content of its own, and so do grown parts.
+    /// Flag of a disk that begins with content of its own, as do grown parts.
     used: bool,
 }
 
@@ -54,7 +55,7 @@ impl Piece {
         self.offset < bytes.end && bytes.start < self.offset + self.data.len() as u64
     }
 
-    /// The part of it that these bytes have.
+    /// Returns the part of the extent that these bytes cover.
     fn within(&self, bytes: &Range<u64>) -> Range<usize> {
         let end = (self.offset + self.data.len() as u64).min(bytes.end);
         self.offset.max(bytes.start) as usize..end as usize
@@ -89,15 +90,15 @@ impl Disk {
         into.copy_from_slice(&self.current[offset as usize..][..into.len()]);
     }
 
-    /// Applies one piece of a write to the cache.
+    /// Applies a part of a write to the cache.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         let piece = Piece { offset, data: data.to_vec() };
         piece.apply(&mut self.current);
         self.cache.push(piece);
     }
 
-    /// Makes these bytes durable as they are now: the end of a Force Unit Access write. Pieces that
-    /// overlap them go along as a whole; all others may still be lost, or survive over those.
+    /// Makes these bytes durable as they are now: the end of a Force Unit Access write. Extents that overlap
+    /// them become durable as a whole; all others may still be lost, or survive over those.
     pub fn persist(&mut self, bytes: Range<u64>) {
         let (durable, current) = (&mut self.durable, &self.current);
         let mut gone = Vec::new();
@@ -109,7 +110,7 @@ impl Disk {
             }
             !goes
         });
-        // A piece that went along earlier may have been newer than one that went just now.
+        // An extent that was applied earlier may have been newer than one applied just now.
         for bytes in gone {
             durable[bytes.clone()].copy_from_slice(&current[bytes]);
         }
@@ -121,30 +122,30 @@ impl Disk {
         self.persist(everything);
     }
 
-    /// A flush fails: what lies in these bytes and is not durable is gone, and no later flush brings it back.
+    /// Fails a flush: data in these bytes that is not durable is gone, and no later flush brings it back.
     pub fn lose(&mut self, bytes: Range<u64>) {
         self.cache.retain(|piece| !piece.overlaps(&bytes));
         let bytes = bytes.start as usize..bytes.end as usize;
         self.current[bytes.clone()].copy_from_slice(&self.durable[bytes]);
     }
 
-    /// The same for a cache that can be read: what it has of these bytes is read until the power fails, and then it is
-    /// gone.
+    /// Fails a flush of a cache that can be read: its data in these bytes is read until the power fails, and
+    /// then it is gone.
     pub fn forget(&mut self, bytes: Range<u64>) {
         self.cache.retain(|piece| !piece.overlaps(&bytes));
     }
 
-    /// A target opens the disk again and reads nothing from a cache that the disk does not have: what was
-    /// [forgotten](Self::forget) is not read any more.
+    /// Opens the disk again: data that was [forgotten](Self::forget), and so is in no cache of the disk, is
+    /// not read any more.
     pub fn reopen(&mut self) {
         self.current.clone_from(&self.durable);
         self.cache.iter().for_each(|piece| piece.apply(&mut self.current));
     }
 
-    /// The power fails and returns: any subset of the pieces in the cache is lost.
+    /// Cuts the power and restores it: any subset of the extents in the cache is lost.
     pub fn power_cut(&mut self) {
-        // The extremes, nothing lost and everything lost, are cases of their own: among many pieces
-        // they would hardly ever come up by chance.
+        // The extremes, nothing lost and everything lost, are cases of their own: among many extents they
+        // would hardly ever occur by chance.
         let keep = *self.random.pick(&[0.0, 0.1, 0.5, 0.9, 1.0]);
         for piece in self.cache.drain(..) {
             if self.random.chance(keep) {
@@ -159,13 +160,13 @@ impl Disk {
         self.power_cuts
     }
 
-    /// Pieces that a power cut could destroy.
+    /// Returns the number of extents that a power cut could destroy.
     pub fn volatile_pieces(&self) -> usize {
         self.cache.len()
     }
 
-    /// Grown parts are zeroes, or content of its own if the disk was [used](SimDisk::used); what is cut off is gone at
-    /// once.
+    /// Resizes the disk. Grown parts are zeroes, or content of their own if the disk was
+    /// [used](SimDisk::used); removed parts are gone at once.
     pub fn resize(&mut self, size: u64) {
         self.flush();
         let former = self.durable.len();
@@ -178,17 +179,17 @@ impl Disk {
     }
 }
 
-/// A [`Disk`] that a target, its engine and whoever cuts the power share.
+/// A [`Disk`] that a target, its engine and the test share.
 #[derive(Clone, Debug)]
 pub struct SimDisk(Arc<Mutex<Disk>>);
 
 impl SimDisk {
-    /// A disk of zeroes.
+    /// Creates a disk of zeroes.
     pub fn new(config: DiskConfig, random: Random) -> Self {
         Self(Arc::new(Mutex::new(Disk::new(config, random))))
     }
 
-    /// A disk with content that no other has: what is to be equal to another has to be made so.
+    /// Creates a disk with content that no other disk has: a copy must be made explicitly.
     pub fn used(config: DiskConfig, random: Random) -> Self {
         let mut disk = Disk::new(config, random);
         disk.used = true;
@@ -196,7 +197,7 @@ impl SimDisk {
         Self(Arc::new(Mutex::new(disk)))
     }
 
-    /// The disk itself, for the length of one statement.
+    /// Locks the disk itself, for the length of one statement.
     pub fn lock(&self) -> MutexGuard<'_, Disk> {
         self.0.lock().expect("not poisoned")
     }
@@ -253,7 +254,7 @@ mod tests {
         let disk = disk(1);
         disk.lock().write(8, &[1; 8]);
         disk.lock().write(0, &[2; 16]);
-        // Takes the second piece along, and leaves the first, which is older, in the cache.
+        // The second extent becomes durable, and the first, which is older, stays in the cache.
         disk.lock().persist(0..8);
         disk.lock().flush();
         disk.lock().power_cut();

@@ -1,21 +1,21 @@
-//! The asynchronous side of the simulated storage: who is answered next.
+//! Asynchronous side of the simulated storage: the order of answers.
 
 use sluice_command::{NodeId, Ticket};
 use sluice_functions::Random;
 use std::sync::{Arc, Mutex};
 
-/// Tickets that targets parked, answered in random order. What io_uring is to a file target.
+/// Tickets that targets parked, answered in random order. It corresponds to io_uring for a file target.
 ///
-/// Whoever drives the stack takes [`answer`](SimEngine::answer)s and brings them to
-/// [`Stack::event`](sluice_command::Stack::event). A command may take several answers until it is
-/// done, so that others run between its parts and a power cut can fall there.
+/// The driver of the stack takes [`answer`](SimEngine::answer)s and delivers them to
+/// [`Stack::event`](sluice_command::Stack::event). A command may take several answers until it is done, so
+/// that others run between its parts and a power cut can happen there.
 #[derive(Clone, Debug)]
 pub struct SimEngine(Arc<Mutex<Engine>>);
 
 #[derive(Debug)]
 struct Engine {
     pending: Vec<Pending>,
-    /// The last tickets that were done with, to be answered again by mistake.
+    /// Latest finished tickets, to be answered again by mistake.
     stale: Vec<(NodeId, Ticket)>,
     random: Random,
 }
@@ -28,7 +28,7 @@ struct Pending {
     done: u64,
 }
 
-/// How many [`stale`](SimEngine::stale) tickets are remembered.
+/// Number of [`stale`](SimEngine::stale) tickets that are kept.
 const STALE_MAX: usize = 32;
 
 impl SimEngine {
@@ -36,12 +36,12 @@ impl SimEngine {
         Self(Arc::new(Mutex::new(Engine { pending: Vec::new(), stale: Vec::new(), random })))
     }
 
-    /// A target parked a command: it is to be answered.
+    /// Starts a command that a target parked: it is to be answered.
     pub fn start(&self, node: NodeId, ticket: Ticket) {
         self.0.lock().expect("not poisoned").pending.push(Pending { node, ticket, done: 0 });
     }
 
-    /// Bytes that were moved for this ticket; none if nothing is to be done for it.
+    /// Returns the bytes that were moved for this ticket; none if no answer is pending.
     pub(crate) fn done(&self, ticket: Ticket) -> Option<u64> {
         let engine = self.0.lock().expect("not poisoned");
         engine.pending.iter().find(|pending| pending.ticket == ticket).map(|pending| pending.done)
@@ -54,7 +54,7 @@ impl SimEngine {
         }
     }
 
-    /// The target is done with a command: it is not answered again, but by mistake.
+    /// Ends a command: it is not answered again, except by mistake.
     pub fn finish(&self, ticket: Ticket) {
         let engine = &mut *self.0.lock().expect("not poisoned");
         let Some(index) = engine.pending.iter().position(|pending| pending.ticket == ticket) else { return };
@@ -65,14 +65,14 @@ impl SimEngine {
         engine.stale.push((pending.node, pending.ticket));
     }
 
-    /// Any of the pending tickets, as an event of its node.
+    /// Returns any of the pending tickets, as an event of its node.
     pub fn answer(&self) -> Option<(NodeId, Ticket)> {
         let engine = &mut *self.0.lock().expect("not poisoned");
         let index = engine.random.below(engine.pending.len() as u64) as usize;
         engine.pending.get(index).map(|pending| (pending.node, pending.ticket))
     }
 
-    /// A ticket that was answered for the last time some while ago.
+    /// Returns a ticket that was answered for the last time some while ago.
     pub fn stale(&self) -> Option<(NodeId, Ticket)> {
         let engine = &mut *self.0.lock().expect("not poisoned");
         let index = engine.random.below(engine.stale.len() as u64) as usize;
@@ -83,7 +83,7 @@ impl SimEngine {
         self.0.lock().expect("not poisoned").pending.len()
     }
 
-    /// The power is off, or the process gone: nothing that was pending is ever answered.
+    /// Drops all pending tickets, after a power cut or the end of the process.
     pub fn forget(&self) {
         let engine = &mut *self.0.lock().expect("not poisoned");
         engine.pending.clear();

@@ -9,19 +9,19 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// Pages in one window.
 const WINDOW_PAGES: u64 = 512;
 
-/// Guest addresses of the windows. The first two are neighbours for the guest, and not in the file
-/// behind them; the others are far from each other.
+/// Guest addresses of the windows. The first two are neighbours for the guest, and not in the file behind
+/// them; the others are far from each other.
 const WINDOWS: [u64; 4] =
     [0x1000_0000, 0x1000_0000 + WINDOW_PAGES * PAGE, 0xffff_f000_0000_0000, 0x20_0000_0000];
 
-/// Where each window lies in the file, in windows.
+/// Position of each window in the file, in windows.
 const PLACES: [u64; 4] = [2, 0, 3, 1];
 
-/// A host's memory, mapped into the [`Space`] that a controller sees of it.
+/// Memory of a host, mapped into the [`Space`] of its controller.
 pub struct Guest {
     file: SharedRegion,
     space: Space,
-    /// Guest addresses of pages that nobody uses.
+    /// Guest addresses of unused pages.
     free: BTreeSet<u64>,
 }
 
@@ -32,11 +32,11 @@ impl std::fmt::Debug for Guest {
 }
 
 impl Guest {
-    /// A guest address with nothing behind it.
+    /// Guest address without memory.
     pub const HOLE: u64 = 0x7000_0000;
-    /// A page that the controller may read and not write.
+    /// Guest address of a page that the controller may read and not write.
     pub const READ_ONLY: u64 = 0x6000_0000;
-    /// What unused memory is full of.
+    /// Contents of unused memory.
     pub const POISON: u8 = 0x5c;
 
     pub fn new() -> Self {
@@ -59,7 +59,7 @@ impl Guest {
         &self.space
     }
 
-    /// Offset in the file of a guest address, and how many bytes follow it there.
+    /// Returns the offset in the file of a guest address, and how many bytes follow it there.
     fn locate(&self, iova: u64) -> (usize, usize) {
         let window_bytes = WINDOW_PAGES * PAGE;
         let found =
@@ -69,7 +69,7 @@ impl Guest {
         ((place * window_bytes + inside) as usize, (window_bytes - inside) as usize)
     }
 
-    /// Reads as the host's own processor does, whatever the controller may.
+    /// Reads as the host's own processor does, without the controller's permissions.
     pub fn read(&self, mut iova: u64, mut into: &mut [u8]) {
         while !into.is_empty() {
             let (offset, room) = self.locate(iova);
@@ -96,12 +96,12 @@ impl Guest {
         u32::from_le_bytes(bytes)
     }
 
-    /// True if the longest transfers, and the lists that describe them, might not fit any more.
+    /// Returns whether the longest transfers, and the lists that describe them, might not fit any more.
     pub fn is_short(&self) -> bool {
         self.free.len() < 1000
     }
 
-    /// Takes some page, from anywhere.
+    /// Takes a random page.
     pub fn page(&mut self, random: &mut Random) -> u64 {
         self.pages(1, random)
     }
@@ -124,7 +124,7 @@ impl Guest {
         }
     }
 
-    /// Everything that is in the memory, to see later that nothing changed.
+    /// Returns everything in the memory, for a later comparison.
     pub fn snapshot(&self) -> Vec<u8> {
         let mut all = vec![0; self.file.len()];
         self.file.read(0, &mut all);

@@ -1,8 +1,8 @@
 //! A simulated host with a controller of its own: registers, rings, doorbells, interrupts, time.
 //!
-//! The controller gets its turns from here, and goes to sleep when it says it may. It is woken only by
-//! what would wake a real one: a doorbell or register that reaches it, an answer of the storage, its own
-//! deadline. A wake-up that is lost shows as commands that never come back.
+//! The controller has its turns here, and goes to sleep when it can. Only the sources of a real wake-up wake
+//! it: a doorbell or register that reaches it, an answer of the storage, its own deadline. A lost wake-up
+//! shows as commands that never come back.
 
 use crate::ring::{CompletionRing, SubmissionRing};
 use crate::{Guest, Random, SimClock, SimEngine};
@@ -20,14 +20,14 @@ pub struct Completion {
     pub dw0: u32,
 }
 
-/// How a [`SimHost`] tells the controller of its tails and heads.
+/// Form in which a [`SimHost`] announces tails and heads to the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doorbells {
-    /// Every one is a register write.
+    /// Register writes.
     Trapped,
-    /// Trapped, with the shadow buffers of Doorbell Buffer Config at these two guest addresses.
+    /// Register writes, with the shadow buffers of Doorbell Buffer Config at these two guest addresses.
     Shadow { doorbells: u64, event_index: u64 },
-    /// Stores to a mapped page, which nobody is told of.
+    /// Stores to a mapped page, without an event.
     Mapped,
 }
 
@@ -39,9 +39,9 @@ pub struct SimHost {
     pub clock: SimClock,
     pub sqs: BTreeMap<u16, SubmissionRing>,
     pub cqs: BTreeMap<u16, CompletionRing>,
-    /// Completions that nobody has looked at.
+    /// Completions that are not processed yet.
     pub inbox: Vec<Completion>,
-    /// The storage below each namespace, by NSID.
+    /// Storage below each namespace, by NSID.
     engines: Vec<(u32, SimEngine)>,
     pub doorbells: Doorbells,
     pub(crate) random: Random,
@@ -76,7 +76,7 @@ impl SimHost {
         }
     }
 
-    /// How often the controller went to sleep.
+    /// Returns how often the controller went to sleep.
     pub fn sleeps(&self) -> u64 {
         self.sleeps
     }
@@ -94,7 +94,7 @@ impl SimHost {
         self.controller.write_register(offset, bytes, self.guest.space(), self.clock.now_ns());
     }
 
-    /// Makes admin queues and enables the controller. Status must become ready within so many turns.
+    /// Creates admin queues and enables the controller. It must become ready within a limit of turns.
     pub fn enable(&mut self) {
         let (sq, cq) = (self.queue_memory(ADMIN_ENTRIES, 64), self.queue_memory(ADMIN_ENTRIES, 16));
         let sizes = (ADMIN_ENTRIES - 1) << 16 | (ADMIN_ENTRIES - 1);
@@ -114,14 +114,14 @@ impl SimHost {
         self.forget_queues();
     }
 
-    /// Sets CC.SHN and waits until the controller says that its shutdown is complete.
+    /// Sets CC.SHN and waits until the controller reports that its shutdown is complete.
     pub fn shut_down(&mut self, abrupt: bool) {
         let notification = if abrupt { 2 } else { 1 };
         self.write_register(register::CC, &(CC_ENABLE | notification << 14).to_le_bytes());
         self.turn_until("shut down", |host| host.csts() & csts::SHST_MASK == csts::SHST_COMPLETE);
     }
 
-    /// A reset from outside, such as a function level reset.
+    /// Resets the controller from outside, as by a function level reset.
     pub fn reset_function(&mut self) {
         self.wake();
         self.controller.reset();
@@ -130,8 +130,8 @@ impl SimHost {
         self.forget_queues();
     }
 
-    /// The process of the controller is killed: what was on its way between two layers is nowhere. What
-    /// is with the storage stays there, and the storage is not asked again.
+    /// Kills the process of the controller: commands between two layers are lost. Data in the storage stays,
+    /// and the storage gets no further requests.
     pub fn vanish(&mut self) {
         self.controller.reset();
         self.controller.turn(self.guest.space(), self.clock.now_ns());
@@ -158,7 +158,7 @@ impl SimHost {
 
     // Queues
 
-    /// Zeroed memory for a queue of so many entries.
+    /// Returns zeroed memory for a queue of `entries` entries.
     pub fn queue_memory(&mut self, entries: u32, entry_size: u32) -> u64 {
         let pages = u64::from(entries * entry_size).div_ceil(PAGE_SIZE as u64);
         let address = self.guest.pages(pages, &mut self.random);
@@ -171,7 +171,7 @@ impl SimHost {
         self.guest.release((0..pages).map(|page| address + page * PAGE_SIZE as u64));
     }
 
-    /// Puts an entry into a submission queue under a free CID; none if the queue is full.
+    /// Puts an entry into a submission queue under a free CID; returns none if the queue is full.
     pub fn push(&mut self, sq: u16, mut entry: SubmissionEntry) -> Option<u16> {
         let ring = self.sqs.get_mut(&sq).filter(|ring| !ring.is_full())?;
         let mut cid = self.random.next_u64() as u16;
@@ -183,7 +183,7 @@ impl SimHost {
         Some(cid)
     }
 
-    /// Tells the controller of everything that was put into a submission queue.
+    /// Announces all new entries of a submission queue to the controller.
     pub fn ring(&mut self, sq: u16) {
         let Some(ring) = self.sqs.get_mut(&sq) else { return };
         let (old, new) = (ring.rung, ring.tail);
@@ -202,8 +202,8 @@ impl SimHost {
         }
     }
 
-    /// Moves a doorbell. With shadow buffers as Linux does it: the shadow first, then a look at the
-    /// event index, and the register only if that lies between the old value and the new.
+    /// Moves a doorbell. With shadow buffers as in Linux: the shadow first, then a look at the event index,
+    /// and the register only if that lies between the old value and the new.
     fn doorbell(&mut self, queue: u16, offset: u32, old: u32, new: u32) {
         match self.doorbells {
             Doorbells::Mapped => {
@@ -223,8 +223,8 @@ impl SimHost {
         }
     }
 
-    /// The controller has taken shadow buffers into use. What was rung while it did stands in registers
-    /// that it may not look at any more: everything is told once again, in the buffers.
+    /// Switches to shadow buffers, which the controller has enabled. Doorbells that were rung meanwhile are
+    /// in registers that it need not read any more: all are written once again, in the buffers.
     pub fn use_shadow(&mut self, doorbells: u64, event_index: u64) {
         self.doorbells = Doorbells::Shadow { doorbells, event_index };
         let tails = self.sqs.values().map(|queue| (u32::from(queue.id) * 8, queue.rung));
@@ -235,7 +235,7 @@ impl SimHost {
         }
     }
 
-    /// A doorbell register write that reaches the controller, whatever it says.
+    /// Writes any value to a doorbell register that reaches the controller.
     pub fn write_doorbell(&mut self, offset: u32, value: u32) {
         self.wake();
         self.controller.ring(offset, value);
@@ -249,13 +249,13 @@ impl SimHost {
         }
     }
 
-    /// The operator resizes a namespace; whoever tells the controller wakes it.
+    /// Resizes a namespace as the operator, which wakes the controller.
     pub fn resize(&mut self, nsid: u32, size: u64) {
         self.wake();
         assert!(self.controller.resize(nsid, size), "NSID {nsid} is there");
     }
 
-    /// One turn of the controller, unless it sleeps. Whoever got completions is interrupted.
+    /// Gives the controller a turn, unless it sleeps. New completions cause interrupts.
     pub fn turn(&mut self) {
         if self.asleep {
             return;
@@ -264,7 +264,7 @@ impl SimHost {
         self.check_interrupts();
         assert_eq!(self.csts() & csts::CFS, 0, "the controller gave up");
         if work == 0 && self.random.one_in(4) && !self.controller.arm() {
-            // Nothing can wake it from a store to a mapped page: it looks again after a while.
+            // A store to a mapped page cannot wake it: it polls again after a while.
             self.asleep = self.doorbells != Doorbells::Mapped;
             self.sleeps += 1;
         }
@@ -282,7 +282,7 @@ impl SimHost {
         assert_eq!(signalled, due, "interrupts for queues with new entries, and for no others");
     }
 
-    /// The storage answers one of its commands, if it has any.
+    /// Answers one of the storage's commands, if it has any.
     pub fn answer(&mut self) {
         let busy: Vec<usize> =
             (0..self.engines.len()).filter(|&index| self.engines[index].1.pending() > 0).collect();
@@ -296,7 +296,7 @@ impl SimHost {
         }
     }
 
-    /// The storage answers again what it has answered before.
+    /// Answers a command of the storage once more.
     pub fn answer_again(&mut self) {
         let index = self.random.below(self.engines.len() as u64) as usize;
         let Some((nsid, engine)) = self.engines.get(index) else { return };
@@ -311,7 +311,7 @@ impl SimHost {
         self.controller.event(token, 0, self.clock.now_ns());
     }
 
-    /// Time passes, to the controller's next deadline if there is one.
+    /// Advances the time, to the controller's next deadline if there is one.
     pub fn wait(&mut self) {
         self.clock.advance(self.random.below(1000));
         if let Some(deadline_ns) = self.controller.deadline_ns() {
@@ -334,8 +334,8 @@ impl SimHost {
 
     // Completions
 
-    /// Takes up to `most` entries out of a completion queue into the inbox, and gives them back to the
-    /// controller now or with a later call.
+    /// Takes up to `most` entries out of a completion queue into the inbox, and frees them for the controller
+    /// now or with a later call.
     pub fn reap(&mut self, cq: u16, most: u64) {
         for _ in 0..most {
             let Some(ring) = self.cqs.get_mut(&cq) else { return };
@@ -361,7 +361,7 @@ impl SimHost {
         });
     }
 
-    /// Takes whatever is there out of every completion queue, and gives all of it back.
+    /// Takes all entries out of every completion queue, and frees all of them.
     pub fn reap_all(&mut self) {
         let queues: Vec<u16> = self.cqs.keys().copied().collect();
         for cq in queues {
@@ -370,7 +370,7 @@ impl SimHost {
         }
     }
 
-    /// Sends an admin command and waits for it. Others that come back meanwhile stay in the inbox.
+    /// Sends an admin command and waits for it. Other completions stay in the inbox.
     pub fn admin(&mut self, entry: SubmissionEntry) -> Completion {
         let mut pushed = self.push(0, entry);
         for _ in 0..1_000_000 {

@@ -1,9 +1,9 @@
-//! Seeded simulation: storage with a volatile cache and power cuts, a host, and the reference model
-//! that says what each read may return.
+//! Seeded simulation: storage with a volatile cache and power cuts, a host, and the reference model of the
+//! permitted result of each read.
 //!
-//! One `u64` decides everything in a run: what the host asks for, the order in which the storage
-//! answers, what a power cut destroys. [`seeds`] are run by the tests; a run that fails prints its seed,
-//! and the seed goes into the test's list of those to be tried for ever after.
+//! One `u64` decides everything in a run: the host's commands, the order in which the storage answers, the
+//! damage of a power cut. [`seeds`] are run by the tests; a run that fails prints its seed, and the seed goes
+//! into the test's list of those to be run from then on.
 #![forbid(unsafe_code)]
 
 mod buffer;

@@ -1,44 +1,45 @@
-//! What a namespace may hold: the reference that every run is compared with.
+//! Possible contents of a namespace: the reference that every run is compared with.
 //!
-//! The model does not say what a read returns but what it *may* return. Commands in flight together
-//! have no order (Base 3.3.1.2), so a block can be any of several versions until a read has shown which.
+//! The model does not predict the result of a read but the set of *permitted* results. Commands in flight
+//! together have no order (Base 3.3.1.2), so a block can be any of several versions until a read has shown
+//! which.
 //!
-//! A version of a block is *superseded* when another write, which began after the version's own had
-//! ended, has ended with success. A read may return every version that was not superseded when it began,
-//! and every one that began during it. A power cut may bring back a superseded version too, until it is
+//! A version of a block is *superseded* when another write, which began after the version's own had ended,
+//! has ended with success. A read may return every version that was not superseded when it began, and every
+//! one that began during it. A power cut may bring back a superseded version too, until the version is
 //! *buried*: by a Force Unit Access write that superseded it, or by a Flush that began after it was
 //! superseded and ended with success.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Names the contents of a block. Each write has its own, so that a block shows whose it is.
+/// Number of the contents of a block. Each write has its own, so that a block identifies its write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u64);
 
 impl Tag {
-    /// A block of zeroes: never written, Write Zeroes, deallocated.
+    /// Contents of a block of zeroes: never written, Write Zeroes, deallocated.
     pub const ZERO: Tag = Tag(0);
 }
 
-/// Names an action in flight.
+/// Number of an action in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlightId(u64);
 
-/// What a host can ask of a namespace, as the model sees it.
+/// Action of a host on a namespace, in the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     Read {
         first: u64,
         blocks: u64,
     },
-    /// A write of one tag for each block. Write Zeroes is one of [`Tag::ZERO`].
+    /// Write of one tag for each block. Write Zeroes is one of [`Tag::ZERO`].
     Write {
         first: u64,
         tags: Vec<Tag>,
         fua: bool,
     },
-    /// Afterwards each block is zeroes or what it was.
+    /// Deallocation, after which each block is zeroes or unchanged.
     Deallocate {
         first: u64,
         blocks: u64,
@@ -46,7 +47,7 @@ pub enum Action {
     Flush,
 }
 
-/// A read returned what it may not.
+/// Result of a read that is not permitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     pub block: u64,
@@ -60,7 +61,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// The times of the model are a count of its events.
+/// Time of the model: a count of its events.
 type Moment = u64;
 
 #[derive(Clone, Debug)]
@@ -69,7 +70,7 @@ struct Version {
     began: Moment,
     ended: Option<Moment>,
     superseded: Option<Moment>,
-    /// From before the last power cut, so not in a cache any more.
+    /// Flag of a version from before the last power cut, which is in no cache any more.
     settled: bool,
 }
 
@@ -78,7 +79,7 @@ impl Version {
         Self { tag: Tag::ZERO, began: 0, ended: Some(0), superseded: None, settled: true }
     }
 
-    /// True if a write that began at `moment` comes after this one.
+    /// Returns whether a write that began at `moment` comes after this version.
     fn over_before(&self, moment: Moment) -> bool {
         self.ended.is_some_and(|ended| ended < moment)
     }
@@ -98,11 +99,11 @@ struct Reading {
     blocks: Vec<Sight>,
 }
 
-/// What a read in flight may find in one block.
+/// Permitted results of a read in flight for one block.
 #[derive(Debug)]
 struct Sight {
     allowed: Vec<Tag>,
-    /// No write was in flight at any time of the read: what it finds is what is there.
+    /// Flag of a block that no write was in flight for at any time of the read: the result is its contents.
     quiet: bool,
 }
 
@@ -112,14 +113,14 @@ pub struct ModelNamespace {
     blocks: Vec<Vec<Version>>,
     flights: BTreeMap<FlightId, Flight>,
     now: Moment,
-    /// Finished writes may be lost at a power cut until a Flush.
+    /// Flag of a cache: finished writes may be lost at a power cut until a Flush.
     volatile_cache: bool,
-    /// When writes ended that the storage lost since, until a Flush fails for them.
+    /// Ends of writes that the storage lost since, until a Flush fails for them.
     owed: Vec<Moment>,
 }
 
 impl ModelNamespace {
-    /// A namespace of zeroes.
+    /// Creates a namespace of zeroes.
     pub fn new(blocks: u64, volatile_cache: bool) -> Self {
         let blocks = (0..blocks).map(|_| vec![Version::original()]).collect();
         Self { blocks, flights: BTreeMap::new(), now: 0, volatile_cache, owed: Vec::new() }
@@ -129,17 +130,17 @@ impl ModelNamespace {
         self.blocks.len() as u64
     }
 
-    /// From now on writes that begin are durable when they have ended, or not.
+    /// Sets whether writes that begin from now on are durable when they have ended.
     pub fn set_volatile_cache(&mut self, volatile_cache: bool) {
         self.volatile_cache = volatile_cache;
     }
 
-    /// The namespace was made larger; what is new is zeroes.
+    /// Enlarges the namespace by zeroes.
     pub fn grow(&mut self, blocks: u64) {
         self.blocks.resize_with(blocks as usize, || vec![Version::original()]);
     }
 
-    /// The action is on its way: from now on its effects may be seen.
+    /// Begins an action: from now on its effects may be seen.
     pub fn begin(&mut self, action: Action) -> FlightId {
         self.now += 1;
         let flight = match action {
@@ -177,7 +178,7 @@ impl ModelNamespace {
         Flight::Write { first, blocks: tags.len() as u64, began: self.now, supersedes, durable }
     }
 
-    /// A write or Flush came back. One that failed may still have done some of its work.
+    /// Ends a write or Flush. A failed one may still have done some of its work.
     pub fn end(&mut self, id: FlightId, success: bool) {
         self.now += 1;
         match self.flights.remove(&id) {
@@ -199,7 +200,7 @@ impl ModelNamespace {
         }
     }
 
-    /// The end of a Flush that an operator's order made: the host is not told how it went.
+    /// Ends a Flush of an operator's order, whose result the host does not get.
     pub fn end_order(&mut self, id: FlightId, success: bool) {
         self.now += 1;
         let Some(Flight::Flush { began }) = self.flights.remove(&id) else { panic!("{id:?} is not a Flush") };
@@ -213,8 +214,8 @@ impl ModelNamespace {
         self.blocks.iter_mut().for_each(|versions| versions.retain(|version| !buried(version)));
     }
 
-    /// The storage loses what is not durable, while the namespace goes on. A Flush has to fail for it: one that begins
-    /// after the writes that may be gone had ended.
+    /// Loses all data that is not durable, while the namespace stays in use. A Flush must fail for that: one
+    /// that begins after the writes that may be lost had ended.
     pub fn lose_unflushed(&mut self) {
         self.now += 1;
         for (block, versions) in (0..).zip(&mut self.blocks) {
@@ -228,7 +229,7 @@ impl ModelNamespace {
         self.owed.sort_unstable();
         self.owed.dedup();
         for flight in self.flights.values_mut() {
-            // A part of it may have been there.
+            // A part of the write may have been lost.
             if let Flight::Write { supersedes, .. } = flight {
                 *supersedes = false;
             }
@@ -249,7 +250,7 @@ impl ModelNamespace {
         }
     }
 
-    /// A read came back with success and these blocks. Those that the host did not look at are none.
+    /// Ends a successful read with these blocks. Blocks that the host did not read are none.
     pub fn end_read(&mut self, id: FlightId, found: &[Option<Tag>]) -> Result<(), Violation> {
         let reading = self.end_reading(id, found.len());
         for ((block, sight), found) in (reading.first..).zip(reading.blocks).zip(found) {
@@ -264,7 +265,7 @@ impl ModelNamespace {
         Ok(())
     }
 
-    /// A Compare, which begins as a read, came back and says that the blocks differ from these.
+    /// Ends a Compare, which begins as a read, that reported a difference from these blocks.
     pub fn end_unequal(&mut self, id: FlightId, wanted: &[Tag]) -> Result<(), Violation> {
         let reading = self.end_reading(id, wanted.len());
         let may_differ = |(sight, wanted): (&Sight, &Tag)| sight.allowed.iter().any(|tag| tag != wanted);
@@ -281,7 +282,7 @@ impl ModelNamespace {
         reading
     }
 
-    /// A read saw this block while nobody wrote it: other versions are not what is there.
+    /// Handles a read of this block while no write was in flight: other versions are not its contents.
     fn shown(&mut self, block: u64, found: Tag, began: Moment) {
         let versions = &mut self.blocks[block as usize];
         let is_found = |version: &&Version| version.tag == found && version.began < began;
@@ -293,7 +294,7 @@ impl ModelNamespace {
         }
     }
 
-    /// The process that served the namespace is gone, its storage is not: what is in flight never ends.
+    /// Ends the process that served the namespace: commands in flight never end, the storage stays.
     pub fn crash(&mut self) {
         self.now += 1;
         self.flights.clear();
@@ -303,7 +304,7 @@ impl ModelNamespace {
         }
     }
 
-    /// All power is lost: what is in flight never ends, and what is not durable may be gone.
+    /// Cuts all power: commands in flight never end, and data that is not durable may be gone.
     pub fn power_cut(&mut self) {
         self.crash();
         for version in self.blocks.iter_mut().flatten() {
@@ -312,27 +313,27 @@ impl ModelNamespace {
         }
     }
 
-    /// What a read of this block that begins now may return.
+    /// Returns the permitted results of a read of this block that begins now.
     pub fn candidates(&self, block: u64) -> Vec<Tag> {
         let versions = self.blocks[block as usize].iter();
         versions.filter(|version| version.superseded.is_none()).map(|version| version.tag).collect()
     }
 
-    /// The block's contents, where only one is possible.
+    /// Returns the block's contents, where only one is possible.
     pub fn known(&self, block: u64) -> Option<Tag> {
         let candidates = self.candidates(block);
         let first = *candidates.first()?;
         candidates.iter().all(|&tag| tag == first).then_some(first)
     }
 
-    /// Actions that have not come back.
+    /// Returns the number of actions that have not ended.
     pub fn in_flight(&self) -> usize {
         self.flights.len()
     }
 }
 
 impl Reading {
-    /// A write of `block` began during the read.
+    /// Handles a write of `block` that began during the read.
     fn disturb(&mut self, block: u64, tag: Tag) {
         let sight = block.checked_sub(self.first).and_then(|index| self.blocks.get_mut(index as usize));
         if let Some(sight) = sight {

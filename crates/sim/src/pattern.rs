@@ -1,4 +1,4 @@
-//! Blocks that say which write they are from.
+//! Blocks that identify their write.
 
 use crate::Tag;
 use std::fmt;
@@ -6,9 +6,9 @@ use std::fmt;
 /// A block that is neither one write's data nor another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Torn {
-    /// What its first word names.
+    /// Tag in its first word.
     pub tag: Tag,
-    /// The first byte that does not belong to it.
+    /// Offset of the first byte that does not belong to the tag.
     pub at: usize,
 }
 
@@ -25,7 +25,7 @@ pub fn write_tag(tag: Tag, block: &mut [u8]) {
     }
 }
 
-/// The tag of a block, if the whole of it is of one write.
+/// Returns the tag of a block, if the whole of it is of one write.
 pub fn read_tag(block: &[u8]) -> Result<Tag, Torn> {
     let mut first = [0; 8];
     first.copy_from_slice(&block[..8]);
@@ -38,7 +38,7 @@ pub fn read_tag(block: &[u8]) -> Result<Tag, Torn> {
     Ok(tag)
 }
 
-/// Word `number` of a block: the tag itself first, then numbers that follow from it.
+/// Returns word `number` of a block: the tag itself first, then numbers that follow from it.
 fn pattern(tag: Tag, number: usize) -> u64 {
     match (tag, number) {
         (Tag::ZERO, _) => 0,

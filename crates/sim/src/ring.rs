@@ -5,7 +5,7 @@ use sluice_nvme::{CompletionEntry, SubmissionEntry};
 use std::collections::BTreeSet;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// A submission queue as its host sees it.
+/// A submission queue from its host's side.
 #[derive(Debug)]
 pub struct SubmissionRing {
     pub id: u16,
@@ -13,9 +13,9 @@ pub struct SubmissionRing {
     pub address: u64,
     pub size: u32,
     pub tail: u32,
-    /// The tail that the controller was last told.
+    /// Tail that the controller received last.
     pub rung: u32,
-    /// The head that the controller last reported.
+    /// Head that the controller reported last.
     pub head: u32,
     /// Command identifiers in use.
     pub outstanding: BTreeSet<u16>,
@@ -30,7 +30,7 @@ impl SubmissionRing {
         (self.tail + 1) % self.size == self.head
     }
 
-    /// Writes an entry at the tail; the controller is not told yet.
+    /// Writes an entry at the tail, without ringing the doorbell.
     pub fn push(&mut self, guest: &Guest, entry: &SubmissionEntry) {
         assert!(!self.is_full(), "the host looks first");
         assert!(self.outstanding.insert(entry.cid), "CID {} is in use", entry.cid);
@@ -39,7 +39,7 @@ impl SubmissionRing {
         self.tail = (self.tail + 1) % self.size;
     }
 
-    /// Takes over the head that a completion reports, which only moves towards the tail.
+    /// Sets the head that a completion reports, which only moves towards the tail.
     pub fn report_head(&mut self, head: u32) {
         let distance = |to: u32| (to + self.size - self.head) % self.size;
         assert!(
@@ -53,19 +53,19 @@ impl SubmissionRing {
     }
 }
 
-/// A completion queue as its host sees it.
+/// A completion queue from its host's side.
 #[derive(Debug)]
 pub struct CompletionRing {
     pub id: u16,
     pub address: u64,
     pub size: u32,
     pub head: u32,
-    /// The head that the controller was last told.
+    /// Head that the controller received last.
     pub rung: u32,
     phase: bool,
-    /// The interrupt vector, if interrupts are on.
+    /// Interrupt vector, if interrupts are on.
     pub vector: Option<u16>,
-    /// Entries seen by [`fresh`](Self::fresh) and not taken yet.
+    /// Entries counted by [`fresh`](Self::fresh) and not taken yet.
     seen: u32,
 }
 
@@ -80,7 +80,7 @@ impl CompletionRing {
         CompletionEntry::read_from_bytes(&bytes).expect("sixteen bytes")
     }
 
-    /// Entries that were written, from the head on.
+    /// Returns the number of written entries, from the head on.
     fn waiting(&self, guest: &Guest) -> u32 {
         let written = |ahead: &u32| {
             let index = self.head + ahead;
@@ -88,13 +88,13 @@ impl CompletionRing {
             self.entry(guest, index % self.size).phase() == phase
         };
         let count = (0..self.size).take_while(written).count() as u32;
-        // What was taken and not yet given back is not free, and one entry always stays so.
+        // Entries that were taken and not freed yet are not free, and one entry always stays unused.
         let taken = (self.head + self.size - self.rung) % self.size;
         assert!(count + taken < self.size, "CQ {}: the controller wrote over entries of the host", self.id);
         count
     }
 
-    /// Entries written since this was last asked.
+    /// Returns the number of entries written since the last call.
     pub fn fresh(&mut self, guest: &Guest) -> u32 {
         let waiting = self.waiting(guest);
         let fresh = waiting - self.seen;

@@ -1,7 +1,8 @@
-//! Which seeds a test runs.
+//! Seeds of a test.
 
-/// The seeds of a test: those that failed once, and then `count` more, from 0 on. The environment variable
-/// `SLUICE_SEEDS` sets another count, `SLUICE_FIRST_SEED` another first seed, `SLUICE_SEED` one seed to run alone.
+/// Returns the seeds of a test: first the earlier failures, and then `count` more, from 0 on. The
+/// environment variable `SLUICE_SEEDS` sets another count, `SLUICE_FIRST_SEED` another first seed,
+/// `SLUICE_SEED` one seed to run alone.
 pub fn seeds(failed_once: &[u64], count: u64) -> impl Iterator<Item = u64> + use<'_> {
     let alone = number("SLUICE_SEED");
     let count = number("SLUICE_SEEDS").unwrap_or(count);

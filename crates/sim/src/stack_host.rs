@@ -7,21 +7,21 @@ use sluice_command::{Command, Limits, Operation, Origin, Request, Slab, Stack};
 use sluice_memory::{SegmentList, SharedRegion};
 use sluice_nvme::{Status, SubmissionEntry};
 
-/// What a [`StackHost`] asks for.
+/// Workload of a [`StackHost`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workload {
     /// Commands in flight.
     pub depth: u16,
     /// Blocks of the longest request.
     pub blocks_max: u64,
-    /// What commands may fail with: the faults that are in the stack.
+    /// Statuses that commands may fail with: the faults that are in the stack.
     pub faults: &'static [Status],
 }
 
-/// Makes the stack that serves the disks, now and after every crash.
+/// Function that creates the stack over the disks, now and after every crash.
 type Build<'a> = Box<dyn FnMut(&SimEngine) -> Stack + 'a>;
 
-/// Drives one stack, step by step, and knows what each command may do.
+/// Drives one stack, step by step, and checks every command.
 pub struct StackHost<'a> {
     pub clock: SimClock,
     pub model: ModelNamespace,
@@ -46,16 +46,16 @@ impl std::fmt::Debug for StackHost<'_> {
     }
 }
 
-/// A command the stack has not given back.
+/// A command that the stack has.
 struct Flight {
     id: FlightId,
     operation: Operation,
     data: SegmentList,
 }
 
-/// The most pieces that a request's memory is scattered into.
+/// The most parts that a request's memory is scattered into.
 const PIECES_MAX: usize = 4;
-/// Bytes between two pieces, so that they are not merged.
+/// Bytes between two parts, so that they are not merged.
 const GAP: usize = 64;
 
 impl<'a> StackHost<'a> {
@@ -92,22 +92,22 @@ impl<'a> StackHost<'a> {
         }
     }
 
-    /// Commands that came back.
+    /// Returns the number of commands that came back.
     pub fn finished(&self) -> u64 {
         self.finished
     }
 
-    /// Those of them that came back with an error.
+    /// Returns the number of commands that came back with an error.
     pub fn failed(&self) -> u64 {
         self.failed
     }
 
-    /// Commands that the stack has.
+    /// Returns the number of commands that the stack has.
     pub fn in_flight(&self) -> usize {
         self.flights.iter().flatten().count()
     }
 
-    /// So many random steps: commands are submitted, answered, or time passes.
+    /// Runs `steps` random steps: commands are submitted, answered, or time passes.
     pub fn run(&mut self, steps: u64) {
         for _ in 0..steps {
             match self.random.below(10) {
@@ -119,7 +119,7 @@ impl<'a> StackHost<'a> {
         }
     }
 
-    /// Until every command is back.
+    /// Runs until every command is back.
     pub fn drain(&mut self) {
         let mut steps = 0u64;
         while self.in_flight() > 0 {
@@ -134,13 +134,13 @@ impl<'a> StackHost<'a> {
         assert_eq!(self.engine.pending(), 0);
     }
 
-    /// The daemon is killed: commands in flight vanish, the disks stay as they are.
+    /// Kills the daemon: commands in flight vanish, the disks stay as they are.
     pub fn crash(&mut self) {
         self.model.crash();
         self.restart();
     }
 
-    /// The power is cut: likewise, and what was not durable may be lost.
+    /// Cuts the power: commands in flight vanish, and data that is not durable may be lost.
     pub fn power_cut(&mut self) {
         self.model.power_cut();
         self.disks.iter().for_each(|disk| disk.lock().power_cut());
@@ -154,7 +154,7 @@ impl<'a> StackHost<'a> {
         self.slab = slab_of(&self.stack, &self.workload);
     }
 
-    /// Reads every block, in the longest requests there are.
+    /// Reads every block, in requests of the largest size.
     pub fn verify(&mut self) {
         let mut first = 0;
         while first < self.model.blocks() {
@@ -193,7 +193,7 @@ impl<'a> StackHost<'a> {
         (first..=self.last_tag).map(Tag).collect()
     }
 
-    /// False if everything that can be in flight is.
+    /// Submits a command; returns false if the limit of commands is in flight.
     pub fn submit(&mut self, action: Action) -> bool {
         let Some(cid) = self.flights.iter().position(Option::is_none) else { return false };
         let origin = Origin { cid: cid as u16, ..Origin::default() };
@@ -202,7 +202,7 @@ impl<'a> StackHost<'a> {
         let data = self.scatter(cid, &request);
         match &action {
             Action::Write { tags, .. } => self.fill(&data, tags),
-            // What an earlier command left in the buffer must not pass for what was read.
+            // Earlier contents of the buffer must not be taken for data that was read.
             _ => data.fill(0, data.len_bytes(), 0xa5),
         }
         let slot = self.slab.slot_mut(&command);
@@ -236,7 +236,7 @@ impl<'a> StackHost<'a> {
         }
     }
 
-    /// Memory for a request's data, in a few pieces.
+    /// Returns memory for a request's data, in a few parts.
     fn scatter(&mut self, cid: usize, request: &Request) -> SegmentList {
         let mut data = SegmentList::new();
         if !matches!(request.operation, Operation::Read | Operation::Write) {
@@ -272,7 +272,7 @@ impl<'a> StackHost<'a> {
         (0..blocks).map(tag).collect()
     }
 
-    /// The engine answers one of the parked commands.
+    /// Answers one of the parked commands.
     pub fn answer(&mut self) {
         if let Some((node, ticket)) = self.engine.answer() {
             self.stack.event(node, ticket, 0, &mut self.slab, self.clock.now_ns());
@@ -280,7 +280,7 @@ impl<'a> StackHost<'a> {
         self.run_completions();
     }
 
-    /// The engine answers one that it has answered before: nothing may come of it.
+    /// Answers a command that was answered before, which must have no effect.
     fn answer_again(&mut self) {
         if let Some((node, ticket)) = self.engine.stale() {
             let before = self.in_flight();
@@ -290,7 +290,7 @@ impl<'a> StackHost<'a> {
         }
     }
 
-    /// Time passes, up to the next deadline if there is one.
+    /// Advances the time, up to the next deadline if there is one.
     fn wait(&mut self) {
         self.clock.advance(self.random.below(1000));
         if let Some(deadline_ns) = self.stack.deadline_ns() {

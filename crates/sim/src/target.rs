@@ -6,7 +6,7 @@ use sluice_command::{
 };
 use sluice_nvme::Status;
 
-/// A target that finishes what it is asked piece by piece, whenever its engine says so.
+/// A target that executes its requests part by part, when its engine answers.
 #[derive(Debug)]
 pub struct SimTarget {
     disk: SimDisk,
@@ -15,13 +15,13 @@ pub struct SimTarget {
 }
 
 impl SimTarget {
-    /// `node` is the place it will have in its stack
+    /// Creates a target; `node` is its future position in its stack
     /// ([`StackBuilder::next_id`](sluice_command::StackBuilder::next_id)).
     pub fn new(disk: SimDisk, engine: SimEngine, node: NodeId) -> Self {
         Self { disk, engine, node }
     }
 
-    /// Moves the next piece of a parked command. True if that was the last.
+    /// Moves the next part of a parked command. Returns true if that was the last.
     fn step(&self, request: &Request, slot: &Slot, ticket: Ticket, done: u64) -> bool {
         let mut disk = self.disk.lock();
         let length = disk.config().piece(request.length, done);
@@ -43,7 +43,7 @@ impl SimTarget {
         done + length == request.length
     }
 
-    /// All of a request was moved: what must be durable before it is finished?
+    /// Makes data durable after all of a request was moved, as the request requires.
     fn settle(&self, request: &Request) {
         let mut disk = self.disk.lock();
         if request.operation.modifies() && (request.fua || !disk.config().volatile_cache) {

@@ -1,4 +1,4 @@
-//! Admin commands that ask: Identify, Get Log Page, features, Abort; and what an operator does meanwhile.
+//! Admin commands that query (Identify, Get Log Page, features), Abort, and the operator's changes meanwhile.
 
 use super::events::Event;
 use super::job::{Hope, Job};
@@ -10,7 +10,7 @@ use sluice_nvme::{Cns, FeatureId, LogId, NSID_ALL, Status, SubmissionEntry, opco
 /// Bytes of an Identify structure, and of the longest log page.
 const PAGE: usize = 4096;
 
-/// The largest NSID there can be (Identify Controller, NN).
+/// The largest NSID (Identify Controller, NN).
 pub(super) const NN: u32 = sluice_controller::NAMESPACES_MAX as u32;
 
 impl Scenario<'_> {
@@ -28,7 +28,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Sends an admin command with a buffer for so many bytes; what came back in it.
+    /// Sends an admin command with a buffer of `length` bytes; returns the status and the buffer's contents.
     fn ask(&mut self, mut entry: SubmissionEntry, length: usize) -> (Status, Vec<u8>) {
         let mut buffer = Buffer::prp(&mut self.host.guest, &mut self.random, length as u32);
         buffer.describe(&mut entry);
@@ -57,8 +57,8 @@ impl Scenario<'_> {
         }
     }
 
-    /// Identify Namespace (NVM Command Set 4.1.5.1): size and format of an active one, zeroes for an
-    /// inactive one, and no answer for an NSID that cannot be.
+    /// Checks Identify Namespace (NVM Command Set 4.1.5.1): size and format of an active namespace, zeroes
+    /// for an inactive one, and an error for an invalid NSID.
     fn identify_namespace(&mut self) {
         let nsid = self.any_nsid();
         let (status, bytes) = self.identify(Cns::NAMESPACE, nsid);
@@ -77,7 +77,7 @@ impl Scenario<'_> {
         assert_eq!((nsze, ncap, 1 << lbads), (namespace.blocks, namespace.blocks, namespace.block_size));
     }
 
-    /// The active namespaces above an NSID, in order.
+    /// Checks the list of active namespaces above an NSID, in order.
     fn identify_list(&mut self) {
         let nsid = self.any_nsid();
         let (status, bytes) = self.identify(Cns::ACTIVE_NAMESPACES, nsid);
@@ -107,7 +107,7 @@ impl Scenario<'_> {
         answer
     }
 
-    /// Error Information (Base 5.16.1.2): the newest first, and each a command that did fail.
+    /// Checks Error Information (Base 5.16.1.2): the newest first, and each a command that did fail.
     fn read_error_log(&mut self) {
         let retain = self.random.one_in(2);
         let (status, bytes) = self.log(LogId::ERROR_INFORMATION, PAGE, retain);
@@ -124,7 +124,7 @@ impl Scenario<'_> {
             assert!(count < last, "error {count} comes after {last}");
             last = count;
             let (sq, cid, error) = (word(8), word(10), word(12) >> 1);
-            // An error that is no command's, such as a doorbell's, names none.
+            // An error without a command, such as a doorbell's, names none.
             let is_command = sq != u16::MAX && cid != u16::MAX;
             let known = self.errors.contains(&(sq, cid, error)) || self.unseen.contains(&(sq, cid));
             assert!(!is_command || known, "SQ {sq} CID {cid} never failed with {error:#x}");
@@ -140,7 +140,7 @@ impl Scenario<'_> {
         self.admin_answer(SubmissionEntry { opcode, cdw10, cdw11, ..SubmissionEntry::default() })
     }
 
-    /// Volatile Write Cache (Base 5.27.1.4). Once it is disabled, what was finished before is durable, and
+    /// Sets Volatile Write Cache (Base 5.27.1.4). Once it is disabled, all finished writes are durable, and
     /// so is every write that begins after.
     fn set_write_cache(&mut self) {
         let enable = self.random.one_in(2);
@@ -193,7 +193,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Aborts some command. If the answer is that it was aborted, it comes back saying so.
+    /// Aborts some command. If the answer reports an abort, the command comes back with that status.
     fn abort_any(&mut self) {
         let any_job = self.jobs.keys().next_back().copied();
         let request = self.any_request().map(|cid| (0, cid));
@@ -212,7 +212,8 @@ impl Scenario<'_> {
         }
     }
 
-    /// The operator makes a namespace larger. The host is told, and sees it in the list of changes.
+    /// Enlarges a namespace as the operator. The host gets an event, and finds the namespace in the list of
+    /// changes.
     fn grow_any(&mut self) {
         let index = self.random.below(self.drive.namespaces.len() as u64) as usize;
         let namespace = &mut self.drive.namespaces[index];

@@ -16,7 +16,7 @@ pub(super) struct Draft {
     pub(super) buffer: Buffer,
 }
 
-/// What the command is to the model.
+/// Kind of the command in the model.
 #[derive(Debug)]
 pub(super) enum Kind {
     Read {
@@ -27,7 +27,7 @@ pub(super) enum Kind {
         first: u64,
         tags: Vec<Tag>,
     },
-    /// Changes blocks, or makes changes durable; a Dataset Management is several actions.
+    /// Changes of blocks, or of their durability; a Dataset Management is several actions.
     Change(Vec<Action>),
 }
 
@@ -44,7 +44,7 @@ impl Draft {
 const FUA: u32 = 1 << 30;
 const DEAC: u32 = 1 << 25;
 
-/// A source range of a Copy in descriptor format 0 (NVM Command Set 3.2.4).
+/// Returns a source range of a Copy in descriptor format 0 (NVM Command Set 3.2.4).
 fn source_range(first: u64, blocks: u64) -> [u8; 32] {
     let mut wire = [0; 32];
     wire[8..16].copy_from_slice(&first.to_le_bytes());
@@ -118,13 +118,14 @@ impl Scenario<'_> {
         Draft { namespace, entry, kind, buffer: Buffer::none() }
     }
 
-    /// A Verify finds nothing wrong with blocks that can be read.
+    /// Drafts a Verify, which succeeds on blocks that can be read.
     fn draft_verify(&mut self, namespace: usize, first: u64, blocks: u64) -> Draft {
         let entry = self.entry(namespace, opcode::VERIFY, first, blocks);
         Draft { namespace, entry, kind: Kind::Change(Vec::new()), buffer: Buffer::none() }
     }
 
-    /// A Copy of what is there now. None unless that is known, and there is room beside the sources.
+    /// Drafts a Copy of the present contents. None unless they are certain, and there is room beside the
+    /// sources.
     pub(super) fn draft_copy(&mut self, namespace: usize) -> Option<Draft> {
         let all = self.drive.namespaces[namespace].blocks;
         let most = self.blocks_max(namespace);
@@ -161,7 +162,7 @@ impl Scenario<'_> {
         Draft { namespace, entry, kind: Kind::Change(vec![Action::Flush]), buffer: Buffer::none() }
     }
 
-    /// A Compare with what is there, as far as that is known, or with something else.
+    /// Drafts a Compare with the present contents, as far as they are certain, or with others.
     fn draft_compare(&mut self, namespace: usize, first: u64, blocks: u64) -> Draft {
         let entry = self.entry(namespace, opcode::COMPARE, first, blocks);
         let model = &self.models[namespace];
@@ -175,7 +176,7 @@ impl Scenario<'_> {
         Draft { namespace, entry, kind: Kind::Compare { first, tags }, buffer }
     }
 
-    /// Dataset Management of some ranges, most of them with the Deallocate attribute.
+    /// Drafts a Dataset Management of some ranges, most of them with the Deallocate attribute.
     fn draft_deallocate(&mut self, namespace: usize) -> Draft {
         let count = self.random.between(1, 8);
         let ranges: Vec<(u64, u64)> = (0..count).map(|_| self.any_range(namespace)).collect();
@@ -203,7 +204,7 @@ impl Scenario<'_> {
         Buffer::any(&mut self.host.guest, &mut self.random, length, direction)
     }
 
-    /// A buffer with blocks of these tags.
+    /// Returns a buffer with blocks of these tags.
     fn full_buffer(&mut self, namespace: usize, tags: &[Tag]) -> Buffer {
         let buffer = self.new_buffer(namespace, tags.len() as u64, Direction::FromHost);
         let mut block = vec![0; self.drive.namespaces[namespace].block_size as usize];

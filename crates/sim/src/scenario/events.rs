@@ -1,11 +1,11 @@
-//! Asynchronous events (Base 5.2): what may be reported, and what must be.
+//! Asynchronous events (Base 5.2): permitted reports, and required ones.
 
 use super::Scenario;
 use crate::Completion;
 use sluice_nvme::{Status, SubmissionEntry, opcode::admin as opcode};
 use std::collections::BTreeSet;
 
-/// An asynchronous event as dword 0 of a completion says it.
+/// An asynchronous event, in the fields of dword 0 of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Event {
     kind: u8,
@@ -23,14 +23,14 @@ impl Event {
     }
 }
 
-/// What the host knows of events.
+/// Events from the host's side.
 #[derive(Debug, Default)]
 pub(super) struct ExpectedEvents {
     /// CIDs of Asynchronous Event Requests.
     requests: BTreeSet<u16>,
-    /// Happened, and not reported.
+    /// Events that happened and were not reported.
     pending: BTreeSet<Event>,
-    /// Reported: no other of the same kind is, until the log page that explains this one was read.
+    /// Reported events: no other of the same type is reported until the log page of the event was read.
     masking: Vec<Event>,
 }
 
@@ -39,7 +39,7 @@ impl ExpectedEvents {
         self.pending.extend(event);
     }
 
-    /// A log page was read, and its events are not retained.
+    /// Handles the reading of a log page whose events are not retained.
     pub(super) fn log_was_read(&mut self, log: u8) {
         self.pending.retain(|event| event.log != log);
         self.masking.retain(|event| event.log != log);
@@ -60,7 +60,7 @@ impl ExpectedEvents {
 const REQUESTS_MAX: usize = 4;
 
 impl Scenario<'_> {
-    /// One more Asynchronous Event Request; one too many is refused.
+    /// Sends one more Asynchronous Event Request; one too many is refused.
     pub(super) fn request_event(&mut self) {
         let entry = SubmissionEntry { opcode: opcode::ASYNC_EVENT_REQUEST, ..SubmissionEntry::default() };
         if self.events.requests.len() < REQUESTS_MAX {
@@ -69,12 +69,12 @@ impl Scenario<'_> {
                 self.host.ring(0);
             }
         } else if self.events.pending.is_empty() {
-            // With an event on its way a request might return first, and leave room.
+            // With an event in flight a request might return first, and leave room.
             assert_eq!(self.admin(entry), Status::AER_LIMIT_EXCEEDED);
         }
     }
 
-    /// An admin command came back that nobody waits for: an event.
+    /// Handles the completion of an admin command that is not waited for: an event.
     pub(super) fn complete_request(&mut self, completion: Completion) {
         let Completion { cid, status, dw0, .. } = completion;
         assert!(self.events.requests.remove(&cid), "{completion:?} was not asked for");
@@ -84,7 +84,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Any of the requests, to be aborted.
+    /// Returns any of the requests, to be aborted.
     pub(super) fn any_request(&mut self) -> Option<u16> {
         let requests: Vec<u16> = self.events.requests.iter().copied().collect();
         (!requests.is_empty()).then(|| *self.random.pick(&requests))
@@ -94,7 +94,7 @@ impl Scenario<'_> {
         self.events.requests.contains(&cid)
     }
 
-    /// Nothing is left unsaid: what happened was reported, or nobody asked, or its kind is masked.
+    /// Checks that every event was reported, unless there is no request, or its type is masked.
     pub(super) fn check_events(&mut self) {
         for _ in 0..8 {
             self.host.ring(0);

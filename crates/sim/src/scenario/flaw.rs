@@ -1,4 +1,4 @@
-//! Commands spoiled in exactly one way, and the status that the specification names for each.
+//! Commands spoiled in exactly one way, and the status that the specification requires for each.
 
 use super::Scenario;
 use super::admin::NN;
@@ -7,13 +7,13 @@ use crate::Guest;
 use sluice_controller::TRANSFER_MAX;
 use sluice_nvme::{NSID_ALL, SglDescriptor, SglType, Status, opcode::io as opcode};
 
-/// Opcodes that no command of ours has: unused, reserved, vendor specific, and optional ones.
+/// Opcodes that are not supported: unused, reserved, vendor specific, and optional ones.
 const NO_COMMANDS: [u8; 9] = [0x03, 0x06, 0x07, 0x0a, 0x0f, 0x7f, 0x80, 0xc1, 0xff];
 
 impl Scenario<'_> {
-    /// Spoils the draft, and says what the controller must answer.
+    /// Spoils the draft; returns the status with which the controller must answer.
     pub(super) fn spoil(&mut self, draft: &mut Draft) -> Status {
-        // Not every command can be spoiled in every way; any one can in the first three.
+        // Not every command can be spoiled in every way; any one can in the last three.
         for _ in 0..8 {
             let spoiled = match self.random.below(5) {
                 0 => self.spoil_range(draft),
@@ -51,7 +51,7 @@ impl Scenario<'_> {
             };
             if !actives.contains(&nsid) {
                 draft.entry.nsid = nsid;
-                // One that could be a namespace's is inactive, any other invalid (Base 3.2.1.5).
+                // An NSID in the range of namespaces is inactive, any other invalid (Base 3.2.1.5).
                 return if (1..=NN).contains(&nsid) {
                     Status::INVALID_FIELD
                 } else {
@@ -61,9 +61,9 @@ impl Scenario<'_> {
         }
     }
 
-    /// Fused operations and the reserved form of the data pointer (Base 3.3.3.1).
+    /// Sets a fused operation or the reserved form of the data pointer (Base 3.3.3.1).
     fn spoil_flags(&mut self, draft: &mut Draft) -> Status {
-        // The first of two would wait for its second.
+        // The first of two fused commands would wait for its second.
         let (flags, status) = *self.random.pick(&[
             (0xc0, Status::INVALID_FIELD),
             (2, Status::ABORTED_MISSING_FUSED),
@@ -92,7 +92,7 @@ impl Scenario<'_> {
         Some(Status::LBA_OUT_OF_RANGE)
     }
 
-    /// One range of a Dataset Management ends one block too far.
+    /// Moves one range of a Dataset Management, so that it ends one block too far.
     fn spoil_one_range(&mut self, draft: &mut Draft, all: u64) {
         let ranges = u64::from(draft.entry.cdw10 & 0xff) + 1;
         let at = self.random.below(ranges) as usize * 16;
@@ -101,7 +101,7 @@ impl Scenario<'_> {
         draft.buffer.write(&self.host.guest, at, &[low.to_le_bytes(), slba.to_le_bytes()].concat());
     }
 
-    /// Longer than MDTS, where the namespace has so many blocks.
+    /// Makes the transfer longer than MDTS, where the namespace has so many blocks.
     fn spoil_length(&mut self, draft: &mut Draft) -> Option<Status> {
         let namespace = &self.drive.namespaces[draft.namespace];
         let most = u64::from(TRANSFER_MAX / namespace.block_size);
@@ -115,7 +115,7 @@ impl Scenario<'_> {
         Some(Status::INVALID_FIELD)
     }
 
-    /// PRP entries (Base 4.1.1).
+    /// Spoils PRP entries (Base 4.1.1).
     fn spoil_prp(&mut self, draft: &mut Draft) -> Option<Status> {
         let pages = draft.buffer.prp_pages()?;
         let list = draft.buffer.prp_list().to_vec();
@@ -125,7 +125,7 @@ impl Scenario<'_> {
             // The offset of PRP1 has its two low bits clear.
             0 => *prp1 |= self.random.between(1, 3),
             1 if pages == 2 => *prp2 |= in_page,
-            // A list is made of quadwords.
+            // A list consists of quadwords.
             2 if pages > 2 => *prp2 |= self.random.between(1, 7),
             3 if pages > 2 => self.host.guest.write(*self.random.pick(&list), &in_page.to_le_bytes()),
             4 => return Some(nowhere(prp1)),
@@ -143,7 +143,7 @@ impl Scenario<'_> {
         Some(Status::PRP_OFFSET_INVALID)
     }
 
-    /// SGL descriptors (Base 4.1.2).
+    /// Spoils SGL descriptors (Base 4.1.2).
     fn spoil_sgl(&mut self, draft: &mut Draft) -> Option<Status> {
         let mut descriptors = draft.buffer.descriptors().to_vec();
         let last = descriptors.len().checked_sub(1)?;
@@ -180,7 +180,8 @@ impl Scenario<'_> {
         Some(status)
     }
 
-    /// Only a descriptor in the middle of a segment is in the middle; a short chain is cut nowhere.
+    /// Describes the buffer by these descriptors, if they fit one segment: only then the flaw is inside of a
+    /// segment.
     fn in_one_segment(
         &mut self,
         draft: &mut Draft,
@@ -197,7 +198,7 @@ impl Scenario<'_> {
         is_whole.then_some(status)
     }
 
-    /// The pointer to the first segment is wrong.
+    /// Spoils the pointer to the first segment.
     fn spoil_segment(&mut self, draft: &mut Draft) -> Status {
         let legal = draft.buffer.descriptors().to_vec();
         let mut pointer = draft.buffer.describe_by(&mut self.host.guest, &mut self.random, &legal);
@@ -224,7 +225,7 @@ impl Scenario<'_> {
     }
 }
 
-/// Points into a hole of the memory, at the same offset in the page.
+/// Points an entry into a hole of the memory, at the same offset in the page.
 fn nowhere(prp: &mut u64) -> Status {
     *prp = Guest::HOLE | *prp & 0xfff;
     Status::DATA_TRANSFER_ERROR

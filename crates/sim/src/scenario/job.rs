@@ -1,4 +1,4 @@
-//! Commands in flight, and what must come of them.
+//! Commands in flight, and their expected results.
 
 use super::Scenario;
 use super::draft::{Draft, Kind};
@@ -16,16 +16,16 @@ pub(super) struct Job {
     pub(super) hope: Hope,
 }
 
-/// What a command must come back with.
+/// Expected result of a command.
 #[derive(Debug)]
 pub(super) enum Hope {
-    /// It was spoiled: with this, having done nothing.
+    /// Refusal of a spoiled command with this status, without an effect.
     Refused(Status),
-    /// With success, and this much in its buffer.
+    /// Success, with this many blocks in the buffer.
     Read { flight: FlightId, blocks: u64 },
-    /// With success or Compare Failure.
+    /// Success or Compare Failure.
     Compare { flight: FlightId, tags: Vec<Tag> },
-    /// With success.
+    /// Success of a change.
     Changed(Vec<FlightId>),
 }
 
@@ -37,7 +37,7 @@ impl Scenario<'_> {
         self.submit(sq, draft, spoiled);
     }
 
-    /// A Copy with nothing else in flight: what it copies is known then.
+    /// Submits a Copy with nothing else in flight: the copied contents are certain then.
     pub(super) fn copy_alone(&mut self) {
         let namespace = self.random.below(self.drive.namespaces.len() as u64) as usize;
         if !self.drive.namespaces[namespace].keeps_data || self.host.sqs.len() < 2 {
@@ -54,7 +54,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// A read of these blocks in some queue; false if it has no room.
+    /// Submits a read of these blocks to some queue; returns false if it has no room.
     pub(super) fn submit_read(&mut self, namespace: usize, first: u64, blocks: u64) -> bool {
         let queues: Vec<u16> = self.host.sqs.keys().copied().filter(|&sq| sq != 0).collect();
         let sq = *self.random.pick(&queues);
@@ -96,7 +96,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// A command came back: was it as hoped?
+    /// Checks the result of a command that came back.
     pub(super) fn complete(&mut self, completion: Completion) {
         let Completion { sq, cid, status, .. } = completion;
         self.note_error(&completion);
@@ -120,12 +120,12 @@ impl Scenario<'_> {
         job.buffer.check_and_release(&mut self.host.guest, direction);
     }
 
-    /// Commands of a queue that is deleted may end early.
+    /// Returns whether a command of a queue that is deleted may end early with this status.
     fn is_given_up(&self, sq: u16, status: Status) -> bool {
         self.deleting == Some(sq) && status == Status::ABORTED_SQ_DELETION
     }
 
-    /// A legal command failed, or was never answered.
+    /// Handles a legal command that failed, or was never answered.
     pub(super) fn fail(&mut self, job: &Job) {
         let model = &mut self.models[job.namespace];
         match &job.hope {
@@ -135,7 +135,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// A legal command did what it was asked; a Compare may also have found a difference.
+    /// Handles the success of a legal command; a Compare may also have found a difference.
     fn succeed(&mut self, job: &Job, status: Status) {
         let differs = status == Status::COMPARE_FAILURE && matches!(job.hope, Hope::Compare { .. });
         assert!(status.is_success() || differs, "{status:?} for a legal command: {job:?}");
@@ -150,7 +150,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// What a Read returned, or a Compare found, is something the model allows.
+    /// Checks that the data of a Read, or the result of a Compare, is permitted by the model.
     fn check_data(&mut self, job: &Job, differs: bool) -> Result<(), Violation> {
         match &job.hope {
             Hope::Read { flight, blocks } => {
@@ -168,7 +168,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// What a read returned; none for blocks that went into a bit bucket in part.
+    /// Returns the tags of a read; none for blocks that went into a bit bucket in part.
     fn tags(&self, job: &Job, blocks: u64) -> Vec<Option<Tag>> {
         let mut block = vec![0; self.drive.namespaces[job.namespace].block_size as usize];
         let tag = |number: u64| {

@@ -1,8 +1,8 @@
-//! A whole run: a host with a drive, random commands, and what must come of each.
+//! A whole run: a host with a drive, random commands, and the check of each result.
 //!
-//! Every command is drafted as a legal one. Some are then spoiled in exactly one way, and must come back
-//! with exactly the status that the specification names for it; all others must succeed, and do to the
-//! namespace what the model says.
+//! Every command is drafted as a legal one. Some are then spoiled in exactly one way, and must come back with
+//! exactly the status that the specification requires. All others must succeed, and have the effect on the
+//! namespace that the model predicts.
 
 mod admin;
 mod draft;
@@ -25,21 +25,21 @@ pub struct DriveNamespace {
     pub block_size: u32,
     pub blocks: u64,
     pub volatile_cache: bool,
-    /// What is written is read back; a null target does not.
+    /// Flag of a namespace whose data can be read back; that of a null target cannot.
     pub keeps_data: bool,
-    /// The storage below, if it is simulated and so survives the controller.
+    /// Storage below, if it is simulated and so survives the controller.
     pub disk: Option<SimDisk>,
 }
 
-/// Makes a controller over these engines.
+/// Function that creates a controller over these engines.
 pub type Make<'a> = Box<dyn FnMut(&[SimEngine]) -> Attached + 'a>;
 
-/// A drive under test: its namespaces, and how to make its controller. After a crash it is made again.
+/// A drive under test: its namespaces, and a function that creates its controller, also after a crash.
 pub struct Drive<'a> {
     pub namespaces: Vec<DriveNamespace>,
-    /// One engine for each namespace, in their order.
+    /// Creates the controller; there is one engine for each namespace, in their order.
     pub make: Make<'a>,
-    /// What legal commands may fail with: the faults below.
+    /// Statuses that legal commands may fail with: the faults below.
     pub faults: &'static [Status],
 }
 
@@ -49,44 +49,44 @@ impl std::fmt::Debug for Drive<'_> {
     }
 }
 
-/// How hard a [`Scenario`] tries.
+/// Intensity of a [`Scenario`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
-    /// One command in so many is spoiled.
+    /// Number of commands of which one is spoiled.
     pub flawed_one_in: u64,
-    /// Bytes of a usual transfer; one in 32 is as long as the controller takes.
+    /// Bytes of a usual transfer; one in 32 is as long as the controller permits.
     pub usual_transfer: u32,
 }
 
-/// What came of a run.
+/// Results of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// I/O commands that came back with success.
     pub succeeded: u64,
-    /// Those of them that copied.
+    /// Copy commands among these.
     pub copied: u64,
-    /// Spoiled ones, refused with the right status.
+    /// Spoiled commands, refused with the right status.
     pub refused: u64,
-    /// Legal ones that a fault below made fail.
+    /// Legal commands that failed because of a fault below.
     pub failed: u64,
-    /// Commands that a queue deletion or reset left unanswered.
+    /// Commands that were left unanswered by a queue deletion or reset.
     pub cut_off: u64,
 }
 
-/// A host, its drive and the expectations of both.
+/// A host, its drive and the expectations for both.
 #[derive(Debug)]
 pub struct Scenario<'a> {
     pub host: SimHost,
     pub tally: Tally,
     drive: Drive<'a>,
-    /// By index of the namespace; the model of one that keeps no data is there and not looked at.
+    /// Models by index of the namespace; that of a namespace without data is not used.
     models: Vec<ModelNamespace>,
     /// Commands in flight, by submission queue and CID.
     jobs: BTreeMap<(u16, u16), Job>,
-    /// The submission queue that is being deleted.
+    /// Submission queue that is being deleted.
     deleting: Option<u16>,
     events: ExpectedEvents,
-    /// Commands that failed, as the Error Information log may name them: queue, CID, status.
+    /// Commands that failed, which the Error Information log may name: queue, CID, status.
     errors: BTreeSet<(u16, u16, u16)>,
     /// Commands whose completions a reset or deletion kept from the host: queue and CID.
     unseen: BTreeSet<(u16, u16)>,
@@ -96,7 +96,7 @@ pub struct Scenario<'a> {
 }
 
 impl<'a> Scenario<'a> {
-    /// A host with an enabled controller and some I/O queues.
+    /// Creates a host with an enabled controller and some I/O queues.
     pub fn new(seed: u64, mut drive: Drive<'a>, effort: Effort) -> Self {
         let mut random = Random::new(seed);
         let host = power_on(&mut drive, &mut random);
@@ -133,7 +133,7 @@ impl<'a> Scenario<'a> {
         self.create_pair();
     }
 
-    /// So many random steps.
+    /// Runs `steps` random steps.
     pub fn run(&mut self, steps: u64) {
         for _ in 0..steps {
             match self.random.below(100) {
@@ -153,7 +153,7 @@ impl<'a> Scenario<'a> {
         }
     }
 
-    /// Until every command is back.
+    /// Runs until every command is back.
     pub fn drain(&mut self) {
         for _ in 0..1_000_000 {
             if self.jobs.is_empty() {
@@ -201,8 +201,7 @@ impl<'a> Scenario<'a> {
         }
     }
 
-    /// Disables the controller under the commands in flight, and enables it again. What was
-    /// acknowledged stays.
+    /// Disables the controller under the commands in flight, and enables it again. Acknowledged data stays.
     pub fn reset(&mut self) {
         match self.random.one_in(2) {
             true => self.host.disable(),
@@ -220,8 +219,8 @@ impl<'a> Scenario<'a> {
         self.start();
     }
 
-    /// The host shuts the controller down, with commands in flight, and switches the power off (the daemon,
-    /// where storage is real). All that was finished before is durable, flushed or not (Base 3.6.1).
+    /// Shuts the controller down as the host, with commands in flight, and switches the power off (the
+    /// daemon, where storage is real). All writes finished before are durable, flushed or not (Base 3.6.1).
     pub fn shut_down(&mut self) {
         let flushes: Vec<FlightId> = self.models.iter_mut().map(|model| model.begin(Action::Flush)).collect();
         let abrupt = self.random.one_in(2);
@@ -233,7 +232,7 @@ impl<'a> Scenario<'a> {
         }
     }
 
-    /// The power fails: the controller is gone, and what was not durable may be.
+    /// Cuts the power: the controller is gone, and data that is not durable may be.
     pub fn power_cut(&mut self) {
         for namespace in &self.drive.namespaces {
             let disk = namespace.disk.as_ref().expect("only simulated storage survives a power cut");
@@ -243,7 +242,7 @@ impl<'a> Scenario<'a> {
         self.new_host();
     }
 
-    /// The daemon is killed: the controller is gone, its storage is as it was.
+    /// Kills the daemon: the controller is gone, its storage is unchanged.
     pub fn crash(&mut self) {
         self.models.iter_mut().for_each(ModelNamespace::crash);
         self.new_host();
@@ -283,7 +282,7 @@ impl<'a> Scenario<'a> {
         self.admin_answer(entry).0
     }
 
-    /// The same, with dword 0 of the completion.
+    /// Sends an admin command; returns its status and dword 0 of the completion.
     fn admin_answer(&mut self, entry: SubmissionEntry) -> (Status, u32) {
         let completion = self.host.admin(entry);
         self.note_error(&completion);
@@ -297,7 +296,7 @@ impl<'a> Scenario<'a> {
         }
     }
 
-    /// Most blocks of a usual transfer.
+    /// Returns the most blocks of a usual transfer.
     fn blocks_max(&self, index: usize) -> u64 {
         let namespace = &self.drive.namespaces[index];
         u64::from(self.effort.usual_transfer / namespace.block_size).clamp(1, namespace.blocks)
@@ -309,7 +308,7 @@ impl<'a> Scenario<'a> {
         (first..=self.last_tag).map(Tag).collect()
     }
 
-    /// Commands that nobody will answer any more; their memory is the host's again.
+    /// Ends all commands that remain unanswered; their memory is the host's again.
     fn cut_off_all(&mut self) {
         for (name, job) in std::mem::take(&mut self.jobs) {
             self.cut_off(name, job);

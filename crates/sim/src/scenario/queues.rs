@@ -1,4 +1,5 @@
-//! I/O queues come and go while commands run (Base 5.4 to 5.7), and doorbells are rung that are not there.
+//! Creation and deletion of I/O queues under load (Base 5.4 to 5.7), and doorbells of queues that do not
+//! exist.
 
 use super::Scenario;
 use super::events::Event;
@@ -7,7 +8,7 @@ use crate::ring::{CompletionRing, SubmissionRing};
 use sluice_controller::{DoorbellMode, IO_QUEUES_MAX, QUEUE_ENTRIES_MAX};
 use sluice_nvme::{PAGE_SIZE, Status, SubmissionEntry, opcode::admin as opcode};
 
-/// Identifiers in use are 1 to this.
+/// Largest identifier in use; the smallest is 1.
 const IDS: u64 = 6;
 
 /// Flags of the create commands, CDW11.
@@ -15,7 +16,7 @@ const CONTIGUOUS: u32 = 1;
 const INTERRUPTS: u32 = 2;
 
 impl Scenario<'_> {
-    /// One of the queue commands, legal or not.
+    /// Sends one of the queue commands, legal or not.
     pub(super) fn change_queues(&mut self) {
         match self.random.below(8) {
             0 => self.create_any_queue(),
@@ -29,7 +30,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// An identifier that no submission queue has gets one, and a completion queue if that is needed.
+    /// Creates a submission queue for a free identifier, and a completion queue if that is needed.
     pub(super) fn create_pair(&mut self) {
         let free = |id: &u16| !self.host.sqs.contains_key(id);
         let Some(id) = (1..=IDS as u16).find(free) else { return };
@@ -39,7 +40,7 @@ impl Scenario<'_> {
         self.create_sq(id, id);
     }
 
-    /// A completion queue, or a further submission queue for one there is.
+    /// Creates a completion queue, or a further submission queue for an existing one.
     pub(super) fn create_any_queue(&mut self) {
         let id = self.random.between(1, IDS) as u16;
         let cqs: Vec<u16> = self.host.cqs.keys().copied().filter(|&cq| cq != 0).collect();
@@ -51,7 +52,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Small queues mostly, so that they fill up; few that take more than a page.
+    /// Returns a size: mostly small, so that queues fill up; a few take more than a page.
     fn any_size(&mut self) -> u32 {
         let most = *self.random.pick(&[4, 16, 64, 300]);
         self.random.between(2, most) as u32
@@ -76,8 +77,8 @@ impl Scenario<'_> {
         self.host.sqs.insert(id, SubmissionRing::new(id, cq, address, size));
     }
 
-    /// Deletes a submission queue under its commands. Those that were taken come back before the
-    /// deletion does; those that were not are never seen again.
+    /// Deletes a submission queue under its commands. Commands that were taken come back before the deletion
+    /// does; the others never come back.
     fn delete_any_sq(&mut self) {
         let id = self.random.between(1, IDS) as u16;
         if !self.host.sqs.contains_key(&id) {
@@ -95,7 +96,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// A completion queue can go when no submission queue needs it.
+    /// Deletes a completion queue; it must be refused while a submission queue needs it.
     fn delete_any_cq(&mut self) {
         let id = self.random.between(1, IDS) as u16;
         if !self.host.cqs.contains_key(&id) {
@@ -110,7 +111,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// An identifier that is not in use among the completion queues, if there is one.
+    /// Returns an identifier that is not in use among the completion queues, if there is one.
     fn free_id(&self, is_used: impl Fn(&u16) -> bool) -> Option<u16> {
         (1..=IO_QUEUES_MAX).find(|id| !is_used(id))
     }
@@ -180,8 +181,8 @@ impl Scenario<'_> {
         assert_eq!(self.admin(entry), Status::INVALID_OPCODE, "{opcode:#x}");
     }
 
-    /// Doorbells of queues that are not there, and values that no queue has. The host is told with an
-    /// asynchronous event if it wants to; nobody else notices.
+    /// Rings doorbells of queues that do not exist, or with invalid values. The controller reports them with
+    /// an asynchronous event if the host has enabled it; nothing else is affected.
     pub(super) fn ring_nonsense(&mut self) {
         if self.host.doorbells == Doorbells::Mapped {
             return;
@@ -200,7 +201,7 @@ impl Scenario<'_> {
         self.events.happened(event);
     }
 
-    /// Gives the controller shadow doorbell buffers, if it offers to use them and has none.
+    /// Gives the controller shadow doorbell buffers, if it supports them and has none.
     pub(super) fn use_shadow_doorbells(&mut self) {
         let offered = self.host.controller.doorbell_mode() == DoorbellMode::Trapped;
         if !offered || self.host.doorbells != Doorbells::Trapped || !self.random.one_in(4) {
