@@ -36,7 +36,7 @@ pub struct Disk {
     /// Contents that reads return: the durable contents with all of `cache` over them.
     current: Vec<u8>,
     /// Parts of writes since, in the order they were applied.
-    cache: Vec<Piece>,
+    cache: Vec<Extent>,
     random: Random,
     power_cuts: u64,
     /// Flag of a disk that begins with content of its own, as do grown parts.
@@ -45,12 +45,12 @@ pub struct Disk {
 
 /// A part of a write that survives as a whole or not at all.
 #[derive(Debug)]
-struct Piece {
+struct Extent {
     offset: u64,
     data: Vec<u8>,
 }
 
-impl Piece {
+impl Extent {
     fn overlaps(&self, bytes: &Range<u64>) -> bool {
         self.offset < bytes.end && bytes.start < self.offset + self.data.len() as u64
     }
@@ -92,9 +92,9 @@ impl Disk {
 
     /// Applies a part of a write to the cache.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
-        let piece = Piece { offset, data: data.to_vec() };
-        piece.apply(&mut self.current);
-        self.cache.push(piece);
+        let extent = Extent { offset, data: data.to_vec() };
+        extent.apply(&mut self.current);
+        self.cache.push(extent);
     }
 
     /// Makes these bytes durable as they are now: the end of a Force Unit Access write. Extents that overlap
@@ -102,11 +102,11 @@ impl Disk {
     pub fn persist(&mut self, bytes: Range<u64>) {
         let (durable, current) = (&mut self.durable, &self.current);
         let mut gone = Vec::new();
-        self.cache.retain(|piece| {
-            let goes = piece.overlaps(&bytes);
+        self.cache.retain(|extent| {
+            let goes = extent.overlaps(&bytes);
             if goes {
-                piece.apply(durable);
-                gone.push(piece.within(&bytes));
+                extent.apply(durable);
+                gone.push(extent.within(&bytes));
             }
             !goes
         });
@@ -124,7 +124,7 @@ impl Disk {
 
     /// Fails a flush: data in these bytes that is not durable is gone, and no later flush brings it back.
     pub fn lose(&mut self, bytes: Range<u64>) {
-        self.cache.retain(|piece| !piece.overlaps(&bytes));
+        self.cache.retain(|extent| !extent.overlaps(&bytes));
         let bytes = bytes.start as usize..bytes.end as usize;
         self.current[bytes.clone()].copy_from_slice(&self.durable[bytes]);
     }
@@ -132,14 +132,14 @@ impl Disk {
     /// Fails a flush of a cache that can be read: its data in these bytes is read until the power fails, and
     /// then it is gone.
     pub fn forget(&mut self, bytes: Range<u64>) {
-        self.cache.retain(|piece| !piece.overlaps(&bytes));
+        self.cache.retain(|extent| !extent.overlaps(&bytes));
     }
 
     /// Opens the disk again: data that was [forgotten](Self::forget), and so is in no cache of the disk, is
     /// not read any more.
     pub fn reopen(&mut self) {
         self.current.clone_from(&self.durable);
-        self.cache.iter().for_each(|piece| piece.apply(&mut self.current));
+        self.cache.iter().for_each(|extent| extent.apply(&mut self.current));
     }
 
     /// Cuts the power and restores it: any subset of the extents in the cache is lost.
@@ -147,9 +147,9 @@ impl Disk {
         // The extremes, nothing lost and everything lost, are cases of their own: among many extents they
         // would hardly ever occur by chance.
         let keep = *self.random.pick(&[0.0, 0.1, 0.5, 0.9, 1.0]);
-        for piece in self.cache.drain(..) {
+        for extent in self.cache.drain(..) {
             if self.random.chance(keep) {
-                piece.apply(&mut self.durable);
+                extent.apply(&mut self.durable);
             }
         }
         self.current.clone_from(&self.durable);

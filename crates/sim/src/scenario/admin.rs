@@ -1,7 +1,7 @@
 //! Admin commands that query (Identify, Get Log Page, features), Abort, and the operator's changes meanwhile.
 
 use super::events::Event;
-use super::job::{Hope, Job};
+use super::job::{Expected, Job};
 use super::{DriveNamespace, Scenario};
 use crate::buffer::{Buffer, Direction};
 use crate::{Action, ModelNamespace};
@@ -219,7 +219,7 @@ impl Scenario<'_> {
         let namespace = &mut self.drive.namespaces[index];
         let Some(disk) = &namespace.disk else { return };
         // A command beyond the end of the namespace might be inside of it then.
-        let beyond = |job: &Job| matches!(job.hope, Hope::Refused(Status::LBA_OUT_OF_RANGE));
+        let beyond = |job: &Job| matches!(job.expected, Expected::Refused(Status::LBA_OUT_OF_RANGE));
         if namespace.blocks > 2000 || self.jobs.values().any(beyond) {
             return;
         }

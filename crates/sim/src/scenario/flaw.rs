@@ -128,8 +128,8 @@ impl Scenario<'_> {
             // A list consists of quadwords.
             2 if pages > 2 => *prp2 |= self.random.between(1, 7),
             3 if pages > 2 => self.host.guest.write(*self.random.pick(&list), &in_page.to_le_bytes()),
-            4 => return Some(nowhere(prp1)),
-            5 if pages > 1 => return Some(nowhere(prp2)),
+            4 => return Some(point_into_hole(prp1)),
+            5 if pages > 1 => return Some(point_into_hole(prp2)),
             6 if pages > 2 => {
                 self.host.guest.write(*self.random.pick(&list), &Guest::HOLE.to_le_bytes());
                 return Some(Status::DATA_TRANSFER_ERROR);
@@ -226,7 +226,7 @@ impl Scenario<'_> {
 }
 
 /// Points an entry into a hole of the memory, at the same offset in the page.
-fn nowhere(prp: &mut u64) -> Status {
+fn point_into_hole(prp: &mut u64) -> Status {
     *prp = Guest::HOLE | *prp & 0xfff;
     Status::DATA_TRANSFER_ERROR
 }

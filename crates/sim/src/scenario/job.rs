@@ -13,12 +13,12 @@ pub(super) struct Job {
     pub(super) namespace: usize,
     pub(super) direction: Direction,
     pub(super) buffer: Buffer,
-    pub(super) hope: Hope,
+    pub(super) expected: Expected,
 }
 
 /// Expected result of a command.
 #[derive(Debug)]
-pub(super) enum Hope {
+pub(super) enum Expected {
     /// Refusal of a spoiled command with this status, without an effect.
     Refused(Status),
     /// Success, with this many blocks in the buffer.
@@ -75,23 +75,23 @@ impl Scenario<'_> {
             buffer.check_and_release(&mut self.host.guest, Direction::FromHost);
             return false;
         };
-        let hope = refused.map_or_else(|| self.hope(namespace, kind), Hope::Refused);
-        self.jobs.insert((sq, cid), Job { namespace, direction, buffer, hope });
+        let expected = refused.map_or_else(|| self.expected(namespace, kind), Expected::Refused);
+        self.jobs.insert((sq, cid), Job { namespace, direction, buffer, expected });
         true
     }
 
-    fn hope(&mut self, namespace: usize, kind: Kind) -> Hope {
+    fn expected(&mut self, namespace: usize, kind: Kind) -> Expected {
         let model = &mut self.models[namespace];
         match kind {
             Kind::Read { first, blocks } => {
-                Hope::Read { flight: model.begin(Action::Read { first, blocks }), blocks }
+                Expected::Read { flight: model.begin(Action::Read { first, blocks }), blocks }
             }
             Kind::Compare { first, tags } => {
                 let flight = model.begin(Action::Read { first, blocks: tags.len() as u64 });
-                Hope::Compare { flight, tags }
+                Expected::Compare { flight, tags }
             }
             Kind::Change(actions) => {
-                Hope::Changed(actions.into_iter().map(|action| model.begin(action)).collect())
+                Expected::Changed(actions.into_iter().map(|action| model.begin(action)).collect())
             }
         }
     }
@@ -105,8 +105,8 @@ impl Scenario<'_> {
         }
         let job = self.jobs.remove(&(sq, cid));
         let job = job.unwrap_or_else(|| panic!("CID {cid} of SQ {sq} came back and was not sent"));
-        let is_refused = matches!(job.hope, Hope::Refused(_));
-        if let Hope::Refused(expected) = job.hope {
+        let is_refused = matches!(job.expected, Expected::Refused(_));
+        if let Expected::Refused(expected) = job.expected {
             assert_eq!(status, expected, "{job:?}");
             self.tally.refused += 1;
         } else if self.drive.faults.contains(&status) || self.is_given_up(sq, status) {
@@ -128,18 +128,18 @@ impl Scenario<'_> {
     /// Handles a legal command that failed, or was never answered.
     pub(super) fn fail(&mut self, job: &Job) {
         let model = &mut self.models[job.namespace];
-        match &job.hope {
-            Hope::Read { flight, .. } | Hope::Compare { flight, .. } => model.end(*flight, false),
-            Hope::Changed(flights) => flights.iter().for_each(|&flight| model.end(flight, false)),
-            Hope::Refused(_) => {}
+        match &job.expected {
+            Expected::Read { flight, .. } | Expected::Compare { flight, .. } => model.end(*flight, false),
+            Expected::Changed(flights) => flights.iter().for_each(|&flight| model.end(flight, false)),
+            Expected::Refused(_) => {}
         }
     }
 
     /// Handles the success of a legal command; a Compare may also have found a difference.
     fn succeed(&mut self, job: &Job, status: Status) {
-        let differs = status == Status::COMPARE_FAILURE && matches!(job.hope, Hope::Compare { .. });
+        let differs = status == Status::COMPARE_FAILURE && matches!(job.expected, Expected::Compare { .. });
         assert!(status.is_success() || differs, "{status:?} for a legal command: {job:?}");
-        if let Hope::Changed(flights) = &job.hope {
+        if let Expected::Changed(flights) = &job.expected {
             return flights.iter().for_each(|&flight| self.models[job.namespace].end(flight, true));
         }
         if !self.drive.namespaces[job.namespace].keeps_data {
@@ -152,19 +152,19 @@ impl Scenario<'_> {
 
     /// Checks that the data of a Read, or the result of a Compare, is permitted by the model.
     fn check_data(&mut self, job: &Job, differs: bool) -> Result<(), Violation> {
-        match &job.hope {
-            Hope::Read { flight, blocks } => {
+        match &job.expected {
+            Expected::Read { flight, blocks } => {
                 let found = self.tags(job, *blocks);
                 self.models[job.namespace].end_read(*flight, &found)
             }
-            Hope::Compare { flight, tags } if differs => {
+            Expected::Compare { flight, tags } if differs => {
                 self.models[job.namespace].end_unequal(*flight, tags)
             }
-            Hope::Compare { flight, tags } => {
+            Expected::Compare { flight, tags } => {
                 let found: Vec<_> = tags.iter().copied().map(Some).collect();
                 self.models[job.namespace].end_read(*flight, &found)
             }
-            Hope::Changed(_) | Hope::Refused(_) => Ok(()),
+            Expected::Changed(_) | Expected::Refused(_) => Ok(()),
         }
     }
 
