@@ -1,5 +1,5 @@
-//! DH-HMAC-CHAP: nobody without the key is let in, or believed, whatever happens to the messages on the way; and
-//! keys as they are written down.
+//! DH-HMAC-CHAP: a peer without the key is not authenticated, by either end and after any change of the
+//! messages in transit; and the text form of keys.
 
 use crate::Input;
 use sluice_nvme_auth::{
@@ -7,14 +7,14 @@ use sluice_nvme_auth::{
 };
 use std::sync::Arc;
 
-/// Three secrets that are not alike.
+/// Three different secrets.
 const KEYS: [&str; 3] = [
     "DHHC-1:01:AQADAgUEBwYJCAsKDQwPDhEQExIVFBcWGRgbGh0cHx7rtB3q:",
     "DHHC-1:02:CQgLCg0MDw4BAAMCBQQHBhkYGxodHB8eERATEhUUFxYpKCsqLSwvLiEgIyIlJCcmebLBXA==:",
     "DHHC-1:00:TUxPTklIS0pFREdGQUBDQl1cX15ZWFtaVVRXVlFQU1J2NL99:",
 ];
 
-/// Messages that each end gets.
+/// Messages that each end receives.
 const ROUNDS: u8 = 6;
 
 pub fn run(data: &[u8]) {
@@ -32,7 +32,7 @@ fn read_key(text: &[u8]) {
     }
 }
 
-/// A host and a controller whose keys differ, with somebody between them.
+/// Runs a host and a controller with different keys, and a third party between them.
 fn talk(input: &mut Input<'_>) {
     let group = if input.one_in(16) { Group::Ffdhe2048 } else { Group::Null };
     let host_is_honest = input.one_in(2);
@@ -62,7 +62,7 @@ fn talk(input: &mut Input<'_>) {
     }
 }
 
-/// A message as it comes, some bytes of it changed, or another one.
+/// Returns a message unchanged, with some bytes changed, or another one.
 fn tampered(input: &mut Input<'_>, mut message: Vec<u8>) -> Vec<u8> {
     match input.below(3) {
         0 => message,

@@ -1,12 +1,11 @@
-//! The daemon's configuration file: what is wrong with it is said with its line, and what is right with it
-//! stays right.
+//! The daemon's configuration file: each error has its line, and a valid file stays valid.
 
 use sluice_control::config::{Config, parse};
 use sluice_spec::DriveSpec;
 use std::collections::HashSet;
 use std::path::Path;
 
-/// Where the text is said to have come from.
+/// Name of the file that the text is attributed to.
 const FILE: &str = "/etc/sluice.toml";
 
 pub fn run(data: &[u8]) {
@@ -21,7 +20,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// The line that a message begins with, after the name of the file.
+/// Returns the line number at the begin of a message, after the name of the file.
 fn line(message: &str) -> Option<usize> {
     let (line, words) = message.strip_prefix(FILE)?.strip_prefix(':')?.split_once(": ")?;
     line.parse().ok().filter(|_| !words.is_empty())
@@ -37,7 +36,7 @@ fn check(config: &Config) {
     }
 }
 
-/// A drive is checked, and comes back from the forms in which it is sent and stored.
+/// Checks a drive, and that it is restored from the forms in which it is sent and stored.
 pub(crate) fn check_drive(drive: &DriveSpec) {
     assert_eq!(drive.check(), Ok(()));
     assert!(!drive.name.contains('/') && drive.serial().len() <= 20);

@@ -5,7 +5,7 @@ use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::{NSID_ALL, SglDescriptor, SglType, SubmissionEntry};
 use zerocopy::IntoBytes;
 
-/// Where pointers point to.
+/// Source of addresses for pointers.
 pub type Addresses = fn(&mut Input<'_>) -> u64;
 
 const ADMIN: [u8; 17] = [
@@ -39,7 +39,7 @@ const IO: [u8; 8] = [
     io::WRITE,
 ];
 
-/// An entry for an admin or an I/O queue, of a command that often makes sense.
+/// Draws an entry for an admin or an I/O queue, of a command that is often valid.
 pub fn entry(input: &mut Input<'_>, is_admin: bool, address: Addresses) -> SubmissionEntry {
     let opcode = match input.below(16) {
         0 => input.byte(),
@@ -72,7 +72,7 @@ fn nsid(input: &mut Input<'_>, is_admin: bool) -> u32 {
     }
 }
 
-/// SLBA, NLB and flags of an I/O command. Namespaces have a few hundred blocks.
+/// Sets SLBA, NLB and flags of an I/O command. Namespaces have a few hundred blocks.
 fn fill_range(entry: &mut SubmissionEntry, input: &mut Input<'_>) {
     entry.cdw10 = if input.one_in(16) { input.dword() } else { input.byte().into() };
     entry.cdw11 = if input.one_in(16) { input.dword() } else { 0 };
@@ -87,7 +87,7 @@ fn fill_range(entry: &mut SubmissionEntry, input: &mut Input<'_>) {
     }
 }
 
-/// An SGL descriptor.
+/// Draws an SGL descriptor.
 pub fn descriptor(input: &mut Input<'_>, address: Addresses) -> SglDescriptor {
     let kind = match input.below(16) {
         0 => SglType(input.byte() & 0xf),
@@ -105,13 +105,13 @@ pub fn descriptor(input: &mut Input<'_>, address: Addresses) -> SglDescriptor {
         _ => u32::from(input.byte()) * 512,
     };
     let mut descriptor = SglDescriptor::new(kind, address, length);
-    // Chains are well-formed unless the fuzzer wants otherwise.
+    // Chains are well-formed unless the input decides otherwise.
     descriptor.address &= if is_pointer && !input.one_in(16) { !0xf } else { !0 };
     descriptor.identifier |= if input.one_in(32) { input.byte() & 0xf } else { 0 };
     descriptor
 }
 
-/// What a guest puts into its memory for a device to read: PRP entries, SGL descriptors, ranges of a
+/// Draws structures of a guest's memory for a device to read: PRP entries, SGL descriptors, ranges of a
 /// Dataset Management, submission entries, anything.
 pub fn structures(input: &mut Input<'_>, address: Addresses) -> Vec<u8> {
     let count = input.below(48) + 1;
@@ -126,7 +126,7 @@ pub fn structures(input: &mut Input<'_>, address: Addresses) -> Vec<u8> {
     bytes
 }
 
-/// Pages, of which some follow each other.
+/// Draws pages, of which some follow each other.
 fn prp_entries(input: &mut Input<'_>, address: Addresses, count: usize, bytes: &mut Vec<u8>) {
     let mut page = 0u64;
     for _ in 0..count {
@@ -139,7 +139,7 @@ fn prp_entries(input: &mut Input<'_>, address: Addresses, count: usize, bytes: &
     }
 }
 
-/// A range of a Dataset Management (NVM Command Set 3.2.3).
+/// Draws a range of a Dataset Management (NVM Command Set 3.2.3).
 fn range(input: &mut Input<'_>) -> [u8; 16] {
     let blocks = if input.one_in(8) { input.dword() } else { u32::from(input.byte()) & 0x3f };
     let slba = if input.one_in(8) { input.u64() } else { input.byte().into() };

@@ -1,4 +1,4 @@
-//! Hosts that send Fabrics commands, and all others, over NVMe/TCP, to the front door of a drive and to the
+//! Hosts that send Fabrics commands, and all others, over NVMe/TCP, to the listener of a drive and to the
 //! discovery service.
 
 use crate::layers::{self, SUBNQN};
@@ -25,7 +25,7 @@ const LINKS_MAX: usize = 6;
 /// Steps of one run, so that it stays short.
 const STEPS_MAX: usize = 200;
 
-/// What stays from one input to the next.
+/// State that is kept from one input to the next.
 struct House {
     reactor: ReactorHandle,
     directory: Arc<Directory>,
@@ -83,21 +83,21 @@ impl House {
     }
 }
 
-/// Sending to a host that is gone is an error, as in any program whose `main` is Rust's: libFuzzer's does not see to that,
-/// and SIGPIPE would end the process.
+/// Ignores SIGPIPE: sending to a host that is gone is an error, as in any program whose `main` is Rust's.
+/// libFuzzer's does not arrange that, and SIGPIPE would end the process.
 fn outlive_hosts() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().expect("a runtime");
     let _entered = runtime.enter();
-    // Stays when what listens to it is gone.
+    // The handler stays when its receiver is dropped.
     let heard = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::pipe());
     drop(heard.expect("a handler"));
 }
 
-/// What several hosts do.
+/// Several hosts.
 struct Hosts {
     address: SocketAddr,
     links: Vec<Link>,
-    /// Nobody has sent what ends the commands of others.
+    /// No host has sent a command that ends the commands of others.
     is_calm: bool,
 }
 
@@ -142,7 +142,7 @@ impl Hosts {
         self.links.push(link);
     }
 
-    /// A host that does all it should, up to an I/O queue.
+    /// Connects a well-behaved host, up to an I/O queue.
     fn host(&mut self, input: &mut Input<'_>) {
         if self.links.len() + 2 > LINKS_MAX {
             return;
@@ -209,7 +209,7 @@ impl Hosts {
         self.links[which].command(entry, &[]);
     }
 
-    /// Everybody is answered who can be, and whoever comes afterwards is served.
+    /// Ends all hosts: each valid command is answered, and a later host is served.
     fn finish(mut self) {
         let is_calm = self.is_calm;
         self.links.iter_mut().for_each(|link| link.settle_if(is_calm));
@@ -221,7 +221,7 @@ impl Hosts {
             let status = link.answer(cid).map(|answer| answer.status());
             match status {
                 Some(Status::SUCCESS) => {}
-                // Those before are on their way out.
+                // Previous hosts are still closing.
                 None => continue,
                 Some(status) if status.same_code(Status::CONNECT_CONTROLLER_BUSY) => {
                     std::thread::sleep(Duration::from_millis(1));
@@ -274,7 +274,7 @@ fn initialize(link: &mut Link, input: &mut Input<'_>) {
     link.initialize(digests, r2t_max);
 }
 
-/// PSDT: an SGL, as it is over a message-based transport.
+/// PSDT: an SGL, as required over a message-based transport.
 const SGL: u8 = 1 << 6;
 
 fn command(fctype: Fctype) -> SubmissionEntry {
@@ -297,7 +297,7 @@ fn any_fabrics(link: &mut Link, input: &mut Input<'_>) {
     link.command(entry, data);
 }
 
-/// A command of an admin queue, whichever queue this is.
+/// Sends a command of an admin queue, on a queue of any type.
 fn admin(link: &mut Link, input: &mut Input<'_>) {
     let mut entry = draw::entry(input, true, |input| input.u64());
     if !input.one_in(16) {
@@ -307,7 +307,7 @@ fn admin(link: &mut Link, input: &mut Input<'_>) {
     link.command(entry, &[]);
 }
 
-/// A Read or Write, with its data in the capsule or apart.
+/// Sends a Read or Write, with its data in the capsule or apart.
 fn transfer(link: &mut Link, input: &mut Input<'_>) {
     let blocks = 1 + u32::from(input.byte()) % (TRANSFER_MAX / 512);
     let opcode = input.pick(&[io::READ, io::WRITE, io::WRITE, io::COMPARE]);
@@ -326,12 +326,12 @@ fn transfer(link: &mut Link, input: &mut Input<'_>) {
     link.command(entry, &data);
 }
 
-/// Data in the capsule.
+/// Returns a pointer to data in the capsule.
 fn in_capsule(length: u32) -> [u64; 2] {
     SglDescriptor::in_capsule(length).to_dptr()
 }
 
-/// Data in PDUs of their own.
+/// Returns a pointer to data in PDUs of their own.
 fn apart(length: u32) -> [u64; 2] {
     SglDescriptor::apart(length).to_dptr()
 }

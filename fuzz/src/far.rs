@@ -1,4 +1,4 @@
-//! Memory that a client did not lend: the server asks for what is in it, and tells what is to be there.
+//! Memory that a client mapped without a descriptor: the server reads and writes it by DMA messages.
 
 use crate::Input;
 use sluice_vfio_user::dma::DmaAccess;
@@ -6,17 +6,17 @@ use sluice_vfio_user::{Command, Header};
 use std::collections::VecDeque;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Bytes that are asked for, or told, in one message at most.
+/// Bytes that are read or written by one message at most.
 const ACCESS_MAX: u64 = 64 << 10;
 
 #[derive(Debug)]
 pub struct Far {
-    /// Where it begins for the device.
+    /// First address for the device.
     at: u64,
     bytes: Vec<u8>,
-    /// What was not answered yet, the oldest first.
+    /// Requests without an answer, the oldest first.
     asked: VecDeque<(Header, DmaAccess)>,
-    /// Every answer so far was one to what was asked.
+    /// Flag that every answer so far was a valid one.
     pub is_believed: bool,
 }
 
@@ -33,13 +33,13 @@ impl Far {
         !self.asked.is_empty()
     }
 
-    /// The connection is another.
+    /// Drops all requests for a new connection.
     pub fn forget(&mut self) {
         self.asked.clear();
         self.is_believed = true;
     }
 
-    /// The server wants something of it.
+    /// Handles a request of the server.
     pub fn asked(&mut self, header: Header, payload: &[u8]) {
         let (access, data) = DmaAccess::read_from_prefix(payload).expect("an access");
         assert!(!header.no_reply() && (1..=ACCESS_MAX).contains(&access.count), "{header:?} {access:?}");
@@ -59,7 +59,7 @@ impl Far {
         self.asked.push_back((header, access));
     }
 
-    /// The answer to what was asked first, or something else.
+    /// Returns the answer to the oldest request, or something else.
     pub fn answer(&mut self, input: &mut Input<'_>) -> Option<(Header, Vec<u8>)> {
         let (asked, access) = self.asked.pop_front()?;
         let (mut header, mut payload) = (asked.reply(), access.as_bytes().to_vec());

@@ -1,4 +1,4 @@
-//! File descriptors of every kind that a client might send along.
+//! File descriptors of every kind that a client might send.
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create, open};
@@ -11,24 +11,24 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 pub const RAM_PAGES: usize = 32;
 const PAGE: usize = sluice_memory::PAGE_SIZE;
 
-/// What there is to send.
+/// Descriptors to send.
 #[derive(Debug)]
 pub struct Files {
-    /// The guest's memory, which is what a descriptor should be of.
+    /// The guest's memory, of which a valid descriptor is.
     pub ram: SharedRegion,
-    /// Memory that gets shorter while it is in use.
+    /// Memory that shrinks while it is in use.
     shrinking: OwnedFd,
     others: Vec<OwnedFd>,
 }
 
-/// Which of them.
+/// Kind of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Ram,
     Eventfd,
     Shrinking,
-    /// An eventfd that is full, sealed, read-only, huge and empty memory, and what is neither
-    /// memory nor eventfd.
+    /// Eventfd that is full; sealed, read-only, huge and empty memory; files that are neither memory nor
+    /// eventfd.
     Other(usize),
 }
 
@@ -52,7 +52,7 @@ impl Files {
         }
     }
 
-    /// The owner of a memory makes it so many pages long, whoever uses it.
+    /// Resizes a memory as its owner, while it is in use.
     pub fn resize_shrinking(&self, pages: u64) {
         ftruncate(&self.shrinking, pages * PAGE as u64).expect("it is ours");
     }
@@ -79,7 +79,7 @@ fn others() -> Result<Vec<OwnedFd>, Errno> {
     let (reader, writer) = rustix::pipe::pipe()?;
     let flags = rustix::net::SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // One more, and who writes to it waits for ever.
+    // With one more write a writer waits for ever.
     let full = eventfd(0, EventfdFlags::CLOEXEC)?;
     rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes())?;
     Ok(vec![

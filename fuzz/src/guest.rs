@@ -1,4 +1,4 @@
-//! The memory of a guest: windows of every kind, and between them canaries that nobody has any business in.
+//! The memory of a guest: windows of every kind, and between them canaries that no access is allowed to.
 
 use crate::Input;
 use sluice_memory::{Access, Backing, PAGE_SIZE, Permissions, Removed, SharedRegion, Space};
@@ -13,7 +13,7 @@ pub const PAGE: u64 = PAGE_SIZE as u64;
 pub struct Window {
     pub iova: u64,
     pub pages: u64,
-    /// First page in the file.
+    /// First page of the window in the file.
     place: u64,
     permissions: Permissions,
 }
@@ -31,16 +31,16 @@ impl Window {
         self.pages * PAGE
     }
 
-    /// Where it lies in the file, in bytes.
+    /// Returns the range of the window in the file, in bytes.
     fn range(&self) -> Range<usize> {
         let start = (self.place * PAGE) as usize;
         start..start + self.bytes() as usize
     }
 }
 
-/// Low memory in two windows that are neighbours for the guest and not in the file; behind them one that
-/// may only be read and one that may only be written; high memory, whose neighbour in the file is low
-/// memory; and the last pages of the address space.
+/// Low memory in two windows that are neighbours for the guest and not in the file; behind them one that may
+/// only be read and one that may only be written; high memory, whose neighbour in the file is low memory; and
+/// the last pages of the address space.
 pub const WINDOWS: [Window; 6] = [
     Window::new(0, 16, 34),
     Window::new(16 * PAGE, 16, 1),
@@ -50,7 +50,7 @@ pub const WINDOWS: [Window; 6] = [
     Window::new((8 * PAGE).wrapping_neg(), 8, 59),
 ];
 
-/// A guest address with nothing behind it.
+/// Guest address without memory.
 const HOLE: u64 = 64 * PAGE;
 
 /// Pages of the window that no input can point into.
@@ -63,7 +63,7 @@ const CANARY: u8 = 0xc5;
 
 const FILE_PAGES: u64 = 110;
 
-/// What is the same for every input: the file, and a map of the windows.
+/// Parts that are the same for every input: the file, and a map of the windows.
 struct Machine {
     file: Rc<SharedRegion>,
     space: Space,
@@ -95,9 +95,9 @@ fn map(space: &mut Space, file: &SharedRegion, window: &Window) {
 pub struct Guest {
     pub space: Space,
     file: Rc<SharedRegion>,
-    /// The file as the guest itself has written it.
+    /// Contents of the file as the guest itself has written it.
     image: Vec<u8>,
-    /// Windows that are mapped, by their number.
+    /// Flags of the windows that are mapped, by their number.
     mapped: [bool; WINDOWS.len()],
     secret: Option<Window>,
 }
@@ -118,8 +118,8 @@ impl Guest {
         })
     }
 
-    /// Maps a window at an address that follows from all of the input, so that none of it can contain it.
-    /// What lies there is written by whom we say and nobody else.
+    /// Maps a window at an address that is derived from all of the input, so that no part of the input can
+    /// contain it. Only the host in `host.rs` uses the window.
     pub fn map_secret(&mut self, input: &[u8]) -> Window {
         let hash = twox_hash::XxHash3_64::oneshot(input);
         let iova = 1 << 46 | hash >> 20 << 12;
@@ -133,7 +133,7 @@ impl Guest {
         self.mapped[window]
     }
 
-    /// Takes a window out of the map.
+    /// Unmaps a window.
     pub fn unmap(&mut self, window: usize) -> Option<Removed> {
         let Window { iova, pages, .. } = WINDOWS[window];
         std::mem::take(&mut self.mapped[window])
@@ -146,7 +146,8 @@ impl Guest {
         }
     }
 
-    /// Where a guest address is in the file. `access` is the device's; the guest itself has no limits.
+    /// Returns the offset in the file of a guest address. `access` is the device's; the guest itself has no
+    /// limits.
     pub fn locate(&self, iova: u64, access: Option<Access>) -> Option<usize> {
         let windows = WINDOWS.iter().zip(self.mapped).filter(|(_, mapped)| *mapped).map(|(window, _)| window);
         let window =
@@ -159,7 +160,7 @@ impl Guest {
         may.then(|| window.range().start + (iova - window.iova) as usize)
     }
 
-    /// The guest writes its own memory, where it has some.
+    /// Writes the memory as the guest, where it has some.
     pub fn poke(&mut self, iova: u64, bytes: &[u8]) {
         for (iova, part) in pages(iova, bytes.len()) {
             if let Some(at) = self.locate(iova, None) {
@@ -170,7 +171,7 @@ impl Guest {
         }
     }
 
-    /// The guest reads its own memory; zeros where it has none.
+    /// Reads the memory as the guest; zeros where it has none.
     pub fn peek(&self, iova: u64, bytes: &mut [u8]) {
         bytes.fill(0);
         for (iova, part) in pages(iova, bytes.len()) {
@@ -180,12 +181,12 @@ impl Guest {
         }
     }
 
-    /// The device is said to have written these bytes of the file.
+    /// Sets bytes of the file that the device is expected to have written.
     pub fn expect(&mut self, at: usize, bytes: &[u8]) {
         self.image[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// The bytes of the file that the guest or, by [`expect`](Self::expect), the device has put there.
+    /// Returns the bytes of the file that the guest or, by [`expect`](Self::expect), the device has written.
     pub fn image(&self) -> &[u8] {
         &self.image
     }
@@ -196,17 +197,17 @@ impl Guest {
         bytes
     }
 
-    /// True if the file is as its image, byte by byte.
+    /// Returns whether the file equals its image, byte by byte.
     pub fn is_as_expected(&self) -> bool {
         self.file_bytes(0..self.image.len()) == self.image
     }
 
-    /// What is in a window's memory, whether or not it is mapped.
+    /// Returns the contents of a window's memory, whether or not it is mapped.
     pub fn contents(&self, window: usize) -> Vec<u8> {
         self.file_bytes(WINDOWS[window].range())
     }
 
-    /// Nobody has written between the windows, nor where the device may only read.
+    /// Checks that there was no write between the windows, nor where the device may only read.
     pub fn check_canaries(&self) {
         let between = CANARIES.map(|page| (page * PAGE) as usize..((page + 1) * PAGE) as usize);
         let read_only = WINDOWS.iter().filter(|window| !window.permissions.write).map(Window::range);
@@ -225,7 +226,7 @@ impl Default for Guest {
     }
 }
 
-/// Cuts a range of addresses at pages: the address of each piece, and which of the bytes it is.
+/// Cuts a range of addresses at pages: returns the address of each part, and its range in the bytes.
 pub fn pages(iova: u64, length: usize) -> impl Iterator<Item = (u64, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -237,7 +238,7 @@ pub fn pages(iova: u64, length: usize) -> impl Iterator<Item = (u64, Range<usize
     })
 }
 
-/// An address as hostile guests write them: in a window, at one's edge, in a hole, anything.
+/// Draws an address as hostile guests write them: in a window, at the edge of one, in a hole, anything.
 pub fn address(input: &mut Input<'_>) -> u64 {
     let window = input.pick(&WINDOWS);
     match input.below(8) {

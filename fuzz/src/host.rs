@@ -1,9 +1,9 @@
-//! A host that drives a controller by hand, and knows what must come of what it does.
+//! A host that drives a controller by hand, and checks its reactions.
 //!
-//! Its own queues lie where no input can point (see [`Guest::map_secret`]) and are rung by the rules; of
-//! those every completion is accounted for, whatever entries the input puts into them. Queues that the
-//! input creates over memory of its own, and queues whose doorbells it writes itself, are *strangers*: they
-//! may do nothing but harm themselves.
+//! Its own queues lie where no input can point (see [`Guest::map_secret`]) and are rung by the rules. Every
+//! completion of theirs is checked, for all entries that the input puts into them. Queues that the input
+//! creates over memory of its own, and queues whose doorbells it writes itself, are *strangers*: they may
+//! only harm themselves.
 
 use crate::guest::{Guest, PAGE, WINDOWS, Window};
 use crate::layers::{self, Keeper, NAMESPACES, Vault};
@@ -24,14 +24,14 @@ const ADMIN_ENTRIES: u32 = 32;
 /// CC: enabled, entries of 64 and 16 bytes.
 const CC_ENABLE: u32 = 1 | 6 << 16 | 4 << 20;
 
-/// Turns after which something that should have happened never will.
+/// Turns after which a missing event is an error.
 const PATIENCE: usize = 2000;
 
-/// Where doorbells of I/O queues are written.
+/// Location of the doorbells of I/O queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shadow {
     None,
-    /// Buffers of ours.
+    /// Buffers of the host.
     Ours([u64; 2]),
     /// Memory of the input's choice.
     Strange,
@@ -44,29 +44,29 @@ pub struct Host {
     pub keeper: Arc<Keeper>,
     vault: Vault,
     secret: Window,
-    /// The first page of it that nobody has yet.
+    /// The first unused page of the window.
     free: u64,
     now_ns: u64,
-    /// Queues of ours, by identifier.
+    /// Queues of the host, by identifier.
     pub sqs: BTreeMap<u16, SubmissionRing>,
     pub cqs: BTreeMap<u16, CompletionRing>,
-    /// Queues with a deletion on its way: opcode and identifier.
+    /// Queues with a deletion in flight: opcode and identifier.
     leaving: Vec<(u8, u16)>,
     shadow: Shadow,
-    /// There are queues that are not ours, or were since the controller was enabled.
+    /// Flag that there are strangers, or were since the controller was enabled.
     strangers: bool,
-    /// Queues whose doorbells said nonsense. One may have been created without our having seen it.
+    /// Queues with invalid doorbell values. Another queue may have been created unnoticed.
     spoiled: BTreeSet<u16>,
     next_cid: u16,
     asleep: bool,
     /// Windows that were unmapped while commands in flight may have used them.
     departing: Vec<(usize, Removed)>,
-    /// What was in a window when its last user had gone.
+    /// Contents of a window at the end of its last user.
     departed: [Option<Vec<u8>>; WINDOWS.len()],
 }
 
 impl Host {
-    /// A host with an enabled controller.
+    /// Creates a host with an enabled controller.
     pub fn new(input: &[u8], mode: DoorbellMode) -> Self {
         let (mut controller, keeper, vault) = layers::drive();
         controller.set_doorbell_mode(mode);
@@ -97,7 +97,7 @@ impl Host {
 
     // Memory
 
-    /// Zeroed pages at an address that only we know; none if there are no more.
+    /// Returns zeroed pages at an address that only the host has; none if there are no more.
     fn allocate(&mut self, pages: u64) -> Option<u64> {
         let first = self.free;
         self.free = (first + pages <= self.secret.pages).then_some(first + pages)?;
@@ -114,7 +114,7 @@ impl Host {
         addresses.iter().all(|address| self.is_ours(*address))
     }
 
-    /// The guest takes a window away; it is gone when no command in flight uses it.
+    /// Unmaps a window of the guest; it is gone when no command in flight uses it.
     pub fn unmap(&mut self, window: usize) {
         self.wake();
         if let Some(removed) = self.guest.unmap(window) {
@@ -125,7 +125,7 @@ impl Host {
 
     pub fn map(&mut self, window: usize) {
         self.wake();
-        // A client is answered, and can map again, when the memory is out of use.
+        // A client receives its reply, and can map again, when the memory is out of use.
         if self.departing.iter().all(|(departing, _)| *departing != window) {
             self.check_departed(window);
             self.guest.map(window);
@@ -157,7 +157,8 @@ impl Host {
         u32::from_le_bytes(bytes)
     }
 
-    /// Any write to any register. One that disables or enables makes our queues history.
+    /// Writes any value to any register. A write that disables or enables the controller ends the host's
+    /// queues.
     pub fn write_register(&mut self, offset: u32, bytes: &[u8]) {
         self.wake();
         let enabled = |host: &Self| host.register(register::CC) & 1 != 0;
@@ -180,7 +181,7 @@ impl Host {
     /// Disables the controller, waits, and enables it with new admin queues.
     pub fn enable(&mut self) {
         self.write_register(register::CC, &[0; 4]);
-        // One that was shut down while it was disabled still says so.
+        // A controller that was shut down while it was disabled still reports that.
         let is_up = |host: &Self| host.register(register::CSTS) & (csts::RDY | csts::CFS) != 0;
         self.turn_until("disabled", |host| !is_up(host));
         self.free = 0;
@@ -196,7 +197,7 @@ impl Host {
         self.strangers = false;
     }
 
-    /// A reset from outside, such as a function level reset.
+    /// Resets the controller from outside, as by a function level reset.
     pub fn reset(&mut self) {
         self.wake();
         self.controller.reset();
@@ -205,7 +206,7 @@ impl Host {
 
     // Queues
 
-    /// Creates an I/O queue pair of ours.
+    /// Creates an I/O queue pair of the host.
     pub fn create_pair(&mut self, id: u16, entries: u32) {
         const CONTIGUOUS: u32 = 1;
         const INTERRUPTS: u32 = 2;
@@ -224,7 +225,7 @@ impl Host {
         self.submit(0, create(admin::CREATE_IO_SQ, sq, u32::from(id) << 16 | CONTIGUOUS));
     }
 
-    /// Asks for shadow doorbells in memory of ours.
+    /// Requests shadow doorbells in memory of the host.
     pub fn use_shadow(&mut self) {
         let (Some(doorbells), Some(event_index)) = (self.allocate(1), self.allocate(1)) else { return };
         let opcode = admin::DOORBELL_BUFFER_CONFIG;
@@ -234,18 +235,18 @@ impl Host {
         );
     }
 
-    /// True while a host may use the queue: a deletion of it is not on its way.
+    /// Returns whether a host may use the queue: no deletion of it is in flight.
     fn is_staying(&self, sq: u16) -> bool {
         !self.leaving.contains(&(admin::DELETE_IO_SQ, sq))
     }
 
-    /// Puts an entry into a queue of ours, if there is room; the controller is not told yet.
+    /// Puts an entry into a queue of the host, if there is room, without ringing its doorbell.
     pub fn submit(&mut self, sq: u16, mut entry: SubmissionEntry) {
         if !self.is_staying(sq) {
             return;
         }
         if sq == 0 && entry.opcode == admin::DOORBELL_BUFFER_CONFIG && !self.are_ours(entry.dptr) {
-            // From the moment at which it is executed the doorbells say anything.
+            // From its execution on the doorbells contain any values.
             self.disown_io_queues();
         }
         let Some(ring) = self.sqs.get_mut(&sq).filter(|ring| !ring.is_full()) else { return };
@@ -261,7 +262,7 @@ impl Host {
         }
     }
 
-    /// Tells the controller of everything that was put into a submission queue.
+    /// Announces all new entries of a submission queue to the controller.
     pub fn ring(&mut self, sq: u16) {
         let is_staying = self.is_staying(sq);
         let Some(ring) = self.sqs.get_mut(&sq).filter(|ring| is_staying && ring.tail != ring.rung) else {
@@ -272,7 +273,7 @@ impl Host {
         self.doorbell(sq, u32::from(sq) * 8, old, new);
     }
 
-    /// Moves a doorbell of ours; through the shadow buffers as Linux does it.
+    /// Moves a doorbell of the host; through the shadow buffers as Linux does it.
     fn doorbell(&mut self, queue: u16, offset: u32, old: u32, new: u32) {
         let at = u64::from(offset);
         match self.shadow {
@@ -300,7 +301,7 @@ impl Host {
         }
     }
 
-    /// Any value into any doorbell. The queue is not ours any more.
+    /// Writes any value to any doorbell. The queue then is a stranger.
     pub fn ring_nonsense(&mut self, offset: u32, value: u32) {
         let queue = (offset / 8) as u16;
         match offset & 4 {
@@ -308,7 +309,7 @@ impl Host {
             _ => self.disown_cq(queue),
         }
         if queue == 0 {
-            // Admin commands are executed that we do not see, some of them again.
+            // Admin commands are executed that the host does not see, some of them again.
             self.disown_io_queues();
         }
         self.spoiled.insert(queue);
@@ -335,7 +336,7 @@ impl Host {
         }
     }
 
-    /// One turn of the controller, unless it sleeps.
+    /// Gives the controller a turn, unless it sleeps.
     pub fn turn(&mut self) -> usize {
         let remembered = self.remember();
         if self.asleep {
@@ -346,7 +347,7 @@ impl Host {
         work + remembered
     }
 
-    /// Whoever remembers what the controller wants tells it by mail, which wakes it.
+    /// Stores the controller's records and reports the results by mail, which wakes it.
     fn remember(&mut self) -> usize {
         if !self.keeper.asked.lock().expect("not poisoned").is_empty() {
             self.wake();
@@ -354,12 +355,12 @@ impl Host {
         layers::remember(&mut self.controller, &self.keeper, self.now_ns)
     }
 
-    /// Puts the controller to sleep if it lets itself. One that does not must have something to do.
+    /// Puts the controller to sleep if it is ready for that. Otherwise it must have something to do.
     pub fn sleep(&mut self) {
         self.wake();
         for _ in 0..8 {
             if !self.controller.arm() {
-                // Nothing can wake it from a store to a mapped page: it is looked at again after a while.
+                // A store to a mapped page cannot wake it: it is polled again after a while.
                 self.asleep = self.controller.doorbell_mode() != DoorbellMode::Mapped;
                 return self.wait(0);
             }
@@ -373,13 +374,13 @@ impl Host {
 
     pub fn wait(&mut self, ns: u64) {
         self.now_ns = self.now_ns.saturating_add(ns);
-        // Its reactor wakes it when its time has come.
+        // Its reactor wakes it at its deadline.
         if self.controller.deadline_ns().is_some_and(|deadline| deadline <= self.now_ns) {
             self.wake();
         }
     }
 
-    /// The target answers for a command that was held; false if none is.
+    /// Answers a command that was held, as the target; returns false if there is none.
     pub fn answer(&mut self) -> bool {
         let token = self.keeper.next();
         token.into_iter().for_each(|token| self.event(token));
@@ -391,7 +392,8 @@ impl Host {
         self.controller.event(token, 0, self.now_ns);
     }
 
-    /// An operator's wish comes by mail, which a reactor reads when a task that had events had its turn, too.
+    /// Resizes a namespace by mail, as an operator. A reactor reads mail after a turn of the tasks that had
+    /// events.
     pub fn resize(&mut self, nsid: u32, size: u64) {
         self.wake();
         self.turn();
@@ -412,7 +414,7 @@ impl Host {
 
     // Completions
 
-    /// Takes completions out of every queue of ours and gives the slots back. The admin queue comes last:
+    /// Takes completions out of every queue of the host and frees their slots. The admin queue comes last:
     /// when a queue's deletion is seen, all its completions were.
     pub fn reap(&mut self) -> usize {
         let queues: Vec<u16> = self.cqs.keys().copied().rev().collect();
@@ -422,7 +424,7 @@ impl Host {
     fn reap_one(&mut self, cq: u16) -> usize {
         let mut count = 0;
         let old = self.cqs.get(&cq).map_or(0, |ring| ring.head);
-        // It may turn out on the way that the queue is not there any more.
+        // The queue may be deleted on the way.
         while let Some(ring) = self.cqs.get_mut(&cq) {
             let Some(completion) = ring.pop(&self.guest) else { break };
             self.complete(cq, &completion);
@@ -442,7 +444,7 @@ impl Host {
         assert_eq!(ring.cq, cq, "{completion:x?}");
         let entry = ring.take(completion);
         let status = completion.status();
-        // What cannot be remembered is not done.
+        // An operation whose record cannot be stored is not executed.
         let may_fail = self.keeper.forgot.load(Relaxed);
         let is_known = status.name().is_some() && (may_fail || status != Status::INTERNAL_ERROR);
         assert!(is_known, "{status:?} for {entry:x?}");
@@ -490,7 +492,8 @@ impl Host {
         }
     }
 
-    /// From here on the doorbells of I/O queues are in these buffers. In ours stands what was rung before.
+    /// Switches the doorbells of I/O queues to these buffers. The host's own contain the values that were
+    /// rung before.
     fn moved_doorbells(&mut self, buffers: [u64; 2]) {
         assert_ne!(
             self.controller.doorbell_mode(),
@@ -512,8 +515,8 @@ impl Host {
 
     // The end
 
-    /// Whatever came before: every command of ours comes back, a reset ends everything, nothing was
-    /// written that is not the controller's to write, and then it serves as if nothing had happened.
+    /// Ends a run after any input: every command of the host comes back, a reset ends everything, and no
+    /// memory was written that the controller must not write. Then it serves as if nothing had happened.
     pub fn finish(mut self) {
         self.come_to_rest();
         self.check_none_lost();
@@ -529,7 +532,7 @@ impl Host {
         self.serve();
     }
 
-    /// Until what is looked at again and again is, if anything is.
+    /// Advances to the time of the next periodic check, if there is one.
     fn pass_time(&mut self) -> bool {
         let due = layers::looks_again_ns(&mut self.controller, self.now_ns);
         due.into_iter().for_each(|deadline| self.wait(deadline - self.now_ns));
@@ -550,12 +553,13 @@ impl Host {
                 return;
             }
         }
-        // Commands of strangers may write their own doorbells, and so go on for ever.
+        // Commands of strangers may write their own doorbells, and so continue for ever.
         assert!(self.strangers, "the controller never comes to rest");
     }
 
-    /// Nothing is lost but what waits for an event, and what may be the last entry of a queue: the first half of a fused
-    /// operation, whose other half is still to come. A controller that gave up is excused.
+    /// Checks that no command is lost. Exempt are commands that wait for an event, and the first half of a
+    /// fused operation at the end of a queue, whose second half has not arrived. A controller with a fatal
+    /// status is exempt.
     fn check_none_lost(&self) {
         if self.register(register::CSTS) & (csts::RDY | csts::CFS) != csts::RDY {
             return;
@@ -569,9 +573,9 @@ impl Host {
         }
     }
 
-    /// A controller after a reset is as good as new.
+    /// Checks that a controller after a reset is as good as new.
     fn serve(&mut self) {
-        // Another has what the operator gave the drive, whatever this one was detached from.
+        // A new controller has all namespaces of the operator, with those that this one was detached from.
         let Attached { controller, subsystem } = &mut self.controller;
         controller.set_host(subsystem, "another", [0; 16]);
         self.enable();
@@ -594,12 +598,12 @@ impl Host {
     }
 }
 
-/// Success of an I/O command means that it was legal (NVM Command Set 3).
+/// Checks that a successful I/O command was legal (NVM Command Set 3).
 fn check_success(entry: &SubmissionEntry, status: Status) {
     if !status.is_success() {
         return;
     }
-    // Of what hosts have created nobody here knows how much that is.
+    // The size of namespaces that hosts have created is unknown here.
     if (1..=NAMESPACES_MAX as u32).contains(&entry.nsid)
         && NAMESPACES.iter().all(|(nsid, ..)| *nsid != entry.nsid)
     {

@@ -1,6 +1,6 @@
 //! The fuzzer's bytes, taken one decision at a time.
 
-/// What is left of an input. Whatever is asked for beyond its end is zero, so every input means something.
+/// Rest of an input. All values beyond its end are zero, so every input has a meaning.
 #[derive(Debug)]
 pub struct Input<'a> {
     rest: &'a [u8],
@@ -15,7 +15,7 @@ impl<'a> Input<'a> {
         self.rest.is_empty()
     }
 
-    /// The next bytes, fewer at the end.
+    /// Returns the next bytes, fewer at the end.
     pub fn bytes(&mut self, count: usize) -> &'a [u8] {
         let (now, later) = self.rest.split_at(count.min(self.rest.len()));
         self.rest = later;
@@ -45,12 +45,12 @@ impl<'a> Input<'a> {
         u64::from_le_bytes(self.array())
     }
 
-    /// Less than `bound`, which is 1 to 256.
+    /// Returns a number less than `bound`, which is 1 to 256.
     pub fn below(&mut self, bound: usize) -> usize {
         usize::from(self.byte()) % bound
     }
 
-    /// True once in so many times; never at the end of the input.
+    /// Returns true once in `times` cases; never at the end of the input.
     pub fn one_in(&mut self, times: usize) -> bool {
         self.below(times) == times - 1
     }
@@ -59,7 +59,7 @@ impl<'a> Input<'a> {
         from[self.below(from.len())]
     }
 
-    /// A dword as protocols have them: nothing, something small, two small things, an edge, anything.
+    /// Returns a dword as protocols have them: zero, a small value, two small values, an edge, anything.
     pub fn dword(&mut self) -> u32 {
         match self.below(8) {
             0 => 0,

@@ -1,5 +1,4 @@
-//! Layers that watch what comes down to them: what a controller lets through is right, whatever the
-//! host has asked for.
+//! Layers that check all requests: a request that passes the controller is valid, whatever the host has sent.
 
 use sluice_command::{
     Characteristics, Command, Deallocated, Lane, Layer, NodeId, Operation, Request, Slot, Stack,
@@ -16,22 +15,22 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-/// What a test does with the commands that stand at its gates.
+/// Control of the commands that wait at a test's gates.
 #[derive(Debug, Default)]
 pub struct Keeper {
-    /// Bit by bit, whether the next command is held; goes round.
+    /// Bit by bit, whether the next command is held; rotates.
     pub pattern: AtomicU32,
     /// Commands that are held: their namespaces and tickets, the oldest first.
     held: Mutex<VecDeque<(u32, Ticket)>>,
     last: Mutex<Option<u64>>,
-    /// What the controller wants remembered.
+    /// Records that the controller has to store.
     pub asked: Mutex<VecDeque<PersistentRecord>>,
-    /// Something of that was not.
+    /// Flag that a record was not stored.
     pub forgot: AtomicBool,
 }
 
 impl Keeper {
-    /// The token with which a held command goes on.
+    /// Returns the token with which a held command continues.
     pub fn next(&self) -> Option<u64> {
         let (nsid, ticket) = self.held.lock().expect("not poisoned").pop_front()?;
         let token = Subsystem::token_prefix(nsid, GATE) | u64::from(ticket.0);
@@ -39,7 +38,7 @@ impl Keeper {
         Some(token)
     }
 
-    /// A token that was used before.
+    /// Returns a token that was used before.
     pub fn stale(&self) -> Option<u64> {
         *self.last.lock().expect("not poisoned")
     }
@@ -51,20 +50,20 @@ impl Keeper {
     }
 }
 
-/// Checks every request, and lets it through at once or when its keeper says so.
+/// Checks every request, and forwards it at once or on request of its keeper.
 #[derive(Debug)]
 struct Gate {
     nsid: u32,
     block_size: u32,
-    /// Bytes below it, as it was last told.
+    /// Bytes below the gate, as reported last.
     size: Cell<u64>,
     keeper: Arc<Keeper>,
 }
 
-/// The gate's place in its stack, over the target.
+/// Position of the gate in its stack, over the target.
 const GATE: NodeId = NodeId(1);
 
-/// What a layer may rely on (see [`Layer`]).
+/// Checks the guarantees for a layer (see [`Layer`]).
 fn check(request: &Request, slot: &Slot, size: u64, block_size: u32) {
     let Request { operation, offset, length, .. } = *request;
     assert!(offset.checked_add(length).is_some_and(|end| end <= size), "{request:?} of {size} bytes");
@@ -102,7 +101,7 @@ impl Layer for Gate {
     }
 }
 
-/// A target of bytes, with bytes before and behind it that are nobody's.
+/// A target of bytes, with canaries before and behind it.
 #[derive(Clone, Debug)]
 pub struct Vault(Arc<Mutex<Vec<u8>>>);
 
@@ -157,7 +156,7 @@ impl Layer for Vault {
 
     fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
         let slot = lane.slot(&command);
-        // It may have shrunk while the command was held; what asks for more than there is comes no further.
+        // The target may have shrunk while the command was held; a request beyond its end must not arrive.
         check(&slot.request, slot, self.size(), 512);
         self.execute(slot);
         lane.finish(command, Status::SUCCESS);
@@ -179,7 +178,7 @@ pub const NAMESPACES: [(u32, u32, u64); 2] = [(1, 512, 128), (3, 4096, 300)];
 /// The drive's NVMe Qualified Name.
 pub const SUBNQN: &str = "nqn.2026-11.example.sluice:fuzz";
 
-/// What is watched, who holds its commands, and the first of its targets.
+/// Returns a configuration, the control of its commands, and the first of its targets.
 pub fn config() -> (Config, Arc<Keeper>, Vault) {
     let keeper = Arc::new(Keeper::default());
     let [first, second] = NAMESPACES;
@@ -198,7 +197,7 @@ pub fn config() -> (Config, Arc<Keeper>, Vault) {
     (Config { identity, namespaces }, keeper, vault)
 }
 
-/// A drive: its controller, who holds its commands, and the first of its targets.
+/// Returns a drive: its controller, the control of its commands, and the first of its targets.
 pub fn drive() -> (Attached, Arc<Keeper>, Vault) {
     let (config, keeper, vault) = config();
     let mut drive = Attached::new(config).expect("memory");
@@ -208,10 +207,11 @@ pub fn drive() -> (Attached, Arc<Keeper>, Vault) {
     (drive, keeper, vault)
 }
 
-/// Bytes that hosts make namespaces of.
+/// Bytes for namespaces that hosts create.
 const POOL: u64 = 256 << 10;
 
-/// What a drive wants remembered is, or not; a namespace that is wanted is built. Returns how much that was.
+/// Stores the records of a drive, or fails to; a namespace that a host creates is built. Returns the number
+/// of records.
 pub fn remember(drive: &mut Attached, keeper: &Arc<Keeper>, now_ns: u64) -> usize {
     let asked = std::mem::take(&mut *keeper.asked.lock().expect("not poisoned"));
     let count = asked.len();
@@ -227,13 +227,13 @@ pub fn remember(drive: &mut Attached, keeper: &Arc<Keeper>, now_ns: u64) -> usiz
     count
 }
 
-/// When a drive looks at something again, if that is soon: no later than something is remembered for it again.
+/// Returns the next deadline of a drive if it is near: no later than the next time a record may be stored.
 pub fn looks_again_ns(drive: &mut Attached, now_ns: u64) -> Option<u64> {
     let soon = now_ns.saturating_add(1)..=now_ns.saturating_add(PERSIST_INTERVAL_NS);
     drive.deadline_ns().filter(|deadline_ns| soon.contains(deadline_ns))
 }
 
-/// A namespace that the host creates.
+/// Returns a namespace that the host creates.
 fn created(creation: Creation, keeper: &Arc<Keeper>) -> Namespace {
     let Creation { nsid, block_size, blocks, shared, .. } = creation;
     let memory = Memory::new(creation.bytes()).expect("memory");
@@ -248,7 +248,7 @@ fn namespace(
 ) -> Namespace {
     let config = NamespaceConfig { nsid, block_size, uuid: [nsid as u8; 16] };
     let router = RouterBuilder::new(stack(nsid, block_size, target, keeper)).build();
-    // The model of what is written knows neither blocks of another size nor data that goes by itself.
+    // The model of written data supports neither blocks of another size nor an erasure.
     Namespace::new(config, router).expect("a namespace that is possible").forbid_erasing()
 }
 

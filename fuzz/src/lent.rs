@@ -1,8 +1,8 @@
-//! Which of the guest's memory is lent to the device: what is not must stay as it is.
+//! Memory of the guest that is mapped for the device: all other memory must not change.
 
 use sluice_memory::{PAGE_SIZE, SharedRegion};
 
-/// A range of guest addresses, and where it is in the memory. In bytes.
+/// A range of guest addresses, and its offset in the memory. In bytes.
 #[derive(Clone, Copy, Debug)]
 struct Loan {
     address: u64,
@@ -14,9 +14,9 @@ struct Loan {
 pub struct Lent<'a> {
     ram: &'a SharedRegion,
     loans: Vec<Loan>,
-    /// What is in the pages that are not lent.
+    /// Contents of the pages that are not mapped.
     image: Vec<u8>,
-    /// It is known what is lent: every message about it was answered.
+    /// Flag that the mappings are known: every message about them was answered.
     is_known: bool,
 }
 
@@ -27,14 +27,14 @@ impl<'a> Lent<'a> {
         Self { ram, loans: Vec::new(), image, is_known: true }
     }
 
-    /// The guest writes its own memory.
+    /// Writes the memory as the guest.
     pub fn poke(&mut self, at: usize, bytes: &[u8]) {
         let bytes = &bytes[..bytes.len().min(self.ram.len() - at)];
         self.ram.write(at, bytes);
         self.image[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Nobody can say any more what is lent, until all is given back.
+    /// Marks the mappings as unknown, until all are unmapped.
     pub fn lose_track(&mut self) {
         self.is_known = false;
     }
@@ -43,7 +43,7 @@ impl<'a> Lent<'a> {
         self.loans.push(Loan { address, offset, size });
     }
 
-    /// What lies in the range comes back; the device is done with it.
+    /// Unmaps all mappings that begin in the range; the device does not use them any more.
     pub fn give_back(&mut self, address: u64, size: u64) {
         let is_inside = |loan: &Loan| loan.address.wrapping_sub(address) < size;
         self.return_where(is_inside);
@@ -76,7 +76,7 @@ impl<'a> Lent<'a> {
         self.loans.iter().any(|loan| at.wrapping_sub(loan.offset) < loan.size)
     }
 
-    /// Memory that is not lent is as the guest has left it.
+    /// Checks that unmapped memory is as the guest has left it.
     pub fn check(&self) {
         if !self.is_known {
             return;

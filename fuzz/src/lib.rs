@@ -1,7 +1,7 @@
 //! Fuzz targets for everything that takes bytes from outside.
 //!
-//! Each target is a module with a `run` that gives an input its meaning and checks what must hold
-//! whatever the input is; `bin` makes a libFuzzer program of each. See `docs/fuzzing.md`.
+//! Each target is a module with a `run` that interprets an input and checks the invariants for every input;
+//! `bin` makes a libFuzzer program of each. See `docs/fuzzing.md`.
 
 pub mod authentication;
 pub mod configuration;
@@ -36,7 +36,7 @@ pub use input::Input;
 
 use std::path::PathBuf;
 
-/// A folder of this process. `scripts/fuzz.sh` removes it.
+/// Returns a folder of this process. `scripts/fuzz.sh` removes it.
 fn scratch() -> PathBuf {
     std::env::temp_dir().join(format!("sluice-fuzz-{}", std::process::id()))
 }

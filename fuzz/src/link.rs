@@ -12,7 +12,7 @@ use std::net::{SocketAddr, TcpStream};
 
 const ALIGNMENT: u8 = 4;
 
-/// Bytes that a command of ours moves at most.
+/// Bytes that a command of this host moves at most.
 pub const TRANSFER_MAX: u32 = 64 << 10;
 
 #[derive(Debug)]
@@ -25,13 +25,13 @@ pub struct Link {
     last_cid: u16,
     /// Data that the controller is ready for.
     asked: Vec<R2t>,
-    /// A PDU whose payload has not come yet, and what there is of that.
+    /// A PDU whose payload is not complete, and the received part of that.
     begun: Option<(Pdu, Vec<u8>)>,
-    /// The controller sees the commands that we believe to have sent.
+    /// Flag that the controller sees exactly the commands that were sent.
     is_in_step: bool,
     pub is_open: bool,
     pub is_initialized: bool,
-    /// Of the Connect command that succeeded, with its CNTLID.
+    /// Queue identifier of the Connect command that succeeded, with its CNTLID.
     pub queue: Option<(u16, u16)>,
 }
 
@@ -55,14 +55,14 @@ impl Link {
         }
     }
 
-    /// ICReq. More than one is too many.
+    /// Sends ICReq. A second one is an error.
     pub fn initialize(&mut self, digests: Digests, r2t_max: u64) {
         self.is_in_step &= !self.is_initialized;
         (self.is_initialized, self.digests) = (true, digests);
         self.say(encode::ic_req(IcReq { alignment: ALIGNMENT, digests, r2t_max }).as_bytes());
     }
 
-    /// A command with what is in its capsule; its CID.
+    /// Sends a command with data in its capsule; returns its CID.
     pub fn command(&mut self, mut entry: SubmissionEntry, data: &[u8]) -> u16 {
         self.last_cid = self.last_cid.wrapping_add(1);
         entry.cid = self.last_cid;
@@ -73,7 +73,7 @@ impl Link {
         entry.cid
     }
 
-    /// What is no PDU, or not one that can be now.
+    /// Sends bytes that are no PDU, or one that is not permitted now.
     pub fn say_wrong(&mut self, bytes: &[u8]) {
         self.is_in_step &= bytes.is_empty();
         self.say(bytes);
@@ -81,7 +81,7 @@ impl Link {
 
     fn say(&mut self, bytes: &[u8]) {
         const FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
-        // One that does not read has no room any more, and one that is gone none at all.
+        // A peer that does not read has no room any more, and a connection that is gone none at all.
         if send(&self.stream, bytes, FLAGS) != Ok(bytes.len()) {
             self.end();
         }
@@ -100,9 +100,9 @@ impl Link {
         self.is_open = false;
     }
 
-    // What comes back
+    // Replies
 
-    /// Takes what is there, and answers an R2T.
+    /// Takes all PDUs that have arrived, and answers an R2T.
     pub fn receive(&mut self, input: &mut Input<'_>) {
         while self.is_open && self.take() {}
         if let Some(r2t) = self.asked.pop() {
@@ -110,7 +110,7 @@ impl Link {
         }
     }
 
-    /// Waits until every command is answered that does not wait for something itself.
+    /// Waits until every command is answered that need not wait for an event.
     pub fn settle(&mut self) {
         while self.is_open && self.is_in_step && self.unanswered.values().any(is_answered) {
             self.receive(&mut Input::new(&[]));
@@ -120,7 +120,7 @@ impl Link {
         }
     }
 
-    /// The answer to a command that was sent last; none if the connection ends before.
+    /// Returns the answer to the latest command; none if the connection ends before.
     pub fn answer(&mut self, cid: u16) -> Option<CompletionEntry> {
         loop {
             while let Some(found) = self.next() {
@@ -140,13 +140,13 @@ impl Link {
         }
     }
 
-    /// Until there is something to read. If nothing ever comes, libFuzzer's limit says so.
+    /// Waits until there is something to read. If nothing ever arrives, libFuzzer's limit reports it.
     fn wait(&self) {
         let limit = Timespec { tv_sec: 1, tv_nsec: 0 };
         let _ = poll(&mut [PollFd::new(&self.stream, PollFlags::IN)], Some(&limit));
     }
 
-    /// Takes one PDU; false if there is none yet.
+    /// Takes one PDU; returns false if there is none yet.
     fn take(&mut self) -> bool {
         let found = self.next();
         found.map(|found| self.handle(found)).is_some()
@@ -234,7 +234,7 @@ impl Link {
         }
     }
 
-    /// The data that was asked for, or something else.
+    /// Sends the requested data, or something else.
     fn give(&mut self, r2t: R2t, input: &mut Input<'_>) {
         let R2t { cccid, ttag, offset, length } = r2t;
         let mut data = Data { cccid, ttag, offset, length, last: true, success: false };
@@ -262,7 +262,7 @@ impl Link {
     }
 }
 
-/// It comes to its end by itself, and soon.
+/// Returns whether a command ends by itself, and soon.
 fn is_answered(entry: &SubmissionEntry) -> bool {
     let waits = [
         admin::ASYNC_EVENT_REQUEST,
@@ -271,6 +271,7 @@ fn is_answered(entry: &SubmissionEntry) -> bool {
         admin::NAMESPACE_MANAGEMENT,
         admin::NAMESPACE_ATTACHMENT,
     ];
-    // The first half of a fused operation waits for what comes behind it in its queue; Fabrics commands do not come there.
+    // The first half of a fused operation waits for the next entry of its queue, which Fabrics commands do
+    // not enter.
     !waits.contains(&entry.opcode) && entry.fuse() != 1
 }

@@ -1,5 +1,5 @@
-//! LUKS2 headers: whatever one says, it opens or is refused with a reason, and no more memory or work is spent
-//! on it than was allowed.
+//! LUKS2 headers: each opens or is refused with a reason, and no more memory or work is spent on it than the
+//! limits permit.
 
 use crate::Input;
 use sha2::{Digest, Sha256};
@@ -37,7 +37,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// The input as it is, or as the metadata of a header whose checksum is right.
+/// Returns the input as it is, or as the metadata of a header whose checksum is right.
 fn file(input: &mut Input<'_>) -> Vec<u8> {
     if input.one_in(4) {
         return input.bytes(usize::MAX).to_vec();

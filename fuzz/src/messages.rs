@@ -1,5 +1,5 @@
 //! vfio-user messages: well-formed and otherwise, with descriptors of every kind, in any order, from
-//! clients that come and go, to an endpoint around a live controller.
+//! successive clients, to an endpoint around a live controller.
 
 use crate::far::Far;
 use crate::files::{Files, Kind, RAM_PAGES};
@@ -23,7 +23,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 const PAGE: u64 = sluice_memory::PAGE_SIZE as u64;
 
-/// Where the guest's memory is for the device when it is mapped as a whole.
+/// First address of the guest's memory for the device when it is mapped as a whole.
 const RAM_AT: u64 = 1 << 20;
 
 /// Steps of one run, so that it stays short.
@@ -54,7 +54,7 @@ fn converse(local: &mut Local, data: &[u8]) {
 struct Sent {
     header: Header,
     payload: Vec<u8>,
-    /// It brought the guest's memory.
+    /// Flag that the message carried the guest's memory.
     has_ram: bool,
 }
 
@@ -63,14 +63,14 @@ struct Talk<'a> {
     wire: Wire<'a>,
     files: &'a Files,
     client: Client,
-    /// Messages that want a reply, in the order they were sent.
+    /// Messages with an outstanding reply, in the order they were sent.
     unanswered: VecDeque<Sent>,
-    /// The server sees the messages that we believe to have sent.
+    /// Flag that the server sees exactly the messages that were sent.
     is_in_step: bool,
-    /// The server takes part in it.
+    /// Flag that the server has not closed the connection.
     is_open: bool,
     lent: Lent<'a>,
-    /// Memory that the server has to ask for.
+    /// Memory that the server reaches by DMA messages only.
     far: Far,
 }
 
@@ -107,9 +107,9 @@ impl<'a> Talk<'a> {
         }
     }
 
-    // What is said
+    // Messages to the server
 
-    /// VERSION, of one kind or another; nothing works without.
+    /// Sends VERSION, of one kind or another; nothing works without.
     fn introduce(&mut self, input: &mut Input<'_>) {
         let json = match input.below(8) {
             0 => input.bytes(16).to_vec(),
@@ -156,7 +156,7 @@ impl<'a> Talk<'a> {
         let has_ram = kinds == [Kind::Ram];
         let is_map = |sent: &Sent| sent.header.command == Command::DMA_MAP;
         if command == Command::DMA_MAP && !self.unanswered.iter().any(is_map) {
-            // From here on the device may write to it, whenever we hear of that.
+            // From here on the device may write to it, whenever the reply arrives.
             self.lent.check();
         }
         if !self.client.send(header, &payload, &fds) {
@@ -166,12 +166,12 @@ impl<'a> Talk<'a> {
         if header.is_command() && !header.no_reply() {
             self.unanswered.push_back(Sent { header, payload, has_ram });
         } else if command == Command::DMA_MAP || command == Command::DMA_UNMAP {
-            // What becomes of it will not be heard of.
+            // The result will not be reported.
             self.lent.lose_track();
         }
     }
 
-    /// Bytes that are no message, or look like one.
+    /// Sends bytes that are no message, or look like one.
     fn send_garbage(&mut self, input: &mut Input<'_>) {
         let count = input.below(64);
         let bytes = input.bytes(count);
@@ -183,7 +183,7 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// Answers what the server asked for longest, rightly or not.
+    /// Answers the oldest request of the server, rightly or not.
     fn oblige(&mut self, input: &mut Input<'_>) {
         let Some((header, payload)) = self.far.answer(input) else { return };
         if !self.client.send(header, &payload, &[]) || !self.far.is_believed {
@@ -192,7 +192,8 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// Lends the guest's memory, or memory that has to be asked for, and enables the controller with its queues in there.
+    /// Maps the guest's memory, or memory without a descriptor, and enables the controller with its queues in
+    /// there.
     fn boot(&mut self, kinds: &[Kind]) {
         let map = DmaMap { argsz: 32, flags: 3, offset: 0, address: RAM_AT, size: RAM_PAGES as u64 * PAGE };
         self.send(Command::DMA_MAP, 0, map.as_bytes().to_vec(), kinds);
@@ -222,7 +223,7 @@ impl<'a> Talk<'a> {
         self.send(Command::REGION_WRITE, Header::NO_REPLY, payload, &[]);
     }
 
-    /// In memory of either kind.
+    /// Writes memory of both kinds.
     fn poke(&mut self, at: usize, bytes: &[u8]) {
         self.lent.poke(at, bytes);
         self.far.poke(at, bytes);
@@ -243,9 +244,9 @@ impl<'a> Talk<'a> {
         }
     }
 
-    // What comes back
+    // Replies
 
-    /// Takes every reply that is there. They come in the order of the messages.
+    /// Takes every reply that has arrived. Replies come in the order of the messages.
     fn receive(&mut self) {
         self.client.flush();
         while self.is_open {
@@ -290,7 +291,7 @@ impl<'a> Talk<'a> {
 
     // Coming and going
 
-    /// A second client is turned away while there is a first.
+    /// Checks that a second client is refused while there is a first.
     fn be_two(&mut self) {
         let before = self.wire.status();
         if !before.connected {
@@ -303,7 +304,7 @@ impl<'a> Talk<'a> {
         drop(second);
     }
 
-    /// The client goes, at any moment, and another comes.
+    /// Replaces the client, at any moment.
     fn start_anew(&mut self, input: &mut Input<'_>) {
         self.leave();
         self.introduce(input);
@@ -316,7 +317,7 @@ impl<'a> Talk<'a> {
         if self.unanswered.iter().any(is_about_memory) {
             self.lent.lose_track();
         }
-        // The connection ends when its client is replaced, and the next one can only come after it.
+        // The connection ends when its client is replaced, and the next client can only connect after it.
         let (first, second) = std::os::unix::net::UnixStream::pair().expect("sockets");
         self.client = Client::over(first);
         drop(second);
@@ -328,7 +329,7 @@ impl<'a> Talk<'a> {
         (self.is_in_step, self.is_open) = (true, true);
     }
 
-    /// Everybody who behaved is answered, and whoever comes afterwards is served.
+    /// Ends a run: every valid message is answered, and a later client is served.
     fn finish(mut self) {
         self.wire.keeper.pattern.store(0, Relaxed);
         for _ in 0..PATIENCE {
@@ -339,7 +340,7 @@ impl<'a> Talk<'a> {
             self.receive();
             let asked = self.far.is_asked();
             while self.is_open && self.far.is_asked() {
-                // At the end of the input every decision is the first: it is answered rightly.
+                // At the end of the input every decision is the first: the answer is right.
                 self.oblige(&mut Input::new(&[]));
             }
             if work == 0 && !asked && self.unanswered.len() == before && !self.wire.pass_time() {
@@ -368,7 +369,7 @@ fn write_payload(region: u32, offset: u64, data: &[u8]) -> Vec<u8> {
     [access.as_bytes(), data].concat()
 }
 
-/// An address in the guest's memory, or near it.
+/// Draws an address in the guest's memory, or near it.
 fn ram_address(input: &mut Input<'_>) -> u64 {
     match input.below(8) {
         0 => input.u64(),
@@ -386,7 +387,7 @@ fn kind(input: &mut Input<'_>) -> Kind {
     }
 }
 
-/// A number of pages in bytes, mostly.
+/// Draws a number of pages in bytes, mostly.
 fn size(input: &mut Input<'_>) -> u64 {
     match input.below(8) {
         0 => input.u64(),
@@ -395,7 +396,7 @@ fn size(input: &mut Input<'_>) -> u64 {
     }
 }
 
-/// A message of some kind, whose fields mostly make sense.
+/// Draws a message of some kind, whose fields are mostly valid.
 fn message(input: &mut Input<'_>) -> (Command, Vec<u8>) {
     let argsz =
         |input: &mut Input<'_>, size: usize| if input.one_in(16) { input.dword() } else { size as u32 };

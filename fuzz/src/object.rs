@@ -1,11 +1,11 @@
-//! ELF objects: each is refused in words of a reasonable length, or becomes a program that ends, and does the
-//! same on every engine.
+//! ELF objects: each is refused in words of a reasonable length, or becomes a program that ends, and has the
+//! same result on every engine.
 
 use sluice_ebpf::{Limits, Object, fuzz};
 
-/// Where the committed objects have their programs.
+/// Sections of the committed objects' programs.
 const SECTIONS: [&str; 3] = ["classifier", "test/everything", ".text"];
-/// Bytes of a message, however long the names in an object are.
+/// Bytes of a message, for names of any length in an object.
 const WORDS_MAX: usize = 16 << 10;
 
 pub fn run(data: &[u8]) {

@@ -1,11 +1,11 @@
-//! eBPF programs: the engines agree on what each does, with what the verifier proved and without, and with
-//! an interpreter that is not ours where both mean the same.
+//! eBPF programs: the engines agree on the result of each, with the verifier's proofs and without, and with a
+//! foreign interpreter where both define the same.
 
 use crate::Input;
 use sluice_ebpf::fuzz::{self, CONTEXT, Shape};
 use sluice_ebpf::{Engine, Program};
 
-/// The first byte says what the others are.
+/// Runs an input; its first byte selects the meaning of the others.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let kind = input.below(4);
@@ -17,12 +17,12 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// A program that stays in bounds and uses nothing that rbpf lacks.
+/// Runs a program that stays in bounds and uses nothing that rbpf lacks.
 fn common(bytes: &[u8]) {
     let object = fuzz::generate(bytes, Shape::Common);
     fuzz::compare(&object);
     let code: Vec<u8> = object.slots.iter().flat_map(|slot| slot.to_bytes()).collect();
-    // It refuses some immediates that it would have to do something special for.
+    // rbpf refuses some immediates that it would have to treat specially.
     let Ok(vm) = rbpf::EbpfVmRaw::new(Some(&code)) else { return };
     let mut theirs: [u8; CONTEXT] = std::array::from_fn(|i| i as u8 * 3);
     let mut ours = theirs;

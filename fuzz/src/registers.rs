@@ -1,5 +1,5 @@
-//! Registers and configuration space over the socket, against a model of what is stored where: any
-//! offsets and lengths, any order, with resets of every kind in between.
+//! Registers and configuration space over the socket, against a model of their storage: any offsets and
+//! lengths, any order, with resets of every kind in between.
 
 use crate::Input;
 use crate::guest::PAGE;
@@ -45,7 +45,7 @@ fn converse(local: &mut Local, data: &[u8]) {
     wire.finish();
 }
 
-/// A client that knows what it must read.
+/// A client that checks every value it reads.
 struct Bench<'a> {
     wire: Wire<'a>,
     client: Client,
@@ -77,7 +77,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Sends a command and waits for its reply, which takes no longer than the controller has turns.
+    /// Sends a command and waits for its reply, within the limit of the controller's turns.
     fn call(&mut self, command: Command, payload: &[u8], fds: &[BorrowedFd<'_>]) -> Reply {
         let header = self.client.header(command);
         assert!(self.client.send(header, payload, fds), "the server is there");
@@ -86,7 +86,7 @@ impl<'a> Bench<'a> {
             self.wire.turn();
             if let Some((reply, payload)) = self.client.receive().expect("a well-behaved client is served") {
                 assert_eq!((reply.id, reply.command), (header.id, command));
-                // What the message began ends with this.
+                // Work that the message began ends with this.
                 self.wire.turn();
                 return reply.failure().map_or(Ok(payload), Err);
             }
@@ -114,7 +114,7 @@ impl<'a> Bench<'a> {
         self.check_status();
     }
 
-    /// A register, as drivers write it: whole.
+    /// Writes a register, as drivers do: whole.
     fn write_register(&mut self, input: &mut Input<'_>) {
         use register::{ACQ, AQA, ASQ, CC, INTMC, INTMS, NSSR};
         let offset = input.pick(&[CC, CC, AQA, ASQ, ACQ, INTMS, INTMC, NSSR]);
@@ -131,7 +131,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Somewhere in the capabilities, where there is something to write.
+    /// Writes to the capabilities, which contain writable fields.
     fn write_config(&mut self, input: &mut Input<'_>) {
         let offset = input.pick(&[0x04, 0x10, 0x14, 0x3c, 0x44, 0x52, 0x68, 0x69, 0x70, 0x88]);
         let value = input.dword().to_le_bytes();
@@ -160,7 +160,7 @@ impl<'a> Bench<'a> {
         self.check_status();
     }
 
-    /// CSTS follows CC (Base 3.1.3.6). It is what the model does not keep.
+    /// Checks that CSTS follows CC (Base 3.1.3.6). CSTS is not part of the model.
     fn check_status(&mut self) {
         let status = self.read(BAR0, register::CSTS.into(), 4).expect("it is there");
         let status = u32::from_le_bytes([status[0], status[1], status[2], status[3]]);
@@ -176,7 +176,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// A region, an offset and a length; most of them possible.
+/// Draws a region, an offset and a length; most of them valid.
 fn place(input: &mut Input<'_>) -> (u32, u64, usize) {
     let region = if input.one_in(16) { input.dword() } else { input.pick(&[BAR0, CONFIG]) };
     let page = if region == CONFIG { 0 } else { u64::from(input.byte() & 3) * PAGE };
@@ -203,12 +203,12 @@ fn is_inside(region: u32, offset: u64, length: usize) -> bool {
     offset.checked_add(length as u64).is_some_and(|end| end <= size as u64)
 }
 
-/// What is stored, byte by byte.
+/// Stored values, byte by byte.
 #[derive(Default)]
 struct Model {
     bar: Vec<u8>,
     config: Vec<u8>,
-    /// The configuration space as it was found.
+    /// Initial contents of the configuration space.
     after_reset: Vec<u8>,
 }
 
@@ -270,7 +270,7 @@ impl Model {
     fn put(&mut self, offset: u32, value: u32) {
         let mut put = |offset: u32| self.bar[offset as usize..][..4].copy_from_slice(&value.to_le_bytes());
         put(offset);
-        // The mask reads the same from the register that sets and the one that clears.
+        // The mask reads the same from INTMS and INTMC.
         if offset == register::INTMS {
             put(register::INTMC);
         }
@@ -308,7 +308,7 @@ impl Model {
         self.bar[TABLE..][..TABLE_SIZE].iter_mut().skip(12).step_by(16).for_each(|byte| *byte = 1);
     }
 
-    /// What was read is what the model says, but for what changes by itself.
+    /// Checks that the read bytes equal the model, except for bits that change by themselves.
     fn check(&self, region: u32, offset: usize, found: &[u8]) {
         let range = offset..offset + found.len();
         let mut expected = if region == CONFIG { &self.config } else { &self.bar }[range.clone()].to_vec();
@@ -334,5 +334,5 @@ const CHANGING_BAR: [(usize, usize, u8); 3] = [
     (PENDING + TABLE_SIZE / 128, 1, 1),
 ];
 
-/// The level of INTx.
+/// Level of INTx.
 const CHANGING_CONFIG: [(usize, usize, u8); 1] = [(0x06, 1, 1 << 3)];

@@ -1,4 +1,4 @@
-//! Queues as a host that obeys the rules sees them (Base 3.3.1).
+//! Queues from the side of a host that obeys the rules (Base 3.3.1).
 
 use crate::guest::Guest;
 use sluice_nvme::{CompletionEntry, SubmissionEntry};
@@ -12,9 +12,9 @@ pub struct SubmissionRing {
     address: u64,
     size: u32,
     pub tail: u32,
-    /// The tail that the controller was last told.
+    /// Tail that the controller received last.
     pub rung: u32,
-    /// The head that the controller last reported.
+    /// Head that the controller reported last.
     head: u32,
     /// Commands that have not come back, by their CID.
     pub outstanding: BTreeMap<u16, SubmissionEntry>,
@@ -29,14 +29,14 @@ impl SubmissionRing {
         (self.tail + 1) % self.size == self.head
     }
 
-    /// Puts an entry at the tail. There is room.
+    /// Puts an entry at the tail. There must be room.
     pub fn push(&mut self, guest: &mut Guest, entry: SubmissionEntry) {
         guest.poke(self.address + u64::from(self.tail) * SubmissionEntry::SIZE as u64, entry.as_bytes());
         self.tail = (self.tail + 1) % self.size;
         self.outstanding.insert(entry.cid, entry);
     }
 
-    /// The head only moves towards the tail that was rung.
+    /// Sets the reported head, which only moves towards the tail that was rung.
     fn report_head(&mut self, head: u32) {
         let distance = |to: u32| (to + self.size - self.head) % self.size;
         let is_between = head < self.size && distance(head) <= distance(self.rung);
@@ -44,7 +44,7 @@ impl SubmissionRing {
         self.head = head;
     }
 
-    /// The command that a completion is for.
+    /// Returns the command that a completion is for.
     pub fn take(&mut self, completion: &CompletionEntry) -> SubmissionEntry {
         self.report_head(completion.sq_head.into());
         let entry = self.outstanding.remove(&completion.cid);

@@ -1,5 +1,5 @@
-//! Stores of the snapshot function, damaged where their checksums do not show it: each is refused in words, or is
-//! one drive whose versions can be gone back to and deleted.
+//! Stores of the snapshot function, damaged where their checksums do not show it: each is refused in words,
+//! or is one drive whose versions can be restored and deleted.
 
 pub fn run(data: &[u8]) {
     sluice_functions::store::fuzz::run(data);

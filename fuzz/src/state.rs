@@ -1,11 +1,11 @@
-//! The state file: whatever is in it, it is loaded whole or refused with a reason, and what was loaded
-//! can be stored and loaded again.
+//! The state file: any contents are loaded whole or refused with a reason, and a loaded state can be stored
+//! and loaded again.
 
 use crate::{Input, configuration, scratch};
 use sluice_control::state::{Saved, StateFile};
 use std::path::PathBuf;
 
-/// The file and its folder, the same for all inputs.
+/// File and its folder, the same for all inputs.
 struct Place {
     file: StateFile,
     path: PathBuf,
@@ -35,7 +35,7 @@ pub fn run(data: &[u8]) {
     });
 }
 
-/// The input as it is, or as the body of a file whose first line fits.
+/// Returns the input as it is, or as the body of a file whose first line fits.
 fn file(input: &mut Input<'_>) -> Vec<u8> {
     let has_header = !input.one_in(4);
     let body = input.bytes(usize::MAX);
@@ -49,6 +49,6 @@ fn file(input: &mut Input<'_>) -> Vec<u8> {
 fn check(file: &StateFile, saved: &Saved) {
     file.store(saved).expect("room");
     assert_eq!(file.load().as_ref(), Ok(saved));
-    // Whether its drives can be is asked when they are made.
+    // Drives are only checked when they are created.
     saved.drives.iter().filter(|drive| drive.check().is_ok()).for_each(configuration::check_drive);
 }

@@ -1,5 +1,5 @@
-//! Submission entries: any commands on any queues, any doorbells, any turns, with guest memory that
-//! changes and goes away in between.
+//! Submission entries: any commands on any queues, any doorbells, any turns, with guest memory that changes
+//! and is unmapped in between.
 
 use crate::guest::{WINDOWS, address};
 use crate::host::Host;
@@ -51,7 +51,7 @@ fn step(host: &mut Host, input: &mut Input<'_>) {
     }
 }
 
-/// A command, most often told to the controller at once and with a turn to take it in.
+/// Submits a command, most often with a doorbell at once and a turn to take it in.
 fn submit(host: &mut Host, input: &mut Input<'_>, is_admin: bool) {
     let how = input.byte();
     let queues: Vec<u16> = host.sqs.keys().copied().filter(|id| (*id == 0) == is_admin).collect();
@@ -74,14 +74,14 @@ fn submit(host: &mut Host, input: &mut Input<'_>, is_admin: bool) {
     }
 }
 
-/// The operator makes a namespace smaller, or as large as it was.
+/// Makes a namespace smaller as an operator, or restores its size.
 fn resize(host: &mut Host, input: &mut Input<'_>) {
     let (nsid, block_size, blocks) = input.pick(&NAMESPACES);
     let blocks = (u64::from(input.byte()) + 1).min(blocks);
     host.resize(nsid, blocks * u64::from(block_size));
 }
 
-/// Mostly CC: shutdown, disable, enable without waiting.
+/// Writes a register, mostly CC: shutdown, disable, enable without waiting.
 fn write_register(host: &mut Host, input: &mut Input<'_>) {
     use sluice_nvme::register::{ACQ, AQA, ASQ, CC, CSTS, INTMC, INTMS};
     let offset = input.pick(&[CC, CC, CC, CC, AQA, ASQ, ACQ, INTMS, INTMC, CSTS]);
@@ -93,7 +93,7 @@ fn write_register(host: &mut Host, input: &mut Input<'_>) {
     host.write_register(offset, &value.to_le_bytes());
 }
 
-/// An engine answers twice, or answers what nobody asked.
+/// Delivers an engine's repeated answer, or one without a request.
 fn stray_event(host: &mut Host, input: &mut Input<'_>) {
     let token = if input.one_in(2) { host.keeper.stale() } else { None };
     let token =
@@ -101,7 +101,7 @@ fn stray_event(host: &mut Host, input: &mut Input<'_>) {
     host.event(token);
 }
 
-/// What a front-end and an operator ask now and then.
+/// Runs the periodic queries of a front-end and an operator.
 fn look(host: &mut Host) {
     host.controller.take_vectors(|_| ());
     let _ = host.controller.intx_asserted();

@@ -1,5 +1,5 @@
-//! NVMe/TCP streams, for both ends: what is made of one does not depend on how it is cut, and payload is
-//! never more than was agreed.
+//! NVMe/TCP streams, for both ends: their meaning does not depend on how they are cut, and payload is never
+//! more than was agreed.
 
 use crate::Input;
 use sluice_nvme_tcp::{
@@ -8,13 +8,13 @@ use sluice_nvme_tcp::{
 
 const LIMITS: Limits = Limits { in_capsule_max: 8192, data_max: 1 << 20, alignment: 4 };
 
-/// What came of a stream.
+/// Result of a stream.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Outcome {
     events: Vec<Event>,
     payload: Vec<u8>,
     violation: Option<Violation>,
-    /// The header at hand when it ended.
+    /// Incomplete header at the end of the stream.
     header: Vec<u8>,
 }
 
@@ -39,7 +39,7 @@ pub fn run(data: &[u8]) {
     check(&whole, digests);
 }
 
-/// An end that listens.
+/// Receiving end.
 pub(crate) struct Reader {
     decoder: Decoder,
     pub(crate) outcome: Outcome,
@@ -50,7 +50,7 @@ impl Reader {
         Self { decoder: begin(role, digests, initialized), outcome: Outcome::default() }
     }
 
-    /// More of the stream, in pieces of `cut` bytes; nothing of it once something was wrong.
+    /// Receives more of the stream, in parts of `cut` bytes; nothing of it after an error.
     pub(crate) fn hear(&mut self, mut stream: &[u8], cut: usize) {
         let Self { decoder, outcome } = self;
         while !stream.is_empty() && outcome.violation.is_none() {
@@ -101,7 +101,7 @@ fn begin(role: Role, digests: Digests, initialized: bool) -> Decoder {
     decoder
 }
 
-/// Makes the first header's digest right: hardly any input would get past it otherwise.
+/// Corrects the first header's digest: hardly any input would get past it otherwise.
 fn mend(stream: &mut [u8], role: Role) {
     let hlen = match role {
         Role::Controller => [72, 24],
@@ -114,7 +114,7 @@ fn mend(stream: &mut [u8], role: Role) {
     }
 }
 
-/// Payload follows the PDUs that have some, and ends before the next.
+/// Checks that payload follows only PDUs that have some, and ends before the next PDU.
 fn check(outcome: &Outcome, digests: Digests) {
     let mut announced = 0;
     let mut expects_end = false;

@@ -1,5 +1,5 @@
-//! What a peer says over TLS, and before: records, files of keys, the beginning of a handshake. Nothing is heard that was
-//! not said with the key, and what is heard does not depend on how it comes.
+//! Bytes of a peer over TLS, and before: records, files of keys, the beginning of a handshake. No data is
+//! received without the key, and received data does not depend on how it is cut.
 
 use crate::Input;
 use crate::tcp::Reader;
@@ -14,19 +14,19 @@ use std::task::Poll;
 const HOST: &str = "nqn.host";
 const SUBSYSTEM: &str = "nqn.subsystem";
 
-/// A key of each length, one for everybody and one for a host.
+/// A key of each length, one for all hosts and one for a single host.
 const KEYS: &str = "\
 NVMeTLSkey-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:
 nqn.other NVMeTLSkey-1:02:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8gISIjJCUmJygpKissLS4vcSEgBQ==:
 ";
 
-/// Bytes of content of a record, and of what may stand there at most beside.
+/// Bytes of content of a record, and of its other fields at most.
 const CONTENT_MAX: usize = Session::CONTENT_MAX;
 const BODY_MAX: usize = CONTENT_MAX + 256;
 const TAG: usize = 16;
 const HEADER: usize = 5;
 
-/// Things that are said in one conversation.
+/// Messages of one conversation.
 const PARTS: usize = 64;
 
 pub fn run(data: &[u8]) {
@@ -41,7 +41,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Refused with its line and a reason, or keys that are found by the names they are for.
+/// Reads a file of keys: it is refused with its line and a reason, or its keys are found by their names.
 fn read_keys(text: &[u8]) {
     let keys = match rig::keys(text) {
         Ok(keys) => keys,
@@ -64,7 +64,7 @@ fn read_keys(text: &[u8]) {
     }
 }
 
-/// What is chosen was offered, is known, and is not chosen twice.
+/// Checks that a selected key was offered, exists, and is not selected twice.
 fn read_hello(input: &mut Input<'_>) {
     let keys = rig::keys(KEYS.as_bytes()).expect("keys");
     let hello = if input.one_in(4) { input.bytes(usize::MAX).to_vec() } else { client_hello(input, &keys) };
@@ -78,7 +78,7 @@ fn read_hello(input: &mut Input<'_>) {
     }
 }
 
-/// One that offers some keys, with bytes of it wrong.
+/// Returns a hello that offers some keys, with some bytes wrong.
 fn client_hello(input: &mut Input<'_>, keys: &Keys) -> Vec<u8> {
     let mut known = keys.for_host(HOST, SUBSYSTEM);
     known.extend(keys.for_host("nqn.other", SUBSYSTEM));
@@ -103,12 +103,12 @@ fn client_hello(input: &mut Input<'_>, keys: &Keys) -> Vec<u8> {
     hello
 }
 
-/// Bytes with their count in so many bytes before.
+/// Returns bytes with their count in `BYTES` bytes before.
 fn vector<const BYTES: usize>(content: &[u8]) -> Vec<u8> {
     [&(content.len() as u32).to_be_bytes()[4 - BYTES..], content].concat()
 }
 
-/// Who has not the key gets no connection, and the handshake ends with what it is sent.
+/// Checks that a peer without the key gets no connection, and that the handshake ends with the bytes sent.
 fn shake_hands(input: &mut Input<'_>) {
     let keys = rig::keys(KEYS.as_bytes()).expect("keys");
     let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
@@ -134,18 +134,18 @@ fn shake_hands(input: &mut Input<'_>) {
     assert!(!error.to_string().is_empty());
 }
 
-/// What is to come of something that is said.
+/// Expected effect of a message.
 enum Meaning {
     Content(Vec<u8>),
-    /// The conversation goes on.
+    /// None: the conversation continues.
     Nothing,
-    /// It is over.
+    /// End of the conversation.
     End,
-    /// It is not complete, and nothing comes after it.
+    /// Incomplete message, and nothing comes after it.
     Open,
 }
 
-/// Records of every kind, right ones and wrong ones, and an answer.
+/// Sends records of every kind, valid and invalid, and an answer.
 fn converse(input: &mut Input<'_>) {
     let hash = input.pick(&[Hash::Sha256, Hash::Sha384]);
     let (mut peer, ours) = Session::pair(hash);
@@ -188,7 +188,7 @@ fn converse(input: &mut Input<'_>) {
     }
 }
 
-/// How many records without content there may be.
+/// Limit of records without content.
 struct Patience {
     left: u32,
     content: usize,
@@ -212,7 +212,7 @@ impl Patience {
     }
 }
 
-/// Something, and what it means.
+/// Returns a message, and its meaning.
 fn say(input: &mut Input<'_>, peer: &mut Session) -> (Vec<u8>, Meaning) {
     const ALERT: u8 = 21;
     const HANDSHAKE: u8 = 22;
@@ -239,7 +239,7 @@ fn say(input: &mut Input<'_>, peer: &mut Session) -> (Vec<u8>, Meaning) {
             (peer.say(HANDSHAKE, &message[..1 + input.below(6)], 0), Meaning::End)
         }
         7 => {
-            // Nothing at all, no type, or one that has no meaning.
+            // No content, no type, or an undefined type.
             let kind = input.pick(&[0, 20, 24, 255]);
             let length = usize::from(kind != 0) * usize::from(input.byte());
             (peer.say(kind, &vec![1; length], input.byte().into()), Meaning::End)
@@ -248,7 +248,7 @@ fn say(input: &mut Input<'_>, peer: &mut Session) -> (Vec<u8>, Meaning) {
             let mut record = peer.say(DATA, &vec![5; usize::from(input.byte())], 0);
             let at = usize::from(input.u16()) % record.len();
             record[at] ^= 1 << input.below(8);
-            // One that got longer is waited for.
+            // A record that got longer is waited for.
             let means = without_key(&record);
             (record, means)
         }
@@ -261,7 +261,7 @@ fn say(input: &mut Input<'_>, peer: &mut Session) -> (Vec<u8>, Meaning) {
     }
 }
 
-/// Of bytes that nobody encrypted, or that were changed, since.
+/// Returns the meaning of bytes that were not encrypted, or were changed after it.
 fn without_key(bytes: &[u8]) -> Meaning {
     let Some([kind, _, _, high, low]) = bytes.first_chunk::<HEADER>() else { return Meaning::Open };
     let body = usize::from(u16::from_be_bytes([*high, *low]));
@@ -269,7 +269,7 @@ fn without_key(bytes: &[u8]) -> Meaning {
     if is_header && bytes.len() < HEADER + body { Meaning::Open } else { Meaning::End }
 }
 
-/// What an end makes of a stream that comes in pieces.
+/// Returns the state and the data of an end after it received a stream in parts.
 fn hear(mut to: Session, stream: &[u8], cut: usize) -> (Session, Vec<u8>, Option<Failure>) {
     let mut heard = Vec::new();
     for mut bytes in stream.chunks(cut) {
@@ -289,7 +289,7 @@ fn hear(mut to: Session, stream: &[u8], cut: usize) -> (Session, Vec<u8>, Option
     (to, heard, None)
 }
 
-/// PDUs mean the same whatever records they come in, and whatever receives the records come in.
+/// Checks that PDUs mean the same in all divisions into records and receives.
 fn stream_in(input: &mut Input<'_>) {
     let role = input.pick(&[Role::Controller, Role::Host]);
     let digests = Digests { header: input.one_in(2), data: input.one_in(2) };
@@ -319,7 +319,7 @@ fn stream_in(input: &mut Input<'_>) {
     assert_eq!(reader.outcome, whole.outcome, "records of {most}, receives of {cut}");
 }
 
-/// What is sent is what the other end hears, however much of it the kernel takes at a time.
+/// Checks that the other end receives all sent data, for any amount that the kernel takes at a time.
 fn stream_out(input: &mut Input<'_>) {
     let (ours, mut peer) = Session::pair(Hash::Sha384);
     let mut stream = Stream::new(Box::new(ours)).expect("memory");
@@ -336,7 +336,7 @@ fn stream_out(input: &mut Input<'_>) {
     plain.read(0, &mut said);
     let (mut heard, mut sent) = (0, 0);
     while sent < at {
-        // What is left of the segments.
+        // Rest of the segments.
         let mut before = sent;
         let rest: Vec<Segment> = segments
             .iter()

@@ -1,6 +1,6 @@
-//! A function's process that says anything: what it writes into its rings, and what the two sides say to each
-//! other before. Every command comes back once, the layers below get nothing that they must not get, and the
-//! next function finds everything in order.
+//! A function's process that sends anything: in its rings, and in the handshake of the two sides before.
+//! Every command comes back once, the layers below get only permitted requests, and the next function finds
+//! everything in order.
 
 use crate::Input;
 use sluice_command::{
@@ -22,7 +22,7 @@ use std::time::Duration;
 use zerocopy::{FromZeros, IntoBytes};
 
 const SIZE: u64 = 64 << 10;
-/// Of the second layer below.
+/// Bytes of the second layer below.
 const SMALL: u64 = 8 << 10;
 const BLOCK: u64 = 512;
 const COMMANDS: u32 = 32;
@@ -41,7 +41,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// What a function says first: it is refused, or is one that the layer can live with.
+/// Sends a function's first message: it is refused, or is one that the layer supports.
 fn greet_daemon(input: &mut Input<'_>) {
     let version = 1 + input.below(2) as u32;
     let mut said = Welcome::new_zeroed();
@@ -63,7 +63,7 @@ fn greet_daemon(input: &mut Input<'_>) {
     }
 }
 
-/// What a daemon says first, to a function that hears it without what should come with it.
+/// Sends a daemon's first message, to a function that receives it without the required descriptors.
 fn greet_function(input: &mut Input<'_>) {
     let hello =
         Hello { magic: MAGIC, version: VERSION, options: 4, rings_bytes: 1 << 16, arena_bytes: 1 << 16 };
@@ -81,7 +81,7 @@ fn greet_function(input: &mut Input<'_>) {
     assert!(refused.expect("there are no rings").to_string().len() < 400);
 }
 
-/// Wants to see everything.
+/// Function that receives every command.
 struct Curious;
 
 impl Function for Curious {
@@ -97,8 +97,7 @@ impl Function for Curious {
     }
 }
 
-/// Lets nothing by that a function must not send to a layer of so many bytes, and holds it for a while if it
-/// is slow.
+/// Layer that checks a function's requests against a size in bytes, and holds each for a while if it is slow.
 #[derive(Debug)]
 struct Guard(u64);
 
@@ -122,7 +121,7 @@ impl Layer for Guard {
     }
 }
 
-/// The function's end of a connection.
+/// Function's end of a connection.
 struct Seated {
     rings: Rings,
     arena: SharedRegion,
@@ -139,7 +138,7 @@ struct Table {
     memory: SharedRegion,
     seated: Seated,
     submitted: u16,
-    /// Commands that are out, by CID.
+    /// Commands in flight, by CID.
     out: Vec<u16>,
     now_ns: u64,
 }
@@ -223,7 +222,7 @@ impl Table {
         self.settle();
     }
 
-    /// Words anywhere in the rings, and bytes in the arena.
+    /// Writes words anywhere in the rings, and bytes in the arena.
     fn scribble(&mut self, input: &mut Input<'_>) {
         let region = self.seated.rings.region();
         for _ in 0..=input.below(8) {
@@ -234,7 +233,7 @@ impl Table {
         self.seated.arena.write(input.below(ARENA / 4096) * 4096, input.bytes(8));
     }
 
-    /// A reply that makes no sense, or some.
+    /// Sends a reply, valid or not.
     fn say(&mut self, input: &mut Input<'_>) {
         let seated = &mut self.seated;
         for _ in 0..seated.requests.waiting().unwrap_or(0) {
@@ -266,7 +265,7 @@ impl Table {
         let _ = seated.replies.publish();
     }
 
-    /// What an honest function says to all that it was sent.
+    /// Answers all requests as an honest function does.
     fn answer(&mut self, input: &mut Input<'_>) {
         let seated = &mut self.seated;
         for _ in 0..seated.requests.waiting().unwrap_or(0) {
@@ -315,7 +314,7 @@ impl Table {
         }
     }
 
-    /// The function ends, and there is another one.
+    /// Ends the function and starts another.
     fn replace(&mut self, version: u32) {
         self.keeper.end();
         self.event(SEAT);
@@ -323,7 +322,7 @@ impl Table {
         self.event(SEAT);
     }
 
-    /// With a function that is honest everything ends, and goes on.
+    /// Checks that with an honest function everything ends, and continues.
     fn end(&mut self) {
         self.replace(2);
         let request = Request { operation: Operation::Write, length: BLOCK, ..Request::default() };

@@ -1,5 +1,5 @@
-//! Verdicts of a program that says anything at any hook. Every command comes back once, as the command it was
-//! and when none of its legs is in flight, and a success only with all of its data.
+//! Verdicts of a program that returns anything at any hook. Every command comes back once, with its original
+//! request and when none of its legs is in flight, and succeeds only with all of its data.
 
 use crate::Input;
 use sluice_command::{Operation, Request};
@@ -8,10 +8,10 @@ use sluice_router::rig::{BLOCK, BLOCKS, COMMANDS, COUNT, Rig};
 use sluice_router::{Bytecode, Classifier, Context, Decision, Finish, Verdict};
 
 const PATHS: usize = 3;
-/// Answers of a program, which begins again then.
+/// Answers of a program, which then begins again.
 const ANSWERS: usize = 12;
 
-/// A word of which many are possible.
+/// Draws a word of which many are possible.
 fn word(input: &mut Input<'_>) -> u64 {
     if input.one_in(8) {
         return input.u64();
@@ -24,7 +24,8 @@ fn word(input: &mut Input<'_>) -> u64 {
     start & limit | events << 8 | u64::from(input.byte()) << 16 | status << 32 | rule << 48 | leg << 52
 }
 
-/// What the table in the router's page on verdicts says of a word, in the same order.
+/// Returns whether a word has a meaning, by the table in the router's documentation of verdicts, in the same
+/// order.
 fn is_meaningful(word: u64) -> bool {
     let bits = |from: u32, count: u32| word >> from & ((1 << count) - 1);
     let (status, rule, leg) = (bits(32, 15), bits(48, 4), bits(52, 4));
@@ -39,7 +40,7 @@ fn is_meaningful(word: u64) -> bool {
         }
 }
 
-/// The one word that says this.
+/// Returns the only word for this decision.
 fn word_of(decision: &Decision) -> Verdict {
     let Decision { start, events, cookie, before_completion, finish } = *decision;
     let rule = match finish {
@@ -61,11 +62,11 @@ fn check(word: u64) {
     }
 }
 
-/// What a program does at one hook.
+/// Actions of a program at one hook.
 struct Answer {
     word: u64,
     traps: bool,
-    /// A byte that it writes, perhaps where it may not.
+    /// Byte that the program writes, perhaps where it must not.
     scribble: Option<(usize, u8)>,
 }
 
@@ -89,7 +90,7 @@ fn program(input: &mut Input<'_>) -> Box<dyn Classifier> {
     }))
 }
 
-/// Submits one more command, if there is room. One of four goes beyond the namespace.
+/// Submits a command, if there is room. One of four goes beyond the namespace.
 fn submit(rig: &mut Rig, input: &mut Input<'_>) {
     if rig.given.len() - rig.done.len() == COMMANDS as usize {
         return;
@@ -102,7 +103,7 @@ fn submit(rig: &mut Rig, input: &mut Input<'_>) {
     let Ok(cid) = u16::try_from(rig.given.len()) else { return };
     let command = rig.admit(cid, request);
     if input.one_in(4) {
-        // One that no host sent.
+        // Without a host.
         rig.slab.slot_mut(&command).origin.sq = 0;
     }
     rig.router.submit(command, &mut rig.slab, 0);

@@ -34,7 +34,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// As much as a command may transfer, and often little.
+/// Draws the length of a transfer: up to the limit of a command, and often small.
 fn length(input: &mut Input<'_>) -> u32 {
     match input.below(4) {
         0 => u32::from(input.byte()) + 1,
@@ -71,7 +71,7 @@ struct NaivePrp<'a> {
 }
 
 impl NaivePrp<'_> {
-    /// The pieces of a transfer (Base 2.0, 4.1.1), or everything that is wrong with it.
+    /// Returns the chunks of a transfer (Base 2.0, 4.1.1), or all of its errors.
     fn walk(&self, prp1: u64, prp2: u64, length: usize) -> Result<Vec<Piece>, Vec<Status>> {
         let first = length.min((PAGE - prp1 % PAGE) as usize);
         let count = (length - first).div_ceil(PAGE_SIZE);
@@ -97,7 +97,7 @@ impl NaivePrp<'_> {
         Ok(Piece { at: Some(at), length })
     }
 
-    /// Entry `n` of `count` in the list at `list`: each is looked for from the beginning of the chain.
+    /// Returns entry `n` of `count` in the list at `list`: each is searched from the beginning of the chain.
     fn entry(&self, mut list: u64, mut n: u64, mut count: u64) -> Result<u64, Status> {
         loop {
             if !list.is_multiple_of(8) {
@@ -130,8 +130,8 @@ fn sgl(guest: &mut Guest, input: &mut Input<'_>) {
     let walked = walk_sgl(&guest.space, descriptor.to_dptr(), length, access, &mut list);
     let mut naive = NaiveSgl::new(guest, access, length as usize);
     let wanted = naive.walk(descriptor);
-    // A list beyond the limits is refused as soon as that shows, whatever else is wrong with it; and one
-    // who reads ahead finds a hole earlier.
+    // A list beyond the limits is refused at once, even if it has other errors; and a walker that reads ahead
+    // finds a hole earlier.
     let is_excused = match walked {
         Err(Status::INVALID_SGL_COUNT) => naive.is_beyond_limits(),
         Err(Status::DATA_TRANSFER_ERROR) => naive.has_hole,
@@ -155,7 +155,7 @@ struct NaiveSgl<'a> {
     pieces: Vec<Piece>,
     descriptors: usize,
     segments: usize,
-    /// Some segment that was begun is not memory from end to end.
+    /// Flag that some segment that was begun is not memory from end to end.
     has_hole: bool,
 }
 
@@ -164,8 +164,8 @@ impl<'a> NaiveSgl<'a> {
         Self { guest, access, rest, pieces: Vec::new(), descriptors: 0, segments: 0, has_hole: false }
     }
 
-    /// Nearly so: what one walker counts and the other does not (a batch read ahead, neighbours that are
-    /// merged) differs by less than this.
+    /// Returns whether the limits are nearly reached. The counts of the two walkers (a batch read ahead,
+    /// neighbours that are merged) differ by less than this.
     fn is_beyond_limits(&self) -> bool {
         self.descriptors + 16 > MAX_SGL_DESCRIPTORS
             || self.segments >= MAX_SGL_SEGMENTS
@@ -186,7 +186,7 @@ impl<'a> NaiveSgl<'a> {
         if self.rest == 0 { Ok(()) } else { Err(Status::SGL_DATA_LENGTH_INVALID) }
     }
 
-    /// The data of a segment; the descriptor of the next, if one is needed.
+    /// Walks the data of a segment; returns the descriptor of the next, if one is needed.
     fn segment(&mut self, pointer: SglDescriptor) -> Result<Option<SglDescriptor>, Status> {
         if pointer.sub_type() != 0 {
             return Err(Status::SGL_TYPE_INVALID);
@@ -216,7 +216,7 @@ impl<'a> NaiveSgl<'a> {
         Ok(None)
     }
 
-    /// Descriptor `n` of a segment, in two halves: it may lie across two windows.
+    /// Reads descriptor `n` of a segment, in two halves: it may lie across two windows.
     fn read(&mut self, segment: u64, n: u32) -> Result<SglDescriptor, Status> {
         self.descriptors += 1;
         if self.descriptors > MAX_SGL_DESCRIPTORS {
@@ -253,7 +253,7 @@ impl<'a> NaiveSgl<'a> {
     }
 }
 
-/// The segments move the bytes that the pieces say, in their order, and no others.
+/// Checks that the segments move the bytes of the chunks, in their order, and no others.
 fn compare(guest: &mut Guest, list: &SegmentList, pieces: &[Piece], access: Access) {
     let length: usize = pieces.iter().map(|piece| piece.length).sum();
     assert_eq!(list.len_bytes(), length);

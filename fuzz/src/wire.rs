@@ -1,8 +1,8 @@
-//! A vfio-user endpoint and a client of it, turned by hand on one thread.
+//! A vfio-user endpoint and a client of it, driven by hand on one thread.
 //!
-//! An endpoint can only be made on a reactor's thread, so that is where an input is run; but the reactor
-//! does not get a turn before the input is over. What its ring would say to the endpoint (there is something
-//! to read, there is room, somebody connects) is said by us.
+//! An endpoint can only be created on a reactor's thread, so that an input runs there; but the reactor has no
+//! turn before the end of the input. This module sends the endpoint the events of the ring (readability,
+//! room, a connection).
 
 use crate::layers::{self, Keeper, Vault};
 use crate::scratch;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{OnceLock, mpsc};
 
-/// Turns after which something that should have happened never will.
+/// Turns after which a missing event is an error.
 pub const PATIENCE: usize = 2000;
 
 /// Runs an input on the reactor's thread.
@@ -39,8 +39,8 @@ pub fn run_on_reactor(data: &[u8], run: fn(&mut Local, &[u8])) {
     wait.recv().expect("a panic would have ended the process");
 }
 
-/// What the endpoint's own completions are for, as its `token` module numbers them. A number that is not
-/// right shows at once: the endpoint would answer nothing.
+/// Source of a completion of the endpoint, by the numbers of its `token` module. A wrong number shows at
+/// once: the endpoint would answer nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
     Listener = 0,
@@ -49,7 +49,7 @@ pub enum News {
     Unmask = 4,
 }
 
-/// An endpoint, and who plays the reactor for it.
+/// An endpoint, and the functions of its reactor.
 pub struct Wire<'a> {
     local: &'a mut Local,
     task: TaskId,
@@ -57,7 +57,7 @@ pub struct Wire<'a> {
     pub keeper: Arc<Keeper>,
     vault: Vault,
     now_ns: u64,
-    /// Clients that were let in.
+    /// Number of accepted clients.
     epoch: u32,
 }
 
@@ -91,7 +91,7 @@ impl<'a> Wire<'a> {
         remembered + self.endpoint().turn(now_ns)
     }
 
-    /// Until what is looked at again and again is, if anything is.
+    /// Advances to the time of the next periodic check, if there is one.
     pub fn pass_time(&mut self) -> bool {
         let now_ns = self.now_ns;
         let due = layers::looks_again_ns(self.endpoint().device_mut(), now_ns);
@@ -99,7 +99,7 @@ impl<'a> Wire<'a> {
         due.is_some()
     }
 
-    /// The reactor's attempt to let the endpoint sleep.
+    /// Arms the endpoint, as the reactor does before sleep.
     pub fn arm(&mut self) -> Arm {
         let now_ns = self.now_ns;
         let armed = self.endpoint().arm(now_ns);
@@ -111,36 +111,36 @@ impl<'a> Wire<'a> {
         self.now_ns = self.now_ns.saturating_add(ns);
     }
 
-    /// The ring says something to the endpoint.
+    /// Sends an event of the ring to the endpoint.
     pub fn tell(&mut self, news: News, epoch: u32, result: i32, more: bool) {
         const OWNER: u64 = 0xff << 40;
         let (token, now_ns) = (OWNER | (news as u64) << 32 | u64::from(epoch), self.now_ns);
         self.endpoint().event(token, result, more, now_ns);
     }
 
-    /// Any token at all.
+    /// Sends an event with any token.
     pub fn event(&mut self, token: u64, result: i32) {
         let now_ns = self.now_ns;
         self.endpoint().event(token, result, true, now_ns);
     }
 
-    /// The client's socket has news for the endpoint.
+    /// Sends an event of the client's socket to the endpoint.
     pub fn deliver(&mut self) {
         self.tell(News::Message, self.epoch, i32::from(PollFlags::IN.bits()), true);
         self.tell(News::Room, self.epoch, i32::from(PollFlags::OUT.bits()), true);
     }
 
-    /// The target answers for a command that was held; false if none is.
+    /// Answers a command that was held, as the target; returns false if there is none.
     pub fn answer(&mut self) -> bool {
         let token = self.keeper.next();
         token.into_iter().for_each(|token| self.event(token, 0));
         token.is_some()
     }
 
-    /// Connects, and gives the endpoint a turn to see it.
+    /// Connects, and gives the endpoint a turn to accept.
     pub fn connect(&mut self) -> Client {
         let socket = UnixStream::connect(self.directory.join("cntrl")).expect("somebody listens");
-        // If accepting failed a moment ago, it is tried again a while later.
+        // After an error accept is tried again a while later.
         self.wait(1_000_000_000);
         self.tell(News::Listener, 0, i32::from(PollFlags::IN.bits()), true);
         self.turn();
@@ -148,7 +148,7 @@ impl<'a> Wire<'a> {
         Client::over(socket)
     }
 
-    /// Until the last client is gone with everything it had.
+    /// Waits until the last client is gone with all of its state.
     pub fn see_off(&mut self) {
         self.keeper.pattern.store(0, Relaxed);
         for _ in 0..PATIENCE {
@@ -166,7 +166,7 @@ impl<'a> Wire<'a> {
         panic!("a client that is gone leaves something behind: {:?}", self.status());
     }
 
-    /// The end of the endpoint, which is as orderly as its life was not.
+    /// Ends the endpoint, which must be orderly after any input.
     pub fn finish(mut self) {
         let now_ns = self.now_ns;
         self.endpoint().drain(now_ns);
@@ -178,8 +178,8 @@ impl<'a> Wire<'a> {
         self.check_descriptors();
     }
 
-    /// Descriptors are closed by threads that may wait. If they fall behind they are given time; if there
-    /// is no end to it, some are never closed, and libFuzzer's limit says so.
+    /// Checks that descriptors are closed, which threads do that may wait. Late threads are given time; if a
+    /// descriptor is never closed, libFuzzer's limit reports it.
     fn check_descriptors(&self) {
         const OFTEN: u32 = 64;
         const MANY: usize = 700;
@@ -194,14 +194,14 @@ impl<'a> Wire<'a> {
     }
 }
 
-/// The client's end.
+/// Client's end.
 #[derive(Debug)]
 pub struct Client {
     connection: Connection,
     next_id: u16,
 }
 
-/// A reply, or the error it reports.
+/// Payload of a reply, or its error.
 pub type Reply = Result<Vec<u8>, Errno>;
 
 impl Client {
@@ -209,19 +209,19 @@ impl Client {
         Self { connection: Connection::new(socket), next_id: 0 }
     }
 
-    /// A header with an identifier of its own.
+    /// Returns a header with an identifier of its own.
     pub fn header(&mut self, command: sluice_vfio_user::Command) -> Header {
         self.next_id = self.next_id.wrapping_add(1);
         Header::command(self.next_id, command)
     }
 
-    /// Sends a message; what finds no room is kept. False if the other end is gone, or has not read for
-    /// too long.
+    /// Sends a message; bytes without room are kept. Returns false if the other end is gone, or has not read
+    /// for too long.
     pub fn send(&mut self, header: Header, payload: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
         self.connection.send(header, payload, &[], fds).is_ok()
     }
 
-    /// Sends what was kept.
+    /// Sends kept bytes.
     pub fn flush(&mut self) -> bool {
         self.connection.flush().is_ok()
     }
@@ -232,7 +232,7 @@ impl Client {
         let _ = rustix::net::send(&self.connection, bytes, flags);
     }
 
-    /// The next reply, if one is there.
+    /// Returns the next reply, if one has arrived.
     pub fn receive(&mut self) -> Result<Option<(Header, Vec<u8>)>, Error> {
         let message = self.connection.receive()?;
         Ok(message.map(|message| (message.header, message.payload.to_vec())))
