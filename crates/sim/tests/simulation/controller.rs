@@ -1,5 +1,5 @@
-//! The controller against the reference model: random legal and illegal commands, queues that come and
-//! go, resets, crashes and power cuts, over every kind of target.
+//! The controller against the reference model: random legal and illegal commands, creation and deletion of
+//! queues, resets, crashes and power cuts, over every kind of target.
 
 use crate::file::{FileDisk, Folder};
 use crate::layers::{FAULTS, Plan};
@@ -14,7 +14,7 @@ use sluice_sim::{
 use sluice_targets::{FileConfig, Memory, NoSpace, Null};
 use std::path::Path;
 
-/// Seeds that found something once.
+/// Seeds that once failed.
 const FAILED_ONCE: &[u64] = &[];
 
 const EFFORT: Effort = Effort { flawed_one_in: 6, usual_transfer: 32 << 10 };
@@ -28,7 +28,7 @@ fn identity() -> Identity {
     }
 }
 
-/// A drive of these namespaces. `stack` makes the layers of the namespace at an index.
+/// Creates a drive of these namespaces. `stack` creates the layers of the namespace at an index.
 fn drive<'a>(
     mode: DoorbellMode,
     namespaces: Vec<DriveNamespace>,
@@ -51,7 +51,7 @@ fn drive<'a>(
     Drive { namespaces, make: Box::new(make), faults: if faults { FAULTS } else { &[] } }
 }
 
-/// Two namespaces of different block sizes, not next to each other.
+/// Returns two namespaces of different block sizes, with NSIDs that are not adjacent.
 fn namespaces(random: &mut Random, keeps_data: bool) -> Vec<DriveNamespace> {
     let mut one = |nsid, block_size, most| DriveNamespace {
         nsid,
@@ -69,7 +69,7 @@ fn any_mode(random: &mut Random) -> DoorbellMode {
     *random.pick(&[DoorbellMode::Trapped, DoorbellMode::Mapped])
 }
 
-/// A drive on simulated disks under random functions.
+/// Creates a drive on simulated disks under random functions.
 fn simulated<'a>(random: &mut Random, faults: bool) -> Drive<'a> {
     let mut namespaces = namespaces(random, true);
     let mut plans = Vec::new();
@@ -99,7 +99,7 @@ fn memory<'a>(random: &mut Random) -> Drive<'a> {
     drive(any_mode(random), namespaces, false, stack)
 }
 
-/// A drive on files in this folder.
+/// Creates a drive on files in this folder.
 fn file<'a>(random: &mut Random, reactor: &ReactorHandle, folder: &'a Folder) -> Drive<'a> {
     let mut namespaces = namespaces(random, true);
     namespaces.iter_mut().for_each(|namespace| namespace.volatile_cache = true);
@@ -118,7 +118,7 @@ fn file<'a>(random: &mut Random, reactor: &ReactorHandle, folder: &'a Folder) ->
     drive(any_mode(random), namespaces, false, move |index, engine| disks[index].stack(engine))
 }
 
-/// A drive on ranges of devices in memory, a device for each namespace.
+/// Creates a drive on ranges of devices in memory, a device for each namespace.
 fn nvme<'a>(random: &mut Random, reactors: &[ReactorHandle; 2], folder: &Folder) -> Drive<'a> {
     let namespaces = namespaces(random, true);
     let mut disk = |namespace: &DriveNamespace| {
@@ -135,7 +135,7 @@ fn null<'a>(random: &mut Random) -> Drive<'a> {
     drive(any_mode(random), namespaces, false, move |index, _| Stack::of(Box::new(Null::new(sizes[index]))))
 }
 
-/// What happens between two stretches of a run.
+/// Event between two stretches of a run.
 #[derive(Clone, Copy)]
 enum Calamity {
     Reset,
@@ -202,7 +202,7 @@ fn run_on_files(parent: &Path) {
     assert!(succeeded > 1000, "only {succeeded} commands were tried");
 }
 
-/// Where temporary files are: usually on a disk, and so with direct I/O.
+/// Runs in the folder of temporary files: usually on a disk, and so with direct I/O.
 #[test]
 fn file_target() {
     run_on_files(&std::env::temp_dir());

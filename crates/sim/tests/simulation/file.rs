@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-/// A folder that goes with the test.
+/// A folder that is removed at the end of the test.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
@@ -30,7 +30,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What is left shows which test it was.
+        // A folder that remains identifies its test.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -47,7 +47,7 @@ impl FileDisk {
         Self { reactor, config, service: RefCell::new(None) }
     }
 
-    /// Opens the file anew: whoever had it open is gone, with what was in flight done or failed.
+    /// Opens the file anew: its previous user is gone, and the operations of that are done or failed.
     pub(crate) fn stack(&self, engine: &SimEngine) -> Stack {
         if let Some(before) = self.service.take() {
             assert!(before.lock().expect("not poisoned").close(), "nothing is in flight");

@@ -10,5 +10,5 @@ mod snapshot;
 mod stacks;
 mod target;
 
-/// Layers have room for the parts of a host's longest command: a function asks for no more at once.
+/// Layers have room for the parts of a host's longest command, the most that a function requests at once.
 const _: () = assert!(sluice_uif::abi::DATA_MAX == sluice_controller::TRANSFER_MAX);

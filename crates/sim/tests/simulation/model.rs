@@ -1,4 +1,4 @@
-//! What the reference model allows, case by case.
+//! Results that the reference model permits, case by case.
 
 use sluice_sim::{Action, FlightId, ModelNamespace, Tag};
 
@@ -6,7 +6,7 @@ const A: Tag = Tag(0xa);
 const B: Tag = Tag(0xb);
 const C: Tag = Tag(0xc);
 
-/// One block, with a volatile cache.
+/// Returns a model of one block, with a volatile cache.
 fn model() -> ModelNamespace {
     ModelNamespace::new(1, true)
 }
@@ -25,7 +25,7 @@ fn flush(model: &mut ModelNamespace) {
     model.end(id, true);
 }
 
-/// A read of the block that returns `tag`: is it allowed?
+/// Returns whether a read of the block may return `tag`.
 fn shows(model: &mut ModelNamespace, tag: Tag) -> bool {
     let id = model.begin(Action::Read { first: 0, blocks: 1 });
     model.end_read(id, &[Some(tag)]).is_ok()

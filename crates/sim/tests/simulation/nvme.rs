@@ -21,8 +21,8 @@ pub(crate) struct NvmeDisk {
 }
 
 impl NvmeDisk {
-    /// Serves a device on `below`, in this folder; the range of it that begins after `before` blocks and
-    /// has as many behind it is served on `above`.
+    /// Serves a device on `below`, in this folder. The range of it that begins after `before` blocks and has
+    /// as many behind it is served on `above`.
     pub(crate) fn new(
         [below, above]: &[ReactorHandle; 2],
         folder: PathBuf,
@@ -41,7 +41,7 @@ impl NvmeDisk {
         Self { reactor: above.clone(), config, service: RefCell::new(None) }
     }
 
-    /// Opens the range anew: whoever had it before is gone.
+    /// Opens the range anew: its previous user is gone.
     pub(crate) fn stack(&self, engine: &SimEngine) -> Stack {
         if let Some(before) = self.service.take() {
             before.lock().expect("not poisoned").close();
@@ -56,7 +56,7 @@ impl NvmeDisk {
     }
 }
 
-/// A drive in memory.
+/// Serves a drive in memory.
 fn serve(reactor: &ReactorHandle, folder: PathBuf, block_size: u32, blocks: u64) {
     let listener = Listener::bind(&folder, 0o600).expect("bound");
     let make = move |task, io| {

@@ -1,4 +1,4 @@
-//! A target on a reactor as storage of a simulated drive, whose answers come in the order that the seed says
+//! A target on a reactor as storage of a simulated drive. Its answers are delivered in the order of the seed
 //! all the same.
 //!
 //! The target is in a stack of its own. A [`Remote`] in the controller's stack hands it every command at
@@ -18,11 +18,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// When a command or the reactor will not answer any more. Far too long for both: the process may be
+/// Time after which a command or the reactor is considered dead. Far too long for both: the process may be
 /// stopped meanwhile.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A command on its way to the target, named by the ticket it has with the controller.
+/// A command on its way to the target, identified by its ticket in the controller's stack.
 struct Order {
     ticket: Ticket,
     request: Request,
@@ -35,11 +35,11 @@ pub(crate) struct Service {
     task: TaskId,
     characteristics: Characteristics,
     answers: Receiver<(Ticket, Status)>,
-    /// Not sent yet, in their order: the batch ends with the layer's flush.
+    /// Commands that are not sent yet, in order: the batch ends with the layer's flush.
     held: VecDeque<Order>,
-    /// What the target has.
+    /// Commands that the target has.
     waiting: BTreeMap<u32, Request>,
-    /// Answers that were not asked for yet.
+    /// Answers that were not taken yet.
     answered: BTreeMap<u32, Status>,
 }
 
@@ -85,7 +85,7 @@ impl Service {
         self.reactor.mail(submit).expect("few mails wait");
     }
 
-    /// What came of a command.
+    /// Returns the result of a command.
     fn answer(&mut self, ticket: Ticket) -> Status {
         loop {
             if let Some(status) = self.answered.remove(&ticket.0) {
@@ -105,13 +105,13 @@ impl Service {
         true
     }
 
-    /// Until the kernel does not use anybody's memory any more.
+    /// Waits until the kernel does not use any memory of commands.
     fn settle(&mut self) {
         self.held.clear();
         while !self.waiting.is_empty() && self.receive() {}
     }
 
-    /// Ends the target. True if nothing of it was in flight, not even a poll.
+    /// Ends the target. Returns true if no operation of it was in flight, not even a poll.
     pub(crate) fn close(&mut self) -> bool {
         self.settle();
         let task = self.task;
@@ -119,14 +119,14 @@ impl Service {
     }
 }
 
-/// Runs something on the reactor.
+/// Runs a closure on the reactor.
 fn on<T: Send + 'static>(reactor: &ReactorHandle, f: impl FnOnce(&mut Local) -> T + Send + 'static) -> T {
     let (reply, answer) = channel();
     reactor.mail(move |local| reply.send(f(local)).expect("somebody waits")).expect("few mails wait");
     answer.recv_timeout(PATIENCE).expect("an answer")
 }
 
-/// The target's place in the controller's stack.
+/// Layer in the controller's stack that represents the target.
 pub(crate) struct Remote {
     service: Arc<Mutex<Service>>,
     characteristics: Characteristics,
@@ -164,7 +164,7 @@ impl Layer for Remote {
     }
 
     fn event(&mut self, ticket: Ticket, _result: i32, lane: &mut Lane<'_>) {
-        // A ticket that was answered before is good for nothing.
+        // A ticket that was answered before has no command.
         let Some(command) = lane.unpark(ticket) else { return };
         self.engine.finish(ticket);
         let status = self.service.lock().expect("not poisoned").answer(ticket);
@@ -174,12 +174,12 @@ impl Layer for Remote {
 
 impl Drop for Remote {
     fn drop(&mut self) {
-        // The guest's memory goes after the controller's.
+        // The guest's memory is dropped after the controller's.
         self.service.lock().expect("not poisoned").settle();
     }
 }
 
-/// What a controller does around a stack, and no more.
+/// The part of a controller around a stack that the target needs.
 struct Host {
     slab: Slab,
     stack: Stack,
@@ -194,7 +194,7 @@ impl Host {
     }
 
     fn submit(&mut self, order: Order, now_ns: u64) {
-        // The entry means nothing to a target: it carries the name.
+        // The entry has no meaning for a target: it carries the ticket.
         let entry = SubmissionEntry { cdw10: order.ticket.0, ..SubmissionEntry::default() };
         let command = self.slab.admit(&entry, Origin::default()).expect("as much room as the controller's");
         let slot = self.slab.slot_mut(&command);
@@ -210,7 +210,7 @@ impl Host {
             let ticket = Ticket(self.slab.entry(&command).cdw10);
             let status = self.slab.slot(&command).status;
             self.slab.release(command);
-            // Nobody listens any more when a test has failed.
+            // The receiver is gone if a test has failed.
             let _ = self.answer.send((ticket, status));
         }
     }
@@ -218,7 +218,7 @@ impl Host {
 
 impl Task for Host {
     fn turn(&mut self, now_ns: u64) -> usize {
-        // Its host's memory is not this one's to show to a device.
+        // The memory of the host must not be mapped for a device here.
         let work = self.stack.poll(0, &Space::new(), &mut self.slab, now_ns);
         self.stack.expire(&mut self.slab, now_ns);
         self.settle(now_ns);

@@ -1,11 +1,11 @@
-//! Random stacks of functions over simulated disks: every command comes back exactly once, its status
-//! is kept, and reads return what the model allows, before and after crashes and power cuts.
+//! Random stacks of functions over simulated disks. Every command comes back exactly once, its status is
+//! kept, and reads return a permitted result, before and after crashes and power cuts.
 
 use crate::layers::{BLOCKS_MAX, FAULTS, Lie, Plan, disks};
 use sluice_sim::{Random, StackHost, Workload, seeds};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Seeds that found something once.
+/// Seeds that once failed.
 const FAILED_ONCE: &[u64] = &[];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -14,7 +14,7 @@ enum Calamity {
     PowerCut,
 }
 
-/// One run: a random stack, some hundred steps, calamities in between.
+/// Runs a random stack for some hundred steps, with calamities in between.
 fn run(seed: u64, faults: bool, calamity: Calamity) -> u64 {
     let mut random = Random::new(seed);
     let count = random.between(1, 3) as usize;
@@ -68,7 +68,7 @@ fn failed_commands_leave_the_old_or_the_new() {
     }
 }
 
-/// A model that never objects proves nothing.
+/// Checks that the model objects: a model that never does proves nothing.
 #[test]
 fn the_model_catches_every_lie() {
     for lie in [Lie::ForgetFlush, Lie::ForgetFua, Lie::LoseWrite, Lie::ReadElsewhere, Lie::ShortWrite] {
@@ -77,7 +77,7 @@ fn the_model_catches_every_lie() {
     }
 }
 
-/// True if the run ends because a read returned what it may not.
+/// Returns whether the run ends because a read returned a forbidden result.
 fn catch(seed: u64, lie: Lie) -> bool {
     let plan = Plan::Liar { lie, below: Box::new(Plan::Target(0)) };
     let attempt = || run_plan(&mut Random::new(seed), &plan, 1, false, Calamity::PowerCut);

@@ -1,4 +1,4 @@
-//! The simulated target's promise about atomic writes, seen through a stack.
+//! Guarantee of the simulated target for atomic writes, observed through a stack.
 
 use sluice_command::Stack;
 use sluice_sim::{Action, DiskConfig, Random, SimDisk, SimTarget, StackHost, Tag, Workload};
@@ -6,7 +6,7 @@ use sluice_sim::{Action, DiskConfig, Random, SimDisk, SimTarget, StackHost, Tag,
 const CONFIG: DiskConfig =
     DiskConfig { size: 8192, block_size: 512, atomic_write: 2048, volatile_cache: true };
 
-/// Writes `blocks` blocks over zeroes, cuts the power at a random step, and counts what is there.
+/// Writes `blocks` blocks over zeroes, cuts the power at a random step, and counts the blocks that survive.
 fn blocks_after_a_cut(seed: u64, blocks: u64) -> u64 {
     let mut random = Random::new(seed);
     let disk = SimDisk::new(CONFIG, random.split());

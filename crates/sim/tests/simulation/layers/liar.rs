@@ -1,4 +1,4 @@
-//! Liar: says it did what it did not. The model must notice, or it is no model.
+//! Layer that reports operations as done that were not done. The model must detect each.
 
 use sluice_command::{Characteristics, Command, Lane, Layer, Operation};
 use sluice_nvme::Status;
@@ -7,7 +7,7 @@ use sluice_nvme::Status;
 pub(crate) enum Lie {
     /// Flush is answered and not done.
     ForgetFlush,
-    /// Force Unit Access is taken off.
+    /// Force Unit Access is removed.
     ForgetFua,
     /// Every tenth write is answered and not done.
     LoseWrite,

@@ -1,4 +1,4 @@
-//! Layers that only tests need: they fan out, or they lie.
+//! Layers for tests only: they fan out, or report false results.
 
 mod liar;
 mod plan;

@@ -22,7 +22,7 @@ pub(crate) enum Plan {
 
 pub(crate) const BLOCK: u32 = 512;
 pub(crate) const BLOCKS_MAX: u64 = 8;
-/// What [`Plan::random`]'s faults fail commands with.
+/// Statuses of [`Plan::random`]'s faults.
 pub(crate) const FAULTS: &[Status] = &[
     Status::INTERNAL_ERROR,
     Status::NAMESPACE_NOT_READY,
@@ -31,7 +31,7 @@ pub(crate) const FAULTS: &[Status] = &[
 ];
 
 impl Plan {
-    /// A stack over `disks` disks with about `height` functions above each.
+    /// Returns a stack over `disks` disks with about `height` functions above each.
     pub(crate) fn random(random: &mut Random, disks: usize, height: u32, faults: bool) -> Plan {
         let mut legs: Vec<Plan> = (0..disks).map(Plan::Target).collect();
         for leg in &mut legs {
@@ -50,7 +50,7 @@ impl Plan {
         plan
     }
 
-    /// Functions over one disk that do not fan out: transfers may be of any length.
+    /// Returns functions over one disk that do not fan out: transfers may be of any length.
     pub(crate) fn unsplit(random: &mut Random, height: u64, faults: bool) -> Plan {
         let mut plan = Plan::Target(0);
         while plan.depth() <= height && !random.one_in(4) {
@@ -98,7 +98,7 @@ impl Plan {
         }
     }
 
-    /// Layers that fan out, on the longest way down.
+    /// Returns the number of layers that fan out, on the longest way down.
     fn splits(&self) -> u32 {
         match self {
             Plan::Target(_) => 0,
@@ -171,7 +171,7 @@ fn any_rule(random: &mut Random) -> Rule {
     }
 }
 
-/// Disks for a plan, all of the same shape.
+/// Creates disks for a plan, all of the same configuration.
 pub(crate) fn disks(random: &mut Random, count: usize) -> Vec<SimDisk> {
     let config = DiskConfig {
         size: u64::from(BLOCK) * random.between(4, 24) * 4,

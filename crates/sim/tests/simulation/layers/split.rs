@@ -1,16 +1,16 @@
-//! Split: no request crosses a boundary below it.
+//! Layer that splits requests, so that none crosses a boundary below it.
 
 use sluice_command::{Characteristics, Command, Frame, Lane, Layer, Operation};
 
 #[derive(Debug)]
 pub(crate) struct Split {
-    /// Bytes; a multiple of the block size.
+    /// Bytes between boundaries; a multiple of the block size.
     pub(crate) boundary: u64,
     /// Most parts of one request.
     pub(crate) parts_max: u32,
 }
 
-/// Part `number` of `bytes` cut at multiples of `boundary`: where it starts and ends.
+/// Returns begin and end of part `number` of a range that is cut at multiples of `boundary`.
 pub(crate) fn part(offset: u64, end: u64, boundary: u64, number: u32) -> (u64, u64) {
     let first = offset / boundary + u64::from(number);
     ((first * boundary).max(offset), ((first + 1) * boundary).min(end))

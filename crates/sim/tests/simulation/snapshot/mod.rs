@@ -6,7 +6,7 @@ mod seat;
 use plan::Plan;
 use sluice_sim::seeds;
 
-/// A drive that works for a while, with versions, and is what the model says.
+/// Checks a drive that runs for a while, with versions, against the model.
 #[test]
 fn a_drive_and_its_versions_are_what_they_were() {
     for seed in seeds(&[], 40) {
@@ -20,7 +20,7 @@ fn a_drive_and_its_versions_are_what_they_were() {
     }
 }
 
-/// Who reads a version sees what it was, until it is deleted, whatever becomes of the drive meanwhile.
+/// Checks that a reader of a version sees its contents until it is deleted, while the drive changes.
 #[test]
 fn a_version_is_read_while_the_drive_goes_on() {
     for seed in seeds(&[], 40) {
@@ -34,7 +34,7 @@ fn a_version_is_read_while_the_drive_goes_on() {
     }
 }
 
-/// The same with a store that becomes larger under it.
+/// Checks a reader of a version while the store becomes larger.
 #[test]
 fn a_version_is_read_while_its_store_grows() {
     for seed in seeds(&[], 8) {
@@ -45,7 +45,8 @@ fn a_version_is_read_while_its_store_grows() {
     }
 }
 
-/// A store that becomes too small fails commands, and has the drive again when it is large enough.
+/// Checks a store that becomes too small: commands fail, and the drive is complete when the store is large
+/// enough again.
 #[test]
 fn a_store_that_becomes_smaller_fails_what_is_under_way() {
     for seed in seeds(&[], 40) {
@@ -58,7 +59,7 @@ fn a_store_that_becomes_smaller_fails_what_is_under_way() {
     }
 }
 
-/// The same with a store that fails, at random.
+/// Checks a store that fails at random: commands fail, and nothing is lost.
 #[test]
 fn a_store_that_fails_fails_commands_and_loses_nothing() {
     for seed in seeds(&[], 40) {
@@ -74,7 +75,7 @@ fn a_store_that_fails_fails_commands_and_loses_nothing() {
     }
 }
 
-/// The same with power cuts at random.
+/// Checks power cuts at random.
 #[test]
 fn a_power_cut_leaves_what_was_flushed_and_every_version() {
     for seed in seeds(&[], 60) {
@@ -87,8 +88,8 @@ fn a_power_cut_leaves_what_was_flushed_and_every_version() {
     }
 }
 
-/// Each of the writes of metadata that a run has, and each of its flushes, fails though it is done, and every
-/// flush after it. The next process, or the power that returns, finds everything.
+/// Fails each of the writes of metadata that a run has, and each of its flushes, though it is done, and every
+/// flush after it. The next process, or the restored power, finds everything.
 #[test]
 fn an_error_at_every_write_of_metadata() {
     for seed in seeds(&[], 3) {
@@ -103,7 +104,7 @@ fn an_error_at_every_write_of_metadata() {
                 _ => plan.cut(),
             }
             plan.look_at_everything();
-            // And it goes on from there.
+            // The drive continues from there.
             plan.life(20);
             plan.cut();
             plan.look_at_everything();
@@ -111,8 +112,8 @@ fn an_error_at_every_write_of_metadata() {
     }
 }
 
-/// One flush fails wherever there is one, and what it was to make durable is gone. The next ones
-/// succeed, and what is written after it makes sense without.
+/// Fails one flush at every place where there is one, and loses the data that it was to make durable. The
+/// next flushes succeed, and the data written after it is valid without the lost data.
 #[test]
 fn a_flush_that_fails_is_not_made_good_by_the_next() {
     for seed in seeds(&[], 4) {
@@ -128,7 +129,7 @@ fn a_flush_that_fails_is_not_made_good_by_the_next() {
     }
 }
 
-/// The same with one of the host's, and a power cut before the log is written anew for another reason.
+/// Fails a flush of the host, and cuts the power before the log is written anew for another reason.
 #[test]
 fn a_flush_of_the_host_that_fails_is_not_made_good_by_the_next() {
     for seed in seeds(&[], 60) {
@@ -147,7 +148,7 @@ fn a_flush_of_the_host_that_fails_is_not_made_good_by_the_next() {
     }
 }
 
-/// What the next function reads may be in a cache only.
+/// Checks a log that the next function reads from a cache only.
 #[test]
 fn a_log_that_a_flush_did_not_write_is_written_by_the_next_function() {
     for seed in seeds(&[], 60) {
@@ -162,7 +163,8 @@ fn a_log_that_a_flush_did_not_write_is_written_by_the_next_function() {
     }
 }
 
-/// What a host wrote may be gone with a flush that was none of its own.
+/// Checks that a failed flush of the function, after which a host's data may be lost, is reported to the host
+/// once.
 #[test]
 fn a_flush_that_fails_is_told_to_the_host_once() {
     for seed in seeds(&[], 20) {
@@ -172,7 +174,7 @@ fn a_flush_that_fails_is_told_to_the_host_once() {
     }
 }
 
-/// The same with the power failing soon after.
+/// Checks the same with a power cut soon after.
 #[test]
 fn nothing_that_was_flushed_is_lost_while_a_flush_that_failed_is_made_good() {
     for seed in seeds(&[], 3) {
@@ -189,8 +191,8 @@ fn nothing_that_was_flushed_is_lost_while_a_flush_that_failed_is_made_good() {
     }
 }
 
-/// The machine that has the store loses power alone, and its next flush says so. So does a Flush of the host, and what was flushed
-/// before is there, with every version.
+/// Cuts the power of the machine with the store alone; its next flush fails. A Flush of the host fails, too,
+/// and data that was flushed before is complete, with every version.
 #[test]
 fn a_store_that_loses_power_alone_loses_nothing_that_was_flushed() {
     for seed in seeds(&[], 3) {
@@ -213,7 +215,7 @@ fn a_store_that_loses_power_alone_loses_nothing_that_was_flushed() {
     }
 }
 
-/// Chunks that were being copied are among what is gone, and are not taken for copied.
+/// Checks that chunks which were being copied are lost, and are not taken for copied.
 #[test]
 fn a_flush_that_fails_takes_copies_with_it() {
     for seed in seeds(&[], 40) {
@@ -225,7 +227,7 @@ fn a_flush_that_fails_takes_copies_with_it() {
     }
 }
 
-/// What makes a chunk zeros is as durable as a Write Zeroes of them that is acknowledged.
+/// Checks that zeroing a chunk is as durable as a Write Zeroes of it that is acknowledged.
 #[test]
 fn zeros_that_were_there_before_are_durable_when_they_are_to_be() {
     for seed in seeds(&[], 8) {
@@ -236,7 +238,7 @@ fn zeros_that_were_there_before_are_durable_when_they_are_to_be() {
     }
 }
 
-/// A power cut at each of the writes of metadata that a run has, and each of its flushes.
+/// Cuts the power at each of the writes of metadata that a run has, and each of its flushes.
 #[test]
 fn a_power_cut_at_every_write_of_metadata() {
     for seed in seeds(&[], 3) {
@@ -248,7 +250,7 @@ fn a_power_cut_at_every_write_of_metadata() {
             plan.life(250);
             plan.cut();
             plan.look_at_everything();
-            // And it goes on from there.
+            // The drive continues from there.
             plan.life(20);
             plan.cut();
             plan.look_at_everything();

@@ -1,4 +1,4 @@
-//! What the host and the operator do, and what must be true of it.
+//! Actions of the host and the operator, and the invariants.
 
 use super::seat::{Faults, Finished, Seat};
 use sluice_command::{Operation, Request};
@@ -16,18 +16,18 @@ const CHUNK: u64 = 8192;
 const LONGEST: u64 = 50;
 const COMMANDS_MAX: usize = 12;
 
-/// Bytes of the store before its chunks, about.
+/// Bytes of the store before its chunks, approximately.
 const METADATA: u64 = 120 << 10;
 
 type Content = Vec<Tag>;
 
-/// A command that the model knows of.
+/// A command that is in the model.
 struct Flight {
     id: FlightId,
     operation: Operation,
 }
 
-/// Somebody who reads a version while the drive goes on.
+/// A reader of a version while the drive changes.
 struct Watch {
     name: String,
     content: Content,
@@ -43,18 +43,18 @@ pub(super) struct Plan {
     model: ModelNamespace,
     flights: BTreeMap<u64, Flight>,
     versions: BTreeMap<String, Content>,
-    /// An order that was not answered: the versions, and the contents, before and after.
+    /// State of an order that was not answered: the versions, and the contents, before and after.
     doubt: Option<(BTreeMap<String, Content>, Option<Content>)>,
     watches: Vec<Watch>,
-    /// A flush of the function's own may have failed, of which the host's next tells.
+    /// Flag that a flush of the function's own may have failed, which the host's next flush reports.
     owes: bool,
-    /// The store may have lost power, of which its next flush tells, whoever it is for.
+    /// Flag that the store may have lost power, which its next flush reports to any caller.
     may_owe: bool,
-    /// Functions go in the middle of orders.
+    /// Flag that functions are replaced in the middle of orders.
     interrupts: bool,
     tags: u64,
     names: u64,
-    /// Of the power cut that is to come.
+    /// Time of the next power cut.
     cut_at: Option<u64>,
 }
 
@@ -71,7 +71,7 @@ impl Plan {
         Self::with_luck(seed, 0)
     }
 
-    /// The same run, but for what a power cut destroys.
+    /// Creates the same run, with other damage by a power cut.
     pub(super) fn with_luck(seed: u64, luck: u64) -> Self {
         let mut random = Random::new(seed);
         let config = DiskConfig {
@@ -109,26 +109,27 @@ impl Plan {
         self.owes |= writes > 0.0;
     }
 
-    /// From this request for metadata on, which is done, no flush succeeds.
+    /// Fails every flush from this request for metadata on; the request itself is done.
     pub(super) fn fail_from(&mut self, step: u64) {
         self.seat.faults.step = Some(step);
     }
 
-    /// After so many requests for metadata one flush, of the host's or of the function's, fails and loses what it was
-    /// to make durable of it. The others are good.
+    /// Fails one flush, of the host's or of the function's, after this many requests for metadata, and loses
+    /// the metadata that it was to make durable. The other flushes succeed.
     pub(super) fn lose_after(&mut self, requests: u64, is_hosts: bool) {
-        // Commands may fail for it.
+        // Commands may fail because of it.
         self.fail(f64::MIN_POSITIVE, 0.0);
         (self.seat.faults.lost, self.seat.faults.is_hosts) = (Some(requests), is_hosts);
     }
 
-    /// After so many requests for metadata the store alone loses power.
+    /// Cuts the power of the store alone after this many requests for metadata.
     pub(super) fn lose_power_after(&mut self, requests: u64) {
         self.fail(f64::MIN_POSITIVE, 0.0);
         (self.seat.faults.power, self.may_owe) = (Some(requests), true);
     }
 
-    /// A flush of the host fails. What is lost can be read until the power fails, and the next function reads it at once.
+    /// Fails a flush of the host. Lost data can be read until the power fails, and the next function reads it
+    /// at once.
     pub(super) fn lose_from_a_cache(&mut self) {
         let is_hosts = self.random.one_in(2);
         self.lose_after(0, is_hosts);
@@ -148,7 +149,7 @@ impl Plan {
         self.begin_anew();
     }
 
-    /// True if a flush of the host succeeds.
+    /// Returns whether a flush of the host succeeds.
     pub(super) fn flushes(&mut self) -> bool {
         let id = self.model.begin(Action::Flush);
         self.seat.submit(Request { operation: Operation::Flush, ..Request::default() }, &[]);
@@ -160,7 +161,7 @@ impl Plan {
         good
     }
 
-    /// It has failed.
+    /// Returns whether the flush has failed.
     pub(super) fn has_lost(&self) -> bool {
         self.seat.faults.lost.is_none()
     }
@@ -177,7 +178,7 @@ impl Plan {
         self.cut_at = Some(at);
     }
 
-    /// Does so many things, and lets them finish; stops where the power fails.
+    /// Performs this many actions, and completes them; stops at a power cut.
     pub(super) fn life(&mut self, things: u32) {
         self.seat.count_below(METADATA);
         self.seat.cut_at = self.cut_at;
@@ -199,7 +200,7 @@ impl Plan {
         self.settle();
     }
 
-    /// One thing happens; false if the power failed.
+    /// Performs one action; returns false if the power failed.
     fn step(&mut self) -> bool {
         let on = self.work();
         self.reap();
@@ -215,12 +216,12 @@ impl Plan {
         on
     }
 
-    /// The same where no power fails.
+    /// Steps the function where no power fails.
     fn seat_steps(&mut self) {
         assert!(self.step(), "the power is there");
     }
 
-    /// Begins to read a version while the drive goes on.
+    /// Begins to read a version while the drive changes.
     pub(super) fn watch_one(&mut self) {
         let names: Vec<String> = self.versions.keys().cloned().collect();
         if names.is_empty() {
@@ -232,7 +233,7 @@ impl Plan {
         self.watches.push(Watch { name, content, seat, reads: BTreeMap::new() });
     }
 
-    /// What was read of a version is what it was, or it was deleted.
+    /// Checks that the read data of a version is unchanged, or that the version was deleted.
     fn watch(&mut self) {
         for Watch { name, content, seat, reads } in &mut self.watches {
             let alive = self.versions.contains_key(name) && self.doubt.is_none();
@@ -257,7 +258,7 @@ impl Plan {
         }
     }
 
-    /// Lets everything finish.
+    /// Completes everything in flight.
     fn settle(&mut self) -> bool {
         let mut steps = 0;
         while !self.seat.is_idle() {
@@ -317,7 +318,7 @@ impl Plan {
         self.flights.insert(tag, Flight { id, operation: request.operation });
     }
 
-    /// Parts of chunks that a version has are written, and the first flush loses whatever is not durable.
+    /// Writes parts of chunks that a version has, and loses all data that is not durable at the first flush.
     pub(super) fn lose_what_is_copied(&mut self) {
         const CHUNKS: u64 = 6;
         (0..CHUNKS).for_each(|chunk| self.write_chunk(chunk));
@@ -338,8 +339,8 @@ impl Plan {
         assert_eq!(self.seat.faults.lost, None, "a flush has failed");
     }
 
-    /// A chunk that a version has becomes zeros, and then a block of it is to be zeros durably. True if that is
-    /// not done before something was asked of the disk.
+    /// Zeroes a chunk that a version has, and then zeroes a block of it durably. Returns true if that does
+    /// not finish before a request of the disk.
     pub(super) fn zeroes_wait_for_the_disk(&mut self) -> bool {
         let zeroes = |length, fua| {
             let action = Action::Write { first: 0, tags: vec![Tag::ZERO; (length / BLOCK) as usize], fua };
@@ -381,7 +382,7 @@ impl Plan {
         }
     }
 
-    /// All of the drive, as it is on a quiet drive.
+    /// Reads all of a quiet drive.
     fn read_all(&mut self) -> Option<Content> {
         let faults = std::mem::take(&mut self.seat.faults);
         let mut all = Vec::new();
@@ -407,7 +408,7 @@ impl Plan {
         Some(all)
     }
 
-    /// An operator's order, on a quiet drive. False if the power failed.
+    /// Sends an operator's order to a quiet drive. Returns false if the power failed.
     fn order(&mut self) -> bool {
         let Some(before) = self.read_all() else { return false };
         let names: Vec<String> = self.versions.keys().cloned().collect();
@@ -432,7 +433,7 @@ impl Plan {
         };
         assert!(self.seat.order(&text, false).is_none_or(|answer| answer.is_err()), "the drive is not quiet");
         self.doubt = Some((after, rolled.clone()));
-        // What is written while it goes on may come after its last flush.
+        // Data that is written during the order may come after its last flush.
         let flush = self.model.begin(Action::Flush);
         self.seat.tell(&text, true);
         let goes_on = self.random.one_in(2);
@@ -453,7 +454,8 @@ impl Plan {
                 let full = words.contains("no room") || words.contains("already");
                 assert!(full || self.may_owe || self.seat.faults.may_be_of_writes(), "{text}: {words}");
                 if self.seat.faults.step.is_some() || self.cut_at.is_some() || self.may_owe {
-                    // It may be in the log all the same, and no checkpoint comes in time that makes an end of it.
+                    // The order may be in the log all the same, without a checkpoint in time that completes
+                    // it.
                     self.doubt = Some((after, rolled));
                 }
             }
@@ -461,14 +463,14 @@ impl Plan {
         true
     }
 
-    /// Commands come while an order is under way, which may give the drive another content.
+    /// Submits commands while an order is under way, which may give the drive other contents.
     fn go_on_before_the_answer(&mut self, rolled: Option<Content>) -> Option<FlightId> {
         let rolling = rolled.map(|tags| self.model.begin(Action::Write { first: 0, tags, fua: true }));
         (0..3).for_each(|_| self.command());
         rolling
     }
 
-    /// The answer to an order; none if the power failed, or the function is to go before.
+    /// Returns the answer to an order; none if the power failed, or the function is to be replaced before.
     fn answer(&mut self) -> Option<Result<String, String>> {
         loop {
             if let Some(answer) = self.seat.take_answer() {
@@ -482,7 +484,7 @@ impl Plan {
         }
     }
 
-    /// Every read of a version comes back, be it there or not.
+    /// Checks that every read of a version comes back, whether the version still exists or not.
     pub(super) fn watch_to_the_end(&mut self) {
         for Watch { seat, .. } in &mut self.watches {
             let steps = (0..20_000).take_while(|_| !seat.is_idle() && seat.step()).count();
@@ -491,7 +493,7 @@ impl Plan {
         self.watches.clear();
     }
 
-    /// The store becomes smaller while commands are under way, and is again what it was.
+    /// Shrinks the store while commands are under way, and restores its size.
     pub(super) fn shrink_and_grow(&mut self) {
         let size = self.disk.lock().config().size;
         // Commands fail, but not the store.
@@ -511,8 +513,8 @@ impl Plan {
         self.fail(0.0, 0.0);
     }
 
-    /// The store becomes larger, which the one who reads a version does not know, and other versions come and go
-    /// until the drive has chunks that came with it.
+    /// Enlarges the store without notice to the reader of a version, and creates and deletes other versions
+    /// until the drive has chunks in the new part.
     pub(super) fn grow_under_a_reader(&mut self) {
         self.write_chunk(0);
         let content = self.read_all().expect("no power cut");
@@ -548,13 +550,13 @@ impl Plan {
         self.settle();
     }
 
-    /// The drive has this content, durably.
+    /// Sets the drive's contents in the model, durably.
     fn is_now(&mut self, content: Content) {
         let id = self.model.begin(Action::Write { first: 0, tags: content, fua: true });
         self.model.end(id, true);
     }
 
-    /// Another function takes over: commands that it had fail. Or it had an order.
+    /// Replaces the function: commands in flight fail. An order may have been under way.
     pub(super) fn restart(&mut self) {
         for _ in 0..5 {
             self.command();
@@ -577,7 +579,7 @@ impl Plan {
         }
     }
 
-    /// The power fails and returns.
+    /// Cuts the power and restores it.
     pub(super) fn cut(&mut self) {
         self.disk.lock().power_cut();
         self.model.power_cut();
@@ -585,11 +587,11 @@ impl Plan {
         self.begin_anew();
     }
 
-    /// The process is killed, with nothing under way, and another begins with the disk as it is.
+    /// Kills the process, with nothing under way; another begins with the disk unchanged.
     pub(super) fn kill(&mut self) {
         assert!(self.flights.is_empty(), "all that was asked is over");
-        // What failed may be there after all, though something else was read since. So the model knows as little
-        // as after a power cut, and what it finds must be on the disk then.
+        // Data of a failed write may be there after all, though other data was read since. So the model is as
+        // uncertain as after a power cut, and the data that is found must be on the disk then.
         self.disk.lock().flush();
         self.model.power_cut();
         self.begin_anew();
@@ -605,7 +607,7 @@ impl Plan {
         }
     }
 
-    /// An order that the power cut came into was done, or not.
+    /// Resolves an order that the power cut interrupted: it was done, or not.
     fn resolve(&mut self, after: BTreeMap<String, Content>, rolled: Option<Content>) {
         let list = self.list();
         if list == after.keys().cloned().collect::<Vec<_>>() {
@@ -614,7 +616,7 @@ impl Plan {
             assert_eq!(list, self.versions.keys().cloned().collect::<Vec<_>>(), "versions before or after");
         }
         if let Some(content) = rolled {
-            // All of the one, or all of the other: the model knows what the other may be.
+            // All of the one, or all of the other: the model has both contents.
             let found = self.read_raw();
             if found == content {
                 self.is_now(content);
@@ -633,12 +635,12 @@ impl Plan {
         names
     }
 
-    /// All of the drive, whatever the model says.
+    /// Reads all of the drive, independent of the model.
     fn read_raw(&mut self) -> Content {
         read_through(&mut self.seat)
     }
 
-    /// The drive is what the model says, and every version is what it was.
+    /// Checks that the drive equals the model, and every version is unchanged.
     pub(super) fn look_at_everything(&mut self) {
         self.fail(0.0, 0.0);
         self.settle();
@@ -657,7 +659,8 @@ impl Plan {
     }
 }
 
-/// A store that nothing was written to yet: its first blocks are zeros, and behind them there may be anything.
+/// Creates a store that was not written yet: its first blocks are zeros, and behind them there may be
+/// anything.
 fn blank_store(config: DiskConfig, random: Random) -> SimDisk {
     let disk = SimDisk::used(config, random);
     disk.lock().write(0, &[0; 8192]);

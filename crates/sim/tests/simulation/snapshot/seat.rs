@@ -1,4 +1,4 @@
-//! A function at work over a disk: what the daemon's side does for it, with answers in any order.
+//! A function at work over a disk: the daemon's side of it, with answers in any order.
 
 use sluice_command::{Operation, Request};
 use sluice_functions::uif::entry;
@@ -10,39 +10,39 @@ use sluice_uif::{Answer, Function, Session};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Bytes of the memory that function and host have data in.
+/// Bytes of the data memory of function and host.
 const ARENA: usize = 8 << 20;
-/// Of those, the function's own: not more.
+/// Bytes of it for the function itself, at most.
 const POOL: usize = 4 << 20;
 
-/// Of these, what is filled with anything at first: the buffers that are used most.
+/// Bytes of that with random initial contents: the buffers that are used most.
 const DIRTY: usize = 256 << 10;
 
-/// What an order or a start gets for an answer.
+/// Tag of an order; the next one is that of a start.
 const ORDER: u64 = u64::MAX;
 const START: u64 = u64::MAX - 1;
 
-/// Something that is asked of the disk.
+/// A request to the disk.
 #[derive(Debug)]
 struct Op {
     whose: Whose,
     request: Request,
-    /// Where in the arena its data is.
+    /// Offset of its data in the arena.
     data: usize,
     done: u64,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum Whose {
-    /// The function's, with its tag.
+    /// Request of the function, with its tag.
     Function(u64),
-    /// A command that went below, or past the function.
+    /// Command that was sent below, or past the function.
     Command(u64),
-    /// A flush that comes back to the function at this stage.
+    /// Flush that returns to the function at this stage.
     Returns(u64, u8),
 }
 
-/// A command that is over.
+/// A finished command.
 #[derive(Debug)]
 pub(super) struct Finished {
     pub(super) tag: u64,
@@ -50,27 +50,27 @@ pub(super) struct Finished {
     pub(super) data: Vec<u8>,
 }
 
-/// Which requests fail.
+/// Selection of the requests that fail.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Faults {
-    /// How likely: of those that write or flush, and of reads.
+    /// Probability for requests that write or flush, and for reads.
     pub(super) writes: f64,
     pub(super) reads: f64,
-    /// This request for metadata is done and said to have failed, and so is every flush after it, undone.
+    /// Request for metadata that is done and reported as failed; every later flush fails without being done.
     pub(super) step: Option<u64>,
-    /// After so many requests for metadata the next flush fails, of the host's or of the function's, and what of the
-    /// metadata is not durable is gone; or of everything.
+    /// Number of requests for metadata after which the next flush fails, of the host's or of the function's.
+    /// The metadata that is not durable is lost, or all data.
     pub(super) lost: Option<u64>,
     pub(super) is_hosts: bool,
     pub(super) loses_all: bool,
-    /// It can be read until the power fails.
+    /// Flag that lost data can be read until the power fails.
     pub(super) is_cached: bool,
-    /// After so many requests for metadata the disk alone loses power. The next flush fails.
+    /// Number of requests for metadata after which the disk alone loses power. The next flush fails.
     pub(super) power: Option<u64>,
 }
 
 impl Faults {
-    /// True if something that writes may fail.
+    /// Returns whether a writing request may fail.
     pub(super) fn may_be_of_writes(&self) -> bool {
         self.writes > 0.0 || self.step.is_some()
     }
@@ -89,23 +89,23 @@ pub(super) struct Seat {
     control: Option<Extent>,
     answer: Option<Result<String, String>>,
     finished: Vec<Finished>,
-    /// Nobody hears what was asked for.
+    /// Flag that answers are dropped.
     gone: bool,
     pub(super) ready: Option<Status>,
     pub(super) faults: Faults,
-    /// The disk has lost power, which its next flush tells; and which the model was not told.
+    /// Flags of a power loss of the disk: one is reported by its next flush, the other to the model.
     owes: bool,
     has_lost: bool,
-    /// What fills a buffer of which nothing was said.
+    /// Initial contents of a buffer.
     noise: u8,
-    /// A chunk that is read, and where it is: what the classifier knows.
+    /// Chunks that were read, and their positions: the state of the classifier.
     cache: BTreeMap<u64, (u64, bool)>,
     chunk: u64,
-    /// Requests that wrote below this, so far; and how many there may be until the power fails.
+    /// End of the metadata, number of requests that wrote below it, and the number at which the power fails.
     pub(super) metadata: u64,
     pub(super) metadata_writes: u64,
     pub(super) cut_at: Option<u64>,
-    /// Commands that went past the function.
+    /// Number of commands that went past the function.
     pub(super) hits: u64,
 }
 
@@ -144,7 +144,7 @@ impl Seat {
         seat
     }
 
-    /// True once after the disk has lost power.
+    /// Returns true once after the disk has lost power.
     pub(super) fn has_lost_power(&mut self) -> bool {
         std::mem::take(&mut self.has_lost)
     }
@@ -154,15 +154,15 @@ impl Seat {
         self.resize(size);
     }
 
-    /// The function is told that the store has this size.
+    /// Reports the size of the store to the function.
     pub(super) fn resize(&mut self, size: u64) {
         let below = Submission { kind: kind::BELOW, offset: size, length: 512, ..Submission::default() };
         self.give(&below);
         self.give(&Submission { kind: kind::START, tag: START, ..Submission::default() });
     }
 
-    /// The same drive with another function: what the old one asked for is done first, and what the
-    /// classifier knows stays.
+    /// Replaces the function of the drive: requests of the old one are done first, and the classifier's state
+    /// stays.
     pub(super) fn succeed(&mut self, function: Box<dyn Function>) -> Vec<u64> {
         self.gone = true;
         while !self.ops.is_empty() {
@@ -179,7 +179,7 @@ impl Seat {
         lost
     }
 
-    /// Bytes of the disk's front that count as metadata.
+    /// Sets the bytes of the disk's front that count as metadata.
     pub(super) fn count_below(&mut self, metadata: u64) {
         self.metadata = metadata;
     }
@@ -259,7 +259,7 @@ impl Seat {
         self.answer = Some(if Status(reply.status).is_success() { Ok(words) } else { Err(words) });
     }
 
-    /// A command, past the function if the classifier knows where to.
+    /// Submits a command, past the function if the classifier has its position.
     pub(super) fn submit(&mut self, request: Request, data: &[u8]) -> u64 {
         self.next += 1;
         let (tag, mut entry) = (self.next, entry::about(&request));
@@ -287,7 +287,7 @@ impl Seat {
         tag
     }
 
-    /// What the classifier says.
+    /// Returns the classifier's decision.
     fn way_past(&self, request: &Request) -> Option<Request> {
         let (to, writable) = *self.cache.get(&(request.offset / self.chunk))?;
         let within = request.offset % self.chunk;
@@ -300,7 +300,7 @@ impl Seat {
         (fits && may).then_some(Request { offset: to + within, ..*request })
     }
 
-    /// Tells the function something; `quiet` says if the drive is.
+    /// Sends an order to the function; `quiet` is true if the drive is.
     pub(super) fn tell(&mut self, text: &str, quiet: bool) {
         let extent = self.extents.take(CONTROL_BYTES).expect("there is room");
         let bytes = self.arena.bytes(extent.offset(), text.len()).expect("it is in range");
@@ -317,7 +317,7 @@ impl Seat {
         self.give(&entry);
     }
 
-    /// Tells it something and waits; none if the power failed meanwhile.
+    /// Sends an order and waits; returns none if the power failed meanwhile.
     pub(super) fn order(&mut self, text: &str, quiet: bool) -> Option<Result<String, String>> {
         self.tell(text, quiet);
         while self.answer.is_none() {
@@ -328,12 +328,12 @@ impl Seat {
         self.take_answer()
     }
 
-    /// What an order was answered.
+    /// Returns the answer to an order.
     pub(super) fn take_answer(&mut self) -> Option<Result<String, String>> {
         self.answer.take()
     }
 
-    /// Something happens. False if the power failed.
+    /// Performs a random step. Returns false if the power failed.
     pub(super) fn step(&mut self) -> bool {
         if self.cut_at.is_some_and(|at| self.metadata_writes >= at) {
             return false;
@@ -359,7 +359,7 @@ impl Seat {
         std::mem::take(&mut self.finished)
     }
 
-    /// The disk alone loses power: what is under way is asked of it again.
+    /// Cuts the power of the disk alone: requests under way begin again.
     fn lose_power(&mut self) {
         self.faults.power = None;
         self.disk.lock().power_cut();
@@ -367,7 +367,7 @@ impl Seat {
         (self.owes, self.has_lost) = (true, true);
     }
 
-    /// Moves the next piece of a request.
+    /// Moves the next part of a request.
     fn work(&mut self, index: usize) {
         if self.faults.power.is_some_and(|at| self.metadata_writes >= at) {
             self.lose_power();
@@ -433,7 +433,7 @@ impl Seat {
     }
 }
 
-/// What a reply wants sent below.
+/// Returns the request that a reply sends below.
 fn sent(reply: &Reply) -> Request {
     entry::request(reply).expect("a request that makes sense")
 }
@@ -442,7 +442,7 @@ fn touches(request: &Request, range: Range<u64>) -> bool {
     request.operation == Operation::Flush || request.offset < range.end
 }
 
-/// True if that was the last.
+/// Moves a part of a request; returns whether that was the last.
 fn move_piece(op: &mut Op, disk: &SimDisk, data: &mut [u8]) -> bool {
     let mut disk = disk.lock();
     let request = op.request;
