@@ -23,6 +23,7 @@ mod controller;
 mod copy;
 mod dataset;
 mod doorbells;
+mod edit_stack;
 mod erase;
 mod events;
 mod failures;
@@ -48,7 +49,6 @@ mod registers;
 mod remote_queues;
 mod reservation;
 mod reset;
-mod restack;
 mod sanitize;
 mod self_test;
 mod sharing;
@@ -78,7 +78,6 @@ pub use reservation::{
     HostId, KnownAs, REGISTRANTS_MAX, REGISTRANTS_OF_ONE_MAX, RegistrantRecord, ReservationRecord,
     ReservationType,
 };
-pub use restack::{Refusal, RestackError};
 pub use sanitize::{SanitizeRecord, SanitizeState};
 pub use subsystem::{Identity, Subsystem};
 pub use sync::Synced;

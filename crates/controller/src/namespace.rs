@@ -319,7 +319,7 @@ impl Namespace {
     }
 
     /// Updates what depends on its layers after they were changed; its blocks are the same.
-    pub(crate) fn restacked(&mut self) {
+    pub(crate) fn stack_edited(&mut self) {
         let Characteristics { read_only, passthrough, .. } = self.router.characteristics();
         (self.read_only, self.passthrough) = (read_only, passthrough);
     }

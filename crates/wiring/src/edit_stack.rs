@@ -5,7 +5,7 @@ use super::function::{FunctionControl, FunctionSeed, Held};
 use super::namespace::Site;
 use super::power::Losses;
 use sluice_control::drives::Store;
-use sluice_controller::{Refusal, RestackError};
+use sluice_controller::{EditStackError, Refusal};
 use sluice_frontends::Drive;
 use sluice_spec::problem::Problem;
 use sluice_spec::{FunctionSpec, NamespaceSpec, UifSpec};
@@ -198,8 +198,8 @@ impl WiredDrive {
             Some(subsystem.insert_layer(nsid, at, |under, stack| seed.build(under, stack, &site)))
         });
         inserted.map_err(gone)?.ok_or_else(closed)?.map_err(|error| match error {
-            RestackError::Build(problem) => problem,
-            RestackError::Refused(why) => {
+            EditStackError::Build(problem) => problem,
+            EditStackError::Refused(why) => {
                 Problem::conflict(format!("the function cannot be attached: {why}"))
                     .hint("declare it in the configuration, where a restart applies it")
             }

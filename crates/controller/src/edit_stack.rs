@@ -56,19 +56,19 @@ impl std::error::Error for Refusal {}
 
 /// Error of a change of layers.
 #[derive(Debug)]
-pub enum RestackError<E> {
+pub enum EditStackError<E> {
     /// Error of the caller's `build`.
     Build(E),
     Refused(Refusal),
 }
 
-impl<E> From<StackError> for RestackError<E> {
+impl<E> From<StackError> for EditStackError<E> {
     fn from(error: StackError) -> Self {
         Self::Refused(Refusal::Stack(error))
     }
 }
 
-impl<E> From<Refusal> for RestackError<E> {
+impl<E> From<Refusal> for EditStackError<E> {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
     }
@@ -85,15 +85,15 @@ impl Subsystem {
         nsid: u32,
         at: usize,
         build: impl FnOnce(NodeId, &mut StackBuilder) -> Result<NodeId, E>,
-    ) -> Result<(), RestackError<E>> {
-        let was = self.restackable(nsid)?;
+    ) -> Result<(), EditStackError<E>> {
+        let was = self.editable_stack(nsid)?;
         if self.is_crossed(nsid, at) {
             return Err(Refusal::Busy.into());
         }
         let namespace = self.get_mut(nsid).ok_or(Refusal::NoSuchNamespace(nsid))?;
         let block_size = namespace.block_size();
-        let build = |under, stack: &mut StackBuilder| build(under, stack).map_err(RestackError::Build);
-        namespace.router.insert(at, build, |it| check(&it, block_size).map_err(RestackError::Refused))?;
+        let build = |under, stack: &mut StackBuilder| build(under, stack).map_err(EditStackError::Build);
+        namespace.router.insert(at, build, |it| check(&it, block_size).map_err(EditStackError::Refused))?;
         if !self.update_stacks() {
             if let Some(namespace) = self.get_mut(nsid) {
                 namespace.router.unlink(at);
@@ -115,7 +115,7 @@ impl Subsystem {
 
     /// Takes a layer out of the stack of a namespace, below `at` of its functions.
     pub fn take_out_layer(&mut self, nsid: u32, at: usize, now_ns: u64) -> Result<(), Refusal> {
-        let was = self.restackable(nsid)?;
+        let was = self.editable_stack(nsid)?;
         self.can_do_without_layer(nsid, at)?;
         self.take_out(nsid, at, now_ns).map_err(|Busy| Refusal::Busy)?;
         self.update_stacks();
@@ -124,7 +124,7 @@ impl Subsystem {
     }
 
     /// Returns the characteristics of a namespace whose layers can change now.
-    fn restackable(&self, nsid: u32) -> Result<Characteristics, Refusal> {
+    fn editable_stack(&self, nsid: u32) -> Result<Characteristics, Refusal> {
         let namespace = self.get(nsid).ok_or(Refusal::NoSuchNamespace(nsid))?;
         match () {
             () if self.erasure.is_some() => Err(Refusal::Formatted),
@@ -143,7 +143,7 @@ impl Subsystem {
     /// Notifies hosts if a visible property of the namespace has changed.
     fn has_other_layers(&mut self, nsid: u32, was: Characteristics) {
         let Some(namespace) = self.get_mut(nsid) else { return };
-        namespace.restacked();
+        namespace.stack_edited();
         let visible = |it: Characteristics| Characteristics {
             fan_out: 0,
             requests: 0,
