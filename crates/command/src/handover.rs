@@ -1,9 +1,9 @@
 //! The hand-over segment: the state that another process needs to continue where this one stopped.
 //!
 //! There is a memfd for the commands in flight of each drive, and one for the queues and the registers of
-//! each of its controllers. They are written while the drive runs, in a layout with a version of its own.
-//! They are ordinary memory to this process and cost a few stores. A successor that receives the descriptors
-//! finds all state that is neither in the host's memory nor on disk.
+//! each of its controllers. The segments are written while the drive runs, in a layout with a version of its
+//! own. To this process a segment is ordinary memory and costs a few stores. A successor that receives the
+//! descriptors finds all state that is neither in the host's memory nor on disk.
 
 use sluice_memory::{SharedRecord, SharedRegion};
 use sluice_nvme::SubmissionEntry;

@@ -137,9 +137,9 @@ impl<'a> Lane<'a> {
         self.slab.parked_mut(ticket)
     }
 
-    /// Sends a command of the layer itself, of no host, to the layer at the end of edge `edge`. It returns to
-    /// [`Layer::resume`](crate::Layer::resume) with `stage` and `note`, and is [discarded](Self::discard)
-    /// there.
+    /// Sends a command of the layer itself, of no host, to the layer at the end of edge `edge`. The command
+    /// returns to [`Layer::resume`](crate::Layer::resume) with `stage` and `note`, and is
+    /// [discarded](Self::discard) there.
     ///
     /// # Panics
     /// If the layer has more commands in flight than its [characteristics](crate::Characteristics::requests)
@@ -180,9 +180,9 @@ impl<'a> Lane<'a> {
     }
 
     /// Splits a command into `count` children. `prepare` receives each child's number and slot beside the
-    /// parent's, fills in the child's request and data, and returns the edge that the child goes down. When
-    /// the last child is back the parent returns to [`Layer::resume`](crate::Layer::resume) with `stage` and
-    /// `data`.
+    /// parent's. It fills in the child's request and data, and returns the edge that the child goes down.
+    /// When the last child is back the parent returns to [`Layer::resume`](crate::Layer::resume) with `stage`
+    /// and `data`.
     pub fn fork(
         &mut self,
         parent: Command,

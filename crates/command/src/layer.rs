@@ -13,7 +13,7 @@ pub const TURN_BYTES: u64 = 4 << 20;
 /// A layer of a drive's stack: a storage function, or a target at the bottom.
 ///
 /// All checks come before the first layer. A request lies inside the size of this layer's own
-/// [`characteristics`](Layer::characteristics), is a multiple of its block size, and its data is as long as
+/// [`characteristics`](Layer::characteristics), and is a multiple of its block size. The data is as long as
 /// the request. A layer that moves a request keeps it inside the layer below; the lane checks that again,
 /// because a mistake there is another tenant's data.
 ///
@@ -140,14 +140,14 @@ pub trait Layer: Send {
     }
 
     /// Returns whether an engine for which this layer mapped the host's memory may still reach the removed
-    /// part, apart from commands in flight, whose segments are in the slab.
+    /// part. Commands in flight are not considered: their segments are in the slab.
     fn still_maps(&self, removed: &Removed) -> bool {
         let _ = removed;
         false
     }
 
     /// Ends the use of a controller's memory: its host is gone, or it is reset. With the next poll those of
-    /// its commands end that only wait, and memory mapped for an engine is unmapped, which is over when the
+    /// its commands end that only wait, and memory mapped for an engine is unmapped. That is over when the
     /// layer [`is_revoked`](Layer::is_revoked). Commands of other hosts, and those of layers above, continue.
     fn revoke(&mut self, controller: u8) {
         let _ = controller;
@@ -223,7 +223,7 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// Storage on a machine that was not reachable when it was opened. Its identity is unknown.
+    /// Storage of unknown identity on a machine that was not reachable when the storage was opened.
     pub const UNSEEN: Self = Self { id: u128::MAX, is_new: false };
 
     fn is_unseen(self) -> bool {

@@ -1,6 +1,6 @@
 //! The slab of owned commands, and the layers they pass through.
 //!
-//! A [`Command`] is a value that stands for one slot of a [`Slab`]. It cannot be copied and it cannot be
+//! A [`Command`] is a value that stands for one slot of a [`Slab`]. A command cannot be copied and cannot be
 //! forgotten: its holder forwards it, parks it or finishes it. Layers (storage functions and targets) are
 //! nodes of a [`Stack`]. While a layer processes a command it has a [`Lane`], and every operation on a
 //! command is a method of that lane.

@@ -62,9 +62,9 @@ pub struct Origin {
     /// The opcode as submitted: a Compare is still a Compare when its read returns.
     pub opcode: u8,
     /// Flag of a command that is passed to a device as the host wrote it
-    /// ([`Layer::pass`](crate::Layer::pass)). Its request then contains its blocks and the nearest operation.
-    /// So the command is kept inside of its namespace, steered and write protected like any other. Its data
-    /// is as long as its entry requires.
+    /// ([`Layer::pass`](crate::Layer::pass)). The command's request then contains its blocks and the nearest
+    /// operation. So the command is kept inside of its namespace, steered and write protected like any other.
+    /// The data is as long as the entry requires.
     pub raw: bool,
     /// Flag of a command whose end a host waits for: the host has preempted the registration of the command's
     /// host.

@@ -20,8 +20,8 @@ pub struct Limits {
     /// Commands that hosts submitted. At the limit, entries wait in their submission queues.
     pub commands: u32,
     /// Child commands of all of those together, and commands that layers make themselves. The limit is
-    /// derived from the stack's fan-out, so that a fork never finds the slab full and no two commands can
-    /// wait for each other's slots.
+    /// derived from the stack's fan-out. So a fork never finds the slab full, and no two commands can wait
+    /// for each other's slots.
     pub children: u32,
 }
 
@@ -166,7 +166,7 @@ impl Slab {
     }
 
     /// Takes a slot for a leg of `parent` beside others: a child with the `request.length` bytes of its data
-    /// from `skip` on. It comes back among the finished commands, for [`join_leg`](Self::join_leg).
+    /// from `skip` on. The leg comes back among the finished commands, for [`join_leg`](Self::join_leg).
     ///
     /// # Panics
     /// If the data is shorter: it is as long as the parent's request, and the caller must check that.

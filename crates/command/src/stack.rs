@@ -135,7 +135,7 @@ pub struct Stack {
     pub(crate) polled: Box<[NodeId]>,
 }
 
-/// Set of layers. It never grows during a submit: a function call there would cost more than the rest of the
+/// Set of layers that never grows during a submit: a function call there would cost more than the rest of the
 /// submit.
 pub(crate) struct Touched {
     nodes: Box<[NodeId]>,

@@ -64,8 +64,8 @@ impl Source {
     }
 }
 
-/// Secrets from the descriptors that a process was started with. They are read once, at its start: a pipe is
-/// empty after that, and the process may have given up the right to read.
+/// Secrets from the descriptors that a process was started with. Each descriptor is read once, at the start:
+/// a pipe is empty after that, and the process may have given up the right to read.
 #[derive(Debug, Default)]
 pub struct Given(BTreeMap<i32, SecretBytes>);
 
@@ -104,7 +104,7 @@ fn credential(name: &str) -> Result<SecretBytes, String> {
         .ok_or("systemd passed none to this process: add LoadCredential= to its unit")?;
     let mut parts = Path::new(name).components();
     match (parts.next(), parts.next()) {
-        // Its folder is closed to other users, and systemd sets its mode.
+        // The folder of a credential is closed to other users, and systemd sets the file's mode.
         (Some(Component::Normal(name)), None) => read(&Path::new(&folder).join(name), false),
         _ => Err("this is not a name".to_owned()),
     }

@@ -233,7 +233,7 @@ struct Unused {
 unsafe impl Send for Unused {}
 
 impl Unused {
-    /// Unmaps the memory; a large one on a thread of its own, since that takes from 3 ms to 100 ms for each
+    /// Unmaps the memory; a large one on a thread of its own. Unmapping takes from 3 ms to 100 ms for each
     /// GiB that was touched, and the calling thread may be a reactor.
     fn release(self) {
         if self.length < FAR {

@@ -19,7 +19,7 @@ impl Buffers {
     /// Creates buffers that the caller hands out, or receives.
     ///
     /// A caller of [`bytes`](Self::bytes) has received the range from the only other party that has the
-    /// memory, and trusts that party not to touch it, as a function trusts the daemon.
+    /// memory. The caller trusts that party not to touch the range, as a function trusts the daemon.
     pub fn new(region: SharedRegion) -> Self {
         Self { region }
     }

@@ -2,9 +2,9 @@
 //!
 //! A guest may write memory that is read here, or read memory that is written here; so may another reactor,
 //! on behalf of a guest that gave one buffer to two commands. Any mixture of old and new bytes that results
-//! is the guest's own doing. But the compiler assumes that ordinary memory does not change. It must never
-//! read the shared side a second time after a decision was made on the copy. The fences keep it from seeing
-//! through the copy.
+//! is the guest's own doing. But the compiler assumes that ordinary memory does not change. No decision on
+//! the copy may be followed by a second read of the shared side. The fences keep the compiler from replacing
+//! a read of the copy by one.
 
 use std::sync::atomic::{Ordering, compiler_fence};
 

@@ -1,10 +1,10 @@
-//! Protocol for the race between a device that goes to sleep and a host that moves a shadow doorbell (NVMe
-//! Base 2.1, Doorbell Buffer Config command).
+//! Protocol for the race between a device going to sleep and a host moving a shadow doorbell (NVMe Base 2.1,
+//! Doorbell Buffer Config command).
 //!
-//! It is Dekker's: each side writes its own word, passes a full barrier, and only then reads the other's. At
-//! least one of the two therefore sees the other's write: either the device finds the doorbell moved, or the
-//! host finds that it must ring. The functions are generic over the word, so that the same lines run on a
-//! page shared with a guest and in the model checker (`crates/reactor/tests/park_model.rs`).
+//! The protocol is Dekker's: each side writes its own word, passes a full barrier, and only then reads the
+//! other's. At least one of the two therefore sees the other's write: either the device finds the doorbell
+//! moved, or the host finds that it must ring. The functions are generic over the word. So the same lines run
+//! on a page shared with a guest and in the model checker (`crates/reactor/tests/park_model.rs`).
 
 use crate::Pages;
 use std::sync::atomic::{AtomicU32, Ordering, fence};

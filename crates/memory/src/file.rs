@@ -32,8 +32,8 @@ impl FileId {
 }
 
 impl FileInfo {
-    /// Examines a descriptor that a client sent. It may be anything: a directory, a terminal, a file on a
-    /// file system that the client itself serves and that would never answer. Reading the seals is safe for
+    /// Examines a descriptor that a client sent. The file may be anything: a directory, a terminal, a file on
+    /// a file system that the client itself serves and that would never answer. Reading the seals is safe for
     /// all of them, and only files in memory have any.
     pub(crate) fn of(fd: BorrowedFd<'_>) -> Result<FileInfo, MapError> {
         let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| MapError::NotMemory)?;

@@ -6,9 +6,9 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// A file behind regions of a [`Space`](crate::Space): its descriptor, and its address here. It stays mapped
-/// for as long as this lives, so that no other memory gets its addresses; dropping the last one may take
-/// milliseconds.
+/// A file behind regions of a [`Space`](crate::Space): its descriptor, and its address here. The file stays
+/// mapped for as long as this value lives, so that no other memory gets its addresses. Dropping the last one
+/// may take milliseconds.
 #[derive(Clone)]
 pub struct MemoryFile {
     mapping: Arc<Mapping>,

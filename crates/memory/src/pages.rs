@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// Queue memory: one host address per 4 KiB page, because with a virtual IOMMU neighbouring pages of the
 /// guest are not neighbours here.
 ///
-/// It keeps its memory mapped, and so may outlive the map that it came from.
+/// The value keeps its memory mapped, and so may outlive the map that it came from.
 #[derive(Clone)]
 pub struct Pages {
     /// Address of the first page, if all pages are contiguous here too, in one mapping; otherwise null.

@@ -153,8 +153,8 @@ impl Space {
     }
 
     /// Calls `walk` and records the ranges that it misses: memory that only the client reaches, without a
-    /// bounce buffer. They are returned by [`take_missing`](Space::take_missing). The walk's translations
-    /// lack these ranges.
+    /// bounce buffer. The ranges are returned by [`take_missing`](Space::take_missing); the walk's
+    /// translations lack them.
     pub fn survey(&self, walk: impl FnOnce()) {
         self.remote.survey(walk);
     }

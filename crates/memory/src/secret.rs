@@ -15,8 +15,8 @@ use zerocopy::FromZeros;
 /// is dropped.
 ///
 /// Where the kernel has `memfd_secret`, and the process may lock so many pages (RLIMIT_MEMLOCK), no other
-/// process can read them, not even the kernel by mistake or root with a debugger. Otherwise they are locked
-/// into memory if that is possible.
+/// process can read them. That includes the kernel by mistake, and root with a debugger. Otherwise the pages
+/// are locked into memory if that is possible.
 ///
 /// The creator must clean up the source of the value and other copies of it.
 pub struct Secret<T> {

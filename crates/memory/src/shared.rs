@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// A file in memory, mapped read-write. Its contents may change at any time: every other holder of the
+/// A file in memory, mapped read-write, whose contents may change at any time: every other holder of the
 /// descriptor may write.
 ///
 /// # Panics
@@ -154,7 +154,7 @@ impl SharedRegion {
     }
 
     /// Gives whole pages back to the machine: they read as zeros afterwards, and take no memory until they
-    /// are written. It is a system call, and takes some microseconds for every hundred pages.
+    /// are written. The system call takes some microseconds for every hundred pages.
     pub fn give_back(&self, offset: usize, length: usize) {
         assert!(offset.is_multiple_of(PAGE_SIZE) && length <= self.length - offset, "pages of the region");
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

@@ -33,8 +33,8 @@ pub enum Backing {
 
 /// DMA map of one client: guest (I/O virtual) addresses to memory.
 ///
-/// It belongs to one thread at a time; a second thread that translates for the same client has a clone, which
-/// the front-end keeps up to date. Each file is mapped once and the regions are windows into it, so that
+/// The map belongs to one thread at a time; a second thread that translates for the same client has a clone,
+/// which the front-end keeps up to date. Each file is mapped once and the regions are windows into it. So
 /// thousands of regions (a guest with a virtual IOMMU) are not thousands of mappings.
 #[derive(Clone)]
 pub struct Space {

@@ -1,8 +1,8 @@
 //! The kernel's VFIO driver: a PCI function in user space, confined by an IOMMU (vfio.h of Linux).
 //!
-//! It is in this crate because the device reaches memory by itself, and only this crate grants access to
-//! memory. It uses groups and a type 1 IOMMU; a function without an IOMMU is not opened, since it could reach
-//! everything.
+//! The driver is in this crate because the device reaches memory by itself, and only this crate grants access
+//! to memory. Groups and a type 1 IOMMU are used; a function without an IOMMU is not opened, since it could
+//! reach everything.
 
 use crate::shared::SharedRegion;
 use crate::{MemoryFile, PAGE_SIZE};
@@ -235,8 +235,8 @@ fn answer(returned: libc::c_int) -> io::Result<i32> {
     if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(returned) }
 }
 
-/// Returns the end of the last range in an IOMMU's description. Its capabilities are a chain, each with its
-/// kind and the offset of the next one.
+/// Returns the end of the last range in an IOMMU's description. The description's capabilities are a chain,
+/// each with its kind and the offset of the next one.
 fn last_iova(info: &[u8]) -> Option<u64> {
     const CAPABILITIES: u32 = 1 << 1;
     const RANGES: u16 = 1;

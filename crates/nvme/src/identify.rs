@@ -148,8 +148,8 @@ pub struct IdentifyController {
     /// NVM subsystem NVMe Qualified Name, ended by a zero.
     pub subnqn: [u8; 256],
     reserved_1024: [u8; 768],
-    /// I/O queue command capsule supported size in units of 16 bytes, like the next field. This and the
-    /// fields up to `ofcs` are zero over the memory-based transport.
+    /// I/O queue command capsule supported size in units of 16 bytes, like the next field. Both, and the
+    /// fields up to `ofcs`, are zero over the memory-based transport.
     pub ioccsz: u32,
     /// I/O queue response capsule supported size.
     pub iorcsz: u32,

@@ -1,6 +1,6 @@
 //! NVMe specification types in their wire format.
 //!
-//! This crate contains no behaviour: it has the layouts, codes and constants of the NVM Express Base
+//! This crate contains no behaviour. It has the layouts, codes and constants of the NVM Express Base
 //! Specification 2.0 and the NVM Command Set Specification 1.0, with the section beside each. Codes that a
 //! host sends are *open*: a newtype with named constants, so that a value without a name is still a value and
 //! not an error. 0's-based numbers are widened by the accessor that reads them and never leave this crate in

@@ -147,8 +147,8 @@ impl Status {
     }
 
     /// Converts the status of a device or a peer to one for the layers above. Layers of a drive use some
-    /// codes to report that a host gave a command up, or that writes are lost. These become Internal Error:
-    /// no peer may send them.
+    /// codes to report that a host gave a command up, or that writes are lost. Such codes become Internal
+    /// Error: no peer may send them.
     #[inline]
     pub fn of_peer(self) -> Self {
         match self.is_success() || !(self.is_of_host() || self.same_code(Self::WRITES_LOST)) {

@@ -176,7 +176,7 @@ impl ReactorHandle {
         self.0.shared.counters.progress()
     }
 
-    /// Ends the reactor and waits for its thread. Its tasks are dropped after their operations in flight; a
+    /// Ends the reactor and waits for its thread. The tasks are dropped after their operations in flight; a
     /// task that must finish its work does so before.
     pub fn stop(self) {
         self.0.shared.mailbox.request_stop();

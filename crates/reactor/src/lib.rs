@@ -1,20 +1,21 @@
 //! One polling thread per core: tasks, io_uring, timers, mailboxes and the idle policy.
 //!
 //! A [`ReactorHandle`] starts a thread and mails closures to it. On that thread [`Local`] holds the
-//! [`Task`]s; each task is polled by [`Task::turn`] for as long as it finds work, and is put to sleep
-//! *by itself* when it has found none for the spin time, so that idle tasks cost a busy neighbour
-//! nothing. When no task is left to poll, the thread sleeps in the kernel.
+//! [`Task`]s. Each task is polled by [`Task::turn`] for as long as it finds work. A task without work for the
+//! spin time is put to sleep *by itself*, so that idle tasks cost a busy neighbour nothing. When no task is
+//! left to poll, the thread sleeps in the kernel.
 //!
 //! The order of one turn: completions of io_uring, active tasks, mail, timers, one submit.
 //!
 //! # Operations in flight
 //!
-//! The kernel writes to memory that belongs to a task's commands until an operation has completed, so
-//! a task is not freed before its last completion: see [`Local::remove`].
+//! The kernel writes to memory that belongs to a task's commands until an operation has completed. So a task
+//! is not freed before its last completion: see [`Local::remove`].
 //!
 //! # Moving
 //!
-//! A task is on one reactor at each moment, and can go from one to another at work: see [`TaskHandle::move_to`].
+//! A task is on one reactor at each moment, and can move from one to another at work: see
+//! [`TaskHandle::move_to`].
 
 mod clock;
 mod config;

@@ -68,8 +68,8 @@ impl Local {
     ///
     /// Otherwise the kernel may still write to memory that the task's commands hold, and the result is
     /// `None`. The task is never polled again, its polls and signals are cancelled, and its events are
-    /// dropped and counted. It is freed after its last completion. A task that must finish its work does so
-    /// before it is removed.
+    /// dropped and counted. The task is freed after its last completion. A task that must finish its work
+    /// does so before it is removed.
     pub fn remove(&mut self, id: TaskId) -> Option<Box<dyn Task>> {
         self.tasks.remove(id, &self.io)
     }

@@ -1,9 +1,9 @@
 //! Moving a task from one reactor to another.
 //!
-//! A task that is to move is not polled any more, and its operations in the ring end, which takes as long as
-//! its slowest read or write. Then it is mailed to the other reactor, with its files, its completions that
-//! arrived meanwhile and its mail. There it continues, and polls each of its sources at least once, so that
-//! no event is lost. If its operations take too long the task stays.
+//! A task that is to move is not polled any more, and its operations in the ring end. That takes as long as
+//! its slowest read or write. Then the task is mailed to the other reactor, with its files, its completions
+//! that arrived meanwhile and its mail. There the task continues, and polls each of its sources at least
+//! once, so that no event is lost. If its operations take too long the task stays.
 
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -116,8 +116,8 @@ pub fn identify(device: BorrowedFd<'_>, cns: u8, nsid: u32) -> io::Result<Box<[u
     let mut wire = command.wire(data.as_mut_ptr().addr() as u64, IDENTIFY_BYTES as u32);
     // Allows the address above to be used.
     data.as_mut_ptr().expose_provenance();
-    // SAFETY: a structure of the size that the request number encodes, with the address and length of memory
-    // that is not used by any other code meanwhile.
+    // SAFETY: a structure of the size that the request number encodes. Its address and length are those of
+    // memory that no other code uses meanwhile.
     match unsafe { libc::ioctl(device.as_raw_fd(), IOCTL_ADMIN_CMD as _, &raw mut wire) } {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(data),

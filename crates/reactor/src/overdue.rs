@@ -18,9 +18,9 @@ pub(crate) struct Overdue {
 }
 
 impl Overdue {
-    /// Returns the wake-up time of a task without work that requests `until_ns`. It is later only if the same
-    /// time was due again and again. A time of zero is no deadline: it means that there is more to do at
-    /// once.
+    /// Returns the wake-up time of a task without work that requests `until_ns`. The result is later only if
+    /// the same time was due again and again. A time of zero is no deadline: it means that there is more to
+    /// do at once.
     pub(crate) fn defer(&mut self, until_ns: u64, now_ns: u64) -> u64 {
         if until_ns > now_ns || until_ns == 0 || until_ns != self.until_ns {
             (self.until_ns, self.times) = (until_ns, 0);

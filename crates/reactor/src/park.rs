@@ -1,10 +1,10 @@
 //! Protocol for the race between going to sleep and receiving work.
 //!
-//! It is Dekker's: each side writes its own word, passes a full barrier, and only then reads the other's. At
-//! least one of the two therefore sees the other's write, so either the sleeper finds the work or the waker
-//! finds the sleeper. Shadow doorbells use the same protocol with a guest (`sluice_memory::doorbell`). The
-//! functions are generic over the word, so that the same lines run here and in the model checker
-//! (`tests/park_model.rs`).
+//! The protocol is Dekker's: each side writes its own word, passes a full barrier, and only then reads the
+//! other's. At least one of the two therefore sees the other's write, so either the sleeper finds the work or
+//! the waker finds the sleeper. Shadow doorbells use the same protocol with a guest
+//! (`sluice_memory::doorbell`). The functions are generic over the word, so that the same lines run here and
+//! in the model checker (`tests/park_model.rs`).
 
 use sluice_memory::doorbell::SharedWord;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -2,8 +2,8 @@
 //!
 //! A hypervisor that preempts a virtual processor need not report it to its guest. To the threads there it
 //! looks as if they had worked all the time, since the kernel charges them for it. A thread of the highest
-//! priority on that processor, which sleeps nearly always, notices: it is woken late. It does not detect that
-//! one thread waited for another.
+//! priority on that processor, which sleeps nearly always, notices: it is woken late. A thread that waits for
+//! another is not detected.
 
 #![allow(unsafe_code, reason = "sched_setscheduler is not in rustix")]
 

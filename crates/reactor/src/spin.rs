@@ -10,8 +10,8 @@ const RETRY_NS: u64 = 100_000_000;
 /// Smallest budget; less is not worth a turn.
 const LEAST_NS: u64 = 1_000;
 
-/// The spin time in force. It is halved while the thread is kept off its processor for more than a tenth of
-/// its awake time, and doubled while it is not.
+/// Spin time in force. The time is halved while the thread is kept off its processor for more than a tenth of
+/// its awake time, and doubled otherwise.
 #[derive(Debug)]
 pub(crate) struct SpinBudget {
     max_ns: u64,

@@ -102,7 +102,7 @@ impl Tasks {
         Some(slot.task)
     }
 
-    /// Removes and returns a task that is to move. Its number stays reserved for it.
+    /// Removes and returns a task that is to move; its number stays reserved.
     pub(crate) fn take_out(&mut self, id: TaskId) -> Option<Box<dyn Task>> {
         self.slot(id)?;
         self.unlist(id);

@@ -1,10 +1,10 @@
 //! Measurement of where turns spend their time, if [configured](crate::ReactorConfig::watch).
 //!
-//! By the clock a turn also includes the time that another thread has the processor. Its *own* time is the
-//! time that the kernel charged to this thread: its instructions, its faults, the kernel's work for it, and
-//! interrupts. It excludes the time of other threads, and of a hypervisor where the hypervisor reports it.
-//! The difference is the time that the turn was
-//! *away*. A thread is also away while it waits of its own will: that is counted, since no turn may.
+//! By the clock a turn also includes the time that another thread has the processor. The turn's *own* time is
+//! the time that the kernel charged to this thread: its instructions, its faults, the kernel's work for it,
+//! and interrupts. The own time excludes that of other threads, and of a hypervisor where the hypervisor
+//! reports it. The difference is the time away. A thread is also away while it waits of its own will: that is
+//! counted, since no turn may.
 //!
 //! The kernel's account is read after a turn that took [`LONG_NS`] by the clock. Otherwise it is read so
 //! often that the amount since the last reading belongs to one turn, up to that error. So own times may be

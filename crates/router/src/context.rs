@@ -137,8 +137,8 @@ impl Context {
         self.facts.reserved = self.facts.reserved.map(|byte| !byte);
     }
 
-    /// Returns whether these facts and this entry are unchanged. They are compared as bytes, since a
-    /// comparison field by field costs more than the rest of a hook.
+    /// Returns whether these facts and this entry are unchanged. The comparison is by bytes, since one field
+    /// by field costs more than the rest of a hook.
     #[inline]
     pub(crate) fn still_has(&self, facts: &Facts, entry: &SubmissionEntry) -> bool {
         self.facts.as_bytes() == facts.as_bytes() && self.entry.as_bytes() == entry.as_bytes()

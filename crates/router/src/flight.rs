@@ -121,8 +121,8 @@ impl Flight {
         self.outcome.is_none() && self.events.contains(leg)
     }
 
-    /// Checks a verdict against the command's state, and makes it the valid one. Its legs count as in flight
-    /// from here on.
+    /// Checks a verdict against the command's state, and makes it the valid one. The verdict's legs count as
+    /// in flight from here on.
     #[inline]
     pub(crate) fn accept(&mut self, decision: &Decision, limits: LegLimits) -> Result<(), ProgramError> {
         self.check_legs(decision, limits)?;

@@ -6,9 +6,10 @@ use zerocopy::transmute_mut;
 
 /// Decides where each command of a namespace goes.
 ///
-/// Called on the reactor at the hooks that it requested; it must not block. It is created and dropped
-/// elsewhere, so it is `Send`. Its verdicts are not trusted: an impossible one fails the command with an
-/// internal error and is counted. Its changes of the context's steering apply to the legs of its verdict.
+/// A classifier is called on the reactor at the hooks that it requested; it must not block. Because it is
+/// created and dropped elsewhere, it is `Send`. The verdicts are not trusted: an impossible one fails the
+/// command with an internal error and is counted. Changes of the context's steering apply to the legs of the
+/// verdict.
 pub trait Classifier: Send {
     /// Returns the verdict of a hook.
     ///

@@ -63,7 +63,7 @@ impl RouterBuilder {
         }
     }
 
-    /// Adds a path that enters the stack at `entry`. Its legs stay inside the namespace.
+    /// Adds a path that enters the stack at `entry`, and whose legs stay inside the namespace.
     pub fn path(self, entry: NodeId) -> Result<Self, RouterError> {
         self.add_path(Path { entry, beyond: false })
     }

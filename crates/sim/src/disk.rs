@@ -27,7 +27,7 @@ impl DiskConfig {
     }
 }
 
-/// Contents of the storage. They outlive the targets over it, as a drive outlives the daemon.
+/// Contents of the storage, which outlive the targets over it, as a drive outlives the daemon.
 #[derive(Debug)]
 pub struct Disk {
     config: DiskConfig,

@@ -4,7 +4,7 @@ use sluice_command::{NodeId, Ticket};
 use sluice_functions::Random;
 use std::sync::{Arc, Mutex};
 
-/// Tickets that targets parked, answered in random order. It corresponds to io_uring for a file target.
+/// Tickets that targets parked, answered in random order, as io_uring does for a file target.
 ///
 /// The driver of the stack takes [`answer`](SimEngine::answer)s and delivers them to
 /// [`Stack::event`](sluice_command::Stack::event). A command may take several answers until it is done, so

@@ -94,7 +94,7 @@ impl SimHost {
         self.controller.write_register(offset, bytes, self.guest.space(), self.clock.now_ns());
     }
 
-    /// Creates admin queues and enables the controller. It must become ready within a limit of turns.
+    /// Creates admin queues and enables the controller, which must become ready within a limit of turns.
     pub fn enable(&mut self) {
         let (sq, cq) = (self.queue_memory(ADMIN_ENTRIES, 64), self.queue_memory(ADMIN_ENTRIES, 16));
         let sizes = (ADMIN_ENTRIES - 1) << 16 | (ADMIN_ENTRIES - 1);

@@ -42,7 +42,7 @@ impl Header {
         Self { flags: Self::TYPE_REPLY, error: 0, size: Self::SIZE as u32, ..*self }
     }
 
-    /// Returns the header of an error reply to this command. It never carries a payload.
+    /// Returns the header of an error reply to this command, which never carries a payload.
     pub fn error_reply(&self, errno: Errno) -> Self {
         let error = errno.raw_os_error().unsigned_abs();
         Self { flags: Self::TYPE_REPLY | Self::ERROR, error, size: Self::SIZE as u32, ..*self }

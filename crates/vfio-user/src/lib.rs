@@ -1,10 +1,9 @@
 //! The vfio-user wire format and its socket, for both ends.
 //!
-//! vfio-user carries the ioctls of the kernel's VFIO (region and interrupt information, region reads and
-//! writes, DMA mappings) as messages over a UNIX stream socket, so that a PCI device can live in another
-//! process. The *client* is the virtual machine monitor (or `crates/host`), the *server* is the device. This
-//! crate contains the layout of every message and moves messages without ever blocking; its users execute
-//! them.
+//! vfio-user carries the ioctls of the kernel's VFIO as messages over a UNIX stream socket: region and
+//! interrupt information, region reads and writes, DMA mappings. So a PCI device can live in another process.
+//! The *client* is the virtual machine monitor (or `crates/host`), the *server* is the device. This crate
+//! contains the layout of every message and moves messages without ever blocking; its users execute them.
 //!
 //! - [`Header`] and [`Command`]: the 16 bytes before every message.
 //! - [`version`], [`dma`], [`device`], [`region`], [`irq`]: the payloads.
@@ -42,8 +41,8 @@ pub use sender::Sender;
 /// end announces.
 pub const MAX_DATA_TRANSFER: usize = 64 << 10;
 
-/// The longest message that is received or sent, header included, in bytes. It has room for data and the
-/// structures before it; a message without data is much shorter.
+/// The longest message that is received or sent, header included, in bytes. The limit has room for data and
+/// the structures before it; a message without data is much shorter.
 pub const MAX_MESSAGE_SIZE: usize = MAX_DATA_TRANSFER + 4096;
 
 /// The most file descriptors that come with one message; the `max_msg_fds` that this end announces.

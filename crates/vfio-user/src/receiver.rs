@@ -17,7 +17,7 @@ pub struct Message<'a> {
     pub fds: Vec<OwnedFd>,
 }
 
-/// The initial room of a receiver, in bytes. It grows for longer messages, to [`MAX_MESSAGE_SIZE`].
+/// The initial room of a receiver, in bytes; longer messages make it grow, to [`MAX_MESSAGE_SIZE`].
 const INITIAL_BUFFER: usize = 4096;
 
 /// The most descriptors that the kernel sends at once (`unix(7)`). There is room for all of them, also beyond
@@ -29,7 +29,7 @@ const SCM_MAX_FD: usize = 253;
 ///
 /// One read takes all bytes there are, so that a burst of doorbells costs one system call. File descriptors
 /// stay with their message all the same. The kernel ends a read behind the bytes that a set of descriptors
-/// was sent with, so they belong to the message that the *last* byte of the read is in. For that a sender
+/// was sent with. So the descriptors belong to the message of the *last* byte of the read. For that a sender
 /// must end a send with descriptors no later than the message they belong to.
 #[derive(Debug)]
 pub struct Receiver {
@@ -66,7 +66,7 @@ impl Receiver {
         }
     }
 
-    /// Returns the header of the message at `start`, once it is complete. Its size is valid.
+    /// Returns the header of the message at `start`, once it is complete, with a valid size.
     fn announced(&self) -> Result<Option<Header>, Error> {
         let Ok((header, _)) = Header::read_from_prefix(&self.buffer[self.start..self.end]) else {
             return Ok(None);

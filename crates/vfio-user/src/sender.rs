@@ -23,8 +23,8 @@ pub struct Sender {
     attached: VecDeque<Attached>,
 }
 
-/// A kept message with descriptors that are not sent yet. They are sent with its first byte, and in a send of
-/// their own, since a receiver assigns descriptors to a message by the end of a read.
+/// A kept message with descriptors that are not sent yet. The descriptors are sent with the first byte of the
+/// message, in a send of their own: a receiver assigns them to a message by the end of a read.
 #[derive(Debug)]
 struct Attached {
     /// Position of the first byte, counted like `Sender::sent`.

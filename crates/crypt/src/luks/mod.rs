@@ -36,7 +36,7 @@ pub struct Segment {
     pub iv_tweak: u64,
 }
 
-/// A header that has been read. Its checksum was right, but anyone can compute a checksum.
+/// A header that has been read, with a right checksum, which anyone can compute.
 #[derive(Debug)]
 pub struct Header {
     metadata: Metadata,

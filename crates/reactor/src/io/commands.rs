@@ -1,8 +1,9 @@
 //! NVMe commands that the kernel passes through to a device (IORING_OP_URING_CMD).
 //!
-//! They need entries of twice the usual size in both rings, which would slow down all other operations. So
-//! they have a ring of their own, opened when a reactor gets its first device of this kind. It is submitted
-//! and checked with the other ring; while the reactor sleeps, the other ring polls it.
+//! The commands need entries of twice the usual size in both rings, which would slow down all other
+//! operations. So they have a ring of their own, opened when a reactor gets its first device of this kind.
+//! The second ring is submitted and checked with the main ring; while the reactor sleeps, the main ring polls
+//! it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

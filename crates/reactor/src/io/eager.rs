@@ -2,9 +2,9 @@
 //!
 //! A reactor that polls anyway finds data sooner by calling recvmsg() than by a completion: no poll is armed
 //! and removed, and the sender's processor is spared the notification. So a receive that is likely to end
-//! soon is tried in each turn that finds nothing else to do, and a few times in other turns. After that, or
-//! when the reactor goes to sleep, the receive goes to the ring. A socket with failed tries is left to the
-//! ring for longer each time.
+//! soon is tried in each turn without other work, and a few times in other turns. After that, or when the
+//! reactor goes to sleep, the receive goes to the ring. A socket with failed tries is left to the ring for
+//! longer each time.
 
 // The target of a receive is named by pointers.
 #![allow(unsafe_code)]
@@ -166,8 +166,8 @@ impl Core {
         }
     }
 
-    /// Hands matching receives to the ring, where they can be cancelled. It does not count as a failure of
-    /// the socket.
+    /// Hands matching receives to the ring, where they can be cancelled. The socket's failures are not
+    /// counted up.
     pub(super) fn hand_matching_to_ring(&mut self, fits: impl Fn(&Operation) -> bool) {
         let mut position = 0;
         while let Some(waiting) = self.eager.waiting.get(position) {

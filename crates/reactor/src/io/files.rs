@@ -218,7 +218,7 @@ impl FileTable {
         (0..).zip(&self.uses).filter(|(_, state)| is_stray(state)).map(|(index, _)| index).collect()
     }
 
-    /// Returns the files of a task that moves. They stay registered here as well, until they are
+    /// Returns the files of a task that moves, which stay registered here as well, until they are
     /// [released](Self::leave).
     pub(super) fn pack(&self, task: TaskId) -> Vec<MovedFile> {
         let pack = |(index, state): (u32, &FileState)| {

@@ -103,8 +103,8 @@ impl Io {
 
     /// Waits for `events` on `fd`, again and again until [`cancel`](Io::cancel)led: a multishot poll.
     ///
-    /// The result is the set of events (`PollFlags`). The poll is edge-triggered: read until EAGAIN. It is
-    /// submitted at once, so the descriptor may be closed afterwards; the poll keeps the file open.
+    /// The result is the set of events (`PollFlags`). The poll is edge-triggered: read until EAGAIN. The poll
+    /// is submitted at once, so the descriptor may be closed afterwards; the poll keeps the file open.
     pub fn poll(&self, fd: BorrowedFd<'_>, events: PollFlags, task: TaskId, token: u64) {
         let entry = opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), u32::from(events.bits())).multi(true);
         Core::of_thread(|core| {
@@ -124,8 +124,9 @@ impl Io {
         Core::of_thread(|core| core.watch(core.here(&file.0), task, token));
     }
 
-    /// Cancels the operation that runs under `token`. Its event is delivered nevertheless: -ECANCELED, or its
-    /// result if it was quicker. The event of a poll neither wakes a sleeping task nor counts as work.
+    /// Cancels the operation that runs under `token`. The operation's event is delivered nevertheless:
+    /// -ECANCELED, or its result if it was quicker. The event of a poll neither wakes a sleeping task nor
+    /// counts as work.
     pub fn cancel(&self, task: TaskId, token: u64) {
         let fits = |operation: &Operation| (operation.task, operation.token) == (task, token);
         Core::of_thread(|core| core.cancel(Cancelled::ByTask, fits));
