@@ -8,7 +8,7 @@ use sluice_command::{
     StackBuilder, Ticket,
 };
 use sluice_functions::uif::OnDeath;
-use sluice_functions::uif::fuzz::{BELL, Keeper, RUNG, SEAT, welcome};
+use sluice_functions::uif::fuzz::{INSTANCE, REPLIES, SIGNALLED, Supervisor, parse_welcome};
 use sluice_memory::{SharedRegion, Space};
 use sluice_nvme::{Status, SubmissionEntry};
 use sluice_targets::Memory;
@@ -54,7 +54,7 @@ fn greet_daemon(input: &mut Input<'_>) {
             bytes.truncate(place.max(1));
         }
     }
-    match welcome(&bytes, version) {
+    match parse_welcome(&bytes, version) {
         Ok(Properties { block_size, scratch, pool, size, .. }) => {
             assert!([512, 4096].contains(&block_size) && scratch <= 1 << 20 && pool <= 4 << 20);
             assert!(scratch % block_size == 0 && pool % 4096 == 0 && size % u64::from(block_size) == 0);
@@ -121,8 +121,8 @@ impl Layer for Guard {
     }
 }
 
-/// Function's end of a connection.
-struct Seated {
+/// The function's end of a connection.
+struct Instance {
     rings: Rings,
     arena: SharedRegion,
     replies: Sender,
@@ -134,26 +134,26 @@ struct Table {
     stack: Stack,
     slab: Slab,
     node: NodeId,
-    keeper: Keeper,
+    supervisor: Supervisor,
     memory: SharedRegion,
-    seated: Seated,
+    instance: Instance,
     submitted: u16,
     /// Commands in flight, by CID.
     out: Vec<u16>,
     now_ns: u64,
 }
 
-fn connect(keeper: &mut Keeper, version: u32) -> Seated {
-    let (rings, arena) = keeper.connect(version, if version == 1 { 8 } else { 256 }, ARENA);
+fn connect(supervisor: &mut Supervisor, version: u32) -> Instance {
+    let (rings, arena) = supervisor.connect(version, if version == 1 { 8 } else { 256 }, ARENA);
     let (replies, requests) = rings.function();
-    Seated { rings, arena, replies, requests, seen: Vec::new() }
+    Instance { rings, arena, replies, requests, seen: Vec::new() }
 }
 
 impl Table {
     fn set(input: &mut Input<'_>) -> Self {
         let on_death = input.pick(&[OnDeath::Fail, OnDeath::Park]);
         let version = 2 - u32::from(input.one_in(8));
-        let (layer, mut keeper) = Keeper::new(Curious.properties(), Duration::from_secs(1), on_death);
+        let (layer, mut supervisor) = Supervisor::new(Curious.properties(), Duration::from_secs(1), on_death);
         let mut builder = StackBuilder::new();
         let below = [SIZE, SMALL].map(|size| {
             let memory = Memory::new(size).expect("memory");
@@ -166,10 +166,10 @@ impl Table {
         let limits = Limits::with_reserve(COMMANDS, fan_out, stack.reserve());
         let slab = Slab::new(limits).expect("a slab");
         let memory = SharedRegion::new("host", COMMANDS as usize * SPAN).expect("memory");
-        let seated = connect(&mut keeper, version);
+        let instance = connect(&mut supervisor, version);
         let (submitted, out, now_ns) = (0, Vec::new(), 0);
-        let mut table = Self { stack, slab, node, keeper, memory, seated, submitted, out, now_ns };
-        table.event(SEAT);
+        let mut table = Self { stack, slab, node, supervisor, memory, instance, submitted, out, now_ns };
+        table.event(INSTANCE);
         table
     }
 
@@ -183,11 +183,11 @@ impl Table {
                 2 => self.scribble(input),
                 3 => self.say(input),
                 4 => self.answer(input),
-                5 => self.event(input.pick(&[SEAT, BELL, RUNG])),
+                5 => self.event(input.pick(&[INSTANCE, REPLIES, SIGNALLED])),
                 6 => self.pass(u64::from(input.byte()) << 24),
                 _ => self.pass(0),
             }
-            if self.keeper.is_condemned() || input.one_in(64) {
+            if self.supervisor.is_killed() || input.one_in(64) {
                 self.replace(2);
             }
         }
@@ -224,30 +224,30 @@ impl Table {
 
     /// Writes words anywhere in the rings, and bytes in the arena.
     fn scribble(&mut self, input: &mut Input<'_>) {
-        let region = self.seated.rings.region();
+        let region = self.instance.rings.region();
         for _ in 0..=input.below(8) {
             let page = input.below(region.len() / 4096) * 4096;
             let word = page + if input.one_in(2) { input.below(3) * 64 } else { input.below(256) * 8 };
             region.atomic_u64(word).store(u64::from(input.dword()), Relaxed);
         }
-        self.seated.arena.write(input.below(ARENA / 4096) * 4096, input.bytes(8));
+        self.instance.arena.write(input.below(ARENA / 4096) * 4096, input.bytes(8));
     }
 
     /// Sends a reply, valid or not.
     fn say(&mut self, input: &mut Input<'_>) {
-        let seated = &mut self.seated;
-        for _ in 0..seated.requests.waiting().unwrap_or(0) {
-            seated.seen.push(seated.requests.take());
+        let instance = &mut self.instance;
+        for _ in 0..instance.requests.waiting().unwrap_or(0) {
+            instance.seen.push(instance.requests.take());
         }
         for _ in 0..=input.below(4) {
-            let known = input.below(seated.seen.len().max(1));
+            let known = input.below(instance.seen.len().max(1));
             let tag = match input.below(4) {
                 0 => u64::from(input.dword()) << 32 | u64::from(input.byte()),
-                _ => seated.seen.get(known).map_or(0, |entry| entry.tag),
+                _ => instance.seen.get(known).map_or(0, |entry| entry.tag),
             };
             let (offset, length) = (u64::from(input.byte()) * BLOCK, input.below(40) as u64 * BLOCK);
             let far = if input.one_in(16) { u64::from(input.dword()) << 16 } else { 0 };
-            seated.replies.push(&Reply {
+            instance.replies.push(&Reply {
                 tag,
                 disposition: input.below(7) as u8,
                 operation: input.below(6) as u8,
@@ -262,19 +262,19 @@ impl Table {
                 ..Reply::default()
             });
         }
-        let _ = seated.replies.publish();
+        let _ = instance.replies.publish();
     }
 
     /// Answers all requests as an honest function does.
     fn answer(&mut self, input: &mut Input<'_>) {
-        let seated = &mut self.seated;
-        for _ in 0..seated.requests.waiting().unwrap_or(0) {
-            let entry: Submission = seated.requests.take();
-            seated.seen.push(entry);
+        let instance = &mut self.instance;
+        for _ in 0..instance.requests.waiting().unwrap_or(0) {
+            let entry: Submission = instance.requests.take();
+            instance.seen.push(entry);
             let Submission { tag, operation, flags, offset, length, kind, .. } = entry;
             let disposition = if kind == 4 { 4 } else { input.below(3) as u8 };
             if matches!(kind, 0 | 1 | 4 | 5) {
-                seated.replies.push(&Reply {
+                instance.replies.push(&Reply {
                     tag,
                     disposition,
                     operation,
@@ -285,7 +285,7 @@ impl Table {
                 });
             }
         }
-        let _ = seated.replies.publish();
+        let _ = instance.replies.publish();
     }
 
     fn pass(&mut self, passed_ns: u64) {
@@ -316,10 +316,10 @@ impl Table {
 
     /// Ends the function and starts another.
     fn replace(&mut self, version: u32) {
-        self.keeper.end();
-        self.event(SEAT);
-        self.seated = connect(&mut self.keeper, version);
-        self.event(SEAT);
+        self.supervisor.end();
+        self.event(INSTANCE);
+        self.instance = connect(&mut self.supervisor, version);
+        self.event(INSTANCE);
     }
 
     /// Checks that with an honest function everything ends, and continues.
@@ -341,18 +341,18 @@ impl Table {
     }
 
     fn answer_rightly(&mut self) {
-        let seated = &mut self.seated;
-        for _ in 0..seated.requests.waiting().expect("the daemon keeps to the rules") {
-            let Submission { tag, operation, flags, offset, length, kind, .. } = seated.requests.take();
+        let instance = &mut self.instance;
+        for _ in 0..instance.requests.waiting().expect("the daemon keeps to the rules") {
+            let Submission { tag, operation, flags, offset, length, kind, .. } = instance.requests.take();
             let asked = Reply { tag, operation, flags, offset, length, ..Reply::default() };
             match kind {
-                0 => seated.replies.push(&Reply { disposition: 1, ..asked }),
-                1 => seated.replies.push(&Reply { status: Status::SUCCESS.0, ..asked }),
-                4 => seated.replies.push(&Reply { disposition: 4, ..Reply::default() }),
+                0 => instance.replies.push(&Reply { disposition: 1, ..asked }),
+                1 => instance.replies.push(&Reply { status: Status::SUCCESS.0, ..asked }),
+                4 => instance.replies.push(&Reply { disposition: 4, ..Reply::default() }),
                 _ => {}
             }
         }
-        let _ = seated.replies.publish();
-        self.event(BELL);
+        let _ = instance.replies.publish();
+        self.event(REPLIES);
     }
 }

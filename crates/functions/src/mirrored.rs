@@ -7,7 +7,7 @@ use sluice_uif::{Buffer, Data, Done, Io};
 
 /// What the function is to do, or is told.
 #[derive(Debug)]
-pub(crate) enum News {
+pub(crate) enum Event {
     /// The log was read.
     Ready(Result<(), String>),
     /// A write goes to these members now.
@@ -31,7 +31,7 @@ pub(crate) struct Mirrored {
     pub(crate) mirror: Mirror,
     log: usize,
     /// Of what is copied or compared.
-    piece: Request,
+    chunk: Request,
     left: Members,
     failed: Members,
     /// What the others are compared with.
@@ -42,16 +42,16 @@ impl Mirrored {
     /// With so many members.
     pub(crate) fn new(mirror: Mirror, members: usize) -> Self {
         let (left, failed) = (Members::NONE, Members::NONE);
-        Self { mirror, log: members, piece: Request::default(), left, failed, first: None }
+        Self { mirror, log: members, chunk: Request::default(), left, failed, first: None }
     }
 
     /// Asks the layers for what the set wants done, as long as there is room, until there is news.
-    pub(crate) fn next(&mut self, io: &mut Io<'_>) -> Option<News> {
+    pub(crate) fn next(&mut self, io: &mut Io<'_>) -> Option<Event> {
         while io.has_room() {
             match self.mirror.next(io.now_ns())? {
-                Step::Ready(outcome) => return Some(News::Ready(outcome)),
-                Step::Go { write: WriteId(write), to } => return Some(News::Go { write, to }),
-                Step::Over { write: WriteId(write), good } => return Some(News::Over { write, good }),
+                Step::Ready(outcome) => return Some(Event::Ready(outcome)),
+                Step::Go { write: WriteId(write), to } => return Some(Event::Go { write, to }),
+                Step::Over { write: WriteId(write), good } => return Some(Event::Over { write, good }),
                 step => self.begin(step, io),
             }
         }
@@ -66,14 +66,14 @@ impl Mirrored {
             Step::WriteLog { offset } => self.write_log(offset, io),
             Step::Flush { member } => {
                 let flush = Request { operation: Operation::Flush, ..Request::default() };
-                self.ask(member, flush, Data::None, FLUSH << 32 | member as u64, io);
+                self.send(member, flush, Data::None, FLUSH << 32 | member as u64, io);
             }
             Step::Copy { from, to, offset, length } => {
-                (self.piece, self.left, self.failed) = (reading(offset, length), to, Members::NONE);
-                self.read(from, self.piece, COPY_READ, io);
+                (self.chunk, self.left, self.failed) = (reading(offset, length), to, Members::NONE);
+                self.read(from, self.chunk, COPY_READ, io);
             }
             Step::Compare { members, offset, length } => {
-                (self.piece, self.left) = (reading(offset, length), members);
+                (self.chunk, self.left) = (reading(offset, length), members);
                 self.compare_next(io);
             }
             Step::Ready(_) | Step::Go { .. } | Step::Over { .. } => {}
@@ -82,7 +82,7 @@ impl Mirrored {
 
     fn read(&mut self, layer: usize, request: Request, what: u64, io: &mut Io<'_>) {
         let data = io.buffer(request.length as usize).map_or(Data::None, Data::Own);
-        self.ask(layer, request, data, what << 32, io);
+        self.send(layer, request, data, what << 32, io);
     }
 
     fn write_log(&mut self, offset: u64, io: &mut Io<'_>) {
@@ -92,11 +92,11 @@ impl Mirrored {
             Data::Own(buffer)
         });
         let request = Request { operation: Operation::Write, fua: true, ..reading(offset, length as u64) };
-        self.ask(self.log, request, data, LOG_WRITE << 32, io);
+        self.send(self.log, request, data, LOG_WRITE << 32, io);
     }
 
     /// Asks a layer. What cannot be asked is done, without success.
-    fn ask(&mut self, layer: usize, request: Request, data: Data, token: u64, io: &mut Io<'_>) {
+    fn send(&mut self, layer: usize, request: Request, data: Data, token: u64, io: &mut Io<'_>) {
         if let Err(data) = io.request(layer as u8, request, data, token) {
             let buffer = if let Data::Own(buffer) = data { Some(buffer) } else { None };
             self.done(Done { token, status: Status::INTERNAL_ERROR, buffer }, io);
@@ -149,8 +149,8 @@ impl Mirrored {
     fn copy_next(&mut self, buffer: Option<Buffer>, io: &mut Io<'_>) {
         match (self.left.lowest(), buffer) {
             (Some(member), Some(buffer)) => {
-                let write = Request { operation: Operation::Write, ..self.piece };
-                self.ask(member, write, Data::Own(buffer), COPY_WRITE << 32, io);
+                let write = Request { operation: Operation::Write, ..self.chunk };
+                self.send(member, write, Data::Own(buffer), COPY_WRITE << 32, io);
             }
             (_, buffer) => {
                 buffer.into_iter().for_each(|buffer| io.release(buffer));
@@ -161,7 +161,7 @@ impl Mirrored {
 
     fn compare_next(&mut self, io: &mut Io<'_>) {
         match self.left.lowest() {
-            Some(member) => self.read(member, self.piece, COMPARE, io),
+            Some(member) => self.read(member, self.chunk, COMPARE, io),
             None => self.end_compare(Some(true), io),
         }
     }

@@ -28,7 +28,7 @@ impl Options {
     }
 
     /// The first that is none of `known`: the user meant something by it.
-    pub fn stranger(&self, known: &[&str]) -> Option<&str> {
+    pub fn unknown_key(&self, known: &[&str]) -> Option<&str> {
         self.0.iter().map(|(key, _)| key.as_str()).find(|key| !known.contains(key))
     }
 

@@ -50,13 +50,13 @@ pub enum Translation {
 /// In the hands of a function, while one of its methods runs.
 #[derive(Debug)]
 pub struct Io<'a> {
-    pub(crate) desk: &'a mut Desk,
+    pub(crate) state: &'a mut IoState,
     pub(crate) memory: Window<'a>,
 }
 
 /// What a function has said and what it waits for.
 #[derive(Debug, Default)]
-pub(crate) struct Desk {
+pub(crate) struct IoState {
     /// For the daemon, in the order it was said.
     pub(crate) replies: Vec<Reply>,
     /// Held commands that go on, with their stages; or are finished.
@@ -78,7 +78,7 @@ pub(crate) struct Desk {
     pool: Extents,
 }
 
-impl Desk {
+impl IoState {
     pub(crate) fn new(properties: &Properties, arena_bytes: usize) -> Self {
         let pool = (properties.pool as usize).min(arena_bytes);
         let requests = (0..REQUESTS_MAX).map(|_| None).collect();
@@ -92,7 +92,7 @@ impl Desk {
     }
 
     /// The entry of a command that was held, which is so no more.
-    pub(crate) fn let_go(&mut self, held: Held) -> Option<Submission> {
+    pub(crate) fn release_held(&mut self, held: Held) -> Option<Submission> {
         let place = self.held.iter().position(|entry| entry.tag == held.0)?;
         Some(self.held.swap_remove(place))
     }
@@ -103,7 +103,7 @@ impl Desk {
     }
 
     /// Where in the arena a request has its data; none if there is less than it needs.
-    fn place_of(&self, data: &Data, request: &Request) -> Option<u64> {
+    fn data_offset_of(&self, data: &Data, request: &Request) -> Option<u64> {
         let (at, length) = match data {
             Data::None => return (!request.has_data()).then_some(0),
             Data::Own(buffer) => (self.pool_at + buffer.offset(), buffer.len()),
@@ -120,44 +120,44 @@ impl Io<'_> {
     /// The layers below, by number: first the rest of the stack, then what the configuration names in
     /// `layers`.
     pub fn layers(&self) -> &[Below] {
-        &self.desk.below
+        &self.state.below
     }
 
     /// Nanoseconds of a clock that never goes back.
     pub fn now_ns(&self) -> u64 {
-        self.desk.now_ns
+        self.state.now_ns
     }
 
     /// Calls [`timer`](crate::Function::timer) at this time, or soon after. One time, the last that was said.
     pub fn wake_at(&mut self, now_ns: Option<u64>) {
-        self.desk.alarm_ns = now_ns;
+        self.state.alarm_ns = now_ns;
     }
 
     /// The function takes commands from now on; or it cannot, for this reason, and all commands fail with it.
     pub fn ready(&mut self, status: Status) {
         let (disposition, status) = (disposition::READY, status.0);
-        self.desk.replies.push(Reply { disposition, status, ..Reply::default() });
+        self.state.replies.push(Reply { disposition, status, ..Reply::default() });
     }
 
     /// Memory for a request, zeros or what it was last used for. None if there is no such piece now.
     pub fn buffer(&mut self, length: usize) -> Option<Buffer> {
-        self.desk.pool.take(length)
+        self.state.pool.take(length)
     }
 
     /// Gives a buffer back.
     pub fn release(&mut self, buffer: Buffer) {
-        self.desk.pool.give(buffer);
+        self.state.pool.give(buffer);
     }
 
     /// What is in a buffer.
     pub fn bytes(&mut self, buffer: &Buffer) -> &mut [u8] {
-        let at = self.desk.pool_at + buffer.offset();
+        let at = self.state.pool_at + buffer.offset();
         self.memory.bytes(at, buffer.len()).expect("buffers lie in the pool")
     }
 
     /// True if a request would be sent now.
     pub fn has_room(&self) -> bool {
-        self.desk.free_tag().is_some()
+        self.state.free_tag().is_some()
     }
 
     /// Asks a layer below for something; [`done`](crate::Function::done) has the answer, with `token`. It is
@@ -167,30 +167,30 @@ impl Io<'_> {
     /// The data, if that cannot be asked now: there is no [room](Self::has_room), or the data is shorter than
     /// the request.
     pub fn request(&mut self, layer: u8, request: Request, data: Data, token: u64) -> Result<(), Data> {
-        let places = self.desk.place_of(&data, &request).zip(self.desk.free_tag());
-        let Some((data_offset, tag)) = places else { return Err(data) };
+        let data_offset_and_tag = self.state.data_offset_of(&data, &request).zip(self.state.free_tag());
+        let Some((data_offset, tag)) = data_offset_and_tag else { return Err(data) };
         let buffer = if let Data::Own(buffer) = data { Some(buffer) } else { None };
-        self.desk.requests[tag] = Some(Done { token, status: Status::SUCCESS, buffer });
+        self.state.requests[tag] = Some(Done { token, status: Status::SUCCESS, buffer });
         let (disposition, asked) = (disposition::REQUEST, Reply::about(tag as u64, &request));
-        self.desk.replies.push(Reply { disposition, layer, data_offset, ..asked });
+        self.state.replies.push(Reply { disposition, layer, data_offset, ..asked });
         Ok(())
     }
 
     /// A command that was held is finished, as soon as the present method is over.
     pub fn finish(&mut self, held: Held, status: Status) {
-        self.desk.resumed.push_back((held, None, status));
+        self.state.resumed.push_back((held, None, status));
     }
 
     /// Has a command that was held come to [`returned`](crate::Function::returned), as soon as the present
     /// method is over, with this stage and status.
     pub fn resume(&mut self, held: Held, stage: u8, status: Status) {
-        self.desk.resumed.push_back((held, Some(stage), status));
+        self.state.resumed.push_back((held, Some(stage), status));
     }
 
     /// Tells the drive's classifier where things are, if the configuration says which of its maps is to know.
-    pub fn translate(&mut self, news: Translation) {
+    pub fn translate(&mut self, update: Translation) {
         let (disposition, mut cookie) = (disposition::TRANSLATE, [0; 2]);
-        let (operation, offset, length) = match news {
+        let (operation, offset, length) = match update {
             Translation::Insert { from, length, to, writable } => {
                 cookie = [to, writable.into()];
                 (translation::INSERT, from, length)
@@ -198,17 +198,17 @@ impl Io<'_> {
             Translation::Forget { from, length } => (translation::FORGET, from, length),
             Translation::Protect { from, length } => (translation::PROTECT, from, length),
         };
-        self.desk.replies.push(Reply { disposition, operation, offset, length, cookie, ..Reply::default() });
+        self.state.replies.push(Reply { disposition, operation, offset, length, cookie, ..Reply::default() });
     }
 
     /// True if an operator's order found the drive quiet (`--quiesce`): no command is in flight, not even one
     /// that a classifier sends past this function, and none begins until the order is answered.
     pub fn is_quiet(&self) -> bool {
-        self.desk.order.is_some_and(|order| order.flags & flag::QUIET != 0)
+        self.state.order.is_some_and(|order| order.flags & flag::QUIET != 0)
     }
 
     /// The answer to a [`control`](crate::Function::control) that was to come later.
     pub fn answer(&mut self, words: Result<String, String>) {
-        self.desk.answer = Some(words);
+        self.state.answer = Some(words);
     }
 }

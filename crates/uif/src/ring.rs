@@ -63,12 +63,12 @@ impl Rings {
 
     fn submissions(&self) -> Ring {
         let region = Arc::clone(&self.region);
-        Ring { region, places: SUBMISSIONS, entries: self.entries, sender: DAEMON, receiver: FUNCTION }
+        Ring { region, entries_at: SUBMISSIONS, entries: self.entries, sender: DAEMON, receiver: FUNCTION }
     }
 
     fn replies(&self) -> Ring {
-        let places = SUBMISSIONS + ring_bytes(self.entries.into());
-        Ring { places, sender: FUNCTION, receiver: DAEMON, ..self.submissions() }
+        let entries_at = SUBMISSIONS + ring_bytes(self.entries.into());
+        Ring { entries_at, sender: FUNCTION, receiver: DAEMON, ..self.submissions() }
     }
 }
 
@@ -85,7 +85,7 @@ fn ring_bytes(entries: u32) -> usize {
 struct Ring {
     region: Arc<SharedRegion>,
     /// Where its entries are.
-    places: usize,
+    entries_at: usize,
     entries: u16,
     /// The pages of indices of who writes entries, and of who reads them.
     sender: usize,
@@ -105,8 +105,8 @@ impl Ring {
         self.region.atomic_u32(self.receiver + index::HEAD)
     }
 
-    fn place(&self, number: u16) -> &[AtomicU64; WORDS] {
-        self.region.words(self.places + usize::from(number & (self.entries - 1)) * ENTRY_BYTES)
+    fn entry(&self, number: u16) -> &[AtomicU64; WORDS] {
+        self.region.words(self.entries_at + usize::from(number & (self.entries - 1)) * ENTRY_BYTES)
     }
 }
 
@@ -134,7 +134,7 @@ impl Sender {
     pub fn push<E: IntoBytes + Immutable>(&mut self, entry: &E) {
         const { assert!(size_of::<E>() == ENTRY_BYTES) };
         let words = entry.as_bytes().as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
-        self.ring.place(self.next).iter().zip(words).for_each(|(place, word)| place.store(word, Relaxed));
+        self.ring.entry(self.next).iter().zip(words).for_each(|(place, word)| place.store(word, Relaxed));
         self.next = self.next.wrapping_add(1);
     }
 
@@ -174,19 +174,19 @@ impl Receiver {
     /// Takes an entry that waits: a copy, which nobody can change any more.
     #[inline]
     pub fn take<E: FromBytes>(&mut self) -> E {
-        let words = self.ring.place(self.head).each_ref().map(|place| place.load(Relaxed));
+        let words = self.ring.entry(self.head).each_ref().map(|place| place.load(Relaxed));
         self.head = self.head.wrapping_add(1);
         E::read_from_bytes(words.as_bytes()).expect("an entry has 64 bytes")
     }
 
     /// About to sleep: asks to be rung for the next entry. [`waiting`](Self::waiting) must then be asked
     /// once more.
-    pub fn ask(&self) {
+    pub fn request_wakeup(&self) {
         doorbell::request_rings([(self.ring.event(), u32::from(self.head))]);
     }
 
     /// Awake: nobody need ring.
-    pub fn excuse(&self) {
+    pub fn cancel_wakeup(&self) {
         doorbell::suppress_rings(&self.ring.event(), u32::from(self.head));
     }
 }
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn rings_follow_each_other() {
         assert_eq!(Rings::bytes(256), Some(3 * 4096 + 2 * 256 * 64));
-        assert_eq!(rings(256).0.replies().places, 3 * 4096 + 256 * 64);
+        assert_eq!(rings(256).0.replies().entries_at, 3 * 4096 + 256 * 64);
         assert_eq!(Rings::bytes(1), Some(5 * 4096));
         assert!([0, 3, 1 << 16, 1 << 20, u32::MAX].iter().all(|entries| Rings::bytes(*entries).is_none()));
     }
@@ -220,7 +220,7 @@ mod tests {
         let (ours, theirs) = rings(4);
         let (mut out, mut back) = ours.daemon();
         let (mut reply, mut requests) = theirs.function();
-        requests.excuse();
+        requests.cancel_wakeup();
         // Further than a 16-bit tail counts.
         for tag in 0..70_000u64 {
             out.push(&Submission { tag, length: 3 * tag, ..Submission::default() });
@@ -245,12 +245,12 @@ mod tests {
             (0..count).for_each(|_| out.push(&Submission::default()));
             out.publish()
         };
-        requests.excuse();
+        requests.cancel_wakeup();
         assert!(!send(2) && !send(0));
         for _ in 0..2 {
             let _: Submission = requests.take();
         }
-        requests.ask();
+        requests.request_wakeup();
         assert_eq!(requests.waiting(), Ok(0));
         assert!(send(3), "it sleeps");
         assert!(!send(1), "it was rung for already");

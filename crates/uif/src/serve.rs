@@ -24,7 +24,7 @@ const FULL: Duration = Duration::from_millis(1);
 
 /// Where the daemons are.
 #[derive(Debug)]
-pub enum Door {
+pub enum Endpoint {
     /// One daemon, which started this process and gave it this socket. When it is gone the process ends.
     Inherited(OwnedFd),
     /// Whoever connects, one connection for each drive.
@@ -37,12 +37,16 @@ pub enum Door {
 ///
 /// # Errors
 /// The daemon that started the process cannot be served, or the kernel refuses to wait.
-pub fn serve(door: Door, make: &mut Make<'_>, ready: impl FnOnce() -> io::Result<()>) -> Result<(), Failure> {
+pub fn serve(
+    endpoint: Endpoint,
+    make: &mut Make<'_>,
+    ready: impl FnOnce() -> io::Result<()>,
+) -> Result<(), Failure> {
     let spin = Spin { budget: SPIN_MAX, idle: None };
-    let mut server = Server { clients: Vec::new(), door: None, spin, clock: Instant::now() };
-    match door {
-        Door::Inherited(socket) => server.clients.push(Client::begin(socket, make)?),
-        Door::Listening(listener) => server.door = Some(listener),
+    let mut server = Server { clients: Vec::new(), endpoint: None, spin, clock: Instant::now() };
+    match endpoint {
+        Endpoint::Inherited(socket) => server.clients.push(Client::begin(socket, make)?),
+        Endpoint::Listening(listener) => server.endpoint = Some(listener),
     }
     ready()?;
     server.run(make)
@@ -50,7 +54,7 @@ pub fn serve(door: Door, make: &mut Make<'_>, ready: impl FnOnce() -> io::Result
 
 struct Server {
     clients: Vec<Client>,
-    door: Option<OwnedFd>,
+    endpoint: Option<OwnedFd>,
     spin: Spin,
     /// What functions count their time from.
     clock: Instant,
@@ -59,7 +63,7 @@ struct Server {
 impl Server {
     fn run(&mut self, make: &mut Make<'_>) -> Result<(), Failure> {
         let mut turns = 0u32;
-        while self.door.is_some() || !self.clients.is_empty() {
+        while self.endpoint.is_some() || !self.clients.is_empty() {
             turns = turns.wrapping_add(1);
             if self.turn() > 0 {
                 self.spin.idle = None;
@@ -88,14 +92,14 @@ impl Server {
     }
 
     fn sleep(&mut self, make: &mut Make<'_>) -> Result<(), Failure> {
-        self.clients.iter().for_each(|client| client.requests.ask());
+        self.clients.iter().for_each(|client| client.requests.request_wakeup());
         let busy = |client: &Client| client.requests.waiting() != Ok(0);
         if !self.clients.iter().any(busy) {
             let began = Instant::now();
             self.look(self.alarm(), make)?;
             self.spin.slept(began.elapsed());
         }
-        self.clients.iter().for_each(|client| client.requests.excuse());
+        self.clients.iter().for_each(|client| client.requests.cancel_wakeup());
         Ok(())
     }
 
@@ -115,7 +119,7 @@ impl Server {
     fn look(&mut self, limit: Option<Duration>, make: &mut Make<'_>) -> Result<(), Failure> {
         let fds =
             self.clients.iter().flat_map(|client| [client.served.doorbell.as_fd(), client.socket.as_fd()]);
-        let fds = fds.chain(self.door.as_ref().map(AsFd::as_fd));
+        let fds = fds.chain(self.endpoint.as_ref().map(AsFd::as_fd));
         let mut polled: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         match poll(&mut polled, limit.and_then(|it| it.try_into().ok()).as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -132,9 +136,9 @@ impl Server {
             }
             !ready[1]
         });
-        let knocked = each.remainder().first() == Some(&true);
-        if let (true, Some(door)) = (knocked, &self.door)
-            && let Ok(socket) = accept_with(door, SocketFlags::CLOEXEC)
+        let connecting = each.remainder().first() == Some(&true);
+        if let (true, Some(endpoint)) = (connecting, &self.endpoint)
+            && let Ok(socket) = accept_with(endpoint, SocketFlags::CLOEXEC)
         {
             // One that cannot be served was told why.
             self.clients.extend(Client::begin(socket, make).ok());
@@ -156,7 +160,7 @@ impl Client {
     fn begin(socket: OwnedFd, make: &mut Make<'_>) -> Result<Self, Failure> {
         let (served, function) = accept(socket.as_fd(), make)?;
         let (replies, requests) = served.rings.function();
-        requests.excuse();
+        requests.cancel_wakeup();
         let session = Session::new(function, served.arena.len());
         Ok(Self { socket, served, requests, replies, session })
     }

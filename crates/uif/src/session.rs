@@ -2,7 +2,7 @@
 //! function is placed.
 
 use crate::abi::{CONTROL_BYTES, LAYERS_MAX, Reply, Submission, disposition, flag, kind};
-use crate::io::{Below, Desk};
+use crate::io::{Below, IoState};
 use crate::{Answer, Control, Function, Io};
 use sluice_memory::Buffers;
 use sluice_nvme::Status;
@@ -16,101 +16,101 @@ const BUSY: &str = "it is still at work on the last order";
 /// A function and what it has under way.
 pub struct Session {
     function: Box<dyn Function>,
-    desk: Desk,
+    state: IoState,
 }
 
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Session").field("desk", &self.desk).finish_non_exhaustive()
+        f.debug_struct("Session").field("state", &self.state).finish_non_exhaustive()
     }
 }
 
 impl Session {
     /// With an arena of so many bytes, whose end is the function's own.
     pub fn new(function: Box<dyn Function>, arena_bytes: usize) -> Self {
-        let desk = Desk::new(&function.properties(), arena_bytes);
-        Self { function, desk }
+        let state = IoState::new(&function.properties(), arena_bytes);
+        Self { function, state }
     }
 
     /// Works on an entry. `memory` is the arena; what of it the entry names is the function's now.
     pub fn take(&mut self, entry: &Submission, memory: &mut Buffers, now_ns: u64) {
-        self.desk.now_ns = now_ns;
+        self.state.now_ns = now_ns;
         match entry.kind {
-            kind::COMMAND | kind::RETURNED => self.show(entry, memory),
+            kind::COMMAND | kind::RETURNED => self.deliver(entry, memory),
             kind::DONE => self.done(entry, memory),
             kind::BELOW => self.below(entry),
             kind::START => self.with(memory, |function, io| function.start(io)),
             kind::CONTROL => self.control(entry, memory),
-            kind::STOP => self.desk.stopping = true,
+            kind::STOP => self.state.stopping = true,
             _ => {}
         }
-        self.settle(memory);
+        self.run_resumed(memory);
     }
 
     /// When [`expire`](Self::expire) is to be called.
     pub fn alarm_ns(&self) -> Option<u64> {
-        self.desk.alarm_ns
+        self.state.alarm_ns
     }
 
     /// Looks at the clock.
     pub fn expire(&mut self, memory: &mut Buffers, now_ns: u64) {
-        self.desk.now_ns = now_ns;
-        if self.desk.alarm_ns.is_some_and(|alarm_ns| now_ns >= alarm_ns) {
-            self.desk.alarm_ns = None;
+        self.state.now_ns = now_ns;
+        if self.state.alarm_ns.is_some_and(|alarm_ns| now_ns >= alarm_ns) {
+            self.state.alarm_ns = None;
             self.with(memory, |function, io| function.timer(io));
-            self.settle(memory);
+            self.run_resumed(memory);
         }
     }
 
     /// What was said since the last time, this much at most.
     pub fn replies(&mut self, most: usize) -> std::vec::Drain<'_, Reply> {
-        let most = most.min(self.desk.replies.len());
-        self.desk.replies.drain(..most)
+        let most = most.min(self.state.replies.len());
+        self.state.replies.drain(..most)
     }
 
     /// True if there is more to say.
     pub fn has_more(&self) -> bool {
-        !self.desk.replies.is_empty()
+        !self.state.replies.is_empty()
     }
 
     fn with<T>(&mut self, memory: &mut Buffers, act: impl FnOnce(&mut dyn Function, &mut Io<'_>) -> T) -> T {
-        let (_, pool) = memory.windows(self.desk.pool_at);
-        act(self.function.as_mut(), &mut Io { desk: &mut self.desk, memory: pool })
+        let (_, pool) = memory.windows(self.state.pool_at);
+        act(self.function.as_mut(), &mut Io { state: &mut self.state, memory: pool })
     }
 
     /// Shows the function a command.
-    fn show(&mut self, entry: &Submission, memory: &mut Buffers) {
-        let (data, pool) = memory.windows(self.desk.pool_at);
+    fn deliver(&mut self, entry: &Submission, memory: &mut Buffers) {
+        let (data, pool) = memory.windows(self.state.pool_at);
         let data = data.into_bytes(entry.data_offset as usize, entry.data_length as usize);
         let Some(mut call) = data.and_then(|data| entry.call(data)) else {
-            return self.desk.replies.push(Reply::finished(entry, Status::INTERNAL_ERROR));
+            return self.state.replies.push(Reply::finished(entry, Status::INTERNAL_ERROR));
         };
-        let mut io = Io { desk: &mut self.desk, memory: pool };
+        let mut io = Io { state: &mut self.state, memory: pool };
         // From now on requests may use its data.
-        io.desk.held.push(*entry);
+        io.state.held.push(*entry);
         let answer = match entry.kind {
             kind::RETURNED => self.function.returned(&mut call, &mut io),
             _ => self.function.submit(&mut call, &mut io),
         };
-        self.desk.held.pop();
+        self.state.held.pop();
         let (disposition, stage, status) = match answer {
-            Answer::Hold => return self.desk.held.push(entry.as_left(&call)),
+            Answer::Hold => return self.state.held.push(entry.as_left(&call)),
             Answer::Finish(status) => (disposition::FINISH, 0, status.0),
             Answer::Forward => (disposition::FORWARD, 0, 0),
             Answer::ForwardAndReturn(stage) => (disposition::FORWARD_AND_RETURN, stage, 0),
         };
         let (layer, cookie, sent) = (call.layer, call.cookie, Reply::about(entry.tag, &call.request));
-        self.desk.replies.push(Reply { disposition, stage, status, layer, cookie, ..sent });
+        self.state.replies.push(Reply { disposition, stage, status, layer, cookie, ..sent });
     }
 
     fn done(&mut self, entry: &Submission, memory: &mut Buffers) {
-        if let Some(done) = self.desk.done(entry.tag, Status(entry.status)) {
+        if let Some(done) = self.state.done(entry.tag, Status(entry.status)) {
             self.with(memory, |function, io| function.done(done, io));
         }
     }
 
     fn below(&mut self, entry: &Submission) {
-        let (number, below) = (usize::from(entry.stage), &mut self.desk.below);
+        let (number, below) = (usize::from(entry.stage), &mut self.state.below);
         if number < LAYERS_MAX {
             below.resize(below.len().max(number + 1), Below::default());
             let [low, high] = entry.cookie.map(u128::from);
@@ -125,40 +125,40 @@ impl Session {
         if text == METRICS {
             let mut lines = String::new();
             self.function.metrics(&mut |name, value| lines += &format!("{name} {value}\n"));
-            return self.tell(entry, &Ok(lines), memory);
+            return self.reply_to_order(entry, &Ok(lines), memory);
         }
-        if self.desk.order.is_some() {
-            return self.tell(entry, &Err(BUSY.into()), memory);
+        if self.state.order.is_some() {
+            return self.reply_to_order(entry, &Err(BUSY.into()), memory);
         }
-        self.desk.order = Some(*entry);
+        self.state.order = Some(*entry);
         // What was said before anybody asked is no answer.
-        self.desk.answer = None;
+        self.state.answer = None;
         if let Control::Now(answer) = self.with(memory, |function, io| function.control(&text, io)) {
-            self.desk.answer = Some(answer);
+            self.state.answer = Some(answer);
         }
     }
 
     /// What the function asked to have again, and what it has to say to an operator.
-    fn settle(&mut self, memory: &mut Buffers) {
-        while let Some((held, stage, status)) = self.desk.resumed.pop_front() {
-            let Some(entry) = self.desk.let_go(held) else { continue };
+    fn run_resumed(&mut self, memory: &mut Buffers) {
+        while let Some((held, stage, status)) = self.state.resumed.pop_front() {
+            let Some(entry) = self.state.release_held(held) else { continue };
             match stage {
-                None => self.desk.replies.push(Reply::finished(&entry, status)),
+                None => self.state.replies.push(Reply::finished(&entry, status)),
                 Some(stage) => {
                     let (kind, status) = (kind::RETURNED, status.0);
-                    self.show(&Submission { kind, stage, status, ..entry }, memory);
+                    self.deliver(&Submission { kind, stage, status, ..entry }, memory);
                 }
             }
         }
-        if let Some(answer) = self.desk.answer.take()
-            && let Some(entry) = self.desk.order.take()
+        if let Some(answer) = self.state.answer.take()
+            && let Some(entry) = self.state.order.take()
         {
-            self.tell(&entry, &answer, memory);
+            self.reply_to_order(&entry, &answer, memory);
         }
     }
 
     /// Tells an operator.
-    fn tell(&mut self, entry: &Submission, answer: &Result<String, String>, memory: &mut Buffers) {
+    fn reply_to_order(&mut self, entry: &Submission, answer: &Result<String, String>, memory: &mut Buffers) {
         let (status, words) = match answer {
             Ok(words) => (Status::SUCCESS, words),
             Err(words) => (Status::INVALID_FIELD, words),
@@ -170,6 +170,6 @@ impl Session {
         let room = memory.bytes(entry.data_offset as usize, length).unwrap_or_default();
         room.copy_from_slice(&words.as_bytes()[..room.len()]);
         let (tag, status, length) = (entry.tag, status.0, room.len() as u64);
-        self.desk.replies.push(Reply { tag, status, length, ..Reply::default() });
+        self.state.replies.push(Reply { tag, status, length, ..Reply::default() });
     }
 }

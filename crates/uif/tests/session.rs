@@ -27,7 +27,7 @@ impl Rig {
         Self { session: Session::new(function, ARENA_BYTES), memory }
     }
 
-    fn say(&mut self, entry: &Submission) -> Vec<Reply> {
+    fn exchange(&mut self, entry: &Submission) -> Vec<Reply> {
         self.session.take(entry, &mut self.memory, 7);
         self.session.expire(&mut self.memory, 7);
         self.session.replies(usize::MAX).collect()
@@ -37,17 +37,25 @@ impl Rig {
     fn write(&mut self, tag: u64, block: u64) -> Vec<Reply> {
         let (operation, length) = (operation::WRITE, 512);
         let offset = 512 * block;
-        self.say(&Submission { tag, operation, offset, length, data_length: 512, ..Submission::default() })
+        self.exchange(&Submission {
+            tag,
+            operation,
+            offset,
+            length,
+            data_length: 512,
+            ..Submission::default()
+        })
     }
 
     fn done(&mut self, tag: u64, status: u16) -> Vec<Reply> {
-        self.say(&Submission { tag, kind: kind::DONE, status, ..Submission::default() })
+        self.exchange(&Submission { tag, kind: kind::DONE, status, ..Submission::default() })
     }
 
-    fn tell(&mut self, tag: u64, text: &str) -> Vec<(u64, String)> {
+    fn send_order(&mut self, tag: u64, text: &str) -> Vec<(u64, String)> {
         self.memory.write(0, text.as_bytes());
         let data_length = text.len() as u32;
-        let said = self.say(&Submission { tag, kind: kind::CONTROL, data_length, ..Submission::default() });
+        let said =
+            self.exchange(&Submission { tag, kind: kind::CONTROL, data_length, ..Submission::default() });
         let mut words = |length: u64| {
             let bytes = self.memory.bytes(0, length as usize).expect("inside");
             String::from_utf8(bytes.to_vec()).expect("text")
@@ -96,10 +104,10 @@ fn requests_and_memory_have_an_end_and_come_back() {
 fn a_command_may_end_or_return_while_it_is_looked_at() {
     let mut rig = Rig::new();
     let zeroes = Submission { tag: 5, operation: operation::WRITE_ZEROES, ..Submission::default() };
-    let said = rig.say(&zeroes);
+    let said = rig.exchange(&zeroes);
     let finished: Vec<&Reply> = said.iter().filter(|reply| reply.tag == 5).collect();
     assert_eq!((finished.len(), finished[0].disposition), (1, disposition::FINISH));
-    let said = rig.say(&Submission { tag: 6, operation: operation::FLUSH, ..Submission::default() });
+    let said = rig.exchange(&Submission { tag: 6, operation: operation::FLUSH, ..Submission::default() });
     assert_eq!((said.len(), said[0].tag, said[0].status), (1, 6, 0x280), "what it was resumed with");
     assert_eq!(said[0].cookie, [1, 1], "what was left in it before it was held");
 }
@@ -108,21 +116,21 @@ fn a_command_may_end_or_return_while_it_is_looked_at() {
 fn an_order_is_answered_to_whom_gave_it() {
     let mut rig = Rig::new();
     let one = |tag, words: &str| vec![(tag, words.to_owned())];
-    assert_eq!(rig.tell(1, "count"), one(1, "count 0"));
-    assert_eq!(rig.tell(2, "alarm"), one(2, "woken"));
-    assert_eq!(rig.tell(3, "later"), []);
-    assert_eq!(rig.tell(4, "count"), one(4, "it is still at work on the last order"));
-    assert_eq!(rig.tell(5, "metrics"), one(5, "commands_total 0\n"));
-    let said = rig.say(&Submission { tag: 6, operation: operation::FLUSH, ..Submission::default() });
+    assert_eq!(rig.send_order(1, "count"), one(1, "count 0"));
+    assert_eq!(rig.send_order(2, "alarm"), one(2, "woken"));
+    assert_eq!(rig.send_order(3, "later"), []);
+    assert_eq!(rig.send_order(4, "count"), one(4, "it is still at work on the last order"));
+    assert_eq!(rig.send_order(5, "metrics"), one(5, "commands_total 0\n"));
+    let said = rig.exchange(&Submission { tag: 6, operation: operation::FLUSH, ..Submission::default() });
     assert!(said.iter().any(|reply| reply.tag == 3), "what was to come later");
-    assert_eq!(rig.tell(7, "count"), one(7, "count 1"));
+    assert_eq!(rig.send_order(7, "count"), one(7, "count 1"));
 }
 
 #[test]
 fn nothing_new_is_asked_after_the_end() {
     let mut rig = Rig::new();
     let asked = rig.write(1, 2);
-    rig.say(&Submission { kind: kind::STOP, ..Submission::default() });
+    rig.exchange(&Submission { kind: kind::STOP, ..Submission::default() });
     assert_eq!(rig.write(2, 2)[0].disposition, disposition::FINISH);
     assert_eq!(rig.done(asked[0].tag, 0)[0].tag, 1, "what was asked before is still answered");
 }
@@ -177,7 +185,7 @@ proptest! {
             } else if entry.kind == kind::DONE {
                 asked.remove(&entry.tag);
             }
-            for reply in rig.say(&entry) {
+            for reply in rig.exchange(&entry) {
                 match reply.disposition {
                     disposition::REQUEST => prop_assert!(asked.insert(reply.tag), "a tag that is out"),
                     disposition::READY | disposition::TRANSLATE => {}

@@ -103,7 +103,7 @@ impl WiredDrive {
             return Err(refused(self.bring_back(&control, function, told, problem)));
         }
         self.stacks_mut()[nsid as usize - 1][0].functions.remove(place);
-        if control.uif.owes_a_loss() {
+        if control.uif.owes_flush_error() {
             // It was told, and no host was.
             self.change(move |drive, now_ns| drive.subsystem_mut().lose_writes(nsid, now_ns))?;
         }
@@ -123,9 +123,9 @@ impl WiredDrive {
         let Some(order) = order else { return Ok(None) };
         let untold = |words: String| untold(&self.name, order, &words);
         // First, because one that does not answer might take the order when nobody waits for that any more.
-        let status = await_start(control).and_then(|()| control.uif.tell("status", false, START_LIMIT));
+        let status = await_start(control).and_then(|()| control.uif.query("status", false, START_LIMIT));
         let told = (!status.map_err(untold)?.contains(IS_OUT)).then_some(order);
-        match control.uif.tell(order, true, START_LIMIT) {
+        match control.uif.query(order, true, START_LIMIT) {
             Ok(_) => Ok(told),
             Err(words) => Err(take_back(control, told, untold(words))),
         }
@@ -279,7 +279,7 @@ fn untold(drive: &str, order: &str, words: &str) -> Problem {
 /// A function stays for this problem, after all: what it was told is taken back.
 fn take_back(control: &FunctionControl, told: Option<&str>, problem: Problem) -> Problem {
     let Some(order) = told else { return problem };
-    let taken = await_start(control).and_then(|()| control.uif.tell(STAY, false, START_LIMIT));
+    let taken = await_start(control).and_then(|()| control.uif.query(STAY, false, START_LIMIT));
     let outcome = match taken {
         Ok(_) => format!("because it stays, it was told `{STAY}` after `{order}`"),
         Err(words) => format!(
@@ -298,7 +298,7 @@ fn also(mut problem: Problem, more: &str) -> Problem {
 fn begin_anew(control: &FunctionControl, function: &UifSpec) -> Result<(), Problem> {
     let order = function.function.as_deref().and_then(|name| sluice_functions::uif::changes(name).attached);
     let Some(order) = order else { return Ok(()) };
-    let begun = control.uif.tell(order, false, START_LIMIT).map(drop);
+    let begun = control.uif.query(order, false, START_LIMIT).map(drop);
     begun.map_err(|words| not_attached(control, &format!("it says: {words}")))
 }
 
@@ -307,7 +307,7 @@ fn begin_anew(control: &FunctionControl, function: &UifSpec) -> Result<(), Probl
 fn say_which_is_right(control: &FunctionControl, function: &UifSpec) -> Result<(), String> {
     let asked = function.function.as_deref().and_then(|name| sluice_functions::uif::changes(name).asked);
     // It answers when it is ready.
-    control.uif.tell(asked.ok_or_else(String::new)?, false, START_LIMIT).map(drop)
+    control.uif.query(asked.ok_or_else(String::new)?, false, START_LIMIT).map(drop)
 }
 
 fn not_attached(control: &FunctionControl, why: &str) -> Problem {
@@ -324,7 +324,7 @@ fn await_start(control: &FunctionControl) -> Result<(), String> {
             None if began.elapsed() < START_LIMIT => std::thread::sleep(LOOK),
             None => return Err(format!("it was not ready within {START_LIMIT:?}")),
             Some(status) => {
-                let says = control.uif.tell("status", false, START_LIMIT).unwrap_or_else(|words| words);
+                let says = control.uif.query("status", false, START_LIMIT).unwrap_or_else(|words| words);
                 return Err(format!("it cannot start ({status:?}), and says: {says}"));
             }
         }

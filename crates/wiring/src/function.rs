@@ -8,7 +8,7 @@ use sluice_command::{Layer, NodeId, Operation, StackBuilder};
 use sluice_control::drives::metrics;
 use sluice_controller::{COMMANDS_MAX, Subsystem, TRANSFER_MAX};
 use sluice_crypt::Given;
-use sluice_functions::uif::{self, Asked, Launch, Program, UifConfig, UifControl, UifSeed};
+use sluice_functions::uif::{self, Launch, PendingAnswer, PreparedUif, Program, UifConfig, UifControl};
 use sluice_functions::{
     Concat, Delay, DelayConfig, Fault, Outcome, Pass, PassConfig, Range, RangeConfig, Rule, Stripe,
     StripeConfig, When,
@@ -37,7 +37,7 @@ pub(super) enum FunctionSeed {
     Stripe(u64, Vec<StackSeed>),
     Concat(Vec<StackSeed>),
     /// With the layers below it besides the rest of the stack.
-    Uif(UifSeed, Vec<StackSeed>),
+    Uif(PreparedUif, Vec<StackSeed>),
 }
 
 /// What the control side keeps of a function that is open.
@@ -67,7 +67,7 @@ pub(super) struct FunctionControl {
 #[derive(Debug, Default)]
 struct Counted {
     /// It was asked, and has not been seen to answer.
-    asked: Option<Asked>,
+    asked: Option<PendingAnswer>,
     /// Callers have waited for that already, and do not wait again.
     is_late: bool,
     said: BTreeMap<String, u64>,
@@ -166,7 +166,7 @@ fn build_layers(
     Ok(())
 }
 
-fn open(spec: &UifSpec, drive: &str) -> Result<(UifSeed, UifControl), Problem> {
+fn open(spec: &UifSpec, drive: &str) -> Result<(PreparedUif, UifControl), Problem> {
     let config = UifConfig {
         name: drive.to_owned(),
         options: Options::new(spec.options.clone()),
@@ -174,9 +174,9 @@ fn open(spec: &UifSpec, drive: &str) -> Result<(UifSeed, UifControl), Problem> {
         on_death: spec.on_death.into(),
     };
     match seat(spec)? {
-        Seat::Here(function) => UifSeed::here(config, function)
+        Seat::Here(function) => PreparedUif::local(config, function)
             .map_err(|error| Problem::internal(format!("there is no memory for a function: {error}"))),
-        Seat::There(launch) => UifSeed::there(config, launch).map_err(|failure| {
+        Seat::There(launch) => PreparedUif::external(config, launch).map_err(|failure| {
             Problem::invalid(format!("the function {} does not serve: {failure}", spec.about()))
         }),
     }
@@ -222,7 +222,7 @@ impl FunctionControl {
             return;
         }
         counted.look(Instant::now());
-        counted.asked.get_or_insert_with(|| self.uif.ask("metrics"));
+        counted.asked.get_or_insert_with(|| self.uif.start_query("metrics"));
     }
 
     /// Returns what it counts, or counted when it said so last if it does not answer until then. Waits for each answer
@@ -257,8 +257,8 @@ impl FunctionControl {
 
     fn sit(&self, away: &mut bool, spec: &UifSpec) -> Result<(), Problem> {
         let moved = match seat(spec)? {
-            Seat::Here(function) => self.uif.move_here(function),
-            Seat::There(launch) => self.uif.move_there(launch),
+            Seat::Here(function) => self.uif.move_into_daemon(function),
+            Seat::There(launch) => self.uif.move_to_process(launch),
         };
         moved.map(|()| *away = false).map_err(|words| {
             Problem::conflict(format!("the function {} cannot move: {words}", self.about))

@@ -87,7 +87,7 @@ impl StackControl {
         // Functions over a target may have another copy, and say so themselves.
         let has_lost = self.functions.is_empty() && self.target.has_lost();
         has_lost
-            || self.uifs().iter().any(|function| function.uif.is_in_doubt())
+            || self.uifs().iter().any(|function| function.uif.has_unreported_loss())
             || self.layers.iter().any(StackControl::is_in_doubt)
     }
 

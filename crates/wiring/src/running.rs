@@ -142,7 +142,7 @@ impl Running for WiredDrive {
         let function = self.uif(number).ok_or_else(closed)?;
         let quiet = if quiesce { Some(self.quiesce()?) } else { None };
         let limit = if quiesce { QUIET_ORDER_LIMIT } else { ORDER_LIMIT };
-        let answer = function.uif.tell(text, quiesce, limit);
+        let answer = function.uif.query(text, quiesce, limit);
         drop(quiet);
         answer.map_err(|words| Problem::conflict(format!("the function says: {words}")))
     }

@@ -52,8 +52,8 @@ impl Layout {
 
 /// Opens the key. It is nowhere else than in the result afterwards.
 pub(super) fn open(options: &Options, given: &Given) -> Result<(Secret<Xts>, Layout), String> {
-    if let Some(stranger) = options.stranger(&OPTIONS) {
-        return Err(format!("encrypt knows no option `{stranger}`; it knows {}", OPTIONS.join(", ")));
+    if let Some(unknown) = options.unknown_key(&OPTIONS) {
+        return Err(format!("encrypt knows no option `{unknown}`; it knows {}", OPTIONS.join(", ")));
     }
     let [key_file, credential, key_fd] = ["key_file", "credential", "key_fd"].map(|key| options.get(key));
     let secret = Source::of(key_file, credential, key_fd)?.read(given)?;

@@ -1,15 +1,15 @@
 //! What an operator is told, and can want.
 
-use super::{Manner, Replicate};
+use super::{Mode, Replicate};
 use sluice_nvme::Status;
 use sluice_redundancy::Members;
 use sluice_uif::Io;
 
 impl Replicate {
     /// There cannot be such a set.
-    pub(super) fn refuse(&mut self, words: String, io: &mut Io<'_>) {
-        tracing::error!("{} does not serve: {words}", self.manner.name());
-        (self.refused, self.trouble) = (self.set.take().is_some(), words);
+    pub(super) fn refuse(&mut self, message: String, io: &mut Io<'_>) {
+        tracing::error!("{} does not serve: {message}", self.mode.name());
+        (self.refused, self.error) = (self.set.take().is_some(), message);
         io.ready(Status::NAMESPACE_NOT_READY);
         self.answer_order(io);
         // The others end when the layers are done with them.
@@ -20,13 +20,13 @@ impl Replicate {
     }
 
     /// An order, and the answer to it: how the set is doing.
-    pub(super) fn obey(&mut self, text: &str) -> Result<String, String> {
-        let manner = self.manner;
-        let mirror = &mut self.set.as_mut().ok_or_else(|| self.trouble.clone())?.mirror;
+    pub(super) fn execute(&mut self, text: &str) -> Result<String, String> {
+        let mode = self.mode;
+        let mirror = &mut self.set.as_mut().ok_or_else(|| self.error.clone())?.mirror;
         let all = mirror.status().members;
         let words: Vec<&str> = text.split_whitespace().collect();
         if mirror.asks() && !words.starts_with(&["copy"]) {
-            return Err(self.trouble.clone());
+            return Err(self.error.clone());
         }
         match words.as_slice() {
             ["status"] => {}
@@ -34,12 +34,12 @@ impl Replicate {
             ["resync", "all"] => mirror.bring_back(all, true),
             ["resync", number] => mirror.bring_back(Members::one(member(all, number)?), false),
             // Of two, one of which is the drive, it is the other.
-            ["fail"] if manner == Manner::Copy => mirror.take_out(1)?,
+            ["fail"] if mode == Mode::Copy => mirror.take_out(1)?,
             ["fail", number] => mirror.take_out(member(all, number)?)?,
             ["check"] => mirror.check(),
             ["copy", "from", number] => mirror.copy_from(member(all, number)?)?,
             _ => {
-                let fail = if manner == Manner::Copy { "fail" } else { "fail N" };
+                let fail = if mode == Mode::Copy { "fail" } else { "fail N" };
                 return Err(format!(
                     "there is no order `{text}`; there are status, resync, resync N, resync all, {fail}, check and copy from N"
                 ));

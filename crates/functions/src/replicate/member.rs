@@ -1,6 +1,6 @@
 //! What the options and the layers below come to: a set, and who is a member of it.
 
-use super::PIECE_BYTES;
+use super::CHUNK_BYTES;
 use sluice_redundancy::{Config, MEMBERS_MAX, Members, Mirror, region_bytes};
 use sluice_uif::{Below, Options};
 
@@ -9,7 +9,7 @@ const RATE: u64 = 64 << 20;
 
 /// What the members are to the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Manner {
+pub(super) enum Mode {
     /// Member 0 is the drive, and the other a copy of it, which is never read.
     Copy,
     /// Any that has everything is as good as another.
@@ -19,7 +19,7 @@ pub(super) enum Manner {
 // Layers pass the number on as it is.
 const _: () = assert!(sluice_redundancy::UNSEEN == sluice_command::Storage::UNSEEN.id);
 
-impl Manner {
+impl Mode {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Copy => "replicate",
@@ -71,7 +71,7 @@ impl Manner {
             size,
             region_bytes: region_bytes(size),
             log_bytes: layers[members].size,
-            piece_bytes: PIECE_BYTES.into(),
+            piece_bytes: CHUNK_BYTES.into(),
             rate,
             promotes: self == Self::Equals,
             id,
@@ -86,8 +86,8 @@ impl Manner {
     /// Bytes a second, from the option `resync_mib_s`.
     pub(super) fn rate(self, options: &Options) -> Result<u64, String> {
         let name = self.name();
-        if let Some(stranger) = options.stranger(&["resync_mib_s"]) {
-            return Err(format!("{name} knows no option `{stranger}`; it knows resync_mib_s"));
+        if let Some(unknown) = options.unknown_key(&["resync_mib_s"]) {
+            return Err(format!("{name} knows no option `{unknown}`; it knows resync_mib_s"));
         }
         match options.get("resync_mib_s").map(str::parse::<u32>) {
             None => Ok(RATE),

@@ -11,8 +11,8 @@ mod member;
 mod order;
 mod read;
 
-use crate::mirrored::{Mirrored, News};
-use member::Manner;
+use crate::mirrored::{Event, Mirrored};
+use member::Mode;
 use sluice_command::{Operation, Request};
 use sluice_nvme::Status;
 use sluice_redundancy::{Begun, Ended, Members, WriteId};
@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 
 /// Bytes that are copied or compared at once.
-const PIECE_BYTES: u32 = 512 << 10;
+const CHUNK_BYTES: u32 = 512 << 10;
 
 /// Stages of a command: the member that it went to itself is done with it; it may go; it was read.
 const BACK: u8 = 1;
@@ -34,13 +34,13 @@ const LEG: u64 = 16;
 /// The function.
 #[derive(Debug)]
 pub struct Replicate {
-    manner: Manner,
+    mode: Mode,
     rate: u64,
     /// Of a log that is new.
     id: u64,
     set: Option<Mirrored>,
     /// Why there is none.
-    trouble: String,
+    error: String,
     /// There was one, of which something may be under way: there will not be another.
     refused: bool,
     /// An operator took a member out, and waits for the log to know.
@@ -50,7 +50,7 @@ pub struct Replicate {
     /// By [`WriteId`].
     writes: Vec<Write>,
     /// They may go, and there was no room to ask all members.
-    crowded: VecDeque<u32>,
+    blocked: VecDeque<u32>,
 }
 
 /// A write or flush of the host.
@@ -61,7 +61,7 @@ struct Write {
     waits: bool,
     to: Members,
     /// Those that are to be asked yet, but for the one that gets the command itself.
-    unasked: Members,
+    unsent: Members,
     /// Those that are not done with it.
     left: Members,
     failed: Members,
@@ -72,14 +72,14 @@ struct Write {
 impl Write {
     fn new(held: Held, waits: bool) -> Self {
         let none = Members::NONE;
-        let (to, unasked, left, failed) = (none, none, none, none);
-        Self { held, waits, to, unasked, left, failed, status: Status::SUCCESS }
+        let (to, unsent, left, failed) = (none, none, none, none);
+        Self { held, waits, to, unsent, left, failed, status: Status::SUCCESS }
     }
 
     /// It goes to these.
     fn send(&mut self, to: Members) {
         (self.to, self.left, self.waits) = (to, to, false);
-        self.unasked = to.without(Members::one(self.lead()));
+        self.unsent = to.without(Members::one(self.lead()));
     }
 
     /// The member that gets the command itself.
@@ -95,7 +95,7 @@ impl Replicate {
     /// # Errors
     /// In words.
     pub fn new(options: &Options) -> Result<Self, String> {
-        Self::of(Manner::Copy, options)
+        Self::of(Mode::Copy, options)
     }
 
     /// Members that are as good as each other, with the same option.
@@ -103,21 +103,21 @@ impl Replicate {
     /// # Errors
     /// In words.
     pub fn mirror(options: &Options) -> Result<Self, String> {
-        Self::of(Manner::Equals, options)
+        Self::of(Mode::Equals, options)
     }
 
-    fn of(manner: Manner, options: &Options) -> Result<Self, String> {
+    fn of(mode: Mode, options: &Options) -> Result<Self, String> {
         Ok(Self {
-            manner,
-            rate: manner.rate(options)?,
+            mode,
+            rate: mode.rate(options)?,
             id: RandomState::new().hash_one("a new log"),
             set: None,
-            trouble: "it waits for the layers below".into(),
+            error: "it waits for the layers below".into(),
             refused: false,
             leaving: false,
             ordered: false,
             writes: Vec::new(),
-            crowded: VecDeque::new(),
+            blocked: VecDeque::new(),
         })
     }
 
@@ -128,14 +128,14 @@ impl Replicate {
             (call.request.operation, call.request.deallocate) = (Operation::WriteZeroes, true);
         }
         let write = &mut self.writes[id as usize];
-        while let Some(member) = write.unasked.lowest() {
+        while let Some(member) = write.unsent.lowest() {
             let data = if call.request.has_data() { Data::Of(write.held, 0) } else { Data::None };
             let token = (LEG + member as u64) << 32 | u64::from(id);
             if io.request(member as u8, call.request, data, token).is_err() {
-                self.crowded.push_back(id);
+                self.blocked.push_back(id);
                 return Answer::Hold;
             }
-            write.unasked = write.unasked.without(Members::one(member));
+            write.unsent = write.unsent.without(Members::one(member));
         }
         call.layer = write.lead() as u8;
         Answer::ForwardAndReturn(BACK)
@@ -143,7 +143,7 @@ impl Replicate {
 
     /// A member is done with a write. If all are: what becomes of it, unless the log has to be written first.
     fn leg_done(&mut self, id: u32, member: usize, status: Status) -> Option<Status> {
-        let (status, write) = (self.heed_loss(member, status), &mut self.writes[id as usize]);
+        let (status, write) = (self.note_loss(member, status), &mut self.writes[id as usize]);
         write.left = write.left.without(Members::one(member));
         if !status.is_success() {
             write.failed = write.failed.with(Members::one(member));
@@ -170,15 +170,15 @@ impl Replicate {
 
     /// What the set wants done, as long as there is room to ask for it.
     fn run(&mut self, io: &mut Io<'_>) {
-        while let Some(news) = self.set.as_mut().and_then(|set| set.next(io)) {
-            match news {
-                News::Ready(outcome) => self.opened(outcome, io),
-                News::Go { write, to } => {
+        while let Some(event) = self.set.as_mut().and_then(|set| set.next(io)) {
+            match event {
+                Event::Ready(outcome) => self.opened(outcome, io),
+                Event::Go { write, to } => {
                     let write = &mut self.writes[write as usize];
                     write.send(to);
                     io.resume(write.held, GO, Status::SUCCESS);
                 }
-                News::Over { write, good } => {
+                Event::Over { write, good } => {
                     let status = if good { Status::SUCCESS } else { Status::WRITE_FAULT };
                     let write = &mut self.writes[write as usize];
                     write.waits = false;
@@ -187,11 +187,11 @@ impl Replicate {
             }
         }
         while io.has_room()
-            && let Some(id) = self.crowded.pop_front()
+            && let Some(id) = self.blocked.pop_front()
         {
             io.resume(self.writes[id as usize].held, GO, Status::SUCCESS);
         }
-        self.tell_of_leaving(io);
+        self.answer_leaving(io);
         io.wake_at(self.set.as_ref().and_then(|set| set.mirror.alarm_ns()));
     }
 }
@@ -203,10 +203,10 @@ fn is_range(request: &Request) -> bool {
 impl Function for Replicate {
     fn properties(&self) -> Properties {
         let changes = [Operation::Write, Operation::WriteZeroes, Operation::Deallocate, Operation::Flush];
-        let own = Properties { pool: 4 * PIECE_BYTES, ..Properties::NONE };
-        let own = match self.manner {
-            Manner::Copy => own,
-            Manner::Equals => own.with(Operation::Read, Interest::Before),
+        let own = Properties { pool: 4 * CHUNK_BYTES, ..Properties::NONE };
+        let own = match self.mode {
+            Mode::Copy => own,
+            Mode::Equals => own.with(Operation::Read, Interest::Before),
         };
         changes.into_iter().fold(own, |own, operation| own.with(operation, Interest::Before))
     }
@@ -216,27 +216,27 @@ impl Function for Replicate {
             return io.ready(Status::NAMESPACE_NOT_READY);
         }
         let layers = io.layers().to_vec();
-        let manner = self.manner;
+        let mode = self.mode;
         let outcome = match &mut self.set {
             Some(set) if set.mirror.asks() => return io.ready(Status::NAMESPACE_NOT_READY),
             // They have another size.
-            Some(set) => manner
+            Some(set) => mode
                 .members(&layers)
-                .and_then(|members| manner.check(&layers[..members]))
+                .and_then(|members| mode.check(&layers[..members]))
                 .and_then(|()| set.mirror.resize(layers[0].size))
                 .map(|()| io.ready(Status::SUCCESS)),
-            None => manner
+            None => mode
                 .open(&layers, self.rate, self.id)
                 .map(|(mirror, members)| self.set = Some(Mirrored::new(mirror, members))),
         };
-        if let Err(words) = outcome {
-            self.refuse(words, io);
+        if let Err(message) = outcome {
+            self.refuse(message, io);
         }
         self.run(io);
     }
 
     fn submit(&mut self, call: &mut Call<'_>, io: &mut Io<'_>) -> Answer {
-        if self.asks() {
+        if self.awaits_order() {
             return Answer::Finish(Status::NAMESPACE_NOT_READY);
         }
         if call.request.operation == Operation::Read {
@@ -302,7 +302,7 @@ impl Function for Replicate {
     }
 
     fn control(&mut self, text: &str, io: &mut Io<'_>) -> Control {
-        let answer = self.obey(text);
+        let answer = self.execute(text);
         self.leaving |= answer.is_ok() && text.trim_start().starts_with("fail");
         self.ordered |= answer.is_ok() && text.trim_start().starts_with("copy");
         let answer = if self.leaving || self.ordered { Control::Later } else { Control::Now(answer) };

@@ -12,20 +12,20 @@ impl Replicate {
                 io.ready(Status::SUCCESS);
                 self.answer_order(io);
             }
-            Err(words) if self.asks() => self.wait_for_order(words, io),
-            Err(words) => self.refuse(words, io),
+            Err(message) if self.awaits_order() => self.wait_for_order(message, io),
+            Err(message) => self.refuse(message, io),
         }
     }
 
     /// True if an operator has to say which member is right.
-    pub(super) fn asks(&self) -> bool {
+    pub(super) fn awaits_order(&self) -> bool {
         self.set.as_ref().is_some_and(|set| set.mirror.asks())
     }
 
     /// The set is there, and does nothing until an operator has said which member is right.
-    fn wait_for_order(&mut self, words: String, io: &mut Io<'_>) {
-        tracing::error!("{} does not serve: {words}", self.manner.name());
-        self.trouble = words;
+    fn wait_for_order(&mut self, message: String, io: &mut Io<'_>) {
+        tracing::error!("{} does not serve: {message}", self.mode.name());
+        self.error = message;
         io.ready(Status::NAMESPACE_NOT_READY);
     }
 
@@ -33,18 +33,18 @@ impl Replicate {
     pub(super) fn answer_order(&mut self, io: &mut Io<'_>) {
         if std::mem::take(&mut self.ordered) {
             let status = self.set.as_ref().map(|set| set.mirror.status().to_string());
-            io.answer(status.ok_or_else(|| self.trouble.clone()));
+            io.answer(status.ok_or_else(|| self.error.clone()));
         }
     }
 
     /// A member that was taken out is out when the log says so: else it would be in again after a restart, with
     /// whatever disk is in its place by then.
-    pub(super) fn tell_of_leaving(&mut self, io: &mut Io<'_>) {
+    pub(super) fn answer_leaving(&mut self, io: &mut Io<'_>) {
         if !self.leaving {
             return;
         }
         let answer = match self.set.as_ref().map(|set| (set.mirror.is_noted(), set.mirror.status())) {
-            None => Err(self.trouble.clone()),
+            None => Err(self.error.clone()),
             Some((true, status)) => Ok(status.to_string()),
             Some((_, status)) if !status.log_is_broken => return,
             Some(_) => Err("it is out until a restart: mend the log, and say this again".into()),

@@ -27,7 +27,7 @@ impl Replicate {
     }
 
     /// What the answer of a member to a write is to the host. One that says that it has lost writes is lost.
-    pub(super) fn heed_loss(&mut self, member: usize, status: Status) -> Status {
+    pub(super) fn note_loss(&mut self, member: usize, status: Status) -> Status {
         if status.same_code(Status::WRITES_LOST) {
             self.set.iter_mut().for_each(|set| set.mirror.has_lost_writes(member));
         }

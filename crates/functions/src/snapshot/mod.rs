@@ -41,8 +41,8 @@ const BACK: u8 = 2;
 /// # Errors
 /// In words: the options are not right.
 pub fn make(options: &Options) -> Result<Box<dyn Function>, String> {
-    if let Some(stranger) = options.stranger(&OPTIONS) {
-        return Err(format!("snapshot knows no option `{stranger}`; it knows {}", OPTIONS.join(", ")));
+    if let Some(unknown) = options.unknown_key(&OPTIONS) {
+        return Err(format!("snapshot knows no option `{unknown}`; it knows {}", OPTIONS.join(", ")));
     }
     let number = |key: &str| {
         let words = options.get(key).map(|words| (words, bytes_of_words(words)));

@@ -15,7 +15,7 @@ use std::sync::mpsc::SyncSender;
 pub(super) const ORDER: u32 = u32::MAX;
 
 /// The answer, or in words why there is none.
-pub(super) type Answered = Result<String, String>;
+pub(super) type OrderResult = Result<String, String>;
 
 /// An order on its way to the layer.
 #[derive(Debug)]
@@ -23,17 +23,17 @@ pub(super) struct Order {
     pub(super) text: String,
     /// The drive is quiet until it is answered, or until so many nanoseconds from now have passed.
     pub(super) quiet_ns: Option<u64>,
-    pub(super) stage: Arc<OrderStage>,
+    pub(super) stage: Arc<OrderState>,
     /// Has room for one answer: a reactor waits for nobody.
-    pub(super) answer: SyncSender<Answered>,
+    pub(super) answer: SyncSender<OrderResult>,
 }
 
 /// Who decides what becomes of an order: the layer that gives it to the function, or the operator who does not
 /// wait any longer. Whoever is first.
 #[derive(Debug, Default)]
-pub(super) struct OrderStage(AtomicBool);
+pub(super) struct OrderState(AtomicBool);
 
-impl OrderStage {
+impl OrderState {
     /// True for the first.
     pub(super) fn decide(&self) -> bool {
         !self.0.swap(true, SeqCst)
@@ -42,30 +42,30 @@ impl OrderStage {
 
 /// An order that the function has.
 #[derive(Debug)]
-pub(super) struct Given {
+pub(super) struct ActiveOrder {
     tag: u64,
     buffer: Buffer,
     /// When it must have answered, because the drive is quiet no longer.
     until_ns: Option<u64>,
-    answer: SyncSender<Answered>,
+    answer: SyncSender<OrderResult>,
 }
 
 impl Uif {
     /// Gives the function the next order, if it can take one.
     pub(super) fn give_order(&mut self, lane: &mut Lane<'_>) {
         let can_take = !matches!(self.readiness, Readiness::Starting { .. });
-        if self.given.is_some()
+        if self.active_order.is_some()
             || !can_take
             || self.leaving != Leaving::No
             || matches!(self.peer, Peer::Absent)
-            || !self.seat.has_orders()
+            || !self.instance.has_orders()
         {
             return;
         }
         let Some(arena) = &mut self.arena else { return };
         let Some(buffer) = arena.take(CONTROL_BYTES) else { return };
         let wanted = |order: &Order| !self.peer.is_first_version() && order.stage.decide();
-        let Some(order) = std::iter::from_fn(|| self.seat.take_order()).find(wanted) else {
+        let Some(order) = std::iter::from_fn(|| self.instance.take_order()).find(wanted) else {
             return arena.scrub(buffer);
         };
         arena.write(&buffer, order.text.as_bytes());
@@ -82,16 +82,18 @@ impl Uif {
         // A function in this process cannot be ended, and what it does is right only while the drive is
         // quiet: it keeps the order, and its buffer, until it answers. Who asked waits longer for it, and the
         // drive's own limit is the last: whether it is still quiet then, the function has to see.
-        let quiet_ns = order.quiet_ns.filter(|_| matches!(self.peer, Peer::There(_)));
+        let quiet_ns = order.quiet_ns.filter(|_| matches!(self.peer, Peer::External(_)));
         let until_ns = quiet_ns.map(|quiet_ns| lane.now_ns().saturating_add(quiet_ns));
-        self.given = Some(Given { tag, buffer, until_ns, answer: order.answer });
-        self.tell(entry);
+        self.active_order = Some(ActiveOrder { tag, buffer, until_ns, answer: order.answer });
+        self.send_entry(entry);
     }
 
     /// The function answers an order. It may be anything.
     pub(super) fn order_answered(&mut self, reply: &Reply) {
-        let expected = |given: &mut Given| given.tag == reply.tag;
-        let Some(given) = self.given.take_if(expected) else { return self.seat.counts.stray.increment() };
+        let expected = |given: &mut ActiveOrder| given.tag == reply.tag;
+        let Some(given) = self.active_order.take_if(expected) else {
+            return self.instance.counts.stray.increment();
+        };
         let text = match (&self.arena, reply.disposition) {
             (Some(arena), disposition::FINISH) if reply.length <= CONTROL_BYTES as u64 => {
                 Some(arena.read(&given.buffer, reply.length as usize))
@@ -102,7 +104,7 @@ impl Uif {
             Some(text) if entry::status(reply).is_success() => Ok(text),
             Some(text) => Err(text),
             None => {
-                self.seat.counts.invalid.increment();
+                self.instance.counts.invalid.increment();
                 Err("its answer makes no sense".to_owned())
             }
         };
@@ -111,12 +113,12 @@ impl Uif {
 
     /// The function is gone.
     pub(super) fn order_lost(&mut self) {
-        if let Some(given) = self.given.take() {
+        if let Some(given) = self.active_order.take() {
             self.end_order(given, Err("it went before it had answered".to_owned()));
         }
     }
 
-    fn end_order(&mut self, given: Given, answer: Answered) {
+    fn end_order(&mut self, given: ActiveOrder, answer: OrderResult) {
         self.give_back(given.buffer);
         // Whoever does not wait any more does not want to know.
         let _ = given.answer.try_send(answer);
@@ -124,13 +126,13 @@ impl Uif {
 
     /// When a function that was told while the drive is quiet must have answered.
     pub(super) fn quiet_until_ns(&self) -> Option<u64> {
-        self.given.as_ref()?.until_ns
+        self.active_order.as_ref()?.until_ns
     }
 
     /// What the function does when the drive is quiet must be over when it is not.
     pub(super) fn check_quiet(&mut self, lane: &mut Lane<'_>) {
         if self.quiet_until_ns().is_some_and(|until_ns| lane.now_ns() >= until_ns) {
-            self.condemn("it did not answer an order while the drive was quiet", lane);
+            self.kill("it did not answer an order while the drive was quiet", lane);
         }
     }
 }

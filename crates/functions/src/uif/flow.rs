@@ -1,13 +1,13 @@
 //! The way of a command: to the function, below, back, and to its end.
 
 use super::arena::{Arena, Buffer};
+use super::commands::{CommandState, Next, Progress};
 use super::control::ORDER;
-use super::doubt::Doubt;
 use super::entry;
 use super::layer::Uif;
 use super::peer::Peer;
 use super::start::{Leaving, Readiness};
-use super::work::{Next, Place, Work};
+use super::unreported_loss::UnreportedLoss;
 use super::{OnDeath, RETURNS_MAX};
 use sluice_command::{Lane, Operation, Request, Ticket};
 use sluice_nvme::Status;
@@ -31,14 +31,14 @@ impl Uif {
     pub(super) fn pump(&mut self, lane: &mut Lane<'_>) {
         loop {
             self.leave_if_done(lane);
-            self.begin_if_news(lane);
+            self.start_if_changed(lane);
             self.start_waiting(lane);
             self.give_order(lane);
             // A function in this process hears what else there is when it has nothing to answer.
-            let Some(entry) = self.untold.pop_front() else { break };
-            self.ask_here(&entry, lane);
+            let Some(entry) = self.unsent.pop_front() else { break };
+            self.call_local(&entry, lane);
         }
-        self.seat.counts.waiting.set((self.waiting.len() + self.returning.len()) as u64);
+        self.instance.counts.waiting.set((self.waiting.len() + self.returning.len()) as u64);
     }
 
     fn start_waiting(&mut self, lane: &mut Lane<'_>) {
@@ -60,14 +60,14 @@ impl Uif {
         self.readiness == Readiness::Ready
             && match &self.peer {
                 Peer::Absent => false,
-                Peer::Here(_) => true,
-                Peer::There(there) => self.out < there.commands,
+                Peer::Local(_) => true,
+                Peer::External(external) => self.out < external.commands,
             }
     }
 
     /// True if commands wait for a function that is not there.
     fn is_patient(&self) -> bool {
-        self.on_death == OnDeath::Park || self.seat.is_planned()
+        self.on_death == OnDeath::Park || self.instance.is_planned()
     }
 
     fn begin(&mut self, index: u32, lane: &mut Lane<'_>) -> Begun {
@@ -87,130 +87,130 @@ impl Uif {
             }
             Readiness::Ready => {}
         }
-        let work = self.works.of(index);
-        let before = self.properties.interests[work.request.operation as usize] == Interest::Before;
-        let length = buffer_length(&work.request, self.properties.scratch);
-        let full = matches!(&self.peer, Peer::There(there) if self.out >= there.commands);
+        let state = self.commands.of(index);
+        let before = self.properties.interests[state.request.operation as usize] == Interest::Before;
+        let length = buffer_length(&state.request, self.properties.scratch);
+        let full = matches!(&self.peer, Peer::External(external) if self.out >= external.commands);
         let buffer = (length > 0 && !(before && full)).then(|| arena.take(length)).flatten();
         if before && full || length > 0 && buffer.is_none() {
             if before && full || !arena.is_untouched() {
-                self.seat.counts.waits.increment();
+                self.instance.counts.waits.increment();
                 return Begun::NotYet;
             }
             // More than the arena holds, and always will.
             self.finish(index, LOST, lane);
             return Begun::Yes;
         }
-        work.buffer = buffer;
-        work.link = self.peer.number();
+        state.buffer = buffer;
+        state.link = self.peer.number();
         self.first_step(index, before, lane);
         Begun::Yes
     }
 
     /// A command has its buffer.
     fn first_step(&mut self, index: u32, before: bool, lane: &mut Lane<'_>) {
-        let work = self.works.of(index);
+        let state = self.commands.of(index);
         if let (Operation::Write, Some(buffer), Some(arena)) =
-            (work.request.operation, &work.buffer, &self.arena)
+            (state.request.operation, &state.buffer, &self.arena)
         {
             // The private copy: from here on the host may do with its own what it likes.
-            let whole = lane.parked(work.ticket).is_some_and(|slot| arena.gather(buffer, slot));
+            let whole = lane.parked(state.ticket).is_some_and(|slot| arena.gather(buffer, slot));
             if !whole {
                 return self.finish(index, LOST, lane);
             }
         }
         if before {
-            work.place = Place::Waiting;
+            state.progress = Progress::Waiting;
             return self.send(index, lane);
         }
-        let request = work.request;
+        let request = state.request;
         self.send_below(index, request, 0, Next::ShowSuccess, lane);
     }
 
     /// Gives the function a command: a new one, or one that is back.
     fn send(&mut self, index: u32, lane: &mut Lane<'_>) {
-        let work = self.works.of(index);
-        work.generation = work.generation.wrapping_add(1);
-        let returns = work.place == Place::Returning;
-        let stage = if let Next::Return(stage) = work.next { stage } else { 0 };
+        let state = self.commands.of(index);
+        state.generation = state.generation.wrapping_add(1);
+        let returns = state.progress == Progress::Returning;
+        let stage = if let Next::Return(stage) = state.next { stage } else { 0 };
         let entry = Submission {
-            tag: u64::from(work.generation) << 32 | u64::from(index),
+            tag: u64::from(state.generation) << 32 | u64::from(index),
             kind: if returns { kind::RETURNED } else { kind::COMMAND },
             stage,
-            status: work.status.0,
-            data_offset: work.buffer.as_ref().map_or(0, Buffer::offset) as u32,
-            data_length: work.buffer.as_ref().map_or(0, Buffer::len) as u32,
-            cookie: work.cookie,
-            ..entry::about(&work.request)
+            status: state.status.0,
+            data_offset: state.buffer.as_ref().map_or(0, Buffer::offset) as u32,
+            data_length: state.buffer.as_ref().map_or(0, Buffer::len) as u32,
+            cookie: state.cookie,
+            ..entry::about(&state.request)
         };
-        (work.place, work.sent_ns) = (Place::Sent, lane.now_ns());
-        self.seat.counts.sent.increment();
+        (state.progress, state.sent_ns) = (Progress::Sent, lane.now_ns());
+        self.instance.counts.sent.increment();
         match &mut self.peer {
-            Peer::There(there) => {
-                there.sender.push(&entry);
+            Peer::External(external) => {
+                external.sender.push(&entry);
                 self.out += 1;
             }
-            Peer::Here(_) => self.ask_here(&entry, lane),
+            Peer::Local(_) => self.call_local(&entry, lane),
             Peer::Absent => self.lose(index, lane),
         }
     }
 
     /// The function is in this process and answers at once.
-    fn ask_here(&mut self, entry: &Submission, lane: &mut Lane<'_>) {
-        let (Peer::Here(here), Some(arena)) = (&mut self.peer, &mut self.arena) else { return };
-        here.session.take(entry, arena.memory(), lane.now_ns());
-        self.obey_here(lane);
+    fn call_local(&mut self, entry: &Submission, lane: &mut Lane<'_>) {
+        let (Peer::Local(local), Some(arena)) = (&mut self.peer, &mut self.arena) else { return };
+        local.session.take(entry, arena.memory(), lane.now_ns());
+        self.execute_local(lane);
     }
 
     /// Has a function in this process look at the clock.
-    pub(super) fn wake_here(&mut self, lane: &mut Lane<'_>) {
-        let (Peer::Here(here), Some(arena)) = (&mut self.peer, &mut self.arena) else { return };
-        here.session.expire(arena.memory(), lane.now_ns());
-        self.obey_here(lane);
+    pub(super) fn wake_local(&mut self, lane: &mut Lane<'_>) {
+        let (Peer::Local(local), Some(arena)) = (&mut self.peer, &mut self.arena) else { return };
+        local.session.expire(arena.memory(), lane.now_ns());
+        self.execute_local(lane);
     }
 
     /// Does what a function in this process has said.
-    pub(super) fn obey_here(&mut self, lane: &mut Lane<'_>) {
-        let Peer::Here(here) = &mut self.peer else { return };
-        self.said.extend(here.session.replies(usize::MAX));
+    pub(super) fn execute_local(&mut self, lane: &mut Lane<'_>) {
+        let Peer::Local(local) = &mut self.peer else { return };
+        self.replies.extend(local.session.replies(usize::MAX));
         while !self.is_held_up()
-            && let Some(reply) = self.said.pop_front()
+            && let Some(reply) = self.replies.pop_front()
         {
-            self.obey(&reply, lane);
+            self.execute(&reply, lane);
         }
     }
 
     /// Does what a reply says. It may be anything.
-    pub(super) fn obey(&mut self, reply: &Reply, lane: &mut Lane<'_>) {
+    pub(super) fn execute(&mut self, reply: &Reply, lane: &mut Lane<'_>) {
         match reply.disposition {
-            _ if self.peer.is_first_version() => self.obey_answer(reply, lane),
+            _ if self.peer.is_first_version() => self.execute_answer(reply, lane),
             disposition::REQUEST => self.originate(reply, lane),
             disposition::READY => self.started(reply),
             disposition::TRANSLATE => self.translate(reply),
             _ if reply.tag as u32 == ORDER => self.order_answered(reply),
-            _ => self.obey_answer(reply, lane),
+            _ => self.execute_answer(reply, lane),
         }
     }
 
     /// Does what a reply says about a command.
-    fn obey_answer(&mut self, reply: &Reply, lane: &mut Lane<'_>) {
-        let Some(index) = self.works.sent(reply.tag) else {
-            return self.seat.counts.stray.increment();
+    fn execute_answer(&mut self, reply: &Reply, lane: &mut Lane<'_>) {
+        let Some(index) = self.commands.sent(reply.tag) else {
+            return self.instance.counts.stray.increment();
         };
-        self.seat.counts.replies.increment();
-        if matches!(self.peer, Peer::There(_)) {
+        self.instance.counts.replies.increment();
+        if matches!(self.peer, Peer::External(_)) {
             self.out -= 1;
         }
-        let work = self.works.of(index);
+        let state = self.commands.of(index);
         // With the buffer, and with nobody: whatever comes next says where.
-        (work.place, work.cookie) = (Place::Waiting, reply.cookie);
+        (state.progress, state.cookie) = (Progress::Waiting, reply.cookie);
         match entry::answer(reply) {
             Some((Answer::Finish(status), _)) => self.conclude(index, status, lane),
             Some((Answer::Forward, request)) => {
                 self.send_below(index, request, reply.layer, Next::Finish, lane);
             }
             Some((Answer::ForwardAndReturn(stage), request)) if self.may_return(index, lane) => {
-                self.works.of(index).returns += 1;
+                self.commands.of(index).returns += 1;
                 self.send_below(index, request, reply.layer, Next::Return(stage), lane);
             }
             // Held, or sent to and fro without an end.
@@ -220,16 +220,16 @@ impl Uif {
 
     /// True if a command may come back to its function once more.
     fn may_return(&mut self, index: u32, lane: &Lane<'_>) -> bool {
-        let work = self.works.of(index);
-        let length = lane.parked(work.ticket).map_or(0, |slot| slot.request.length);
-        let piece = work.buffer.as_ref().map_or(length, |buffer| buffer.len() as u64);
+        let state = self.commands.of(index);
+        let length = lane.parked(state.ticket).map_or(0, |slot| slot.request.length);
+        let piece = state.buffer.as_ref().map_or(length, |buffer| buffer.len() as u64);
         let further = length.saturating_sub(1).checked_div(piece).unwrap_or(0);
-        u64::from(work.returns) < u64::from(RETURNS_MAX) + further
+        u64::from(state.returns) < u64::from(RETURNS_MAX) + further
     }
 
     /// The function said something that makes no sense.
     fn refuse(&mut self, index: u32, lane: &mut Lane<'_>) {
-        self.seat.counts.invalid.increment();
+        self.instance.counts.invalid.increment();
         self.finish(index, LOST, lane);
     }
 
@@ -237,16 +237,16 @@ impl Uif {
     /// command itself stays as it was.
     fn send_below(&mut self, index: u32, request: Request, layer: u8, next: Next, lane: &mut Lane<'_>) {
         let layer = if self.peer.is_first_version() { 0 } else { layer };
-        let work = self.works.of(index);
-        let data = work.buffer.as_ref().filter(|_| request.has_data());
+        let state = self.commands.of(index);
+        let data = state.buffer.as_ref().filter(|_| request.has_data());
         let room = data.map_or(0, |buffer| buffer.len() as u64);
         if !self.below.get(layer).is_some_and(|below| is_possible(&request, room, below)) {
             return self.refuse(index, lane);
         }
         let arena = self.arena.as_ref().filter(|arena| data.is_none_or(|buffer| arena.owns(buffer)));
         let segment = data.zip(arena).map(|(buffer, arena)| arena.segment(buffer, request.length as usize));
-        let Some(command) = lane.unpark(work.ticket) else { return };
-        (work.place, work.request, work.next) = (Place::Below, request, next);
+        let Some(command) = lane.unpark(state.ticket) else { return };
+        (state.progress, state.request, state.next) = (Progress::Below, request, next);
         lane.fork(command, 1, 0, [u64::from(index), 0], |_, _, child| {
             child.request = request;
             child.data.clear();
@@ -260,20 +260,20 @@ impl Uif {
     /// A command is back from below.
     pub(super) fn came_back(&mut self, index: u32, ticket: Ticket, status: Status, lane: &mut Lane<'_>) {
         let here = self.peer.number();
-        let work = self.works.of(index);
-        (work.ticket, work.status) = (ticket, status);
-        if !status.is_success() && matches!(work.next, Next::Return(_)) {
-            let (is_loss, link) = (Doubt::is_loss(&work.request, status), work.link);
+        let state = self.commands.of(index);
+        (state.ticket, state.status) = (ticket, status);
+        if !status.is_success() && matches!(state.next, Next::Return(_)) {
+            let (is_loss, link) = (UnreportedLoss::is_loss(&state.request, status), state.link);
             self.note_loss(is_loss, link, lane);
         }
-        let work = self.works.of(index);
-        match work.next {
+        let state = self.commands.of(index);
+        match state.next {
             Next::Finish => self.conclude(index, status, lane),
             Next::ShowSuccess if !status.is_success() => self.finish(index, status, lane),
             // Also if its host is gone: the function may have noted it, and would wait for it.
-            _ if work.link != here => self.lose(index, lane),
+            _ if state.link != here => self.lose(index, lane),
             _ => {
-                work.place = Place::Returning;
+                state.progress = Progress::Returning;
                 match self.readiness {
                     Readiness::Unable(status) => self.fail(index, status, lane),
                     _ if self.has_place() => self.send(index, lane),
@@ -285,14 +285,14 @@ impl Uif {
 
     /// A command has its status; what was read goes to the host.
     fn conclude(&mut self, index: u32, status: Status, lane: &mut Lane<'_>) {
-        let work = self.works.of(index);
-        let asked = lane.parked(work.ticket).map(|slot| slot.request.operation);
+        let state = self.commands.of(index);
+        let asked = lane.parked(state.ticket).map(|slot| slot.request.operation);
         if status.is_success()
             && asked == Some(Operation::Read)
-            && let Some(buffer) = &work.buffer
+            && let Some(buffer) = &state.buffer
         {
             let arena = self.arena.iter().chain(&self.retiring).find(|arena| arena.owns(buffer));
-            let slot = lane.parked(work.ticket);
+            let slot = lane.parked(state.ticket);
             if !arena.zip(slot).is_some_and(|(arena, slot)| arena.scatter(buffer, slot)) {
                 return self.finish(index, LOST, lane);
             }
@@ -302,16 +302,16 @@ impl Uif {
 
     /// The function that had a command, or was to see it, is gone: it fails, or begins anew with the next.
     fn lose(&mut self, index: u32, lane: &mut Lane<'_>) {
-        let ticket = self.works.of(index).ticket;
+        let ticket = self.commands.of(index).ticket;
         if !self.is_patient() || lane.is_of(self.ending, ticket) {
             return self.fail(index, LOST, lane);
         }
         self.release_buffer(index);
-        let work = self.works.of(index);
-        (work.place, work.next, work.status) = (Place::Waiting, Next::Finish, Status::SUCCESS);
-        (work.cookie, work.returns) = ([0; 2], 0);
-        if let Some(slot) = lane.parked(work.ticket) {
-            work.request = slot.request;
+        let state = self.commands.of(index);
+        (state.progress, state.next, state.status) = (Progress::Waiting, Next::Finish, Status::SUCCESS);
+        (state.cookie, state.returns) = ([0; 2], 0);
+        if let Some(slot) = lane.parked(state.ticket) {
+            state.request = slot.request;
         }
         self.waiting.push_back(index);
     }
@@ -321,7 +321,7 @@ impl Uif {
         let mut ended = 0;
         for _ in 0..self.waiting.len() {
             let Some(index) = self.waiting.pop_front() else { break };
-            if lane.is_of(self.ending, self.works.of(index).ticket) {
+            if lane.is_of(self.ending, self.commands.of(index).ticket) {
                 self.finish(index, Status::ABORTED_SQ_DELETION, lane);
                 ended += 1;
             } else {
@@ -332,28 +332,28 @@ impl Uif {
     }
 
     /// The function is gone.
-    pub(super) fn mourn(&mut self, lane: &mut Lane<'_>) {
+    pub(super) fn on_exit(&mut self, lane: &mut Lane<'_>) {
         if matches!(self.peer, Peer::Absent) {
             return;
         }
-        self.seat.counts.deaths.increment();
-        if let Peer::Here(here) = std::mem::replace(&mut self.peer, Peer::Absent) {
-            self.seat.bury_session(*here.session);
+        self.instance.counts.deaths.increment();
+        if let Peer::Local(local) = std::mem::replace(&mut self.peer, Peer::Absent) {
+            self.instance.dispose_session(*local.session);
         }
-        self.doubt.orphan();
-        self.show_doubt();
+        self.unreported_loss.orphan();
+        self.publish_loss();
         self.leaving = Leaving::No;
         self.set_readiness(Readiness::Starting { since_ns: 0 });
-        self.wires.detach();
+        self.eventfds.detach();
         self.out = 0;
         self.returning.clear();
-        self.said.clear();
-        self.untold.clear();
+        self.replies.clear();
+        self.unsent.clear();
         // First of all: what it asked for itself may have its data in the buffers that are given back now.
         self.retiring.extend(self.arena.take());
         self.order_lost();
-        for place in [Place::Sent, Place::Returning] {
-            for index in self.works.all_in(place) {
+        for place in [Progress::Sent, Progress::Returning] {
+            for index in self.commands.all_in(place) {
                 self.lose(index, lane);
             }
         }
@@ -363,52 +363,53 @@ impl Uif {
     /// Lets the memory go of connections that are over, when nobody has anything to do with it any more.
     pub(super) fn retire(&mut self) {
         while let Some(index) = self.retiring.iter().position(Arena::is_idle) {
-            self.seat.bury(self.retiring.swap_remove(index));
+            self.instance.dispose(self.retiring.swap_remove(index));
         }
     }
 
     /// A command ends because the function cannot work on it.
     fn fail(&mut self, index: u32, status: Status, lane: &mut Lane<'_>) {
-        self.seat.counts.failed.increment();
+        self.instance.counts.failed.increment();
         self.finish(index, status, lane);
     }
 
     fn finish(&mut self, index: u32, status: Status, lane: &mut Lane<'_>) {
         self.release_buffer(index);
-        let status = if self.doubt.is_open() { self.status_in_doubt(index, status, lane) } else { status };
-        let work = self.works.of(index);
-        work.place = Place::Gone;
-        if let Some(command) = lane.unpark(work.ticket) {
+        let status =
+            if self.unreported_loss.is_open() { self.status_with_loss(index, status, lane) } else { status };
+        let state = self.commands.of(index);
+        state.progress = Progress::Gone;
+        if let Some(command) = lane.unpark(state.ticket) {
             lane.finish(command, status);
         }
     }
 
     /// The status of a command that ends while a loss may not have been told.
     #[cold]
-    fn status_in_doubt(&mut self, index: u32, status: Status, lane: &Lane<'_>) -> Status {
-        let Work { ticket, sent_ns, .. } = *self.works.of(index);
+    fn status_with_loss(&mut self, index: u32, status: Status, lane: &Lane<'_>) -> Status {
+        let CommandState { ticket, sent_ns, .. } = *self.commands.of(index);
         let is_flush = lane.parked(ticket).is_some_and(|slot| slot.request.operation == Operation::Flush);
         if !is_flush {
             return status;
         }
-        let status = self.doubt.flushed(status, sent_ns);
-        self.show_doubt();
+        let status = self.unreported_loss.flushed(status, sent_ns);
+        self.publish_loss();
         status
     }
 
     /// The function that is to be told of a loss is gone: the next Flush of a host fails.
     pub(super) fn owe(&mut self) {
-        self.doubt.owe();
-        self.show_doubt();
+        self.unreported_loss.owe();
+        self.publish_loss();
     }
 
-    pub(super) fn show_doubt(&self) {
-        self.seat.counts.owes.store(self.doubt.is_owed(), Relaxed);
-        self.seat.counts.doubtful.store(self.doubt.is_open(), Relaxed);
+    pub(super) fn publish_loss(&self) {
+        self.instance.counts.owes.store(self.unreported_loss.is_owed(), Relaxed);
+        self.instance.counts.unreported_loss.store(self.unreported_loss.is_open(), Relaxed);
     }
 
     fn release_buffer(&mut self, index: u32) {
-        if let Some(buffer) = self.works.of(index).buffer.take() {
+        if let Some(buffer) = self.commands.of(index).buffer.take() {
             self.give_back(buffer);
         }
     }

@@ -1,12 +1,12 @@
 //! For fuzzing: the layer, with the keeper's place and the far end of its rings in other hands.
 
-use super::closing::Closing;
+use super::deferred_close::DeferredClose;
+use super::eventfds::{Eventfds, ticket};
+use super::handshake::{Link, make_rings, pair, recv_welcome};
+use super::instance::InstanceSlot;
 use super::layer::Uif;
-use super::offer::{Link, hear, make_rings, pair};
-use super::peer::Comer;
-use super::seat::Seat;
-use super::wires::{Wires, ticket};
-use super::{OnDeath, UifConfig, UifSeed};
+use super::peer::Incoming;
+use super::{OnDeath, PreparedUif, UifConfig};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::SendFlags;
 use sluice_memory::SharedRegion;
@@ -19,40 +19,40 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What the layer's events carry: the keeper has news, the function has replied, the function was rung.
-pub const SEAT: u32 = ticket::SEAT;
-pub const BELL: u32 = ticket::BELL;
-pub const RUNG: u32 = ticket::RUNG;
+pub const INSTANCE: u32 = ticket::INSTANCE;
+pub const REPLIES: u32 = ticket::REPLIES;
+pub const SIGNALLED: u32 = ticket::SIGNALLED;
 
 /// Nobody sleeps.
 #[derive(Debug)]
 struct Silent;
 
-impl Wires for Silent {
+impl Eventfds for Silent {
     fn attach(&mut self, _: OwnedFd, _: OwnedFd) -> io::Result<()> {
         Ok(())
     }
 
-    fn ring(&mut self) {}
+    fn signal(&mut self) {}
 
     fn detach(&mut self) {}
 }
 
 /// Who sends a layer its functions.
 #[derive(Debug)]
-pub struct Keeper {
-    seat: Arc<Seat>,
+pub struct Supervisor {
+    instance: Arc<InstanceSlot>,
     properties: Properties,
     number: u32,
 }
 
-impl Keeper {
+impl Supervisor {
     /// A layer whose function is not there yet, and who brings one.
     pub fn new(properties: Properties, deadline: Duration, on_death: OnDeath) -> (Uif, Self) {
         let config = UifConfig { name: "fuzz".to_owned(), options: Options::default(), deadline, on_death };
-        let seat = Arc::new(Seat::new(&config.name).expect("descriptors"));
-        let layer = UifSeed::new(&config, properties, Arc::clone(&seat));
+        let instance = Arc::new(InstanceSlot::new(&config.name).expect("descriptors"));
+        let layer = PreparedUif::new(&config, properties, Arc::clone(&instance));
         let layer = layer.build_with(Box::new(Silent)).expect("memory");
-        (layer, Self { seat, properties, number: 0 })
+        (layer, Self { instance, properties, number: 0 })
     }
 
     /// A function connects, and the layer hears of it with [`SEAT`]. What the function has: its rings and arena.
@@ -66,19 +66,19 @@ impl Keeper {
         let (doorbell, bell, properties) = (bell(), bell(), self.properties);
         self.number += 1;
         let link = Link { version, rings: rings.clone(), arena, doorbell, bell, properties };
-        self.seat.arrive(self.number, Comer::There(link));
+        self.instance.offer(self.number, Incoming::External(link));
         (rings, theirs)
     }
 
     /// The layer wants the function ended.
-    pub fn is_condemned(&self) -> bool {
-        self.seat.is_condemned(self.number)
+    pub fn is_killed(&self) -> bool {
+        self.instance.is_killed(self.number)
     }
 
     /// The function has ended, and the layer hears of it with [`SEAT`].
     pub fn end(&self) {
-        self.seat.end(self.number);
-        self.seat.quiet();
+        self.instance.end(self.number);
+        self.instance.free_disposed();
     }
 }
 
@@ -86,9 +86,9 @@ impl Keeper {
 ///
 /// # Errors
 /// It refuses them.
-pub fn welcome(bytes: &[u8], version: u32) -> Result<Properties, Failure> {
+pub fn parse_welcome(bytes: &[u8], version: u32) -> Result<Properties, Failure> {
     let (ours, theirs) = pair()?;
     rustix::net::send(&theirs, bytes, SendFlags::empty()).map_err(io::Error::from)?;
     drop(theirs);
-    hear(ours.as_fd(), version, Instant::now() + Duration::from_secs(1), &Closing::default())
+    recv_welcome(ours.as_fd(), version, Instant::now() + Duration::from_secs(1), &DeferredClose::default())
 }

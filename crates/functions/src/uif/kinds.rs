@@ -45,9 +45,9 @@ pub fn changes(kind: &str) -> Changes {
 /// In words for the user: there is no such function, or its options are not right.
 pub fn make(kind: &str, options: &Options, given: &Given) -> Result<Box<dyn Function>, String> {
     match kind {
-        "pass" => match options.stranger(&[]) {
+        "pass" => match options.unknown_key(&[]) {
             None => Ok(Box::new(Pass)),
-            Some(stranger) => Err(format!("pass has no options, and so no `{stranger}`")),
+            Some(unknown) => Err(format!("pass has no options, and so no `{unknown}`")),
         },
         "snapshot" => snapshot::make(options),
         "encrypt" => Ok(Box::new(Encrypt::new(options, given)?)),

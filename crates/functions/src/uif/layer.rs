@@ -2,16 +2,16 @@
 
 use super::Translations;
 use super::arena::Arena;
-use super::control::Given;
-use super::doubt::Doubt;
-use super::peer::{Comer, Here, Peer, There};
+use super::commands::{CommandTable, Next};
+use super::control::ActiveOrder;
+use super::eventfds::{Eventfds, IoEventfds, ticket};
+use super::instance::InstanceSlot;
+use super::peer::{External, Incoming, Local, Peer};
 use super::request::OWN;
-use super::seat::Seat;
 use super::start::{Below, Leaving, Readiness};
-use super::translate::Unnoted;
-use super::wires::{IoWires, Wires, ticket};
-use super::work::{Next, Works};
-use super::{ARENA_BYTES, OnDeath, UifSeed};
+use super::translate::PendingUpdate;
+use super::unreported_loss::UnreportedLoss;
+use super::{ARENA_BYTES, OnDeath, PreparedUif};
 use sluice_command::{
     Characteristics, Command, Controllers, Deallocated, Frame, Lane, Layer, Operation, Passthrough, Storage,
     Ticket,
@@ -46,8 +46,8 @@ pub struct Uif {
     pub(super) arena: Option<Arena>,
     /// Of connections that are over, for as long as the layer below has commands with data there.
     pub(super) retiring: Vec<Arena>,
-    pub(super) works: Works,
-    pub(super) doubt: Doubt,
+    pub(super) commands: CommandTable,
+    pub(super) unreported_loss: UnreportedLoss,
     /// In the order they came.
     pub(super) waiting: VecDeque<u32>,
     /// Back from below, for the function: before the others, which wait for buffers that these hold.
@@ -55,25 +55,25 @@ pub struct Uif {
     /// Commands that the function has.
     pub(super) out: u16,
     /// What a function in this process has just said.
-    pub(super) said: VecDeque<Reply>,
-    pub(super) seat: Arc<Seat>,
-    pub(super) wires: Box<dyn Wires>,
+    pub(super) replies: VecDeque<Reply>,
+    pub(super) instance: Arc<InstanceSlot>,
+    pub(super) eventfds: Box<dyn Eventfds>,
     pub(super) below: Below,
     pub(super) readiness: Readiness,
     pub(super) leaving: Leaving,
     /// Nobody comes any more: commands pass.
     abandoned: bool,
     /// For a function in this process.
-    pub(super) untold: VecDeque<Submission>,
+    pub(super) unsent: VecDeque<Submission>,
     /// What an operator told it.
-    pub(super) given: Option<Given>,
+    pub(super) active_order: Option<ActiveOrder>,
     /// Counts orders.
     pub(super) orders: u32,
     /// What the drive's classifier knows of it.
     pub(super) translations: Option<Box<dyn Translations>>,
-    pub(super) unnoted: Option<Unnoted>,
+    pub(super) pending_update: Option<PendingUpdate>,
     /// What it took to note what the function said, since the last look.
-    pub(super) noting: u64,
+    pub(super) places_visited: u64,
     /// When commands are looked through again.
     check_ns: u64,
     /// Until when nobody looked.
@@ -82,18 +82,18 @@ pub struct Uif {
     pub(super) ending: Controllers,
 }
 
-impl UifSeed {
+impl PreparedUif {
     /// Builds the layer, on its reactor's thread. `token_prefix` is what the tokens of this layer have
     /// beside their low 32 bits, which are the ticket.
     ///
     /// # Errors
     /// The reactor has no room for three more files, or the system none for the buffers.
     pub fn build(self, task: TaskId, io: &Io, token_prefix: u64) -> io::Result<Uif> {
-        let wires = IoWires::new(task, io, token_prefix, self.seat.layer_bell())?;
-        self.build_with(Box::new(wires))
+        let eventfds = IoEventfds::new(task, io, token_prefix, self.instance.layer_eventfd())?;
+        self.build_with(Box::new(eventfds))
     }
 
-    pub(super) fn build_with(self, wires: Box<dyn Wires>) -> io::Result<Uif> {
+    pub(super) fn build_with(self, eventfds: Box<dyn Eventfds>) -> io::Result<Uif> {
         let mut layer = Uif {
             properties: self.properties,
             deadline_ns: self.deadline_ns,
@@ -101,30 +101,30 @@ impl UifSeed {
             peer: Peer::Absent,
             arena: None,
             retiring: Vec::new(),
-            works: Works::default(),
-            doubt: Doubt::default(),
+            commands: CommandTable::default(),
+            unreported_loss: UnreportedLoss::default(),
             waiting: VecDeque::with_capacity(WAITING),
             returning: VecDeque::with_capacity(WAITING),
             out: 0,
-            said: VecDeque::with_capacity(64),
-            seat: self.seat,
-            wires,
+            replies: VecDeque::with_capacity(64),
+            instance: self.instance,
+            eventfds,
             below: Below::default(),
             readiness: Readiness::Starting { since_ns: 0 },
             leaving: Leaving::No,
-            untold: VecDeque::with_capacity(usize::from(REQUESTS_MAX)),
-            given: None,
+            unsent: VecDeque::with_capacity(usize::from(REQUESTS_MAX)),
+            active_order: None,
             orders: 0,
             translations: None,
-            unnoted: None,
-            noting: 0,
+            pending_update: None,
+            places_visited: 0,
             check_ns: 0,
             absent_until_ns: 0,
             abandoned: false,
             ending: Controllers::default(),
         };
-        if let Some((number, comer)) = layer.seat.take() {
-            layer.connect(number, comer)?;
+        if let Some((number, incoming)) = layer.instance.take() {
+            layer.connect(number, incoming)?;
         }
         Ok(layer)
     }
@@ -132,55 +132,55 @@ impl UifSeed {
 
 impl Uif {
     /// A connection begins.
-    fn connect(&mut self, number: u32, comer: Comer) -> io::Result<()> {
-        let (peer, arena) = match comer {
-            Comer::Here(function, memory) => {
+    fn connect(&mut self, number: u32, incoming: Incoming) -> io::Result<()> {
+        let (peer, arena) = match incoming {
+            Incoming::Local(function, memory) => {
                 let session = Box::new(Session::new(function, ARENA_BYTES));
-                (Peer::Here(Here { number, session }), memory)
+                (Peer::Local(Local { number, session }), memory)
             }
-            Comer::There(link) => {
-                let there = There::new(number, &link);
-                self.wires.attach(link.doorbell, link.bell)?;
-                (Peer::There(there), link.arena)
+            Incoming::External(link) => {
+                let external = External::new(number, &link);
+                self.eventfds.attach(link.doorbell, link.bell)?;
+                (Peer::External(external), link.arena)
             }
         };
-        self.seat.connected(number);
+        self.instance.connected(number);
         self.peer = peer;
         self.arena = Some(Arena::new(number, arena, self.properties.pool));
-        self.below.told.set(false);
+        self.below.announced.set(false);
         self.set_readiness(Readiness::Starting { since_ns: 0 });
         Ok(())
     }
 
     /// Shows the function what was sent, and wakes it if it sleeps.
     pub(super) fn publish(&mut self) {
-        if let Peer::There(there) = &mut self.peer
-            && there.sender.publish()
+        if let Peer::External(external) = &mut self.peer
+            && external.sender.publish()
         {
-            self.seat.counts.rings.increment();
-            self.wires.ring();
+            self.instance.counts.rings.increment();
+            self.eventfds.signal();
         }
     }
 
     /// Takes the replies that are there. Returns how many.
     fn look(&mut self, lane: &mut Lane<'_>) -> usize {
-        let held_up = self.unnoted.is_some() || !self.said.is_empty();
-        self.noting = 0;
-        if !self.note_rest() {
+        let held_up = self.pending_update.is_some() || !self.replies.is_empty();
+        self.places_visited = 0;
+        if !self.apply_pending() {
             return 1;
         }
         if held_up {
-            self.obey_here(lane);
+            self.execute_local(lane);
         }
-        let Peer::There(there) = &mut self.peer else { return usize::from(held_up) };
-        let Ok(waiting) = there.receiver.waiting() else {
-            self.condemn("its ring is broken", lane);
+        let Peer::External(external) = &mut self.peer else { return usize::from(held_up) };
+        let Ok(waiting) = external.receiver.waiting() else {
+            self.kill("its ring is broken", lane);
             return 1;
         };
         for _ in 0..waiting {
-            let Peer::There(there) = &mut self.peer else { break };
-            let reply = there.receiver.take();
-            self.obey(&reply, lane);
+            let Peer::External(external) = &mut self.peer else { break };
+            let reply = external.receiver.take();
+            self.execute(&reply, lane);
             if self.is_held_up() {
                 break;
             }
@@ -199,46 +199,46 @@ impl Uif {
         self.check_ns = now_ns.saturating_add(interval_ns);
         let deadlines = if self.is_at_work(now_ns) { DEADLINES_AT_WORK } else { 1 };
         let since_ns = now_ns.saturating_sub(self.deadline_ns.saturating_mul(deadlines));
-        if self.out > 0 && self.absent_until_ns < since_ns && self.works.is_overdue(since_ns) {
-            self.seat.counts.timeouts.increment();
-            self.condemn("it did not answer in time", lane);
+        if self.out > 0 && self.absent_until_ns < since_ns && self.commands.is_overdue(since_ns) {
+            self.instance.counts.timeouts.increment();
+            self.kill("it did not answer in time", lane);
         }
     }
 
     /// True if the layers below have a request of the function's own, or had one a deadline ago or less.
     fn is_at_work(&self, now_ns: u64) -> bool {
-        let Peer::There(there) = &self.peer else { return false };
+        let Peer::External(external) = &self.peer else { return false };
         let waits = self.arena.as_ref().is_some_and(|arena| arena.requests > 0);
-        let heard = there.done_ns > 0 && now_ns.saturating_sub(there.done_ns) < self.deadline_ns;
+        let heard = external.done_ns > 0 && now_ns.saturating_sub(external.done_ns) < self.deadline_ns;
         waits || heard
     }
 
-    pub(super) fn condemn(&mut self, why: &str, lane: &mut Lane<'_>) {
-        let Peer::There(there) = &self.peer else { return };
-        tracing::warn!(drive = self.seat.drive(), "a function is ended: {why}");
-        self.seat.condemn(there.number);
-        self.mourn(lane);
+    pub(super) fn kill(&mut self, why: &str, lane: &mut Lane<'_>) {
+        let Peer::External(external) = &self.peer else { return };
+        tracing::warn!(drive = self.instance.drive(), "a function is ended: {why}");
+        self.instance.kill(external.number);
+        self.on_exit(lane);
     }
 
     /// The keeper has news.
-    fn look_at_seat(&mut self, lane: &mut Lane<'_>) {
+    fn check_instance(&mut self, lane: &mut Lane<'_>) {
         self.take_translations();
-        if self.seat.is_abandoned() {
+        if self.instance.is_abandoned() {
             self.abandoned = true;
             self.let_pass(lane);
         }
-        if let Peer::There(there) = &self.peer
-            && self.seat.is_over(there.number)
+        if let Peer::External(external) = &self.peer
+            && self.instance.has_ended(external.number)
         {
             // What it said before it went still counts.
             self.look(lane);
-            self.mourn(lane);
+            self.on_exit(lane);
         }
-        self.seat_next();
+        self.load_next();
         let is_planned = match &self.peer {
             Peer::Absent => false,
-            Peer::Here(_) => self.seat.is_vacating(),
-            Peer::There(_) => self.seat.is_planned(),
+            Peer::Local(_) => self.instance.is_unloading(),
+            Peer::External(_) => self.instance.is_planned(),
         };
         match self.leaving {
             Leaving::No if is_planned => self.leaving = Leaving::Finishing,
@@ -249,18 +249,18 @@ impl Uif {
     }
 
     /// Takes whoever comes to a seat that is empty, unless it is to be.
-    pub(super) fn seat_next(&mut self) {
+    pub(super) fn load_next(&mut self) {
         if !matches!(self.peer, Peer::Absent) {
             return;
         }
-        if self.seat.is_vacating() {
-            return self.seat.vacated();
+        if self.instance.is_unloading() {
+            return self.instance.set_empty();
         }
-        if let Some((number, comer)) = self.seat.take()
-            && let Err(error) = self.connect(number, comer)
+        if let Some((number, incoming)) = self.instance.take()
+            && let Err(error) = self.connect(number, incoming)
         {
             tracing::error!(%error, "the reactor cannot take a function");
-            self.seat.condemn(number);
+            self.instance.kill(number);
         }
     }
 
@@ -277,7 +277,7 @@ impl Layer for Uif {
     }
 
     fn characteristics(&self, below: &[Characteristics]) -> Characteristics {
-        self.below.learn(below);
+        self.below.update(below);
         let first = below[0];
         let transforms = self.properties.transforms && first.deallocated != Deallocated::Unsupported;
         let block_size = first.block_size.max(self.properties.block_size);
@@ -311,10 +311,10 @@ impl Layer for Uif {
             return lane.forward(command);
         }
         let request = *request;
-        let index = self.works.open(lane.park(command));
-        let work = self.works.of(index);
-        (work.request, work.cookie) = (request, [0; 2]);
-        (work.next, work.status, work.returns) = (Next::Finish, Status::SUCCESS, 0);
+        let index = self.commands.open(lane.park(command));
+        let state = self.commands.of(index);
+        (state.request, state.cookie) = (request, [0; 2]);
+        (state.next, state.status, state.returns) = (Next::Finish, Status::SUCCESS, 0);
         self.waiting.push_back(index);
         self.pump(lane);
     }
@@ -332,8 +332,8 @@ impl Layer for Uif {
 
     fn event(&mut self, Ticket(ticket): Ticket, _result: i32, lane: &mut Lane<'_>) {
         match ticket {
-            ticket::SEAT => self.look_at_seat(lane),
-            ticket::BELL => drop(self.look(lane)),
+            ticket::INSTANCE => self.check_instance(lane),
+            ticket::REPLIES => drop(self.look(lane)),
             _ => return,
         }
         self.go_on(lane);
@@ -345,7 +345,7 @@ impl Layer for Uif {
 
     fn deadline_ns(&self) -> Option<u64> {
         let commands = (self.out > 0).then_some(self.check_ns);
-        let alarm = if let Peer::Here(here) = &self.peer { here.session.alarm_ns() } else { None };
+        let alarm = if let Peer::Local(local) = &self.peer { local.session.alarm_ns() } else { None };
         [commands, alarm, self.start_deadline_ns(), self.quiet_until_ns()].into_iter().flatten().min()
     }
 
@@ -356,11 +356,11 @@ impl Layer for Uif {
             self.check_deadlines(lane);
         }
         if self.start_deadline_ns().is_some_and(|deadline_ns| lane.now_ns() >= deadline_ns) {
-            self.seat.counts.timeouts.increment();
-            self.condemn("it did not get ready in time", lane);
+            self.instance.counts.timeouts.increment();
+            self.kill("it did not get ready in time", lane);
         }
         self.check_quiet(lane);
-        self.wake_here(lane);
+        self.wake_local(lane);
         self.go_on(lane);
     }
 
@@ -382,28 +382,28 @@ impl Layer for Uif {
 
     fn poll(&mut self, _controller: u8, _space: &Space, lane: &mut Lane<'_>) -> usize {
         let ended = if self.ending.is_empty() { 0 } else { self.end_waiting(lane) };
-        let work = ended + self.look(lane) + usize::from(self.has_news());
-        if work > 0 {
+        let state = ended + self.look(lane) + usize::from(self.must_start());
+        if state > 0 {
             self.go_on(lane);
         }
-        work
+        state
     }
 
     fn arm(&mut self) -> bool {
-        if self.unnoted.is_some() || !self.said.is_empty() {
+        if self.pending_update.is_some() || !self.replies.is_empty() {
             return true;
         }
-        let Peer::There(there) = &self.peer else { return false };
-        if self.out == 0 && there.is_first_version {
+        let Peer::External(external) = &self.peer else { return false };
+        if self.out == 0 && external.is_first_version {
             return false;
         }
-        there.receiver.ask();
-        there.receiver.waiting() != Ok(0)
+        external.receiver.request_wakeup();
+        external.receiver.waiting() != Ok(0)
     }
 
     fn disarm(&mut self) {
-        if let Peer::There(there) = &self.peer {
-            there.receiver.excuse();
+        if let Peer::External(external) = &self.peer {
+            external.receiver.cancel_wakeup();
         }
     }
 }

@@ -10,36 +10,34 @@
 //! starts another then, on a thread of its own, because starting may block.
 
 mod arena;
-mod closing;
+mod commands;
 mod control;
-mod doubt;
+mod deferred_close;
 pub mod entry;
+mod eventfds;
 mod flow;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
-mod keeper;
+mod handshake;
+mod instance;
 mod kinds;
 mod layer;
 mod messages;
 mod moving;
-mod offer;
 mod peer;
 mod request;
-mod seat;
 mod start;
+mod supervisor;
 mod translate;
-mod wires;
-mod work;
+mod unreported_loss;
 
 #[cfg(test)]
 mod tests;
 
-use control::{Answered, Order, OrderStage};
-use keeper::Keeper;
-pub use keeper::{Launch, Program};
+use control::{Order, OrderResult, OrderState};
+use instance::InstanceSlot;
 pub use kinds::{Changes, KINDS, changes, make};
 pub use layer::Uif;
-use seat::Seat;
 use sluice_nvme::Status;
 use sluice_uif::abi::{CONTROL_BYTES, OTHERS_MAX, POOL_MAX, SCRATCH_MAX};
 use sluice_uif::{Failure, Function, Options, Properties};
@@ -48,6 +46,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use supervisor::Supervisor;
+pub use supervisor::{Launch, Program};
 pub use translate::Translations;
 
 /// Bytes of a drive's arena; they take memory only once they are used.
@@ -91,19 +91,19 @@ pub struct UifConfig {
 
 /// A function on its way to its reactor.
 #[derive(Debug)]
-pub struct UifSeed {
+pub struct PreparedUif {
     properties: Properties,
     deadline_ns: u64,
     on_death: OnDeath,
-    seat: Arc<Seat>,
+    instance: Arc<InstanceSlot>,
 }
 
 /// What the control side keeps of a function. Dropping it ends the function's process.
 #[derive(Debug)]
 pub struct UifControl {
-    seat: Arc<Seat>,
+    instance: Arc<InstanceSlot>,
     /// Of a function in a process. Locked by operators only, for as long as one moves the function.
-    keeper: Mutex<Option<Keeper>>,
+    supervisor: Mutex<Option<Supervisor>>,
     options: Options,
     /// The drive is built on them, wherever the function is.
     properties: Properties,
@@ -111,9 +111,9 @@ pub struct UifControl {
 
 /// An answer of a function that may be still to come.
 #[derive(Debug)]
-pub struct Asked(Receiver<Answered>);
+pub struct PendingAnswer(Receiver<OrderResult>);
 
-impl Asked {
+impl PendingAnswer {
     /// Waits for the answer, until then at most. Returns none if it is still to come.
     pub fn wait(&self, until: Instant) -> Option<Result<String, String>> {
         match self.0.recv_timeout(until.saturating_duration_since(Instant::now())) {
@@ -162,43 +162,49 @@ pub struct UifStatus {
     pub waiting: u64,
 }
 
-impl UifSeed {
+impl PreparedUif {
     /// A function in this process.
-    pub fn here(config: UifConfig, function: Box<dyn Function>) -> io::Result<(Self, UifControl)> {
-        let seat = Arc::new(Seat::new(&config.name)?);
+    pub fn local(config: UifConfig, function: Box<dyn Function>) -> io::Result<(Self, UifControl)> {
+        let instance = Arc::new(InstanceSlot::new(&config.name)?);
         let properties = function.properties();
-        let control = UifControl::new(&seat, None, config.options.clone(), properties);
-        control.arrive_here(function)?;
-        Ok((Self::new(&config, properties, seat), control))
+        let control = UifControl::new(&instance, None, config.options.clone(), properties);
+        control.load_local(function)?;
+        Ok((Self::new(&config, properties, instance), control))
     }
 
     /// A function in a process: starts or finds it, and waits for it to say what it is. May block.
-    pub fn there(config: UifConfig, launch: Launch) -> Result<(Self, UifControl), Failure> {
-        let seat = Arc::new(Seat::new(&config.name)?);
+    pub fn external(config: UifConfig, launch: Launch) -> Result<(Self, UifControl), Failure> {
+        let instance = Arc::new(InstanceSlot::new(&config.name)?);
         let options = config.options.clone();
-        let (keeper, properties) = Keeper::start(launch, options.clone(), Arc::clone(&seat), None)?;
-        let control = UifControl::new(&seat, Some(keeper), options, properties);
-        Ok((Self::new(&config, properties, seat), control))
+        let (supervisor, properties) =
+            Supervisor::start(launch, options.clone(), Arc::clone(&instance), None)?;
+        let control = UifControl::new(&instance, Some(supervisor), options, properties);
+        Ok((Self::new(&config, properties, instance), control))
     }
 
-    fn new(config: &UifConfig, properties: Properties, seat: Arc<Seat>) -> Self {
+    fn new(config: &UifConfig, properties: Properties, instance: Arc<InstanceSlot>) -> Self {
         let deadline_ns = u64::try_from(config.deadline.as_nanos()).unwrap_or(u64::MAX);
-        Self { properties, deadline_ns, on_death: config.on_death, seat }
+        Self { properties, deadline_ns, on_death: config.on_death, instance }
     }
 }
 
 impl UifControl {
-    fn new(seat: &Arc<Seat>, keeper: Option<Keeper>, options: Options, properties: Properties) -> Self {
-        Self { seat: Arc::clone(seat), keeper: Mutex::new(keeper), options, properties }
+    fn new(
+        instance: &Arc<InstanceSlot>,
+        supervisor: Option<Supervisor>,
+        options: Options,
+        properties: Properties,
+    ) -> Self {
+        Self { instance: Arc::clone(instance), supervisor: Mutex::new(supervisor), options, properties }
     }
 
     /// A panic ends the process, so nobody poisons it.
-    fn keeper(&self) -> MutexGuard<'_, Option<Keeper>> {
-        self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
+    fn supervisor(&self) -> MutexGuard<'_, Option<Supervisor>> {
+        self.supervisor.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn status(&self) -> UifStatus {
-        let counts = &self.seat.counts;
+        let counts = &self.instance.counts;
         let process = counts.process.load(Relaxed);
         UifStatus {
             up: counts.up.load(Relaxed),
@@ -229,14 +235,14 @@ impl UifControl {
     ///
     /// # Errors
     /// In words: the function's, or why there is no answer.
-    pub fn tell(&self, text: &str, quiet: bool, limit: Duration) -> Result<String, String> {
+    pub fn query(&self, text: &str, quiet: bool, limit: Duration) -> Result<String, String> {
         if text.len() > CONTROL_BYTES {
             return Err(format!("what it is told has at most {CONTROL_BYTES} bytes"));
         }
         let (answer, answered) = mpsc::sync_channel(1);
         let quiet_ns = quiet.then_some(limit.as_nanos() as u64 / 4 * 3);
-        let stage = Arc::new(OrderStage::default());
-        self.seat.order(Order { text: text.to_owned(), quiet_ns, stage: Arc::clone(&stage), answer });
+        let stage = Arc::new(OrderState::default());
+        self.instance.order(Order { text: text.to_owned(), quiet_ns, stage: Arc::clone(&stage), answer });
         let (mut outcome, mut waited) = (answered.recv_timeout(limit), limit);
         if outcome == Err(RecvTimeoutError::Timeout) && !stage.decide() && quiet {
             // It has the order after all, and must not have it any more when the drive goes on.
@@ -252,25 +258,25 @@ impl UifControl {
 
     /// Has the classifier's translation cache filled by what the function says from now on; or none any more.
     pub fn set_translations(&self, translations: Option<Box<dyn Translations>>) {
-        self.seat.bring_translations(translations);
+        self.instance.set_translations(translations);
     }
 
     /// Tells the function something, and leaves the answer to be looked for.
-    pub fn ask(&self, text: &str) -> Asked {
+    pub fn start_query(&self, text: &str) -> PendingAnswer {
         let (answer, answered) = mpsc::sync_channel(1);
         let order = Order { text: text.to_owned(), quiet_ns: None, stage: Arc::default(), answer };
-        self.seat.order(order);
-        Asked(answered)
+        self.instance.order(order);
+        PendingAnswer(answered)
     }
 
     /// Ends the function's process and starts it again. Its commands wait meanwhile, whatever becomes of
     /// them when it dies by itself. False for one in this process, which there is nothing to restart of.
     pub fn restart(&self) -> bool {
-        let keeper = self.keeper();
-        if keeper.is_some() {
-            self.seat.ask_for_restart();
+        let supervisor = self.supervisor();
+        if supervisor.is_some() {
+            self.instance.request_restart();
         }
-        keeper.is_some()
+        supervisor.is_some()
     }
 }
 

@@ -3,8 +3,8 @@
 //! Whoever is on the layer's seat leaves as in a restart: it finishes what it has, gets nothing more, is told to
 //! stop, and its own requests come back. What comes meanwhile waits, and begins with whoever is next.
 
-use super::keeper::{Keeper, LEAVE_LIMIT, Launch};
-use super::peer::Comer;
+use super::peer::Incoming;
+use super::supervisor::{LEAVE_LIMIT, Launch, Supervisor};
 use super::{ARENA_BYTES, UifControl};
 use sluice_memory::SharedRegion;
 use sluice_uif::{Failure, Function};
@@ -23,17 +23,17 @@ impl UifControl {
     ///
     /// # Errors
     /// In words. It stays where it is then.
-    pub fn move_here(&self, function: Box<dyn Function>) -> Result<(), String> {
-        let mut keeper = self.keeper();
+    pub fn move_into_daemon(&self, function: Box<dyn Function>) -> Result<(), String> {
+        let mut supervisor = self.supervisor();
         if function.properties() != self.properties {
             return Err("it is not what the drive stands on".to_owned());
         }
         // What it needs first, so that nothing is left that could fail.
         let memory = arena().map_err(|error| format!("there is no memory for it: {error}"))?;
-        self.vacate_seat(keeper.take())?;
-        self.seat_here(function, memory);
-        self.seat_next();
-        self.seat.quiet();
+        self.unload_instance(supervisor.take())?;
+        self.offer_local(function, memory);
+        self.load_next();
+        self.instance.free_disposed();
         Ok(())
     }
 
@@ -41,18 +41,18 @@ impl UifControl {
     ///
     /// # Errors
     /// In words. It stays where it is then.
-    pub fn move_there(&self, launch: Launch) -> Result<(), String> {
-        let mut keeper = self.keeper();
+    pub fn move_to_process(&self, launch: Launch) -> Result<(), String> {
+        let mut supervisor = self.supervisor();
         let next = self.keep(launch).map_err(|failure| failure.to_string())?;
-        if let Err(words) = self.vacate_seat(keeper.take()) {
+        if let Err(words) = self.unload_instance(supervisor.take()) {
             drop(next);
-            self.seat.turn_away();
+            self.instance.withdraw();
             // The one that stays is there, whatever became of the other.
-            self.seat.counts.up.store(true, Relaxed);
+            self.instance.counts.up.store(true, Relaxed);
             return Err(words);
         }
-        *keeper = Some(next);
-        self.seat_next();
+        *supervisor = Some(next);
+        self.load_next();
         Ok(())
     }
 
@@ -62,25 +62,25 @@ impl UifControl {
     /// # Errors
     /// In words. It stays then.
     pub fn leave(&self) -> Result<(), String> {
-        let mut keeper = self.keeper();
-        let left = self.vacate_seat(keeper.take());
-        self.seat.quiet();
+        let mut supervisor = self.supervisor();
+        let left = self.unload_instance(supervisor.take());
+        self.instance.free_disposed();
         left
     }
 
     /// True if the next Flush of a host is to fail for a loss that a function was told of which is gone.
-    pub fn owes_a_loss(&self) -> bool {
-        self.seat.counts.owes.load(Relaxed)
+    pub fn owes_flush_error(&self) -> bool {
+        self.instance.counts.owes.load(Relaxed)
     }
 
     /// True if a loss of acknowledged writes may not have been told to a host.
-    pub fn is_in_doubt(&self) -> bool {
-        self.seat.counts.doubtful.load(Relaxed)
+    pub fn has_unreported_loss(&self) -> bool {
+        self.instance.counts.unreported_loss.load(Relaxed)
     }
 
     /// Has commands pass the layer by for good: it has no function, and cannot be taken out of its stack yet.
     pub fn abandon(&self) {
-        self.seat.abandon();
+        self.instance.abandon();
     }
 
     /// True if it keeps blocks in places that only it knows.
@@ -89,27 +89,27 @@ impl UifControl {
     }
 
     /// The first, or whoever is next, is in this process.
-    pub(super) fn arrive_here(&self, function: Box<dyn Function>) -> io::Result<()> {
-        self.seat_here(function, arena()?);
+    pub(super) fn load_local(&self, function: Box<dyn Function>) -> io::Result<()> {
+        self.offer_local(function, arena()?);
         Ok(())
     }
 
-    fn seat_here(&self, function: Box<dyn Function>, memory: SharedRegion) {
-        self.seat.counts.up.store(true, Relaxed);
-        self.seat.arrive(self.seat.number(), Comer::Here(function, memory));
+    fn offer_local(&self, function: Box<dyn Function>, memory: SharedRegion) {
+        self.instance.counts.up.store(true, Relaxed);
+        self.instance.offer(self.instance.number(), Incoming::Local(function, memory));
     }
 
     /// Whoever has arrived takes the seat.
-    fn seat_next(&self) {
-        let before = self.seat.seated();
-        self.seat.welcome();
-        wait(EMPTY_LIMIT, || self.seat.seated() > before);
+    fn load_next(&self) {
+        let before = self.instance.connected_number();
+        self.instance.load();
+        wait(EMPTY_LIMIT, || self.instance.connected_number() > before);
     }
 
     /// Starts a process, which waits for the seat to be empty.
-    fn keep(&self, launch: Launch) -> Result<Keeper, Failure> {
-        let (options, seat) = (self.options.clone(), std::sync::Arc::clone(&self.seat));
-        Keeper::start(launch, options, seat, Some(self.properties)).map(|(keeper, _)| keeper)
+    fn keep(&self, launch: Launch) -> Result<Supervisor, Failure> {
+        let (options, instance) = (self.options.clone(), std::sync::Arc::clone(&self.instance));
+        Supervisor::start(launch, options, instance, Some(self.properties)).map(|(supervisor, _)| supervisor)
     }
 
     /// Has whoever is there leave, and nobody take the seat. A process that does not come to an end is ended;
@@ -117,21 +117,21 @@ impl UifControl {
     ///
     /// # Errors
     /// In words, and it stays.
-    fn vacate_seat(&self, keeper: Option<Keeper>) -> Result<(), String> {
-        self.seat.vacate();
-        match keeper {
-            Some(keeper) => {
-                wait(LEAVE_LIMIT, || self.seat.has_none_at_work());
-                drop(keeper);
+    fn unload_instance(&self, supervisor: Option<Supervisor>) -> Result<(), String> {
+        self.instance.unload();
+        match supervisor {
+            Some(supervisor) => {
+                wait(LEAVE_LIMIT, || self.instance.is_quiesced());
+                drop(supervisor);
             }
-            None if !wait(LEAVE_LIMIT, || self.seat.is_vacant()) && self.seat.decide() => {
-                self.seat.welcome();
+            None if !wait(LEAVE_LIMIT, || self.instance.is_empty()) && self.instance.decide() => {
+                self.instance.load();
                 return Err(format!("it has commands that did not end within {LEAVE_LIMIT:?}"));
             }
             None => {}
         }
         // Whoever is next takes the seat in any case, as soon as it is empty.
-        wait(EMPTY_LIMIT, || self.seat.is_vacant());
+        wait(EMPTY_LIMIT, || self.instance.is_empty());
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! Where the function is.
 
 use super::COMMANDS;
-use super::offer::Link;
+use super::handshake::Link;
 use sluice_memory::SharedRegion;
 use sluice_uif::abi::OTHERS_MAX;
 use sluice_uif::ring::{Receiver, Sender};
@@ -12,40 +12,40 @@ pub(super) enum Peer {
     /// On its way back.
     Absent,
     /// In this process.
-    Here(Here),
+    Local(Local),
     /// In a process of its own.
-    There(There),
+    External(External),
 }
 
 /// Somebody for the seat, on the way.
-pub(super) enum Comer {
+pub(super) enum Incoming {
     /// With its arena.
-    Here(Box<dyn Function>, SharedRegion),
-    There(Link),
+    Local(Box<dyn Function>, SharedRegion),
+    External(Link),
 }
 
-impl From<Link> for Comer {
+impl From<Link> for Incoming {
     fn from(link: Link) -> Self {
-        Self::There(link)
+        Self::External(link)
     }
 }
 
-impl fmt::Debug for Comer {
+impl fmt::Debug for Incoming {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if let Self::There(_) = self { "There" } else { "Here" })
+        f.write_str(if let Self::External(_) = self { "External" } else { "Local" })
     }
 }
 
 /// A function in this process.
 #[derive(Debug)]
-pub(super) struct Here {
+pub(super) struct Local {
     pub(super) number: u32,
     pub(super) session: Box<Session>,
 }
 
 /// A connection to a function's process.
 #[derive(Debug)]
-pub(super) struct There {
+pub(super) struct External {
     pub(super) number: u32,
     pub(super) sender: Sender,
     pub(super) receiver: Receiver,
@@ -57,10 +57,10 @@ pub(super) struct There {
     pub(super) is_first_version: bool,
 }
 
-impl There {
+impl External {
     pub(super) fn new(number: u32, link: &Link) -> Self {
         let (sender, receiver) = link.rings.daemon();
-        receiver.excuse();
+        receiver.cancel_wakeup();
         let is_first_version = link.version == 1;
         let others = if is_first_version { 0 } else { OTHERS_MAX };
         let commands = link.rings.entries().saturating_sub(others).clamp(1, COMMANDS);
@@ -73,13 +73,13 @@ impl Peer {
     pub(super) fn number(&self) -> u32 {
         match self {
             Self::Absent => 0,
-            Self::Here(here) => here.number,
-            Self::There(there) => there.number,
+            Self::Local(local) => local.number,
+            Self::External(external) => external.number,
         }
     }
 
     pub(super) fn is_first_version(&self) -> bool {
-        matches!(self, Self::There(there) if there.is_first_version)
+        matches!(self, Self::External(external) if external.is_first_version)
     }
 }
 
@@ -87,8 +87,8 @@ impl fmt::Debug for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Absent => f.write_str("Absent"),
-            Self::Here(here) => here.fmt(f),
-            Self::There(there) => there.fmt(f),
+            Self::Local(local) => local.fmt(f),
+            Self::External(external) => external.fmt(f),
         }
     }
 }

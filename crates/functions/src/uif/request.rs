@@ -1,10 +1,10 @@
 //! What a function asks the layers below for itself.
 
-use super::doubt::Doubt;
 use super::entry;
 use super::flow::is_possible;
 use super::layer::Uif;
 use super::peer::Peer;
+use super::unreported_loss::UnreportedLoss;
 use sluice_command::{Command, Lane, Request};
 use sluice_memory::Segment;
 use sluice_nvme::Status;
@@ -16,28 +16,28 @@ pub(super) const OWN: u8 = 1;
 impl Uif {
     /// Sends a request below. It may be anything.
     pub(super) fn originate(&mut self, reply: &Reply, lane: &mut Lane<'_>) {
-        let Some((request, data)) = self.asked(reply) else {
-            self.seat.counts.invalid.increment();
+        let Some((request, data)) = self.parse_request(reply) else {
+            self.instance.counts.invalid.increment();
             return self.answer_request(reply.tag, Status::INVALID_FIELD);
         };
         // With those of functions that are gone: the layers below have room for so many of all together.
         let arenas = self.arena.iter().chain(&self.retiring);
         if arenas.map(|arena| arena.requests).sum::<u16>() >= REQUESTS_MAX {
-            self.seat.counts.invalid.increment();
-            return self.condemn("it has more requests of its own in flight than it may", lane);
+            self.instance.counts.invalid.increment();
+            return self.kill("it has more requests of its own in flight than it may", lane);
         }
         let Some(arena) = &mut self.arena else { return };
         let place = reply.data_offset as usize;
         let place = data.is_some().then(|| place..place + request.length as usize);
         let number = arena.enter(place);
-        self.seat.counts.requests.increment();
+        self.instance.counts.requests.increment();
         let note = [reply.tag, u64::from(number) << 32 | u64::from(arena.number)];
         lane.originate(reply.layer.into(), request, data, OWN, note);
     }
 
     /// The request and its data, if it is one for a layer that there is, inside of it, and with data inside
     /// of the arena that is no longer than a host's; none before the function was asked to start.
-    fn asked(&self, reply: &Reply) -> Option<(Request, Option<Segment>)> {
+    fn parse_request(&self, reply: &Reply) -> Option<(Request, Option<Segment>)> {
         if !self.may_start() {
             return None;
         }
@@ -56,16 +56,16 @@ impl Uif {
     /// A request is back. If the function that asked is gone, nobody wants to know.
     pub(super) fn request_done(&mut self, command: Command, [tag, note]: [u64; 2], lane: &mut Lane<'_>) {
         let slot = lane.slot(&command);
-        let (status, is_loss) = (slot.status, Doubt::is_loss(&slot.request, slot.status));
+        let (status, is_loss) = (slot.status, UnreportedLoss::is_loss(&slot.request, slot.status));
         lane.discard(command);
         let mut arenas = self.arena.iter_mut().chain(&mut self.retiring);
         let Some(arena) = arenas.find(|it| it.number == note as u32) else { return };
         arena.left((note >> 32) as u32);
-        let asker = arena.number;
-        self.note_loss(is_loss, asker, lane);
-        if self.arena.as_ref().is_some_and(|arena| arena.number == asker) {
-            if let Peer::There(there) = &mut self.peer {
-                there.done_ns = lane.now_ns();
+        let requester = arena.number;
+        self.note_loss(is_loss, requester, lane);
+        if self.arena.as_ref().is_some_and(|arena| arena.number == requester) {
+            if let Peer::External(external) = &mut self.peer {
+                external.done_ns = lane.now_ns();
             }
             return self.answer_request(tag, status);
         }
@@ -73,11 +73,11 @@ impl Uif {
     }
 
     /// What was asked for by the function of connection `asker` has ended; with a loss, if it `is_loss`.
-    pub(super) fn note_loss(&mut self, is_loss: bool, asker: u32, lane: &Lane<'_>) {
+    pub(super) fn note_loss(&mut self, is_loss: bool, requester: u32, lane: &Lane<'_>) {
         match is_loss {
-            true if self.peer.number() == asker => {
-                self.doubt.raise(lane.now_ns());
-                self.show_doubt();
+            true if self.peer.number() == requester => {
+                self.unreported_loss.raise(lane.now_ns());
+                self.publish_loss();
             }
             true => self.owe(),
             false => {}
@@ -85,15 +85,15 @@ impl Uif {
     }
 
     fn answer_request(&mut self, tag: u64, status: Status) {
-        self.tell(Submission { tag, kind: kind::DONE, status: status.0, ..Submission::default() });
+        self.send_entry(Submission { tag, kind: kind::DONE, status: status.0, ..Submission::default() });
     }
 
     /// Says something that is no command. A function in this process hears it when it has answered what it
     /// was asked before.
-    pub(super) fn tell(&mut self, entry: Submission) {
+    pub(super) fn send_entry(&mut self, entry: Submission) {
         match &mut self.peer {
-            Peer::There(there) => there.sender.push(&entry),
-            Peer::Here(_) => self.untold.push_back(entry),
+            Peer::External(external) => external.sender.push(&entry),
+            Peer::Local(_) => self.unsent.push_back(entry),
             Peer::Absent => {}
         }
     }

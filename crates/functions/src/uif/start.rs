@@ -1,10 +1,10 @@
 //! The beginning of a function: it is told of the layers below, and says when it is ready.
 
 use super::START_LIMIT;
+use super::commands::Progress;
 use super::entry;
 use super::layer::Uif;
 use super::peer::Peer;
-use super::work::Place;
 use sluice_command::{Characteristics, Lane, Storage};
 use sluice_nvme::Status;
 use sluice_uif::abi::{LAYERS_MAX, Reply, Submission, flag, kind};
@@ -43,17 +43,17 @@ pub(super) struct Below {
     storages: [Cell<Storage>; LAYERS_MAX],
     count: Cell<usize>,
     /// The function knows.
-    pub(super) told: Cell<bool>,
+    pub(super) announced: Cell<bool>,
 }
 
 impl Below {
-    pub(super) fn learn(&self, below: &[Characteristics]) {
+    pub(super) fn update(&self, below: &[Characteristics]) {
         self.count.set(below.len().min(LAYERS_MAX));
         for ((layer, storage), below) in self.layers.iter().zip(&self.storages).zip(below) {
             let now = (below.size, below.block_size);
             let was = (layer.replace(now), storage.replace(below.storage));
             if was != (now, below.storage) {
-                self.told.set(false);
+                self.announced.set(false);
             }
         }
     }
@@ -66,11 +66,11 @@ impl Below {
 
 impl Uif {
     /// Tells a function that is there what it stands on, if that is news to it.
-    pub(super) fn begin_if_news(&mut self, lane: &mut Lane<'_>) {
-        if !self.has_news() {
+    pub(super) fn start_if_changed(&mut self, lane: &mut Lane<'_>) {
+        if !self.must_start() {
             return;
         }
-        self.below.told.set(true);
+        self.below.announced.set(true);
         if self.peer.is_first_version() {
             return self.set_readiness(Readiness::Ready);
         }
@@ -81,7 +81,7 @@ impl Uif {
             let storage = self.below.storages[usize::from(layer)].get();
             let length = block_size.into();
             let (low, high) = (storage.id as u64, (storage.id >> 64) as u64);
-            self.tell(Submission {
+            self.send_entry(Submission {
                 kind: kind::BELOW,
                 stage: layer,
                 offset,
@@ -91,46 +91,46 @@ impl Uif {
                 ..Submission::default()
             });
         }
-        self.tell(Submission { kind: kind::START, ..Submission::default() });
+        self.send_entry(Submission { kind: kind::START, ..Submission::default() });
     }
 
     /// The layers below are news to the function, and it can be told: not after it was told to stop, when it has
     /// no requests any more to start with.
-    pub(super) fn has_news(&self) -> bool {
+    pub(super) fn must_start(&self) -> bool {
         let stays = matches!(self.leaving, Leaving::No | Leaving::Finishing);
-        !self.below.told.get() && stays && !matches!(self.peer, Peer::Absent) && self.is_alone()
+        !self.below.announced.get() && stays && !matches!(self.peer, Peer::Absent) && self.is_alone()
     }
 
     /// True if a function was asked to start, or can be: one that says it has while another's requests are
     /// under way lies.
     pub(super) fn may_start(&self) -> bool {
-        self.below.told.get() || self.is_alone()
+        self.below.announced.get() || self.is_alone()
     }
 
     /// Takes the planned end of a function a step further.
     pub(super) fn leave_if_done(&mut self, lane: &mut Lane<'_>) {
         if self.leaving == Leaving::Finishing {
-            let busy = [Place::Sent, Place::Below, Place::Returning]
+            let busy = [Progress::Sent, Progress::Below, Progress::Returning]
                 .iter()
-                .any(|place| self.works.has_in(*place, |_| true));
-            let is_here = matches!(self.peer, Peer::Here(_));
-            if busy || self.given.is_some() || is_here && !self.seat.decide() {
+                .any(|progress| self.commands.has_in(*progress, |_| true));
+            let is_here = matches!(self.peer, Peer::Local(_));
+            if busy || self.active_order.is_some() || is_here && !self.instance.decide() {
                 return;
             }
             self.leaving = Leaving::Stopping;
             if !self.peer.is_first_version() {
-                self.tell(Submission { kind: kind::STOP, ..Submission::default() });
+                self.send_entry(Submission { kind: kind::STOP, ..Submission::default() });
             }
         }
-        let has_heard = self.untold.is_empty();
+        let all_sent = self.unsent.is_empty();
         let is_alone = self.arena.as_ref().is_none_or(|arena| arena.requests == 0);
-        if self.leaving == Leaving::Stopping && has_heard && is_alone {
+        if self.leaving == Leaving::Stopping && all_sent && is_alone {
             self.leaving = Leaving::Left;
-            self.seat.leave(self.peer.number());
-            if let Peer::Here(_) = self.peer {
+            self.instance.set_quiesced(self.peer.number());
+            if let Peer::Local(_) = self.peer {
                 // It has no keeper who would end it.
-                self.mourn(lane);
-                self.seat_next();
+                self.on_exit(lane);
+                self.load_next();
             }
         }
     }
@@ -139,9 +139,10 @@ impl Uif {
     /// or something of whoever was is under way.
     pub(super) fn give_up(&mut self, lane: &mut Lane<'_>) -> bool {
         self.retire();
-        let busy =
-            [Place::Sent, Place::Below, Place::Returning].iter().any(|it| self.works.has_in(*it, |_| true));
-        if !self.seat.is_vacant() || busy || !self.retiring.is_empty() {
+        let busy = [Progress::Sent, Progress::Below, Progress::Returning]
+            .iter()
+            .any(|it| self.commands.has_in(*it, |_| true));
+        if !self.instance.is_empty() || busy || !self.retiring.is_empty() {
             return false;
         }
         self.let_pass(lane);
@@ -151,9 +152,9 @@ impl Uif {
     /// What waits for a function goes on without.
     pub(super) fn let_pass(&mut self, lane: &mut Lane<'_>) {
         for index in std::mem::take(&mut self.waiting) {
-            let work = self.works.of(index);
-            work.place = Place::Gone;
-            if let Some(command) = lane.unpark(work.ticket) {
+            let state = self.commands.of(index);
+            state.progress = Progress::Gone;
+            if let Some(command) = lane.unpark(state.ticket) {
                 lane.forward(command);
             }
         }
@@ -162,13 +163,13 @@ impl Uif {
     /// True if nothing is under way below any more of a function that was here before: what it wrote is
     /// written, and what it did not write will not be.
     fn is_alone(&self) -> bool {
-        self.retiring.is_empty() && !self.works.has_in(Place::Below, |link| link != self.peer.number())
+        self.retiring.is_empty() && !self.commands.has_in(Progress::Below, |link| link != self.peer.number())
     }
 
     /// The function has started, or cannot, which it may say again at any time.
     pub(super) fn started(&mut self, reply: &Reply) {
         if !self.may_start() {
-            return self.seat.counts.invalid.increment();
+            return self.instance.counts.invalid.increment();
         }
         let status = entry::status(reply);
         let readiness = match status.is_success() {
@@ -178,7 +179,7 @@ impl Uif {
         if let Readiness::Unable(status) = readiness
             && self.readiness != readiness
         {
-            let drive = self.seat.drive();
+            let drive = self.instance.drive();
             tracing::error!(drive, ?status, "a function cannot start: its commands fail");
         }
         self.set_readiness(readiness);
@@ -187,14 +188,14 @@ impl Uif {
     pub(super) fn set_readiness(&mut self, readiness: Readiness) {
         self.readiness = readiness;
         let refusal = if let Readiness::Unable(status) = readiness { status } else { Status::SUCCESS };
-        self.seat.counts.ready.store(readiness == Readiness::Ready, Relaxed);
-        self.seat.counts.refusal.store(refusal.0, Relaxed);
+        self.instance.counts.ready.store(readiness == Readiness::Ready, Relaxed);
+        self.instance.counts.refusal.store(refusal.0, Relaxed);
     }
 
     /// When a function in a process has had enough time to start.
     pub(super) fn start_deadline_ns(&self) -> Option<u64> {
         let Readiness::Starting { since_ns } = self.readiness else { return None };
-        let is_told = self.below.told.get() && matches!(self.peer, Peer::There(_));
+        let is_told = self.below.announced.get() && matches!(self.peer, Peer::External(_));
         is_told.then(|| since_ns.saturating_add(START_LIMIT.as_nanos() as u64))
     }
 }

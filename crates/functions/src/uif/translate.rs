@@ -12,14 +12,14 @@ use std::fmt;
 pub trait Translations: Send + fmt::Debug {
     /// Notes this. False if it has to be tried again.
     #[must_use]
-    fn note(&mut self, news: &Translation) -> bool;
+    fn note(&mut self, update: &Translation) -> bool;
 
     /// Forgets everything. False if it has to be tried again.
     #[must_use]
     fn forget_all(&mut self) -> bool;
 
     /// Places of the cache that are looked at to note this, about.
-    fn places(&self, news: &Translation) -> u64;
+    fn places(&self, update: &Translation) -> u64;
 }
 
 /// Places of a cache that are looked at before other work of the reactor has its turn. What is noted last may
@@ -28,64 +28,66 @@ const PLACES_PER_LOOK: u64 = 4096;
 
 /// What is still to be noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unnoted {
+pub(super) enum PendingUpdate {
     Everything,
-    News(Translation),
+    One(Translation),
 }
 
 impl Uif {
     /// Notes what the function says. It may be anything.
     pub(super) fn translate(&mut self, reply: &Reply) {
         let (from, length) = (reply.offset, reply.length);
-        let news = match reply.operation {
+        let update = match reply.operation {
             translation::INSERT => {
                 let [to, writable] = reply.cookie;
                 Translation::Insert { from, length, to, writable: writable & 1 != 0 }
             }
             translation::FORGET => Translation::Forget { from, length },
             translation::PROTECT => Translation::Protect { from, length },
-            _ => return self.seat.counts.invalid.increment(),
+            _ => return self.instance.counts.invalid.increment(),
         };
         if let Some(translations) = &mut self.translations {
-            self.noting = self.noting.saturating_add(translations.places(&news).max(1));
-            self.unnoted = (!translations.note(&news)).then_some(Unnoted::News(news));
+            self.places_visited = self.places_visited.saturating_add(translations.places(&update).max(1));
+            self.pending_update = (!translations.note(&update)).then_some(PendingUpdate::One(update));
         }
     }
 
     /// True if nothing more is heard until the next look.
     pub(super) fn is_held_up(&self) -> bool {
-        self.unnoted.is_some() || self.noting >= PLACES_PER_LOOK
+        self.pending_update.is_some() || self.places_visited >= PLACES_PER_LOOK
     }
 
     /// Nothing of what an earlier function, or none, has said is true any more.
     pub(super) fn forget_translations(&mut self) {
         if self.translations.is_some() {
-            self.unnoted = Some(Unnoted::Everything);
-            self.note_rest();
+            self.pending_update = Some(PendingUpdate::Everything);
+            self.apply_pending();
         }
     }
 
     /// Tries again. False if there is still something to note.
-    pub(super) fn note_rest(&mut self) -> bool {
-        let (Some(unnoted), Some(translations)) = (self.unnoted, &mut self.translations) else { return true };
-        let noted = match unnoted {
-            Unnoted::Everything => translations.forget_all(),
-            Unnoted::News(news) => {
-                self.noting = translations.places(&news);
-                translations.note(&news)
+    pub(super) fn apply_pending(&mut self) -> bool {
+        let (Some(pending_update), Some(translations)) = (self.pending_update, &mut self.translations) else {
+            return true;
+        };
+        let noted = match pending_update {
+            PendingUpdate::Everything => translations.forget_all(),
+            PendingUpdate::One(update) => {
+                self.places_visited = translations.places(&update);
+                translations.note(&update)
             }
         };
         if noted {
-            self.unnoted = None;
+            self.pending_update = None;
         }
         noted
     }
 
     /// The operator put another classifier before the drive, or none.
     pub(super) fn take_translations(&mut self) {
-        let Some(translations) = self.seat.take_translations() else { return };
+        let Some(translations) = self.instance.take_translations() else { return };
         self.translations = translations;
-        self.unnoted = None;
+        self.pending_update = None;
         self.forget_translations();
     }
 }

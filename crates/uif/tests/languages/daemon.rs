@@ -66,7 +66,7 @@ fn rings() -> Rings {
 }
 
 /// What the daemon says first, and the answer.
-fn greet(
+fn handshake(
     socket: &OwnedFd,
     rings: &Rings,
     arena: &SharedRegion,
@@ -100,7 +100,7 @@ impl Daemon {
         let arena = SharedRegion::new("arena", ARENA_BYTES).expect("memory");
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let bells = [(); 2].map(|()| eventfd(0, flags).expect("a descriptor"));
-        let welcome = greet(&socket, &rings, &arena, [&bells[0], &bells[1]], options);
+        let welcome = handshake(&socket, &rings, &arena, [&bells[0], &bells[1]], options);
         assert_eq!((welcome.magic, welcome.version), (MAGIC, VERSION));
         if welcome.refused != 0 {
             return Err(String::from_utf8_lossy(&welcome.words).trim_end_matches('\0').to_owned());
@@ -130,7 +130,7 @@ impl Daemon {
     }
 
     /// Says these to the function, and hears all that it has to say to them, which is what it must be.
-    pub(crate) fn say(&mut self, entries: &[Submission]) -> Vec<Reply> {
+    pub(crate) fn exchange(&mut self, entries: &[Submission]) -> Vec<Reply> {
         for entry in entries {
             self.model.take(entry, &mut self.model_arena, 0);
         }
@@ -145,7 +145,7 @@ impl Daemon {
         }
         let mut said = Vec::new();
         while said.len() < expected.len() {
-            said.push(self.hear());
+            said.push(self.recv());
         }
         assert_eq!(said, expected, "to {entries:#?}");
         // To some there is no answer, and so nobody knows that they were taken but by the head.
@@ -169,16 +169,16 @@ impl Daemon {
     }
 
     /// Sleeps until there is a reply, as a daemon does.
-    fn hear(&mut self) -> Reply {
+    fn recv(&mut self) -> Reply {
         let limit = Timespec { tv_sec: LIMIT.as_secs() as i64, tv_nsec: 0 };
         while self.back.waiting().expect("it keeps to the rules") == 0 {
-            self.back.ask();
+            self.back.request_wakeup();
             if self.back.waiting() == Ok(0) {
                 let rung = poll(&mut [PollFd::new(&self.bell, PollFlags::IN)], Some(&limit)).expect("waits");
                 assert!(rung > 0, "the function said nothing, or did not ring");
                 let _ = rustix::io::read(&self.bell, &mut [0; 8]);
             }
-            self.back.excuse();
+            self.back.cancel_wakeup();
         }
         self.back.take()
     }

@@ -16,7 +16,7 @@ pub(crate) struct Exercise {
 impl Exercise {
     pub(crate) fn open(options: &Options) -> Result<Box<dyn Function>, String> {
         let byte = options.get("byte").and_then(|byte| byte.parse().ok());
-        match byte.filter(|_| options.stranger(&["byte"]).is_none()) {
+        match byte.filter(|_| options.unknown_key(&["byte"]).is_none()) {
             Some(byte) => Ok(Box::new(Self { byte, later: false, commands: 0, pending: HashMap::new() })),
             None => Err("exercise has one option, byte".into()),
         }

@@ -8,7 +8,7 @@ mod layout;
 use daemon::{CONTROL_AT, Daemon, Peer, SLOT_BYTES, SLOTS, pair};
 use exercise::Exercise;
 use sluice_uif::abi::{Reply, Submission, disposition, flag, kind, operation};
-use sluice_uif::serve::{Door, serve};
+use sluice_uif::serve::{Endpoint, serve};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -48,7 +48,9 @@ fn process(command: Command, options: &str) -> Result<Daemon, String> {
 
 fn thread(options: &str) -> Result<Daemon, String> {
     let (ours, theirs) = pair();
-    std::thread::spawn(|| serve(Door::Inherited(theirs), &mut |options| Exercise::open(options), || Ok(())));
+    std::thread::spawn(|| {
+        serve(Endpoint::Inherited(theirs), &mut |options| Exercise::open(options), || Ok(()))
+    });
     Daemon::start(Peer::Thread, ours, options)
 }
 
@@ -163,20 +165,20 @@ fn begin(daemon: &mut Daemon) {
     let below =
         |stage, offset| Submission { kind: kind::BELOW, stage, offset, length: 512, ..Submission::default() };
     let start = Submission { kind: kind::START, ..Submission::default() };
-    let said = daemon.say(&[start]);
+    let said = daemon.exchange(&[start]);
     assert_ne!(said[0].status, 0, "there is nothing below");
-    let said = daemon.say(&[below(0, 1 << 20), below(1, 2 << 20), start]);
+    let said = daemon.exchange(&[below(0, 1 << 20), below(1, 2 << 20), start]);
     assert_eq!((said[0].disposition, said[0].status), (disposition::READY, 0));
 }
 
 /// An operator's order, and the answer if it comes at once.
-fn tell(daemon: &mut Daemon, number: u64, text: &str, flags: u8) -> Option<(u16, String)> {
+fn send_order(daemon: &mut Daemon, number: u64, text: &str, flags: u8) -> Option<(u16, String)> {
     daemon.write(CONTROL_AT, text.as_bytes());
     let (data_offset, data_length) = (CONTROL_AT as u32, text.len() as u32);
     let tag = STRANGE << 1 | number;
     let control =
         Submission { tag, kind: kind::CONTROL, flags, data_offset, data_length, ..Submission::default() };
-    let said = daemon.say(&[control]);
+    let said = daemon.exchange(&[control]);
     said.first().map(|reply| (reply.status, words(daemon, reply)))
 }
 
@@ -186,19 +188,19 @@ fn words(daemon: &Daemon, reply: &Reply) -> String {
 
 fn orders(daemon: &mut Daemon) {
     let ok = |text: &str| Some((0, text.to_owned()));
-    assert_eq!(tell(daemon, 1, "alarm", 0), ok("woken"));
-    assert_eq!(tell(daemon, 2, "fail", 0), Some((0x4002, "no".to_owned())));
-    assert_eq!(tell(daemon, 3, "fail", flag::QUIET), Some((0x4002, "no, quietly".to_owned())));
-    let (_, long) = tell(daemon, 4, "long", 0).expect("at once");
+    assert_eq!(send_order(daemon, 1, "alarm", 0), ok("woken"));
+    assert_eq!(send_order(daemon, 2, "fail", 0), Some((0x4002, "no".to_owned())));
+    assert_eq!(send_order(daemon, 3, "fail", flag::QUIET), Some((0x4002, "no, quietly".to_owned())));
+    let (_, long) = send_order(daemon, 4, "long", 0).expect("at once");
     assert_eq!(long, "€".repeat((64 << 10) / 3), "cut between two characters");
-    let counted = tell(daemon, 5, "metrics", 0).expect("at once").1;
+    let counted = send_order(daemon, 5, "metrics", 0).expect("at once").1;
     assert!(counted.starts_with("commands_total ") && counted.ends_with('\n'), "{counted}");
     // One at a time; but what is counted can be asked at any time.
-    assert_eq!(tell(daemon, 6, "later", 0), None);
-    assert_eq!(tell(daemon, 7, "fail", 0).map(|(status, _)| status), Some(0x4002));
-    assert_eq!(tell(daemon, 8, "metrics", 0), ok(&counted));
+    assert_eq!(send_order(daemon, 6, "later", 0), None);
+    assert_eq!(send_order(daemon, 7, "fail", 0).map(|(status, _)| status), Some(0x4002));
+    assert_eq!(send_order(daemon, 8, "metrics", 0), ok(&counted));
     let flush = Submission { tag: STRANGE, operation: operation::FLUSH, ..Submission::default() };
-    let said = daemon.say(&[flush]);
+    let said = daemon.exchange(&[flush]);
     assert_eq!(said.len(), 2);
     let answer = said.iter().find(|reply| reply.tag == STRANGE << 1 | 6).expect("the order's");
     assert_eq!(words(daemon, answer), "flushed");
@@ -209,12 +211,12 @@ fn everything(daemon: &mut Daemon, seed: u64, batches: usize) {
     let mut script = Script::new(seed);
     for _ in 0..batches {
         let entries = script.batch(daemon);
-        let said = daemon.say(&entries);
+        let said = daemon.exchange(&entries);
         script.follow(&said);
     }
     orders(daemon);
     // And at the end nothing new is asked.
-    daemon.say(&[Submission { kind: kind::STOP, ..Submission::default() }]);
+    daemon.exchange(&[Submission { kind: kind::STOP, ..Submission::default() }]);
     let (operation, length) = (operation::WRITE, 512);
     let write = Submission {
         tag: 1 << 32,
@@ -224,7 +226,7 @@ fn everything(daemon: &mut Daemon, seed: u64, batches: usize) {
         data_length: 512,
         ..Submission::default()
     };
-    let said = daemon.say(&[write]);
+    let said = daemon.exchange(&[write]);
     assert!(said.iter().all(|reply| reply.disposition == disposition::FINISH));
 }
 

@@ -1,6 +1,6 @@
 mod rig;
 
-use super::Manner;
+use super::Mode;
 use crate::Replicate;
 use rig::{Rig, SIZE};
 use sluice_nvme::Status;
@@ -290,16 +290,16 @@ fn a_mirror_has_up_to_eight_members() {
         rig.come_to_rest();
     }
     let layer = Below { size: 4 << 20, block_size: 512, id: 0, is_new: true };
-    for (manner, layers, is_good) in [
-        (Manner::Equals, 2, false),
-        (Manner::Equals, 3, true),
-        (Manner::Equals, 9, true),
-        (Manner::Equals, 10, false),
-        (Manner::Copy, 2, false),
-        (Manner::Copy, 3, true),
-        (Manner::Copy, 4, false),
+    for (mode, layers, is_good) in [
+        (Mode::Equals, 2, false),
+        (Mode::Equals, 3, true),
+        (Mode::Equals, 9, true),
+        (Mode::Equals, 10, false),
+        (Mode::Copy, 2, false),
+        (Mode::Copy, 3, true),
+        (Mode::Copy, 4, false),
     ] {
-        assert_eq!(manner.members(&vec![layer; layers]).is_ok(), is_good, "{manner:?} of {layers}");
+        assert_eq!(mode.members(&vec![layer; layers]).is_ok(), is_good, "{mode:?} of {layers}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! What operators want.
 
-use super::super::control::{Order, OrderStage};
+use super::super::control::{Order, OrderState};
 use super::*;
 use sluice_uif::abi::{CONTROL_BYTES, Reply, Submission, disposition, flag, kind};
 use sluice_uif::{Answer, Call, Control, Io};
@@ -10,19 +10,19 @@ const SECOND_NS: u64 = 1_000_000_000;
 
 /// Has somebody tell the function something, and waits until the layer has heard of it.
 fn told(rig: &Rig, text: &'static str, quiet: bool) -> JoinHandle<Result<String, String>> {
-    let control = UifControl::new(&rig.seat, None, Options::default(), Properties::NONE);
-    let teller = std::thread::spawn(move || control.tell(text, quiet, Duration::from_secs(20)));
-    while !rig.seat.has_orders() {
+    let control = UifControl::new(&rig.instance, None, Options::default(), Properties::NONE);
+    let querier = std::thread::spawn(move || control.query(text, quiet, Duration::from_secs(20)));
+    while !rig.instance.has_orders() {
         std::thread::yield_now();
     }
-    teller
+    querier
 }
 
 fn connected(version: u32) -> (Rig, Other) {
-    let mut rig = Rig::new(seed_there(&Xor, OnDeath::Park));
+    let mut rig = Rig::new(external_seed(&Xor, OnDeath::Park));
     let (link, mut other) = link_to(Box::new(Xor), version, 128, 256 << 10);
-    rig.seat.arrive(1, link);
-    rig.news();
+    rig.instance.offer(1, link);
+    rig.notify();
     other.serve(u16::MAX);
     rig.turn(0);
     (rig, other)
@@ -49,11 +49,11 @@ fn answer(other: &mut Other, rig: &mut Rig, entry: &Submission, text: &str, stat
 fn orders_are_given_one_after_the_other_and_answered() {
     let (mut rig, mut other) = connected(2);
     let first = told(&rig, "do this", false);
-    rig.news();
+    rig.notify();
     let (entry, text) = order(&mut other);
     assert_eq!((text.as_str(), entry.flags), ("do this", 0));
     let second = told(&rig, "and that", true);
-    rig.news();
+    rig.notify();
     assert_eq!(other.requests.waiting(), Ok(0), "one at a time");
     // A drive that only waits for an answer sleeps, and its commands go on.
     rig.submit(Operation::Flush, 0, 0, &[]);
@@ -71,17 +71,17 @@ fn orders_are_given_one_after_the_other_and_answered() {
 
 #[test]
 fn a_function_here_is_told_and_asked_for_what_it_counts() {
-    let (here, control) = UifSeed::here(rig::config(OnDeath::Park), Box::new(Xor)).expect("memory");
+    let (here, control) = PreparedUif::local(rig::config(OnDeath::Park), Box::new(Xor)).expect("memory");
     let mut rig = Rig::new(here);
     for (text, expected) in
         [("metrics", Ok(String::new())), ("turn", Err("this function takes no orders".to_owned()))]
     {
         let answer = std::thread::scope(|scope| {
-            let teller = scope.spawn(|| control.tell(text, false, Duration::from_secs(20)));
-            while !teller.is_finished() {
-                rig.news();
+            let querier = scope.spawn(|| control.query(text, false, Duration::from_secs(20)));
+            while !querier.is_finished() {
+                rig.notify();
             }
-            teller.join().expect("no panic")
+            querier.join().expect("no panic")
         });
         assert_eq!(answer, expected);
     }
@@ -90,8 +90,8 @@ fn a_function_here_is_told_and_asked_for_what_it_counts() {
 #[test]
 fn what_is_no_answer_is_counted() {
     let (mut rig, mut other) = connected(2);
-    let teller = told(&rig, "do this", false);
-    rig.news();
+    let querier = told(&rig, "do this", false);
+    rig.notify();
     let (entry, _) = order(&mut other);
     let reply = Reply { tag: entry.tag, length: 1, ..Reply::default() };
     other.replies.push(&Reply { tag: entry.tag ^ 1 << 32, ..reply });
@@ -100,73 +100,73 @@ fn what_is_no_answer_is_counted() {
     other.replies.push(&Reply { disposition: disposition::FORWARD, ..reply });
     let _ = other.replies.publish();
     rig.turn(0);
-    assert_eq!(teller.join().expect("no panic"), Err("its answer makes no sense".to_owned()));
-    assert_eq!((rig.seat.counts.stray.get(), rig.seat.counts.invalid.get()), (3, 1));
+    assert_eq!(querier.join().expect("no panic"), Err("its answer makes no sense".to_owned()));
+    assert_eq!((rig.instance.counts.stray.get(), rig.instance.counts.invalid.get()), (3, 1));
 }
 
 #[test]
 fn an_order_ends_with_its_function_and_the_next_waits_for_the_next() {
     let (mut rig, mut other) = connected(2);
-    let teller = told(&rig, "do this", false);
-    rig.news();
+    let querier = told(&rig, "do this", false);
+    rig.notify();
     order(&mut other);
-    rig.seat.end(1);
-    rig.news();
-    assert!(teller.join().expect("no panic").expect_err("it is gone").contains("it went"));
-    let teller = told(&rig, "do that", false);
-    rig.news();
+    rig.instance.end(1);
+    rig.notify();
+    assert!(querier.join().expect("no panic").expect_err("it is gone").contains("it went"));
+    let querier = told(&rig, "do that", false);
+    rig.notify();
     let (link, mut next) = link_to(Box::new(Xor), 2, 128, 256 << 10);
-    rig.seat.arrive(2, link);
-    rig.news();
+    rig.instance.offer(2, link);
+    rig.notify();
     next.serve(u16::MAX);
     rig.turn(0);
     let (entry, _) = order(&mut next);
     answer(&mut next, &mut rig, &entry, "", OK);
-    assert_eq!(teller.join().expect("no panic"), Ok(String::new()));
+    assert_eq!(querier.join().expect("no panic"), Ok(String::new()));
 }
 
 #[test]
 fn one_of_the_first_version_takes_no_orders() {
     let (mut rig, other) = connected(1);
-    let teller = told(&rig, "do this", false);
-    rig.news();
-    assert!(teller.join().expect("no panic").is_err());
+    let querier = told(&rig, "do this", false);
+    rig.notify();
+    assert!(querier.join().expect("no panic").is_err());
     assert_eq!(other.requests.waiting(), Ok(0));
 }
 
 #[test]
 fn a_drive_does_not_stay_quiet_for_a_function_that_does_not_answer() {
     let (mut rig, mut other) = connected(2);
-    let teller = told(&rig, "do this", true);
-    rig.news();
+    let querier = told(&rig, "do this", true);
+    rig.notify();
     order(&mut other);
     rig.turn(14 * SECOND_NS);
-    assert!(!rig.seat.is_condemned(1));
+    assert!(!rig.instance.is_killed(1));
     rig.turn(SECOND_NS);
-    assert!(rig.seat.is_condemned(1));
-    assert!(teller.join().expect("no panic").is_err());
+    assert!(rig.instance.is_killed(1));
+    assert!(querier.join().expect("no panic").is_err());
 }
 
 #[test]
 fn an_order_that_nobody_waits_for_any_more_is_not_given() {
     let (mut rig, other) = connected(2);
-    let control = UifControl::new(&rig.seat, None, Options::default(), Properties::NONE);
-    let late = control.tell("do this", true, Duration::from_millis(1)).expect_err("nobody turns");
+    let control = UifControl::new(&rig.instance, None, Options::default(), Properties::NONE);
+    let late = control.query("do this", true, Duration::from_millis(1)).expect_err("nobody turns");
     assert!(late.contains("did not answer"), "{late}");
-    rig.news();
-    assert_eq!((other.requests.waiting(), rig.seat.has_orders()), (Ok(0), false));
+    rig.notify();
+    assert_eq!((other.requests.waiting(), rig.instance.has_orders()), (Ok(0), false));
 }
 
 #[test]
 fn nor_does_it_keep_the_next_from_the_function() {
     let (mut rig, mut other) = connected(2);
     for text in ["late", "later", "in time"] {
-        let (stage, answer) = (Arc::new(OrderStage::default()), mpsc::sync_channel(1).0);
+        let (stage, answer) = (Arc::new(OrderState::default()), mpsc::sync_channel(1).0);
         assert!(text == "in time" || stage.decide());
-        rig.seat.order(Order { text: text.to_owned(), quiet_ns: None, stage, answer });
+        rig.instance.order(Order { text: text.to_owned(), quiet_ns: None, stage, answer });
     }
-    rig.news();
-    assert_eq!((order(&mut other).1.as_str(), rig.seat.has_orders()), ("in time", false));
+    rig.notify();
+    assert_eq!((order(&mut other).1.as_str(), rig.instance.has_orders()), ("in time", false));
 }
 
 /// Answers after nineteen seconds.
@@ -193,13 +193,13 @@ impl sluice_uif::Function for Late {
 
 #[test]
 fn a_function_here_keeps_its_order_until_it_answers() {
-    let (here, _control) = UifSeed::here(rig::config(OnDeath::Park), Box::new(Late)).expect("memory");
+    let (here, _control) = PreparedUif::local(rig::config(OnDeath::Park), Box::new(Late)).expect("memory");
     let mut rig = Rig::new(here);
-    let teller = told(&rig, "do this", true);
-    rig.news();
+    let querier = told(&rig, "do this", true);
+    rig.notify();
     for _ in 0..19 {
         rig.turn(SECOND_NS);
     }
-    assert_eq!(teller.join().expect("no panic"), Ok("late".to_owned()));
-    assert_eq!(rig.seat.counts.stray.get(), 0);
+    assert_eq!(querier.join().expect("no panic"), Ok("late".to_owned()));
+    assert_eq!(rig.instance.counts.stray.get(), 0);
 }

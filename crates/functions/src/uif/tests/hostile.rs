@@ -5,10 +5,10 @@ use sluice_uif::abi::{Reply, Submission};
 use std::sync::atomic::Ordering::Relaxed;
 
 fn connected(on_death: OnDeath) -> (Rig, Other) {
-    let mut rig = Rig::there(on_death);
+    let mut rig = Rig::external(on_death);
     let (link, other) = link(8, 256 << 10);
-    rig.seat.arrive(1, link);
-    rig.news();
+    rig.instance.offer(1, link);
+    rig.notify();
     (rig, other)
 }
 
@@ -34,7 +34,7 @@ fn repeated_invented_and_late_replies_are_dropped_and_counted() {
     let _ = other.replies.publish();
     rig.turn(0);
     assert_eq!((rig.finished(), rig.finished()), (Some((0, OK)), None));
-    assert_eq!((rig.seat.counts.stray.get(), rig.seat.counts.replies.get()), (4, 2));
+    assert_eq!((rig.instance.counts.stray.get(), rig.instance.counts.replies.get()), (4, 2));
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn what_makes_no_sense_fails_its_command_and_no_other() {
         }
         assert_eq!(rig.finished(), Some((0, Status::INTERNAL_ERROR)), "{number}");
         assert_eq!(rig.finished(), Some((1, OK)), "{number}");
-        assert_eq!(rig.seat.counts.invalid.get(), 1);
+        assert_eq!(rig.instance.counts.invalid.get(), 1);
     }
 }
 
@@ -73,7 +73,7 @@ fn a_tail_that_cannot_be_ends_the_connection() {
     rig.submit(Operation::Write, 0, BLOCK, &[1; 512]);
     other.rings.region().atomic_u32(2 * 4096).store(9, Relaxed);
     rig.turn(0);
-    assert!(rig.seat.is_condemned(1));
+    assert!(rig.instance.is_killed(1));
     assert_eq!(rig.finished(), Some((0, Status::INTERNAL_ERROR)));
 }
 
@@ -97,10 +97,10 @@ fn random_memory_harms_nobody() {
     for seed in 0..120 {
         let version = seed as u32 % 2 + 1;
         let connect = || link_to(Box::new(Xor), version, [8, 128][version as usize - 1], 256 << 10);
-        let mut rig = Rig::over(seed_there(&Xor, OnDeath::Fail), &[rig::SIZE, 1 << 16], 1 << 20);
+        let mut rig = Rig::over(external_seed(&Xor, OnDeath::Fail), &[rig::SIZE, 1 << 16], 1 << 20);
         let (link, mut other) = connect();
-        rig.seat.arrive(1, link);
-        rig.news();
+        rig.instance.offer(1, link);
+        rig.notify();
         let mut random = Random::new(seed);
         let mut number = 1;
         for _ in 0..300 {
@@ -115,15 +115,15 @@ fn random_memory_harms_nobody() {
                 0 => scribble(&other, &mut random),
                 1 => (0..random.below(6)).for_each(|_| other.replies.push(&likely(&mut random))),
                 2 => drop(other.replies.publish()),
-                3 => rig.bell(),
+                3 => rig.notify_replies(),
                 _ => rig.turn(random.below(1 << 28)),
             }
             while rig.finished().is_some() {}
-            if rig.seat.is_condemned(number) {
+            if rig.instance.is_killed(number) {
                 number += 1;
                 let (link, next) = connect();
-                rig.seat.arrive(number, link);
-                rig.news();
+                rig.instance.offer(number, link);
+                rig.notify();
                 other = next;
             }
         }
@@ -132,15 +132,15 @@ fn random_memory_harms_nobody() {
 }
 
 fn dies_and_returns(rig: &mut Rig, number: u32, seed: u64) {
-    rig.seat.end(number);
-    rig.news();
+    rig.instance.end(number);
+    rig.notify();
     // What the layers below have comes back.
     rig.turn(1 << 30);
     while rig.finished().is_some() {}
     assert_eq!((rig.in_flight(), rig.live()), (0, 0), "seed {seed}");
     let (link, mut honest) = link(8, 256 << 10);
-    rig.seat.arrive(number + 1, link);
-    rig.news();
+    rig.instance.offer(number + 1, link);
+    rig.notify();
     let cid = rig.submit(Operation::Write, 0, BLOCK, &[1; 512]);
     for _ in 0..3 {
         honest.serve(u16::MAX);

@@ -7,10 +7,10 @@ const LOST: Status = Status::INTERNAL_ERROR;
 
 /// Three writes: one that the function answered and that is done, one that it has, one that waits.
 fn with_three(on_death: OnDeath) -> (Rig, Other) {
-    let mut rig = Rig::there(on_death);
+    let mut rig = Rig::external(on_death);
     let (link, mut other) = link(1, 1 << 20);
-    rig.seat.arrive(1, link);
-    rig.news();
+    rig.instance.offer(1, link);
+    rig.notify();
     rig.submit(Operation::Write, 0, BLOCK, &[1; 512]);
     for _ in 0..2 {
         other.serve(u16::MAX);
@@ -23,15 +23,15 @@ fn with_three(on_death: OnDeath) -> (Rig, Other) {
 }
 
 fn dies(rig: &mut Rig, number: u32) {
-    rig.seat.end(number);
-    rig.news();
+    rig.instance.end(number);
+    rig.notify();
 }
 
 /// The next function serves all there is.
 fn returns(rig: &mut Rig, number: u32) {
     let (link, mut other) = link(16, 1 << 20);
-    rig.seat.arrive(number, link);
-    rig.news();
+    rig.instance.offer(number, link);
+    rig.notify();
     for _ in 0..10 {
         other.serve(u16::MAX);
         rig.turn(0);
@@ -51,7 +51,7 @@ fn commands_of_a_function_that_died_wait_for_the_next() {
     assert_eq!(done, [(1, OK), (2, OK), (read, OK)]);
     assert!(rig.data(read, 512) == [1; 512]);
     let second = rig.submit(Operation::Read, BLOCK, BLOCK, &[]);
-    let counts = &rig.seat.counts;
+    let counts = &rig.instance.counts;
     assert_eq!((counts.deaths.get(), counts.failed.get(), second), (1, 0, 4));
 }
 
@@ -63,7 +63,7 @@ fn or_they_fail_and_so_does_what_comes_until_the_next() {
     let mut done: Vec<_> = std::iter::from_fn(|| rig.finished()).collect();
     done.sort_unstable_by_key(|(cid, _)| *cid);
     assert_eq!(done, [(1, LOST), (2, LOST), (3, LOST)]);
-    assert_eq!((rig.in_flight(), rig.seat.counts.failed.get()), (0, 3));
+    assert_eq!((rig.in_flight(), rig.instance.counts.failed.get()), (0, 3));
     returns(&mut rig, 2);
     rig.submit(Operation::Deallocate, 0, BLOCK, &[]);
     assert_eq!(rig.finished(), Some((4, OK)), "what the function does not want to see passes it by");
@@ -72,8 +72,8 @@ fn or_they_fail_and_so_does_what_comes_until_the_next() {
 #[test]
 fn nothing_fails_of_a_restart() {
     let (mut rig, _gone) = with_three(OnDeath::Fail);
-    rig.seat.ask_for_restart();
-    assert!(rig.seat.is_to_restart() && !rig.seat.is_to_restart());
+    rig.instance.request_restart();
+    assert!(rig.instance.take_restart() && !rig.instance.take_restart());
     dies(&mut rig, 1);
     rig.submit(Operation::Write, 0, BLOCK, &[1; 512]);
     assert_eq!(rig.finished(), None);
@@ -89,21 +89,21 @@ fn a_function_that_does_not_answer_is_ended() {
     let (mut rig, mut other) = with_three(OnDeath::Fail);
     for _ in 0..4 {
         rig.turn(SECOND_NS / 4);
-        assert!(!rig.seat.is_condemned(1));
+        assert!(!rig.instance.is_killed(1));
     }
     for _ in 0..4 {
         rig.turn(SECOND_NS / 4);
     }
-    assert!(rig.seat.is_condemned(1));
+    assert!(rig.instance.is_killed(1));
     let mut done: Vec<_> = std::iter::from_fn(|| rig.finished()).collect();
     done.sort_unstable_by_key(|(cid, _)| *cid);
     assert_eq!(done, [(1, LOST), (2, LOST)]);
     // Too late.
     other.serve(u16::MAX);
     rig.turn(0);
-    rig.bell();
+    rig.notify_replies();
     assert_eq!(rig.finished(), None);
-    let counts = &rig.seat.counts;
+    let counts = &rig.instance.counts;
     assert_eq!((counts.timeouts.get(), counts.deaths.get()), (1, 1));
 }
 
@@ -115,7 +115,7 @@ fn a_function_is_not_blamed_for_the_time_that_the_daemon_was_away() {
         rig.turn(60 * SECOND_NS);
         rig.turn(SECOND_NS / 4);
     }
-    assert!(!rig.seat.is_condemned(1));
+    assert!(!rig.instance.is_killed(1));
     for _ in 0..4 {
         other.serve(u16::MAX);
         rig.turn(0);
@@ -125,10 +125,10 @@ fn a_function_is_not_blamed_for_the_time_that_the_daemon_was_away() {
 
 #[test]
 fn an_answer_that_came_before_the_end_still_counts() {
-    let mut rig = Rig::there(OnDeath::Fail);
+    let mut rig = Rig::external(OnDeath::Fail);
     let (link, mut other) = link(16, 1 << 20);
-    rig.seat.arrive(1, link);
-    rig.news();
+    rig.instance.offer(1, link);
+    rig.notify();
     rig.submit(Operation::Flush, 0, 0, &[]);
     other.serve(u16::MAX);
     rig.submit(Operation::Flush, 0, 0, &[]);
@@ -161,41 +161,41 @@ fn what_only_waits_ends_when_the_host_begins_anew() {
 #[test]
 fn a_function_that_is_restarted_finishes_what_it_has_and_gets_nothing_more() {
     let (mut rig, mut other) = with_three(OnDeath::Fail);
-    rig.seat.ask_for_restart();
-    rig.news();
-    assert!(!rig.seat.has_left(1));
+    rig.instance.request_restart();
+    rig.notify();
+    assert!(!rig.instance.has_quiesced(1));
     for _ in 0..4 {
         other.serve(u16::MAX);
         rig.turn(0);
     }
-    assert!(rig.seat.has_left(1), "it has nothing any more");
+    assert!(rig.instance.has_quiesced(1), "it has nothing any more");
     assert_eq!((rig.finished(), rig.finished()), (Some((1, OK)), None), "the third waits");
-    assert!(rig.seat.is_to_restart());
+    assert!(rig.instance.take_restart());
     dies(&mut rig, 1);
     returns(&mut rig, 2);
     assert_eq!(rig.finished(), Some((2, OK)));
-    assert_eq!(rig.seat.counts.failed.get(), 0);
+    assert_eq!(rig.instance.counts.failed.get(), 0);
 }
 
 #[test]
 fn it_is_told_to_stop_and_its_own_requests_are_waited_for() {
     use sluice_uif::abi::{Reply, Submission, disposition, kind, operation};
-    let mut rig = Rig::over(seed_there(&Xor, OnDeath::Park), &[rig::SIZE], SECOND_NS);
+    let mut rig = Rig::over(external_seed(&Xor, OnDeath::Park), &[rig::SIZE], SECOND_NS);
     let (link, mut other) = link_to(Box::new(Xor), 2, 128, 256 << 10);
-    rig.seat.arrive(1, link);
-    rig.news();
+    rig.instance.offer(1, link);
+    rig.notify();
     other.serve(u16::MAX);
     rig.turn(0);
     let (disposition, operation) = (disposition::REQUEST, operation::WRITE);
     other.replies.push(&Reply { disposition, operation, length: 512, ..Reply::default() });
     let _ = other.replies.publish();
     rig.turn(0);
-    rig.seat.ask_for_restart();
-    rig.news();
+    rig.instance.request_restart();
+    rig.notify();
     let told: Submission = other.requests.take();
-    assert_eq!((told.kind, rig.seat.has_left(1)), (kind::STOP, false));
+    assert_eq!((told.kind, rig.instance.has_quiesced(1)), (kind::STOP, false));
     rig.turn(SECOND_NS);
-    assert!(rig.seat.has_left(1));
+    assert!(rig.instance.has_quiesced(1));
 }
 
 #[test]
@@ -203,10 +203,10 @@ fn one_that_was_on_its_way_when_a_restart_was_asked_for_leaves_as_planned() {
     let (mut rig, _gone) = with_three(OnDeath::Fail);
     dies(&mut rig, 1);
     let (link, _next) = link(16, 1 << 20);
-    rig.seat.arrive(2, link);
-    rig.seat.ask_for_restart();
-    rig.news();
-    assert!(rig.seat.has_left(2));
+    rig.instance.offer(2, link);
+    rig.instance.request_restart();
+    rig.notify();
+    assert!(rig.instance.has_quiesced(2));
 }
 
 /// A Flush of its own failed, and it alone was told. Whether it dies before it was told, or after.
@@ -214,12 +214,12 @@ fn one_that_was_on_its_way_when_a_restart_was_asked_for_leaves_as_planned() {
 fn what_a_function_was_told_is_lost_fails_a_flush_after_it() {
     use sluice_uif::abi::{Reply, disposition, operation};
     for told in [false, true] {
-        let mut rig = Rig::there(OnDeath::Park);
+        let mut rig = Rig::external(OnDeath::Park);
         returns(&mut rig, 1);
         let (link, mut other) = link(16, 1 << 20);
         dies(&mut rig, 1);
-        rig.seat.arrive(2, link);
-        rig.news();
+        rig.instance.offer(2, link);
+        rig.notify();
         other.serve(u16::MAX);
         rig.turn(0);
         rig.failing.store(1, Relaxed);
@@ -245,10 +245,10 @@ fn what_a_function_was_told_is_lost_fails_a_flush_after_it() {
 /// A Flush of a host that failed below, and whose function died before it said so.
 #[test]
 fn a_failed_flush_fails_although_its_function_has_died() {
-    let mut rig = Rig::new(seed_there(&Twice, OnDeath::Park));
+    let mut rig = Rig::new(external_seed(&Twice, OnDeath::Park));
     let (link, mut other) = rig::link_to(Box::new(Twice), sluice_uif::abi::VERSION, 16, 1 << 20);
-    rig.seat.arrive(1, link);
-    rig.news();
+    rig.instance.offer(1, link);
+    rig.notify();
     other.serve(u16::MAX);
     rig.turn(0);
     rig.failing.store(1, Relaxed);
@@ -258,8 +258,8 @@ fn a_failed_flush_fails_although_its_function_has_died() {
     dies(&mut rig, 1);
     assert_eq!(rig.finished(), None);
     let (link, mut other) = rig::link_to(Box::new(Twice), sluice_uif::abi::VERSION, 16, 1 << 20);
-    rig.seat.arrive(2, link);
-    rig.news();
+    rig.instance.offer(2, link);
+    rig.notify();
     for _ in 0..10 {
         other.serve(u16::MAX);
         rig.turn(0);

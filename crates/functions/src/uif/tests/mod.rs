@@ -13,7 +13,7 @@ mod twin;
 
 use super::*;
 use crate::Random;
-use rig::{Function as Other, Rig, Xor, link, link_to, seed_there};
+use rig::{Function as Other, Rig, Xor, external_seed, link, link_to};
 use sluice_command::Operation;
 use sluice_nvme::Status;
 use std::collections::VecDeque;
@@ -91,7 +91,7 @@ fn matches_a_plain_array(mut rig: Rig, mut other: Option<Other>, zero: u8, seed:
 fn a_function_here_sees_every_byte_and_the_host_none_of_what_it_made_of_them() {
     for seed in 0..8 {
         let config = rig::config(OnDeath::Park);
-        let (seed_of_layer, _control) = UifSeed::here(config, Box::new(Xor)).expect("memory");
+        let (seed_of_layer, _control) = PreparedUif::local(config, Box::new(Xor)).expect("memory");
         let mut rig = Rig::new(seed_of_layer);
         rig.write_and_check_below();
         matches_a_plain_array(rig, None, 0x5a, seed);
@@ -101,11 +101,11 @@ fn a_function_here_sees_every_byte_and_the_host_none_of_what_it_made_of_them() {
 #[test]
 fn a_function_there_does_the_same_through_a_small_ring_and_a_small_arena() {
     for seed in 0..8 {
-        let mut rig = Rig::there(OnDeath::Park);
+        let mut rig = Rig::external(OnDeath::Park);
         // Room for the longest command, and for two others at most.
         let (link, other) = link(4, 48 << 10);
-        rig.seat.arrive(1, link);
-        rig.news();
+        rig.instance.offer(1, link);
+        rig.notify();
         matches_a_plain_array(rig, Some(other), 0x5a, seed);
     }
 }
@@ -114,22 +114,22 @@ fn a_function_there_does_the_same_through_a_small_ring_and_a_small_arena() {
 fn a_function_that_asks_itself_is_as_good_here_and_there() {
     for seed in 0..8 {
         let (here, _control) =
-            UifSeed::here(rig::config(OnDeath::Park), Box::new(Twin::new())).expect("memory");
+            PreparedUif::local(rig::config(OnDeath::Park), Box::new(Twin::new())).expect("memory");
         matches_a_plain_array(Rig::over(here, &twin::SIZES, 500), None, 0, seed);
-        let mut rig = Rig::over(seed_there(&Twin::new(), OnDeath::Park), &twin::SIZES, 500);
+        let mut rig = Rig::over(external_seed(&Twin::new(), OnDeath::Park), &twin::SIZES, 500);
         let (link, other) = link_to(Box::new(Twin::new()), 2, 128, 256 << 10);
-        rig.seat.arrive(1, link);
-        rig.news();
+        rig.instance.offer(1, link);
+        rig.notify();
         matches_a_plain_array(rig, Some(other), 0, seed);
     }
 }
 
 #[test]
 fn a_write_waits_for_a_place_though_every_buffer_is_free() {
-    let mut rig = Rig::there(OnDeath::Park);
+    let mut rig = Rig::external(OnDeath::Park);
     let (link, mut other) = link(2, 48 << 10);
-    rig.seat.arrive(1, link);
-    rig.news();
+    rig.instance.offer(1, link);
+    rig.notify();
     for _ in 0..2 {
         rig.submit(Operation::Flush, 0, 0, &[]);
     }
@@ -144,10 +144,10 @@ fn a_write_waits_for_a_place_though_every_buffer_is_free() {
 
 #[test]
 fn a_function_that_sleeps_is_rung_and_one_that_is_awake_is_not() {
-    let mut rig = Rig::there(OnDeath::Park);
+    let mut rig = Rig::external(OnDeath::Park);
     let (link, mut other) = link(16, 1 << 20);
-    rig.seat.arrive(1, link);
-    rig.news();
+    rig.instance.offer(1, link);
+    rig.notify();
     rig.submit(Operation::Write, 0, BLOCK, &[1; 512]);
     assert_eq!(rig.rings(), 0);
     other.serve(u16::MAX);
@@ -159,10 +159,10 @@ fn a_function_that_sleeps_is_rung_and_one_that_is_awake_is_not() {
 
 #[test]
 fn a_layer_that_waits_is_polled_until_it_is_armed_and_then_rung_for() {
-    let mut rig = Rig::there(OnDeath::Park);
+    let mut rig = Rig::external(OnDeath::Park);
     let (link, mut other) = link(16, 1 << 20);
-    rig.seat.arrive(1, link);
-    rig.news();
+    rig.instance.offer(1, link);
+    rig.notify();
     assert!(rig.stack.polls() && !rig.stack.arm(), "nothing is out");
     assert_eq!(rig.stack.deadline_ns(), None);
     rig.submit(Operation::Flush, 0, 0, &[]);
@@ -170,7 +170,7 @@ fn a_layer_that_waits_is_polled_until_it_is_armed_and_then_rung_for() {
     assert!(!rig.stack.arm(), "nothing has come back yet");
     assert!(rig.stack.deadline_ns() > Some(0), "it has a while");
     assert!(other.serve(u16::MAX), "it has to ring");
-    rig.bell();
+    rig.notify_replies();
     assert_eq!(rig.finished(), Some((0, OK)));
     rig.stack.disarm();
     rig.submit(Operation::Flush, 0, 0, &[]);

@@ -20,7 +20,7 @@ fn is_read_back(rig: &mut Rig, enough: impl Fn() -> bool) {
                 *cid = Some(rig.submit(operation, number * LENGTH as u64, LENGTH as u64, &[*step; LENGTH]));
             }
         }
-        rig.news();
+        rig.notify();
         rig.turn(500);
         while let Some((done, status)) = rig.finished() {
             assert_eq!(status, OK);
@@ -40,15 +40,16 @@ fn is_read_back(rig: &mut Rig, enough: impl Fn() -> bool) {
 /// One that has requests of its own, and holds commands until those are back.
 #[test]
 fn a_function_that_moves_finishes_what_it_has_and_the_next_gets_the_rest() {
-    let (here, control) = UifSeed::here(rig::config(OnDeath::Fail), Box::new(Twin::new())).expect("memory");
+    let (here, control) =
+        PreparedUif::local(rig::config(OnDeath::Fail), Box::new(Twin::new())).expect("memory");
     let mut rig = Rig::over(here, &twin::SIZES, 500);
     std::thread::scope(|scope| {
         let moving = scope.spawn(|| {
-            (0..100).for_each(|_| control.move_here(Box::new(Twin::new())).expect("it leaves"));
+            (0..100).for_each(|_| control.move_into_daemon(Box::new(Twin::new())).expect("it leaves"));
         });
         is_read_back(&mut rig, || moving.is_finished());
     });
-    let counts = &rig.seat.counts;
+    let counts = &rig.instance.counts;
     assert_eq!((counts.deaths.get(), counts.failed.get(), counts.invalid.get()), (100, 0, 0));
     assert_eq!(counts.sent.get(), counts.replies.get());
 }
@@ -56,17 +57,18 @@ fn a_function_that_moves_finishes_what_it_has_and_the_next_gets_the_rest() {
 /// The operator is faster than the layer, which has taken one and not yet asked it to start.
 #[test]
 fn one_that_is_to_leave_before_it_has_started_is_not_asked_to_start() {
-    let (here, _control) = UifSeed::here(rig::config(OnDeath::Fail), Box::new(Twin::new())).expect("memory");
+    let (here, _control) =
+        PreparedUif::local(rig::config(OnDeath::Fail), Box::new(Twin::new())).expect("memory");
     let mut rig = Rig::over(here, &twin::SIZES, 500);
-    rig.seat.vacate();
-    rig.news();
-    assert!(rig.seat.is_vacant());
-    assert_eq!(rig.seat.counts.requests.get(), 0);
+    rig.instance.unload();
+    rig.notify();
+    assert!(rig.instance.is_empty());
+    assert_eq!(rig.instance.counts.requests.get(), 0);
     let write = rig.submit(Operation::Write, 0, BLOCK, &[1; 512]);
     let memory = SharedRegion::new("arena", ARENA_BYTES).expect("memory");
-    rig.seat.arrive(rig.seat.number(), peer::Comer::Here(Box::new(Twin::new()), memory));
-    rig.seat.welcome();
-    rig.news();
+    rig.instance.offer(rig.instance.number(), peer::Incoming::Local(Box::new(Twin::new()), memory));
+    rig.instance.load();
+    rig.notify();
     (0..4).for_each(|_| rig.turn(500));
     assert_eq!(rig.finished(), Some((write, OK)), "it waited for the next");
 }
@@ -74,17 +76,17 @@ fn one_that_is_to_leave_before_it_has_started_is_not_asked_to_start() {
 /// Into this process out of another, and back.
 #[test]
 fn it_goes_on_in_a_process_and_comes_back() {
-    let mut rig = Rig::over(seed_there(&Twin::new(), OnDeath::Fail), &twin::SIZES, 500);
+    let mut rig = Rig::over(external_seed(&Twin::new(), OnDeath::Fail), &twin::SIZES, 500);
     for number in 1..20 {
         let (link, mut other) = link_to(Box::new(Twin::new()), 2, 128, 256 << 10);
         if number % 2 == 0 {
-            rig.seat.arrive(number, link);
+            rig.instance.offer(number, link);
         } else {
             let memory = SharedRegion::new("arena", ARENA_BYTES).expect("memory");
-            rig.seat.arrive(number, peer::Comer::Here(Box::new(Twin::new()), memory));
+            rig.instance.offer(number, peer::Incoming::Local(Box::new(Twin::new()), memory));
         }
-        rig.seat.welcome();
-        rig.news();
+        rig.instance.load();
+        rig.notify();
         let mut commands = 20;
         while commands > 0 || rig.in_flight() > 0 {
             if commands > 0 {
@@ -92,20 +94,20 @@ fn it_goes_on_in_a_process_and_comes_back() {
                 commands -= 1;
             }
             if commands == 10 {
-                rig.seat.vacate();
+                rig.instance.unload();
             }
-            rig.news();
+            rig.notify();
             other.serve(u16::MAX);
             rig.turn(500);
-            if rig.seat.is_vacating() && rig.seat.has_none_at_work() && commands == 0 {
+            if rig.instance.is_unloading() && rig.instance.is_quiesced() && commands == 0 {
                 break;
             }
         }
-        rig.seat.end(number);
-        rig.news();
-        assert!(rig.seat.is_vacant());
+        rig.instance.end(number);
+        rig.notify();
+        assert!(rig.instance.is_empty());
     }
-    let counts = &rig.seat.counts;
+    let counts = &rig.instance.counts;
     assert_eq!((counts.failed.get(), counts.stray.get()), (0, 0));
     assert!(std::iter::from_fn(|| rig.finished()).all(|(_, status)| status == OK));
 }
@@ -127,15 +129,15 @@ impl Function for Keeps {
 #[test]
 fn a_function_here_that_does_not_finish_stays_when_the_operator_has_waited_long_enough() {
     let (here, _control) =
-        UifSeed::here(rig::config(OnDeath::Fail), Box::new(Keeps(vec![]))).expect("memory");
+        PreparedUif::local(rig::config(OnDeath::Fail), Box::new(Keeps(vec![]))).expect("memory");
     let mut rig = Rig::new(here);
     rig.submit(Operation::Write, 0, BLOCK, &[1; 512]);
-    rig.seat.vacate();
-    rig.news();
+    rig.instance.unload();
+    rig.notify();
     rig.submit(Operation::Write, BLOCK, BLOCK, &[1; 512]);
-    assert_eq!(rig.seat.counts.sent.get(), 1, "the second waits");
-    assert!(rig.seat.decide() && !rig.seat.is_vacant());
-    rig.seat.welcome();
-    rig.news();
-    assert_eq!((rig.seat.counts.sent.get(), rig.seat.counts.deaths.get()), (2, 0), "all goes on");
+    assert_eq!(rig.instance.counts.sent.get(), 1, "the second waits");
+    assert!(rig.instance.decide() && !rig.instance.is_empty());
+    rig.instance.load();
+    rig.notify();
+    assert_eq!((rig.instance.counts.sent.get(), rig.instance.counts.deaths.get()), (2, 0), "all goes on");
 }

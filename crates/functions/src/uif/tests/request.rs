@@ -11,15 +11,15 @@ fn connected() -> (Rig, Other) {
 }
 
 fn connected_over(sizes: &[u64], arena_bytes: usize) -> (Rig, Other) {
-    let mut rig = Rig::over(seed_there(&Xor, OnDeath::Park), sizes, SECOND_NS);
+    let mut rig = Rig::over(external_seed(&Xor, OnDeath::Park), sizes, SECOND_NS);
     let other = arrives(&mut rig, 1, arena_bytes);
     (rig, other)
 }
 
 fn arrives(rig: &mut Rig, number: u32, arena_bytes: usize) -> Other {
     let (link, mut other) = link_to(Box::new(Xor), 2, 128, arena_bytes);
-    rig.seat.arrive(number, link);
-    rig.news();
+    rig.instance.offer(number, link);
+    rig.notify();
     other.serve(u16::MAX);
     rig.turn(0);
     other
@@ -56,7 +56,7 @@ fn requests_are_answered_in_their_own_time_and_no_host_waits_for_them() {
     let mut heard = heard(&mut other);
     heard.sort_unstable_by_key(|(_, tag, _)| *tag);
     assert_eq!(heard, [(kind::DONE, 7, OK), (kind::DONE, u64::MAX, OK)]);
-    assert_eq!((rig.live(), rig.seat.counts.requests.get()), (0, 2));
+    assert_eq!((rig.live(), rig.instance.counts.requests.get()), (0, 2));
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn a_sleeping_drive_is_rung_for_a_request() {
     assert!(!rig.stack.arm());
     other.replies.push(&asked(1));
     assert!(other.replies.publish(), "it has to ring");
-    rig.bell();
+    rig.notify_replies();
     rig.stack.disarm();
     assert_eq!(rig.live(), 1);
     rig.turn(SECOND_NS);
@@ -94,8 +94,8 @@ fn requests_that_cannot_be_are_refused_and_counted() {
         say(&mut other, &mut rig, &[reply]);
         assert_eq!(heard(&mut other), [(kind::DONE, number as u64, Status::INVALID_FIELD)], "{number}");
     }
-    assert_eq!((rig.live(), rig.seat.counts.invalid.get()), (0, 10));
-    assert!(!rig.seat.is_condemned(1));
+    assert_eq!((rig.live(), rig.instance.counts.invalid.get()), (0, 10));
+    assert!(!rig.instance.is_killed(1));
     // More than layers below have room for, but neither the arena nor the layer is too small.
     let (mut rig, mut other) = connected_over(&[4 << 20], 4 << 20);
     say(&mut other, &mut rig, &[Reply { length: 2 << 20, ..asked(0) }]);
@@ -103,7 +103,7 @@ fn requests_that_cannot_be_are_refused_and_counted() {
     let longest = Reply { length: DATA_MAX.into(), ..asked(1) };
     let without_data = Reply { operation: operation::WRITE_ZEROES, length: 4 << 20, ..asked(2) };
     say(&mut other, &mut rig, &[longest, without_data]);
-    assert_eq!((rig.live(), rig.seat.counts.invalid.get()), (2, 1));
+    assert_eq!((rig.live(), rig.instance.counts.invalid.get()), (2, 1));
 }
 
 #[test]
@@ -112,9 +112,9 @@ fn more_requests_than_there_may_be_are_the_end_of_a_function() {
     for tag in 0..u64::from(REQUESTS_MAX) {
         say(&mut other, &mut rig, &[asked(tag)]);
     }
-    assert!(!rig.seat.is_condemned(1));
+    assert!(!rig.instance.is_killed(1));
     say(&mut other, &mut rig, &[asked(0)]);
-    assert!(rig.seat.is_condemned(1));
+    assert!(rig.instance.is_killed(1));
     assert_eq!(rig.live(), usize::from(REQUESTS_MAX));
 }
 
@@ -123,11 +123,11 @@ fn the_next_function_begins_when_the_requests_of_the_last_are_over_and_hears_not
     let (mut rig, mut other) = connected();
     let all: Vec<Reply> = (0..u64::from(REQUESTS_MAX)).map(asked).collect();
     say(&mut other, &mut rig, &all);
-    rig.seat.end(1);
-    rig.news();
+    rig.instance.end(1);
+    rig.notify();
     let (link, mut next) = link_to(Box::new(Xor), 2, 128, 256 << 10);
-    rig.seat.arrive(2, link);
-    rig.news();
+    rig.instance.offer(2, link);
+    rig.notify();
     let read = rig.submit(Operation::Read, 0, BLOCK, &[]);
     rig.turn(SECOND_NS / 2);
     assert_eq!((heard(&mut next), rig.live()), (vec![], 65), "the last one's are under way");
@@ -150,10 +150,10 @@ fn what_a_function_was_writing_when_it_died_is_written_as_it_was() {
     let entry: Submission = other.requests.take();
     let data_offset = entry.data_offset.into();
     say(&mut other, &mut rig, &[Reply { offset: 4096, data_offset, ..asked(1) }]);
-    rig.seat.end(1);
-    rig.news();
+    rig.instance.end(1);
+    rig.notify();
     rig.turn(SECOND_NS);
-    assert_eq!((rig.live(), rig.seat.counts.deaths.get()), (1, 1), "the command waits for the next");
+    assert_eq!((rig.live(), rig.instance.counts.deaths.get()), (1, 1), "the command waits for the next");
     let mut next = arrives(&mut rig, 2, 256 << 10);
     let data_offset = 128 << 10;
     let read = Reply { operation: operation::READ, offset: 4096, data_offset, ..asked(2) };
@@ -200,21 +200,21 @@ fn the_next_function_may_not_ask_nor_begin_while_requests_of_the_last_are_under_
     let (mut rig, mut other) = connected();
     let all: Vec<Reply> = (0..u64::from(REQUESTS_MAX)).map(asked).collect();
     say(&mut other, &mut rig, &all);
-    rig.seat.end(1);
-    rig.news();
+    rig.instance.end(1);
+    rig.notify();
     let (link, mut next) = link_to(Box::new(Xor), 2, 128, 256 << 10);
-    rig.seat.arrive(2, link);
-    rig.news();
+    rig.instance.offer(2, link);
+    rig.notify();
     let ready = Reply { disposition: disposition::READY, ..Reply::default() };
     say(&mut next, &mut rig, &[&all[..], &[ready]].concat());
     let refused = heard(&mut next).iter().filter(|(_, _, status)| *status == Status::INVALID_FIELD).count();
     assert_eq!((refused, rig.live()), (64, 64));
-    assert_eq!((rig.seat.counts.invalid.get(), rig.seat.counts.ready.load(Relaxed)), (65, false));
+    assert_eq!((rig.instance.counts.invalid.get(), rig.instance.counts.ready.load(Relaxed)), (65, false));
     rig.turn(SECOND_NS);
     rig.turn(0);
     next.serve(u16::MAX);
     rig.turn(0);
-    assert!(rig.seat.counts.ready.load(Relaxed) && !rig.seat.is_condemned(2));
+    assert!(rig.instance.counts.ready.load(Relaxed) && !rig.instance.is_killed(2));
     say(&mut next, &mut rig, &all);
     assert_eq!(rig.live(), 64);
 }
@@ -224,7 +224,7 @@ fn a_function_may_ask_before_it_knows_of_a_new_size() {
     let (mut rig, mut other) = connected();
     rig.resize(rig::SIZE / 2);
     say(&mut other, &mut rig, &[asked(1)]);
-    assert_eq!((rig.live(), rig.seat.counts.invalid.get()), (1, 0));
+    assert_eq!((rig.live(), rig.instance.counts.invalid.get()), (1, 0));
 }
 
 /// Quarters of a second until the function is ended that asks so often for something while it has a command.
@@ -232,8 +232,8 @@ fn quarters_with(requests: u64) -> u32 {
     let (mut rig, mut other) = connected();
     rig.submit(Operation::Flush, 0, 0, &[]);
     let mut quarters = 0;
-    while !rig.seat.is_condemned(1) && quarters < 1000 {
-        if rig.live() == 1 && rig.seat.counts.requests.get() < requests {
+    while !rig.instance.is_killed(1) && quarters < 1000 {
+        if rig.live() == 1 && rig.instance.counts.requests.get() < requests {
             say(&mut other, &mut rig, &[asked(0)]);
         }
         rig.turn(SECOND_NS / 4);
@@ -348,7 +348,7 @@ impl sluice_uif::Function for Zeroes {
 #[test]
 fn a_write_zeroes_takes_as_many_pieces_as_it_has() {
     let size = 32 << 20;
-    let (here, _control) = UifSeed::here(rig::config(OnDeath::Park), Box::new(Zeroes)).expect("memory");
+    let (here, _control) = PreparedUif::local(rig::config(OnDeath::Park), Box::new(Zeroes)).expect("memory");
     let mut rig = Rig::over(here, &[size], 0);
     rig.turn(0);
     let cid = rig.submit(Operation::WriteZeroes, 0, size, &[]);
@@ -395,7 +395,8 @@ impl sluice_uif::Function for Clock {
 
 #[test]
 fn a_function_in_the_daemon_has_time_of_its_own() {
-    let (here, _control) = UifSeed::here(rig::config(OnDeath::Park), Box::new(Clock(0))).expect("memory");
+    let (here, _control) =
+        PreparedUif::local(rig::config(OnDeath::Park), Box::new(Clock(0))).expect("memory");
     let mut rig = Rig::new(here);
     rig.turn(0);
     for second in 1..5u8 {

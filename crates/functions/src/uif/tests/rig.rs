@@ -1,8 +1,8 @@
 //! A drive's stack with the layer in it, and the far end of its rings.
 
+use super::super::eventfds::{Eventfds, ticket};
+use super::super::handshake::{Link, make_rings};
 use super::super::layer::Uif;
-use super::super::offer::{Link, make_rings};
-use super::super::wires::{Wires, ticket};
 use super::super::*;
 use crate::{Delay, DelayConfig};
 use rustix::event::{EventfdFlags, eventfd};
@@ -58,12 +58,12 @@ impl Trait for Xor {
 #[derive(Debug)]
 struct Bells(Arc<AtomicU32>);
 
-impl Wires for Bells {
+impl Eventfds for Bells {
     fn attach(&mut self, _: std::os::fd::OwnedFd, _: std::os::fd::OwnedFd) -> io::Result<()> {
         Ok(())
     }
 
-    fn ring(&mut self) {
+    fn signal(&mut self) {
         self.0.fetch_add(1, Relaxed);
     }
 
@@ -106,7 +106,7 @@ pub(super) fn config(on_death: OnDeath) -> UifConfig {
 
 pub(super) struct Rig {
     pub(super) stack: Stack,
-    pub(super) seat: Arc<Seat>,
+    pub(super) instance: Arc<InstanceSlot>,
     pub(super) now_ns: u64,
     slab: Slab,
     node: NodeId,
@@ -119,13 +119,13 @@ pub(super) struct Rig {
 }
 
 impl Rig {
-    pub(super) fn new(seed: UifSeed) -> Self {
+    pub(super) fn new(seed: PreparedUif) -> Self {
         Self::over(seed, &[SIZE], 0)
     }
 
     /// Over layers of these sizes, which hold every command for a while.
-    pub(super) fn over(seed: UifSeed, sizes: &[u64], delay_ns: u64) -> Self {
-        let seat = Arc::clone(&seed.seat);
+    pub(super) fn over(seed: PreparedUif, sizes: &[u64], delay_ns: u64) -> Self {
+        let instance = Arc::clone(&seed.instance);
         let rings = Arc::new(AtomicU32::new(0));
         let layer = layer(seed, Arc::clone(&rings));
         let mut builder = StackBuilder::new();
@@ -139,12 +139,12 @@ impl Rig {
         let memory = SharedRegion::new("host", (COMMANDS as usize * SPAN).next_multiple_of(4096));
         let memory = memory.expect("memory");
         let done = VecDeque::new();
-        Self { stack, seat, now_ns: 0, slab, node, memory, rings, failing, done, submitted: 0 }
+        Self { stack, instance, now_ns: 0, slab, node, memory, rings, failing, done, submitted: 0 }
     }
 
     /// Whose function is not there yet.
-    pub(super) fn there(on_death: OnDeath) -> Self {
-        Self::new(seed_there(&Xor, on_death))
+    pub(super) fn external(on_death: OnDeath) -> Self {
+        Self::new(external_seed(&Xor, on_death))
     }
 
     /// The targets get another size.
@@ -201,13 +201,13 @@ impl Rig {
     }
 
     /// The keeper rings.
-    pub(super) fn news(&mut self) {
-        self.event(ticket::SEAT);
+    pub(super) fn notify(&mut self) {
+        self.event(ticket::INSTANCE);
     }
 
     /// The function rings.
-    pub(super) fn bell(&mut self) {
-        self.event(ticket::BELL);
+    pub(super) fn notify_replies(&mut self) {
+        self.event(ticket::REPLIES);
     }
 
     fn event(&mut self, ticket: u32) {
@@ -250,7 +250,7 @@ impl Rig {
 }
 
 /// The layer, which counts its rings.
-pub(super) fn layer(seed: UifSeed, rings: Arc<AtomicU32>) -> Uif {
+pub(super) fn layer(seed: PreparedUif, rings: Arc<AtomicU32>) -> Uif {
     seed.build_with(Box::new(Bells(rings))).expect("memory")
 }
 
@@ -263,9 +263,9 @@ fn below(builder: &mut StackBuilder, size: u64, delay_ns: u64, failing: &Arc<Ato
 }
 
 /// Of a function whose process is not there yet.
-pub(super) fn seed_there(function: &dyn Trait, on_death: OnDeath) -> UifSeed {
-    let seat = Arc::new(Seat::new("test").expect("descriptors"));
-    UifSeed::new(&config(on_death), function.properties(), seat)
+pub(super) fn external_seed(function: &dyn Trait, on_death: OnDeath) -> PreparedUif {
+    let instance = Arc::new(InstanceSlot::new("test").expect("descriptors"));
+    PreparedUif::new(&config(on_death), function.properties(), instance)
 }
 
 /// The function's end of a connection, in the hands of a test.
@@ -296,7 +296,7 @@ pub(super) fn link_to(
     let map = |region| SharedRegion::from_fd(fd(region), 0, region.len()).expect("memory");
     let (theirs, mapped) = (Rings::open(map(rings.region()), VERSION).expect("rings"), map(&arena));
     let (replies, requests) = theirs.function();
-    requests.excuse();
+    requests.cancel_wakeup();
     let bell = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a descriptor");
     let properties = function.properties();
     let link = Link { version, rings, arena, doorbell: bell(), bell: bell(), properties };
@@ -333,6 +333,6 @@ impl Function {
     }
 
     pub(super) fn sleep(&self) {
-        self.requests.ask();
+        self.requests.request_wakeup();
     }
 }

@@ -7,10 +7,10 @@ use sluice_uif::abi::{Reply, Submission, disposition, kind};
 const SECOND_NS: u64 = 1_000_000_000;
 
 fn connected() -> (Rig, Other) {
-    let mut rig = Rig::over(seed_there(&Xor, OnDeath::Park), &[rig::SIZE, 1 << 16], 0);
+    let mut rig = Rig::over(external_seed(&Xor, OnDeath::Park), &[rig::SIZE, 1 << 16], 0);
     let (link, other) = link_to(Box::new(Xor), 2, 128, 256 << 10);
-    rig.seat.arrive(1, link);
-    rig.news();
+    rig.instance.offer(1, link);
+    rig.notify();
     (rig, other)
 }
 
@@ -91,16 +91,16 @@ fn a_function_that_never_gets_ready_is_ended() {
     for _ in 0..59 {
         rig.turn(SECOND_NS);
     }
-    assert!(!rig.seat.is_condemned(1));
+    assert!(!rig.instance.is_killed(1));
     rig.turn(SECOND_NS);
-    assert!(rig.seat.is_condemned(1));
-    assert_eq!(rig.seat.counts.timeouts.get(), 1);
+    assert!(rig.instance.is_killed(1));
+    assert_eq!(rig.instance.counts.timeouts.get(), 1);
 }
 
 #[test]
 fn no_command_that_only_a_device_knows_is_announced() {
     let passthrough = Passthrough { io: Opcodes::NONE.and(0x93), admin: Opcodes::NONE.and(0xc0) };
     let below = Characteristics { passthrough, ..Characteristics::target(rig::SIZE, 512) };
-    let layer = rig::layer(seed_there(&Xor, OnDeath::Park), std::sync::Arc::default());
+    let layer = rig::layer(external_seed(&Xor, OnDeath::Park), std::sync::Arc::default());
     assert_eq!(layer.characteristics(&[below]).passthrough, Passthrough::NONE);
 }

@@ -43,11 +43,11 @@ impl Translations for Notes {
 }
 
 fn connected() -> (Rig, Other, Notes) {
-    let (mut rig, notes) = (Rig::new(seed_there(&Xor, OnDeath::Park)), Notes::default());
-    rig.seat.bring_translations(Some(Box::new(notes.clone())));
+    let (mut rig, notes) = (Rig::new(external_seed(&Xor, OnDeath::Park)), Notes::default());
+    rig.instance.set_translations(Some(Box::new(notes.clone())));
     let (link, mut other) = link_to(Box::new(Xor), 2, 128, 256 << 10);
-    rig.seat.arrive(1, link);
-    rig.news();
+    rig.instance.offer(1, link);
+    rig.notify();
     other.serve(u16::MAX);
     rig.turn(0);
     // Once when it came, and once more when the function began.
@@ -81,7 +81,7 @@ fn news_are_noted_in_their_order_and_nonsense_is_counted() {
     let insert = Translation::Insert { from: 7, length: 512, to: 4096, writable: true };
     let protect = Translation::Protect { from: 9, length: 512 };
     assert_eq!(notes.taken(), [Some(insert), forgotten(8), Some(protect)]);
-    assert_eq!(rig.seat.counts.invalid.get(), 1);
+    assert_eq!(rig.instance.counts.invalid.get(), 1);
 }
 
 #[test]
@@ -108,12 +108,12 @@ fn nothing_is_heard_before_what_was_said_before_it_is_noted() {
 #[test]
 fn the_next_function_begins_with_nothing() {
     let (mut rig, _gone, notes) = connected();
-    rig.seat.end(1);
-    rig.news();
+    rig.instance.end(1);
+    rig.notify();
     notes.busy.store(2, Relaxed);
     let (link, mut next) = link_to(Box::new(Xor), 2, 128, 256 << 10);
-    rig.seat.arrive(2, link);
-    rig.news();
+    rig.instance.offer(2, link);
+    rig.notify();
     next.serve(u16::MAX);
     rig.submit(Operation::Flush, 0, 0, &[]);
     for _ in 0..4 {
@@ -158,11 +158,12 @@ impl sluice_uif::Function for Forgetful {
 
 #[test]
 fn a_function_here_is_heard_over_several_looks_too() {
-    let (here, _control) = UifSeed::here(rig::config(OnDeath::Park), Box::new(Forgetful)).expect("memory");
+    let (here, _control) =
+        PreparedUif::local(rig::config(OnDeath::Park), Box::new(Forgetful)).expect("memory");
     let (mut rig, notes) = (Rig::new(here), Notes::default());
     rig.turn(0);
-    rig.seat.bring_translations(Some(Box::new(notes.clone())));
-    rig.news();
+    rig.instance.set_translations(Some(Box::new(notes.clone())));
+    rig.notify();
     assert_eq!(notes.taken(), [None]);
     rig.submit(Operation::Flush, 0, 0, &[]);
     for so_many in [8, 16] {

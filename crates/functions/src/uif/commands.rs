@@ -6,7 +6,7 @@ use sluice_nvme::Status;
 
 /// Where a command is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Progress {
     /// Not here.
     #[default]
     Gone,
@@ -34,8 +34,8 @@ pub(super) enum Next {
 
 /// One command, from its arrival to its end.
 #[derive(Debug)]
-pub(super) struct Work {
-    pub(super) place: Place,
+pub(super) struct CommandState {
+    pub(super) progress: Progress,
     pub(super) ticket: Ticket,
     /// Changes whenever the function is sent the command: tells a late reply from the one waited for.
     pub(super) generation: u32,
@@ -53,10 +53,10 @@ pub(super) struct Work {
     pub(super) cookie: [u64; 2],
 }
 
-impl Default for Work {
+impl Default for CommandState {
     fn default() -> Self {
         Self {
-            place: Place::Gone,
+            progress: Progress::Gone,
             ticket: Ticket(0),
             generation: 0,
             sent_ns: 0,
@@ -73,47 +73,47 @@ impl Default for Work {
 
 /// By number of the command's slot.
 #[derive(Debug, Default)]
-pub(super) struct Works(Vec<Work>);
+pub(super) struct CommandTable(Vec<CommandState>);
 
 /// The bits of a ticket that number the slot.
 const SLOT_MASK: u32 = (1 << 20) - 1;
 
-impl Works {
+impl CommandTable {
     /// A command arrives. Grows, once, to the most that are ever here at a time.
     pub(super) fn open(&mut self, ticket: Ticket) -> u32 {
         let index = ticket.0 & SLOT_MASK;
         if self.0.len() <= index as usize {
-            self.0.resize_with(index as usize + 1, Work::default);
+            self.0.resize_with(index as usize + 1, CommandState::default);
         }
-        let work = &mut self.0[index as usize];
-        debug_assert!(work.place == Place::Gone && work.buffer.is_none());
-        (work.place, work.ticket) = (Place::Waiting, ticket);
+        let state = &mut self.0[index as usize];
+        debug_assert!(state.progress == Progress::Gone && state.buffer.is_none());
+        (state.progress, state.ticket) = (Progress::Waiting, ticket);
         index
     }
 
-    pub(super) fn of(&mut self, index: u32) -> &mut Work {
+    pub(super) fn of(&mut self, index: u32) -> &mut CommandState {
         &mut self.0[index as usize]
     }
 
     /// The command that this tag of a reply means, if the function has it. Any 64 bits.
     pub(super) fn sent(&mut self, tag: u64) -> Option<u32> {
         let index = tag as u32;
-        let work = self.0.get(index as usize)?;
-        (work.place == Place::Sent && work.generation == (tag >> 32) as u32).then_some(index)
+        let state = self.0.get(index as usize)?;
+        (state.progress == Progress::Sent && state.generation == (tag >> 32) as u32).then_some(index)
     }
 
     /// True if one is in this place that began with such a connection.
-    pub(super) fn has_in(&self, place: Place, link: impl Fn(u32) -> bool) -> bool {
-        self.0.iter().any(|work| work.place == place && link(work.link))
+    pub(super) fn has_in(&self, progress: Progress, link: impl Fn(u32) -> bool) -> bool {
+        self.0.iter().any(|state| state.progress == progress && link(state.link))
     }
 
     /// All that are in this place.
-    pub(super) fn all_in(&self, place: Place) -> Vec<u32> {
-        (0..).zip(&self.0).filter(|(_, work)| work.place == place).map(|(index, _)| index).collect()
+    pub(super) fn all_in(&self, progress: Progress) -> Vec<u32> {
+        (0..).zip(&self.0).filter(|(_, state)| state.progress == progress).map(|(index, _)| index).collect()
     }
 
     /// True if the function has had a command since before `since_ns`.
     pub(super) fn is_overdue(&self, since_ns: u64) -> bool {
-        self.0.iter().any(|work| work.place == Place::Sent && work.sent_ns < since_ns)
+        self.0.iter().any(|state| state.progress == Progress::Sent && state.sent_ns < since_ns)
     }
 }

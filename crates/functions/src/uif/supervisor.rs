@@ -1,9 +1,9 @@
 //! Keeps a function's process: starts it, notices its end, starts the next.
 
-use super::closing::Closing;
+use super::deferred_close::DeferredClose;
+use super::handshake::{Link, VERSIONS, connect, negotiate, pair};
+use super::instance::InstanceSlot;
 use super::messages::{LineLimit, Messages};
-use super::offer::{Link, VERSIONS, connect, offer, pair};
-use super::seat::Seat;
 use super::{ARENA_BYTES, ENTRIES};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -25,10 +25,10 @@ use std::time::{Duration, Instant};
 const WELCOME_LIMIT: Duration = Duration::from_secs(30);
 
 /// Between two tries to start it: doubles from the first to the second.
-const PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
+const BACKOFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
 
 /// One that lasted so long has not failed at the start.
-const LASTED: Duration = Duration::from_secs(10);
+const STABLE: Duration = Duration::from_secs(10);
 
 /// Where a function's process comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,53 +77,61 @@ fn timespec(time: Duration) -> Timespec {
 
 /// The keeper's thread. Dropping it ends the function.
 #[derive(Debug)]
-pub(super) struct Keeper {
-    seat: Arc<Seat>,
+pub(super) struct Supervisor {
+    instance: Arc<InstanceSlot>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Keeper {
+impl Supervisor {
     /// Starts the function, and the thread that keeps it. It has to be `like` the one before it.
     pub(super) fn start(
         launch: Launch,
         options: Options,
-        seat: Arc<Seat>,
+        instance: Arc<InstanceSlot>,
         like: Option<Properties>,
     ) -> Result<(Self, Properties), Failure> {
-        let closing = Arc::new(Closing::default());
-        let (kept, link) = Kept::start(&launch, &options, seat.drive(), &closing)?;
+        let deferred_close = Arc::new(DeferredClose::default());
+        let (process, link) = Process::start(&launch, &options, instance.drive(), &deferred_close)?;
         let properties = link.properties;
         if like.is_some_and(|like| like != properties) {
             return Err(Failure::Nonsense("it is not what the drive stands on"));
         }
-        let (name, number) = (seat.drive().to_owned(), seat.number());
-        let work = Work { name, launch, options, properties, seat: Arc::clone(&seat), number, closing };
-        work.announce(&kept, link);
+        let (name, number) = (instance.drive().to_owned(), instance.number());
+        let work = Worker {
+            name,
+            launch,
+            options,
+            properties,
+            instance: Arc::clone(&instance),
+            number,
+            deferred_close,
+        };
+        work.announce(&process, link);
         let thread = std::thread::Builder::new().name("function-keeper".to_owned());
-        let thread = thread.spawn(move || work.run(kept))?;
-        Ok((Self { seat, thread: Some(thread) }, properties))
+        let thread = thread.spawn(move || work.run(process))?;
+        Ok((Self { instance, thread: Some(thread) }, properties))
     }
 }
 
-impl Drop for Keeper {
+impl Drop for Supervisor {
     fn drop(&mut self) {
-        self.seat.stop();
+        self.instance.stop();
         if let Some(thread) = self.thread.take() {
             // It cannot have panicked: that would have ended the process.
             let _ = thread.join();
         }
-        self.seat.stopped();
+        self.instance.stopped();
     }
 }
 
 /// What a child writes to its standard error.
-struct Said {
+struct StandardError {
     messages: Messages,
     limit: LineLimit,
     drive: String,
 }
 
-impl Said {
+impl StandardError {
     /// The pipe to wait for, if there may be more.
     fn pipe(&self) -> Option<BorrowedFd<'_>> {
         self.messages.pipe()
@@ -140,17 +148,17 @@ impl Said {
         self.log();
         let Self { messages, limit, drive } = self;
         messages.end(|line| log_line(drive, limit, line));
-        tell_of_left_out(drive, limit.take_left_out());
+        log_left_out(drive, limit.take_left_out());
     }
 }
 
 fn log_line(drive: &str, limit: &mut LineLimit, line: &str) {
     let Some(left_out) = limit.admit(Instant::now()) else { return };
-    tell_of_left_out(drive, left_out);
+    log_left_out(drive, left_out);
     tracing::warn!(drive, "a function's standard error: {line}");
 }
 
-fn tell_of_left_out(drive: &str, lines: u64) {
+fn log_left_out(drive: &str, lines: u64) {
     if lines > 0 {
         tracing::warn!(
             drive,
@@ -160,10 +168,14 @@ fn tell_of_left_out(drive: &str, lines: u64) {
 }
 
 /// Waits until `socket` has a message or is closed, or until `deadline`. Logs meanwhile.
-fn wait_for_word(socket: BorrowedFd<'_>, said: &mut Option<Said>, deadline: Instant) -> io::Result<()> {
+fn wait_for_reply(
+    socket: BorrowedFd<'_>,
+    stderr: &mut Option<StandardError>,
+    deadline: Instant,
+) -> io::Result<()> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        let pipe = said.as_ref().and_then(Said::pipe);
+        let pipe = stderr.as_ref().and_then(StandardError::pipe);
         let mut fds: Vec<_> = [Some(socket), pipe]
             .into_iter()
             .flatten()
@@ -174,35 +186,35 @@ fn wait_for_word(socket: BorrowedFd<'_>, said: &mut Option<Said>, deadline: Inst
             Ok(_) if !fds[0].revents().is_empty() => return Ok(()),
             // A child that writes without a pause has no more time than another.
             _ if left.is_zero() => return Ok(()),
-            Ok(_) | Err(Errno::INTR) => said.as_mut().map_or((), Said::log),
+            Ok(_) | Err(Errno::INTR) => stderr.as_mut().map_or((), StandardError::log),
             Err(error) => return Err(error.into()),
         }
     }
 }
 
 /// A function that is there.
-struct Kept {
+struct Process {
     /// Until it is dropped.
     socket: Option<OwnedFd>,
-    closing: Arc<Closing>,
+    deferred_close: Arc<DeferredClose>,
     child: Option<Child>,
-    messages: Option<Said>,
+    messages: Option<StandardError>,
 }
 
-impl Kept {
+impl Process {
     fn start(
         launch: &Launch,
         options: &Options,
         drive: &str,
-        closing: &Arc<Closing>,
+        deferred_close: &Arc<DeferredClose>,
     ) -> Result<(Self, Link), Failure> {
-        if closing.is_stuck() {
+        if deferred_close.is_stuck() {
             return Err(Failure::Nonsense("file descriptors that it sent before are not closed yet"));
         }
-        match Self::start_as(*VERSIONS.end(), launch, options, drive, closing) {
+        match Self::start_as(*VERSIONS.end(), launch, options, drive, deferred_close) {
             // One that was built earlier is asked again in its own words.
             Err(Failure::Version(theirs)) if VERSIONS.contains(&theirs) => {
-                Self::start_as(theirs, launch, options, drive, closing)
+                Self::start_as(theirs, launch, options, drive, deferred_close)
             }
             started => started,
         }
@@ -213,26 +225,27 @@ impl Kept {
         launch: &Launch,
         options: &Options,
         drive: &str,
-        closing: &Arc<Closing>,
+        deferred_close: &Arc<DeferredClose>,
     ) -> Result<(Self, Link), Failure> {
-        let mut kept = match launch {
-            Launch::Program(program) => Self::spawn(program, drive, closing)?,
+        let mut process = match launch {
+            Launch::Program(program) => Self::spawn(program, drive, deferred_close)?,
             Launch::Socket(path, user) => {
-                let (socket, closing) = (Some(connect(path, *user)?), Arc::clone(closing));
-                Self { socket, closing, child: None, messages: None }
+                let (socket, deferred_close) = (Some(connect(path, *user)?), Arc::clone(deferred_close));
+                Self { socket, deferred_close, child: None, messages: None }
             }
         };
         let arena_bytes = ARENA_BYTES as u64;
         let header = Header { version, entries: ENTRIES, arena_bytes, ..Header::default() };
-        let Kept { socket, messages, .. } = &mut kept;
+        let Process { socket, messages, .. } = &mut process;
         let socket = socket.as_ref().ok_or(io::Error::from(io::ErrorKind::NotConnected))?;
         // A program may write more than a pipe holds before it answers.
-        let wait = |socket: BorrowedFd<'_>, deadline| wait_for_word(socket, messages, deadline);
-        let link = offer(socket.as_fd(), header, options, Instant::now() + WELCOME_LIMIT, closing, wait)?;
-        Ok((kept, link))
+        let wait = |socket: BorrowedFd<'_>, deadline| wait_for_reply(socket, messages, deadline);
+        let link =
+            negotiate(socket.as_fd(), header, options, Instant::now() + WELCOME_LIMIT, deferred_close, wait)?;
+        Ok((process, link))
     }
 
-    fn spawn(program: &Program, drive: &str, closing: &Arc<Closing>) -> io::Result<Self> {
+    fn spawn(program: &Program, drive: &str, deferred_close: &Arc<DeferredClose>) -> io::Result<Self> {
         let (ours, theirs) = pair()?;
         let mut command = Command::new(&program.path);
         command.args(&program.arguments).stdin(Stdio::from(theirs)).stdout(Stdio::null());
@@ -242,31 +255,31 @@ impl Kept {
         if let Some((user, group)) = program.user {
             command.gid(group).uid(user);
         }
-        let (child, closing) = (Some(command.spawn()?), Arc::clone(closing));
-        let mut kept = Self { socket: Some(ours), closing, child, messages: None };
-        if let Some(pipe) = kept.child.as_mut().and_then(|child| child.stderr.take()) {
+        let (child, deferred_close) = (Some(command.spawn()?), Arc::clone(deferred_close));
+        let mut process = Self { socket: Some(ours), deferred_close, child, messages: None };
+        if let Some(pipe) = process.child.as_mut().and_then(|child| child.stderr.take()) {
             let limit = LineLimit::new(Instant::now());
-            kept.messages =
-                Some(Said { messages: Messages::new(pipe.into())?, limit, drive: drive.to_owned() });
+            process.messages =
+                Some(StandardError { messages: Messages::new(pipe.into())?, limit, drive: drive.to_owned() });
         }
-        Ok(kept)
+        Ok(process)
     }
 }
 
-impl Drop for Kept {
+impl Drop for Process {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
             // Killed, not asked: it may be stopped, or not listen. It has nothing that could be lost.
             let _ = child.kill();
             let _ = child.wait();
         }
-        if let Some(said) = &mut self.messages {
-            said.log_end();
+        if let Some(stderr) = &mut self.messages {
+            stderr.log_end();
         }
         if let Some(socket) = self.socket.take() {
             // The peer sees it now. Descriptors that it sent, and nobody read, are closed with the socket.
             let _ = shutdown(&socket, Shutdown::Both);
-            self.closing.close(vec![socket]);
+            self.deferred_close.close(vec![socket]);
         }
     }
 }
@@ -275,42 +288,42 @@ impl Drop for Kept {
 #[derive(PartialEq, Eq)]
 enum End {
     /// By itself, or because of what it did.
-    Fell,
+    Failed,
     /// The operator or the end of its drive wanted it.
-    Ordered,
+    Requested,
 }
 
-struct Work {
+struct Worker {
     name: String,
     launch: Launch,
     options: Options,
     /// What the first one said it is; the drive is built on it.
     properties: Properties,
-    seat: Arc<Seat>,
+    instance: Arc<InstanceSlot>,
     /// Of the present connection.
     number: u32,
-    closing: Arc<Closing>,
+    deferred_close: Arc<DeferredClose>,
 }
 
-impl Work {
-    fn run(mut self, first: Kept) {
-        let mut kept = first;
-        let mut pause = PAUSE[0];
+impl Worker {
+    fn run(mut self, first: Process) {
+        let mut process = first;
+        let mut backoff = BACKOFF[0];
         loop {
             let began = Instant::now();
-            let end = self.watch(&mut kept);
-            self.seat.counts.up.store(false, Relaxed);
-            self.seat.counts.process.store(0, Relaxed);
+            let end = self.watch(&mut process);
+            self.instance.counts.up.store(false, Relaxed);
+            self.instance.counts.process.store(0, Relaxed);
             // Before the layer hears of it, so that it no longer reads or writes what it shares.
-            drop(kept);
-            self.seat.end(self.number);
-            if began.elapsed() >= LASTED {
-                pause = PAUSE[0];
-            } else if end == End::Fell {
+            drop(process);
+            self.instance.end(self.number);
+            if began.elapsed() >= STABLE {
+                backoff = BACKOFF[0];
+            } else if end == End::Failed {
                 // One that falls over its first command would be started without end.
-                self.wait(&mut pause);
+                self.wait(&mut backoff);
             }
-            kept = match self.start_again(&mut pause) {
+            process = match self.start_again(&mut backoff) {
                 Some(next) => next,
                 None => return,
             };
@@ -318,27 +331,27 @@ impl Work {
     }
 
     /// Until the function is gone, or is to go.
-    fn watch(&self, kept: &mut Kept) -> End {
-        let (drive, mut asked) = (&self.name, None);
-        while !self.seat.is_stopping() {
-            if self.seat.is_condemned(self.number) {
+    fn watch(&self, process: &mut Process) -> End {
+        let (drive, mut requested) = (&self.name, None);
+        while !self.instance.is_stopping() {
+            if self.instance.is_killed(self.number) {
                 tracing::warn!(drive, "a function broke the rules, or hangs: it is ended");
-                return End::Fell;
+                return End::Failed;
             }
             let mut limit = None;
-            if self.seat.wants_restart() {
-                let asked = *asked.get_or_insert_with(Instant::now);
-                let left = LEAVE_LIMIT.saturating_sub(asked.elapsed());
-                if left.is_zero() || self.seat.has_left(self.number) {
-                    let _ = self.seat.is_to_restart();
+            if self.instance.restart_requested() {
+                let requested = *requested.get_or_insert_with(Instant::now);
+                let left = LEAVE_LIMIT.saturating_sub(requested.elapsed());
+                if left.is_zero() || self.instance.has_quiesced(self.number) {
+                    let _ = self.instance.take_restart();
                     tracing::info!(drive, "a function is restarted");
-                    return End::Ordered;
+                    return End::Requested;
                 }
                 limit = Some(timespec(left));
             }
-            let bell = self.seat.keeper_bell();
-            let Some(socket) = kept.socket.as_ref().map(AsFd::as_fd) else { return End::Fell };
-            let pipe = kept.messages.as_ref().and_then(Said::pipe);
+            let bell = self.instance.supervisor_eventfd();
+            let Some(socket) = process.socket.as_ref().map(AsFd::as_fd) else { return End::Failed };
+            let pipe = process.messages.as_ref().and_then(StandardError::pipe);
             let mut fds: Vec<_> = [Some(bell), Some(socket), pipe]
                 .into_iter()
                 .flatten()
@@ -348,47 +361,47 @@ impl Work {
                 // A function says nothing after its first word: it can only be gone.
                 Ok(_) if !fds[1].revents().is_empty() => {
                     tracing::warn!(drive, "a function is gone");
-                    return End::Fell;
+                    return End::Failed;
                 }
                 Ok(_) | Err(Errno::INTR) => {
-                    self.seat.quiet();
-                    if let Some(said) = &mut kept.messages {
-                        said.log();
+                    self.instance.free_disposed();
+                    if let Some(stderr) = &mut process.messages {
+                        stderr.log();
                     }
                 }
                 Err(error) => {
                     tracing::error!(drive, %error, "a function is lost sight of");
-                    return End::Fell;
+                    return End::Failed;
                 }
             }
         }
-        End::Ordered
+        End::Requested
     }
 
     /// Starts the next one, however often it takes; none if the drive ends meanwhile.
-    fn start_again(&mut self, pause: &mut Duration) -> Option<Kept> {
+    fn start_again(&mut self, backoff: &mut Duration) -> Option<Process> {
         loop {
-            if self.seat.is_stopping() {
+            if self.instance.is_stopping() {
                 return None;
             }
             // This is the restart that was asked for while there was nothing to end.
-            let _ = self.seat.is_to_restart();
-            match Kept::start(&self.launch, &self.options, &self.name, &self.closing) {
-                Ok((kept, link)) if link.properties == self.properties => {
-                    self.number = self.seat.number();
-                    self.announce(&kept, link);
-                    return Some(kept);
+            let _ = self.instance.take_restart();
+            match Process::start(&self.launch, &self.options, &self.name, &self.deferred_close) {
+                Ok((process, link)) if link.properties == self.properties => {
+                    self.number = self.instance.number();
+                    self.announce(&process, link);
+                    return Some(process);
                 }
                 Ok(_) => {
                     tracing::error!(drive = self.name, "a function is not what it was: reopen the drive")
                 }
                 Err(error) => tracing::error!(drive = self.name, %error, "a function cannot be started"),
             }
-            self.wait(pause);
+            self.wait(backoff);
         }
     }
 
-    fn announce(&self, kept: &Kept, link: Link) {
+    fn announce(&self, process: &Process, link: Link) {
         if link.version < *VERSIONS.end() {
             tracing::info!(
                 drive = self.name,
@@ -396,19 +409,19 @@ impl Work {
                 "a function was built for earlier rings"
             );
         }
-        let counts = &self.seat.counts;
+        let counts = &self.instance.counts;
         counts.starts.increment();
-        counts.process.store(kept.child.as_ref().map_or(0, Child::id), Relaxed);
+        counts.process.store(process.child.as_ref().map_or(0, Child::id), Relaxed);
         counts.up.store(true, Relaxed);
-        self.seat.arrive(self.number, link);
+        self.instance.offer(self.number, link);
     }
 
     /// A while, which is longer the next time, or until there is news.
-    fn wait(&self, pause: &mut Duration) {
-        let limit = timespec(*pause);
-        *pause = (*pause * 2).min(PAUSE[1]);
-        let bell = self.seat.keeper_bell();
+    fn wait(&self, backoff: &mut Duration) {
+        let limit = timespec(*backoff);
+        *backoff = (*backoff * 2).min(BACKOFF[1]);
+        let bell = self.instance.supervisor_eventfd();
         let _ = poll(&mut [PollFd::new(&bell, PollFlags::IN)], Some(&limit));
-        self.seat.quiet();
+        self.instance.free_disposed();
     }
 }

@@ -1,4 +1,4 @@
-//! Closing what a function's process sent, on a thread that may be stuck with it.
+//! DeferredClose what a function's process sent, on a thread that may be stuck with it.
 //!
 //! A function chooses what its descriptors are of, and close(2) of the last one may wait for whom the function
 //! chooses. So may that of a socket in which others of them were never read. Nobody waits for this thread.
@@ -14,13 +14,13 @@ const UNCLOSED_MAX: usize = 16;
 
 /// Closes what the processes of one function sent, one after the other.
 #[derive(Debug, Default)]
-pub(super) struct Closing {
+pub(super) struct DeferredClose {
     /// The thread's, if there is one. Locked for a moment.
     thread: Mutex<Option<Sender<Vec<OwnedFd>>>>,
     unclosed: Arc<AtomicUsize>,
 }
 
-impl Closing {
+impl DeferredClose {
     /// True if the next process could only add to what is not closed.
     pub(super) fn is_stuck(&self) -> bool {
         self.unclosed.load(Relaxed) >= UNCLOSED_MAX
@@ -63,7 +63,7 @@ fn close_all(sent: &Receiver<Vec<OwnedFd>>, unclosed: &AtomicUsize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::uif::offer::{hear, pair};
+    use crate::uif::handshake::{pair, recv_welcome};
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg, sockopt};
     use std::io::{IoSlice, Write};
     use std::mem::MaybeUninit;
@@ -110,13 +110,13 @@ mod tests {
         let (lingering, _reader) = lingering();
         send(theirs.as_fd(), lingering.as_fd());
         drop(lingering);
-        let closing = Arc::new(Closing::default());
-        let other = Arc::clone(&closing);
+        let deferred_close = Arc::new(DeferredClose::default());
+        let other = Arc::clone(&deferred_close);
         ends(move || {
-            let answer = hear(ours.as_fd(), 1, Instant::now() + LIMIT, &other);
+            let answer = recv_welcome(ours.as_fd(), 1, Instant::now() + LIMIT, &other);
             answer.expect_err("it makes no sense");
         });
-        assert_eq!(closing.unclosed.load(Relaxed), 1, "it is not closed");
+        assert_eq!(deferred_close.unclosed.load(Relaxed), 1, "it is not closed");
     }
 
     #[test]
@@ -125,23 +125,23 @@ mod tests {
         let (lingering, _reader) = lingering();
         send(theirs.as_fd(), lingering.as_fd());
         drop((lingering, theirs));
-        let closing = Arc::new(Closing::default());
-        let other = Arc::clone(&closing);
+        let deferred_close = Arc::new(DeferredClose::default());
+        let other = Arc::clone(&deferred_close);
         ends(move || other.close(vec![ours]));
-        assert!(!closing.is_stuck());
+        assert!(!deferred_close.is_stuck());
     }
 
     #[test]
     fn too_much_that_is_not_closed_is_noticed_and_the_rest_is_closed() {
-        let closing = Closing::default();
+        let deferred_close = DeferredClose::default();
         let (first, _reader) = lingering();
-        closing.close(vec![first.into()]);
-        closing.close((1..UNCLOSED_MAX).map(|_| pair().expect("sockets").0).collect());
-        assert!(closing.is_stuck());
-        let closing = Closing::default();
-        closing.close((0..2 * UNCLOSED_MAX).map(|_| pair().expect("sockets").0).collect());
+        deferred_close.close(vec![first.into()]);
+        deferred_close.close((1..UNCLOSED_MAX).map(|_| pair().expect("sockets").0).collect());
+        assert!(deferred_close.is_stuck());
+        let deferred_close = DeferredClose::default();
+        deferred_close.close((0..2 * UNCLOSED_MAX).map(|_| pair().expect("sockets").0).collect());
         let start = Instant::now();
-        while closing.is_stuck() {
+        while deferred_close.is_stuck() {
             assert!(start.elapsed() < LIMIT, "they can be closed");
             std::thread::yield_now();
         }

@@ -6,11 +6,11 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// The eventfds of a connection. The function has them too, and may leave them full, empty or blocking.
-pub(super) trait Wires: fmt::Debug + Send {
+pub(super) trait Eventfds: fmt::Debug + Send {
     /// A connection begins.
     fn attach(&mut self, doorbell: OwnedFd, bell: OwnedFd) -> io::Result<()>;
     /// Wakes the function.
-    fn ring(&mut self);
+    fn signal(&mut self);
     /// The connection is over.
     fn detach(&mut self);
 }
@@ -18,16 +18,16 @@ pub(super) trait Wires: fmt::Debug + Send {
 /// Beside the tickets of commands, which never number so many slots: what the layer's own events carry.
 pub(super) mod ticket {
     /// The keeper has news.
-    pub(in super::super) const SEAT: u32 = u32::MAX;
+    pub(in super::super) const INSTANCE: u32 = u32::MAX;
     /// The function has replied.
-    pub(in super::super) const BELL: u32 = u32::MAX - 1;
+    pub(in super::super) const REPLIES: u32 = u32::MAX - 1;
     /// The function was rung.
-    pub(in super::super) const RUNG: u32 = u32::MAX - 2;
+    pub(in super::super) const SIGNALLED: u32 = u32::MAX - 2;
 }
 
 /// Through the reactor's io_uring, where nothing blocks.
 #[derive(Debug)]
-pub(super) struct IoWires {
+pub(super) struct IoEventfds {
     io: Io,
     task: TaskId,
     token_prefix: u64,
@@ -36,28 +36,33 @@ pub(super) struct IoWires {
     link: Option<(FileSlot, FileSlot)>,
 }
 
-impl IoWires {
+impl IoEventfds {
     /// `token_prefix` is what the tokens of this layer have beside their low 32 bits. The layer hears of
     /// `seat` from now on.
-    pub(super) fn new(task: TaskId, io: &Io, token_prefix: u64, seat: BorrowedFd<'_>) -> io::Result<Self> {
-        let seat = io.register_file(seat.try_clone_to_owned()?)?;
-        io.watch(&seat, task, token_prefix | u64::from(ticket::SEAT));
-        Ok(Self { io: io.clone(), task, token_prefix, _seat: seat, link: None })
+    pub(super) fn new(
+        task: TaskId,
+        io: &Io,
+        token_prefix: u64,
+        instance: BorrowedFd<'_>,
+    ) -> io::Result<Self> {
+        let instance = io.register_file(instance.try_clone_to_owned()?)?;
+        io.watch(&instance, task, token_prefix | u64::from(ticket::INSTANCE));
+        Ok(Self { io: io.clone(), task, token_prefix, _seat: instance, link: None })
     }
 }
 
-impl Wires for IoWires {
+impl Eventfds for IoEventfds {
     fn attach(&mut self, doorbell: OwnedFd, bell: OwnedFd) -> io::Result<()> {
         let doorbell = self.io.register_file(doorbell)?;
         let bell = self.io.register_file(bell)?;
-        self.io.watch(&bell, self.task, self.token_prefix | u64::from(ticket::BELL));
+        self.io.watch(&bell, self.task, self.token_prefix | u64::from(ticket::REPLIES));
         self.link = Some((doorbell, bell));
         Ok(())
     }
 
-    fn ring(&mut self) {
+    fn signal(&mut self) {
         if let Some((doorbell, _)) = &self.link {
-            self.io.signal(doorbell, self.task, self.token_prefix | u64::from(ticket::RUNG));
+            self.io.signal(doorbell, self.task, self.token_prefix | u64::from(ticket::SIGNALLED));
         }
     }
 

@@ -7,14 +7,14 @@ use sluice_command::{Operation, Request};
 use sluice_nvme::Status;
 
 #[derive(Debug, Default)]
-pub(super) struct Doubt {
+pub(super) struct UnreportedLoss {
     /// When the function was last told of a loss that no host was told of since.
     since_ns: Option<u64>,
     /// The function that was told of one is gone.
     owed: bool,
 }
 
-impl Doubt {
+impl UnreportedLoss {
     /// True if `status` says that writes may be lost which a layer below has acknowledged.
     pub(super) fn is_loss(request: &Request, status: Status) -> bool {
         let is_failed_flush = request.operation == Operation::Flush && !status.is_success();
@@ -68,29 +68,33 @@ mod tests {
 
     #[test]
     fn a_loss_that_a_function_took_with_it_fails_one_flush() {
-        let mut doubt = Doubt::default();
-        assert!(!doubt.is_open());
-        doubt.raise(5);
-        assert_eq!(doubt.flushed(Status::SUCCESS, 5), Status::SUCCESS, "perhaps it was answered before");
-        doubt.orphan();
-        assert!(doubt.is_owed());
+        let mut unreported_loss = UnreportedLoss::default();
+        assert!(!unreported_loss.is_open());
+        unreported_loss.raise(5);
         assert_eq!(
-            doubt.flushed(Status::INTERNAL_ERROR, 6),
+            unreported_loss.flushed(Status::SUCCESS, 5),
+            Status::SUCCESS,
+            "perhaps it was answered before"
+        );
+        unreported_loss.orphan();
+        assert!(unreported_loss.is_owed());
+        assert_eq!(
+            unreported_loss.flushed(Status::INTERNAL_ERROR, 6),
             Status::INTERNAL_ERROR,
             "that says nothing of it"
         );
-        assert_eq!(doubt.flushed(Status::SUCCESS, 7), Status::WRITE_FAULT);
-        assert_eq!(doubt.flushed(Status::SUCCESS, 8), Status::SUCCESS);
+        assert_eq!(unreported_loss.flushed(Status::SUCCESS, 7), Status::WRITE_FAULT);
+        assert_eq!(unreported_loss.flushed(Status::SUCCESS, 8), Status::SUCCESS);
     }
 
     #[test]
     fn a_function_that_has_told_a_host_or_has_a_copy_takes_nothing_with_it() {
         for (status, sent_ns) in [(Status::WRITE_FAULT, 3), (Status::SUCCESS, 6)] {
-            let mut doubt = Doubt::default();
-            doubt.raise(5);
-            assert_eq!(doubt.flushed(status, sent_ns), status);
-            doubt.orphan();
-            assert!(!doubt.is_open());
+            let mut unreported_loss = UnreportedLoss::default();
+            unreported_loss.raise(5);
+            assert_eq!(unreported_loss.flushed(status, sent_ns), status);
+            unreported_loss.orphan();
+            assert!(!unreported_loss.is_open());
         }
     }
 }

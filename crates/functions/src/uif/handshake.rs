@@ -1,6 +1,6 @@
 //! How the daemon hands a function its rings, and hears what it is.
 
-use super::closing::Closing;
+use super::deferred_close::DeferredClose;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
@@ -70,12 +70,12 @@ pub(super) struct Link {
 
 /// Hands over rings and an arena of these sizes, for this version. `wait` returns when there is an answer, or at
 /// `deadline`.
-pub(super) fn offer(
+pub(super) fn negotiate(
     socket: BorrowedFd<'_>,
     header: Header,
     options: &Options,
     deadline: Instant,
-    closing: &Closing,
+    deferred_close: &DeferredClose,
     wait: impl FnOnce(BorrowedFd<'_>, Instant) -> io::Result<()>,
 ) -> Result<Link, Failure> {
     let rings = make_rings(header)?;
@@ -100,7 +100,7 @@ pub(super) fn offer(
     let fds = [rings.region().fd(), arena.fd(), doorbell.as_fd(), bell.as_fd()];
     send(socket, &message, fds)?;
     wait(socket, deadline)?;
-    let properties = hear(socket, header.version, deadline, closing)?;
+    let properties = recv_welcome(socket, header.version, deadline, deferred_close)?;
     Ok(Link { version: header.version, rings, arena, doorbell, bell, properties })
 }
 
@@ -123,15 +123,15 @@ fn send(socket: BorrowedFd<'_>, message: &[u8], fds: [BorrowedFd<'_>; 4]) -> io:
 }
 
 /// What the function answers. It may be anything, with any descriptors.
-pub(super) fn hear(
+pub(super) fn recv_welcome(
     socket: BorrowedFd<'_>,
     version: u32,
     deadline: Instant,
-    closing: &Closing,
+    deferred_close: &DeferredClose,
 ) -> Result<Properties, Failure> {
     let mut bytes = [0; size_of::<Welcome>()];
     let (length, fds) = receive(socket, &mut bytes, deadline)?;
-    closing.close(fds);
+    deferred_close.close(fds);
     let Ok(welcome) = Welcome::read_from_bytes(&bytes) else { return Err(Failure::Nonsense("its length")) };
     if length < WELCOME_1 || welcome.magic != MAGIC {
         return Err(Failure::Nonsense("it is no function of Sluice's"));
@@ -140,8 +140,8 @@ pub(super) fn hear(
         return Err(Failure::Version(welcome.version));
     }
     if welcome.refused != 0 {
-        let words = String::from_utf8_lossy(&welcome.words);
-        let plain = words.trim_end_matches('\0').chars().filter(|c| !c.is_control()).collect();
+        let message = String::from_utf8_lossy(&welcome.words);
+        let plain = message.trim_end_matches('\0').chars().filter(|c| !c.is_control()).collect();
         return Err(Failure::Refused(plain));
     }
     properties_of(&welcome)
