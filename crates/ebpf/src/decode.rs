@@ -4,7 +4,7 @@
 //! instruction does not use must be zero, so that a program for a newer instruction set is refused
 //! instead of misread.
 
-use crate::error::{LoadError, Problem};
+use crate::error::{LoadError, LoadErrorKind};
 use crate::insn::{AluOp, AtomicOp, Cond, Insn, Operand, Reg, Size, SwapKind, Wide, Width};
 
 /// One slot as it stands in an object file.
@@ -69,7 +69,7 @@ pub fn decode(slots: &[Slot]) -> Result<Vec<Insn>, LoadError> {
     let mut insns = Vec::with_capacity(slots.len());
     while insns.len() < slots.len() {
         let at = insns.len();
-        let insn = Decoder { slots, at }.insn().map_err(|problem| LoadError::at(at, problem))?;
+        let insn = Decoder { slots, at }.insn().map_err(|kind| LoadError::at(at, kind))?;
         insns.push(insn);
         if insn.slots() == 2 {
             insns.push(Insn::Tail);
@@ -88,7 +88,7 @@ fn check_targets(insns: &[Insn]) -> Result<(), LoadError> {
         if let Some(target) = target
             && matches!(insns.get(target), None | Some(Insn::Tail))
         {
-            return Err(LoadError::at(at, Problem::BadJump));
+            return Err(LoadError::at(at, LoadErrorKind::BadJump));
         }
     }
     Ok(())
@@ -104,7 +104,7 @@ impl Decoder<'_> {
         self.slots.get(self.at).copied().unwrap_or_default()
     }
 
-    fn insn(&self) -> Result<Insn, Problem> {
+    fn insn(&self) -> Result<Insn, LoadErrorKind> {
         match self.slot().opcode & 7 {
             CLASS_LD => self.load_wide(),
             CLASS_LDX => self.load(),
@@ -114,28 +114,28 @@ impl Decoder<'_> {
         }
     }
 
-    fn unknown(&self) -> Problem {
-        Problem::UnknownOpcode { opcode: self.slot().opcode }
+    fn unknown(&self) -> LoadErrorKind {
+        LoadErrorKind::UnknownOpcode { opcode: self.slot().opcode }
     }
 
     /// Unused fields must be zero.
-    fn zero(&self, fields: &[bool]) -> Result<(), Problem> {
-        if fields.iter().all(|&zero| zero) { Ok(()) } else { Err(Problem::ReservedField) }
+    fn zero(&self, fields: &[bool]) -> Result<(), LoadErrorKind> {
+        if fields.iter().all(|&zero| zero) { Ok(()) } else { Err(LoadErrorKind::ReservedField) }
     }
 
-    fn reg(number: u8) -> Result<Reg, Problem> {
-        Reg::new(number).ok_or(Problem::NoSuchRegister { number })
+    fn reg(number: u8) -> Result<Reg, LoadErrorKind> {
+        Reg::new(number).ok_or(LoadErrorKind::NoSuchRegister { number })
     }
 
-    fn writable(number: u8) -> Result<Reg, Problem> {
+    fn writable(number: u8) -> Result<Reg, LoadErrorKind> {
         match Self::reg(number)? {
-            Reg::FRAME => Err(Problem::FramePointerWritten),
+            Reg::FRAME => Err(LoadErrorKind::FramePointerWritten),
             reg => Ok(reg),
         }
     }
 
     /// The second operand of arithmetic and jumps.
-    fn operand(&self) -> Result<Operand, Problem> {
+    fn operand(&self) -> Result<Operand, LoadErrorKind> {
         let slot = self.slot();
         if slot.opcode & FROM_REGISTER != 0 {
             self.zero(&[slot.imm == 0])?;
@@ -146,14 +146,14 @@ impl Decoder<'_> {
         }
     }
 
-    fn load_wide(&self) -> Result<Insn, Problem> {
+    fn load_wide(&self) -> Result<Insn, LoadErrorKind> {
         let slot = self.slot();
         if slot.opcode != LOAD_WIDE {
             return Err(self.unknown());
         }
-        let tail = self.slots.get(self.at + 1).copied().ok_or(Problem::HalfLoad)?;
+        let tail = self.slots.get(self.at + 1).copied().ok_or(LoadErrorKind::HalfLoad)?;
         if (tail.opcode, tail.dst, tail.src, tail.offset) != (0, 0, 0, 0) {
-            return Err(Problem::HalfLoad);
+            return Err(LoadErrorKind::HalfLoad);
         }
         self.zero(&[slot.offset == 0])?;
         let (low, high) = (slot.imm as u32, tail.imm as u32);
@@ -161,7 +161,7 @@ impl Decoder<'_> {
             pseudo::VALUE => Wide::Value(u64::from(high) << 32 | u64::from(low)),
             pseudo::MAP if high == 0 => Wide::Map(low),
             pseudo::MAP_VALUE => Wide::MapValue { map: low, offset: high },
-            _ => return Err(Problem::UnknownImmediate),
+            _ => return Err(LoadErrorKind::UnknownImmediate),
         };
         Ok(Insn::LoadWide { dst: Self::writable(slot.dst)?, value })
     }
@@ -175,7 +175,7 @@ impl Decoder<'_> {
         }
     }
 
-    fn load(&self) -> Result<Insn, Problem> {
+    fn load(&self) -> Result<Insn, LoadErrorKind> {
         let slot = self.slot();
         let signed = match (slot.opcode & 0xe0, self.size()) {
             (0x60, _) => false,
@@ -187,7 +187,7 @@ impl Decoder<'_> {
         Ok(Insn::Load { size: self.size(), signed, dst, base, offset: slot.offset })
     }
 
-    fn store(&self) -> Result<Insn, Problem> {
+    fn store(&self) -> Result<Insn, LoadErrorKind> {
         let slot = self.slot();
         let base = Self::reg(slot.dst)?;
         let src = match (slot.opcode & 7, slot.opcode & 0xe0) {
@@ -205,7 +205,7 @@ impl Decoder<'_> {
         Ok(Insn::Store { size: self.size(), base, offset: slot.offset, src })
     }
 
-    fn atomic(&self, base: Reg) -> Result<Insn, Problem> {
+    fn atomic(&self, base: Reg) -> Result<Insn, LoadErrorKind> {
         let slot = self.slot();
         let (op, fetch) = match slot.imm {
             0x00 => (AtomicOp::Add, false),
@@ -218,11 +218,11 @@ impl Decoder<'_> {
             0xa1 => (AtomicOp::Xor, true),
             0xe1 => (AtomicOp::Exchange, true),
             0xf1 => (AtomicOp::CompareExchange, true),
-            _ => return Err(Problem::UnknownAtomic),
+            _ => return Err(LoadErrorKind::UnknownAtomic),
         };
         let size = self.size();
         if !matches!(size, Size::B4 | Size::B8) {
-            return Err(Problem::UnknownAtomic);
+            return Err(LoadErrorKind::UnknownAtomic);
         }
         // A fetch writes its source register, except that compare-and-exchange writes r0.
         let src = if fetch && op != AtomicOp::CompareExchange {
@@ -233,11 +233,11 @@ impl Decoder<'_> {
         Ok(Insn::Atomic { op, fetch, size, base, offset: slot.offset, src })
     }
 
-    fn target(&self, distance: i64) -> Result<u32, Problem> {
-        u32::try_from(self.at as i64 + 1 + distance).map_err(|_| Problem::BadJump)
+    fn target(&self, distance: i64) -> Result<u32, LoadErrorKind> {
+        u32::try_from(self.at as i64 + 1 + distance).map_err(|_| LoadErrorKind::BadJump)
     }
 
-    fn jump(&self) -> Result<Insn, Problem> {
+    fn jump(&self) -> Result<Insn, LoadErrorKind> {
         let slot = self.slot();
         let wide = slot.opcode & 7 == CLASS_JMP;
         match (slot.opcode, wide) {
@@ -258,7 +258,7 @@ impl Decoder<'_> {
         }
     }
 
-    fn branch(&self, width: Width) -> Result<Insn, Problem> {
+    fn branch(&self, width: Width) -> Result<Insn, LoadErrorKind> {
         let slot = self.slot();
         let cond = match slot.opcode & 0xf0 {
             0x10 => Cond::Eq,
@@ -278,17 +278,17 @@ impl Decoder<'_> {
         Ok(Insn::Branch { cond, width, dst, src, target: self.target(slot.offset.into())? })
     }
 
-    fn call(&self) -> Result<Insn, Problem> {
+    fn call(&self) -> Result<Insn, LoadErrorKind> {
         let slot = self.slot();
         self.zero(&[slot.dst == 0, slot.offset == 0])?;
         match slot.src {
             0 => Ok(Insn::CallHelper { number: slot.imm as u32 }),
             pseudo::CALL_LOCAL => Ok(Insn::CallLocal { target: self.target(slot.imm.into())? }),
-            _ => Err(Problem::UnknownCall),
+            _ => Err(LoadErrorKind::UnknownCall),
         }
     }
 
-    fn alu(&self) -> Result<Insn, Problem> {
+    fn alu(&self) -> Result<Insn, LoadErrorKind> {
         let slot = self.slot();
         let width = if slot.opcode & 7 == CLASS_ALU { Width::W32 } else { Width::W64 };
         let dst = Self::writable(slot.dst)?;
@@ -306,7 +306,7 @@ impl Decoder<'_> {
         Ok(Insn::Alu { op, width, dst, src: self.operand()? })
     }
 
-    fn plain(&self, nibble: u8) -> Result<AluOp, Problem> {
+    fn plain(&self, nibble: u8) -> Result<AluOp, LoadErrorKind> {
         Ok(match nibble {
             0x00 => AluOp::Add,
             0x10 => AluOp::Sub,
@@ -324,7 +324,7 @@ impl Decoder<'_> {
         })
     }
 
-    fn neg(&self, width: Width, dst: Reg) -> Result<Insn, Problem> {
+    fn neg(&self, width: Width, dst: Reg) -> Result<Insn, LoadErrorKind> {
         let slot = self.slot();
         if slot.opcode & FROM_REGISTER != 0 {
             return Err(self.unknown());
@@ -333,19 +333,19 @@ impl Decoder<'_> {
         Ok(Insn::Neg { width, dst })
     }
 
-    fn mov_sx(&self, width: Width, dst: Reg) -> Result<Insn, Problem> {
+    fn mov_sx(&self, width: Width, dst: Reg) -> Result<Insn, LoadErrorKind> {
         let slot = self.slot();
         let from = match (slot.offset, width) {
             (8, _) => Size::B1,
             (16, _) => Size::B2,
             (32, Width::W64) => Size::B4,
-            _ => return Err(Problem::ReservedField),
+            _ => return Err(LoadErrorKind::ReservedField),
         };
         self.zero(&[slot.opcode & FROM_REGISTER != 0, slot.imm == 0])?;
         Ok(Insn::MovSx { width, from, dst, src: Self::reg(slot.src)? })
     }
 
-    fn swap(&self, width: Width, dst: Reg) -> Result<Insn, Problem> {
+    fn swap(&self, width: Width, dst: Reg) -> Result<Insn, LoadErrorKind> {
         let slot = self.slot();
         let kind = match (width, slot.opcode & FROM_REGISTER != 0) {
             (Width::W32, false) => SwapKind::ToLittle,
@@ -357,7 +357,7 @@ impl Decoder<'_> {
             16 => Size::B2,
             32 => Size::B4,
             64 => Size::B8,
-            _ => return Err(Problem::ReservedField),
+            _ => return Err(LoadErrorKind::ReservedField),
         };
         self.zero(&[slot.src == 0, slot.offset == 0])?;
         Ok(Insn::Swap { kind, size, dst })

@@ -23,18 +23,18 @@ pub struct LoadError {
     /// The slot number, as `llvm-objdump -d` counts.
     pub insn: Option<usize>,
     pub source: Option<Box<SourceLine>>,
-    pub problem: Problem,
+    pub kind: LoadErrorKind,
 }
 
 impl LoadError {
-    pub(crate) fn at(insn: usize, problem: Problem) -> Self {
-        Self { insn: Some(insn), source: None, problem }
+    pub(crate) fn at(insn: usize, kind: LoadErrorKind) -> Self {
+        Self { insn: Some(insn), source: None, kind }
     }
 }
 
-impl From<Problem> for LoadError {
-    fn from(problem: Problem) -> Self {
-        Self { insn: None, source: None, problem }
+impl From<LoadErrorKind> for LoadError {
+    fn from(kind: LoadErrorKind) -> Self {
+        Self { insn: None, source: None, kind }
     }
 }
 
@@ -47,7 +47,7 @@ impl fmt::Display for LoadError {
             }
             f.write_str(": ")?;
         }
-        self.problem.fmt(f)
+        self.kind.fmt(f)
     }
 }
 
@@ -55,7 +55,7 @@ impl std::error::Error for LoadError {}
 
 /// What is wrong with a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Problem {
+pub enum LoadErrorKind {
     // The form of an instruction.
     UnknownOpcode {
         opcode: u8,
@@ -128,7 +128,7 @@ pub enum Problem {
     CodeGeneration(String),
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for LoadErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UnknownOpcode { opcode } => {
@@ -155,7 +155,7 @@ impl fmt::Display for Problem {
     }
 }
 
-impl Problem {
+impl LoadErrorKind {
     fn fmt_meaning(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Empty => f.write_str("the program has no instructions"),

@@ -44,7 +44,7 @@ mod words;
 #[cfg(test)]
 mod tests;
 
-pub use error::{Fault, LoadError, Problem, SourceLine, Trap};
+pub use error::{Fault, LoadError, LoadErrorKind, SourceLine, Trap};
 pub use helpers::{Argument, Clock, Helper, HelperFn, Helpers, Returns, monotonic_clock};
 pub use layout::{ContextLayout, FRAME_BYTES, FRAMES_MAX};
 pub use machine::Machine;

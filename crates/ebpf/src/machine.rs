@@ -39,7 +39,7 @@ pub struct Machine<'a> {
 }
 
 /// Memory that was found to be a program's own.
-pub(crate) enum Place<'a> {
+pub(crate) enum Location<'a> {
     Context(&'a [Cell<u8>]),
     Words(&'a Words, usize),
 }
@@ -60,26 +60,26 @@ impl<'a> Machine<'a> {
             return Ok(());
         }
         match self.resolve(address, bytes.len(), false)? {
-            Place::Context(cells) => {
+            Location::Context(cells) => {
                 for (byte, cell) in bytes.iter_mut().zip(cells) {
                     *byte = cell.get();
                 }
                 Ok(())
             }
-            Place::Words(words, at) => words.read(at, bytes).ok_or(Fault::Memory),
+            Location::Words(words, at) => words.read(at, bytes).ok_or(Fault::Memory),
         }
     }
 
     /// Copies bytes into the program's memory.
     pub fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), Fault> {
         match self.resolve(address, bytes.len(), true)? {
-            Place::Context(cells) => {
+            Location::Context(cells) => {
                 for (byte, cell) in bytes.iter().zip(cells) {
                     cell.set(*byte);
                 }
                 Ok(())
             }
-            Place::Words(words, at) => words.write(at, bytes).ok_or(Fault::Memory),
+            Location::Words(words, at) => words.write(at, bytes).ok_or(Fault::Memory),
         }
     }
 
@@ -131,18 +131,18 @@ impl<'a> Machine<'a> {
 
     /// Finds the memory behind an address; the only place that decides what a program may touch.
     #[inline]
-    pub(crate) fn resolve(&self, address: u64, len: usize, write: bool) -> Result<Place<'a>, Fault> {
+    pub(crate) fn resolve(&self, address: u64, len: usize, write: bool) -> Result<Location<'a>, Fault> {
         let (region, at) = Region::of(address).ok_or(Fault::Memory)?;
         let end = at.checked_add(len).ok_or(Fault::Memory)?;
         self.place(region, at..end, write).ok_or(Fault::Memory)
     }
 
-    fn place(&self, region: Region, bytes: Range<usize>, write: bool) -> Option<Place<'a>> {
+    fn place(&self, region: Region, bytes: Range<usize>, write: bool) -> Option<Location<'a>> {
         let words = match region {
             Region::Context => {
                 let window = self.memory.layout.window(&bytes, write)?;
                 let at = clamp(bytes.start, window.end + 1 - bytes.len());
-                return self.context.get(at..at + bytes.len()).map(Place::Context);
+                return self.context.get(at..at + bytes.len()).map(Location::Context);
             }
             Region::Stack => &self.memory.stack,
             Region::Map(number) => {
@@ -158,29 +158,29 @@ impl<'a> Machine<'a> {
             }
         };
         let room = (words.len() + 1).checked_sub(bytes.len())?;
-        (bytes.start < room).then(|| Place::Words(words, clamp(bytes.start, room)))
+        (bytes.start < room).then(|| Location::Words(words, clamp(bytes.start, room)))
     }
 
     #[inline]
     pub(crate) fn load(&self, address: u64, size: Size) -> Result<u64, Fault> {
         match self.resolve(address, size.bytes() as usize, false)? {
-            Place::Context(cells) => {
+            Location::Context(cells) => {
                 Ok(cells.iter().rev().fold(0, |value, cell| value << 8 | u64::from(cell.get())))
             }
-            Place::Words(words, at) => words.load(at, size).ok_or(Fault::Memory),
+            Location::Words(words, at) => words.load(at, size).ok_or(Fault::Memory),
         }
     }
 
     #[inline]
     pub(crate) fn store(&mut self, address: u64, size: Size, value: u64) -> Result<(), Fault> {
         match self.resolve(address, size.bytes() as usize, true)? {
-            Place::Context(cells) => {
+            Location::Context(cells) => {
                 for (i, cell) in cells.iter().enumerate() {
                     cell.set((value >> (8 * i)) as u8);
                 }
                 Ok(())
             }
-            Place::Words(words, at) => words.store(at, size, value).ok_or(Fault::Memory),
+            Location::Words(words, at) => words.store(at, size, value).ok_or(Fault::Memory),
         }
     }
 
@@ -192,8 +192,8 @@ impl<'a> Machine<'a> {
             return Err(Fault::Misaligned);
         }
         match self.resolve(address, size.bytes() as usize, true)? {
-            Place::Context(_) => Err(Fault::Memory),
-            Place::Words(words, at) => words
+            Location::Context(_) => Err(Fault::Memory),
+            Location::Words(words, at) => words
                 .update(at, size, |old| alu::atomic(op, size, old, operand, expected))
                 .ok_or(Fault::Memory),
         }

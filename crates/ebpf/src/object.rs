@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::decode::{Slot, decode};
 use crate::elf;
-use crate::error::{LoadError, Problem, SourceLine};
+use crate::error::{LoadError, LoadErrorKind, SourceLine};
 use crate::insn::{Insn, Wide};
 use crate::maps::MapDef;
 
@@ -89,10 +89,10 @@ impl Code {
     pub(crate) fn new(object: &Object, limits: &Limits) -> Result<Self, LoadError> {
         let slots = object.slots.len();
         if slots == 0 {
-            return Err(Problem::Empty.into());
+            return Err(LoadErrorKind::Empty.into());
         }
         if slots > limits.slots {
-            return Err(Problem::TooLong { slots, limit: limits.slots }.into());
+            return Err(LoadErrorKind::TooLong { slots, limit: limits.slots }.into());
         }
         let insns = decode(&object.slots)?;
         let functions = functions(&insns, object.entry)?;
@@ -152,14 +152,14 @@ impl Code {
             for at in function.clone() {
                 let target = self.insn(at).and_then(Insn::jump_target);
                 if target.is_some_and(|target| !function.contains(&target)) {
-                    return Err(LoadError::at(at, Problem::JumpOutOfFunction));
+                    return Err(LoadError::at(at, LoadErrorKind::JumpOutOfFunction));
                 }
             }
             let last = function.clone().rev().find(|&at| self.insn(at) != Some(&Insn::Tail));
             if let Some(last) = last
                 && self.insn(last).is_some_and(Insn::falls_through)
             {
-                return Err(LoadError::at(last, Problem::RunsOffTheEnd));
+                return Err(LoadError::at(last, LoadErrorKind::RunsOffTheEnd));
             }
         }
         Ok(())
@@ -168,17 +168,17 @@ impl Code {
     fn check_maps(&self, maps: &[MapSpec]) -> Result<(), LoadError> {
         for (at, insn) in self.insns.iter().enumerate() {
             let Insn::LoadWide { value, .. } = insn else { continue };
-            let problem = match *value {
-                Wide::Map(map) if maps.get(map as usize).is_none() => Problem::NoSuchMap { map },
+            let kind = match *value {
+                Wide::Map(map) if maps.get(map as usize).is_none() => LoadErrorKind::NoSuchMap { map },
                 Wide::MapValue { map, offset } => match maps.get(map as usize) {
-                    None => Problem::NoSuchMap { map },
+                    None => LoadErrorKind::NoSuchMap { map },
                     // One past the end is an address that C may form.
-                    Some(spec) if offset > spec.def.value_size => Problem::BadMapOffset { map, offset },
+                    Some(spec) if offset > spec.def.value_size => LoadErrorKind::BadMapOffset { map, offset },
                     Some(_) => continue,
                 },
                 _ => continue,
             };
-            return Err(LoadError::at(at, problem));
+            return Err(LoadError::at(at, kind));
         }
         Ok(())
     }
@@ -187,7 +187,7 @@ impl Code {
 /// Splits a program at the targets of its calls.
 fn functions(insns: &[Insn], entry: usize) -> Result<Vec<Range<usize>>, LoadError> {
     if matches!(insns.get(entry), None | Some(Insn::Tail)) {
-        return Err(Problem::BadJump.into());
+        return Err(LoadErrorKind::BadJump.into());
     }
     let called = insns.iter().filter_map(|insn| match insn {
         Insn::CallLocal { target } => Some(*target as usize),

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use crate::error::{LoadError, Problem, Trap};
+use crate::error::{LoadError, LoadErrorKind, Trap};
 use crate::helpers::{Clock, Helper, Helpers, monotonic_clock};
 use crate::insn::Insn;
 use crate::interpreter::{Interpreted, Observer};
@@ -92,26 +92,26 @@ impl Program {
     /// program of another reactor only those that are [shared](MapDef::shared). Global data is never
     /// carried over: its layout and its first values belong to the program.
     pub fn load(object: &Object, options: &Options, carry: &[Arc<Map>]) -> Result<Self, LoadError> {
-        Self::build(object, options, carry, Belief::Verified).map_err(|error| object.locate(error))
+        Self::build(object, options, carry, Trust::Verified).map_err(|error| object.locate(error))
     }
 
     /// Loads a program whose accesses nobody has looked at: everything is left to the checks of a run.
     /// For tests that containment does not depend on the verifier.
     pub fn assume_nothing(object: &Object, options: &Options) -> Result<Self, LoadError> {
-        Self::build(object, options, &[], Belief::Nothing).map_err(|error| object.locate(error))
+        Self::build(object, options, &[], Trust::Nothing).map_err(|error| object.locate(error))
     }
 
     /// Loads a program with made-up proofs, as a broken verifier would.
     #[cfg(test)]
     pub(crate) fn believe(object: &Object, options: &Options, verified: Verified) -> Result<Self, LoadError> {
-        Self::build(object, options, &[], Belief::Claimed(verified))
+        Self::build(object, options, &[], Trust::Claimed(verified))
     }
 
     fn build(
         object: &Object,
         options: &Options,
         carry: &[Arc<Map>],
-        belief: Belief,
+        trust: Trust,
     ) -> Result<Self, LoadError> {
         check_abi(object.abi, options.abi.as_ref())?;
         let code = Code::new(object, &options.limits)?;
@@ -119,10 +119,10 @@ impl Program {
         check_maps(&object.maps, &options.limits)?;
         let defs: Vec<MapDef> = object.maps.iter().map(|spec| spec.def.clone()).collect();
         let subject = Subject { code: &code, helpers: &helpers, maps: &defs, layout: &options.layout };
-        let verified = match belief {
-            Belief::Verified => verify::verify(&subject)?,
-            Belief::Nothing => assume_nothing(&code),
-            Belief::Claimed(verified) => verified,
+        let verified = match trust {
+            Trust::Verified => verify::verify(&subject)?,
+            Trust::Nothing => assume_nothing(&code),
+            Trust::Claimed(verified) => verified,
         };
         let memory = Arc::new(Memory {
             layout: options.layout.clone(),
@@ -248,7 +248,7 @@ impl fmt::Debug for Program {
 }
 
 /// What is believed of a program's accesses.
-enum Belief {
+enum Trust {
     Verified,
     Nothing,
     #[cfg_attr(not(test), allow(dead_code))]
@@ -261,11 +261,11 @@ fn assume_nothing(code: &Code) -> Verified {
 }
 
 /// Whether the program knows the context, the verdicts and the helpers as they are here.
-fn check_abi(abi: Option<u32>, supported: Option<&RangeInclusive<u32>>) -> Result<(), Problem> {
+fn check_abi(abi: Option<u32>, supported: Option<&RangeInclusive<u32>>) -> Result<(), LoadErrorKind> {
     match (abi, supported) {
         (_, None) => Ok(()),
         (Some(version), Some(supported)) if supported.contains(&version) => Ok(()),
-        (version, Some(supported)) => Err(Problem::Abi { version, supported: supported.clone() }),
+        (version, Some(supported)) => Err(LoadErrorKind::Abi { version, supported: supported.clone() }),
     }
 }
 
@@ -274,7 +274,7 @@ fn resolve_helpers(code: &Code, helpers: &Helpers) -> Result<Vec<Option<Helper>>
     let resolve = |(at, insn): (usize, &Insn)| match insn {
         Insn::CallHelper { number } => match helpers.get(*number) {
             Some(helper) => Ok(Some(*helper)),
-            None => Err(LoadError::at(at, Problem::NoSuchHelper { number: *number })),
+            None => Err(LoadError::at(at, LoadErrorKind::NoSuchHelper { number: *number })),
         },
         _ => Ok(None),
     };
@@ -282,9 +282,9 @@ fn resolve_helpers(code: &Code, helpers: &Helpers) -> Result<Vec<Option<Helper>>
 }
 
 /// Looks at all maps before any memory is reserved.
-fn check_maps(maps: &[MapSpec], limits: &Limits) -> Result<(), Problem> {
+fn check_maps(maps: &[MapSpec], limits: &Limits) -> Result<(), LoadErrorKind> {
     if maps.len() > limits.maps {
-        return Err(Problem::TooManyMaps { limit: limits.maps });
+        return Err(LoadErrorKind::TooManyMaps { limit: limits.maps });
     }
     let mut bytes = 0u128;
     for MapSpec { def, .. } in maps {
@@ -292,7 +292,11 @@ fn check_maps(maps: &[MapSpec], limits: &Limits) -> Result<(), Problem> {
         bytes += def.bytes();
         if bytes > limits.map_bytes as u128 {
             let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
-            return Err(Problem::MapsTooLarge { name: def.name.clone(), bytes, limit: limits.map_bytes });
+            return Err(LoadErrorKind::MapsTooLarge {
+                name: def.name.clone(),
+                bytes,
+                limit: limits.map_bytes,
+            });
         }
         def.check_region()?;
     }
@@ -300,13 +304,13 @@ fn check_maps(maps: &[MapSpec], limits: &Limits) -> Result<(), Problem> {
 }
 
 /// A map of the program: global data is its own, others may be carried over.
-fn make_map(spec: &MapSpec, carry: &[Arc<Map>]) -> Result<Arc<Map>, Problem> {
+fn make_map(spec: &MapSpec, carry: &[Arc<Map>]) -> Result<Arc<Map>, LoadErrorKind> {
     let Some(data) = &spec.data else {
         let old = carry.iter().find(|map| map.matches(&spec.def));
         return Ok(old.map_or_else(|| Arc::new(Map::new(spec.def.clone())), Arc::clone));
     };
     let map = Map::new(spec.def.clone());
     map.set(&[0; 4], data, Update::Any)
-        .map_err(|why| Problem::BadMap { name: spec.def.name.clone(), why: why.to_string() })?;
+        .map_err(|why| LoadErrorKind::BadMap { name: spec.def.name.clone(), why: why.to_string() })?;
     Ok(Arc::new(map))
 }

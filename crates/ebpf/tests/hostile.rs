@@ -1,6 +1,6 @@
 //! Objects that nobody's compiler makes: small files that ask for much.
 
-use sluice_ebpf::{Limits, LoadError, Object, Problem};
+use sluice_ebpf::{Limits, LoadError, LoadErrorKind, Object};
 
 /// A section: where its name begins among the names, its type and its bytes.
 struct Section {
@@ -87,7 +87,7 @@ fn with_maps(maps: u16, members: u16) -> LoadError {
 /// Tens of thousands of maps, each with a definition as long: what is not counted first takes minutes.
 #[test]
 fn maps_and_their_members_are_counted_first() {
-    assert_eq!(with_maps(65, 1).problem, Problem::TooManyMaps { limit: 64 });
+    assert_eq!(with_maps(65, 1).kind, LoadErrorKind::TooManyMaps { limit: 64 });
     let few = with_maps(1, 9).to_string();
     assert!(few.contains("it has no type"), "{few}");
     let long = with_maps(1, 20_000).to_string();

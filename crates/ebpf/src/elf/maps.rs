@@ -4,7 +4,7 @@
 
 use super::broken;
 use super::btf::{Btf, Kind, Member};
-use crate::error::{LoadError, Problem};
+use crate::error::{LoadError, LoadErrorKind};
 use crate::maps::{MapDef, MapKind, flags};
 use crate::object::MapSpec;
 
@@ -22,7 +22,7 @@ pub(super) fn read(btf: &Btf<'_>, maps_max: usize) -> Result<Vec<MapDef>, LoadEr
     });
     let variables = section.unwrap_or_default();
     if variables.len() > maps_max {
-        return Err(Problem::TooManyMaps { limit: maps_max }.into());
+        return Err(LoadErrorKind::TooManyMaps { limit: maps_max }.into());
     }
     variables.iter().map(|variable| read_variable(btf, variable)).collect()
 }
@@ -33,7 +33,7 @@ fn read_variable(btf: &Btf<'_>, variable: &Member) -> Result<MapDef, LoadError> 
         return Err(broken("there is something else in .maps than maps"));
     };
     let name = btf.string(found.name);
-    let bad = |why: &str| Problem::BadMap { name: name.to_owned(), why: why.to_owned() };
+    let bad = |why: &str| LoadErrorKind::BadMap { name: name.to_owned(), why: why.to_owned() };
     match btf.get(kind).map(|found| found.kind) {
         Some(Kind::Struct { first, count }) => read_struct(btf, name, btf.members(first, count)),
         _ => Err(bad("it is not a struct; define it with __uint and __type").into()),
@@ -41,7 +41,7 @@ fn read_variable(btf: &Btf<'_>, variable: &Member) -> Result<MapDef, LoadError> 
 }
 
 fn read_struct(btf: &Btf<'_>, name: &str, members: &[Member]) -> Result<MapDef, LoadError> {
-    let bad = |why: String| LoadError::from(Problem::BadMap { name: name.to_owned(), why });
+    let bad = |why: String| LoadError::from(LoadErrorKind::BadMap { name: name.to_owned(), why });
     if members.len() > MEMBERS_MAX {
         return Err(bad(format!("its definition has {} members", members.len())));
     }

@@ -17,7 +17,7 @@ use ::object::{
 };
 
 use crate::decode::{Slot, pseudo};
-use crate::error::{LoadError, Problem};
+use crate::error::{LoadError, LoadErrorKind};
 use crate::object::{Limits, MapSpec, Object};
 use btf::Btf;
 
@@ -37,7 +37,7 @@ const NAMES_SHOWN: usize = 8;
 const NAME_BYTES_MAX: usize = 1024;
 
 fn broken(why: impl Into<String>) -> LoadError {
-    Problem::Object(why.into()).into()
+    LoadErrorKind::Object(why.into()).into()
 }
 
 /// Reads the program in `section` of an object file.
@@ -144,7 +144,7 @@ impl<'f, 'a> Linker<'f, 'a> {
         };
         let start = self.object.slots.len();
         if start + slots.len() > limits.slots {
-            return Err(Problem::TooLong { slots: start + slots.len(), limit: limits.slots }.into());
+            return Err(LoadErrorKind::TooLong { slots: start + slots.len(), limit: limits.slots }.into());
         }
         self.object.slots.extend(slots.iter().map(|slot| Slot::from_bytes(*slot)));
         self.placed.push(Placed { name: name.to_owned(), index: section.index(), start, slots: slots.len() });
@@ -183,7 +183,7 @@ impl<'f, 'a> Linker<'f, 'a> {
 
     fn add_map(&mut self, spec: MapSpec) -> Result<u32, LoadError> {
         if self.object.maps.len() >= self.maps_max {
-            return Err(Problem::TooManyMaps { limit: self.maps_max }.into());
+            return Err(LoadErrorKind::TooManyMaps { limit: self.maps_max }.into());
         }
         self.object.maps.push(spec);
         Ok(self.object.maps.len() as u32 - 1)
@@ -254,7 +254,7 @@ impl<'f, 'a> Linker<'f, 'a> {
     }
 
     fn apply(&mut self, at: usize, r_type: u32, symbol: SymbolIndex) -> Result<(), LoadError> {
-        let error = |why: String| self.object.locate(LoadError::at(at, Problem::Object(why)));
+        let error = |why: String| self.object.locate(LoadError::at(at, LoadErrorKind::Object(why)));
         let symbol = self.file.symbol_by_index(symbol).map_err(|why| error(why.to_string()))?;
         let name = cut(symbol.name_bytes().unwrap_or_default());
         let (address, section) = (symbol.address(), symbol.section_index());
@@ -276,7 +276,7 @@ impl<'f, 'a> Linker<'f, 'a> {
         let data = section.and_then(|section| self.data.get(&section)).copied();
         let map = self.maps.get(name).copied();
         let [Some(low), Some(_)] = [at, at + 1].map(|slot| self.object.slots.get(slot).copied()) else {
-            return Err(LoadError::at(at, Problem::HalfLoad));
+            return Err(LoadError::at(at, LoadErrorKind::HalfLoad));
         };
         let (src, map, high_imm) = match (map, data) {
             (Some(map), _) => (pseudo::MAP, map, 0),
@@ -285,7 +285,7 @@ impl<'f, 'a> Linker<'f, 'a> {
             (None, None) => {
                 let why =
                     format!("{name} is neither a map in SEC(\".maps\") nor global data; is it defined?");
-                return Err(LoadError::at(at, Problem::Object(why)));
+                return Err(LoadError::at(at, LoadErrorKind::Object(why)));
             }
         };
         self.patch(at, |slot| {
@@ -305,7 +305,10 @@ impl<'f, 'a> Linker<'f, 'a> {
         section: Option<SectionIndex>,
     ) -> Result<(), LoadError> {
         let missing = || {
-            LoadError::at(at, Problem::Object(format!("the called function {name} is not in this object")))
+            LoadError::at(
+                at,
+                LoadErrorKind::Object(format!("the called function {name} is not in this object")),
+            )
         };
         let placed = self.placed.iter().find(|placed| Some(placed.index) == section).ok_or_else(missing)?;
         let imm = self.object.slots.get(at).ok_or_else(missing)?.imm;

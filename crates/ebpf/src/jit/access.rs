@@ -78,22 +78,22 @@ pub(super) const NOWHERE: u64 = 1 << 63;
 const LOOK_AHEAD: usize = 64;
 
 /// An address of the host, and an offset to it.
-struct Place {
+struct Location {
     address: Value,
     offset: i32,
 }
 
 impl Lower<'_, '_> {
     /// The host's address of an access that is permitted; traps when it is not.
-    fn place(&mut self, access: Access) -> Place {
+    fn place(&mut self, access: Access) -> Location {
         let bytes = access.size.bytes() as usize;
         let memory = self.all.source.memory;
         match self.proof().clone() {
             Proof::Context(at) if memory.layout.permits(at, access.size, access.write) => {
-                Place { address: self.context, offset: at as i32 }
+                Location { address: self.context, offset: at as i32 }
             }
             Proof::Frame(offset) if in_frame(offset, bytes) => {
-                Place { address: self.frame, offset: offset as i32 }
+                Location { address: self.frame, offset: offset as i32 }
             }
             Proof::Within(region, window) => match self.bounds(region, window, access) {
                 Some((host, window)) => self.compared(access, region, host, &window),
@@ -146,13 +146,13 @@ impl Lower<'_, '_> {
     ///
     /// A processor may guess that the comparison holds, so the place is clamped besides. The first access through a
     /// register clamps it for all that follow in its block: it is compared with the strictest of their bounds.
-    fn compared(&mut self, access: Access, region: Region, host: Value, window: &Range<usize>) -> Place {
+    fn compared(&mut self, access: Access, region: Region, host: Value, window: &Range<usize>) -> Location {
         let base = self.get(access.base);
         let relative = self.b.ins().iadd_imm(base, (region.base() as i64).wrapping_neg());
         let bounds = Bounds::new(&access, window);
         let Some(reach) = bounds.reach() else {
             let place = self.exactly(relative, &bounds);
-            return Place { address: self.b.ins().iadd(host, place), offset: bounds.offset };
+            return Location { address: self.b.ins().iadd(host, place), offset: bounds.offset };
         };
         let known = self.clamped.get(&access.base.index()).copied();
         let known = known.filter(|it| it.region == region && it.reach <= reach);
@@ -183,7 +183,7 @@ impl Lower<'_, '_> {
             }
         }
         self.b.switch_to_block(inside);
-        Place { address: self.b.ins().iadd(host, place), offset: bounds.offset }
+        Location { address: self.b.ins().iadd(host, place), offset: bounds.offset }
     }
 
     /// Where in its region a register is whose access is inside its bounds; traps if it is not.
@@ -215,13 +215,13 @@ impl Lower<'_, '_> {
     }
 
     /// Asks the machine.
-    fn searched(&mut self, access: Access) -> Place {
+    fn searched(&mut self, access: Access) -> Location {
         let address = self.address(access);
         let what = u64::from(access.size.bytes()) | if access.write { runtime::WRITE } else { 0 };
         let what = self.number(what);
         let address =
             self.checked_call(runtime::resolve as *const () as usize, &[self.machine, address, what]);
-        Place { address, offset: 0 }
+        Location { address, offset: 0 }
     }
 
     fn address(&mut self, access: Access) -> Value {
@@ -231,7 +231,7 @@ impl Lower<'_, '_> {
 
     pub(super) fn load(&mut self, insn: &Insn) {
         let Insn::Load { size, signed, dst, base, offset } = *insn else { return };
-        let Place { address, offset } = self.place(Access { base, offset, size, write: false });
+        let Location { address, offset } = self.place(Access { base, offset, size, write: false });
         let flags = trusted();
         let value = match (size, signed) {
             (Size::B1, false) => self.b.ins().uload8(I64, flags, address, offset),
@@ -248,7 +248,7 @@ impl Lower<'_, '_> {
     pub(super) fn store(&mut self, insn: &Insn) {
         let Insn::Store { size, base, offset, src } = *insn else { return };
         let value = self.operand(src);
-        let Place { address, offset } = self.place(Access { base, offset, size, write: true });
+        let Location { address, offset } = self.place(Access { base, offset, size, write: true });
         match size {
             Size::B1 => self.b.ins().istore8(trusted(), value, address, offset),
             Size::B2 => self.b.ins().istore16(trusted(), value, address, offset),
@@ -294,7 +294,14 @@ impl Lower<'_, '_> {
     }
 
     /// Regions begin at multiples of eight, for the program and for the host.
-    fn change(&mut self, op: AtomicOp, size: Size, place: &Place, operand: Value, expected: Value) -> Value {
+    fn change(
+        &mut self,
+        op: AtomicOp,
+        size: Size,
+        place: &Location,
+        operand: Value,
+        expected: Value,
+    ) -> Value {
         let ty = int(size);
         let flags = MemFlags::trusted();
         let address = self.b.ins().iadd_imm(place.address, i64::from(place.offset));

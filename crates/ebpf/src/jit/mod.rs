@@ -32,7 +32,7 @@ use cranelift_codegen::isa::{OwnedTargetIsa, TargetIsa};
 use cranelift_codegen::settings::{self, Configurable};
 use cranelift_frontend::FunctionBuilderContext;
 
-use crate::error::{Fault, LoadError, Problem, Trap};
+use crate::error::{Fault, LoadError, LoadErrorKind, Trap};
 use crate::helpers::Helper;
 use crate::insn::Insn;
 use crate::machine::{Machine, Memory};
@@ -79,7 +79,7 @@ impl Compiled {
         let functions: Box<[AtomicUsize]> = units.iter().map(|_| AtomicUsize::new(0)).collect();
         let lowering = Lowering { source, helpers: &helpers, functions: &functions, units: &units };
         let (code, starts) = generate(&lowering, isa.as_ref())?;
-        let mapping = Mapping::new(&code).map_err(|why| Problem::CodeGeneration(why.to_string()))?;
+        let mapping = Mapping::new(&code).map_err(|why| LoadErrorKind::CodeGeneration(why.to_string()))?;
         for (function, start) in functions.iter().zip(&starts) {
             function.store(mapping.at(*start).addr(), Ordering::Release);
         }
@@ -129,7 +129,7 @@ fn units(code: &Code) -> Vec<Unit> {
 }
 
 fn generation_failed(why: impl ToString) -> LoadError {
-    Problem::CodeGeneration(why.to_string()).into()
+    LoadErrorKind::CodeGeneration(why.to_string()).into()
 }
 
 fn host_isa(slots: usize) -> Result<OwnedTargetIsa, LoadError> {

@@ -7,7 +7,7 @@
 use crate::error::Fault;
 use crate::helpers::{self, Helper};
 use crate::insn::{AtomicOp, Size};
-use crate::machine::{Atomic, Machine, Place};
+use crate::machine::{Atomic, Location, Machine};
 use crate::maps::{Key, Map};
 
 /// A value, and the number of a fault or zero. Both come back in registers.
@@ -83,8 +83,8 @@ pub(super) unsafe extern "C" fn resolve(machine: *const Machine<'_>, address: u6
     let machine = unsafe { &*machine };
     let place = machine.resolve(address, (access & !WRITE) as usize, access & WRITE != 0);
     let host = place.map(|place| match place {
-        Place::Context(cells) => cells.as_ptr().expose_provenance() as u64,
-        Place::Words(words, at) => words.base().wrapping_add(at).expose_provenance() as u64,
+        Location::Context(cells) => cells.as_ptr().expose_provenance() as u64,
+        Location::Words(words, at) => words.base().wrapping_add(at).expose_provenance() as u64,
     });
     host.into()
 }

@@ -1,7 +1,7 @@
 //! What a map is asked to be, and the check that it can be.
 
 use super::{KEY_BYTES_MAX, hash, translation};
-use crate::error::Problem;
+use crate::error::LoadErrorKind;
 use crate::layout::REGION_BYTES_MAX;
 
 /// The kinds of map, by what they do; the numbers are those of `enum bpf_map_type`.
@@ -114,16 +114,16 @@ impl MapDef {
     }
 
     /// Whether its values fit into what programs can address, however much memory there may be.
-    pub(crate) fn check_region(&self) -> Result<(), Problem> {
+    pub(crate) fn check_region(&self) -> Result<(), LoadErrorKind> {
         if self.addressed() < REGION_BYTES_MAX as u128 {
             return Ok(());
         }
         let why = "all its values together must have less than 2 GiB; lower max_entries".to_owned();
-        Err(Problem::BadMap { name: self.name.clone(), why })
+        Err(LoadErrorKind::BadMap { name: self.name.clone(), why })
     }
 
     /// Whether such a map can be made at all.
-    pub(crate) fn check(&self) -> Result<(), Problem> {
+    pub(crate) fn check(&self) -> Result<(), LoadErrorKind> {
         let why = if self.flags & !flags::KNOWN != 0 {
             "its map_flags has bits that are not supported"
         } else if self.max_entries == 0 {
@@ -150,6 +150,6 @@ impl MapDef {
                 _ => return Ok(()),
             }
         };
-        Err(Problem::BadMap { name: self.name.clone(), why: why.to_owned() })
+        Err(LoadErrorKind::BadMap { name: self.name.clone(), why: why.to_owned() })
     }
 }

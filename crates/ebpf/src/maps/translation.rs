@@ -17,7 +17,7 @@ const WAYS: usize = 8;
 /// Looks of a program at a cache that is being changed, before it counts as a miss.
 const LOOKS: u32 = 16;
 /// Pieces that one insertion makes at most; what is left of a longer range is not remembered.
-const PIECES_MAX: u64 = 64;
+const RANGES_MAX: u64 = 64;
 
 /// Where a block is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl Translation {
 pub struct TranslationCache {
     version: Version,
     granule_shift: u64,
-    pieces: Box<[Piece]>,
+    ranges: Box<[CachedRange]>,
     /// Which writability counts.
     epoch: AtomicU64,
     /// The way that is replaced next when a set is full.
@@ -49,7 +49,7 @@ pub struct TranslationCache {
 
 /// One cached piece; empty when its count is zero.
 #[derive(Debug, Default)]
-struct Piece {
+struct CachedRange {
     start: AtomicU64,
     target: AtomicU64,
     /// The count in the upper half, the flags in the lower.
@@ -58,7 +58,7 @@ struct Piece {
     epoch: AtomicU64,
 }
 
-impl Piece {
+impl CachedRange {
     fn blocks(&self) -> Range<u64> {
         let start = self.start.load(Relaxed);
         start..start.saturating_add(self.extent.load(Relaxed) >> 32)
@@ -77,7 +77,7 @@ impl TranslationCache {
         Self {
             version: Version::default(),
             granule_shift: def.extra,
-            pieces: (0..pieces(def)).map(|_| Piece::default()).collect(),
+            ranges: (0..ranges(def)).map(|_| CachedRange::default()).collect(),
             epoch: AtomicU64::new(1),
             victim: AtomicU64::new(0),
         }
@@ -86,7 +86,7 @@ impl TranslationCache {
     /// Where a block is, if the cache knows. While somebody is changing it, it does not.
     pub fn lookup(&self, block: u64) -> Option<Translation> {
         let set = self.set(block >> self.granule_shift);
-        self.version.read_within(LOOKS, || set.iter().find_map(|piece| self.hit(piece, block))).flatten()
+        self.version.read_within(LOOKS, || set.iter().find_map(|range| self.hit(range, block))).flatten()
     }
 
     /// Sets that are looked at for forgetting these blocks.
@@ -96,7 +96,7 @@ impl TranslationCache {
             return 0;
         }
         let granules = ((blocks.end - 1) >> self.granule_shift) - (blocks.start >> self.granule_shift);
-        granules.saturating_add(1).min((self.pieces.len() / WAYS) as u64)
+        granules.saturating_add(1).min((self.ranges.len() / WAYS) as u64)
     }
 
     /// As if a thread were put to sleep in the middle of a change.
@@ -108,7 +108,7 @@ impl TranslationCache {
     /// Bytes of its memory.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
-        size_of_val(&*self.pieces)
+        size_of_val(&*self.ranges)
     }
 
     /// Remembers that `blocks` are at `target` on, in that order; whatever was known about them is forgotten.
@@ -116,7 +116,7 @@ impl TranslationCache {
         let _claim = self.version.claim()?;
         self.forget(&blocks);
         let mut start = blocks.start;
-        for _ in 0..PIECES_MAX {
+        for _ in 0..RANGES_MAX {
             if start >= blocks.end {
                 break;
             }
@@ -148,16 +148,16 @@ impl TranslationCache {
         self.invalidate(0..u64::MAX)
     }
 
-    fn hit(&self, piece: &Piece, block: u64) -> Option<Translation> {
-        let blocks = piece.blocks();
+    fn hit(&self, range: &CachedRange, block: u64) -> Option<Translation> {
+        let blocks = range.blocks();
         if !blocks.contains(&block) {
             return None;
         }
-        let mut flags = piece.extent.load(Relaxed) as u32;
-        if piece.epoch.load(Relaxed) != self.epoch.load(Relaxed) {
+        let mut flags = range.extent.load(Relaxed) as u32;
+        if range.epoch.load(Relaxed) != self.epoch.load(Relaxed) {
             flags &= !Translation::WRITABLE;
         }
-        let target = piece.target.load(Relaxed).wrapping_add(block - blocks.start);
+        let target = range.target.load(Relaxed).wrapping_add(block - blocks.start);
         Some(Translation { target, count: (blocks.end - block) as u32, flags })
     }
 
@@ -168,11 +168,11 @@ impl TranslationCache {
         u64::try_from(end).unwrap_or(u64::MAX).min(block.saturating_add(u64::from(u32::MAX)))
     }
 
-    fn set(&self, granule: u64) -> &[Piece] {
-        let sets = self.pieces.len() / WAYS;
+    fn set(&self, granule: u64) -> &[CachedRange] {
+        let sets = self.ranges.len() / WAYS;
         let mixed = granule.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let first = (mixed as usize & (sets - 1)) * WAYS;
-        self.pieces.get(first..first + WAYS).unwrap_or_default()
+        self.ranges.get(first..first + WAYS).unwrap_or_default()
     }
 
     fn forget(&self, blocks: &Range<u64>) {
@@ -180,35 +180,35 @@ impl TranslationCache {
             return;
         }
         let granules = blocks.start >> self.granule_shift..=(blocks.end - 1) >> self.granule_shift;
-        let sets = (self.pieces.len() / WAYS) as u64;
+        let sets = (self.ranges.len() / WAYS) as u64;
         if granules.end() - granules.start() >= sets {
-            self.pieces.iter().for_each(|piece| piece.drop_if_touching(blocks));
+            self.ranges.iter().for_each(|range| range.drop_if_touching(blocks));
         } else {
             granules.for_each(|granule| {
-                self.set(granule).iter().for_each(|piece| piece.drop_if_touching(blocks))
+                self.set(granule).iter().for_each(|range| range.drop_if_touching(blocks))
             });
         }
     }
 
     fn place(&self, blocks: Range<u64>, target: u64, flags: u32) {
         let set = self.set(blocks.start >> self.granule_shift);
-        let empty = set.iter().find(|piece| piece.blocks().is_empty());
+        let empty = set.iter().find(|range| range.blocks().is_empty());
         let next = self.victim.fetch_add(1, Relaxed) as usize % WAYS;
-        let Some(piece) = empty.or(set.get(next)) else { return };
-        piece.start.store(blocks.start, Relaxed);
-        piece.target.store(target, Relaxed);
-        piece.extent.store((blocks.end - blocks.start) << 32 | u64::from(flags), Relaxed);
+        let Some(range) = empty.or(set.get(next)) else { return };
+        range.start.store(blocks.start, Relaxed);
+        range.target.store(target, Relaxed);
+        range.extent.store((blocks.end - blocks.start) << 32 | u64::from(flags), Relaxed);
         let writable = flags & Translation::WRITABLE != 0;
-        piece.epoch.store(if writable { self.epoch.load(Relaxed) } else { 0 }, Relaxed);
+        range.epoch.store(if writable { self.epoch.load(Relaxed) } else { 0 }, Relaxed);
     }
 }
 
 /// Sets are a power of two, so there may be twice as many pieces as were asked for.
-fn pieces(def: &MapDef) -> usize {
+fn ranges(def: &MapDef) -> usize {
     (def.max_entries as usize).div_ceil(WAYS).next_power_of_two() * WAYS
 }
 
 /// Bytes that such a cache takes.
 pub(super) fn bytes_of(def: &MapDef) -> u128 {
-    pieces(def) as u128 * size_of::<Piece>() as u128
+    ranges(def) as u128 * size_of::<CachedRange>() as u128
 }

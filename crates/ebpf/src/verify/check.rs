@@ -4,7 +4,7 @@ use super::Proof;
 use super::span::Span;
 use super::state::{Base, Pointer, Value};
 use super::step::Step;
-use crate::error::Problem;
+use crate::error::LoadErrorKind;
 use crate::helpers::{Argument, Helper};
 use crate::insn::{Reg, Size};
 use crate::layout::{FRAME_BYTES, Region, STACK_BYTES};
@@ -92,7 +92,7 @@ impl Step<'_> {
     pub(super) fn refuse_atomic_context(&mut self, base: Reg) {
         if let Value::Pointer(Pointer { base: Base::Context, .. }) = self.state.get(base) {
             let what = "the context has no atomic operations; use a plain load and store".to_owned();
-            self.fail(Problem::OutOfBounds { what });
+            self.fail(LoadErrorKind::OutOfBounds { what });
         }
     }
 
@@ -105,7 +105,7 @@ impl Step<'_> {
                 Pointer { low: pointer.low + offset, high: pointer.high + offset, ..pointer }
             }
             Value::Number(_) | Value::Map(_) => {
-                self.fail(Problem::WildPointer { reg: access.base.index() as u8 });
+                self.fail(LoadErrorKind::WildPointer { reg: access.base.index() as u8 });
                 return None;
             }
             Value::Uninit | Value::Unknown => {
@@ -148,7 +148,7 @@ impl Step<'_> {
                     reach.high + reach.bytes - 1,
                     layout.size()
                 );
-                self.fail(Problem::OutOfBounds { what });
+                self.fail(LoadErrorKind::OutOfBounds { what });
                 Proof::Nothing
             }
             None => {
@@ -165,7 +165,7 @@ impl Step<'_> {
                 "offset {} with {} bytes is outside the stack frame, which is r10-512 to r10-1; use a map for what is larger",
                 reach.low, reach.bytes
             );
-            self.fail(Problem::OutOfBounds { what });
+            self.fail(LoadErrorKind::OutOfBounds { what });
             return Proof::Nothing;
         }
         if reach.certain() {
@@ -185,9 +185,11 @@ impl Step<'_> {
                 "offset {} with {} bytes is outside the value of map {}, which has {size} bytes",
                 reach.low, reach.bytes, def.name
             );
-            self.fail(Problem::OutOfBounds { what });
+            self.fail(LoadErrorKind::OutOfBounds { what });
         } else if reach.write && def.read_only() {
-            self.fail(Problem::OutOfBounds { what: format!("map {} is read-only for programs", def.name) });
+            self.fail(LoadErrorKind::OutOfBounds {
+                what: format!("map {} is read-only for programs", def.name),
+            });
         } else if !reach.inside(0, size) {
             self.note = Some(MAY_BE_OUTSIDE);
         }
@@ -208,7 +210,7 @@ impl Step<'_> {
             // A null pointer with no bytes behind it is how C says "nothing".
             if matches!(value, Value::Number(_) | Value::Map(_)) && bytes != Some(0) {
                 let (argument, expected) = (index + 1, kind.expected());
-                self.fail(Problem::BadArgument { helper: helper.name, argument, expected });
+                self.fail(LoadErrorKind::BadArgument { helper: helper.name, argument, expected });
             }
             self.reads_fresh_stack = true;
             if write {

@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::mem;
 use std::ops::Range;
 
-use crate::error::{LoadError, Problem};
+use crate::error::{LoadError, LoadErrorKind};
 use crate::helpers::Helper;
 use crate::insn::Insn;
 use crate::layout::{ContextLayout, Region};
@@ -172,8 +172,8 @@ impl<'a> Flow<'a> {
         for at in 0..self.states.len() {
             let Some(state) = self.states.get(at).and_then(Clone::clone) else { continue };
             self.block(at, *state, &mut |at, step| {
-                if let Some(problem) = step.problem.take() {
-                    return Err(LoadError::at(at, problem));
+                if let Some(error) = step.error.take() {
+                    return Err(LoadError::at(at, error));
                 }
                 verified.notes.extend(step.note.map(|text| Note { insn: at, text }));
                 verified.reads_fresh_stack |= step.reads_fresh_stack;
@@ -196,7 +196,7 @@ impl<'a> Flow<'a> {
         let mut at = start;
         loop {
             self.steps_left =
-                self.steps_left.checked_sub(1).ok_or_else(|| LoadError::at(at, Problem::TooComplex))?;
+                self.steps_left.checked_sub(1).ok_or_else(|| LoadError::at(at, LoadErrorKind::TooComplex))?;
             let subject = self.subject;
             let Some(insn) = subject.code.insn(at) else { return Ok(()) };
             let mut step = Step::new(subject, &mut state);

@@ -5,7 +5,7 @@ use super::Subject;
 use super::check::Access;
 use super::span::{Span, negated};
 use super::state::{Base, Pointer, State, Value};
-use crate::error::Problem;
+use crate::error::LoadErrorKind;
 use crate::helpers::{Argument, Helper, Returns};
 use crate::insn::{AluOp, AtomicOp, Cond, Insn, Operand, Reg, Size, Wide, Width};
 
@@ -14,7 +14,7 @@ pub(crate) struct Step<'a> {
     pub(super) subject: &'a Subject<'a>,
     pub(super) state: &'a mut State,
     /// What is certainly wrong.
-    pub(crate) problem: Option<Problem>,
+    pub(crate) error: Option<LoadErrorKind>,
     pub(crate) proof: Proof,
     pub(crate) note: Option<&'static str>,
     pub(crate) reads_fresh_stack: bool,
@@ -22,18 +22,18 @@ pub(crate) struct Step<'a> {
 
 impl<'a> Step<'a> {
     pub(crate) fn new(subject: &'a Subject<'a>, state: &'a mut State) -> Self {
-        Self { subject, state, problem: None, proof: Proof::Nothing, note: None, reads_fresh_stack: false }
+        Self { subject, state, error: None, proof: Proof::Nothing, note: None, reads_fresh_stack: false }
     }
 
-    pub(super) fn fail(&mut self, problem: Problem) {
-        self.problem.get_or_insert(problem);
+    pub(super) fn fail(&mut self, error: LoadErrorKind) {
+        self.error.get_or_insert(error);
     }
 
     /// A register's value; it must have one.
     pub(super) fn read(&mut self, reg: Reg) -> Value {
         match self.state.get(reg) {
             Value::Uninit => {
-                self.fail(Problem::Uninitialised { reg: reg.index() as u8 });
+                self.fail(LoadErrorKind::Uninitialised { reg: reg.index() as u8 });
                 Value::Unknown
             }
             value => value,
@@ -145,7 +145,7 @@ impl<'a> Step<'a> {
             Argument::Map => {
                 if !matches!(value, Value::Map(_) | Value::Unknown) {
                     let (argument, expected) = (index + 1, kind.expected());
-                    self.fail(Problem::BadArgument { helper: helper.name, argument, expected });
+                    self.fail(LoadErrorKind::BadArgument { helper: helper.name, argument, expected });
                 }
                 return;
             }
