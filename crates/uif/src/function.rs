@@ -1,88 +1,88 @@
-//! What an author of a storage function writes.
+//! Trait that an author of a storage function implements.
 
 use crate::abi::operation;
 use crate::{Held, Io};
 use sluice_command::{Operation, Request};
 use sluice_nvme::Status;
 
-/// A storage function: looks at commands on their way, and says what becomes of them.
+/// Storage function: sees commands on their way, and decides each one's next step.
 ///
-/// Who checks what: a request lies inside the layer and is a multiple of the function's block size, and its
-/// data is as long as it says. What the function sends below is checked again by the daemon: a range
-/// outside of the layer, or data longer than the command's buffer, fails the command.
+/// The request of a command lies inside the layer and is a multiple of the function's block size, and its
+/// data has the announced length. The daemon checks again what the function sends below: a range outside the
+/// layer, or data longer than the command's buffer, fails the command.
 ///
-/// A method returns soon: all commands of a drive wait for it, and of all its drives if it is placed in
-/// the daemon. What takes several steps sends the command below and goes on when it is back, leaving what it
-/// has to remember in the command's [cookie](Call::cookie); or it [holds](Call::hold) the command, asks the
-/// layers below for what it needs ([`Io::request`]), and goes on when that is [`done`](Function::done).
+/// A method returns soon: all commands of a drive wait for it, and those of all its drives if it is placed in
+/// the daemon. A function that takes several steps sends the command below and goes on when it returns, with
+/// its notes in the command's [cookie](Call::cookie). Or it [holds](Call::hold) the command, sends requests
+/// to the layers below ([`Io::request`]), and goes on when they are [`done`](Function::done).
 ///
-/// A function that is gone (killed, moved, restarted) begins anew, with whatever it wrote below, and gets
-/// the commands again that it did not finish.
+/// A function that was killed, moved or restarted begins anew, with everything that it wrote below, and gets
+/// its unfinished commands again.
 pub trait Function: Send {
-    /// What it is, asked once.
+    /// Returns the function's properties. Called once.
     fn properties(&self) -> Properties;
 
-    /// The layers below are there ([`Io::layers`]). Commands come when it has said [`Io::ready`]. Comes again
-    /// when a layer has another size.
+    /// Starts on the layers below ([`Io::layers`]). Commands come after [`Io::ready`]. Called again when a
+    /// layer has another size.
     fn start(&mut self, io: &mut Io<'_>) {
         io.ready(Status::SUCCESS);
     }
 
-    /// A command before the layer below has seen it.
+    /// Handles a command that the layer below has not seen.
     fn submit(&mut self, call: &mut Call<'_>, io: &mut Io<'_>) -> Answer;
 
-    /// A command that was below: it had [`Interest::After`], or [`Answer::ForwardAndReturn`]. Or one that was
-    /// held, see [`Io::resume`].
+    /// Handles a command that was below, by [`Interest::After`] or [`Answer::ForwardAndReturn`], or one that
+    /// was held, see [`Io::resume`].
     fn returned(&mut self, call: &mut Call<'_>, io: &mut Io<'_>) -> Answer {
         let _ = io;
         Answer::Finish(call.status)
     }
 
-    /// A request of its own is done. Whoever keeps the buffer can use it for another.
+    /// Handles the end of a request of the function's own. Its buffer may be kept for another request.
     fn done(&mut self, done: Done, io: &mut Io<'_>) {
         if let Some(buffer) = done.buffer {
             io.release(buffer);
         }
     }
 
-    /// The time of [`Io::wake_at`] has come.
+    /// Handles the time of [`Io::wake_at`].
     fn timer(&mut self, io: &mut Io<'_>) {
         let _ = io;
     }
 
-    /// An operator wants something (`sluice function tell`). One at a time; what takes longer is
-    /// [`Control::Later`], and answered with [`Io::answer`].
+    /// Executes an order of an operator (`sluice function tell`). Orders come one at a time. A longer one
+    /// returns [`Control::Later`] and is answered with [`Io::answer`].
     fn control(&mut self, text: &str, io: &mut Io<'_>) -> Control {
         let _ = (text, io);
         Control::Now(Err("this function takes no orders".into()))
     }
 
-    /// What it counts: names in the manner of Prometheus (`resync_bytes_total`), and values.
+    /// Reports counters: names in the style of Prometheus (`resync_bytes_total`), and values.
     fn metrics(&self, count: &mut dyn FnMut(&str, u64)) {
         let _ = count;
     }
 }
 
-/// What a function is, and which commands it wants to see.
+/// Properties of a function, and the commands that it sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Properties {
-    /// In the order of [`Operation`], see [`with`](Self::with).
+    /// Interests in the order of [`Operation`], see [`with`](Self::with).
     pub interests: [Interest; operation::COUNT],
-    /// The smallest unit of a request, bytes: 512 or 4096.
+    /// Smallest unit of a request in bytes: 512 or 4096.
     pub block_size: u32,
-    /// Bytes of the buffer that a Write Zeroes gets, zeros at first; less if the command is shorter.
+    /// Bytes of the buffer that a Write Zeroes gets, zeros at first; fewer if the command is shorter.
     pub scratch: u32,
-    /// Bytes of memory for requests of its own ([`Io::buffer`]), at most
+    /// Bytes of memory for requests of the function's own ([`Io::buffer`]), at most
     /// [`POOL_MAX`](crate::abi::POOL_MAX).
     pub pool: u32,
-    /// What stands below is not what the host reads: deallocated blocks do not read as zeros.
+    /// Whether the data below differs from that of the host: deallocated blocks do not read as zeros then.
     pub transforms: bool,
-    /// Bytes of the layer that it is to those above; zero for as many as its first layer below has.
+    /// Bytes of the function's layer for those above; zero for as many as its first layer below has.
     pub size: u64,
 }
 
 impl Properties {
-    /// Sees nothing yet, and changes nothing.
+    /// Properties of a function that sees nothing yet, and changes nothing.
     pub const NONE: Self = Self {
         interests: [Interest::Skip; operation::COUNT],
         block_size: 512,
@@ -92,7 +92,7 @@ impl Properties {
         size: 0,
     };
 
-    /// The same, with this interest in an operation.
+    /// Returns the properties with this interest in an operation.
     #[must_use]
     pub fn with(mut self, operation: Operation, interest: Interest) -> Self {
         self.interests[operation as usize] = interest;
@@ -100,72 +100,72 @@ impl Properties {
     }
 }
 
-/// When a function wants to see an operation; the numbers are those of the ABI.
+/// Time at which a function sees an operation; the numbers are those of the ABI.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Interest {
-    /// Never: such commands pass it by.
+    /// Never: such commands pass the function.
     #[default]
     Skip = 0,
     /// First, before they go below.
     Before = 1,
-    /// When they are back with success, and only then.
+    /// Later, when they are back from below with success, and only then.
     After = 2,
 }
 
-/// A command in the hands of a function.
+/// Command that a function is called with.
 #[derive(Debug)]
 pub struct Call<'a> {
-    /// What is asked, or what it was sent below with. A function that forwards may change it.
+    /// Request of the host, or the request that was sent below. A function that forwards may change it.
     pub request: Request,
-    /// Where it is forwarded to, by number of the layer below.
+    /// Layer below that the command is forwarded to, by number.
     pub layer: u8,
-    /// The command's own buffer. Of a write it is a copy of the host's data, which the host cannot change
-    /// any more; of a read it goes to the host when the command finishes with success.
+    /// Buffer of the command. Of a write it is a copy of the host's data, which the host cannot change any
+    /// more; of a read it goes to the host when the command finishes with success.
     pub data: &'a mut [u8],
-    /// Of a command that is back: how it went below.
+    /// Status from below of a command that returns.
     pub status: Status,
-    /// Of a command that is back: what it was forwarded or resumed with; zero after [`Interest::After`].
+    /// Stage with which a returning command was forwarded or resumed; zero after [`Interest::After`].
     pub stage: u8,
-    /// The function's own, zero at first: what it leaves here is here when the command is back.
+    /// Notes of the function, zero at first: they are kept until the command returns.
     pub cookie: [u64; 2],
     pub(crate) tag: u64,
 }
 
 impl Call<'_> {
-    /// The command, for a function that answers with [`Answer::Hold`].
+    /// Returns the handle of the command, for a function that answers with [`Answer::Hold`].
     pub fn hold(&self) -> Held {
         Held(self.tag)
     }
 }
 
-/// What becomes of a command.
+/// Next step of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It is finished.
+    /// The command is finished.
     Finish(Status),
-    /// It goes below with [`Call::request`] and the buffer; its status there is its own.
+    /// The command goes below with [`Call::request`] and the buffer; its status there is its own.
     Forward,
-    /// The same, and it comes back to [`Function::returned`] with this stage.
+    /// The command goes below as with `Forward`, and comes back to [`Function::returned`] with this stage.
     ForwardAndReturn(u8),
-    /// The function keeps it, until [`Io::finish`] or [`Io::resume`]. The operator's deadline for commands
-    /// goes on meanwhile.
+    /// The function keeps the command, until [`Io::finish`] or [`Io::resume`]. The operator's deadline for
+    /// commands goes on meanwhile.
     Hold,
 }
 
-/// A request of the function's own that is done.
+/// Request of the function's own that is done.
 #[derive(Debug)]
 pub struct Done {
-    /// What it was asked with.
+    /// Token of the request.
     pub token: u64,
     pub status: Status,
-    /// The buffer that it was asked with, now the function's again.
+    /// Buffer of the request, now the function's again.
     pub buffer: Option<crate::Buffer>,
 }
 
-/// An answer to [`Function::control`], in words or JSON; an error in words for the operator.
+/// Answer to [`Function::control`], as text or JSON; an error text for the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control {
     Now(Result<String, String>),
-    /// [`Io::answer`] will say it.
+    /// The answer comes with [`Io::answer`].
     Later,
 }

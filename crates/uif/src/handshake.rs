@@ -1,4 +1,4 @@
-//! How a function takes its rings from the daemon, and what it says to that.
+//! Handshake of a function: it takes its rings from the daemon, and answers.
 
 use crate::abi::{Hello, MAGIC, OPTIONS_MAX, VERSION, WORDS_MAX, Welcome};
 use crate::ring::Rings;
@@ -11,10 +11,10 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// How long a daemon may take to say what it wants, once it has connected.
+/// Time that a daemon has to send its Hello, once it has connected.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
 
-/// What a user configured a function with.
+/// Options that a user configured for a function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options(Vec<(String, String)>);
 
@@ -27,12 +27,12 @@ impl Options {
         self.0.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str())
     }
 
-    /// The first that is none of `known`: the user meant something by it.
+    /// Returns the first key that is none of `known`: a mistake of the user.
     pub fn unknown_key(&self, known: &[&str]) -> Option<&str> {
         self.0.iter().map(|(key, _)| key.as_str()).find(|key| !known.contains(key))
     }
 
-    /// As they go over the socket.
+    /// Returns the options as text for the socket.
     pub fn to_text(&self) -> String {
         self.0.iter().flat_map(|(key, value)| [key, "=", value, "\0"]).collect()
     }
@@ -43,7 +43,7 @@ impl Options {
     }
 }
 
-/// Why there is no connection.
+/// Failed connection.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     #[error("the connection does not work: {0}")]
@@ -52,12 +52,12 @@ pub enum Failure {
     Silent,
     #[error("it ended without an answer")]
     Gone,
-    /// What it said, in words.
+    /// Malformed message, with the reason.
     #[error("its answer makes no sense: {0}")]
     Nonsense(&'static str),
     #[error("it speaks version {0} of the rings, and this is version {VERSION}: rebuild it")]
     Version(u32),
-    /// The function's words.
+    /// Refusal of the function, with its text.
     #[error("it says: {0}")]
     Refused(String),
 }
@@ -72,7 +72,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// What a function process has of a daemon that it serves.
+/// Connection of a function process to a daemon that it serves.
 #[derive(Debug)]
 pub struct Served {
     pub rings: Rings,
@@ -81,10 +81,10 @@ pub struct Served {
     pub bell: OwnedFd,
 }
 
-/// Makes a function for what the user configured, or says why there is none.
+/// Constructor of a function from the user's options, or the reason why there is none.
 pub type Make<'a> = dyn FnMut(&Options) -> Result<Box<dyn Function>, String> + 'a;
 
-/// Takes what a daemon that has connected offers, and answers.
+/// Takes the Hello of a daemon that has connected, and answers it.
 pub fn accept(socket: BorrowedFd<'_>, make: &mut Make<'_>) -> Result<(Served, Box<dyn Function>), Failure> {
     let mut bytes = vec![0; size_of::<Hello>() + OPTIONS_MAX];
     let (length, fds) = receive(socket, &mut bytes, Instant::now() + HELLO_LIMIT)?;
@@ -130,7 +130,7 @@ fn welcome(properties: &Properties) -> Welcome {
 
 fn refusal(why: &str) -> Welcome {
     let mut answer = Welcome { refused: 1, ..welcome(&Properties::NONE) };
-    // What is cut in the middle of a character is shown as such.
+    // A character that is cut in the middle is shown as such.
     let words = &why.as_bytes()[..why.len().min(WORDS_MAX)];
     answer.words[..words.len()].copy_from_slice(words);
     answer

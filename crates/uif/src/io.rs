@@ -1,4 +1,4 @@
-//! What a function can do besides answering: requests of its own, time, news for the classifier.
+//! Actions of a function besides its answers: requests of its own, a timer, translations for the classifier.
 
 use crate::abi::{REQUESTS_MAX, Reply, Submission, disposition, flag, translation};
 use crate::{Done, Properties};
@@ -8,72 +8,73 @@ use sluice_memory::{Extents, Window};
 use sluice_nvme::Status;
 use std::collections::VecDeque;
 
-/// A command that a function holds. While requests of the function's use its data, it is not finished.
+/// Handle of a command that a function holds. While requests of the function use its data, the command is not
+/// finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Held(pub(crate) u64);
 
 /// Data of a request of the function's own.
 #[derive(Debug)]
 pub enum Data {
-    /// There is none: a flush, or zeros.
+    /// No data: a flush, or zeros.
     None,
-    /// The beginning of a buffer, which comes back with [`Done`](crate::Done).
+    /// Beginning of a buffer, which comes back with [`Done`](crate::Done).
     Own(Buffer),
-    /// That of a command that the function holds, from this byte on.
+    /// Data of a command that the function holds, from this byte on.
     Of(Held, usize),
 }
 
-/// A layer below a function.
+/// Layer below a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Below {
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Bytes, a power of two.
+    /// Block size in bytes, a power of two.
     pub block_size: u32,
-    /// Differs from that of all other storage, and outlives restarts. Zero if there is no such number.
+    /// Number of the storage: unique among all storage, and kept over restarts. Zero if there is none.
     pub id: u128,
-    /// Nothing was ever written there.
+    /// Whether nothing was ever written to the layer.
     pub is_new: bool,
 }
 
-/// What a classifier need not ask the function again. Ranges are bytes of the function's layer.
+/// Update for the classifier's translation cache. Ranges are bytes of the function's layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Translation {
-    /// These bytes are at `to`; writes may go there unasked, or not.
+    /// Entry: these bytes are at `to`; if `writable`, writes may go there directly.
     Insert { from: u64, length: u64, to: u64, writable: bool },
-    /// Nothing is known of these any more.
+    /// The cache drops its entries for these bytes.
     Forget { from: u64, length: u64 },
-    /// Writes to these ask again.
+    /// Writes to these bytes go to the function again.
     Protect { from: u64, length: u64 },
 }
 
-/// In the hands of a function, while one of its methods runs.
+/// Access for a function while one of its methods runs.
 #[derive(Debug)]
 pub struct Io<'a> {
     pub(crate) state: &'a mut IoState,
     pub(crate) memory: Window<'a>,
 }
 
-/// What a function has said and what it waits for.
+/// State of a function: its replies, and what it waits for.
 #[derive(Debug, Default)]
 pub(crate) struct IoState {
-    /// For the daemon, in the order it was said.
+    /// Replies for the daemon, in their order.
     pub(crate) replies: Vec<Reply>,
-    /// Held commands that go on, with their stages; or are finished.
+    /// Held commands that go on, with their stages, or are finished.
     pub(crate) resumed: VecDeque<(Held, Option<u8>, Status)>,
-    /// What an operator wants, who waits for an answer, and the answer.
+    /// Order of an operator who waits, and the answer.
     pub(crate) order: Option<Submission>,
     pub(crate) answer: Option<Result<String, String>>,
     pub(crate) below: Vec<Below>,
     pub(crate) alarm_ns: Option<u64>,
     pub(crate) now_ns: u64,
-    /// No more requests.
+    /// Whether requests are not accepted any more.
     pub(crate) stopping: bool,
-    /// By tag, those in flight; they have no status yet.
+    /// Requests in flight by tag; they have no status yet.
     requests: Vec<Option<Done>>,
-    /// The commands that it holds; while it looks at one, that is the last.
+    /// Commands that the function holds. During a call the last one is its command.
     pub(crate) held: Vec<Submission>,
-    /// From here on the arena is the function's.
+    /// Offset in the arena from which it is the function's.
     pub(crate) pool_at: usize,
     pool: Extents,
 }
@@ -85,24 +86,24 @@ impl IoState {
         Self { requests, pool_at: arena_bytes - pool, pool: Extents::new(pool), ..Self::default() }
     }
 
-    /// A request is done. None if there is no such request.
+    /// Ends a request. Returns none if there is no such request.
     pub(crate) fn done(&mut self, tag: u64, status: Status) -> Option<Done> {
         let done = self.requests.get_mut(usize::try_from(tag).ok()?)?.take()?;
         Some(Done { status, ..done })
     }
 
-    /// The entry of a command that was held, which is so no more.
+    /// Removes a held command. Returns its entry.
     pub(crate) fn release_held(&mut self, held: Held) -> Option<Submission> {
         let place = self.held.iter().position(|entry| entry.tag == held.0)?;
         Some(self.held.swap_remove(place))
     }
 
-    /// A tag for another request.
+    /// Returns a tag for another request.
     fn free_tag(&self) -> Option<usize> {
         self.requests.iter().position(Option::is_none).filter(|_| !self.stopping)
     }
 
-    /// Where in the arena a request has its data; none if there is less than it needs.
+    /// Returns the offset in the arena of a request's data; none if there is less than it needs.
     fn data_offset_of(&self, data: &Data, request: &Request) -> Option<u64> {
         let (at, length) = match data {
             Data::None => return (!request.has_data()).then_some(0),
@@ -117,29 +118,31 @@ impl IoState {
 }
 
 impl Io<'_> {
-    /// The layers below, by number: first the rest of the stack, then what the configuration names in
-    /// `layers`.
+    /// Returns the layers below, by number: first the rest of the stack, then the `layers` of the
+    /// configuration.
     pub fn layers(&self) -> &[Below] {
         &self.state.below
     }
 
-    /// Nanoseconds of a clock that never goes back.
+    /// Returns nanoseconds of a clock that never goes back.
     pub fn now_ns(&self) -> u64 {
         self.state.now_ns
     }
 
-    /// Calls [`timer`](crate::Function::timer) at this time, or soon after. One time, the last that was said.
+    /// Sets the one time at which [`timer`](crate::Function::timer) is called, or soon after. A later call
+    /// replaces it.
     pub fn wake_at(&mut self, now_ns: Option<u64>) {
         self.state.alarm_ns = now_ns;
     }
 
-    /// The function takes commands from now on; or it cannot, for this reason, and all commands fail with it.
+    /// Reports that the function takes commands from now on, or that all commands fail with this status.
     pub fn ready(&mut self, status: Status) {
         let (disposition, status) = (disposition::READY, status.0);
         self.state.replies.push(Reply { disposition, status, ..Reply::default() });
     }
 
-    /// Memory for a request, zeros or what it was last used for. None if there is no such piece now.
+    /// Returns memory for a request, with zeros or its last content. Returns none if no part of that length
+    /// is free.
     pub fn buffer(&mut self, length: usize) -> Option<Buffer> {
         self.state.pool.take(length)
     }
@@ -149,23 +152,23 @@ impl Io<'_> {
         self.state.pool.give(buffer);
     }
 
-    /// What is in a buffer.
+    /// Returns the content of a buffer.
     pub fn bytes(&mut self, buffer: &Buffer) -> &mut [u8] {
         let at = self.state.pool_at + buffer.offset();
         self.memory.bytes(at, buffer.len()).expect("buffers lie in the pool")
     }
 
-    /// True if a request would be sent now.
+    /// Returns whether a request would be sent now.
     pub fn has_room(&self) -> bool {
         self.state.free_tag().is_some()
     }
 
-    /// Asks a layer below for something; [`done`](crate::Function::done) has the answer, with `token`. It is
-    /// Invalid Field for more data than [`DATA_MAX`](crate::abi::DATA_MAX).
+    /// Sends a request to a layer below; [`done`](crate::Function::done) gets the result, with `token`. The
+    /// status is Invalid Field for more data than [`DATA_MAX`](crate::abi::DATA_MAX).
     ///
     /// # Errors
-    /// The data, if that cannot be asked now: there is no [room](Self::has_room), or the data is shorter than
-    /// the request.
+    /// Returns the data if the request cannot be sent: there is no [room](Self::has_room), or the data is
+    /// shorter than the request.
     pub fn request(&mut self, layer: u8, request: Request, data: Data, token: u64) -> Result<(), Data> {
         let data_offset_and_tag = self.state.data_offset_of(&data, &request).zip(self.state.free_tag());
         let Some((data_offset, tag)) = data_offset_and_tag else { return Err(data) };
@@ -176,18 +179,19 @@ impl Io<'_> {
         Ok(())
     }
 
-    /// A command that was held is finished, as soon as the present method is over.
+    /// Finishes a held command, as soon as the present method is over.
     pub fn finish(&mut self, held: Held, status: Status) {
         self.state.resumed.push_back((held, None, status));
     }
 
-    /// Has a command that was held come to [`returned`](crate::Function::returned), as soon as the present
-    /// method is over, with this stage and status.
+    /// Has a held command come to [`returned`](crate::Function::returned), as soon as the present method is
+    /// over, with this stage and status.
     pub fn resume(&mut self, held: Held, stage: u8, status: Status) {
         self.state.resumed.push_back((held, Some(stage), status));
     }
 
-    /// Tells the drive's classifier where things are, if the configuration says which of its maps is to know.
+    /// Sends the drive's classifier an update of its translation cache, if the configuration names a map for
+    /// that.
     pub fn translate(&mut self, update: Translation) {
         let (disposition, mut cookie) = (disposition::TRANSLATE, [0; 2]);
         let (operation, offset, length) = match update {
@@ -201,13 +205,15 @@ impl Io<'_> {
         self.state.replies.push(Reply { disposition, operation, offset, length, cookie, ..Reply::default() });
     }
 
-    /// True if an operator's order found the drive quiet (`--quiesce`): no command is in flight, not even one
-    /// that a classifier sends past this function, and none begins until the order is answered.
+    /// Returns whether the drive is quiet for an operator's order (`--quiesce`). No command is in flight
+    /// then, not even one that a classifier sends past this function, and none begins until the order is
+    /// answered.
     pub fn is_quiet(&self) -> bool {
         self.state.order.is_some_and(|order| order.flags & flag::QUIET != 0)
     }
 
-    /// The answer to a [`control`](crate::Function::control) that was to come later.
+    /// Answers a [`control`](crate::Function::control) that returned
+    /// [`Control::Later`](crate::Control::Later).
     pub fn answer(&mut self, words: Result<String, String>) {
         self.state.answer = Some(words);
     }

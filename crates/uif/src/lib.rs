@@ -1,16 +1,17 @@
-//! Userspace I/O functions (UIFs): storage functions that live where you put them.
+//! Userspace I/O functions (UIFs): storage functions that run in the daemon or in a process of their own.
 //!
-//! A function is written once, against the trait [`Function`], and placed inside the daemon or in a
-//! process of its own. In a process it is a peer on shared-memory rings:
+//! A function is written once, against the trait [`Function`]. In a process it is a peer on shared-memory
+//! rings:
 //!
-//! - [`Io`] is what a function can do besides answering; [`Session`] is a function at work.
-//! - [`abi`] is what the two sides agree on, with its version.
+//! - [`Io`] has the actions of a function besides its answers; [`Session`] is a function at work.
+//! - [`abi`] is the contract of the two sides, with its version.
 //! - [`ring`] moves entries between them: no system call while both sides are awake.
 //! - [`handshake`] hands the rings over, on a UNIX socket.
-//! - [`main`] is all that a function's program needs to say; [`serve`] is the function process: one thread, any number of drives.
-//! - [`sandbox`] is what that process gives up.
+//! - [`main`] is the whole `main` of a function's program; [`serve`] is the loop of its process: one thread, any number of
+//!   drives.
+//! - [`sandbox`] confines that process.
 //!
-//! The daemon does not trust the function: what it reads from the rings is copied once and checked, see
+//! The daemon does not trust the function: it copies entries of the rings once and checks them, see
 //! `sluice_functions`. The function trusts the daemon, whose data it works on.
 #![forbid(unsafe_code)]
 

@@ -14,22 +14,22 @@ const USAGE: &str = "a storage function of Sluice's. The daemon starts it, with 
   --readable PATH   with --socket: a file, or a folder with all below it, that a drive's function opens
   --unconfined      keep all that a process may do";
 
-/// How a function's program is started.
+/// Arguments of a function's program.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Arguments {
-    /// Where it listens; else standard input is a daemon's socket.
+    /// Path to listen at; without one standard input is a daemon's socket.
     pub socket: Option<PathBuf>,
-    /// What it may still open for later drives.
+    /// Paths that the process may still open for later drives.
     pub readable: Vec<PathBuf>,
-    /// It does not give up what it may do.
+    /// Whether the process stays unconfined.
     pub unconfined: bool,
 }
 
 impl Arguments {
-    /// From the words after the program's name.
+    /// Parses the words after the program's name.
     ///
     /// # Errors
-    /// The word that makes no sense, or lacks the next.
+    /// The word that is not valid, or lacks the next.
     pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Self, String> {
         let (mut arguments, mut words) = (Self::default(), words.into_iter());
         while let Some(word) = words.next() {
@@ -45,7 +45,7 @@ impl Arguments {
         Ok(arguments)
     }
 
-    /// Serves until the daemon is gone. `make` is called for each drive, with what its user configured.
+    /// Serves until the daemon is gone. `make` is called for each drive, with the options of its user.
     ///
     /// # Errors
     /// It cannot listen, cannot be confined, or cannot serve the daemon that started it.
@@ -63,8 +63,8 @@ impl Arguments {
     }
 }
 
-/// Is a function's process until the daemon is gone; says on standard error why it is not. `make` makes the
-/// function for each drive from what its user configured, or says in words why there is none.
+/// Runs a function's process until the daemon is gone, and writes the reason of a failure to standard error.
+/// `make` makes the function of each drive from its user's options, or returns the reason why there is none.
 pub fn main(make: &mut Make<'_>) -> ExitCode {
     let outcome = Arguments::parse(std::env::args_os().skip(1))
         .map_err(|why| format!("{why}\n\n{USAGE}"))

@@ -1,7 +1,7 @@
 //! Rings of 64-byte entries in memory that two processes share.
 //!
-//! Nothing here trusts the other side: an entry is copied once, a tail that cannot be is an error, and
-//! what is read of our own page is only ever used to decide whether to ring.
+//! The other side is not trusted: an entry is copied once, an impossible tail is an error, and the values of
+//! this side's own page only decide whether to signal.
 
 use crate::abi::{ENTRIES_MAX, ENTRY_BYTES, Header, MAGIC, index};
 use sluice_memory::doorbell::{self, SharedWord};
@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Where each side has its page of indices, and where the first ring begins; see [`abi`](crate::abi).
+/// Offsets of the pages of indices, and of the first ring; see [`abi`](crate::abi).
 const DAEMON: usize = PAGE_SIZE;
 const FUNCTION: usize = 2 * PAGE_SIZE;
 const SUBMISSIONS: usize = 3 * PAGE_SIZE;
 
 const WORDS: usize = ENTRY_BYTES / size_of::<u64>();
 
-/// The memory of both rings.
+/// Memory of both rings.
 #[derive(Clone, Debug)]
 pub struct Rings {
     region: Arc<SharedRegion>,
@@ -25,13 +25,13 @@ pub struct Rings {
 }
 
 impl Rings {
-    /// Bytes of the memory of two rings of so many entries; none if there cannot be such.
+    /// Returns the bytes of two rings of so many entries; none if the number is not possible.
     pub fn bytes(entries: u32) -> Option<usize> {
         let possible = entries.is_power_of_two() && entries <= ENTRIES_MAX.into();
         possible.then(|| SUBMISSIONS + 2 * ring_bytes(entries))
     }
 
-    /// The rings of this version in this memory; none if it holds no such.
+    /// Opens the rings of this version in this memory; none if it holds none.
     pub fn open(region: SharedRegion, version: u32) -> Option<Self> {
         let mut header = Header::default();
         if region.len() < size_of::<Header>() {
@@ -51,12 +51,12 @@ impl Rings {
         self.entries
     }
 
-    /// The daemon's ends: it sends submissions and receives replies.
+    /// Returns the daemon's ends: it sends submissions and receives replies.
     pub fn daemon(&self) -> (Sender, Receiver) {
         ends(self.submissions(), self.replies())
     }
 
-    /// The function's ends: it receives submissions and sends replies.
+    /// Returns the function's ends: it receives submissions and sends replies.
     pub fn function(&self) -> (Sender, Receiver) {
         ends(self.replies(), self.submissions())
     }
@@ -80,14 +80,14 @@ fn ring_bytes(entries: u32) -> usize {
     (entries as usize * ENTRY_BYTES).next_multiple_of(PAGE_SIZE)
 }
 
-/// What both ends of a ring know of it.
+/// Part of a ring that both its ends share.
 #[derive(Debug)]
 struct Ring {
     region: Arc<SharedRegion>,
-    /// Where its entries are.
+    /// Offset of the entries.
     entries_at: usize,
     entries: u16,
-    /// The pages of indices of who writes entries, and of who reads them.
+    /// Offsets of the pages of indices: of the side that writes entries, and of the side that reads them.
     sender: usize,
     receiver: usize,
 }
@@ -110,7 +110,7 @@ impl Ring {
     }
 }
 
-/// The end that writes entries.
+/// End that writes entries.
 #[derive(Debug)]
 pub struct Sender {
     ring: Ring,
@@ -119,16 +119,16 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// How many entries there are places for, by what the other side says it has taken. One of version 1
-    /// does not say: who sends to it counts what is out.
+    /// Returns the number of free entries, by the head of the other side. Version 1 has no head: its sender
+    /// counts the entries that are out.
     #[inline]
     pub fn room(&self) -> u16 {
         let untaken = self.next.wrapping_sub(self.ring.head().read() as u16);
-        // None, if that cannot be.
+        // Zero if the head is impossible.
         self.ring.entries.saturating_sub(untaken)
     }
 
-    /// Writes an entry, for which there is [`room`](Self::room). The other side sees it with the next
+    /// Writes an entry, for which there must be [`room`](Self::room). The other side sees it after the next
     /// [`publish`](Self::publish).
     #[inline]
     pub fn push<E: IntoBytes + Immutable>(&mut self, entry: &E) {
@@ -138,7 +138,7 @@ impl Sender {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Shows what was written. True if the other side sleeps and has to be rung for.
+    /// Publishes the entries that were written. Returns true if the other side sleeps and must be signalled.
     #[inline]
     #[must_use]
     pub fn publish(&mut self) -> bool {
@@ -150,28 +150,28 @@ impl Sender {
     }
 }
 
-/// The end that reads entries.
+/// End that reads entries.
 #[derive(Debug)]
 pub struct Receiver {
     ring: Ring,
     head: u16,
 }
 
-/// The other side's tail is where it cannot be.
+/// Impossible tail of the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
 
 impl Receiver {
-    /// How many entries wait. Shows the other side which places are free again.
+    /// Returns the number of entries that wait. Shows the other side which entries are free again.
     #[inline]
     pub fn waiting(&self) -> Result<u16, Broken> {
         self.ring.head().write(self.head.into());
-        // An index has 16 bits; what else is in the word is nobody's business.
+        // An index has 16 bits; the rest of the word is ignored.
         let waiting = (self.ring.tail().read() as u16).wrapping_sub(self.head);
         if waiting > self.ring.entries { Err(Broken) } else { Ok(waiting) }
     }
 
-    /// Takes an entry that waits: a copy, which nobody can change any more.
+    /// Takes an entry that waits: a private copy, which the other side cannot change any more.
     #[inline]
     pub fn take<E: FromBytes>(&mut self) -> E {
         let words = self.ring.entry(self.head).each_ref().map(|place| place.load(Relaxed));
@@ -179,13 +179,13 @@ impl Receiver {
         E::read_from_bytes(words.as_bytes()).expect("an entry has 64 bytes")
     }
 
-    /// About to sleep: asks to be rung for the next entry. [`waiting`](Self::waiting) must then be asked
+    /// Requests a signal for the next entry, before a sleep. [`waiting`](Self::waiting) must then be called
     /// once more.
     pub fn request_wakeup(&self) {
         doorbell::request_rings([(self.ring.event(), u32::from(self.head))]);
     }
 
-    /// Awake: nobody need ring.
+    /// Cancels the request for a signal, while this side is awake.
     pub fn cancel_wakeup(&self) {
         doorbell::suppress_rings(&self.ring.event(), u32::from(self.head));
     }

@@ -1,8 +1,8 @@
-//! What a function process gives up before its first command: nearly everything.
+//! Confinement of a function process before its first command.
 //!
-//! It keeps the memory and the sockets it has. It can open no file but those below the paths it names, and
-//! only to read them (Landlock); it can make no other system calls than those of its loop (seccomp), and
-//! one that does is killed. A kernel without Landlock confines it by system calls alone.
+//! The process keeps the memory and the sockets it has. It can open no file but those below the paths it
+//! names, and only to read them (Landlock). It can make no other system calls than those of its loop
+//! (seccomp); another one kills it. A kernel without Landlock confines it by system calls alone.
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetCreatedAttr, path_beneath_rules,
@@ -16,17 +16,18 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 
-/// The newest rules of Landlock that are asked for; older kernels get what they have.
+/// Newest rules of Landlock that are requested; an older kernel applies the rules it has.
 const LANDLOCK: ABI = ABI::V5;
 
-/// Nobody looks into this process from now on, and it leaves no core. Before it opens a key.
+/// Makes this process not dumpable: other processes cannot read its memory, and it leaves no core. Call
+/// before it opens a key.
 pub fn hide() -> io::Result<()> {
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
-/// Confines this process for good: system calls of all its threads, and files of this thread and those it starts.
-/// Start other threads afterwards. `readable` are files, and folders with all below
-/// them, that later drives need opened; `serves_many` says that there will be later drives.
+/// Confines this process for good: system calls of all its threads, and files of this thread and those it
+/// starts. Start other threads afterwards. `readable` are files and directories that later drives need
+/// opened; `serves_many` permits later drives.
 pub fn confine(readable: &[PathBuf], serves_many: bool) -> io::Result<()> {
     limit_files(readable).map_err(io::Error::other)?;
     limit_calls(serves_many).map_err(io::Error::other)
@@ -41,7 +42,7 @@ fn limit_files(readable: &[PathBuf]) -> Result<(), landlock::RulesetError> {
     rules.add_rules(readable)?.restrict_self().map(drop)
 }
 
-/// What the loop, the allocator and the end of a process need.
+/// System calls of the loop, of the allocator and of the end of a process.
 #[rustfmt::skip]
 const LOOP: &[i64] = &[
     // Doorbells, sockets, sleep and time.
@@ -56,7 +57,7 @@ const LOOP: &[i64] = &[
     libc::SYS_restart_syscall, libc::SYS_gettid, libc::SYS_getpid, libc::SYS_exit, libc::SYS_exit_group,
 ];
 
-/// What letting another drive in needs besides.
+/// System calls to let in another drive.
 #[rustfmt::skip]
 const DRIVES: &[i64] = &[
     libc::SYS_accept4, libc::SYS_sendto, libc::SYS_recvmsg,
@@ -65,7 +66,7 @@ const DRIVES: &[i64] = &[
     libc::SYS_memfd_secret, libc::SYS_ftruncate, libc::SYS_mlock,
 ];
 
-/// What may be asked of a descriptor: also by its end, with assertions.
+/// Permitted commands of fcntl(2); some are used when a descriptor is closed with assertions.
 #[rustfmt::skip]
 const FCNTL: &[i32] = &[
     libc::F_DUPFD_CLOEXEC, libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_GET_SEALS, libc::F_ADD_SEALS,
@@ -78,9 +79,9 @@ fn limit_calls(serves_many: bool) -> Result<(), seccompiler::Error> {
         let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)?;
         SeccompRule::new(vec![condition])
     };
-    // A process may end itself, and nobody else: the daemon may have the same user.
+    // A process may end only itself: the daemon may have the same user.
     rules.insert(libc::SYS_tgkill, vec![only(0, std::process::id().into())?]);
-    // Nor have signals sent for it, which other commands of this call would do.
+    // Other commands of this call could have signals sent for the process.
     let commands = FCNTL.iter().map(|command| only(1, u64::from(command.cast_unsigned())));
     rules.insert(libc::SYS_fcntl, commands.collect::<Result<_, _>>()?);
     let machine = TargetArch::try_from(std::env::consts::ARCH)?;

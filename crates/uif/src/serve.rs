@@ -1,4 +1,4 @@
-//! The function process: one thread that serves any number of drives.
+//! Function process: one thread that serves any number of drives.
 
 use crate::handshake::{Make, Served, accept};
 use crate::ring::{Broken, Receiver, Sender};
@@ -10,30 +10,30 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// How long an idle process polls before it sleeps, at most.
+/// Longest time that an idle process polls before it sleeps.
 const SPIN_MAX: Duration = Duration::from_micros(50);
 
-/// A sleep not longer than this was not worth it: it pays to poll longer.
+/// Sleep that was too short to be worth it: longer polling pays.
 const SHORT_SLEEP: Duration = Duration::from_micros(200);
 
 /// Busy turns between two looks at the sockets.
 const TURNS_PER_LOOK: u32 = 4096;
 
-/// When to see again if a full ring has room: nobody rings for that.
+/// Time until the next check of a full ring for room: there is no signal for that.
 const FULL: Duration = Duration::from_millis(1);
 
-/// Where the daemons are.
+/// Source of the connections to daemons.
 #[derive(Debug)]
 pub enum Endpoint {
-    /// One daemon, which started this process and gave it this socket. When it is gone the process ends.
+    /// Daemon that started this process with this socket. The process ends with it.
     Inherited(OwnedFd),
-    /// Whoever connects, one connection for each drive.
+    /// Socket that accepts a connection for each drive.
     Listening(OwnedFd),
 }
 
-/// Serves until the only daemon there can be is gone. `make` is called for every drive; `ready` once,
-/// before the first command and after what an inherited socket's drive needed was opened: the time to
-/// give up what the process may do no more.
+/// Serves until the only possible daemon is gone. `make` is called for every drive. `ready` is called once,
+/// before the first command and after the files of an inherited socket's drive were opened, to confine the
+/// process.
 ///
 /// # Errors
 /// The daemon that started the process cannot be served, or the kernel refuses to wait.
@@ -56,7 +56,7 @@ struct Server {
     clients: Vec<Client>,
     endpoint: Option<OwnedFd>,
     spin: Spin,
-    /// What functions count their time from.
+    /// Origin of the functions' time.
     clock: Instant,
 }
 
@@ -79,13 +79,13 @@ impl Server {
         Ok(())
     }
 
-    /// One look at every drive's rings; the commands that were worked on.
+    /// Looks at every drive's rings once. Returns the number of commands that were worked on.
     fn turn(&mut self) -> usize {
         let (mut work, now_ns) = (0, self.now_ns());
         self.clients.retain_mut(|client| {
             let done = client.turn(now_ns);
             work += usize::from(done.unwrap_or(0));
-            // If the daemon's memory is not what it should be, there is nothing to do for it.
+            // If the daemon's memory is malformed, there is nothing to do for it.
             done.is_ok()
         });
         work
@@ -107,7 +107,7 @@ impl Server {
         self.clock.elapsed().as_nanos() as u64
     }
 
-    /// How long until a function wants to be woken.
+    /// Returns the time until the next timer of a function.
     fn alarm(&self) -> Option<Duration> {
         let alarms = self.clients.iter().filter_map(|client| client.session.alarm_ns());
         let alarm = alarms.min().map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(self.now_ns())));
@@ -127,11 +127,11 @@ impl Server {
         }
         let ready: Vec<bool> = polled.iter().map(|fd| !fd.revents().is_empty()).collect();
         let mut each = ready.chunks_exact(2);
-        // A daemon says nothing after its first word: it can only be gone.
+        // A daemon sends nothing after its Hello: the event is the end of the connection.
         self.clients.retain(|client| {
             let ready = each.next().unwrap_or(&[false, false]);
             if ready[0] {
-                // So that it can be heard again.
+                // So that it can be signalled again.
                 let _ = rustix::io::read(&client.served.doorbell, &mut [0; 8]);
             }
             !ready[1]
@@ -140,14 +140,14 @@ impl Server {
         if let (true, Some(endpoint)) = (connecting, &self.endpoint)
             && let Ok(socket) = accept_with(endpoint, SocketFlags::CLOEXEC)
         {
-            // One that cannot be served was told why.
+            // A daemon that cannot be served has got the reason.
             self.clients.extend(Client::begin(socket, make).ok());
         }
         Ok(())
     }
 }
 
-/// One drive.
+/// Connection of one drive.
 struct Client {
     socket: OwnedFd,
     served: Served,
@@ -165,7 +165,7 @@ impl Client {
         Ok(Self { socket, served, requests, replies, session })
     }
 
-    /// Hears what the daemon has said, and looks at the clock. Returns how much there was.
+    /// Works on the entries of the daemon, and looks at the clock. Returns the number of entries.
     fn turn(&mut self, now_ns: u64) -> Result<u16, Broken> {
         let waiting = self.requests.waiting()?;
         for _ in 0..waiting {
@@ -175,18 +175,18 @@ impl Client {
         let room = self.replies.room().into();
         self.session.replies(room).for_each(|reply| self.replies.push(&reply));
         if self.replies.publish() {
-            // A bell that is full has been rung.
+            // A full eventfd is signalled already.
             let _ = rustix::io::write(&self.served.bell, &1u64.to_ne_bytes());
         }
         Ok(waiting)
     }
 }
 
-/// How long to poll without work: longer while short sleeps show that work was about to come, shorter
-/// while long ones show that polling was in vain.
+/// Time to poll without work: longer while short sleeps show that work was about to come, shorter while long
+/// ones show that polling was in vain.
 struct Spin {
     budget: Duration,
-    /// Since when there was no work.
+    /// Beginning of the time without work.
     idle: Option<Instant>,
 }
 

@@ -1,5 +1,5 @@
-//! A function at work: entries of the daemon's in, replies out. No ring, no process: the same wherever the
-//! function is placed.
+//! Function at work: entries of the daemon in, replies out. It needs neither rings nor a process, so that it
+//! is the same wherever the function is placed.
 
 use crate::abi::{CONTROL_BYTES, LAYERS_MAX, Reply, Submission, disposition, flag, kind};
 use crate::io::{Below, IoState};
@@ -7,13 +7,13 @@ use crate::{Answer, Control, Function, Io};
 use sluice_memory::Buffers;
 use sluice_nvme::Status;
 
-/// What an operator asks for that every function answers.
+/// Order that every function answers.
 const METRICS: &str = "metrics";
 
-/// What he is told who cannot be answered yet.
+/// Answer to an operator while the last order is not answered yet.
 const BUSY: &str = "it is still at work on the last order";
 
-/// A function and what it has under way.
+/// Function with its state.
 pub struct Session {
     function: Box<dyn Function>,
     state: IoState,
@@ -26,13 +26,13 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// With an arena of so many bytes, whose end is the function's own.
+    /// Creates a session with an arena of so many bytes, whose end is the function's own.
     pub fn new(function: Box<dyn Function>, arena_bytes: usize) -> Self {
         let state = IoState::new(&function.properties(), arena_bytes);
         Self { function, state }
     }
 
-    /// Works on an entry. `memory` is the arena; what of it the entry names is the function's now.
+    /// Works on an entry. `memory` is the arena; the part that the entry names is the function's now.
     pub fn take(&mut self, entry: &Submission, memory: &mut Buffers, now_ns: u64) {
         self.state.now_ns = now_ns;
         match entry.kind {
@@ -47,12 +47,12 @@ impl Session {
         self.run_resumed(memory);
     }
 
-    /// When [`expire`](Self::expire) is to be called.
+    /// Returns the time at which [`expire`](Self::expire) is to be called.
     pub fn alarm_ns(&self) -> Option<u64> {
         self.state.alarm_ns
     }
 
-    /// Looks at the clock.
+    /// Calls the function's timer, if it is due.
     pub fn expire(&mut self, memory: &mut Buffers, now_ns: u64) {
         self.state.now_ns = now_ns;
         if self.state.alarm_ns.is_some_and(|alarm_ns| now_ns >= alarm_ns) {
@@ -62,13 +62,13 @@ impl Session {
         }
     }
 
-    /// What was said since the last time, this much at most.
+    /// Takes the replies since the last call, at most `most` of them.
     pub fn replies(&mut self, most: usize) -> std::vec::Drain<'_, Reply> {
         let most = most.min(self.state.replies.len());
         self.state.replies.drain(..most)
     }
 
-    /// True if there is more to say.
+    /// Returns whether there are more replies.
     pub fn has_more(&self) -> bool {
         !self.state.replies.is_empty()
     }
@@ -78,7 +78,7 @@ impl Session {
         act(self.function.as_mut(), &mut Io { state: &mut self.state, memory: pool })
     }
 
-    /// Shows the function a command.
+    /// Calls the function with a command.
     fn deliver(&mut self, entry: &Submission, memory: &mut Buffers) {
         let (data, pool) = memory.windows(self.state.pool_at);
         let data = data.into_bytes(entry.data_offset as usize, entry.data_length as usize);
@@ -131,14 +131,14 @@ impl Session {
             return self.reply_to_order(entry, &Err(BUSY.into()), memory);
         }
         self.state.order = Some(*entry);
-        // What was said before anybody asked is no answer.
+        // An answer from before the order belongs to no order.
         self.state.answer = None;
         if let Control::Now(answer) = self.with(memory, |function, io| function.control(&text, io)) {
             self.state.answer = Some(answer);
         }
     }
 
-    /// What the function asked to have again, and what it has to say to an operator.
+    /// Continues the held commands that the function resumed or finished, and answers an operator's order.
     fn run_resumed(&mut self, memory: &mut Buffers) {
         while let Some((held, stage, status)) = self.state.resumed.pop_front() {
             let Some(entry) = self.state.release_held(held) else { continue };
@@ -157,7 +157,7 @@ impl Session {
         }
     }
 
-    /// Tells an operator.
+    /// Answers an operator's order.
     fn reply_to_order(&mut self, entry: &Submission, answer: &Result<String, String>, memory: &mut Buffers) {
         let (status, words) = match answer {
             Ok(words) => (Status::SUCCESS, words),

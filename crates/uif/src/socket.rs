@@ -15,10 +15,10 @@ use std::time::Instant;
 /// Descriptors of one message.
 const FDS_MAX: usize = 4;
 
-/// Clients that may wait to be let in.
+/// Clients that may wait to be accepted.
 const BACKLOG: i32 = 64;
 
-/// Listens at `path`, where nothing may be yet.
+/// Listens at `path`, which must not exist yet.
 pub fn listen(path: &Path) -> io::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
@@ -26,7 +26,7 @@ pub fn listen(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Waits until `deadline` for a message. Returns its bytes, and its descriptors.
+/// Waits until `deadline` for a message. Returns its length, and its descriptors.
 ///
 /// # Errors
 /// `TimedOut`, or `ConnectionReset` at the end of the connection.

@@ -1,21 +1,21 @@
-//! Between the types that functions see and those of the ring.
+//! Conversion between the types of functions and those of the ring.
 
 use crate::Call;
 use crate::abi::{Reply, Submission, flag, operation};
 use sluice_command::{Operation, Request};
 use sluice_nvme::Status;
 
-/// At the place of its code.
+/// Operations at the index of their code.
 const OPERATIONS: [Operation; operation::COUNT] =
     [Operation::Read, Operation::Write, Operation::Flush, Operation::WriteZeroes, Operation::Deallocate];
 
-/// What an entry has of a request beside offset and length: its operation and flags.
+/// Returns the operation and the flags of a request for an entry.
 pub fn codes(of: &Request) -> (u8, u8) {
     let flags = (u8::from(of.fua) * flag::FUA) | (u8::from(of.deallocate) * flag::DEALLOCATE);
     (of.operation as u8, flags)
 }
 
-/// The request of an entry; none if there is no such operation.
+/// Returns the request of an entry; none if there is no such operation.
 pub fn request(operation: u8, flags: u8, offset: u64, length: u64) -> Option<Request> {
     let operation = *OPERATIONS.get(usize::from(operation))?;
     let (fua, deallocate) = (flags & flag::FUA != 0, flags & flag::DEALLOCATE != 0);
@@ -23,14 +23,14 @@ pub fn request(operation: u8, flags: u8, offset: u64, length: u64) -> Option<Req
 }
 
 impl Submission {
-    /// What a function sees of it; none if it knows no such operation.
+    /// Returns the function's view of the entry; none if there is no such operation.
     pub(crate) fn call<'a>(&self, data: &'a mut [u8]) -> Option<Call<'a>> {
         let request = request(self.operation, self.flags, self.offset, self.length)?;
         let (tag, stage, cookie, status) = (self.tag, self.stage, self.cookie, Status(self.status));
         Some(Call { request, layer: 0, data, status, stage, cookie, tag })
     }
 
-    /// The same, with what a function changed of it.
+    /// Returns the entry with the changes of the function.
     pub(crate) fn as_left(&self, call: &Call<'_>) -> Self {
         let (operation, flags) = codes(&call.request);
         let Request { offset, length, .. } = call.request;
@@ -39,13 +39,13 @@ impl Submission {
 }
 
 impl Reply {
-    /// That this is to be sent below.
+    /// Returns a reply that sends this request below.
     pub(crate) fn about(tag: u64, asked: &Request) -> Self {
         let (operation, flags) = codes(asked);
         Self { tag, operation, flags, offset: asked.offset, length: asked.length, ..Self::default() }
     }
 
-    /// That a command is finished.
+    /// Returns a reply that finishes a command.
     pub(crate) fn finished(entry: &Submission, status: Status) -> Self {
         let Submission { tag, operation, flags, offset, length, .. } = *entry;
         Self { tag, operation, flags, offset, length, status: status.0, ..Self::default() }

@@ -1,4 +1,4 @@
-//! A function at work: what it holds, asks and is told, and a daemon that does not keep to the rules.
+//! A function at work: held commands, requests and orders, and a daemon that breaks the protocol.
 
 #[path = "languages/exercise.rs"]
 mod exercise;
@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 use zerocopy::FromBytes;
 
 const ARENA_BYTES: usize = 64 << 10;
-/// Where the function's own memory begins.
+/// Offset of the function's own memory.
 const POOL_AT: usize = ARENA_BYTES - 8 * 4096;
 
 struct Rig {
@@ -33,7 +33,7 @@ impl Rig {
         self.session.replies(usize::MAX).collect()
     }
 
-    /// A write of a block; the cases of [`Exercise`] go by its number.
+    /// Sends a write of a block; [`Exercise`] chooses its case by the block's number.
     fn write(&mut self, tag: u64, block: u64) -> Vec<Reply> {
         let (operation, length) = (operation::WRITE, 512);
         let offset = 512 * block;
@@ -152,7 +152,7 @@ fn what_does_not_fit_into_a_ring_stays_in_order() {
     assert_eq!((said.len(), finished), (4 * 19, (1..20).collect()));
 }
 
-/// 64 bytes of anything, or what is nearly right.
+/// Returns 64 arbitrary bytes, or a nearly valid entry.
 fn entries() -> impl Strategy<Value = Submission> {
     let anything = any::<[u8; 64]>().prop_map(|bytes| Submission::read_from_bytes(&bytes).expect("64 bytes"));
     let nearly = (0..8u64, 0..6u8, 0..8u8, 0..40u64, 0..POOL_AT as u32 + 4096, 0..9000u32);
@@ -171,13 +171,14 @@ fn entries() -> impl Strategy<Value = Submission> {
 }
 
 proptest! {
-    /// Whatever a daemon says: no panic, no two answers to one command, no more requests out than there may be.
+    /// Sends arbitrary entries: no panic, no two answers to one command, no more requests out than there may
+    /// be.
     #[test]
     fn a_daemon_may_say_anything(said in prop::collection::vec(entries(), 1..60)) {
         let mut rig = Rig::new();
         let (mut asked, mut open) = (HashSet::new(), HashMap::<u64, i64>::new());
         for entry in said {
-            // The function adds to what it counts bytes with; a layer has no such end.
+            // The function adds to byte counts; no layer has such an end.
             let entry = Submission { offset: entry.offset >> 1, ..entry };
             let entry = Submission { cookie: [0; 2], ..entry };
             if matches!(entry.kind, kind::COMMAND | kind::RETURNED | kind::CONTROL) {

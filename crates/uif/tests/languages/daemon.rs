@@ -1,4 +1,4 @@
-//! The daemon's end of a function's process, in the hands of a test, and beside it what the process must say.
+//! Daemon's end of a function's process, under a test's control, with the expected replies beside it.
 
 use crate::exercise::Exercise;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -18,20 +18,20 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Small, so that a function often has more to say than there is room for.
+/// Small, so that a function often has more replies than the ring has room for.
 const ENTRIES: u32 = 16;
 /// Commands with data of their own.
 pub(crate) const SLOTS: usize = 12;
 pub(crate) const SLOT_BYTES: usize = 4096;
 pub(crate) const CONTROL_AT: usize = SLOTS * SLOT_BYTES;
 const ARENA_BYTES: usize = CONTROL_AT + CONTROL_BYTES + 8 * 4096;
-/// Longer than anything takes.
+/// Longer than any step takes.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What is at the other end of the socket.
+/// Other end of the socket.
 pub(crate) enum Peer {
     Process(Child),
-    /// A thread of this process.
+    /// Thread of this process.
     Thread,
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn pair() -> (OwnedFd, OwnedFd) {
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("sockets")
 }
 
-/// A function's process that answers, and a function here that says what the answers must be.
+/// Function's process that answers, and a function here that gives the expected answers.
 pub(crate) struct Daemon {
     peer: Peer,
     socket: Option<OwnedFd>,
@@ -65,7 +65,7 @@ fn rings() -> Rings {
     Rings::open(region, VERSION).expect("rings")
 }
 
-/// What the daemon says first, and the answer.
+/// Sends the daemon's Hello, and returns the answer.
 fn handshake(
     socket: &OwnedFd,
     rings: &Rings,
@@ -94,7 +94,7 @@ fn handshake(
 }
 
 impl Daemon {
-    /// The words of a refusal, or a connection.
+    /// Returns a connection, or the text of a refusal.
     pub(crate) fn start(peer: Peer, socket: OwnedFd, options: &str) -> Result<Self, String> {
         let rings = rings();
         let arena = SharedRegion::new("arena", ARENA_BYTES).expect("memory");
@@ -129,7 +129,8 @@ impl Daemon {
         bytes
     }
 
-    /// Says these to the function, and hears all that it has to say to them, which is what it must be.
+    /// Sends these entries to the function, and returns all its replies after comparing them with the
+    /// expected ones.
     pub(crate) fn exchange(&mut self, entries: &[Submission]) -> Vec<Reply> {
         for entry in entries {
             self.model.take(entry, &mut self.model_arena, 0);
@@ -148,7 +149,7 @@ impl Daemon {
             said.push(self.recv());
         }
         assert_eq!(said, expected, "to {entries:#?}");
-        // To some there is no answer, and so nobody knows that they were taken but by the head.
+        // Some entries have no reply, so that only the head shows that they were taken.
         self.wait_for_room(ENTRIES as u16);
         assert_eq!(self.back.waiting(), Ok(0), "more than that");
         let whole = |arena: &Buffers| {
@@ -186,7 +187,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // The function ends by itself when its daemon is gone.
+        // The function exits by itself when its daemon is gone.
         self.socket.take();
         if let Peer::Process(child) = &mut self.peer
             && !std::thread::panicking()

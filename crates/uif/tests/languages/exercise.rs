@@ -1,4 +1,4 @@
-//! A function that does everything a function can do; the ones in C and Python do the same.
+//! Function that does everything a function can do; the ones in C and Python do the same.
 
 use sluice_uif::{
     Answer, Buffer, Call, Control, Data, Done, Function, Held, Interest, Io, Operation, Options, Properties,

@@ -1,4 +1,4 @@
-//! What the header for C and the module for Python say of the ABI, beside what is.
+//! ABI in the header for C and in the module for Python, compared with the real one.
 
 use sluice_uif::Status;
 use sluice_uif::abi::*;
@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::mem::offset_of;
 use std::process::Command;
 
-/// A name in C, one in Python (or nothing), and the number.
+/// Returns numbers with their names in C and in Python (or an empty one).
 fn numbers() -> Vec<(&'static str, &'static str, u64)> {
     vec![
         ("SLUICE_UIF_VERSION", "VERSION", VERSION as _),
@@ -68,7 +68,7 @@ fn numbers() -> Vec<(&'static str, &'static str, u64)> {
     ]
 }
 
-/// Where every field is, and how long each structure.
+/// Returns the offset of every field, and the length of each structure.
 fn fields() -> Vec<(&'static str, u64)> {
     vec![
         ("sizeof(struct sluice_abi_header)", size_of::<Header>() as _),

@@ -1,5 +1,5 @@
-//! A function is the same in Rust, C and Python: to the same entries, strange ones among them, all three say
-//! the same, and do the same to the data. And what they call by the same name is the same number.
+//! Functions in Rust, C and Python are equal: all three reply the same to the same entries, malformed ones
+//! among them, and do the same to the data. Constants with the same name have the same value.
 
 mod daemon;
 mod exercise;
@@ -30,7 +30,7 @@ fn compile(source: &str, name: &str) -> PathBuf {
 
 fn in_c(name: &str) -> Command {
     let mut command = Command::new(compile("tests/exercise.c", name));
-    // What the compiler's checks find they could not say.
+    // A confined process could not report the findings of the compiler's checks.
     command.arg("--unconfined");
     command
 }
@@ -54,19 +54,19 @@ fn thread(options: &str) -> Result<Daemon, String> {
     Daemon::start(Peer::Thread, ours, options)
 }
 
-/// What a daemon might say next, from a seed: the same for all.
+/// Entries of a daemon, from a seed: the same for all.
 struct Script {
     random: u64,
     sent: u64,
-    /// By slot: what is out.
+    /// Commands that are out, by slot.
     slots: [Option<Submission>; SLOTS],
-    /// Commands that were sent below and will be back.
+    /// Commands that were sent below and will return.
     back: Vec<Submission>,
     /// Requests that are to be answered.
     asked: Vec<u64>,
 }
 
-/// Of commands that never had a slot.
+/// Number of commands that never had a slot.
 const STRANGE: u64 = 1 << 40;
 
 impl Script {
@@ -114,7 +114,7 @@ impl Script {
             tag: self.sent << 32 | slot as u64,
             operation,
             flags: self.next(4) as u8,
-            // Reads are shown when they are back.
+            // Reads are shown on their return.
             kind: if operation == operation::READ { kind::RETURNED } else { kind::COMMAND },
             offset: 512 * self.next(1000),
             length,
@@ -126,7 +126,7 @@ impl Script {
         entry
     }
 
-    /// What no daemon says that keeps to the rules.
+    /// Returns an entry that breaks the protocol.
     fn strange(&mut self) -> Submission {
         let tag = STRANGE + self.next(100);
         let entry = Submission { tag, ..Submission::default() };
@@ -141,7 +141,7 @@ impl Script {
         }
     }
 
-    /// What became of commands.
+    /// Notes the progress of commands.
     fn follow(&mut self, replies: &[Reply]) {
         for reply in replies {
             match reply.disposition {
@@ -171,7 +171,7 @@ fn begin(daemon: &mut Daemon) {
     assert_eq!((said[0].disposition, said[0].status), (disposition::READY, 0));
 }
 
-/// An operator's order, and the answer if it comes at once.
+/// Sends an operator's order, and returns the answer if it comes at once.
 fn send_order(daemon: &mut Daemon, number: u64, text: &str, flags: u8) -> Option<(u16, String)> {
     daemon.write(CONTROL_AT, text.as_bytes());
     let (data_offset, data_length) = (CONTROL_AT as u32, text.len() as u32);
@@ -195,7 +195,7 @@ fn orders(daemon: &mut Daemon) {
     assert_eq!(long, "€".repeat((64 << 10) / 3), "cut between two characters");
     let counted = send_order(daemon, 5, "metrics", 0).expect("at once").1;
     assert!(counted.starts_with("commands_total ") && counted.ends_with('\n'), "{counted}");
-    // One at a time; but what is counted can be asked at any time.
+    // One at a time; but metrics are answered at any time.
     assert_eq!(send_order(daemon, 6, "later", 0), None);
     assert_eq!(send_order(daemon, 7, "fail", 0).map(|(status, _)| status), Some(0x4002));
     assert_eq!(send_order(daemon, 8, "metrics", 0), ok(&counted));
@@ -215,7 +215,7 @@ fn everything(daemon: &mut Daemon, seed: u64, batches: usize) {
         script.follow(&said);
     }
     orders(daemon);
-    // And at the end nothing new is asked.
+    // And after STOP there are no new requests.
     daemon.exchange(&[Submission { kind: kind::STOP, ..Submission::default() }]);
     let (operation, length) = (operation::WRITE, 512);
     let write = Submission {
