@@ -1,8 +1,7 @@
-//! What a call of a program costs next to a native function: nanoseconds, as a ratio within one run.
+//! Cost of a call of a program next to a native function: nanoseconds, as a ratio within one run.
 //!
-//! Instructions: `valgrind --tool=callgrind` on this example with an argument, which makes it run one
-//! kind of call only ("native", "compiled" or "interpreted") and say how often; divide what callgrind
-//! says by it.
+//! Instructions: run `valgrind --tool=callgrind` on this example with an argument. It then runs one kind of
+//! call only ("native", "compiled" or "interpreted") and prints how often; divide callgrind's number by it.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -15,7 +14,7 @@ const CLASSIFY: &[u8] = include_bytes!("../tests/programs/classify.o");
 const CONTEXT: usize = 128;
 type Context = [u8; CONTEXT];
 
-/// What `classify.c` says of the command that is measured: leg 0, and its opcode as the cookie.
+/// Verdict of `classify.c` for the measured command: leg 0, and its opcode as the cookie.
 const VERDICT: u64 = 2 << 48 | 2 << 16 | 1;
 
 /// `classify.c`, as a Rust function behind a pointer.
@@ -61,7 +60,7 @@ fn native(state: &mut State, context: &mut Context) -> u64 {
     VERDICT & !(0xff << 16) | u64::from(opcode) << 16
 }
 
-/// The eight bytes at an offset.
+/// Returns the eight bytes at an offset.
 fn word(context: &Context, at: usize) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|i| context[at + i]))
 }
@@ -79,7 +78,7 @@ fn context() -> Context {
     context
 }
 
-/// The context as it was: a call changes its SLBA.
+/// Restores the context: a call changes its SLBA.
 fn again(context: &mut Context) -> &mut Context {
     context[32..40].copy_from_slice(&60u64.to_le_bytes());
     context
@@ -99,7 +98,7 @@ fn program(engine: Engine) -> Program {
 
 const CALLS: u32 = 1_000_000;
 
-/// The fastest of several rounds, in nanoseconds a call.
+/// Returns the fastest of several rounds, in nanoseconds a call.
 fn measure(mut call: impl FnMut() -> u64, rounds: u32) -> f64 {
     let mut best = f64::MAX;
     for _ in 0..rounds {

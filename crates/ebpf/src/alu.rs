@@ -1,9 +1,9 @@
-//! What arithmetic and comparisons mean (RFC 9669, 4.1 to 4.3). The interpreter runs this; the code
+//! Semantics of arithmetic and comparisons (RFC 9669, 4.1 to 4.3). The interpreter runs this; the code
 //! generator must agree with it.
 
 use crate::insn::{AluOp, AtomicOp, Cond, Size, SwapKind, Width};
 
-/// `a op b`.
+/// Computes `a op b`.
 #[inline]
 pub fn alu(op: AluOp, width: Width, a: u64, b: u64) -> u64 {
     match width {
@@ -54,7 +54,7 @@ fn alu64(op: AluOp, a: u64, b: u64) -> u64 {
     }
 }
 
-/// `-a`.
+/// Computes `-a`.
 pub fn neg(width: Width, a: u64) -> u64 {
     match width {
         Width::W32 => (a as u32).wrapping_neg().into(),
@@ -62,19 +62,19 @@ pub fn neg(width: Width, a: u64) -> u64 {
     }
 }
 
-/// The lower bits of `a`, sign-extended to 64.
+/// Returns the lower bits of `a`, sign-extended to 64.
 pub fn sign_extend(from: Size, a: u64) -> u64 {
     let unused = 64 - from.bits();
     ((a << unused) as i64 >> unused) as u64
 }
 
-/// A sign-extending move to a register of `width`.
+/// Computes a sign-extending move to a register of `width`.
 pub fn mov_sx(width: Width, from: Size, a: u64) -> u64 {
     let wide = sign_extend(from, a);
     if width == Width::W32 { wide & u64::from(u32::MAX) } else { wide }
 }
 
-/// Byte order. Programs run little-endian, whatever the host is.
+/// Converts the byte order. Programs run little-endian on every host.
 pub fn swap(kind: SwapKind, size: Size, a: u64) -> u64 {
     match kind {
         SwapKind::ToLittle => a & size.max(),
@@ -82,7 +82,7 @@ pub fn swap(kind: SwapKind, size: Size, a: u64) -> u64 {
     }
 }
 
-/// Whether `a cond b`.
+/// Returns whether `a cond b`.
 #[inline]
 pub fn compare(cond: Cond, width: Width, a: u64, b: u64) -> bool {
     let (a, b, sa, sb) = match width {
@@ -104,7 +104,7 @@ pub fn compare(cond: Cond, width: Width, a: u64, b: u64) -> bool {
     }
 }
 
-/// What an atomic instruction leaves in memory that held `old`.
+/// Returns the result of an atomic instruction for memory that held `old`.
 pub fn atomic(op: AtomicOp, size: Size, old: u64, operand: u64, expected: u64) -> u64 {
     let new = match op {
         AtomicOp::Add => old.wrapping_add(operand),

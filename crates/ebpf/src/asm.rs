@@ -1,16 +1,17 @@
-//! A small assembler: programs written in Rust, one instruction per call, with labels.
+//! Small assembler: programs written in Rust, one instruction per call, with labels.
 //!
-//! For tests, fuzzing and examples, where a C compiler is not at hand or would not write what is wanted.
+//! For tests, fuzzing and examples, where a C compiler is not at hand or would not emit the needed
+//! instructions.
 
 use std::collections::HashMap;
 
 use crate::decode::{Slot, pseudo};
 use crate::insn::{AluOp, AtomicOp, Cond, Size, SwapKind, Width};
 
-/// The name of a place that jumps go to.
+/// Name of a jump target.
 pub type Label = &'static str;
 
-/// The second operand of an instruction.
+/// Second operand of an instruction.
 #[derive(Debug, Clone, Copy)]
 pub enum Src {
     R(u8),
@@ -19,7 +20,7 @@ pub enum Src {
 
 pub use Src::{I, R};
 
-/// A program being written. Registers are numbers and are not checked: wrong ones are for tests too.
+/// Program under construction. Registers are numbers and are not checked: tests need wrong ones, too.
 #[derive(Debug, Clone, Default)]
 pub struct Asm {
     slots: Vec<Slot>,
@@ -33,14 +34,14 @@ impl Asm {
         Self::default()
     }
 
-    /// Any slot at all.
+    /// Appends any slot.
     #[must_use]
     pub fn slot(mut self, opcode: u8, dst: u8, src: u8, offset: i16, imm: i32) -> Self {
         self.slots.push(Slot { opcode, dst, src, offset, imm });
         self
     }
 
-    /// The next instruction is at `label`.
+    /// Puts `label` before the next instruction.
     #[must_use]
     pub fn label(mut self, label: Label) -> Self {
         self.labels.insert(label, self.slots.len());
@@ -109,19 +110,19 @@ impl Asm {
         self.slot(0x18, dst, pseudo, 0, low).slot(0, 0, 0, 0, high)
     }
 
-    /// A 64-bit number.
+    /// Appends the load of a 64-bit number.
     #[must_use]
     pub fn number(self, dst: u8, value: u64) -> Self {
         self.wide(dst, pseudo::VALUE, value as i32, (value >> 32) as i32)
     }
 
-    /// A map.
+    /// Appends the load of a map.
     #[must_use]
     pub fn map(self, dst: u8, map: u32) -> Self {
         self.wide(dst, pseudo::MAP, map as i32, 0)
     }
 
-    /// The address of a byte of a map's first value.
+    /// Appends the load of the address of a byte of a map's first value.
     #[must_use]
     pub fn map_value(self, dst: u8, map: u32, offset: u32) -> Self {
         self.wide(dst, pseudo::MAP_VALUE, map as i32, offset as i32)
@@ -164,7 +165,7 @@ impl Asm {
         self.slot(0x05, 0, 0, 0, 0)
     }
 
-    /// A jump with a 32-bit distance.
+    /// Appends a jump with a 32-bit distance.
     #[must_use]
     pub fn jump_far(mut self, label: Label) -> Self {
         self.jumps.push((self.slots.len(), label, true));
@@ -196,7 +197,7 @@ impl Asm {
     /// Points the branch in slot `at` at slot `target` instead of its label.
     ///
     /// # Panics
-    /// When the slot is not there.
+    /// When there is no such slot.
     #[must_use]
     pub fn retarget(mut self, at: usize, target: usize) -> Self {
         self.jumps.retain(|(jump, ..)| *jump != at);
@@ -204,17 +205,17 @@ impl Asm {
         self
     }
 
-    /// Slots written so far.
+    /// Returns the number of slots so far.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether nothing was written yet.
+    /// Returns whether the program is empty.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// The program.
+    /// Returns the program.
     ///
     /// # Panics
     /// When a jump names a label that is nowhere.

@@ -1,13 +1,13 @@
-//! From 64-bit slots to [`Insn`], with everything about their form checked.
+//! Decoder from 64-bit slots to [`Insn`], with complete checks of their form.
 //!
 //! RFC 9669, section 3: opcode, register nibbles, 16-bit offset, 32-bit immediate. A field that an
-//! instruction does not use must be zero, so that a program for a newer instruction set is refused
-//! instead of misread.
+//! instruction does not use must be zero, so that a program for a newer instruction set is refused instead of
+//! misread.
 
 use crate::error::{LoadError, LoadErrorKind};
 use crate::insn::{AluOp, AtomicOp, Cond, Insn, Operand, Reg, Size, SwapKind, Wide, Width};
 
-/// One slot as it stands in an object file.
+/// Slot of an object file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Slot {
     pub opcode: u8,
@@ -33,7 +33,7 @@ impl Slot {
         }
     }
 
-    /// The same slot as bytes.
+    /// Returns the slot as bytes.
     pub fn to_bytes(self) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
         bytes[0] = self.opcode;
@@ -50,7 +50,7 @@ pub mod pseudo {
     /// The immediate is a number of the program's map table, not a file descriptor.
     pub const MAP: u8 = 1;
     pub const MAP_VALUE: u8 = 2;
-    /// Of a call: relative to the next slot.
+    /// Call relative to the next slot.
     pub const CALL_LOCAL: u8 = 1;
 }
 
@@ -118,7 +118,7 @@ impl Decoder<'_> {
         LoadErrorKind::UnknownOpcode { opcode: self.slot().opcode }
     }
 
-    /// Unused fields must be zero.
+    /// Checks that unused fields are zero.
     fn zero(&self, fields: &[bool]) -> Result<(), LoadErrorKind> {
         if fields.iter().all(|&zero| zero) { Ok(()) } else { Err(LoadErrorKind::ReservedField) }
     }
@@ -134,7 +134,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// The second operand of arithmetic and jumps.
+    /// Decodes the second operand of arithmetic and jumps.
     fn operand(&self) -> Result<Operand, LoadErrorKind> {
         let slot = self.slot();
         if slot.opcode & FROM_REGISTER != 0 {

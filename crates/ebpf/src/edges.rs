@@ -1,19 +1,20 @@
-//! Programs that the verifier barely accepts, out of bytes.
+//! Generator of programs that the verifier barely accepts, out of bytes.
 //!
-//! Each step exercises something that the verifier follows: pointers and numbers that are stored in the frame and loaded
-//! again, stores that may hit them, addresses at the ends of a region, values that two branches bring. If it forgets
-//! one of these, its proof sends machine code to another place than the interpreter, which looks at every access.
+//! Each step exercises something that the verifier follows: pointers and numbers that are stored in the frame
+//! and loaded again, stores that may hit them, addresses at the ends of a region, values that two branches
+//! bring. If the verifier misses one of these, its proof sends machine code to another place than the
+//! interpreter, which checks every access.
 
 use crate::asm::{Asm, I, R, Src};
 use crate::fuzz::maps;
 use crate::insn::{AluOp, AtomicOp, Cond, Size, Width};
 use crate::object::Object;
 
-/// The context's address.
+/// Register with the context's address.
 const CONTEXT: u8 = 6;
-/// The address of an array's element.
+/// Register with the address of an array's element.
 const ELEMENT: u8 = 7;
-/// A number of the context, of which the verifier knows nothing.
+/// Register with a number of the context, without any bound for the verifier.
 const NUMBER: u8 = 8;
 
 /// Makes a program out of bytes.
@@ -25,13 +26,13 @@ pub(crate) fn generate(bytes: &[u8]) -> Object {
     Object { slots: edges.asm.finish(), maps: maps(), ..Object::default() }
 }
 
-/// The content of the slots of a program. Programs with one kind run to their end, whichever slot a store hits.
+/// Content of the slots of a program. Programs with one kind run to their end, whichever slot a store hits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Slots {
     Pointers,
     /// Small numbers, which are added to an address.
     Numbers,
-    /// Both, and anything else. Most of these programs trap.
+    /// Pointers, numbers, and any other value. Most of these programs trap.
     Mixed,
 }
 
@@ -64,7 +65,7 @@ impl Edges<'_> {
         let more = self.below(128);
         self.with(|asm| asm.mov(CONTEXT, R(1)).load(Size::B8, NUMBER, CONTEXT, at as i16).mov(5, I(0)));
         self.with(|asm| asm.add(NUMBER, I(more)));
-        // An element that is certainly there, or one that may be null and is compared with that.
+        // An element that certainly exists, or one that may be null and is compared with null.
         if self.byte().is_multiple_of(2) {
             self.with(|asm| asm.map_value(ELEMENT, 0, index as u32 * 24));
         } else {
@@ -109,13 +110,13 @@ impl Edges<'_> {
         }
     }
 
-    /// Stores something that the verifier knows.
+    /// Stores a value that the verifier follows.
     fn spill(&mut self, slot: i16) {
         let value = self.whole();
         self.with(|asm| asm.store(Size::B8, 10, -8 * slot, value));
     }
 
-    /// A value of a slot: a pointer or a number that the verifier knows.
+    /// Returns a value for a slot: a pointer or a number that the verifier follows.
     fn whole(&mut self) -> Src {
         let (choice, constant) = (self.below(3), self.below(16));
         let pointers = match self.slots {
@@ -134,7 +135,7 @@ impl Edges<'_> {
         }
     }
 
-    /// A store to the frame at an offset that is not known: it may hit every slot, or some.
+    /// Stores to the frame at an unknown offset, which may hit every slot, or some.
     fn store_somewhere(&mut self) {
         let wide = self.slots != Slots::Mixed && !self.byte().is_multiple_of(16);
         let mask =
@@ -151,7 +152,7 @@ impl Edges<'_> {
         });
     }
 
-    /// A store that hits a slot, wholly or in part.
+    /// Stores over a slot, wholly or in part.
     fn store_at(&mut self, slot: i16) {
         let (size, value) = self.stored();
         let anywhere = self.slots == Slots::Mixed || self.byte().is_multiple_of(16);
@@ -161,7 +162,7 @@ impl Edges<'_> {
         self.with(|asm| asm.store(size, frame, -8 * slot + shift, value));
     }
 
-    /// A register with the end of the frame. The verifier does not know of some that they have it.
+    /// Returns a register with the end of the frame. The verifier does not follow some of these registers.
     fn frame(&mut self) -> u8 {
         if !self.byte().is_multiple_of(4) {
             return 10;
@@ -170,7 +171,7 @@ impl Edges<'_> {
         9
     }
 
-    /// A value that is stored over a slot, and how much of it.
+    /// Returns a value to store over a slot, and its size.
     fn stored(&mut self) -> (Size, Src) {
         match (self.slots, self.byte() % 8) {
             (Slots::Pointers, 0) => (Size::B1, I(self.below(16))),
@@ -181,7 +182,7 @@ impl Edges<'_> {
         }
     }
 
-    /// Loads a slot, and uses the value as what was stored: an address, or how far to go.
+    /// Loads a slot, and uses the value as an address or as a distance.
     fn load_and_use(&mut self, slot: i16) {
         // At the ends of a region now and then.
         let far = self.byte().is_multiple_of(32);
@@ -203,7 +204,7 @@ impl Edges<'_> {
         self.note();
     }
 
-    /// What was loaded counts.
+    /// Adds the loaded value to the result.
     fn note(&mut self) {
         self.with(|asm| asm.alu(AluOp::Mul, Width::W64, 5, I(31)).add(5, R(4)));
     }
@@ -222,7 +223,7 @@ impl Edges<'_> {
         self.note();
     }
 
-    /// An access near an end of a region, at an offset that is known within bounds.
+    /// Accesses memory near an end of a region, at an offset with known bounds.
     fn reach(&mut self) {
         let (mask, size) = ([1, 7, 15, 31, 63][self.below(5) as usize], self.size());
         let (base, span) = [(CONTEXT, 64), (ELEMENT, 24)][self.below(2) as usize];
@@ -238,7 +239,7 @@ impl Edges<'_> {
         }
     }
 
-    /// A slot that one branch changes and the other does not.
+    /// Changes a slot in one branch and not in the other.
     fn join(&mut self, slot: i16) {
         let Some(label) = JOINS.get(self.labels).copied() else { return };
         self.labels += 1;
@@ -251,7 +252,7 @@ impl Edges<'_> {
         self.with(|asm| asm.label(label));
     }
 
-    /// A function that stores into the frame of its caller.
+    /// Calls a function that stores into the frame of its caller.
     fn call(&mut self) {
         let from = if self.slots == Slots::Mixed { self.below(48) } else { self.below(6) * 8 };
         let value = self.whole();
@@ -268,11 +269,11 @@ impl Edges<'_> {
     }
 }
 
-/// Bits of offsets that are not known.
+/// Unknown bits of offsets.
 const MASKS: [i32; 6] = [0, 7, 8, 15, 24, 31];
 
-/// Where branches meet again.
+/// Labels at which branches meet again.
 const JOINS: [&str; 8] = ["1", "2", "3", "4", "5", "6", "7", "8"];
 
-/// Slots of 8 bytes in the frame that things are stored in.
+/// Slots of 8 bytes in the frame that values are stored in.
 const SLOTS: i16 = 6;

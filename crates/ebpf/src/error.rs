@@ -1,9 +1,9 @@
-//! Why a program was not loaded, and why a run of one ended early.
+//! Errors of loading a program, and causes of the early end of a run.
 
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// A line of the program's source, from the object's line information.
+/// Line of the program's source, from the object's line information.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceLine {
     pub file: String,
@@ -17,10 +17,10 @@ impl fmt::Display for SourceLine {
     }
 }
 
-/// A program that was refused, and where.
+/// Refusal of a program, with its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadError {
-    /// The slot number, as `llvm-objdump -d` counts.
+    /// Slot number, as `llvm-objdump -d` counts.
     pub insn: Option<usize>,
     pub source: Option<Box<SourceLine>>,
     pub kind: LoadErrorKind,
@@ -53,7 +53,7 @@ impl fmt::Display for LoadError {
 
 impl std::error::Error for LoadError {}
 
-/// What is wrong with a program.
+/// Kind of an error in a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LoadErrorKind {
     // The form of an instruction.
@@ -88,7 +88,7 @@ pub enum LoadErrorKind {
         map: u32,
         offset: u32,
     },
-    // What the verifier finds.
+    // Findings of the verifier.
     Uninitialised {
         reg: u8,
     },
@@ -119,7 +119,7 @@ pub enum LoadErrorKind {
     },
     // The object file.
     Object(String),
-    /// Which version of `sluice.h` it was compiled with, and those that can be run.
+    /// Version of `sluice.h` of the object, and the versions that can be run.
     Abi {
         version: Option<u32>,
         supported: RangeInclusive<u32>,
@@ -219,28 +219,28 @@ impl LoadErrorKind {
     }
 }
 
-/// What ended a run early.
+/// Cause of the early end of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Fault {
-    /// An access outside the context's permitted bytes, the stack, the maps.
+    /// Access outside the context's permitted bytes, the stack, the maps.
     Memory = 1,
-    /// An atomic access whose address is not a multiple of its size.
+    /// Atomic access whose address is not a multiple of its size.
     Misaligned,
     /// More work than a run may do.
     OutOfFuel,
     /// More frames than the stack has.
     TooDeep,
-    /// A helper was handed something that is not a map, or a map of the wrong kind.
+    /// Helper argument that is not a map, or is a map of the wrong kind.
     NotAMap,
-    /// A helper's other argument makes no sense.
+    /// Other helper argument that is not valid.
     Argument,
-    /// Control came to a place where no instruction is. Verified programs cannot do this.
+    /// Jump to a place without an instruction. Verified programs cannot do this.
     NoInstruction,
 }
 
 impl Fault {
-    /// Every fault, so that a number can be turned back.
+    /// All faults, to convert a number back.
     const ALL: [Self; 7] = [
         Self::Memory,
         Self::Misaligned,
@@ -251,7 +251,7 @@ impl Fault {
         Self::NoInstruction,
     ];
 
-    /// The fault with this number.
+    /// Returns the fault with this number.
     pub(crate) fn from_code(code: u64) -> Self {
         Self::ALL.into_iter().find(|fault| *fault as u64 == code).unwrap_or(Self::NoInstruction)
     }
@@ -271,10 +271,10 @@ impl fmt::Display for Fault {
     }
 }
 
-/// A run that ended early: the command it was for has no answer.
+/// Early end of a run: its command gets no verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trap {
-    /// The slot number of the instruction.
+    /// Slot number of the instruction.
     pub insn: u32,
     pub fault: Fault,
 }

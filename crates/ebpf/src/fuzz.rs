@@ -1,7 +1,7 @@
-//! Entries for fuzzers, and the programs that they make out of bytes.
+//! Entries for fuzzers, and their generator of programs out of bytes.
 //!
-//! A program here is nonsense with a form: it computes, loads, stores, jumps, calls. The engines must agree
-//! on what it does, whatever it does.
+//! A generated program has a form but no purpose: it computes, loads, stores, jumps, calls. All engines must
+//! agree on its effects.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use crate::decode::Slot;
 use crate::insn::{AluOp, AtomicOp, Cond, Size, SwapKind, Width};
 use crate::{ContextLayout, Engine, Fault, Limits, MapDef, MapKind, MapSpec, Object, Options, Program, Trap};
 
-/// Bytes of the context: the first half may be read, the second written too.
+/// Bytes of the context: the first half may be read, the second written, too.
 pub const CONTEXT: usize = 64;
 
-/// Whatever the bytes are, loading them ends in a program or in a message, and a program ends.
+/// Loads arbitrary bytes: the result is a program or a message, and a program ends.
 pub fn fuzz_load(bytes: &[u8]) {
     let from_elf = Object::from_elf(bytes, "classifier", &Limits::default());
     let slots = bytes.as_chunks().0.iter().map(|slot| Slot::from_bytes(*slot)).collect();
@@ -28,31 +28,31 @@ pub fn fuzz_differential(bytes: &[u8]) {
     compare(&generate(bytes, Shape::Everything));
 }
 
-/// The same of a program that the verifier barely accepts.
+/// Compares the engines on a program that the verifier barely accepts.
 pub fn fuzz_edges(bytes: &[u8]) {
     compare(&crate::edges::generate(bytes));
 }
 
-/// What a generated program may contain.
+/// Content of a generated program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// All there is, now and then with addresses made up.
+    /// All instructions, now and then with invented addresses.
     Everything,
-    /// Arithmetic, forward jumps, and accesses in bounds, as in every engine: nothing newer than version
-    /// 3, and nothing where rbpf 0.4 differs from RFC 9669: a 32-bit remainder by zero (it keeps the
-    /// upper half), the negation of the smallest number (it panics), unsigned comparison with a negative
+    /// Arithmetic, forward jumps, and accesses in bounds, as in every engine: nothing newer than version 3.
+    /// It avoids the three differences of rbpf 0.4 from RFC 9669: a 32-bit remainder by zero (it keeps the
+    /// upper half), the negation of the smallest number (it panics), and unsigned comparison with a negative
     /// immediate (it does not sign-extend).
     Common,
 }
 
-/// The options of generated programs.
+/// Returns the options of generated programs.
 pub fn options(engine: Engine) -> Options {
     let layout = ContextLayout::new(CONTEXT).read(0..32).write(32..CONTEXT);
     let limits = Limits { map_bytes: 1 << 20, ..Limits::default() };
     Options { engine, limits, fuel: 3000, clock: Arc::new(|| 12_345), ..Options::new(layout) }
 }
 
-/// Everything that a run leaves behind.
+/// Effects of a run.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     result: Result<u64, Trap>,
@@ -61,7 +61,7 @@ struct Outcome {
     counters: Vec<u64>,
 }
 
-/// The context of every run.
+/// Returns the context of every run.
 pub(crate) fn context() -> [u8; CONTEXT] {
     std::array::from_fn(|i| (i * 37) as u8)
 }
@@ -76,7 +76,7 @@ fn outcome(program: &mut Program) -> Outcome {
 /// Runs an object on both engines, with proofs and without; all that load must agree.
 ///
 /// # Panics
-/// When they do not.
+/// When they do not agree.
 pub fn compare(object: &Object) {
     let mut reference = None;
     for engine in [Engine::Interpreted, Engine::Compiled] {
@@ -94,15 +94,15 @@ pub fn compare(object: &Object) {
     }
 }
 
-/// Whether the fuel of a program that asks helpers ended: how long a chain of a hash is, and so what a look at it
-/// costs, depends on the map's secret.
+/// Returns whether the fuel of a program with helper calls ended. The length of a hash chain, and so the cost
+/// of a lookup, depends on the map's secret.
 fn is_luck(object: &Object, outcomes: [&Outcome; 2]) -> bool {
     const CALL: u8 = 0x85;
     let ended = |outcome: &&Outcome| outcome.result.is_err_and(|trap| trap.fault == Fault::OutOfFuel);
     outcomes.iter().any(ended) && object.slots.iter().any(|slot| slot.opcode == CALL && slot.src == 0)
 }
 
-/// What the interpreter makes of it.
+/// Returns the interpreter's outcome.
 fn outcome_of(object: &Object) -> Outcome {
     let mut program =
         Program::assume_nothing(object, &options(Engine::Interpreted)).expect("it loaded before");
@@ -111,7 +111,7 @@ fn outcome_of(object: &Object) -> Outcome {
 
 pub(crate) fn maps() -> Vec<MapSpec> {
     let hash = MapDef::hash("hash", 4, 8, 4);
-    // The order in which an LRU forgets depends on nothing but what was done to it.
+    // The order in which an LRU evicts depends only on its operations.
     let lru = MapDef { kind: MapKind::LruHash, ..MapDef::hash("lru", 8, 16, 4) };
     [MapDef::array("array", 24, 3), hash, lru].map(MapSpec::from).to_vec()
 }
@@ -125,9 +125,9 @@ pub fn generate(bytes: &[u8], shape: Shape) -> Object {
     Object { slots, maps: maps(), ..Object::default() }
 }
 
-/// The context's address; nothing else is put there.
+/// Register with the context's address, and no other value ever.
 const CONTEXT_REG: u8 = 6;
-/// A value of a map, or zero.
+/// Register with a value of a map, or zero.
 const VALUE_REG: u8 = 7;
 /// Registers with numbers.
 const NUMBERS: [u8; 8] = [0, 1, 2, 3, 4, 5, 8, 9];
@@ -136,13 +136,13 @@ struct Generator<'a> {
     bytes: std::slice::Iter<'a, u8>,
     shape: Shape,
     asm: Asm,
-    /// The slots where jumps may go, and the slots of jumps with what they chose.
+    /// Slots of possible jump targets, and slots of jumps with their choices.
     starts: Vec<usize>,
     jumps: Vec<(usize, u8)>,
 }
 
 impl Generator<'_> {
-    /// The next choice; zero when there are none left.
+    /// Returns the next choice; zero after the last.
     fn byte(&mut self) -> u8 {
         self.bytes.next().copied().unwrap_or(0)
     }
@@ -186,7 +186,7 @@ impl Generator<'_> {
         }
     }
 
-    /// A register with an address, and an offset that mostly makes sense with it.
+    /// Returns a register with an address, and an offset that mostly fits it.
     fn place(&mut self, write: bool) -> (u8, i16) {
         let byte = self.byte();
         if self.shape == Shape::Everything {
@@ -239,7 +239,7 @@ impl Generator<'_> {
         }
     }
 
-    /// All registers count.
+    /// Adds all registers to the result.
     fn end(&mut self) {
         self.starts.push(self.asm.len());
         for reg in [1, 2, 3, 4, 5, 8, 9] {
@@ -358,14 +358,14 @@ impl Generator<'_> {
         self.arguments();
     }
 
-    /// A call leaves nothing in r1 to r5.
+    /// Sets r1 to r5, in which a call leaves nothing.
     fn arguments(&mut self) {
         for reg in 1..=5 {
             self.with(|asm| asm.mov(reg, I(i32::from(reg))));
         }
     }
 
-    /// Points the jumps so far at places so far.
+    /// Points the jumps so far at targets so far.
     fn settle(&mut self) {
         let jumps = std::mem::take(&mut self.jumps);
         let starts = std::mem::take(&mut self.starts);

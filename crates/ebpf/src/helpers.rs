@@ -1,7 +1,7 @@
-//! What programs may call.
+//! Helpers that programs may call.
 //!
-//! The numbers of the map helpers and the clock are the kernel's, so that stock headers work; ours begin
-//! at 1000. A helper is handed numbers by a program that nobody trusts: it reaches memory only through
+//! The numbers of the map helpers and the clock are the kernel's, so that stock headers work; Sluice's own
+//! begin at 1000. A helper gets numbers from an untrusted program: it reaches memory only through
 //! [`Machine`], which checks.
 
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::machine::Machine;
 use crate::maps::{Key, Map, MapError, MapKind, Update};
 use crate::trace::TRACE_BYTES;
 
-/// Where helpers take the time from; a simulation has its own.
+/// Source of time for helpers; a simulation has its own.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// The monotonic clock, which is the kernel's `bpf_ktime_get_ns`.
+/// Returns the monotonic clock, which is the kernel's `bpf_ktime_get_ns`.
 pub fn monotonic_clock() -> Clock {
     Arc::new(|| {
         let now = clock_gettime(ClockId::Monotonic);
@@ -26,27 +26,27 @@ pub fn monotonic_clock() -> Clock {
     })
 }
 
-/// What a helper expects in a register.
+/// Type that a helper expects in a register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Argument {
     /// Any number.
     Number,
     /// A map.
     Map,
-    /// The address of a key of the map in the argument before.
+    /// Address of a key of the map in the argument before.
     Key,
-    /// The address of a value of the map two arguments before.
+    /// Address of a value of the map two arguments before.
     Value,
-    /// The address of so many bytes that are read.
+    /// Address of so many bytes that are read.
     Reads(u32),
-    /// The address of so many bytes that are written.
+    /// Address of so many bytes that are written.
     Writes(u32),
-    /// The address of bytes that are read; how many is in the next argument.
+    /// Address of bytes that are read; the next argument is their number.
     ReadsSized,
 }
 
 impl Argument {
-    /// For a message: "must be ...".
+    /// Returns the expectation for a message: "must be ...".
     pub(crate) const fn expected(self) -> &'static str {
         match self {
             Self::Number => "initialised",
@@ -59,30 +59,30 @@ impl Argument {
     }
 }
 
-/// What a helper leaves in r0.
+/// Type that a helper returns in r0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Returns {
     Number,
-    /// The address of a value of the map in the first argument, or zero.
+    /// Address of a value of the map in the first argument, or zero.
     ValueOrNull,
 }
 
-/// The code of a helper. It [charges](Machine::charge) the run for what it does before it does it.
+/// Code of a helper. It [charges](Machine::charge) the run for its work before it does it.
 pub type HelperFn = fn(&mut Machine<'_>, [u64; 5]) -> Result<u64, Fault>;
 
-/// Something that a program may call.
+/// Function that a program may call.
 #[derive(Debug, Clone, Copy)]
 pub struct Helper {
     pub number: u32,
     pub name: &'static str,
-    /// At most five.
+    /// Arguments, at most five.
     pub arguments: &'static [Argument],
     pub returns: Returns,
     pub function: HelperFn,
 }
 
 impl Helper {
-    /// Whether it is the one of this number in [`Helpers::standard`], not one that took its place.
+    /// Returns whether the helper is the one of [`Helpers::standard`] with this number, not a replacement.
     pub(crate) fn is_standard(&self) -> bool {
         STANDARD.iter().any(|standard| {
             standard.number == self.number && std::ptr::fn_addr_eq(standard.function, self.function)
@@ -90,7 +90,7 @@ impl Helper {
     }
 }
 
-/// The helpers that a kind of program may call.
+/// Helpers of a kind of program.
 #[derive(Debug, Clone)]
 pub struct Helpers(Vec<Helper>);
 
@@ -98,12 +98,12 @@ pub(crate) const MAP_LOOKUP: u32 = 1;
 pub(crate) const COUNT: u32 = 1000;
 
 impl Helpers {
-    /// Maps, the clock, counters, the trace.
+    /// Returns the helpers for maps, the clock, counters and the trace.
     pub fn standard() -> Self {
         Self(STANDARD.to_vec())
     }
 
-    /// One more; it replaces one of the same number.
+    /// Adds a helper; it replaces one of the same number.
     #[must_use]
     pub fn with(mut self, helper: Helper) -> Self {
         self.0.retain(|old| old.number != helper.number);
@@ -111,12 +111,12 @@ impl Helpers {
         self
     }
 
-    /// All of them.
+    /// Returns all helpers.
     pub fn iter(&self) -> impl Iterator<Item = &Helper> {
         self.0.iter()
     }
 
-    /// The helper of this number.
+    /// Returns the helper of this number.
     pub fn get(&self, number: u32) -> Option<&Helper> {
         self.0.iter().find(|helper| helper.number == number)
     }
@@ -187,38 +187,38 @@ const STANDARD: [Helper; 8] = [
     },
 ];
 
-/// What helpers take from the fuel besides the call itself, in its units: about as many nanoseconds.
+/// Fuel that helpers take besides the call itself, in about as many nanoseconds.
 mod cost {
-    /// Looking something up in a hash or in a translation cache.
+    /// Lookup in a hash or in a translation cache.
     pub(super) const LOOKUP: u64 = 30;
-    /// Following a link of a chain.
+    /// Step along a chain.
     pub(super) const LINK: u64 = 5;
-    /// Changing an element, be it that another has to go.
+    /// Change of an element, including an eviction.
     pub(super) const CHANGE: u64 = 150;
-    /// Copying a word.
+    /// Copy of a word.
     pub(super) const WORD: u64 = 6;
-    /// Reading the clock.
+    /// Read of the clock.
     pub(super) const CLOCK: u64 = 40;
-    /// A record of the trace.
+    /// Record of the trace.
     pub(super) const TRACE: u64 = 100;
-    /// Looking through a set of a translation cache.
+    /// Search of a set of a translation cache.
     pub(super) const SET: u64 = 20;
 }
 
-/// Zero, or the negative error number that the kernel would give.
+/// Returns zero, or the negative error number of the kernel.
 fn status(result: Result<(), MapError>) -> u64 {
     result.map_or_else(MapError::errno, |()| 0)
 }
 
-/// `void *bpf_map_lookup_elem(map, key)`
+/// Implements `void *bpf_map_lookup_elem(map, key)`.
 pub(crate) fn map_lookup(machine: &mut Machine<'_>, [handle, key, ..]: [u64; 5]) -> Result<u64, Fault> {
     let map = machine.map(handle)?;
     let key = machine.key(map, key)?;
     find(machine, map, handle as u32, &key)
 }
 
-/// The address of a key's value in the map of this number, or zero. An array's is so quickly found that the
-/// call has paid for it.
+/// Returns the address of a key's value in the map of this number, or zero. An array's value is found so
+/// quickly that the call has paid for it.
 #[inline]
 pub(crate) fn find(machine: &mut Machine<'_>, map: &Map, number: u32, key: &Key) -> Result<u64, Fault> {
     let found = map.find(key).map_err(|_| Fault::NotAMap)?;
@@ -228,7 +228,7 @@ pub(crate) fn find(machine: &mut Machine<'_>, map: &Map, number: u32, key: &Key)
     Ok(found.at.map_or(0, |at| Region::Map(number).base() + at as u64))
 }
 
-/// `long bpf_map_update_elem(map, key, value, flags)`
+/// Implements `long bpf_map_update_elem(map, key, value, flags)`.
 fn map_update(machine: &mut Machine<'_>, [handle, key, value, flags, _]: [u64; 5]) -> Result<u64, Fault> {
     let map = machine.map(handle)?;
     let key = machine.key(map, key)?;
@@ -255,7 +255,7 @@ fn map_update(machine: &mut Machine<'_>, [handle, key, value, flags, _]: [u64; 5
     Ok(status(updated))
 }
 
-/// `long bpf_map_delete_elem(map, key)`
+/// Implements `long bpf_map_delete_elem(map, key)`.
 fn map_delete(machine: &mut Machine<'_>, [handle, key, ..]: [u64; 5]) -> Result<u64, Fault> {
     let map = machine.map(handle)?;
     if map.def().read_only() {
@@ -269,18 +269,18 @@ fn map_delete(machine: &mut Machine<'_>, [handle, key, ..]: [u64; 5]) -> Result<
     Ok(status(deleted))
 }
 
-/// `u64 bpf_ktime_get_ns(void)`
+/// Implements `u64 bpf_ktime_get_ns(void)`.
 fn now_ns(machine: &mut Machine<'_>, _: [u64; 5]) -> Result<u64, Fault> {
     machine.charge(cost::CLOCK)?;
     Ok(machine.now_ns())
 }
 
-/// `long sluice_count(u64 index)`
+/// Implements `long sluice_count(u64 index)`.
 fn count(machine: &mut Machine<'_>, [index, ..]: [u64; 5]) -> Result<u64, Fault> {
     Ok(machine.counters().count(index).map_or(MapError::Invalid.errno(), |()| 0))
 }
 
-/// `long sluice_trace(const void *text, u64 bytes)`
+/// Implements `long sluice_trace(const void *text, u64 bytes)`.
 fn trace(machine: &mut Machine<'_>, [text, len, ..]: [u64; 5]) -> Result<u64, Fault> {
     machine.charge(cost::TRACE)?;
     let mut bytes = [0; TRACE_BYTES];
@@ -291,9 +291,10 @@ fn trace(machine: &mut Machine<'_>, [text, len, ..]: [u64; 5]) -> Result<u64, Fa
     Ok(0)
 }
 
-/// `long sluice_translate(map, u64 block, struct sluice_translation *out)`
+/// Implements `long sluice_translate(map, u64 block, struct sluice_translation *out)`.
 ///
-/// What it does not find is zeros: the verifier takes all 16 bytes for written, whatever the program makes of the result.
+/// A miss writes zeros: the verifier takes all 16 bytes for written, whether or not the program checks the
+/// result.
 fn translate(machine: &mut Machine<'_>, [handle, block, out, ..]: [u64; 5]) -> Result<u64, Fault> {
     let cache = machine.map(handle)?.translations().ok_or(Fault::NotAMap)?;
     machine.charge(cost::LOOKUP + cost::SET)?;
@@ -308,7 +309,7 @@ fn translate(machine: &mut Machine<'_>, [handle, block, out, ..]: [u64; 5]) -> R
     Ok(found.map_or(MapError::NotFound.errno(), |_| 0))
 }
 
-/// `long sluice_forget(map, u64 block, u64 count)`
+/// Implements `long sluice_forget(map, u64 block, u64 count)`.
 fn forget(machine: &mut Machine<'_>, [handle, block, count, ..]: [u64; 5]) -> Result<u64, Fault> {
     let cache = machine.map(handle)?.translations().ok_or(Fault::NotAMap)?;
     let blocks = block..block.saturating_add(count);

@@ -1,38 +1,38 @@
-//! The instruction set, decoded: RFC 9669 with versions 1 to 4 of clang's `-mcpu`.
+//! Decoded instruction set: RFC 9669 with versions 1 to 4 of clang's `-mcpu`.
 //!
-//! [`decode`](crate::decode::decode) makes these from 64-bit slots and checks their form. What is built
-//! here names a register that exists and a target inside its function; nobody after it has to ask again.
+//! [`decode`](crate::decode::decode) makes these from 64-bit slots and checks their form. Every register that
+//! is named here exists, and every target lies inside its function; later stages do not check that again.
 
 use std::fmt;
 
-/// One of the registers r0 to r10.
+/// Register r0 to r10.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reg(u8);
 
 impl Reg {
     /// Registers of a frame, the frame pointer included.
     pub const COUNT: usize = 11;
-    /// The read-only frame pointer.
+    /// Read-only frame pointer.
     pub const FRAME: Self = Self(10);
-    /// What a function and a helper return.
+    /// Return value of a function and of a helper.
     pub const RETURN: Self = Self(0);
 
-    /// Register `number`, when there is one.
+    /// Returns register `number`, if it exists.
     pub const fn new(number: u8) -> Option<Self> {
         if (number as usize) < Self::COUNT { Some(Self(number)) } else { None }
     }
 
-    /// The registers that carry arguments: r1 to r5.
+    /// Returns the registers that carry arguments: r1 to r5.
     pub fn arguments() -> [Self; 5] {
         [1, 2, 3, 4, 5].map(Self)
     }
 
-    /// The registers that survive a call: r6 to r9.
+    /// Returns the registers that survive a call: r6 to r9.
     pub fn preserved() -> [Self; 4] {
         [6, 7, 8, 9].map(Self)
     }
 
-    /// Its number, to index an array of [`COUNT`](Self::COUNT).
+    /// Returns the number, as an index of an array of [`COUNT`](Self::COUNT).
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -50,16 +50,16 @@ impl fmt::Display for Reg {
     }
 }
 
-/// How much of a register an arithmetic or jump instruction looks at.
+/// Part of a register that an arithmetic or jump instruction uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Width {
-    /// The lower half; a result is zero-extended.
+    /// Lower half; a result is zero-extended.
     W32,
-    /// All of it.
+    /// Whole register.
     W64,
 }
 
-/// The second operand: a register, or an immediate already sign-extended to 64 bits.
+/// Second operand: a register, or an immediate already sign-extended to 64 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operand {
     Reg(Reg),
@@ -90,7 +90,7 @@ pub enum AluOp {
     Mov,
 }
 
-/// What an `END` instruction does with the lower bits of a register.
+/// Effect of an `END` instruction on the lower bits of a register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SwapKind {
     ToLittle,
@@ -125,7 +125,7 @@ pub enum Size {
 }
 
 impl Size {
-    /// 1, 2, 4 or 8.
+    /// Returns 1, 2, 4 or 8.
     pub const fn bytes(self) -> u32 {
         match self {
             Self::B1 => 1,
@@ -135,18 +135,18 @@ impl Size {
         }
     }
 
-    /// 8, 16, 32 or 64.
+    /// Returns 8, 16, 32 or 64.
     pub const fn bits(self) -> u32 {
         self.bytes() * 8
     }
 
-    /// The largest unsigned value that fits.
+    /// Returns the largest unsigned value that fits.
     pub const fn max(self) -> u64 {
         u64::MAX >> (64 - self.bits())
     }
 }
 
-/// What an atomic instruction does to memory.
+/// Effect of an atomic instruction on memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtomicOp {
     Add,
@@ -159,20 +159,20 @@ pub enum AtomicOp {
     CompareExchange,
 }
 
-/// What a 64-bit immediate stands for. Maps are numbers of the program's map table.
+/// Meaning of a 64-bit immediate. Maps are numbers of the program's map table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wide {
     Value(u64),
-    /// The map itself, to be handed to a helper.
+    /// Map itself, as an argument of a helper.
     Map(u32),
-    /// The address of a byte of a map's first value: `.rodata`, `.data`, `.bss`.
+    /// Address of a byte of a map's first value: `.rodata`, `.data`, `.bss`.
     MapValue {
         map: u32,
         offset: u32,
     },
 }
 
-/// One instruction. `target` is a slot number.
+/// Instruction. `target` is a slot number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Insn {
     Alu {
@@ -185,7 +185,7 @@ pub enum Insn {
         width: Width,
         dst: Reg,
     },
-    /// A move that sign-extends the lower `from` of the source.
+    /// Move that sign-extends the lower `from` of the source.
     MovSx {
         width: Width,
         from: Size,
@@ -202,7 +202,7 @@ pub enum Insn {
         dst: Reg,
         value: Wide,
     },
-    /// The second slot of [`LoadWide`](Self::LoadWide); never executed, never a target.
+    /// Second slot of [`LoadWide`](Self::LoadWide); never executed, never a target.
     Tail,
     Load {
         size: Size,
@@ -217,7 +217,7 @@ pub enum Insn {
         offset: i16,
         src: Operand,
     },
-    /// `size` is 4 or 8, and the address must be a multiple of it.
+    /// Atomic operation: `size` is 4 or 8, and the address must be a multiple of it.
     Atomic {
         op: AtomicOp,
         fetch: bool,
@@ -246,12 +246,12 @@ pub enum Insn {
 }
 
 impl Insn {
-    /// Slots that it takes.
+    /// Returns the number of slots.
     pub const fn slots(&self) -> usize {
         if matches!(self, Self::LoadWide { .. }) { 2 } else { 1 }
     }
 
-    /// Where it may jump to inside its function.
+    /// Returns the jump target inside the function.
     pub const fn jump_target(&self) -> Option<usize> {
         match self {
             Self::Jump { target } | Self::Branch { target, .. } => Some(*target as usize),
@@ -259,8 +259,8 @@ impl Insn {
         }
     }
 
-    /// What it takes from the fuel of a run: about as many nanoseconds as it can take as machine code, be it
-    /// that nothing was proven of it. What helpers do besides they charge themselves.
+    /// Returns the fuel of the instruction: about as many nanoseconds as it can take as machine code, even
+    /// without a proof. Helpers charge their own work themselves.
     pub const fn cost(&self) -> u64 {
         match self {
             Self::Alu { op: AluOp::Div | AluOp::SDiv | AluOp::Mod | AluOp::SMod, .. } => 8,
@@ -271,7 +271,7 @@ impl Insn {
         }
     }
 
-    /// Whether the next slot can follow it.
+    /// Returns whether the next slot can follow the instruction.
     pub const fn falls_through(&self) -> bool {
         !matches!(self, Self::Jump { .. } | Self::Exit)
     }

@@ -1,6 +1,6 @@
-//! The interpreter: what a program means, one instruction after the other, every access checked.
+//! Interpreter: the semantics of a program, one instruction after the other, every access checked.
 //!
-//! It is the reference for generated code, and what runs where none can be generated.
+//! It is the reference for generated code, and runs where none can be generated.
 
 use crate::alu;
 use crate::error::{Fault, Trap};
@@ -10,10 +10,10 @@ use crate::layout::{FRAME_BYTES, FRAMES_MAX, Region, map_handle};
 use crate::machine::{Atomic, Machine};
 use crate::object::Code;
 
-/// The registers of a frame.
+/// Registers of a frame.
 pub(crate) type Registers = [u64; Reg::COUNT];
 
-/// Sees every step before it is taken; tests compare it with what the verifier believed.
+/// Observer that is called before every step; tests compare the step with the verifier's results.
 pub(crate) trait Observer {
     fn step(&mut self, at: usize, registers: &Registers);
 }
@@ -22,13 +22,13 @@ impl Observer for () {
     fn step(&mut self, _: usize, _: &Registers) {}
 }
 
-/// A decoded program with the helpers that its calls name, by slot.
+/// Decoded program with the helpers that its calls name, by slot.
 pub(crate) struct Interpreted<'a> {
     pub(crate) code: &'a Code,
     pub(crate) helpers: &'a [Option<Helper>],
 }
 
-/// What a call leaves behind.
+/// State that is restored after a call.
 #[derive(Clone, Copy, Default)]
 struct Frame {
     return_to: usize,
@@ -71,7 +71,7 @@ impl Interpreted<'_> {
     }
 }
 
-/// The frame pointer at a depth of calls.
+/// Returns the frame pointer at a depth of calls.
 pub(crate) const fn frame_pointer(depth: usize) -> u64 {
     Region::Stack.base() + ((depth + 1) * FRAME_BYTES) as u64
 }
@@ -193,7 +193,7 @@ impl<O: Observer> Run<'_, '_, '_, O> {
     }
 }
 
-/// The number that a 64-bit immediate puts into its register.
+/// Returns the number that a 64-bit immediate puts into its register.
 pub(crate) const fn wide(value: Wide) -> u64 {
     match value {
         Wide::Value(value) => value,

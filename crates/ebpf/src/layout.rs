@@ -1,9 +1,8 @@
-//! Where things are for a program: addresses that mean nothing to the host.
+//! Address layout of a program: its addresses have no meaning for the host.
 //!
-//! A program never sees a host address. What it takes for pointers are a region's number in the upper
-//! half and an offset in the lower: region 1 is the context, 2 the stack, the rest are the values of its
-//! maps. So a program that forges, leaks or compares pointers gains nothing, and both engines compute
-//! the same numbers.
+//! A program never sees a host address. Its pointers have a region's number in the upper half and an offset
+//! in the lower: region 1 is the context, 2 the stack, the rest are the values of its maps. So a program that
+//! forges, leaks or compares pointers gains nothing, and both engines compute the same numbers.
 
 use std::ops::Range;
 
@@ -11,8 +10,8 @@ use crate::insn::Size;
 
 /// Bits of an address below its region's number.
 pub(crate) const REGION_SHIFT: u32 = 32;
-/// Regions are shorter than half of their distance, so that an offset of 31 bits in either direction never
-/// leads from one into another.
+/// Most bytes of a region: less than half of the distance of two regions, so that an offset of 31 bits in
+/// either direction never leads from one into another.
 pub(crate) const REGION_BYTES_MAX: usize = 1 << 31;
 /// Bytes of a function's frame.
 pub const FRAME_BYTES: usize = 512;
@@ -20,20 +19,20 @@ pub const FRAME_BYTES: usize = 512;
 pub const FRAMES_MAX: usize = 8;
 /// Bytes of the stack.
 pub(crate) const STACK_BYTES: usize = FRAME_BYTES * FRAMES_MAX;
-/// Where handles of maps begin. No region has such an address.
+/// First handle of maps. No region has such an address.
 pub(crate) const MAP_HANDLES: u64 = 0x4d41_5000_0000_0000;
 
-/// A part of a program's memory.
+/// Part of a program's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Region {
     Context,
     Stack,
-    /// The values of this map.
+    /// Values of this map.
     Map(u32),
 }
 
 impl Region {
-    /// The address of its first byte.
+    /// Returns the address of the first byte.
     pub(crate) const fn base(self) -> u64 {
         let number = match self {
             Self::Context => 1,
@@ -43,7 +42,7 @@ impl Region {
         number << REGION_SHIFT
     }
 
-    /// The region that an address names, if it can be one, and the offset in it.
+    /// Returns the region that an address names, if it can be one, and the offset in it.
     pub(crate) const fn of(address: u64) -> Option<(Self, usize)> {
         let offset = (address & (u32::MAX as u64)) as usize;
         match address >> REGION_SHIFT {
@@ -55,17 +54,17 @@ impl Region {
     }
 }
 
-/// What a map's handle looks like to a program.
+/// Returns a map's handle for a program.
 pub(crate) const fn map_handle(map: u32) -> u64 {
     MAP_HANDLES | map as u64
 }
 
-/// The map that a handle names, if it is one.
+/// Returns the map that a handle names, if it is one.
 pub(crate) const fn map_of_handle(handle: u64) -> Option<u32> {
     if handle >> 32 == MAP_HANDLES >> 32 { Some(handle as u32) } else { None }
 }
 
-/// The context that a program is given: how long, and which bytes it may read and write.
+/// Context of a program: its length, and the bytes that may be read and written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ContextLayout {
     size: usize,
@@ -74,7 +73,7 @@ pub struct ContextLayout {
 }
 
 impl ContextLayout {
-    /// A context of `size` bytes of which nothing may be touched yet.
+    /// Creates a context of `size` bytes of which none may be accessed yet.
     ///
     /// # Panics
     /// When it is longer than a region can be.
@@ -83,14 +82,14 @@ impl ContextLayout {
         Self { size, readable: Vec::new(), writable: Vec::new() }
     }
 
-    /// The program may read these bytes. Ranges that touch count as one.
+    /// Permits to read these bytes. Ranges that touch count as one.
     #[must_use]
     pub fn read(mut self, bytes: Range<usize>) -> Self {
         self.permit(|layout| &mut layout.readable, bytes);
         self
     }
 
-    /// The program may read and write these bytes.
+    /// Permits to read and write these bytes.
     #[must_use]
     pub fn write(self, bytes: Range<usize>) -> Self {
         let mut layout = self.read(bytes.clone());
@@ -98,19 +97,19 @@ impl ContextLayout {
         layout
     }
 
-    /// Its size in bytes.
+    /// Returns the size in bytes.
     #[inline]
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// The longest permitted range around these bytes, if all of them are permitted.
+    /// Returns the longest permitted range around these bytes, if all of them are permitted.
     pub fn window(&self, bytes: &Range<usize>, write: bool) -> Option<Range<usize>> {
         let ranges = if write { &self.writable } else { &self.readable };
         ranges.iter().find(|range| range.start <= bytes.start && bytes.end <= range.end).cloned()
     }
 
-    /// Whether an access of `size` at `at` is permitted.
+    /// Returns whether an access of `size` at `at` is permitted.
     pub fn permits(&self, at: usize, size: Size, write: bool) -> bool {
         at.checked_add(size.bytes() as usize).is_some_and(|end| self.window(&(at..end), write).is_some())
     }
@@ -121,7 +120,7 @@ impl ContextLayout {
             return;
         }
         let ranges = list(self);
-        // Joining what touches keeps the list short and lets an access span neighbours.
+        // Joining neighbours keeps the list short and lets an access span them.
         ranges.retain(|range| {
             let apart = range.end < bytes.start || bytes.end < range.start;
             if !apart {

@@ -1,20 +1,19 @@
-//! An eBPF engine: small programs from people whom nobody trusts, run in the middle of a data path.
+//! An eBPF engine: small programs of untrusted authors, run in the middle of a data path.
 //!
-//! The engine knows nothing of what its programs decide. A caller gives it an object file (or
+//! The engine is independent of the purpose of its programs. A caller gives it an object file (or
 //! instructions), the name of the program's section, the [layout of a context](ContextLayout) and the
-//! [helpers](Helpers) that programs may call, and gets a [`Program`] to [run](Program::run): no
-//! allocation, no lock and no system call per run.
+//! [helpers](Helpers) that programs may call. It gets a [`Program`] to [run](Program::run): no allocation, no
+//! lock and no system call per run.
 //!
-//! What a program may do is settled three times over:
+//! Three stages limit a program:
 //!
-//! 1. [`decode`](mod@decode) and [`object`] refuse what is malformed.
-//! 2. `verify` refuses what is certainly wrong, in words, and proves where accesses go.
-//! 3. Every run confines every access, proven or not, to the program's context, stack and maps, and
-//!    ends when its fuel does. A program that does something wrong ends in a [`Trap`]; nothing else
-//!    happens.
+//! 1. [`decode`](mod@decode) and [`object`] refuse malformed programs.
+//! 2. `verify` refuses certain errors with a message, and proves where accesses go.
+//! 3. Every run confines every access, proven or not, to the program's context, stack and maps, and ends with its fuel. A
+//!    violation ends the run in a [`Trap`] and has no other effect.
 //!
-//! The third alone keeps the host safe. Proofs only make it fast: generated code goes straight to the
-//! region that it was promised, and compares with that region's bounds.
+//! The third alone keeps the host safe. Proofs only make it fast: generated code goes straight to the region
+//! that was proven, and compares with that region's bounds.
 
 pub mod alu;
 pub mod asm;

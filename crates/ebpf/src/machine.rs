@@ -1,8 +1,7 @@
-//! What a running program can reach: its memory, and nothing else.
+//! Memory that a running program can reach, and the containment of its accesses.
 //!
-//! This is the containment. Every access of the interpreter, every access of generated code that was not
-//! resolved to a region when it was compiled, and every access of a helper on a program's behalf goes
-//! through [`Machine`].
+//! Every access of the interpreter goes through [`Machine`]. So does every access of generated code that was
+//! not resolved to a region when it was compiled, and every access of a helper on a program's behalf.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -18,7 +17,7 @@ use crate::speculation::clamp;
 use crate::trace::{Counters, Trace};
 use crate::words::Words;
 
-/// The memory of a loaded program that outlives a run.
+/// Memory of a loaded program that outlives a run.
 pub(crate) struct Memory {
     pub(crate) layout: ContextLayout,
     pub(crate) stack: Words,
@@ -28,23 +27,25 @@ pub(crate) struct Memory {
     pub(crate) clock: Clock,
 }
 
-/// One run of a program.
+/// Run of a program.
 pub struct Machine<'a> {
     /// Work that may still be done; generated code takes from it.
     pub(crate) fuel: u64,
-    /// Where the context stands, for generated code.
+    /// Address of the context, for generated code.
     pub(crate) context_at: *const u8,
     context: &'a [Cell<u8>],
     memory: &'a Memory,
 }
 
-/// Memory that was found to be a program's own.
+/// Memory that was found to belong to a program.
 pub(crate) enum Location<'a> {
     Context(&'a [Cell<u8>]),
     Words(&'a Words, usize),
 }
 
 impl<'a> Machine<'a> {
+    /// Begins a run.
+    ///
     /// # Panics
     /// When the context has not the size of the layout.
     #[inline]
@@ -83,7 +84,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// The map that a handle names.
+    /// Returns the map that a handle names.
     pub fn map(&self, handle: u64) -> Result<&'a Map, Fault> {
         let number = map_of_handle(handle).ok_or(Fault::NotAMap)?;
         let maps = &self.memory.maps;
@@ -93,28 +94,28 @@ impl<'a> Machine<'a> {
         maps.get(clamp(number as usize, maps.len())).map(Arc::as_ref).ok_or(Fault::NotAMap)
     }
 
-    /// Takes some work from what the run may still do: about as many units as it takes nanoseconds.
+    /// Takes work from the run's fuel: about as many units as it takes nanoseconds.
     pub fn charge(&mut self, work: u64) -> Result<(), Fault> {
         self.fuel = self.fuel.checked_sub(work).ok_or(Fault::OutOfFuel)?;
         Ok(())
     }
 
-    /// The clock's time.
+    /// Returns the clock's time.
     pub fn now_ns(&self) -> u64 {
         (self.memory.clock)()
     }
 
-    /// The program's counters.
+    /// Returns the program's counters.
     pub fn counters(&self) -> &Counters {
         &self.memory.counters
     }
 
-    /// The program's trace.
+    /// Returns the program's trace.
     pub fn trace(&self) -> &Trace {
         &self.memory.trace
     }
 
-    /// A key of `map` in the program's memory.
+    /// Reads a key of `map` from the program's memory.
     pub(crate) fn key(&self, map: &Map, address: u64) -> Result<Key, Fault> {
         let size = map.def().key_size as usize;
         if size == 4 {
@@ -129,7 +130,7 @@ impl<'a> Machine<'a> {
         Key::new(bytes).ok_or(Fault::Argument)
     }
 
-    /// Finds the memory behind an address; the only place that decides what a program may touch.
+    /// Finds the memory behind an address; the only place that decides which memory a program may access.
     #[inline]
     pub(crate) fn resolve(&self, address: u64, len: usize, write: bool) -> Result<Location<'a>, Fault> {
         let (region, at) = Region::of(address).ok_or(Fault::Memory)?;
@@ -184,7 +185,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Changes memory in one step; returns what was there. The context is private to a run and has no
+    /// Changes memory in one step; returns the value before. The context is private to a run and has no
     /// atomics, as in the kernel.
     pub(crate) fn atomic(&mut self, access: Atomic, address: u64) -> Result<u64, Fault> {
         let Atomic { op, size, operand, expected } = access;
@@ -200,7 +201,7 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// An atomic instruction's operation with its operands.
+/// Operation of an atomic instruction, with its operands.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Atomic {
     pub(crate) op: AtomicOp,

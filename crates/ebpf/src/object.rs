@@ -1,4 +1,4 @@
-//! A program before it is loaded: what an object file says, with nothing believed yet.
+//! Program before it is loaded: the content of an object file, unverified.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use crate::error::{LoadError, LoadErrorKind, SourceLine};
 use crate::insn::{Insn, Wide};
 use crate::maps::MapDef;
 
-/// Limits of what is loaded. All of them are about the load itself; a run is limited by its fuel.
+/// Limits of a load; a run is limited by its fuel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Slots of a program.
@@ -27,11 +27,11 @@ impl Default for Limits {
     }
 }
 
-/// A map that an object asks for.
+/// Map that an object requires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MapSpec {
     pub def: MapDef,
-    /// Of global data: the contents of its one value.
+    /// Content of the one value of global data.
     pub data: Option<Vec<u8>>,
 }
 
@@ -41,15 +41,15 @@ impl From<MapDef> for MapSpec {
     }
 }
 
-/// A program with its maps, as it came.
+/// Program with its maps, unverified.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Object {
-    /// The program, followed by the functions that it calls.
+    /// Code of the program, followed by the functions that it calls.
     pub slots: Vec<Slot>,
-    /// The slot where it starts.
+    /// Slot at which the program starts.
     pub entry: usize,
     pub maps: Vec<MapSpec>,
-    /// The version of `sluice.h` that it was compiled with; none if it does not say.
+    /// Version of `sluice.h` that the object was compiled with; none if it has no version.
     pub abi: Option<u32>,
     /// Source lines by the slot where they begin, in order.
     pub lines: Vec<(usize, SourceLine)>,
@@ -61,27 +61,27 @@ impl Object {
         elf::load(bytes, section, limits)
     }
 
-    /// The source line of a slot.
+    /// Returns the source line of a slot.
     pub fn line(&self, slot: usize) -> Option<&SourceLine> {
         let after = self.lines.partition_point(|(first, _)| *first <= slot);
         self.lines.get(after.checked_sub(1)?).map(|(_, line)| line)
     }
 
-    /// Puts the source line to an error that names an instruction.
+    /// Adds the source line to an error that names an instruction.
     pub(crate) fn locate(&self, mut error: LoadError) -> LoadError {
         error.source = error.insn.and_then(|insn| self.line(insn)).cloned().map(Box::new);
         error
     }
 }
 
-/// A decoded program: every jump stays in its function, every function ends, every map exists.
+/// Decoded program: every jump stays in its function, every function ends, every map exists.
 #[derive(Debug, Clone)]
 pub(crate) struct Code {
     pub(crate) insns: Vec<Insn>,
-    /// The functions in order; they cover everything.
+    /// Functions in order; together they have all slots.
     pub(crate) functions: Vec<Range<usize>>,
     pub(crate) entry: usize,
-    /// The cost of all instructions before each slot, and of all.
+    /// Cost of all instructions before each slot, and of all.
     costs: Vec<u64>,
 }
 
@@ -103,36 +103,35 @@ impl Code {
         Ok(code)
     }
 
-    /// The instruction at a slot.
+    /// Returns the instruction at a slot.
     pub(crate) fn insn(&self, at: usize) -> Option<&Insn> {
         self.insns.get(at)
     }
 
-    /// The function that a slot belongs to.
+    /// Returns the function that a slot belongs to.
     pub(crate) fn function_of(&self, at: usize) -> Range<usize> {
         let after = self.functions.partition_point(|function| function.start <= at);
         after.checked_sub(1).and_then(|index| self.functions.get(index)).cloned().unwrap_or(0..0)
     }
 
-    /// What a call of the function at `target` takes from the fuel: as much as it can do without jumping
-    /// back.
+    /// Returns the fuel of a call of the function at `target`: all its work without backward jumps.
     pub(crate) fn call_cost(&self, target: usize) -> u64 {
         self.cost(&self.function_of(target))
     }
 
-    /// What a jump takes from the fuel: nothing forwards; backwards, what can be done between its target and
-    /// itself. So the fuel bounds the work that is done, and code without loops pays nothing.
+    /// Returns the fuel of a jump: none forwards; backwards, all work between its target and itself. So the
+    /// fuel bounds the work, and code without loops pays nothing.
     pub(crate) fn jump_cost(&self, at: usize, target: usize) -> u64 {
         if target <= at { self.cost(&(target..at + 1)) } else { 0 }
     }
 
-    /// The cost of these instructions, one after the other.
+    /// Returns the cost of these instructions, one after the other.
     fn cost(&self, slots: &Range<usize>) -> u64 {
         let before = |slot: usize| self.costs.get(slot).copied().unwrap_or(0);
         before(slots.end).saturating_sub(before(slots.start))
     }
 
-    /// Where basic blocks begin.
+    /// Returns whether a basic block begins at each slot.
     pub(crate) fn leaders(&self) -> Vec<bool> {
         let mut leaders = vec![false; self.insns.len()];
         let jumps = self.insns.iter().enumerate().flat_map(|(at, insn)| {
@@ -200,7 +199,7 @@ fn functions(insns: &[Insn], entry: usize) -> Result<Vec<Range<usize>>, LoadErro
     Ok(starts.iter().copied().zip(ends).map(|(start, end)| start..end).collect())
 }
 
-/// Adds up what instructions cost.
+/// Returns the running sums of the costs of instructions.
 fn costs(insns: &[Insn]) -> Vec<u64> {
     let sum = |sum: &mut u64, insn: &Insn| {
         *sum += insn.cost();

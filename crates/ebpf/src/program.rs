@@ -1,4 +1,4 @@
-//! A loaded program: verified, compiled where that is possible, with its maps.
+//! Loaded program: verified, compiled where that is possible, with its maps.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -17,39 +17,38 @@ use crate::trace::{Counters, Trace};
 use crate::verify::{self, Note, Proof, Subject, Verified};
 use crate::words::Words;
 
-/// How a program is to run.
+/// Engine that runs a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Engine {
-    /// As machine code where that can be generated, else interpreted.
+    /// Machine code where that can be generated, otherwise the interpreter.
     #[default]
     Best,
-    /// As machine code, or not at all.
+    /// Machine code; without it, loading fails.
     Compiled,
     Interpreted,
 }
 
-/// What a program is loaded into.
+/// Environment of a program.
 #[derive(Clone)]
 pub struct Options {
     pub layout: ContextLayout,
     pub helpers: Helpers,
-    /// The versions of `sluice.h` that objects may have been compiled with; none for programs that do not
-    /// use it.
+    /// Versions of `sluice.h` that objects may have been compiled with; none for programs that do not use it.
     pub abi: Option<RangeInclusive<u32>>,
     pub limits: Limits,
     pub engine: Engine,
-    /// The work that one run may do, in units of about a nanosecond: an instruction takes one to ten, a
-    /// helper what it does.
+    /// Work that one run may do, in units of about a nanosecond. An instruction takes one to ten, a helper as
+    /// many as its work.
     pub fuel: u64,
     pub clock: Clock,
 }
 
-/// Enough for a long loop over a small map; a tenth of a millisecond of machine code, and several of an
-/// interpreted program.
+/// Usual fuel: enough for a long loop over a small map. It lasts a tenth of a millisecond of machine code,
+/// and several of an interpreted program.
 pub const FUEL: u64 = 100_000;
 
 impl Options {
-    /// The usual, for programs with this context.
+    /// Returns the usual options for programs with this context.
     pub fn new(layout: ContextLayout) -> Self {
         Self {
             layout,
@@ -72,7 +71,7 @@ impl fmt::Debug for Options {
     }
 }
 
-/// A program that can be run, by one thread at a time.
+/// Program that can be run, by one thread at a time.
 pub struct Program {
     compiled: Option<Compiled>,
     code: Code,
@@ -80,28 +79,28 @@ pub struct Program {
     verified: Verified,
     memory: Arc<Memory>,
     fuel: u64,
-    /// Bytes of the stack to clear before a run.
+    /// Whether the stack must be cleared before a run.
     stale_stack: bool,
 }
 
 impl Program {
     /// Verifies a program and makes it ready to run.
     ///
-    /// A map of equal name and shape in `carry` takes the place of the program's own, with what is in
-    /// it. A replacement is given all maps of the program before it, or none to start afresh; the
-    /// program of another reactor only those that are [shared](MapDef::shared). Global data is never
-    /// carried over: its layout and its first values belong to the program.
+    /// A map of equal name and shape in `carry` takes the place of the program's own, with its content. A
+    /// replacement is given all maps of the program before it, or none to start afresh. The program of
+    /// another reactor gets only the [shared](MapDef::shared) ones. Global data is never carried over: its
+    /// layout and its first values belong to the program.
     pub fn load(object: &Object, options: &Options, carry: &[Arc<Map>]) -> Result<Self, LoadError> {
         Self::build(object, options, carry, Trust::Verified).map_err(|error| object.locate(error))
     }
 
-    /// Loads a program whose accesses nobody has looked at: everything is left to the checks of a run.
-    /// For tests that containment does not depend on the verifier.
+    /// Loads a program without verification of its accesses: all checks are left to a run. For tests that
+    /// containment does not depend on the verifier.
     pub fn assume_nothing(object: &Object, options: &Options) -> Result<Self, LoadError> {
         Self::build(object, options, &[], Trust::Nothing).map_err(|error| object.locate(error))
     }
 
-    /// Loads a program with made-up proofs, as a broken verifier would.
+    /// Loads a program with made-up proofs, as from a broken verifier.
     #[cfg(test)]
     pub(crate) fn believe(object: &Object, options: &Options, verified: Verified) -> Result<Self, LoadError> {
         Self::build(object, options, &[], Trust::Claimed(verified))
@@ -157,21 +156,21 @@ impl Program {
         }
     }
 
-    // Apart, so that programs which need no clearing do not carry it.
+    // Separate, so that programs which need no clearing do not carry it.
     #[inline(never)]
     fn clear_stack(&self) {
         let bytes = if self.code.functions.len() == 1 { FRAME_BYTES } else { STACK_BYTES };
         self.memory.stack.clear(bytes);
     }
 
-    // Likewise.
+    // Separate for the same reason.
     #[inline(never)]
     fn interpret(&self, context: &mut [u8], observer: &mut impl Observer) -> Result<u64, Trap> {
         let mut machine = Machine::new(&self.memory, context, self.fuel);
         Interpreted { code: &self.code, helpers: &self.helpers }.run(&mut machine, observer)
     }
 
-    /// Interprets the program and lets somebody watch.
+    /// Interprets the program with an observer.
     #[cfg(test)]
     pub(crate) fn observe(&mut self, context: &mut [u8], observer: &mut impl Observer) -> Result<u64, Trap> {
         if self.stale_stack {
@@ -180,32 +179,32 @@ impl Program {
         self.interpret(context, observer)
     }
 
-    /// Whether it runs as machine code.
+    /// Returns whether the program runs as machine code.
     pub fn is_compiled(&self) -> bool {
         self.compiled.is_some()
     }
 
-    /// Its maps, global data included. They may be read and changed while the program runs.
+    /// Returns the maps, global data included. They may be read and changed while the program runs.
     pub fn maps(&self) -> &[Arc<Map>] {
         &self.memory.maps
     }
 
-    /// The map of this name.
+    /// Returns the map of this name.
     pub fn map(&self, name: &str) -> Option<&Arc<Map>> {
         self.memory.maps.iter().find(|map| map.def().name == name)
     }
 
-    /// Its counters.
+    /// Returns the counters.
     pub fn counters(&self) -> Arc<Counters> {
         Arc::clone(&self.memory.counters)
     }
 
-    /// What it has to say.
+    /// Returns the trace.
     pub fn trace(&self) -> Arc<Trace> {
         Arc::clone(&self.memory.trace)
     }
 
-    /// What its author may want to know.
+    /// Returns notes for the program's author.
     pub fn notes(&self) -> &[Note] {
         &self.verified.notes
     }
@@ -230,7 +229,7 @@ impl Program {
         &self.memory
     }
 
-    /// The stack as a run left it.
+    /// Returns the stack as a run left it.
     #[cfg(test)]
     pub(crate) fn stack(&self) -> &Words {
         &self.memory.stack
@@ -247,7 +246,7 @@ impl fmt::Debug for Program {
     }
 }
 
-/// What is believed of a program's accesses.
+/// Trust in a program's accesses.
 enum Trust {
     Verified,
     Nothing,
@@ -260,7 +259,7 @@ fn assume_nothing(code: &Code) -> Verified {
     Verified { proofs, notes: Vec::new(), reads_fresh_stack: true }
 }
 
-/// Whether the program knows the context, the verdicts and the helpers as they are here.
+/// Checks that context, verdicts and helpers have a version that the program was compiled for.
 fn check_abi(abi: Option<u32>, supported: Option<&RangeInclusive<u32>>) -> Result<(), LoadErrorKind> {
     match (abi, supported) {
         (_, None) => Ok(()),
@@ -269,7 +268,7 @@ fn check_abi(abi: Option<u32>, supported: Option<&RangeInclusive<u32>>) -> Resul
     }
 }
 
-/// The helper behind each call.
+/// Returns the helper of each call.
 fn resolve_helpers(code: &Code, helpers: &Helpers) -> Result<Vec<Option<Helper>>, LoadError> {
     let resolve = |(at, insn): (usize, &Insn)| match insn {
         Insn::CallHelper { number } => match helpers.get(*number) {
@@ -281,7 +280,7 @@ fn resolve_helpers(code: &Code, helpers: &Helpers) -> Result<Vec<Option<Helper>>
     code.insns.iter().enumerate().map(resolve).collect()
 }
 
-/// Looks at all maps before any memory is reserved.
+/// Checks all maps before any memory is reserved.
 fn check_maps(maps: &[MapSpec], limits: &Limits) -> Result<(), LoadErrorKind> {
     if maps.len() > limits.maps {
         return Err(LoadErrorKind::TooManyMaps { limit: limits.maps });
@@ -303,7 +302,7 @@ fn check_maps(maps: &[MapSpec], limits: &Limits) -> Result<(), LoadErrorKind> {
     Ok(())
 }
 
-/// A map of the program: global data is its own, others may be carried over.
+/// Returns a map of the program: global data is its own, others may be carried over.
 fn make_map(spec: &MapSpec, carry: &[Arc<Map>]) -> Result<Arc<Map>, LoadErrorKind> {
     let Some(data) = &spec.data else {
         let old = carry.iter().find(|map| map.matches(&spec.def));

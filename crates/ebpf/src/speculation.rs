@@ -1,17 +1,17 @@
-//! Bounds that hold where a processor guesses.
+//! Bounds that hold under speculation.
 //!
-//! A processor may guess that a comparison came out well, and read at an index that did not pass it. What it read is
-//! thrown away, but leaves traces in its caches that a program can measure. An index that went through [`clamp`] is
-//! inside, however wrong the guess was, because it is computed and not jumped around.
+//! A processor may speculate that a comparison holds, and read at an index that did not pass it. The result
+//! is thrown away, but leaves traces in its caches that a program can measure. An index from [`clamp`] is
+//! inside even under wrong speculation, because it is computed without a jump.
 #![allow(unsafe_code)] // one instruction that compilers do not optimise away
 
-/// The index, if it is less than `bound`; else zero.
+/// Returns the index, if it is less than `bound`; otherwise zero.
 #[inline(always)]
 pub(crate) fn clamp(index: usize, bound: usize) -> usize {
     index & mask(index, bound)
 }
 
-/// All ones if the index is less than `bound`; else zero.
+/// Returns all ones if the index is less than `bound`; otherwise zero.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn mask(index: usize, bound: usize) -> usize {
@@ -49,7 +49,7 @@ fn mask(index: usize, bound: usize) -> usize {
     mask
 }
 
-/// On other machines programs are interpreted, and an optimiser may undo this.
+/// Returns the mask on other machines. Programs are interpreted there, and an optimiser may undo this.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn mask(index: usize, bound: usize) -> usize {
     usize::from(std::hint::black_box(index) < bound).wrapping_neg()

@@ -1,6 +1,6 @@
-//! What programs say about themselves: counters, and a bounded ring of trace records.
+//! Output of programs: counters, and a bounded ring of trace records.
 //!
-//! One program writes; anybody may read, from any thread.
+//! One program writes; any thread may read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,14 +10,14 @@ use crate::words::Words;
 
 /// Counters of a program.
 pub const COUNTERS: usize = 64;
-/// Records that wait to be read; what comes when it is full is counted and dropped.
+/// Records that wait to be read; further ones are counted and dropped.
 pub const TRACE_RECORDS: usize = 256;
 /// Bytes of a record's text; longer ones are cut.
 pub const TRACE_BYTES: usize = 48;
-/// A record: time, length, text.
+/// Bytes of a record: time, length, text.
 const RECORD_BYTES: usize = 16 + TRACE_BYTES;
 
-/// Counts by index.
+/// Counters by index.
 #[derive(Debug)]
 pub struct Counters([AtomicU64; COUNTERS]);
 
@@ -28,17 +28,17 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// The value of a counter; zero for one that does not exist.
+    /// Returns the value of a counter; zero for one that does not exist.
     pub fn get(&self, index: usize) -> u64 {
         self.0.get(index).map_or(0, |counter| counter.load(Ordering::Relaxed))
     }
 
-    /// All of them.
+    /// Returns all counters.
     pub fn all(&self) -> Vec<u64> {
         (0..COUNTERS).map(|index| self.get(index)).collect()
     }
 
-    /// Counts one up. Only the program's own thread writes, so no read-modify-write is needed.
+    /// Adds one to a counter. Only the program's own thread writes, so no read-modify-write is needed.
     pub(crate) fn count(&self, index: u64) -> Option<()> {
         let index = usize::try_from(index).ok().filter(|index| *index < self.0.len())?;
         let counter = self.0.get(clamp(index, self.0.len()))?;
@@ -46,20 +46,20 @@ impl Counters {
         Some(())
     }
 
-    /// Where they stand, for generated code.
+    /// Returns the address of the counters, for generated code.
     pub(crate) fn base(&self) -> *mut u8 {
         self.0.as_ptr().cast_mut().cast()
     }
 }
 
-/// One thing a program said.
+/// Record of the trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceRecord {
     pub when_ns: u64,
     pub text: Vec<u8>,
 }
 
-/// The ring.
+/// Ring of trace records.
 #[derive(Debug)]
 pub struct Trace {
     records: Words,
@@ -88,8 +88,8 @@ impl Trace {
                 return None;
             }
             let record = self.record(read)?;
-            // The writer leaves a record alone until `read` has passed it, so if nobody else took it, it
-            // is whole.
+            // The writer does not touch a record until `read` has passed it: the record is whole if no other
+            // thread took it.
             let took = self.read.compare_exchange(read, read + 1, Ordering::Release, Ordering::Relaxed);
             if took.is_ok() {
                 return Some(record);
@@ -97,7 +97,7 @@ impl Trace {
         }
     }
 
-    /// Records that found the ring full.
+    /// Returns the number of records that found the ring full.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }

@@ -1,9 +1,9 @@
 //! Memory of a program: the stack, and the values of a map.
 //!
-//! It is made of atomic words, because a map's values are read and written by several threads at once:
-//! the reactor that runs the program, other reactors when the map is shared, and whoever looks from
-//! outside. Generated code accesses the same words with plain loads and stores, which are relaxed
-//! accesses on every machine that we generate code for.
+//! It is made of atomic words, because several threads read and write a map's values at once: the reactor
+//! that runs the program, other reactors when the map is shared, and threads outside. Generated code accesses
+//! the same words with plain loads and stores, which are relaxed accesses on every machine that code is
+//! generated for.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -14,17 +14,17 @@ use crate::insn::Size;
 pub(crate) struct Words(Box<[AtomicU64]>);
 
 impl Words {
-    /// Memory of at least `bytes`.
+    /// Reserves at least `bytes` of memory.
     pub(crate) fn new(bytes: usize) -> Self {
         Self((0..bytes.div_ceil(8)).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// Its size in bytes.
+    /// Returns the size in bytes.
     pub(crate) fn len(&self) -> usize {
         self.0.len() * 8
     }
 
-    /// Where it stands, for generated code. It never moves while `self` lives.
+    /// Returns the address for generated code. It never changes while `self` lives.
     pub(crate) fn base(&self) -> *mut u8 {
         self.0.as_ptr().cast_mut().cast()
     }
@@ -53,7 +53,7 @@ impl Words {
         Some(())
     }
 
-    /// Changes an aligned 4- or 8-byte value in one step; returns what was there.
+    /// Changes an aligned 4- or 8-byte value in one step; returns the value before.
     pub(crate) fn update(&self, at: usize, size: Size, change: impl Fn(u64) -> u64) -> Option<u64> {
         self.check(at, size)?;
         let (word, shift) = (at / 8, at % 8 * 8);
@@ -114,12 +114,12 @@ impl Words {
     }
 }
 
-/// Replaces the bits of `mask`; its neighbours may be written by others meanwhile.
+/// Replaces the bits of `mask`; other threads may write its neighbours meanwhile.
 fn merge(word: &AtomicU64, mask: u64, value: u64) {
     if mask == u64::MAX {
         word.store(value, Relaxed);
     } else {
-        // The closure always answers, so this always succeeds.
+        // The closure always returns a value, so this always succeeds.
         let _ = word.fetch_update(Relaxed, Relaxed, |old| Some(old & !mask | value));
     }
 }
@@ -132,7 +132,7 @@ mod tests {
     const SIZES: [Size; 4] = [Size::B1, Size::B2, Size::B4, Size::B8];
 
     proptest! {
-        /// Words behave like an array of bytes.
+        /// Compares words with an array of bytes.
         #[test]
         fn like_bytes(steps in prop::collection::vec((0usize..40, 0usize..4, any::<u64>()), 1..50)) {
             let words = Words::new(32);

@@ -1,10 +1,10 @@
-//! What `sluice.h` says of maps and helpers is what the engine has.
+//! Maps and helpers of `sluice.h` against those of the engine.
 
 use sluice_ebpf::{COUNTERS, Helpers, MapKind, TRACE_BYTES, flags};
 
 const HEADER: &str = include_str!("../include/sluice.h");
 
-/// The number that a macro stands for; `1 << n` is one too.
+/// Returns the value of a macro; `1 << n` is one, too.
 fn macro_number(name: &str) -> u64 {
     let define = format!("#define {name} ");
     let line = HEADER.lines().find_map(|line| line.strip_prefix(&define)).expect(name);
@@ -20,7 +20,7 @@ fn number(text: &str) -> u64 {
     text.parse().unwrap_or_else(|_| panic!("{text} is not a number"))
 }
 
-/// Names and numbers of the helpers that the header declares.
+/// Returns names and numbers of the helpers that the header declares.
 fn helpers() -> Vec<(String, u32)> {
     let declared = |declaration: &str| {
         let (before, value) = declaration.split_once("= (void *)")?;

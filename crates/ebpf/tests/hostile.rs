@@ -1,8 +1,8 @@
-//! Objects that nobody's compiler makes: small files that ask for much.
+//! Objects that no compiler makes: small files that need much work.
 
 use sluice_ebpf::{Limits, LoadError, LoadErrorKind, Object};
 
-/// A section: where its name begins among the names, its type and its bytes.
+/// Section: position of its name among the names, its type and its bytes.
 struct Section {
     name: u32,
     kind: u32,
@@ -15,7 +15,7 @@ const EXECINSTR: u64 = 4;
 const ELF_HEADER: usize = 64;
 const SECTION_HEADER: usize = 64;
 
-/// An object for BPF with these sections, all of them code; the last has the names.
+/// Returns an object for BPF with these sections, all of them code; the last has the names.
 fn elf(sections: &[Section]) -> Vec<u8> {
     let mut bytes = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let count = sections.len() as u16 + 1;
@@ -60,7 +60,7 @@ fn many_sections_share_a_long_name() {
     assert!(message.contains("more sections than the limit"), "{}", message.get(..200).unwrap_or(&message));
 }
 
-/// BTF with one section of so many maps, all of one type with so many members that mean nothing.
+/// Returns BTF with one section of so many maps, all of one type with so many members without meaning.
 fn btf(maps: u16, members: u16) -> Vec<u8> {
     const STRINGS: &[u8] = b"\0.maps\0pinning\0";
     let kind = |number: u32, count: u16| number << 24 | u32::from(count);
@@ -84,7 +84,8 @@ fn with_maps(maps: u16, members: u16) -> LoadError {
     load(&sections, "prog")
 }
 
-/// Tens of thousands of maps, each with a definition as long: what is not counted first takes minutes.
+/// Loads tens of thousands of maps, each with a definition as long: without counting first this takes
+/// minutes.
 #[test]
 fn maps_and_their_members_are_counted_first() {
     assert_eq!(with_maps(65, 1).kind, LoadErrorKind::TooManyMaps { limit: 64 });

@@ -25,7 +25,7 @@ fn classifier_layout() -> ContextLayout {
     ContextLayout::new(128).read(0..128).write(32..54)
 }
 
-/// What `classify.c` looks at of a `struct sluice_context`.
+/// Returns the part of a `struct sluice_context` that `classify.c` reads.
 fn command(opcode: u8, nsid: u32, slba: u64, blocks: u32) -> [u8; 128] {
     let mut context = [0; 128];
     context[10] = opcode;
@@ -35,7 +35,7 @@ fn command(opcode: u8, nsid: u32, slba: u64, blocks: u32) -> [u8; 128] {
     context
 }
 
-/// Completes with a status, as `sluice.h` says it.
+/// Returns the verdict that completes with a status, as in `sluice.h`.
 fn complete(status: u64) -> u64 {
     1 << 48 | status << 32
 }
@@ -139,7 +139,8 @@ fn messages_name_the_line() {
     assert!(message.contains("bytes 8 to 15 of the context may not be read"), "{message}");
 }
 
-/// Clang says line 0 of what it made up itself, such as an instruction that several lines share.
+/// Checks instructions at line 0, which clang assigns to code of its own, such as an instruction that several
+/// lines share.
 #[test]
 fn no_instruction_is_in_a_line_that_there_is_not() {
     for (bytes, section) in [(CLASSIFY, "classifier"), (EVERYTHING, "test/everything")] {
@@ -179,7 +180,7 @@ fn fuel_ends_a_run() {
     }
 }
 
-/// `classify.o`, as if it had been compiled with this version of the header.
+/// Returns `classify.o` with this version of the header.
 fn with_abi(version: u32) -> Vec<u8> {
     use object::{Object as _, ObjectSection as _};
     let mut bytes = CLASSIFY.to_vec();
@@ -209,7 +210,7 @@ fn objects_say_which_header_they_know() {
     assert!(error.contains("include sluice.h"), "{error}");
 }
 
-/// Every byte of real objects, wrong: a message or a program that ends, never a panic.
+/// Changes every byte of real objects: the result is a message or a program that ends, never a panic.
 #[test]
 fn damaged_objects() {
     let layout = ContextLayout::new(64).read(0..32).write(32..64);

@@ -1,16 +1,16 @@
-//! The part of BTF that map definitions need (Linux `Documentation/bpf/btf.rst`).
+//! Part of BTF that map definitions need (Linux `Documentation/bpf/btf.rst`).
 
 use super::broken;
 use crate::error::LoadError;
 
 const MAGIC: u16 = 0xeb9f;
-/// Types that one object may have; each takes at least 12 bytes of a bounded file.
+/// Most types of one object; each takes at least 12 bytes of a bounded file.
 const TYPES_MAX: usize = 1 << 20;
 
-/// Longer strings read as empty.
+/// Bytes of a string; a longer one reads as empty.
 const STRING_BYTES_MAX: usize = 1024;
 
-/// What a type is, with the type that it refers to.
+/// Kind of a type, with the type that it refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Void,
@@ -19,12 +19,12 @@ pub(super) enum Kind {
         element: u32,
         count: u32,
     },
-    /// Struct or union: where its members begin in [`Btf::members`], and how many.
+    /// Struct or union: start of its members in [`Btf::members`], and their number.
     Struct {
         first: usize,
         count: usize,
     },
-    /// Typedef, const, volatile, restrict, type tag: another name for the same.
+    /// Typedef, const, volatile, restrict, type tag: another name for the same type.
     Alias(u32),
     Variable(u32),
     /// Section of variables, laid out like a struct.
@@ -32,7 +32,7 @@ pub(super) enum Kind {
         first: usize,
         count: usize,
     },
-    /// With a size and nothing inside that matters here: integers, enums, floats.
+    /// Type with a size and no relevant parts: integers, enums, floats.
     Scalar,
     Other,
 }
@@ -44,7 +44,7 @@ pub(super) struct Type {
     pub(super) size: u32,
 }
 
-/// A member of a struct, or a variable of a section.
+/// Member of a struct, or variable of a section.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Member {
     pub(super) name: u32,
@@ -57,7 +57,7 @@ pub(super) struct Btf<'a> {
     members: Vec<Member>,
 }
 
-/// Reads little-endian numbers off the front of bytes.
+/// Reader of little-endian numbers from the front of bytes.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -78,7 +78,7 @@ impl<'a> Reader<'a> {
         Some(())
     }
 
-    /// A part of `bytes` that a header names.
+    /// Returns the part of `bytes` that a header names.
     pub(super) fn part(bytes: &'a [u8], start: usize, len: u32) -> Option<&'a [u8]> {
         bytes.get(start..)?.get(..len as usize)
     }
@@ -99,7 +99,7 @@ impl<'a> Btf<'a> {
             .ok_or_else(|| broken("its BTF is malformed"))
     }
 
-    /// The parts with the types and the strings.
+    /// Returns the parts with the types and the strings.
     fn sections(bytes: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
         let mut header = Reader(bytes);
         if header.u16()? != MAGIC {
@@ -147,7 +147,7 @@ impl<'a> Btf<'a> {
         Some(())
     }
 
-    /// Members are (name, type, offset); variables of a section are (type, offset, size).
+    /// Reads members (name, type, offset), or variables of a section (type, offset, size).
     fn read_members(&mut self, reader: &mut Reader<'_>, count: usize, section: bool) -> Option<()> {
         for _ in 0..count {
             let (a, b, _) = (reader.u32()?, reader.u32()?, reader.u32()?);
@@ -160,17 +160,17 @@ impl<'a> Btf<'a> {
         Some(())
     }
 
-    /// A name or a line of source. What is longer than anybody writes is no string: a hostile object
-    /// could name a megabyte a million times.
+    /// Returns a name or a line of source. Very long strings read as empty: a hostile object could name a
+    /// megabyte a million times.
     pub(super) fn string(&self, offset: u32) -> &'a str {
         let rest = self.strings.get(offset as usize..).unwrap_or_default();
         let end = rest.iter().take(STRING_BYTES_MAX).position(|&byte| byte == 0).unwrap_or(0);
         std::str::from_utf8(rest.get(..end).unwrap_or_default()).unwrap_or("?")
     }
 
-    /// A type, with other names for it looked through.
+    /// Returns a type, looking through its other names.
     pub(super) fn get(&self, mut number: u32) -> Option<Type> {
-        // Names may go round in circles in a hostile object.
+        // Names may form a cycle in a hostile object.
         for _ in 0..32 {
             let found = self.types.get(number as usize).copied()?;
             match found.kind {
@@ -189,7 +189,7 @@ impl<'a> Btf<'a> {
         &self.types
     }
 
-    /// Bytes of a value of this type.
+    /// Returns the bytes of a value of this type.
     pub(super) fn size(&self, number: u32) -> Option<u32> {
         let mut count = 1u32;
         let mut number = number;

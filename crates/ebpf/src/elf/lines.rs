@@ -6,7 +6,7 @@ use crate::decode::Slot;
 use crate::error::{LoadError, SourceLine};
 
 const MAGIC: u16 = 0xeb9f;
-/// Bytes of a line record that are known; newer versions may add some behind.
+/// Bytes of a line record that are read; newer versions may add some behind.
 const RECORD_BYTES: usize = 16;
 
 /// Reads the lines of the sections that were placed.
@@ -48,7 +48,7 @@ fn read_part(
     }
     let record = reader.u32()? as usize;
     let extra = record.checked_sub(RECORD_BYTES)?;
-    // One line for each slot is all there can be.
+    // There is at most one line for each slot.
     let most: usize = placed.iter().map(|placed| placed.slots).sum();
     while !reader.0.is_empty() {
         let (section, count) = (btf.string(reader.u32()?), reader.u32()?);
@@ -57,8 +57,8 @@ fn read_part(
             let (offset, file, text, column) = (reader.u32()?, reader.u32()?, reader.u32()?, reader.u32()?);
             reader.skip(extra)?;
             let slot = offset as usize / Slot::SIZE;
-            // The column is in the lower ten bits. Line 0 is what the compiler made up itself: such an
-            // instruction is taken for one of the line before.
+            // The column is in the lower ten bits. Line 0 marks an instruction that the compiler added: it is
+            // taken for one of the line before.
             let number = column >> 10;
             if number == 0 {
                 continue;
@@ -76,7 +76,7 @@ fn read_part(
     Some(())
 }
 
-/// Without the folders of the machine where it was compiled.
+/// Returns a path without the directories of the machine that compiled it.
 fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }

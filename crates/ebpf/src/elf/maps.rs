@@ -1,4 +1,4 @@
-//! Map definitions: structs in `.maps` whose members are pointers that say something by their type.
+//! Map definitions: structs in `.maps` whose members are pointers that encode values by their type.
 //!
 //! `__uint(name, N)` is a pointer to an array of N; `__type(name, T)` is a pointer to T.
 
@@ -8,11 +8,11 @@ use crate::error::{LoadError, LoadErrorKind};
 use crate::maps::{MapDef, MapKind, flags};
 use crate::object::MapSpec;
 
-/// Members of a map's definition; there are nine that mean something.
+/// Most members of a map's definition; nine have a meaning.
 const MEMBERS_MAX: usize = 64;
 
-/// All maps that an object defines. In a hostile object tens of thousands share a definition that is as long,
-/// so both are counted before anything is read.
+/// Reads all maps that an object defines. In a hostile object tens of thousands of maps share one long
+/// definition, so both are counted before anything is read.
 pub(super) fn read(btf: &Btf<'_>, maps_max: usize) -> Result<Vec<MapDef>, LoadError> {
     let section = btf.types().iter().find_map(|found| match found.kind {
         Kind::Section { first, count } if btf.string(found.name) == ".maps" => {
@@ -62,7 +62,7 @@ fn read_struct(btf: &Btf<'_>, name: &str, members: &[Member]) -> Result<MapDef, 
             "value_size" => def.value_size = number()?,
             "key" => def.key_size = size()?,
             "value" => def.value_size = size()?,
-            // Where the kernel's file system would show it; there is none here.
+            // A place in the kernel's file system, which does not exist here.
             "pinning" => {}
             other => return Err(bad(format!("{other} is not supported"))),
         }
@@ -74,7 +74,7 @@ fn read_struct(btf: &Btf<'_>, name: &str, members: &[Member]) -> Result<MapDef, 
     Ok(def)
 }
 
-/// N of a pointer to an array of N.
+/// Returns N of a pointer to an array of N.
 fn uint(btf: &Btf<'_>, kind: u32) -> Option<u32> {
     let Kind::Pointer(to) = btf.get(kind)?.kind else { return None };
     match btf.get(to)?.kind {
@@ -83,13 +83,13 @@ fn uint(btf: &Btf<'_>, kind: u32) -> Option<u32> {
     }
 }
 
-/// The size of what a pointer points to.
+/// Returns the size of the type that a pointer points to.
 fn type_size(btf: &Btf<'_>, kind: u32) -> Option<u32> {
     let Kind::Pointer(to) = btf.get(kind)?.kind else { return None };
     btf.size(to)
 }
 
-/// Global data, as a map with one element.
+/// Returns global data as a map with one element.
 pub(super) fn data(name: &str, size: u32, bytes: &[u8], read_only: bool) -> Result<MapSpec, LoadError> {
     let mut def = MapDef::array(name, size, 1);
     def.flags = if read_only { flags::READ_ONLY } else { 0 };

@@ -1,8 +1,8 @@
 //! Programs from ELF objects, as stock clang makes them with `-target bpf`.
 //!
-//! The section of the program is chosen by the caller; functions that it calls come from `.text`; maps
-//! from `.maps`, where BTF describes them; global data from `.rodata`, `.data` and `.bss`. Every byte
-//! may be hostile.
+//! The caller chooses the section of the program. Functions that it calls come from `.text`, maps from
+//! `.maps`, where BTF describes them, and global data from `.rodata`, `.data` and `.bss`. Every byte may be
+//! hostile.
 
 mod btf;
 mod lines;
@@ -27,13 +27,13 @@ type File<'a> = ElfFile64<'a, Endianness>;
 const R_BPF_64_64: u32 = 1;
 const R_BPF_64_32: u32 = 10;
 const TEXT: &str = ".text";
-/// Where `sluice.h` puts its version.
+/// Section in which `sluice.h` puts its version.
 const ABI: &str = "sluice.abi";
-/// Sections of an object; clang makes a few dozen. Looking for one compares all their names.
+/// Most sections of an object; clang makes a few dozen. A search for one compares all their names.
 const SECTIONS_MAX: usize = 1024;
 /// Sections or programs that a message names.
 const NAMES_SHOWN: usize = 8;
-/// Bytes of a name that are looked at. In a hostile object thousands of things share a name of a megabyte.
+/// Bytes of a name that are used. In a hostile object thousands of symbols share a name of a megabyte.
 const NAME_BYTES_MAX: usize = 1024;
 
 fn broken(why: impl Into<String>) -> LoadError {
@@ -72,7 +72,7 @@ pub(crate) fn load(bytes: &[u8], section: &str, limits: &Limits) -> Result<Objec
     Ok(object)
 }
 
-/// Which version of `sluice.h` it was compiled with; several, where objects were linked into one.
+/// Returns the version of `sluice.h` of the object. Linked objects may have several.
 fn abi(file: &File<'_>) -> Result<Option<u32>, LoadError> {
     let Some(bytes) = section_data(file, ABI)? else { return Ok(None) };
     let (words, []) = bytes.as_chunks::<4>() else {
@@ -89,7 +89,7 @@ fn abi(file: &File<'_>) -> Result<Option<u32>, LoadError> {
     }
 }
 
-/// A name, cut to what is looked at.
+/// Returns a name, cut to the bytes that are used.
 fn cut(name: &[u8]) -> String {
     String::from_utf8_lossy(name.get(..NAME_BYTES_MAX).unwrap_or(name)).into_owned()
 }
@@ -99,7 +99,7 @@ fn section_data<'a>(file: &File<'a>, name: &str) -> Result<Option<&'a [u8]>, Loa
     section.data().map(Some).map_err(|why| broken(format!("section {name}: {why}")))
 }
 
-/// A section of code and the slot where it was put.
+/// Section of code and the slot where it was put.
 struct Placed {
     name: String,
     index: SectionIndex,
@@ -111,7 +111,7 @@ struct Linker<'f, 'a> {
     file: &'f File<'a>,
     object: Object,
     placed: Vec<Placed>,
-    /// Sections of global data, and the map that each became.
+    /// Sections of global data, and the number of each one's map.
     data: HashMap<SectionIndex, u32>,
     /// Symbols of `.maps`, by name.
     maps: HashMap<String, u32>,
@@ -132,7 +132,7 @@ impl<'f, 'a> Linker<'f, 'a> {
         Ok(linker)
     }
 
-    /// Puts a section's code behind what is there.
+    /// Appends a section's code.
     fn place(&mut self, name: &str, limits: &Limits) -> Result<(), LoadError> {
         let Some(section) = self.file.section_by_name(name) else {
             let names = self.code_sections().join(", ");
@@ -157,7 +157,7 @@ impl<'f, 'a> Linker<'f, 'a> {
         code.filter_map(|section| section.name_bytes().map(cut).ok()).take(NAMES_SHOWN).collect()
     }
 
-    /// The slot of the one global function in the program's section.
+    /// Returns the slot of the one global function in the program's section.
     fn entry(&self, section: &str) -> Result<usize, LoadError> {
         let Some(placed) = self.placed.first() else { return Ok(0) };
         let program = |symbol: &::object::read::elf::ElfSymbol64<'_, '_, Endianness>| {
@@ -206,7 +206,7 @@ impl<'f, 'a> Linker<'f, 'a> {
         Ok(())
     }
 
-    /// Global data becomes an array with one element.
+    /// Adds each section of global data as an array with one element.
     fn add_data(&mut self) -> Result<(), LoadError> {
         for section in self.file.sections() {
             let Ok(name) = section.name_bytes().map(cut) else { continue };
@@ -265,7 +265,7 @@ impl<'f, 'a> Linker<'f, 'a> {
         }
     }
 
-    /// A 64-bit immediate that stands for a map or for global data.
+    /// Relocates a 64-bit immediate for a map or for global data.
     fn relocate_address(
         &mut self,
         at: usize,
@@ -280,7 +280,7 @@ impl<'f, 'a> Linker<'f, 'a> {
         };
         let (src, map, high_imm) = match (map, data) {
             (Some(map), _) => (pseudo::MAP, map, 0),
-            // The address of global data is the symbol's plus what the instruction already holds.
+            // The address of global data is the symbol's plus the value in the instruction.
             (None, Some(map)) => (pseudo::MAP_VALUE, map, address.wrapping_add(low.imm as u64) as i32),
             (None, None) => {
                 let why =
@@ -296,7 +296,7 @@ impl<'f, 'a> Linker<'f, 'a> {
         Ok(())
     }
 
-    /// A call of a function in a section that was placed.
+    /// Relocates a call of a function in a section that was placed.
     fn relocate_call(
         &mut self,
         at: usize,

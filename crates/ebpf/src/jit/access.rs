@@ -1,7 +1,7 @@
 //! Memory accesses: the part that the safety of the host rests on.
 //!
-//! [`Lower::place`] turns an address of the program into one of the host. Each of its ways ends in an
-//! address inside the program's own memory, whatever the proof says and whatever the registers hold.
+//! [`Lower::place`] turns an address of the program into one of the host. Each of its ways ends in an address
+//! inside the program's own memory, for any proof and any contents of the registers.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::insn::{AtomicOp, Insn, Reg, Size};
 use crate::layout::{FRAME_BYTES, Region};
 use crate::verify::Proof;
 
-/// One access of the program.
+/// Access of the program.
 #[derive(Debug, Clone, Copy)]
 struct Access {
     base: Reg,
@@ -26,7 +26,7 @@ struct Access {
 }
 
 impl Access {
-    /// What an instruction reads or writes through a register.
+    /// Returns the access of an instruction through a register.
     fn of(insn: &Insn) -> Option<Self> {
         Some(match *insn {
             Insn::Load { size, base, offset, .. } => Self { base, offset, size, write: false },
@@ -38,14 +38,14 @@ impl Access {
     }
 }
 
-/// Where an access may be, from the place of its register in a region.
+/// Bounds of an access, relative to the position of its register in a region.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
-    /// From the register.
+    /// Offset from the register.
     offset: i32,
-    /// From the register, less the start of the window.
+    /// Offset from the register, less the start of the window.
     beyond: i64,
-    /// The last place in the window where it has room.
+    /// Last position in the window where the access has room.
     last: i64,
 }
 
@@ -56,13 +56,14 @@ impl Bounds {
         Self { offset: access.offset.into(), beyond, last }
     }
 
-    /// How far into the region the register may point, if the start of the region will do.
+    /// Returns the farthest valid position of the register in the region, if the start of the region is
+    /// valid, too.
     fn reach(&self) -> Option<i64> {
         (0..=self.last).contains(&self.beyond).then_some(self.last - self.beyond)
     }
 }
 
-/// The place of a register in a region, clamped to where it is inside with every access up to here.
+/// Position of a register in a region, clamped so that every access up to here is inside.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Clamped {
     region: Region,
@@ -70,21 +71,22 @@ pub(super) struct Clamped {
     place: Value,
 }
 
-/// In place of a clamped register that was not near enough for all accesses: no bound is so large. No processor reads
-/// there, even where it guesses: it is no address, or, with the upper bits ignored, the start of the region.
+/// Value in place of a clamped register that was not near enough for all accesses: no bound is so large. No
+/// processor reads there even speculatively: it is no address, or, with the upper bits ignored, the start of
+/// the region.
 pub(super) const NOWHERE: u64 = 1 << 63;
 
-/// Instructions that are looked through for further accesses through a register.
+/// Instructions that are searched for further accesses through a register.
 const LOOK_AHEAD: usize = 64;
 
-/// An address of the host, and an offset to it.
+/// Address of the host, and an offset to it.
 struct Location {
     address: Value,
     offset: i32,
 }
 
 impl Lower<'_, '_> {
-    /// The host's address of an access that is permitted; traps when it is not.
+    /// Emits the host's address of a permitted access; traps when it is not permitted.
     fn place(&mut self, access: Access) -> Location {
         let bytes = access.size.bytes() as usize;
         let memory = self.all.source.memory;
@@ -103,8 +105,8 @@ impl Lower<'_, '_> {
         }
     }
 
-    /// The bytes of a region that an access may touch as far as the promised window goes, and where the
-    /// host has the region; nothing when there are none.
+    /// Returns the bytes of a region that an access may touch within the proven window, and the host's
+    /// address of the region; none if there are no such bytes.
     fn bounds(
         &mut self,
         region: Region,
@@ -124,7 +126,7 @@ impl Lower<'_, '_> {
         Some((host, window))
     }
 
-    /// The bytes of a region that an access may touch as far as the promised window goes.
+    /// Returns the bytes of a region that an access may touch within the proven window.
     fn window(&self, region: Region, window: Range<usize>, access: Access) -> Option<Range<usize>> {
         let memory = self.all.source.memory;
         let window = match region {
@@ -140,12 +142,13 @@ impl Lower<'_, '_> {
 
     /// Compares the address with the bounds of a region.
     ///
-    /// Programs reach several fields through one register, so the comparison is with that register's place
-    /// in the region: an access at an offset that is not negative is inside if the register is so far from the
-    /// end. One that is not, may be all the same, and is looked at exactly.
+    /// Programs reach several fields through one register, so the comparison is with that register's position
+    /// in the region. An access at an offset that is not negative is inside if the register is far enough
+    /// from the end. Another access may still be inside, and is checked exactly.
     ///
-    /// A processor may guess that the comparison holds, so the place is clamped besides. The first access through a
-    /// register clamps it for all that follow in its block: it is compared with the strictest of their bounds.
+    /// A processor may speculate that the comparison holds, so the position is clamped, too. The first access
+    /// through a register clamps it for all that follow in its block: it is compared with the strictest of
+    /// their bounds.
     fn compared(&mut self, access: Access, region: Region, host: Value, window: &Range<usize>) -> Location {
         let base = self.get(access.base);
         let relative = self.b.ins().iadd_imm(base, (region.base() as i64).wrapping_neg());
@@ -186,7 +189,7 @@ impl Lower<'_, '_> {
         Location { address: self.b.ins().iadd(host, place), offset: bounds.offset }
     }
 
-    /// Where in its region a register is whose access is inside its bounds; traps if it is not.
+    /// Emits the position of a register in its region whose access is inside its bounds; traps if it is not.
     fn exactly(&mut self, relative: Value, bounds: &Bounds) -> Value {
         let exact = self.b.ins().iadd_imm(relative, bounds.beyond);
         let outside = self.b.ins().icmp_imm(IntCC::UnsignedGreaterThan, exact, bounds.last);
@@ -196,8 +199,8 @@ impl Lower<'_, '_> {
         self.b.ins().iadd_imm(clamped, -bounds.beyond)
     }
 
-    /// How far into a region a register may point so that all accesses through it are inside, of those that follow in
-    /// this block. Some may be through another value of it: then the bound is stricter than it need be.
+    /// Returns the farthest position of a register in a region at which all its following accesses in this
+    /// block are inside. Some may use another value of the register: then the bound is stricter than needed.
     fn least_reach(&self, base: Reg, region: Region) -> i64 {
         let code = self.all.source.code;
         let following = (self.at + 1..).take(LOOK_AHEAD).take_while(|at| !self.begins_block(*at));
@@ -214,7 +217,7 @@ impl Lower<'_, '_> {
         reaches.min().unwrap_or(i64::MAX)
     }
 
-    /// Asks the machine.
+    /// Emits a call of [`Machine::resolve`](crate::machine::Machine::resolve).
     fn searched(&mut self, access: Access) -> Location {
         let address = self.address(access);
         let what = u64::from(access.size.bytes()) | if access.write { runtime::WRITE } else { 0 };
@@ -262,7 +265,7 @@ impl Lower<'_, '_> {
         let access = Access { base, offset, size, write: true };
         let (operand, expected) = (self.get(src), self.get(Reg::RETURN));
         let shared = match self.proof().clone() {
-            // The context has no atomics, so only what is certainly not the context is done here.
+            // The context has no atomics, so only accesses that are certainly elsewhere are done here.
             Proof::Within(region @ (Region::Stack | Region::Map(_)), window) => {
                 self.bounds(region, window, access).map(|bounds| (region, bounds))
             }
@@ -293,7 +296,7 @@ impl Lower<'_, '_> {
         self.trap_if(low, Fault::Misaligned);
     }
 
-    /// Regions begin at multiples of eight, for the program and for the host.
+    /// Emits an atomic operation. Regions begin at multiples of eight, for the program and for the host.
     fn change(
         &mut self,
         op: AtomicOp,
@@ -325,7 +328,7 @@ impl Lower<'_, '_> {
     }
 }
 
-/// Whether so many bytes at an offset from the frame pointer are in the frame.
+/// Returns whether so many bytes at an offset from the frame pointer are in the frame.
 pub(super) fn in_frame(offset: i64, bytes: usize) -> bool {
     offset >= -(FRAME_BYTES as i64) && offset <= -(bytes as i64)
 }

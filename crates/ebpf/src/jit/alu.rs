@@ -26,7 +26,7 @@ impl Lower<'_, '_> {
         if self.b.func.dfg.value_type(value) == I64 { value } else { self.b.ins().uextend(I64, value) }
     }
 
-    /// Cranelift's shifts take their count modulo the width, as ours do.
+    /// Emits an operation. Cranelift's shifts take their count modulo the width, as eBPF's do.
     fn binary(&mut self, op: AluOp, a: Value, b: Value) -> Value {
         match op {
             AluOp::Add => self.b.ins().iadd(a, b),
@@ -44,7 +44,8 @@ impl Lower<'_, '_> {
         }
     }
 
-    /// A division by zero would raise a signal; one is divided by instead, and the result replaced.
+    /// Emits an unsigned division. Zero would raise a signal: the divisor becomes one, and the result is
+    /// replaced.
     fn divide_unsigned(&mut self, op: AluOp, a: Value, b: Value) -> Value {
         let zero = self.b.ins().icmp_imm(IntCC::Equal, b, 0);
         let divisor = self.one_if(zero, b);
@@ -57,7 +58,8 @@ impl Lower<'_, '_> {
         }
     }
 
-    /// By -1 as well: the one overflow would raise a signal too.
+    /// Emits a signed division. A divisor of -1 is replaced as well: the one overflow would raise a signal,
+    /// too.
     fn divide_signed(&mut self, op: AluOp, a: Value, b: Value) -> Value {
         let zero = self.b.ins().icmp_imm(IntCC::Equal, b, 0);
         let minus = self.b.ins().icmp_imm(IntCC::Equal, b, -1);
@@ -87,7 +89,7 @@ impl Lower<'_, '_> {
         self.b.ins().select(condition, zero, value)
     }
 
-    /// Negation, sign extension, byte order.
+    /// Emits negation, sign extension or a change of byte order.
     pub(super) fn unary(&mut self, insn: &Insn) {
         match *insn {
             Insn::Neg { width, dst } => {
@@ -117,7 +119,7 @@ impl Lower<'_, '_> {
     }
 }
 
-/// Cranelift's type of so many bytes.
+/// Returns Cranelift's type of so many bytes.
 pub(super) fn int(size: Size) -> Type {
     match size {
         Size::B1 => types::I8,

@@ -1,4 +1,4 @@
-//! Calls: helpers, functions of the program, and the few helpers that are worth doing on the spot.
+//! Calls: helpers, functions of the program, and the few helpers that are generated inline.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{InstBuilder, Value};
@@ -15,7 +15,7 @@ use crate::trace::COUNTERS;
 use crate::verify::Proof;
 
 impl Lower<'_, '_> {
-    /// Calls what is at an address; both things that it returns.
+    /// Emits a call of the code at an address. Returns its two results.
     fn call_address(&mut self, function: Value, arguments: &[Value]) -> (Value, Value) {
         let signature = self.b.import_signature(signature(self.call_conv, arguments.len()));
         let call = self.b.ins().call_indirect(signature, function, arguments);
@@ -23,11 +23,11 @@ impl Lower<'_, '_> {
         (results[0], results[1])
     }
 
-    /// Calls a function of the host that may fail.
+    /// Emits a call of a function of the host that may fail.
     pub(super) fn checked_call(&mut self, function: usize, arguments: &[Value]) -> Value {
         let function = self.number(function as u64);
         let (value, fault) = self.call_address(function, arguments);
-        // A trap is the instruction above the fault; the fault alone says which.
+        // A trap is the instruction above the fault; the fault alone shows whether there is one.
         let trap = self.b.ins().bor_imm(fault, (self.at as i64) << 8);
         self.leave_if(fault, trap);
         value
@@ -88,7 +88,7 @@ impl Lower<'_, '_> {
         self.checked_call(runtime::map_lookup as *const () as usize, &[self.machine, handle, key])
     }
 
-    /// The address of an element of an array, or zero.
+    /// Emits the address of an element of an array, or zero.
     fn element(&mut self, number: u32, map: &Map, index: Value) -> Value {
         let def = map.def();
         let inside = self.b.ins().icmp_imm(IntCC::UnsignedLessThan, index, i64::from(def.max_entries));
@@ -100,11 +100,11 @@ impl Lower<'_, '_> {
         element
     }
 
-    /// `sluice_count`: one up, or an error for a counter that does not exist.
+    /// Emits `sluice_count`: an increment, or an error for a counter that does not exist.
     fn count(&mut self) -> Value {
         let index = self.get(Reg::arguments()[0]);
         let (fine, error) = (0, MapError::Invalid.errno());
-        // Most programs name their counters by numbers, of which everything is known.
+        // Most programs name their counters by constants, for which no check is left.
         match self.constant(index) {
             Some(index) if index < COUNTERS as u64 => {
                 let at = self.all.source.memory.counters.base().addr() as u64 + index * 8;
@@ -120,7 +120,7 @@ impl Lower<'_, '_> {
         self.b.append_block_param(done, I64);
         self.b.ins().brif(exists, count, &[], wrong, &[]);
         self.b.switch_to_block(count);
-        // Also where a processor guesses that it exists.
+        // Also where a processor speculates that it exists.
         let zero = self.number(0);
         let index = self.b.ins().select_spectre_guard(exists, index, zero);
         let base = self.number(self.all.source.memory.counters.base().addr() as u64);
@@ -151,7 +151,7 @@ impl Lower<'_, '_> {
         let Some(place) = unit.and_then(|unit| self.all.functions.get(unit)) else { return };
         let place = self.number(place.as_ptr().addr() as u64);
         let function = self.b.ins().load(I64, trusted(), place, 0);
-        // Also where a processor guesses that there is another frame.
+        // Also where a processor speculates that there is another frame.
         let zero = self.number(0);
         let frame_end = self.b.ins().select_spectre_guard(deep, zero, self.frame_end);
         let frame_end = self.b.ins().iadd_imm(frame_end, FRAME_BYTES as i64);

@@ -1,4 +1,4 @@
-//! Whether generated code reaches memory only at addresses that are clamped, or that no program chose.
+//! Check that generated code reaches memory only at addresses that are clamped, or that no program chose.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -12,9 +12,10 @@ use crate::layout::REGION_BYTES_MAX;
 use crate::machine::{Machine, Memory};
 use crate::trace::COUNTERS;
 
-/// The accesses of a function whose address a program may have chosen, with the address.
+/// Returns the accesses of a function whose address a program may have chosen, with the address.
 ///
-/// `guards` says whether a guard against speculation clamps. Without, every access that needs one is found.
+/// `guards` decides whether a guard against speculation counts as a clamp. Without, every access that needs
+/// one is found.
 pub(super) fn unclamped(func: &Function, memory: &Memory, tables: Range<u64>, guards: bool) -> Vec<String> {
     let mut look = Look { func, guards, addresses: addresses(memory, tables), known: HashMap::new() };
     let instructions = func.layout.blocks().flat_map(|block| func.layout.block_insts(block));
@@ -23,10 +24,10 @@ pub(super) fn unclamped(func: &Function, memory: &Memory, tables: Range<u64>, gu
     wild.map(|(inst, _)| func.dfg.display_inst(inst).to_string()).collect()
 }
 
-/// Farther from an address that code contains, no offset of an instruction leads.
+/// Largest distance from an address in the code that the offset of an instruction can reach.
 const NEAR: u64 = 1 << 16;
 
-/// The addresses that code may contain: of memory, of the table of functions, and near them.
+/// Returns the addresses that code may contain: of memory, of the table of functions, and near them.
 fn addresses(memory: &Memory, tables: Range<u64>) -> Vec<Range<u64>> {
     let maps = memory.maps.iter().filter_map(|map| map.values());
     let words = maps.chain([&memory.stack]).map(|words| (words.base().addr(), words.len()));
@@ -35,7 +36,7 @@ fn addresses(memory: &Memory, tables: Range<u64>) -> Vec<Range<u64>> {
     regions.chain([tables]).map(|it| it.start - NEAR..it.end + NEAR).collect()
 }
 
-/// The address of a load, a store or an atomic instruction.
+/// Returns the address of a load, a store or an atomic instruction.
 fn address(func: &Function, inst: Inst) -> Option<Value> {
     let data = &func.dfg.insts[inst];
     let arguments = func.dfg.inst_args(inst);
@@ -50,9 +51,10 @@ fn address(func: &Function, inst: Inst) -> Option<Value> {
 struct Look<'a> {
     func: &'a Function,
     guards: bool,
-    /// The addresses that code may contain.
+    /// Addresses that code may contain.
     addresses: Vec<Range<u64>>,
-    /// A value that is being examined counts as not clamped: a loop may move it on in each round.
+    /// Values that were examined. A value under examination counts as not clamped: a loop may advance it in
+    /// each round.
     known: HashMap<Value, bool>,
 }
 
@@ -79,7 +81,7 @@ impl Look<'_> {
         clamped
     }
 
-    /// What a parameter of a block may be.
+    /// Returns the possible values of a parameter of a block.
     fn incoming(&self, block: cranelift_codegen::ir::Block, number: usize) -> Vec<Value> {
         let dfg = &self.func.dfg;
         let instructions = self.func.layout.blocks().flat_map(|block| self.func.layout.block_insts(block));
@@ -115,14 +117,15 @@ impl Look<'_> {
         }
     }
 
-    /// Whether a constant is an offset or an address of the code, not one that a program contains.
+    /// Returns whether a constant is an offset or an address of the code, not one that a program contains.
     fn is_constant_of_code(&self, constant: i64) -> bool {
         let is_offset = constant.unsigned_abs() < REGION_BYTES_MAX as u64;
         let is_address = self.addresses.iter().any(|range| range.contains(&(constant as u64)));
         is_offset || is_address || constant as u64 == NOWHERE
     }
 
-    /// A guard between zero and a value clamps, if its condition says that the value is below a constant.
+    /// Returns whether a guard between zero and a value clamps: its condition must bound the value by a
+    /// constant.
     fn compares_the_clamped_value(&self, arguments: &[Value]) -> bool {
         let &[condition, yes, no] = arguments else { return false };
         let (guarded, if_true) = match (self.number(yes), self.number(no)) {
@@ -137,7 +140,7 @@ impl Look<'_> {
         bounds && (0..REGION_BYTES_MAX as i64).contains(&bound) && self.is_same(compared, guarded)
     }
 
-    /// A comparison with a constant.
+    /// Returns a comparison with a constant.
     fn comparison(&self, value: Value) -> Option<(IntCC, Value, i64)> {
         let inst = self.inst(value)?;
         match self.func.dfg.insts[inst] {
@@ -150,7 +153,8 @@ impl Look<'_> {
         }
     }
 
-    /// Whether two values are the same number. The optimiser computes a sum again where it is used, as another value.
+    /// Returns whether two values are the same number. The optimiser computes a sum again where it is used,
+    /// as another value.
     fn is_same(&self, one: Value, other: Value) -> bool {
         let dfg = &self.func.dfg;
         let (one, other) = (dfg.resolve_aliases(one), dfg.resolve_aliases(other));
@@ -197,13 +201,13 @@ impl Look<'_> {
         }
     }
 
-    /// The machine finds addresses itself, and clamps them.
+    /// Returns whether a call is one of `resolve`, which finds addresses in the machine, and clamps them.
     fn calls_resolve(&self, callee: Value) -> bool {
         self.number(callee) == Some(runtime::resolve as *const () as usize as i64)
     }
 }
 
-/// Whether the result depends on nothing but the operands.
+/// Returns whether the result depends on nothing but the operands.
 fn is_computed(opcode: Opcode) -> bool {
     !opcode.can_load() && !opcode.can_store() && !opcode.is_call() && !opcode.other_side_effects()
 }

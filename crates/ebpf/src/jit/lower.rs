@@ -1,4 +1,4 @@
-//! From instructions to Cranelift's: functions, blocks, jumps.
+//! Lowering of instructions to Cranelift's: functions, blocks, jumps.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -22,12 +22,12 @@ use crate::machine::Machine;
 use crate::object::Code;
 use crate::verify::Proof;
 
-/// A function to generate.
+/// Function to generate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
-    /// The whole program, called from outside: takes the machine.
+    /// Whole program, called from outside: takes the machine.
     Program(usize),
-    /// A function, called by the program: takes the machine, the end of its frame and r1 to r5.
+    /// Function, called by the program: takes the machine, the end of its frame and r1 to r5.
     Function(usize),
 }
 
@@ -39,7 +39,7 @@ impl Unit {
     }
 }
 
-/// What all functions of a program are generated from.
+/// Common input of the generation of all functions of a program.
 pub(super) struct Lowering<'a> {
     pub(super) source: &'a Source<'a>,
     pub(super) helpers: &'a [Option<Helper>],
@@ -47,34 +47,34 @@ pub(super) struct Lowering<'a> {
     pub(super) units: &'a [Unit],
 }
 
-/// One function while it is being generated.
+/// Function while it is being generated.
 pub(super) struct Lower<'l, 'b> {
     pub(super) all: &'l Lowering<'l>,
     pub(super) b: FunctionBuilder<'b>,
     pub(super) call_conv: CallConv,
-    /// The slot of the current instruction.
+    /// Slot of the current instruction.
     pub(super) at: usize,
-    /// The machine's address.
+    /// Address of the machine.
     pub(super) machine: Value,
-    /// How far from the start of the stack this function's frame ends.
+    /// Distance of the end of this function's frame from the start of the stack.
     pub(super) frame_end: Value,
-    /// The host's address of that end.
+    /// Host's address of that end.
     pub(super) frame: Value,
-    /// The host's address of the context.
+    /// Host's address of the context.
     pub(super) context: Value,
     registers: [Variable; Reg::COUNT],
     blocks: HashMap<usize, Block>,
-    /// The last element of an array that was looked up, and whether there is one.
+    /// Last element of an array that was looked up, and whether it exists.
     pub(super) found: Option<(Value, Value)>,
-    /// Registers by their numbers whose place is clamped, until they change or the block ends.
+    /// Registers with a clamped position, by number, until they change or the block ends.
     pub(super) clamped: HashMap<usize, Clamped>,
-    /// Where every fault goes, with the trap as its argument.
+    /// Destination of every fault, with the trap as its argument.
     trap: Block,
 }
 
 pub(super) const I64: Type = types::I64;
 
-/// Accesses of memory that is known to be there.
+/// Returns the flags of accesses to memory that certainly exists.
 pub(super) fn trusted() -> MemFlags {
     MemFlags::new().with_notrap().with_endianness(cranelift_codegen::ir::Endianness::Little)
 }
@@ -138,7 +138,7 @@ impl Lowering<'_> {
     }
 }
 
-/// A function of so many numbers that returns a number and a trap.
+/// Returns the signature of a function of so many numbers that returns a number and a trap.
 pub(super) fn signature(call_conv: CallConv, parameters: usize) -> Signature {
     let mut signature = Signature::new(call_conv);
     signature.params.extend(std::iter::repeat_n(AbiParam::new(I64), parameters));
@@ -146,7 +146,7 @@ pub(super) fn signature(call_conv: CallConv, parameters: usize) -> Signature {
     signature
 }
 
-/// The offset of a field, as an instruction has it.
+/// Returns the offset of a field in an instruction's type.
 pub(super) fn mem_offset(offset: usize) -> i32 {
     i32::try_from(offset).expect("a field of a small structure")
 }
@@ -170,7 +170,7 @@ impl Lower<'_, '_> {
         self.b.ins().iconst(I64, value as i64)
     }
 
-    /// The number that a value is known to be.
+    /// Returns the number of a constant value.
     pub(super) fn constant(&self, value: Value) -> Option<u64> {
         let of = self.b.func.dfg.value_def(value).inst()?;
         match self.b.func.dfg.insts[of] {
@@ -190,7 +190,7 @@ impl Lower<'_, '_> {
         self.all.source.proofs.get(self.at).unwrap_or(&Proof::Nothing)
     }
 
-    /// Registers as a function finds them; what nobody gave a value is zero.
+    /// Emits the registers at the start of a function: those without a value are zero.
     fn prologue(&mut self, arguments: &[Value]) {
         let zero = self.number(0);
         for variable in self.registers {
@@ -214,7 +214,7 @@ impl Lower<'_, '_> {
     }
 
     fn block(&self, at: usize) -> Block {
-        // Code has been checked: what is jumped to begins a block of this function.
+        // Code has been checked: every jump target begins a block of this function.
         self.blocks[&at]
     }
 
@@ -320,7 +320,7 @@ impl Lower<'_, '_> {
         self.jump(target);
     }
 
-    /// Takes fuel, or traps.
+    /// Emits the use of fuel, with a trap at its end.
     pub(super) fn charge(&mut self, cost: u64) {
         if cost == 0 {
             return;
@@ -333,8 +333,8 @@ impl Lower<'_, '_> {
         self.b.ins().store(trusted(), left, self.machine, offset);
     }
 
-    /// Leaves with a fault of this instruction when `condition` is not zero. Which fault is said on the way
-    /// out, so that those who stay do not pay for it.
+    /// Emits an exit with a fault of this instruction when `condition` is not zero. The fault is loaded on
+    /// the way out, so that code that stays does not pay for it.
     pub(super) fn trap_if(&mut self, condition: Value, fault: Fault) {
         let (out, next) = (self.b.create_block(), self.b.create_block());
         self.b.set_cold_block(out);
@@ -345,7 +345,7 @@ impl Lower<'_, '_> {
         self.b.switch_to_block(next);
     }
 
-    /// Leaves with a trap when `condition` is not zero.
+    /// Emits an exit with a trap when `condition` is not zero.
     pub(super) fn leave_if(&mut self, condition: Value, trap: Value) {
         let next = self.b.create_block();
         self.b.ins().brif(condition, self.trap, &[trap.into()], next, &[]);

@@ -2,13 +2,13 @@
 //!
 //! The safety of the host rests on few rules, and each is kept in one place:
 //!
-//! - Generated code touches memory of a program only at an address from [`access`], which is either
-//!   compared with the bounds of a region on the spot, or a constant that was compared when the code was
-//!   made, or comes from [`Machine::resolve`]. Proofs choose between these; none of them is believed. What was
-//!   compared is clamped besides, so that it holds where a processor guesses.
-//! - It calls only what is in [`runtime`], and functions that were generated with it.
+//! - Generated code touches memory of a program only at an address from [`access`]. The address is compared with the bounds
+//!   of a region on the spot, or is a constant that was compared when the code was made, or comes from
+//!   [`Machine::resolve`]. Proofs choose between these; none of them is trusted. A compared address is clamped, too, so
+//!   that it holds under speculation.
+//! - It calls only functions of [`runtime`], and functions that were generated with it.
 //! - Every backward jump and every call takes fuel; calls nest no deeper than the stack has frames.
-//! - Nothing in it can raise a signal: divisors are made harmless first, addresses are valid.
+//! - No instruction of it can raise a signal: divisors are made harmless first, addresses are valid.
 #![allow(unsafe_code)] // starts generated code
 
 mod access;
@@ -42,7 +42,7 @@ use lower::{Lowering, Unit};
 use mapping::Mapping;
 use runtime::Returned;
 
-/// Everything that code is generated from.
+/// Input of code generation.
 pub(crate) struct Source<'a> {
     pub(crate) code: &'a Code,
     pub(crate) helpers: &'a [Option<Helper>],
@@ -50,23 +50,23 @@ pub(crate) struct Source<'a> {
     pub(crate) memory: &'a Arc<Memory>,
 }
 
-/// A program as machine code.
+/// Program as machine code.
 pub(crate) struct Compiled {
     entry: Start,
     _mapping: Mapping,
-    /// Where the functions that programs call are; the code has the table's address in it.
+    /// Addresses of the functions that programs call; the code has the table's address in it.
     _functions: Box<[AtomicUsize]>,
-    /// The code has addresses of these in it.
+    /// Helpers whose addresses are in the code.
     _helpers: Box<[Option<Helper>]>,
     memory: Arc<Memory>,
 }
 
-/// Where the program begins, in the mapping beside it.
+/// Start of the program, in the mapping beside it.
 struct Start(*const u8);
 
-// SAFETY: it points into a mapping, which is `Send`, and which nobody writes to.
+// SAFETY: it points into a mapping, which is `Send`, and which no thread writes to.
 unsafe impl Send for Start {}
-// SAFETY: as above; threads only execute what is there.
+// SAFETY: as above; threads only execute the code.
 unsafe impl Sync for Start {}
 
 type Entry<'a> = unsafe extern "C" fn(*mut Machine<'a>) -> Returned;
@@ -97,7 +97,7 @@ impl Compiled {
     #[inline]
     pub(crate) fn run(&self, context: &mut [u8], fuel: u64) -> Result<u64, Trap> {
         let mut machine = Machine::new(&self.memory, context, fuel);
-        // SAFETY: the mapping holds, at this place, a function of this type that was generated just for it.
+        // SAFETY: the mapping holds, at this address, a function of this type that was generated just for it.
         let entry: Entry<'_> = unsafe { mem::transmute(self.entry.0) };
         // SAFETY: the code works on this machine alone; its context has the layout's length, and its memory
         // is the one whose addresses are in the code. `self` keeps both alive.
@@ -109,7 +109,7 @@ impl Compiled {
     }
 }
 
-/// A trap as one number: the instruction above the fault.
+/// Returns a trap as one number: the instruction above the fault.
 fn pack(insn: usize, fault: Fault) -> i64 {
     (insn as i64) << 8 | fault as i64
 }
@@ -118,7 +118,7 @@ fn unpack(packed: u64) -> Trap {
     Trap { insn: (packed >> 8) as u32, fault: Fault::from_code(packed & 0xff) }
 }
 
-/// The program itself comes first; then each function that is called, once.
+/// Returns the functions to generate: the program itself first, then each function that is called, once.
 fn units(code: &Code) -> Vec<Unit> {
     let called = |start: usize| {
         code.insns.iter().any(|insn| matches!(insn, Insn::CallLocal { target } if *target as usize == start))
@@ -142,10 +142,10 @@ fn host_isa(slots: usize) -> Result<OwnedTargetIsa, LoadError> {
     builder.finish(flags(slots)?).map_err(generation_failed)
 }
 
-/// Programs with more slots are generated without optimisation, which keeps values that are computed again
-/// (or in every round of a loop) instead. A hostile program has thousands: each takes eight bytes of the
-/// host's stack in every frame, and assigning registers to them takes minutes. Few honest programs are as
-/// long as this, which takes under a second at worst.
+/// Most slots of a program that is optimised. Optimisation keeps values that are computed again (or in every
+/// round of a loop). A hostile program has thousands: each takes eight bytes of the host's stack in every
+/// frame, and register allocation for them takes minutes. Few honest programs are as long as this, which
+/// takes under a second at worst.
 const OPTIMISED_SLOTS_MAX: usize = 512;
 
 fn flags(slots: usize) -> Result<settings::Flags, LoadError> {
@@ -164,7 +164,7 @@ fn flags(slots: usize) -> Result<settings::Flags, LoadError> {
     Ok(settings::Flags::new(flags))
 }
 
-/// Generates all functions, one after the other, and says where each begins.
+/// Generates all functions, one after the other. Returns the code and the offset of each function.
 fn generate(lowering: &Lowering<'_>, isa: &dyn TargetIsa) -> Result<(Vec<u8>, Vec<usize>), LoadError> {
     const ALIGNMENT: usize = 64;
     let mut code = Vec::new();
@@ -176,7 +176,7 @@ fn generate(lowering: &Lowering<'_>, isa: &dyn TargetIsa) -> Result<(Vec<u8>, Ve
         let compiled = context
             .compile(isa, &mut ControlPlane::default())
             .map_err(|error| generation_failed(format!("{:?}", error.inner)))?;
-        // All addresses are numbers in the code, so that nothing is left to be linked.
+        // All addresses are numbers in the code, so that no linking is left to do.
         if !compiled.buffer.relocs().is_empty() {
             return Err(generation_failed("the code generator wants to call something that is not there"));
         }

@@ -1,7 +1,7 @@
-//! What generated code calls.
+//! Functions that generated code calls.
 //!
-//! Every function here is handed the machine that the code was started with, and numbers that a program
-//! chose. Memory is reached only as far as [`Machine`] permits.
+//! Every function here gets the machine that the code was started with, and numbers that a program chose.
+//! Memory is reached only as far as [`Machine`] permits.
 #![allow(unsafe_code)] // turns the machine's address back into a reference
 
 use crate::error::Fault;
@@ -10,7 +10,7 @@ use crate::insn::{AtomicOp, Size};
 use crate::machine::{Atomic, Location, Machine};
 use crate::maps::{Key, Map};
 
-/// A value, and the number of a fault or zero. Both come back in registers.
+/// Value, and the number of a fault or zero. Both come back in registers.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Returned {
@@ -47,7 +47,7 @@ pub(super) unsafe extern "C" fn call_helper(
     (helper.function)(machine, [r1, r2, r3, r4, r5]).into()
 }
 
-/// `bpf_map_lookup_elem`, which programs call most.
+/// Calls `bpf_map_lookup_elem`, the most frequent helper.
 ///
 /// # Safety
 /// `machine` must be the one that the calling code was started with.
@@ -89,10 +89,10 @@ pub(super) unsafe extern "C" fn resolve(machine: *const Machine<'_>, address: u6
     host.into()
 }
 
-/// Of [`resolve`]: the access writes.
+/// Bit of the `access` of [`resolve`]: the access writes.
 pub(super) const WRITE: u64 = 1 << 32;
 
-/// An atomic instruction at an address of which nothing is known.
+/// Runs an atomic instruction at an address without a proof.
 ///
 /// # Safety
 /// `machine` must be the one that the calling code was started with.
@@ -121,7 +121,7 @@ const ATOMIC_OPS: [(AtomicOp, u64); 6] = [
     (AtomicOp::CompareExchange, 0x60),
 ];
 
-/// How [`atomic`] is told what to do.
+/// Returns the code of an operation for [`atomic`].
 pub(super) fn atomic_code(op: AtomicOp, size: Size) -> u64 {
     let code = ATOMIC_OPS.iter().find(|(known, _)| *known == op).map_or(0, |(_, code)| *code);
     code | if size == Size::B8 { 8 } else { 0 }

@@ -1,4 +1,4 @@
-//! Code for other machines than this one can at least be generated; and lies do not break out.
+//! Code for other machines than this one can at least be generated, and false proofs do not break out.
 
 use cranelift_codegen::isa;
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ use crate::tests::{CONTEXT, context, object, options, outcome};
 use crate::verify::Verified;
 use crate::{Engine, MapDef, Program};
 
-/// A program with every kind of access, a loop, a call, helpers.
+/// Returns a program with every kind of access, a loop, a call, helpers.
 fn everything() -> Asm {
     let asm =
         Asm::new().mov(6, R(1)).store(Size::B4, 10, -4, I(1)).map(1, 0).mov(2, R(10)).add(2, I(-4)).call(1);
@@ -55,7 +55,7 @@ fn code_for_the_other_machine() {
     }
 }
 
-/// The lowest place of the host's stack that a program called [`look`] from.
+/// Lowest address of the host's stack that a program called [`look`] from.
 static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 fn look(_: &mut Machine<'_>, _: [u64; 5]) -> Result<u64, Fault> {
@@ -64,8 +64,8 @@ fn look(_: &mut Machine<'_>, _: [u64; 5]) -> Result<u64, Fault> {
     Ok(0)
 }
 
-/// Every load's address stays the same in all rounds of the loop, so an optimiser wants to keep a thousand of
-/// them, in each of as many frames as there can be.
+/// Limits the host's stack. Every load's address stays the same in all rounds of the loop, so an optimiser
+/// would keep a thousand of them, in each of as many frames as there can be.
 #[test]
 fn long_programs_take_little_of_the_hosts_stack() {
     let number = 2000;
@@ -87,7 +87,7 @@ fn long_programs_take_little_of_the_hosts_stack() {
     assert!(used < 64 << 10, "{used} bytes");
 }
 
-/// Accesses of a program whose addresses are not clamped, before and after the code is optimised.
+/// Returns the accesses of a program whose addresses are not clamped, before and after the code is optimised.
 fn unclamped(program: &Program, guards: bool) -> Vec<String> {
     let (code, proofs) = (program.code(), program.proofs());
     let source = Source { code, helpers: program.helpers(), proofs, memory: program.memory() };
@@ -109,7 +109,7 @@ fn unclamped(program: &Program, guards: bool) -> Vec<String> {
     found
 }
 
-/// A program that reaches into every region by registers that nothing is known of.
+/// Returns a program that reaches into every region by registers without any proof.
 fn wild() -> Asm {
     let asm = Asm::new().load(Size::B8, 7, 1, 8).alu(AluOp::And, Width::W64, 7, I(31)).mov(6, R(1));
     let asm =
@@ -128,7 +128,7 @@ fn wild() -> Asm {
         .exit()
 }
 
-/// A processor that guesses wrongly about a comparison reads where the program may read, all the same.
+/// Checks that a wrong speculation about a comparison reads only where the program may read.
 #[test]
 fn no_access_is_reached_with_an_address_that_is_not_clamped() {
     for asm in [everything(), wild()] {
@@ -164,8 +164,8 @@ fn lie() -> impl Strategy<Value = Proof> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// A verifier that says anything at all: the program may do nonsense, but only to itself. Bytes of the
-    /// context that are not writable stay, and so does what lies around it.
+    /// Runs programs with arbitrary proofs: they may damage only their own memory. Bytes of the context that
+    /// are not writable stay, and so do the bytes around it.
     #[test]
     fn proofs_are_not_believed(proofs in prop::collection::vec(lie(), 64), wild in any::<u64>()) {
         let asm = Asm::new().number(6, wild).store(Size::B8, 6, 0, I(-1)).load(Size::B8, 7, 6, 8).store(Size::B8, 10, -16, R(7));
@@ -184,8 +184,8 @@ proptest! {
     }
 }
 
-/// A register somewhere about a region, and an offset to it: what is compared is never more than what the exact
-/// place says, nor less.
+/// Checks registers around a region with offsets to them: the comparison accepts exactly the positions that
+/// are inside.
 #[test]
 fn registers_outside_of_a_region_may_reach_into_it_and_no_further() {
     for (region, write) in [(Region::Map(0), false), (Region::Context, false), (Region::Context, true)] {

@@ -1,4 +1,4 @@
-//! An array: elements that are always there.
+//! Array: elements that always exist.
 
 use super::{MapDef, MapError, Update, Value};
 use crate::insn::Size;
@@ -34,7 +34,7 @@ impl Array {
         Ok(())
     }
 
-    /// How many elements there are.
+    /// Returns the number of elements.
     pub(super) fn len(&self) -> usize {
         self.entries
     }

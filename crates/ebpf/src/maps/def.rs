@@ -1,26 +1,27 @@
-//! What a map is asked to be, and the check that it can be.
+//! Definition of a map, and the check that it is possible.
 
 use super::{KEY_BYTES_MAX, hash, translation};
 use crate::error::LoadErrorKind;
 use crate::layout::REGION_BYTES_MAX;
 
-/// The kinds of map, by what they do; the numbers are those of `enum bpf_map_type`.
+/// Kind of a map, by its behaviour; the numbers are those of `enum bpf_map_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MapKind {
-    /// Elements 0 to `max_entries - 1`, always there.
+    /// Elements 0 to `max_entries - 1`, which always exist.
     Array,
     Hash,
-    /// A hash that forgets what was not used lately instead of being full.
+    /// Hash that evicts elements that were not used lately instead of being full.
     LruHash,
-    /// Ranges of blocks to where they are; see [`TranslationCache`](super::TranslationCache).
+    /// Map from ranges of blocks to their positions; see [`TranslationCache`](super::TranslationCache).
     Translation,
 }
 
 impl MapKind {
-    /// Ours: no kernel number is this high.
+    /// Number of Sluice's own kind: no kernel number is this high.
     pub const TRANSLATION: u32 = 1000;
 
-    /// From a map definition's `type`. A map per CPU is an ordinary one here: maps are per reactor anyway.
+    /// Returns the kind of a definition's `type`. A map per CPU is an ordinary one here: maps are per reactor
+    /// anyway.
     pub const fn from_number(number: u32) -> Option<Self> {
         match number {
             1 | 5 => Some(Self::Hash),
@@ -34,68 +35,68 @@ impl MapKind {
 
 /// Bits of a map definition's `map_flags`.
 pub mod flags {
-    /// The kernel's `BPF_F_NO_PREALLOC`: accepted; everything is reserved all the same.
+    /// The kernel's `BPF_F_NO_PREALLOC`: accepted, but all memory is reserved nevertheless.
     pub const NO_PREALLOC: u32 = 1;
     /// The kernel's `BPF_F_RDONLY_PROG`: programs may not change the values.
     pub const READ_ONLY: u32 = 1 << 7;
-    /// Ours: one map for all drives, whichever reactor they are on, instead of one each.
+    /// Sluice's own flag: one map for all drives, on any reactor, instead of one for each.
     pub const SHARED: u32 = 1 << 24;
     pub(super) const KNOWN: u32 = NO_PREALLOC | READ_ONLY | SHARED;
 }
 
-/// A map's definition: its name and its shape.
+/// Definition of a map: its name and its shape.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MapDef {
     pub name: String,
     pub kind: MapKind,
-    /// In bytes; 4 for an array.
+    /// Bytes of a key; 4 for an array.
     pub key_size: u32,
-    /// In bytes.
+    /// Bytes of a value.
     pub value_size: u32,
     pub max_entries: u32,
-    /// See [`flags`].
+    /// Flags, see [`flags`].
     pub flags: u32,
-    /// Of a translation cache: the logarithm of the blocks of a granule. Else zero.
+    /// Logarithm of the blocks of a granule of a translation cache; otherwise zero.
     pub extra: u64,
 }
 
-/// The largest value.
+/// Most bytes of a value.
 const VALUE_BYTES_MAX: u32 = 1 << 20;
 
 impl MapDef {
-    /// An array, to begin with.
+    /// Defines an array, without flags.
     pub fn array(name: &str, value_size: u32, max_entries: u32) -> Self {
         let (kind, name) = (MapKind::Array, name.to_owned());
         Self { name, kind, key_size: 4, value_size, max_entries, flags: 0, extra: 0 }
     }
 
-    /// A hash, to begin with.
+    /// Defines a hash, without flags.
     pub fn hash(name: &str, key_size: u32, value_size: u32, max_entries: u32) -> Self {
         Self { kind: MapKind::Hash, key_size, ..Self::array(name, value_size, max_entries) }
     }
 
-    /// A translation cache whose granules are `1 << granule_shift` blocks.
+    /// Defines a translation cache whose granules are `1 << granule_shift` blocks.
     pub fn translation(name: &str, max_entries: u32, granule_shift: u64) -> Self {
         let extra = granule_shift;
         Self { kind: MapKind::Translation, key_size: 8, extra, ..Self::array(name, 16, max_entries) }
     }
 
-    /// Whether one map serves all drives.
+    /// Returns whether one map serves all drives.
     pub fn shared(&self) -> bool {
         self.flags & flags::SHARED != 0
     }
 
-    /// Whether programs may only read it.
+    /// Returns whether programs may only read the map.
     pub fn read_only(&self) -> bool {
         self.flags & flags::READ_ONLY != 0
     }
 
-    /// Bytes from one value to the next.
+    /// Returns the bytes from one value to the next.
     pub(crate) fn stride(&self) -> usize {
         (self.value_size as usize).next_multiple_of(8)
     }
 
-    /// Bytes that it takes: values, keys and links.
+    /// Returns the bytes of the map's memory: values, keys and links.
     pub(crate) fn bytes(&self) -> u128 {
         match self.kind {
             MapKind::Array => u128::from(self.max_entries) * self.stride() as u128,
@@ -104,8 +105,8 @@ impl MapDef {
         }
     }
 
-    /// Bytes that programs can address, were it not for [`REGION_BYTES_MAX`]: all values, and of a hash a
-    /// spare one.
+    /// Returns the bytes for programs to address, without the limit of [`REGION_BYTES_MAX`]: all values, and
+    /// of a hash a spare one.
     fn addressed(&self) -> u128 {
         match self.kind {
             MapKind::Translation => 0,
@@ -113,7 +114,7 @@ impl MapDef {
         }
     }
 
-    /// Whether its values fit into what programs can address, however much memory there may be.
+    /// Checks that the values fit into a region, independent of the available memory.
     pub(crate) fn check_region(&self) -> Result<(), LoadErrorKind> {
         if self.addressed() < REGION_BYTES_MAX as u128 {
             return Ok(());
@@ -122,7 +123,7 @@ impl MapDef {
         Err(LoadErrorKind::BadMap { name: self.name.clone(), why })
     }
 
-    /// Whether such a map can be made at all.
+    /// Checks that such a map can be made at all.
     pub(crate) fn check(&self) -> Result<(), LoadErrorKind> {
         let why = if self.flags & !flags::KNOWN != 0 {
             "its map_flags has bits that are not supported"

@@ -1,11 +1,11 @@
-//! A hash of fixed capacity, chained, with an approximate LRU on request.
+//! Hash of fixed capacity, chained, with an optional approximate LRU.
 //!
 //! Links are slot numbers plus one, so that zero ends a chain. Programs see only the values; keys and links
 //! are out of their reach.
 //!
-//! Programs look things up beside a change (see [`Version`]), so a change publishes a slot when it is
-//! complete, and leaves one that it takes out of a chain as it is: there is a slot more than elements, so that
-//! no change uses again what it gave up itself.
+//! Programs look up elements beside a change (see [`Version`]). So a change publishes a slot when it is
+//! complete, and leaves a slot that it takes out of a chain unchanged. There is a slot more than elements, so
+//! that no change reuses the slot that it gave up itself.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -17,12 +17,12 @@ use super::{Found, Key, MapDef, MapError, MapKind, Update, Value};
 use crate::insn::Size;
 use crate::words::Words;
 
-/// Slots that an eviction looks at before it takes whatever comes.
+/// Slots that an eviction visits before it takes any.
 const EVICTION_LOOKS: usize = 32;
 
 pub(super) struct Hash {
     version: Version,
-    /// Guests choose block numbers, and so keys: without a secret they could choose them to collide.
+    /// Secret seed. Guests choose block numbers, and so keys: without it they could choose keys that collide.
     seed: u64,
     key_size: usize,
     value_size: usize,
@@ -31,10 +31,10 @@ pub(super) struct Hash {
     lru: bool,
     buckets: Box<[AtomicU32]>,
     slots: Box<[Slot]>,
-    /// The numbers of the slots without an element, as a stack; never empty outside of a change.
+    /// Numbers of the slots without an element, as a stack; never empty outside of a change.
     free: Box<[AtomicU32]>,
     free_count: AtomicU32,
-    /// Where the next eviction begins to look.
+    /// Slot at which the next eviction begins.
     hand: AtomicU32,
     keys: Words,
     values: Words,
@@ -44,11 +44,11 @@ pub(super) struct Hash {
 struct Slot {
     next: AtomicU32,
     used: AtomicBool,
-    /// Looked up since the hand was here.
+    /// Whether the element was looked up since the hand passed it.
     recent: AtomicBool,
 }
 
-/// Where tests look at what a program would see.
+/// Marks a step of a change, at which tests check the view of a program.
 fn step() {
     #[cfg(test)]
     super::tests::at_step();
@@ -80,7 +80,7 @@ impl Hash {
         &self.values
     }
 
-    /// For a program: never waits, and what it finds is true at some moment of the call.
+    /// Looks up a key for a program: never waits, and the result is true at some moment of the call.
     #[inline]
     pub(super) fn find(&self, key: &Key) -> Found {
         let bucket = self.bucket(key);
@@ -97,7 +97,7 @@ impl Hash {
         Found { at, links }
     }
 
-    /// For the world outside: does not count as use.
+    /// Returns the value of a key for other threads; does not count as use.
     pub(super) fn get(&self, key: &Key) -> Result<Option<Vec<u8>>, MapError> {
         let bucket = self.bucket(key);
         self.version.read(|| self.walk(bucket, key).0.map(|number| self.value_bytes(number)))
@@ -136,7 +136,7 @@ impl Hash {
         Ok(())
     }
 
-    /// What is in a slot, when nobody is changing anything.
+    /// Returns the content of a slot, at a time without changes.
     pub(super) fn entry(&self, number: usize) -> Option<(Vec<u8>, Vec<u8>)> {
         let slot = self.slot(number)?;
         let look = || slot.used.load(Relaxed).then(|| (self.key_bytes(number), self.value_bytes(number)));
@@ -148,7 +148,7 @@ impl Hash {
         }
     }
 
-    /// Whether there is something in a slot now.
+    /// Returns whether a slot has an element now.
     pub(super) fn is_used(&self, number: usize) -> bool {
         self.slot(number).is_some_and(|slot| slot.used.load(Relaxed))
     }
@@ -157,13 +157,13 @@ impl Hash {
         self.slots.len()
     }
 
-    /// As if a thread were put to sleep in the middle of a change.
+    /// Claims the right to change, like a thread that sleeps in the middle of a change.
     #[cfg(test)]
     pub(super) fn claim(&self) -> super::version::Claim<'_> {
         self.version.claim().expect("nobody else is here")
     }
 
-    /// Bytes of its memory.
+    /// Returns the bytes of the map's memory.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         let links = size_of_val(&*self.buckets) + size_of_val(&*self.free);
@@ -178,7 +178,7 @@ impl Hash {
         read(&self.values, self.value_of(number), self.value_size)
     }
 
-    /// Each word is folded in by a multiplication whose halves are mixed.
+    /// Returns the bucket of a key. Each word is folded in by a multiplication whose halves are mixed.
     fn bucket(&self, key: &Key) -> usize {
         let mut hash = self.seed;
         for word in key.words.iter().take(self.key_words) {
@@ -196,7 +196,8 @@ impl Hash {
         number * self.stride
     }
 
-    /// The key's slot, and how many slots were looked at: at most all, whatever the links say meanwhile.
+    /// Returns the key's slot, and the number of slots visited: at most all, whatever the links are
+    /// meanwhile.
     fn walk(&self, bucket: usize, key: &Key) -> (Option<usize>, u64) {
         // Acquire, here and below: a slot is complete when it is linked to.
         let mut link = self.buckets.get(bucket).map_or(0, |head| head.load(Acquire));
@@ -250,7 +251,8 @@ impl Hash {
         Ok(())
     }
 
-    /// Takes a slot out of its chain and makes it free. Its link, key and value stay: a program may be there.
+    /// Takes a slot out of its chain and frees it. Its link, key and value stay: a program may be reading
+    /// them.
     fn release(&self, bucket: usize, number: usize) {
         let Some(slot) = self.slot(number) else { return };
         let mut link = self.buckets.get(bucket);
@@ -281,7 +283,7 @@ impl Hash {
         }
     }
 
-    /// Forgets one element that was not looked up since the hand last came by, or else any.
+    /// Evicts one element that was not looked up since the hand last passed it, or else any.
     fn evict(&self) {
         let start = self.hand.load(Relaxed) as usize;
         let used = |number: &usize| self.slot(*number).is_some_and(|slot| slot.used.load(Relaxed));
@@ -300,7 +302,7 @@ impl Hash {
     }
 }
 
-/// Bytes that are inside by construction.
+/// Copies bytes that are inside by construction.
 fn read(words: &Words, at: usize, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     let _ = words.read(at, &mut bytes);
@@ -319,7 +321,7 @@ fn key_words(def: &MapDef) -> usize {
     (def.key_size as usize).div_ceil(8)
 }
 
-/// Bytes that such a map takes: of each slot itself, its place in the stack of free ones, key and value.
+/// Returns the bytes of such a map: of each slot itself, its place in the stack of free ones, key and value.
 pub(super) fn bytes_of(def: &MapDef) -> u128 {
     let slot = size_of::<Slot>() + size_of::<u32>() + key_words(def) * 8 + def.stride();
     slots(def) as u128 * slot as u128 + (buckets(def) * size_of::<u32>()) as u128

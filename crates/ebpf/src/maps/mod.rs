@@ -1,13 +1,13 @@
-//! Maps: what a program remembers, and what it shares with the world.
+//! Maps: the memory of a program over its runs, shared with other threads.
 //!
 //! All memory of a map is reserved when its program is loaded; no operation of a program allocates or waits.
 //! A map may be read and changed from any thread while programs run.
 //!
-//! A program that looks something up always gets an answer, the old one while somebody else changes the map
-//! and be it that he was put to sleep meanwhile; a translation cache answers that it does not know. Changes
-//! exclude each other, and one that finds another under way gives up after a moment with [`MapError::Busy`],
-//! which a program is told of as -16. Whoever does not want to come between a program and its own changes makes
-//! his on the program's thread. Only an array needs none of this: its elements are always there.
+//! A lookup of a program always returns a result: the old one while another thread changes the map, even if
+//! that thread sleeps meanwhile. A translation cache returns a miss then. Changes exclude each other. A
+//! change that finds another under way gives up after a moment with [`MapError::Busy`], which a program gets
+//! as -16. A caller that must not disturb the changes of a program makes its own changes on the program's
+//! thread. Only an array needs none of this: its elements always exist.
 
 mod array;
 mod def;
@@ -24,11 +24,11 @@ use crate::words::Words;
 use array::Array;
 use hash::Hash;
 
-/// The longest key.
+/// Most bytes of a key.
 pub const KEY_BYTES_MAX: usize = 64;
 const KEY_WORDS: usize = KEY_BYTES_MAX / 8;
 
-/// A map.
+/// Map with its storage.
 pub struct Map {
     def: MapDef,
     storage: Storage,
@@ -40,7 +40,7 @@ enum Storage {
     Translation(TranslationCache),
 }
 
-/// What an update may find.
+/// Condition of an update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Update {
     /// Insert or replace.
@@ -52,7 +52,7 @@ pub enum Update {
 }
 
 impl Update {
-    /// From the flags of `bpf_map_update_elem`.
+    /// Parses the flags of `bpf_map_update_elem`.
     pub const fn from_flags(flags: u64) -> Option<Self> {
         match flags {
             0 => Some(Self::Any),
@@ -63,23 +63,23 @@ impl Update {
     }
 }
 
-/// Why an operation on a map did nothing.
+/// Reason why an operation on a map did nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MapError {
-    /// There is no such element.
+    /// The element does not exist.
     NotFound,
-    /// There is one already.
+    /// The element exists already.
     Exists,
-    /// No room for another, or an index past the end.
+    /// No room for another element, or an index past the end.
     Full,
-    /// Somebody else is changing the map; try again.
+    /// Another thread is changing the map; try again.
     Busy,
-    /// This kind of map cannot do that, or a key or value has the wrong length.
+    /// The kind of map does not support the operation, or a key or value has the wrong length.
     Invalid,
 }
 
 impl MapError {
-    /// The negative error number that a program is given, as by the kernel's helpers.
+    /// Returns the negative error number for a program, as from the kernel's helpers.
     pub const fn errno(self) -> u64 {
         let number: i64 = match self {
             Self::NotFound => -2,
@@ -106,34 +106,34 @@ impl fmt::Display for MapError {
 
 impl std::error::Error for MapError {}
 
-/// What a lookup found.
+/// Result of a lookup.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Found {
-    /// Where the value begins in [`Map::values`].
+    /// Beginning of the value in [`Map::values`].
     pub(crate) at: Option<usize>,
     /// Links of a chain that were followed; zero for an array.
     pub(crate) links: u64,
 }
 
-/// Part of what is in a map.
+/// Part of the content of a map.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Page {
     /// Keys with their values.
     pub entries: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Where the next page begins, if there is more.
+    /// Beginning of the next page, if there is more.
     pub next: Option<usize>,
-    /// How many entries come after these.
+    /// Number of entries after these.
     pub left: usize,
 }
 
-/// A key, padded with zeros to whole words.
+/// Key, padded with zeros to whole words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Key {
     words: [u64; KEY_WORDS],
 }
 
 impl Key {
-    /// A key of at most [`KEY_BYTES_MAX`] bytes.
+    /// Creates a key of at most [`KEY_BYTES_MAX`] bytes.
     pub(crate) fn new(bytes: &[u8]) -> Option<Self> {
         let mut key = Self::default();
         let mut padded = [0; KEY_BYTES_MAX];
@@ -144,7 +144,7 @@ impl Key {
         Some(key)
     }
 
-    /// A key of at most 8 bytes.
+    /// Creates a key of at most 8 bytes.
     pub(crate) fn of_word(word: u64) -> Self {
         let mut key = Self::default();
         key.words[0] = word;
@@ -156,10 +156,10 @@ impl Key {
     }
 }
 
-/// Gives the bytes of a value a word at a time: word `i` holds bytes `8 * i..`, zero-padded.
+/// Function that returns a value a word at a time: word `i` holds bytes `8 * i..`, zero-padded.
 pub(crate) type Value<'a> = &'a dyn Fn(usize) -> u64;
 
-/// A value's bytes, word by word.
+/// Returns a word of a value's bytes.
 fn word_of(bytes: &[u8], word: usize) -> u64 {
     let mut padded = [0; 8];
     let rest = bytes.get(word * 8..).unwrap_or_default();
@@ -180,18 +180,18 @@ impl Map {
         Self { def, storage }
     }
 
-    /// Its definition.
+    /// Returns the definition.
     pub fn def(&self) -> &MapDef {
         &self.def
     }
 
-    /// Whether this map can take the place of one defined so: equal name and shape.
+    /// Returns whether this map can take the place of one with this definition: equal name and shape.
     pub fn matches(&self, def: &MapDef) -> bool {
         self.def == *def
     }
 
-    /// The value of a key, as it is while nobody changes the map. A program that writes to it by its address
-    /// is not waited for, but no aligned word is half old and half new.
+    /// Returns the value of a key, from a time without changes. A program that writes to the value by its
+    /// address is not waited for, but no aligned word is half old and half new.
     pub fn get(&self, key: &[u8]) -> Result<Vec<u8>, MapError> {
         let key = self.key(key)?;
         match &self.storage {
@@ -215,12 +215,12 @@ impl Map {
         self.delete(&self.key(key)?, &mut 0)
     }
 
-    /// A page of what is in the map: at most `limit` keys with their values, from a place on that an earlier
-    /// page named, or zero. An array's are in order, those of a translation cache are not shown.
+    /// Returns a page of the map: at most `limit` keys with their values, from the `next` of an earlier page
+    /// on, or from zero. An array's are in order, those of a translation cache are not shown.
     ///
-    /// Each was there at some moment. Of what changes meanwhile a key may be missing, or be met twice if it
-    /// was removed and came back elsewhere. Waits for whoever is in the middle of a change, so it is nothing
-    /// for a reactor.
+    /// Each entry existed at some moment. Among keys that change meanwhile one may be missing, or appear
+    /// twice if it was removed and inserted elsewhere. Waits for a change under way, so no reactor may call
+    /// it.
     pub fn page(&self, from: usize, limit: usize) -> Page {
         let (places, is_used): (usize, &dyn Fn(usize) -> bool) = match &self.storage {
             Storage::Array(array) => (array.len(), &|_| true),
@@ -238,7 +238,7 @@ impl Map {
         page
     }
 
-    /// All keys with their values, those of a hash by key. For maps that are known to be small.
+    /// Returns all keys with their values, those of a hash sorted by key. For small maps.
     pub fn entries(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         let mut entries = self.page(0, usize::MAX).entries;
         if self.def.kind != MapKind::Array {
@@ -248,7 +248,7 @@ impl Map {
         entries
     }
 
-    /// What is in a place of its storage.
+    /// Returns the entry in a place of the storage.
     fn entry(&self, place: usize) -> Option<(Vec<u8>, Vec<u8>)> {
         match &self.storage {
             Storage::Array(array) => {
@@ -260,7 +260,7 @@ impl Map {
         }
     }
 
-    /// The cache, when it is one.
+    /// Returns the translation cache, if the map is one.
     pub fn translations(&self) -> Option<&TranslationCache> {
         match &self.storage {
             Storage::Translation(cache) => Some(cache),
@@ -268,7 +268,7 @@ impl Map {
         }
     }
 
-    /// The memory that programs may address: all values, one after the other.
+    /// Returns the memory that programs may address: all values, one after the other.
     pub(crate) fn values(&self) -> Option<&Words> {
         match &self.storage {
             Storage::Array(array) => Some(array.values()),
@@ -277,7 +277,7 @@ impl Map {
         }
     }
 
-    /// Where the value of a key begins in [`values`](Self::values). For programs.
+    /// Looks up the beginning of a key's value in [`values`](Self::values), for programs.
     #[inline]
     pub(crate) fn find(&self, key: &Key) -> Result<Found, MapError> {
         match &self.storage {

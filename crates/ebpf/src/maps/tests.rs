@@ -1,4 +1,4 @@
-//! Every kind of map against a model that is obviously right.
+//! Every kind of map against a plain model.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -13,13 +13,13 @@ fn map(def: MapDef) -> Map {
     Map::new(def)
 }
 
-/// The value that a program finds.
+/// Returns the value that a program finds.
 fn program_finds(map: &Map, key: &[u8]) -> Option<u64> {
     let at = map.find(&Key::new(key)?).expect("it has elements").at?;
     map.values()?.load(at, crate::insn::Size::B8)
 }
 
-/// What the definition says of a map's memory is what it takes.
+/// Compares the announced size of a map's memory with the real one.
 #[test]
 fn memory_is_counted() {
     let lru = |def: MapDef| MapDef { kind: MapKind::LruHash, ..def };
@@ -41,7 +41,8 @@ fn memory_is_counted() {
     }
 }
 
-/// Two GiB of values would reach from one region into the next, whatever the limit of memory is.
+/// Refuses two GiB of values: they would reach from one region into the next, whatever the limit of memory
+/// is.
 #[test]
 fn a_region_is_shorter_than_its_distance() {
     for kind in [MapKind::Array, MapKind::Hash, MapKind::LruHash] {
@@ -87,7 +88,7 @@ fn lru_forgets_what_was_not_used() {
     assert_eq!(map.entries().len(), 4);
 }
 
-/// Pages of every size are together what is in the map, and none is larger than was asked for.
+/// Checks that pages of every size are together the content of the map, and that none is too large.
 #[test]
 fn pages_are_the_map() {
     for def in [MapDef::array("a", 8, 13), MapDef::hash("h", 4, 8, 13), MapDef::translation("t", 13, 0)] {
@@ -147,7 +148,7 @@ proptest! {
         prop_assert_eq!(entries, expected);
     }
 
-    /// A cache may forget, but what it says is what was said last, block by block.
+    /// Checks a cache block by block: it may miss, but a hit is the last insertion.
     #[test]
     fn translations_are_never_untrue(
         shift in 0u64..6,
@@ -203,7 +204,7 @@ fn translations_at_the_end_of_the_world() {
     assert_eq!(cache.lookup(0), None);
 }
 
-/// What programs find beside a change, at each of its steps.
+/// Lookups of programs beside a change, at each of its steps.
 mod beside {
     use std::cell::RefCell;
 
@@ -215,7 +216,7 @@ mod beside {
         static LOOK: RefCell<Option<Look>> = const { RefCell::new(None) };
     }
 
-    /// A change has taken a step.
+    /// Runs the test's look at each step of a change.
     pub(in crate::maps) fn at_step() {
         let look = LOOK.with_borrow_mut(Option::take);
         if let Some(mut look) = look {
@@ -229,7 +230,8 @@ mod beside {
     }
 
     proptest! {
-        /// Stopped anywhere, a change has happened or has not, key by key, and nobody has to wait.
+        /// Checks that a change that is stopped at any step has happened or has not, key by key, and that no
+        /// lookup waits.
         #[test]
         fn old_or_new(lru: bool, steps in prop::collection::vec((any::<bool>(), 0u64..12, 1u64..1000), 1..60)) {
             let def = MapDef::hash("h", 8, 8, 4);
@@ -259,7 +261,7 @@ mod beside {
 
 pub(super) use beside::at_step;
 
-/// A thread that is put to sleep in the middle of a change keeps others from changing, and no program from
+/// Checks that a thread that sleeps in the middle of a change keeps others from changing, and no program from
 /// looking.
 #[test]
 fn programs_look_beside_a_sleeping_writer() {
@@ -285,7 +287,8 @@ fn programs_look_beside_a_sleeping_writer() {
     assert!(cache.lookup(3).is_some());
 }
 
-/// Nobody ever sees a key's value under another key, whatever writers do; and what stays is always found.
+/// Checks that no lookup returns a key's value under another key, whatever writers do, and that kept keys are
+/// always found.
 #[test]
 fn readers_beside_writers() {
     let map = map(MapDef::hash("h", 8, 64, 8));
@@ -316,7 +319,7 @@ fn readers_beside_writers() {
     });
 }
 
-/// A program may ask to forget anything.
+/// Checks that a program may invalidate any range.
 #[test]
 fn forgetting_no_block_looks_at_no_set() {
     for shift in [0, 3, 32] {

@@ -1,10 +1,10 @@
-//! A translation cache: where ranges of blocks are, as far as somebody has said.
+//! Translation cache: positions of ranges of blocks, as far as a function has announced them.
 //!
 //! A storage function that maps blocks (snapshots, thin provisioning) fills it with its replies; the
-//! classifier asks it first and so keeps hits on the fast path. It is a cache: it may forget anything at
-//! any time and never says anything untrue. That makes it simple: a range is kept in pieces that do not
-//! cross granules, a piece that is partly invalidated is dropped whole, and making everything read-only
-//! is one step because "writable" is a number that must match the cache's.
+//! classifier looks it up first and so keeps hits on the fast path. It may drop entries at any time, and
+//! never returns a wrong one. That makes it simple. A range is kept in parts that do not cross granules, and
+//! a part that is partly invalidated is dropped whole. Making all parts read-only is one step, because
+//! "writable" is a number that must match the cache's.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -12,49 +12,49 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use super::version::Version;
 use super::{MapDef, MapError};
 
-/// Pieces that share a set.
+/// Ranges that share a set.
 const WAYS: usize = 8;
-/// Looks of a program at a cache that is being changed, before it counts as a miss.
+/// Looks of a program at a cache that is being changed, before the lookup counts as a miss.
 const LOOKS: u32 = 16;
-/// Pieces that one insertion makes at most; what is left of a longer range is not remembered.
+/// Most ranges that one insertion makes; the rest of a longer range is not cached.
 const RANGES_MAX: u64 = 64;
 
-/// Where a block is.
+/// Position of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Translation {
-    /// The block's place at the target.
+    /// Position of the block at the target.
     pub target: u64,
-    /// How many blocks from it on are contiguous there, at least.
+    /// Number of blocks from it on that are contiguous there, at least.
     pub count: u32,
-    /// The function's own bits, with [`WRITABLE`](Self::WRITABLE).
+    /// Bits of the function, with [`WRITABLE`](Self::WRITABLE).
     pub flags: u32,
 }
 
 impl Translation {
-    /// Writes may go there without asking.
+    /// Flag of a block that may be written at its position directly.
     pub const WRITABLE: u32 = 1;
 }
 
-/// The cache. See the module's page.
+/// Translation cache, see the module's page.
 #[derive(Debug)]
 pub struct TranslationCache {
     version: Version,
     granule_shift: u64,
     ranges: Box<[CachedRange]>,
-    /// Which writability counts.
+    /// Epoch whose ranges are writable.
     epoch: AtomicU64,
-    /// The way that is replaced next when a set is full.
+    /// Way that is replaced next when a set is full.
     victim: AtomicU64,
 }
 
-/// One cached piece; empty when its count is zero.
+/// Cached range; empty when its count is zero.
 #[derive(Debug, Default)]
 struct CachedRange {
     start: AtomicU64,
     target: AtomicU64,
-    /// The count in the upper half, the flags in the lower.
+    /// Count in the upper half, flags in the lower.
     extent: AtomicU64,
-    /// The epoch in which it was writable.
+    /// Epoch in which the range was writable.
     epoch: AtomicU64,
 }
 
@@ -83,15 +83,16 @@ impl TranslationCache {
         }
     }
 
-    /// Where a block is, if the cache knows. While somebody is changing it, it does not.
+    /// Returns the position of a block, if it is cached. While another thread changes the cache, the result
+    /// is a miss.
     pub fn lookup(&self, block: u64) -> Option<Translation> {
         let set = self.set(block >> self.granule_shift);
         self.version.read_within(LOOKS, || set.iter().find_map(|range| self.hit(range, block))).flatten()
     }
 
-    /// Sets that are looked at for forgetting these blocks.
+    /// Returns the number of sets that are searched to drop these blocks.
     pub fn sets_of(&self, blocks: &Range<u64>) -> u64 {
-        // Whatever a program says: none, perhaps, in the middle of nowhere.
+        // A program may name any range, also an empty one.
         if blocks.is_empty() {
             return 0;
         }
@@ -99,19 +100,19 @@ impl TranslationCache {
         granules.saturating_add(1).min((self.ranges.len() / WAYS) as u64)
     }
 
-    /// As if a thread were put to sleep in the middle of a change.
+    /// Claims the right to change, like a thread that sleeps in the middle of a change.
     #[cfg(test)]
     pub(super) fn claim(&self) -> super::version::Claim<'_> {
         self.version.claim().expect("nobody else is here")
     }
 
-    /// Bytes of its memory.
+    /// Returns the bytes of the cache's memory.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&*self.ranges)
     }
 
-    /// Remembers that `blocks` are at `target` on, in that order; whatever was known about them is forgotten.
+    /// Caches that `blocks` are at `target` on, in that order. All earlier entries for them are dropped.
     pub fn insert(&self, blocks: Range<u64>, target: u64, flags: u32) -> Result<(), MapError> {
         let _claim = self.version.claim()?;
         self.forget(&blocks);
@@ -121,7 +122,7 @@ impl TranslationCache {
                 break;
             }
             let end = self.granule_end(start).min(blocks.end);
-            // A target that would wrap is a mistake of whoever filled the cache: remember nothing.
+            // A target that would wrap is a mistake of the filler: cache nothing.
             let Some(target) = target.checked_add(start - blocks.start) else { break };
             self.place(start..end, target, flags);
             start = end;
@@ -129,21 +130,21 @@ impl TranslationCache {
         Ok(())
     }
 
-    /// Forgets whatever is known about any of `blocks`.
+    /// Drops all entries for any of `blocks`.
     pub fn invalidate(&self, blocks: Range<u64>) -> Result<(), MapError> {
         let _claim = self.version.claim()?;
         self.forget(&blocks);
         Ok(())
     }
 
-    /// Nothing is writable any more, as when a snapshot is taken.
+    /// Makes all entries read-only, as when a snapshot is taken.
     pub fn clear_writable(&self) -> Result<(), MapError> {
         let _claim = self.version.claim()?;
         self.epoch.fetch_add(1, Relaxed);
         Ok(())
     }
 
-    /// Forgets everything.
+    /// Drops all entries.
     pub fn clear(&self) -> Result<(), MapError> {
         self.invalidate(0..u64::MAX)
     }
@@ -161,7 +162,7 @@ impl TranslationCache {
         Some(Translation { target, count: (blocks.end - block) as u32, flags })
     }
 
-    /// The first block behind the granule of `block`; pieces are at most 2^32 - 1 blocks long.
+    /// Returns the first block behind the granule of `block`; a range has at most 2^32 - 1 blocks.
     fn granule_end(&self, block: u64) -> u64 {
         let granule = block >> self.granule_shift;
         let end = (u128::from(granule) + 1) << self.granule_shift;
@@ -203,12 +204,13 @@ impl TranslationCache {
     }
 }
 
-/// Sets are a power of two, so there may be twice as many pieces as were asked for.
+/// Returns the number of ranges. Sets are a power of two, so there may be twice as many ranges as were
+/// requested.
 fn ranges(def: &MapDef) -> usize {
     (def.max_entries as usize).div_ceil(WAYS).next_power_of_two() * WAYS
 }
 
-/// Bytes that such a cache takes.
+/// Returns the bytes of such a cache.
 pub(super) fn bytes_of(def: &MapDef) -> u128 {
     ranges(def) as u128 * size_of::<CachedRange>() as u128
 }

@@ -1,11 +1,11 @@
-//! A sequence lock that a program never waits on.
+//! Sequence lock that a program never waits on.
 //!
-//! Who changes a map may be put to sleep in the middle of it, and then nobody can tell for how long. So a
-//! change is made of steps that leave the map in order after each of them, and a program [looks](Version::glance)
-//! beside a change that is under way: it sees what was there before, or what is there after. What it cannot
-//! cope with is two changes during one look, since the second may use again what the first gave up; then it
-//! looks again, and keeps others from beginning further changes if that does not help. Whoever looks from
-//! outside [reads](Version::read) what nobody was changing, or is told to try again.
+//! A thread that changes a map may be put to sleep in the middle of it, for an unknown time. So a change is
+//! made of steps that leave the map in order after each of them, and a program [looks](Version::glance)
+//! beside a change that is under way: it sees the state before, or the state after. The one problem is two
+//! changes during one look, since the second may reuse the memory that the first gave up. Then the program
+//! looks again, and if that does not help it keeps others from beginning further changes. Other threads
+//! [read](Version::read) a state without a change, or get [`MapError::Busy`].
 
 use std::hint;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -17,7 +17,7 @@ const LOOKS: u32 = 1000;
 /// Looks of a program before it takes precedence.
 const GLANCES: u32 = 50;
 
-/// Even while nobody changes what it guards; different after every change.
+/// Version of the guarded map: even while no thread changes it, different after every change.
 #[derive(Debug, Default)]
 pub(super) struct Version {
     number: AtomicU32,
@@ -25,13 +25,13 @@ pub(super) struct Version {
     waiting: AtomicU32,
 }
 
-/// The right to change; given back when dropped.
+/// Right to change; given back when dropped.
 #[derive(Debug)]
 pub(super) struct Claim<'a>(&'a AtomicU32);
 
 impl Version {
     /// Runs `look` until at most one change came beside it, which is soon. `look` must come to an end on
-    /// inconsistent data too.
+    /// inconsistent data, too.
     #[inline]
     pub(super) fn glance<T>(&self, look: impl Fn() -> T) -> T {
         for _ in 0..GLANCES {
@@ -42,7 +42,8 @@ impl Version {
         self.glance_first(look)
     }
 
-    /// Comes to an end: of the threads that change something, each has at most one change left.
+    /// Runs `look` with precedence. Comes to an end: of the threads that change the map, each has at most one
+    /// change left.
     #[cold]
     fn glance_first<T>(&self, look: impl Fn() -> T) -> T {
         self.waiting.fetch_add(1, Ordering::Relaxed);
@@ -60,20 +61,20 @@ impl Version {
     fn look_once<T>(&self, look: impl Fn() -> T) -> Option<T> {
         let before = self.number.load(Ordering::Acquire);
         let seen = look();
-        // Keeps the loads of `look` before the second look at the version.
+        // Keeps the loads of `look` before the second load of the version.
         fence(Ordering::Acquire);
         let after = self.number.load(Ordering::Relaxed);
-        // The same change is under way as before, or one began, or nothing happened.
+        // The same change is under way as before, or one began, or there was none.
         (before | 1 == after | 1).then_some(seen)
     }
 
-    /// Runs `look` until no change came in between. `look` must come to an end on inconsistent data too.
+    /// Runs `look` until no change came in between. `look` must come to an end on inconsistent data, too.
     #[inline]
     pub(super) fn read<T>(&self, look: impl Fn() -> T) -> Result<T, MapError> {
         self.read_within(LOOKS, look).ok_or(MapError::Busy)
     }
 
-    /// The same with so many looks at most.
+    /// Runs `look` like [`read`](Self::read), with so many looks at most.
     #[inline]
     pub(super) fn read_within<T>(&self, looks: u32, look: impl Fn() -> T) -> Option<T> {
         for _ in 0..looks {
@@ -112,7 +113,7 @@ impl Version {
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        // Release: whoever sees the even version sees the change.
+        // Release: a thread that sees the even version sees the change.
         self.0.fetch_add(1, Ordering::Release);
     }
 }

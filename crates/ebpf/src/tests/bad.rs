@@ -1,4 +1,4 @@
-//! Bad programs: each is refused in words, or ends in a trap on both engines, with proofs and without.
+//! Bad programs: each is refused with a message, or ends in a trap on both engines, with proofs and without.
 
 use super::{CONTEXT, ENGINES, context, object, options, outcome};
 use crate::asm::{Asm, I, R};
@@ -6,9 +6,9 @@ use crate::insn::{AluOp, AtomicOp, Cond, Size, Width};
 use crate::layout::Region;
 use crate::{Fault, Limits, MapDef, MapSpec, Options, Program};
 
-/// What a bad program comes to when it is verified.
+/// Result of verifying a bad program.
 enum Fate {
-    /// Refused at an instruction, with these words in the message.
+    /// Refused at an instruction, with this text in the message.
     Refused(&'static str),
     /// Loaded; a run ends in this trap.
     Trapped(Fault),
@@ -22,7 +22,7 @@ struct Bad {
     name: &'static str,
     asm: Asm,
     fate: Fate,
-    /// What happens when nobody verifies; nothing if its form is refused.
+    /// Result of a run without verification; none if the program's form is refused.
     unverified: Option<Result<u64, Fault>>,
 }
 
@@ -40,18 +40,18 @@ fn bad(name: &'static str, asm: Asm, fate: Fate, unverified: Option<Result<u64, 
     Bad { name, asm, fate, unverified }
 }
 
-/// r0 = 0 and out.
+/// Appends r0 = 0 and an exit.
 fn end(asm: Asm) -> Asm {
     asm.mov(0, I(0)).exit()
 }
 
-/// A value of the array in r7; the rest is skipped if there is none.
+/// Loads a value of the array into r7; the rest is skipped if there is none.
 fn value(asm: Asm) -> Asm {
     let asm = asm.store(Size::B4, 10, -4, I(1)).map(1, 0).mov(2, R(10)).add(2, I(-4)).call(1);
     asm.branch(Cond::Eq, Width::W64, 0, I(0), "out").mov(7, R(0))
 }
 
-/// An unknown number below 2^32 in r8.
+/// Loads an unknown number below 2^32 into r8.
 fn unknown(asm: Asm) -> Asm {
     asm.load(Size::B4, 8, 1, 0)
 }
@@ -129,7 +129,7 @@ fn unprovable() -> Vec<Bad> {
     ]
 }
 
-/// An address put together so that nobody can say that it is only a number.
+/// Builds an address so that it is not certain to be only a number.
 fn forged(region: Region, offset: u64) -> Asm {
     let asm =
         Asm::new().store(Size::B8, 10, -8, R(10)).store(Size::B1, 10, -8, I(0)).load(Size::B8, 2, 10, -8);
@@ -264,7 +264,8 @@ fn bad_programs_do_no_harm() {
     }
 }
 
-/// Runs a program in the middle of a buffer: what is around, and what it may not write, stays as it was.
+/// Runs a program in the middle of a buffer: the bytes around it, and the bytes that it may not write, must
+/// stay.
 fn contained(program: &mut Program) -> Result<u64, Fault> {
     let mut around = [0u8; 3 * CONTEXT];
     around[CONTEXT..2 * CONTEXT].copy_from_slice(&context());
@@ -295,8 +296,7 @@ fn too_large() {
     assert!(error.expect_err("too many").to_string().contains("more than 64 maps"));
 }
 
-/// A program can be made to branch so often that nobody could follow every path; verification takes it
-/// in its stride.
+/// Checks that verification of a program with too many paths to follow them all ends soon.
 #[test]
 fn many_branches_are_no_explosion() {
     let mut asm = Asm::new().load(Size::B8, 2, 1, 0).mov(0, I(0));

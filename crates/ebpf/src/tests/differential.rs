@@ -1,5 +1,4 @@
-//! The engines against each other, against the verifier's beliefs, and against an interpreter of
-//! somebody else.
+//! Engines against each other, against the verifier's proofs, and against another project's interpreter.
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -31,7 +30,7 @@ proptest! {
         fuzz::fuzz_load(&bytes);
     }
 
-    /// rbpf has real addresses, but common programs do not look at them.
+    /// Compares common programs with rbpf. It has real addresses, but common programs do not look at them.
     #[test]
     fn rbpf_agrees(bytes in bytes()) {
         let object = fuzz::generate(&bytes, Shape::Common);
@@ -39,7 +38,7 @@ proptest! {
         let mut theirs: [u8; CONTEXT] = std::array::from_fn(|i| i as u8 * 3);
         let mut ours = theirs;
         let vm = rbpf::EbpfVmRaw::new(Some(&code));
-        // It refuses some immediates that it would have to do something special for.
+        // rbpf refuses some immediates that would need a special case.
         prop_assume!(vm.is_ok());
         let expected = vm.expect("just seen").execute_program(&mut theirs).expect("in bounds, and it ends");
         let program = Program::load(&object, &fuzz::options(Engine::Compiled), &[]);
@@ -48,11 +47,11 @@ proptest! {
     }
 }
 
-/// Programs that are run at least; `SLUICE_PROGRAMS` says how many.
+/// Least number of programs to run; `SLUICE_PROGRAMS` sets another.
 const EDGES: usize = 4000;
 
-/// What the verifier believes of a program is so: machine code that relies on it does what the interpreter does, which
-/// looks at every access.
+/// Checks proofs: machine code that relies on them has the same effects as the interpreter, which checks
+/// every access.
 #[test]
 fn what_the_verifier_barely_accepts_is_right() {
     let wanted = std::env::var("SLUICE_PROGRAMS").ok().and_then(|count| count.parse().ok()).unwrap_or(EDGES);
@@ -78,7 +77,7 @@ fn what_the_verifier_barely_accepts_is_right() {
     assert!(finished > accepted / 2, "only {finished} of {accepted} finish");
 }
 
-/// Most generated programs must be worth running, or the tests above show little.
+/// Checks that most generated programs are worth running, or the tests above would show little.
 #[test]
 fn generated_programs_are_worth_it() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();

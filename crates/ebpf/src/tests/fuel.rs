@@ -1,4 +1,4 @@
-//! Fuel bounds the work of a run, whatever does the work.
+//! Fuel bounds the work of a run, of instructions and of helpers.
 
 use crate::asm::{Asm, I, R};
 use crate::insn::{AluOp, Size, Width};
@@ -16,7 +16,7 @@ fn maps() -> Vec<MapSpec> {
     maps.map(MapSpec::from).to_vec()
 }
 
-/// How often a program does something before its fuel is spent, the same on every engine.
+/// Returns how often a program does something before its fuel is spent, the same on every engine.
 fn rounds(what: impl Fn(Asm) -> Asm) -> u64 {
     let start = Asm::new().mov(6, R(1)).mov(7, I(0)).store(Size::B8, 10, -8, I(1)).label("again");
     let round = what(start.add(7, I(1)).store(Size::B8, 6, 32, R(7)));
@@ -58,7 +58,7 @@ fn helpers_take_as_much_as_they_do() {
         asm.mov(3, R(0)).map(1, 3).mov(2, R(10)).add(2, I(-8)).mov(4, I(0)).call(2)
     };
     let forget = |blocks: i32| move |asm: Asm| asm.map(1, 4).mov(2, I(0)).mov(3, I(blocks)).call(1003);
-    // What is done, and the nanoseconds that one may take.
+    // Operations, and the most nanoseconds of each.
     let most = [
         ("array lookup", rounds(call(0, 1)), 10),
         ("hash lookup", rounds(call(1, 1)), 40),
@@ -81,7 +81,7 @@ fn helpers_take_as_much_as_they_do() {
     }
 }
 
-/// No loop, and still too much.
+/// Checks a program without a loop that still does too much.
 #[test]
 fn a_long_way_without_a_loop() {
     let asm = (0..4000).fold(Asm::new(), |asm, _| asm.call(5)).exit();

@@ -11,13 +11,13 @@ use std::sync::Arc;
 use crate::asm::Asm;
 use crate::{ContextLayout, Engine, MapSpec, Object, Options, Program, Trap};
 
-/// Both ways to run a program.
+/// Engines that run a program.
 pub(crate) const ENGINES: [Engine; 2] = [Engine::Interpreted, Engine::Compiled];
 
-/// Bytes of the test programs' context: the first half may be read, the second written too.
+/// Bytes of the test programs' context: the first half may be read, the second written, too.
 pub(crate) const CONTEXT: usize = 64;
 
-/// The options that tests use: a clock that stands still, so that runs can be compared.
+/// Returns the options of tests: with a clock that stands still, so that runs can be compared.
 pub(crate) fn options(engine: Engine) -> Options {
     let layout = ContextLayout::new(CONTEXT).read(0..32).write(32..CONTEXT);
     Options { engine, clock: Arc::new(|| 12_345), ..Options::new(layout) }
@@ -27,12 +27,12 @@ pub(crate) fn object(asm: Asm, maps: Vec<MapSpec>) -> Object {
     Object { slots: asm.finish(), maps, ..Object::default() }
 }
 
-/// A context whose bytes count up.
+/// Returns a context whose bytes count up.
 pub(crate) fn context() -> [u8; CONTEXT] {
     std::array::from_fn(|i| i as u8 + 1)
 }
 
-/// Everything that a run leaves behind.
+/// Effects of a run.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) result: Result<u64, Trap>,
@@ -43,7 +43,7 @@ pub(crate) struct Outcome {
     trace: Vec<crate::TraceRecord>,
 }
 
-/// Runs a program and looks at everything that it changed.
+/// Runs a program and returns its effects.
 pub(crate) fn outcome(program: &mut Program, mut context: [u8; CONTEXT]) -> Outcome {
     let result = program.run(&mut context);
     let mut stack = vec![0; crate::layout::STACK_BYTES];
@@ -58,7 +58,7 @@ pub(crate) fn outcome(program: &mut Program, mut context: [u8; CONTEXT]) -> Outc
     }
 }
 
-/// The result of a program that loads, the same from every engine, with proofs and without.
+/// Returns the result of a program that loads, the same from every engine, with proofs and without.
 pub(crate) fn result(asm: Asm, maps: Vec<MapSpec>) -> Result<u64, Trap> {
     let object = object(asm, maps);
     let mut first = None;

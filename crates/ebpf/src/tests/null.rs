@@ -1,4 +1,4 @@
-//! Pointers that are NULL on one path: the engines agree on what becomes of them, whichever path was taken.
+//! Pointers that are NULL on one path: the engines agree on their use, on every path.
 
 use super::{ENGINES, context, object, options, outcome};
 use crate::asm::{Asm, I, R};
@@ -16,7 +16,7 @@ fn maps() -> Vec<MapSpec> {
     maps.map(MapSpec::from).to_vec()
 }
 
-/// Something is found under the key 1, and where block 1 is.
+/// Stores a value under the key 1, and the position of block 1.
 fn fill(program: &Program) {
     for map in program.maps() {
         match map.translations() {
@@ -31,7 +31,7 @@ fn fill(program: &Program) {
     }
 }
 
-/// Where the pointer leads when it is not NULL.
+/// Target of the pointer when it is not NULL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Target {
     Context,
@@ -40,7 +40,7 @@ enum Target {
 
 type Use = fn(Asm) -> Asm;
 
-/// What is done with the pointer in r6, and whether it takes memory that is there.
+/// Uses of the pointer in r6; true if the use needs existing memory.
 const USES: [(&str, Use, bool); 18] = [
     ("load", |asm| asm.load(Size::B8, 0, 6, 0), true),
     ("load of a part", |asm| asm.load_signed(Size::B2, 0, 6, 10), true),
@@ -70,7 +70,8 @@ fn update(asm: Asm) -> Asm {
     asm.store(Size::B8, 10, -64, I(2)).mov(4, I(0)).call(2)
 }
 
-/// A use of an address in r6 that is NULL if the context begins with zero; in a function if it is handed on.
+/// Returns a program that uses an address in r6, which is NULL if the context begins with zero. The use is in
+/// a function if the address is handed on.
 fn program(target: Target, handed_on: bool, used: Use) -> Asm {
     let asm = match target {
         Target::Context => Asm::new().mov(6, R(1)).add(6, I(40)),

@@ -1,4 +1,4 @@
-//! Every opcode against a value worked out by hand.
+//! Every opcode against a value computed by hand.
 
 use super::{context, result};
 use crate::asm::{Asm, I, R};
@@ -226,7 +226,7 @@ fn jumps_and_calls() {
     let sum = Asm::new().mov(0, I(0)).mov(1, I(10)).label("loop").add(0, R(1)).add(1, I(-1));
     let sum = sum.branch(Cond::Ne, W64, 1, I(0), "loop").exit();
     assert_eq!(result(sum, vec![]), Ok(55));
-    // The same by recursion: what a call preserves it preserves on every level.
+    // The same by recursion: a call preserves its registers on every level.
     let sum = Asm::new().mov(1, I(6)).call_local("sum").exit();
     let sum = sum.label("sum").mov(6, R(1)).store(Size::B8, 10, -8, R(1)).mov(0, I(0));
     let sum = sum.branch(Cond::Eq, W64, 1, I(0), "end").add(1, I(-1)).call_local("sum");
@@ -239,7 +239,7 @@ fn jumps_and_calls() {
     assert_eq!(result(given, vec![]), Ok(77));
 }
 
-/// The control thread loads a program and mails it to a reactor.
+/// Checks that a program can be sent to another thread: the control thread loads it for a reactor.
 #[test]
 fn programs_may_move_to_another_thread() {
     fn sendable<T: Send>(_: &T) {}

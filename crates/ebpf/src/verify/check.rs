@@ -1,4 +1,4 @@
-//! Accesses: where they go, and whether that can be right.
+//! Checks of accesses: their targets, and whether these can be valid.
 
 use super::Proof;
 use super::span::Span;
@@ -10,7 +10,7 @@ use crate::insn::{Reg, Size};
 use crate::layout::{FRAME_BYTES, Region, STACK_BYTES};
 use crate::maps::MapDef;
 
-/// One load or store.
+/// Load or store.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Access {
     pub(super) base: Reg,
@@ -19,7 +19,7 @@ pub(super) struct Access {
     pub(super) write: bool,
 }
 
-/// A range of bytes relative to a base: where it can begin, and how long it is.
+/// Range of bytes relative to a base: its possible beginnings, and its length.
 #[derive(Debug, Clone, Copy)]
 struct Reach {
     low: i64,
@@ -30,18 +30,18 @@ struct Reach {
 }
 
 impl Reach {
-    /// Certainly there and nowhere else, so that nobody has to look at the register. One that may be null has
-    /// to be compared.
+    /// Returns whether the target is certain, so that no check of the register is left. A pointer that may be
+    /// null must be compared.
     fn certain(&self) -> bool {
         self.low == self.high && !self.nullable
     }
 
-    /// Certainly inside `from..to`.
+    /// Returns whether the range is certainly inside `from..to`.
     fn inside(&self, from: i64, to: i64) -> bool {
         self.low >= from && self.high + self.bytes <= to
     }
 
-    /// Certainly not inside.
+    /// Returns whether the range is certainly not inside.
     fn outside(&self, from: i64, to: i64) -> bool {
         self.high < from || self.low + self.bytes > to
     }
@@ -96,7 +96,7 @@ impl Step<'_> {
         }
     }
 
-    /// Finds out where an access goes: the pointer with the access's offset added, if it could be followed.
+    /// Finds the target of an access: the pointer plus the access's offset, if it could be followed.
     fn access(&mut self, access: Access) -> Option<Pointer> {
         let value = self.read(access.base);
         let offset = i64::from(access.offset);
@@ -196,7 +196,7 @@ impl Step<'_> {
         Proof::Within(Region::Map(map), 0..values_len(def))
     }
 
-    /// Memory that a helper is handed.
+    /// Checks memory that is an argument of a helper.
     pub(super) fn memory_argument(
         &mut self,
         helper: &Helper,
@@ -207,7 +207,7 @@ impl Step<'_> {
     ) {
         let write = matches!(kind, Argument::Writes(_));
         let Value::Pointer(pointer) = value else {
-            // A null pointer with no bytes behind it is how C says "nothing".
+            // A null pointer with no bytes behind it is C's form of "nothing".
             if matches!(value, Value::Number(_) | Value::Map(_)) && bytes != Some(0) {
                 let (argument, expected) = (index + 1, kind.expected());
                 self.fail(LoadErrorKind::BadArgument { helper: helper.name, argument, expected });
@@ -237,7 +237,7 @@ impl Step<'_> {
     }
 }
 
-/// Bytes of a map's values.
+/// Returns the bytes of a map's values.
 fn values_len(def: &MapDef) -> usize {
     def.stride() * def.max_entries as usize
 }

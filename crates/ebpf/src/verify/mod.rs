@@ -1,12 +1,12 @@
-//! The verifier: what can be known of a program before it runs.
+//! Verifier: facts about a program before it runs.
 //!
-//! It has two purposes, and neither is safety. It tells an author what is certainly wrong, with the
-//! instruction and the line; and it proves for most accesses where they go, so that generated code needs
-//! no search. What it cannot prove is checked when it happens, and what it proves wrongly would still be
-//! confined: generated code compares with the bounds of whatever region it was promised.
+//! It has two purposes, and neither is safety. It reports certain errors to the author, with the instruction
+//! and the line. It proves the target of most accesses, so that generated code needs no search. An access
+//! without a proof is checked when it happens. A wrong proof would still be confined: generated code compares
+//! with the bounds of the region of the proof.
 //!
-//! It is an abstract interpretation with one state per basic block. States only grow and loops are
-//! widened, so it ends; a budget makes sure that it ends soon.
+//! It is an abstract interpretation with one state per basic block. States only grow and loops are widened,
+//! so it ends; a budget makes sure that it ends soon.
 
 mod check;
 mod span;
@@ -28,41 +28,42 @@ use crate::object::Code;
 use state::{Base, State, Value};
 use step::Step;
 
-/// What is known of the address of one access, or of the map of one call.
+/// Proof about the address of one access, or the map of one call.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) enum Proof {
-    /// Nothing: look when it happens.
+    /// No proof: check when it happens.
     #[default]
     Nothing,
-    /// This byte of the context.
+    /// Byte of the context.
     Context(usize),
-    /// So far below the frame pointer.
+    /// Distance below the frame pointer.
     Frame(i64),
-    /// Somewhere in these bytes of a region, or outside them and wrong.
+    /// Some of these bytes of a region, or outside them and wrong.
     Within(Region, Range<usize>),
-    /// The map that a helper is given, and its key if that is in the frame: so far below the frame pointer.
+    /// Map argument of a helper, and the distance of its key below the frame pointer if the key is in the
+    /// frame.
     Map { map: u32, key: Option<i64> },
 }
 
-/// Something that an author may want to know of a program that was accepted.
+/// Note about an accepted program for its author.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
-    /// The slot number.
+    /// Slot number.
     pub insn: usize,
     pub text: &'static str,
 }
 
-/// What verification found.
+/// Result of verification.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Verified {
-    /// One for each slot.
+    /// Proofs by slot.
     pub(crate) proofs: Vec<Proof>,
     pub(crate) notes: Vec<Note>,
-    /// Stack bytes may be read before they are written, so they must be zero when a run begins.
+    /// Whether stack bytes may be read before they are written, so that they must be zero when a run begins.
     pub(crate) reads_fresh_stack: bool,
 }
 
-/// What a program is verified against.
+/// Program with all that it is verified against.
 pub(crate) struct Subject<'a> {
     pub(crate) code: &'a Code,
     pub(crate) helpers: &'a [Option<Helper>],
@@ -72,7 +73,7 @@ pub(crate) struct Subject<'a> {
 
 /// Joins of a block after which it is widened.
 const JOINS_BEFORE_WIDENING: u32 = 6;
-/// Rounds that take back what widening overshot.
+/// Rounds that narrow the states after widening.
 const NARROWINGS: usize = 2;
 /// Steps that verification may take for each slot of the program, and for every program.
 const STEPS_PER_SLOT: usize = 200;
@@ -87,13 +88,13 @@ pub(crate) fn verify(subject: &Subject<'_>) -> Result<Verified, LoadError> {
 
 struct Flow<'a> {
     subject: &'a Subject<'a>,
-    /// What is known where a block begins, once it was reached.
+    /// State at the beginning of each block, once it was reached.
     states: Vec<Option<Box<State>>>,
     joins: Vec<u32>,
     leaders: Vec<bool>,
     todo: BTreeSet<usize>,
     steps_left: usize,
-    /// While states still grow.
+    /// Whether states still grow.
     widening: bool,
 }
 
@@ -113,14 +114,14 @@ impl<'a> Flow<'a> {
         flow
     }
 
-    /// Where the program starts.
+    /// Adds the start of the program.
     fn begin(&mut self) {
         let mut arguments = [Value::Uninit; 5];
         arguments[0] = Value::pointer(Base::Context);
         self.reach(self.subject.code.entry, &State::start(arguments));
     }
 
-    /// A path comes to the beginning of a block.
+    /// Joins the state of a path at the beginning of a block.
     fn reach(&mut self, at: usize, state: &State) {
         let (Some(known), Some(joins)) = (self.states.get_mut(at), self.joins.get_mut(at)) else { return };
         let changed = match known {
@@ -147,9 +148,9 @@ impl<'a> Flow<'a> {
         (0..NARROWINGS).try_for_each(|_| self.narrow())
     }
 
-    /// Widening overshoots: a loop's index that is compared at the end looks unbounded at the start. What is
-    /// known covers everything that can happen, so what follows from it in one more round does too, and is
-    /// often less.
+    /// Narrows the states. Widening overshoots: a loop's index that is compared at the end looks unbounded at
+    /// the start. The states cover everything that can happen, so their successors in one more round do, too,
+    /// and are often smaller.
     fn narrow(&mut self) -> Result<(), LoadError> {
         let slots = self.states.len();
         let covering = mem::replace(&mut self.states, vec![None; slots]);
@@ -164,7 +165,7 @@ impl<'a> Flow<'a> {
         Ok(())
     }
 
-    /// Once nothing changes any more, what is known holds on all paths: now it counts.
+    /// Collects errors and proofs when no state changes any more: the states hold on all paths now.
     fn conclude(mut self) -> Result<Verified, LoadError> {
         let mut verified =
             Verified { proofs: vec![Proof::Nothing; self.states.len()], ..Verified::default() };
@@ -186,7 +187,7 @@ impl<'a> Flow<'a> {
         Ok(verified)
     }
 
-    /// Follows one block, and goes on where it leads.
+    /// Follows one block, and its successors.
     fn block(
         &mut self,
         start: usize,
@@ -230,7 +231,7 @@ impl<'a> Flow<'a> {
     }
 }
 
-/// For tests of the verifier itself: the state where a block begins.
+/// Returns the state where a block begins, for tests of the verifier itself.
 #[cfg(test)]
 pub(crate) fn states(subject: &Subject<'_>) -> Result<Vec<Option<Box<State>>>, LoadError> {
     let mut flow = Flow::new(subject);

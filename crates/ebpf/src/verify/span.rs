@@ -1,4 +1,4 @@
-//! What is known of a number: the smallest and the largest it can be, unsigned.
+//! Bounds of a number: the smallest and the largest possible value, unsigned.
 
 use crate::alu;
 use crate::insn::{AluOp, Cond, Size, Width};
@@ -22,7 +22,7 @@ impl Span {
         Self { min: 0, max }
     }
 
-    /// Whatever fits into `size`.
+    /// Returns all numbers of `size`.
     pub(crate) const fn of(size: Size) -> Self {
         Self::up_to(size.max())
     }
@@ -35,7 +35,7 @@ impl Span {
         Self { min: self.min.min(other.min), max: self.max.max(other.max) }
     }
 
-    /// As signed numbers, when the span is one of those too.
+    /// Returns the bounds as signed numbers, when the span is a span of those, too.
     pub(crate) fn signed(self) -> Option<(i64, i64)> {
         let (min, max) = (self.min as i64, self.max as i64);
         (min <= max).then_some((min, max))
@@ -45,7 +45,7 @@ impl Span {
         if self.max <= Self::LOWER_HALF.max { self } else { Self::LOWER_HALF }
     }
 
-    /// `self op other`.
+    /// Computes `self op other`.
     pub(crate) fn alu(self, op: AluOp, width: Width, other: Self) -> Self {
         if let (Some(a), Some(b)) = (self.value(), other.value()) {
             return Self::exactly(alu::alu(op, width, a, b));
@@ -55,7 +55,7 @@ impl Span {
             Width::W32 => {
                 let shift = matches!(op, AluOp::Lsh | AluOp::Rsh | AluOp::Arsh);
                 let negative = matches!(op, AluOp::SDiv | AluOp::SMod | AluOp::Arsh);
-                // A count of 32 or more, and numbers with bit 31 set, mean something else in 32 bits.
+                // A count of 32 or more, and numbers with bit 31 set, have another meaning in 32 bits.
                 if shift && other.max >= 32 || negative && self.truncated().max > i32::MAX as u64 {
                     return Self::LOWER_HALF;
                 }
@@ -114,7 +114,7 @@ impl Span {
         }
     }
 
-    /// What both can still be when `self cond other` holds; nothing if it cannot.
+    /// Returns the values of both that are left when `self cond other` holds; none if it cannot hold.
     pub(crate) fn refine(self, cond: Cond, width: Width, other: Self) -> Option<(Self, Self)> {
         let top = if width == Width::W32 { u32::MAX.into() } else { u64::MAX };
         let comparable = self.max <= top && other.max <= top;
@@ -155,7 +155,7 @@ impl Span {
         (a.min <= a.max && b.min <= b.max).then_some((a, b))
     }
 
-    /// Without the one value that the other has, where that is an end.
+    /// Returns the span without the one value of the other, where that is an end.
     fn without(self, other: Self) -> Option<Self> {
         let Some(value) = other.value() else { return Some(self) };
         match (self.min == value, self.max == value) {
@@ -167,7 +167,7 @@ impl Span {
     }
 }
 
-/// The condition that holds when `cond` does not, if there is one.
+/// Returns the condition that holds when `cond` does not, if there is one.
 pub(crate) fn negated(cond: Cond) -> Option<Cond> {
     Some(match cond {
         Cond::Eq => Cond::Ne,
@@ -218,7 +218,7 @@ mod tests {
         Cond::SLe,
     ];
 
-    /// A span with a value in it; near the places where things wrap.
+    /// Returns a span with a value in it, near the limits at which numbers wrap.
     fn member() -> impl Strategy<Value = (Span, u64)> {
         let edge = prop::sample::select(vec![0u64, 1, 31, 63, 1 << 31, 1 << 32, 1 << 63, u64::MAX - 9]);
         (edge, 0u64..10, prop_oneof![Just(0), 0u64..40, Just(1 << 33), any::<u64>()], any::<u64>()).prop_map(

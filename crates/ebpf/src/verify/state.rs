@@ -1,46 +1,46 @@
-//! What the verifier knows at one place of a program: the types of registers and stack slots.
+//! State of the verifier at one place of a program: the types of registers and stack slots.
 
 use super::span::Span;
 use crate::insn::{Operand, Reg};
 use crate::layout::FRAME_BYTES;
 
-/// What a pointer points into, as far as its function can tell.
+/// Base of a pointer, as seen by its function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Base {
-    /// Offsets count from the context's first byte.
+    /// Context; offsets count from its first byte.
     Context,
-    /// This function's own frame; offsets count from the frame pointer and are negative.
+    /// Frame of this function; offsets count from the frame pointer and are negative.
     Frame,
-    /// Some frame of a caller, at an offset that nobody followed.
+    /// Some frame of a caller, at an unknown offset.
     Stack,
     /// Some value of this map; offsets count from that value.
     Map(u32),
 }
 
-/// Farther from its base a pointer is not followed; see
+/// Largest distance from its base at which a pointer is followed; see
 /// [`REGION_BYTES_MAX`](crate::layout::REGION_BYTES_MAX).
 const OFFSET_MAX: i64 = 1 << 30;
 
-/// A pointer with what is known of its offset.
+/// Pointer with the bounds of its offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pointer {
     pub(crate) base: Base,
     pub(crate) low: i64,
     pub(crate) high: i64,
-    /// It may be zero instead.
+    /// Whether the pointer may be zero instead.
     pub(crate) nullable: bool,
 }
 
-/// What a register or slot holds.
+/// Value of a register or slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Value {
-    /// Nothing yet, on some path.
+    /// No value yet, on some path.
     Uninit,
     Number(Span),
     Pointer(Pointer),
-    /// The handle of a map.
+    /// Handle of a map.
     Map(u32),
-    /// Something, perhaps an address: accesses through it are checked when they happen.
+    /// Any value, perhaps an address: accesses through it are checked when they happen.
     Unknown,
 }
 
@@ -59,7 +59,8 @@ impl Value {
         self == Self::Number(Span::exactly(0))
     }
 
-    /// What covers both. When `widen` is set, what grows grows all the way, so that loops come to an end.
+    /// Returns a value that covers both. With `widen` a bound that grows becomes unlimited, so that loops
+    /// come to an end.
     fn join(self, other: Self, widen: bool) -> Self {
         match (self, other) {
             _ if self == other => self,
@@ -89,8 +90,8 @@ impl Pointer {
         (self.base == other.base && !(widen && grew)).then_some(both)
     }
 
-    /// The pointer plus (or minus) a number, while it can be followed. Null plus something is not null, so a
-    /// pointer that may be null is not followed at all.
+    /// Returns the pointer plus (or minus) a number, while it can be followed. Null plus a number is not
+    /// null, so a pointer that may be null is not followed at all.
     pub(crate) fn moved(self, by: Span, down: bool) -> Value {
         let by = by.signed().filter(|(low, high)| *low >= -OFFSET_MAX && *high <= OFFSET_MAX);
         let Some((low, high)) = by else { return Value::Unknown };
@@ -106,15 +107,15 @@ impl Pointer {
 /// Eight bytes of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slot {
-    /// A bit for each byte that was written on every path.
+    /// Bit for each byte that was written on every path.
     written: u8,
-    /// What the eight bytes are together.
+    /// Value of the eight bytes together.
     whole: Value,
 }
 
 const SLOTS: usize = FRAME_BYTES / 8;
 
-/// Everything that is known at one place.
+/// Registers and frame at one place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct State {
     registers: [Value; Reg::COUNT],
@@ -122,7 +123,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// The start of a function that is given these arguments.
+    /// Returns the state at the start of a function with these arguments.
     pub(crate) fn start(arguments: [Value; 5]) -> Self {
         let mut registers = [Value::Uninit; Reg::COUNT];
         for (reg, value) in Reg::arguments().into_iter().zip(arguments) {
@@ -147,7 +148,7 @@ impl State {
         }
     }
 
-    /// Takes in what another path knows; whether anything changed.
+    /// Joins the state of another path. Returns whether anything changed.
     pub(crate) fn join(&mut self, other: &Self, widen: bool) -> bool {
         let mut changed = false;
         let mut take = |mine: &mut Value, theirs: Value| {
@@ -168,7 +169,7 @@ impl State {
         changed
     }
 
-    /// Stores `bytes` bytes below the frame pointer; only a whole slot keeps what its value is.
+    /// Stores `bytes` bytes below the frame pointer; only a whole slot keeps its value.
     pub(crate) fn spill(&mut self, offset: i64, bytes: usize, value: Value) {
         for (at, slot, mask) in self.touched(offset, bytes) {
             let slot = &mut self.slots[slot];
@@ -188,14 +189,15 @@ impl State {
         (if value == Value::Uninit { Value::Unknown } else { value }, written)
     }
 
-    /// Somebody may have written anywhere in the frame.
+    /// Notes that any byte of the frame may have been written.
     pub(crate) fn disturb(&mut self) {
         for slot in &mut self.slots {
             slot.whole = Value::Unknown;
         }
     }
 
-    /// The slots under a range of the frame, each with how far into the range it begins and the bytes of it.
+    /// Returns the slots under a range of the frame, each with its position in the range and its bytes of the
+    /// range.
     fn touched(&self, offset: i64, bytes: usize) -> Vec<(usize, usize, u8)> {
         let Ok(start) = usize::try_from(offset + FRAME_BYTES as i64) else { return Vec::new() };
         let end = (start + bytes).min(FRAME_BYTES);

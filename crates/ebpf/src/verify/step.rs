@@ -1,4 +1,4 @@
-//! What one instruction does to what is known.
+//! Effect of one instruction on a state.
 
 use super::Proof;
 use super::Subject;
@@ -9,11 +9,11 @@ use crate::error::LoadErrorKind;
 use crate::helpers::{Argument, Helper, Returns};
 use crate::insn::{AluOp, AtomicOp, Cond, Insn, Operand, Reg, Size, Wide, Width};
 
-/// One instruction in a state, and what came of it.
+/// Instruction in a state, with its result.
 pub(crate) struct Step<'a> {
     pub(super) subject: &'a Subject<'a>,
     pub(super) state: &'a mut State,
-    /// What is certainly wrong.
+    /// Certain error.
     pub(crate) error: Option<LoadErrorKind>,
     pub(crate) proof: Proof,
     pub(crate) note: Option<&'static str>,
@@ -29,7 +29,7 @@ impl<'a> Step<'a> {
         self.error.get_or_insert(error);
     }
 
-    /// A register's value; it must have one.
+    /// Returns a register's value; it must have one.
     pub(super) fn read(&mut self, reg: Reg) -> Value {
         match self.state.get(reg) {
             Value::Uninit => {
@@ -82,7 +82,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// The result is some number of this width.
+    /// Sets the register to any number of this width.
     fn number(&mut self, dst: Reg, src: Reg, width: Width) {
         self.read(src);
         let span = if width == Width::W32 { Span::of(Size::B4) } else { Span::FULL };
@@ -97,7 +97,7 @@ impl<'a> Step<'a> {
         }
         let access = Access { base, offset, size, write: true };
         self.refuse_atomic_context(base);
-        // It reads before it writes: what was never written counts as read.
+        // It reads before it writes: a byte that was never written counts as read.
         let old = self.load(access);
         self.store(access, Value::Unknown);
         match (op, fetch) {
@@ -127,7 +127,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Where the key of a call is, when it is certainly in the frame.
+    /// Returns the position of a call's key, when it is certainly in the frame.
     fn key_in_frame(&self, helper: &Helper) -> Option<i64> {
         let index = helper.arguments.iter().position(|argument| *argument == Argument::Key)?;
         match self.state.get(*Reg::arguments().get(index)?) {
@@ -161,7 +161,7 @@ impl<'a> Step<'a> {
     }
 }
 
-/// A 64-bit immediate.
+/// Returns the value of a 64-bit immediate.
 fn wide(value: Wide) -> Value {
     match value {
         Wide::Value(value) => Value::Number(Span::exactly(value)),
@@ -183,7 +183,7 @@ fn returned_value(helper: &Helper, map: Option<u32>) -> Value {
     }
 }
 
-/// `a op b`.
+/// Computes `a op b`.
 fn alu(op: AluOp, width: Width, a: Value, b: Value) -> Value {
     let half = Value::Number(Span::of(Size::B4));
     match (op, width, a, b) {
@@ -196,13 +196,13 @@ fn alu(op: AluOp, width: Width, a: Value, b: Value) -> Value {
         (AluOp::Add, _, Value::Pointer(pointer), Value::Number(by))
         | (AluOp::Add, _, Value::Number(by), Value::Pointer(pointer)) => pointer.moved(by, false),
         (AluOp::Sub, _, Value::Pointer(pointer), Value::Number(by)) => pointer.moved(by, true),
-        // Masking and offsetting something unknown may still give an address.
+        // Masking and offsetting an unknown value may still give an address.
         (AluOp::Add | AluOp::Sub | AluOp::And | AluOp::Or, ..) => Value::Unknown,
         _ => Value::ANY_NUMBER,
     }
 }
 
-/// The state on one side of a branch, if that side can be taken at all.
+/// Returns the state on one side of a branch, if that side can be taken at all.
 pub(crate) fn follow(state: &State, insn: &Insn, taken: bool) -> Option<State> {
     let Insn::Branch { cond, width, dst, src, .. } = *insn else { return Some(state.clone()) };
     let mut next = state.clone();
@@ -223,7 +223,7 @@ pub(crate) fn follow(state: &State, insn: &Insn, taken: bool) -> Option<State> {
     Some(next)
 }
 
-/// A pointer after a comparison with null.
+/// Returns a pointer after a comparison with null.
 fn against_null(pointer: Pointer, cond: Cond) -> Option<Value> {
     match cond {
         Cond::Eq if !pointer.nullable => Some(Value::Pointer(pointer)),
@@ -233,7 +233,7 @@ fn against_null(pointer: Pointer, cond: Cond) -> Option<Value> {
     }
 }
 
-/// What a function is given by its caller. The caller's frame is not its own.
+/// Returns the arguments that a function gets from its caller. The caller's frame is not its own.
 pub(crate) fn handed_on(state: &State) -> [Value; 5] {
     Reg::arguments().map(|reg| match state.get(reg) {
         Value::Pointer(Pointer { base: Base::Frame, nullable, .. }) => {
@@ -243,7 +243,8 @@ pub(crate) fn handed_on(state: &State) -> [Value; 5] {
     })
 }
 
-/// After a function of the program returned: it may have written to any frame whose address it had.
+/// Updates the state after a function of the program returned: it may have written to any frame whose address
+/// it had.
 pub(crate) fn returned(state: &mut State) {
     state.set(Reg::RETURN, Value::Unknown);
     for reg in Reg::arguments() {

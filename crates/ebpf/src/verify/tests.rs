@@ -1,4 +1,4 @@
-//! The verifier's beliefs against what really happens, and what it says.
+//! Results of the verifier against real runs, and its messages.
 
 use proptest::prelude::*;
 
@@ -12,7 +12,7 @@ use crate::tests::{object, options};
 use crate::{Engine, Object, Program};
 use state::Pointer;
 
-/// Checks at every block that each register is what was believed.
+/// Observer that checks at every block that each register has the verifier's type.
 struct Watch {
     states: Vec<Option<Box<State>>>,
     wrong: Option<String>,
@@ -44,7 +44,7 @@ fn covers(believed: Value, value: u64, frame: u64) -> bool {
                 Base::Context => (low..=high).contains(&away(Region::Context.base())),
                 Base::Frame => (low..=high).contains(&away(frame)),
                 Base::Stack => Region::of(value).is_some_and(|(region, _)| region == Region::Stack),
-                // Some value of the map: all of ours are small.
+                // Some value of the map: all maps here are small.
                 Base::Map(map) => (low..=high + 1000).contains(&away(Region::Map(map).base())),
             }
         }
@@ -63,25 +63,25 @@ fn believed(object: &Object) -> Vec<Option<Box<State>>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// Whatever a program does, its registers are what the verifier said.
+    /// Checks that the registers of any program are within the verifier's states.
     #[test]
     fn beliefs_hold(bytes in prop::collection::vec(any::<u8>(), 80..600)) {
         let object = fuzz::generate(&bytes, Shape::Everything);
-        // Of a program that is refused nothing is claimed.
+        // A program that is refused has no states to check.
         if let Ok(program) = Program::load(&object, &fuzz::options(Engine::Interpreted), &[]) {
             prop_assert_eq!(wrong(program, &object, 0x5a), None);
         }
     }
 }
 
-/// What of a run on a context full of this byte was believed to be otherwise.
+/// Returns a difference between a run on a context full of this byte and the verifier's states.
 fn wrong(mut program: Program, object: &Object, byte: u8) -> Option<String> {
     let mut watch = Watch { states: believed(object), wrong: None };
     let _ = program.observe(&mut [byte; CONTEXT], &mut watch);
     watch.wrong
 }
 
-/// A function may be handed NULL instead of a place in its caller's frame.
+/// Checks functions that get NULL instead of an address in their caller's frame.
 #[test]
 fn null_is_handed_on() {
     let asm = Asm::new().load(Size::B1, 2, 1, 0).mov(1, R(10)).add(1, I(-8));
@@ -116,7 +116,7 @@ fn notes_say_what_is_not_proven() {
     assert!(notes(index(56))[0].contains("may be out of bounds"));
 }
 
-/// A loop with an index that is compared each time: everything in it is proven.
+/// Checks a loop with an index that is compared each time: every access in it is proven.
 #[test]
 fn a_loop_over_the_context_is_proven() {
     let asm =
@@ -130,7 +130,7 @@ fn a_loop_over_the_context_is_proven() {
     assert_eq!(program.run(&mut crate::tests::context()), Ok((1..=64).sum()));
 }
 
-/// Only what is certainly not NULL is where it is said to be; the rest is compared.
+/// Checks that only certain non-NULL pointers are proven, and the rest is compared.
 #[test]
 fn what_may_be_null_is_not_taken_for_granted() {
     let load = |base: Asm, checked: bool| {
