@@ -1,11 +1,10 @@
-//! Classifiers in eBPF: where the engine, which knows nothing of NVMe, and the router, which knows
-//! nothing of eBPF, meet.
+//! Classifiers in eBPF: the link between the engine, which is independent of NVMe, and the router, which is
+//! independent of eBPF.
 //!
-//! [`load`] makes a program out of an object file: it is read, verified and compiled, which takes its
-//! time and is done away from every reactor. What comes out goes two ways. The [`Classifier`] goes to the
-//! router of a namespace, and is run there by one thread. The [`View`] stays with whoever loaded it, and
-//! sees from any thread what the program does: its maps, its counters, its trace, how often it was called
-//! and what it died of.
+//! [`load`] makes a program out of an object file: it is read, verified and compiled. This takes long and is
+//! done outside of every reactor. The result has two parts. The [`Classifier`] goes to the router of a
+//! namespace, and one thread runs it. The [`View`] stays with the caller, and shows any thread the program's
+//! maps, counters and trace, its calls and its traps.
 #![forbid(unsafe_code)]
 
 mod nvmetro;
@@ -27,15 +26,15 @@ use std::fmt;
 use std::sync::Arc;
 use tally::Tally;
 
-/// The section that a program is in, unless another is named.
+/// Section of the program, unless another is named.
 pub const SECTION: &str = "classifier";
 
-/// The versions of `sluice.h` whose programs are run: their context is still the front of ours.
+/// Versions of `sluice.h` whose programs are run: their context is still the front of the current one.
 const ABI: std::ops::RangeInclusive<u32> = 1..=Context::VERSION as u32;
 
-/// A program for one namespace.
+/// Program for one namespace.
 pub struct Loaded {
-    /// To be given to the router.
+    /// Program for the router.
     pub classifier: Box<dyn Classifier>,
     pub view: View,
 }
@@ -46,14 +45,15 @@ impl fmt::Debug for Loaded {
     }
 }
 
-/// Loads the program in `section` of an object file, as `clang -target bpf` makes it. One in a section
-/// `nvme_mdev` was written for NVMetro's interface and is run as such (see [`Nvmetro`](sluice_router::Nvmetro)).
+/// Loads the program in `section` of an object file, as `clang -target bpf` makes it. A program in a section
+/// `nvme_mdev` was written for NVMetro's interface and is run as such (see
+/// [`Nvmetro`](sluice_router::Nvmetro)).
 ///
-/// Maps in `carry` that have the name and the shape of one of the program's take its place, with what is
-/// in them: those of the program before it, or of the same program in the drive's first namespace.
+/// A map in `carry` with the name and the shape of one of the program's takes its place, with its content. It
+/// comes from the program before, or from the same program in the drive's first namespace.
 ///
 /// # Errors
-/// What is wrong with the object or the program, with the instruction and its source line if it has one.
+/// The error of the object or the program, with the instruction and its source line if it has one.
 pub fn load(object: &[u8], section: &str, carry: &[Arc<Map>]) -> Result<Loaded, LoadError> {
     if section == nvmetro::SECTION {
         return nvmetro::load(object, carry);
@@ -62,13 +62,13 @@ pub fn load(object: &[u8], section: &str, carry: &[Arc<Map>]) -> Result<Loaded, 
     load_with(Object::from_elf(object, section, &options.limits)?, &options, carry)
 }
 
-/// What a program may touch and call.
+/// Returns the context and the helpers of a program.
 fn options() -> Options {
     let layout = ContextLayout::new(Context::SIZE).read(0..Context::SIZE).write(Context::WRITABLE);
     Options::new(layout)
 }
 
-/// The same, of an object that was read or written by other means.
+/// Loads an object that was read or written by other means.
 ///
 /// # Errors
 /// As with [`load`].
@@ -87,5 +87,5 @@ fn load_with(object: Object, options: &Options, carry: &[Arc<Map>]) -> Result<Lo
     Ok(Loaded { classifier: Box::new(Bytecode::confined(run)), view })
 }
 
-/// The byte of the context that says which hook it is.
+/// Byte of the context that has the hook.
 const HOOK: usize = 2;

@@ -6,9 +6,9 @@ use sluice_ebpf::{ContextLayout, LoadError, Map, Object, Options, Program};
 use sluice_router::{NVMETRO_CONTEXT, NVMETRO_WRITABLE, Nvmetro};
 use std::sync::Arc;
 
-/// The section that such a program is in.
+/// Section of such a program.
 pub(crate) const SECTION: &str = "nvme_mdev";
-/// The byte of its context in which the hook is, as one of four bits.
+/// Byte of its context that has the hook, as one of four bits.
 const HOOK: usize = 70;
 
 pub(crate) fn load(object: &[u8], carry: &[Arc<Map>]) -> Result<Loaded, LoadError> {
@@ -25,7 +25,8 @@ pub(crate) fn load(object: &[u8], carry: &[Arc<Map>]) -> Result<Loaded, LoadErro
     Ok(Loaded { classifier: Box::new(Nvmetro::new(run)), view })
 }
 
-/// Our number of the hook: VSQ is the submission, HCQ and NFD_WRITE the end of a leg, PRE_VCQ the last.
+/// Returns the router's number of a hook: VSQ is the submission, HCQ and NFD_WRITE the end of a leg, PRE_VCQ
+/// the last.
 fn hook(bits: u8) -> u8 {
     match bits {
         1 => 0,

@@ -1,10 +1,10 @@
-//! What is counted of a program's runs: written by the reactor that runs it, read by anybody.
+//! Counts of a program's runs: written by the reactor that runs it, read by any thread.
 
 use sluice_ebpf::Trap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// How often a program was called, by hook.
+/// Calls of a program, by hook.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hooks {
     pub submission: u64,
@@ -16,8 +16,8 @@ pub struct Hooks {
 pub(crate) struct Tally {
     hooks: [AtomicU64; 3],
     traps: AtomicU64,
-    /// How it ended last without a verdict. The program's thread never waits for it: while somebody reads,
-    /// the one before stays.
+    /// Last end without a verdict. The program's thread never waits for the lock: while another thread reads,
+    /// the value before stays.
     last_trap: Mutex<Option<Trap>>,
 }
 
@@ -53,7 +53,7 @@ impl Tally {
     }
 
     pub(crate) fn last_trap(&self) -> Option<Trap> {
-        // A panic ends the process, so nobody poisons it.
+        // A panic ends the process, so the mutex is never poisoned.
         self.last_trap.lock().ok().and_then(|last| *last)
     }
 }

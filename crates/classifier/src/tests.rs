@@ -16,14 +16,14 @@ fn load(asm: Asm) -> Result<Loaded, crate::LoadError> {
     load_object(object(asm, Vec::new()), &[])
 }
 
-/// A read of 8 blocks at block 100.
+/// Returns the context of a read of 8 blocks at block 100.
 fn context(hook: Hook) -> Context {
     let entry = SubmissionEntry { opcode: 2, nsid: 1, ..SubmissionEntry::default() };
     let facts = Facts { opcode: 2, nsid: 1, cookie: 77, ..Facts::default() };
     Context::new(hook, facts, Steering { slba: 100, blocks: 8, ..Steering::default() }, &entry)
 }
 
-/// The verdict that sends a command down the first path.
+/// Appends the verdict that sends a command down the first path.
 fn send(asm: Asm) -> Asm {
     asm.number(0, Verdict::send(Leg::FIRST).0).exit()
 }
@@ -67,7 +67,8 @@ fn calls_are_counted_by_hook_and_ends_without_a_verdict_with_their_place() {
     assert_eq!(words, "instruction 0 (p.c:7: `for (;;)`): the program ran for too long");
 }
 
-/// A read of 8 blocks at block 100 that NVMetro's encryptor sends to the device, and to the function after.
+/// Runs a program like NVMetro's encryptor on a read of 8 blocks at block 100: it goes to the device, and to
+/// the function after.
 #[test]
 fn a_program_of_nvmetros_is_known_by_its_section() {
     const ENCRYPT: &[u8] = include_bytes!("tests/nvmetro_encrypt.o");

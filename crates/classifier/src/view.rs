@@ -1,11 +1,11 @@
-//! What is seen of a program from outside while a reactor runs it.
+//! View of a program from outside while a reactor runs it.
 
 use crate::tally::{Hooks, Tally};
 use sluice_ebpf::{Counters, Map, Object, Program, Trace, TraceRecord};
 use std::fmt;
 use std::sync::Arc;
 
-/// A program, seen from outside.
+/// Program, seen from outside.
 #[derive(Clone)]
 pub struct View {
     object: Arc<Object>,
@@ -30,22 +30,22 @@ impl View {
         }
     }
 
-    /// Instructions, as the object file counts them: a 64-bit immediate takes two.
+    /// Returns the number of instructions, as in the object file: a 64-bit immediate takes two.
     pub fn instructions(&self) -> usize {
         self.object.slots.len()
     }
 
-    /// Whether it runs as machine code.
+    /// Returns whether the program runs as machine code.
     pub fn is_compiled(&self) -> bool {
         self.is_compiled
     }
 
-    /// What its author may want to know.
+    /// Returns notes for the program's author.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Its maps, global data included.
+    /// Returns the maps, global data included.
     pub fn maps(&self) -> &[Arc<Map>] {
         &self.maps
     }
@@ -54,39 +54,39 @@ impl View {
         self.maps.iter().find(|map| map.def().name == name)
     }
 
-    /// A counter that the program counts up itself, of [`COUNTERS`](sluice_ebpf::COUNTERS).
+    /// Returns the program's counters, [`COUNTERS`](sluice_ebpf::COUNTERS) of them.
     pub fn counters(&self) -> Vec<u64> {
         self.counters.all()
     }
 
-    /// Takes the oldest record of its trace.
+    /// Takes the oldest record of the trace.
     pub fn pop_trace(&self) -> Option<TraceRecord> {
         self.trace.pop()
     }
 
-    /// Trace records that found no room.
+    /// Returns the number of trace records that found no room.
     pub fn trace_dropped(&self) -> u64 {
         self.trace.dropped()
     }
 
-    /// How often it was called.
+    /// Returns the calls by hook.
     pub fn hooks(&self) -> Hooks {
         self.tally.hooks()
     }
 
-    /// How often it ended without a verdict.
+    /// Returns the number of ends without a verdict.
     pub fn traps(&self) -> u64 {
         self.tally.traps()
     }
 
-    /// How it ended without a verdict last, with the line of its source.
+    /// Returns the last end without a verdict, with the line of its source.
     pub fn last_trap(&self) -> Option<String> {
         let trap = self.tally.last_trap()?;
         Some(place(&self.object, trap.insn as usize, &trap.fault))
     }
 }
 
-/// Words about an instruction.
+/// Returns a text about an instruction.
 fn place(object: &Object, insn: usize, words: &dyn fmt::Display) -> String {
     match object.line(insn) {
         Some(line) => format!("instruction {insn} ({line}): {words}"),

@@ -1,5 +1,5 @@
-//! An object of the first version of `sluice.h`, as it is in users' hands: it is run by every later version, and does
-//! what it did.
+//! Object of the first version of `sluice.h`, as users have it: every later version runs it, with the same
+//! results.
 
 use sluice_classifier::{Hooks, Loaded, Update, load};
 use sluice_nvme::{Status, SubmissionEntry};
@@ -46,7 +46,7 @@ fn facts() -> Facts {
     }
 }
 
-/// What the program makes of the facts, as it is written in its source.
+/// Returns the program's sum of the facts, as in its source.
 fn weighed(facts: &Facts) -> u64 {
     let small = u64::from(facts.version)
         + 2 * u64::from(facts.hook)
@@ -63,7 +63,7 @@ fn weighed(facts: &Facts) -> u64 {
 /// 2 + 2 * 1 + 3 * 3 + ... of the entry above.
 const WEIGHED_ENTRY: u64 = 2 + 2 + 9 + 20 + 35 + 66 + 91 + 136 + 171 + 230 + 319 + 372 + 481 + 574 + 645;
 
-/// The program's words at a hook, and the steering it leaves.
+/// Returns the program's decision at a hook, and the steering it leaves.
 fn ask(loaded: &mut Loaded, hook: Hook) -> (Decision, Steering, u64) {
     let steering = Steering { slba: BLOCK, blocks: 8, ..Steering::default() };
     let mut context = Context::new(hook, facts(), steering, &entry());
@@ -72,7 +72,7 @@ fn ask(loaded: &mut Loaded, hook: Hook) -> (Decision, Steering, u64) {
     (verdict.decode().expect("it says something"), context.steering, weighed(&before))
 }
 
-/// What it has noted of a hook: facts, entry, calls.
+/// Returns the program's notes of a hook: facts, entry, calls.
 fn noted(loaded: &Loaded, hook: u32) -> Vec<u64> {
     let map = loaded.view.map("by_hook").expect("it has one");
     let bytes = map.get(&hook.to_le_bytes()).expect("an array has all its elements");
@@ -133,7 +133,7 @@ fn its_maps_are_found_under_their_names() {
     assert_eq!(next.view.map("by_slba").expect("it has one").get(&[1; 8]), Ok(vec![2; 8]));
 }
 
-/// The same object, had it been compiled with a header that is not written yet.
+/// Checks the same object with a header version that is not written yet.
 #[test]
 fn one_of_a_later_version_is_refused_in_words() {
     const LATER: &[u8] = include_bytes!("fixtures/later.o");
