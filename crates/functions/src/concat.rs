@@ -3,13 +3,13 @@
 use crate::parts::{self, DIVIDED, LEGS_MAX};
 use sluice_command::{Characteristics, Command, Frame, Lane, Layer, Operation, Request};
 
-/// The first layer's bytes, then the second's, and so on.
+/// Layer that has the first layer's bytes, then the second's, and so on.
 #[derive(Debug)]
 pub struct Concat {
     legs: usize,
 }
 
-/// Where each layer begins, and where the last ends.
+/// End of each layer; each begins at the end of the one before.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     ends: [u64; LEGS_MAX],
@@ -30,14 +30,14 @@ impl Bounds {
         leg.checked_sub(1).map_or(0, |before| self.ends[before])
     }
 
-    /// The layer that has a byte.
+    /// Returns the layer that has a byte.
     fn leg(&self, offset: u64) -> usize {
         self.ends[..self.legs].iter().position(|end| offset < *end).unwrap_or(self.legs - 1)
     }
 }
 
 impl Concat {
-    /// Over so many layers, at most eight.
+    /// Creates a concat over so many layers, at most eight.
     pub fn new(legs: usize) -> Self {
         Self { legs: legs.min(LEGS_MAX) }
     }

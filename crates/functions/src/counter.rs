@@ -1,4 +1,4 @@
-//! A counter that one reactor writes and anybody may read.
+//! Counter that one reactor writes and any thread may read.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
-    /// With a single writer a load and a store are enough, and no bus is locked for a statistic.
+    /// Adds one. With a single writer a load and a store are enough, without a locked bus.
     #[inline]
     pub(crate) fn increment(&self) {
         self.set(self.get() + 1);

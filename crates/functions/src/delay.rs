@@ -1,33 +1,33 @@
-//! Delay: a slower drive than there is.
+//! Delay: a slower drive.
 
 use sluice_command::{Aborted, Characteristics, Command, Lane, Layer, Operation, TURN_BYTES, Ticket};
 use sluice_nvme::Status;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// How long a [`Delay`] holds commands, and how many of them.
+/// Time for which a [`Delay`] holds commands, and their number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DelayConfig {
     pub read_ns: u64,
-    /// Writes, Write Zeroes and Deallocate.
+    /// Delay of Write, Write Zeroes and Deallocate.
     pub write_ns: u64,
     pub flush_ns: u64,
-    /// Commands held at a time; what comes while so many are held is not delayed. As many as the
-    /// drive's slab has is always enough.
+    /// Commands held at a time; a command beyond that is not delayed. As many as the drive's slab has is
+    /// always enough.
     pub held_max: usize,
 }
 
-/// Parks each command for its operation's delay, then forwards it.
+/// Layer that parks each command for its operation's delay, then forwards it.
 #[derive(Debug)]
 pub struct Delay {
     config: DelayConfig,
-    /// The next one due on top.
+    /// Held commands; the next one due is on top.
     held: BinaryHeap<Reverse<Held>>,
-    /// How many were ever held: what keeps commands of the same time in their order.
+    /// Commands that were ever held; keeps commands of the same time in their order.
     order: u64,
 }
 
-/// A parked command. Compared field by field: first by time, then by arrival.
+/// Parked command. Compared field by field: first by time, then by arrival.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Held {
     due_ns: u64,
@@ -84,7 +84,7 @@ impl Layer for Delay {
     }
 
     fn expire(&mut self, lane: &mut Lane<'_>) {
-        // What else is due goes on with the next turn.
+        // Other due commands go on with the next turn.
         let mut bytes = 0;
         while bytes < TURN_BYTES && self.deadline_ns().is_some_and(|due_ns| due_ns <= lane.now_ns()) {
             let Some(Reverse(held)) = self.held.pop() else { break };

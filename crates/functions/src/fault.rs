@@ -1,4 +1,4 @@
-//! Fault: trouble on purpose, by rules.
+//! Fault: deliberate errors, by rules.
 
 use crate::counter::Counter;
 use crate::fault_rule::ActiveRule;
@@ -9,31 +9,31 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Lets commands pass, except for those that a rule hits: the first rule that does decides.
+/// Layer that forwards commands except the ones hit by a rule. The first rule that hits decides.
 #[derive(Debug)]
 pub struct Fault {
     rules: Vec<ActiveRule>,
     random: Random,
     /// Commands that hang.
     held: Vec<Ticket>,
-    /// Of the layer below, as it last said.
+    /// Block size of the layer below, as last reported.
     block_size: Cell<u64>,
     control: Arc<Control>,
 }
 
-/// What a hit command comes back in.
+/// Stages of the frames of commands that were hit.
 mod stage {
-    /// Its work was done; data[0] is the status it gets nevertheless.
+    /// The layer below was done; data[0] is the status that the command gets nevertheless.
     pub(super) const DONE: u8 = 0;
-    /// Its one child moved the first part of the data.
+    /// The one child has moved the first part of the data.
     pub(super) const CUT: u8 = 1;
 }
 
 impl Fault {
-    /// Commands that can hang at a time. One more is failed with Internal Error instead.
+    /// Most commands that hang at a time. A further one is failed with Internal Error instead.
     pub const HELD_MAX: usize = 4096;
 
-    /// `seed` decides every chance that the rules take.
+    /// Creates the layer. `seed` decides the chances of all rules.
     pub fn new(seed: u64, rules: Vec<Rule>) -> Self {
         let hangs = rules.iter().any(|rule| rule.outcome == Outcome::Hang);
         Self {
@@ -45,12 +45,12 @@ impl Fault {
         }
     }
 
-    /// The switch and the counters, for any thread.
+    /// Returns the switch and the counters, for any thread.
     pub fn control(&self) -> FaultControl {
         FaultControl(Arc::clone(&self.control))
     }
 
-    /// The outcome of the first rule that hits, if one does.
+    /// Returns the outcome of the first rule that hits, if one does.
     fn verdict(&mut self, command: &Command, lane: &Lane<'_>) -> Option<Outcome> {
         let request = &lane.slot(command).request;
         for (rule, count) in self.rules.iter_mut().zip(&self.control.rules) {
@@ -74,7 +74,7 @@ impl Fault {
         if bytes == 0 {
             return lane.finish(command, shortage(request.operation));
         }
-        // A child takes the shorter request, so that the command itself is as it was when it returns.
+        // A child takes the shorter request, so that the command itself is unchanged when it returns.
         lane.fork(command, 1, stage::CUT, [0; 2], |_, whole, part| {
             part.request = whole.request;
             part.request.length = bytes;
@@ -93,7 +93,7 @@ impl Fault {
     }
 }
 
-/// Fewer bytes than asked is never success.
+/// Returns the status of a short transfer, which is never a success.
 fn shortage(operation: Operation) -> Status {
     match operation {
         Operation::Read => Status::UNRECOVERED_READ_ERROR,
@@ -139,7 +139,7 @@ impl Layer for Fault {
     }
 
     fn deadline_ns(&self) -> Option<u64> {
-        // A release is due at once; whoever asked for it wakes the reactor.
+        // A release is due at once; its caller wakes the reactor.
         (self.control.release.load(Ordering::Acquire) != KEEP).then_some(0)
     }
 
@@ -184,11 +184,11 @@ impl Control {
     }
 }
 
-/// A [`Fault`]'s switch and counters, for any thread.
+/// Switch and counters of a [`Fault`], for any thread.
 #[derive(Clone, Debug)]
 pub struct FaultControl(Arc<Control>);
 
-/// What one rule has done so far.
+/// Counters of one rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleCount {
     pub matched: u64,
@@ -196,28 +196,29 @@ pub struct RuleCount {
 }
 
 impl FaultControl {
-    /// Disarmed, every command passes and no rule counts. Armed is how a [`Fault`] starts.
+    /// Arms or disarms the layer. While it is disarmed every command passes and no rule counts. It starts
+    /// armed.
     pub fn arm(&self, armed: bool) {
         self.0.armed.store(armed, Ordering::Relaxed);
     }
 
-    /// Lets those that hang go on to the layer below. Takes effect in the reactor's next turn, for
-    /// which the caller wakes it.
+    /// Forwards the commands that hang to the layer below. Takes effect in the reactor's next turn, for which
+    /// the caller wakes the reactor.
     pub fn release(&self) {
         self.0.release.store(GO_ON, Ordering::Release);
     }
 
-    /// Finishes those that hang with this status, likewise.
+    /// Finishes the commands that hang with this status. Takes effect like [`release`](Self::release).
     pub fn drop_held(&self, status: Status) {
         self.0.release.store(u32::from(status.0), Ordering::Release);
     }
 
-    /// Commands that hang now.
+    /// Returns the number of commands that hang now.
     pub fn held(&self) -> u64 {
         self.0.held.get()
     }
 
-    /// Counters, one for each rule, in their order.
+    /// Returns the counters of the rules, in their order.
     pub fn counts(&self) -> Vec<RuleCount> {
         let count = |counts: &Counts| RuleCount { matched: counts.matched.get(), hits: counts.hits.get() };
         self.0.rules.iter().map(count).collect()

@@ -1,4 +1,4 @@
-//! Faults as values: which commands they hit, when, and what happens to those.
+//! Fault rules as values: the commands that a rule hits, the times at which it does, and their outcome.
 
 use crate::Random;
 use sluice_command::{Operation, Request};
@@ -6,23 +6,23 @@ use sluice_nvme::Status;
 use std::num::NonZeroU64;
 use std::ops::Range;
 
-/// One kind of trouble, and whom it meets.
+/// Kind of error, and the commands that it applies to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
-    /// Operations it is about; none named means all.
+    /// Operations that match; an empty list means all.
     pub operations: Vec<Operation>,
-    /// Only requests that touch these bytes. A Flush touches none.
+    /// Byte range that a request must touch to match. A Flush touches none.
     pub bytes: Option<Range<u64>>,
-    /// Matching commands that are let by before the first is considered.
+    /// Matching commands that pass before the first is considered.
     pub skip: u64,
-    /// Which of the considered commands it hits.
+    /// Selection among the considered commands.
     pub when: When,
     /// Hits after which the rule is used up.
     pub limit: Option<NonZeroU64>,
     pub outcome: Outcome,
 }
 
-/// Which of the commands that match a rule it hits.
+/// Selection among the commands that match a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum When {
     #[default]
@@ -33,24 +33,24 @@ pub enum When {
     Chance(f64),
 }
 
-/// What becomes of a command that is hit. Data is never changed on its way: a fault that lies is
-/// another function.
+/// Outcome of a command that is hit. Data is never changed on its way: silent corruption would be another
+/// function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Finished with this status; the layer below never saw it.
+    /// Finished with this status; the layer below never saw the command.
     Fail(Status),
-    /// Done by the layer below, and finished with this status all the same: the answer was lost.
+    /// Done by the layer below, and finished with this status nevertheless: the answer was lost.
     FailAfterwards(Status),
-    /// Only the first so many bytes of a read or write are moved (rounded down to a block). That is an
-    /// error like any other: Unrecovered Read Error, or Write Fault. Commands without data, and those
-    /// not longer than this, pass.
+    /// Moves only this many first bytes of a read or write, rounded down to a block. The status is
+    /// Unrecovered Read Error or Write Fault, as for any error. Commands without data, and those not longer
+    /// than this, pass.
     Short(u64),
     /// Held until released.
     Hang,
 }
 
 impl Rule {
-    /// Hits every command, with this outcome; the start of a narrower one.
+    /// Creates a rule that hits every command, as the start of a narrower one.
     pub fn new(outcome: Outcome) -> Self {
         Self { operations: Vec::new(), bytes: None, skip: 0, when: When::Always, limit: None, outcome }
     }
@@ -58,14 +58,14 @@ impl Rule {
     fn matches(&self, request: &Request) -> bool {
         let operation = self.operations.is_empty() || self.operations.contains(&request.operation);
         let bytes = self.bytes.as_ref().is_none_or(|hit| {
-            // Overlap is asked of both ends; an empty request lies nowhere.
+            // Overlap is checked at both ends; an empty request lies nowhere.
             request.length > 0 && request.offset < hit.end && hit.start < request.end()
         });
         operation && bytes
     }
 }
 
-/// A rule at work.
+/// Rule with its counters.
 #[derive(Debug)]
 pub(crate) struct ActiveRule {
     rule: Rule,
@@ -78,7 +78,7 @@ impl ActiveRule {
         Self { rule, matched: 0, hits: 0 }
     }
 
-    /// True if it needs a child command to cut requests short with.
+    /// Returns whether the rule needs a child command for short transfers.
     pub(crate) fn shortens(&self) -> bool {
         matches!(self.rule.outcome, Outcome::Short(_))
     }
@@ -91,7 +91,7 @@ impl ActiveRule {
         self.matched
     }
 
-    /// The outcome, if the rule hits this request.
+    /// Returns the outcome, if the rule hits this request.
     pub(crate) fn hit(&mut self, request: &Request, random: &mut Random) -> Option<Outcome> {
         if !self.rule.matches(request) {
             return None;

@@ -1,13 +1,12 @@
 //! Storage functions, one module each.
 //!
-//! A function is a [`Layer`](sluice_command::Layer) between the router and a target. These prove
-//! the joint that later ones stand on: [`Pass`] forwards and watches commands come back, [`Delay`] parks
-//! them for a time, [`Fault`] fails, shortens or holds some of them, in tests and in the field alike, and
-//! [`Range`] moves them. [`Stripe`] and [`Concat`] make one drive of several layers.
+//! A function is a [`Layer`](sluice_command::Layer) between the router and a target. [`Pass`] forwards
+//! commands and watches their return. [`Delay`] parks them for a time. [`Fault`] fails, shortens or holds
+//! some of them, in tests and in the field. [`Range`] moves them. [`Stripe`] and [`Concat`] make one drive of
+//! several layers.
 //!
-//! Others are written against the function SDK, and live in the daemon or in a process of their own:
-//! [`uif`] is the layer for them, and has those that come with Sluice, such as [`Encrypt`],
-//! [`Replicate`] and [`snapshot`].
+//! Other functions are written against the function SDK, and run in the daemon or in a process of their own.
+//! [`uif`] is their layer. [`Encrypt`], [`Replicate`] and [`snapshot`] come with Sluice.
 #![forbid(unsafe_code)]
 
 mod concat;

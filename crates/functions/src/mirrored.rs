@@ -1,51 +1,52 @@
-//! A set whose members are the layers below a function, from 0 on, and its log the layer after them.
+//! Set whose members are the layers below a function, from 0 on; the layer after them is its log.
 
 use sluice_command::{Operation, Request};
 use sluice_nvme::Status;
 use sluice_redundancy::{Members, Mirror, Step, WriteId};
 use sluice_uif::{Buffer, Data, Done, Io};
 
-/// What the function is to do, or is told.
+/// Step that concerns the function.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// The log was read.
     Ready(Result<(), String>),
     /// A write goes to these members now.
     Go { write: u32, to: Members },
-    /// A write that waited for the log is over.
+    /// A write that waited for the log has ended.
     Over { write: u32, good: bool },
 }
 
-/// What a request is for, in the high half of its token. From 16 on they are the function's.
+/// Purposes of requests, in the high half of a token. Values from 16 on belong to the function.
 const LOG_READ: u64 = 1;
 const LOG_WRITE: u64 = 2;
-/// The low half is the member.
+/// Flush; the low half of the token is the member.
 const FLUSH: u64 = 3;
 const COPY_READ: u64 = 4;
 const COPY_WRITE: u64 = 5;
 const COMPARE: u64 = 6;
 
-/// The set, and what it has under way beside the host's writes.
+/// Set with its requests in flight, apart from the writes of the host.
 #[derive(Debug)]
 pub(crate) struct Mirrored {
     pub(crate) mirror: Mirror,
     log: usize,
-    /// Of what is copied or compared.
+    /// Range that is copied or compared.
     chunk: Request,
     left: Members,
     failed: Members,
-    /// What the others are compared with.
+    /// Data that the other members are compared with.
     first: Option<Buffer>,
 }
 
 impl Mirrored {
-    /// With so many members.
+    /// Creates the set, with so many members.
     pub(crate) fn new(mirror: Mirror, members: usize) -> Self {
         let (left, failed) = (Members::NONE, Members::NONE);
         Self { mirror, log: members, chunk: Request::default(), left, failed, first: None }
     }
 
-    /// Asks the layers for what the set wants done, as long as there is room, until there is news.
+    /// Sends the requests of the set's steps to the layers, as long as there is room. Returns the next step
+    /// that concerns the function.
     pub(crate) fn next(&mut self, io: &mut Io<'_>) -> Option<Event> {
         while io.has_room() {
             match self.mirror.next(io.now_ns())? {
@@ -95,7 +96,7 @@ impl Mirrored {
         self.send(self.log, request, data, LOG_WRITE << 32, io);
     }
 
-    /// Asks a layer. What cannot be asked is done, without success.
+    /// Sends a request to a layer. A request that cannot be sent ends at once with an error.
     fn send(&mut self, layer: usize, request: Request, data: Data, token: u64, io: &mut Io<'_>) {
         if let Err(data) = io.request(layer as u8, request, data, token) {
             let buffer = if let Data::Own(buffer) = data { Some(buffer) } else { None };
@@ -103,7 +104,7 @@ impl Mirrored {
         }
     }
 
-    /// A request of the set's is done.
+    /// Takes a request of the set back.
     pub(crate) fn done(&mut self, done: Done, io: &mut Io<'_>) {
         let good = done.status.is_success();
         if done.status.same_code(Status::WRITES_LOST)
@@ -135,7 +136,7 @@ impl Mirrored {
         done.buffer.into_iter().for_each(|buffer| io.release(buffer));
     }
 
-    /// The member that a request of the set's went to; none if it went to the log.
+    /// Returns the member of a request of the set; none if the request went to the log.
     fn member_of(&self, token: u64) -> Option<usize> {
         match token >> 32 {
             FLUSH => Some(token as u32 as usize),
@@ -145,7 +146,7 @@ impl Mirrored {
         }
     }
 
-    /// The next member gets the piece, from the same buffer.
+    /// Writes the chunk to the next member, from the same buffer.
     fn copy_next(&mut self, buffer: Option<Buffer>, io: &mut Io<'_>) {
         match (self.left.lowest(), buffer) {
             (Some(member), Some(buffer)) => {
@@ -166,7 +167,7 @@ impl Mirrored {
         }
     }
 
-    /// One that is compared was read.
+    /// Compares the data that was read from a member.
     fn compare(&mut self, good: bool, buffer: Option<Buffer>, io: &mut Io<'_>) {
         self.left = self.left.without(self.left.lowest().map_or(Members::NONE, Members::one));
         let Some(buffer) = buffer else { return self.end_compare(None, io) };

@@ -1,11 +1,11 @@
-//! Commands that go to several layers below, each with a part.
+//! Commands that are divided among several layers below.
 
 use sluice_command::{Characteristics, Command, Frame, Lane, Operation, Request, Slot, Storage};
 
 /// Layers that a command can be divided among: as many as a function can have below it.
 pub(crate) const LEGS_MAX: usize = 8;
 
-/// What a whole is that is made of layers: as good as the worst of them.
+/// Returns the characteristics of several layers together: those of the worst of them.
 pub(crate) fn together(below: &[Characteristics]) -> Characteristics {
     let most = |of: fn(&Characteristics) -> u32| below.iter().map(of).max().unwrap_or(0);
     let first = below[0];
@@ -31,12 +31,12 @@ pub(crate) fn together(below: &[Characteristics]) -> Characteristics {
     }
 }
 
-/// The least of the limits that there are.
+/// Returns the smallest limit; zero for none.
 fn least_limit(below: &[Characteristics]) -> u64 {
     below.iter().map(|leg| leg.deallocate_limit).filter(|limit| *limit > 0).min().unwrap_or(0)
 }
 
-/// The part of a command's data that is `from..end` of its layer goes to `offset` of another.
+/// Has a child transfer `from..end` of a command's range at `offset` of another layer.
 pub(crate) fn take(whole: &Slot, child: &mut Slot, from: u64, end: u64, offset: u64) {
     child.request = Request { offset, length: end - from, ..whole.request };
     if !whole.data.is_empty() {
@@ -46,14 +46,14 @@ pub(crate) fn take(whole: &Slot, child: &mut Slot, from: u64, end: u64, offset: 
     }
 }
 
-/// A command that lies on one layer goes there as it is, with another offset for that time.
+/// Forwards a command to the one layer that it lies on, with another offset until it is back.
 pub(crate) fn move_to(leg: usize, offset: u64, command: Command, lane: &mut Lane<'_>) {
     let request = &mut lane.slot_mut(&command).request;
     let seen = std::mem::replace(&mut request.offset, offset);
     lane.forward_with(leg, command, MOVED, [seen, 0]);
 }
 
-/// To all of so many layers.
+/// Sends a Flush to all of so many layers.
 pub(crate) fn flush_all(legs: usize, command: Command, lane: &mut Lane<'_>) {
     debug_assert_eq!(lane.slot(&command).request.operation, Operation::Flush);
     lane.fork(command, legs as u32, DIVIDED, [0; 2], |leg, whole, child| {
@@ -66,7 +66,7 @@ pub(crate) fn flush_all(legs: usize, command: Command, lane: &mut Lane<'_>) {
 pub(crate) const MOVED: u8 = 0;
 pub(crate) const DIVIDED: u8 = 1;
 
-/// A command is back, whole.
+/// Finishes a command that is back, with its own offset.
 pub(crate) fn resume(command: Command, frame: Frame, lane: &mut Lane<'_>) {
     let slot = lane.slot_mut(&command);
     if frame.stage == MOVED {

@@ -1,24 +1,24 @@
-//! Pass: everything goes straight through. What a layer costs that does nothing.
+//! Pass: forwards everything unchanged. It shows the cost of a layer without work.
 
 use crate::counter::Counter;
 use sluice_command::{Characteristics, Command, Frame, Lane, Layer};
 use std::sync::Arc;
 
-/// How a [`Pass`] lets commands through.
+/// Options of a [`Pass`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PassConfig {
-    /// Leave a frame on each command, and so see it again on its way up.
+    /// Whether each command gets a frame, and so is seen again on its way up.
     pub watch: bool,
 }
 
-/// Forwards every command as it is.
+/// Layer that forwards every command unchanged.
 #[derive(Debug)]
 pub struct Pass {
     watch: bool,
     counters: Arc<Counters>,
 }
 
-/// What a [`Pass`] has seen, to be read from any thread.
+/// Counters of a [`Pass`], for any thread.
 #[derive(Clone, Debug)]
 pub struct PassCounters(Arc<Counters>);
 
@@ -30,23 +30,23 @@ struct Counters {
 }
 
 impl PassCounters {
-    /// Commands on their way down.
+    /// Returns the commands on their way down.
     pub fn down(&self) -> u64 {
         self.0.down.get()
     }
 
-    /// Commands on their way up, if watched.
+    /// Returns the commands on their way up, if watched.
     pub fn up(&self) -> u64 {
         self.0.up.get()
     }
 
-    /// Those of them that failed.
+    /// Returns the watched commands that failed.
     pub fn failed(&self) -> u64 {
         self.0.failed.get()
     }
 }
 
-/// The one stage a watched command comes back in.
+/// Stage of the frame of a watched command.
 const WATCHED: u8 = 0;
 
 impl Pass {

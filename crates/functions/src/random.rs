@@ -1,4 +1,4 @@
-//! A small seeded generator: the same seed gives the same run, on every machine and in every release.
+//! Small seeded generator: the same seed gives the same run, on every machine and in every release.
 
 /// SplitMix64: one word of state, full period, and any seed is a good one. Not for secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,14 +20,14 @@ impl Random {
         word ^ word >> 31
     }
 
-    /// A number from zero to `bound`, itself not included; zero if the bound is.
+    /// Returns a number from zero to `bound`, itself not included; zero if the bound is.
     #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
         // The high half of the product: no division, and a bias of at most bound / 2^64.
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         debug_assert!(low <= high);
         match (high - low).checked_add(1) {
@@ -36,24 +36,24 @@ impl Random {
         }
     }
 
-    /// True once in `of` calls, on average.
+    /// Returns true once in `of` calls, on average.
     pub fn one_in(&mut self, of: u64) -> bool {
         self.below(of) == 0
     }
 
-    /// True with this probability, from 0.0 to 1.0.
+    /// Returns true with this probability, from 0.0 to 1.0.
     #[inline]
     pub fn chance(&mut self, probability: f64) -> bool {
-        // 53 bits are what a double holds exactly.
+        // A double holds 53 bits exactly.
         ((self.next_u64() >> 11) as f64) < probability * (1u64 << 53) as f64
     }
 
-    /// One of these, each as likely as any other.
+    /// Returns one of these, each as likely as any other.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[self.below(of.len() as u64) as usize]
     }
 
-    /// A generator of its own, so that drawing more in one place does not change another.
+    /// Returns a generator of its own, so that drawing more in one place does not change another.
     pub fn split(&mut self) -> Self {
         Self::new(self.next_u64())
     }

@@ -1,24 +1,24 @@
-//! Range: a part of what lies below, as if there were nothing else.
+//! Range: a part of the layer below as a layer of its own.
 
 use sluice_command::{Characteristics, Command, Frame, Lane, Layer, Operation};
 
-/// Which part.
+/// Position of the part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RangeConfig {
-    /// Where it begins, bytes; a multiple of [`Range::UNIT`].
+    /// Beginning in bytes; a multiple of [`Range::UNIT`].
     pub from: u64,
-    /// Bytes, likewise; `None` for all that follow.
+    /// Bytes, also a multiple; `None` for all that follow.
     pub size: Option<u64>,
 }
 
-/// Moves commands to where the part is. That none leaves it is checked above, as for every layer.
+/// Layer that moves commands to the part. Whether a command lies inside is checked above, as for every layer.
 #[derive(Debug)]
 pub struct Range {
     config: RangeConfig,
 }
 
 impl Range {
-    /// Where a range can begin: a multiple of every block size.
+    /// Unit of the beginning in bytes: a multiple of every block size.
     pub const UNIT: u64 = 4096;
 
     pub fn new(config: RangeConfig) -> Self {
@@ -37,7 +37,7 @@ impl Layer for Range {
         let meets = below.boundary != 0 && self.config.from.is_multiple_of(below.boundary.into());
         Characteristics {
             size: self.config.size.unwrap_or(left).min(left),
-            // Others would be in the middle of ours.
+            // Other boundaries would lie in the middle of this layer's.
             boundary: if meets { below.boundary } else { 0 },
             storage: below.storage.part(self.config.from),
             ..below

@@ -1,27 +1,27 @@
-//! Stripe: pieces of the drive in turn on several layers, so that all of them work at once.
+//! Stripe: chunks of the drive in turn on several layers, so that all layers work at once.
 
 use crate::parts::{self, DIVIDED};
 use sluice_command::{Characteristics, Command, Frame, Lane, Layer, Operation, Request};
 
-/// How the drive is divided.
+/// Geometry of a stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StripeConfig {
     /// Bytes that lie together on one layer: a multiple of [`Stripe::UNIT`].
     pub chunk: u64,
     /// Layers below, 2 or more.
     pub legs: u64,
-    /// Bytes of data of a command at most: it has as many parts as that has chunks.
+    /// Most bytes of a command's data, which limit its number of parts.
     pub data_max: u64,
 }
 
-/// Chunk n lies on layer n modulo their number. The drive is as large as the smallest layer, less what is
-/// no whole chunk, times their number.
+/// Layer that has chunk n on layer n modulo their number. The drive is as large as the smallest layer, in
+/// whole chunks, times their number.
 #[derive(Debug)]
 pub struct Stripe {
     config: StripeConfig,
 }
 
-/// What one layer has of a command: bytes of that layer.
+/// Part of a command on one layer, in bytes of that layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Share {
     leg: usize,
@@ -30,33 +30,33 @@ struct Share {
 }
 
 impl Stripe {
-    /// What a chunk is a multiple of: every block size fits.
+    /// Unit of chunks in bytes: a multiple of every block size.
     pub const UNIT: u64 = 4096;
 
     pub fn new(config: StripeConfig) -> Self {
         Self { config }
     }
 
-    /// Where a byte lies.
+    /// Returns the layer and the offset of a byte.
     fn place(&self, offset: u64) -> (usize, u64) {
         let StripeConfig { chunk, legs, .. } = self.config;
         let number = offset / chunk;
         ((number % legs) as usize, number / legs * chunk + offset % chunk)
     }
 
-    /// Chunks that bytes touch.
+    /// Returns the number of chunks that bytes touch.
     fn chunks(&self, offset: u64, end: u64) -> u64 {
         end.div_ceil(self.config.chunk) - offset / self.config.chunk
     }
 
-    /// Part `number` of some bytes: those in one chunk.
+    /// Returns part `number` of some bytes: those in one chunk.
     fn chunk(&self, offset: u64, end: u64, number: u32) -> (u64, u64) {
         let chunk = self.config.chunk;
         let first = offset / chunk + u64::from(number);
         ((first * chunk).max(offset), ((first + 1) * chunk).min(end))
     }
 
-    /// All that the layer of the `number`th chunk touched has of some bytes. It lies in one piece there.
+    /// Returns the share of some bytes on the layer of the `number`th chunk touched. It is contiguous there.
     fn share(&self, offset: u64, end: u64, number: u64) -> Share {
         let StripeConfig { chunk, legs, .. } = self.config;
         let (first, last) = (offset / chunk + number, (end - 1) / chunk);
@@ -66,7 +66,7 @@ impl Stripe {
         Share { leg, offset: start, end: last_byte + 1 }
     }
 
-    /// One without data: one part for each layer, however long it is.
+    /// Divides a command without data: one part for each layer, however long it is.
     fn divide_range(&self, command: Command, request: Request, lane: &mut Lane<'_>) {
         let count = self.chunks(request.offset, request.end()).min(self.config.legs);
         lane.fork(command, count as u32, DIVIDED, [0; 2], |number, whole, child| {
@@ -76,7 +76,7 @@ impl Stripe {
         });
     }
 
-    /// One with data: a part for each chunk.
+    /// Divides a command with data: one part for each chunk.
     fn divide_data(&self, command: Command, request: Request, lane: &mut Lane<'_>) {
         let count = self.chunks(request.offset, request.end());
         lane.fork(command, count as u32, DIVIDED, [0; 2], |number, whole, child| {
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
     use crate::Random;
 
-    /// Byte by byte: shares are what the chunks of each layer come to, in one piece.
+    /// Checks byte by byte that a share is the union of the chunks of its layer, and contiguous.
     #[test]
     fn a_range_is_one_piece_on_each_layer() {
         let mut random = Random::new(1);

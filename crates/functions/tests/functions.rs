@@ -1,4 +1,4 @@
-//! Each function alone, over a target that notes what reaches it.
+//! Each function alone, over a target that notes its requests.
 
 mod bench;
 
@@ -68,7 +68,7 @@ fn delay_lets_go_of_what_is_aborted() {
     assert_eq!(bench.reached(), [0, 1024]);
 }
 
-/// A turn has no time for all that a host may have asked for at the same moment.
+/// Releases many commands that are due at the same moment: one turn has no time for all of them.
 #[test]
 fn delay_lets_a_few_mib_go_on_at_a_time() {
     let mut bench = Bench::new(Delay::new(DelayConfig { held_max: 64, ..DELAY }), OK);
@@ -109,7 +109,7 @@ fn a_range_is_all_there_is_to_those_above() {
     assert_eq!(bench.submit(Operation::Flush, 0, 0), [(2, OK)]);
     assert_eq!(bench.read(SIZE - 8192 - 512), [(3, OK)]);
     assert_eq!(bench.reached(), [8704, 12288, 0, SIZE - 512]);
-    // Beyond its end is beyond what lies below.
+    // Beyond its end is beyond the end below.
     assert_eq!(bench.read(SIZE - 8192), [(4, Status::LBA_OUT_OF_RANGE)]);
 
     let size =
@@ -175,7 +175,7 @@ fn the_first_rule_that_hits_decides() {
     assert_eq!(statuses, [first, second, first, second, first, OK]);
 }
 
-/// Computes its ranges wrongly.
+/// Layer that computes its ranges wrongly.
 struct Astray(u64);
 
 impl Layer for Astray {

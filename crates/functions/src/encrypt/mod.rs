@@ -1,8 +1,9 @@
-//! Encrypt: AES-XTS, on the device the bytes that dm-crypt's `aes-xts-plain64` would write.
+//! Encrypt: AES-XTS with the same bytes on the device as dm-crypt's `aes-xts-plain64`.
 //!
 //! A write is encrypted in the command's private copy before it goes below; a read goes below first and is
-//! decrypted after. Flush and Deallocate pass it by. Zeros are written encrypted, as dm-crypt does it: what
-//! stands below is never zeros to the host. For the same reason a deallocated block reads as something.
+//! decrypted after. Flush and Deallocate pass the function. Zeros are written encrypted, as dm-crypt does: no
+//! content of the device reads as zeros by itself. For the same reason a deallocated block reads as arbitrary
+//! data.
 
 mod settings;
 
@@ -16,10 +17,10 @@ use sluice_uif::{Answer, Call, Function, Interest, Io, Options, Properties};
 /// Bytes of zeros that are encrypted and written at a time.
 const ZEROES: u32 = 128 << 10;
 
-/// The stage of a part of a Write Zeroes that was written. Cookie 0 is where all of it ends.
+/// Stage of a written part of a Write Zeroes. Cookie 0 is the end of the whole range.
 const ZEROED: u8 = 1;
 
-/// The function. The key is on pages of its own, see [`Secret`].
+/// Function with its key. The key is on pages of its own, see [`Secret`].
 #[derive(Debug)]
 pub struct Encrypt {
     cipher: Secret<Xts>,
@@ -27,12 +28,15 @@ pub struct Encrypt {
 }
 
 impl Encrypt {
-    /// From the options: where the key is (`key_file`, `credential` or `key_fd`), and either `sector_size` (512)
-    /// and `large_sectors` (no), the last being dm-crypt's `iv_large_sectors`: tweaks count sectors of their own
-    /// size; or `luks`, the header that says all that and has the key, for which the secret is a passphrase then.
+    /// Creates the function from its options.
+    ///
+    /// The key is in `key_file`, `credential` or `key_fd`. Either `sector_size` (512) and `large_sectors`
+    /// (no) describe the layout; `large_sectors` is dm-crypt's `iv_large_sectors`: tweaks count sectors of
+    /// their own size. Or `luks` names a header that has the layout and the key; the secret is a passphrase
+    /// then.
     ///
     /// # Errors
-    /// In words, which never have a byte of the key in them.
+    /// The options or the key are not valid. The text never has a byte of the key in it.
     pub fn new(options: &Options, given: &Given) -> Result<Self, String> {
         let (cipher, layout) = settings::open(options, given)?;
         Ok(Self { cipher, layout })
@@ -54,7 +58,7 @@ impl Encrypt {
         });
     }
 
-    /// Goes on to write zeros at `offset`, as many as there is room for.
+    /// Continues to write zeros at `offset`, as many as there is room for.
     fn write_zeroes(&self, call: &mut Call<'_>, offset: u64) -> Answer {
         let left = call.cookie[0].saturating_sub(offset);
         let length = call.data.len().min(usize::try_from(left).unwrap_or(usize::MAX));

@@ -1,4 +1,4 @@
-//! What the options say: where the key is, and how sectors are laid out and numbered.
+//! Options of encryption: the source of the key, and the layout and numbers of sectors.
 
 use crate::store::bytes_of_words;
 use rustix::fs::OFlags;
@@ -9,23 +9,23 @@ use sluice_uif::Options;
 use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 
-/// What every option means.
+/// Names of all options.
 const OPTIONS: [&str; 8] =
     ["key_file", "credential", "key_fd", "luks", "keyslot", "data_offset", "sector_size", "large_sectors"];
 
-/// Bytes of what dm-crypt counts its plain64 sectors in, whatever the size it encrypts.
+/// Bytes of the sectors that dm-crypt's plain64 counts, whatever size it encrypts.
 const SECTOR: u64 = 512;
 
-/// How a disk is divided.
+/// Layout of an encrypted disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     /// Bytes that are encrypted under one tweak: a power of two, 512 to 4096.
     pub(super) sector_size: u64,
-    /// Bytes that the tweak counts.
+    /// Bytes for which the tweak grows by one.
     counted: u64,
-    /// The tweak of the first sector.
+    /// Tweak of the first sector.
     first: u64,
-    /// Bytes; zero for all there are.
+    /// Bytes of the disk; zero for all there are.
     pub(super) size: u64,
 }
 
@@ -37,14 +37,14 @@ impl From<Segment> for Layout {
 }
 
 impl Layout {
-    /// The tweaks of the sectors from `offset` bytes on. They are numbers of 64 bits, which wrap.
+    /// Returns the tweaks of the sectors from `offset` bytes on. They are numbers of 64 bits, which wrap.
     pub(super) fn tweaks(self, offset: u64) -> impl Iterator<Item = u128> + use<> {
         let step = self.sector_size / self.counted;
         let first = (offset / self.counted).wrapping_add(self.first);
         (0u64..).map(move |n| first.wrapping_add(n.wrapping_mul(step)).into())
     }
 
-    /// The smallest unit of a request: whole sectors, of a size that a drive can have.
+    /// Returns the smallest unit of a request: whole sectors, of a size that a drive can have.
     pub(super) fn block_size(self) -> u32 {
         if self.sector_size == SECTOR { 512 } else { 4096 }
     }
@@ -88,7 +88,7 @@ fn layout(options: &Options) -> Result<Layout, String> {
     Ok(Layout { sector_size, counted, first: 0, size: 0 })
 }
 
-/// What is not moved to where the header says that data begins would be written over the header.
+/// Checks that the data begins where the header has it: otherwise writes would overwrite the header.
 fn check_place(segment: Segment, options: &Options) -> Result<(), String> {
     let moved = options.get("data_offset").unwrap_or("0");
     let bytes = bytes_of_words(moved);
@@ -105,7 +105,7 @@ fn check_place(segment: Segment, options: &Options) -> Result<(), String> {
     ))
 }
 
-/// A file or a block device with a header. Nothing is waited for that is neither.
+/// Opens a file or a block device with a header. Never blocks on any other kind of file.
 fn open_header(path: &str) -> Result<File, String> {
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path);
@@ -117,7 +117,7 @@ fn open_header(path: &str) -> Result<File, String> {
     }
 }
 
-/// The key in a LUKS2 header, by the passphrase.
+/// Returns the key in a LUKS2 header, by the passphrase.
 fn unlock(path: &str, passphrase: &[u8], options: &Options) -> Result<(SecretBytes, Layout), String> {
     if let Some(own) = ["sector_size", "large_sectors"].into_iter().find(|key| options.get(key).is_some()) {
         return Err(format!("the LUKS header says what {own} is: leave it out"));

@@ -14,7 +14,7 @@ fn bytes(hex: &str) -> Vec<u8> {
     digits.chunks_exact(2).map(byte).collect()
 }
 
-/// A key file in a folder of its own.
+/// Writes a key file in a directory of its own.
 fn key_file(key: &[u8], mode: u32) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("key");
@@ -34,7 +34,7 @@ fn encrypt(extra: &[(&str, &str)]) -> Encrypt {
 /// Made by cryptsetup, for the tests of `sluice-crypt`.
 const HEADER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../crypt/tests/data/argon2id.luks2");
 
-/// The key of a LUKS header is the one that `cryptsetup luksDump` says, and so are its sectors.
+/// Compares the key and the sectors of a LUKS header with those of `cryptsetup luksDump`.
 #[test]
 fn a_luks_header_has_the_key_and_the_layout() {
     let key = "732080c411543f1965e4f64484c9152d6a49720ce8009d454116cc10a80c22e1";
@@ -53,7 +53,7 @@ fn a_luks_header_has_the_key_and_the_layout() {
     assert!(data[0] == data[1]);
 }
 
-/// What a header says of its disk besides the key: how large it is, and where its tweaks begin.
+/// Checks the size of the disk and the first tweak of a LUKS header.
 #[test]
 fn a_segment_may_be_smaller_than_the_disk_and_numbered_from_anywhere() {
     let segment = Segment { offset: 0, size: Some(1 << 20), sector_size: 4096, iv_tweak: u64::MAX };
@@ -63,7 +63,7 @@ fn a_segment_may_be_smaller_than_the_disk_and_numbered_from_anywhere() {
     assert_eq!((function.properties().size, function.properties().block_size), (1 << 20, 4096));
 }
 
-/// The function without a daemon.
+/// Function without a daemon.
 struct Alone {
     session: Session,
     memory: Buffers,
@@ -75,7 +75,7 @@ impl Alone {
         Self { session: Session::new(Box::new(function), 1 << 20), memory: Buffers::new(memory) }
     }
 
-    /// What becomes of a request, and of its data.
+    /// Sends a request with its data. Returns the reply.
     fn ask(&mut self, entry: Submission, data: &mut [u8]) -> Reply {
         let entry = Submission { data_length: data.len() as u32, ..entry };
         self.memory.bytes(0, data.len()).expect("room").copy_from_slice(data);
@@ -93,7 +93,7 @@ fn back(entry: Submission, stage: u8) -> Submission {
     Submission { kind: kind::RETURNED, stage, ..entry }
 }
 
-/// What OpenSSL's AES-256-XTS makes of 8 KiB at byte 40,960 with dm-crypt's numbers of sectors: the first
+/// Compares with OpenSSL's AES-256-XTS of 8 KiB at byte 40,960 with dm-crypt's numbers of sectors: the first
 /// block, the first of the second 512 bytes, and the last.
 #[test]
 fn sectors_are_numbered_as_dm_crypt_does_it() {

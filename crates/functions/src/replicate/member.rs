@@ -1,18 +1,18 @@
-//! What the options and the layers below come to: a set, and who is a member of it.
+//! Members of a set: the checks of options and layers.
 
 use super::CHUNK_BYTES;
 use sluice_redundancy::{Config, MEMBERS_MAX, Members, Mirror, region_bytes};
 use sluice_uif::{Below, Options};
 
-/// Bytes a second that are copied while the host writes, unless an option says otherwise.
+/// Bytes that are copied in a second while the host writes, unless an option sets another rate.
 const RATE: u64 = 64 << 20;
 
-/// What the members are to the host.
+/// Role of the members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Member 0 is the drive, and the other a copy of it, which is never read.
+    /// Member 0 is the drive, and the other one a copy that is never read.
     Copy,
-    /// Any that has everything is as good as another.
+    /// All members are equal: a read goes to any that has the data.
     Equals,
 }
 
@@ -27,7 +27,7 @@ impl Mode {
         }
     }
 
-    /// How many members these layers are; the log is the last.
+    /// Returns the number of members among these layers; the log is the last layer.
     pub(super) fn members(self, layers: &[Below]) -> Result<usize, String> {
         let given = layers.len().max(1) - 1;
         match (self, layers.len()) {
@@ -40,7 +40,7 @@ impl Mode {
         }
     }
 
-    /// If the members can be what they are to be.
+    /// Checks sizes and block sizes of the members.
     pub(super) fn check(self, members: &[Below]) -> Result<(), String> {
         let primary = members[0];
         for (number, member) in members.iter().enumerate().skip(1) {
@@ -61,7 +61,7 @@ impl Mode {
         Ok(())
     }
 
-    /// The set of these layers, whose log is new with this number.
+    /// Opens the set of these layers. A new log gets the number `id`.
     pub(super) fn open(self, layers: &[Below], rate: u64, id: u64) -> Result<(Mirror, usize), String> {
         let members = self.members(layers)?;
         self.check(&layers[..members])?;
@@ -83,7 +83,7 @@ impl Mode {
         Ok((mirror, members))
     }
 
-    /// Bytes a second, from the option `resync_mib_s`.
+    /// Returns the rate in bytes a second, from the option `resync_mib_s`.
     pub(super) fn rate(self, options: &Options) -> Result<u64, String> {
         let name = self.name();
         if let Some(unknown) = options.unknown_key(&["resync_mib_s"]) {

@@ -1,10 +1,12 @@
-//! Replicate and mirror: copies of a drive that are always equal, or known not to be.
+//! Replicate and mirror: copies of a drive that are always equal, or marked as different.
 //!
 //! The layers below are the members, and after them the log. A write goes to all members from the one private
-//! copy of its data, and is done when they are. What else it takes, [`Mirror`](sluice_redundancy::Mirror)
-//! knows: this is what connects it to a host and to the layers. The two differ in what the members are to the
-//! host. A replicate's layer 0 is the drive, which the host reads past the function, and layer 1 a copy. Of a
-//! mirror any member that has everything is as good as another, and the first of them is [read](read).
+//! copy of its data, and ends when all of them are done. [`Mirror`](sluice_redundancy::Mirror) has the rest
+//! of the protocol; this module connects it to the host and to the layers.
+//!
+//! The two functions differ in the role of the members. Layer 0 of a replicate is the drive, which the host
+//! reads past the function, and layer 1 is a copy. All members of a mirror are equal, and the first that has
+//! the data is [read](read).
 
 mod control;
 mod member;
@@ -23,49 +25,50 @@ use std::hash::{BuildHasher, RandomState};
 /// Bytes that are copied or compared at once.
 const CHUNK_BYTES: u32 = 512 << 10;
 
-/// Stages of a command: the member that it went to itself is done with it; it may go; it was read.
+/// Stages of a command: back from its lead member; allowed to go; read.
 const BACK: u8 = 1;
 const GO: u8 = 2;
 const READ: u8 = 3;
 
-/// In the high half of the token of a write's request, with the member. What is below is the set's.
+/// Purpose of a write's request, in the high half of its token, plus the member. Lower values belong to the
+/// set.
 const LEG: u64 = 16;
 
-/// The function.
+/// Function with its set of members.
 #[derive(Debug)]
 pub struct Replicate {
     mode: Mode,
     rate: u64,
-    /// Of a log that is new.
+    /// Number for a new log.
     id: u64,
     set: Option<Mirrored>,
-    /// Why there is none.
+    /// Reason why there is no set.
     error: String,
-    /// There was one, of which something may be under way: there will not be another.
+    /// Whether a set failed that may have requests in flight: no other set is opened.
     refused: bool,
-    /// An operator took a member out, and waits for the log to know.
+    /// Whether an operator took a member out and waits until the log has that.
     leaving: bool,
-    /// An operator said which member is right, and waits for the set to serve.
+    /// Whether an operator chose the right member and waits until the set serves.
     ordered: bool,
-    /// By [`WriteId`].
+    /// Writes by [`WriteId`].
     writes: Vec<Write>,
-    /// They may go, and there was no room to ask all members.
+    /// Writes that may go and found no room to be sent to all members.
     blocked: VecDeque<u32>,
 }
 
-/// A write or flush of the host.
+/// Write or flush of the host.
 #[derive(Clone, Debug)]
 struct Write {
     held: Held,
-    /// For news of the set.
+    /// Whether the write waits for an event of the set.
     waits: bool,
     to: Members,
-    /// Those that are to be asked yet, but for the one that gets the command itself.
+    /// Members still to be sent this write, excluding the lead member.
     unsent: Members,
-    /// Those that are not done with it.
+    /// Members that are not done with the write.
     left: Members,
     failed: Members,
-    /// How it failed: on the one that got the command itself, or if it did not there, on the first.
+    /// First error; that of the lead member, if it failed.
     status: Status,
 }
 
@@ -76,32 +79,32 @@ impl Write {
         Self { held, waits, to, unsent, left, failed, status: Status::SUCCESS }
     }
 
-    /// It goes to these.
+    /// Sends the write to these members.
     fn send(&mut self, to: Members) {
         (self.to, self.left, self.waits) = (to, to, false);
         self.unsent = to.without(Members::one(self.lead()));
     }
 
-    /// The member that gets the command itself.
+    /// Returns the lead member, which gets the command itself.
     fn lead(&self) -> usize {
         self.to.lowest().unwrap_or_default()
     }
 }
 
 impl Replicate {
-    /// A drive, which layer 0 is, and a copy of it. From the option `resync_mib_s`, what is copied while the
-    /// host writes (64).
+    /// Creates a replicate: layer 0 is the drive, and layer 1 its copy. The option `resync_mib_s` limits
+    /// copying while the host writes (64).
     ///
     /// # Errors
-    /// In words.
+    /// The options are not valid.
     pub fn new(options: &Options) -> Result<Self, String> {
         Self::of(Mode::Copy, options)
     }
 
-    /// Members that are as good as each other, with the same option.
+    /// Creates a mirror of equal members, with the same option.
     ///
     /// # Errors
-    /// In words.
+    /// The options are not valid.
     pub fn mirror(options: &Options) -> Result<Self, String> {
         Self::of(Mode::Equals, options)
     }
@@ -121,9 +124,9 @@ impl Replicate {
         })
     }
 
-    /// A write may go: to one member as what it is, to the others as requests of our own.
+    /// Sends a write: the lead member gets the command itself, the others get requests of the function's own.
     fn go(&mut self, id: u32, call: &mut Call<'_>, io: &mut Io<'_>) -> Answer {
-        // Deallocated blocks may read as anything; of two copies both read as zeros.
+        // Deallocated blocks may read as anything; written zeros are equal on both copies.
         if call.request.operation == Operation::Deallocate {
             (call.request.operation, call.request.deallocate) = (Operation::WriteZeroes, true);
         }
@@ -141,7 +144,8 @@ impl Replicate {
         Answer::ForwardAndReturn(BACK)
     }
 
-    /// A member is done with a write. If all are: what becomes of it, unless the log has to be written first.
+    /// Notes that a member is done with a write. Returns the status if it was the last one and the log need
+    /// not be written first.
     fn leg_done(&mut self, id: u32, member: usize, status: Status) -> Option<Status> {
         let (status, write) = (self.note_loss(member, status), &mut self.writes[id as usize]);
         write.left = write.left.without(Members::one(member));
@@ -155,10 +159,10 @@ impl Replicate {
             return None;
         }
         let Some(set) = &mut self.set else { return Some(Status::NAMESPACE_NOT_READY) };
-        // What a host gave up fails, and nobody is lost for it.
+        // A write that its host aborted fails, and no member is lost for it.
         match set.mirror.end_for(WriteId(id), write.failed, write.status.is_of_host()) {
             Ended::Good => Some(Status::SUCCESS),
-            // No member failed it, if it is told of an earlier one.
+            // No member failed it; it fails for an earlier loss.
             Ended::Failed if write.status.is_success() => Some(Status::WRITE_FAULT),
             Ended::Failed => Some(write.status),
             Ended::Wait => {
@@ -168,7 +172,7 @@ impl Replicate {
         }
     }
 
-    /// What the set wants done, as long as there is room to ask for it.
+    /// Executes the steps of the set, as long as there is room for requests.
     fn run(&mut self, io: &mut Io<'_>) {
         while let Some(event) = self.set.as_mut().and_then(|set| set.next(io)) {
             match event {
@@ -219,7 +223,7 @@ impl Function for Replicate {
         let mode = self.mode;
         let outcome = match &mut self.set {
             Some(set) if set.mirror.asks() => return io.ready(Status::NAMESPACE_NOT_READY),
-            // They have another size.
+            // The layers have another size.
             Some(set) => mode
                 .members(&layers)
                 .and_then(|members| mode.check(&layers[..members]))
@@ -274,7 +278,7 @@ impl Function for Replicate {
         if call.stage == GO {
             return self.go(id, call, io);
         }
-        // It is another one to hold, each time that it comes.
+        // Each return of a command gives another handle to hold.
         let write = &mut self.writes[id as usize];
         write.held = call.hold();
         let lead = write.lead();

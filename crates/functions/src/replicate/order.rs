@@ -1,11 +1,11 @@
-//! Orders whose answer waits for the set: which member is right, where that is not known without it; and that one goes.
+//! Orders whose answer waits for the set: the choice of the right member, and the removal of a member.
 
 use super::Replicate;
 use sluice_nvme::Status;
 use sluice_uif::Io;
 
 impl Replicate {
-    /// The log was read, or what an operator said is in it.
+    /// Handles the end of reading the log, or of writing an operator's choice to it.
     pub(super) fn opened(&mut self, outcome: Result<(), String>, io: &mut Io<'_>) {
         match outcome {
             Ok(()) => {
@@ -17,19 +17,19 @@ impl Replicate {
         }
     }
 
-    /// True if an operator has to say which member is right.
+    /// Returns whether an operator has to choose the right member.
     pub(super) fn awaits_order(&self) -> bool {
         self.set.as_ref().is_some_and(|set| set.mirror.asks())
     }
 
-    /// The set is there, and does nothing until an operator has said which member is right.
+    /// Refuses commands until an operator has chosen the right member.
     fn wait_for_order(&mut self, message: String, io: &mut Io<'_>) {
         tracing::error!("{} does not serve: {message}", self.mode.name());
         self.error = message;
         io.ready(Status::NAMESPACE_NOT_READY);
     }
 
-    /// The set serves, or never will: who said which member is right is told.
+    /// Answers the choice of a member, once the set serves or has failed.
     pub(super) fn answer_order(&mut self, io: &mut Io<'_>) {
         if std::mem::take(&mut self.ordered) {
             let status = self.set.as_ref().map(|set| set.mirror.status().to_string());
@@ -37,8 +37,8 @@ impl Replicate {
         }
     }
 
-    /// A member that was taken out is out when the log says so: else it would be in again after a restart, with
-    /// whatever disk is in its place by then.
+    /// Answers the removal of a member, once the log has it. Without the log the member would be back after a
+    /// restart, with the content of any disk in its place.
     pub(super) fn answer_leaving(&mut self, io: &mut Io<'_>) {
         if !self.leaving {
             return;

@@ -1,15 +1,15 @@
-//! Reads of a mirror: they go to a member that has what they are about, and to the next one if that fails.
+//! Reads of a mirror: a member that has the data is read, and after an error the next one.
 
 use super::{READ, Replicate};
 use sluice_nvme::Status;
 use sluice_uif::{Answer, Call, Io};
 
-/// In a read's cookie, beside the members that were asked: one of them was to be asked twice.
+/// Bit of a read's cookie, beside the members that were read: a member is to be read twice.
 const AGAIN: u64 = 1 << 63;
 
 impl Replicate {
-    /// To the first member, in the order of their numbers, that has these bytes and was not asked yet: the
-    /// cookie knows who was, and who is.
+    /// Reads the first member, in the order of their numbers, that has these bytes and was not read yet. The
+    /// cookie holds the members that were read, and the present one.
     pub(super) fn read(&self, call: &mut Call<'_>) -> Answer {
         let Some(set) = &self.set else { return Answer::Finish(Status::NAMESPACE_NOT_READY) };
         let readers = set.mirror.readers(&(call.request.offset..call.request.end()));
@@ -21,12 +21,13 @@ impl Replicate {
                 Answer::ForwardAndReturn(READ)
             }
             None if asked == 0 => Answer::Finish(Status::INTERNAL_ERROR),
-            // What the last one said.
+            // Status of the last member.
             None => Answer::Finish(of_host(call.status)),
         }
     }
 
-    /// What the answer of a member to a write is to the host. One that says that it has lost writes is lost.
+    /// Returns the status for the host of a member's answer to a write. A member that reports lost writes is
+    /// noted in the set.
     pub(super) fn note_loss(&mut self, member: usize, status: Status) -> Status {
         if status.same_code(Status::WRITES_LOST) {
             self.set.iter_mut().for_each(|set| set.mirror.has_lost_writes(member));
@@ -34,14 +35,14 @@ impl Replicate {
         of_host(status)
     }
 
-    /// A member has answered. One that cannot be read is lost, if there is another.
+    /// Takes a read back. A member that cannot be read is lost, if there is another.
     pub(super) fn was_read(&mut self, call: &mut Call<'_>, io: &mut Io<'_>) -> Answer {
         if call.status.is_success() || call.status.is_of_host() {
             return Answer::Finish(call.status);
         }
         let member = call.cookie[1] as usize;
         match &mut self.set {
-            // It was not read. If no other member has what it has left, it is asked once more.
+            // The member could not be read. If no other member has its data, it is read once more.
             Some(set) if call.status.same_code(Status::WRITES_LOST) && call.cookie[0] & AGAIN == 0 => {
                 set.mirror.has_lost_writes(member);
                 call.cookie[0] = call.cookie[0] & !(1 << member) | AGAIN;
@@ -55,7 +56,7 @@ impl Replicate {
     }
 }
 
-/// What a host is told instead of what layers tell each other.
+/// Returns the status for the host in place of a status that only layers use.
 fn of_host(status: Status) -> Status {
     if status.same_code(Status::WRITES_LOST) { Status::WRITE_FAULT } else { status }
 }

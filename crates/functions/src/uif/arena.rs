@@ -1,47 +1,47 @@
-//! The memory in which a function sees data: that of the commands it was sent, and nothing else.
+//! Memory in which a function sees the data of its commands, and no other data.
 
 use sluice_command::Slot;
 use sluice_memory::{Buffers, Extent, Extents, Segment, SharedRegion};
 use std::ops::Range;
 
-/// A piece of the arena that belongs to one command.
+/// Part of the arena that belongs to one command.
 #[derive(Debug)]
 pub(super) struct Buffer {
     extent: Extent,
-    /// Of the arena it is from.
+    /// Number of the arena.
     arena: u32,
 }
 
 impl Buffer {
-    /// Bytes from the beginning of the arena.
+    /// Returns the offset from the beginning of the arena, in bytes.
     pub(super) fn offset(&self) -> usize {
         self.extent.offset()
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub(super) fn len(&self) -> usize {
         self.extent.len()
     }
 }
 
-/// The arena of one connection. A function process has it mapped too, and may write to it at any time;
-/// so data is copied in and out, and only a function in this process sees it as a slice.
+/// Arena of one connection. A function process has it mapped, too, and may write to it at any time. So data
+/// is copied in and out, and only a function in this process gets it as a slice.
 #[derive(Debug)]
 pub(super) struct Arena {
-    /// Of its connection.
+    /// Number of the connection.
     pub(super) number: u32,
     memory: Buffers,
     extents: Extents,
-    /// Requests of the function's own that the layers below have.
+    /// Requests of the function's own that are in flight below.
     pub(super) requests: u16,
-    /// Where those that have data have it; a place whose request is over is empty.
+    /// Data ranges of these requests; an empty range is a free place.
     lent: Vec<Range<usize>>,
-    /// Buffers of commands that are over while such a request has its data there.
+    /// Buffers of commands that have ended while such a request has its data there.
     owed: Vec<Buffer>,
 }
 
 impl Arena {
-    /// Whose last `pool` bytes are left to the function.
+    /// Creates the arena of a connection. The last `pool` bytes are left to the function.
     pub(super) fn new(number: u32, region: SharedRegion, pool: u32) -> Self {
         let extents = Extents::new(region.len().saturating_sub(pool as usize));
         Self {
@@ -58,12 +58,13 @@ impl Arena {
         Some(Buffer { extent: self.extents.take(length)?, arena: self.number })
     }
 
-    /// True if no command has a piece of it: a buffer that cannot be had from it is too large for it.
+    /// Returns whether no command has a buffer here: a buffer that cannot be taken then is larger than the
+    /// arena.
     pub(super) fn is_untouched(&self) -> bool {
         self.extents.is_untouched()
     }
 
-    /// True if the layers below have nothing to do with it.
+    /// Returns whether neither commands nor requests use the arena.
     pub(super) fn is_idle(&self) -> bool {
         self.is_untouched() && self.requests == 0
     }
@@ -72,8 +73,9 @@ impl Arena {
         buffer.arena == self.number
     }
 
-    /// Takes a buffer back. The function does not find there what it was shown for another command. While a
-    /// request has its data there, nobody else gets it, and it stays as it is.
+    /// Takes a buffer back and fills it with zeros, so that a function finds no data of earlier commands. A
+    /// buffer that holds the data of a request in flight stays as it is, and taken, until the request has
+    /// ended.
     pub(super) fn scrub(&mut self, buffer: Buffer) {
         let place = buffer.offset()..buffer.offset() + buffer.len();
         if self.lent.iter().any(|lent| lent.start < place.end && place.start < lent.end) {
@@ -83,7 +85,7 @@ impl Arena {
         self.extents.give(buffer.extent);
     }
 
-    /// A request of the function's own goes below, with this data. Returns its number, for [`left`](Self::left).
+    /// Notes a request of the function's own with this data. Returns its number, for [`left`](Self::left).
     pub(super) fn enter(&mut self, data: Option<Range<usize>>) -> u32 {
         self.requests += 1;
         let Some(data) = data else { return u32::MAX };
@@ -95,7 +97,7 @@ impl Arena {
         place as u32
     }
 
-    /// A request is over, and so may be what waited for it.
+    /// Notes the end of a request, and frees the buffers that waited for it.
     pub(super) fn left(&mut self, number: u32) {
         self.requests -= 1;
         let Some(lent) = self.lent.get_mut(number as usize) else { return };
@@ -103,23 +105,24 @@ impl Arena {
         std::mem::take(&mut self.owed).into_iter().for_each(|buffer| self.scrub(buffer));
     }
 
-    /// Takes a buffer back, as it is: its function is gone and nobody comes after it, but the layers below may
-    /// still have requests with data there.
+    /// Takes a buffer back without clearing it. The function is gone and has no successor in this arena, but
+    /// the layers below may still have requests with data there.
     pub(super) fn leave(&mut self, buffer: Buffer) {
         self.extents.give(buffer.extent);
     }
 
-    /// Copies a command's data into its buffer; false if it has less than fits.
+    /// Copies a command's data into its buffer. Returns false if the data is shorter than the buffer.
     pub(super) fn gather(&self, buffer: &Buffer, slot: &Slot) -> bool {
         self.memory.gather(buffer.offset(), &slot.data, 0, buffer.len()) == buffer.len()
     }
 
-    /// Copies a buffer to a command's data; false if that has less room.
+    /// Copies a buffer to a command's data. Returns false if the data is shorter than the buffer.
     pub(super) fn scatter(&self, buffer: &Buffer, slot: &Slot) -> bool {
         self.memory.scatter(buffer.offset(), &slot.data, 0, buffer.len()) == buffer.len()
     }
 
-    /// The first `length` bytes of a buffer, for the layer below. The arena is kept until it is back.
+    /// Returns the first `length` bytes of a buffer, for the layer below. The arena is kept until the command
+    /// is back.
     pub(super) fn segment(&self, buffer: &Buffer, length: usize) -> Segment {
         debug_assert!(length <= buffer.len());
         self.memory.segment(buffer.offset(), length as u32)
@@ -130,22 +133,23 @@ impl Arena {
         self.memory.write(buffer.offset(), &text[..text.len().min(buffer.len())]);
     }
 
-    /// Copies a text out of a buffer, which is as long.
+    /// Copies a text out of a buffer: as much as the buffer has.
     pub(super) fn read(&self, buffer: &Buffer, length: usize) -> String {
         let mut bytes = vec![0; length.min(buffer.len())];
         self.memory.read(buffer.offset(), &mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// The data of a request of the function's own; none if it does not lie inside. Devices want their data
-    /// at multiples of four bytes.
+    /// Returns the data of a request of the function's own; none if it does not lie inside the arena. Devices
+    /// require data at multiples of four bytes.
     pub(super) fn lend(&self, offset: u64, length: u64) -> Option<Segment> {
         let (offset, length) = (usize::try_from(offset).ok()?, u32::try_from(length).ok()?);
         let end = offset.checked_add(length as usize)?;
         (end <= self.memory.len() && offset.is_multiple_of(4)).then(|| self.memory.segment(offset, length))
     }
 
-    /// What a function in this process sees, which looks at nothing but what it was sent.
+    /// Returns the memory for a function in this process, which accesses nothing but the data of its
+    /// commands.
     pub(super) fn memory(&mut self) -> &mut Buffers {
         &mut self.memory
     }

@@ -1,54 +1,55 @@
-//! How far each command has come.
+//! State of each command in the layer.
 
 use super::arena::Buffer;
 use sluice_command::{Request, Ticket};
 use sluice_nvme::Status;
 
-/// Where a command is.
+/// Holder of a command, or its reason to wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// Not here.
+    /// Not in the layer.
     #[default]
     Gone,
-    /// Waits for a function, for a place in the ring, or for a buffer.
+    /// Waits for a function, for an entry of the ring, or for a buffer.
     Waiting,
-    /// The function has it.
+    /// Held by the function.
     Sent,
-    /// The layer below has it.
+    /// Held by the layer below.
     Below,
-    /// Back from below, waits for a place in the ring.
+    /// Back from below, waits for an entry of the ring.
     Returning,
 }
 
-/// What comes after the layer below.
+/// Next step after the layer below.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Next {
-    /// It is finished.
+    /// The command is finished.
     #[default]
     Finish,
-    /// The function sees it, unless it failed: it wanted to see it afterwards only.
+    /// The function sees the command if it succeeded: its interest is
+    /// [`Interest::After`](sluice_uif::Interest::After).
     ShowSuccess,
-    /// The function sees it, with this stage.
+    /// The function sees the command, with this stage.
     Return(u8),
 }
 
-/// One command, from its arrival to its end.
+/// State of one command, from its arrival to its end.
 #[derive(Debug)]
 pub(super) struct CommandState {
     pub(super) progress: Progress,
     pub(super) ticket: Ticket,
-    /// Changes whenever the function is sent the command: tells a late reply from the one waited for.
+    /// Number that changes whenever the function is sent the command, so that a late reply does not match.
     pub(super) generation: u32,
     pub(super) sent_ns: u64,
-    /// Which connection it began with.
+    /// Connection with which the command began.
     pub(super) link: u32,
     pub(super) buffer: Option<Buffer>,
-    /// What it asks for now, which is what the host asked for until the function changes it.
+    /// Request of the host, until the function changes it.
     pub(super) request: Request,
     pub(super) next: Next,
-    /// Times that the function had it come back.
+    /// Times that the command has returned to the function.
     pub(super) returns: u32,
-    /// How it went below.
+    /// Status from below.
     pub(super) status: Status,
     pub(super) cookie: [u64; 2],
 }
@@ -71,15 +72,15 @@ impl Default for CommandState {
     }
 }
 
-/// By number of the command's slot.
+/// States by number of the command's slot.
 #[derive(Debug, Default)]
 pub(super) struct CommandTable(Vec<CommandState>);
 
-/// The bits of a ticket that number the slot.
+/// Bits of a ticket that number the slot.
 const SLOT_MASK: u32 = (1 << 20) - 1;
 
 impl CommandTable {
-    /// A command arrives. Grows, once, to the most that are ever here at a time.
+    /// Takes a command that arrives. Grows, once, to the most commands that are ever here at a time.
     pub(super) fn open(&mut self, ticket: Ticket) -> u32 {
         let index = ticket.0 & SLOT_MASK;
         if self.0.len() <= index as usize {
@@ -95,24 +96,24 @@ impl CommandTable {
         &mut self.0[index as usize]
     }
 
-    /// The command that this tag of a reply means, if the function has it. Any 64 bits.
+    /// Returns the command of a reply's tag, if the function has it. The tag is any 64 bits.
     pub(super) fn sent(&mut self, tag: u64) -> Option<u32> {
         let index = tag as u32;
         let state = self.0.get(index as usize)?;
         (state.progress == Progress::Sent && state.generation == (tag >> 32) as u32).then_some(index)
     }
 
-    /// True if one is in this place that began with such a connection.
+    /// Returns whether a command of a matching connection has this progress.
     pub(super) fn has_in(&self, progress: Progress, link: impl Fn(u32) -> bool) -> bool {
         self.0.iter().any(|state| state.progress == progress && link(state.link))
     }
 
-    /// All that are in this place.
+    /// Returns all commands with this progress.
     pub(super) fn all_in(&self, progress: Progress) -> Vec<u32> {
         (0..).zip(&self.0).filter(|(_, state)| state.progress == progress).map(|(index, _)| index).collect()
     }
 
-    /// True if the function has had a command since before `since_ns`.
+    /// Returns whether the function has had a command since before `since_ns`.
     pub(super) fn is_overdue(&self, since_ns: u64) -> bool {
         self.0.iter().any(|state| state.progress == Progress::Sent && state.sent_ns < since_ns)
     }

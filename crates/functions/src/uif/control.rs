@@ -1,4 +1,4 @@
-//! What an operator wants of a function: a text on its way there, and the answer.
+//! Orders of an operator for a function: their way to the function, and the answer.
 
 use super::arena::Buffer;
 use super::entry;
@@ -11,47 +11,47 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::SyncSender;
 
-/// The low half of the tag of an order, where a command has the number of its slot.
+/// Low half of the tag of an order; a command has the number of its slot there.
 pub(super) const ORDER: u32 = u32::MAX;
 
-/// The answer, or in words why there is none.
+/// Answer, or the reason why there is none.
 pub(super) type OrderResult = Result<String, String>;
 
-/// An order on its way to the layer.
+/// Order on its way to the layer.
 #[derive(Debug)]
 pub(super) struct Order {
     pub(super) text: String,
-    /// The drive is quiet until it is answered, or until so many nanoseconds from now have passed.
+    /// Time from now in nanoseconds for which the drive is quiet, at most; it is quiet until the answer.
     pub(super) quiet_ns: Option<u64>,
     pub(super) stage: Arc<OrderState>,
-    /// Has room for one answer: a reactor waits for nobody.
+    /// Channel with room for one answer, so that the reactor does not wait.
     pub(super) answer: SyncSender<OrderResult>,
 }
 
-/// Who decides what becomes of an order: the layer that gives it to the function, or the operator who does not
-/// wait any longer. Whoever is first.
+/// Claim on an order. The first claimant decides: the layer, which sends the order, or the operator, whose
+/// wait has timed out.
 #[derive(Debug, Default)]
 pub(super) struct OrderState(AtomicBool);
 
 impl OrderState {
-    /// True for the first.
+    /// Returns true for the first caller.
     pub(super) fn decide(&self) -> bool {
         !self.0.swap(true, SeqCst)
     }
 }
 
-/// An order that the function has.
+/// Order that the function has.
 #[derive(Debug)]
 pub(super) struct ActiveOrder {
     tag: u64,
     buffer: Buffer,
-    /// When it must have answered, because the drive is quiet no longer.
+    /// Time by which the function must have answered, because the drive is quiet no longer.
     until_ns: Option<u64>,
     answer: SyncSender<OrderResult>,
 }
 
 impl Uif {
-    /// Gives the function the next order, if it can take one.
+    /// Sends the function the next order, if it can take one.
     pub(super) fn give_order(&mut self, lane: &mut Lane<'_>) {
         let can_take = !matches!(self.readiness, Readiness::Starting { .. });
         if self.active_order.is_some()
@@ -79,16 +79,17 @@ impl Uif {
             data_length: order.text.len().min(CONTROL_BYTES) as u32,
             ..Submission::default()
         };
-        // A function in this process cannot be ended, and what it does is right only while the drive is
-        // quiet: it keeps the order, and its buffer, until it answers. Who asked waits longer for it, and the
-        // drive's own limit is the last: whether it is still quiet then, the function has to see.
+        // A function in this process cannot be killed, and its work for the order is right only while the
+        // drive is quiet. It keeps the order, and its buffer, until it answers, and the operator waits
+        // longer. The drive's own limit is the last: the function has to check whether the drive is still
+        // quiet then.
         let quiet_ns = order.quiet_ns.filter(|_| matches!(self.peer, Peer::External(_)));
         let until_ns = quiet_ns.map(|quiet_ns| lane.now_ns().saturating_add(quiet_ns));
         self.active_order = Some(ActiveOrder { tag, buffer, until_ns, answer: order.answer });
         self.send_entry(entry);
     }
 
-    /// The function answers an order. It may be anything.
+    /// Takes the function's answer to an order. It may be anything.
     pub(super) fn order_answered(&mut self, reply: &Reply) {
         let expected = |given: &mut ActiveOrder| given.tag == reply.tag;
         let Some(given) = self.active_order.take_if(expected) else {
@@ -111,7 +112,7 @@ impl Uif {
         self.end_order(given, answer);
     }
 
-    /// The function is gone.
+    /// Ends the order of a function that is gone.
     pub(super) fn order_lost(&mut self) {
         if let Some(given) = self.active_order.take() {
             self.end_order(given, Err("it went before it had answered".to_owned()));
@@ -120,16 +121,17 @@ impl Uif {
 
     fn end_order(&mut self, given: ActiveOrder, answer: OrderResult) {
         self.give_back(given.buffer);
-        // Whoever does not wait any more does not want to know.
+        // An operator whose wait has timed out has dropped the receiver.
         let _ = given.answer.try_send(answer);
     }
 
-    /// When a function that was told while the drive is quiet must have answered.
+    /// Returns the time by which an order for a quiet drive must have been answered.
     pub(super) fn quiet_until_ns(&self) -> Option<u64> {
         self.active_order.as_ref()?.until_ns
     }
 
-    /// What the function does when the drive is quiet must be over when it is not.
+    /// Kills a function that has not answered such an order in time: its work must be over when the drive
+    /// goes on.
     pub(super) fn check_quiet(&mut self, lane: &mut Lane<'_>) {
         if self.quiet_until_ns().is_some_and(|until_ns| lane.now_ns() >= until_ns) {
             self.kill("it did not answer an order while the drive was quiet", lane);

@@ -1,7 +1,8 @@
-//! DeferredClose what a function's process sent, on a thread that may be stuck with it.
+//! Close of the descriptors that a function's process sent, on a thread that may block.
 //!
-//! A function chooses what its descriptors are of, and close(2) of the last one may wait for whom the function
-//! chooses. So may that of a socket in which others of them were never read. Nobody waits for this thread.
+//! A function chooses the files of its descriptors, and close(2) of the last one may wait for a peer of the
+//! function's choice. Close of a socket with unread descriptors may do so, too. The daemon never waits for
+//! this thread.
 
 use std::mem;
 use std::os::fd::OwnedFd;
@@ -9,24 +10,24 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SendError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Descriptors of one function that may wait to be closed before it is not started again.
+/// Unclosed descriptors of one function from which it is not started again.
 const UNCLOSED_MAX: usize = 16;
 
-/// Closes what the processes of one function sent, one after the other.
+/// Queue of descriptors to close, one after the other, of all processes of one function.
 #[derive(Debug, Default)]
 pub(super) struct DeferredClose {
-    /// The thread's, if there is one. Locked for a moment.
+    /// Sender to the thread, if there is one. Locked for a moment.
     thread: Mutex<Option<Sender<Vec<OwnedFd>>>>,
     unclosed: Arc<AtomicUsize>,
 }
 
 impl DeferredClose {
-    /// True if the next process could only add to what is not closed.
+    /// Returns whether the next process could only add to the unclosed descriptors.
     pub(super) fn is_stuck(&self) -> bool {
         self.unclosed.load(Relaxed) >= UNCLOSED_MAX
     }
 
-    /// Closes descriptors, in their own time.
+    /// Closes descriptors in the background.
     pub(super) fn close(&self, fds: Vec<OwnedFd>) {
         if fds.is_empty() {
             return;
@@ -35,7 +36,8 @@ impl DeferredClose {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         let sender = thread.get_or_insert_with(|| start(Arc::clone(&self.unclosed)));
         if let Err(SendError(fds)) = sender.send(fds) {
-            // There was no thread to be had. These stay open, and counted; the next ones try again.
+            // The thread could not be started. These descriptors stay open, and counted; the next close tries
+            // again.
             mem::forget(fds);
             *thread = None;
         }
@@ -71,10 +73,10 @@ mod tests {
     use std::os::fd::{AsFd, BorrowedFd};
     use std::time::{Duration, Instant};
 
-    /// Longer than anything takes here.
+    /// Longer than any step of these tests takes.
     const LIMIT: Duration = Duration::from_secs(30);
 
-    /// A socket whose close waits for a reader that there is not, and that end of it.
+    /// Returns a socket whose close waits for a reader that never reads, and the reader's end.
     fn lingering() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let mut ours = TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
@@ -94,7 +96,7 @@ mod tests {
             .expect("there is room");
     }
 
-    /// Runs something that may only take long where nobody waits for it.
+    /// Runs a closure that must not wait for a close.
     fn ends(what: impl FnOnce() + Send + 'static) {
         let (done, is_done) = channel();
         std::thread::spawn(move || {

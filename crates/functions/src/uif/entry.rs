@@ -1,27 +1,28 @@
-//! What the daemon puts into the entries of a ring, and what it finds in them.
+//! Conversion between requests and the entries of a ring, on the daemon's side.
 
 use sluice_command::Request;
 use sluice_nvme::Status;
 use sluice_uif::abi::{Reply, Submission, disposition};
 use sluice_uif::{Answer, wire};
 
-/// An entry about this request; the caller fills in the rest.
+/// Returns an entry with this request; the caller fills in the rest.
 pub fn about(asked: &Request) -> Submission {
     let (operation, flags) = wire::codes(asked);
     Submission { operation, flags, offset: asked.offset, length: asked.length, ..Submission::default() }
 }
 
-/// What a reply wants sent below; none if that makes no sense.
+/// Returns the request of a reply for the layers below; none if it is malformed.
 pub fn request(reply: &Reply) -> Option<Request> {
     wire::request(reply.operation, reply.flags, reply.offset, reply.length)
 }
 
-/// A status has 15 bits (Base 3.3.3.2); bit 15 would become somebody's phase.
+/// Returns the status of a reply. A status has 15 bits (Base 3.3.3.2); bit 15 would become the phase of an
+/// entry.
 pub(super) fn status(reply: &Reply) -> Status {
     Status(reply.status & 0x7fff)
 }
 
-/// What a reply says of a command, and the request that it wants sent below; none if that makes no sense.
+/// Returns a reply's answer to a command, and the request for the layers below; none if it is malformed.
 pub fn answer(reply: &Reply) -> Option<(Answer, Request)> {
     let sent = request(reply)?;
     let answer = match reply.disposition {

@@ -1,31 +1,31 @@
-//! How a layer rings its function and is rung, without ever waiting for it.
+//! Eventfds between a layer and its function, used without ever blocking on the function.
 
 use sluice_reactor::{FileSlot, Io, TaskId};
 use std::fmt;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// The eventfds of a connection. The function has them too, and may leave them full, empty or blocking.
+/// Eventfds of a connection. The function holds them, too, and may leave them full, empty or blocking.
 pub(super) trait Eventfds: fmt::Debug + Send {
-    /// A connection begins.
+    /// Takes the eventfds of a connection that begins.
     fn attach(&mut self, doorbell: OwnedFd, bell: OwnedFd) -> io::Result<()>;
     /// Wakes the function.
     fn signal(&mut self);
-    /// The connection is over.
+    /// Drops the eventfds of a connection that has ended.
     fn detach(&mut self);
 }
 
-/// Beside the tickets of commands, which never number so many slots: what the layer's own events carry.
+/// Tickets of the layer's own events, above those of commands, whose slots are never so many.
 pub(super) mod ticket {
-    /// The keeper has news.
+    /// The instance slot has changed.
     pub(in super::super) const INSTANCE: u32 = u32::MAX;
     /// The function has replied.
     pub(in super::super) const REPLIES: u32 = u32::MAX - 1;
-    /// The function was rung.
+    /// The signal to the function is done.
     pub(in super::super) const SIGNALLED: u32 = u32::MAX - 2;
 }
 
-/// Through the reactor's io_uring, where nothing blocks.
+/// Eventfds behind the reactor's io_uring, where no operation blocks the thread.
 #[derive(Debug)]
 pub(super) struct IoEventfds {
     io: Io,
@@ -37,8 +37,8 @@ pub(super) struct IoEventfds {
 }
 
 impl IoEventfds {
-    /// `token_prefix` is what the tokens of this layer have beside their low 32 bits. The layer hears of
-    /// `seat` from now on.
+    /// Watches `instance`, the eventfd of the instance slot, for the layer. `token_prefix` is the part of
+    /// this layer's tokens above the low 32 bits.
     pub(super) fn new(
         task: TaskId,
         io: &Io,

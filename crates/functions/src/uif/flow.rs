@@ -1,4 +1,4 @@
-//! The way of a command: to the function, below, back, and to its end.
+//! Path of a command: to the function, below, back, and to its end.
 
 use super::arena::{Arena, Buffer};
 use super::commands::{CommandState, Next, Progress};
@@ -15,11 +15,11 @@ use sluice_uif::abi::{Reply, Submission, disposition, kind};
 use sluice_uif::{Answer, Interest};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What a command gets whose function died, or does not make sense. Without Do Not Retry: the next try
-/// may find another function.
+/// Status of a command whose function has exited or sent a malformed reply. Without Do Not Retry: a retry may
+/// find another instance of the function.
 const LOST: Status = Status::INTERNAL_ERROR;
 
-/// If a command could begin.
+/// Result of an attempt to begin a command.
 #[derive(PartialEq, Eq)]
 enum Begun {
     Yes,
@@ -27,14 +27,14 @@ enum Begun {
 }
 
 impl Uif {
-    /// Starts what waits, as far as there is room for it.
+    /// Starts waiting commands, as far as there is room.
     pub(super) fn pump(&mut self, lane: &mut Lane<'_>) {
         loop {
             self.leave_if_done(lane);
             self.start_if_changed(lane);
             self.start_waiting(lane);
             self.give_order(lane);
-            // A function in this process hears what else there is when it has nothing to answer.
+            // A function in this process gets other entries when it has no command to answer.
             let Some(entry) = self.unsent.pop_front() else { break };
             self.call_local(&entry, lane);
         }
@@ -55,7 +55,7 @@ impl Uif {
         }
     }
 
-    /// True if the function can be sent another command.
+    /// Returns whether the function can be sent another command.
     fn has_place(&self) -> bool {
         self.readiness == Readiness::Ready
             && match &self.peer {
@@ -65,7 +65,7 @@ impl Uif {
             }
     }
 
-    /// True if commands wait for a function that is not there.
+    /// Returns whether commands wait for a function that is not running.
     fn is_patient(&self) -> bool {
         self.on_death == OnDeath::Park || self.instance.is_planned()
     }
@@ -97,7 +97,7 @@ impl Uif {
                 self.instance.counts.waits.increment();
                 return Begun::NotYet;
             }
-            // More than the arena holds, and always will.
+            // The command needs more than the arena holds.
             self.finish(index, LOST, lane);
             return Begun::Yes;
         }
@@ -107,13 +107,13 @@ impl Uif {
         Begun::Yes
     }
 
-    /// A command has its buffer.
+    /// Starts a command that has its buffer.
     fn first_step(&mut self, index: u32, before: bool, lane: &mut Lane<'_>) {
         let state = self.commands.of(index);
         if let (Operation::Write, Some(buffer), Some(arena)) =
             (state.request.operation, &state.buffer, &self.arena)
         {
-            // The private copy: from here on the host may do with its own what it likes.
+            // Private copy: from here on the host may change its own memory.
             let whole = lane.parked(state.ticket).is_some_and(|slot| arena.gather(buffer, slot));
             if !whole {
                 return self.finish(index, LOST, lane);
@@ -127,7 +127,7 @@ impl Uif {
         self.send_below(index, request, 0, Next::ShowSuccess, lane);
     }
 
-    /// Gives the function a command: a new one, or one that is back.
+    /// Sends the function a command: a new one, or one that returns.
     fn send(&mut self, index: u32, lane: &mut Lane<'_>) {
         let state = self.commands.of(index);
         state.generation = state.generation.wrapping_add(1);
@@ -155,21 +155,21 @@ impl Uif {
         }
     }
 
-    /// The function is in this process and answers at once.
+    /// Calls a function in this process, which answers at once.
     fn call_local(&mut self, entry: &Submission, lane: &mut Lane<'_>) {
         let (Peer::Local(local), Some(arena)) = (&mut self.peer, &mut self.arena) else { return };
         local.session.take(entry, arena.memory(), lane.now_ns());
         self.execute_local(lane);
     }
 
-    /// Has a function in this process look at the clock.
+    /// Calls the timer of a function in this process, if it is due.
     pub(super) fn wake_local(&mut self, lane: &mut Lane<'_>) {
         let (Peer::Local(local), Some(arena)) = (&mut self.peer, &mut self.arena) else { return };
         local.session.expire(arena.memory(), lane.now_ns());
         self.execute_local(lane);
     }
 
-    /// Does what a function in this process has said.
+    /// Executes the replies of a function in this process.
     pub(super) fn execute_local(&mut self, lane: &mut Lane<'_>) {
         let Peer::Local(local) = &mut self.peer else { return };
         self.replies.extend(local.session.replies(usize::MAX));
@@ -180,7 +180,7 @@ impl Uif {
         }
     }
 
-    /// Does what a reply says. It may be anything.
+    /// Executes a reply. It may be anything.
     pub(super) fn execute(&mut self, reply: &Reply, lane: &mut Lane<'_>) {
         match reply.disposition {
             _ if self.peer.is_first_version() => self.execute_answer(reply, lane),
@@ -192,7 +192,7 @@ impl Uif {
         }
     }
 
-    /// Does what a reply says about a command.
+    /// Executes a reply to a command.
     fn execute_answer(&mut self, reply: &Reply, lane: &mut Lane<'_>) {
         let Some(index) = self.commands.sent(reply.tag) else {
             return self.instance.counts.stray.increment();
@@ -202,7 +202,7 @@ impl Uif {
             self.out -= 1;
         }
         let state = self.commands.of(index);
-        // With the buffer, and with nobody: whatever comes next says where.
+        // The command has its buffer and is in no other place; the answer decides where it goes.
         (state.progress, state.cookie) = (Progress::Waiting, reply.cookie);
         match entry::answer(reply) {
             Some((Answer::Finish(status), _)) => self.conclude(index, status, lane),
@@ -213,12 +213,12 @@ impl Uif {
                 self.commands.of(index).returns += 1;
                 self.send_below(index, request, reply.layer, Next::Return(stage), lane);
             }
-            // Held, or sent to and fro without an end.
+            // Malformed, held, or returned more often than is allowed.
             Some(_) | None => self.refuse(index, lane),
         }
     }
 
-    /// True if a command may come back to its function once more.
+    /// Returns whether a command may return to its function once more.
     fn may_return(&mut self, index: u32, lane: &Lane<'_>) -> bool {
         let state = self.commands.of(index);
         let length = lane.parked(state.ticket).map_or(0, |slot| slot.request.length);
@@ -227,14 +227,14 @@ impl Uif {
         u64::from(state.returns) < u64::from(RETURNS_MAX) + further
     }
 
-    /// The function said something that makes no sense.
+    /// Fails a command whose reply is malformed.
     fn refuse(&mut self, index: u32, lane: &mut Lane<'_>) {
         self.instance.counts.invalid.increment();
         self.finish(index, LOST, lane);
     }
 
-    /// Sends a command below, with its buffer instead of the host's memory: as a child, so that the
-    /// command itself stays as it was.
+    /// Sends a command below, with its buffer instead of the host's memory. It goes as a child, so that the
+    /// command itself does not change.
     fn send_below(&mut self, index: u32, request: Request, layer: u8, next: Next, lane: &mut Lane<'_>) {
         let layer = if self.peer.is_first_version() { 0 } else { layer };
         let state = self.commands.of(index);
@@ -257,7 +257,7 @@ impl Uif {
         });
     }
 
-    /// A command is back from below.
+    /// Takes a command back from below.
     pub(super) fn came_back(&mut self, index: u32, ticket: Ticket, status: Status, lane: &mut Lane<'_>) {
         let here = self.peer.number();
         let state = self.commands.of(index);
@@ -270,7 +270,7 @@ impl Uif {
         match state.next {
             Next::Finish => self.conclude(index, status, lane),
             Next::ShowSuccess if !status.is_success() => self.finish(index, status, lane),
-            // Also if its host is gone: the function may have noted it, and would wait for it.
+            // Also if its host is gone: the function may have noted the command and would wait for it.
             _ if state.link != here => self.lose(index, lane),
             _ => {
                 state.progress = Progress::Returning;
@@ -283,7 +283,7 @@ impl Uif {
         }
     }
 
-    /// A command has its status; what was read goes to the host.
+    /// Finishes a command with its status; the data of a successful read goes to the host.
     fn conclude(&mut self, index: u32, status: Status, lane: &mut Lane<'_>) {
         let state = self.commands.of(index);
         let asked = lane.parked(state.ticket).map(|slot| slot.request.operation);
@@ -300,7 +300,7 @@ impl Uif {
         self.finish(index, status, lane);
     }
 
-    /// The function that had a command, or was to see it, is gone: it fails, or begins anew with the next.
+    /// Handles a command whose function is gone: it fails, or begins anew with the next instance.
     fn lose(&mut self, index: u32, lane: &mut Lane<'_>) {
         let ticket = self.commands.of(index).ticket;
         if !self.is_patient() || lane.is_of(self.ending, ticket) {
@@ -316,7 +316,8 @@ impl Uif {
         self.waiting.push_back(index);
     }
 
-    /// Commands that no function was shown end: their host does not wait any more. Returns how many.
+    /// Ends commands that were sent to no function and whose host does not wait any more. Returns their
+    /// number.
     pub(super) fn end_waiting(&mut self, lane: &mut Lane<'_>) -> usize {
         let mut ended = 0;
         for _ in 0..self.waiting.len() {
@@ -331,7 +332,7 @@ impl Uif {
         ended
     }
 
-    /// The function is gone.
+    /// Handles the end of the function.
     pub(super) fn on_exit(&mut self, lane: &mut Lane<'_>) {
         if matches!(self.peer, Peer::Absent) {
             return;
@@ -349,7 +350,8 @@ impl Uif {
         self.returning.clear();
         self.replies.clear();
         self.unsent.clear();
-        // First of all: what it asked for itself may have its data in the buffers that are given back now.
+        // Before the buffers are given back: a request of the function's own may have its data in one of
+        // them.
         self.retiring.extend(self.arena.take());
         self.order_lost();
         for place in [Progress::Sent, Progress::Returning] {
@@ -360,14 +362,14 @@ impl Uif {
         self.retire();
     }
 
-    /// Lets the memory go of connections that are over, when nobody has anything to do with it any more.
+    /// Frees the arenas of ended connections that are idle.
     pub(super) fn retire(&mut self) {
         while let Some(index) = self.retiring.iter().position(Arena::is_idle) {
             self.instance.dispose(self.retiring.swap_remove(index));
         }
     }
 
-    /// A command ends because the function cannot work on it.
+    /// Ends a command that the function cannot work on.
     fn fail(&mut self, index: u32, status: Status, lane: &mut Lane<'_>) {
         self.instance.counts.failed.increment();
         self.finish(index, status, lane);
@@ -384,7 +386,7 @@ impl Uif {
         }
     }
 
-    /// The status of a command that ends while a loss may not have been told.
+    /// Returns the status of a command that ends while a loss may be unreported.
     #[cold]
     fn status_with_loss(&mut self, index: u32, status: Status, lane: &Lane<'_>) -> Status {
         let CommandState { ticket, sent_ns, .. } = *self.commands.of(index);
@@ -397,7 +399,7 @@ impl Uif {
         status
     }
 
-    /// The function that is to be told of a loss is gone: the next Flush of a host fails.
+    /// Notes that the function is gone to which a loss was to be reported: the next Flush of a host fails.
     pub(super) fn owe(&mut self) {
         self.unreported_loss.owe();
         self.publish_loss();
@@ -424,7 +426,7 @@ impl Uif {
     }
 }
 
-/// Bytes of the buffer that a command of a host gets.
+/// Returns the bytes of the buffer of a host's command.
 fn buffer_length(request: &Request, scratch: u32) -> usize {
     match request.operation {
         Operation::Read | Operation::Write => request.length as usize,
@@ -433,7 +435,7 @@ fn buffer_length(request: &Request, scratch: u32) -> usize {
     }
 }
 
-/// If a function may send this below: inside of what is there, and no longer than its data.
+/// Returns whether a function may send this request below: inside the layer, and no longer than its data.
 pub(super) fn is_possible(request: &Request, data: u64, (size, block_size): (u64, u32)) -> bool {
     let block_size = u64::from(block_size);
     if request.operation == Operation::Flush {

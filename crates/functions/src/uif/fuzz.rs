@@ -1,4 +1,4 @@
-//! For fuzzing: the layer, with the keeper's place and the far end of its rings in other hands.
+//! Access for fuzzing: the layer, with a fuzzer as its supervisor and at the far end of its rings.
 
 use super::deferred_close::DeferredClose;
 use super::eventfds::{Eventfds, ticket};
@@ -18,12 +18,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What the layer's events carry: the keeper has news, the function has replied, the function was rung.
+/// Tickets of the layer's events: the instance slot has changed, the function has replied, a signal is done.
 pub const INSTANCE: u32 = ticket::INSTANCE;
 pub const REPLIES: u32 = ticket::REPLIES;
 pub const SIGNALLED: u32 = ticket::SIGNALLED;
 
-/// Nobody sleeps.
+/// Eventfds without a function that sleeps.
 #[derive(Debug)]
 struct Silent;
 
@@ -37,7 +37,7 @@ impl Eventfds for Silent {
     fn detach(&mut self) {}
 }
 
-/// Who sends a layer its functions.
+/// Source of a layer's instances.
 #[derive(Debug)]
 pub struct Supervisor {
     instance: Arc<InstanceSlot>,
@@ -46,7 +46,7 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// A layer whose function is not there yet, and who brings one.
+    /// Returns a layer without an instance, and the source of its instances.
     pub fn new(properties: Properties, deadline: Duration, on_death: OnDeath) -> (Uif, Self) {
         let config = UifConfig { name: "fuzz".to_owned(), options: Options::default(), deadline, on_death };
         let instance = Arc::new(InstanceSlot::new(&config.name).expect("descriptors"));
@@ -55,7 +55,7 @@ impl Supervisor {
         (layer, Self { instance, properties, number: 0 })
     }
 
-    /// A function connects, and the layer hears of it with [`SEAT`]. What the function has: its rings and arena.
+    /// Connects a function, which the layer sees at [`INSTANCE`]. Returns the function's rings and arena.
     pub fn connect(&mut self, version: u32, entries: u32, arena_bytes: usize) -> (Rings, SharedRegion) {
         let header = Header { version, entries, arena_bytes: arena_bytes as u64, ..Header::default() };
         let rings = make_rings(header).expect("memory");
@@ -70,22 +70,22 @@ impl Supervisor {
         (rings, theirs)
     }
 
-    /// The layer wants the function ended.
+    /// Returns whether the layer has requested the end of the function.
     pub fn is_killed(&self) -> bool {
         self.instance.is_killed(self.number)
     }
 
-    /// The function has ended, and the layer hears of it with [`SEAT`].
+    /// Ends the function, which the layer sees at [`INSTANCE`].
     pub fn end(&self) {
         self.instance.end(self.number);
         self.instance.free_disposed();
     }
 }
 
-/// What the daemon makes of these bytes as a function's answer.
+/// Parses these bytes as a function's answer.
 ///
 /// # Errors
-/// It refuses them.
+/// The bytes are refused.
 pub fn parse_welcome(bytes: &[u8], version: u32) -> Result<Properties, Failure> {
     let (ours, theirs) = pair()?;
     rustix::net::send(&theirs, bytes, SendFlags::empty()).map_err(io::Error::from)?;

@@ -1,4 +1,4 @@
-//! How the daemon hands a function its rings, and hears what it is.
+//! Handshake: the daemon sends a function its rings, and receives its properties.
 
 use super::deferred_close::DeferredClose;
 use rustix::event::{EventfdFlags, eventfd};
@@ -22,21 +22,22 @@ use std::path::Path;
 use std::time::Instant;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Those that are served: in the earlier ones a function has what they had.
+/// Versions that are served. With an earlier version a function has the features of that version.
 pub(super) const VERSIONS: std::ops::RangeInclusive<u32> = 1..=VERSION;
 
-/// Bytes of version 1 of it.
+/// Bytes of a Welcome of version 1.
 const WELCOME_1: usize = offset_of!(Welcome, size);
 
-/// Both ends of a connection: one for the daemon, one for the process it starts.
+/// Creates both ends of a connection: one for the daemon, one for the process that it starts.
 pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
-/// Connects to a function process that listens at `path`. It belongs to root, to the daemon's user or to `user`: another
-/// user that has taken its place would be shown the drive's data.
+/// Connects to a function process that listens at `path`. The process must belong to root, to the daemon's
+/// user or to `user`: a process of another user in its place would receive the drive's data.
 pub(super) fn connect(path: &Path, user: Option<u32>) -> Result<OwnedFd, Failure> {
-    // One that lets nobody in has a full backlog: an error at once, instead of a wait without end.
+    // A listener that accepts no connection has a full backlog: that is an error at once, instead of an
+    // endless wait.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let connected = || -> io::Result<OwnedFd> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -53,23 +54,23 @@ pub(super) fn connect(path: &Path, user: Option<u32>) -> Result<OwnedFd, Failure
     }
 }
 
-/// What the daemon has of a function that serves.
+/// Connection to a function that serves.
 #[derive(Debug)]
 pub(super) struct Link {
-    /// Of what it speaks.
+    /// Version of the rings that the function supports.
     pub(super) version: u32,
     pub(super) rings: Rings,
     pub(super) arena: SharedRegion,
-    /// Wakes the function.
+    /// Eventfd that wakes the function.
     pub(super) doorbell: OwnedFd,
-    /// Wakes the daemon. The function has it too, and may do with it what it likes: it may be full, and
-    /// a read or write of it may block.
+    /// Eventfd that wakes the daemon. The function holds it, too, and can do anything with it: it may be
+    /// full, and a read or write of it may block.
     pub(super) bell: OwnedFd,
     pub(super) properties: Properties,
 }
 
-/// Hands over rings and an arena of these sizes, for this version. `wait` returns when there is an answer, or at
-/// `deadline`.
+/// Sends rings and an arena of these sizes for this version, and receives the Welcome. `wait` returns when
+/// there is an answer, or at `deadline`.
 pub(super) fn negotiate(
     socket: BorrowedFd<'_>,
     header: Header,
@@ -104,7 +105,7 @@ pub(super) fn negotiate(
     Ok(Link { version: header.version, rings, arena, doorbell, bell, properties })
 }
 
-/// Rings of these sizes.
+/// Creates rings of these sizes.
 pub(super) fn make_rings(header: Header) -> io::Result<Rings> {
     let length = Rings::bytes(header.entries).ok_or(io::ErrorKind::InvalidInput)?;
     let region = SharedRegion::new("sluice-uif-rings", length)?;
@@ -122,7 +123,7 @@ fn send(socket: BorrowedFd<'_>, message: &[u8], fds: [BorrowedFd<'_>; 4]) -> io:
     Ok(())
 }
 
-/// What the function answers. It may be anything, with any descriptors.
+/// Receives the function's Welcome. It may be anything, with any descriptors.
 pub(super) fn recv_welcome(
     socket: BorrowedFd<'_>,
     version: u32,

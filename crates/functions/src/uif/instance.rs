@@ -1,5 +1,5 @@
-//! What a drive's layer and the keeper of its function share: the layer is on its reactor, the keeper on
-//! a thread that may block.
+//! State shared by a drive's layer and the supervisor of its function: the layer is on its reactor, the
+//! supervisor on a thread that may block.
 
 use super::Translations;
 use super::arena::Arena;
@@ -14,73 +14,74 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
 
-/// Where a function is seated, and another after it.
+/// Slot for the running instance of a function, and for the next one.
 #[derive(Debug)]
 pub(super) struct InstanceSlot {
-    /// For the log.
+    /// Name of the drive, for the log.
     drive: String,
-    /// Who comes to the layer, with the number of the connection. Locked for a moment, by the layer only when
-    /// it was told to look, and never waited for there.
+    /// Next instance for the layer, with the number of its connection. Each lock is held for a moment; the
+    /// layer locks only after a signal, and with `try_lock`.
     incoming: Mutex<Option<(u32, Incoming)>>,
-    /// Connections that were numbered, from one.
+    /// Number of the last connection, counted from one.
     last_number: AtomicU32,
-    /// The connection that the layer took last.
+    /// Number of the connection that the layer took last.
     connected_number: AtomicU32,
-    /// Connections up to this one are over: by the keeper.
+    /// Connections up to this number have ended; written by the supervisor.
     ended: AtomicU32,
-    /// Connections up to this one are to be ended: by the layer.
+    /// Connections up to this number are to be killed; written by the layer.
     killed: AtomicU32,
-    /// The operator wants the function restarted: for the keeper.
+    /// Restart request of the operator, for the supervisor.
     restart: AtomicBool,
-    /// The same, for the layer: nothing fails of it, until the next connection.
+    /// Restart request of the operator, for the layer: until the next connection commands wait instead of
+    /// failing.
     planned: AtomicBool,
-    /// The function of this connection has nothing under way any more, and gets nothing: by the layer.
+    /// Connections up to this number have nothing in flight and get no more commands; written by the layer.
     quiesced: AtomicU32,
-    /// The operator wants the seat empty: who is there leaves, and nobody else is taken.
+    /// Unload request of the operator: the running instance leaves, and no other is taken.
     unloading: AtomicBool,
-    /// Nobody will sit here any more, and nobody is to wait: by the operator.
+    /// Set by the operator when no instance will come: commands pass the layer by.
     abandoned: AtomicBool,
-    /// One of the two who decide whether a function in this process leaves was first: the layer, which tells
-    /// it to stop, or the operator, who does not wait any longer.
+    /// Decision whether a function in this process leaves. The first of two sets it: the layer, which sends
+    /// STOP, or the operator, whose wait has timed out.
     decided: AtomicBool,
-    /// The seat is empty, and stays so: by the layer.
+    /// Whether the slot is empty and stays so; written by the layer.
     empty: AtomicBool,
-    /// What connections leave that are over, for the keeper: to give it back takes its time. Locked as the
-    /// connection is.
+    /// Remains of connections that have ended, for the supervisor, because freeing them takes time. Locked
+    /// like `incoming`.
     disposed: Mutex<Disposed>,
-    /// Of operators, in the order they came. Locked as the connection is.
+    /// Orders of operators, in the order of their arrival. Locked like `incoming`.
     orders: Mutex<VecDeque<Order>>,
     ordered: AtomicU32,
-    /// The cache of the classifier, if there is news of it. Locked as the connection is.
+    /// New cache of the classifier, if it was replaced. Locked like `incoming`.
     translations: Mutex<Option<Option<Box<dyn Translations>>>>,
     stop: AtomicBool,
-    /// Tells the layer to look here.
+    /// Eventfd that has the layer look at the slot.
     layer_eventfd: OwnedFd,
-    /// Tells the keeper.
+    /// Eventfd that has the supervisor look at the slot.
     supervisor_eventfd: OwnedFd,
     pub(super) counts: Counts,
 }
 
-/// Memory, and functions that were in this process.
+/// Arenas, and functions that were in this process.
 #[derive(Debug, Default)]
 struct Disposed {
     arenas: Vec<Arena>,
     sessions: Vec<Session>,
 }
 
-/// Written by the layer, but for the first three.
+/// Counters; the first three are written by the control side, all others by the layer.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) starts: Counter,
-    /// Of the process that was started; zero if none was.
+    /// Process that was started; zero if none was.
     pub(super) process: AtomicU32,
     pub(super) up: AtomicBool,
     pub(super) ready: AtomicBool,
-    /// Zero for none.
+    /// Status with which the function refused; zero for none.
     pub(super) refusal: AtomicU16,
-    /// The next Flush of a host fails for a loss that a function before this one was told of.
+    /// Whether the next Flush of a host fails for a loss that was reported to an earlier instance only.
     pub(super) owes: AtomicBool,
-    /// The same, or the function was told of a loss, and no host yet.
+    /// Whether `owes` is set, or a loss was reported to the function and to no host yet.
     pub(super) unreported_loss: AtomicBool,
     pub(super) sent: Counter,
     pub(super) replies: Counter,
@@ -96,7 +97,7 @@ pub(super) struct Counts {
 }
 
 impl InstanceSlot {
-    /// Of a function of this drive.
+    /// Creates an empty slot for a function of this drive.
     pub(super) fn new(drive: &str) -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Self {
@@ -128,28 +129,30 @@ impl InstanceSlot {
         &self.drive
     }
 
-    /// A number for the next connection.
+    /// Returns the number for the next connection.
     pub(super) fn number(&self) -> u32 {
         self.last_number.fetch_add(1, SeqCst) + 1
     }
 
-    /// Who comes next.
+    /// Offers the next instance to the layer.
     pub(super) fn offer(&self, number: u32, incoming: impl Into<Incoming>) {
         *self.incoming.lock().unwrap_or_else(PoisonError::into_inner) = Some((number, incoming.into()));
         signal(&self.layer_eventfd);
     }
 
-    /// Layer: who comes next, if anybody does. One who is just being put here is announced again.
+    /// Takes the next instance, if there is one. An instance that is just being offered is signalled once
+    /// more. Called by the layer.
     pub(super) fn take(&self) -> Option<(u32, Incoming)> {
         self.incoming.try_lock().ok()?.take()
     }
 
-    /// Operator: whoever is to come does not. Nobody does while the seat is to be empty.
+    /// Withdraws the instance that was offered. The layer takes none while the slot is being unloaded. Called
+    /// by an operator.
     pub(super) fn withdraw(&self) {
         drop(self.incoming.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
-    /// Supervisor: a connection is over.
+    /// Notes that a connection has ended. Called by the supervisor.
     pub(super) fn end(&self, number: u32) {
         self.ended.store(number, SeqCst);
         signal(&self.layer_eventfd);
@@ -159,7 +162,7 @@ impl InstanceSlot {
         self.ended.load(SeqCst) >= number
     }
 
-    /// Layer: the function does not keep to the rules, or does not answer.
+    /// Requests the end of a function that breaks the protocol or does not answer. Called by the layer.
     pub(super) fn kill(&self, number: u32) {
         self.killed.store(number, SeqCst);
         signal(&self.supervisor_eventfd);
@@ -169,21 +172,21 @@ impl InstanceSlot {
         self.killed.load(SeqCst) >= number
     }
 
-    /// Operator: end the function and start it again.
+    /// Requests that the function is ended and started again. Called by an operator.
     pub(super) fn request_restart(&self) {
-        // In this order: a connection that begins meanwhile is planned to end, or is the one that was wanted.
+        // In this order: a connection that begins meanwhile is planned to end, or is the requested one.
         self.restart.store(true, SeqCst);
         self.planned.store(true, SeqCst);
         signal(&self.layer_eventfd);
         signal(&self.supervisor_eventfd);
     }
 
-    /// A restart was asked for, and is yet to come.
+    /// Returns whether a restart was requested and has not come yet.
     pub(super) fn restart_requested(&self) -> bool {
         self.restart.load(SeqCst)
     }
 
-    /// Layer: the function can be ended, and nobody notices.
+    /// Notes that the function has nothing in flight and can be ended without an error. Called by the layer.
     pub(super) fn set_quiesced(&self, number: u32) {
         self.quiesced.store(number, SeqCst);
         signal(&self.supervisor_eventfd);
@@ -193,7 +196,7 @@ impl InstanceSlot {
         self.quiesced.load(SeqCst) >= number
     }
 
-    /// Layer: nobody needs this memory any more.
+    /// Hands over memory that is not used any more. Called by the layer.
     pub(super) fn dispose(&self, arena: Arena) {
         if let Ok(mut disposed) = self.disposed.try_lock() {
             disposed.arenas.push(arena);
@@ -201,14 +204,14 @@ impl InstanceSlot {
         signal(&self.supervisor_eventfd);
     }
 
-    /// Layer: nobody needs this function any more.
+    /// Hands over a function that is not used any more. Called by the layer.
     pub(super) fn dispose_session(&self, session: Session) {
         if let Ok(mut disposed) = self.disposed.try_lock() {
             disposed.sessions.push(session);
         }
     }
 
-    /// Operator: the seat is to be empty.
+    /// Requests an empty slot. Called by an operator.
     pub(super) fn unload(&self) {
         self.decided.store(false, SeqCst);
         self.empty.store(false, SeqCst);
@@ -216,7 +219,7 @@ impl InstanceSlot {
         signal(&self.layer_eventfd);
     }
 
-    /// Operator: commands pass from now on.
+    /// Has commands pass the layer from now on. Called by an operator.
     pub(super) fn abandon(&self) {
         self.abandoned.store(true, SeqCst);
         signal(&self.layer_eventfd);
@@ -230,12 +233,12 @@ impl InstanceSlot {
         self.unloading.load(SeqCst)
     }
 
-    /// True for the first of the two who decide whether a function in this process leaves.
+    /// Returns true for the first of the two sides that decide whether a function in this process leaves.
     pub(super) fn decide(&self) -> bool {
         !self.decided.swap(true, SeqCst)
     }
 
-    /// Layer: nobody is there any more.
+    /// Notes that the slot is empty. Called by the layer.
     pub(super) fn set_empty(&self) {
         self.empty.store(true, SeqCst);
     }
@@ -244,9 +247,10 @@ impl InstanceSlot {
         self.empty.load(SeqCst)
     }
 
-    /// Operator: somebody may be there. Until then, what waits does so as when a restart was planned.
+    /// Lets the layer take an instance. Until one is taken, commands wait as for a planned restart. Called by
+    /// an operator.
     pub(super) fn load(&self) {
-        // In this order, of which `is_planned` makes use.
+        // In this order, on which `is_planned` relies.
         if self.is_empty() {
             self.planned.store(true, SeqCst);
         }
@@ -254,65 +258,66 @@ impl InstanceSlot {
         signal(&self.layer_eventfd);
     }
 
-    /// True if the function that the layer took last has nothing under way, or is gone.
+    /// Returns whether the instance that the layer took last has nothing in flight, or is gone.
     pub(super) fn is_quiesced(&self) -> bool {
         let connected_number = self.connected_number();
         self.is_empty() || self.has_quiesced(connected_number) || self.has_ended(connected_number)
     }
 
-    /// Supervisor: true once for every time that a restart was asked for.
+    /// Takes a restart request; returns true once for each. Called by the supervisor.
     pub(super) fn take_restart(&self) -> bool {
         self.restart.swap(false, SeqCst)
     }
 
-    /// Layer: the end of the function is planned.
+    /// Returns whether the end of the function is planned. Called by the layer.
     pub(super) fn is_planned(&self) -> bool {
-        // In this order: an operator's welcome plans first, and then no longer has the seat vacated. Seen the
-        // other way round, between the two, neither would be so.
+        // In this order: `load` sets `planned` first and clears `unloading` afterwards. Read in the other
+        // order, a reader between the two stores would find neither set.
         self.is_unloading() || self.planned.load(SeqCst)
     }
 
-    /// The connection that the layer took last.
+    /// Returns the number of the connection that the layer took last.
     pub(super) fn connected_number(&self) -> u32 {
         self.connected_number.load(SeqCst)
     }
 
-    /// Layer: it is there again. One that was on its way when a restart was asked for ends as planned.
+    /// Notes a new connection. An instance that was on its way when a restart was requested ends as planned.
+    /// Called by the layer.
     pub(super) fn connected(&self, number: u32) {
         self.connected_number.store(number, SeqCst);
-        // In this order: what an operator plans between the two is not lost, for the restart is wanted first.
+        // In this order: a request between the two stores is not lost, because `restart` is set first.
         self.planned.store(false, SeqCst);
         if self.restart_requested() {
             self.planned.store(true, SeqCst);
         }
     }
 
-    /// Operator: an order for the function.
+    /// Queues an order for the function. Called by an operator.
     pub(super) fn order(&self, order: Order) {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner).push_back(order);
         self.ordered.fetch_add(1, SeqCst);
         signal(&self.layer_eventfd);
     }
 
-    /// Layer: there are orders that nobody has taken.
+    /// Returns whether orders are queued. Called by the layer.
     pub(super) fn has_orders(&self) -> bool {
         self.ordered.load(SeqCst) > 0
     }
 
-    /// Layer: the next one. One that is just being put here is announced again.
+    /// Takes the next order. An order that is just being queued is signalled once more. Called by the layer.
     pub(super) fn take_order(&self) -> Option<Order> {
         let order = self.orders.try_lock().ok()?.pop_front()?;
         self.ordered.fetch_sub(1, SeqCst);
         Some(order)
     }
 
-    /// Operator: the classifier's cache, or that there is none any more.
+    /// Replaces the classifier's cache, or takes it away. Called by an operator.
     pub(super) fn set_translations(&self, translations: Option<Box<dyn Translations>>) {
         *self.translations.lock().unwrap_or_else(PoisonError::into_inner) = Some(translations);
         signal(&self.layer_eventfd);
     }
 
-    /// Layer: the same, if it is news.
+    /// Takes the new cache, if it was replaced. Called by the layer.
     pub(super) fn take_translations(&self) -> Option<Option<Box<dyn Translations>>> {
         self.translations.try_lock().ok()?.take()
     }
@@ -326,30 +331,32 @@ impl InstanceSlot {
         self.stop.load(SeqCst)
     }
 
-    /// The keeper has stopped; another may come.
+    /// Prepares the slot for another supervisor after one has stopped.
     pub(super) fn stopped(&self) {
         self.stop.store(false, SeqCst);
         self.restart.store(false, SeqCst);
     }
 
-    /// What rings when the layer is to look here.
+    /// Returns the eventfd that is signalled when the layer is to look at the slot.
     pub(super) fn layer_eventfd(&self) -> BorrowedFd<'_> {
         self.layer_eventfd.as_fd()
     }
 
-    /// What rings when the keeper is to look here.
+    /// Returns the eventfd that is signalled when the supervisor is to look at the slot.
     pub(super) fn supervisor_eventfd(&self) -> BorrowedFd<'_> {
         self.supervisor_eventfd.as_fd()
     }
 
-    /// Supervisor, or an operator where there is none: takes the ring off the keeper's bell, and gives memory back.
+    /// Resets the supervisor's eventfd, and frees what was handed over. Called by the supervisor, or by an
+    /// operator where there is none.
     pub(super) fn free_disposed(&self) {
         drop(std::mem::take(&mut *self.disposed.lock().unwrap_or_else(PoisonError::into_inner)));
         let _ = rustix::io::read(&self.supervisor_eventfd, &mut [0; 8]);
     }
 }
 
-/// Both bells are ours alone and do not block; one that is full has been rung.
+/// Signals an eventfd. Both eventfds are private to the daemon and do not block; a full one is signalled
+/// already.
 fn signal(bell: &OwnedFd) {
     let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }

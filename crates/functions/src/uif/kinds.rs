@@ -1,30 +1,31 @@
-//! The functions that come with Sluice.
+//! Functions that come with Sluice.
 
 use crate::{Encrypt, Replicate, snapshot};
 use sluice_command::Operation;
 use sluice_crypt::Given;
 use sluice_uif::{Answer, Call, Function, Interest, Io, Options, Properties};
 
-/// Their names, as a user writes them.
+/// Names of the functions, as a user writes them.
 pub const KINDS: [&str; 5] = ["pass", "encrypt", "replicate", "mirror", "snapshot"];
 
-/// Orders for a function whose place in a drive changes.
+/// Orders for a function that is attached to a drive in use, or detached from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// When it is attached to a drive in use and asks which of its layers is right: the drive is.
+    /// Order at an attach for a function that needs to be given the right layer: the drive is right.
     pub asked: Option<&'static str>,
-    /// When it is attached to a drive in use, before it gets a command.
+    /// Order at an attach, before the function gets a command.
     pub attached: Option<&'static str>,
-    /// Before it is detached, and misses what is written.
+    /// Order before a detach: the function misses later writes.
     pub detached: Option<&'static str>,
-    /// Why it is neither attached nor detached.
+    /// Reason why the function can be neither attached nor detached.
     pub stays: Option<&'static str>,
 }
 
-/// Those of one of [`KINDS`].
+/// Returns the orders of one of [`KINDS`].
 pub fn changes(kind: &str) -> Changes {
     match kind {
-        // Its log speaks of the writes that it saw. Both, so that no crash comes between.
+        // The log covers only writes that passed the function. Both orders are there so that no crash comes
+        // between.
         "replicate" => Changes {
             asked: Some("copy from 0"),
             attached: Some("resync all"),
@@ -39,10 +40,10 @@ pub fn changes(kind: &str) -> Changes {
     }
 }
 
-/// Makes one of [`KINDS`]. `given` is what the descriptors held that its process was started with.
+/// Makes one of [`KINDS`]. `given` holds the contents of the descriptors that its process was started with.
 ///
 /// # Errors
-/// In words for the user: there is no such function, or its options are not right.
+/// There is no such function, or its options are not valid.
 pub fn make(kind: &str, options: &Options, given: &Given) -> Result<Box<dyn Function>, String> {
     match kind {
         "pass" => match options.unknown_key(&[]) {
@@ -57,7 +58,7 @@ pub fn make(kind: &str, options: &Options, given: &Given) -> Result<Box<dyn Func
     }
 }
 
-/// Sees every command and lets it by: what a function costs that does nothing.
+/// Function that sees every command and forwards it: the cost of a function without work.
 #[derive(Debug)]
 struct Pass;
 

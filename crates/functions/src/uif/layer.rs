@@ -1,4 +1,4 @@
-//! The layer: sends commands to a function, wherever it is placed, and does what the function says.
+//! Layer that sends commands to a function, in this process or in another, and executes its replies.
 
 use super::Translations;
 use super::arena::Arena;
@@ -25,69 +25,70 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-/// Commands that have room to wait without allocation: what a drive can have in flight.
+/// Commands that can wait without allocation: the most that a drive has in flight.
 const WAITING: usize = 1024;
 
-/// How often commands are looked through for one that is overdue: so many times in a deadline.
+/// Searches for overdue commands in each deadline.
 const CHECKS_PER_DEADLINE: u64 = 4;
 
-/// So many deadlines one has for a command that requests of its own keep it from: to deallocate a drive with
-/// many versions takes its time.
+/// Deadlines that a command has while requests of its function are in flight: a deallocation of a drive with
+/// many versions takes long.
 const DEADLINES_AT_WORK: u64 = 12;
 
-/// A storage function as a layer.
+/// Storage function as a layer.
 #[derive(Debug)]
 pub struct Uif {
     pub(super) properties: Properties,
     pub(super) deadline_ns: u64,
     pub(super) on_death: OnDeath,
     pub(super) peer: Peer,
-    /// Of the present connection.
+    /// Arena of the present connection.
     pub(super) arena: Option<Arena>,
-    /// Of connections that are over, for as long as the layer below has commands with data there.
+    /// Arenas of ended connections, for as long as commands below have data there.
     pub(super) retiring: Vec<Arena>,
     pub(super) commands: CommandTable,
     pub(super) unreported_loss: UnreportedLoss,
-    /// In the order they came.
+    /// Commands in the order of their arrival.
     pub(super) waiting: VecDeque<u32>,
-    /// Back from below, for the function: before the others, which wait for buffers that these hold.
+    /// Commands back from below, for the function. They go first: other commands wait for the buffers that
+    /// these hold.
     pub(super) returning: VecDeque<u32>,
     /// Commands that the function has.
     pub(super) out: u16,
-    /// What a function in this process has just said.
+    /// Replies of a function in this process that are still to be executed.
     pub(super) replies: VecDeque<Reply>,
     pub(super) instance: Arc<InstanceSlot>,
     pub(super) eventfds: Box<dyn Eventfds>,
     pub(super) below: Below,
     pub(super) readiness: Readiness,
     pub(super) leaving: Leaving,
-    /// Nobody comes any more: commands pass.
+    /// Whether no function will come: commands pass.
     abandoned: bool,
-    /// For a function in this process.
+    /// Entries for a function in this process that are still to be sent.
     pub(super) unsent: VecDeque<Submission>,
-    /// What an operator told it.
+    /// Order of an operator that the function has.
     pub(super) active_order: Option<ActiveOrder>,
-    /// Counts orders.
+    /// Counter of orders.
     pub(super) orders: u32,
-    /// What the drive's classifier knows of it.
+    /// Translation cache of the drive's classifier.
     pub(super) translations: Option<Box<dyn Translations>>,
     pub(super) pending_update: Option<PendingUpdate>,
-    /// What it took to note what the function said, since the last look.
+    /// Places of the cache that were visited since the last look.
     pub(super) places_visited: u64,
-    /// When commands are looked through again.
+    /// Time of the next search for overdue commands.
     check_ns: u64,
-    /// Until when nobody looked.
+    /// Time until which this daemon itself did not run.
     absent_until_ns: u64,
-    /// The host is gone, or begins anew: commands that only wait end.
+    /// Controllers whose hosts are gone or begin anew: their waiting commands end.
     pub(super) ending: Controllers,
 }
 
 impl PreparedUif {
-    /// Builds the layer, on its reactor's thread. `token_prefix` is what the tokens of this layer have
-    /// beside their low 32 bits, which are the ticket.
+    /// Builds the layer, on its reactor's thread. `token_prefix` is the part of this layer's tokens above the
+    /// low 32 bits, which are the ticket.
     ///
     /// # Errors
-    /// The reactor has no room for three more files, or the system none for the buffers.
+    /// The reactor has no room for three more files, or the system has no memory for the buffers.
     pub fn build(self, task: TaskId, io: &Io, token_prefix: u64) -> io::Result<Uif> {
         let eventfds = IoEventfds::new(task, io, token_prefix, self.instance.layer_eventfd())?;
         self.build_with(Box::new(eventfds))
@@ -131,7 +132,7 @@ impl PreparedUif {
 }
 
 impl Uif {
-    /// A connection begins.
+    /// Connects to an instance of the function.
     fn connect(&mut self, number: u32, incoming: Incoming) -> io::Result<()> {
         let (peer, arena) = match incoming {
             Incoming::Local(function, memory) => {
@@ -152,7 +153,7 @@ impl Uif {
         Ok(())
     }
 
-    /// Shows the function what was sent, and wakes it if it sleeps.
+    /// Publishes the entries that were sent, and wakes the function if it sleeps.
     pub(super) fn publish(&mut self) {
         if let Peer::External(external) = &mut self.peer
             && external.sender.publish()
@@ -162,7 +163,7 @@ impl Uif {
         }
     }
 
-    /// Takes the replies that are there. Returns how many.
+    /// Executes the replies that are there. Returns their number.
     fn look(&mut self, lane: &mut Lane<'_>) -> usize {
         let held_up = self.pending_update.is_some() || !self.replies.is_empty();
         self.places_visited = 0;
@@ -188,12 +189,12 @@ impl Uif {
         usize::from(waiting)
     }
 
-    /// A function that has had a command for too long is ended: it would have every other one too.
+    /// Kills a function that has had a command for too long: it would keep every other command, too.
     fn check_deadlines(&mut self, lane: &mut Lane<'_>) {
         let (now_ns, interval_ns) = (lane.now_ns(), self.deadline_ns / CHECKS_PER_DEADLINE);
         if now_ns.saturating_sub(self.check_ns) > interval_ns {
-            // We were not there ourselves: a machine that was suspended, a daemon that was stopped. Whoever
-            // was stopped with us gets its time anew.
+            // The daemon itself did not run: the machine was suspended or the daemon stopped. A function that
+            // was stopped with it gets its time anew.
             self.absent_until_ns = now_ns;
         }
         self.check_ns = now_ns.saturating_add(interval_ns);
@@ -205,7 +206,7 @@ impl Uif {
         }
     }
 
-    /// True if the layers below have a request of the function's own, or had one a deadline ago or less.
+    /// Returns whether a request of the function's own is in flight, or ended at most one deadline ago.
     fn is_at_work(&self, now_ns: u64) -> bool {
         let Peer::External(external) = &self.peer else { return false };
         let waits = self.arena.as_ref().is_some_and(|arena| arena.requests > 0);
@@ -220,7 +221,7 @@ impl Uif {
         self.on_exit(lane);
     }
 
-    /// The keeper has news.
+    /// Handles a signal of the instance slot.
     fn check_instance(&mut self, lane: &mut Lane<'_>) {
         self.take_translations();
         if self.instance.is_abandoned() {
@@ -230,7 +231,7 @@ impl Uif {
         if let Peer::External(external) = &self.peer
             && self.instance.has_ended(external.number)
         {
-            // What it said before it went still counts.
+            // Replies that were sent before the end still count.
             self.look(lane);
             self.on_exit(lane);
         }
@@ -242,13 +243,13 @@ impl Uif {
         };
         match self.leaving {
             Leaving::No if is_planned => self.leaving = Leaving::Finishing,
-            // The operator has thought better of it.
+            // The operator has withdrawn the request.
             Leaving::Finishing if !is_planned => self.leaving = Leaving::No,
             _ => {}
         }
     }
 
-    /// Takes whoever comes to a seat that is empty, unless it is to be.
+    /// Takes the next instance if the slot is empty, unless it is to stay empty.
     pub(super) fn load_next(&mut self) {
         if !matches!(self.peer, Peer::Absent) {
             return;
@@ -264,7 +265,7 @@ impl Uif {
         }
     }
 
-    /// After whatever happened: what waited and can go on does.
+    /// Continues commands that waited and can go on.
     fn go_on(&mut self, lane: &mut Lane<'_>) {
         self.pump(lane);
         self.publish();
@@ -286,17 +287,17 @@ impl Layer for Uif {
             size: if self.properties.size > 0 { self.properties.size } else { first.size },
             block_size,
             optimal_write: first.optimal_write.max(self.properties.block_size),
-            // What it does with requests of its own, in several steps, may be seen half done.
+            // A function with requests of its own works in several steps, which may be seen half done.
             atomic_write: if self.properties.pool > 0 { block_size } else { first.atomic_write },
             volatile_cache: below.iter().any(|layer| layer.volatile_cache),
             deallocated: if transforms { Deallocated::Indeterminate } else { first.deallocated },
-            // One for each command: what it is sent below with.
+            // One child for each command: what is sent below for it.
             fan_out: fan_out + 1,
             depth: below.iter().map(|layer| layer.depth).max().unwrap_or(0).saturating_add(1),
             requests: REQUESTS_MAX.into(),
-            // It may store data where it likes.
+            // A function may store data anywhere.
             keeps_versions: true,
-            // What nobody but a device knows passes no function by.
+            // A command that only a device understands cannot pass a function.
             passthrough: Passthrough::NONE,
             storage: Storage::of_all(below.iter().map(|layer| layer.storage)),
             ..first

@@ -5,22 +5,23 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// The longest line; the rest of a longer one is another line.
+/// Bytes of the longest line; the rest of a longer one is another line.
 const LINE_MAX: usize = 500;
 
 /// Bytes of one read.
 const READ_MAX: usize = 16 << 10;
 
-/// Reads of one turn: as many as empty the largest pipe that a process without privileges can make. A process that
-/// writes faster waits for its pipe.
+/// Reads of one turn: as many as empty the largest pipe that a process without privileges can make. A process
+/// that writes faster waits for its pipe.
 const READS_MAX: usize = (1 << 20) / READ_MAX;
 
-/// Lines of one process that are logged in [`WINDOW`]: fewer than the log takes of all functions in that time.
+/// Lines of one process that are logged in [`WINDOW`]: fewer than the log takes of all functions in that
+/// time.
 const LINES_MAX: u32 = 40;
 
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// How many lines of a process are logged: one that writes without end hides the words of no other.
+/// Limit on the logged lines of a process: endless output must not hide the messages of other processes.
 #[derive(Debug)]
 pub(super) struct LineLimit {
     since: Instant,
@@ -33,7 +34,7 @@ impl LineLimit {
         Self { since: now, logged: 0, left_out: 0 }
     }
 
-    /// Returns how many lines were left out before this one, if this one is to be logged.
+    /// Returns the number of lines that were left out before this one; none if this one is left out, too.
     pub(super) fn admit(&mut self, now: Instant) -> Option<u64> {
         if now.saturating_duration_since(self.since) >= WINDOW {
             (self.since, self.logged) = (now, 0);
@@ -46,17 +47,17 @@ impl LineLimit {
         Some(self.take_left_out())
     }
 
-    /// Returns how many lines were left out and not told of.
+    /// Takes the number of left-out lines that were not logged yet.
     pub(super) fn take_left_out(&mut self) -> u64 {
         std::mem::take(&mut self.left_out)
     }
 }
 
-/// The daemon's end of the pipe.
+/// Daemon's end of the pipe.
 #[derive(Debug)]
 pub(super) struct Messages {
     pipe: OwnedFd,
-    /// The beginning of a line whose end has not come.
+    /// Beginning of a line whose end has not come.
     begun: Vec<u8>,
     is_over: bool,
 }
@@ -67,13 +68,13 @@ impl Messages {
         Ok(Self { pipe, begun: Vec::new(), is_over: false })
     }
 
-    /// The pipe to wait for, until all who could write to it are gone.
+    /// Returns the pipe to wait for, until all its writers are gone.
     pub(super) fn pipe(&self) -> Option<BorrowedFd<'_>> {
         (!self.is_over).then(|| self.pipe.as_fd())
     }
 
-    /// Hands over all lines that are there. They have no control characters: a line of the log is one line, and
-    /// nothing in it is the daemon's word.
+    /// Passes on all lines that are there. They have no control characters: one line stays one line of the
+    /// log, and cannot imitate a message of the daemon.
     pub(super) fn take(&mut self, mut each: impl FnMut(&str)) {
         let mut bytes = [0; READ_MAX];
         for _ in 0..READS_MAX {
@@ -87,7 +88,7 @@ impl Messages {
         }
     }
 
-    /// Hands over the line whose end does not come.
+    /// Passes on the line whose end does not come.
     pub(super) fn end(&mut self, mut each: impl FnMut(&str)) {
         self.is_over = true;
         let line = clean(&std::mem::take(&mut self.begun));
@@ -111,7 +112,7 @@ impl Messages {
     }
 }
 
-/// Text without control characters, nor those that hide or reorder others.
+/// Returns the text without control characters and without characters that hide or reorder others.
 fn clean(bytes: &[u8]) -> String {
     let hides =
         |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}');

@@ -1,13 +1,14 @@
 //! Functions behind the function SDK, in this process or in one of their own.
 //!
-//! The layer ([`Uif`]) copies the data of a command into a buffer of the drive's arena, shows it to the
-//! function, and does what the function says: finish, send below, send below and come back. Below it goes
-//! with the buffer instead of the host's memory.
+//! The layer ([`Uif`]) copies the data of a command into a buffer of the drive's arena and sends the function
+//! an entry for it. The function's reply finishes the command, sends it below, or sends it below and has it
+//! returned. Below the layer the command has the buffer instead of the host's memory.
 //!
-//! A function's process is hostile. It can write what it likes into the rings and the arena, ring or not,
-//! answer or not, and end. What it can reach is the data of the commands it was sent; what it can do is to
-//! fail them, to lie about them, and to keep them until the deadline, which ends it. The [keeper](keeper)
-//! starts another then, on a thread of its own, because starting may block.
+//! A function's process is not trusted. It can write anything into the rings and the arena, signal or not,
+//! answer or not, and exit. It can reach the data of the commands that it was sent. It can fail these
+//! commands, return wrong data for them, and hold them until the deadline, at which the process is killed.
+//! The [supervisor](supervisor) then starts another process, on a thread of its own, because starting may
+//! block.
 
 mod arena;
 mod commands;
@@ -50,46 +51,46 @@ use supervisor::Supervisor;
 pub use supervisor::{Launch, Program};
 pub use translate::Translations;
 
-/// Bytes of a drive's arena; they take memory only once they are used.
+/// Bytes of a drive's arena; the arena takes memory only once it is used.
 pub const ARENA_BYTES: usize = 8 << 20;
 
 /// Commands that a function process has at a time.
 pub const COMMANDS: u16 = 256;
 
-/// Entries of its rings.
+/// Entries of each ring.
 const ENTRIES: u32 = 512;
 
-/// How long a function may take until it is ready: it may have to recover what it keeps.
+/// Longest time until a function is ready: a function may have to recover its stored state.
 pub const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// Times that a function has one command come back to it, at most; and once more for each further piece of one
-/// that is longer than its buffer.
+/// Times that one command returns to its function, at most. A command that is longer than its buffer may
+/// return once more for each further part.
 pub const RETURNS_MAX: u32 = 64;
 
-/// How long a function has for a command, unless the operator says otherwise.
+/// Time that a function has for a command, unless the operator configures another.
 pub const DEADLINE: Duration = Duration::from_secs(5);
 
-/// What becomes of a function's commands when it dies, or does not answer.
+/// Treatment of a function's commands when the function exits or does not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnDeath {
-    /// They fail, and so does everything until it is back.
+    /// Commands fail until the function is back.
     Fail,
-    /// They wait until it is back, and begin anew.
+    /// Commands wait until the function is back, and begin anew.
     #[default]
     Park,
 }
 
-/// Where a function is, and what it is told.
+/// Options of a function, and limits of its layer.
 #[derive(Debug)]
 pub struct UifConfig {
-    /// For the log.
+    /// Name of the drive, for the log.
     pub name: String,
     pub options: Options,
     pub deadline: Duration,
     pub on_death: OnDeath,
 }
 
-/// A function on its way to its reactor.
+/// Function on its way to its reactor.
 #[derive(Debug)]
 pub struct PreparedUif {
     properties: Properties,
@@ -98,23 +99,24 @@ pub struct PreparedUif {
     instance: Arc<InstanceSlot>,
 }
 
-/// What the control side keeps of a function. Dropping it ends the function's process.
+/// Control side of a function. Dropping it ends the function's process.
 #[derive(Debug)]
 pub struct UifControl {
     instance: Arc<InstanceSlot>,
-    /// Of a function in a process. Locked by operators only, for as long as one moves the function.
+    /// Supervisor of a function in a process. Only operators lock the mutex, for as long as a move of the
+    /// function takes.
     supervisor: Mutex<Option<Supervisor>>,
     options: Options,
-    /// The drive is built on them, wherever the function is.
+    /// Properties that the drive is built on; another instance of the function must have the same.
     properties: Properties,
 }
 
-/// An answer of a function that may be still to come.
+/// Answer of a function that may be still outstanding.
 #[derive(Debug)]
 pub struct PendingAnswer(Receiver<OrderResult>);
 
 impl PendingAnswer {
-    /// Waits for the answer, until then at most. Returns none if it is still to come.
+    /// Waits for the answer, until `until` at most. Returns none if the answer is still outstanding.
     pub fn wait(&self, until: Instant) -> Option<Result<String, String>> {
         match self.0.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Ok(answer) => Some(answer),
@@ -125,45 +127,45 @@ impl PendingAnswer {
     }
 }
 
-/// How a function is doing.
+/// State and counters of a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UifStatus {
-    /// It is there.
+    /// Whether the function is running.
     pub up: bool,
-    /// It can be sent commands.
+    /// Whether the function accepts commands.
     pub ready: bool,
-    /// Why it cannot, by its own word; a status of a completion entry.
+    /// Status with which the function reported that it cannot start.
     pub refusal: Option<Status>,
-    /// Of the process that the daemon started for it.
+    /// Process that the daemon started for the function.
     pub process: Option<u32>,
-    /// How often it was started, or connected to.
+    /// Times that the function was started or connected to.
     pub starts: u64,
-    /// Commands that it was sent, each time that it was.
+    /// Commands sent to the function; a command that returns counts each time.
     pub sent: u64,
-    /// Its answers to them.
+    /// Replies of the function to commands.
     pub replies: u64,
-    /// What it asked the layers below for itself.
+    /// Requests that the function sent to the layers below.
     pub requests: u64,
-    /// Replies to nothing that it had been sent: late, repeated, or invented. They are dropped.
+    /// Replies without a command in the function: late, repeated, or invented. They are dropped.
     pub stray: u64,
-    /// Replies that made no sense. Their commands failed.
+    /// Malformed replies. Their commands failed.
     pub invalid: u64,
-    /// Times that it went, or was ended.
+    /// Times that the function exited or was killed.
     pub deaths: u64,
-    /// Those of them because it did not answer in time.
+    /// Exits because of a missed deadline; a part of `deaths`.
     pub timeouts: u64,
-    /// Commands that failed because it was not there.
+    /// Commands that failed because the function was not running.
     pub failed: u64,
-    /// Times that a command had to wait for a buffer or a place in the ring.
+    /// Times that a command had to wait for a buffer or an entry of the ring.
     pub waits: u64,
-    /// Times that it slept and had to be woken.
+    /// Times that the function slept and was woken.
     pub rings: u64,
     /// Commands that wait now.
     pub waiting: u64,
 }
 
 impl PreparedUif {
-    /// A function in this process.
+    /// Prepares a function in this process.
     pub fn local(config: UifConfig, function: Box<dyn Function>) -> io::Result<(Self, UifControl)> {
         let instance = Arc::new(InstanceSlot::new(&config.name)?);
         let properties = function.properties();
@@ -172,7 +174,8 @@ impl PreparedUif {
         Ok((Self::new(&config, properties, instance), control))
     }
 
-    /// A function in a process: starts or finds it, and waits for it to say what it is. May block.
+    /// Prepares a function in a process: starts or connects to the process, and waits for its Welcome. May
+    /// block.
     pub fn external(config: UifConfig, launch: Launch) -> Result<(Self, UifControl), Failure> {
         let instance = Arc::new(InstanceSlot::new(&config.name)?);
         let options = config.options.clone();
@@ -198,7 +201,7 @@ impl UifControl {
         Self { instance: Arc::clone(instance), supervisor: Mutex::new(supervisor), options, properties }
     }
 
-    /// A panic ends the process, so nobody poisons it.
+    /// Locks the supervisor. A panic ends the process, so the mutex is never poisoned.
     fn supervisor(&self) -> MutexGuard<'_, Option<Supervisor>> {
         self.supervisor.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -229,12 +232,14 @@ impl UifControl {
         }
     }
 
-    /// Tells the function something, and waits until `limit` for the answer. With `quiet` the drive has no
-    /// command in flight, and begins none until this returns: a process that has not answered until then is
-    /// ended; one in this process cannot be, and has three times as long.
+    /// Sends an order to the function and waits until `limit` for the answer.
+    ///
+    /// With `quiet` the drive has no command in flight and begins none until this returns. A process that has
+    /// not answered by then is killed. A function in this process cannot be killed and has three times as
+    /// long.
     ///
     /// # Errors
-    /// In words: the function's, or why there is no answer.
+    /// The error text of the function, or the reason why there is no answer.
     pub fn query(&self, text: &str, quiet: bool, limit: Duration) -> Result<String, String> {
         if text.len() > CONTROL_BYTES {
             return Err(format!("what it is told has at most {CONTROL_BYTES} bytes"));
@@ -245,7 +250,7 @@ impl UifControl {
         self.instance.order(Order { text: text.to_owned(), quiet_ns, stage: Arc::clone(&stage), answer });
         let (mut outcome, mut waited) = (answered.recv_timeout(limit), limit);
         if outcome == Err(RecvTimeoutError::Timeout) && !stage.decide() && quiet {
-            // It has the order after all, and must not have it any more when the drive goes on.
+            // The function has the order after all, and must not have it any more when the drive goes on.
             outcome = answered.recv_timeout(2 * limit);
             waited = 3 * limit;
         }
@@ -256,12 +261,12 @@ impl UifControl {
         })
     }
 
-    /// Has the classifier's translation cache filled by what the function says from now on; or none any more.
+    /// Sets the translation cache of the classifier that the function fills from now on; none stops that.
     pub fn set_translations(&self, translations: Option<Box<dyn Translations>>) {
         self.instance.set_translations(translations);
     }
 
-    /// Tells the function something, and leaves the answer to be looked for.
+    /// Sends an order to the function and returns without waiting for the answer.
     pub fn start_query(&self, text: &str) -> PendingAnswer {
         let (answer, answered) = mpsc::sync_channel(1);
         let order = Order { text: text.to_owned(), quiet_ns: None, stage: Arc::default(), answer };
@@ -269,8 +274,8 @@ impl UifControl {
         PendingAnswer(answered)
     }
 
-    /// Ends the function's process and starts it again. Its commands wait meanwhile, whatever becomes of
-    /// them when it dies by itself. False for one in this process, which there is nothing to restart of.
+    /// Ends the function's process and starts it again. Commands wait meanwhile, whatever `on_death` is.
+    /// Returns false for a function in this process, which cannot be restarted.
     pub fn restart(&self) -> bool {
         let supervisor = self.supervisor();
         if supervisor.is_some() {

@@ -1,7 +1,7 @@
-//! A function that moves between this process and one of its own, or goes, while its drive is at work.
+//! Moves of a function between this process and one of its own, and its removal, while its drive is at work.
 //!
-//! Whoever is on the layer's seat leaves as in a restart: it finishes what it has, gets nothing more, is told to
-//! stop, and its own requests come back. What comes meanwhile waits, and begins with whoever is next.
+//! The running instance leaves as in a restart: it finishes its commands, gets no more, is sent STOP, and its
+//! own requests come back. Commands that arrive meanwhile wait, and begin with the next instance.
 
 use super::peer::Incoming;
 use super::supervisor::{LEAVE_LIMIT, Launch, Supervisor};
@@ -12,23 +12,23 @@ use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// How long a seat may take to be empty when nothing but the layers below is waited for.
+/// Time that an unload may take when only the layers below are waited for.
 const EMPTY_LIMIT: Duration = Duration::from_secs(10);
 
-/// Between two looks.
+/// Interval between two checks.
 const LOOK: Duration = Duration::from_micros(200);
 
 impl UifControl {
     /// Moves the function into this process.
     ///
     /// # Errors
-    /// In words. It stays where it is then.
+    /// The reason why the function stays where it is.
     pub fn move_into_daemon(&self, function: Box<dyn Function>) -> Result<(), String> {
         let mut supervisor = self.supervisor();
         if function.properties() != self.properties {
             return Err("it is not what the drive stands on".to_owned());
         }
-        // What it needs first, so that nothing is left that could fail.
+        // Allocated first, so that no later step can fail.
         let memory = arena().map_err(|error| format!("there is no memory for it: {error}"))?;
         self.unload_instance(supervisor.take())?;
         self.offer_local(function, memory);
@@ -37,17 +37,17 @@ impl UifControl {
         Ok(())
     }
 
-    /// Moves the function into a process. May block until that is there.
+    /// Moves the function into a process. May block until the process is connected.
     ///
     /// # Errors
-    /// In words. It stays where it is then.
+    /// The reason why the function stays where it is.
     pub fn move_to_process(&self, launch: Launch) -> Result<(), String> {
         let mut supervisor = self.supervisor();
         let next = self.keep(launch).map_err(|failure| failure.to_string())?;
         if let Err(words) = self.unload_instance(supervisor.take()) {
             drop(next);
             self.instance.withdraw();
-            // The one that stays is there, whatever became of the other.
+            // The present instance stays up, whatever became of the other one.
             self.instance.counts.up.store(true, Relaxed);
             return Err(words);
         }
@@ -56,11 +56,10 @@ impl UifControl {
         Ok(())
     }
 
-    /// Has the function leave, and nobody come, so that its layer can be taken out of its stack. A move brings it
-    /// back.
+    /// Unloads the function, so that its layer can be taken out of its stack. A move loads it again.
     ///
     /// # Errors
-    /// In words. It stays then.
+    /// The reason why the function stays.
     pub fn leave(&self) -> Result<(), String> {
         let mut supervisor = self.supervisor();
         let left = self.unload_instance(supervisor.take());
@@ -68,27 +67,28 @@ impl UifControl {
         left
     }
 
-    /// True if the next Flush of a host is to fail for a loss that a function was told of which is gone.
+    /// Returns whether the next Flush of a host is to fail for a loss that was reported to an earlier
+    /// instance.
     pub fn owes_flush_error(&self) -> bool {
         self.instance.counts.owes.load(Relaxed)
     }
 
-    /// True if a loss of acknowledged writes may not have been told to a host.
+    /// Returns whether a loss of acknowledged writes may not have been reported to a host.
     pub fn has_unreported_loss(&self) -> bool {
         self.instance.counts.unreported_loss.load(Relaxed)
     }
 
-    /// Has commands pass the layer by for good: it has no function, and cannot be taken out of its stack yet.
+    /// Has commands pass the layer for good: it has no function, and cannot be taken out of its stack yet.
     pub fn abandon(&self) {
         self.instance.abandon();
     }
 
-    /// True if it keeps blocks in places that only it knows.
+    /// Returns whether the function keeps blocks at places that are in its own map only.
     pub fn has_its_own_map(&self) -> bool {
         self.properties.size > 0
     }
 
-    /// The first, or whoever is next, is in this process.
+    /// Offers an instance in this process: the first, or the next.
     pub(super) fn load_local(&self, function: Box<dyn Function>) -> io::Result<()> {
         self.offer_local(function, arena()?);
         Ok(())
@@ -99,24 +99,24 @@ impl UifControl {
         self.instance.offer(self.instance.number(), Incoming::Local(function, memory));
     }
 
-    /// Whoever has arrived takes the seat.
+    /// Has the layer take the instance that was offered.
     fn load_next(&self) {
         let before = self.instance.connected_number();
         self.instance.load();
         wait(EMPTY_LIMIT, || self.instance.connected_number() > before);
     }
 
-    /// Starts a process, which waits for the seat to be empty.
+    /// Starts a process, which waits for the slot to be empty.
     fn keep(&self, launch: Launch) -> Result<Supervisor, Failure> {
         let (options, instance) = (self.options.clone(), std::sync::Arc::clone(&self.instance));
         Supervisor::start(launch, options, instance, Some(self.properties)).map(|(supervisor, _)| supervisor)
     }
 
-    /// Has whoever is there leave, and nobody take the seat. A process that does not come to an end is ended;
-    /// what it had begins anew. For a function in this process nothing but waiting can be done.
+    /// Unloads the running instance, and has the slot stay empty. A process that does not finish in time is
+    /// killed, and its commands begin anew. A function in this process can only be waited for.
     ///
     /// # Errors
-    /// In words, and it stays.
+    /// The reason why the instance stays.
     fn unload_instance(&self, supervisor: Option<Supervisor>) -> Result<(), String> {
         self.instance.unload();
         match supervisor {
@@ -130,7 +130,7 @@ impl UifControl {
             }
             None => {}
         }
-        // Whoever is next takes the seat in any case, as soon as it is empty.
+        // The layer takes the next instance in any case, as soon as the slot is empty.
         wait(EMPTY_LIMIT, || self.instance.is_empty());
         Ok(())
     }

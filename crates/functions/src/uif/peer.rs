@@ -1,4 +1,4 @@
-//! Where the function is.
+//! Instance of a function that a layer is connected to.
 
 use super::COMMANDS;
 use super::handshake::Link;
@@ -9,17 +9,17 @@ use sluice_uif::{Function, Session};
 use std::fmt;
 
 pub(super) enum Peer {
-    /// On its way back.
+    /// No instance: the next one is not there yet.
     Absent,
-    /// In this process.
+    /// Function in this process.
     Local(Local),
-    /// In a process of its own.
+    /// Function in a process of its own.
     External(External),
 }
 
-/// Somebody for the seat, on the way.
+/// Instance on its way to the layer.
 pub(super) enum Incoming {
-    /// With its arena.
+    /// Function in this process, with its arena.
     Local(Box<dyn Function>, SharedRegion),
     External(Link),
 }
@@ -36,24 +36,24 @@ impl fmt::Debug for Incoming {
     }
 }
 
-/// A function in this process.
+/// Function in this process.
 #[derive(Debug)]
 pub(super) struct Local {
     pub(super) number: u32,
     pub(super) session: Box<Session>,
 }
 
-/// A connection to a function's process.
+/// Connection to a function's process.
 #[derive(Debug)]
 pub(super) struct External {
     pub(super) number: u32,
     pub(super) sender: Sender,
     pub(super) receiver: Receiver,
-    /// Commands that it has at a time.
+    /// Commands that the process has at a time.
     pub(super) commands: u16,
-    /// When the last request of its own was done.
+    /// Time at which the last request of the function's own was done.
     pub(super) done_ns: u64,
-    /// It was built with version 1: it gets commands, and nothing else.
+    /// Whether the process was built with version 1: it gets commands, and nothing else.
     pub(super) is_first_version: bool,
 }
 
@@ -69,7 +69,7 @@ impl External {
 }
 
 impl Peer {
-    /// Of the connection; zero for none.
+    /// Returns the number of the connection; zero for none.
     pub(super) fn number(&self) -> u32 {
         match self {
             Self::Absent => 0,

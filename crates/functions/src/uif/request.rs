@@ -1,4 +1,4 @@
-//! What a function asks the layers below for itself.
+//! Requests of a function's own to the layers below.
 
 use super::entry;
 use super::flow::is_possible;
@@ -10,17 +10,18 @@ use sluice_memory::Segment;
 use sluice_nvme::Status;
 use sluice_uif::abi::{DATA_MAX, REQUESTS_MAX, Reply, Submission, kind};
 
-/// The stage of a request of the function's own. What is sent below for a command has stage 0.
+/// Stage of a request of the function's own. A child of a command has stage 0.
 pub(super) const OWN: u8 = 1;
 
 impl Uif {
-    /// Sends a request below. It may be anything.
+    /// Sends a request below. The reply may be anything.
     pub(super) fn originate(&mut self, reply: &Reply, lane: &mut Lane<'_>) {
         let Some((request, data)) = self.parse_request(reply) else {
             self.instance.counts.invalid.increment();
             return self.answer_request(reply.tag, Status::INVALID_FIELD);
         };
-        // With those of functions that are gone: the layers below have room for so many of all together.
+        // Requests of functions that are gone count, too: the layers below have room for so many of all
+        // together.
         let arenas = self.arena.iter().chain(&self.retiring);
         if arenas.map(|arena| arena.requests).sum::<u16>() >= REQUESTS_MAX {
             self.instance.counts.invalid.increment();
@@ -35,8 +36,9 @@ impl Uif {
         lane.originate(reply.layer.into(), request, data, OWN, note);
     }
 
-    /// The request and its data, if it is one for a layer that there is, inside of it, and with data inside
-    /// of the arena that is no longer than a host's; none before the function was asked to start.
+    /// Returns the request and its data if the layer exists, the request lies inside it, and its data lies
+    /// inside the arena and is no longer than that of a host's command. Returns none before the function was
+    /// sent START.
     fn parse_request(&self, reply: &Reply) -> Option<(Request, Option<Segment>)> {
         if !self.may_start() {
             return None;
@@ -44,7 +46,7 @@ impl Uif {
         let request = entry::request(reply)?;
         let arena = self.arena.as_ref()?;
         let data = match request.has_data() {
-            // The layers below have room for the parts of that much.
+            // The layers below have room for the children of that much.
             true if request.length > DATA_MAX.into() => return None,
             true => Some(arena.lend(reply.data_offset, request.length)?),
             false => None,
@@ -53,7 +55,7 @@ impl Uif {
         fits.then_some((request, data))
     }
 
-    /// A request is back. If the function that asked is gone, nobody wants to know.
+    /// Takes a request back. Its status is dropped if the requesting function is gone.
     pub(super) fn request_done(&mut self, command: Command, [tag, note]: [u64; 2], lane: &mut Lane<'_>) {
         let slot = lane.slot(&command);
         let (status, is_loss) = (slot.status, UnreportedLoss::is_loss(&slot.request, slot.status));
@@ -72,7 +74,7 @@ impl Uif {
         self.retire();
     }
 
-    /// What was asked for by the function of connection `asker` has ended; with a loss, if it `is_loss`.
+    /// Notes a loss, if there `is_loss`, at the end of a request of the function of connection `requester`.
     pub(super) fn note_loss(&mut self, is_loss: bool, requester: u32, lane: &Lane<'_>) {
         match is_loss {
             true if self.peer.number() == requester => {
@@ -88,8 +90,8 @@ impl Uif {
         self.send_entry(Submission { tag, kind: kind::DONE, status: status.0, ..Submission::default() });
     }
 
-    /// Says something that is no command. A function in this process hears it when it has answered what it
-    /// was asked before.
+    /// Sends an entry that is no command. A function in this process gets it when it has answered the entries
+    /// before.
     pub(super) fn send_entry(&mut self, entry: Submission) {
         match &mut self.peer {
             Peer::External(external) => external.sender.push(&entry),

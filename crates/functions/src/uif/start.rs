@@ -1,4 +1,4 @@
-//! The beginning of a function: it is told of the layers below, and says when it is ready.
+//! Start of a function: it is sent the layers below, and replies READY. Also its planned end.
 
 use super::START_LIMIT;
 use super::commands::Progress;
@@ -11,38 +11,38 @@ use sluice_uif::abi::{LAYERS_MAX, Reply, Submission, flag, kind};
 use std::cell::Cell;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// If the function can be sent commands.
+/// Whether the function can be sent commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Readiness {
-    /// It was told of the layers below at this time, or is yet to be.
+    /// The function was sent the layers below at this time, or is still to be sent them.
     Starting {
         since_ns: u64,
     },
     Ready,
-    /// It cannot, for this reason.
+    /// The function cannot start, with this status.
     Unable(Status),
 }
 
-/// How far the planned end of a function has come.
+/// Progress of the planned end of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Leaving {
     No,
-    /// It gets no more commands, and finishes those it has.
+    /// The function gets no more commands, and finishes those it has.
     Finishing,
-    /// It was told to stop, and its own requests come back.
+    /// The function was sent STOP, and its own requests come back.
     Stopping,
-    /// The keeper knows.
+    /// The supervisor was notified.
     Left,
 }
 
-/// The layers below, as they last said.
+/// Layers below, as last reported.
 #[derive(Debug, Default)]
 pub(super) struct Below {
-    /// Bytes of the layer, and of its blocks.
+    /// Bytes of each layer, and of its blocks.
     layers: [Cell<(u64, u32)>; LAYERS_MAX],
     storages: [Cell<Storage>; LAYERS_MAX],
     count: Cell<usize>,
-    /// The function knows.
+    /// Whether the function was sent these layers.
     pub(super) announced: Cell<bool>,
 }
 
@@ -58,14 +58,14 @@ impl Below {
         }
     }
 
-    /// Size and block size of a layer.
+    /// Returns size and block size of a layer.
     pub(super) fn get(&self, layer: u8) -> Option<(u64, u32)> {
         self.layers[..self.count.get()].get(usize::from(layer)).map(Cell::get)
     }
 }
 
 impl Uif {
-    /// Tells a function that is there what it stands on, if that is news to it.
+    /// Sends the layers below to a connected function, if they have changed for it.
     pub(super) fn start_if_changed(&mut self, lane: &mut Lane<'_>) {
         if !self.must_start() {
             return;
@@ -94,20 +94,20 @@ impl Uif {
         self.send_entry(Submission { kind: kind::START, ..Submission::default() });
     }
 
-    /// The layers below are news to the function, and it can be told: not after it was told to stop, when it has
+    /// Returns whether the function is to be sent changed layers below. After STOP it is not: it could send
     /// no requests any more to start with.
     pub(super) fn must_start(&self) -> bool {
         let stays = matches!(self.leaving, Leaving::No | Leaving::Finishing);
         !self.below.announced.get() && stays && !matches!(self.peer, Peer::Absent) && self.is_alone()
     }
 
-    /// True if a function was asked to start, or can be: one that says it has while another's requests are
-    /// under way lies.
+    /// Returns whether a function was sent START, or can be. A READY while another instance's requests are in
+    /// flight is false.
     pub(super) fn may_start(&self) -> bool {
         self.below.announced.get() || self.is_alone()
     }
 
-    /// Takes the planned end of a function a step further.
+    /// Continues the planned end of a function.
     pub(super) fn leave_if_done(&mut self, lane: &mut Lane<'_>) {
         if self.leaving == Leaving::Finishing {
             let busy = [Progress::Sent, Progress::Below, Progress::Returning]
@@ -128,15 +128,15 @@ impl Uif {
             self.leaving = Leaving::Left;
             self.instance.set_quiesced(self.peer.number());
             if let Peer::Local(_) = self.peer {
-                // It has no keeper who would end it.
+                // A function in this process has no supervisor that would end it.
                 self.on_exit(lane);
                 self.load_next();
             }
         }
     }
 
-    /// The seat is empty, and stays so: what waits for a function goes on without. False while somebody is there,
-    /// or something of whoever was is under way.
+    /// Has waiting commands go on without a function. Returns false while an instance is there, or while
+    /// commands or requests of the last one are in flight.
     pub(super) fn give_up(&mut self, lane: &mut Lane<'_>) -> bool {
         self.retire();
         let busy = [Progress::Sent, Progress::Below, Progress::Returning]
@@ -149,7 +149,7 @@ impl Uif {
         true
     }
 
-    /// What waits for a function goes on without.
+    /// Has commands that wait for a function go on without one.
     pub(super) fn let_pass(&mut self, lane: &mut Lane<'_>) {
         for index in std::mem::take(&mut self.waiting) {
             let state = self.commands.of(index);
@@ -160,13 +160,13 @@ impl Uif {
         }
     }
 
-    /// True if nothing is under way below any more of a function that was here before: what it wrote is
-    /// written, and what it did not write will not be.
+    /// Returns whether no request of a previous instance is still in flight below this layer: its writes are
+    /// done, and no other will follow.
     fn is_alone(&self) -> bool {
         self.retiring.is_empty() && !self.commands.has_in(Progress::Below, |link| link != self.peer.number())
     }
 
-    /// The function has started, or cannot, which it may say again at any time.
+    /// Takes a READY, which may come again at any time: the function has started, or cannot start.
     pub(super) fn started(&mut self, reply: &Reply) {
         if !self.may_start() {
             return self.instance.counts.invalid.increment();
@@ -192,7 +192,7 @@ impl Uif {
         self.instance.counts.refusal.store(refusal.0, Relaxed);
     }
 
-    /// When a function in a process has had enough time to start.
+    /// Returns the time by which a function in a process must have started.
     pub(super) fn start_deadline_ns(&self) -> Option<u64> {
         let Readiness::Starting { since_ns } = self.readiness else { return None };
         let is_told = self.below.announced.get() && matches!(self.peer, Peer::External(_));

@@ -1,4 +1,4 @@
-//! Keeps a function's process: starts it, notices its end, starts the next.
+//! Supervisor of a function's process: starts it, notices its exit, starts the next.
 
 use super::deferred_close::DeferredClose;
 use super::handshake::{Link, VERSIONS, connect, negotiate, pair};
@@ -21,37 +21,37 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a function has to say what it is: it may have to derive a key first.
+/// Time that a function has to send its Welcome: it may have to derive a key first.
 const WELCOME_LIMIT: Duration = Duration::from_secs(30);
 
-/// Between two tries to start it: doubles from the first to the second.
+/// First and longest pause between two attempts to start a function; the pause doubles.
 const BACKOFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
 
-/// One that lasted so long has not failed at the start.
+/// Lifetime from which an exit does not count as a failed start.
 const STABLE: Duration = Duration::from_secs(10);
 
-/// Where a function's process comes from.
+/// Origin of a function's process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Launch {
-    /// The daemon starts it, and gives it its socket as standard input.
+    /// The daemon starts the program, with a socket as its standard input.
     Program(Program),
-    /// Somebody else did, and it listens here, as this user or as one that is trusted anyhow.
+    /// The process listens on this socket. It belongs to this user or to a trusted one.
     Socket(PathBuf, Option<u32>),
 }
 
-/// A program and how it is started.
+/// Program, and options of its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     pub path: PathBuf,
     pub arguments: Vec<OsString>,
-    /// User and group that it runs as, if the daemon may switch.
+    /// User and group that the program runs as, if the daemon may switch.
     pub user: Option<(u32, u32)>,
-    /// Variables of its environment, besides the daemon's that are [handed on](is_handed_on).
+    /// Variables of the program's environment, besides [those of the daemon](is_handed_on).
     pub environment: Vec<(OsString, OsString)>,
 }
 
-/// True for a variable of the daemon's environment that says how to run a program. Others may be secrets, or where
-/// they are.
+/// Returns whether a variable of the daemon's environment configures how programs run. Other variables may be
+/// secrets or paths of secrets.
 fn is_handed_on(name: &OsStr) -> bool {
     const NAMES: [&str; 10] = [
         "PATH",
@@ -68,14 +68,14 @@ fn is_handed_on(name: &OsStr) -> bool {
     name.to_str().is_some_and(|name| NAMES.contains(&name) || name.starts_with("LC_"))
 }
 
-/// How long a function that is restarted has to finish what it is at: what it has not begins anew.
+/// Time that a function which is restarted has to finish its commands; unfinished ones begin anew.
 pub(super) const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
 fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() }
 }
 
-/// The keeper's thread. Dropping it ends the function.
+/// Handle of the supervisor's thread. Dropping it ends the function.
 #[derive(Debug)]
 pub(super) struct Supervisor {
     instance: Arc<InstanceSlot>,
@@ -83,7 +83,8 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
-    /// Starts the function, and the thread that keeps it. It has to be `like` the one before it.
+    /// Starts the function and the thread that supervises it. With `like`, the function must have these
+    /// properties.
     pub(super) fn start(
         launch: Launch,
         options: Options,
@@ -117,14 +118,14 @@ impl Drop for Supervisor {
     fn drop(&mut self) {
         self.instance.stop();
         if let Some(thread) = self.thread.take() {
-            // It cannot have panicked: that would have ended the process.
+            // The thread cannot have panicked: that would have ended the process.
             let _ = thread.join();
         }
         self.instance.stopped();
     }
 }
 
-/// What a child writes to its standard error.
+/// Standard error of a child.
 struct StandardError {
     messages: Messages,
     limit: LineLimit,
@@ -132,12 +133,12 @@ struct StandardError {
 }
 
 impl StandardError {
-    /// The pipe to wait for, if there may be more.
+    /// Returns the pipe to wait for, if it may have more.
     fn pipe(&self) -> Option<BorrowedFd<'_>> {
         self.messages.pipe()
     }
 
-    /// Logs what is there.
+    /// Logs the lines that are in the pipe.
     fn log(&mut self) {
         let Self { messages, limit, drive } = self;
         messages.take(|line| log_line(drive, limit, line));
@@ -192,9 +193,9 @@ fn wait_for_reply(
     }
 }
 
-/// A function that is there.
+/// Connected function process.
 struct Process {
-    /// Until it is dropped.
+    /// Always set until the drop.
     socket: Option<OwnedFd>,
     deferred_close: Arc<DeferredClose>,
     child: Option<Child>,
@@ -212,7 +213,7 @@ impl Process {
             return Err(Failure::Nonsense("file descriptors that it sent before are not closed yet"));
         }
         match Self::start_as(*VERSIONS.end(), launch, options, drive, deferred_close) {
-            // One that was built earlier is asked again in its own words.
+            // A function that was built earlier gets its own version.
             Err(Failure::Version(theirs)) if VERSIONS.contains(&theirs) => {
                 Self::start_as(theirs, launch, options, drive, deferred_close)
             }
@@ -269,7 +270,8 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
-            // Killed, not asked: it may be stopped, or not listen. It has nothing that could be lost.
+            // Killed without a request to stop: the child may be stopped or not read its socket. It has
+            // nothing to lose.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -277,19 +279,19 @@ impl Drop for Process {
             stderr.log_end();
         }
         if let Some(socket) = self.socket.take() {
-            // The peer sees it now. Descriptors that it sent, and nobody read, are closed with the socket.
+            // The peer sees the end now. Unread descriptors that the peer sent are closed with the socket.
             let _ = shutdown(&socket, Shutdown::Both);
             self.deferred_close.close(vec![socket]);
         }
     }
 }
 
-/// Why a function ended.
+/// Cause of a function's end.
 #[derive(PartialEq, Eq)]
 enum End {
-    /// By itself, or because of what it did.
+    /// An exit, or a kill after a violation.
     Failed,
-    /// The operator or the end of its drive wanted it.
+    /// A request of the operator, or the end of the drive.
     Requested,
 }
 
@@ -297,10 +299,10 @@ struct Worker {
     name: String,
     launch: Launch,
     options: Options,
-    /// What the first one said it is; the drive is built on it.
+    /// Properties of the first instance; the drive is built on them.
     properties: Properties,
     instance: Arc<InstanceSlot>,
-    /// Of the present connection.
+    /// Number of the present connection.
     number: u32,
     deferred_close: Arc<DeferredClose>,
 }
@@ -314,13 +316,13 @@ impl Worker {
             let end = self.watch(&mut process);
             self.instance.counts.up.store(false, Relaxed);
             self.instance.counts.process.store(0, Relaxed);
-            // Before the layer hears of it, so that it no longer reads or writes what it shares.
+            // Before the layer is notified, so that the process no longer reads or writes the shared memory.
             drop(process);
             self.instance.end(self.number);
             if began.elapsed() >= STABLE {
                 backoff = BACKOFF[0];
             } else if end == End::Failed {
-                // One that falls over its first command would be started without end.
+                // A function that exits at its first command would be restarted without end.
                 self.wait(&mut backoff);
             }
             process = match self.start_again(&mut backoff) {
@@ -330,7 +332,7 @@ impl Worker {
         }
     }
 
-    /// Until the function is gone, or is to go.
+    /// Watches the function until it is gone or is to go.
     fn watch(&self, process: &mut Process) -> End {
         let (drive, mut requested) = (&self.name, None);
         while !self.instance.is_stopping() {
@@ -358,7 +360,7 @@ impl Worker {
                 .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
                 .collect();
             match poll(&mut fds, limit.as_ref()) {
-                // A function says nothing after its first word: it can only be gone.
+                // A function sends nothing after its Welcome: the event is the end of the connection.
                 Ok(_) if !fds[1].revents().is_empty() => {
                     tracing::warn!(drive, "a function is gone");
                     return End::Failed;
@@ -378,13 +380,13 @@ impl Worker {
         End::Requested
     }
 
-    /// Starts the next one, however often it takes; none if the drive ends meanwhile.
+    /// Starts the next process, in as many attempts as it takes. Returns none if the drive ends meanwhile.
     fn start_again(&mut self, backoff: &mut Duration) -> Option<Process> {
         loop {
             if self.instance.is_stopping() {
                 return None;
             }
-            // This is the restart that was asked for while there was nothing to end.
+            // This start is the restart, if one was requested while there was no process.
             let _ = self.instance.take_restart();
             match Process::start(&self.launch, &self.options, &self.name, &self.deferred_close) {
                 Ok((process, link)) if link.properties == self.properties => {
@@ -416,7 +418,7 @@ impl Worker {
         self.instance.offer(self.number, link);
     }
 
-    /// A while, which is longer the next time, or until there is news.
+    /// Waits for the backoff, which doubles, or until the supervisor is signalled.
     fn wait(&self, backoff: &mut Duration) {
         let limit = timespec(*backoff);
         *backoff = (*backoff * 2).min(BACKOFF[1]);

@@ -1,32 +1,33 @@
-//! What a function tells the drive's classifier: where things are.
+//! Translations that a function sends to the drive's classifier.
 
 use super::layer::Uif;
 use sluice_uif::Translation;
 use sluice_uif::abi::{Reply, translation};
 use std::fmt;
 
-/// A classifier's translation cache, or what else wants to know. On the drive's reactor; nothing blocks.
+/// Translation cache of a classifier, or another receiver of translations. It runs on the drive's reactor and
+/// must not block.
 ///
-/// What cannot be noted at the moment, because somebody else is changing the cache, is tried again until it is:
-/// nothing else that the function says is heard before.
+/// An update that cannot be applied now, because another thread is changing the cache, is tried again until
+/// it can. No other reply of the function is executed before.
 pub trait Translations: Send + fmt::Debug {
-    /// Notes this. False if it has to be tried again.
+    /// Applies an update. Returns false if it has to be tried again.
     #[must_use]
     fn note(&mut self, update: &Translation) -> bool;
 
-    /// Forgets everything. False if it has to be tried again.
+    /// Removes everything. Returns false if it has to be tried again.
     #[must_use]
     fn forget_all(&mut self) -> bool;
 
-    /// Places of the cache that are looked at to note this, about.
+    /// Returns about how many places of the cache are visited for this update.
     fn places(&self, update: &Translation) -> u64;
 }
 
-/// Places of a cache that are looked at before other work of the reactor has its turn. What is noted last may
-/// take more.
+/// Places of a cache that are visited before other work of the reactor has its turn. The last update may
+/// visit more.
 const PLACES_PER_LOOK: u64 = 4096;
 
-/// What is still to be noted.
+/// Update that is still to be applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PendingUpdate {
     Everything,
@@ -34,7 +35,7 @@ pub(super) enum PendingUpdate {
 }
 
 impl Uif {
-    /// Notes what the function says. It may be anything.
+    /// Applies a translation of the function. It may be anything.
     pub(super) fn translate(&mut self, reply: &Reply) {
         let (from, length) = (reply.offset, reply.length);
         let update = match reply.operation {
@@ -52,12 +53,12 @@ impl Uif {
         }
     }
 
-    /// True if nothing more is heard until the next look.
+    /// Returns whether no more replies are executed until the next look.
     pub(super) fn is_held_up(&self) -> bool {
         self.pending_update.is_some() || self.places_visited >= PLACES_PER_LOOK
     }
 
-    /// Nothing of what an earlier function, or none, has said is true any more.
+    /// Removes all translations: those of an earlier instance are not valid any more.
     pub(super) fn forget_translations(&mut self) {
         if self.translations.is_some() {
             self.pending_update = Some(PendingUpdate::Everything);
@@ -65,7 +66,7 @@ impl Uif {
         }
     }
 
-    /// Tries again. False if there is still something to note.
+    /// Tries the pending update again. Returns false if it is still pending.
     pub(super) fn apply_pending(&mut self) -> bool {
         let (Some(pending_update), Some(translations)) = (self.pending_update, &mut self.translations) else {
             return true;
@@ -83,7 +84,7 @@ impl Uif {
         noted
     }
 
-    /// The operator put another classifier before the drive, or none.
+    /// Takes the cache of the classifier that the operator put before the drive, or none.
     pub(super) fn take_translations(&mut self) {
         let Some(translations) = self.instance.take_translations() else { return };
         self.translations = translations;

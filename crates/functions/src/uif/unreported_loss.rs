@@ -1,53 +1,55 @@
-//! Losses of acknowledged writes that a function was told of, and has perhaps not told a host yet.
+//! Losses of acknowledged writes that were reported to a function and perhaps not to a host yet.
 //!
-//! A function is the only one that holds such a loss until the next Flush of a host fails for it. When the function ends
-//! before, by a crash, a restart or a move, the next one does not know of it. So the layer fails that Flush.
+//! Only the function holds such a loss until the next Flush of a host fails for it. A function that ends
+//! before, by a crash, a restart or a move, does not pass the loss on to the next one. So the layer fails
+//! that Flush.
 
 use sluice_command::{Operation, Request};
 use sluice_nvme::Status;
 
 #[derive(Debug, Default)]
 pub(super) struct UnreportedLoss {
-    /// When the function was last told of a loss that no host was told of since.
+    /// Time of the last report to the function that was not followed by a report to a host.
     since_ns: Option<u64>,
-    /// The function that was told of one is gone.
+    /// Whether the function that held a loss is gone.
     owed: bool,
 }
 
 impl UnreportedLoss {
-    /// True if `status` says that writes may be lost which a layer below has acknowledged.
+    /// Returns whether `status` means that acknowledged writes of a layer below may be lost.
     pub(super) fn is_loss(request: &Request, status: Status) -> bool {
         let is_failed_flush = request.operation == Operation::Flush && !status.is_success();
         (is_failed_flush || status.same_code(Status::WRITES_LOST)) && !status.is_of_host()
     }
 
-    /// The function is told of a loss.
+    /// Notes that a loss is reported to the function.
     pub(super) fn raise(&mut self, now_ns: u64) {
         self.since_ns = Some(now_ns);
     }
 
-    /// The function that is to be told of a loss is gone.
+    /// Notes a loss whose function is gone already.
     pub(super) fn owe(&mut self) {
         self.owed = true;
     }
 
-    /// The function is gone.
+    /// Notes that the function is gone.
     pub(super) fn orphan(&mut self) {
         self.owed |= self.since_ns.take().is_some();
     }
 
-    /// True if a Flush that ends is to be [looked at](Self::flushed).
+    /// Returns whether the end of a Flush must be [checked](Self::flushed).
     #[inline]
     pub(super) fn is_open(&self) -> bool {
         self.owed || self.since_ns.is_some()
     }
 
-    /// True if a loss waits for the next Flush of a host.
+    /// Returns whether the next Flush of a host fails for a loss.
     pub(super) fn is_owed(&self) -> bool {
         self.owed
     }
 
-    /// A Flush of a host ends, which the function was last sent at `sent_ns`. Returns the status for the host.
+    /// Returns the status for the host of a Flush that ends; the function was sent the Flush last at
+    /// `sent_ns`.
     pub(super) fn flushed(&mut self, status: Status, sent_ns: u64) -> Status {
         if status.same_code(Status::WRITE_FAULT) {
             *self = Self::default();
@@ -55,7 +57,7 @@ impl UnreportedLoss {
             self.owed = false;
             return Status::WRITE_FAULT;
         } else if status.is_success() && self.since_ns.is_some_and(|since_ns| since_ns < sent_ns) {
-            // The function was told before, and has another copy of what was lost.
+            // The loss was reported to the function before, and it has another copy of the data.
             self.since_ns = None;
         }
         status

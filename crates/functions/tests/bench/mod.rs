@@ -1,4 +1,4 @@
-//! A stack on the bench: one function over a target that notes what reaches it.
+//! Stack under test: one function over a target that notes its requests.
 
 use sluice_command::{
     Aborted, Characteristics, Command, Lane, Layer, Limits, Operation, Origin, Request, Slab, Stack,
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 pub(crate) const SIZE: u64 = 1 << 20;
 pub(crate) const BLOCK: u32 = 512;
 
-/// What reached the target, in order.
+/// Requests that reached the target, in order.
 pub(crate) type Log = Arc<Mutex<Vec<Request>>>;
 
 struct Noting {
@@ -48,7 +48,7 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// `function` over a target that answers everything with `status`.
+    /// Puts `function` over a target that answers everything with `status`.
     pub(crate) fn new(function: impl Layer + 'static, status: Status) -> Self {
         let log = Log::default();
         let mut builder = StackBuilder::new();
@@ -82,7 +82,7 @@ impl Bench {
         self.submit(Operation::Write, offset, length)
     }
 
-    /// To the stack's next deadline, which must be there, and what comes back then.
+    /// Advances to the stack's next deadline, which must exist. Returns the commands that come back then.
     pub(crate) fn expire(&mut self) -> Vec<(u16, Status)> {
         let deadline_ns = self.stack.deadline_ns().expect("somebody waits");
         self.now_ns = self.now_ns.max(deadline_ns);
@@ -102,13 +102,13 @@ impl Bench {
         back
     }
 
-    /// Has commands end early: those that do.
+    /// Aborts commands. Returns the ones that end.
     pub(crate) fn abort(&mut self, which: Aborted) -> Vec<(u16, Status)> {
         self.stack.abort(which, Status::ABORT_REQUESTED, &mut self.slab, self.now_ns);
         self.settle()
     }
 
-    /// Offsets that reached the target since last asked.
+    /// Returns the offsets that reached the target since the last call.
     pub(crate) fn reached(&mut self) -> Vec<u64> {
         self.log.lock().expect("not poisoned").drain(..).map(|request| request.offset).collect()
     }

@@ -1,4 +1,4 @@
-//! What operators want.
+//! Orders of operators.
 
 use super::super::control::{Order, OrderState};
 use super::*;
@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Has somebody tell the function something, and waits until the layer has heard of it.
+/// Sends an order on another thread, and waits until the layer has it.
 fn told(rig: &Rig, text: &'static str, quiet: bool) -> JoinHandle<Result<String, String>> {
     let control = UifControl::new(&rig.instance, None, Options::default(), Properties::NONE);
     let querier = std::thread::spawn(move || control.query(text, quiet, Duration::from_secs(20)));
@@ -169,7 +169,7 @@ fn nor_does_it_keep_the_next_from_the_function() {
     assert_eq!((order(&mut other).1.as_str(), rig.instance.has_orders()), ("in time", false));
 }
 
-/// Answers after nineteen seconds.
+/// Function that answers after nineteen seconds.
 struct Late;
 
 impl sluice_uif::Function for Late {

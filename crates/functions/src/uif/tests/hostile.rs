@@ -1,4 +1,4 @@
-//! Functions that mean harm.
+//! Hostile functions.
 
 use super::*;
 use sluice_uif::abi::{Reply, Submission};
@@ -90,8 +90,8 @@ fn a_function_finds_nothing_in_its_arena_of_commands_that_are_done() {
     assert!(other.arena.bytes(0, 256 << 10).expect("all of it").iter().all(|byte| *byte == 0));
 }
 
-/// Whatever a function does with the memory it has: the commands end, the layer below gets nothing that it
-/// must not get (a guard there panics), and the next function finds everything in order.
+/// Has a function write anything into its memory: the commands end, the layer below gets nothing that it must
+/// not get (a guard there panics), and the next function finds everything in order.
 #[test]
 fn random_memory_harms_nobody() {
     for seed in 0..120 {
@@ -134,7 +134,7 @@ fn random_memory_harms_nobody() {
 fn dies_and_returns(rig: &mut Rig, number: u32, seed: u64) {
     rig.instance.end(number);
     rig.notify();
-    // What the layers below have comes back.
+    // Commands in the layers below come back.
     rig.turn(1 << 30);
     while rig.finished().is_some() {}
     assert_eq!((rig.in_flight(), rig.live()), (0, 0), "seed {seed}");
@@ -149,7 +149,7 @@ fn dies_and_returns(rig: &mut Rig, number: u32, seed: u64) {
     assert_eq!(rig.finished(), Some((cid, OK)), "seed {seed}");
 }
 
-/// Random words, anywhere in the rings.
+/// Writes random words anywhere in the rings.
 fn scribble(other: &Other, random: &mut Random) {
     let region = other.rings.region();
     for _ in 0..random.between(1, 50) {
@@ -159,7 +159,7 @@ fn scribble(other: &Other, random: &mut Random) {
     }
 }
 
-/// A reply that might be one: for a slot that there is, of a generation that there was.
+/// Returns a plausible reply: for a slot that exists, of a generation that existed.
 fn likely(random: &mut Random) -> Reply {
     let mut words: [u64; 8] = std::array::from_fn(|_| random.next_u64());
     words[0] = random.below(6) << 32 | random.below(70);

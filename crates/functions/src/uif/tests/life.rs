@@ -1,11 +1,11 @@
-//! Functions that go, and come back.
+//! Functions that exit, and come back.
 
 use super::*;
 
 const SECOND_NS: u64 = 1_000_000_000;
 const LOST: Status = Status::INTERNAL_ERROR;
 
-/// Three writes: one that the function answered and that is done, one that it has, one that waits.
+/// Submits three writes: one is answered and done, one is in the function, one waits.
 fn with_three(on_death: OnDeath) -> (Rig, Other) {
     let mut rig = Rig::external(on_death);
     let (link, mut other) = link(1, 1 << 20);
@@ -27,7 +27,7 @@ fn dies(rig: &mut Rig, number: u32) {
     rig.notify();
 }
 
-/// The next function serves all there is.
+/// Connects the next function, which serves everything.
 fn returns(rig: &mut Rig, number: u32) {
     let (link, mut other) = link(16, 1 << 20);
     rig.instance.offer(number, link);
@@ -138,7 +138,7 @@ fn an_answer_that_came_before_the_end_still_counts() {
     assert_eq!(done, [(0, OK), (1, LOST)]);
 }
 
-/// A reset waits for what is in flight: what waits for a function that is not there must not be.
+/// Resets a controller, which waits for commands in flight: one that waits for a missing function must end.
 #[test]
 fn what_only_waits_ends_when_the_host_begins_anew() {
     let (mut rig, _gone) = with_three(OnDeath::Park);
@@ -149,7 +149,7 @@ fn what_only_waits_ends_when_the_host_begins_anew() {
     done.sort_unstable_by_key(|(cid, _)| *cid);
     let aborted = Status::ABORTED_SQ_DELETION;
     assert_eq!((done, rig.in_flight()), (vec![(1, aborted), (2, aborted)], 0));
-    // What comes after waits again.
+    // Later commands wait again.
     rig.stack.renew(0);
     rig.submit(Operation::Read, 0, BLOCK, &[]);
     rig.turn(0);
@@ -209,7 +209,7 @@ fn one_that_was_on_its_way_when_a_restart_was_asked_for_leaves_as_planned() {
     assert!(rig.instance.has_quiesced(2));
 }
 
-/// A Flush of its own failed, and it alone was told. Whether it dies before it was told, or after.
+/// Fails a Flush of the function's own, which was reported to the function alone, before or after its exit.
 #[test]
 fn what_a_function_was_told_is_lost_fails_a_flush_after_it() {
     use sluice_uif::abi::{Reply, disposition, operation};
@@ -242,7 +242,7 @@ fn what_a_function_was_told_is_lost_fails_a_flush_after_it() {
     }
 }
 
-/// A Flush of a host that failed below, and whose function died before it said so.
+/// Fails a Flush of a host below, whose function exits before it reports that.
 #[test]
 fn a_failed_flush_fails_although_its_function_has_died() {
     let mut rig = Rig::new(external_seed(&Twice, OnDeath::Park));
@@ -267,7 +267,7 @@ fn a_failed_flush_fails_although_its_function_has_died() {
     assert_eq!(rig.finished(), Some((flush, Status::WRITE_FAULT)));
 }
 
-/// Sees a Flush before it goes below, and when it is back.
+/// Function that sees a Flush before it goes below, and on its return.
 struct Twice;
 
 impl sluice_uif::Function for Twice {

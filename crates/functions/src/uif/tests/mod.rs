@@ -1,5 +1,4 @@
-//! The layer over a real target, with a function in this process, and with one that is a test on the
-//! other end of the rings.
+//! Layer over a real target, with a function in this process, and with a test at the other end of the rings.
 
 mod control;
 mod hostile;
@@ -22,10 +21,10 @@ use twin::Twin;
 const OK: Status = Status::SUCCESS;
 const BLOCK: u64 = 512;
 
-/// Random commands, several at a time and none over another, against a plain array.
+/// Runs random commands, several at a time and none over another, against a plain array.
 fn matches_a_plain_array(mut rig: Rig, mut other: Option<Other>, zero: u8, seed: u64) {
     let mut random = Random::new(seed);
-    // What the function makes of the target's zeros.
+    // The function's view of the target's zeros.
     let mut model = vec![zero; rig::SIZE as usize];
     let mut flights: VecDeque<(u16, Operation, u64, Vec<u8>)> = VecDeque::new();
     for step in 0..600 {

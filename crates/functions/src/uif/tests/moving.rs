@@ -7,7 +7,7 @@ use sluice_uif::{Answer, Call, Function, Held, Interest, Io};
 const PLACES: u64 = 16;
 const LENGTH: usize = 4096;
 
-/// Several commands at a time, each place written and read back in turns, until `enough`.
+/// Writes and reads back each place in turns, with several commands at a time, until `enough`.
 fn is_read_back(rig: &mut Rig, enough: impl Fn() -> bool) {
     let mut places: Vec<(Option<u16>, u8)> = vec![(None, 0); PLACES as usize];
     let mut ending = false;
@@ -37,7 +37,7 @@ fn is_read_back(rig: &mut Rig, enough: impl Fn() -> bool) {
     assert_eq!(rig.in_flight(), 0);
 }
 
-/// One that has requests of its own, and holds commands until those are back.
+/// Moves a function that has requests of its own, and holds commands until those are back.
 #[test]
 fn a_function_that_moves_finishes_what_it_has_and_the_next_gets_the_rest() {
     let (here, control) =
@@ -54,7 +54,7 @@ fn a_function_that_moves_finishes_what_it_has_and_the_next_gets_the_rest() {
     assert_eq!(counts.sent.get(), counts.replies.get());
 }
 
-/// The operator is faster than the layer, which has taken one and not yet asked it to start.
+/// Unloads a function that the layer has taken and not yet sent START.
 #[test]
 fn one_that_is_to_leave_before_it_has_started_is_not_asked_to_start() {
     let (here, _control) =
@@ -73,7 +73,7 @@ fn one_that_is_to_leave_before_it_has_started_is_not_asked_to_start() {
     assert_eq!(rig.finished(), Some((write, OK)), "it waited for the next");
 }
 
-/// Into this process out of another, and back.
+/// Moves a function into this process out of another, and back.
 #[test]
 fn it_goes_on_in_a_process_and_comes_back() {
     let mut rig = Rig::over(external_seed(&Twin::new(), OnDeath::Fail), &twin::SIZES, 500);
@@ -112,7 +112,7 @@ fn it_goes_on_in_a_process_and_comes_back() {
     assert!(std::iter::from_fn(|| rig.finished()).all(|(_, status)| status == OK));
 }
 
-/// Holds what it gets for ever.
+/// Function that holds its commands for ever.
 struct Keeps(Vec<Held>);
 
 impl Function for Keeps {

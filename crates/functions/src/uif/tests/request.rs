@@ -1,11 +1,11 @@
-//! What functions ask the layers below for themselves.
+//! Requests of functions to the layers below.
 
 use super::*;
 use sluice_uif::abi::{DATA_MAX, REQUESTS_MAX, Reply, Submission, disposition, kind, operation};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// A function that is ready, in the hands of a test, over layers that take a second.
+/// Returns a function that is ready, under the test's control, over layers that take a second.
 fn connected() -> (Rig, Other) {
     connected_over(&[rig::SIZE, 1 << 16], 256 << 10)
 }
@@ -96,7 +96,7 @@ fn requests_that_cannot_be_are_refused_and_counted() {
     }
     assert_eq!((rig.live(), rig.instance.counts.invalid.get()), (0, 10));
     assert!(!rig.instance.is_killed(1));
-    // More than layers below have room for, but neither the arena nor the layer is too small.
+    // More than the layers below have room for, but neither the arena nor the layer is too small.
     let (mut rig, mut other) = connected_over(&[4 << 20], 4 << 20);
     say(&mut other, &mut rig, &[Reply { length: 2 << 20, ..asked(0) }]);
     assert_eq!(heard(&mut other), [(kind::DONE, 0, Status::INVALID_FIELD)]);
@@ -142,7 +142,7 @@ fn the_next_function_begins_when_the_requests_of_the_last_are_over_and_hears_not
     assert_eq!(rig.finished(), Some((read, OK)));
 }
 
-/// Its data is in the buffer of a command, which goes back where it came from.
+/// Sends a request with its data in the buffer of a command that is finished meanwhile.
 #[test]
 fn what_a_function_was_writing_when_it_died_is_written_as_it_was() {
     let (mut rig, mut other) = connected();
@@ -162,7 +162,7 @@ fn what_a_function_was_writing_when_it_died_is_written_as_it_was() {
     assert!(next.arena.bytes(data_offset as usize, 512).expect("memory") == [7; 512]);
 }
 
-/// It says that it is not ready any more, while it writes what a command has in its buffer.
+/// Sends a READY with an error while a request writes the buffer of a command.
 #[test]
 fn what_a_function_was_writing_when_its_command_failed_is_written_as_it_was() {
     let (mut rig, mut other) = connected();
@@ -178,7 +178,7 @@ fn what_a_function_was_writing_when_its_command_failed_is_written_as_it_was() {
     say(&mut other, &mut rig, &[Reply { offset: 4096, data_offset, ..asked(1) }, unable]);
     rig.turn(SECOND_NS / 2);
     assert_eq!(rig.finished(), Some((write, Status::NAMESPACE_NOT_READY)));
-    // Nobody gets the buffer before the request is over.
+    // No other command gets the buffer before the request ends.
     say(&mut other, &mut rig, &[ready(OK)]);
     rig.submit(Operation::Write, 0, BLOCK, &[8; 512]);
     let entry: Submission = other.requests.take();
@@ -194,7 +194,7 @@ fn what_a_function_was_writing_when_its_command_failed_is_written_as_it_was() {
     assert!(other.arena.bytes(data_offset as usize, 512).expect("memory") == [7; 512]);
 }
 
-/// The layers below have room for the requests of one function.
+/// Limits requests: the layers below have room for those of one function.
 #[test]
 fn the_next_function_may_not_ask_nor_begin_while_requests_of_the_last_are_under_way() {
     let (mut rig, mut other) = connected();
@@ -227,7 +227,8 @@ fn a_function_may_ask_before_it_knows_of_a_new_size() {
     assert_eq!((rig.live(), rig.instance.counts.invalid.get()), (1, 0));
 }
 
-/// Quarters of a second until the function is ended that asks so often for something while it has a command.
+/// Returns the quarters of a second until a function is killed that sends so many requests while it has a
+/// command.
 fn quarters_with(requests: u64) -> u32 {
     let (mut rig, mut other) = connected();
     rig.submit(Operation::Flush, 0, 0, &[]);
@@ -242,7 +243,7 @@ fn quarters_with(requests: u64) -> u32 {
     quarters
 }
 
-/// The deadline is a second, as long as each request takes.
+/// Extends the deadline of a second by requests that take a second each.
 #[test]
 fn a_command_may_take_as_long_as_requests_for_it_but_not_for_ever() {
     assert_eq!(quarters_with(0), 5);
@@ -262,7 +263,7 @@ fn a_reset_of_the_host_ends_nothing_that_a_function_asked_for() {
     assert_eq!(heard(&mut other), [(kind::DONE, 1, OK)]);
 }
 
-/// It may have noted something of a command that it wants to see again.
+/// Returns a command whose host is gone: the function may have noted it and wait for it.
 #[test]
 fn a_command_comes_back_to_its_function_also_when_its_host_is_gone() {
     let (mut rig, mut other) = connected();
@@ -315,7 +316,7 @@ fn a_command_is_not_sent_to_and_fro_without_an_end() {
     assert_eq!((rounds, rig.finished()), (RETURNS_MAX + 1, Some((0, Status::INTERNAL_ERROR))));
 }
 
-/// Writes zeros in pieces, as what encrypts does: each is another command below.
+/// Function that writes zeros in parts, as one that encrypts does: each part is another command below.
 struct Zeroes;
 
 impl sluice_uif::Function for Zeroes {
@@ -344,7 +345,7 @@ impl sluice_uif::Function for Zeroes {
     }
 }
 
-/// The longest Write Zeroes that a host can ask for with blocks of 512 bytes.
+/// Runs the longest Write Zeroes that a host can submit with blocks of 512 bytes.
 #[test]
 fn a_write_zeroes_takes_as_many_pieces_as_it_has() {
     let size = 32 << 20;
@@ -358,7 +359,7 @@ fn a_write_zeroes_takes_as_many_pieces_as_it_has() {
     assert_eq!(rig.finished(), Some((cid, OK)));
 }
 
-/// Asks once each second.
+/// Function that sends a request each second.
 struct Clock(u64);
 
 impl sluice_uif::Function for Clock {

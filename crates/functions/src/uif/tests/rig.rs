@@ -1,4 +1,4 @@
-//! A drive's stack with the layer in it, and the far end of its rings.
+//! Drive's stack with the layer in it, and the far end of its rings.
 
 use super::super::eventfds::{Eventfds, ticket};
 use super::super::handshake::{Link, make_rings};
@@ -25,7 +25,7 @@ pub(super) const SIZE: u64 = 1 << 20;
 const SPAN: usize = 40 * 512;
 const COMMANDS: u32 = 64;
 
-/// Changes every byte on its way down and back, so that a byte that passed it by is noticed.
+/// Function that changes every byte on its way down and back, so that a byte that passes it shows.
 pub(super) struct Xor;
 
 impl Trait for Xor {
@@ -54,7 +54,7 @@ impl Trait for Xor {
     }
 }
 
-/// Counts rings.
+/// Eventfds that count signals.
 #[derive(Debug)]
 struct Bells(Arc<AtomicU32>);
 
@@ -70,7 +70,8 @@ impl Eventfds for Bells {
     fn detach(&mut self) {}
 }
 
-/// Lets nothing by that a function must not send to a layer of so many bytes. So many Flushes fail.
+/// Guard of a layer of so many bytes: panics at a request that a function must not send. So many Flushes
+/// fail.
 struct Guard(u64, Arc<AtomicU32>);
 
 impl Layer for Guard {
@@ -123,7 +124,7 @@ impl Rig {
         Self::over(seed, &[SIZE], 0)
     }
 
-    /// Over layers of these sizes, which hold every command for a while.
+    /// Builds the stack over layers of these sizes, which hold every command for a while.
     pub(super) fn over(seed: PreparedUif, sizes: &[u64], delay_ns: u64) -> Self {
         let instance = Arc::clone(&seed.instance);
         let rings = Arc::new(AtomicU32::new(0));
@@ -142,22 +143,22 @@ impl Rig {
         Self { stack, instance, now_ns: 0, slab, node, memory, rings, failing, done, submitted: 0 }
     }
 
-    /// Whose function is not there yet.
+    /// Builds the stack of a function that is not there yet.
     pub(super) fn external(on_death: OnDeath) -> Self {
         Self::new(external_seed(&Xor, on_death))
     }
 
-    /// The targets get another size.
+    /// Gives the targets another size.
     pub(super) fn resize(&mut self, size: u64) {
         self.stack.resize(size);
     }
 
-    /// Slots that are in use.
+    /// Returns the number of slots in use.
     pub(super) fn live(&self) -> usize {
         self.slab.live().count()
     }
 
-    /// Submits a command; its CID.
+    /// Submits a command. Returns its CID.
     pub(super) fn submit(&mut self, operation: Operation, offset: u64, length: u64, data: &[u8]) -> u16 {
         let cid = self.submitted;
         // On a slow machine a test submits more than there are numbers.
@@ -183,14 +184,14 @@ impl Rig {
         cid
     }
 
-    /// What the host's memory of a command holds.
+    /// Returns the content of the host's memory of a command.
     pub(super) fn data(&self, cid: u16, length: usize) -> Vec<u8> {
         let mut data = vec![0; length];
         self.memory.read(usize::from(cid) % COMMANDS as usize * SPAN, &mut data);
         data
     }
 
-    /// Time passes, and the layer is polled if it wants to be.
+    /// Lets time pass, polls the layer, and expires it if it is due.
     pub(super) fn turn(&mut self, passed_ns: u64) {
         self.now_ns += passed_ns;
         self.stack.poll(0, &Space::new(), &mut self.slab, self.now_ns);
@@ -200,12 +201,12 @@ impl Rig {
         self.settle();
     }
 
-    /// The keeper rings.
+    /// Signals a change of the instance slot.
     pub(super) fn notify(&mut self) {
         self.event(ticket::INSTANCE);
     }
 
-    /// The function rings.
+    /// Signals replies of the function.
     pub(super) fn notify_replies(&mut self) {
         self.event(ticket::REPLIES);
     }
@@ -237,11 +238,11 @@ impl Rig {
         self.rings.load(Relaxed)
     }
 
-    /// What was written is changed below, and as it was for the host.
+    /// Checks that a write is changed below, and unchanged for the host.
     pub(super) fn write_and_check_below(&mut self) {
         self.submit(Operation::Write, 4096, 512, &[1; 512]);
         assert_eq!(self.finished(), Some((0, Status::SUCCESS)));
-        // A write of zeros passes the function by, and so does not read as zeros.
+        // A write of zeros passes the function, and so does not read as zeros.
         self.submit(Operation::WriteZeroes, 4096, 512, &[]);
         let read = self.submit(Operation::Read, 4096, 512, &[]);
         assert!(self.data(read, 512) == [0x5a; 512]);
@@ -249,12 +250,12 @@ impl Rig {
     }
 }
 
-/// The layer, which counts its rings.
+/// Builds the layer, which counts its signals.
 pub(super) fn layer(seed: PreparedUif, rings: Arc<AtomicU32>) -> Uif {
     seed.build_with(Box::new(Bells(rings))).expect("memory")
 }
 
-/// A layer below: a target, what makes it slow, and a guard.
+/// Builds a layer below: a target, a delay, and a guard.
 fn below(builder: &mut StackBuilder, size: u64, delay_ns: u64, failing: &Arc<AtomicU32>) -> NodeId {
     let target = builder.add(Box::new(Memory::new(size).expect("memory")), &[]).expect("a target");
     let delay = DelayConfig { read_ns: delay_ns, write_ns: delay_ns, flush_ns: delay_ns, held_max: 1024 };
@@ -262,13 +263,13 @@ fn below(builder: &mut StackBuilder, size: u64, delay_ns: u64, failing: &Arc<Ato
     builder.add(Box::new(Guard(size, Arc::clone(failing))), &[slow]).expect("a layer")
 }
 
-/// Of a function whose process is not there yet.
+/// Prepares a function whose process is not there yet.
 pub(super) fn external_seed(function: &dyn Trait, on_death: OnDeath) -> PreparedUif {
     let instance = Arc::new(InstanceSlot::new("test").expect("descriptors"));
     PreparedUif::new(&config(on_death), function.properties(), instance)
 }
 
-/// The function's end of a connection, in the hands of a test.
+/// Function's end of a connection, under the test's control.
 pub(super) struct Function {
     pub(super) rings: Rings,
     pub(super) arena: Buffers,
@@ -278,12 +279,12 @@ pub(super) struct Function {
     session: Session,
 }
 
-/// Both ends of a connection to a function of the first version.
+/// Returns both ends of a connection to a function of the first version.
 pub(super) fn link(entries: u32, arena_bytes: usize) -> (Link, Function) {
     link_to(Box::new(Xor), 1, entries, arena_bytes)
 }
 
-/// The same with this function, in this version.
+/// Returns both ends of a connection to this function, in this version.
 pub(super) fn link_to(
     function: Box<dyn Trait>,
     version: u32,
@@ -315,7 +316,7 @@ pub(super) fn link_to(
 }
 
 impl Function {
-    /// Answers as many requests as there are, this many at most. True if it has to ring.
+    /// Answers as many requests as there are, at most `most`. Returns true if it has to signal the daemon.
     pub(super) fn serve(&mut self, most: u16) -> bool {
         for _ in 0..self.requests.waiting().expect("the daemon keeps to the rules").min(most) {
             let entry: Submission = self.requests.take();
@@ -326,7 +327,7 @@ impl Function {
         self.replies.publish()
     }
 
-    /// What an honest function says.
+    /// Returns the reply of an honest function.
     pub(super) fn answer(&mut self, entry: &Submission) -> Reply {
         self.session.take(entry, &mut self.arena, 0);
         self.session.replies(usize::MAX).next().expect("it holds nothing")

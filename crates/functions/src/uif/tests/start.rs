@@ -1,4 +1,4 @@
-//! How a function begins.
+//! Start of a function.
 
 use super::*;
 use sluice_command::{Characteristics, Layer, Opcodes, Passthrough};

@@ -1,4 +1,4 @@
-//! What functions tell a classifier.
+//! Translations that functions send to a classifier.
 
 use super::*;
 use sluice_uif::Translation;
@@ -6,7 +6,7 @@ use sluice_uif::abi::{Reply, Submission, disposition, translation};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU32;
 
-/// What was noted, none for a change of everything; and how often it is busy before that.
+/// Updates that were applied, none for a removal of everything; and how often it is busy before that.
 #[derive(Clone, Debug, Default)]
 struct Notes {
     noted: Arc<Mutex<Vec<Option<Translation>>>>,
@@ -50,7 +50,7 @@ fn connected() -> (Rig, Other, Notes) {
     rig.notify();
     other.serve(u16::MAX);
     rig.turn(0);
-    // Once when it came, and once more when the function began.
+    // Once when the cache came, and once more when the function began.
     assert_eq!(notes.taken(), [None, None]);
     (rig, other, notes)
 }
@@ -124,7 +124,7 @@ fn the_next_function_begins_with_nothing() {
     assert_eq!((rig.finished(), notes.taken()), (Some((0, OK)), vec![None]));
 }
 
-/// A drive with a large cache goes on while a function has much of it forgotten.
+/// Checks that a drive with a large cache goes on while a function removes much of it.
 #[test]
 fn what_takes_long_is_noted_over_several_looks() {
     let (mut rig, mut other, notes) = connected();
@@ -142,7 +142,7 @@ fn what_takes_long_is_noted_over_several_looks() {
     assert!(noted.into_iter().eq((0..20).map(forgotten)));
 }
 
-/// Has twenty places forgotten for every flush.
+/// Function that removes twenty places for every flush.
 struct Forgetful;
 
 impl sluice_uif::Function for Forgetful {

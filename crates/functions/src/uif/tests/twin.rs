@@ -1,4 +1,4 @@
-//! A function that does everything itself: two copies, each behind a label of its own.
+//! Function that does everything itself: two copies, each behind a label of its own.
 
 use sluice_command::{Operation, Request};
 use sluice_nvme::Status;
@@ -8,13 +8,13 @@ use std::collections::VecDeque;
 /// Bytes of the label before the data.
 pub(super) const LABEL: u64 = 4096;
 
-/// Bytes of the layers that it stands on.
+/// Bytes of the layers below.
 pub(super) const SIZES: [u64; 2] = [super::rig::SIZE + LABEL; 2];
 
 const STARTING: u64 = u64::MAX;
 const STAGE: u8 = 5;
 
-/// A command, and how many of its requests are not done.
+/// Command, and the number of its requests that are not done.
 struct Flight {
     held: Held,
     left: u32,
