@@ -20,4 +20,4 @@ pub use nvme_tcp::{
     Digests, Expected, Multipath, NvmeTcp, NvmeTcpConfig, NvmeTcpControl, NvmeTcpError, NvmeTcpSeed,
     NvmeTcpStatus, PATHS_MAX, PathPolicy, discover,
 };
-pub use remote::{Former, LossNotice, PowerId, await_shutdowns};
+pub use remote::{LossNotice, PowerId, PreviousSession, await_shutdowns};

@@ -3,7 +3,7 @@
 use sluice_control::state::Unflushed;
 use sluice_spec::paths::boot_id;
 use sluice_spec::{DriveSpec, FunctionSpec, uuid};
-use sluice_targets::{Former, LossNotice, PowerId};
+use sluice_targets::{LossNotice, PowerId, PreviousSession};
 use std::hash::{BuildHasher, RandomState};
 
 /// The value that hosts get for as long as the drive has lost no acknowledged write: `stored`, if it is. Else it is
@@ -74,17 +74,17 @@ impl<'a> Losses<'a> {
     }
 
     /// What was left at a controller.
-    pub(super) fn former(&self, peer: &str) -> Option<Former> {
+    pub(super) fn former(&self, peer: &str) -> Option<PreviousSession> {
         let left = self.former?;
         let power = left.peers.get(peer).and_then(Option::as_deref);
-        Some(Former { power: power.and_then(of_hexadecimal), survivors: self.survivors })
+        Some(PreviousSession { power: power.and_then(of_hexadecimal), survivors: self.survivors })
     }
 }
 
 impl Losses<'_> {
     /// What was left on a device of this machine. It loses its power with the machine, and not with a daemon: that is no loss
     /// to tell of, unless it proves one.
-    pub(super) fn former_of_device(&self, peer: &str) -> Option<Former> {
+    pub(super) fn former_of_device(&self, peer: &str) -> Option<PreviousSession> {
         self.former(peer).filter(|former| former.power.is_some())
     }
 }

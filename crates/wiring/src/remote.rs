@@ -145,7 +145,7 @@ fn config(
         fast_io_fail: fast_io_fail(spec),
         ctrl_loss: ctrl_loss(spec),
         loss_notice: losses.notice,
-        former: losses.former(&peer(&spec.subnqn, spec.namespace)),
+        previous_session: losses.former(&peer(&spec.subnqn, spec.namespace)),
         ..NvmeTcpConfig::new(address, &spec.subnqn, &host.nqn, host.id)
     })
 }

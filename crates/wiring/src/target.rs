@@ -208,7 +208,7 @@ fn nvme_config(spec: &NvmeSpec, losses: Losses<'_>) -> NvmeConfig {
     let peer = peer(&address(spec).to_string(), spec.namespace);
     NvmeConfig {
         loss_notice: losses.notice,
-        former: match spec.pci {
+        previous_session: match spec.pci {
             Some(_) => losses.former_of_device(&peer),
             None => losses.former(&peer),
         },
@@ -239,7 +239,7 @@ fn open_generic(
         passes: passes(spec),
         passthrough: spec.passthrough.as_ref().map_or(Passthrough::NONE, passthrough),
         loss_notice: losses.notice,
-        former: losses.former(&peer(&path.display().to_string(), spec.namespace)),
+        previous_session: losses.former(&peer(&path.display().to_string(), spec.namespace)),
     };
     let seed = GenericSeed::open(&config).map_err(|error| generic_problem(&error))?;
     let control = TargetControl::Nvme(seed.control(), place(path.display().to_string(), spec), seed.power());

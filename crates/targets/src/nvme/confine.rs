@@ -1,7 +1,7 @@
 //! What a target may ask of its device: the last look at a command before it is submitted.
 
 use super::error::Trouble;
-use crate::remote::Facts;
+use crate::remote::NamespaceInfo;
 use sluice_command::{Characteristics, Deallocated, Operation, Request};
 use sluice_nvme::Status;
 use std::ops::Range;
@@ -21,13 +21,18 @@ impl Partition {
     ///
     /// # Errors
     /// They are not all there.
-    pub(super) fn of(facts: &Facts, nsid: u32, first: u64, blocks: Option<u64>) -> Result<Self, Trouble> {
-        let blocks = blocks.unwrap_or(facts.blocks.saturating_sub(first));
+    pub(super) fn of(
+        info: &NamespaceInfo,
+        nsid: u32,
+        first: u64,
+        blocks: Option<u64>,
+    ) -> Result<Self, Trouble> {
+        let blocks = blocks.unwrap_or(info.blocks.saturating_sub(first));
         match first.checked_add(blocks) {
-            Some(end) if end <= facts.blocks && blocks > 0 => {
-                Ok(Self { nsid, blocks: first..end, block_shift: facts.block_shift })
+            Some(end) if end <= info.blocks && blocks > 0 => {
+                Ok(Self { nsid, blocks: first..end, block_shift: info.block_shift })
             }
-            _ => Err(Trouble::Range { namespace: nsid, blocks: facts.blocks }),
+            _ => Err(Trouble::Range { namespace: nsid, blocks: info.blocks }),
         }
     }
 

@@ -2,9 +2,9 @@
 
 use super::error::{NvmeError, Trouble};
 use super::keeper::Keeper;
-use super::port::{Link, MissingRange, Order, Orders, Port};
+use super::port::{Link, Wanted, Order, Orders, Port};
 use super::{Address, NvmeConfig, NvmeControl};
-use crate::remote::Bell;
+use crate::remote::Notifier;
 use std::sync::mpsc::{channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -63,7 +63,7 @@ impl Drop for Tenancy {
 pub(super) fn open(config: &NvmeConfig, control: &NvmeControl) -> Result<Tenancy, NvmeError> {
     let fail = |what| NvmeError { address: config.address.clone(), what };
     let device = find(&canonical(&config.address)).map_err(fail)?;
-    let range = MissingRange {
+    let range = Wanted {
         namespace: config.namespace,
         first_block: config.first_block,
         blocks: config.blocks,
@@ -82,7 +82,7 @@ pub(super) fn open(config: &NvmeConfig, control: &NvmeControl) -> Result<Tenancy
 }
 
 /// Waits for the keeper to open a range.
-fn ask(device: &Device, range: MissingRange) -> Result<(Port, Link), Trouble> {
+fn ask(device: &Device, range: Wanted) -> Result<(Port, Link), Trouble> {
     let limit = range.timeout.saturating_mul(4) + GRACE;
     let (answer, answered) = sync_channel(1);
     device.orders.send(Order::Open { range, answer });
@@ -117,10 +117,10 @@ fn find(address: &Address) -> Result<Arc<Device>, Trouble> {
 
 /// A new device, whose keeper connects when a range of it is opened.
 fn start(address: &Address, devices: &mut Vec<Known>) -> Result<Arc<Device>, Trouble> {
-    let bell = Arc::new(Bell::new().map_err(|error| Trouble::Device(error.into()))?);
+    let notifier = Arc::new(Notifier::new().map_err(|error| Trouble::Device(error.into()))?);
     let (sender, receiver) = channel();
-    let orders = Orders::new(sender, Arc::clone(&bell));
-    let keeper = Keeper::new(address.clone(), receiver, bell);
+    let orders = Orders::new(sender, Arc::clone(&notifier));
+    let keeper = Keeper::new(address.clone(), receiver, notifier);
     let thread = std::thread::Builder::new().name("sluice-nvme".to_owned());
     let keeper = thread.spawn(move || keeper.run()).map_err(|error| {
         tracing::error!(%error, "the thread that drives an NVMe device cannot be started");

@@ -1,7 +1,7 @@
 //! Why a device cannot be a drive, in words that say what to do.
 
 use super::Address;
-use crate::remote::Unfit;
+use crate::remote::Incompatible;
 use std::{error, fmt};
 
 /// A device that cannot be driven, or a range of it that cannot be had.
@@ -16,7 +16,7 @@ pub(super) enum Trouble {
     /// The device, or the way to it.
     Device(sluice_host::Error),
     /// What it says of itself, or of the namespace.
-    Unfit(Unfit),
+    Incompatible(Incompatible),
     /// The range is not inside the namespace.
     Range { namespace: u32, blocks: u64 },
     /// Another drive has some of the blocks.
@@ -37,9 +37,9 @@ impl From<sluice_host::Error> for Trouble {
     }
 }
 
-impl From<Unfit> for Trouble {
-    fn from(unfit: Unfit) -> Self {
-        Trouble::Unfit(unfit)
+impl From<Incompatible> for Trouble {
+    fn from(incompatible: Incompatible) -> Self {
+        Trouble::Incompatible(incompatible)
     }
 }
 
@@ -78,7 +78,7 @@ impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Trouble::Device(error) => write!(f, "{error}"),
-            Trouble::Unfit(unfit) => unfit.fmt(f),
+            Trouble::Incompatible(incompatible) => incompatible.fmt(f),
             Trouble::Range { namespace, blocks } => write!(
                 f,
                 "the range is not inside namespace {namespace}, which has {blocks} blocks; \

@@ -1,7 +1,7 @@
 //! What a device reports by itself, for the log.
 
 use super::keeper::{Connection, Keeper};
-use crate::remote::Requests;
+use crate::remote::EventRequests;
 use sluice_host::{AsyncEvent, Error};
 use sluice_nvme::{LogId, NSID_ALL};
 use std::time::Duration;
@@ -33,7 +33,7 @@ impl Connection {
     fn event(&mut self) -> Result<Option<AsyncEvent>, Error> {
         if self.requests.left() == Some(Duration::ZERO) {
             self.controller.request_async_event()?;
-            self.requests = Requests::new();
+            self.requests = EventRequests::new();
         }
         self.controller.poll_async_event()
     }
@@ -46,7 +46,7 @@ impl Connection {
             Ok(()) | Err(Error::Status(_)) => {}
             Err(error) => return Err(error),
         }
-        self.requests.owe();
+        self.requests.set_due();
         Ok(())
     }
 }

@@ -7,12 +7,12 @@
 use super::buffers::Buffers;
 use super::confine::Partition;
 use super::error::Trouble;
-use super::former::Former;
-use super::port::{Life, Link, MissingRange, News, Order, Port};
+use super::port::{Life, Link, News, Order, Port, Wanted};
+use super::previous_peer::PreviousPeer;
 use super::raw::{Errand, brings_data};
 use super::window::{Parting, Window};
 use super::{Address, NvmeControl};
-use crate::remote::{Bell, Facts, Logged, Present, Requests, Retry, Unfit};
+use crate::remote::{EventRequests, Incompatible, LogLimit, NamespaceInfo, Notifier, Present, Retry};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sluice_host::{
     Controller, DmaAllocator, Error, Interrupt, Mode, PciTransport, QueueLayout, Settings, Vfio, VfioUser,
@@ -39,7 +39,7 @@ const LONG_LIFE: Duration = Duration::from_secs(30);
 pub(super) struct Keeper {
     pub(super) address: Address,
     orders: Receiver<Order>,
-    bell: Arc<Bell>,
+    notifier: Arc<Notifier>,
     /// By queue identifier less one.
     pub(super) ports: Vec<Option<Tenant>>,
     pub(super) link: Option<Connection>,
@@ -48,15 +48,15 @@ pub(super) struct Keeper {
     /// A device that was given up may still write into memory that it was lent.
     reaches_memory: bool,
     /// Whose device the last was.
-    last: Option<Former>,
+    previous_peer: Option<PreviousPeer>,
     timeout: Duration,
-    pub(super) logged: Logged,
+    pub(super) logged: LogLimit,
 }
 
 /// A device that is there.
 pub(super) struct Connection {
     pub(super) controller: Controller,
-    pub(super) requests: Requests,
+    pub(super) requests: EventRequests,
     /// The admin queue's.
     interrupt: Interrupt,
     queues: u32,
@@ -71,9 +71,9 @@ pub(super) struct Connection {
 pub(super) struct Tenant {
     range: Partition,
     window: Window,
-    facts: Facts,
+    info: NamespaceInfo,
     news: Sender<News>,
-    bell: Arc<Bell>,
+    notifier: Arc<Notifier>,
     pub(super) control: NvmeControl,
     /// Files that the device sees in this life: where, and how many bytes.
     loans: Vec<Loan>,
@@ -90,31 +90,31 @@ impl Tenant {
     fn tell(&self, news: News) {
         // It is heard in the end: what listens comes back with the order to close.
         let _ = self.news.send(news);
-        self.bell.ring();
+        self.notifier.notify();
     }
 }
 
 impl Keeper {
-    pub(super) fn new(address: Address, orders: Receiver<Order>, bell: Arc<Bell>) -> Self {
+    pub(super) fn new(address: Address, orders: Receiver<Order>, notifier: Arc<Notifier>) -> Self {
         Self {
             address,
             orders,
-            bell,
+            notifier,
             ports: Vec::new(),
             link: None,
             life: 0,
             retry: Retry::new(),
             reaches_memory: false,
-            last: None,
+            previous_peer: None,
             timeout: TIMEOUT,
-            logged: Logged::new(),
+            logged: LogLimit::new(),
         }
     }
 
     /// Until nobody can give orders any more.
     pub(super) fn run(mut self) {
         loop {
-            self.bell.hush();
+            self.notifier.clear();
             loop {
                 match self.orders.try_recv() {
                     Ok(order) => self.obey(order),
@@ -146,7 +146,7 @@ impl Keeper {
         let wait =
             wait.map(|wait| Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() });
         let ended = PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR;
-        let mut polled = vec![PollFd::new(&self.bell, PollFlags::IN)];
+        let mut polled = vec![PollFd::new(&self.notifier, PollFlags::IN)];
         if let Some(link) = &self.link {
             polled.push(PollFd::new(&link.interrupt, PollFlags::IN));
             let presence = link.controller.transport().presence();
@@ -202,7 +202,12 @@ impl Keeper {
             Address::VfioUser(path) => Arc::new(VfioUser::connect(path, Mode::Mapped, self.timeout)?),
             Address::Pci(address) => Arc::new(Vfio::open(address)?),
         };
-        if self.reaches_memory && self.last.as_ref().is_some_and(|last| last.was_left_for(&*transport)) {
+        if self.reaches_memory
+            && self
+                .previous_peer
+                .as_ref()
+                .is_some_and(|previous_peer| previous_peer.was_left_for(&*transport))
+        {
             return Err(Trouble::StillThere);
         }
         let settings = Settings { timeout: self.timeout, shadow_doorbells: false, ..Settings::default() };
@@ -210,7 +215,7 @@ impl Keeper {
         let granted = controller.set_queue_count(PORTS_MAX)?;
         let interrupt = controller.interrupt(0)?;
         controller.request_async_event()?;
-        let requests = Requests::new();
+        let requests = EventRequests::new();
         // Vector n is queue pair n's; the admin queue has the first.
         let vectors = transport.vectors().saturating_sub(1);
         let parting = Parting::of(transport.last_iova());
@@ -252,7 +257,7 @@ impl Keeper {
     /// True if there is no process any more that could do anything. A socket that is gone does not say so: a server
     /// that takes leave removes it while commands are on their way.
     fn is_over(&self, error: &Trouble) -> bool {
-        nobody_is_there(error) && self.last.as_ref().is_none_or(Former::has_ended)
+        nobody_is_there(error) && self.previous_peer.as_ref().is_none_or(PreviousPeer::has_ended)
     }
 
     /// The device of the last life does not reach memory any more: everybody is told, once.
@@ -272,11 +277,11 @@ impl Keeper {
         let mut links = Vec::new();
         for (id, tenant) in (1..).zip(&self.ports) {
             let (Some(tenant), Some(link)) = (tenant, &mut self.link) else { continue };
-            let facts = link.facts(tenant.range.nsid)?;
-            if !facts.replaces(&tenant.facts, tenant.range.blocks.end) {
+            let info = link.info(tenant.range.nsid)?;
+            if !info.replaces(&tenant.info, tenant.range.blocks.end) {
                 return Err(Trouble::Replaced);
             }
-            links.push((id, link.create(id, tenant.window, self.life, facts)?));
+            links.push((id, link.create(id, tenant.window, self.life, info)?));
         }
         for (id, link) in links {
             if let Some(tenant) = self.tenant(id) {
@@ -291,7 +296,7 @@ impl Keeper {
         self.ports.get_mut(usize::from(id).checked_sub(1)?)?.as_mut()
     }
 
-    fn open(&mut self, wanted: &MissingRange) -> Result<(Port, Link), Trouble> {
+    fn open(&mut self, wanted: &Wanted) -> Result<(Port, Link), Trouble> {
         self.timeout = wanted.timeout.max(Duration::from_secs(1));
         if self.link.is_none() {
             self.connect().inspect_err(|_| self.hang_up())?;
@@ -310,11 +315,11 @@ impl Keeper {
         opened
     }
 
-    fn open_connected(&mut self, wanted: &MissingRange) -> Result<(Port, Link), Trouble> {
+    fn open_connected(&mut self, wanted: &Wanted) -> Result<(Port, Link), Trouble> {
         let life = self.life;
         let Some(link) = &mut self.link else { return Err(Trouble::NoKeeper) };
-        let facts = link.facts(wanted.namespace)?;
-        let range = Partition::of(&facts, wanted.namespace, wanted.first_block, wanted.blocks)?;
+        let info = link.info(wanted.namespace)?;
+        let range = Partition::of(&info, wanted.namespace, wanted.first_block, wanted.blocks)?;
         let held = self.ports.iter().flatten().find(|tenant| tenant.range.overlaps(&range));
         if let Some(Tenant { range: held, .. }) = held {
             let blocks = held.blocks.end - held.blocks.start;
@@ -326,15 +331,15 @@ impl Keeper {
         }
         let id = index as u16 + 1;
         let window = link.parting.window(id);
-        let made = link.create(id, window, life, facts.clone())?;
+        let made = link.create(id, window, life, info.clone())?;
         let (news, listener) = channel();
-        let bell = Arc::new(Bell::new().map_err(Error::from)?);
+        let notifier = Arc::new(Notifier::new().map_err(Error::from)?);
         let tenant = Tenant {
             range: range.clone(),
             window,
-            facts: facts.clone(),
+            info: info.clone(),
             news,
-            bell: Arc::clone(&bell),
+            notifier: Arc::clone(&notifier),
             control: wanted.control.clone(),
             loans: Vec::new(),
         };
@@ -342,7 +347,7 @@ impl Keeper {
             self.ports.push(None);
         }
         self.ports[index] = Some(tenant);
-        let port = Port { id, window, range, facts, news: listener, bell };
+        let port = Port { id, window, range, info, news: listener, notifier };
         Ok((port, made))
     }
 
@@ -436,7 +441,7 @@ impl Keeper {
         tracing::warn!(device = %self.address, why, "an NVMe device is lost; connecting again");
         self.hang_up();
         let is_cut_off = transport.is_cut_off();
-        self.last = Former::of(&*transport);
+        self.previous_peer = PreviousPeer::of(&*transport);
         drop(transport);
         self.retry.lost(was_of_use);
         self.reaches_memory = true;
@@ -470,9 +475,9 @@ impl Keeper {
 }
 
 impl Connection {
-    fn facts(&mut self, nsid: u32) -> Result<Facts, Trouble> {
+    fn info(&mut self, nsid: u32) -> Result<NamespaceInfo, Trouble> {
         let namespace = match self.controller.identify_namespace(nsid) {
-            Err(error) if error.status().is_some() => return Err(Unfit::NoNamespace(nsid).into()),
+            Err(error) if error.status().is_some() => return Err(Incompatible::NoNamespace(nsid).into()),
             other => other?,
         };
         let uuid = match self.controller.identify(Cns::NAMESPACE_DESCRIPTORS, nsid) {
@@ -482,7 +487,7 @@ impl Connection {
             Err(error) => return Err(error.into()),
         };
         let controller = self.controller.identity().ok_or(Trouble::NoKeeper)?;
-        Ok(Facts::of(nsid, controller, &namespace)?.with_uuid(uuid))
+        Ok(NamespaceInfo::of(nsid, controller, &namespace)?.with_uuid(uuid))
     }
 
     fn pass(&mut self, errand: &mut Errand) -> Result<(), Error> {
@@ -496,7 +501,7 @@ impl Connection {
     }
 
     /// A queue pair with its interrupt and buffers, all in the window of its identifier.
-    fn create(&mut self, id: u16, window: Window, life: Life, facts: Facts) -> Result<Link, Trouble> {
+    fn create(&mut self, id: u16, window: Window, life: Life, info: NamespaceInfo) -> Result<Link, Trouble> {
         if u32::from(id) > self.queues {
             return Err(Trouble::NoQueue { granted: self.queues });
         }
@@ -507,11 +512,11 @@ impl Connection {
         }
         let memory = DmaAllocator::above(Arc::clone(self.controller.transport()), window.own());
         let entries = QUEUE_ENTRIES.min(self.controller.capabilities().max_queue_entries());
-        let layout = QueueLayout { entries, max_transfer: facts.transfer_max };
+        let layout = QueueLayout { entries, max_transfer: info.transfer_max };
         let interrupt = self.controller.interrupt(id)?;
         let buffers = Buffers::new(memory.allocate(Buffers::BYTES)?);
         let queue = self.controller.create_queue_pair_in(&memory, id, layout, Some(id))?;
-        Ok(Link { life, queue, interrupt, buffers, facts })
+        Ok(Link { life, queue, interrupt, buffers, info })
     }
 }
 

@@ -23,13 +23,13 @@ mod device;
 mod error;
 mod events;
 mod flights;
-mod former;
 mod generic;
 mod keeper;
 mod loans;
 mod piece;
 mod pointer;
 mod port;
+mod previous_peer;
 mod raw;
 mod target;
 mod window;
@@ -40,7 +40,7 @@ pub use error::NvmeError;
 pub use generic::{Generic, GenericConfig, GenericError, GenericSeed};
 pub use target::Target as Nvme;
 
-use crate::remote::{Former, LossNotice, PowerId};
+use crate::remote::{LossNotice, PowerId, PreviousSession};
 use sluice_command::Passthrough;
 use sluice_reactor::{Io, TaskId};
 use std::io;
@@ -84,8 +84,8 @@ pub struct NvmeConfig {
     pub passthrough: Passthrough,
     /// How the layers above are told that acknowledged writes may be lost.
     pub loss_notice: LossNotice,
-    /// As of [`NvmeTcpConfig::former`](crate::NvmeTcpConfig::former).
-    pub former: Option<Former>,
+    /// As of [`NvmeTcpConfig::previous_session`](crate::NvmeTcpConfig::previous_session).
+    pub previous_session: Option<PreviousSession>,
 }
 
 impl NvmeConfig {
@@ -101,7 +101,7 @@ impl NvmeConfig {
             passes: Passes::ALL,
             passthrough: Passthrough::NONE,
             loss_notice: LossNotice::default(),
-            former: None,
+            previous_session: None,
         }
     }
 }
@@ -123,7 +123,7 @@ impl NvmeSeed {
     pub fn open(config: &NvmeConfig) -> Result<Self, NvmeError> {
         let control = NvmeControl::default();
         let tenancy = device::open(config, &control)?;
-        let supported = tenancy.port.facts.supports(&config.passthrough);
+        let supported = tenancy.port.info.supports(&config.passthrough);
         supported.map_err(|what| NvmeError { address: config.address.clone(), what: what.into() })?;
         Ok(Self { tenancy, config: config.clone(), control })
     }
@@ -135,7 +135,7 @@ impl NvmeSeed {
 
     /// The device's power identifier, if it gave one.
     pub fn power(&self) -> Option<PowerId> {
-        self.tenancy.link.as_ref().and_then(|link| link.facts.power)
+        self.tenancy.link.as_ref().and_then(|link| link.info.power)
     }
 
     /// What the control side keeps, to see how the target fares.

@@ -6,7 +6,7 @@ use super::flights::{Flight, Rest};
 use super::loans::{LoanSet, Loans};
 use super::pointer::{Pointer, translate};
 use super::port::Link;
-use crate::remote::{BLOCKS_MAX, Facts};
+use crate::remote::{BLOCKS_MAX, NamespaceInfo};
 use sluice_command::{Operation, Request, Slot};
 use sluice_host::entry;
 use sluice_memory::SegmentList;
@@ -61,17 +61,17 @@ impl Piece {
     pub(super) fn next(
         request: &Request,
         done: u64,
-        facts: &Facts,
+        info: &NamespaceInfo,
         range: &Partition,
         size: u64,
     ) -> Result<Self, Status> {
-        let transfer = facts.transfer_max as u64;
+        let transfer = info.transfer_max as u64;
         let blocks = BLOCKS_MAX << range.block_shift;
         let (how, most) = match request.operation {
             Operation::Flush => (How::Bare, 0),
             Operation::Read | Operation::Write => (How::Data, transfer),
             // A device that limits transfers may limit these likewise (NVM Command Set 3.2.8, WZSL).
-            Operation::WriteZeroes if facts.write_zeroes => (How::Bare, transfer),
+            Operation::WriteZeroes if info.write_zeroes => (How::Bare, transfer),
             Operation::WriteZeroes => (How::Zeros, transfer),
             Operation::Deallocate => (How::Deallocate, DEALLOCATE_MAX),
         };
@@ -81,7 +81,7 @@ impl Piece {
         let left = request.length.saturating_sub(done);
         let most = if how == How::Deallocate { most } else { most.min(blocks) };
         let (slba, blocks) = range.locate(request.offset.saturating_add(done), left.min(most))?;
-        let deallocate = request.deallocate && facts.zeroes_deallocate;
+        let deallocate = request.deallocate && info.zeroes_deallocate;
         let request = Request { deallocate, ..*request };
         Ok(Self { request, nsid: range.nsid, slba, blocks, block_shift: range.block_shift, how })
     }

@@ -6,7 +6,7 @@ use super::confine::Partition;
 use super::error::Trouble;
 use super::raw::Errand;
 use super::window::Window;
-use crate::remote::{Bell, Facts};
+use crate::remote::{NamespaceInfo, Notifier};
 use sluice_host::{Interrupt, QueuePair};
 use sluice_memory::MemoryFile;
 use sluice_nvme::Status;
@@ -24,10 +24,10 @@ pub(super) struct Port {
     pub(super) id: u16,
     pub(super) window: Window,
     pub(super) range: Partition,
-    pub(super) facts: Facts,
+    pub(super) info: NamespaceInfo,
     pub(super) news: Receiver<News>,
     /// Rung when there are news.
-    pub(super) bell: Arc<Bell>,
+    pub(super) notifier: Arc<Notifier>,
 }
 
 /// What a target drives the device with while one connection lasts. Let go of by the keeper, since
@@ -39,13 +39,13 @@ pub(super) struct Link {
     pub(super) interrupt: Interrupt,
     pub(super) buffers: Buffers,
     /// Of the device in this life.
-    pub(super) facts: Facts,
+    pub(super) info: NamespaceInfo,
 }
 
 /// What the keeper is asked to do.
 pub(super) enum Order {
     /// Somebody waits for a range of the device.
-    Open { range: MissingRange, answer: SyncSender<Result<(Port, Link), Trouble>> },
+    Open { range: Wanted, answer: SyncSender<Result<(Port, Link), Trouble>> },
     /// Show a file to the device; answered by [`News::Lent`].
     Lend { port: u16, life: Life, loan: usize, file: MemoryFile, iova: u64 },
     /// Take a file back; answered by [`News::Returned`].
@@ -65,7 +65,7 @@ pub(super) enum Order {
 
 /// A range that somebody wants.
 #[derive(Clone, Debug)]
-pub(super) struct MissingRange {
+pub(super) struct Wanted {
     pub(super) namespace: u32,
     pub(super) first_block: u64,
     pub(super) blocks: Option<u64>,
@@ -97,18 +97,18 @@ pub(super) enum News {
 pub(super) struct Orders {
     /// None only while it is dropped: the keeper has to be woken after that.
     sender: Option<Sender<Order>>,
-    bell: Arc<Bell>,
+    notifier: Arc<Notifier>,
 }
 
 impl Orders {
-    pub(super) fn new(sender: Sender<Order>, bell: Arc<Bell>) -> Self {
-        Self { sender: Some(sender), bell }
+    pub(super) fn new(sender: Sender<Order>, notifier: Arc<Notifier>) -> Self {
+        Self { sender: Some(sender), notifier }
     }
 
     /// False if there is no keeper any more, which is only so when the process ends.
     pub(super) fn send(&self, order: Order) -> bool {
         let sent = self.sender.as_ref().is_some_and(|sender| sender.send(order).is_ok());
-        self.bell.ring();
+        self.notifier.notify();
         sent
     }
 }
@@ -116,6 +116,6 @@ impl Orders {
 impl Drop for Orders {
     fn drop(&mut self) {
         self.sender = None;
-        self.bell.ring();
+        self.notifier.notify();
     }
 }

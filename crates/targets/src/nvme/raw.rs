@@ -12,7 +12,7 @@ use super::piece::{Scratch, Sent};
 use super::pointer::{Pointer, translate};
 use super::port::{Life, Link, Order};
 use super::target::Target;
-use crate::remote::{BLOCKS_MAX, Facts};
+use crate::remote::{BLOCKS_MAX, NamespaceInfo};
 use sluice_command::{Command, Lane, Operation, Passthrough, Request, Slot, Ticket};
 use sluice_nvme::opcode::{self, io};
 use sluice_nvme::{NSID_ALL, Status, SubmissionEntry};
@@ -61,7 +61,7 @@ pub(super) fn made(
     entry: &SubmissionEntry,
     request: &Request,
     done: u64,
-    facts: &Facts,
+    info: &NamespaceInfo,
     range: &Partition,
 ) -> Result<(SubmissionEntry, u64), Status> {
     let nsid = range.nsid;
@@ -70,7 +70,7 @@ pub(super) fn made(
         return Ok((kept, 0));
     }
     // A device that limits transfers may limit these likewise (VSL, WUSL).
-    let most = (facts.transfer_max as u64).min(BLOCKS_MAX << range.block_shift);
+    let most = (info.transfer_max as u64).min(BLOCKS_MAX << range.block_shift);
     let left = request.length.saturating_sub(done);
     let (slba, blocks) = range.locate(request.offset.saturating_add(done), left.min(most))?;
     let nlb = blocks.checked_sub(1).ok_or(Status::INTERNAL_ERROR)?;
@@ -122,12 +122,12 @@ pub(super) fn check(slot: &Slot, listed: &Passthrough, size: u64) -> Result<(), 
 pub(super) fn send(
     (slot, entry): (&Slot, &SubmissionEntry),
     rest: Rest,
-    (facts, range): (&Facts, &Partition),
+    (info, range): (&NamespaceInfo, &Partition),
     link: &mut Link,
     loans: &mut Loans,
     scratch: Scratch<'_>,
 ) -> Result<Option<Sent>, Status> {
-    let (made, blocks_bytes) = made(entry, &slot.request, rest.done, facts, range)?;
+    let (made, blocks_bytes) = made(entry, &slot.request, rest.done, info, range)?;
     let data_bytes = slot.data.len_bytes();
     if data_bytes > BUFFER_BYTES {
         return Err(Status::INTERNAL_ERROR);
@@ -214,13 +214,13 @@ mod tests {
     use sluice_nvme::identify::{IdentifyController, IdentifyNamespace};
     use zerocopy::{FromZeros, IntoBytes};
 
-    fn facts() -> Facts {
+    fn info() -> NamespaceInfo {
         let mut controller = IdentifyController::new_zeroed();
         controller.mdts = 8;
         let mut namespace = IdentifyNamespace::new_zeroed();
         namespace.nsze = 1 << 40;
         namespace.lbaf[0].lbads = 9;
-        Facts::of(1, &controller, &namespace).expect("a namespace")
+        NamespaceInfo::of(1, &controller, &namespace).expect("a namespace")
     }
 
     proptest! {
@@ -237,7 +237,7 @@ mod tests {
             let entry = SubmissionEntry { opcode, ..entry };
             let range = Partition { nsid: 7, blocks: 1000..3000, block_shift: 9 };
             let request = Request { offset: offset & !511, length: length & !511, ..Request::default() };
-            let Ok((made, bytes)) = made(&entry, &request, done & !511, &facts(), &range) else { return Ok(()) };
+            let Ok((made, bytes)) = made(&entry, &request, done & !511, &info(), &range) else { return Ok(()) };
             prop_assert_eq!((made.opcode, made.nsid, made.mptr, made.dptr), (opcode, 7, 0, [0, 0]));
             prop_assert_eq!((made.flags, made.cid), (0, 0));
             if names_blocks(opcode) {

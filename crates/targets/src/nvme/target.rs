@@ -10,7 +10,7 @@ use super::piece::{Piece, Scratch};
 use super::port::{Life, Order};
 use super::raw;
 use super::{NvmeConfig, NvmeControl, OnLoss};
-use crate::remote::{Facts, PowerId, Unflushed};
+use crate::remote::{NamespaceInfo, PowerId, Unflushed};
 use sluice_command::{
     Characteristics, Command, Controllers, Lane, Layer, Operation, Passthrough, Slot, Ticket,
 };
@@ -46,7 +46,7 @@ impl Place {
 pub struct Target {
     place: Place,
     /// Watched, so that news wake the drive.
-    _bell: FileSlot,
+    _notifier: FileSlot,
     /// What the device gives back when the target goes: the queue pair, and the right to the range.
     pub(super) tenancy: Tenancy,
     on_loss: OnLoss,
@@ -84,15 +84,15 @@ impl Target {
         place: Place,
         control: NvmeControl,
     ) -> io::Result<Self> {
-        let bell = place.io.register_file(tenancy.port.bell.as_fd().try_clone_to_owned()?)?;
-        place.io.watch(&bell, place.task, place.token(NEWS));
+        let notifier = place.io.register_file(tenancy.port.notifier.as_fd().try_clone_to_owned()?)?;
+        place.io.watch(&notifier, place.task, place.token(NEWS));
         let mut flights = Flights::new(WAITING);
         let depth = tenancy.link.as_ref().map_or(0, |link| link.queue.depth());
         flights.set_depth(depth);
-        let unflushed = Unflushed::new(config.loss_notice, config.former);
-        let mut power = config.former.and_then(|former| former.power);
+        let unflushed = Unflushed::new(config.loss_notice, config.previous_session);
+        let mut power = config.previous_session.and_then(|previous_session| previous_session.power);
         if let Some(link) = &tenancy.link {
-            unflushed.meet(&link.facts, &mut power);
+            unflushed.on_connect(&link.info, &mut power);
         }
         Ok(Self {
             on_loss: config.on_loss,
@@ -111,16 +111,16 @@ impl Target {
             given_up: None,
             control,
             reaped: Vec::with_capacity(depth as usize),
-            pages: Vec::with_capacity(tenancy.port.facts.transfer_max / PAGE_SIZE + 1),
+            pages: Vec::with_capacity(tenancy.port.info.transfer_max / PAGE_SIZE + 1),
             part: SegmentList::new(),
             place,
-            _bell: bell,
+            _notifier: notifier,
             tenancy,
         })
     }
 
-    fn facts(&self) -> &Facts {
-        &self.tenancy.port.facts
+    fn info(&self) -> &NamespaceInfo {
+        &self.tenancy.port.info
     }
 
     /// What can be said of a request before anything is done.
@@ -174,7 +174,7 @@ impl Target {
         }
         let Some(slot) = lane.parked(rest.ticket) else { return true };
         if self.unflushed.is_lost()
-            && let Some(status) = self.unflushed.tell(&raw::effect(slot), &slot.origin)
+            && let Some(status) = self.unflushed.take_loss(&raw::effect(slot), &slot.origin)
         {
             finish(rest.ticket, status, lane);
             return true;
@@ -184,12 +184,12 @@ impl Target {
         let sent = match slot.origin.raw {
             false => {
                 // The drive may have become smaller while the command waited.
-                let piece = Piece::next(&slot.request, rest.done, &port.facts, &port.range, self.size);
+                let piece = Piece::next(&slot.request, rest.done, &port.info, &port.range, self.size);
                 piece.map(|piece| piece.send(slot, rest, link, loans, scratch))
             }
             true => {
                 let Some(entry) = lane.parked_entry(rest.ticket) else { return true };
-                raw::send((slot, entry), rest, (&port.facts, &port.range), link, loans, scratch)
+                raw::send((slot, entry), rest, (&port.info, &port.range), link, loans, scratch)
             }
         };
         let sent = match sent {
@@ -278,7 +278,7 @@ impl Layer for Target {
     }
 
     fn characteristics(&self, _below: &[Characteristics]) -> Characteristics {
-        let given = self.facts().characteristics(&self.tenancy.port.range.blocks);
+        let given = self.info().characteristics(&self.tenancy.port.range.blocks);
         let passthrough = self.passthrough;
         self.passes.limit(Characteristics { size: self.size, passthrough, ..given })
     }
@@ -288,7 +288,7 @@ impl Layer for Target {
         if let Err(status) = self.check(slot) {
             return lane.finish(command, status);
         }
-        if self.facts().is_done(&slot.request) {
+        if self.info().is_done(&slot.request) {
             return lane.finish(command, Status::SUCCESS);
         }
         let ticket = lane.park(command);

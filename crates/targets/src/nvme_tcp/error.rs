@@ -1,6 +1,6 @@
 //! Why a subsystem cannot be connected to, in words that say what to do.
 
-use crate::remote::Unfit;
+use crate::remote::Incompatible;
 use sluice_nvme::Status;
 use sluice_nvme_auth as auth;
 use sluice_nvme_tcp::Violation;
@@ -56,7 +56,7 @@ pub(super) enum Trouble {
     Status(&'static str, Status),
     /// It does what we cannot work with.
     Unsupported(&'static str),
-    Unfit(Unfit),
+    Incompatible(Incompatible),
     /// Another subsystem, namespace or format answers there than before.
     Replaced,
     /// Something else is there than at the other addresses.
@@ -97,9 +97,9 @@ impl From<Violation> for Trouble {
     }
 }
 
-impl From<Unfit> for Trouble {
-    fn from(unfit: Unfit) -> Self {
-        Trouble::Unfit(unfit)
+impl From<Incompatible> for Trouble {
+    fn from(incompatible: Incompatible) -> Self {
+        Trouble::Incompatible(incompatible)
     }
 }
 
@@ -154,7 +154,7 @@ impl fmt::Display for Trouble {
             ),
             Trouble::Status(what, status) => write!(f, "{what} failed with {status:?}"),
             Trouble::Unsupported(what) => write!(f, "it has {what}, which is not supported"),
-            Trouble::Unfit(unfit) => unfit.fmt(f),
+            Trouble::Incompatible(incompatible) => incompatible.fmt(f),
             Trouble::Replaced => f.write_str(
                 "another subsystem, namespace or format answers there than before; \
                  close the drive and open it again if that is meant",

@@ -6,7 +6,7 @@ use super::authenticate::authenticate;
 use super::error::Trouble;
 use super::link::{self, Agreed, Data, Link};
 use super::transport::Transport;
-use crate::remote::{Facts, Requests, Unfit};
+use crate::remote::{EventRequests, Incompatible, NamespaceInfo};
 use sluice_host::entry;
 use sluice_nvme::AnaState;
 use sluice_nvme::fabrics::{self, CNTLID_DYNAMIC, Connect, ConnectData};
@@ -51,7 +51,7 @@ pub(super) struct Association {
     notices: u32,
     /// How many ANA groups there are, if it reports their states.
     ana_groups: Option<u32>,
-    requests: Requests,
+    requests: EventRequests,
     limit: Duration,
 }
 
@@ -74,7 +74,7 @@ impl Association {
         let connect = Connect { recfmt: 0, qid: 0, entries: ADMIN_ENTRIES, cattr: 0, kato_ms };
         let response = send_connect(&mut admin, config, &connect, CNTLID_DYNAMIC)?;
         let cntlid = response.dw0 as u16;
-        let (entries, cc, notices, ana_groups, requests) = (0, 0, 0, None, Requests::new());
+        let (entries, cc, notices, ana_groups, requests) = (0, 0, 0, None, EventRequests::new());
         let mut association = Self { admin, cntlid, entries, cc, notices, ana_groups, requests, limit };
         let cap = association.property(register::CAP, 8)?;
         // CAP.MPSMIN and CC.MPS: no smaller pages than the controller has, though none are used here.
@@ -142,16 +142,20 @@ impl Association {
     }
 
     /// What a namespace of the controller is.
-    pub(super) fn facts(&mut self, controller: &IdentifyController, nsid: u32) -> Result<Facts, Trouble> {
+    pub(super) fn info(
+        &mut self,
+        controller: &IdentifyController,
+        nsid: u32,
+    ) -> Result<NamespaceInfo, Trouble> {
         let namespace = self.identify_namespace(nsid)?;
-        Ok(Facts::of(nsid, controller, &namespace)?.with_uuid(self.uuid(nsid)?))
+        Ok(NamespaceInfo::of(nsid, controller, &namespace)?.with_uuid(self.uuid(nsid)?))
     }
 
     fn identify_namespace(&mut self, nsid: u32) -> Result<IdentifyNamespace, Trouble> {
         let mut namespace = IdentifyNamespace::new_zeroed();
         let room = Data::In(namespace.as_mut_bytes());
         match self.ask(entry::identify(Cns::NAMESPACE, nsid), room, "Identify Namespace") {
-            Err(Trouble::Status(..)) => Err(Unfit::NoNamespace(nsid).into()),
+            Err(Trouble::Status(..)) => Err(Incompatible::NoNamespace(nsid).into()),
             other => other.map(|_| namespace),
         }
     }
@@ -200,7 +204,7 @@ impl Association {
 
     fn request_notice(&mut self) -> Result<(), Trouble> {
         self.admin.submit_patient(entry::async_event_request(), self.limit)?;
-        self.requests = Requests::new();
+        self.requests = EventRequests::new();
         Ok(())
     }
 
@@ -245,7 +249,7 @@ impl Association {
             Ok(_) | Err(Trouble::Status(..)) => {}
             Err(trouble) => return Err(trouble),
         }
-        self.requests.owe();
+        self.requests.set_due();
         Ok(Some(notice))
     }
 

@@ -8,7 +8,7 @@ use super::fabrics::{Association, IoQueue, Notice};
 use super::link::timespec;
 use super::transport::{Tcp, Transport};
 use super::{NvmeTcpConfig, NvmeTcpControl};
-use crate::remote::{Bell, Facts, Logged, Present, Retry, Unfit, Unflushed};
+use crate::remote::{Incompatible, LogLimit, NamespaceInfo, Notifier, Present, Retry, Unflushed};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::Shutdown;
 use sluice_nvme::AnaState;
@@ -37,17 +37,17 @@ pub(super) type Life = u32;
 #[derive(Debug)]
 pub(super) struct Tenancy {
     /// As they are, or were assumed to be while nobody has seen them.
-    pub(super) facts: Facts,
+    pub(super) info: NamespaceInfo,
     /// The first connection, if there is one.
     pub(super) first: Option<Box<Connected>>,
     pub(super) news: Receiver<News>,
     /// Rung when there are news.
-    pub(super) bell: Arc<Bell>,
+    pub(super) notifier: Arc<Notifier>,
     /// Of the namespace, along whichever path.
     pub(super) unflushed: Arc<Unflushed>,
     orders: Option<Sender<Order>>,
     /// The keeper's.
-    keeper_bell: Arc<Bell>,
+    keeper_notifier: Arc<Notifier>,
 }
 
 /// An I/O queue of some life.
@@ -55,7 +55,7 @@ pub(super) struct Tenancy {
 pub(super) struct Connected {
     pub(super) life: Life,
     pub(super) queue: IoQueue,
-    pub(super) facts: Facts,
+    pub(super) info: NamespaceInfo,
 }
 
 /// What the keeper has to tell.
@@ -107,14 +107,14 @@ impl Tenancy {
     fn tell(&self, order: Order) {
         // Without a keeper the process is about to end.
         let _ = self.orders.as_ref().map(|orders| orders.send(order));
-        self.keeper_bell.ring();
+        self.keeper_notifier.notify();
     }
 }
 
 impl Drop for Tenancy {
     fn drop(&mut self) {
         self.orders = None;
-        self.keeper_bell.ring();
+        self.keeper_notifier.notify();
     }
 }
 
@@ -122,11 +122,11 @@ impl Drop for Tenancy {
 pub(super) fn open(configs: &[NvmeTcpConfig]) -> Result<Vec<(Tenancy, NvmeTcpControl)>, NvmeTcpError> {
     let tried = connect_all(configs);
     let seen = Arc::new(OnceLock::new());
-    let first = configs.first().map(|config| (config.loss_notice, config.former));
-    let (notice, former) = first.unwrap_or_default();
-    let unflushed = Arc::new(Unflushed::new(notice, former));
-    if let Some((_, facts, _)) = tried.iter().find_map(|(made, _)| made.as_ref().ok()) {
-        seen.get_or_init(|| facts.clone());
+    let first = configs.first().map(|config| (config.loss_notice, config.previous_session));
+    let (notice, previous_session) = first.unwrap_or_default();
+    let unflushed = Arc::new(Unflushed::new(notice, previous_session));
+    if let Some((_, info, _)) = tried.iter().find_map(|(made, _)| made.as_ref().ok()) {
+        seen.get_or_init(|| info.clone());
     }
     let begin = |(config, (made, control))| {
         start(config, made, control, (&seen, &unflushed)).map_err(|it| fail(config, it))
@@ -164,15 +164,15 @@ fn start(
     config: &NvmeTcpConfig,
     made: Result<Made, Trouble>,
     control: NvmeTcpControl,
-    (seen, unflushed): (&Arc<OnceLock<Facts>>, &Arc<Unflushed>),
+    (seen, unflushed): (&Arc<OnceLock<NamespaceInfo>>, &Arc<Unflushed>),
 ) -> Result<(Tenancy, NvmeTcpControl), Trouble> {
     let assumed = seen.get().cloned().or_else(|| config.assumed());
-    let (link, first, facts) = match (made, assumed) {
-        (Ok((_, facts, _)), Some(seen)) if !facts.replaces(&seen, seen.blocks) => {
+    let (link, first, info) = match (made, assumed) {
+        (Ok((_, info, _)), Some(seen)) if !info.replaces(&seen, seen.blocks) => {
             return Err(Trouble::Differs);
         }
-        (Ok((link, facts, queue)), _) => {
-            (Some(link), Some(Box::new(Connected { life: 1, queue, facts: facts.clone() })), facts)
+        (Ok((link, info, queue)), _) => {
+            (Some(link), Some(Box::new(Connected { life: 1, queue, info: info.clone() })), info)
         }
         // Whoever knows what will be there need not wait for it.
         (Err(trouble), Some(assumed)) if trouble.may_pass() => {
@@ -187,8 +187,8 @@ fn start(
     if link.is_none() {
         retry.failed();
     }
-    let bells = || Bell::new().map(Arc::new).map_err(Trouble::Socket);
-    let (bell, keeper_bell) = (bells()?, bells()?);
+    let notifiers = || Notifier::new().map(Arc::new).map_err(Trouble::Socket);
+    let (notifier, keeper_notifier) = (notifiers()?, notifiers()?);
     let ((sender, orders), (news, listener)) = (channel(), channel());
     let keeper = Keeper {
         transport: Box::new(tcp(config)),
@@ -196,15 +196,15 @@ fn start(
         control: control.clone(),
         seen: Arc::clone(seen),
         orders,
-        own_bell: Arc::clone(&keeper_bell),
+        own_notifier: Arc::clone(&keeper_notifier),
         news,
-        bell: Arc::clone(&bell),
+        notifier: Arc::clone(&notifier),
         lost_at: link.is_none().then(Instant::now),
         link,
         life: 1,
         retry,
         given_up: false,
-        logged: Logged::new(),
+        logged: LogLimit::new(),
     };
     let thread = std::thread::Builder::new().name("sluice-nvmetcp".to_owned());
     thread.spawn(move || keeper.run()).map_err(|error| {
@@ -213,7 +213,7 @@ fn start(
     })?;
     let unflushed = Arc::clone(unflushed);
     let tenancy =
-        Tenancy { facts, first, news: listener, bell, unflushed, orders: Some(sender), keeper_bell };
+        Tenancy { info, first, news: listener, notifier, unflushed, orders: Some(sender), keeper_notifier };
     Ok((tenancy, control))
 }
 
@@ -232,17 +232,21 @@ struct Link {
 }
 
 /// What connecting makes.
-type Made = (Link, Facts, IoQueue);
+type Made = (Link, NamespaceInfo, IoQueue);
 
 impl Link {
     /// Sees whether the namespace is still the one that it was: another may have its NSID now. Commands that went on
     /// would read and overwrite that. With one that has another size, or does less than before, they go on, and fail
     /// where they have to.
-    fn look_at_namespace(&mut self, config: &NvmeTcpConfig, seen: &OnceLock<Facts>) -> Result<(), Trouble> {
+    fn look_at_namespace(
+        &mut self,
+        config: &NvmeTcpConfig,
+        seen: &OnceLock<NamespaceInfo>,
+    ) -> Result<(), Trouble> {
         let controller = self.association.identify()?;
-        let facts = self.association.facts(&controller, config.nsid)?;
+        let info = self.association.info(&controller, config.nsid)?;
         match seen.get() {
-            Some(seen) if !facts.is_same_as(seen) => Err(Trouble::Replaced),
+            Some(seen) if !info.is_same_as(seen) => Err(Trouble::Replaced),
             _ => Ok(()),
         }
     }
@@ -275,9 +279,9 @@ fn connect(
     let controller = association.identify()?;
     // Before the namespace is looked at, so that no change is missed.
     association.request_notices()?;
-    let facts = association.facts(&controller, config.nsid)?;
-    if config.assumed().is_some_and(|assumed| !facts.is_enough_for(&assumed)) {
-        return Err(Unfit::Less.into());
+    let info = association.info(&controller, config.nsid)?;
+    if config.assumed().is_some_and(|assumed| !info.is_enough_for(&assumed)) {
+        return Err(Incompatible::TooSmall.into());
     }
     let queue = association.io_queue(transport, config, &controller)?;
     let io = Arc::new(queue.agreed.socket.try_clone().map_err(Trouble::Socket)?);
@@ -290,13 +294,13 @@ fn connect(
     // The target gives the I/O queue up when a command is late, and its commands wait for both to be reset: not for an
     // answer on this one, too.
     link.association.admin.tie(Some(Arc::clone(&link.io)));
-    Ok((link, facts, queue))
+    Ok((link, info, queue))
 }
 
 impl NvmeTcpConfig {
     /// What it is taken for, if that is said beforehand.
-    pub(super) fn assumed(&self) -> Option<Facts> {
-        self.expected.map(|expected| Facts::assumed(expected.size, expected.block_size))
+    pub(super) fn assumed(&self) -> Option<NamespaceInfo> {
+        self.expected.map(|expected| NamespaceInfo::assumed(expected.size, expected.block_size))
     }
 }
 
@@ -310,25 +314,25 @@ struct Keeper {
     config: NvmeTcpConfig,
     control: NvmeTcpControl,
     /// What was there when it was first connected to, along whichever path.
-    seen: Arc<OnceLock<Facts>>,
+    seen: Arc<OnceLock<NamespaceInfo>>,
     orders: Receiver<Order>,
-    own_bell: Arc<Bell>,
+    own_notifier: Arc<Notifier>,
     news: Sender<News>,
-    bell: Arc<Bell>,
+    notifier: Arc<Notifier>,
     link: Option<Link>,
     life: Life,
     retry: Retry,
     lost_at: Option<Instant>,
     /// Nobody tries to connect any more.
     given_up: bool,
-    logged: Logged,
+    logged: LogLimit,
 }
 
 impl Keeper {
     /// Until the target is gone.
     fn run(mut self) {
         loop {
-            self.own_bell.hush();
+            self.own_notifier.clear();
             loop {
                 match self.orders.try_recv() {
                     Ok(Order::Lost { life, why }) if life == self.life => self.lose(&why),
@@ -385,7 +389,7 @@ impl Keeper {
             None => Some(Instant::now() + self.retry.left()),
         };
         let wait = until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
-        let mut polled = vec![PollFd::new(&self.own_bell, PollFlags::IN)];
+        let mut polled = vec![PollFd::new(&self.own_notifier, PollFlags::IN)];
         if let Some(link) = &self.link {
             polled.push(PollFd::new(&link.association.admin, PollFlags::IN | PollFlags::RDHUP));
         }
@@ -395,13 +399,13 @@ impl Keeper {
 
     /// The target is about to say why the I/O queue is given up.
     fn await_order(&self) {
-        let _ = poll(&mut [PollFd::new(&self.own_bell, PollFlags::IN)], Some(&timespec(FAREWELL)));
+        let _ = poll(&mut [PollFd::new(&self.own_notifier, PollFlags::IN)], Some(&timespec(FAREWELL)));
     }
 
     fn tell(&self, news: News) {
         // One that does not listen any more is about to go.
         let _ = self.news.send(news);
-        self.bell.ring();
+        self.notifier.notify();
     }
 
     /// Both connections are reset, and the target is told.
@@ -449,9 +453,9 @@ impl Keeper {
     }
 
     /// It goes on with a new connection, if what is there now is what was there before.
-    fn accept(&mut self, (mut link, facts, queue): Made) -> Result<(), Trouble> {
-        let seen = self.seen.get_or_init(|| facts.clone());
-        if !facts.replaces(seen, seen.blocks) {
+    fn accept(&mut self, (mut link, info, queue): Made) -> Result<(), Trouble> {
+        let seen = self.seen.get_or_init(|| info.clone());
+        if !info.replaces(seen, seen.blocks) {
             let _ = link.association.shut_down();
             return Err(Trouble::Replaced);
         }
@@ -459,7 +463,7 @@ impl Keeper {
         self.link = Some(link);
         self.lost_at = None;
         self.control.set_connected(true);
-        self.tell(News::Up(Box::new(Connected { life: self.life, queue, facts })));
+        self.tell(News::Up(Box::new(Connected { life: self.life, queue, info })));
         Ok(())
     }
 
@@ -484,8 +488,8 @@ fn attend(
     link: &mut Link,
     config: &NvmeTcpConfig,
     control: &NvmeTcpControl,
-    seen: &OnceLock<Facts>,
-    logged: &mut Logged,
+    seen: &OnceLock<NamespaceInfo>,
+    logged: &mut LogLimit,
 ) -> Result<bool, Trouble> {
     let notice = link.association.take_notice()?;
     let mut has_asked = notice.is_some();

@@ -39,7 +39,7 @@ pub use error::NvmeTcpError;
 pub use multipath::{Multipath, PATHS_MAX, PathPolicy};
 pub use target::Target as NvmeTcp;
 
-use crate::remote::{Former, LossNotice, PowerId};
+use crate::remote::{LossNotice, PowerId, PreviousSession};
 use sluice_nvme_auth::Terms;
 use sluice_reactor::{Io, TaskId};
 use sluice_tls::Keys;
@@ -77,7 +77,7 @@ pub struct NvmeTcpConfig {
     /// How the layers above are told that acknowledged writes may be lost.
     pub loss_notice: LossNotice,
     /// An earlier daemon may have left writes that were not flushed.
-    pub former: Option<Former>,
+    pub previous_session: Option<PreviousSession>,
     /// Without a connection for so long, nobody tries to connect any more, and commands fail for good.
     pub ctrl_loss: Option<Duration>,
 }
@@ -108,7 +108,7 @@ impl NvmeTcpConfig {
             keep_alive: Duration::from_secs(5),
             fast_io_fail: None,
             loss_notice: LossNotice::default(),
-            former: None,
+            previous_session: None,
             ctrl_loss: Some(Duration::from_secs(600)),
         }
     }
@@ -157,12 +157,12 @@ impl NvmeTcpSeed {
 
     /// Bytes of the namespace.
     pub fn size(&self) -> u64 {
-        self.tenancy.facts.bytes()
+        self.tenancy.info.bytes()
     }
 
     /// The controller's power identifier, if it gave one.
     pub fn power(&self) -> Option<PowerId> {
-        self.tenancy.first.as_ref().and_then(|first| first.facts.power)
+        self.tenancy.first.as_ref().and_then(|first| first.info.power)
     }
 
     /// What the control side keeps, to see how the target fares.

@@ -1,7 +1,7 @@
 //! A command, or as much of it as one command of the controller can carry.
 
 use super::flight::Way;
-use crate::remote::{BLOCKS_MAX, Facts};
+use crate::remote::{BLOCKS_MAX, NamespaceInfo};
 use sluice_command::{Operation, Request};
 use sluice_host::entry;
 use sluice_nvme::{SglDescriptor, Status, SubmissionEntry};
@@ -37,31 +37,31 @@ impl Piece {
     pub(super) fn next(
         request: &Request,
         done: u64,
-        facts: &Facts,
+        info: &NamespaceInfo,
         (nsid, size, in_capsule_max): (u32, u64, u32),
     ) -> Result<Self, Status> {
         if request.end() > size {
             return Err(Status::LBA_OUT_OF_RANGE);
         }
         let (offset, left) = (request.offset + done, request.length.saturating_sub(done));
-        if (offset | left) & u64::from(facts.block_size() - 1) != 0 {
+        if (offset | left) & u64::from(info.block_size() - 1) != 0 {
             return Err(Status::INTERNAL_ERROR);
         }
-        let transfer = (facts.transfer_max as u64).min(BLOCKS_MAX << facts.block_shift);
+        let transfer = (info.transfer_max as u64).min(BLOCKS_MAX << info.block_shift);
         let most = match request.operation {
-            Operation::WriteZeroes if !facts.write_zeroes => transfer.min(ZEROS as u64),
+            Operation::WriteZeroes if !info.write_zeroes => transfer.min(ZEROS as u64),
             Operation::Deallocate => DEALLOCATE_MAX,
             _ => transfer,
         };
         let bytes = left.min(most);
-        let (slba, blocks) = (offset >> facts.block_shift, (bytes >> facts.block_shift) as u32);
+        let (slba, blocks) = (offset >> info.block_shift, (bytes >> info.block_shift) as u32);
         let fua = |entry| if request.fua { entry::with_fua(entry) } else { entry };
         let (entry, way, length) = match request.operation {
             Operation::Flush => (entry::flush(nsid), Way::Bare, 0),
             Operation::Read => (fua(entry::read(nsid, slba, blocks)), Way::Read, bytes as u32),
             Operation::Write => (fua(entry::write(nsid, slba, blocks)), Way::Write, bytes as u32),
-            Operation::WriteZeroes if facts.write_zeroes => {
-                let deallocate = request.deallocate && facts.zeroes_deallocate;
+            Operation::WriteZeroes if info.write_zeroes => {
+                let deallocate = request.deallocate && info.zeroes_deallocate;
                 (fua(entry::write_zeroes(nsid, slba, blocks, deallocate)), Way::Bare, 0)
             }
             Operation::WriteZeroes => (fua(entry::write(nsid, slba, blocks)), Way::Zeros, bytes as u32),

@@ -4,7 +4,7 @@
 //! could come after a newer one to the same blocks (Base 2.1, 9.6).
 
 use super::flight::Rest;
-use crate::remote::Facts;
+use crate::remote::NamespaceInfo;
 use std::time::Duration;
 
 /// How long a controller without a Keep Alive Timer may not notice the end of a connection.
@@ -13,14 +13,19 @@ const UNNOTICED: Duration = Duration::from_secs(60);
 /// How long after the loss of a connection the controller may carry out commands of it. `has_ended` if the controller has
 /// seen the end of the connection; otherwise its Keep Alive Timer ends it. Then it takes the Command Quiesce Time, for which
 /// a controller without that field gets the time of one command. A controller that holds back later commands needs none.
-pub(super) fn delay(facts: &Facts, keep_alive: Duration, timeout: Duration, has_ended: bool) -> Duration {
-    let intervals = if facts.restarts_keep_alive { 3 } else { 2 };
+pub(super) fn delay(
+    info: &NamespaceInfo,
+    keep_alive: Duration,
+    timeout: Duration,
+    has_ended: bool,
+) -> Duration {
+    let intervals = if info.restarts_keep_alive { 3 } else { 2 };
     let unnoticed = match has_ended {
         true => Duration::ZERO,
         false if keep_alive.is_zero() => UNNOTICED,
         false => keep_alive.saturating_mul(intervals),
     };
-    let quiesce = if facts.holds_back { Duration::ZERO } else { facts.quiesce.unwrap_or(timeout) };
+    let quiesce = if info.holds_back { Duration::ZERO } else { info.quiesce.unwrap_or(timeout) };
     unnoticed.saturating_add(quiesce)
 }
 
@@ -92,17 +97,17 @@ mod tests {
     #[test]
     fn a_controller_gets_the_time_that_it_may_need() {
         let second = Duration::from_secs(1);
-        let mut facts = Facts::assumed(1 << 20, 512);
+        let mut info = NamespaceInfo::assumed(1 << 20, 512);
         let (keep_alive, timeout) = (5 * second, 10 * second);
-        assert_eq!(delay(&facts, keep_alive, timeout, true), timeout);
-        assert_eq!(delay(&facts, keep_alive, timeout, false), 2 * keep_alive + timeout);
-        assert_eq!(delay(&facts, Duration::ZERO, timeout, false), UNNOTICED + timeout);
-        (facts.quiesce, facts.restarts_keep_alive) = (Some(second), true);
-        assert_eq!(delay(&facts, keep_alive, timeout, true), second);
-        assert_eq!(delay(&facts, keep_alive, timeout, false), 3 * keep_alive + second);
-        facts.holds_back = true;
-        assert_eq!(delay(&facts, keep_alive, timeout, true), Duration::ZERO);
-        assert_eq!(delay(&facts, keep_alive, timeout, false), 3 * keep_alive);
+        assert_eq!(delay(&info, keep_alive, timeout, true), timeout);
+        assert_eq!(delay(&info, keep_alive, timeout, false), 2 * keep_alive + timeout);
+        assert_eq!(delay(&info, Duration::ZERO, timeout, false), UNNOTICED + timeout);
+        (info.quiesce, info.restarts_keep_alive) = (Some(second), true);
+        assert_eq!(delay(&info, keep_alive, timeout, true), second);
+        assert_eq!(delay(&info, keep_alive, timeout, false), 3 * keep_alive + second);
+        info.holds_back = true;
+        assert_eq!(delay(&info, keep_alive, timeout, true), Duration::ZERO);
+        assert_eq!(delay(&info, keep_alive, timeout, false), 3 * keep_alive);
     }
 
     #[test]

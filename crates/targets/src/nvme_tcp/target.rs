@@ -28,7 +28,7 @@ const WAITING: usize = sluice_command::handover::COMMANDS_MAX;
 pub struct Target {
     place: Place,
     /// Watched, so that news wake the drive.
-    _bell: FileSlot,
+    _notifier: FileSlot,
     nsid: u32,
     timeout_ns: u64,
     /// What it is to those above. It stays, whatever is found when it is connected to.
@@ -83,12 +83,13 @@ impl Target {
         place: Place,
         control: NvmeTcpControl,
     ) -> io::Result<Self> {
-        let bell = place.io.register_file(tenancy.bell.as_fd().try_clone_to_owned()?)?;
-        place.io.watch(&bell, place.task, place.token(NEWS));
+        let notifier = place.io.register_file(tenancy.notifier.as_fd().try_clone_to_owned()?)?;
+        place.io.watch(&notifier, place.task, place.token(NEWS));
         let first = tenancy.first.take();
-        let (unflushed, mut power) = (Arc::clone(&tenancy.unflushed), config.former.and_then(|it| it.power));
+        let (unflushed, mut power) =
+            (Arc::clone(&tenancy.unflushed), config.previous_session.and_then(|it| it.power));
         if let Some(first) = &first
-            && unflushed.meet(&first.facts, &mut power)
+            && unflushed.on_connect(&first.info, &mut power)
         {
             tenancy.say_lost();
         }
@@ -96,14 +97,14 @@ impl Target {
         control.set_open(queue.is_some());
         // Whichever comes first.
         let limit = [config.fast_io_fail, config.ctrl_loss].into_iter().flatten().min();
-        let facts = config.assumed().unwrap_or_else(|| tenancy.facts.clone());
-        let storage = tenancy.facts.storage(&(0..facts.blocks));
+        let info = config.assumed().unwrap_or_else(|| tenancy.info.clone());
+        let storage = tenancy.info.storage(&(0..info.blocks));
         Ok(Self {
             nsid: config.nsid,
             timeout_ns: nanoseconds(config.timeout),
             // It is taken for no more than was said of it, and for the storage that was found.
-            characteristics: Characteristics { storage, ..facts.characteristics(&(0..facts.blocks)) },
-            size: facts.bytes(),
+            characteristics: Characteristics { storage, ..info.characteristics(&(0..info.blocks)) },
+            size: info.bytes(),
             queue,
             next: None,
             waiting: VecDeque::with_capacity(WAITING),
@@ -123,7 +124,7 @@ impl Target {
             control,
             outcomes: Vec::new(),
             place,
-            _bell: bell,
+            _notifier: notifier,
             tenancy,
         })
     }
@@ -171,14 +172,14 @@ impl Target {
         }
         let Some(slot) = lane.parked(rest.ticket) else { return true };
         if self.unflushed.is_lost()
-            && let Some(status) = self.unflushed.tell(&slot.request, &slot.origin)
+            && let Some(status) = self.unflushed.take_loss(&slot.request, &slot.origin)
         {
             finish(rest.ticket, status, lane);
             return true;
         }
         // The drive may have become smaller while the command waited.
         let limits = (self.nsid, self.size, queue.in_capsule_max);
-        match Piece::next(&slot.request, rest.done, &self.tenancy.facts, limits) {
+        match Piece::next(&slot.request, rest.done, &self.tenancy.info, limits) {
             Ok(piece) => {
                 queue.submit(rest, &piece, lane.now_ns(), self.unflushed.mark());
                 self.check_at_ns.get_or_insert(lane.now_ns().saturating_add(self.timeout_ns));
@@ -302,10 +303,10 @@ impl Target {
         }
         let Some(next) = self.next.take() else { return };
         let life = next.life;
-        if self.unflushed.meet(&next.facts, &mut self.power) {
+        if self.unflushed.on_connect(&next.info, &mut self.power) {
             self.tenancy.say_lost();
         }
-        self.tenancy.facts = next.facts.clone();
+        self.tenancy.info = next.info.clone();
         match Queue::new(*next, self.place.clone()) {
             Ok(queue) => {
                 self.queue = Some(Box::new(queue));
@@ -377,7 +378,7 @@ impl Target {
     #[cold]
     fn reset(&mut self, has_ended: bool, lane: &mut Lane<'_>) {
         let timeout = Duration::from_nanos(self.timeout_ns);
-        let delay = settle::delay(&self.tenancy.facts, self.keep_alive, timeout, has_ended && !self.is_cut);
+        let delay = settle::delay(&self.tenancy.info, self.keep_alive, timeout, has_ended && !self.is_cut);
         self.unsettled.reset(lane.now_ns().saturating_add(nanoseconds(delay)));
         if self.unsettled.len() > 0 && !delay.is_zero() {
             self.tenancy.say_unsettled(self.unsettled.len(), delay);
@@ -450,7 +451,7 @@ impl Layer for Target {
         if let Err(status) = slot.check(self.size) {
             return lane.finish(command, status);
         }
-        if self.tenancy.facts.is_done(&slot.request) {
+        if self.tenancy.info.is_done(&slot.request) {
             return lane.finish(command, Status::SUCCESS);
         }
         let rest = Rest { ticket: lane.park(command), done: 0, since_ns: None };

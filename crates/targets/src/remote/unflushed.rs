@@ -4,7 +4,7 @@
 //! outlives the connection. A new connection to a controller that does not prove that it kept its power is a loss, of
 //! which the layers above are told.
 
-use super::{Facts, PowerId};
+use super::{NamespaceInfo, PowerId};
 use sluice_command::{Operation, Origin, Request};
 use sluice_nvme::Status;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -25,7 +25,7 @@ pub enum LossNotice {
 
 /// What an earlier daemon has left of a namespace that it did not flush at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Former {
+pub struct PreviousSession {
     /// What the controller gave as its power identifier, if it gave one.
     pub power: Option<PowerId>,
     /// Bit per controller of the drive whose host may have lived through that end.
@@ -40,28 +40,28 @@ pub(crate) struct Unflushed {
     acknowledged: AtomicU64,
     durable: AtomicU64,
     /// Bit per controller that has not been told of a loss yet.
-    untold: AtomicU64,
+    unreported: AtomicU64,
     /// Those that are to be told of the next loss.
     survivors: AtomicU64,
-    /// Set while `untold` is not empty.
+    /// Set while `unreported` is not empty.
     lost: AtomicBool,
     /// A host has been told of the last loss.
-    was_told: AtomicBool,
+    was_reported: AtomicBool,
 }
 
 impl Unflushed {
     /// With those that an earlier daemon has left, if it has.
-    pub(crate) fn new(notice: LossNotice, former: Option<Former>) -> Self {
-        let survivors = former.map_or(ALL, |former| former.survivors);
-        let acknowledged = AtomicU64::new(former.is_some().into());
+    pub(crate) fn new(notice: LossNotice, previous_session: Option<PreviousSession>) -> Self {
+        let survivors = previous_session.map_or(ALL, |previous_session| previous_session.survivors);
+        let acknowledged = AtomicU64::new(previous_session.is_some().into());
         Self {
             notice,
             acknowledged,
             durable: AtomicU64::new(0),
-            untold: AtomicU64::new(0),
+            unreported: AtomicU64::new(0),
             survivors: AtomicU64::new(survivors),
             lost: AtomicBool::new(false),
-            was_told: AtomicBool::new(false),
+            was_reported: AtomicBool::new(false),
         }
     }
 
@@ -98,9 +98,9 @@ impl Unflushed {
 
     /// There is a connection, and perhaps was another before it. True if acknowledged writes may be lost; this controller
     /// answers for what comes now. `power` is that of the one before.
-    pub(crate) fn meet(&self, facts: &Facts, power: &mut Option<PowerId>) -> bool {
-        let has_kept = facts.has_kept_power(*power);
-        *power = facts.power;
+    pub(crate) fn on_connect(&self, info: &NamespaceInfo, power: &mut Option<PowerId>) -> bool {
+        let has_kept = info.has_kept_power(*power);
+        *power = info.power;
         !has_kept && self.reconnected()
     }
 
@@ -117,10 +117,10 @@ impl Unflushed {
     fn lose(&self) {
         // A loss is told of once, however long that takes.
         self.flushed(self.mark());
-        let untold = self.untold.load(Relaxed) | self.survivors.swap(ALL, Relaxed);
-        self.untold.store(untold, Relaxed);
-        self.lost.store(untold != 0, Relaxed);
-        self.was_told.store(false, Relaxed);
+        let unreported = self.unreported.load(Relaxed) | self.survivors.swap(ALL, Relaxed);
+        self.unreported.store(unreported, Relaxed);
+        self.lost.store(unreported != 0, Relaxed);
+        self.was_reported.store(false, Relaxed);
     }
 
     /// True if there is a host that was not told of a loss.
@@ -131,31 +131,31 @@ impl Unflushed {
 
     /// What a command fails with for an earlier loss; none if it is to be carried out.
     #[cold]
-    pub(crate) fn tell(&self, request: &Request, origin: &Origin) -> Option<Status> {
+    pub(crate) fn take_loss(&self, request: &Request, origin: &Origin) -> Option<Status> {
         if self.notice == LossNotice::FailCommand {
-            self.told(ALL);
+            self.mark_reported(ALL);
             return Some(Status::WRITES_LOST);
         }
         let bit = 1 << (origin.controller % 64);
-        if request.operation != Operation::Flush || self.untold.load(Relaxed) & bit == 0 {
+        if request.operation != Operation::Flush || self.unreported.load(Relaxed) & bit == 0 {
             return None;
         }
         // No host gets the status of an internal Flush. That of a drive at its end returns it to the daemon, if no host
         // was told.
         let is_internal = origin.sq == Origin::INTERNAL;
         let is_at_end = is_internal && origin.controller == Origin::SUBSYSTEM;
-        if is_internal && !is_at_end || is_at_end && self.was_told.load(Relaxed) {
+        if is_internal && !is_at_end || is_at_end && self.was_reported.load(Relaxed) {
             return None;
         }
-        self.told(bit);
-        self.was_told.fetch_or(origin.is_host() && !is_internal, Relaxed);
+        self.mark_reported(bit);
+        self.was_reported.fetch_or(origin.is_host() && !is_internal, Relaxed);
         Some(Status::WRITE_FAULT)
     }
 
-    fn told(&self, bits: u64) {
-        let untold = self.untold.load(Relaxed) & !bits;
-        self.untold.store(untold, Relaxed);
-        self.lost.store(untold != 0, Relaxed);
+    fn mark_reported(&self, bits: u64) {
+        let unreported = self.unreported.load(Relaxed) & !bits;
+        self.unreported.store(unreported, Relaxed);
+        self.lost.store(unreported != 0, Relaxed);
     }
 }
 
@@ -184,10 +184,10 @@ mod tests {
             assert!(!unflushed.reconnected(), "it is lost once");
         }
         let flush = request(Operation::Flush, false);
-        assert_eq!(unflushed.tell(&request(Operation::Write, false), &of(0)), None);
+        assert_eq!(unflushed.take_loss(&request(Operation::Write, false), &of(0)), None);
         for controller in [0, 1, Origin::SUBSYSTEM] {
-            assert_eq!(unflushed.tell(&flush, &of(controller)), Some(Status::WRITE_FAULT));
-            assert_eq!(unflushed.tell(&flush, &of(controller)), None, "it is told once");
+            assert_eq!(unflushed.take_loss(&flush, &of(controller)), Some(Status::WRITE_FAULT));
+            assert_eq!(unflushed.take_loss(&flush, &of(controller)), None, "it is told once");
         }
     }
 
@@ -215,35 +215,40 @@ mod tests {
             let unflushed = Unflushed::new(LossNotice::FailFlush, None);
             unflushed.wrote();
             assert!(unflushed.reconnected());
-            assert_eq!(unflushed.tell(&flush, &shutdown), None, "no host gets its status");
+            assert_eq!(unflushed.take_loss(&flush, &shutdown), None, "no host gets its status");
             if is_told {
-                assert_eq!(unflushed.tell(&flush, &of(0)), Some(Status::WRITE_FAULT));
+                assert_eq!(unflushed.take_loss(&flush, &of(0)), Some(Status::WRITE_FAULT));
             }
             let told = (!is_told).then_some(Status::WRITE_FAULT);
-            assert_eq!(unflushed.tell(&flush, &end), told);
-            assert_eq!(unflushed.tell(&flush, &end), None, "it is told once");
+            assert_eq!(unflushed.take_loss(&flush, &end), told);
+            assert_eq!(unflushed.take_loss(&flush, &end), None, "it is told once");
         }
     }
 
     #[test]
     fn hosts_that_ended_with_the_machine_are_not_told() {
         let flush = request(Operation::Flush, false);
-        let unflushed = Unflushed::new(LossNotice::FailFlush, Some(Former { power: None, survivors: 2 }));
+        let unflushed =
+            Unflushed::new(LossNotice::FailFlush, Some(PreviousSession { power: None, survivors: 2 }));
         assert!(unflushed.reconnected());
-        assert_eq!(unflushed.tell(&flush, &of(0)), None);
-        assert_eq!(unflushed.tell(&flush, &of(1)), Some(Status::WRITE_FAULT));
+        assert_eq!(unflushed.take_loss(&flush, &of(0)), None);
+        assert_eq!(unflushed.take_loss(&flush, &of(1)), Some(Status::WRITE_FAULT));
         unflushed.wrote();
         assert!(unflushed.reconnected());
-        assert_eq!(unflushed.tell(&flush, &of(0)), Some(Status::WRITE_FAULT), "that one it has lived to see");
+        assert_eq!(
+            unflushed.take_loss(&flush, &of(0)),
+            Some(Status::WRITE_FAULT),
+            "that one it has lived to see"
+        );
     }
 
     #[test]
     fn a_layer_that_has_copies_is_told_by_any_command() {
-        let former = Former { power: None, survivors: ALL };
-        let unflushed = Unflushed::new(LossNotice::FailCommand, Some(former));
+        let previous_session = PreviousSession { power: None, survivors: ALL };
+        let unflushed = Unflushed::new(LossNotice::FailCommand, Some(previous_session));
         assert!(!unflushed.is_lost() && unflushed.reconnected() && unflushed.is_lost());
         let read = request(Operation::Read, false);
-        assert_eq!(unflushed.tell(&read, &of(0)), Some(Status::WRITES_LOST));
+        assert_eq!(unflushed.take_loss(&read, &of(0)), Some(Status::WRITES_LOST));
         assert!(!unflushed.is_lost());
     }
 }

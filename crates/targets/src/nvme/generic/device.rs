@@ -5,7 +5,7 @@ use super::super::error::Trouble as NvmeTrouble;
 use super::GenericConfig;
 use super::error::Trouble;
 use super::sysfs::{Limits, Place};
-use crate::remote::Facts;
+use crate::remote::NamespaceInfo;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use sluice_memory::SharedRegion;
@@ -43,7 +43,7 @@ pub(super) struct Tenancy {
     /// Held where the drive has all of the namespace, so that nobody mounts it.
     _block_device: Option<File>,
     pub(super) range: Partition,
-    pub(super) facts: Facts,
+    pub(super) info: NamespaceInfo,
     /// Commands on the device at a time.
     pub(super) depth: usize,
     /// The kernel may connect to its controller again, and says nothing of that.
@@ -77,21 +77,21 @@ pub(super) fn open(config: &GenericConfig) -> Result<Tenancy, Trouble> {
     let nsid =
         sluice_reactor::namespace_id(device.file.as_fd()).map_err(Trouble::step("asked for its NSID"))?;
     let limits = place.limits();
-    let facts = facts(&device.file, nsid, &limits)?;
-    facts.supports(&config.passthrough)?;
-    let range = Partition::of(&facts, nsid, config.first_block, config.blocks)?;
+    let info = info(&device.file, nsid, &limits)?;
+    info.supports(&config.passthrough)?;
+    let range = Partition::of(&info, nsid, config.first_block, config.blocks)?;
     let controller = match config.passthrough.admin.iter().next() {
         Some(_) => Some(open_file(&place.controller()?).map_err(Trouble::step("opened"))?),
         None => None,
     };
     // With a range of its own the rest of the namespace is anybody's.
-    let has_all = range.blocks == (0..facts.blocks);
+    let has_all = range.blocks == (0..info.blocks);
     let block_device = if has_all { hold(&place.block_device())? } else { None };
     try_command(&device.file, &range)?;
     take(&device, &range)?;
     let depth = limits.commands.clamp(1, COMMANDS_MAX);
     let is_on_fabric = place.is_on_fabric();
-    Ok(Tenancy { device, controller, _block_device: block_device, range, facts, depth, is_on_fabric })
+    Ok(Tenancy { device, controller, _block_device: block_device, range, info, depth, is_on_fabric })
 }
 
 /// The device: one that is used already, or opened and locked.
@@ -132,15 +132,15 @@ fn hold(path: &Path) -> Result<Option<File>, Trouble> {
 }
 
 /// What the device is, within what the kernel lets through.
-fn facts(file: &OwnedFd, nsid: u32, limits: &Limits) -> Result<Facts, Trouble> {
+fn info(file: &OwnedFd, nsid: u32, limits: &Limits) -> Result<NamespaceInfo, Trouble> {
     let controller: IdentifyController = zerocopy::transmute!(ask(file, Cns::CONTROLLER, 0)?);
     let namespace: IdentifyNamespace = zerocopy::transmute!(ask(file, Cns::NAMESPACE, nsid)?);
-    let mut facts = Facts::of(nsid, &controller, &namespace)?;
+    let mut info = NamespaceInfo::of(nsid, &controller, &namespace)?;
     // Data that begins within a page has one segment more than it has pages.
     let by_segments = limits.segments.saturating_sub(1).max(1).saturating_mul(PAGE_SIZE);
-    let most = facts.transfer_max.min(limits.transfer).min(by_segments);
-    facts.transfer_max = (most - most % PAGE_SIZE).max(PAGE_SIZE);
-    Ok(facts)
+    let most = info.transfer_max.min(limits.transfer).min(by_segments);
+    info.transfer_max = (most - most % PAGE_SIZE).max(PAGE_SIZE);
+    Ok(info)
 }
 
 fn ask(file: &OwnedFd, cns: Cns, nsid: u32) -> Result<[u8; IDENTIFY_BYTES], Trouble> {

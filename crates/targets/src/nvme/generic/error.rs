@@ -1,7 +1,7 @@
 //! Why a device of the kernel's cannot be a drive, in words that say what to do.
 
 use super::super::error::Trouble as NvmeTrouble;
-use crate::remote::Unfit;
+use crate::remote::Incompatible;
 use std::path::PathBuf;
 use std::{error, fmt, io};
 
@@ -42,9 +42,9 @@ impl From<NvmeTrouble> for Trouble {
     }
 }
 
-impl From<Unfit> for Trouble {
-    fn from(unfit: Unfit) -> Self {
-        Trouble::Namespace(unfit.into())
+impl From<Incompatible> for Trouble {
+    fn from(incompatible: Incompatible) -> Self {
+        Trouble::Namespace(incompatible.into())
     }
 }
 

@@ -17,7 +17,7 @@ pub use target::Target as Generic;
 
 use super::confine::Passes;
 use super::counters::NvmeControl;
-use crate::remote::{Former, LossNotice, PowerId};
+use crate::remote::{LossNotice, PowerId, PreviousSession};
 use sluice_command::Passthrough;
 use sluice_reactor::{Io, TaskId};
 use std::io;
@@ -40,8 +40,8 @@ pub struct GenericConfig {
     pub passthrough: Passthrough,
     /// How the layers above are told that acknowledged writes may be lost.
     pub loss_notice: LossNotice,
-    /// As of [`NvmeTcpConfig::former`](crate::NvmeTcpConfig::former).
-    pub former: Option<Former>,
+    /// As of [`NvmeTcpConfig::previous_session`](crate::NvmeTcpConfig::previous_session).
+    pub previous_session: Option<PreviousSession>,
 }
 
 /// An open range of a namespace, on its way to its reactor.
@@ -71,7 +71,7 @@ impl GenericSeed {
 
     /// The device's power identifier, if it gave one.
     pub fn power(&self) -> Option<PowerId> {
-        self.tenancy.facts.power
+        self.tenancy.info.power
     }
 
     /// What the control side keeps, to see how the target fares.

@@ -9,7 +9,7 @@ use super::answer::Answer;
 use super::device::Tenancy;
 use super::memory::Memory;
 use crate::NvmeControl;
-use crate::remote::{Facts, Unflushed};
+use crate::remote::{NamespaceInfo, Unflushed};
 use sluice_command::{Characteristics, Command, Lane, Layer, Passthrough, Slot, Ticket};
 use sluice_memory::SegmentList;
 use sluice_nvme::{Status, SubmissionEntry};
@@ -61,8 +61,11 @@ impl Target {
         let depth = tenancy.depth;
         let mut flights = Flights::new(WAITING);
         flights.set_depth(depth as u32);
-        let unflushed = Unflushed::new(config.loss_notice, config.former);
-        if config.former.is_some_and(|former| tenancy.facts.has_changed_power(former.power)) {
+        let unflushed = Unflushed::new(config.loss_notice, config.previous_session);
+        if config
+            .previous_session
+            .is_some_and(|previous_session| tenancy.info.has_changed_power(previous_session.power))
+        {
             unflushed.reconnected();
         }
         Ok(Self {
@@ -90,8 +93,8 @@ impl Target {
         })
     }
 
-    fn facts(&self) -> &Facts {
-        &self.tenancy.facts
+    fn info(&self) -> &NamespaceInfo {
+        &self.tenancy.info
     }
 
     /// Starts a command, or lets it wait for its turn.
@@ -142,7 +145,7 @@ impl Target {
     /// What a command fails with for an earlier loss of acknowledged writes.
     fn told(&self, slot: &Slot) -> Option<Status> {
         match self.unflushed.is_lost() {
-            true => self.unflushed.tell(&raw::effect(slot), &slot.origin),
+            true => self.unflushed.take_loss(&raw::effect(slot), &slot.origin),
             false => None,
         }
     }
@@ -159,9 +162,9 @@ impl Target {
         if slot.origin.raw {
             return self.make_raw(slot, entry, rest);
         }
-        let Tenancy { facts, range, .. } = &self.tenancy;
+        let Tenancy { info, range, .. } = &self.tenancy;
         // The drive may have become smaller while the command waited.
-        let piece = Piece::next(&slot.request, rest.done, facts, range, self.size)?;
+        let piece = Piece::next(&slot.request, rest.done, info, range, self.size)?;
         let bytes = piece.bytes();
         match piece.how {
             How::Bare => Ok(()),
@@ -188,12 +191,12 @@ impl Target {
         entry: &SubmissionEntry,
         rest: Rest,
     ) -> Result<(SubmissionEntry, NvmeQueue, u64), Status> {
-        let Tenancy { facts, range, .. } = &self.tenancy;
+        let Tenancy { info, range, .. } = &self.tenancy;
         self.memory.without_buckets(&slot.data, &mut self.data).map_err(|_| Status::INTERNAL_ERROR)?;
         if slot.origin.sq == 0 {
             return Ok((raw::admin(entry, range.nsid)?, NvmeQueue::Admin, 0));
         }
-        let (entry, bytes) = raw::made(entry, &slot.request, rest.done, facts, range)?;
+        let (entry, bytes) = raw::made(entry, &slot.request, rest.done, info, range)?;
         Ok((entry, NvmeQueue::Io, bytes))
     }
 
@@ -253,8 +256,8 @@ impl Target {
 
     /// The kernel connects to a controller on the network again by itself. That may have lost its power meanwhile.
     fn note_path(&mut self, answer: Answer) {
-        let Tenancy { facts, is_on_fabric, .. } = &self.tenancy;
-        let may_lose = *is_on_fabric && !facts.has_kept_power(None);
+        let Tenancy { info, is_on_fabric, .. } = &self.tenancy;
+        let may_lose = *is_on_fabric && !info.has_kept_power(None);
         if may_lose && answer.is_of_path() && self.unflushed.reconnected() {
             let path = self.path.display();
             tracing::error!(%path, "the connection was lost: acknowledged writes that were not flushed may be, too");
@@ -294,7 +297,7 @@ impl Layer for Target {
     }
 
     fn characteristics(&self, _below: &[Characteristics]) -> Characteristics {
-        let given = self.facts().characteristics(&self.tenancy.range.blocks);
+        let given = self.info().characteristics(&self.tenancy.range.blocks);
         let passthrough = self.passthrough;
         self.passes.limit(Characteristics { size: self.size, passthrough, ..given })
     }
@@ -304,7 +307,7 @@ impl Layer for Target {
         if let Err(status) = self.passes.check(&slot.request).and_then(|()| slot.check(self.size)) {
             return lane.finish(command, status);
         }
-        if self.facts().is_done(&slot.request) {
+        if self.info().is_done(&slot.request) {
             return lane.finish(command, Status::SUCCESS);
         }
         let ticket = lane.park(command);

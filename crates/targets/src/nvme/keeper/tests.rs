@@ -149,17 +149,17 @@ impl PciTransport for Chatterbox {
 
 /// A keeper that has connected to a device.
 fn keeper(device: &Arc<Chatterbox>) -> (Keeper, Orders) {
-    let bell = Arc::new(Bell::new().expect("an eventfd"));
+    let notifier = Arc::new(Notifier::new().expect("an eventfd"));
     let (sender, receiver) = channel();
-    let orders = Orders::new(sender, Arc::clone(&bell));
-    let mut keeper = Keeper::new(Address::Pci("chatterbox".to_owned()), receiver, bell);
+    let orders = Orders::new(sender, Arc::clone(&notifier));
+    let mut keeper = Keeper::new(Address::Pci("chatterbox".to_owned()), receiver, notifier);
     let settings = Settings { timeout: Duration::from_secs(600), ..Settings::default() };
     let transport: Arc<dyn PciTransport> = device.clone();
     let mut controller = Controller::start(transport, settings).expect("enabled");
     controller.request_async_event().expect("asked for");
     keeper.link = Some(Connection {
         controller,
-        requests: Requests::new(),
+        requests: EventRequests::new(),
         interrupt: Interrupt::new().expect("an eventfd"),
         queues: 1,
         parting: Parting::of(u64::MAX),

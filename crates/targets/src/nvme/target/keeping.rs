@@ -33,7 +33,7 @@ impl Target {
 
     fn up(&mut self, link: Box<Link>) {
         self.flights.set_depth(link.queue.depth());
-        if self.unflushed.meet(&link.facts, &mut self.power) {
+        if self.unflushed.on_connect(&link.info, &mut self.power) {
             self.tenancy.order(Order::SayLost { port: self.tenancy.port.id });
         }
         self.tenancy.link = Some(link);

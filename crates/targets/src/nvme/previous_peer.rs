@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 /// The process that a device was.
 #[derive(Debug)]
-pub(super) struct Former(Arc<Peer>);
+pub(super) struct PreviousPeer(Arc<Peer>);
 
-impl Former {
+impl PreviousPeer {
     /// None where the device is no process.
     pub(super) fn of(transport: &dyn PciTransport) -> Option<Self> {
         transport.peer().map(Self)

@@ -4,31 +4,31 @@ use std::fmt;
 
 /// What a controller or a namespace says of itself that we cannot work with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Unfit {
+pub(crate) enum Incompatible {
     /// No namespace of that NSID is active.
     NoNamespace(u32),
     /// Metadata, protection information, or blocks that no drive of ours can have.
     Format(&'static str),
     /// It was told to hand on what the device does not have.
-    NotThere(&'static str),
+    Unsupported(&'static str),
     /// It is less than the configuration says.
-    Less,
+    TooSmall,
 }
 
-impl fmt::Display for Unfit {
+impl fmt::Display for Incompatible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unfit::NoNamespace(nsid) => write!(f, "there is no active namespace {nsid}"),
-            Unfit::Format(what) => {
+            Incompatible::NoNamespace(nsid) => write!(f, "there is no active namespace {nsid}"),
+            Incompatible::Format(what) => {
                 write!(
                     f,
                     "the namespace has {what}; use one with blocks of 512 or 4096 bytes and no metadata"
                 )
             }
-            Unfit::Less => f.write_str(
+            Incompatible::TooSmall => f.write_str(
                 "the namespace is smaller than `size` says, has larger blocks than the drive, or is only read",
             ),
-            Unfit::NotThere(what) => {
+            Incompatible::Unsupported(what) => {
                 write!(f, "the device does not have {what}; take it out of passthrough")
             }
         }

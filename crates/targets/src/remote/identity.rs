@@ -1,6 +1,6 @@
 //! What a device says of itself and of one namespace, as far as it matters to a target.
 
-use super::Unfit;
+use super::Incompatible;
 use sluice_command::{Characteristics, Deallocated, Opcodes, Operation, Passthrough, Request, Storage};
 use sluice_host::identify;
 use sluice_nvme::identify::{IdentifyController, IdentifyNamespace};
@@ -28,7 +28,7 @@ pub type PowerId = [u8; 16];
 
 /// What a namespace is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Facts {
+pub(crate) struct NamespaceInfo {
     /// Which one it is: after a reconnection it must be the same.
     pub(crate) name: Name,
     /// A logical block as a power of two, bytes.
@@ -40,7 +40,7 @@ pub(crate) struct Facts {
     /// What Deallocate does, and whether Write Zeroes may do the same (DLFEAT).
     pub(crate) deallocated: Deallocated,
     pub(crate) zeroes_deallocate: bool,
-    /// What it has for [`Facts::supports`].
+    /// What it has for [`NamespaceInfo::supports`].
     optional: Optional,
     volatile_cache: bool,
     /// Changes whenever acknowledged writes may have been lost; none of a device that does not say so.
@@ -100,26 +100,26 @@ pub(crate) struct Name {
     uuid: Option<[u8; 16]>,
 }
 
-impl Facts {
+impl NamespaceInfo {
     pub(crate) fn of(
         nsid: u32,
         controller: &IdentifyController,
         namespace: &IdentifyNamespace,
-    ) -> Result<Self, Unfit> {
+    ) -> Result<Self, Incompatible> {
         if namespace.nsze == 0 {
-            return Err(Unfit::NoNamespace(nsid));
+            return Err(Incompatible::NoNamespace(nsid));
         }
         let format = identify::lba_format(namespace);
         if format.ms != 0 || namespace.dps & 7 != 0 {
-            return Err(Unfit::Format("metadata"));
+            return Err(Incompatible::Format("metadata"));
         }
         let block_shift = u32::from(format.lbads);
         if block_shift != 9 && block_shift != 12 {
-            return Err(Unfit::Format("blocks of another size"));
+            return Err(Incompatible::Format("blocks of another size"));
         }
         // The end of the namespace is a number of bytes for the layers above.
         if namespace.nsze > i64::MAX as u64 >> block_shift {
-            return Err(Unfit::Format("more blocks than there are bytes to count them in"));
+            return Err(Incompatible::Format("more blocks than there are bytes to count them in"));
         }
         let limit = identify::max_transfer(controller).unwrap_or(TRANSFER_MAX);
         // NSFEAT bit 1: the namespace has atomic units of its own.
@@ -194,17 +194,17 @@ impl Facts {
     }
 
     /// True if this is as much as was assumed.
-    pub(crate) fn is_enough_for(&self, assumed: &Facts) -> bool {
+    pub(crate) fn is_enough_for(&self, assumed: &NamespaceInfo) -> bool {
         self.bytes() >= assumed.bytes() && self.block_shift <= assumed.block_shift && !self.read_only
     }
 
     /// True if commands for what was mean the same to what is now there.
-    pub(crate) fn is_same_as(&self, before: &Facts) -> bool {
+    pub(crate) fn is_same_as(&self, before: &NamespaceInfo) -> bool {
         self.name == before.name && self.block_shift == before.block_shift
     }
 
     /// True if what is now there can go on for what was: the same device, in the same format, and as good.
-    pub(crate) fn replaces(&self, before: &Facts, end: u64) -> bool {
+    pub(crate) fn replaces(&self, before: &NamespaceInfo, end: u64) -> bool {
         self.is_same_as(before)
             && self.blocks >= end
             && self.transfer_max >= before.transfer_max
@@ -230,7 +230,7 @@ impl Facts {
     }
 
     /// Everything that is to be handed on is there, and says in the common way where its data is.
-    pub(crate) fn supports(&self, wanted: &Passthrough) -> Result<(), Unfit> {
+    pub(crate) fn supports(&self, wanted: &Passthrough) -> Result<(), Incompatible> {
         let missing = [
             (wanted.io.contains(io::VERIFY) && !self.optional.verify, "Verify"),
             (
@@ -247,7 +247,7 @@ impl Facts {
             ),
         ];
         let first = missing.iter().find(|(is_missing, _)| *is_missing);
-        first.map_or(Ok(()), |(_, what)| Err(Unfit::NotThere(what)))
+        first.map_or(Ok(()), |(_, what)| Err(Incompatible::Unsupported(what)))
     }
 
     /// True if the request asks for nothing, or for what the device does not do and need not.

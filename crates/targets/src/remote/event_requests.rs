@@ -12,20 +12,20 @@ const WINDOW: Duration = Duration::from_secs(40);
 
 /// The requests for events. One is out, or is owed.
 #[derive(Debug)]
-pub(crate) struct Requests {
+pub(crate) struct EventRequests {
     /// When the last was made.
     made: Instant,
     owed: bool,
 }
 
-impl Requests {
+impl EventRequests {
     /// One was made just now.
     pub(crate) fn new() -> Self {
         Self { made: Instant::now(), owed: false }
     }
 
     /// It was answered, and the next may be made.
-    pub(crate) fn owe(&mut self) {
+    pub(crate) fn set_due(&mut self) {
         self.owed = true;
     }
 
@@ -37,13 +37,13 @@ impl Requests {
 
 /// How much of what a controller reports was logged of late.
 #[derive(Debug)]
-pub(crate) struct Logged {
+pub(crate) struct LogLimit {
     since: Instant,
     count: u32,
     left_out: u64,
 }
 
-impl Logged {
+impl LogLimit {
     pub(crate) fn new() -> Self {
         Self { since: Instant::now(), count: 0, left_out: 0 }
     }
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn what_is_too_much_for_the_log_is_counted_there() {
-        let mut logged = Logged::new();
+        let mut logged = LogLimit::new();
         assert!((0..LOGGED).all(|_| logged.admit() == Some(0)));
         assert_eq!((logged.admit(), logged.admit()), (None, None));
         logged.since -= WINDOW;
