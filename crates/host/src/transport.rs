@@ -45,7 +45,7 @@ pub trait PciTransport: Debug + Send + Sync {
     fn map(&self, memory: &SharedRegion, iova: u64) -> Result<(), Error>;
 
     /// The same for memory that is somebody else's: all of the file, as many whole pages as it has.
-    fn lend(&self, memory: &MemoryFile, iova: u64) -> Result<(), Error> {
+    fn map_file(&self, memory: &MemoryFile, iova: u64) -> Result<(), Error> {
         let _ = (memory, iova);
         Err(Error::Unsupported("lending the memory of others to this device"))
     }

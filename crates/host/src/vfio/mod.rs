@@ -167,7 +167,7 @@ impl PciTransport for Vfio {
         Ok(self.device.map(memory, iova)?)
     }
 
-    fn lend(&self, memory: &MemoryFile, iova: u64) -> Result<(), Error> {
+    fn map_file(&self, memory: &MemoryFile, iova: u64) -> Result<(), Error> {
         self.device.map_file(memory, iova).map_err(not_pinned)
     }
 

@@ -76,7 +76,7 @@ impl VfioUser {
     }
 
     /// Lets the server map `size` bytes of a file, from its beginning on.
-    fn map_file(&self, file: BorrowedFd<'_>, size: u64, writable: bool, iova: u64) -> Result<(), Error> {
+    fn dma_map(&self, file: BorrowedFd<'_>, size: u64, writable: bool, iova: u64) -> Result<(), Error> {
         let map = DmaMap {
             argsz: DmaMap::SIZE as u32,
             flags: DmaMap::READ | if writable { DmaMap::WRITE } else { 0 },
@@ -132,16 +132,16 @@ impl PciTransport for VfioUser {
     }
 
     fn map(&self, memory: &SharedRegion, iova: u64) -> Result<(), Error> {
-        self.map_file(memory.fd(), memory.len() as u64, true, iova)
+        self.dma_map(memory.fd(), memory.len() as u64, true, iova)
     }
 
-    fn lend(&self, memory: &MemoryFile, iova: u64) -> Result<(), Error> {
+    fn map_file(&self, memory: &MemoryFile, iova: u64) -> Result<(), Error> {
         // It is taken back with the length that it had when it was mapped here, to the byte.
         let bytes = u64::try_from(rustix::fs::fstat(memory.fd())?.st_size).unwrap_or(0);
         if bytes < memory.len() {
             return Err(Error::Unsupported("a file that ends inside a page, or was cut"));
         }
-        self.map_file(memory.fd(), memory.len(), memory.is_writable(), iova)
+        self.dma_map(memory.fd(), memory.len(), memory.is_writable(), iova)
     }
 
     fn unmap(&self, iova: u64, size: u64) -> Result<(), Error> {

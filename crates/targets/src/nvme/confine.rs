@@ -1,6 +1,6 @@
 //! What a target may ask of its device: the last look at a command before it is submitted.
 
-use super::error::Trouble;
+use super::error::ErrorKind;
 use crate::remote::NamespaceInfo;
 use sluice_command::{Characteristics, Deallocated, Operation, Request};
 use sluice_nvme::Status;
@@ -26,13 +26,13 @@ impl Partition {
         nsid: u32,
         first: u64,
         blocks: Option<u64>,
-    ) -> Result<Self, Trouble> {
+    ) -> Result<Self, ErrorKind> {
         let blocks = blocks.unwrap_or(info.blocks.saturating_sub(first));
         match first.checked_add(blocks) {
             Some(end) if end <= info.blocks && blocks > 0 => {
                 Ok(Self { nsid, blocks: first..end, block_shift: info.block_shift })
             }
-            _ => Err(Trouble::Range { namespace: nsid, blocks: info.blocks }),
+            _ => Err(ErrorKind::Range { namespace: nsid, blocks: info.blocks }),
         }
     }
 

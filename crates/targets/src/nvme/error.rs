@@ -8,11 +8,11 @@ use std::{error, fmt};
 #[derive(Debug)]
 pub struct NvmeError {
     pub(super) address: Address,
-    pub(super) what: Trouble,
+    pub(super) kind: ErrorKind,
 }
 
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum ErrorKind {
     /// The device, or the way to it.
     Device(sluice_host::Error),
     /// What it says of itself, or of the namespace.
@@ -28,18 +28,18 @@ pub(super) enum Trouble {
     /// Another process answers, while the one before is still there.
     StillThere,
     /// The thread that drives the device cannot be started, or has ended.
-    NoKeeper,
+    NoThread,
 }
 
-impl From<sluice_host::Error> for Trouble {
+impl From<sluice_host::Error> for ErrorKind {
     fn from(error: sluice_host::Error) -> Self {
-        Trouble::Device(error)
+        ErrorKind::Device(error)
     }
 }
 
-impl From<Incompatible> for Trouble {
+impl From<Incompatible> for ErrorKind {
     fn from(incompatible: Incompatible) -> Self {
-        Trouble::Incompatible(incompatible)
+        ErrorKind::Incompatible(incompatible)
     }
 }
 
@@ -47,7 +47,7 @@ impl NvmeError {
     /// True if another drive has the range: trying again later can help.
     #[must_use]
     pub fn is_in_use(&self) -> bool {
-        matches!(self.what, Trouble::Taken { .. } | Trouble::NoQueue { .. })
+        matches!(self.kind, ErrorKind::Taken { .. } | ErrorKind::NoQueue { .. })
     }
 }
 
@@ -62,43 +62,43 @@ impl fmt::Display for Address {
 
 impl fmt::Display for NvmeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "NVMe device {}: {}", self.address, self.what)?;
-        match (&self.what, &self.address) {
-            (Trouble::Device(sluice_host::Error::Setup(_)), _) => Ok(()),
-            (Trouble::Device(_), Address::VfioUser(_)) => {
+        write!(f, "NVMe device {}: {}", self.address, self.kind)?;
+        match (&self.kind, &self.address) {
+            (ErrorKind::Device(sluice_host::Error::Setup(_)), _) => Ok(()),
+            (ErrorKind::Device(_), Address::VfioUser(_)) => {
                 f.write_str("; see that its server runs, and that nobody else is connected")
             }
-            (Trouble::Device(_), Address::Pci(_)) => f.write_str("; see the kernel's log for the device"),
+            (ErrorKind::Device(_), Address::Pci(_)) => f.write_str("; see the kernel's log for the device"),
             _ => Ok(()),
         }
     }
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for ErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Trouble::Device(error) => write!(f, "{error}"),
-            Trouble::Incompatible(incompatible) => incompatible.fmt(f),
-            Trouble::Range { namespace, blocks } => write!(
+            ErrorKind::Device(error) => write!(f, "{error}"),
+            ErrorKind::Incompatible(incompatible) => incompatible.fmt(f),
+            ErrorKind::Range { namespace, blocks } => write!(
                 f,
                 "the range is not inside namespace {namespace}, which has {blocks} blocks; \
                  change first_block or blocks"
             ),
-            Trouble::Taken { first, blocks } => write!(
+            ErrorKind::Taken { first, blocks } => write!(
                 f,
                 "another drive has some of these blocks: {blocks} from {first} on; give each its own range"
             ),
-            Trouble::NoQueue { granted } => {
+            ErrorKind::NoQueue { granted } => {
                 write!(f, "all of its {granted} queue pairs are taken by other drives")
             }
-            Trouble::Replaced => f.write_str(
+            ErrorKind::Replaced => f.write_str(
                 "another device, namespace or format answers there than before; \
                  close the drive and open it again if that is meant",
             ),
-            Trouble::StillThere => f.write_str(
+            ErrorKind::StillThere => f.write_str(
                 "another server answers there than before, which has not ended and may still be at work; end that one",
             ),
-            Trouble::NoKeeper => f.write_str("there is no thread to drive it; see the daemon's log"),
+            ErrorKind::NoThread => f.write_str("there is no thread to drive it; see the daemon's log"),
         }
     }
 }

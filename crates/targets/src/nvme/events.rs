@@ -1,6 +1,6 @@
 //! What a device reports by itself, for the log.
 
-use super::keeper::{Connection, Keeper};
+use super::admin_thread::{AdminThread, Connection};
 use crate::remote::EventRequests;
 use sluice_host::{AsyncEvent, Error};
 use sluice_nvme::{LogId, NSID_ALL};
@@ -9,15 +9,15 @@ use std::time::Duration;
 /// Bytes of a log page that are read: reading is what lets the device report the next event of the kind.
 const LOG_BYTES: usize = 512;
 
-impl Keeper {
+impl AdminThread {
     /// Takes note of an event, if there is one, and has the next asked for. One at a time: orders come in between.
-    pub(super) fn hear_events(&mut self) {
+    pub(super) fn handle_async_events(&mut self) {
         let Some(link) = &mut self.link else { return };
         let mut result = link.event();
         if let Ok(Some(event)) = result {
-            self.ports.iter().flatten().for_each(|tenant| tenant.control.count_events(1));
+            self.ports.iter().flatten().for_each(|port_state| port_state.control.count_events(1));
             if let Some(left_out) = self.logged.admit() {
-                tell(&self.address, event, left_out);
+                log_event(&self.address, event, left_out);
             }
             result = link.clear(event).map(|()| None);
         }
@@ -52,7 +52,7 @@ impl Connection {
 }
 
 /// In words, by the kinds of the specification (Base 5.2.2).
-fn tell(device: &super::Address, event: AsyncEvent, left_out: u64) {
+fn log_event(device: &super::Address, event: AsyncEvent, left_out: u64) {
     let AsyncEvent { kind, info, log_page } = event;
     let what = match (kind, info) {
         (0, _) => "an error",

@@ -7,7 +7,7 @@
 //! for which there is none waits.
 //!
 //! Nothing here waits on a reactor. Whatever is a conversation with the device (connecting, creating
-//! queues, mapping memory) is the [`keeper`]'s, a thread for each device; a [`Target`] gives it orders and
+//! queues, mapping memory) is the [`admin_thread`]'s, a thread for each device; a [`Target`] gives it orders and
 //! finds its news in its next turn.
 //!
 //! Several targets share one device. Each is confined to its range, whatever the layers above ask for,
@@ -16,23 +16,23 @@
 //! A device that the kernel drives is another way to the same end ([`generic`]): commands are made in the
 //! same way and kept to the same range, and the kernel has the queues.
 
+mod admin_thread;
 mod buffers;
+mod chunk;
 mod confine;
 mod counters;
 mod device;
+mod dma_maps;
 mod error;
 mod events;
-mod flights;
 mod generic;
-mod keeper;
-mod loans;
-mod piece;
+mod in_flight;
+mod iova_layout;
 mod pointer;
 mod port;
 mod previous_peer;
 mod raw;
 mod target;
-mod window;
 
 pub use confine::Passes;
 pub use counters::{NvmeControl, NvmeStatus};
@@ -109,7 +109,7 @@ impl NvmeConfig {
 /// A range of a device and a queue pair for it, on its way to its reactor.
 #[derive(Debug)]
 pub struct NvmeSeed {
-    tenancy: device::Tenancy,
+    handle: device::PortHandle,
     config: NvmeConfig,
     control: NvmeControl,
 }
@@ -122,20 +122,20 @@ impl NvmeSeed {
     /// In words that name the device and say what to do.
     pub fn open(config: &NvmeConfig) -> Result<Self, NvmeError> {
         let control = NvmeControl::default();
-        let tenancy = device::open(config, &control)?;
-        let supported = tenancy.port.info.supports(&config.passthrough);
-        supported.map_err(|what| NvmeError { address: config.address.clone(), what: what.into() })?;
-        Ok(Self { tenancy, config: config.clone(), control })
+        let handle = device::open(config, &control)?;
+        let supported = handle.port.info.supports(&config.passthrough);
+        supported.map_err(|kind| NvmeError { address: config.address.clone(), kind: kind.into() })?;
+        Ok(Self { handle, config: config.clone(), control })
     }
 
     /// Bytes of the drive.
     pub fn size(&self) -> u64 {
-        self.tenancy.port.range.bytes()
+        self.handle.port.range.bytes()
     }
 
     /// The device's power identifier, if it gave one.
     pub fn power(&self) -> Option<PowerId> {
-        self.tenancy.link.as_ref().and_then(|link| link.info.power)
+        self.handle.link.as_ref().and_then(|link| link.info.power)
     }
 
     /// What the control side keeps, to see how the target fares.
@@ -149,7 +149,7 @@ impl NvmeSeed {
     /// # Errors
     /// The reactor has no room for another file.
     pub fn build(self, task: TaskId, io: &Io, token_prefix: u64) -> io::Result<Nvme> {
-        let place = target::Place { io: io.clone(), task, token_prefix };
-        Nvme::new(self.tenancy, &self.config, place, self.control)
+        let reactor = target::ReactorHandle { io: io.clone(), task, token_prefix };
+        Nvme::new(self.handle, &self.config, reactor, self.control)
     }
 }

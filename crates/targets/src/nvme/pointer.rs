@@ -1,6 +1,6 @@
 //! Data pointers made anew: from segments of the host's memory to PRPs in device addresses.
 
-use super::loans::{LoanSet, Loans, only};
+use super::dma_maps::{DmaMaps, MappingSet, only};
 use sluice_host::{DmaRange, ListPages};
 use sluice_memory::SegmentList;
 use sluice_nvme::PAGE_SIZE;
@@ -50,26 +50,26 @@ impl Pointer<'_> {
 pub(super) fn translate<'a>(
     data: &SegmentList,
     of: u8,
-    loans: &mut Loans,
+    maps: &mut DmaMaps,
     pages: &'a mut Vec<u64>,
-) -> Option<(Pointer<'a>, LoanSet)> {
+) -> Option<(Pointer<'a>, MappingSet)> {
     let segments = data.as_slice();
     if let [segment] = segments {
-        let (iova, loan) = loans.find(segment, of)?;
+        let (iova, mapping) = maps.find(segment, of)?;
         let span = Pointer::Span(DmaRange { iova, length: segment.len() });
-        return iova.is_multiple_of(4).then_some((span, only(loan)));
+        return iova.is_multiple_of(4).then_some((span, only(mapping)));
     }
     pages.clear();
     let mut set = 0;
     for (number, segment) in segments.iter().enumerate() {
-        let (iova, loan) = loans.find(segment, of)?;
+        let (iova, mapping) = maps.find(segment, of)?;
         let end = iova + u64::from(segment.len());
         let begins_well = if number == 0 { iova.is_multiple_of(4) } else { iova.is_multiple_of(PAGE) };
         let ends_well = number + 1 == segments.len() || end.is_multiple_of(PAGE);
         if !begins_well || !ends_well {
             return None;
         }
-        set |= only(loan);
+        set |= only(mapping);
         pages.push(iova);
         pages.extend((iova / PAGE + 1..end.div_ceil(PAGE)).map(|page| page * PAGE));
     }

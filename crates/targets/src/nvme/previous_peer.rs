@@ -22,7 +22,7 @@ impl PreviousPeer {
 
     /// True if what is connected to now is known to be another, while this one is still there: it has let nobody in,
     /// and so has not said that what it had has ended.
-    pub(super) fn was_left_for(&self, transport: &dyn PciTransport) -> bool {
+    pub(super) fn is_replaced_by(&self, transport: &dyn PciTransport) -> bool {
         let is_there = |pid| test_kill_process(pid) != Err(Errno::SRCH);
         let (now, then) = (transport.peer().and_then(|peer| peer.pid()), self.0.pid());
         now != then && !self.has_ended() && then.is_some_and(is_there)

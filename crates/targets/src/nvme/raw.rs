@@ -5,12 +5,12 @@
 //! data pointer and identifier are ours, there is no metadata, and no SGL.
 
 use super::buffers::{BUFFER_BYTES, Buffer};
+use super::chunk::{Scratch, Sent};
 use super::confine::Partition;
-use super::flights::{Flight, Rest};
-use super::loans::{LoanSet, Loans};
-use super::piece::{Scratch, Sent};
+use super::dma_maps::{DmaMaps, MappingSet};
+use super::in_flight::{InFlight, Remaining};
 use super::pointer::{Pointer, translate};
-use super::port::{Life, Link, Order};
+use super::port::{Generation, Link, ThreadRequest};
 use super::target::Target;
 use crate::remote::{BLOCKS_MAX, NamespaceInfo};
 use sluice_command::{Command, Lane, Operation, Passthrough, Request, Slot, Ticket};
@@ -22,7 +22,7 @@ const LR_AND_FUA: u32 = 0b11 << 30;
 
 /// An admin command on its way to the keeper, with the data that it takes along or room for what it brings.
 #[derive(Debug)]
-pub(super) struct Errand {
+pub(super) struct AdminRequest {
     pub(super) ticket: Ticket,
     pub(super) entry: SubmissionEntry,
     pub(super) data: Vec<u8>,
@@ -121,25 +121,25 @@ pub(super) fn check(slot: &Slot, listed: &Passthrough, size: u64) -> Result<(), 
 /// It leaves its range, or has more data than any buffer.
 pub(super) fn send(
     (slot, entry): (&Slot, &SubmissionEntry),
-    rest: Rest,
+    remaining: Remaining,
     (info, range): (&NamespaceInfo, &Partition),
     link: &mut Link,
-    loans: &mut Loans,
+    maps: &mut DmaMaps,
     scratch: Scratch<'_>,
 ) -> Result<Option<Sent>, Status> {
-    let (made, blocks_bytes) = made(entry, &slot.request, rest.done, info, range)?;
+    let (made, blocks_bytes) = made(entry, &slot.request, remaining.done, info, range)?;
     let data_bytes = slot.data.len_bytes();
     if data_bytes > BUFFER_BYTES {
         return Err(Status::INTERNAL_ERROR);
     }
     let sent = match data_bytes {
         0 => push(link, made, &Pointer::Nothing).map(|cid| (cid, 0, None)),
-        _ => send_data(made, slot, link, loans, scratch),
+        _ => send_data(made, slot, link, maps, scratch),
     };
     let bytes = blocks_bytes.max(data_bytes as u64);
-    Ok(sent.map(|(cid, loans, buffer)| Sent {
+    Ok(sent.map(|(cid, maps, buffer)| Sent {
         cid,
-        flight: Flight { rest, bytes, loans, buffer, since_ns: 0, mark: 0 },
+        flight: InFlight { remaining, bytes, maps, buffer, since_ns: 0, mark: 0 },
     }))
 }
 
@@ -148,10 +148,10 @@ fn send_data(
     made: SubmissionEntry,
     slot: &Slot,
     link: &mut Link,
-    loans: &mut Loans,
+    maps: &mut DmaMaps,
     scratch: Scratch<'_>,
-) -> Option<(u16, LoanSet, Option<Buffer>)> {
-    if let Some((pointer, set)) = translate(&slot.data, slot.origin.controller, loans, scratch.pages) {
+) -> Option<(u16, MappingSet, Option<Buffer>)> {
+    if let Some((pointer, set)) = translate(&slot.data, slot.origin.controller, maps, scratch.pages) {
         return Some((push(link, made, &pointer)?, set, None));
     }
     let bytes = slot.data.len_bytes();
@@ -175,9 +175,11 @@ fn push(link: &mut Link, entry: SubmissionEntry, pointer: &Pointer<'_>) -> Optio
 
 impl Target {
     /// Has the keeper send an admin command: it has the admin queue, and waits for the answer.
-    pub(super) fn ask_keeper(&mut self, command: Command, lane: &mut Lane<'_>) {
-        let nsid = self.tenancy.port.range.nsid;
-        let Some(life) = self.life() else { return lane.finish(command, Status::INTERNAL_PATH_ERROR) };
+    pub(super) fn send_admin(&mut self, command: Command, lane: &mut Lane<'_>) {
+        let nsid = self.handle.port.range.nsid;
+        let Some(generation) = self.generation() else {
+            return lane.finish(command, Status::INTERNAL_PATH_ERROR);
+        };
         let entry = *lane.entry(&command);
         let entry = match admin(&entry, nsid) {
             Ok(entry) => entry,
@@ -189,21 +191,25 @@ impl Target {
             slot.data.copy_to(0, &mut data);
         }
         let ticket = lane.park(command);
-        let port = self.tenancy.port.id;
-        self.tenancy.order(Order::Admin { port, life, errand: Box::new(Errand { ticket, entry, data }) });
+        let port = self.handle.port.id;
+        self.handle.send(ThreadRequest::Admin {
+            port,
+            generation,
+            request: Box::new(AdminRequest { ticket, entry, data }),
+        });
     }
 
     /// The keeper has an answer.
-    pub(super) fn answered(&mut self, errand: &Errand, status: Status, lane: &mut Lane<'_>) {
-        let Some(command) = lane.unpark(errand.ticket) else { return };
-        if status.is_success() && brings_data(errand.entry.opcode) {
-            lane.slot(&command).data.copy_from(0, &errand.data);
+    pub(super) fn admin_done(&mut self, request: &AdminRequest, status: Status, lane: &mut Lane<'_>) {
+        let Some(command) = lane.unpark(request.ticket) else { return };
+        if status.is_success() && brings_data(request.entry.opcode) {
+            lane.slot(&command).data.copy_from(0, &request.data);
         }
         lane.finish(command, status);
     }
 
-    fn life(&self) -> Option<Life> {
-        self.tenancy.link.as_ref().map(|link| link.life)
+    fn generation(&self) -> Option<Generation> {
+        self.handle.link.as_ref().map(|link| link.generation)
     }
 }
 

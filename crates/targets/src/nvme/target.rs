@@ -1,13 +1,13 @@
 //! The target itself: commands of a drive to a queue pair of the device, and back.
 
-mod keeping;
+mod thread_events;
 
+use super::chunk::{Chunk, Scratch};
 use super::confine::Passes;
-use super::device::Tenancy;
-use super::flights::{Flight, Flights, Rest};
-use super::loans::Loans;
-use super::piece::{Piece, Scratch};
-use super::port::{Life, Order};
+use super::device::PortHandle;
+use super::dma_maps::DmaMaps;
+use super::in_flight::{InFlight, InFlightTable, Remaining};
+use super::port::{Generation, ThreadRequest};
 use super::raw;
 use super::{NvmeConfig, NvmeControl, OnLoss};
 use crate::remote::{NamespaceInfo, PowerId, Unflushed};
@@ -25,17 +25,17 @@ const WAITING: usize = sluice_command::handover::COMMANDS_MAX;
 
 /// Tokens of what is no command's: the device's interrupt, and the keeper's news.
 const INTERRUPT: Ticket = Ticket(u32::MAX);
-const NEWS: Ticket = Ticket(u32::MAX - 1);
+const EVENTS: Ticket = Ticket(u32::MAX - 1);
 
 /// Where a target is.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ReactorHandle {
     pub(super) io: Io,
     pub(super) task: TaskId,
     pub(super) token_prefix: u64,
 }
 
-impl Place {
+impl ReactorHandle {
     fn token(&self, ticket: Ticket) -> u64 {
         self.token_prefix | u64::from(ticket.0)
     }
@@ -44,21 +44,21 @@ impl Place {
 /// A range of an NVMe device as a target.
 #[derive(Debug)]
 pub struct Target {
-    place: Place,
+    reactor: ReactorHandle,
     /// Watched, so that news wake the drive.
     _notifier: FileSlot,
     /// What the device gives back when the target goes: the queue pair, and the right to the range.
-    pub(super) tenancy: Tenancy,
+    pub(super) handle: PortHandle,
     on_loss: OnLoss,
     passes: Passes,
     pub(super) passthrough: Passthrough,
     timeout_ns: u64,
     /// Bytes, at most as many as the range has.
     pub(super) size: u64,
-    flights: Flights,
-    loans: Loans,
+    in_flight: InFlightTable,
+    maps: DmaMaps,
     /// Commands of a device that is gone, but may still write into their memory.
-    held: Vec<Rest>,
+    held: Vec<Remaining>,
     unflushed: Unflushed,
     /// Of the device that has acknowledged those.
     power: Option<PowerId>,
@@ -69,7 +69,7 @@ pub struct Target {
     /// When to see how long the oldest command has been on the device.
     check_at_ns: Option<u64>,
     /// Life of the device that was given up because it does not answer.
-    given_up: Option<Life>,
+    given_up: Option<Generation>,
     control: NvmeControl,
     /// Scratch, kept for its memory.
     reaped: Vec<(u16, Status)>,
@@ -79,19 +79,19 @@ pub struct Target {
 
 impl Target {
     pub(super) fn new(
-        tenancy: Tenancy,
+        handle: PortHandle,
         config: &NvmeConfig,
-        place: Place,
+        reactor: ReactorHandle,
         control: NvmeControl,
     ) -> io::Result<Self> {
-        let notifier = place.io.register_file(tenancy.port.notifier.as_fd().try_clone_to_owned()?)?;
-        place.io.watch(&notifier, place.task, place.token(NEWS));
-        let mut flights = Flights::new(WAITING);
-        let depth = tenancy.link.as_ref().map_or(0, |link| link.queue.depth());
-        flights.set_depth(depth);
+        let notifier = reactor.io.register_file(handle.port.notifier.as_fd().try_clone_to_owned()?)?;
+        reactor.io.watch(&notifier, reactor.task, reactor.token(EVENTS));
+        let mut in_flight = InFlightTable::new(WAITING);
+        let depth = handle.link.as_ref().map_or(0, |link| link.queue.depth());
+        in_flight.set_depth(depth);
         let unflushed = Unflushed::new(config.loss_notice, config.previous_session);
         let mut power = config.previous_session.and_then(|previous_session| previous_session.power);
-        if let Some(link) = &tenancy.link {
+        if let Some(link) = &handle.link {
             unflushed.on_connect(&link.info, &mut power);
         }
         Ok(Self {
@@ -99,9 +99,9 @@ impl Target {
             passes: config.passes,
             passthrough: config.passthrough,
             timeout_ns: u64::try_from(config.timeout.as_nanos()).unwrap_or(u64::MAX),
-            size: tenancy.port.range.bytes(),
-            flights,
-            loans: Loans::new(tenancy.port.window),
+            size: handle.port.range.bytes(),
+            in_flight,
+            maps: DmaMaps::new(handle.port.window),
             held: Vec::new(),
             unflushed,
             power,
@@ -111,16 +111,16 @@ impl Target {
             given_up: None,
             control,
             reaped: Vec::with_capacity(depth as usize),
-            pages: Vec::with_capacity(tenancy.port.info.transfer_max / PAGE_SIZE + 1),
+            pages: Vec::with_capacity(handle.port.info.transfer_max / PAGE_SIZE + 1),
             part: SegmentList::new(),
-            place,
+            reactor,
             _notifier: notifier,
-            tenancy,
+            handle,
         })
     }
 
     fn info(&self) -> &NamespaceInfo {
-        &self.tenancy.port.info
+        &self.handle.port.info
     }
 
     /// What can be said of a request before anything is done.
@@ -130,35 +130,35 @@ impl Target {
     }
 
     /// Starts a command or the next piece of it, or lets it wait for its turn.
-    fn start_or_wait(&mut self, rest: Rest, lane: &mut Lane<'_>) {
-        if !self.flights.waiting.is_empty() {
-            return self.flights.waiting.push_back(rest);
+    fn start_or_wait(&mut self, remaining: Remaining, lane: &mut Lane<'_>) {
+        if !self.in_flight.waiting.is_empty() {
+            return self.in_flight.waiting.push_back(remaining);
         }
-        if !self.start(rest, lane) {
-            self.wait(rest, lane);
+        if !self.start(remaining, lane) {
+            self.wait(remaining, lane);
         }
     }
 
     /// There is no place on the device at the moment, or no device.
-    fn wait(&mut self, rest: Rest, lane: &mut Lane<'_>) {
-        if self.tenancy.link.is_some() {
-            self.flights.waiting.push_back(rest);
-        } else if lane.is_of(self.ending, rest.ticket) {
-            finish(rest.ticket, Status::ABORTED_SQ_DELETION, lane);
+    fn wait(&mut self, remaining: Remaining, lane: &mut Lane<'_>) {
+        if self.handle.link.is_some() {
+            self.in_flight.waiting.push_back(remaining);
+        } else if lane.is_of(self.ending, remaining.ticket) {
+            finish(remaining.ticket, Status::ABORTED_SQ_DELETION, lane);
         } else if self.on_loss == OnLoss::Fail {
-            finish(rest.ticket, Status::INTERNAL_PATH_ERROR, lane);
+            finish(remaining.ticket, Status::INTERNAL_PATH_ERROR, lane);
         } else {
-            self.flights.waiting.push_back(rest);
+            self.in_flight.waiting.push_back(remaining);
         }
     }
 
     /// Starts those that wait, as far as there is room. Returns how many.
     fn start_waiting(&mut self, lane: &mut Lane<'_>) -> usize {
         let mut started = 0;
-        while let Some(&rest) = self.flights.waiting.front()
-            && self.start(rest, lane)
+        while let Some(&remaining) = self.in_flight.waiting.front()
+            && self.start(remaining, lane)
         {
-            self.flights.waiting.pop_front();
+            self.in_flight.waiting.pop_front();
             started += 1;
         }
         started
@@ -166,51 +166,53 @@ impl Target {
 
     /// Submits the next piece of a command, or ends the command if that cannot be. False if there is no
     /// room on the device, no buffer, or no device.
-    fn start(&mut self, rest: Rest, lane: &mut Lane<'_>) -> bool {
-        let Self { tenancy, loans, pages, part, flights, .. } = self;
-        let Some(link) = &mut tenancy.link else { return false };
+    fn start(&mut self, remaining: Remaining, lane: &mut Lane<'_>) -> bool {
+        let Self { handle, maps, pages, part, in_flight, .. } = self;
+        let Some(link) = &mut handle.link else { return false };
         if link.queue.in_flight() == link.queue.depth() {
             return false;
         }
-        let Some(slot) = lane.parked(rest.ticket) else { return true };
+        let Some(slot) = lane.parked(remaining.ticket) else { return true };
         if self.unflushed.is_lost()
             && let Some(status) = self.unflushed.take_loss(&raw::effect(slot), &slot.origin)
         {
-            finish(rest.ticket, status, lane);
+            finish(remaining.ticket, status, lane);
             return true;
         }
-        let port = &tenancy.port;
+        let port = &handle.port;
         let scratch = Scratch { pages, part };
         let sent = match slot.origin.raw {
             false => {
                 // The drive may have become smaller while the command waited.
-                let piece = Piece::next(&slot.request, rest.done, &port.info, &port.range, self.size);
-                piece.map(|piece| piece.send(slot, rest, link, loans, scratch))
+                let chunk = Chunk::next(&slot.request, remaining.done, &port.info, &port.range, self.size);
+                chunk.map(|chunk| chunk.send(slot, remaining, link, maps, scratch))
             }
             true => {
-                let Some(entry) = lane.parked_entry(rest.ticket) else { return true };
-                raw::send((slot, entry), rest, (&port.info, &port.range), link, loans, scratch)
+                let Some(entry) = lane.parked_entry(remaining.ticket) else { return true };
+                raw::send((slot, entry), remaining, (&port.info, &port.range), link, maps, scratch)
             }
         };
         let sent = match sent {
             Ok(Some(sent)) => sent,
             Ok(None) => return false,
             Err(status) => {
-                finish(rest.ticket, status, lane);
+                finish(remaining.ticket, status, lane);
                 return true;
             }
         };
-        loans.begin(sent.flight.loans);
+        maps.begin(sent.flight.maps);
         self.control.count_sent(sent.flight.buffer.is_some());
-        flights
-            .begin(sent.cid, Flight { since_ns: lane.now_ns(), mark: self.unflushed.mark(), ..sent.flight });
+        in_flight.begin(
+            sent.cid,
+            InFlight { since_ns: lane.now_ns(), mark: self.unflushed.mark(), ..sent.flight },
+        );
         self.check_at_ns.get_or_insert(lane.now_ns().saturating_add(self.timeout_ns));
         true
     }
 
     /// Takes what the device has completed. Returns how many.
     fn reap(&mut self, lane: &mut Lane<'_>) -> usize {
-        let Some(link) = &mut self.tenancy.link else { return 0 };
+        let Some(link) = &mut self.handle.link else { return 0 };
         let reaped = &mut self.reaped;
         let count =
             link.queue.reap(|completion| reaped.push((completion.cid, completion.status().of_peer())));
@@ -227,14 +229,14 @@ impl Target {
 
     /// The device is done with a piece of a command.
     fn completed(&mut self, cid: u16, status: Status, lane: &mut Lane<'_>) {
-        let Some(flight) = self.flights.end(cid) else { return };
-        let Flight { rest, bytes, loans, buffer, mark, .. } = flight;
-        self.loans.end(loans);
-        let slot = lane.parked(rest.ticket);
-        if let (Some(buffer), Some(link)) = (buffer, &mut self.tenancy.link) {
+        let Some(flight) = self.in_flight.end(cid) else { return };
+        let InFlight { remaining, bytes, maps, buffer, mark, .. } = flight;
+        self.maps.end(maps);
+        let slot = lane.parked(remaining.ticket);
+        if let (Some(buffer), Some(link)) = (buffer, &mut self.handle.link) {
             let read = slot.filter(|slot| reads(slot) && status.is_success());
             if let Some(slot) = read {
-                link.buffers.scatter(&buffer, bytes as usize, &slot.data, rest.done as usize);
+                link.buffers.scatter(&buffer, bytes as usize, &slot.data, remaining.done as usize);
             }
             link.buffers.give_back(buffer);
         }
@@ -242,29 +244,29 @@ impl Target {
         if status.is_success() {
             self.unflushed.succeeded(&raw::effect(slot), mark);
         }
-        let done = rest.done + bytes;
+        let done = remaining.done + bytes;
         if !status.is_success() || done >= slot.request.length {
-            return finish(rest.ticket, status, lane);
+            return finish(remaining.ticket, status, lane);
         }
         // Before all others: it is older than they are.
-        self.flights.waiting.push_front(Rest { done, ..rest });
+        self.in_flight.waiting.push_front(Remaining { done, ..remaining });
     }
 
     /// Ends what only waits for a host that is gone.
     fn end_waiting(&mut self, lane: &mut Lane<'_>) -> usize {
-        let before = self.flights.waiting.len();
-        self.flights.waiting.retain(|rest| {
-            let ends = lane.is_of(self.ending, rest.ticket);
+        let before = self.in_flight.waiting.len();
+        self.in_flight.waiting.retain(|remaining| {
+            let ends = lane.is_of(self.ending, remaining.ticket);
             if ends {
-                finish(rest.ticket, Status::ABORTED_SQ_DELETION, lane);
+                finish(remaining.ticket, Status::ABORTED_SQ_DELETION, lane);
             }
             !ends
         });
-        before - self.flights.waiting.len()
+        before - self.in_flight.waiting.len()
     }
 
     fn ring(&mut self) {
-        let Some(link) = &mut self.tenancy.link else { return };
+        let Some(link) = &mut self.handle.link else { return };
         if link.queue.ring().is_err() {
             // Mapped doorbells cannot fail; others fail with their connection.
             self.give_up();
@@ -278,7 +280,7 @@ impl Layer for Target {
     }
 
     fn characteristics(&self, _below: &[Characteristics]) -> Characteristics {
-        let given = self.info().characteristics(&self.tenancy.port.range.blocks);
+        let given = self.info().characteristics(&self.handle.port.range.blocks);
         let passthrough = self.passthrough;
         self.passes.limit(Characteristics { size: self.size, passthrough, ..given })
     }
@@ -292,7 +294,7 @@ impl Layer for Target {
             return lane.finish(command, Status::SUCCESS);
         }
         let ticket = lane.park(command);
-        self.start_or_wait(Rest { ticket, done: 0 }, lane);
+        self.start_or_wait(Remaining { ticket, done: 0 }, lane);
     }
 
     fn pass(&mut self, command: Command, lane: &mut Lane<'_>) {
@@ -301,10 +303,10 @@ impl Layer for Target {
             return lane.finish(command, status);
         }
         if slot.origin.sq == 0 {
-            return self.ask_keeper(command, lane);
+            return self.send_admin(command, lane);
         }
         let ticket = lane.park(command);
-        self.start_or_wait(Rest { ticket, done: 0 }, lane);
+        self.start_or_wait(Remaining { ticket, done: 0 }, lane);
     }
 
     fn flush(&mut self, _lane: &mut Lane<'_>) {
@@ -327,7 +329,7 @@ impl Layer for Target {
         if self.reap(lane) > 0 {
             self.ring();
         }
-        let due = self.flights.oldest_ns().map(|since| since.saturating_add(self.timeout_ns));
+        let due = self.in_flight.oldest_ns().map(|since| since.saturating_add(self.timeout_ns));
         self.check_at_ns = due.filter(|due| *due > lane.now_ns());
         if due.is_some() && self.check_at_ns.is_none() {
             self.give_up();
@@ -335,7 +337,7 @@ impl Layer for Target {
     }
 
     fn resized(&mut self, size: u64) {
-        self.size = size.min(self.tenancy.port.range.bytes());
+        self.size = size.min(self.handle.port.range.bytes());
     }
 
     fn polls(&self) -> bool {
@@ -343,14 +345,14 @@ impl Layer for Target {
     }
 
     fn poll(&mut self, controller: u8, space: &Space, lane: &mut Lane<'_>) -> usize {
-        let mut work = self.hear(lane) + self.reap(lane);
+        let mut work = self.handle_thread_events(lane) + self.reap(lane);
         if !self.ending.is_empty() {
             work += self.end_waiting(lane);
         }
-        if !self.flights.waiting.is_empty() {
+        if !self.in_flight.waiting.is_empty() {
             work += self.start_waiting(lane);
         }
-        self.run_errands(controller, space);
+        self.send_map_requests(controller, space);
         if work > 0 {
             self.ring();
         }
@@ -358,17 +360,17 @@ impl Layer for Target {
     }
 
     fn arm(&mut self) -> bool {
-        let Some(link) = &mut self.tenancy.link else { return false };
-        if self.flights.count() == 0 {
+        let Some(link) = &mut self.handle.link else { return false };
+        if self.in_flight.count() == 0 {
             return false;
         }
         // What it was signalled so far is of no interest: the queue is looked at after this.
         let _ = link.interrupt.take();
-        self.place.io.poll(
+        self.reactor.io.poll(
             link.interrupt.as_fd(),
             PollFlags::IN,
-            self.place.task,
-            self.place.token(INTERRUPT),
+            self.reactor.task,
+            self.reactor.token(INTERRUPT),
         );
         self.armed = true;
         link.queue.has_completions()
@@ -376,25 +378,25 @@ impl Layer for Target {
 
     fn disarm(&mut self) {
         if std::mem::take(&mut self.armed) {
-            self.place.io.cancel(self.place.task, self.place.token(INTERRUPT));
+            self.reactor.io.cancel(self.reactor.task, self.reactor.token(INTERRUPT));
         }
     }
 
     fn forget_memory(&mut self, removed: &Removed) {
-        self.loans.forget(removed);
+        self.maps.forget(removed);
     }
 
     fn still_maps(&self, removed: &Removed) -> bool {
-        self.loans.still_maps(removed)
+        self.maps.still_maps(removed)
     }
 
     fn revoke(&mut self, controller: u8) {
         self.ending.insert(controller);
-        self.loans.revoke(controller);
+        self.maps.revoke(controller);
     }
 
     fn is_revoked(&self, controller: u8) -> bool {
-        !self.loans.has_some_of(controller)
+        !self.maps.has_some_of(controller)
     }
 
     fn renew(&mut self, controller: u8) {
@@ -405,9 +407,9 @@ impl Layer for Target {
 impl Drop for Target {
     fn drop(&mut self) {
         // The last of a large memory takes its time to go.
-        let files = self.loans.drop_all();
+        let files = self.maps.drop_all();
         if !files.is_empty() {
-            self.tenancy.order(Order::Discard(Box::new(files)));
+            self.handle.send(ThreadRequest::Discard(Box::new(files)));
         }
     }
 }

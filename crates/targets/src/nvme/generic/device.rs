@@ -1,10 +1,10 @@
 //! The devices of this process: each opened once, whoever wants a range of it.
 
 use super::super::confine::Partition;
-use super::super::error::Trouble as NvmeTrouble;
+use super::super::error::ErrorKind as NvmeErrorKind;
 use super::GenericConfig;
-use super::error::Trouble;
-use super::sysfs::{Limits, Place};
+use super::error::ErrorKind;
+use super::sysfs::{Limits, SysfsDevice};
 use crate::remote::NamespaceInfo;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
@@ -36,7 +36,7 @@ static DEVICES: Mutex<Vec<Weak<Device>>> = Mutex::new(Vec::new());
 
 /// A range of a device, from the moment it is opened. Dropping it gives the range back.
 #[derive(Debug)]
-pub(super) struct Tenancy {
+pub(super) struct RangeHandle {
     device: Arc<Device>,
     /// The controller's device, if admin commands are to pass.
     pub(super) controller: Option<File>,
@@ -50,13 +50,13 @@ pub(super) struct Tenancy {
     pub(super) is_on_fabric: bool,
 }
 
-impl Tenancy {
+impl RangeHandle {
     pub(super) fn file(&self) -> BorrowedFd<'_> {
         self.device.file.as_fd()
     }
 }
 
-impl Drop for Tenancy {
+impl Drop for RangeHandle {
     fn drop(&mut self) {
         let mut taken = self.device.taken.lock().unwrap_or_else(PoisonError::into_inner);
         taken.retain(|range| *range != self.range);
@@ -71,17 +71,17 @@ impl Drop for Device {
 }
 
 /// Opens a range.
-pub(super) fn open(config: &GenericConfig) -> Result<Tenancy, Trouble> {
-    let place = Place::of(&config.path)?;
+pub(super) fn open(config: &GenericConfig) -> Result<RangeHandle, ErrorKind> {
+    let place = SysfsDevice::of(&config.path)?;
     let device = find(&place, &config.path)?;
     let nsid =
-        sluice_reactor::namespace_id(device.file.as_fd()).map_err(Trouble::step("asked for its NSID"))?;
+        sluice_reactor::namespace_id(device.file.as_fd()).map_err(ErrorKind::step("asked for its NSID"))?;
     let limits = place.limits();
     let info = info(&device.file, nsid, &limits)?;
     info.supports(&config.passthrough)?;
     let range = Partition::of(&info, nsid, config.first_block, config.blocks)?;
     let controller = match config.passthrough.admin.iter().next() {
-        Some(_) => Some(open_file(&place.controller()?).map_err(Trouble::step("opened"))?),
+        Some(_) => Some(open_file(&place.controller()?).map_err(ErrorKind::step("opened"))?),
         None => None,
     };
     // With a range of its own the rest of the namespace is anybody's.
@@ -91,21 +91,21 @@ pub(super) fn open(config: &GenericConfig) -> Result<Tenancy, Trouble> {
     take(&device, &range)?;
     let depth = limits.commands.clamp(1, COMMANDS_MAX);
     let is_on_fabric = place.is_on_fabric();
-    Ok(Tenancy { device, controller, _block_device: block_device, range, info, depth, is_on_fabric })
+    Ok(RangeHandle { device, controller, _block_device: block_device, range, info, depth, is_on_fabric })
 }
 
 /// The device: one that is used already, or opened and locked.
-fn find(place: &Place, path: &Path) -> Result<Arc<Device>, Trouble> {
+fn find(place: &SysfsDevice, path: &Path) -> Result<Arc<Device>, ErrorKind> {
     let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
     devices.retain(|device| device.strong_count() > 0);
     if let Some(known) = devices.iter().filter_map(Weak::upgrade).find(|known| known.number == place.number) {
         return Ok(known);
     }
-    let file = open_file(path).map_err(Trouble::step("opened"))?;
+    let file = open_file(path).map_err(ErrorKind::step("opened"))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => return Err(Trouble::InUse),
-        Err(error) => return Err(Trouble::Step("locked", error.into())),
+        Err(Errno::WOULDBLOCK) => return Err(ErrorKind::InUse),
+        Err(error) => return Err(ErrorKind::Step("locked", error.into())),
     }
     let device = Device { number: place.number, file: file.into(), taken: Mutex::default() };
     let device = Arc::new(device);
@@ -119,22 +119,22 @@ fn open_file(path: &Path) -> io::Result<File> {
 
 /// Keeps others from mounting the block device, where there is one. It has to be opened for that: one that cannot
 /// be might be mounted.
-fn hold(path: &Path) -> Result<Option<File>, Trouble> {
+fn hold(path: &Path) -> Result<Option<File>, ErrorKind> {
     let exclusive = OFlags::EXCL.bits().cast_signed();
     match File::options().read(true).custom_flags(exclusive).open(path) {
         Ok(file) => Ok(Some(file)),
-        Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => Err(Trouble::InUse),
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => Err(ErrorKind::InUse),
         Err(error) => match Errno::from_io_error(&error) {
             Some(Errno::NOENT | Errno::NXIO | Errno::NODEV) => Ok(None),
-            _ => Err(Trouble::Step("kept from being mounted: its block device has to be readable", error)),
+            _ => Err(ErrorKind::Step("kept from being mounted: its block device has to be readable", error)),
         },
     }
 }
 
 /// What the device is, within what the kernel lets through.
-fn info(file: &OwnedFd, nsid: u32, limits: &Limits) -> Result<NamespaceInfo, Trouble> {
-    let controller: IdentifyController = zerocopy::transmute!(ask(file, Cns::CONTROLLER, 0)?);
-    let namespace: IdentifyNamespace = zerocopy::transmute!(ask(file, Cns::NAMESPACE, nsid)?);
+fn info(file: &OwnedFd, nsid: u32, limits: &Limits) -> Result<NamespaceInfo, ErrorKind> {
+    let controller: IdentifyController = zerocopy::transmute!(identify(file, Cns::CONTROLLER, 0)?);
+    let namespace: IdentifyNamespace = zerocopy::transmute!(identify(file, Cns::NAMESPACE, nsid)?);
     let mut info = NamespaceInfo::of(nsid, &controller, &namespace)?;
     // Data that begins within a page has one segment more than it has pages.
     let by_segments = limits.segments.saturating_sub(1).max(1).saturating_mul(PAGE_SIZE);
@@ -143,15 +143,15 @@ fn info(file: &OwnedFd, nsid: u32, limits: &Limits) -> Result<NamespaceInfo, Tro
     Ok(info)
 }
 
-fn ask(file: &OwnedFd, cns: Cns, nsid: u32) -> Result<[u8; IDENTIFY_BYTES], Trouble> {
+fn identify(file: &OwnedFd, cns: Cns, nsid: u32) -> Result<[u8; IDENTIFY_BYTES], ErrorKind> {
     match sluice_reactor::identify(file.as_fd(), cns.0, nsid) {
         Ok(data) => Ok(*data),
-        Err(error) => Err(refused(error, Trouble::step("identified"))),
+        Err(error) => Err(error_of(error, ErrorKind::step("identified"))),
     }
 }
 
 /// Reads the first block, as all that follows will be done.
-fn try_command(file: &OwnedFd, range: &Partition) -> Result<(), Trouble> {
+fn try_command(file: &OwnedFd, range: &Partition) -> Result<(), ErrorKind> {
     let first = range.blocks.start;
     let command = NvmeCommand {
         opcode: opcode::io::READ,
@@ -159,32 +159,32 @@ fn try_command(file: &OwnedFd, range: &Partition) -> Result<(), Trouble> {
         cdw10_15: [first as u32, (first >> 32) as u32, 0, 0, 0, 0],
         ..NvmeCommand::default()
     };
-    let memory = SharedRegion::new("sluice-trial", PAGE_SIZE).map_err(Trouble::step("tried"))?;
+    let memory = SharedRegion::new("sluice-trial", PAGE_SIZE).map_err(ErrorKind::step("tried"))?;
     let data = memory.segment(0, 1 << range.block_shift);
     match sluice_reactor::try_nvme(file, &command, data) {
         // That a block cannot be read is for its reader to hear.
         Ok(status) if status >= 0 => Ok(()),
         Ok(refusal) => {
             let error = io::Error::from_raw_os_error(-refusal);
-            Err(refused(error, Trouble::NoCommands))
+            Err(error_of(error, ErrorKind::NoCommands))
         }
-        Err(error) => Err(Trouble::NoCommands(error)),
+        Err(error) => Err(ErrorKind::NoCommands(error)),
     }
 }
 
-fn refused(error: io::Error, otherwise: impl Fn(io::Error) -> Trouble) -> Trouble {
+fn error_of(error: io::Error, otherwise: impl Fn(io::Error) -> ErrorKind) -> ErrorKind {
     match error.kind() {
-        io::ErrorKind::PermissionDenied => Trouble::NotAllowed(error),
+        io::ErrorKind::PermissionDenied => ErrorKind::NotAllowed(error),
         _ => otherwise(error),
     }
 }
 
 /// Notes a range as taken.
-fn take(device: &Device, range: &Partition) -> Result<(), Trouble> {
+fn take(device: &Device, range: &Partition) -> Result<(), ErrorKind> {
     let mut taken = device.taken.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(other) = taken.iter().find(|other| other.overlaps(range)) {
         let (first, blocks) = (other.blocks.start, other.blocks.end - other.blocks.start);
-        return Err(NvmeTrouble::Taken { first, blocks }.into());
+        return Err(NvmeErrorKind::Taken { first, blocks }.into());
     }
     taken.push(range.clone());
     Ok(())

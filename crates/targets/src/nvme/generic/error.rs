@@ -1,6 +1,6 @@
 //! Why a device of the kernel's cannot be a drive, in words that say what to do.
 
-use super::super::error::Trouble as NvmeTrouble;
+use super::super::error::ErrorKind as NvmeErrorKind;
 use crate::remote::Incompatible;
 use std::path::PathBuf;
 use std::{error, fmt, io};
@@ -9,17 +9,17 @@ use std::{error, fmt, io};
 #[derive(Debug)]
 pub struct GenericError {
     pub(super) path: PathBuf,
-    pub(super) what: Trouble,
+    pub(super) kind: ErrorKind,
 }
 
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum ErrorKind {
     /// Not the character device of a namespace.
     NotGeneric,
     /// Another process has it, or it is mounted.
     InUse,
     /// The namespace, or the range of it.
-    Namespace(NvmeTrouble),
+    Namespace(NvmeErrorKind),
     /// The kernel does not take NVMe commands on io_uring.
     NoCommands(io::Error),
     /// This process may not send them.
@@ -30,21 +30,21 @@ pub(super) enum Trouble {
     Step(&'static str, io::Error),
 }
 
-impl Trouble {
-    pub(super) fn step(name: &'static str) -> impl Fn(io::Error) -> Trouble {
-        move |error| Trouble::Step(name, error)
+impl ErrorKind {
+    pub(super) fn step(name: &'static str) -> impl Fn(io::Error) -> ErrorKind {
+        move |error| ErrorKind::Step(name, error)
     }
 }
 
-impl From<NvmeTrouble> for Trouble {
-    fn from(trouble: NvmeTrouble) -> Self {
-        Trouble::Namespace(trouble)
+impl From<NvmeErrorKind> for ErrorKind {
+    fn from(error: NvmeErrorKind) -> Self {
+        ErrorKind::Namespace(error)
     }
 }
 
-impl From<Incompatible> for Trouble {
+impl From<Incompatible> for ErrorKind {
     fn from(incompatible: Incompatible) -> Self {
-        Trouble::Namespace(incompatible.into())
+        ErrorKind::Namespace(incompatible.into())
     }
 }
 
@@ -52,38 +52,38 @@ impl GenericError {
     /// True if another drive or process has it: trying again later can help.
     #[must_use]
     pub fn is_in_use(&self) -> bool {
-        matches!(self.what, Trouble::InUse | Trouble::Namespace(NvmeTrouble::Taken { .. }))
+        matches!(self.kind, ErrorKind::InUse | ErrorKind::Namespace(NvmeErrorKind::Taken { .. }))
     }
 }
 
 impl fmt::Display for GenericError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "NVMe device {}: ", self.path.display())?;
-        match &self.what {
-            Trouble::NotGeneric => f.write_str(
+        match &self.kind {
+            ErrorKind::NotGeneric => f.write_str(
                 "this is not the generic device of an NVMe namespace; use /dev/ng0n1 or the like, or, for \
                  /dev/nvme0n1 and other block devices, target = \"file\"",
             ),
-            Trouble::InUse => f.write_str(
+            ErrorKind::InUse => f.write_str(
                 "it is in use by another process, or its block device is mounted; end that use, or give \
                  the drive a range of its own with first_block and blocks",
             ),
-            Trouble::Namespace(trouble) => write!(f, "{trouble}"),
-            Trouble::NoCommands(error) => write!(
+            ErrorKind::Namespace(error) => write!(f, "{error}"),
+            ErrorKind::NoCommands(error) => write!(
                 f,
                 "this kernel does not take NVMe commands on io_uring ({error}); Linux 5.19 or newer is \
                  needed, or target = \"file\" with the block device"
             ),
-            Trouble::NotAllowed(error) => write!(
+            ErrorKind::NotAllowed(error) => write!(
                 f,
                 "the daemon may not send it commands ({error}); let its user read and write the device, \
                  and before Linux 6.2 give it CAP_SYS_ADMIN, or use target = \"file\" with the block device"
             ),
-            Trouble::ManyControllers => f.write_str(
+            ErrorKind::ManyControllers => f.write_str(
                 "it may be reached through several controllers, so that nobody knows which one an admin \
                  command is for; take `admin` out of passthrough",
             ),
-            Trouble::Step(step, error) => write!(f, "it cannot be {step}: {error}{}", advice(error)),
+            ErrorKind::Step(step, error) => write!(f, "it cannot be {step}: {error}{}", advice(error)),
         }
     }
 }

@@ -5,10 +5,10 @@
 //! the vendor's), and what the device answers reaches the host: a status, not an errno. Data is not
 //! copied. The kernel has the queues, splits nothing, and watches over the time a command takes.
 
-mod answer;
 mod device;
 mod error;
 mod memory;
+mod outcome;
 mod sysfs;
 mod target;
 
@@ -47,7 +47,7 @@ pub struct GenericConfig {
 /// An open range of a namespace, on its way to its reactor.
 #[derive(Debug)]
 pub struct GenericSeed {
-    tenancy: device::Tenancy,
+    handle: device::RangeHandle,
     config: GenericConfig,
     control: NvmeControl,
 }
@@ -59,19 +59,19 @@ impl GenericSeed {
     /// In words that name the device and say what to do.
     pub fn open(config: &GenericConfig) -> Result<Self, GenericError> {
         match device::open(config) {
-            Ok(tenancy) => Ok(Self { tenancy, config: config.clone(), control: NvmeControl::default() }),
-            Err(what) => Err(GenericError { path: config.path.clone(), what }),
+            Ok(handle) => Ok(Self { handle, config: config.clone(), control: NvmeControl::default() }),
+            Err(kind) => Err(GenericError { path: config.path.clone(), kind }),
         }
     }
 
     /// Bytes of the drive.
     pub fn size(&self) -> u64 {
-        self.tenancy.range.bytes()
+        self.handle.range.bytes()
     }
 
     /// The device's power identifier, if it gave one.
     pub fn power(&self) -> Option<PowerId> {
-        self.tenancy.info.power
+        self.handle.info.power
     }
 
     /// What the control side keeps, to see how the target fares.

@@ -1,13 +1,13 @@
 //! What sysfs says of a generic device.
 
-use super::error::Trouble;
+use super::error::ErrorKind;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// The place of a device below `/sys`.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct SysfsDevice {
     folder: PathBuf,
     /// The namespace's name: `0n1`.
     name: String,
@@ -28,23 +28,23 @@ pub(super) struct Limits {
 /// What holds where the kernel does not say.
 const CAUTIOUS: Limits = Limits { transfer: 64 << 10, segments: 17, commands: 32 };
 
-impl Place {
-    pub(super) fn of(path: &Path) -> Result<Self, Trouble> {
-        let meta = fs::metadata(path).map_err(Trouble::step("found"))?;
+impl SysfsDevice {
+    pub(super) fn of(path: &Path) -> Result<Self, ErrorKind> {
+        let meta = fs::metadata(path).map_err(ErrorKind::step("found"))?;
         if !meta.file_type().is_char_device() {
-            return Err(Trouble::NotGeneric);
+            return Err(ErrorKind::NotGeneric);
         }
         let number = meta.rdev();
         let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
         let folder = PathBuf::from(format!("/sys/dev/char/{major}:{minor}"));
-        let folder = folder.canonicalize().map_err(Trouble::step("found in /sys"))?;
+        let folder = folder.canonicalize().map_err(ErrorKind::step("found in /sys"))?;
         let class = fs::read_link(folder.join("subsystem")).ok();
         let is_generic =
             class.and_then(|class| Some(class.file_name()? == "nvme-generic")).unwrap_or_default();
         let name = folder.file_name().and_then(|name| name.to_str()?.strip_prefix("ng"));
         match name {
             Some(name) if is_generic => Ok(Self { name: name.to_owned(), folder, number }),
-            _ => Err(Trouble::NotGeneric),
+            _ => Err(ErrorKind::NotGeneric),
         }
     }
 
@@ -57,13 +57,13 @@ impl Place {
     ///
     /// # Errors
     /// It belongs to a subsystem with perhaps several.
-    pub(super) fn controller(&self) -> Result<PathBuf, Trouble> {
-        let parent = self.folder.join("device").canonicalize().map_err(Trouble::step("found in /sys"))?;
+    pub(super) fn controller(&self) -> Result<PathBuf, ErrorKind> {
+        let parent = self.folder.join("device").canonicalize().map_err(ErrorKind::step("found in /sys"))?;
         let class = fs::read_link(parent.join("subsystem")).ok();
         let is_controller = class.and_then(|class| Some(class.file_name()? == "nvme")).unwrap_or_default();
         match parent.file_name() {
             Some(name) if is_controller => Ok(Path::new("/dev").join(name)),
-            _ => Err(Trouble::ManyControllers),
+            _ => Err(ErrorKind::ManyControllers),
         }
     }
 

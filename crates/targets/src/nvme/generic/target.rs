@@ -1,13 +1,13 @@
 //! The target: commands of a drive to the kernel, and back.
 
+use super::super::chunk::{Chunk, DataKind};
 use super::super::confine::Passes;
-use super::super::flights::{Flight, Flights, Rest};
-use super::super::piece::{How, Piece};
+use super::super::in_flight::{InFlight, InFlightTable, Remaining};
 use super::super::raw;
 use super::GenericSeed;
-use super::answer::Answer;
-use super::device::Tenancy;
+use super::device::RangeHandle;
 use super::memory::Memory;
+use super::outcome::Outcome;
 use crate::NvmeControl;
 use crate::remote::{NamespaceInfo, Unflushed};
 use sluice_command::{Characteristics, Command, Lane, Layer, Passthrough, Slot, Ticket};
@@ -31,13 +31,13 @@ pub struct Target {
     path: PathBuf,
     device: CommandFile,
     controller: Option<CommandFile>,
-    tenancy: Tenancy,
+    handle: RangeHandle,
     passes: Passes,
     passthrough: Passthrough,
     timeout_ms: u32,
     /// Bytes, at most as many as the range has.
     size: u64,
-    flights: Flights,
+    in_flight: InFlightTable,
     /// Numbers that no command on the device has.
     free: Vec<u16>,
     /// How often the command of a number was sent again.
@@ -47,7 +47,7 @@ pub struct Target {
     unflushed: Unflushed,
     /// The device is there.
     connected: bool,
-    refusal_told: bool,
+    refusal_logged: bool,
     /// Scratch, kept for its memory.
     data: SegmentList,
     part: SegmentList,
@@ -55,16 +55,16 @@ pub struct Target {
 
 impl Target {
     pub(super) fn new(seed: GenericSeed, task: TaskId, io: &Io, token_prefix: u64) -> io::Result<Self> {
-        let GenericSeed { mut tenancy, config, control } = seed;
-        let device = io.register_nvme(tenancy.file().try_clone_to_owned()?)?;
-        let controller = tenancy.controller.take().map(|file| io.register_nvme(file.into())).transpose()?;
-        let depth = tenancy.depth;
-        let mut flights = Flights::new(WAITING);
-        flights.set_depth(depth as u32);
+        let GenericSeed { mut handle, config, control } = seed;
+        let device = io.register_nvme(handle.file().try_clone_to_owned()?)?;
+        let controller = handle.controller.take().map(|file| io.register_nvme(file.into())).transpose()?;
+        let depth = handle.depth;
+        let mut in_flight = InFlightTable::new(WAITING);
+        in_flight.set_depth(depth as u32);
         let unflushed = Unflushed::new(config.loss_notice, config.previous_session);
         if config
             .previous_session
-            .is_some_and(|previous_session| tenancy.info.has_changed_power(previous_session.power))
+            .is_some_and(|previous_session| handle.info.has_changed_power(previous_session.power))
         {
             unflushed.reconnected();
         }
@@ -78,72 +78,73 @@ impl Target {
             passes: config.passes,
             passthrough: config.passthrough,
             timeout_ms: u32::try_from(config.timeout.as_millis()).unwrap_or(u32::MAX),
-            size: tenancy.range.bytes(),
-            flights,
+            size: handle.range.bytes(),
+            in_flight,
             free: (0..depth as u16).rev().collect(),
             repeats: vec![0; depth],
             memory: Memory::new(depth)?,
             control,
             unflushed,
             connected: true,
-            refusal_told: false,
+            refusal_logged: false,
             data: SegmentList::new(),
             part: SegmentList::new(),
-            tenancy,
+            handle,
         })
     }
 
     fn info(&self) -> &NamespaceInfo {
-        &self.tenancy.info
+        &self.handle.info
     }
 
     /// Starts a command, or lets it wait for its turn.
-    fn start_or_wait(&mut self, rest: Rest, lane: &mut Lane<'_>) {
-        match self.flights.waiting.is_empty().then(|| self.free.pop()).flatten() {
-            Some(number) => self.start(rest, number, lane),
-            None => self.flights.waiting.push_back(rest),
+    fn start_or_wait(&mut self, remaining: Remaining, lane: &mut Lane<'_>) {
+        match self.in_flight.waiting.is_empty().then(|| self.free.pop()).flatten() {
+            Some(number) => self.start(remaining, number, lane),
+            None => self.in_flight.waiting.push_back(remaining),
         }
     }
 
     /// Starts those that wait, as far as there is room.
     fn start_waiting(&mut self, lane: &mut Lane<'_>) {
-        while !self.flights.waiting.is_empty()
+        while !self.in_flight.waiting.is_empty()
             && let Some(number) = self.free.pop()
-            && let Some(rest) = self.flights.waiting.pop_front()
+            && let Some(remaining) = self.in_flight.waiting.pop_front()
         {
-            self.start(rest, number, lane);
+            self.start(remaining, number, lane);
         }
     }
 
     /// Sends the next piece of a command as command `number`, or ends it if that cannot be.
-    fn start(&mut self, rest: Rest, number: u16, lane: &mut Lane<'_>) {
+    fn start(&mut self, remaining: Remaining, number: u16, lane: &mut Lane<'_>) {
         self.repeats[usize::from(number)] = 0;
-        self.send(rest, number, lane);
+        self.send(remaining, number, lane);
     }
 
-    fn send(&mut self, rest: Rest, number: u16, lane: &mut Lane<'_>) {
-        let sent = match (lane.parked(rest.ticket), lane.parked_entry(rest.ticket)) {
-            (Some(slot), Some(entry)) => match self.told(slot) {
+    fn send(&mut self, remaining: Remaining, number: u16, lane: &mut Lane<'_>) {
+        let sent = match (lane.parked(remaining.ticket), lane.parked_entry(remaining.ticket)) {
+            (Some(slot), Some(entry)) => match self.loss_status(slot) {
                 Some(status) => Err(status),
-                None => self.make(slot, entry, rest, number),
+                None => self.make(slot, entry, remaining, number),
             },
             _ => return self.free.push(number),
         };
         match sent {
             Ok((entry, queue, bytes)) => {
                 let mark = self.unflushed.mark();
-                self.flights.begin(number, Flight { rest, bytes, loans: 0, buffer: None, since_ns: 0, mark });
+                self.in_flight
+                    .begin(number, InFlight { remaining, bytes, maps: 0, buffer: None, since_ns: 0, mark });
                 self.push(&entry, queue, number);
             }
             Err(status) => {
                 self.free.push(number);
-                finish(rest.ticket, status, lane);
+                finish(remaining.ticket, status, lane);
             }
         }
     }
 
     /// What a command fails with for an earlier loss of acknowledged writes.
-    fn told(&self, slot: &Slot) -> Option<Status> {
+    fn loss_status(&self, slot: &Slot) -> Option<Status> {
         match self.unflushed.is_lost() {
             true => self.unflushed.take_loss(&raw::effect(slot), &slot.origin),
             false => None,
@@ -155,26 +156,26 @@ impl Target {
         &mut self,
         slot: &Slot,
         entry: &SubmissionEntry,
-        rest: Rest,
+        remaining: Remaining,
         number: u16,
     ) -> Result<(SubmissionEntry, NvmeQueue, u64), Status> {
         self.data.clear();
         if slot.origin.raw {
-            return self.make_raw(slot, entry, rest);
+            return self.make_raw(slot, entry, remaining);
         }
-        let Tenancy { info, range, .. } = &self.tenancy;
+        let RangeHandle { info, range, .. } = &self.handle;
         // The drive may have become smaller while the command waited.
-        let piece = Piece::next(&slot.request, rest.done, info, range, self.size)?;
-        let bytes = piece.bytes();
-        match piece.how {
-            How::Bare => Ok(()),
-            How::Zeros => self.memory.zeros(bytes, &mut self.data),
-            How::Deallocate => self.data.push(self.memory.deallocate(number, &piece.deallocated())),
-            How::Data => {
+        let chunk = Chunk::next(&slot.request, remaining.done, info, range, self.size)?;
+        let bytes = chunk.bytes();
+        match chunk.data_kind {
+            DataKind::None => Ok(()),
+            DataKind::Zeros => self.memory.zeros(bytes, &mut self.data),
+            DataKind::Deallocate => self.data.push(self.memory.deallocate(number, &chunk.deallocated())),
+            DataKind::Data => {
                 let data = if bytes == slot.data.len_bytes() as u64 {
                     &slot.data
                 } else {
-                    let cut = slot.data.slice(rest.done as usize, bytes as usize, &mut self.part);
+                    let cut = slot.data.slice(remaining.done as usize, bytes as usize, &mut self.part);
                     cut.expect("a piece lies in its command");
                     &self.part
                 };
@@ -182,21 +183,21 @@ impl Target {
             }
         }
         .map_err(|_| Status::INTERNAL_ERROR)?;
-        Ok((piece.entry(), NvmeQueue::Io, bytes))
+        Ok((chunk.entry(), NvmeQueue::Io, bytes))
     }
 
     fn make_raw(
         &mut self,
         slot: &Slot,
         entry: &SubmissionEntry,
-        rest: Rest,
+        remaining: Remaining,
     ) -> Result<(SubmissionEntry, NvmeQueue, u64), Status> {
-        let Tenancy { info, range, .. } = &self.tenancy;
+        let RangeHandle { info, range, .. } = &self.handle;
         self.memory.without_buckets(&slot.data, &mut self.data).map_err(|_| Status::INTERNAL_ERROR)?;
         if slot.origin.sq == 0 {
             return Ok((raw::admin(entry, range.nsid)?, NvmeQueue::Admin, 0));
         }
-        let (entry, bytes) = raw::made(entry, &slot.request, rest.done, info, range)?;
+        let (entry, bytes) = raw::made(entry, &slot.request, remaining.done, info, range)?;
         Ok((entry, NvmeQueue::Io, bytes))
     }
 
@@ -218,47 +219,47 @@ impl Target {
     }
 
     /// The kernel has an answer for a command on the device.
-    fn answered(&mut self, number: u16, result: i32, lane: &mut Lane<'_>) {
-        let Some(flight) = self.flights.end(number) else { return };
+    fn completed(&mut self, number: u16, result: i32, lane: &mut Lane<'_>) {
+        let Some(flight) = self.in_flight.end(number) else { return };
         self.control.count_completed(1);
-        let answer = Answer::of(result);
-        self.note_path(answer);
-        let status = match answer {
-            Answer::Device(status) => {
+        let outcome = Outcome::of(result);
+        self.note_path(outcome);
+        let status = match outcome {
+            Outcome::Device(status) => {
                 self.note_connected(true);
                 status
             }
-            Answer::Again(_) if self.may_repeat(flight.rest.ticket, number, lane) => {
-                return self.send(flight.rest, number, lane);
+            Outcome::Retry(_) if self.may_repeat(flight.remaining.ticket, number, lane) => {
+                return self.send(flight.remaining, number, lane);
             }
-            Answer::Gone => {
+            Outcome::Gone => {
                 self.note_connected(false);
                 Status::INTERNAL_PATH_ERROR
             }
-            Answer::Again(status) => status,
-            Answer::Refused(status) => {
-                self.tell_refusal(result);
+            Outcome::Retry(status) => status,
+            Outcome::Refused(status) => {
+                self.log_refusal(result);
                 status
             }
         };
         self.free.push(number);
-        let Some(slot) = lane.parked(flight.rest.ticket) else { return };
+        let Some(slot) = lane.parked(flight.remaining.ticket) else { return };
         if status.is_success() {
             self.unflushed.succeeded(&raw::effect(slot), flight.mark);
         }
-        let done = flight.rest.done + flight.bytes;
+        let done = flight.remaining.done + flight.bytes;
         if !status.is_success() || done >= slot.request.length {
-            return finish(flight.rest.ticket, status, lane);
+            return finish(flight.remaining.ticket, status, lane);
         }
         // Before all others: it is older than they are.
-        self.flights.waiting.push_front(Rest { done, ..flight.rest });
+        self.in_flight.waiting.push_front(Remaining { done, ..flight.remaining });
     }
 
     /// The kernel connects to a controller on the network again by itself. That may have lost its power meanwhile.
-    fn note_path(&mut self, answer: Answer) {
-        let Tenancy { info, is_on_fabric, .. } = &self.tenancy;
+    fn note_path(&mut self, outcome: Outcome) {
+        let RangeHandle { info, is_on_fabric, .. } = &self.handle;
         let may_lose = *is_on_fabric && !info.has_kept_power(None);
-        if may_lose && answer.is_of_path() && self.unflushed.reconnected() {
+        if may_lose && outcome.is_of_path() && self.unflushed.reconnected() {
             let path = self.path.display();
             tracing::error!(%path, "the connection was lost: acknowledged writes that were not flushed may be, too");
         }
@@ -271,8 +272,8 @@ impl Target {
     }
 
     /// Once: what a host can bring about must not fill the log.
-    fn tell_refusal(&mut self, result: i32) {
-        if !std::mem::replace(&mut self.refusal_told, true) {
+    fn log_refusal(&mut self, result: i32) {
+        if !std::mem::replace(&mut self.refusal_logged, true) {
             let error = io::Error::from_raw_os_error(-result);
             tracing::warn!(path = %self.path.display(), %error, "the kernel refuses an NVMe command");
         }
@@ -297,7 +298,7 @@ impl Layer for Target {
     }
 
     fn characteristics(&self, _below: &[Characteristics]) -> Characteristics {
-        let given = self.info().characteristics(&self.tenancy.range.blocks);
+        let given = self.info().characteristics(&self.handle.range.blocks);
         let passthrough = self.passthrough;
         self.passes.limit(Characteristics { size: self.size, passthrough, ..given })
     }
@@ -311,7 +312,7 @@ impl Layer for Target {
             return lane.finish(command, Status::SUCCESS);
         }
         let ticket = lane.park(command);
-        self.start_or_wait(Rest { ticket, done: 0 }, lane);
+        self.start_or_wait(Remaining { ticket, done: 0 }, lane);
     }
 
     fn pass(&mut self, command: Command, lane: &mut Lane<'_>) {
@@ -319,18 +320,18 @@ impl Layer for Target {
             return lane.finish(command, status);
         }
         let ticket = lane.park(command);
-        self.start_or_wait(Rest { ticket, done: 0 }, lane);
+        self.start_or_wait(Remaining { ticket, done: 0 }, lane);
     }
 
     fn event(&mut self, ticket: Ticket, result: i32, lane: &mut Lane<'_>) {
         if let Ok(number) = u16::try_from(ticket.0) {
-            self.answered(number, result, lane);
+            self.completed(number, result, lane);
             self.start_waiting(lane);
         }
     }
 
     fn resized(&mut self, size: u64) {
-        self.size = size.min(self.tenancy.range.bytes());
+        self.size = size.min(self.handle.range.bytes());
     }
 }
 

@@ -20,12 +20,12 @@ const GAP: u64 = 1 << 12;
 
 /// How a device's addresses are parted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Parting {
+pub(super) struct IovaLayout {
     shift: u32,
     windows: u32,
 }
 
-impl Parting {
+impl IovaLayout {
     /// Of all addresses up to `last`.
     pub(super) fn of(last: u64) -> Self {
         match last >> SHIFT >= u64::from(WINDOWS) {
@@ -66,13 +66,13 @@ impl Window {
     }
 
     /// Where memory of hosts begins; before it are our own queues, lists and buffers.
-    fn lent_from(self) -> u64 {
+    fn mapped_from(self) -> u64 {
         self.own() + (1 << self.shift) / 16
     }
 
     /// Room for `bytes` of a host's memory beside what is `taken` already; none if there is no such hole.
     pub(super) fn place(self, bytes: u64, taken: impl Iterator<Item = Range<u64>> + Clone) -> Option<u64> {
-        let first = self.lent_from();
+        let first = self.mapped_from();
         let behind = taken.clone().map(|range| range.end + GAP);
         let mut candidates: Vec<u64> = std::iter::once(first).chain(behind).collect();
         candidates.sort_unstable();
@@ -97,7 +97,7 @@ mod tests {
             queue in 1u16..128,
             bits in 36u32..64,
         ) {
-            let window = Parting::of((1 << bits) - 1).window(queue);
+            let window = IovaLayout::of((1 << bits) - 1).window(queue);
             let mut taken: Vec<Range<u64>> = Vec::new();
             for (bytes, leaves) in steps {
                 let bytes = bytes.next_multiple_of(4096);
@@ -106,7 +106,7 @@ mod tests {
                 }
                 if let Some(start) = window.place(bytes, taken.iter().cloned()) {
                     let new = start..start + bytes;
-                    prop_assert!(window.lent_from() <= new.start && new.end <= window.range().end);
+                    prop_assert!(window.mapped_from() <= new.start && new.end <= window.range().end);
                     prop_assert!(taken.iter().all(|held| held.end < new.start || new.end < held.start));
                     taken.push(new);
                 }
@@ -117,7 +117,7 @@ mod tests {
     /// Whatever is said to be taken, our own part is nobody's.
     #[test]
     fn nothing_is_lent_in_our_own_part() {
-        let window = Parting::of(u64::MAX).window(1);
+        let window = IovaLayout::of(u64::MAX).window(1);
         let odd = window.own()..window.own();
         let place = window.place(4096, std::iter::once(odd)).expect("there is room");
         assert_eq!(place, (1 << SHIFT) + (1 << 36));
@@ -126,15 +126,15 @@ mod tests {
     #[test]
     fn windows_of_two_queues_do_not_meet() {
         for last in [u64::MAX, (1 << 47) - 1, (1 << 39) - 1, 3 << 38, 1 << 36] {
-            let parting = Parting::of(last);
-            let [a, b] = [1, 2].map(|id| parting.window(id).range());
+            let iova_layout = IovaLayout::of(last);
+            let [a, b] = [1, 2].map(|id| iova_layout.window(id).range());
             assert!(a.start > 0 && a.end <= b.start);
-            let end = parting.window(parting.windows() as u16).range().end;
+            let end = iova_layout.window(iova_layout.windows() as u16).range().end;
             assert!(end - 1 <= last, "{end:#x} of {last:#x}");
         }
-        assert_eq!(Parting::of((1 << 47) - 1).windows(), 126);
-        assert_eq!(Parting::of((1 << 39) - 1), Parting { shift: 36, windows: 7 });
-        let window = Parting::of(u64::MAX).window(1);
+        assert_eq!(IovaLayout::of((1 << 47) - 1).windows(), 126);
+        assert_eq!(IovaLayout::of((1 << 39) - 1), IovaLayout { shift: 36, windows: 7 });
+        let window = IovaLayout::of(u64::MAX).window(1);
         let whole = (1 << SHIFT) - (1 << 36);
         assert!(window.place(whole, std::iter::empty()).is_some());
         assert_eq!(window.place(whole + 1, std::iter::empty()), None);

@@ -6,11 +6,11 @@
 
 use super::buffers::Buffers;
 use super::confine::Partition;
-use super::error::Trouble;
-use super::port::{Life, Link, News, Order, Port, Wanted};
+use super::error::ErrorKind;
+use super::iova_layout::{IovaLayout, Window};
+use super::port::{Generation, Link, Port, RangeRequest, ThreadEvent, ThreadRequest};
 use super::previous_peer::PreviousPeer;
-use super::raw::{Errand, brings_data};
-use super::window::{Parting, Window};
+use super::raw::{AdminRequest, brings_data};
 use super::{Address, NvmeControl};
 use crate::remote::{EventRequests, Incompatible, LogLimit, NamespaceInfo, Notifier, Present, Retry};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -36,14 +36,14 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const LONG_LIFE: Duration = Duration::from_secs(30);
 
 /// A device and those who use it.
-pub(super) struct Keeper {
+pub(super) struct AdminThread {
     pub(super) address: Address,
-    orders: Receiver<Order>,
+    requests: Receiver<ThreadRequest>,
     notifier: Arc<Notifier>,
     /// By queue identifier less one.
-    pub(super) ports: Vec<Option<Tenant>>,
+    pub(super) ports: Vec<Option<PortState>>,
     pub(super) link: Option<Connection>,
-    life: Life,
+    generation: Generation,
     retry: Retry,
     /// A device that was given up may still write into memory that it was lent.
     reaches_memory: bool,
@@ -60,7 +60,7 @@ pub(super) struct Connection {
     /// The admin queue's.
     interrupt: Interrupt,
     queues: u32,
-    parting: Parting,
+    iova_layout: IovaLayout,
     since: Instant,
     /// Commands that the device had completed before, for those who use it now.
     completed_before: u64,
@@ -68,41 +68,41 @@ pub(super) struct Connection {
 }
 
 /// A port, seen from here.
-pub(super) struct Tenant {
+pub(super) struct PortState {
     range: Partition,
     window: Window,
     info: NamespaceInfo,
-    news: Sender<News>,
+    events: Sender<ThreadEvent>,
     notifier: Arc<Notifier>,
     pub(super) control: NvmeControl,
     /// Files that the device sees in this life: where, and how many bytes.
-    loans: Vec<Loan>,
+    maps: Vec<MappedFile>,
 }
 
-struct Loan {
+struct MappedFile {
     iova: u64,
     bytes: u64,
     /// Stays mapped here for as long as the device sees it.
     _file: MemoryFile,
 }
 
-impl Tenant {
-    fn tell(&self, news: News) {
+impl PortState {
+    fn send(&self, event: ThreadEvent) {
         // It is heard in the end: what listens comes back with the order to close.
-        let _ = self.news.send(news);
+        let _ = self.events.send(event);
         self.notifier.notify();
     }
 }
 
-impl Keeper {
-    pub(super) fn new(address: Address, orders: Receiver<Order>, notifier: Arc<Notifier>) -> Self {
+impl AdminThread {
+    pub(super) fn new(address: Address, requests: Receiver<ThreadRequest>, notifier: Arc<Notifier>) -> Self {
         Self {
             address,
-            orders,
+            requests,
             notifier,
             ports: Vec::new(),
             link: None,
-            life: 0,
+            generation: 0,
             retry: Retry::new(),
             reaches_memory: false,
             previous_peer: None,
@@ -116,14 +116,14 @@ impl Keeper {
         loop {
             self.notifier.clear();
             loop {
-                match self.orders.try_recv() {
-                    Ok(order) => self.obey(order),
+                match self.requests.try_recv() {
+                    Ok(request) => self.execute(request),
                     Err(TryRecvError::Empty) => break,
-                    Err(TryRecvError::Disconnected) => return self.leave(),
+                    Err(TryRecvError::Disconnected) => return self.shut_down(),
                 }
             }
-            self.hear_events();
-            if self.link.is_none() && self.has_tenants() && self.retry.is_due() {
+            self.handle_async_events();
+            if self.link.is_none() && self.has_ports() && self.retry.is_due() {
                 self.reconnect();
             }
             if self.sleep() {
@@ -132,7 +132,7 @@ impl Keeper {
         }
     }
 
-    fn has_tenants(&self) -> bool {
+    fn has_ports(&self) -> bool {
         self.ports.iter().any(Option::is_some)
     }
 
@@ -140,7 +140,7 @@ impl Keeper {
     fn sleep(&self) -> bool {
         let wait = match &self.link {
             Some(link) => link.requests.left(),
-            None if self.has_tenants() => Some(self.retry.left()),
+            None if self.has_ports() => Some(self.retry.left()),
             None => None,
         };
         let wait =
@@ -162,42 +162,45 @@ impl Keeper {
         looked && has_ended
     }
 
-    fn obey(&mut self, order: Order) {
-        match order {
-            Order::Open { range, answer } => {
+    fn execute(&mut self, request: ThreadRequest) {
+        match request {
+            ThreadRequest::Open { range, reply } => {
                 let opened = self.open(&range);
-                let unheard = answer.try_send(opened).err();
-                if let Some(TrySendError::Full(Ok(opened)) | TrySendError::Disconnected(Ok(opened))) = unheard
+                let unreceived = reply.try_send(opened).err();
+                if let Some(TrySendError::Full(Ok(opened)) | TrySendError::Disconnected(Ok(opened))) =
+                    unreceived
                 {
                     // Who asked has given up; what was opened for it goes.
-                    self.close(opened.0.id, Some(Box::new(opened.1)), &opened.0.news);
+                    self.close(opened.0.id, Some(Box::new(opened.1)), &opened.0.events);
                 }
             }
-            Order::Lend { port, life, loan, file, iova } if life == self.life => {
-                self.lend(port, loan, file, iova);
+            ThreadRequest::Map { port, generation, mapping, file, iova } if generation == self.generation => {
+                self.map(port, mapping, file, iova);
             }
-            Order::TakeBack { port, life, loan, bytes, iova } if life == self.life => {
-                self.take_back(port, loan, bytes, iova);
+            ThreadRequest::Unmap { port, generation, mapping, bytes, iova }
+                if generation == self.generation =>
+            {
+                self.unmap(port, mapping, bytes, iova);
             }
-            Order::Admin { port, life, errand } => self.pass(port, life, errand),
-            Order::Silent { port, life } if life == self.life => {
+            ThreadRequest::Admin { port, generation, request } => self.send_admin(port, generation, request),
+            ThreadRequest::TimedOut { port, generation } if generation == self.generation => {
                 tracing::warn!(device = %self.address, port, "a command was not answered in time");
                 self.lose("it does not answer");
             }
-            Order::SayLost { port } => tracing::error!(
+            ThreadRequest::LogLoss { port } => tracing::error!(
                 device = %self.address, port,
                 "an NVMe device may have lost power, and with it writes that were not flushed; the drive's hosts are told \
                  with their next Flush, and a mirror copies the member again"
             ),
-            Order::Close { port, link, news } => self.close(port, link, &news),
+            ThreadRequest::Close { port, link, events } => self.close(port, link, &events),
             // What was asked in an earlier life was answered by its end.
-            Order::Lend { .. } | Order::TakeBack { .. } | Order::Silent { .. } => {}
-            Order::Discard(thing) => drop(thing),
+            ThreadRequest::Map { .. } | ThreadRequest::Unmap { .. } | ThreadRequest::TimedOut { .. } => {}
+            ThreadRequest::Discard(thing) => drop(thing),
         }
     }
 
     /// Connects, for the first time or again. Everything before is forgotten.
-    fn connect(&mut self) -> Result<(), Trouble> {
+    fn connect(&mut self) -> Result<(), ErrorKind> {
         let transport: Arc<dyn PciTransport> = match &self.address {
             Address::VfioUser(path) => Arc::new(VfioUser::connect(path, Mode::Mapped, self.timeout)?),
             Address::Pci(address) => Arc::new(Vfio::open(address)?),
@@ -206,9 +209,9 @@ impl Keeper {
             && self
                 .previous_peer
                 .as_ref()
-                .is_some_and(|previous_peer| previous_peer.was_left_for(&*transport))
+                .is_some_and(|previous_peer| previous_peer.is_replaced_by(&*transport))
         {
-            return Err(Trouble::StillThere);
+            return Err(ErrorKind::StillThere);
         }
         let settings = Settings { timeout: self.timeout, shadow_doorbells: false, ..Settings::default() };
         let mut controller = Controller::start(Arc::clone(&transport), settings)?;
@@ -218,9 +221,9 @@ impl Keeper {
         let requests = EventRequests::new();
         // Vector n is queue pair n's; the admin queue has the first.
         let vectors = transport.vectors().saturating_sub(1);
-        let parting = Parting::of(transport.last_iova());
-        let queues = granted.submission.min(granted.completion).min(vectors).min(parting.windows());
-        self.life = self.life.wrapping_add(1);
+        let iova_layout = IovaLayout::of(transport.last_iova());
+        let queues = granted.submission.min(granted.completion).min(vectors).min(iova_layout.windows());
+        self.generation = self.generation.wrapping_add(1);
         let completed_before = self.completed();
         let (since, _present) = (Instant::now(), Present::new());
         self.link = Some(Connection {
@@ -228,7 +231,7 @@ impl Keeper {
             requests,
             interrupt,
             queues,
-            parting,
+            iova_layout,
             since,
             completed_before,
             _present,
@@ -242,7 +245,7 @@ impl Keeper {
         // A server lets the next client in when the last one's commands have ended. It is the same server, if the last
         // is still there.
         if connected.as_ref().err().is_none_or(|error| self.is_over(error)) {
-            self.set_free();
+            self.release_memory();
         }
         let connected = connected.and_then(|()| self.restore());
         if let Err(error) = connected {
@@ -256,58 +259,58 @@ impl Keeper {
 
     /// True if there is no process any more that could do anything. A socket that is gone does not say so: a server
     /// that takes leave removes it while commands are on their way.
-    fn is_over(&self, error: &Trouble) -> bool {
-        nobody_is_there(error) && self.previous_peer.as_ref().is_none_or(PreviousPeer::has_ended)
+    fn is_over(&self, error: &ErrorKind) -> bool {
+        is_unreachable(error) && self.previous_peer.as_ref().is_none_or(PreviousPeer::has_ended)
     }
 
     /// The device of the last life does not reach memory any more: everybody is told, once.
-    fn set_free(&mut self) {
+    fn release_memory(&mut self) {
         if std::mem::take(&mut self.reaches_memory) {
-            self.ports.iter().flatten().for_each(|tenant| tenant.tell(News::Free));
+            self.ports.iter().flatten().for_each(|port_state| port_state.send(ThreadEvent::MemoryReleased));
         }
     }
 
     /// Commands that the device has completed for those who use it now.
     fn completed(&self) -> u64 {
-        self.ports.iter().flatten().map(|tenant| tenant.control.status().completed).sum()
+        self.ports.iter().flatten().map(|port_state| port_state.control.status().completed).sum()
     }
 
     /// Links for all ports. None is told before all have one: a device that lacks something is none.
-    fn restore(&mut self) -> Result<(), Trouble> {
+    fn restore(&mut self) -> Result<(), ErrorKind> {
         let mut links = Vec::new();
-        for (id, tenant) in (1..).zip(&self.ports) {
-            let (Some(tenant), Some(link)) = (tenant, &mut self.link) else { continue };
-            let info = link.info(tenant.range.nsid)?;
-            if !info.replaces(&tenant.info, tenant.range.blocks.end) {
-                return Err(Trouble::Replaced);
+        for (id, port_state) in (1..).zip(&self.ports) {
+            let (Some(port_state), Some(link)) = (port_state, &mut self.link) else { continue };
+            let info = link.info(port_state.range.nsid)?;
+            if !info.replaces(&port_state.info, port_state.range.blocks.end) {
+                return Err(ErrorKind::Replaced);
             }
-            links.push((id, link.create(id, tenant.window, self.life, info)?));
+            links.push((id, link.create(id, port_state.window, self.generation, info)?));
         }
         for (id, link) in links {
-            if let Some(tenant) = self.tenant(id) {
-                tenant.control.set_connected(true);
-                tenant.tell(News::Up(Box::new(link)));
+            if let Some(port_state) = self.port_state(id) {
+                port_state.control.set_connected(true);
+                port_state.send(ThreadEvent::Up(Box::new(link)));
             }
         }
         Ok(())
     }
 
-    fn tenant(&mut self, id: u16) -> Option<&mut Tenant> {
+    fn port_state(&mut self, id: u16) -> Option<&mut PortState> {
         self.ports.get_mut(usize::from(id).checked_sub(1)?)?.as_mut()
     }
 
-    fn open(&mut self, wanted: &Wanted) -> Result<(Port, Link), Trouble> {
-        self.timeout = wanted.timeout.max(Duration::from_secs(1));
+    fn open(&mut self, request: &RangeRequest) -> Result<(Port, Link), ErrorKind> {
+        self.timeout = request.timeout.max(Duration::from_secs(1));
         if self.link.is_none() {
             self.connect().inspect_err(|_| self.hang_up())?;
-            self.set_free();
+            self.release_memory();
             if let Err(error) = self.restore() {
                 self.hang_up();
                 return Err(error);
             }
         }
-        let opened = self.open_connected(wanted);
-        if let Err(Trouble::Device(error)) = &opened
+        let opened = self.open_connected(request);
+        if let Err(ErrorKind::Device(error)) = &opened
             && is_fatal(error)
         {
             self.lose("a range of it could not be opened");
@@ -315,87 +318,87 @@ impl Keeper {
         opened
     }
 
-    fn open_connected(&mut self, wanted: &Wanted) -> Result<(Port, Link), Trouble> {
-        let life = self.life;
-        let Some(link) = &mut self.link else { return Err(Trouble::NoKeeper) };
-        let info = link.info(wanted.namespace)?;
-        let range = Partition::of(&info, wanted.namespace, wanted.first_block, wanted.blocks)?;
-        let held = self.ports.iter().flatten().find(|tenant| tenant.range.overlaps(&range));
-        if let Some(Tenant { range: held, .. }) = held {
+    fn open_connected(&mut self, request: &RangeRequest) -> Result<(Port, Link), ErrorKind> {
+        let generation = self.generation;
+        let Some(link) = &mut self.link else { return Err(ErrorKind::NoThread) };
+        let info = link.info(request.namespace)?;
+        let range = Partition::of(&info, request.namespace, request.first_block, request.blocks)?;
+        let held = self.ports.iter().flatten().find(|port_state| port_state.range.overlaps(&range));
+        if let Some(PortState { range: held, .. }) = held {
             let blocks = held.blocks.end - held.blocks.start;
-            return Err(Trouble::Taken { first: held.blocks.start, blocks });
+            return Err(ErrorKind::Taken { first: held.blocks.start, blocks });
         }
         let index = self.ports.iter().position(Option::is_none).unwrap_or(self.ports.len());
         if index >= link.queues as usize {
-            return Err(Trouble::NoQueue { granted: link.queues });
+            return Err(ErrorKind::NoQueue { granted: link.queues });
         }
         let id = index as u16 + 1;
-        let window = link.parting.window(id);
-        let made = link.create(id, window, life, info.clone())?;
-        let (news, listener) = channel();
+        let window = link.iova_layout.window(id);
+        let made = link.create(id, window, generation, info.clone())?;
+        let (events, listener) = channel();
         let notifier = Arc::new(Notifier::new().map_err(Error::from)?);
-        let tenant = Tenant {
+        let port_state = PortState {
             range: range.clone(),
             window,
             info: info.clone(),
-            news,
+            events,
             notifier: Arc::clone(&notifier),
-            control: wanted.control.clone(),
-            loans: Vec::new(),
+            control: request.control.clone(),
+            maps: Vec::new(),
         };
         if index == self.ports.len() {
             self.ports.push(None);
         }
-        self.ports[index] = Some(tenant);
-        let port = Port { id, window, range, info, news: listener, notifier };
+        self.ports[index] = Some(port_state);
+        let port = Port { id, window, range, info, events: listener, notifier };
         Ok((port, made))
     }
 
-    fn lend(&mut self, port: u16, loan: usize, file: MemoryFile, iova: u64) {
+    fn map(&mut self, port: u16, mapping: usize, file: MemoryFile, iova: u64) {
         let Some(link) = &self.link else { return };
         let bytes = file.len();
-        let lent = link.controller.transport().lend(&file, iova);
-        let seen = lent.is_ok();
-        if let Some(tenant) = self.tenant(port) {
-            if seen {
-                tenant.loans.push(Loan { iova, bytes, _file: file });
+        let mapped = link.controller.transport().map_file(&file, iova);
+        let is_mapped = mapped.is_ok();
+        if let Some(port_state) = self.port_state(port) {
+            if is_mapped {
+                port_state.maps.push(MappedFile { iova, bytes, _file: file });
             }
-            tenant.tell(News::Lent { loan, seen });
+            port_state.send(ThreadEvent::Mapped { mapping, is_mapped });
         }
-        if let Err(error) = lent {
+        if let Err(error) = mapped {
             tracing::warn!(device = %self.address, port, %error, "the device does not take a guest's memory; its data is copied");
             self.lose_if_fatal(&error);
         }
     }
 
-    fn take_back(&mut self, port: u16, loan: usize, bytes: u64, iova: u64) {
+    fn unmap(&mut self, port: u16, mapping: usize, bytes: u64, iova: u64) {
         let Some(link) = &self.link else { return };
         if let Err(error) = link.controller.transport().unmap(iova, bytes) {
             // Memory that the device may still reach must not be said to be free.
             tracing::warn!(device = %self.address, port, %error, "the device does not give memory back");
             return self.lose("it does not give memory back");
         }
-        if let Some(tenant) = self.tenant(port) {
-            tenant.tell(News::Returned { loan });
-            tenant.loans.retain(|held| held.iova != iova);
+        if let Some(port_state) = self.port_state(port) {
+            port_state.send(ThreadEvent::Unmapped { mapping });
+            port_state.maps.retain(|held| held.iova != iova);
         }
     }
 
     /// Sends an admin command of a target's host.
-    fn pass(&mut self, port: u16, life: Life, mut errand: Box<Errand>) {
+    fn send_admin(&mut self, port: u16, generation: Generation, mut request: Box<AdminRequest>) {
         let sent = match &mut self.link {
-            Some(link) if life == self.life => link.pass(&mut errand),
+            Some(link) if generation == self.generation => link.send_admin(&mut request),
             _ => Err(Error::Timeout("an answer of an earlier life of the device")),
         };
         let status = match &sent {
             Ok(()) => Status::SUCCESS,
             Err(error) => error.status().unwrap_or(Status::INTERNAL_PATH_ERROR),
         };
-        if let Some(tenant) = self.tenant(port) {
-            tenant.tell(News::Answered { errand, status });
+        if let Some(port_state) = self.port_state(port) {
+            port_state.send(ThreadEvent::AdminDone { request, status });
         }
         if let Err(error) = sent
-            && life == self.life
+            && generation == self.generation
         {
             tracing::debug!(device = %self.address, port, %error, "an admin command that was handed on");
             self.lose_if_fatal(&error);
@@ -403,22 +406,22 @@ impl Keeper {
     }
 
     /// A target is gone: its queues, its memory, its range. It may not have heard of the link that it was given last.
-    fn close(&mut self, port: u16, link: Option<Box<Link>>, news: &Receiver<News>) {
-        let unheard = news.try_iter().filter_map(|news| match news {
-            News::Up(link) => Some(link),
+    fn close(&mut self, port: u16, link: Option<Box<Link>>, events: &Receiver<ThreadEvent>) {
+        let unreceived = events.try_iter().filter_map(|event| match event {
+            ThreadEvent::Up(link) => Some(link),
             _ => None,
         });
-        let made = link.into_iter().chain(unheard).find(|made| made.life == self.life);
+        let made = link.into_iter().chain(unreceived).find(|made| made.generation == self.generation);
         let index = usize::from(port).wrapping_sub(1);
-        let Some(tenant) = self.ports.get_mut(index).and_then(Option::take) else { return };
+        let Some(port_state) = self.ports.get_mut(index).and_then(Option::take) else { return };
         let Some(link) = &mut self.link else { return };
         let mut closed = Ok(());
         if let Some(made) = made {
             // The queue goes before the memory: what is in flight ends with it.
             closed = link.controller.delete_queue_pair(made.queue).map(drop);
         }
-        for loan in &tenant.loans {
-            let back = link.controller.transport().unmap(loan.iova, loan.bytes);
+        for mapping in &port_state.maps {
+            let back = link.controller.transport().unmap(mapping.iova, mapping.bytes);
             closed = closed.and(back);
         }
         if let Err(error) = closed {
@@ -445,13 +448,13 @@ impl Keeper {
         drop(transport);
         self.retry.lost(was_of_use);
         self.reaches_memory = true;
-        for tenant in self.ports.iter_mut().flatten() {
-            tenant.control.set_connected(false);
-            tenant.tell(News::Down);
-            tenant.loans.clear();
+        for port_state in self.ports.iter_mut().flatten() {
+            port_state.control.set_connected(false);
+            port_state.send(ThreadEvent::Down);
+            port_state.maps.clear();
         }
         if is_cut_off {
-            self.set_free();
+            self.release_memory();
         }
     }
 
@@ -460,11 +463,11 @@ impl Keeper {
         if let Some(link) = self.link.take() {
             link.controller.transport().hang_up();
         }
-        self.life = self.life.wrapping_add(1);
+        self.generation = self.generation.wrapping_add(1);
     }
 
     /// Nobody needs the device any more.
-    fn leave(mut self) {
+    fn shut_down(mut self) {
         if let Some(link) = &mut self.link {
             if let Err(error) = link.controller.shutdown().and_then(|()| link.controller.disable()) {
                 tracing::warn!(device = %self.address, %error, "an NVMe device was left without a shutdown");
@@ -475,7 +478,7 @@ impl Keeper {
 }
 
 impl Connection {
-    fn info(&mut self, nsid: u32) -> Result<NamespaceInfo, Trouble> {
+    fn info(&mut self, nsid: u32) -> Result<NamespaceInfo, ErrorKind> {
         let namespace = match self.controller.identify_namespace(nsid) {
             Err(error) if error.status().is_some() => return Err(Incompatible::NoNamespace(nsid).into()),
             other => other?,
@@ -486,12 +489,12 @@ impl Connection {
             Err(error) if error.status().is_some() => None,
             Err(error) => return Err(error.into()),
         };
-        let controller = self.controller.identity().ok_or(Trouble::NoKeeper)?;
+        let controller = self.controller.identity().ok_or(ErrorKind::NoThread)?;
         Ok(NamespaceInfo::of(nsid, controller, &namespace)?.with_uuid(uuid))
     }
 
-    fn pass(&mut self, errand: &mut Errand) -> Result<(), Error> {
-        let Errand { entry, data, .. } = errand;
+    fn send_admin(&mut self, request: &mut AdminRequest) -> Result<(), Error> {
+        let AdminRequest { entry, data, .. } = request;
         let done = match data.is_empty() {
             true => self.controller.admin(*entry),
             false if brings_data(entry.opcode) => self.controller.admin_read(*entry, data),
@@ -501,9 +504,15 @@ impl Connection {
     }
 
     /// A queue pair with its interrupt and buffers, all in the window of its identifier.
-    fn create(&mut self, id: u16, window: Window, life: Life, info: NamespaceInfo) -> Result<Link, Trouble> {
+    fn create(
+        &mut self,
+        id: u16,
+        window: Window,
+        generation: Generation,
+        info: NamespaceInfo,
+    ) -> Result<Link, ErrorKind> {
         if u32::from(id) > self.queues {
-            return Err(Trouble::NoQueue { granted: self.queues });
+            return Err(ErrorKind::NoQueue { granted: self.queues });
         }
         // One beyond the mapped page would be rung by a message, from a reactor.
         let stride = self.controller.capabilities().doorbell_stride();
@@ -516,14 +525,14 @@ impl Connection {
         let interrupt = self.controller.interrupt(id)?;
         let buffers = Buffers::new(memory.allocate(Buffers::BYTES)?);
         let queue = self.controller.create_queue_pair_in(&memory, id, layout, Some(id))?;
-        Ok(Link { life, queue, interrupt, buffers, info })
+        Ok(Link { generation, queue, interrupt, buffers, info })
     }
 }
 
 /// True if nobody listens at the other end.
-fn nobody_is_there(error: &Trouble) -> bool {
+fn is_unreachable(error: &ErrorKind) -> bool {
     use std::io::ErrorKind::{ConnectionRefused, NotFound};
-    let Trouble::Device(Error::System(error)) = error else { return false };
+    let ErrorKind::Device(Error::System(error)) = error else { return false };
     matches!(error.kind(), ConnectionRefused | NotFound)
 }
 

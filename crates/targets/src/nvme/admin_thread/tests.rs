@@ -1,7 +1,7 @@
 //! A keeper and a device that has an event for whoever asks, always.
 
 use super::*;
-use crate::nvme::port::Orders;
+use crate::nvme::port::RequestSender;
 use sluice_host::Region;
 use sluice_memory::SharedRegion;
 use sluice_nvme::opcode::admin;
@@ -148,42 +148,42 @@ impl PciTransport for Chatterbox {
 }
 
 /// A keeper that has connected to a device.
-fn keeper(device: &Arc<Chatterbox>) -> (Keeper, Orders) {
+fn admin_thread(device: &Arc<Chatterbox>) -> (AdminThread, RequestSender) {
     let notifier = Arc::new(Notifier::new().expect("an eventfd"));
     let (sender, receiver) = channel();
-    let orders = Orders::new(sender, Arc::clone(&notifier));
-    let mut keeper = Keeper::new(Address::Pci("chatterbox".to_owned()), receiver, notifier);
+    let requests = RequestSender::new(sender, Arc::clone(&notifier));
+    let mut admin_thread = AdminThread::new(Address::Pci("chatterbox".to_owned()), receiver, notifier);
     let settings = Settings { timeout: Duration::from_secs(600), ..Settings::default() };
     let transport: Arc<dyn PciTransport> = device.clone();
     let mut controller = Controller::start(transport, settings).expect("enabled");
     controller.request_async_event().expect("asked for");
-    keeper.link = Some(Connection {
+    admin_thread.link = Some(Connection {
         controller,
         requests: EventRequests::new(),
         interrupt: Interrupt::new().expect("an eventfd"),
         queues: 1,
-        parting: Parting::of(u64::MAX),
+        iova_layout: IovaLayout::of(u64::MAX),
         since: Instant::now(),
         completed_before: 0,
         _present: Present::new(),
     });
-    (keeper, orders)
+    (admin_thread, requests)
 }
 
 #[test]
 fn a_device_that_always_has_an_event_does_not_keep_its_keeper() {
     let device = Arc::new(Chatterbox::new());
-    let (keeper, orders) = keeper(&device);
+    let (admin_thread, requests) = admin_thread(&device);
     let began = Instant::now();
     let (told, ended) = std::sync::mpsc::sync_channel(1);
     let run = std::thread::spawn(move || {
-        keeper.run();
+        admin_thread.run();
         told.send(()).expect("somebody waits");
     });
     while device.state().events < 5 {
         std::thread::sleep(Duration::from_millis(1));
     }
-    drop(orders);
+    drop(requests);
     ended.recv_timeout(Duration::from_secs(60)).expect("it hears that it is not needed any more");
     run.join().expect("no panic");
     let (events, most) = (device.state().events, began.elapsed().as_millis() / 100 + 2);

@@ -2,8 +2,8 @@
 
 use super::buffers::{BUFFER_BYTES, Buffer};
 use super::confine::Partition;
-use super::flights::{Flight, Rest};
-use super::loans::{LoanSet, Loans};
+use super::dma_maps::{DmaMaps, MappingSet};
+use super::in_flight::{InFlight, Remaining};
 use super::pointer::{Pointer, translate};
 use super::port::Link;
 use crate::remote::{BLOCKS_MAX, NamespaceInfo};
@@ -17,20 +17,20 @@ const DEALLOCATE_MAX: u64 = 1 << 30;
 
 /// What the device is asked for next on behalf of a command.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
+pub(super) struct Chunk {
     request: Request,
     nsid: u32,
     slba: u64,
     blocks: u64,
     block_shift: u32,
-    pub(super) how: How,
+    pub(super) data_kind: DataKind,
 }
 
 /// What becomes of the data pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum DataKind {
     /// There is no data.
-    Bare,
+    None,
     /// The command's own, or a buffer's.
     Data,
     /// The device has no Write Zeroes: a page of zeros is written.
@@ -43,7 +43,7 @@ pub(super) enum How {
 #[derive(Debug)]
 pub(super) struct Sent {
     pub(super) cid: u16,
-    pub(super) flight: Flight,
+    pub(super) flight: InFlight,
 }
 
 /// Memory that making a data pointer needs.
@@ -53,7 +53,7 @@ pub(super) struct Scratch<'a> {
     pub(super) part: &'a mut SegmentList,
 }
 
-impl Piece {
+impl Chunk {
     /// What comes after the first `done` bytes of a request.
     ///
     /// # Errors
@@ -67,23 +67,23 @@ impl Piece {
     ) -> Result<Self, Status> {
         let transfer = info.transfer_max as u64;
         let blocks = BLOCKS_MAX << range.block_shift;
-        let (how, most) = match request.operation {
-            Operation::Flush => (How::Bare, 0),
-            Operation::Read | Operation::Write => (How::Data, transfer),
+        let (data_kind, most) = match request.operation {
+            Operation::Flush => (DataKind::None, 0),
+            Operation::Read | Operation::Write => (DataKind::Data, transfer),
             // A device that limits transfers may limit these likewise (NVM Command Set 3.2.8, WZSL).
-            Operation::WriteZeroes if info.write_zeroes => (How::Bare, transfer),
-            Operation::WriteZeroes => (How::Zeros, transfer),
-            Operation::Deallocate => (How::Deallocate, DEALLOCATE_MAX),
+            Operation::WriteZeroes if info.write_zeroes => (DataKind::None, transfer),
+            Operation::WriteZeroes => (DataKind::Zeros, transfer),
+            Operation::Deallocate => (DataKind::Deallocate, DEALLOCATE_MAX),
         };
         if request.end() > size {
             return Err(Status::LBA_OUT_OF_RANGE);
         }
         let left = request.length.saturating_sub(done);
-        let most = if how == How::Deallocate { most } else { most.min(blocks) };
+        let most = if data_kind == DataKind::Deallocate { most } else { most.min(blocks) };
         let (slba, blocks) = range.locate(request.offset.saturating_add(done), left.min(most))?;
         let deallocate = request.deallocate && info.zeroes_deallocate;
         let request = Request { deallocate, ..*request };
-        Ok(Self { request, nsid: range.nsid, slba, blocks, block_shift: range.block_shift, how })
+        Ok(Self { request, nsid: range.nsid, slba, blocks, block_shift: range.block_shift, data_kind })
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -94,10 +94,10 @@ impl Piece {
     pub(super) fn entry(&self) -> SubmissionEntry {
         let (nsid, slba, blocks) = (self.nsid, self.slba, self.blocks as u32);
         let fua = |entry| if self.request.fua { entry::with_fua(entry) } else { entry };
-        match (self.request.operation, self.how) {
+        match (self.request.operation, self.data_kind) {
             (Operation::Flush, _) => entry::flush(nsid),
             (Operation::Read, _) => fua(entry::read(nsid, slba, blocks)),
-            (Operation::Write, _) | (_, How::Zeros) => fua(entry::write(nsid, slba, blocks)),
+            (Operation::Write, _) | (_, DataKind::Zeros) => fua(entry::write(nsid, slba, blocks)),
             (Operation::WriteZeroes, _) => {
                 fua(entry::write_zeroes(nsid, slba, blocks, self.request.deallocate))
             }
@@ -114,22 +114,22 @@ impl Piece {
     pub(super) fn send(
         mut self,
         slot: &Slot,
-        rest: Rest,
+        remaining: Remaining,
         link: &mut Link,
-        loans: &mut Loans,
+        maps: &mut DmaMaps,
         scratch: Scratch<'_>,
     ) -> Option<Sent> {
-        let (cid, set, buffer) = match self.how {
-            How::Bare => (self.push(link, &Pointer::Nothing)?, 0, None),
-            How::Zeros => {
+        let (cid, set, buffer) = match self.data_kind {
+            DataKind::None => (self.push(link, &Pointer::Nothing)?, 0, None),
+            DataKind::Zeros => {
                 let pages = (self.bytes() as usize).div_ceil(PAGE_SIZE);
                 let pointer = Pointer::Repeated(link.buffers.zeros(), pages);
                 (self.push(link, &pointer)?, 0, None)
             }
-            How::Deallocate => (self.push(link, &Pointer::Bytes(&self.deallocated()))?, 0, None),
-            How::Data => self.send_data(slot, rest, link, loans, scratch)?,
+            DataKind::Deallocate => (self.push(link, &Pointer::Bytes(&self.deallocated()))?, 0, None),
+            DataKind::Data => self.send_data(slot, remaining, link, maps, scratch)?,
         };
-        let flight = Flight { rest, bytes: self.bytes(), loans: set, buffer, since_ns: 0, mark: 0 };
+        let flight = InFlight { remaining, bytes: self.bytes(), maps: set, buffer, since_ns: 0, mark: 0 };
         Some(Sent { cid, flight })
     }
 
@@ -137,19 +137,19 @@ impl Piece {
     fn send_data(
         &mut self,
         slot: &Slot,
-        rest: Rest,
+        remaining: Remaining,
         link: &mut Link,
-        loans: &mut Loans,
+        maps: &mut DmaMaps,
         Scratch { pages, part }: Scratch<'_>,
-    ) -> Option<(u16, LoanSet, Option<Buffer>)> {
-        let (done, bytes) = (rest.done as usize, self.bytes() as usize);
+    ) -> Option<(u16, MappingSet, Option<Buffer>)> {
+        let (done, bytes) = (remaining.done as usize, self.bytes() as usize);
         let data = if bytes == slot.data.len_bytes() {
             &slot.data
         } else {
             slot.data.slice(done, bytes, part).expect("a piece lies in its command");
             &*part
         };
-        if let Some((pointer, set)) = translate(data, slot.origin.controller, loans, pages) {
+        if let Some((pointer, set)) = translate(data, slot.origin.controller, maps, pages) {
             return Some((self.push(link, &pointer)?, set, None));
         }
         let buffer = link.buffers.take()?;

@@ -1,13 +1,13 @@
 //! Commands that are the target's: on the device, or waiting for a place there.
 
 use super::buffers::Buffer;
-use super::loans::LoanSet;
+use super::dma_maps::MappingSet;
 use sluice_command::Ticket;
 use std::collections::VecDeque;
 
 /// A command, or what is left of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Rest {
+pub(super) struct Remaining {
     pub(super) ticket: Ticket,
     /// Bytes that earlier pieces have moved.
     pub(super) done: u64,
@@ -15,11 +15,11 @@ pub(super) struct Rest {
 
 /// A piece of a command on the device.
 #[derive(Debug)]
-pub(super) struct Flight {
-    pub(super) rest: Rest,
+pub(super) struct InFlight {
+    pub(super) remaining: Remaining,
     /// Bytes that this piece moves.
     pub(super) bytes: u64,
-    pub(super) loans: LoanSet,
+    pub(super) maps: MappingSet,
     pub(super) buffer: Option<Buffer>,
     pub(super) since_ns: u64,
     /// Writes that were acknowledged when it was sent.
@@ -28,43 +28,43 @@ pub(super) struct Flight {
 
 /// All of them.
 #[derive(Debug)]
-pub(super) struct Flights {
+pub(super) struct InFlightTable {
     /// By the identifier that the queue pair gave them.
-    aloft: Vec<Option<Flight>>,
+    slots: Vec<Option<InFlight>>,
     count: usize,
     /// In the order they are to be started.
-    pub(super) waiting: VecDeque<Rest>,
+    pub(super) waiting: VecDeque<Remaining>,
 }
 
-impl Flights {
+impl InFlightTable {
     /// `commands` of a drive can wait at once before memory is taken anew.
     pub(super) fn new(commands: usize) -> Self {
-        Self { aloft: Vec::new(), count: 0, waiting: VecDeque::with_capacity(commands) }
+        Self { slots: Vec::new(), count: 0, waiting: VecDeque::with_capacity(commands) }
     }
 
     /// The queue pair has identifiers below `depth`. Nothing is in flight.
     pub(super) fn set_depth(&mut self, depth: u32) {
         debug_assert_eq!(self.count, 0, "identifiers change under commands in flight");
-        self.aloft.clear();
-        self.aloft.resize_with(depth as usize, || None);
+        self.slots.clear();
+        self.slots.resize_with(depth as usize, || None);
     }
 
-    pub(super) fn begin(&mut self, cid: u16, flight: Flight) {
-        let slot = &mut self.aloft[usize::from(cid)];
+    pub(super) fn begin(&mut self, cid: u16, flight: InFlight) {
+        let slot = &mut self.slots[usize::from(cid)];
         debug_assert!(slot.is_none(), "an identifier that is in flight is not given again");
         *slot = Some(flight);
         self.count += 1;
     }
 
-    pub(super) fn end(&mut self, cid: u16) -> Option<Flight> {
-        let flight = self.aloft.get_mut(usize::from(cid))?.take()?;
+    pub(super) fn end(&mut self, cid: u16) -> Option<InFlight> {
+        let flight = self.slots.get_mut(usize::from(cid))?.take()?;
         self.count -= 1;
         Some(flight)
     }
 
     /// One that will never be answered; none if there is no more.
-    pub(super) fn end_any(&mut self) -> Option<Flight> {
-        let cid = self.aloft.iter().position(Option::is_some)?;
+    pub(super) fn end_any(&mut self) -> Option<InFlight> {
+        let cid = self.slots.iter().position(Option::is_some)?;
         self.end(cid as u16)
     }
 
@@ -75,6 +75,6 @@ impl Flights {
 
     /// Since when the device has had the oldest.
     pub(super) fn oldest_ns(&self) -> Option<u64> {
-        self.aloft.iter().flatten().map(|flight| flight.since_ns).min()
+        self.slots.iter().flatten().map(|flight| flight.since_ns).min()
     }
 }

@@ -1,0 +1,118 @@
+//! A target and its device's keeper: what it hears of lives of the device, and what it has done.
+
+use super::super::dma_maps::MapRequest;
+use super::super::in_flight::Remaining;
+use super::super::port::{Link, ThreadEvent, ThreadRequest};
+use super::super::raw;
+use super::{Target, finish};
+use sluice_command::{Lane, Layer};
+use sluice_memory::Space;
+use sluice_nvme::Status;
+
+impl Target {
+    /// What the keeper has to say. Returns how much that was.
+    pub(super) fn handle_thread_events(&mut self, lane: &mut Lane<'_>) -> usize {
+        let mut count = 0;
+        while let Ok(event) = self.handle.port.events.try_recv() {
+            count += 1;
+            match event {
+                ThreadEvent::Up(link) => self.up(link),
+                ThreadEvent::Down => self.down(lane),
+                ThreadEvent::MemoryReleased => self.free(lane),
+                ThreadEvent::AdminDone { request, status } => self.admin_done(&request, status, lane),
+                ThreadEvent::Mapped { mapping, is_mapped } => self.maps.mapped(mapping, is_mapped),
+                ThreadEvent::Unmapped { mapping } => {
+                    if let Some(file) = self.maps.unmapped(mapping) {
+                        self.handle.send(ThreadRequest::Discard(Box::new(file)));
+                    }
+                }
+            }
+        }
+        count
+    }
+
+    fn up(&mut self, link: Box<Link>) {
+        self.in_flight.set_depth(link.queue.depth());
+        if self.unflushed.on_connect(&link.info, &mut self.power) {
+            self.handle.send(ThreadRequest::LogLoss { port: self.handle.port.id });
+        }
+        self.handle.link = Some(link);
+    }
+
+    /// The device is gone: what it had waits or fails, as everything that comes until it is back.
+    fn down(&mut self, lane: &mut Lane<'_>) {
+        self.disarm();
+        let link = self.handle.link.take();
+        let strays = link.as_ref().map_or(0, |link| link.queue.strays());
+        self.control.count_interrupted(self.in_flight.count() as u64, strays);
+        self.handle.send(ThreadRequest::Discard(Box::new((link, self.maps.drop_all()))));
+        self.check_at_ns = None;
+        let before = self.in_flight.waiting.len();
+        while let Some(flight) = self.in_flight.end_any() {
+            match flight.maps {
+                0 => self.again(flight.remaining, lane),
+                // Its data is where the device may still write: nobody may be told that it is over.
+                _ => self.held.push(flight.remaining),
+            }
+        }
+        // Those that were on the device are older than those that were not.
+        self.in_flight.waiting.rotate_left(before);
+        self.wait_all(lane);
+    }
+
+    /// The device of the last life reaches no memory any more, and so the commands are free that named it.
+    fn free(&mut self, lane: &mut Lane<'_>) {
+        let before = self.in_flight.waiting.len();
+        for remaining in std::mem::take(&mut self.held) {
+            self.again(remaining, lane);
+        }
+        self.in_flight.waiting.rotate_left(before);
+        self.wait_all(lane);
+    }
+
+    /// What was on the device is done once more from where it was: none of it has been answered for.
+    fn again(&mut self, remaining: Remaining, lane: &mut Lane<'_>) {
+        match lane.parked(remaining.ticket).is_none_or(raw::may_be_repeated) {
+            true => self.in_flight.waiting.push_back(remaining),
+            false => finish(remaining.ticket, Status::INTERNAL_PATH_ERROR, lane),
+        }
+    }
+
+    /// All that wait: for longer, or not any more.
+    fn wait_all(&mut self, lane: &mut Lane<'_>) {
+        for _ in 0..self.in_flight.waiting.len() {
+            if let Some(remaining) = self.in_flight.waiting.pop_front() {
+                self.wait(remaining, lane);
+            }
+        }
+    }
+
+    /// Has the keeper show memory to the device, and take it back.
+    pub(super) fn send_map_requests(&mut self, controller: u8, space: &Space) {
+        let Self { maps, handle, .. } = self;
+        let port = handle.port.id;
+        let generation = handle.link.as_ref().map(|link| link.generation);
+        maps.requests(controller, space, generation.is_some(), |request| {
+            let generation = generation.unwrap_or_default();
+            handle.send(match request {
+                MapRequest::Map { mapping, file, iova } => {
+                    ThreadRequest::Map { port, generation, mapping, file, iova }
+                }
+                MapRequest::Unmap { mapping, bytes, iova } => {
+                    ThreadRequest::Unmap { port, generation, mapping, bytes, iova }
+                }
+                MapRequest::Discard(file) => ThreadRequest::Discard(Box::new(file)),
+            });
+        });
+    }
+
+    /// Has the keeper end this life of the device.
+    #[cold]
+    pub(super) fn give_up(&mut self) {
+        let Some(generation) = self.handle.link.as_ref().map(|link| link.generation) else { return };
+        if self.given_up != Some(generation) {
+            self.given_up = Some(generation);
+            self.handle.send(ThreadRequest::TimedOut { port: self.handle.port.id, generation });
+        }
+    }
+}
