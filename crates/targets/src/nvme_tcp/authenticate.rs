@@ -1,7 +1,7 @@
 //! Proving who this host is, on a connection whose Connect command has just succeeded (Base 6.3, AUTHREQ).
 
 use super::NvmeTcpConfig;
-use super::error::Trouble;
+use super::error::ErrorKind;
 use super::link::{Data, Link};
 use sluice_nvme::fabrics::{AUTHENTICATION_REQUIRED, Authentication, Fctype, SECURE_CHANNEL_REQUIRED};
 use sluice_nvme_auth::{
@@ -15,29 +15,29 @@ pub(super) fn authenticate(
     config: &NvmeTcpConfig,
     qid: u16,
     dw0: u32,
-) -> Result<(), Trouble> {
+) -> Result<(), ErrorKind> {
     if dw0 & SECURE_CHANNEL_REQUIRED != 0 {
-        return Err(Trouble::Unsupported("queues that are to become secure channels"));
+        return Err(ErrorKind::Unsupported("queues that are to become secure channels"));
     }
     let terms = match (&config.terms, dw0 & AUTHENTICATION_REQUIRED != 0) {
         (Some(terms), true) => Arc::clone(terms),
-        (None, true) => return Err(Trouble::NoKey),
+        (None, true) => return Err(ErrorKind::NoKey),
         // Some controllers are content with what was proved on the admin queue (Linux 7.3's is). We are not:
         // who answers on this connection may be another.
         (Some(terms), false) if terms.controller.is_some() && qid != 0 => Arc::clone(terms),
-        (Some(terms), false) if terms.controller.is_some() => return Err(Trouble::Unproved),
+        (Some(terms), false) if terms.controller.is_some() => return Err(ErrorKind::Unproved),
         (_, false) => return Ok(()),
     };
-    converse(link, config, terms).map_err(|trouble| match trouble {
+    converse(link, config, terms).map_err(|error| match error {
         // Linux's target may do so before it has said why.
-        Trouble::Closed | Trouble::Socket(_) => Trouble::BrokenOff,
+        ErrorKind::Closed | ErrorKind::Socket(_) => ErrorKind::BrokenOff,
         other => other,
     })
 }
 
-fn converse(link: &mut Link, config: &NvmeTcpConfig, terms: Arc<Terms>) -> Result<(), Trouble> {
+fn converse(link: &mut Link, config: &NvmeTcpConfig, terms: Arc<Terms>) -> Result<(), ErrorKind> {
     let names = Names { hostnqn: config.hostnqn.clone(), subnqn: config.subnqn.clone() };
-    let entropy = Entropy::draw().map_err(Trouble::Socket)?;
+    let entropy = Entropy::draw().map_err(ErrorKind::Socket)?;
     let mut host = Host::new(names, terms, entropy.t_id(), entropy);
     let mut message = host.negotiate();
     // A transaction has two steps; a controller that goes on talking is refused by the second.
@@ -49,23 +49,23 @@ fn converse(link: &mut Link, config: &NvmeTcpConfig, terms: Arc<Terms>) -> Resul
             Step::Failed(why, last) => {
                 // It may have closed the connection; what matters is said already.
                 let _ = last.map(|last| send(link, config, &last));
-                return Err(Trouble::Authentication(why));
+                return Err(ErrorKind::Authentication(why));
             }
         }
     }
 }
 
-fn send(link: &mut Link, config: &NvmeTcpConfig, message: &[u8]) -> Result<(), Trouble> {
+fn send(link: &mut Link, config: &NvmeTcpConfig, message: &[u8]) -> Result<(), ErrorKind> {
     const WHAT: &str = "Authentication Send";
     let entry = command(message.len()).entry(Fctype::AUTHENTICATION_SEND);
     let response = link.command(entry, Data::Out(message), config.timeout, WHAT)?;
     match response.status() {
         status if status.is_success() => Ok(()),
-        status => Err(Trouble::Status(WHAT, status)),
+        status => Err(ErrorKind::Status(WHAT, status)),
     }
 }
 
-fn receive(link: &mut Link, config: &NvmeTcpConfig) -> Result<Vec<u8>, Trouble> {
+fn receive(link: &mut Link, config: &NvmeTcpConfig) -> Result<Vec<u8>, ErrorKind> {
     const WHAT: &str = "Authentication Receive";
     let mut message = vec![0; MESSAGE_MAX];
     let entry = command(message.len()).entry(Fctype::AUTHENTICATION_RECEIVE);
@@ -73,7 +73,7 @@ fn receive(link: &mut Link, config: &NvmeTcpConfig) -> Result<Vec<u8>, Trouble> 
     match response.status() {
         status if status.is_success() => Ok(message),
         // There is nothing to say to somebody whose message made no sense.
-        _ => Err(Trouble::Authentication(Failure::MESSAGE)),
+        _ => Err(ErrorKind::Authentication(Failure::MESSAGE)),
     }
 }
 

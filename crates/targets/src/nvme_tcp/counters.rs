@@ -109,7 +109,7 @@ impl NvmeTcpControl {
     }
 
     /// The reactor's to say.
-    pub(super) fn tell(&self, tally: &mut Tally) {
+    pub(super) fn add_tally(&self, tally: &mut Tally) {
         let Tally { sent, completed, bytes, bytes_copied, sends, receives } = std::mem::take(tally);
         let cells = &self.0;
         let pairs = [

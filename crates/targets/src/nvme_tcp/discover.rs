@@ -1,7 +1,7 @@
 //! What a discovery controller lists (Base 3.1.2.3 and 5.16.1.23).
 
 use super::NvmeTcpConfig;
-use super::error::{NvmeTcpError, Trouble};
+use super::error::{ErrorKind, NvmeTcpError};
 use super::fabrics::Association;
 use super::transport::Tcp;
 use sluice_nvme::discovery::{DiscoveryEntry, DiscoveryHeader};
@@ -20,20 +20,20 @@ const TRIES: u32 = 5;
 /// In words that name the address and say what to do.
 pub fn discover(config: &NvmeTcpConfig) -> Result<Vec<DiscoveryEntry>, NvmeTcpError> {
     let config = NvmeTcpConfig { subnqn: DISCOVERY_NQN.to_owned(), ..config.clone() };
-    ask(&config).map_err(|what| NvmeTcpError {
+    read_log(&config).map_err(|kind| NvmeTcpError {
         address: config.address.clone(),
         subnqn: config.subnqn.clone(),
-        what,
+        kind,
     })
 }
 
-fn ask(config: &NvmeTcpConfig) -> Result<Vec<DiscoveryEntry>, Trouble> {
+fn read_log(config: &NvmeTcpConfig) -> Result<Vec<DiscoveryEntry>, ErrorKind> {
     let transport = Tcp { address: config.address.clone() };
     let mut association = Association::start(&transport, config)?;
     for _ in 0..TRIES {
         let header = header(&mut association)?;
         if header.records > ENTRIES_MAX {
-            return Err(Trouble::Unsupported("more entries than can be believed"));
+            return Err(ErrorKind::Unsupported("more entries than can be believed"));
         }
         let mut entries = Vec::new();
         for index in 0..header.records {
@@ -48,10 +48,10 @@ fn ask(config: &NvmeTcpConfig) -> Result<Vec<DiscoveryEntry>, Trouble> {
             return Ok(entries);
         }
     }
-    Err(Trouble::Unsupported("a log that changes all the time"))
+    Err(ErrorKind::Unsupported("a log that changes all the time"))
 }
 
-fn header(association: &mut Association) -> Result<DiscoveryHeader, Trouble> {
+fn header(association: &mut Association) -> Result<DiscoveryHeader, ErrorKind> {
     let mut header = DiscoveryHeader::new_zeroed();
     association.discovery_log(0, header.as_mut_bytes())?;
     Ok(header)

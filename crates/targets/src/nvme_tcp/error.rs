@@ -12,12 +12,12 @@ use std::{error, fmt, io};
 pub struct NvmeTcpError {
     pub(super) address: String,
     pub(super) subnqn: String,
-    pub(super) what: Trouble,
+    pub(super) kind: ErrorKind,
 }
 
 /// What went wrong on a connection that a thread drives.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum ErrorKind {
     /// The name cannot be resolved, or nobody is there.
     Connect(io::Error),
     /// The TLS handshake failed.
@@ -41,7 +41,7 @@ pub(super) enum Trouble {
     /// It broke the protocol.
     Violation(Violation),
     /// It says that we did.
-    GivenUp(Violation),
+    Terminated(Violation),
     /// It refuses a connection to the subsystem.
     Refused(Status, u32),
     /// It wants to know who we are, and there is no key to prove that with.
@@ -62,10 +62,10 @@ pub(super) enum Trouble {
     /// Something else is there than at the other addresses.
     Differs,
     /// The thread cannot be started, or has ended.
-    NoKeeper,
+    NoThread,
 }
 
-impl Trouble {
+impl ErrorKind {
     /// True if it may be another time that it works.
     pub(super) fn may_pass(&self) -> bool {
         match self {
@@ -81,33 +81,33 @@ impl NvmeTcpError {
     /// True if its server may be down, or on its way up.
     pub fn is_unreachable(&self) -> bool {
         matches!(
-            self.what,
-            Trouble::Connect(_)
-                | Trouble::Socket(_)
-                | Trouble::Timeout(_)
-                | Trouble::Closed
-                | Trouble::Silent
+            self.kind,
+            ErrorKind::Connect(_)
+                | ErrorKind::Socket(_)
+                | ErrorKind::Timeout(_)
+                | ErrorKind::Closed
+                | ErrorKind::Silent
         )
     }
 }
 
-impl From<Violation> for Trouble {
+impl From<Violation> for ErrorKind {
     fn from(violation: Violation) -> Self {
-        Trouble::Violation(violation)
+        ErrorKind::Violation(violation)
     }
 }
 
-impl From<Incompatible> for Trouble {
+impl From<Incompatible> for ErrorKind {
     fn from(incompatible: Incompatible) -> Self {
-        Trouble::Incompatible(incompatible)
+        ErrorKind::Incompatible(incompatible)
     }
 }
 
 impl fmt::Display for NvmeTcpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "NVMe/TCP subsystem {} at {}: {}", self.subnqn, self.address, self.what)?;
-        match &self.what {
-            Trouble::Connect(_) | Trouble::Timeout(_) => {
+        write!(f, "NVMe/TCP subsystem {} at {}: {}", self.subnqn, self.address, self.kind)?;
+        match &self.kind {
+            ErrorKind::Connect(_) | ErrorKind::Timeout(_) => {
                 f.write_str("; see that its server runs, and that the address and port are right")
             }
             _ => Ok(()),
@@ -115,55 +115,55 @@ impl fmt::Display for NvmeTcpError {
     }
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for ErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Trouble::Connect(error) => write!(f, "it cannot be connected to: {error}"),
-            Trouble::Handshake(error) => error.fmt(f),
-            Trouble::Encrypted => {
+            ErrorKind::Connect(error) => write!(f, "it cannot be connected to: {error}"),
+            ErrorKind::Handshake(error) => error.fmt(f),
+            ErrorKind::Encrypted => {
                 f.write_str("TLS alone is spoken there; name a file with the key of this host (`tls_keys`)")
             }
-            Trouble::Silent => f.write_str(
+            ErrorKind::Silent => f.write_str(
                 "it closed the connection before it said anything, as is done where TLS alone is spoken; if it is, \
                  name a file with the key of this host (`tls_keys`)",
             ),
-            Trouble::Tls(failure) => failure.fmt(f),
-            Trouble::NoTlsKey(hostnqn) => {
+            ErrorKind::Tls(failure) => failure.fmt(f),
+            ErrorKind::NoTlsKey(hostnqn) => {
                 write!(f, "the file of keys has none for the host {hostnqn}; add one with `nvme gen-tls-key`")
             }
-            Trouble::Socket(error) => write!(f, "the connection is lost: {error}"),
-            Trouble::Timeout(what) => write!(f, "{what} was not answered in time"),
-            Trouble::Abandoned => f.write_str("its other connection is given up"),
-            Trouble::Closed => f.write_str("it closed the connection"),
-            Trouble::Violation(violation) => write!(f, "it broke the protocol: {violation}"),
-            Trouble::GivenUp(violation) => write!(f, "it says that we broke the protocol: {violation}"),
-            Trouble::Refused(status, dw0) => refused(f, *status, *dw0),
-            Trouble::NoKey => f.write_str(
+            ErrorKind::Socket(error) => write!(f, "the connection is lost: {error}"),
+            ErrorKind::Timeout(what) => write!(f, "{what} was not answered in time"),
+            ErrorKind::Abandoned => f.write_str("its other connection is given up"),
+            ErrorKind::Closed => f.write_str("it closed the connection"),
+            ErrorKind::Violation(violation) => write!(f, "it broke the protocol: {violation}"),
+            ErrorKind::Terminated(violation) => write!(f, "it says that we broke the protocol: {violation}"),
+            ErrorKind::Refused(status, dw0) => refused(f, *status, *dw0),
+            ErrorKind::NoKey => f.write_str(
                 "it asks its hosts to prove who they are, and there is no key for that; name one with `dhchap`",
             ),
-            Trouble::Unproved => f.write_str(
+            ErrorKind::Unproved => f.write_str(
                 "it does not prove who it is; give it the keys of this host, or remove `controller_key`",
             ),
-            Trouble::Authentication(why) => write!(
+            ErrorKind::Authentication(why) => write!(
                 f,
                 "the authentication failed: {why}; see that both ends have the same keys for this host"
             ),
-            Trouble::BrokenOff => f.write_str(
+            ErrorKind::BrokenOff => f.write_str(
                 "the authentication failed: it closed the connection; \
                  see that both ends have the same keys for this host",
             ),
-            Trouble::Status(what, status) => write!(f, "{what} failed with {status:?}"),
-            Trouble::Unsupported(what) => write!(f, "it has {what}, which is not supported"),
-            Trouble::Incompatible(incompatible) => incompatible.fmt(f),
-            Trouble::Replaced => f.write_str(
+            ErrorKind::Status(what, status) => write!(f, "{what} failed with {status:?}"),
+            ErrorKind::Unsupported(what) => write!(f, "it has {what}, which is not supported"),
+            ErrorKind::Incompatible(incompatible) => incompatible.fmt(f),
+            ErrorKind::Replaced => f.write_str(
                 "another subsystem, namespace or format answers there than before; \
                  close the drive and open it again if that is meant",
             ),
-            Trouble::Differs => f.write_str(
+            ErrorKind::Differs => f.write_str(
                 "another subsystem, namespace or format answers there than at the address before; \
                  all addresses of a drive have to lead to the same",
             ),
-            Trouble::NoKeeper => f.write_str("there is no thread to drive it; see the daemon's log"),
+            ErrorKind::NoThread => f.write_str("there is no thread to drive it; see the daemon's log"),
         }
     }
 }

@@ -3,8 +3,8 @@
 use super::NvmeTcpConfig;
 use super::ana;
 use super::authenticate::authenticate;
-use super::error::Trouble;
-use super::link::{self, Agreed, Data, Link};
+use super::error::ErrorKind;
+use super::link::{self, Data, Link, Negotiated};
 use super::transport::Transport;
 use crate::remote::{EventRequests, Incompatible, NamespaceInfo};
 use sluice_host::entry;
@@ -58,7 +58,7 @@ pub(super) struct Association {
 /// An I/O queue on its way to its reactor.
 #[derive(Debug)]
 pub(super) struct IoQueue {
-    pub(super) agreed: Agreed,
+    pub(super) negotiated: Negotiated,
     /// Entries of the queue.
     pub(super) entries: u32,
     /// Bytes of data that a capsule can carry.
@@ -67,7 +67,7 @@ pub(super) struct IoQueue {
 
 impl Association {
     /// Connects the admin queue and enables the controller.
-    pub(super) fn start(transport: &dyn Transport, config: &NvmeTcpConfig) -> Result<Self, Trouble> {
+    pub(super) fn start(transport: &dyn Transport, config: &NvmeTcpConfig) -> Result<Self, ErrorKind> {
         let limit = config.timeout;
         let mut admin = connect(transport, config)?;
         let kato_ms = u32::try_from(config.keep_alive.as_millis()).unwrap_or(u32::MAX);
@@ -81,7 +81,7 @@ impl Association {
         association.cc = CC_ENABLE | ((cap >> 48 & 0xf) as u32) << 7;
         association.entries = ((cap & 0xffff) as u32 + 1).min(ENTRIES_MAX);
         if association.entries < 2 {
-            return Err(Trouble::Unsupported("queues without room for a command"));
+            return Err(ErrorKind::Unsupported("queues without room for a command"));
         }
         // CAP.TO is in units of 500 ms.
         let ready = Duration::from_millis((cap >> 24 & 0xff).max(1) * 500).max(limit);
@@ -90,47 +90,48 @@ impl Association {
     }
 
     /// Sends an admin command, which must not fail.
-    fn ask(
+    fn admin_command(
         &mut self,
         entry: SubmissionEntry,
         data: Data<'_>,
         what: &'static str,
-    ) -> Result<CompletionEntry, Trouble> {
+    ) -> Result<CompletionEntry, ErrorKind> {
         let response = self.admin.command(entry, data, self.limit, what)?;
         match response.status() {
             status if status.is_success() => Ok(response),
-            status => Err(Trouble::Status(what, status)),
+            status => Err(ErrorKind::Status(what, status)),
         }
     }
 
-    fn property(&mut self, offset: u32, bytes: usize) -> Result<u64, Trouble> {
-        let response = self.ask(fabrics::property_get(offset, bytes), Data::None, "Property Get")?;
+    fn property(&mut self, offset: u32, bytes: usize) -> Result<u64, ErrorKind> {
+        let response =
+            self.admin_command(fabrics::property_get(offset, bytes), Data::None, "Property Get")?;
         Ok(u64::from(response.dw0) | u64::from(response.dw1) << 32)
     }
 
-    fn enable(&mut self, limit: Duration) -> Result<(), Trouble> {
-        self.ask(fabrics::property_set(register::CC, self.cc), Data::None, "Property Set of CC")?;
+    fn enable(&mut self, limit: Duration) -> Result<(), ErrorKind> {
+        self.admin_command(fabrics::property_set(register::CC, self.cc), Data::None, "Property Set of CC")?;
         let deadline = Instant::now() + limit;
         loop {
             let status = self.property(register::CSTS, 4)? as u32;
             if status & csts::CFS != 0 {
-                return Err(Trouble::Unsupported("a fatal controller status"));
+                return Err(ErrorKind::Unsupported("a fatal controller status"));
             }
             if status & csts::RDY != 0 {
                 return Ok(());
             }
             if Instant::now() >= deadline {
-                return Err(Trouble::Timeout("enabling the controller"));
+                return Err(ErrorKind::Timeout("enabling the controller"));
             }
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 
     /// What the controller is.
-    pub(super) fn identify(&mut self) -> Result<IdentifyController, Trouble> {
+    pub(super) fn identify(&mut self) -> Result<IdentifyController, ErrorKind> {
         let mut controller = IdentifyController::new_zeroed();
         let room = Data::In(controller.as_mut_bytes());
-        self.ask(entry::identify(Cns::CONTROLLER, 0), room, "Identify Controller")?;
+        self.admin_command(entry::identify(Cns::CONTROLLER, 0), room, "Identify Controller")?;
         if controller.maxcmd > 0 {
             // With as many commands as it takes one entry is free.
             self.entries = self.entries.min(u32::from(controller.maxcmd) + 1);
@@ -146,28 +147,29 @@ impl Association {
         &mut self,
         controller: &IdentifyController,
         nsid: u32,
-    ) -> Result<NamespaceInfo, Trouble> {
+    ) -> Result<NamespaceInfo, ErrorKind> {
         let namespace = self.identify_namespace(nsid)?;
         Ok(NamespaceInfo::of(nsid, controller, &namespace)?.with_uuid(self.uuid(nsid)?))
     }
 
-    fn identify_namespace(&mut self, nsid: u32) -> Result<IdentifyNamespace, Trouble> {
+    fn identify_namespace(&mut self, nsid: u32) -> Result<IdentifyNamespace, ErrorKind> {
         let mut namespace = IdentifyNamespace::new_zeroed();
         let room = Data::In(namespace.as_mut_bytes());
-        match self.ask(entry::identify(Cns::NAMESPACE, nsid), room, "Identify Namespace") {
-            Err(Trouble::Status(..)) => Err(Incompatible::NoNamespace(nsid).into()),
+        match self.admin_command(entry::identify(Cns::NAMESPACE, nsid), room, "Identify Namespace") {
+            Err(ErrorKind::Status(..)) => Err(Incompatible::NoNamespace(nsid).into()),
             other => other.map(|_| namespace),
         }
     }
 
-    fn uuid(&mut self, nsid: u32) -> Result<Option<[u8; 16]>, Trouble> {
+    fn uuid(&mut self, nsid: u32) -> Result<Option<[u8; 16]>, ErrorKind> {
         let mut list = [0; identify::SIZE];
         let entry = entry::identify(Cns::NAMESPACE_DESCRIPTORS, nsid);
-        match self.ask(entry, Data::In(&mut list), "Identify, Namespace Identification Descriptors") {
+        match self.admin_command(entry, Data::In(&mut list), "Identify, Namespace Identification Descriptors")
+        {
             Ok(_) => Ok(sluice_host::identify::uuid(&list)),
             // Before NVMe 1.3 there was no such list.
-            Err(Trouble::Status(..)) => Ok(None),
-            Err(trouble) => Err(trouble),
+            Err(ErrorKind::Status(..)) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
@@ -177,39 +179,39 @@ impl Association {
         transport: &dyn Transport,
         config: &NvmeTcpConfig,
         controller: &IdentifyController,
-    ) -> Result<IoQueue, Trouble> {
+    ) -> Result<IoQueue, ErrorKind> {
         let count = entry::set_features(FeatureId::NUMBER_OF_QUEUES, 0, entry::queue_count(1));
-        self.ask(count, Data::None, "Set Features, Number of Queues")?;
+        self.admin_command(count, Data::None, "Set Features, Number of Queues")?;
         let mut link = connect(transport, config)?;
         let cattr = Connect::DISABLE_SQ_FLOW_CONTROL;
         let request = Connect { recfmt: 0, qid: 1, entries: self.entries, cattr, kato_ms: 0 };
         send_connect(&mut link, config, &request, self.cntlid)?;
         let in_capsule_max = in_capsule_max(controller);
-        Ok(IoQueue { agreed: link.into_agreed()?, entries: self.entries, in_capsule_max })
+        Ok(IoQueue { negotiated: link.into_negotiated()?, entries: self.entries, in_capsule_max })
     }
 
     /// Asks to be told of changed namespaces, where the controller does that.
-    pub(super) fn request_notices(&mut self) -> Result<(), Trouble> {
+    pub(super) fn request_notices(&mut self) -> Result<(), ErrorKind> {
         if self.notices == 0 {
             return Ok(());
         }
         let configured = entry::set_features(FeatureId::ASYNC_EVENTS, 0, self.notices);
-        match self.ask(configured, Data::None, "Set Features, Asynchronous Event Configuration") {
+        match self.admin_command(configured, Data::None, "Set Features, Asynchronous Event Configuration") {
             // Then it tells what it likes.
-            Ok(_) | Err(Trouble::Status(..)) => {}
-            Err(trouble) => return Err(trouble),
+            Ok(_) | Err(ErrorKind::Status(..)) => {}
+            Err(error) => return Err(error),
         }
         self.request_notice()
     }
 
-    fn request_notice(&mut self) -> Result<(), Trouble> {
-        self.admin.submit_patient(entry::async_event_request(), self.limit)?;
+    fn request_notice(&mut self) -> Result<(), ErrorKind> {
+        self.admin.submit_async(entry::async_event_request(), self.limit)?;
         self.requests = EventRequests::new();
         Ok(())
     }
 
     /// How good a path this controller is to the namespace; none if it does not report that.
-    pub(super) fn ana_state(&mut self, nsid: u32) -> Result<Option<AnaState>, Trouble> {
+    pub(super) fn ana_state(&mut self, nsid: u32) -> Result<Option<AnaState>, ErrorKind> {
         let Some(groups) = self.ana_groups else { return Ok(None) };
         // It may have moved to another group.
         let group = self.identify_namespace(nsid)?.anagrpid;
@@ -217,10 +219,10 @@ impl Association {
         let mut read =
             entry::get_log_page(LogId::ASYMMETRIC_NAMESPACE_ACCESS, NSID_ALL, 0, page.len() as u32, false);
         read.cdw10 |= GROUPS_ONLY;
-        match self.ask(read, Data::In(&mut page), "Get Log Page, Asymmetric Namespace Access") {
+        match self.admin_command(read, Data::In(&mut page), "Get Log Page, Asymmetric Namespace Access") {
             // Then the commands themselves find out.
-            Err(Trouble::Status(..)) => Ok(None),
-            Err(trouble) => Err(trouble),
+            Err(ErrorKind::Status(..)) => Ok(None),
+            Err(error) => Err(error),
             Ok(_) => Ok(ana::state_of(&page, group)),
         }
     }
@@ -231,11 +233,11 @@ impl Association {
     }
 
     /// A notice, if one has come. The next is asked for when it is time.
-    pub(super) fn take_notice(&mut self) -> Result<Option<Notice>, Trouble> {
+    pub(super) fn take_notice(&mut self) -> Result<Option<Notice>, ErrorKind> {
         if self.requests.left() == Some(Duration::ZERO) {
             self.request_notice()?;
         }
-        let Some(response) = self.admin.hear()? else { return Ok(None) };
+        let Some(response) = self.admin.poll_async()? else { return Ok(None) };
         if !response.status().is_success() {
             // No more requests are taken: nothing is told any more.
             return Ok(None);
@@ -245,37 +247,37 @@ impl Association {
         // Reading the log is what lets the controller report the next event of the kind.
         let mut page = [0; 4096];
         let read = entry::get_log_page(log, NSID_ALL, 0, page.len() as u32, false);
-        match self.ask(read, Data::In(&mut page), "Get Log Page") {
-            Ok(_) | Err(Trouble::Status(..)) => {}
-            Err(trouble) => return Err(trouble),
+        match self.admin_command(read, Data::In(&mut page), "Get Log Page") {
+            Ok(_) | Err(ErrorKind::Status(..)) => {}
+            Err(error) => return Err(error),
         }
         self.requests.set_due();
         Ok(Some(notice))
     }
 
     /// Bytes of the Discovery log from an offset on.
-    pub(super) fn discovery_log(&mut self, offset: u64, room: &mut [u8]) -> Result<(), Trouble> {
+    pub(super) fn discovery_log(&mut self, offset: u64, room: &mut [u8]) -> Result<(), ErrorKind> {
         let read = entry::get_log_page(LogId::DISCOVERY, 0, offset, room.len() as u32, true);
-        self.ask(read, Data::In(room), "Get Log Page, Discovery").map(drop)
+        self.admin_command(read, Data::In(room), "Get Log Page, Discovery").map(drop)
     }
 
     /// The controller answers.
-    pub(super) fn keep_alive(&mut self) -> Result<(), Trouble> {
+    pub(super) fn keep_alive(&mut self) -> Result<(), ErrorKind> {
         let entry =
             SubmissionEntry { opcode: sluice_nvme::opcode::admin::KEEP_ALIVE, ..SubmissionEntry::default() };
-        self.ask(entry, Data::None, "Keep Alive").map(drop)
+        self.admin_command(entry, Data::None, "Keep Alive").map(drop)
     }
 
     /// Takes leave, so that the next host need not wait, and waits until the controller has made its cache durable: one whose
     /// connection ends before counts an unsafe shutdown.
-    pub(super) fn shut_down(&mut self) -> Result<(), Trouble> {
+    pub(super) fn shut_down(&mut self) -> Result<(), ErrorKind> {
         const NORMAL: u32 = 1 << 14;
         let set = fabrics::property_set(register::CC, self.cc | NORMAL);
-        self.ask(set, Data::None, "Property Set of CC")?;
+        self.admin_command(set, Data::None, "Property Set of CC")?;
         let deadline = Instant::now() + SHUTDOWN_LIMIT;
         while self.property(register::CSTS, 4)? as u32 & csts::SHST_MASK != csts::SHST_COMPLETE {
             if Instant::now() >= deadline {
-                return Err(Trouble::Timeout("shutting the controller down"));
+                return Err(ErrorKind::Timeout("shutting the controller down"));
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -302,19 +304,19 @@ pub(super) struct Notice {
     pub(super) info: u8,
 }
 
-fn connect(transport: &dyn Transport, config: &NvmeTcpConfig) -> Result<Link, Trouble> {
-    let connected = || transport.connect(config.timeout).map_err(Trouble::Connect);
+fn connect(transport: &dyn Transport, config: &NvmeTcpConfig) -> Result<Link, ErrorKind> {
+    let connected = || transport.connect(config.timeout).map_err(ErrorKind::Connect);
     let open = |socket, tls| Link::open(socket, tls, config.digests, config.timeout);
     let Some(keys) = &config.keys else { return open(connected()?, None) };
-    let mut why = Trouble::NoTlsKey(config.hostnqn.clone());
+    let mut why = ErrorKind::NoTlsKey(config.hostnqn.clone());
     for psk in keys.for_host(&config.hostnqn, &config.subnqn) {
         let socket = connected()?;
         match link::shake_hands(&socket, &psk, config.timeout) {
             Ok(session) => return open(socket, Some(session)),
             // It may have another of them. They are not offered together, since a peer of GnuTLS ends a
             // handshake at the first that it does not know.
-            Err(refused @ Trouble::Handshake(_)) => why = refused,
-            Err(trouble) => return Err(trouble),
+            Err(refused @ ErrorKind::Handshake(_)) => why = refused,
+            Err(error) => return Err(error),
         }
     }
     Err(why)
@@ -326,13 +328,13 @@ fn send_connect(
     config: &NvmeTcpConfig,
     connect: &Connect,
     cntlid: u16,
-) -> Result<CompletionEntry, Trouble> {
+) -> Result<CompletionEntry, ErrorKind> {
     let data = ConnectData::new(config.hostid, cntlid, &config.subnqn, &config.hostnqn);
     let sent = Data::Out(data.as_bytes());
     let response = link.command(connect.entry(), sent, config.timeout, "Connect")?;
     match response.status() {
         status if status.is_success() => {}
-        status => return Err(Trouble::Refused(status, response.dw0)),
+        status => return Err(ErrorKind::Refused(status, response.dw0)),
     }
     authenticate(link, config, connect.qid, response.dw0)?;
     Ok(response)

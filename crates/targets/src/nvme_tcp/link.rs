@@ -1,6 +1,6 @@
 //! A connection that a thread drives: initialization, and commands one after the other, each within its time.
 
-use super::error::Trouble;
+use super::error::ErrorKind;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -42,8 +42,8 @@ pub(super) struct Link {
     pub(super) response: IcResp,
     next_cid: u16,
     /// Commands to which an answer comes at any time, and the answers that have come.
-    patient: Option<u16>,
-    news: Option<CompletionEntry>,
+    async_cid: Option<u16>,
+    async_response: Option<CompletionEntry>,
     /// Another connection, without which nothing is worth waiting for on this one.
     tied_to: Option<Arc<OwnedFd>>,
     /// A command whose answer was not waited for to its end, and may still come.
@@ -66,7 +66,7 @@ impl Until {
 
 /// What was agreed, and the decoder of a connection that is between two PDUs.
 #[derive(Debug)]
-pub(super) struct Agreed {
+pub(super) struct Negotiated {
     pub(super) socket: OwnedFd,
     pub(super) tls: Option<Box<Session>>,
     pub(super) decoder: Decoder,
@@ -80,12 +80,13 @@ impl Link {
         tls: Option<Box<Session>>,
         digests: Digests,
         limit: Duration,
-    ) -> Result<Self, Trouble> {
+    ) -> Result<Self, ErrorKind> {
         let until = Until::after(limit);
         let response = IcResp { alignment: ALIGNMENT, digests: Digests::NONE, h2c_data_max: 0 };
         let decoder = Decoder::new(Role::Host, LIMITS);
-        let (next_cid, patient, news, tied_to, abandoned) = Default::default();
-        let mut link = Self { socket, tls, decoder, response, next_cid, patient, news, tied_to, abandoned };
+        let (next_cid, async_cid, async_response, tied_to, abandoned) = Default::default();
+        let mut link =
+            Self { socket, tls, decoder, response, next_cid, async_cid, async_response, tied_to, abandoned };
         let request = IcReq { alignment: ALIGNMENT, digests, r2t_max: 1 };
         link.send(encode::ic_req(request).as_bytes(), &until)?;
         if link.tls.is_none() {
@@ -95,7 +96,7 @@ impl Link {
             return Err(Violation::SEQUENCE.into());
         };
         if response.digests != digests {
-            return Err(Trouble::Unsupported("other digests than were asked for"));
+            return Err(ErrorKind::Unsupported("other digests than were asked for"));
         }
         link.decoder.set_digests(digests);
         link.response = response;
@@ -118,22 +119,22 @@ impl Link {
         data: Data<'_>,
         limit: Duration,
         what: &'static str,
-    ) -> Result<CompletionEntry, Trouble> {
+    ) -> Result<CompletionEntry, ErrorKind> {
         let cid = self.take_cid();
-        let response = self.ask(SubmissionEntry { cid, ..entry }, data, &self.until(limit), what);
-        if let Err(Trouble::Abandoned) = response {
+        let response = self.exchange(SubmissionEntry { cid, ..entry }, data, &self.until(limit), what);
+        if let Err(ErrorKind::Abandoned) = response {
             self.abandoned = Some(cid);
         }
         response
     }
 
-    fn ask(
+    fn exchange(
         &mut self,
         mut entry: SubmissionEntry,
         mut data: Data<'_>,
         until: &Until,
         what: &'static str,
-    ) -> Result<CompletionEntry, Trouble> {
+    ) -> Result<CompletionEntry, ErrorKind> {
         const SGL: u8 = 1 << 6;
         entry.flags = SGL;
         let (pointer, payload) = match &data {
@@ -153,15 +154,15 @@ impl Link {
             match self.next(&mut room[filled..], until, what)? {
                 Pdu::Response(response) if response.cid == entry.cid => {
                     if response.status().is_success() && filled < room.len() {
-                        return Err(Trouble::Unsupported("answers without their data"));
+                        return Err(ErrorKind::Unsupported("answers without their data"));
                     }
                     return Ok(response);
                 }
-                Pdu::Response(response) if self.patient == Some(response.cid) => self.note(response),
+                Pdu::Response(response) if self.async_cid == Some(response.cid) => self.note(response),
                 Pdu::Response(response) if self.abandoned == Some(response.cid) => self.abandoned = None,
-                Pdu::Data(piece) if piece.cccid == entry.cid && piece.offset as usize == filled => {
-                    filled += piece.length as usize;
-                    if piece.success && piece.last && filled == room.len() {
+                Pdu::Data(chunk) if chunk.cccid == entry.cid && chunk.offset as usize == filled => {
+                    filled += chunk.length as usize;
+                    if chunk.success && chunk.last && filled == room.len() {
                         return Ok(CompletionEntry { cid: entry.cid, ..CompletionEntry::default() });
                     }
                 }
@@ -171,47 +172,47 @@ impl Link {
     }
 
     /// Sends a command without data to which an answer comes at some time, if it does.
-    pub(super) fn submit_patient(
+    pub(super) fn submit_async(
         &mut self,
         mut entry: SubmissionEntry,
         limit: Duration,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ErrorKind> {
         const SGL: u8 = 1 << 6;
         entry.cid = self.take_cid();
         entry.flags = SGL;
         entry.dptr = SglDescriptor::apart(0).to_dptr();
-        self.patient = Some(entry.cid);
+        self.async_cid = Some(entry.cid);
         self.send(&self.capsule(&entry, &[]), &self.until(limit))
     }
 
     /// The answer to that command, if it has come. To be called when there is something to read.
-    pub(super) fn hear(&mut self) -> Result<Option<CompletionEntry>, Trouble> {
-        while self.news.is_none() && self.has_arrived()? {
+    pub(super) fn poll_async(&mut self) -> Result<Option<CompletionEntry>, ErrorKind> {
+        while self.async_response.is_none() && self.has_arrived()? {
             let until = self.until(Duration::from_secs(1));
             match self.next(&mut [], &until, "a PDU that had begun")? {
-                Pdu::Response(response) if self.patient == Some(response.cid) => self.note(response),
+                Pdu::Response(response) if self.async_cid == Some(response.cid) => self.note(response),
                 _ => return Err(Violation::SEQUENCE.into()),
             }
         }
-        Ok(self.news.take())
+        Ok(self.async_response.take())
     }
 
     fn note(&mut self, response: CompletionEntry) {
-        self.patient = None;
-        self.news = Some(response);
+        self.async_cid = None;
+        self.async_response = Some(response);
     }
 
     /// For a reactor to go on with. Nobody but us has anything to say by then.
-    pub(super) fn into_agreed(self) -> Result<Agreed, Trouble> {
+    pub(super) fn into_negotiated(self) -> Result<Negotiated, ErrorKind> {
         if self.tls.as_ref().is_some_and(|session| !session.content().is_empty()) {
             return Err(Violation::SEQUENCE.into());
         }
-        Ok(Agreed { socket: self.socket, tls: self.tls, decoder: self.decoder, response: self.response })
+        Ok(Negotiated { socket: self.socket, tls: self.tls, decoder: self.decoder, response: self.response })
     }
 
     fn take_cid(&mut self) -> u16 {
         self.next_cid = self.next_cid.wrapping_add(1);
-        if self.patient == Some(self.next_cid) {
+        if self.async_cid == Some(self.next_cid) {
             self.next_cid = self.next_cid.wrapping_add(1);
         }
         self.next_cid
@@ -227,20 +228,20 @@ impl Link {
         bytes
     }
 
-    fn send(&mut self, bytes: &[u8], until: &Until) -> Result<(), Trouble> {
+    fn send(&mut self, bytes: &[u8], until: &Until) -> Result<(), ErrorKind> {
         let Some(session) = &mut self.tls else { return send_all(&self.socket, bytes, until) };
         if let Some(record) = session.notice() {
             send_all(&self.socket, record, until)?;
         }
-        for piece in bytes.chunks(Session::CONTENT_MAX) {
-            let record = session.seal(piece.len(), |room| room.copy_from_slice(piece));
+        for chunk in bytes.chunks(Session::CONTENT_MAX) {
+            let record = session.seal(chunk.len(), |room| room.copy_from_slice(chunk));
             send_all(&self.socket, record, until)?;
         }
         Ok(())
     }
 
     /// The next PDU, with its payload in `room`.
-    fn next(&mut self, room: &mut [u8], until: &Until, what: &'static str) -> Result<Pdu, Trouble> {
+    fn next(&mut self, room: &mut [u8], until: &Until, what: &'static str) -> Result<Pdu, ErrorKind> {
         let (mut found, mut filled) = (None, 0);
         loop {
             let (place, to_room) = match self.decoder.place() {
@@ -257,14 +258,14 @@ impl Link {
             };
             filled += if to_room { count } else { 0 };
             match self.decoder.filled(count)? {
-                Some(Event::Pdu(Pdu::Terminated(violation))) => return Err(Trouble::GivenUp(violation)),
+                Some(Event::Pdu(Pdu::Terminated(violation))) => return Err(ErrorKind::Terminated(violation)),
                 Some(Event::Pdu(pdu)) if !matches!(self.decoder.place(), Place::Payload(_)) => {
                     return Ok(pdu);
                 }
                 Some(Event::Pdu(pdu)) => found = Some(pdu),
                 Some(Event::End { digest }) => {
                     if digest.is_some_and(|digest| digest != crc32c(&room[..filled])) {
-                        return Err(Trouble::Unsupported("wrong data digests"));
+                        return Err(ErrorKind::Unsupported("wrong data digests"));
                     }
                     return found.ok_or(Violation::SEQUENCE.into());
                 }
@@ -274,18 +275,18 @@ impl Link {
     }
 
     /// There is something of a PDU. Records without content are taken meanwhile.
-    fn has_arrived(&mut self) -> Result<bool, Trouble> {
+    fn has_arrived(&mut self) -> Result<bool, ErrorKind> {
         let Some(session) = &mut self.tls else {
             let mut polled = [PollFd::new(&self.socket, PollFlags::IN)];
             return Ok(poll(&mut polled, Some(&timespec(Duration::ZERO))).is_ok_and(|count| count > 0));
         };
         while session.content().is_empty() {
             match recv(&self.socket, session.room(), RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => return Err(Trouble::Closed),
-                Ok((_, count)) => session.filled(count).map_err(Trouble::Tls)?,
+                Ok((_, 0)) => return Err(ErrorKind::Closed),
+                Ok((_, count)) => session.filled(count).map_err(ErrorKind::Tls)?,
                 Err(Errno::AGAIN) => return Ok(false),
                 Err(Errno::INTR) => {}
-                Err(errno) => return Err(Trouble::Socket(errno.into())),
+                Err(errno) => return Err(ErrorKind::Socket(errno.into())),
             }
         }
         Ok(true)
@@ -293,41 +294,46 @@ impl Link {
 }
 
 /// Looks at what the other end says first, and leaves it there.
-fn is_nvme(socket: &OwnedFd, until: &Until) -> Result<(), Trouble> {
+fn is_nvme(socket: &OwnedFd, until: &Until) -> Result<(), ErrorKind> {
     let mut first = [0];
     loop {
         match recv(socket, &mut first[..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
-            Ok((_, 0)) | Err(Errno::CONNRESET) => return Err(Trouble::Silent),
-            Ok(_) if sluice_tls::is_tls(first[0]) => return Err(Trouble::Encrypted),
+            Ok((_, 0)) | Err(Errno::CONNRESET) => return Err(ErrorKind::Silent),
+            Ok(_) if sluice_tls::is_tls(first[0]) => return Err(ErrorKind::Encrypted),
             Ok(_) => return Ok(()),
             Err(Errno::AGAIN) => wait(socket, PollFlags::IN, until, "ICReq")?,
             Err(Errno::INTR) => {}
-            Err(errno) => return Err(Trouble::Socket(errno.into())),
+            Err(errno) => return Err(ErrorKind::Socket(errno.into())),
         }
     }
 }
 
-fn send_all(socket: &OwnedFd, mut bytes: &[u8], until: &Until) -> Result<(), Trouble> {
+fn send_all(socket: &OwnedFd, mut bytes: &[u8], until: &Until) -> Result<(), ErrorKind> {
     while !bytes.is_empty() {
         match send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(count) => bytes = &bytes[count..],
             Err(Errno::AGAIN) => wait(socket, PollFlags::OUT, until, "what was sent")?,
             Err(Errno::INTR) => {}
-            Err(errno) => return Err(Trouble::Socket(errno.into())),
+            Err(errno) => return Err(ErrorKind::Socket(errno.into())),
         }
     }
     Ok(())
 }
 
 /// Bytes from the network, at least one.
-fn receive(socket: &OwnedFd, place: &mut [u8], until: &Until, what: &'static str) -> Result<usize, Trouble> {
+fn receive(
+    socket: &OwnedFd,
+    place: &mut [u8],
+    until: &Until,
+    what: &'static str,
+) -> Result<usize, ErrorKind> {
     loop {
         match recv(socket, &mut *place, RecvFlags::DONTWAIT) {
-            Ok((_, 0)) => return Err(Trouble::Closed),
+            Ok((_, 0)) => return Err(ErrorKind::Closed),
             Ok((_, count)) => return Ok(count),
             Err(Errno::AGAIN) => wait(socket, PollFlags::IN, until, what)?,
             Err(Errno::INTR) => {}
-            Err(errno) => return Err(Trouble::Socket(errno.into())),
+            Err(errno) => return Err(ErrorKind::Socket(errno.into())),
         }
     }
 }
@@ -339,13 +345,13 @@ fn receive_content(
     place: &mut [u8],
     until: &Until,
     what: &'static str,
-) -> Result<usize, Trouble> {
+) -> Result<usize, ErrorKind> {
     while session.content().is_empty() {
         let count = receive(socket, session.room(), until, what)?;
         session.filled(count).map_err(|failure| {
             let farewell = session.farewell(Some(failure));
             let _ = send(socket, farewell, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-            if failure.is_end() { Trouble::Closed } else { Trouble::Tls(failure) }
+            if failure.is_end() { ErrorKind::Closed } else { ErrorKind::Tls(failure) }
         })?;
     }
     let count = place.len().min(session.content().len());
@@ -354,31 +360,31 @@ fn receive_content(
     Ok(count)
 }
 
-fn wait(socket: &OwnedFd, events: PollFlags, until: &Until, what: &'static str) -> Result<(), Trouble> {
+fn wait(socket: &OwnedFd, events: PollFlags, until: &Until, what: &'static str) -> Result<(), ErrorKind> {
     let left = until.deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
-        return Err(Trouble::Timeout(what));
+        return Err(ErrorKind::Timeout(what));
     }
     // Without any flags it is its end alone that is waited for.
     let tied_to = until.tied_to.as_deref().unwrap_or(socket);
     let mut polled = [PollFd::new(socket, events), PollFd::new(tied_to, PollFlags::empty())];
     match poll(&mut polled, Some(&timespec(left))) {
-        Ok(0) => Err(Trouble::Timeout(what)),
+        Ok(0) => Err(ErrorKind::Timeout(what)),
         Ok(_) if until.tied_to.is_some() && polled[1].revents().contains(PollFlags::HUP) => {
-            Err(Trouble::Abandoned)
+            Err(ErrorKind::Abandoned)
         }
         Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(errno) => Err(Trouble::Socket(errno.into())),
+        Err(errno) => Err(ErrorKind::Socket(errno.into())),
     }
 }
 
 /// The handshake on a new connection.
-pub(super) fn shake_hands(socket: &OwnedFd, psk: &Psk, limit: Duration) -> Result<Box<Session>, Trouble> {
+pub(super) fn shake_hands(socket: &OwnedFd, psk: &Psk, limit: Duration) -> Result<Box<Session>, ErrorKind> {
     let until = Until::after(limit);
-    let mut handshake = Handshake::client(socket.as_fd(), psk).map_err(Trouble::Socket)?;
+    let mut handshake = Handshake::client(socket.as_fd(), psk).map_err(ErrorKind::Socket)?;
     loop {
         match handshake.advance() {
-            Poll::Ready(negotiated) => return negotiated.map_err(Trouble::Handshake),
+            Poll::Ready(negotiated) => return negotiated.map_err(ErrorKind::Handshake),
             Poll::Pending => wait(socket, PollFlags::IN, &until, "the TLS handshake")?,
         }
     }

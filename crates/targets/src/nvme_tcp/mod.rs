@@ -1,7 +1,7 @@
 //! The NVMe/TCP target: a namespace of a subsystem on another machine, attached as any host would.
 //!
 //! Each target is a host with an association of its own: an admin queue, which a thread drives (the
-//! [`keeper`]), and an I/O queue, which is a connection that the drive's reactor drives ([`queue`]). Whatever
+//! [`admin_thread`]), and an I/O queue, which is a connection that the drive's reactor drives ([`queue`]). Whatever
 //! waits for the network in order (resolving a name, connecting, Identify, keep-alive) is the keeper's. The
 //! [`Target`] parks commands, gives each a command identifier, and finds out by completions of io_uring what
 //! came of them.
@@ -10,25 +10,25 @@
 //! memory, as far as its length is known when the kernel is asked; the rest is copied once. All that a turn
 //! has to send is one send.
 //!
-//! The peer is hostile. What it sends is checked against what it was asked for ([`flight`]); what does not fit
+//! The peer is hostile. What it sends is checked against what it was asked for ([`in_flight`]); what does not fit
 //! ends the connection. No answer of a connection that was given up is heard, and no command goes out again
 //! before that connection is reset, with everything that it had not sent yet.
 
+mod admin_thread;
 mod ana;
 mod authenticate;
+mod chunk;
 mod counters;
 mod discover;
 mod error;
 mod fabrics;
-mod flight;
-mod keeper;
+mod fail_timer;
+mod in_flight;
 mod link;
-mod loss;
 mod multipath;
-mod piece;
 mod queue;
+mod quiesce;
 mod receive;
-mod settle;
 mod target;
 mod transmit;
 mod transport;
@@ -117,7 +117,7 @@ impl NvmeTcpConfig {
 /// A namespace on its way to its reactor: connected, or one of which it is known what it will be.
 #[derive(Debug)]
 pub struct NvmeTcpSeed {
-    tenancy: keeper::Tenancy,
+    handle: admin_thread::NamespaceHandle,
     config: NvmeTcpConfig,
     /// One of several paths.
     is_path: bool,
@@ -150,19 +150,19 @@ impl NvmeTcpSeed {
     }
 
     fn open_all(configs: Vec<NvmeTcpConfig>, is_path: bool) -> Result<Vec<Self>, NvmeTcpError> {
-        let opened = keeper::open(&configs)?;
-        let seed = |(config, (tenancy, control))| Self { tenancy, config, is_path, control };
+        let opened = admin_thread::open(&configs)?;
+        let seed = |(config, (handle, control))| Self { handle, config, is_path, control };
         Ok(configs.into_iter().zip(opened).map(seed).collect())
     }
 
     /// Bytes of the namespace.
     pub fn size(&self) -> u64 {
-        self.tenancy.info.bytes()
+        self.handle.info.bytes()
     }
 
     /// The controller's power identifier, if it gave one.
     pub fn power(&self) -> Option<PowerId> {
-        self.tenancy.first.as_ref().and_then(|first| first.info.power)
+        self.handle.first.as_ref().and_then(|first| first.info.power)
     }
 
     /// What the control side keeps, to see how the target fares.
@@ -176,7 +176,7 @@ impl NvmeTcpSeed {
     /// # Errors
     /// The reactor has no room for two more files, or there is no memory.
     pub fn build(self, task: TaskId, io: &Io, token_prefix: u64) -> io::Result<NvmeTcp> {
-        let place = queue::Place { io: io.clone(), task, token_prefix };
-        NvmeTcp::new(self.tenancy, &self.config, self.is_path, place, self.control)
+        let reactor = queue::ReactorHandle { io: io.clone(), task, token_prefix };
+        NvmeTcp::new(self.handle, &self.config, self.is_path, reactor, self.control)
     }
 }

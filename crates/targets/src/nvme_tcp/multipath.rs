@@ -9,7 +9,7 @@
 //! it may carry it out after another controller did, as with any host.
 
 use super::NvmeTcpControl;
-use super::loss::{LOOK_NS, Patience};
+use super::fail_timer::{FailTimer, RECHECK_NS};
 use sluice_command::{Characteristics, Command, Controllers, Frame, Lane, Layer, Ticket};
 use sluice_memory::Space;
 use sluice_nvme::AnaState;
@@ -42,7 +42,7 @@ struct Path {
     /// Commands that are on it.
     under_way: u32,
     /// When it answered last, or was given a command while it had none.
-    heard_ns: u64,
+    answered_ns: u64,
 }
 
 impl Path {
@@ -53,7 +53,7 @@ impl Path {
             AnaState::NonOptimized => 1,
             AnaState::Inaccessible | AnaState::PersistentLoss | AnaState::Change => return None,
         };
-        let is_silent = self.under_way > 0 && now_ns.saturating_sub(self.heard_ns) > SILENCE_NS;
+        let is_silent = self.under_way > 0 && now_ns.saturating_sub(self.answered_ns) > SILENCE_NS;
         let depth = if policy == PathPolicy::QueueDepth { self.under_way } else { 0 };
         Some((is_silent, access, depth))
     }
@@ -89,8 +89,8 @@ pub struct Multipath {
     last: usize,
     /// For a path, in the order they are to be started.
     waiting: VecDeque<(Ticket, Search)>,
-    patience: Patience,
-    look_at_ns: Option<u64>,
+    fail_timer: FailTimer,
+    recheck_at_ns: Option<u64>,
     /// Controllers whose host is gone or begins anew: nothing of theirs may wait.
     ending: Controllers,
 }
@@ -102,11 +102,14 @@ impl Multipath {
         let limit_ns = limit.map(|limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
         Self {
             policy,
-            paths: controls.into_iter().map(|control| Path { control, under_way: 0, heard_ns: 0 }).collect(),
+            paths: controls
+                .into_iter()
+                .map(|control| Path { control, under_way: 0, answered_ns: 0 })
+                .collect(),
             last: 0,
             waiting: VecDeque::with_capacity(sluice_command::handover::COMMANDS_MAX),
-            patience: Patience::new(limit_ns),
-            look_at_ns: None,
+            fail_timer: FailTimer::new(limit_ns),
+            recheck_at_ns: None,
             ending: Controllers::default(),
         }
     }
@@ -125,10 +128,10 @@ impl Multipath {
         let now_ns = lane.now_ns();
         let Some(number) = self.choose(search.tried, now_ns) else { return self.wait(command, search, lane) };
         self.last = number;
-        self.patience.found();
+        self.fail_timer.stop();
         let path = &mut self.paths[number];
         if path.under_way == 0 {
-            path.heard_ns = now_ns;
+            path.answered_ns = now_ns;
         }
         path.under_way += 1;
         let search = Search { tried: search.tried | 1 << number, ..search };
@@ -140,7 +143,7 @@ impl Multipath {
         let now_ns = lane.now_ns();
         let mut since_ms = search.since_ms;
         if self.choose(0, now_ns).is_none() {
-            self.patience.lost(now_ns);
+            self.fail_timer.start(now_ns);
         }
         // Those that failed it are no good for it, there or not, nor when they are back: for the host that is as if
         // they were not.
@@ -148,8 +151,8 @@ impl Multipath {
             since_ms.get_or_insert(now_ns / NS_PER_MS);
         }
         let is_exceeded =
-            since_ms.is_some_and(|since_ms| self.patience.is_exceeded(since_ms * NS_PER_MS, now_ns));
-        if self.patience.is_over() || is_exceeded {
+            since_ms.is_some_and(|since_ms| self.fail_timer.is_exceeded(since_ms * NS_PER_MS, now_ns));
+        if self.fail_timer.is_expired() || is_exceeded {
             return lane.finish(command, Status::INTERNAL_PATH_ERROR);
         }
         let ticket = lane.park(command);
@@ -157,12 +160,12 @@ impl Multipath {
             return finish(ticket, Status::ABORTED_SQ_DELETION, lane);
         }
         self.waiting.push_back((ticket, Search { tried: 0, since_ms }));
-        self.look_at_ns.get_or_insert(lane.now_ns() + LOOK_NS);
+        self.recheck_at_ns.get_or_insert(lane.now_ns() + RECHECK_NS);
     }
 
     /// Those that wait go on if there is a path, or fail if there was none for too long.
-    fn look_again(&mut self, lane: &mut Lane<'_>) {
-        self.look_at_ns = None;
+    fn retry_waiting(&mut self, lane: &mut Lane<'_>) {
+        self.recheck_at_ns = None;
         for _ in 0..self.waiting.len() {
             let Some((ticket, search)) = self.waiting.pop_front() else { return };
             if let Some(command) = lane.unpark(ticket) {
@@ -203,7 +206,7 @@ impl Layer for Multipath {
         let [search, path] = frame.data;
         let path = &mut self.paths[path as usize];
         path.under_way -= 1;
-        path.heard_ns = lane.now_ns();
+        path.answered_ns = lane.now_ns();
         match lane.slot(&command).status {
             status if is_of_path(status) => self.send(command, Search::of_word(search), lane),
             status => lane.finish(command, status),
@@ -211,18 +214,18 @@ impl Layer for Multipath {
     }
 
     fn deadline_ns(&self) -> Option<u64> {
-        [self.look_at_ns, self.patience.deadline_ns()].into_iter().flatten().min()
+        [self.recheck_at_ns, self.fail_timer.deadline_ns()].into_iter().flatten().min()
     }
 
     fn expire(&mut self, lane: &mut Lane<'_>) {
-        if self.patience.deadline_ns().is_some_and(|at| at <= lane.now_ns()) {
+        if self.fail_timer.deadline_ns().is_some_and(|at| at <= lane.now_ns()) {
             if self.choose(0, lane.now_ns()).is_none() {
-                self.patience.run_out();
+                self.fail_timer.expire();
             }
-            self.look_again(lane);
+            self.retry_waiting(lane);
         }
-        if self.look_at_ns.is_some_and(|at| at <= lane.now_ns()) {
-            self.look_again(lane);
+        if self.recheck_at_ns.is_some_and(|at| at <= lane.now_ns()) {
+            self.retry_waiting(lane);
         }
     }
 
@@ -232,8 +235,8 @@ impl Layer for Multipath {
 
     fn poll(&mut self, _controller: u8, _space: &Space, lane: &mut Lane<'_>) -> usize {
         // A path that is back is so whether a command needs it or not.
-        if self.patience.is_running() && self.choose(0, lane.now_ns()).is_some() {
-            self.patience.found();
+        if self.fail_timer.is_running() && self.choose(0, lane.now_ns()).is_some() {
+            self.fail_timer.stop();
         }
         if self.ending.is_empty() { 0 } else { self.end_waiting(lane) }
     }

@@ -4,14 +4,14 @@
 //! [`transmit`](super::transmit). The queue finishes no command: what the controller says of one is an
 //! [`Outcome`], for the target to take.
 
+use super::admin_thread::{Connected, Generation};
+use super::chunk::{Chunk, ZEROS};
 use super::counters::Tally;
 use super::fabrics::IoQueue;
-use super::flight::{Flight, Flights, Rest};
-use super::keeper::{Connected, Life};
-use super::link::Agreed as Opened;
-use super::piece::{Piece, ZEROS};
+use super::in_flight::{InFlight, InFlightTable, Remaining};
+use super::link::Negotiated;
 use super::receive::Payload;
-use super::transmit::{Agreed, Item, OUTBOX, Outbox, Transmit};
+use super::transmit::{Item, OUTBOX, Outbox, PduFormat, Transmit};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown};
 use sluice_command::{Lane, Ticket};
@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::{fmt, io};
 
 /// Tokens of what is no command's.
-pub(super) const NEWS: Ticket = Ticket(u32::MAX - 1);
+pub(super) const EVENTS: Ticket = Ticket(u32::MAX - 1);
 pub(super) const RECEIVED: Ticket = Ticket(u32::MAX - 2);
 pub(super) const SENT: Ticket = Ticket(u32::MAX - 3);
 
@@ -40,13 +40,13 @@ const FEW: usize = 4;
 
 /// Where a target is.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct ReactorHandle {
     pub(super) io: Io,
     pub(super) task: TaskId,
     pub(super) token_prefix: u64,
 }
 
-impl Place {
+impl ReactorHandle {
     pub(super) fn token(&self, ticket: Ticket) -> u64 {
         self.token_prefix | u64::from(ticket.0)
     }
@@ -54,7 +54,7 @@ impl Place {
 
 /// Why a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum CloseReason {
     /// The controller closed it.
     ByController,
     Socket(Errno),
@@ -63,31 +63,31 @@ pub(super) enum Ended {
     /// The controller sent what it must not.
     Violation(Violation),
     /// The controller says that we did.
-    GivenUp(Violation),
+    Terminated(Violation),
     /// A command was not answered in time.
-    Silent,
+    TimedOut,
     /// The keeper says so.
-    ByKeeper,
+    ByAdminThread,
 }
 
-impl From<Violation> for Ended {
+impl From<Violation> for CloseReason {
     fn from(violation: Violation) -> Self {
-        Ended::Violation(violation)
+        CloseReason::Violation(violation)
     }
 }
 
-impl fmt::Display for Ended {
+impl fmt::Display for CloseReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Ended::ByController => f.write_str("the controller closed a connection"),
-            Ended::Socket(errno) => write!(f, "a connection failed: {errno}"),
-            Ended::Tls(failure) => failure.fmt(f),
-            Ended::Violation(violation) => write!(f, "the controller broke the protocol: {violation}"),
-            Ended::GivenUp(violation) => {
+            CloseReason::ByController => f.write_str("the controller closed a connection"),
+            CloseReason::Socket(errno) => write!(f, "a connection failed: {errno}"),
+            CloseReason::Tls(failure) => failure.fmt(f),
+            CloseReason::Violation(violation) => write!(f, "the controller broke the protocol: {violation}"),
+            CloseReason::Terminated(violation) => {
                 write!(f, "the controller says that we broke the protocol: {violation}")
             }
-            Ended::Silent => f.write_str("a command was not answered in time"),
-            Ended::ByKeeper => f.write_str("the admin queue failed"),
+            CloseReason::TimedOut => f.write_str("a command was not answered in time"),
+            CloseReason::ByAdminThread => f.write_str("the admin queue failed"),
         }
     }
 }
@@ -95,7 +95,7 @@ impl fmt::Display for Ended {
 /// What became of a piece of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Outcome {
-    pub(super) rest: Rest,
+    pub(super) remaining: Remaining,
     /// Bytes of the command that the piece was.
     pub(super) bytes: u64,
     pub(super) status: Status,
@@ -105,8 +105,8 @@ pub(super) struct Outcome {
 
 #[derive(Debug)]
 pub(super) struct Queue {
-    pub(super) life: Life,
-    place: Place,
+    pub(super) generation: Generation,
+    reactor: ReactorHandle,
     socket: FileSlot,
     /// The inbox, the outbox, and zeros. It stays for as long as the kernel has operations that name it.
     pub(super) memory: Arc<SharedRegion>,
@@ -120,13 +120,13 @@ pub(super) struct Queue {
     /// With the payload at hand its command has succeeded.
     pub(super) is_success: bool,
     /// The last data that came was large: more of it is expected, and goes past the inbox.
-    pub(super) expects_much: bool,
+    pub(super) expects_large: bool,
     /// Of the receive under way: bytes that go to their final place.
     pub(super) direct: usize,
     receiving: bool,
     sending: bool,
-    pub(super) ended: Option<Ended>,
-    pub(super) flights: Flights,
+    pub(super) close_reason: Option<CloseReason>,
+    pub(super) in_flight: InFlightTable,
     pub(super) transmit: Transmit,
     pub(super) outcomes: Vec<Outcome>,
     pub(super) tally: Tally,
@@ -136,19 +136,19 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub(super) fn new(connected: Connected, place: Place) -> io::Result<Self> {
-        let Connected { life, queue: IoQueue { agreed, entries, in_capsule_max }, .. } = connected;
-        let Opened { socket, tls, decoder, response } = agreed;
+    pub(super) fn new(connected: Connected, reactor: ReactorHandle) -> io::Result<Self> {
+        let Connected { generation, queue: IoQueue { negotiated, entries, in_capsule_max }, .. } = connected;
+        let Negotiated { socket, tls, decoder, response } = negotiated;
         let tls = tls.map(|session| Stream::new(session).map(Box::new)).transpose()?;
         let memory = Arc::new(SharedRegion::new("sluice-nvme-tcp-host", INBOX + OUTBOX + ZEROS)?);
-        let socket = place.io.register_file(socket)?;
+        let socket = reactor.io.register_file(socket)?;
         let kept: Arc<SharedRegion> = Arc::clone(&memory);
-        place.io.keep(&socket, kept);
+        reactor.io.keep(&socket, kept);
         if let Some(stream) = &tls {
             let kept: Arc<SharedRegion> = Arc::clone(stream.memory());
-            place.io.keep(&socket, kept);
+            reactor.io.keep(&socket, kept);
         }
-        let agreed = Agreed {
+        let format = PduFormat {
             digests: response.digests,
             alignment: response.alignment,
             data_max: response.h2c_data_max,
@@ -156,8 +156,8 @@ impl Queue {
         // A queue that is full has an entry that is free.
         let depth = entries - 1;
         Ok(Self {
-            life,
-            place,
+            generation,
+            reactor,
             socket,
             memory,
             tls,
@@ -166,13 +166,13 @@ impl Queue {
             staged: 0..0,
             payload: None,
             is_success: false,
-            expects_much: false,
+            expects_large: false,
             direct: 0,
             receiving: false,
             sending: false,
-            ended: None,
-            flights: Flights::new(depth),
-            transmit: Transmit::new(agreed, depth),
+            close_reason: None,
+            in_flight: InFlightTable::new(depth),
+            transmit: Transmit::new(format, depth),
             outcomes: Vec::with_capacity(depth as usize),
             tally: Tally::default(),
             part: SegmentList::new(),
@@ -181,7 +181,7 @@ impl Queue {
     }
 
     pub(super) fn is_open(&self) -> bool {
-        self.ended.is_none()
+        self.close_reason.is_none()
     }
 
     /// Nobody listens on it yet.
@@ -198,36 +198,36 @@ impl Queue {
     ///
     /// # Panics
     /// If there is no room.
-    pub(super) fn submit(&mut self, rest: Rest, piece: &Piece, now_ns: u64, mark: u64) {
-        let cid = self.flights.begin(Flight::new(rest, piece, now_ns, mark));
+    pub(super) fn submit(&mut self, remaining: Remaining, chunk: &Chunk, now_ns: u64, mark: u64) {
+        let cid = self.in_flight.begin(InFlight::new(remaining, chunk, now_ns, mark));
         self.transmit.push(Item::Capsule(cid));
         self.tally.sent += 1;
     }
 
     /// Ends the connection. Operations on it come to their end; the keeper resets it.
-    pub(super) fn close(&mut self, why: Ended) {
+    pub(super) fn close(&mut self, why: CloseReason) {
         if !self.is_open() {
             return;
         }
         if !self.sending {
-            self.say_why(why);
+            self.send_termination(why);
         }
-        self.ended = Some(why);
+        self.close_reason = Some(why);
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
     }
 
     /// Tells the controller, if it takes it at once.
-    fn say_why(&mut self, why: Ended) {
+    fn send_termination(&mut self, why: CloseReason) {
         const FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
         let term = match why {
             // Within a PDU it would be data.
-            Ended::Violation(violation) if self.transmit.is_between_pdus() => {
+            CloseReason::Violation(violation) if self.transmit.is_between_pdus() => {
                 Some(encode::h2c_term(violation, self.decoder.header()))
             }
             _ => None,
         };
         let words = term.as_ref().map_or(&[][..], |head| head.as_bytes());
-        let failure = if let Ended::Tls(failure) = why { Some(failure) } else { None };
+        let failure = if let CloseReason::Tls(failure) = why { Some(failure) } else { None };
         let _ = match &mut self.tls {
             Some(stream) => rustix::net::send(&self.socket, &stream.farewell(words, failure), FLAGS),
             None => rustix::net::send(&self.socket, words, FLAGS),
@@ -250,32 +250,32 @@ impl Queue {
 
     fn start_sending(&mut self, lane: &Lane<'_>) {
         let outbox = Outbox { region: &self.memory, at: INBOX, zeros: INBOX + OUTBOX };
-        let segments = self.transmit.prepare(&mut self.flights, outbox, lane);
-        let (task, token) = (self.place.task, self.place.token(SENT));
+        let segments = self.transmit.prepare(&mut self.in_flight, outbox, lane);
+        let (task, token) = (self.reactor.task, self.reactor.token(SENT));
         let sealed = match &mut self.tls {
             Some(stream) if !segments.is_empty() || stream.owes() => [stream.seal(segments)],
             None if !segments.is_empty() => {
                 self.sending = true;
                 self.tally.sends += 1;
-                return self.place.io.send(&self.socket, segments, task, token);
+                return self.reactor.io.send(&self.socket, segments, task, token);
             }
             _ => return,
         };
         self.sending = true;
         self.tally.sends += 1;
-        self.place.io.send(&self.socket, &sealed, task, token);
+        self.reactor.io.send(&self.socket, &sealed, task, token);
     }
 
     /// What is missing of the payload at hand goes to its place, and whatever follows to the inbox.
     ///
     /// With few commands under way the next response is waited for by whoever sent them; with many it comes with others.
     fn start_receiving(&mut self, lane: &Lane<'_>) {
-        let soon = !self.expects_much && self.flights.len() <= FEW;
+        let soon = !self.expects_large && self.in_flight.len() <= FEW;
         if let Some(stream) = &self.tls {
             self.receiving = true;
             self.tally.receives += 1;
-            let token = self.place.token(RECEIVED);
-            return self.place.io.receive(&self.socket, &[stream.inbox()], soon, self.place.task, token);
+            let token = self.reactor.token(RECEIVED);
+            return self.reactor.io.receive(&self.socket, &[stream.inbox()], soon, self.reactor.task, token);
         }
         self.segments.clear();
         self.direct = self.direct_segments(lane);
@@ -284,24 +284,24 @@ impl Queue {
         }
         // Of data that is expected, the header is to be known before it is received.
         const HEADERS: usize = 64;
-        let inbox = if self.expects_much { HEADERS } else { INBOX };
+        let inbox = if self.expects_large { HEADERS } else { INBOX };
         self.segments.push(self.memory.segment(0, inbox as u32));
         self.receiving = true;
         self.tally.receives += 1;
-        let token = self.place.token(RECEIVED);
-        self.place.io.receive(&self.socket, &self.segments, soon, self.place.task, token);
+        let token = self.reactor.token(RECEIVED);
+        self.reactor.io.receive(&self.socket, &self.segments, soon, self.reactor.task, token);
     }
 
     /// Where the rest of the payload at hand goes; zero bytes if it has to be copied.
     fn direct_segments(&mut self, lane: &Lane<'_>) -> usize {
         let Some(left) = self.payload_left() else { return 0 };
         let Some(payload) = &self.payload else { return 0 };
-        let Some(flight) = self.flights.get(payload.cid) else { return 0 };
-        let Some(slot) = lane.parked(flight.rest.ticket) else { return 0 };
+        let Some(flight) = self.in_flight.get(payload.cid) else { return 0 };
+        let Some(slot) = lane.parked(flight.remaining.ticket) else { return 0 };
         if slot.data.has_bit_bucket() {
             return 0;
         }
-        let from = flight.rest.done as usize + payload.at as usize;
+        let from = flight.remaining.done as usize + payload.at as usize;
         match slot.data.slice(from, left, &mut self.part) {
             Ok(()) => left,
             Err(_) => 0,
@@ -309,63 +309,64 @@ impl Queue {
     }
 
     /// A send is over.
-    pub(super) fn sent(&mut self, result: i32) -> Result<(), Ended> {
+    pub(super) fn sent(&mut self, result: i32) -> Result<(), CloseReason> {
         self.sending = false;
         if !self.is_open() {
             return Ok(());
         }
         let mut bytes =
-            usize::try_from(result).map_err(|_| Ended::Socket(Errno::from_raw_os_error(-result)))?;
+            usize::try_from(result).map_err(|_| CloseReason::Socket(Errno::from_raw_os_error(-result)))?;
         if let Some(stream) = &mut self.tls {
             let Some(content) = stream.sent(bytes) else { return Ok(()) };
             bytes = content;
         }
-        let (flights, outcomes) = (&mut self.flights, &mut self.outcomes);
+        let (in_flight, outcomes) = (&mut self.in_flight, &mut self.outcomes);
         self.transmit.sent(bytes, |cid| {
-            let Some(flight) = flights.get_mut(cid) else { return };
+            let Some(flight) = in_flight.get_mut(cid) else { return };
             flight.pins -= 1;
             if let (0, Some(status)) = (flight.pins, flight.answer) {
-                outcomes.extend(flights.end(cid).map(|flight| outcome_of(&flight, status)));
+                outcomes.extend(in_flight.end(cid).map(|flight| outcome_of(&flight, status)));
             }
         });
         Ok(())
     }
 
     /// A receive is over.
-    pub(super) fn received(&mut self, result: i32, lane: &Lane<'_>) -> Result<(), Ended> {
+    pub(super) fn received(&mut self, result: i32, lane: &Lane<'_>) -> Result<(), CloseReason> {
         self.receiving = false;
         if !self.is_open() || result == INTERRUPTED {
             return Ok(());
         }
         match usize::try_from(result) {
-            Ok(0) => Err(Ended::ByController),
+            Ok(0) => Err(CloseReason::ByController),
             Ok(bytes) => self.take(bytes, lane),
-            Err(_) => Err(Ended::Socket(Errno::from_raw_os_error(-result))),
+            Err(_) => Err(CloseReason::Socket(Errno::from_raw_os_error(-result))),
         }
     }
 
     /// The controller has answered a command. It is over when nothing names its memory any more.
     pub(super) fn answer(&mut self, cid: u16, status: Status) -> Option<()> {
-        let flight = self.flights.get_mut(cid).filter(|flight| flight.is_there())?;
+        let flight = self.in_flight.get_mut(cid).filter(|flight| flight.is_there())?;
         let status = flight.outcome(status);
         if flight.pins > 0 {
             flight.answer = Some(status);
         } else {
-            self.outcomes.extend(self.flights.end(cid).map(|flight| outcome_of(&flight, status)));
+            self.outcomes.extend(self.in_flight.end(cid).map(|flight| outcome_of(&flight, status)));
         }
         Some(())
     }
 
     /// Takes everything that will not be answered, the oldest first. True for what the controller may still change.
-    pub(super) fn strand(&mut self, now_ns: u64) -> Vec<(Rest, bool)> {
-        let interrupted = |rest: Rest| Rest { since_ns: rest.since_ns.or(Some(now_ns)), ..rest };
-        let all = self.flights.end_all().into_iter();
-        all.map(|flight| (interrupted(flight.rest), flight.may_change())).collect()
+    pub(super) fn take_interrupted(&mut self, now_ns: u64) -> Vec<(Remaining, bool)> {
+        let interrupted =
+            |remaining: Remaining| Remaining { since_ns: remaining.since_ns.or(Some(now_ns)), ..remaining };
+        let all = self.in_flight.end_all().into_iter();
+        all.map(|flight| (interrupted(flight.remaining), flight.may_change())).collect()
     }
 }
 
-fn outcome_of(flight: &Flight, status: Status) -> Outcome {
-    Outcome { rest: flight.rest, bytes: flight.bytes, status, mark: flight.mark }
+fn outcome_of(flight: &InFlight, status: Status) -> Outcome {
+    Outcome { remaining: flight.remaining, bytes: flight.bytes, status, mark: flight.mark }
 }
 
 impl Drop for Queue {

@@ -1,7 +1,7 @@
 //! What a controller sends: bytes become data and answers, each checked against what was asked for.
 
-use super::flight::Way;
-use super::queue::{Ended, Queue};
+use super::in_flight::DataKind;
+use super::queue::{CloseReason, Queue};
 use super::transmit::Item;
 use sluice_command::Lane;
 use sluice_nvme::Status;
@@ -12,7 +12,7 @@ const RESPONSE_CID: u32 = 20;
 const CCCID: u32 = 8;
 
 /// Data of this many bytes is worth a receive of its own.
-const MUCH: u32 = 16 << 10;
+const LARGE: u32 = 16 << 10;
 
 /// The payload of the PDU at hand.
 #[derive(Clone, Copy, Debug)]
@@ -25,10 +25,10 @@ pub(super) struct Payload {
 
 impl Queue {
     /// So many bytes came: payload in its place, then what is in the inbox.
-    pub(super) fn take(&mut self, bytes: usize, lane: &Lane<'_>) -> Result<(), Ended> {
+    pub(super) fn take(&mut self, bytes: usize, lane: &Lane<'_>) -> Result<(), CloseReason> {
         if let Some(stream) = &mut self.tls {
             stream.received(bytes);
-            while self.unveil()? {
+            while self.next_record()? {
                 self.take_staged(lane)?;
             }
             return Ok(());
@@ -42,16 +42,16 @@ impl Queue {
     }
 
     /// Makes the content of the next record of an encrypted connection what is staged. False if there is none.
-    fn unveil(&mut self) -> Result<bool, Ended> {
+    fn next_record(&mut self) -> Result<bool, CloseReason> {
         let Some(stream) = &mut self.tls else { return Ok(false) };
         if self.staged.is_empty() {
             stream.take_all();
-            self.staged = 0..stream.advance().map_err(Ended::Tls)?;
+            self.staged = 0..stream.advance().map_err(CloseReason::Tls)?;
         }
         Ok(!self.staged.is_empty())
     }
 
-    fn take_staged(&mut self, lane: &Lane<'_>) -> Result<(), Ended> {
+    fn take_staged(&mut self, lane: &Lane<'_>) -> Result<(), CloseReason> {
         while !self.staged.is_empty() {
             let (from, waiting) = (self.staged.start, self.staged.len());
             let count = match self.decoder.place() {
@@ -86,9 +86,9 @@ impl Queue {
     /// Payload from the inbox to where it belongs. That of a termination request belongs nowhere.
     fn copy(&mut self, from: usize, count: usize, lane: &Lane<'_>) {
         let Some(payload) = &self.payload else { return };
-        let Some(flight) = self.flights.get(payload.cid) else { return };
-        let Some(slot) = lane.parked(flight.rest.ticket) else { return };
-        let to = flight.rest.done as usize + payload.at as usize;
+        let Some(flight) = self.in_flight.get(payload.cid) else { return };
+        let Some(slot) = lane.parked(flight.remaining.ticket) else { return };
+        let to = flight.remaining.done as usize + payload.at as usize;
         match &self.tls {
             None => drop(self.memory.scatter(from, &slot.data, to, count)),
             Some(stream) => drop(slot.data.copy_from(to, &stream.content()[from..from + count])),
@@ -97,7 +97,7 @@ impl Queue {
     }
 
     /// So many more bytes are where the decoder wanted them.
-    fn advance(&mut self, count: usize, lane: &Lane<'_>) -> Result<(), Ended> {
+    fn advance(&mut self, count: usize, lane: &Lane<'_>) -> Result<(), CloseReason> {
         if let (Some(payload), Place::Payload(_)) = (&mut self.payload, self.decoder.place()) {
             payload.at += count as u32;
         }
@@ -108,40 +108,41 @@ impl Queue {
         }
     }
 
-    fn handle(&mut self, pdu: Pdu) -> Result<(), Ended> {
+    fn handle(&mut self, pdu: Pdu) -> Result<(), CloseReason> {
         match pdu {
             Pdu::Response(entry) => {
-                let is_read = self.flights.get(entry.cid).is_some_and(|flight| flight.way == Way::Read);
-                self.expects_much &= is_read;
+                let is_read =
+                    self.in_flight.get(entry.cid).is_some_and(|flight| flight.data_kind == DataKind::Read);
+                self.expects_large &= is_read;
                 let answered = self.answer(entry.cid, entry.status().of_peer());
                 answered.ok_or(Violation::field(RESPONSE_CID))?;
             }
             Pdu::Data(data) => {
-                let flight = self.flights.get_mut(data.cccid).ok_or(Violation::field(CCCID))?;
+                let flight = self.in_flight.get_mut(data.cccid).ok_or(Violation::field(CCCID))?;
                 let start = flight.expect_data(&data)?;
-                self.expects_much = data.length >= MUCH;
+                self.expects_large = data.length >= LARGE;
                 self.payload = Some(Payload { cid: data.cccid, at: start, start });
                 self.is_success = data.success;
                 self.tally.bytes += u64::from(data.length);
             }
             Pdu::R2t(r2t) => {
-                let flight = self.flights.get_mut(r2t.cccid).ok_or(Violation::field(CCCID))?;
+                let flight = self.in_flight.get_mut(r2t.cccid).ok_or(Violation::field(CCCID))?;
                 flight.expect_r2t(&r2t)?;
                 self.tally.bytes += u64::from(r2t.length);
                 self.transmit.push(Item::Data(r2t.cccid));
             }
-            Pdu::Terminated(violation) => return Err(Ended::GivenUp(violation)),
+            Pdu::Terminated(violation) => return Err(CloseReason::Terminated(violation)),
             Pdu::IcReq(_) | Pdu::IcResp(_) | Pdu::Command(..) => return Err(Violation::SEQUENCE.into()),
         }
         Ok(())
     }
 
     /// The payload of a PDU is complete.
-    fn end_payload(&mut self, digest: Option<u32>, lane: &Lane<'_>) -> Result<(), Ended> {
+    fn end_payload(&mut self, digest: Option<u32>, lane: &Lane<'_>) -> Result<(), CloseReason> {
         let Some(payload) = self.payload.take() else { return Ok(()) };
         if let Some(digest) = digest
             && self.digest(&payload, lane) != Some(digest)
-            && let Some(flight) = self.flights.get_mut(payload.cid)
+            && let Some(flight) = self.in_flight.get_mut(payload.cid)
         {
             // Not the end of the connection: the command may be sent again (TCP Transport 3.3.1.1).
             flight.is_damaged = true;
@@ -155,14 +156,14 @@ impl Queue {
     /// The digest of what came. The host may have changed it since, which harms nobody else.
     fn digest(&self, payload: &Payload, lane: &Lane<'_>) -> Option<u32> {
         const STEP: usize = 4096;
-        let flight = self.flights.get(payload.cid)?;
-        let slot = lane.parked(flight.rest.ticket)?;
-        let base = flight.rest.done as usize;
-        let (mut digest, mut piece) = (Digest::new(), [0; STEP]);
+        let flight = self.in_flight.get(payload.cid)?;
+        let slot = lane.parked(flight.remaining.ticket)?;
+        let base = flight.remaining.done as usize;
+        let (mut digest, mut chunk) = (Digest::new(), [0; STEP]);
         for offset in (payload.start..payload.at).step_by(STEP) {
-            let piece = &mut piece[..STEP.min((payload.at - offset) as usize)];
-            slot.data.copy_to(base + offset as usize, piece);
-            digest.add(piece);
+            let chunk = &mut chunk[..STEP.min((payload.at - offset) as usize)];
+            slot.data.copy_to(base + offset as usize, chunk);
+            digest.add(chunk);
         }
         Some(digest.value())
     }

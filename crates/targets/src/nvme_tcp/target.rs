@@ -1,11 +1,11 @@
 //! The target itself: commands of a drive to the controller, and back.
 
-use super::flight::Rest;
-use super::keeper::{Connected, News, Tenancy};
-use super::loss::{LOOK_NS, Patience};
-use super::piece::Piece;
-use super::queue::{Ended, NEWS, Outcome, Place, Queue, RECEIVED, SENT};
-use super::settle::{self, Unsettled};
+use super::admin_thread::{Connected, NamespaceHandle, ThreadEvent};
+use super::chunk::Chunk;
+use super::fail_timer::{FailTimer, RECHECK_NS};
+use super::in_flight::Remaining;
+use super::queue::{CloseReason, EVENTS, Outcome, Queue, RECEIVED, ReactorHandle, SENT};
+use super::quiesce::{self, Quiescing};
 use super::{NvmeTcpConfig, NvmeTcpControl};
 use crate::remote::{PowerId, Unflushed};
 use rustix::io::Errno;
@@ -26,7 +26,7 @@ const WAITING: usize = sluice_command::handover::COMMANDS_MAX;
 /// A namespace of a remote subsystem as a target.
 #[derive(Debug)]
 pub struct Target {
-    place: Place,
+    reactor: ReactorHandle,
     /// Watched, so that news wake the drive.
     _notifier: FileSlot,
     nsid: u32,
@@ -40,17 +40,17 @@ pub struct Target {
     /// A connection that was made while the one before was still coming to its end.
     next: Option<Box<Connected>>,
     /// In the order they are to be started.
-    waiting: VecDeque<Rest>,
-    patience: Patience,
+    waiting: VecDeque<Remaining>,
+    fail_timer: FailTimer,
     unflushed: Arc<Unflushed>,
     /// Of the controller that has acknowledged those.
     power: Option<PowerId>,
     /// Nobody above knows another path: what is refused for the access state waits until that is another.
     is_alone: bool,
     /// Something was. Nothing is sent before the state is looked at, at this time.
-    look_at_ns: Option<u64>,
+    recheck_at_ns: Option<u64>,
     /// Changes that an earlier controller may still carry out.
-    unsettled: Unsettled,
+    quiescing: Quiescing,
     keep_alive: Duration,
     /// The layer above has copies, and goes on without this one while changes are unsettled.
     goes_on: bool,
@@ -68,7 +68,7 @@ pub struct Target {
     /// Scratch, kept for its memory.
     outcomes: Vec<Outcome>,
     /// What takes leave of the controller when the target goes. Last, so that the queue goes first.
-    tenancy: Tenancy,
+    handle: NamespaceHandle,
 }
 
 fn nanoseconds(duration: Duration) -> u64 {
@@ -77,28 +77,28 @@ fn nanoseconds(duration: Duration) -> u64 {
 
 impl Target {
     pub(super) fn new(
-        mut tenancy: Tenancy,
+        mut handle: NamespaceHandle,
         config: &NvmeTcpConfig,
         is_path: bool,
-        place: Place,
+        reactor: ReactorHandle,
         control: NvmeTcpControl,
     ) -> io::Result<Self> {
-        let notifier = place.io.register_file(tenancy.notifier.as_fd().try_clone_to_owned()?)?;
-        place.io.watch(&notifier, place.task, place.token(NEWS));
-        let first = tenancy.first.take();
+        let notifier = reactor.io.register_file(handle.notifier.as_fd().try_clone_to_owned()?)?;
+        reactor.io.watch(&notifier, reactor.task, reactor.token(EVENTS));
+        let first = handle.first.take();
         let (unflushed, mut power) =
-            (Arc::clone(&tenancy.unflushed), config.previous_session.and_then(|it| it.power));
+            (Arc::clone(&handle.unflushed), config.previous_session.and_then(|it| it.power));
         if let Some(first) = &first
             && unflushed.on_connect(&first.info, &mut power)
         {
-            tenancy.say_lost();
+            handle.log_loss();
         }
-        let queue = first.map(|first| Queue::new(*first, place.clone()).map(Box::new)).transpose()?;
+        let queue = first.map(|first| Queue::new(*first, reactor.clone()).map(Box::new)).transpose()?;
         control.set_open(queue.is_some());
         // Whichever comes first.
         let limit = [config.fast_io_fail, config.ctrl_loss].into_iter().flatten().min();
-        let info = config.assumed().unwrap_or_else(|| tenancy.info.clone());
-        let storage = tenancy.info.storage(&(0..info.blocks));
+        let info = config.assumed().unwrap_or_else(|| handle.info.clone());
+        let storage = handle.info.storage(&(0..info.blocks));
         Ok(Self {
             nsid: config.nsid,
             timeout_ns: nanoseconds(config.timeout),
@@ -108,14 +108,14 @@ impl Target {
             queue,
             next: None,
             waiting: VecDeque::with_capacity(WAITING),
-            patience: Patience::new(limit.map(nanoseconds)),
+            fail_timer: FailTimer::new(limit.map(nanoseconds)),
             unflushed,
             power,
             is_alone: limit != Some(Duration::ZERO),
-            look_at_ns: None,
-            unsettled: Unsettled::default(),
+            recheck_at_ns: None,
+            quiescing: Quiescing::default(),
             keep_alive: config.keep_alive,
-            goes_on: !is_path && tenancy.unflushed.has_copies(),
+            goes_on: !is_path && handle.unflushed.has_copies(),
             is_cut: false,
             is_resetting: false,
             ending: Controllers::default(),
@@ -123,27 +123,27 @@ impl Target {
             spared_ns: 0,
             control,
             outcomes: Vec::new(),
-            place,
+            reactor,
             _notifier: notifier,
-            tenancy,
+            handle,
         })
     }
 
     /// There is no room on the connection at the moment, no connection, or none that is good for anything.
-    fn wait(&mut self, rest: Rest, lane: &mut Lane<'_>) {
-        if self.is_connected() && self.look_at_ns.is_none() {
-            return self.waiting.push_back(rest);
+    fn wait(&mut self, remaining: Remaining, lane: &mut Lane<'_>) {
+        if self.is_connected() && self.recheck_at_ns.is_none() {
+            return self.waiting.push_back(remaining);
         }
         // If there has been none yet, it is missed from now on.
-        self.patience.lost(lane.now_ns());
-        let is_over = self.patience.is_over() && !self.is_resetting;
+        self.fail_timer.start(lane.now_ns());
+        let is_over = self.fail_timer.is_expired() && !self.is_resetting;
         // What was sent may still arrive as long as the connection is not reset, and nobody is to do without it before.
-        if lane.is_of(self.ending, rest.ticket) && !self.is_resetting {
-            finish(rest.ticket, Status::ABORTED_SQ_DELETION, lane);
-        } else if is_over || self.is_late(&rest, lane.now_ns()) {
-            finish(rest.ticket, Status::INTERNAL_PATH_ERROR, lane);
+        if lane.is_of(self.ending, remaining.ticket) && !self.is_resetting {
+            finish(remaining.ticket, Status::ABORTED_SQ_DELETION, lane);
+        } else if is_over || self.is_late(&remaining, lane.now_ns()) {
+            finish(remaining.ticket, Status::INTERNAL_PATH_ERROR, lane);
         } else {
-            self.waiting.push_back(rest);
+            self.waiting.push_back(remaining);
         }
     }
 
@@ -153,38 +153,38 @@ impl Target {
 
     /// It was interrupted or refused too long ago, however many connections there were since, and whatever they did for
     /// others: to those above that is as if there had been none.
-    fn is_late(&self, rest: &Rest, now_ns: u64) -> bool {
-        let is_exceeded = |since_ns| self.patience.is_exceeded(since_ns, now_ns);
-        rest.since_ns.is_some_and(is_exceeded) && !self.is_resetting
+    fn is_late(&self, remaining: &Remaining, now_ns: u64) -> bool {
+        let is_exceeded = |since_ns| self.fail_timer.is_exceeded(since_ns, now_ns);
+        remaining.since_ns.is_some_and(is_exceeded) && !self.is_resetting
     }
 
     /// Puts the next piece of a command on the connection, or ends the command if that cannot be. False if
     /// there is no room, or no connection.
-    fn start(&mut self, rest: Rest, lane: &mut Lane<'_>) -> bool {
-        if self.is_late(&rest, lane.now_ns()) {
-            finish(rest.ticket, Status::INTERNAL_PATH_ERROR, lane);
+    fn start(&mut self, remaining: Remaining, lane: &mut Lane<'_>) -> bool {
+        if self.is_late(&remaining, lane.now_ns()) {
+            finish(remaining.ticket, Status::INTERNAL_PATH_ERROR, lane);
             return true;
         }
-        let has_room = |queue: &&mut Box<Queue>| queue.is_open() && queue.flights.has_room();
+        let has_room = |queue: &&mut Box<Queue>| queue.is_open() && queue.in_flight.has_room();
         let Some(queue) = self.queue.as_mut().filter(has_room) else { return false };
-        if self.look_at_ns.is_some() {
+        if self.recheck_at_ns.is_some() {
             return false;
         }
-        let Some(slot) = lane.parked(rest.ticket) else { return true };
+        let Some(slot) = lane.parked(remaining.ticket) else { return true };
         if self.unflushed.is_lost()
             && let Some(status) = self.unflushed.take_loss(&slot.request, &slot.origin)
         {
-            finish(rest.ticket, status, lane);
+            finish(remaining.ticket, status, lane);
             return true;
         }
         // The drive may have become smaller while the command waited.
         let limits = (self.nsid, self.size, queue.in_capsule_max);
-        match Piece::next(&slot.request, rest.done, &self.tenancy.info, limits) {
-            Ok(piece) => {
-                queue.submit(rest, &piece, lane.now_ns(), self.unflushed.mark());
+        match Chunk::next(&slot.request, remaining.done, &self.handle.info, limits) {
+            Ok(chunk) => {
+                queue.submit(remaining, &chunk, lane.now_ns(), self.unflushed.mark());
                 self.check_at_ns.get_or_insert(lane.now_ns().saturating_add(self.timeout_ns));
             }
-            Err(status) => finish(rest.ticket, status, lane),
+            Err(status) => finish(remaining.ticket, status, lane),
         }
         true
     }
@@ -192,8 +192,8 @@ impl Target {
     /// Starts those that wait, as far as there is room. Returns how many.
     fn start_waiting(&mut self, lane: &mut Lane<'_>) -> usize {
         let mut started = 0;
-        while let Some(&rest) = self.waiting.front()
-            && self.start(rest, lane)
+        while let Some(&remaining) = self.waiting.front()
+            && self.start(remaining, lane)
         {
             self.waiting.pop_front();
             started += 1;
@@ -202,39 +202,40 @@ impl Target {
     }
 
     /// After something happened on the connection: what is answered goes on, and what has room starts.
-    fn go_on(&mut self, lane: &mut Lane<'_>) {
+    fn advance(&mut self, lane: &mut Lane<'_>) {
         let Some(queue) = &mut self.queue else { return };
         std::mem::swap(&mut self.outcomes, &mut queue.outcomes);
         queue.tally.completed += self.outcomes.len() as u64;
         for index in 0..self.outcomes.len() {
-            let Outcome { rest, bytes, status, mark } = self.outcomes[index];
-            let Some(slot) = lane.parked(rest.ticket) else { continue };
-            let done = rest.done + bytes;
+            let Outcome { remaining, bytes, status, mark } = self.outcomes[index];
+            let Some(slot) = lane.parked(remaining.ticket) else { continue };
+            let done = remaining.done + bytes;
             if status.is_success() {
                 self.unflushed.succeeded(&slot.request, mark);
             }
             if let Some(state) = AnaState::of_refusal(status) {
                 if self.control.set_ana(Some(state)) {
-                    self.tenancy.look_at_access();
+                    self.handle.check_ana();
                 }
                 let may_repeat = status.0 & Status::DNR == 0;
-                if self.is_alone && may_repeat && may_pass(state) && !self.patience.is_over() {
+                if self.is_alone && may_repeat && may_pass(state) && !self.fail_timer.is_expired() {
                     let now_ns = lane.now_ns();
-                    self.waiting.push_front(Rest { since_ns: rest.since_ns.or(Some(now_ns)), ..rest });
-                    self.look_at_ns.get_or_insert(now_ns + LOOK_NS);
-                    self.patience.lost(now_ns);
+                    self.waiting
+                        .push_front(Remaining { since_ns: remaining.since_ns.or(Some(now_ns)), ..remaining });
+                    self.recheck_at_ns.get_or_insert(now_ns + RECHECK_NS);
+                    self.fail_timer.start(now_ns);
                     continue;
                 }
-            } else if self.look_at_ns.is_none() {
+            } else if self.recheck_at_ns.is_none() {
                 // Not by a refusal: what comes after one that took too long is not to wait as long again. Nor by what
                 // was sent before something was refused that still waits.
-                self.patience.found();
+                self.fail_timer.stop();
             }
             if !status.is_success() || done >= slot.request.length {
-                finish(rest.ticket, status, lane);
+                finish(remaining.ticket, status, lane);
             } else {
                 // Before all others: it is older than they are.
-                self.waiting.push_front(Rest { done, since_ns: None, ..rest });
+                self.waiting.push_front(Remaining { done, since_ns: None, ..remaining });
             }
         }
         self.outcomes.clear();
@@ -246,130 +247,133 @@ impl Target {
 
     /// Commands were refused for the access state: they go on if it is another, and fail if that took too long.
     #[cold]
-    fn look_again(&mut self, lane: &mut Lane<'_>) {
+    fn recheck_ana(&mut self, lane: &mut Lane<'_>) {
         let is_closed = self.control.path().is_some_and(may_pass);
-        if is_closed && self.patience.is_over() {
+        if is_closed && self.fail_timer.is_expired() {
             self.wait_all(lane);
         }
         // The next command is sent, and finds out.
         let goes_on = !is_closed || self.waiting.is_empty();
-        self.look_at_ns = (!goes_on).then(|| lane.now_ns() + LOOK_NS);
-        self.go_on(lane);
+        self.recheck_at_ns = (!goes_on).then(|| lane.now_ns() + RECHECK_NS);
+        self.advance(lane);
     }
 
     /// Has the kernel send and receive, and tells of it.
     fn send(&mut self, lane: &mut Lane<'_>) {
-        self.tell_under_way();
+        self.report_under_way();
         let Some(queue) = &mut self.queue else { return };
         queue.start(lane);
         queue.tally.bytes_copied += std::mem::take(&mut queue.transmit.copied);
-        self.control.tell(&mut queue.tally);
+        self.control.add_tally(&mut queue.tally);
     }
 
-    fn tell_under_way(&self) {
-        let on_connection = self.queue.as_ref().map_or(0, |queue| queue.flights.len());
-        self.control.set_under_way(on_connection + self.waiting.len() + self.unsettled.len());
+    fn report_under_way(&self) {
+        let on_connection = self.queue.as_ref().map_or(0, |queue| queue.in_flight.len());
+        self.control.set_under_way(on_connection + self.waiting.len() + self.quiescing.len());
     }
 
     /// What the keeper has to say. Returns how much that was.
-    fn hear(&mut self, lane: &mut Lane<'_>) -> usize {
-        let mut heard = 0;
-        while let Ok(news) = self.tenancy.news.try_recv() {
-            heard += 1;
-            match news {
-                News::Up(connected) => {
+    fn handle_thread_events(&mut self, lane: &mut Lane<'_>) -> usize {
+        let mut count = 0;
+        while let Ok(event) = self.handle.events.try_recv() {
+            count += 1;
+            match event {
+                ThreadEvent::Up(connected) => {
                     self.next = Some(connected);
                     self.take_next(lane);
                 }
-                News::Reset { has_ended } => {
+                ThreadEvent::Reset { has_ended } => {
                     self.is_resetting = false;
                     self.reset(has_ended, lane);
                     self.wait_all(lane);
                 }
-                News::Down(life) if self.queue.as_ref().is_some_and(|queue| queue.life == life) => {
-                    self.lose(Ended::ByKeeper, lane);
+                ThreadEvent::Down(generation)
+                    if self.queue.as_ref().is_some_and(|queue| queue.generation == generation) =>
+                {
+                    self.lose(CloseReason::ByAdminThread, lane);
                 }
                 // It came up and went down again before it was needed.
-                News::Down(_) => self.next = None,
+                ThreadEvent::Down(_) => self.next = None,
             }
         }
-        heard
+        count
     }
 
     /// Goes on with a new connection, if there is one, and the one before is over.
     fn take_next(&mut self, lane: &mut Lane<'_>) {
-        if self.queue.is_some() || self.unsettled.closes() {
+        if self.queue.is_some() || self.quiescing.blocks_connection() {
             return;
         }
         let Some(next) = self.next.take() else { return };
-        let life = next.life;
+        let generation = next.generation;
         if self.unflushed.on_connect(&next.info, &mut self.power) {
-            self.tenancy.say_lost();
+            self.handle.log_loss();
         }
-        self.tenancy.info = next.info.clone();
-        match Queue::new(*next, self.place.clone()) {
+        self.handle.info = next.info.clone();
+        match Queue::new(*next, self.reactor.clone()) {
             Ok(queue) => {
                 self.queue = Some(Box::new(queue));
                 self.control.set_open(true);
-                self.patience.found();
-                self.go_on(lane);
+                self.fail_timer.stop();
+                self.advance(lane);
             }
-            Err(error) => self.tenancy.lost(life, format!("the reactor cannot take a connection: {error}")),
+            Err(error) => {
+                self.handle.lost(generation, format!("the reactor cannot take a connection: {error}"))
+            }
         }
     }
 
     /// The connection is worth nothing any more. The keeper resets it and makes another.
     #[cold]
-    fn lose(&mut self, why: Ended, lane: &mut Lane<'_>) {
-        self.patience.lost(lane.now_ns());
-        self.look_at_ns = None;
+    fn lose(&mut self, why: CloseReason, lane: &mut Lane<'_>) {
+        self.fail_timer.start(lane.now_ns());
+        self.recheck_at_ns = None;
         let Some(queue) = &mut self.queue else { return };
         if queue.is_open() {
             self.is_resetting = true;
-            self.is_cut =
-                matches!(why, Ended::Socket(errno) if ![Errno::CONNRESET, Errno::PIPE].contains(&errno));
-            self.unsettled.lost();
+            self.is_cut = matches!(why, CloseReason::Socket(errno) if ![Errno::CONNRESET, Errno::PIPE].contains(&errno));
+            self.quiescing.lost();
         }
         self.control.set_open(false);
         queue.close(why);
-        self.tenancy.lost(queue.life, why.to_string());
-        self.strand_if_over(lane);
+        self.handle.lost(queue.generation, why.to_string());
+        self.requeue_if_closed(lane);
     }
 
     /// When the kernel has nothing of a lost connection any more, what was on it waits for the next.
-    fn strand_if_over(&mut self, lane: &mut Lane<'_>) {
+    fn requeue_if_closed(&mut self, lane: &mut Lane<'_>) {
         let Some(mut queue) = self.queue.take_if(|queue| queue.is_over()) else { return };
         self.check_at_ns = None;
-        self.control.tell(&mut queue.tally);
+        self.control.add_tally(&mut queue.tally);
         // Those that were answered before are over.
         let answered = std::mem::take(&mut queue.outcomes);
-        let mut stranded: Vec<Rest> = Vec::new();
-        for Outcome { rest, bytes, status, mark } in answered {
-            let request = lane.parked(rest.ticket).map(|slot| slot.request);
+        let mut requeued: Vec<Remaining> = Vec::new();
+        for Outcome { remaining, bytes, status, mark } in answered {
+            let request = lane.parked(remaining.ticket).map(|slot| slot.request);
             if let Some(request) = request.filter(|_| status.is_success()) {
                 self.unflushed.succeeded(&request, mark);
             }
             let length = request.map_or(0, |request| request.length);
-            match rest.done + bytes {
+            match remaining.done + bytes {
                 done if status.is_success() && done < length => {
-                    stranded.push(Rest { done, since_ns: None, ..rest });
+                    requeued.push(Remaining { done, since_ns: None, ..remaining });
                 }
-                _ => finish(rest.ticket, status, lane),
+                _ => finish(remaining.ticket, status, lane),
             }
         }
-        let interrupted = queue.strand(lane.now_ns());
+        let interrupted = queue.take_interrupted(lane.now_ns());
         self.control.count_interrupted(interrupted.len() as u64);
-        for (rest, may_change) in interrupted {
+        for (remaining, may_change) in interrupted {
             if may_change {
-                self.unsettled.add((!self.goes_on).then_some(rest));
+                self.quiescing.add((!self.goes_on).then_some(remaining));
             }
             if self.goes_on || !may_change {
-                stranded.push(rest);
+                requeued.push(remaining);
             }
         }
-        self.settle(lane);
+        self.requeue_quiesced(lane);
         // They are older than those that wait already.
-        stranded.into_iter().rev().for_each(|rest| self.waiting.push_front(rest));
+        requeued.into_iter().rev().for_each(|remaining| self.waiting.push_front(remaining));
         self.wait_all(lane);
         self.take_next(lane);
     }
@@ -378,29 +382,29 @@ impl Target {
     #[cold]
     fn reset(&mut self, has_ended: bool, lane: &mut Lane<'_>) {
         let timeout = Duration::from_nanos(self.timeout_ns);
-        let delay = settle::delay(&self.tenancy.info, self.keep_alive, timeout, has_ended && !self.is_cut);
-        self.unsettled.reset(lane.now_ns().saturating_add(nanoseconds(delay)));
-        if self.unsettled.len() > 0 && !delay.is_zero() {
-            self.tenancy.say_unsettled(self.unsettled.len(), delay);
+        let delay = quiesce::delay(&self.handle.info, self.keep_alive, timeout, has_ended && !self.is_cut);
+        self.quiescing.reset(lane.now_ns().saturating_add(nanoseconds(delay)));
+        if self.quiescing.len() > 0 && !delay.is_zero() {
+            self.handle.log_quiescing(self.quiescing.len(), delay);
         }
-        self.settle(lane);
+        self.requeue_quiesced(lane);
     }
 
     /// Changes go on that no controller carries out any more.
     #[cold]
-    fn settle(&mut self, lane: &mut Lane<'_>) {
-        let settled = self.unsettled.take_settled(lane.now_ns());
-        settled.into_iter().rev().for_each(|rest| self.waiting.push_front(rest));
+    fn requeue_quiesced(&mut self, lane: &mut Lane<'_>) {
+        let settled = self.quiescing.take_quiesced(lane.now_ns());
+        settled.into_iter().rev().for_each(|remaining| self.waiting.push_front(remaining));
     }
 
     /// All that wait: for longer, or not any more.
     fn wait_all(&mut self, lane: &mut Lane<'_>) {
         for _ in 0..self.waiting.len() {
-            if let Some(rest) = self.waiting.pop_front() {
-                self.wait(rest, lane);
+            if let Some(remaining) = self.waiting.pop_front() {
+                self.wait(remaining, lane);
             }
         }
-        self.tell_under_way();
+        self.report_under_way();
     }
 
     /// Ends what only waits for a host that is gone.
@@ -409,10 +413,10 @@ impl Target {
             return 0;
         }
         let before = self.waiting.len();
-        self.waiting.retain(|rest| {
-            let ends = lane.is_of(self.ending, rest.ticket);
+        self.waiting.retain(|remaining| {
+            let ends = lane.is_of(self.ending, remaining.ticket);
             if ends {
-                finish(rest.ticket, Status::ABORTED_SQ_DELETION, lane);
+                finish(remaining.ticket, Status::ABORTED_SQ_DELETION, lane);
             }
             !ends
         });
@@ -423,16 +427,16 @@ impl Target {
     fn check_oldest(&mut self, lane: &mut Lane<'_>) {
         let now_ns = lane.now_ns();
         let Some(at_ns) = self.check_at_ns.filter(|at| *at <= now_ns) else { return };
-        let oldest = self.queue.as_ref().and_then(|queue| queue.flights.oldest_ns());
+        let oldest = self.queue.as_ref().and_then(|queue| queue.in_flight.oldest_ns());
         let due = oldest.map(|since| since.saturating_add(self.timeout_ns));
         self.check_at_ns = due.filter(|due| *due > now_ns);
         let (Some(since_ns), None, true) = (oldest, self.check_at_ns, self.is_connected()) else { return };
         if since_ns <= self.spared_ns {
-            return self.lose(Ended::Silent, lane);
+            return self.lose(CloseReason::TimedOut, lane);
         }
         // Whoever was kept from looking for so long may find all that is waited for, but not at once: a receive brings
         // what it has room for. So it looks for as long as it did not, within the timeout.
-        let more_ns = (now_ns - at_ns).min(self.timeout_ns).max(LOOK_NS);
+        let more_ns = (now_ns - at_ns).min(self.timeout_ns).max(RECHECK_NS);
         (self.spared_ns, self.check_at_ns) = (now_ns, Some(now_ns.saturating_add(more_ns)));
     }
 }
@@ -451,14 +455,14 @@ impl Layer for Target {
         if let Err(status) = slot.check(self.size) {
             return lane.finish(command, status);
         }
-        if self.tenancy.info.is_done(&slot.request) {
+        if self.handle.info.is_done(&slot.request) {
             return lane.finish(command, Status::SUCCESS);
         }
-        let rest = Rest { ticket: lane.park(command), done: 0, since_ns: None };
+        let remaining = Remaining { ticket: lane.park(command), done: 0, since_ns: None };
         if !self.waiting.is_empty() {
-            self.waiting.push_back(rest);
-        } else if !self.start(rest, lane) {
-            self.wait(rest, lane);
+            self.waiting.push_back(remaining);
+        } else if !self.start(remaining, lane) {
+            self.wait(remaining, lane);
         }
     }
 
@@ -477,34 +481,38 @@ impl Layer for Target {
         };
         if queue.is_open() {
             match done {
-                Ok(()) => self.go_on(lane),
+                Ok(()) => self.advance(lane),
                 Err(why) => self.lose(why, lane),
             }
         } else {
-            self.strand_if_over(lane);
+            self.requeue_if_closed(lane);
         }
     }
 
     fn deadline_ns(&self) -> Option<u64> {
-        let all =
-            [self.check_at_ns, self.look_at_ns, self.patience.deadline_ns(), self.unsettled.deadline_ns()];
+        let all = [
+            self.check_at_ns,
+            self.recheck_at_ns,
+            self.fail_timer.deadline_ns(),
+            self.quiescing.deadline_ns(),
+        ];
         all.into_iter().flatten().min()
     }
 
     fn expire(&mut self, lane: &mut Lane<'_>) {
         self.check_oldest(lane);
-        if self.look_at_ns.is_some_and(|at| at <= lane.now_ns()) {
-            self.look_again(lane);
+        if self.recheck_at_ns.is_some_and(|at| at <= lane.now_ns()) {
+            self.recheck_ana(lane);
         }
-        if self.patience.deadline_ns().is_some_and(|at| at <= lane.now_ns()) {
-            self.patience.run_out();
+        if self.fail_timer.deadline_ns().is_some_and(|at| at <= lane.now_ns()) {
+            self.fail_timer.expire();
             self.wait_all(lane);
         }
-        if self.unsettled.deadline_ns().is_some_and(|at| at <= lane.now_ns()) {
-            self.settle(lane);
+        if self.quiescing.deadline_ns().is_some_and(|at| at <= lane.now_ns()) {
+            self.requeue_quiesced(lane);
             self.wait_all(lane);
             self.take_next(lane);
-            self.go_on(lane);
+            self.advance(lane);
         }
     }
 
@@ -517,12 +525,12 @@ impl Layer for Target {
     }
 
     fn poll(&mut self, _controller: u8, _space: &Space, lane: &mut Lane<'_>) -> usize {
-        let mut work = self.hear(lane);
+        let mut work = self.handle_thread_events(lane);
         if !self.ending.is_empty() {
             work += self.end_waiting(lane);
         }
         if self.queue.as_ref().is_some_and(|queue| queue.is_new()) {
-            self.go_on(lane);
+            self.advance(lane);
         }
         work
     }

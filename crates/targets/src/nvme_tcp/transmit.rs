@@ -1,7 +1,7 @@
 //! What goes to the controller: all that a turn has come to in one send.
 
-use super::flight::{Flight, Flights, Way};
-use super::piece::ZEROS;
+use super::chunk::ZEROS;
+use super::in_flight::{DataKind, InFlight, InFlightTable};
 use sluice_command::Lane;
 use sluice_memory::{Segment, SegmentList, SharedRegion};
 use sluice_nvme_tcp::{DIGEST_SIZE, Data, Digest, Digests, encode};
@@ -25,7 +25,7 @@ pub(super) enum Item {
 
 /// What was agreed for the connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Agreed {
+pub(super) struct PduFormat {
     pub(super) digests: Digests,
     /// What data begins at a multiple of.
     pub(super) alignment: u8,
@@ -46,7 +46,7 @@ pub(super) struct Outbox<'a> {
 /// What is to be sent, and what is being sent.
 #[derive(Debug)]
 pub(super) struct Transmit {
-    agreed: Agreed,
+    format: PduFormat,
     queue: VecDeque<Item>,
     segments: Vec<Segment>,
     /// Segments that are sent already.
@@ -64,10 +64,10 @@ pub(super) struct Transmit {
 
 impl Transmit {
     /// For `depth` commands.
-    pub(super) fn new(agreed: Agreed, depth: u32) -> Self {
+    pub(super) fn new(format: PduFormat, depth: u32) -> Self {
         let depth = depth as usize;
         Self {
-            agreed,
+            format,
             queue: VecDeque::with_capacity(2 * depth),
             segments: Vec::with_capacity(SEGMENTS_MAX + sluice_memory::MAX_SEGMENTS + 3),
             sent: 0,
@@ -97,14 +97,14 @@ impl Transmit {
     /// there is nothing.
     pub(super) fn prepare(
         &mut self,
-        flights: &mut Flights,
+        in_flight: &mut InFlightTable,
         outbox: Outbox<'_>,
         lane: &Lane<'_>,
     ) -> &[Segment] {
         if self.segments.is_empty() {
             while self.segments.len() <= SEGMENTS_MAX
                 && let Some(&item) = self.queue.front()
-                && self.add(item, flights, outbox, lane)
+                && self.add(item, in_flight, outbox, lane)
             {
                 self.queue.pop_front();
             }
@@ -113,15 +113,21 @@ impl Transmit {
     }
 
     /// Adds a PDU, or several; false if something of it has to wait for the next send.
-    fn add(&mut self, item: Item, flights: &mut Flights, outbox: Outbox<'_>, lane: &Lane<'_>) -> bool {
+    fn add(
+        &mut self,
+        item: Item,
+        in_flight: &mut InFlightTable,
+        outbox: Outbox<'_>,
+        lane: &Lane<'_>,
+    ) -> bool {
         match item {
             Item::Capsule(cid) => {
-                let Some(flight) = flights.get_mut(cid) else { return true };
+                let Some(flight) = in_flight.get_mut(cid) else { return true };
                 let length = if flight.in_capsule { flight.length } else { 0 };
                 if !self.has_room(flight, length, lane) {
                     return false;
                 }
-                let Agreed { digests, alignment, .. } = self.agreed;
+                let PduFormat { digests, alignment, .. } = self.format;
                 let head = encode::capsule_cmd(&flight.entry, digests, alignment, length);
                 self.put(head.as_bytes(), outbox);
                 self.put_data(flight, 0, length, outbox, lane);
@@ -131,22 +137,22 @@ impl Transmit {
             }
             Item::Data(cid) => {
                 // One that was answered before it was sent needs no data any more.
-                while let Some(flight) = flights.get_mut(cid)
+                while let Some(flight) = in_flight.get_mut(cid)
                     && flight.answer.is_none()
                     && let Some(grant) = flight.grant
                 {
-                    let length = (grant.end - grant.next).min(self.agreed.data_max);
+                    let length = (grant.end - grant.next).min(self.format.data_max);
                     if self.segments.len() > SEGMENTS_MAX || !self.has_room(flight, length, lane) {
                         return false;
                     }
                     let last = grant.next + length == grant.end;
-                    let Agreed { digests, alignment, .. } = self.agreed;
+                    let PduFormat { digests, alignment, .. } = self.format;
                     let (ttag, offset) = (grant.ttag, grant.next);
                     let data = Data { cccid: cid, ttag, offset, length, last, success: false };
                     self.put(encode::h2c_data(data, digests, alignment).as_bytes(), outbox);
                     self.put_data(flight, offset, length, outbox, lane);
                     self.pin(flight);
-                    let next = super::flight::Grant { next: grant.next + length, ..grant };
+                    let next = super::in_flight::Grant { next: grant.next + length, ..grant };
                     flight.grant = (!last).then_some(next);
                 }
                 true
@@ -156,24 +162,24 @@ impl Transmit {
 
     /// Its data is sent from a copy: one with a digest must not change between the two, and a bit bucket is
     /// no memory.
-    fn copies(&self, flight: &Flight, lane: &Lane<'_>) -> bool {
-        match flight.way {
-            Way::Write => {
-                self.agreed.digests.data
-                    || lane.parked(flight.rest.ticket).is_some_and(|slot| slot.data.has_bit_bucket())
+    fn copies(&self, flight: &InFlight, lane: &Lane<'_>) -> bool {
+        match flight.data_kind {
+            DataKind::Write => {
+                self.format.digests.data
+                    || lane.parked(flight.remaining.ticket).is_some_and(|slot| slot.data.has_bit_bucket())
             }
-            Way::Bytes(_) => true,
-            Way::Bare | Way::Read | Way::Zeros => false,
+            DataKind::Bytes(_) => true,
+            DataKind::None | DataKind::Read | DataKind::Zeros => false,
         }
     }
 
     /// There is room in the outbox for a PDU of the command with so many bytes of data.
-    fn has_room(&self, flight: &Flight, length: u32, lane: &Lane<'_>) -> bool {
+    fn has_room(&self, flight: &InFlight, length: u32, lane: &Lane<'_>) -> bool {
         let copied = if self.copies(flight, lane) { length as usize } else { 0 };
         self.used + encode::HEAD_MAX + copied + DIGEST_SIZE <= OUTBOX
     }
 
-    fn pin(&mut self, flight: &mut Flight) {
+    fn pin(&mut self, flight: &mut InFlight) {
         flight.pins += 1;
         self.pinned.push(flight.entry.cid);
     }
@@ -194,21 +200,21 @@ impl Transmit {
     }
 
     /// The data of a PDU, with its digest.
-    fn put_data(&mut self, flight: &Flight, offset: u32, length: u32, outbox: Outbox<'_>, lane: &Lane<'_>) {
+    fn put_data(&mut self, flight: &InFlight, offset: u32, length: u32, outbox: Outbox<'_>, lane: &Lane<'_>) {
         if length == 0 {
             return;
         }
-        let (from, bytes) = (flight.rest.done as usize + offset as usize, length as usize);
+        let (from, bytes) = (flight.remaining.done as usize + offset as usize, length as usize);
         let at = outbox.at + self.used;
-        match flight.way {
-            Way::Bare | Way::Read => return,
-            Way::Zeros => {
+        match flight.data_kind {
+            DataKind::None | DataKind::Read => return,
+            DataKind::Zeros => {
                 self.segments.push(outbox.region.segment(outbox.zeros, length.min(ZEROS as u32)));
                 self.is_open = false;
             }
-            Way::Bytes(own) => self.put(&own[offset as usize..][..bytes], outbox),
-            Way::Write => {
-                let Some(slot) = lane.parked(flight.rest.ticket) else { return };
+            DataKind::Bytes(own) => self.put(&own[offset as usize..][..bytes], outbox),
+            DataKind::Write => {
+                let Some(slot) = lane.parked(flight.remaining.ticket) else { return };
                 if self.copies(flight, lane) {
                     outbox.region.gather(at, &slot.data, from, bytes);
                     self.extend(bytes, outbox);
@@ -220,8 +226,8 @@ impl Transmit {
                 }
             }
         }
-        if self.agreed.digests.data {
-            let source = if flight.way == Way::Zeros { outbox.zeros } else { at };
+        if self.format.digests.data {
+            let source = if flight.data_kind == DataKind::Zeros { outbox.zeros } else { at };
             let digest = digest_of(outbox.region, source, bytes);
             self.put(&digest.to_le_bytes(), outbox);
         }
@@ -252,11 +258,11 @@ impl Transmit {
 /// The digest of bytes in our own memory.
 fn digest_of(region: &SharedRegion, at: usize, length: usize) -> u32 {
     const STEP: usize = 4096;
-    let (mut digest, mut piece) = (Digest::new(), [0; STEP]);
+    let (mut digest, mut chunk) = (Digest::new(), [0; STEP]);
     for offset in (0..length).step_by(STEP) {
-        let piece = &mut piece[..STEP.min(length - offset)];
-        region.read(at + offset, piece);
-        digest.add(piece);
+        let chunk = &mut chunk[..STEP.min(length - offset)];
+        region.read(at + offset, chunk);
+        digest.add(chunk);
     }
     digest.value()
 }

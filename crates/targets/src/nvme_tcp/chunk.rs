@@ -1,6 +1,6 @@
 //! A command, or as much of it as one command of the controller can carry.
 
-use super::flight::Way;
+use super::in_flight::DataKind;
 use crate::remote::{BLOCKS_MAX, NamespaceInfo};
 use sluice_command::{Operation, Request};
 use sluice_host::entry;
@@ -17,18 +17,18 @@ const RANGE: u32 = 16;
 
 /// What the controller is asked for next on behalf of a command.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
+pub(super) struct Chunk {
     /// Complete but for the CID.
     pub(super) entry: SubmissionEntry,
     /// Bytes of the request.
     pub(super) bytes: u64,
     /// Bytes of data that move.
     pub(super) length: u32,
-    pub(super) way: Way,
+    pub(super) data_kind: DataKind,
     pub(super) in_capsule: bool,
 }
 
-impl Piece {
+impl Chunk {
     /// What comes after the first `done` bytes of a request to the first `size` bytes of namespace `nsid`.
     ///
     /// # Errors
@@ -56,27 +56,27 @@ impl Piece {
         let bytes = left.min(most);
         let (slba, blocks) = (offset >> info.block_shift, (bytes >> info.block_shift) as u32);
         let fua = |entry| if request.fua { entry::with_fua(entry) } else { entry };
-        let (entry, way, length) = match request.operation {
-            Operation::Flush => (entry::flush(nsid), Way::Bare, 0),
-            Operation::Read => (fua(entry::read(nsid, slba, blocks)), Way::Read, bytes as u32),
-            Operation::Write => (fua(entry::write(nsid, slba, blocks)), Way::Write, bytes as u32),
+        let (entry, data_kind, length) = match request.operation {
+            Operation::Flush => (entry::flush(nsid), DataKind::None, 0),
+            Operation::Read => (fua(entry::read(nsid, slba, blocks)), DataKind::Read, bytes as u32),
+            Operation::Write => (fua(entry::write(nsid, slba, blocks)), DataKind::Write, bytes as u32),
             Operation::WriteZeroes if info.write_zeroes => {
                 let deallocate = request.deallocate && info.zeroes_deallocate;
-                (fua(entry::write_zeroes(nsid, slba, blocks, deallocate)), Way::Bare, 0)
+                (fua(entry::write_zeroes(nsid, slba, blocks, deallocate)), DataKind::None, 0)
             }
-            Operation::WriteZeroes => (fua(entry::write(nsid, slba, blocks)), Way::Zeros, bytes as u32),
+            Operation::WriteZeroes => (fua(entry::write(nsid, slba, blocks)), DataKind::Zeros, bytes as u32),
             Operation::Deallocate => {
                 let range = u128::from(blocks) << 32 | u128::from(slba) << 64;
-                (entry::deallocate(nsid, 1), Way::Bytes(range.to_le_bytes()), RANGE)
+                (entry::deallocate(nsid, 1), DataKind::Bytes(range.to_le_bytes()), RANGE)
             }
         };
-        let in_capsule = !matches!(way, Way::Read | Way::Bare) && length <= in_capsule_max;
+        let in_capsule = !matches!(data_kind, DataKind::Read | DataKind::None) && length <= in_capsule_max;
         let pointer = match in_capsule {
             true => SglDescriptor::in_capsule(length),
             false => SglDescriptor::apart(length),
         };
         const SGL: u8 = 1 << 6;
         let entry = SubmissionEntry { flags: SGL, dptr: pointer.to_dptr(), ..entry };
-        Ok(Self { entry, bytes, length, way, in_capsule })
+        Ok(Self { entry, bytes, length, data_kind, in_capsule })
     }
 }

@@ -3,7 +3,7 @@
 //! It connects, keeps the association alive, hears what the controller reports by itself, and when a
 //! connection is lost, resets both and connects again, more and more rarely.
 
-use super::error::{NvmeTcpError, Trouble};
+use super::error::{ErrorKind, NvmeTcpError};
 use super::fabrics::{Association, IoQueue, Notice};
 use super::link::timespec;
 use super::transport::{Tcp, Transport};
@@ -19,51 +19,51 @@ use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long a controller gets to read why a connection ends, or to close it after a farewell.
-const FAREWELL: Duration = Duration::from_millis(200);
+const CLOSE_LIMIT: Duration = Duration::from_millis(200);
 
 /// A connection that lasted so long was of use, whether or not anybody had commands.
 const LONG_LIFE: Duration = Duration::from_secs(30);
 
 /// How soon a group's state is looked at again that is said to be about to change.
-const CHANGE_LOOK: Duration = Duration::from_secs(1);
+const CHANGE_RECHECK: Duration = Duration::from_secs(1);
 
 /// Between two looks at a path that nobody may use, whether it says so itself or not.
-const CLOSED_LOOK: Duration = Duration::from_secs(5);
+const CLOSED_RECHECK: Duration = Duration::from_secs(5);
 
 /// Counts connections: what belongs to an earlier one is of no use any more.
-pub(super) type Life = u32;
+pub(super) type Generation = u32;
 
 /// A namespace, from the moment it is opened. Dropping it takes leave, without waiting for it.
 #[derive(Debug)]
-pub(super) struct Tenancy {
+pub(super) struct NamespaceHandle {
     /// As they are, or were assumed to be while nobody has seen them.
     pub(super) info: NamespaceInfo,
     /// The first connection, if there is one.
     pub(super) first: Option<Box<Connected>>,
-    pub(super) news: Receiver<News>,
+    pub(super) events: Receiver<ThreadEvent>,
     /// Rung when there are news.
     pub(super) notifier: Arc<Notifier>,
     /// Of the namespace, along whichever path.
     pub(super) unflushed: Arc<Unflushed>,
-    orders: Option<Sender<Order>>,
+    requests: Option<Sender<ThreadRequest>>,
     /// The keeper's.
-    keeper_notifier: Arc<Notifier>,
+    thread_notifier: Arc<Notifier>,
 }
 
 /// An I/O queue of some life.
 #[derive(Debug)]
 pub(super) struct Connected {
-    pub(super) life: Life,
+    pub(super) generation: Generation,
     pub(super) queue: IoQueue,
     pub(super) info: NamespaceInfo,
 }
 
 /// What the keeper has to tell.
 #[derive(Debug)]
-pub(super) enum News {
+pub(super) enum ThreadEvent {
     Up(Box<Connected>),
     /// The connection of that life is to be given up.
-    Down(Life),
+    Down(Generation),
     /// It is reset: nothing of it arrives any more. `has_ended` if the controller has seen its end.
     Reset {
         has_ended: bool,
@@ -72,54 +72,56 @@ pub(super) enum News {
 
 /// What the keeper is told.
 #[derive(Debug)]
-enum Order {
+enum ThreadRequest {
     /// The I/O queue's connection is lost.
-    Lost { life: Life, why: String },
+    Lost { generation: Generation, why: String },
     /// So many changes of a lost connection wait until the controller is done with them.
-    SayUnsettled { changes: usize, delay: Duration },
+    LogQuiescing { changes: usize, delay: Duration },
     /// A command was refused for its namespace's access state.
-    LookAtAccess,
+    CheckAna,
     /// The controller may have lost writes that it had acknowledged.
-    SayLost,
+    LogLoss,
 }
 
-impl Tenancy {
+impl NamespaceHandle {
     /// The I/O queue's connection is no more: the next is to be made.
-    pub(super) fn lost(&self, life: Life, why: String) {
-        self.tell(Order::Lost { life, why });
+    pub(super) fn lost(&self, generation: Generation, why: String) {
+        self.send(ThreadRequest::Lost { generation, why });
     }
 
     /// The log is told that changes wait.
-    pub(super) fn say_unsettled(&self, changes: usize, delay: Duration) {
-        self.tell(Order::SayUnsettled { changes, delay });
+    pub(super) fn log_quiescing(&self, changes: usize, delay: Duration) {
+        self.send(ThreadRequest::LogQuiescing { changes, delay });
     }
 
     /// The log is told that acknowledged writes may be lost.
-    pub(super) fn say_lost(&self) {
-        self.tell(Order::SayLost);
+    pub(super) fn log_loss(&self) {
+        self.send(ThreadRequest::LogLoss);
     }
 
     /// The access state (ANA) is to be asked for.
-    pub(super) fn look_at_access(&self) {
-        self.tell(Order::LookAtAccess);
+    pub(super) fn check_ana(&self) {
+        self.send(ThreadRequest::CheckAna);
     }
 
-    fn tell(&self, order: Order) {
+    fn send(&self, request: ThreadRequest) {
         // Without a keeper the process is about to end.
-        let _ = self.orders.as_ref().map(|orders| orders.send(order));
-        self.keeper_notifier.notify();
+        let _ = self.requests.as_ref().map(|requests| requests.send(request));
+        self.thread_notifier.notify();
     }
 }
 
-impl Drop for Tenancy {
+impl Drop for NamespaceHandle {
     fn drop(&mut self) {
-        self.orders = None;
-        self.keeper_notifier.notify();
+        self.requests = None;
+        self.thread_notifier.notify();
     }
 }
 
 /// Connects along all paths to a namespace, and leaves each connection to a thread of its own.
-pub(super) fn open(configs: &[NvmeTcpConfig]) -> Result<Vec<(Tenancy, NvmeTcpControl)>, NvmeTcpError> {
+pub(super) fn open(
+    configs: &[NvmeTcpConfig],
+) -> Result<Vec<(NamespaceHandle, NvmeTcpControl)>, NvmeTcpError> {
     let tried = connect_all(configs);
     let seen = Arc::new(OnceLock::new());
     let first = configs.first().map(|config| (config.loss_notice, config.previous_session));
@@ -135,7 +137,7 @@ pub(super) fn open(configs: &[NvmeTcpConfig]) -> Result<Vec<(Tenancy, NvmeTcpCon
 }
 
 /// Side by side, so that those that do not answer take the time of one.
-fn connect_all(configs: &[NvmeTcpConfig]) -> Vec<(Result<Made, Trouble>, NvmeTcpControl)> {
+fn connect_all(configs: &[NvmeTcpConfig]) -> Vec<(Result<NewConnection, ErrorKind>, NvmeTcpControl)> {
     let connect = |config| {
         let control = NvmeTcpControl::default();
         (connect(&tcp(config), config, &control), control)
@@ -145,7 +147,7 @@ fn connect_all(configs: &[NvmeTcpConfig]) -> Vec<(Result<Made, Trouble>, NvmeTcp
         let begun: Vec<_> = configs.iter().map(begin).collect();
         let end = |thread: std::io::Result<ScopedJoinHandle<'_, _>>| {
             let done = thread.ok().and_then(|thread| thread.join().ok());
-            done.unwrap_or_else(|| (Err(Trouble::NoKeeper), NvmeTcpControl::default()))
+            done.unwrap_or_else(|| (Err(ErrorKind::NoThread), NvmeTcpControl::default()))
         };
         begun.into_iter().map(end).collect()
     })
@@ -155,71 +157,78 @@ fn tcp(config: &NvmeTcpConfig) -> Tcp {
     Tcp { address: config.address.clone() }
 }
 
-fn fail(config: &NvmeTcpConfig, what: Trouble) -> NvmeTcpError {
-    NvmeTcpError { address: config.address.clone(), subnqn: config.subnqn.clone(), what }
+fn fail(config: &NvmeTcpConfig, kind: ErrorKind) -> NvmeTcpError {
+    NvmeTcpError { address: config.address.clone(), subnqn: config.subnqn.clone(), kind }
 }
 
 /// Takes what came of connecting along a path. `seen` is what was found along the first of them.
 fn start(
     config: &NvmeTcpConfig,
-    made: Result<Made, Trouble>,
+    made: Result<NewConnection, ErrorKind>,
     control: NvmeTcpControl,
     (seen, unflushed): (&Arc<OnceLock<NamespaceInfo>>, &Arc<Unflushed>),
-) -> Result<(Tenancy, NvmeTcpControl), Trouble> {
+) -> Result<(NamespaceHandle, NvmeTcpControl), ErrorKind> {
     let assumed = seen.get().cloned().or_else(|| config.assumed());
-    let (link, first, info) = match (made, assumed) {
+    let (connections, first, info) = match (made, assumed) {
         (Ok((_, info, _)), Some(seen)) if !info.replaces(&seen, seen.blocks) => {
-            return Err(Trouble::Differs);
+            return Err(ErrorKind::Differs);
         }
-        (Ok((link, info, queue)), _) => {
-            (Some(link), Some(Box::new(Connected { life: 1, queue, info: info.clone() })), info)
+        (Ok((connections, info, queue)), _) => {
+            (Some(connections), Some(Box::new(Connected { generation: 1, queue, info: info.clone() })), info)
         }
         // Whoever knows what will be there need not wait for it.
-        (Err(trouble), Some(assumed)) if trouble.may_pass() => {
+        (Err(error), Some(assumed)) if error.may_pass() => {
             let NvmeTcpConfig { address, subnqn, .. } = config;
-            tracing::warn!(%address, %subnqn, error = %trouble, "an NVMe/TCP controller cannot be connected to yet");
+            tracing::warn!(%address, %subnqn, error = %error, "an NVMe/TCP controller cannot be connected to yet");
             control.start_disconnected();
             (None, None, assumed)
         }
-        (Err(trouble), _) => return Err(trouble),
+        (Err(error), _) => return Err(error),
     };
     let mut retry = Retry::new();
-    if link.is_none() {
+    if connections.is_none() {
         retry.failed();
     }
-    let notifiers = || Notifier::new().map(Arc::new).map_err(Trouble::Socket);
-    let (notifier, keeper_notifier) = (notifiers()?, notifiers()?);
-    let ((sender, orders), (news, listener)) = (channel(), channel());
-    let keeper = Keeper {
+    let notifiers = || Notifier::new().map(Arc::new).map_err(ErrorKind::Socket);
+    let (notifier, thread_notifier) = (notifiers()?, notifiers()?);
+    let ((sender, requests), (events, listener)) = (channel(), channel());
+    let admin_thread = AdminThread {
         transport: Box::new(tcp(config)),
         config: config.clone(),
         control: control.clone(),
         seen: Arc::clone(seen),
-        orders,
-        own_notifier: Arc::clone(&keeper_notifier),
-        news,
+        requests,
+        own_notifier: Arc::clone(&thread_notifier),
+        events,
         notifier: Arc::clone(&notifier),
-        lost_at: link.is_none().then(Instant::now),
-        link,
-        life: 1,
+        lost_at: connections.is_none().then(Instant::now),
+        connections,
+        generation: 1,
         retry,
         given_up: false,
         logged: LogLimit::new(),
     };
     let thread = std::thread::Builder::new().name("sluice-nvmetcp".to_owned());
-    thread.spawn(move || keeper.run()).map_err(|error| {
+    thread.spawn(move || admin_thread.run()).map_err(|error| {
         tracing::error!(%error, "the thread that drives an NVMe/TCP connection cannot be started");
-        Trouble::NoKeeper
+        ErrorKind::NoThread
     })?;
     let unflushed = Arc::clone(unflushed);
-    let tenancy =
-        Tenancy { info, first, news: listener, notifier, unflushed, orders: Some(sender), keeper_notifier };
-    Ok((tenancy, control))
+    let handle = NamespaceHandle {
+        info,
+        first,
+        events: listener,
+        notifier,
+        unflushed,
+        requests: Some(sender),
+        thread_notifier,
+    };
+    Ok((handle, control))
 }
 
 /// What there is while there are connections.
 #[derive(Debug)]
-struct Link {
+struct Connections {
     association: Association,
     /// The I/O queue's socket, to reset it.
     io: Arc<OwnedFd>,
@@ -227,32 +236,32 @@ struct Link {
     keep_alive_at: Option<Instant>,
     completed_before: u64,
     /// When to look at the access state.
-    look_at: Option<Instant>,
+    check_ana_at: Option<Instant>,
     _present: Present,
 }
 
 /// What connecting makes.
-type Made = (Link, NamespaceInfo, IoQueue);
+type NewConnection = (Connections, NamespaceInfo, IoQueue);
 
-impl Link {
+impl Connections {
     /// Sees whether the namespace is still the one that it was: another may have its NSID now. Commands that went on
     /// would read and overwrite that. With one that has another size, or does less than before, they go on, and fail
     /// where they have to.
-    fn look_at_namespace(
+    fn check_namespace(
         &mut self,
         config: &NvmeTcpConfig,
         seen: &OnceLock<NamespaceInfo>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ErrorKind> {
         let controller = self.association.identify()?;
         let info = self.association.info(&controller, config.nsid)?;
         match seen.get() {
-            Some(seen) if !info.is_same_as(seen) => Err(Trouble::Replaced),
+            Some(seen) if !info.is_same_as(seen) => Err(ErrorKind::Replaced),
             _ => Ok(()),
         }
     }
 
     /// Asks how good a path it is to the namespace.
-    fn look_at_access(&mut self, config: &NvmeTcpConfig, control: &NvmeTcpControl) -> Result<(), Trouble> {
+    fn check_ana(&mut self, config: &NvmeTcpConfig, control: &NvmeTcpControl) -> Result<(), ErrorKind> {
         let state = self.association.ana_state(config.nsid)?;
         if control.set_ana(state) {
             let state = state.map_or("not reported", AnaState::as_str);
@@ -262,10 +271,10 @@ impl Link {
         // Not every controller says when it is good again.
         let again = match state {
             None | Some(AnaState::Optimized | AnaState::NonOptimized) => None,
-            Some(AnaState::Change) => Some(CHANGE_LOOK),
-            Some(_) => Some(CLOSED_LOOK),
+            Some(AnaState::Change) => Some(CHANGE_RECHECK),
+            Some(_) => Some(CLOSED_RECHECK),
         };
-        self.look_at = again.map(|after| Instant::now() + after);
+        self.check_ana_at = again.map(|after| Instant::now() + after);
         Ok(())
     }
 }
@@ -274,7 +283,7 @@ fn connect(
     transport: &dyn Transport,
     config: &NvmeTcpConfig,
     control: &NvmeTcpControl,
-) -> Result<Made, Trouble> {
+) -> Result<NewConnection, ErrorKind> {
     let mut association = Association::start(transport, config)?;
     let controller = association.identify()?;
     // Before the namespace is looked at, so that no change is missed.
@@ -284,17 +293,24 @@ fn connect(
         return Err(Incompatible::TooSmall.into());
     }
     let queue = association.io_queue(transport, config, &controller)?;
-    let io = Arc::new(queue.agreed.socket.try_clone().map_err(Trouble::Socket)?);
+    let io = Arc::new(queue.negotiated.socket.try_clone().map_err(ErrorKind::Socket)?);
     let since = Instant::now();
     let keep_alive_at = next_keep_alive(config);
     let _present = Present::new();
-    let mut link =
-        Link { association, io, since, keep_alive_at, completed_before: 0, look_at: None, _present };
-    link.look_at_access(config, control)?;
+    let mut connections = Connections {
+        association,
+        io,
+        since,
+        keep_alive_at,
+        completed_before: 0,
+        check_ana_at: None,
+        _present,
+    };
+    connections.check_ana(config, control)?;
     // The target gives the I/O queue up when a command is late, and its commands wait for both to be reset: not for an
     // answer on this one, too.
-    link.association.admin.tie(Some(Arc::clone(&link.io)));
-    Ok((link, info, queue))
+    connections.association.admin.tie(Some(Arc::clone(&connections.io)));
+    Ok((connections, info, queue))
 }
 
 impl NvmeTcpConfig {
@@ -309,18 +325,18 @@ fn next_keep_alive(config: &NvmeTcpConfig) -> Option<Instant> {
     (!config.keep_alive.is_zero()).then(|| Instant::now() + config.keep_alive / 2)
 }
 
-struct Keeper {
+struct AdminThread {
     transport: Box<dyn Transport>,
     config: NvmeTcpConfig,
     control: NvmeTcpControl,
     /// What was there when it was first connected to, along whichever path.
     seen: Arc<OnceLock<NamespaceInfo>>,
-    orders: Receiver<Order>,
+    requests: Receiver<ThreadRequest>,
     own_notifier: Arc<Notifier>,
-    news: Sender<News>,
+    events: Sender<ThreadEvent>,
     notifier: Arc<Notifier>,
-    link: Option<Link>,
-    life: Life,
+    connections: Option<Connections>,
+    generation: Generation,
     retry: Retry,
     lost_at: Option<Instant>,
     /// Nobody tries to connect any more.
@@ -328,19 +344,23 @@ struct Keeper {
     logged: LogLimit,
 }
 
-impl Keeper {
+impl AdminThread {
     /// Until the target is gone.
     fn run(mut self) {
         loop {
             self.own_notifier.clear();
             loop {
-                match self.orders.try_recv() {
-                    Ok(Order::Lost { life, why }) if life == self.life => self.lose(&why),
-                    Ok(Order::Lost { .. }) => {}
-                    Ok(Order::LookAtAccess) => {
-                        self.link.iter_mut().for_each(|link| link.look_at = Some(Instant::now()));
+                match self.requests.try_recv() {
+                    Ok(ThreadRequest::Lost { generation, why }) if generation == self.generation => {
+                        self.lose(&why)
                     }
-                    Ok(Order::SayUnsettled { changes, delay }) => {
+                    Ok(ThreadRequest::Lost { .. }) => {}
+                    Ok(ThreadRequest::CheckAna) => {
+                        self.connections
+                            .iter_mut()
+                            .for_each(|connections| connections.check_ana_at = Some(Instant::now()));
+                    }
+                    Ok(ThreadRequest::LogQuiescing { changes, delay }) => {
                         let NvmeTcpConfig { address, subnqn, .. } = &self.config;
                         let seconds = delay.as_secs_f64();
                         tracing::warn!(
@@ -349,7 +369,7 @@ impl Keeper {
                              out any more"
                         );
                     }
-                    Ok(Order::SayLost) => {
+                    Ok(ThreadRequest::LogLoss) => {
                         let NvmeTcpConfig { address, subnqn, nsid, .. } = &self.config;
                         tracing::error!(
                             %address, %subnqn, nsid,
@@ -358,20 +378,22 @@ impl Keeper {
                         );
                     }
                     Err(TryRecvError::Empty) => break,
-                    Err(TryRecvError::Disconnected) => return self.leave(),
+                    Err(TryRecvError::Disconnected) => return self.shut_down(),
                 }
             }
-            match &mut self.link {
-                Some(link) => match attend(link, &self.config, &self.control, &self.seen, &mut self.logged) {
-                    // A notice may have come with an answer. Orders come first, however much there is to hear.
-                    Ok(true) => continue,
-                    Ok(false) => {}
-                    Err(Trouble::Abandoned) => {
-                        self.await_order();
-                        continue;
+            match &mut self.connections {
+                Some(connections) => {
+                    match serve(connections, &self.config, &self.control, &self.seen, &mut self.logged) {
+                        // A notice may have come with an answer. Orders come first, however much there is to hear.
+                        Ok(true) => continue,
+                        Ok(false) => {}
+                        Err(ErrorKind::Abandoned) => {
+                            self.await_request();
+                            continue;
+                        }
+                        Err(error) => self.lose(&error.to_string()),
                     }
-                    Err(trouble) => self.lose(&trouble.to_string()),
-                },
+                }
                 None => self.reconnect_if_due(),
             }
             self.sleep();
@@ -380,50 +402,50 @@ impl Keeper {
 
     /// Until there is something to do.
     fn sleep(&self) {
-        let until = match &self.link {
-            Some(link) => {
-                let notice_at = link.association.notice_left().map(|left| Instant::now() + left);
-                [link.keep_alive_at, link.look_at, notice_at].into_iter().flatten().min()
+        let until = match &self.connections {
+            Some(connections) => {
+                let notice_at = connections.association.notice_left().map(|left| Instant::now() + left);
+                [connections.keep_alive_at, connections.check_ana_at, notice_at].into_iter().flatten().min()
             }
             None if self.given_up => None,
             None => Some(Instant::now() + self.retry.left()),
         };
         let wait = until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
         let mut polled = vec![PollFd::new(&self.own_notifier, PollFlags::IN)];
-        if let Some(link) = &self.link {
-            polled.push(PollFd::new(&link.association.admin, PollFlags::IN | PollFlags::RDHUP));
+        if let Some(connections) = &self.connections {
+            polled.push(PollFd::new(&connections.association.admin, PollFlags::IN | PollFlags::RDHUP));
         }
         // One that is interrupted looks once more.
         let _ = poll(&mut polled, wait.as_ref());
     }
 
     /// The target is about to say why the I/O queue is given up.
-    fn await_order(&self) {
-        let _ = poll(&mut [PollFd::new(&self.own_notifier, PollFlags::IN)], Some(&timespec(FAREWELL)));
+    fn await_request(&self) {
+        let _ = poll(&mut [PollFd::new(&self.own_notifier, PollFlags::IN)], Some(&timespec(CLOSE_LIMIT)));
     }
 
-    fn tell(&self, news: News) {
+    fn send(&self, event: ThreadEvent) {
         // One that does not listen any more is about to go.
-        let _ = self.news.send(news);
+        let _ = self.events.send(event);
         self.notifier.notify();
     }
 
     /// Both connections are reset, and the target is told.
     fn lose(&mut self, why: &str) {
-        let Some(link) = self.link.take() else { return };
+        let Some(connections) = self.connections.take() else { return };
         let NvmeTcpConfig { address, subnqn, .. } = &self.config;
         tracing::warn!(%address, %subnqn, why, "an NVMe/TCP connection is lost; connecting again");
         let completed = self.control.status().completed;
-        let was_of_use = completed > link.completed_before || link.since.elapsed() > LONG_LIFE;
+        let was_of_use = completed > connections.completed_before || connections.since.elapsed() > LONG_LIFE;
         self.retry.lost(was_of_use);
         self.lost_at = Some(Instant::now());
         self.control.set_connected(false);
-        self.tell(News::Down(self.life));
-        let has_ended = self.transport.has_ended(link.io.as_fd(), FAREWELL);
-        self.transport.reset(link.io.as_fd());
-        self.transport.reset(link.association.admin.as_fd());
-        self.tell(News::Reset { has_ended });
-        self.life = self.life.wrapping_add(1);
+        self.send(ThreadEvent::Down(self.generation));
+        let has_ended = self.transport.has_ended(connections.io.as_fd(), CLOSE_LIMIT);
+        self.transport.reset(connections.io.as_fd());
+        self.transport.reset(connections.association.admin.as_fd());
+        self.send(ThreadEvent::Reset { has_ended });
+        self.generation = self.generation.wrapping_add(1);
     }
 
     fn reconnect_if_due(&mut self) {
@@ -445,53 +467,53 @@ impl Keeper {
         let NvmeTcpConfig { address, subnqn, .. } = &self.config;
         match accepted {
             Ok(()) => tracing::info!(%address, %subnqn, "an NVMe/TCP controller is there again"),
-            Err(trouble) => {
-                tracing::warn!(%address, %subnqn, error = %trouble, "an NVMe/TCP controller cannot be connected to again");
+            Err(error) => {
+                tracing::warn!(%address, %subnqn, error = %error, "an NVMe/TCP controller cannot be connected to again");
                 self.retry.failed();
             }
         }
     }
 
     /// It goes on with a new connection, if what is there now is what was there before.
-    fn accept(&mut self, (mut link, info, queue): Made) -> Result<(), Trouble> {
+    fn accept(&mut self, (mut connections, info, queue): NewConnection) -> Result<(), ErrorKind> {
         let seen = self.seen.get_or_init(|| info.clone());
         if !info.replaces(seen, seen.blocks) {
-            let _ = link.association.shut_down();
-            return Err(Trouble::Replaced);
+            let _ = connections.association.shut_down();
+            return Err(ErrorKind::Replaced);
         }
-        link.completed_before = self.control.status().completed;
-        self.link = Some(link);
+        connections.completed_before = self.control.status().completed;
+        self.connections = Some(connections);
         self.lost_at = None;
         self.control.set_connected(true);
-        self.tell(News::Up(Box::new(Connected { life: self.life, queue, info })));
+        self.send(ThreadEvent::Up(Box::new(Connected { generation: self.generation, queue, info })));
         Ok(())
     }
 
     /// Nobody needs the controller any more.
-    fn leave(mut self) {
-        let Some(link) = &mut self.link else { return };
+    fn shut_down(mut self) {
+        let Some(connections) = &mut self.connections else { return };
         // The target has closed its own.
-        link.association.admin.tie(None);
-        if let Err(trouble) = link.association.shut_down() {
+        connections.association.admin.tie(None);
+        if let Err(error) = connections.association.shut_down() {
             let NvmeTcpConfig { address, subnqn, .. } = &self.config;
-            tracing::debug!(%address, %subnqn, error = %trouble, "an NVMe/TCP controller was left without a shutdown");
+            tracing::debug!(%address, %subnqn, error = %error, "an NVMe/TCP controller was left without a shutdown");
         }
-        for socket in [link.io.as_fd(), link.association.admin.as_fd()] {
+        for socket in [connections.io.as_fd(), connections.association.admin.as_fd()] {
             let _ = rustix::net::shutdown(socket, Shutdown::Write);
-            wait_for_end(socket, FAREWELL);
+            wait_for_end(socket, CLOSE_LIMIT);
         }
     }
 }
 
 /// Keep-alive, access state, and what the controller reports by itself. True if it was asked for anything.
-fn attend(
-    link: &mut Link,
+fn serve(
+    connections: &mut Connections,
     config: &NvmeTcpConfig,
     control: &NvmeTcpControl,
     seen: &OnceLock<NamespaceInfo>,
     logged: &mut LogLimit,
-) -> Result<bool, Trouble> {
-    let notice = link.association.take_notice()?;
+) -> Result<bool, ErrorKind> {
+    let notice = connections.association.take_notice()?;
     let mut has_asked = notice.is_some();
     if let Some(Notice { kind, info }) = notice {
         control.count_event();
@@ -505,17 +527,17 @@ fn attend(
             tracing::warn!(%address, %subnqn, kind, info, left_out, "an NVMe/TCP controller reports {what}");
         }
         if (kind, info) == (2, 0) {
-            link.look_at_namespace(config, seen)?;
+            connections.check_namespace(config, seen)?;
         }
-        link.look_at = Some(Instant::now());
+        connections.check_ana_at = Some(Instant::now());
     }
-    if link.look_at.is_some_and(|at| Instant::now() >= at) {
-        link.look_at_access(config, control)?;
+    if connections.check_ana_at.is_some_and(|at| Instant::now() >= at) {
+        connections.check_ana(config, control)?;
         has_asked = true;
     }
-    if link.keep_alive_at.is_some_and(|at| Instant::now() >= at) {
-        link.association.keep_alive()?;
-        link.keep_alive_at = next_keep_alive(config);
+    if connections.keep_alive_at.is_some_and(|at| Instant::now() >= at) {
+        connections.association.keep_alive()?;
+        connections.keep_alive_at = next_keep_alive(config);
         has_asked = true;
     }
     Ok(has_asked)

@@ -1,6 +1,6 @@
 //! Commands on a connection, and what the controller may say about each.
 
-use super::piece::Piece;
+use super::chunk::Chunk;
 use sluice_command::Ticket;
 use sluice_nvme::opcode::io;
 use sluice_nvme::{Status, SubmissionEntry};
@@ -12,7 +12,7 @@ const CCCID: u32 = 8;
 
 /// A command of the drive's, or what is left of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Rest {
+pub(super) struct Remaining {
     pub(super) ticket: Ticket,
     /// Bytes that earlier pieces have moved.
     pub(super) done: u64,
@@ -23,9 +23,9 @@ pub(super) struct Rest {
 
 /// What data a command has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum DataKind {
     /// None.
-    Bare,
+    None,
     /// It comes into the memory of the drive's command.
     Read,
     /// It is there.
@@ -47,11 +47,11 @@ pub(super) struct Grant {
 
 /// A piece of a command on its way.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Flight {
-    pub(super) rest: Rest,
+pub(super) struct InFlight {
+    pub(super) remaining: Remaining,
     /// Bytes of the drive's command that this piece is.
     pub(super) bytes: u64,
-    pub(super) way: Way,
+    pub(super) data_kind: DataKind,
     pub(super) in_capsule: bool,
     /// Bytes of its data.
     pub(super) length: u32,
@@ -72,21 +72,21 @@ pub(super) struct Flight {
     pub(super) mark: u64,
 }
 
-impl Flight {
-    pub(super) fn new(rest: Rest, piece: &Piece, now_ns: u64, mark: u64) -> Self {
+impl InFlight {
+    pub(super) fn new(remaining: Remaining, chunk: &Chunk, now_ns: u64, mark: u64) -> Self {
         Self {
-            rest,
-            bytes: piece.bytes,
-            way: piece.way,
-            in_capsule: piece.in_capsule,
-            length: piece.length,
-            progress: if piece.in_capsule { piece.length } else { 0 },
+            remaining,
+            bytes: chunk.bytes,
+            data_kind: chunk.data_kind,
+            in_capsule: chunk.in_capsule,
+            length: chunk.length,
+            progress: if chunk.in_capsule { chunk.length } else { 0 },
             grant: None,
             is_damaged: false,
             is_sent: false,
             pins: 0,
             answer: None,
-            entry: piece.entry,
+            entry: chunk.entry,
             since_ns: now_ns,
             mark,
         }
@@ -104,7 +104,7 @@ impl Flight {
 
     /// Data comes: where it begins in the command's.
     pub(super) fn expect_data(&mut self, data: &Data) -> Result<u32, Violation> {
-        if self.way != Way::Read || !self.is_there() {
+        if self.data_kind != DataKind::Read || !self.is_there() {
             return Err(Violation::field(CCCID));
         }
         let end = data.offset.checked_add(data.length).filter(|end| *end <= self.length);
@@ -122,7 +122,7 @@ impl Flight {
 
     /// Data is asked for: all of it in order, and nothing before what was asked for last is sent.
     pub(super) fn expect_r2t(&mut self, r2t: &R2t) -> Result<(), Violation> {
-        let is_write = matches!(self.way, Way::Write | Way::Zeros | Way::Bytes(_));
+        let is_write = matches!(self.data_kind, DataKind::Write | DataKind::Zeros | DataKind::Bytes(_));
         if !is_write || self.in_capsule || !self.is_there() {
             return Err(Violation::field(CCCID));
         }
@@ -151,23 +151,23 @@ impl Flight {
 /// All commands on a connection, by CID. The lower byte of a CID is a place in the table, the upper one changes
 /// with each command there, so that an answer to an earlier one finds nothing.
 #[derive(Debug)]
-pub(super) struct Flights {
-    places: Vec<Place>,
+pub(super) struct InFlightTable {
+    slots: Vec<TableSlot>,
     free: Vec<u8>,
 }
 
 #[derive(Debug, Default)]
-struct Place {
+struct TableSlot {
     turn: u8,
-    flight: Option<Flight>,
+    flight: Option<InFlight>,
 }
 
-impl Flights {
+impl InFlightTable {
     /// Room for so many commands, at most 256.
     pub(super) fn new(depth: u32) -> Self {
         let depth = depth.min(256) as usize;
-        let places = std::iter::repeat_with(Place::default).take(depth).collect();
-        Self { places, free: (0..depth).rev().map(|place| place as u8).collect() }
+        let slots = std::iter::repeat_with(TableSlot::default).take(depth).collect();
+        Self { slots, free: (0..depth).rev().map(|slot| slot as u8).collect() }
     }
 
     pub(super) fn has_room(&self) -> bool {
@@ -176,50 +176,50 @@ impl Flights {
 
     /// How many there are.
     pub(super) fn len(&self) -> usize {
-        self.places.len() - self.free.len()
+        self.slots.len() - self.free.len()
     }
 
     /// Takes a command in; its CID.
     ///
     /// # Panics
     /// If there is no room.
-    pub(super) fn begin(&mut self, mut flight: Flight) -> u16 {
+    pub(super) fn begin(&mut self, mut flight: InFlight) -> u16 {
         let index = self.free.pop().expect("there is room");
-        let place = &mut self.places[usize::from(index)];
-        place.turn = place.turn.wrapping_add(1);
-        let cid = u16::from(place.turn) << 8 | u16::from(index);
+        let slot = &mut self.slots[usize::from(index)];
+        slot.turn = slot.turn.wrapping_add(1);
+        let cid = u16::from(slot.turn) << 8 | u16::from(index);
         flight.entry.cid = cid;
-        place.flight = Some(flight);
+        slot.flight = Some(flight);
         cid
     }
 
-    pub(super) fn get_mut(&mut self, cid: u16) -> Option<&mut Flight> {
-        let place = self.places.get_mut(usize::from(cid as u8))?;
-        place.flight.as_mut().filter(|flight| flight.entry.cid == cid)
+    pub(super) fn get_mut(&mut self, cid: u16) -> Option<&mut InFlight> {
+        let slot = self.slots.get_mut(usize::from(cid as u8))?;
+        slot.flight.as_mut().filter(|flight| flight.entry.cid == cid)
     }
 
-    pub(super) fn get(&self, cid: u16) -> Option<&Flight> {
-        let place = self.places.get(usize::from(cid as u8))?;
-        place.flight.as_ref().filter(|flight| flight.entry.cid == cid)
+    pub(super) fn get(&self, cid: u16) -> Option<&InFlight> {
+        let slot = self.slots.get(usize::from(cid as u8))?;
+        slot.flight.as_ref().filter(|flight| flight.entry.cid == cid)
     }
 
-    pub(super) fn end(&mut self, cid: u16) -> Option<Flight> {
+    pub(super) fn end(&mut self, cid: u16) -> Option<InFlight> {
         self.get(cid)?;
         self.free.push(cid as u8);
-        self.places[usize::from(cid as u8)].flight.take()
+        self.slots[usize::from(cid as u8)].flight.take()
     }
 
     /// Takes all that will never be answered, the oldest first.
-    pub(super) fn end_all(&mut self) -> Vec<Flight> {
-        let mut all: Vec<Flight> = self.places.iter_mut().filter_map(|place| place.flight.take()).collect();
-        self.free = (0..self.places.len()).rev().map(|place| place as u8).collect();
+    pub(super) fn end_all(&mut self) -> Vec<InFlight> {
+        let mut all: Vec<InFlight> = self.slots.iter_mut().filter_map(|slot| slot.flight.take()).collect();
+        self.free = (0..self.slots.len()).rev().map(|slot| slot as u8).collect();
         all.sort_by_key(|flight| flight.since_ns);
         all
     }
 
     /// Since when the oldest is on its way.
     pub(super) fn oldest_ns(&self) -> Option<u64> {
-        self.places.iter().filter_map(|place| place.flight.as_ref()).map(|flight| flight.since_ns).min()
+        self.slots.iter().filter_map(|slot| slot.flight.as_ref()).map(|flight| flight.since_ns).min()
     }
 }
 
@@ -227,17 +227,22 @@ impl Flights {
 mod tests {
     use super::*;
 
-    fn flight(way: Way) -> Flight {
-        let rest = Rest { ticket: Ticket(1), done: 0, since_ns: None };
+    fn flight(data_kind: DataKind) -> InFlight {
+        let remaining = Remaining { ticket: Ticket(1), done: 0, since_ns: None };
         let entry = SubmissionEntry::default();
-        Flight::new(rest, &Piece { entry, bytes: 512, length: 512, way, in_capsule: false }, 0, 0)
+        InFlight::new(
+            remaining,
+            &Chunk { entry, bytes: 512, length: 512, data_kind, in_capsule: false },
+            0,
+            0,
+        )
     }
 
     #[test]
     fn nothing_is_said_of_what_was_not_sent() {
         let data = Data { cccid: 0, ttag: 0, offset: 0, length: 512, last: true, success: false };
         let r2t = R2t { cccid: 0, ttag: 1, offset: 0, length: 512 };
-        let (mut read, mut write) = (flight(Way::Read), flight(Way::Write));
+        let (mut read, mut write) = (flight(DataKind::Read), flight(DataKind::Write));
         assert_eq!(read.expect_data(&data), Err(Violation::field(CCCID)));
         assert_eq!(write.expect_r2t(&r2t), Err(Violation::field(CCCID)));
         (read.is_sent, write.is_sent) = (true, true);

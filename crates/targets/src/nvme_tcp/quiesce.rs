@@ -3,7 +3,7 @@
 //! They are neither sent again nor ended before it is certain that the controller is done with them: otherwise an old write
 //! could come after a newer one to the same blocks (Base 2.1, 9.6).
 
-use super::flight::Rest;
+use super::in_flight::Remaining;
 use crate::remote::NamespaceInfo;
 use std::time::Duration;
 
@@ -30,22 +30,22 @@ pub(super) fn delay(
 }
 
 #[derive(Debug)]
-struct Late {
+struct PendingChange {
     /// None if its command has ended, and only the next connection waits.
-    rest: Option<Rest>,
+    remaining: Option<Remaining>,
     /// From then on the controller is done with it. None while its connection is not reset.
     until_ns: Option<u64>,
 }
 
 /// Such changes, the oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Unsettled {
-    late: Vec<Late>,
+pub(super) struct Quiescing {
+    changes: Vec<PendingChange>,
     /// Of the connection that was lost last.
     until_ns: Option<u64>,
 }
 
-impl Unsettled {
+impl Quiescing {
     /// A connection is lost, and not reset yet.
     pub(super) fn lost(&mut self) {
         self.until_ns = None;
@@ -54,34 +54,35 @@ impl Unsettled {
     /// It is reset. Its controller is done with its commands at this time.
     pub(super) fn reset(&mut self, until_ns: u64) {
         self.until_ns = Some(until_ns);
-        self.late.iter_mut().for_each(|late| {
-            late.until_ns.get_or_insert(until_ns);
+        self.changes.iter_mut().for_each(|change| {
+            change.until_ns.get_or_insert(until_ns);
         });
     }
 
     /// A change was under way on the connection that was lost last. Without a command, only the next connection waits for it.
-    pub(super) fn add(&mut self, rest: Option<Rest>) {
-        self.late.push(Late { rest, until_ns: self.until_ns });
+    pub(super) fn add(&mut self, remaining: Option<Remaining>) {
+        self.changes.push(PendingChange { remaining, until_ns: self.until_ns });
     }
 
     /// No other connection may be used.
-    pub(super) fn closes(&self) -> bool {
-        self.late.iter().any(|late| late.rest.is_none())
+    pub(super) fn blocks_connection(&self) -> bool {
+        self.changes.iter().any(|change| change.remaining.is_none())
     }
 
     pub(super) fn len(&self) -> usize {
-        self.late.len()
+        self.changes.len()
     }
 
     /// When the next of them is settled; none if none is known to be.
     pub(super) fn deadline_ns(&self) -> Option<u64> {
-        self.late.iter().filter_map(|late| late.until_ns).min()
+        self.changes.iter().filter_map(|change| change.until_ns).min()
     }
 
     /// Takes the commands out that can go on.
-    pub(super) fn take_settled(&mut self, now_ns: u64) -> Vec<Rest> {
-        let is_settled = |late: &mut Late| late.until_ns.is_some_and(|until_ns| until_ns <= now_ns);
-        self.late.extract_if(.., is_settled).filter_map(|late| late.rest).collect()
+    pub(super) fn take_quiesced(&mut self, now_ns: u64) -> Vec<Remaining> {
+        let is_quiesced =
+            |change: &mut PendingChange| change.until_ns.is_some_and(|until_ns| until_ns <= now_ns);
+        self.changes.extract_if(.., is_quiesced).filter_map(|change| change.remaining).collect()
     }
 }
 
@@ -90,8 +91,8 @@ mod tests {
     use super::*;
     use sluice_command::Ticket;
 
-    fn rest(ticket: u32) -> Rest {
-        Rest { ticket: Ticket(ticket), done: 0, since_ns: None }
+    fn remaining(ticket: u32) -> Remaining {
+        Remaining { ticket: Ticket(ticket), done: 0, since_ns: None }
     }
 
     #[test]
@@ -112,22 +113,26 @@ mod tests {
 
     #[test]
     fn each_waits_for_its_own_connection() {
-        let mut unsettled = Unsettled::default();
-        unsettled.lost();
-        unsettled.add(Some(rest(1)));
-        assert_eq!((unsettled.deadline_ns(), unsettled.take_settled(u64::MAX)), (None, vec![]));
-        unsettled.reset(100);
+        let mut quiescing = Quiescing::default();
+        quiescing.lost();
+        quiescing.add(Some(remaining(1)));
+        assert_eq!((quiescing.deadline_ns(), quiescing.take_quiesced(u64::MAX)), (None, vec![]));
+        quiescing.reset(100);
         // The kernel was done with this one later.
-        unsettled.add(Some(rest(2)));
-        unsettled.lost();
-        unsettled.add(Some(rest(3)));
-        assert_eq!(unsettled.deadline_ns(), Some(100));
-        assert_eq!(unsettled.take_settled(99), []);
-        assert_eq!(unsettled.take_settled(100), [rest(1), rest(2)]);
-        unsettled.reset(200);
-        assert_eq!(unsettled.take_settled(300), [rest(3)]);
-        assert!(!unsettled.closes() && unsettled.len() == 0);
-        unsettled.add(None);
-        assert!(unsettled.closes() && unsettled.take_settled(200).is_empty() && !unsettled.closes());
+        quiescing.add(Some(remaining(2)));
+        quiescing.lost();
+        quiescing.add(Some(remaining(3)));
+        assert_eq!(quiescing.deadline_ns(), Some(100));
+        assert_eq!(quiescing.take_quiesced(99), []);
+        assert_eq!(quiescing.take_quiesced(100), [remaining(1), remaining(2)]);
+        quiescing.reset(200);
+        assert_eq!(quiescing.take_quiesced(300), [remaining(3)]);
+        assert!(!quiescing.blocks_connection() && quiescing.len() == 0);
+        quiescing.add(None);
+        assert!(
+            quiescing.blocks_connection()
+                && quiescing.take_quiesced(200).is_empty()
+                && !quiescing.blocks_connection()
+        );
     }
 }
