@@ -223,29 +223,29 @@ fn say(input: &mut Input<'_>, peer: &mut Session) -> (Vec<u8>, Meaning) {
             let zeros = if input.one_in(4) { usize::from(input.u16()) % 400 } else { 0 };
             let content = vec![input.byte(); length];
             let is_right = length <= CONTENT_MAX && length + 1 + zeros + TAG <= BODY_MAX;
-            (peer.say(DATA, &content, zeros), if is_right { Meaning::Content(content) } else { Meaning::End })
+            (peer.seal_any(DATA, &content, zeros), if is_right { Meaning::Content(content) } else { Meaning::End })
         }
         3 => (peer.update(input.one_in(2)), Meaning::Nothing),
         4 => {
             let tickets: Vec<u8> =
                 (0..=input.below(3)).flat_map(|_| [&[4, 0][..], &vector::<2>(&[9; 40])].concat()).collect();
-            (peer.say(HANDSHAKE, &tickets, 0), Meaning::Nothing)
+            (peer.seal_any(HANDSHAKE, &tickets, 0), Meaning::Nothing)
         }
-        5 => (peer.say(ALERT, &[1, input.byte()], 0), Meaning::End),
+        5 => (peer.seal_any(ALERT, &[1, input.byte()], 0), Meaning::End),
         6 => {
             // A KeyUpdate, but not quite.
             let mut message = [24, 0, 0, 1, 1, 0];
             message[input.below(4)] ^= 1 + input.byte() % 16;
-            (peer.say(HANDSHAKE, &message[..1 + input.below(6)], 0), Meaning::End)
+            (peer.seal_any(HANDSHAKE, &message[..1 + input.below(6)], 0), Meaning::End)
         }
         7 => {
             // No content, no type, or an undefined type.
             let kind = input.pick(&[0, 20, 24, 255]);
             let length = usize::from(kind != 0) * usize::from(input.byte());
-            (peer.say(kind, &vec![1; length], input.byte().into()), Meaning::End)
+            (peer.seal_any(kind, &vec![1; length], input.byte().into()), Meaning::End)
         }
         8 => {
-            let mut record = peer.say(DATA, &vec![5; usize::from(input.byte())], 0);
+            let mut record = peer.seal_any(DATA, &vec![5; usize::from(input.byte())], 0);
             let at = usize::from(input.u16()) % record.len();
             record[at] ^= 1 << input.below(8);
             // A record that got longer is waited for.

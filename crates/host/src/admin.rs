@@ -1,6 +1,6 @@
 //! Admin commands with their answers.
 
-use crate::ring::Place;
+use crate::ring::RingMemory;
 use crate::{CompletionRing, Controller, DmaAllocator, Error, QueueLayout, QueuePair, SubmissionRing, entry};
 use sluice_nvme::identify::IdentifyNamespace;
 use sluice_nvme::{Cns, CompletionEntry, FeatureId, LogId, PAGE_SIZE, SubmissionEntry};
@@ -128,8 +128,8 @@ impl Controller {
         entries: u32,
         vector: Option<u16>,
     ) -> Result<CompletionRing, Error> {
-        let place = self.place(entries, size_of::<CompletionEntry>())?;
-        let ring = CompletionRing::new(place, id, self.doorbells());
+        let ring_memory = self.ring_memory(entries, size_of::<CompletionEntry>())?;
+        let ring = CompletionRing::new(ring_memory, id, self.doorbells());
         self.admin(entry::create_cq(id, ring.iova(), entries, vector))?;
         Ok(ring)
     }
@@ -141,15 +141,15 @@ impl Controller {
         entries: u32,
         cq: u16,
     ) -> Result<SubmissionRing, Error> {
-        let place = self.place(entries, size_of::<SubmissionEntry>())?;
-        let ring = SubmissionRing::new(place, id, self.doorbells());
+        let ring_memory = self.ring_memory(entries, size_of::<SubmissionEntry>())?;
+        let ring = SubmissionRing::new(ring_memory, id, self.doorbells());
         self.admin(entry::create_sq(id, ring.iova(), entries, cq))?;
         Ok(ring)
     }
 
-    fn place(&self, entries: u32, size: usize) -> Result<Place, Error> {
+    fn ring_memory(&self, entries: u32, size: usize) -> Result<RingMemory, Error> {
         let buffer = Arc::new(self.memory().allocate(entries as usize * size)?);
-        Ok(Place { buffer, offset: 0, entries })
+        Ok(RingMemory { buffer, offset: 0, entries })
     }
 
     /// Aborts a command; true if the controller did.

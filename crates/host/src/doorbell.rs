@@ -40,11 +40,14 @@ impl Doorbells {
     fn doorbell(&self, queue: u16, index: usize) -> Doorbell {
         let offset = index * self.stride;
         let fits = offset + size_of::<u32>() <= PAGE_SIZE;
-        let way = match self.transport.doorbell_page() {
-            Some(page) if fits => Way::Mapped(page.clone()),
-            _ => Way::Trapped { transport: self.transport.clone(), shadow: self.shadow(queue, fits) },
+        let access = match self.transport.doorbell_page() {
+            Some(page) if fits => DoorbellAccess::Mapped(page.clone()),
+            _ => DoorbellAccess::Trapped {
+                transport: self.transport.clone(),
+                shadow: self.shadow(queue, fits),
+            },
         };
-        Doorbell { way, offset, last: 0 }
+        Doorbell { access, offset, last: 0 }
     }
 
     /// The admin queue has no shadow: it exists before Doorbell Buffer Config can be sent.
@@ -56,14 +59,14 @@ impl Doorbells {
 /// One doorbell. It is rung only when its value changes.
 #[derive(Debug)]
 pub(crate) struct Doorbell {
-    way: Way,
+    access: DoorbellAccess,
     /// From the first doorbell, in bytes.
     offset: usize,
     last: u32,
 }
 
 #[derive(Debug)]
-enum Way {
+enum DoorbellAccess {
     Mapped(Arc<SharedRegion>),
     Trapped { transport: Arc<dyn PciTransport>, shadow: Option<Arc<ShadowPages>> },
 }
@@ -76,9 +79,9 @@ impl Doorbell {
             return Ok(());
         }
         let last = std::mem::replace(&mut self.last, value);
-        match &self.way {
-            Way::Mapped(page) => page.atomic_u32(self.offset).store(value, Ordering::Release),
-            Way::Trapped { transport, shadow } => {
+        match &self.access {
+            DoorbellAccess::Mapped(page) => page.atomic_u32(self.offset).store(value, Ordering::Release),
+            DoorbellAccess::Trapped { transport, shadow } => {
                 if shadow.as_ref().is_none_or(|shadow| self.update_shadow(shadow, last)) {
                     return transport.post(u64::from(DOORBELLS) + self.offset as u64, value);
                 }
@@ -89,9 +92,9 @@ impl Doorbell {
 
     /// Writes any value, whether or not it makes sense and whether or not the shadow asks for it.
     pub(crate) fn force(&mut self, value: u32) -> Result<(), Error> {
-        match &self.way {
-            Way::Mapped(page) => page.atomic_u32(self.offset).store(value, Ordering::Release),
-            Way::Trapped { transport, shadow } => {
+        match &self.access {
+            DoorbellAccess::Mapped(page) => page.atomic_u32(self.offset).store(value, Ordering::Release),
+            DoorbellAccess::Trapped { transport, shadow } => {
                 if let Some(shadow) = shadow {
                     shadow.values.region().atomic_u32(self.offset).store(value, Ordering::Release);
                 }
@@ -103,7 +106,7 @@ impl Doorbell {
 
     /// Forgets what a queue of the same number left behind.
     pub(crate) fn clear_shadow(&self) {
-        if let Way::Trapped { shadow: Some(shadow), .. } = &self.way {
+        if let DoorbellAccess::Trapped { shadow: Some(shadow), .. } = &self.access {
             shadow.values.region().atomic_u32(self.offset).store(0, Ordering::Release);
             shadow.events.region().atomic_u32(self.offset).store(0, Ordering::Release);
         }

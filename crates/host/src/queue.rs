@@ -2,7 +2,7 @@
 
 use crate::doorbell::Doorbells;
 use crate::lists::ListPages;
-use crate::ring::Place;
+use crate::ring::RingMemory;
 use crate::wait::{Backoff, check_presence};
 use crate::{
     CompletionRing, Deadline, DmaAllocator, DmaRange, Error, Interrupt, PciTransport, SubmissionRing,
@@ -61,11 +61,11 @@ impl QueuePair {
         let lists = completions + (entries as usize * CompletionEntry::SIZE).next_multiple_of(PAGE_SIZE);
         let list_pages = ListPages::pages_for(max_transfer);
         let buffer = Arc::new(memory.allocate(lists + entries as usize * list_pages * PAGE_SIZE)?);
-        let place = |offset| Place { buffer: buffer.clone(), offset, entries };
+        let ring_memory = |offset| RingMemory { buffer: buffer.clone(), offset, entries };
         Ok(Self {
             id,
-            sq: SubmissionRing::new(place(0), id, doorbells),
-            cq: CompletionRing::new(place(completions), id, doorbells),
+            sq: SubmissionRing::new(ring_memory(0), id, doorbells),
+            cq: CompletionRing::new(ring_memory(completions), id, doorbells),
             slots: Slots::new(entries - 1),
             lists: ListPages::new(buffer.clone(), lists, list_pages),
             strays: 0,

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 /// Where a ring lies.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct RingMemory {
     pub(crate) buffer: Arc<DmaBuffer>,
     /// From the beginning of the buffer, in bytes.
     pub(crate) offset: usize,
@@ -16,7 +16,7 @@ pub(crate) struct Place {
     pub(crate) entries: u32,
 }
 
-impl Place {
+impl RingMemory {
     pub(crate) fn iova(&self) -> u64 {
         self.buffer.iova() + self.offset as u64
     }
@@ -35,27 +35,27 @@ const PUSH_AHEAD: usize = 2;
 /// The host's side of a submission queue.
 #[derive(Debug)]
 pub struct SubmissionRing {
-    place: Place,
+    memory: RingMemory,
     tail: u32,
     doorbell: Doorbell,
 }
 
 impl SubmissionRing {
-    pub(crate) fn new(place: Place, queue: u16, doorbells: &Doorbells) -> Self {
+    pub(crate) fn new(memory: RingMemory, queue: u16, doorbells: &Doorbells) -> Self {
         let doorbell = doorbells.tail(queue);
         doorbell.clear_shadow();
-        Self { place, tail: 0, doorbell }
+        Self { memory, tail: 0, doorbell }
     }
 
     /// Writes an entry at the tail. The caller knows that there is room, and rings later.
     #[inline(always)]
     pub fn push(&mut self, entry: &SubmissionEntry) {
-        let offset = self.place.offset + self.tail as usize * SubmissionEntry::SIZE;
-        let slot = self.place.buffer.region().words::<8>(offset);
+        let offset = self.memory.offset + self.tail as usize * SubmissionEntry::SIZE;
+        let slot = self.memory.buffer.region().words::<8>(offset);
         for (word, value) in slot.iter().zip(entry.to_words()) {
             word.store(value, Ordering::Relaxed);
         }
-        self.tail = self.place.after(self.tail);
+        self.tail = self.memory.after(self.tail);
         self.prefetch_slot();
     }
 
@@ -64,9 +64,9 @@ impl SubmissionRing {
     #[inline]
     fn prefetch_slot(&self) {
         let soon = self.tail as usize + PUSH_AHEAD;
-        let soon = if soon < self.place.entries as usize { soon } else { 0 };
-        let offset = self.place.offset + soon * SubmissionEntry::SIZE;
-        self.place.buffer.region().prefetch_to_write(offset);
+        let soon = if soon < self.memory.entries as usize { soon } else { 0 };
+        let offset = self.memory.offset + soon * SubmissionEntry::SIZE;
+        self.memory.buffer.region().prefetch_to_write(offset);
     }
 
     /// Tells the device about all entries pushed so far.
@@ -86,19 +86,19 @@ impl SubmissionRing {
     }
 
     pub fn entries(&self) -> u32 {
-        self.place.entries
+        self.memory.entries
     }
 
     /// Where the device sees the ring.
     pub fn iova(&self) -> u64 {
-        self.place.iova()
+        self.memory.iova()
     }
 }
 
 /// The host's side of a completion queue.
 #[derive(Debug)]
 pub struct CompletionRing {
-    place: Place,
+    memory: RingMemory,
     head: u32,
     /// What the phase tag of the next entry will be when it is new: one on the first round.
     phase: u64,
@@ -112,17 +112,17 @@ const PER_LINE: u32 = (64 / CompletionEntry::SIZE) as u32;
 const PHASE_SHIFT: u32 = 48;
 
 impl CompletionRing {
-    pub(crate) fn new(place: Place, queue: u16, doorbells: &Doorbells) -> Self {
+    pub(crate) fn new(memory: RingMemory, queue: u16, doorbells: &Doorbells) -> Self {
         let doorbell = doorbells.head(queue);
         doorbell.clear_shadow();
-        Self { place, head: 0, phase: 1, doorbell }
+        Self { memory, head: 0, phase: 1, doorbell }
     }
 
     /// The entry at the head, if it is new.
     #[inline(always)]
     pub fn pop(&mut self) -> Option<CompletionEntry> {
-        let region = self.place.buffer.region();
-        let offset = self.place.offset + self.head as usize * CompletionEntry::SIZE;
+        let region = self.memory.buffer.region();
+        let offset = self.memory.offset + self.head as usize * CompletionEntry::SIZE;
         // The device writes the half with the phase tag last. Acquire pairs with that, for the other
         // half and for the data that the command has moved.
         let entry = region.words::<2>(offset);
@@ -131,19 +131,19 @@ impl CompletionRing {
             return None;
         }
         let low = entry[0].load(Ordering::Relaxed);
-        self.head = self.place.after(self.head);
+        self.head = self.memory.after(self.head);
         self.phase ^= u64::from(self.head == 0);
         if self.head.is_multiple_of(PER_LINE) {
             // A line ahead: where there are many completions, their misses overlap.
-            region.prefetch(self.place.offset + (self.head + PER_LINE) as usize * CompletionEntry::SIZE);
+            region.prefetch(self.memory.offset + (self.head + PER_LINE) as usize * CompletionEntry::SIZE);
         }
         Some(zerocopy::transmute!([low, high]))
     }
 
     /// True if there is an entry to [`pop`](Self::pop).
     pub fn is_ready(&self) -> bool {
-        let offset = self.place.offset + self.head as usize * CompletionEntry::SIZE;
-        let high = self.place.buffer.region().words::<2>(offset)[1].load(Ordering::Acquire);
+        let offset = self.memory.offset + self.head as usize * CompletionEntry::SIZE;
+        let high = self.memory.buffer.region().words::<2>(offset)[1].load(Ordering::Acquire);
         high >> PHASE_SHIFT & 1 == self.phase
     }
 
@@ -164,11 +164,11 @@ impl CompletionRing {
     }
 
     pub fn entries(&self) -> u32 {
-        self.place.entries
+        self.memory.entries
     }
 
     /// Where the device sees the ring.
     pub fn iova(&self) -> u64 {
-        self.place.iova()
+        self.memory.iova()
     }
 }

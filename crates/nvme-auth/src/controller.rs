@@ -2,7 +2,7 @@
 
 use crate::field::Exchange;
 use crate::message::{self, Failure, MESSAGE_MAX, Message};
-use crate::response::{Prover, Question};
+use crate::response::{Prover, ResponseInput};
 use crate::{Entropy, Group, Hash, Names, Terms};
 use std::fmt;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ impl Controller {
             }
             (State::Challenged(it), _) if it.t_id != t_id => Err(Failure::PAYLOAD),
             (State::Challenged(it), Message::Reply { response, challenge, public }) => {
-                self.judge(&it, response, challenge, public)
+                self.verify(&it, response, challenge, public)
             }
             (State::Proved { t_id: ours }, _) if ours != t_id => Err(Failure::PAYLOAD),
             (State::Proved { .. }, Message::Success2) => {
@@ -118,7 +118,7 @@ impl Controller {
     }
 
     /// Looks at the host's proof, and proves itself if the host asks for that.
-    fn judge(
+    fn verify(
         &mut self,
         given: &Challenge,
         response: &[u8],
@@ -136,8 +136,8 @@ impl Controller {
         };
         let shared = shared.as_ref().map(|shared| &shared[..]);
         let challenge = &entropy.challenge[..hash.length()];
-        let question = Question { hash: *hash, challenge, sequence: entropy.sequence, t_id: *t_id, shared };
-        let expected = Prover::Host.response(&self.terms.host, &self.names, &question);
+        let input = ResponseInput { hash: *hash, challenge, sequence: entropy.sequence, t_id: *t_id, shared };
+        let expected = Prover::Host.response(&self.terms.host, &self.names, &input);
         if !bool::from(expected.ct_eq(response)) {
             return Err(Failure::FAILED);
         }
@@ -147,10 +147,10 @@ impl Controller {
             return Ok(Progress { reply, verdict: Verdict::Authenticated });
         };
         // Nobody needs the same challenge as an answer but somebody who plays both sides.
-        let key = self.terms.controller.as_ref().filter(|_| *challenge != *question.challenge);
+        let key = self.terms.controller.as_ref().filter(|_| *challenge != *input.challenge);
         let key = key.ok_or(Failure::FAILED)?;
         let proof =
-            Prover::Controller.response(key, &self.names, &Question { challenge, sequence, ..question });
+            Prover::Controller.response(key, &self.names, &ResponseInput { challenge, sequence, ..input });
         self.state = State::Proved { t_id: *t_id };
         let success = Message::Success1 { length: hash.length(), response: Some(&proof) };
         let reply = Some(success.encode(*t_id));

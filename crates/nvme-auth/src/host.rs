@@ -4,7 +4,7 @@
 use crate::field::Exchange;
 use crate::hash::Value;
 use crate::message::{self, Challenge, Failure, Message};
-use crate::response::{Prover, Question};
+use crate::response::{Prover, ResponseInput};
 use crate::{Entropy, Group, Hash, Names, Terms};
 use std::fmt;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ impl Host {
             (_, Ok((t_id, _))) if t_id != self.t_id => Err(Failure::PAYLOAD),
             (State::Negotiating(entropy), Ok((_, Message::Challenge(given)))) => self.answer(&entropy, given),
             (State::Answered(expected), Ok((_, Message::Success1 { response, .. }))) => {
-                self.judge(expected, response)
+                self.verify(expected, response)
             }
             _ => Err(Failure::MESSAGE),
         };
@@ -79,13 +79,13 @@ impl Host {
             None => None,
         };
         let shared = shared.as_ref().map(|shared| &shared[..]);
-        let question = Question { hash, challenge, sequence, t_id: self.t_id, shared };
-        let response = Prover::Host.response(&self.terms.host, &self.names, &question);
+        let input = ResponseInput { hash, challenge, sequence, t_id: self.t_id, shared };
+        let response = Prover::Host.response(&self.terms.host, &self.names, &input);
         let own = &entropy.challenge[..hash.length()];
         // What the controller has to answer.
         let expected = self.terms.controller.as_ref().map(|key| {
-            let question = Question { challenge: own, sequence: entropy.sequence, ..question };
-            Prover::Controller.response(key, &self.names, &question)
+            let input = ResponseInput { challenge: own, sequence: entropy.sequence, ..input };
+            Prover::Controller.response(key, &self.names, &input)
         });
         let challenge = expected.is_some().then_some((own, entropy.sequence));
         let public = exchange.as_ref().map(Exchange::public).unwrap_or_default();
@@ -93,7 +93,7 @@ impl Host {
         Ok(Step::Send(Message::Reply { response: &response, challenge, public: &public }.encode(self.t_id)))
     }
 
-    fn judge(&self, expected: Option<Value>, response: Option<&[u8]>) -> Result<Step, Failure> {
+    fn verify(&self, expected: Option<Value>, response: Option<&[u8]>) -> Result<Step, Failure> {
         let Some(expected) = expected else { return Ok(Step::Done(None)) };
         let response = response.ok_or(Failure::FAILED)?;
         match bool::from(expected.ct_eq(response)) {

@@ -13,7 +13,7 @@ pub(crate) enum Prover {
 
 /// What is answered, and under which circumstances.
 #[derive(Clone, Copy)]
-pub(crate) struct Question<'a> {
+pub(crate) struct ResponseInput<'a> {
     pub(crate) hash: Hash,
     pub(crate) challenge: &'a [u8],
     pub(crate) sequence: u32,
@@ -24,7 +24,7 @@ pub(crate) struct Question<'a> {
 
 impl Prover {
     /// What a prover with this key answers.
-    pub(crate) fn response(self, key: &Key, names: &Names, question: &Question<'_>) -> Value {
+    pub(crate) fn response(self, key: &Key, names: &Names, input: &ResponseInput<'_>) -> Value {
         /// SC_C: no secure channel is asked for.
         const NO_CHANNEL: [u8; 1] = [0];
         let Names { hostnqn, subnqn } = names;
@@ -33,26 +33,26 @@ impl Prover {
             Prover::Controller => (&b"Controller"[..], subnqn, hostnqn),
         };
         sealed(|| {
-            let challenge = augmented(question);
+            let challenge = augmented(input);
             let parts: [&[u8]; 8] = [
                 &challenge,
-                &question.sequence.to_le_bytes(),
-                &question.t_id.to_le_bytes(),
+                &input.sequence.to_le_bytes(),
+                &input.t_id.to_le_bytes(),
                 &NO_CHANNEL,
                 label,
                 own.as_bytes(),
                 &[0],
                 other.as_bytes(),
             ];
-            question.hash.mac(&key.of(own), &parts)
+            input.hash.mac(&key.of(own), &parts)
         })
     }
 }
 
 /// The challenge, with what only the two know.
-fn augmented(question: &Question<'_>) -> Value {
-    match question.shared {
-        Some(shared) => question.hash.mac(&question.hash.digest(shared), &[question.challenge]),
-        None => Value::of(question.challenge),
+fn augmented(input: &ResponseInput<'_>) -> Value {
+    match input.shared {
+        Some(shared) => input.hash.mac(&input.hash.digest(shared), &[input.challenge]),
+        None => Value::of(input.challenge),
     }
 }

@@ -62,10 +62,10 @@ pub enum Event {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum State {
     Common,
     /// The rest of the header, its digest and the padding.
-    Rest,
+    Header,
     Payload,
     Digest,
 }
@@ -79,7 +79,7 @@ pub struct Decoder {
     role: Role,
     limits: Limits,
     digests: Digests,
-    stage: Stage,
+    state: State,
     /// The connection has been initialized.
     initialized: bool,
     head: Box<[u8; HEAD_MAX]>,
@@ -97,7 +97,7 @@ impl Decoder {
             role,
             limits,
             digests: Digests::NONE,
-            stage: Stage::Common,
+            state: State::Common,
             initialized: false,
             head: Box::new([0; HEAD_MAX]),
             filled: 0,
@@ -119,8 +119,8 @@ impl Decoder {
 
     /// Where the next bytes are to be received; never nowhere.
     pub fn place(&mut self) -> Place<'_> {
-        match self.stage {
-            Stage::Payload => Place::Payload(self.payload),
+        match self.state {
+            State::Payload => Place::Payload(self.payload),
             _ => Place::Here(&mut self.head[self.filled..self.wanted]),
         }
     }
@@ -139,7 +139,7 @@ impl Decoder {
     /// # Panics
     /// If they are more than had room there.
     pub fn filled(&mut self, count: usize) -> Result<Option<Event>, Violation> {
-        if self.stage == Stage::Payload {
+        if self.state == State::Payload {
             assert!(count <= self.payload as usize, "more payload than there is");
             self.payload -= count as u32;
             return Ok(if self.payload == 0 { self.end_payload() } else { None });
@@ -149,27 +149,27 @@ impl Decoder {
         if self.filled < self.wanted {
             return Ok(None);
         }
-        match self.stage {
-            Stage::Common => self.begin().map(|()| None),
-            Stage::Rest => self.complete().map(|pdu| Some(Event::Pdu(pdu))),
-            Stage::Digest | Stage::Payload => {
+        match self.state {
+            State::Common => self.begin().map(|()| None),
+            State::Header => self.complete().map(|pdu| Some(Event::Pdu(pdu))),
+            State::Digest | State::Payload => {
                 let digest = self.head[..DIGEST_SIZE].try_into().map(u32::from_le_bytes).ok();
-                self.expect(Stage::Common, CommonHeader::SIZE);
+                self.expect(State::Common, CommonHeader::SIZE);
                 Ok(Some(Event::End { digest }))
             }
         }
     }
 
-    fn expect(&mut self, stage: Stage, wanted: usize) {
-        (self.stage, self.filled, self.wanted) = (stage, 0, wanted);
+    fn expect(&mut self, state: State, wanted: usize) {
+        (self.state, self.filled, self.wanted) = (state, 0, wanted);
     }
 
     fn end_payload(&mut self) -> Option<Event> {
         if self.has_data_digest {
-            self.expect(Stage::Digest, DIGEST_SIZE);
+            self.expect(State::Digest, DIGEST_SIZE);
             return None;
         }
-        self.expect(Stage::Common, CommonHeader::SIZE);
+        self.expect(State::Common, CommonHeader::SIZE);
         Some(Event::End { digest: None })
     }
 
@@ -193,7 +193,7 @@ impl Decoder {
         let (start, payload) = self.extent(&common, behind)?;
         self.has_data_digest = payload > 0 && self.digests.data && common.kind.has_digests();
         self.payload = payload;
-        self.stage = Stage::Rest;
+        self.state = State::Header;
         self.wanted = start;
         Ok(())
     }
@@ -273,8 +273,8 @@ impl Decoder {
         let pdu = self.parse(common, hlen)?;
         self.initialized |= matches!(pdu, Pdu::IcReq(_) | Pdu::IcResp(_));
         match self.payload {
-            0 => self.expect(Stage::Common, CommonHeader::SIZE),
-            _ => self.stage = Stage::Payload,
+            0 => self.expect(State::Common, CommonHeader::SIZE),
+            _ => self.state = State::Payload,
         }
         Ok(pdu)
     }

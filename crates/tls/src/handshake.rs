@@ -35,10 +35,10 @@ pub trait Keyring: Send + Sync {
 
 /// Why no connection came of a handshake.
 #[derive(Debug)]
-pub struct HandshakeError(Trouble);
+pub struct HandshakeError(ErrorKind);
 
 #[derive(Debug)]
-enum Trouble {
+enum ErrorKind {
     Library(Error),
     /// What came first is no TLS.
     NoTls,
@@ -50,10 +50,10 @@ impl HandshakeError {
     /// The connection ended before anything was decided, and may not do so another time.
     pub fn may_pass(&self) -> bool {
         match &self.0 {
-            Trouble::Library(error) => {
+            ErrorKind::Library(error) => {
                 matches!(error.kind(), ErrorType::IOError | ErrorType::ConnectionClosed)
             }
-            Trouble::NoTls | Trouble::Other(_) => false,
+            ErrorKind::NoTls | ErrorKind::Other(_) => false,
         }
     }
 }
@@ -61,7 +61,7 @@ impl HandshakeError {
 impl fmt::Display for HandshakeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Trouble::Library(error) => match error.kind() {
+            ErrorKind::Library(error) => match error.kind() {
                 // Not everybody sends an alert before.
                 ErrorType::Alert | ErrorType::ConnectionClosed => f.write_str(
                     "the other end refuses the TLS handshake: it has no key for this host and this subsystem, \
@@ -79,10 +79,10 @@ impl fmt::Display for HandshakeError {
                     name => write!(f, "the TLS handshake failed: {} ({name})", error.message()),
                 },
             },
-            Trouble::NoTls => f.write_str(
+            ErrorKind::NoTls => f.write_str(
                 "what came is no TLS: see that both ends mean an address where it is spoken, or neither does",
             ),
-            Trouble::Other(what) => f.write_str(what),
+            ErrorKind::Other(what) => f.write_str(what),
         }
     }
 }
@@ -91,7 +91,7 @@ impl std::error::Error for HandshakeError {}
 
 impl From<Error> for HandshakeError {
     fn from(error: Error) -> Self {
-        Self(Trouble::Library(error))
+        Self(ErrorKind::Library(error))
     }
 }
 
@@ -152,8 +152,8 @@ impl Handshake {
         };
         Poll::Ready(match negotiated {
             Ok(stream) => session(stream.as_ref(), self.mode).map(Box::new),
-            Err(error) => Err(match self.watch.complaint() {
-                Some(complaint) => HandshakeError(complaint),
+            Err(error) => Err(match self.watch.error() {
+                Some(error) => HandshakeError(error),
                 None => error.into(),
             }),
         })
@@ -179,10 +179,10 @@ struct Watch {
 }
 
 impl Watch {
-    fn complaint(&self) -> Option<Trouble> {
+    fn error(&self) -> Option<ErrorKind> {
         match (self.is_strange.load(Relaxed), self.bytes_left.load(Relaxed)) {
-            (true, _) => Some(Trouble::NoTls),
-            (false, 0) => Some(Trouble::Other(ENDLESS)),
+            (true, _) => Some(ErrorKind::NoTls),
+            (false, 0) => Some(ErrorKind::Other(ENDLESS)),
             (false, _) => None,
         }
     }
@@ -310,7 +310,7 @@ pub(crate) fn chosen(body: &[u8], keyring: &dyn Keyring) -> Vec<Psk> {
 fn session(connection: &Connection, mode: Mode) -> Result<Session, HandshakeError> {
     const VERSION: u64 = 1;
     const FIXED: usize = 8 + 2 + 2 + 8 + 8 + 2;
-    let strange = |what| HandshakeError(Trouble::Other(what));
+    let strange = |what| HandshakeError(ErrorKind::Other(what));
     let mut identity = vec![0; connection.negotiated_psk_identity_length()?];
     if identity.is_empty() {
         return Err(strange("the handshake used no pre-shared key"));

@@ -47,7 +47,7 @@ impl Session {
     ///
     /// # Panics
     /// If it is longer than its header can say.
-    pub fn say(&mut self, kind: u8, content: &[u8], zeros: usize) -> Vec<u8> {
+    pub fn seal_any(&mut self, kind: u8, content: &[u8], zeros: usize) -> Vec<u8> {
         let mut record = vec![0; content.len() + zeros + OVERHEAD];
         record[HEADER..HEADER + content.len()].copy_from_slice(content);
         record[HEADER + content.len()] = kind;
@@ -58,7 +58,7 @@ impl Session {
     /// A KeyUpdate, which may ask for one in return; the next record has the next key.
     pub fn update(&mut self, asks: bool) -> Vec<u8> {
         const KEY_UPDATE: u8 = 24;
-        let record = self.say(Kind::HANDSHAKE.0, &[KEY_UPDATE, 0, 0, 1, u8::from(asks)], 0);
+        let record = self.seal_any(Kind::HANDSHAKE.0, &[KEY_UPDATE, 0, 0, 1, u8::from(asks)], 0);
         self.outgoing.update();
         record
     }

@@ -80,19 +80,19 @@ pub struct Session {
     sealed: Box<[u8]>,
     /// The peer wants our key to be another.
     owes_update: bool,
-    idle: Idle,
+    empty_records: EmptyRecords,
 }
 
 /// Records without content: each is work, and nothing comes of it.
 #[derive(Debug)]
-struct Idle {
+struct EmptyRecords {
     /// How many more there may be.
     left: u32,
     /// Content since there was one more.
     content: usize,
 }
 
-impl Idle {
+impl EmptyRecords {
     const MAX: u32 = 32;
 
     /// Content after which there may be one more.
@@ -138,7 +138,7 @@ impl Session {
             content: 0..0,
             sealed: vec![0; Self::SEALED_MAX].into(),
             owes_update: false,
-            idle: Idle { left: Idle::MAX, content: 0 },
+            empty_records: EmptyRecords { left: EmptyRecords::MAX, content: 0 },
         }
     }
 
@@ -180,10 +180,10 @@ impl Session {
         self.filled = 0;
         let (kind, length) = self.incoming.open(&mut self.record[..end])?;
         let content = HEADER..HEADER + length;
-        self.idle.note(if kind == Kind::DATA { length } else { 0 })?;
+        self.empty_records.note(if kind == Kind::DATA { length } else { 0 })?;
         match kind {
             Kind::DATA => self.content = content,
-            Kind::HANDSHAKE => self.hear(content)?,
+            Kind::HANDSHAKE => self.handle_post_handshake(content)?,
             Kind::ALERT => return Err(alert(&self.record[content])),
             _ => return Err(Failure::UNEXPECTED_MESSAGE),
         }
@@ -204,7 +204,7 @@ impl Session {
     }
 
     /// Messages after the handshake. Each is in one record.
-    fn hear(&mut self, content: Range<usize>) -> Result<(), Failure> {
+    fn handle_post_handshake(&mut self, content: Range<usize>) -> Result<(), Failure> {
         let mut rest = content;
         if rest.is_empty() {
             return Err(Failure::UNEXPECTED_MESSAGE);
@@ -219,8 +219,8 @@ impl Session {
             match (*kind, body) {
                 // There is one key, and who has it needs no ticket.
                 (NEW_SESSION_TICKET, _) => {}
-                (KEY_UPDATE, [asks @ 0..=1]) if rest.is_empty() => {
-                    self.owes_update |= *asks == 1;
+                (KEY_UPDATE, [requests_update @ 0..=1]) if rest.is_empty() => {
+                    self.owes_update |= *requests_update == 1;
                     self.incoming.update();
                 }
                 _ => return Err(Failure::UNEXPECTED_MESSAGE),

@@ -24,8 +24,8 @@ const VECTORS_MAX: u32 = 128;
 pub struct Vfio {
     device: VfioDevice,
     /// Where BAR 0 and configuration space are in the device's file, and how long they are.
-    bar0: Place,
-    config: Place,
+    bar0: RegionSpan,
+    config: RegionSpan,
     doorbells: Arc<SharedRegion>,
     /// How many there are; once they are on, how many could be had.
     vectors: Mutex<Vectors>,
@@ -34,7 +34,7 @@ pub struct Vfio {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct RegionSpan {
     offset: u64,
     size: u64,
 }
@@ -52,9 +52,9 @@ impl Vfio {
     /// In words that say what has to be set up first.
     pub fn open(address: &str) -> Result<Self, Error> {
         let group = sysfs::group(address)?;
-        let device = VfioDevice::open(&group, address).map_err(|error| in_words(error, address))?;
-        let bar0 = place(&device, region::BAR0)?;
-        let config = place(&device, region::CONFIG)?;
+        let device = VfioDevice::open(&group, address).map_err(|error| setup_error(error, address))?;
+        let bar0 = region_span(&device, region::BAR0)?;
+        let config = region_span(&device, region::CONFIG)?;
         let end = u64::from(DOORBELLS) + DOORBELL_BYTES as u64;
         if bar0.size < end {
             return Err(Error::Unsupported("a device whose BAR 0 has no doorbells"));
@@ -77,13 +77,13 @@ impl Vfio {
         if self.given_up.load(Ordering::Acquire) {
             return Err(Error::System(ErrorKind::NotConnected.into()));
         }
-        let place = match region {
+        let region_span = match region {
             Region::BAR0 => self.bar0,
             Region::CONFIG => self.config,
             _ => return Err(Error::Unsupported("another region than BAR 0 and configuration space")),
         };
         match offset.checked_add(length as u64) {
-            Some(end) if end <= place.size => Ok(place.offset + offset),
+            Some(end) if end <= region_span.size => Ok(region_span.offset + offset),
             _ => Err(Error::Unsupported("an access beyond the region")),
         }
     }
@@ -102,10 +102,10 @@ impl Vfio {
 }
 
 /// Where a region is.
-fn place(device: &VfioDevice, index: u32) -> Result<Place, Error> {
+fn region_span(device: &VfioDevice, index: u32) -> Result<RegionSpan, Error> {
     let mut info = RegionInfo { argsz: RegionInfo::SIZE as u32, index, ..RegionInfo::default() };
     device.query(VfioQuery::Region, info.as_mut_bytes())?;
-    Ok(Place { offset: info.offset, size: info.size })
+    Ok(RegionSpan { offset: info.offset, size: info.size })
 }
 
 fn msix_vectors(device: &VfioDevice) -> Result<u32, Error> {
@@ -114,7 +114,7 @@ fn msix_vectors(device: &VfioDevice) -> Result<u32, Error> {
     Ok(if info.flags & IrqInfo::EVENTFD == 0 { 0 } else { info.count })
 }
 
-fn in_words(error: VfioError, address: &str) -> Error {
+fn setup_error(error: VfioError, address: &str) -> Error {
     Error::Setup(match error {
         VfioError::NoVfio(error) => {
             format!("/dev/vfio/vfio cannot be used ({error}): load the modules vfio-pci and vfio_iommu_type1")

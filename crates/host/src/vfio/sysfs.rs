@@ -66,7 +66,7 @@ mod tests {
         found
     }
 
-    fn complaint(found: Result<PathBuf, Error>) -> String {
+    fn message_of(found: Result<PathBuf, Error>) -> String {
         found.expect_err("it cannot be used").to_string()
     }
 
@@ -81,24 +81,21 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_said() {
-        assert!(complaint(group_below(Path::new("/nonexistent"), ADDRESS)).contains("lspci"));
-        assert!(complaint(look(|_| ())).contains("no driver"));
+        assert!(message_of(group_below(Path::new("/nonexistent"), ADDRESS)).contains("lspci"));
+        assert!(message_of(look(|_| ())).contains("no driver"));
         let bound = |driver: &str| {
             let driver = format!("../../drivers/{driver}");
             move |function: &Path| symlink(driver, function.join("driver")).expect("a link")
         };
-        let complaint_of_kernel = complaint(look(bound("nvme")));
-        assert!(
-            complaint_of_kernel.contains("the driver nvme: bind it to vfio-pci"),
-            "{complaint_of_kernel}"
-        );
-        assert!(complaint(look(bound("vfio-pci"))).contains("no IOMMU confines"));
+        let message = message_of(look(bound("nvme")));
+        assert!(message.contains("the driver nvme: bind it to vfio-pci"), "{message}");
+        assert!(message_of(look(bound("vfio-pci"))).contains("no IOMMU confines"));
         let pretended = look(|function| {
             bound("vfio-pci")(function);
             fs::create_dir(function.join("7")).expect("a folder");
             fs::write(function.join("7/name"), "vfio-noiommu\n").expect("a file");
             symlink("7", function.join("iommu_group")).expect("a link");
         });
-        assert!(complaint(pretended).contains("no-IOMMU mode"));
+        assert!(message_of(pretended).contains("no-IOMMU mode"));
     }
 }

@@ -12,11 +12,11 @@ use std::os::unix::net::UnixStream;
 pub struct Peer {
     /// None if it cannot be seen from here.
     pid: Option<Pid>,
-    which: Which,
+    kind: PeerKind,
 }
 
 #[derive(Debug)]
-enum Which {
+enum PeerKind {
     Ourselves,
     /// A descriptor that is readable once it has ended.
     Another(OwnedFd),
@@ -30,12 +30,12 @@ impl Peer {
         // The kernel says 0 of a process in another namespace, which rustix's credentials have no value for.
         let credentials = getsockopt(socket, sockopt::PeerCredentials).ok();
         let pid = credentials.and_then(|peer| Pid::from_raw(peer.pid()));
-        let which = match pid {
-            Some(pid) if pid == getpid() => Which::Ourselves,
-            Some(pid) => pidfd_open(pid, PidfdFlags::empty()).map_or(Which::Unknown, Which::Another),
-            None => Which::Unknown,
+        let kind = match pid {
+            Some(pid) if pid == getpid() => PeerKind::Ourselves,
+            Some(pid) => pidfd_open(pid, PidfdFlags::empty()).map_or(PeerKind::Unknown, PeerKind::Another),
+            None => PeerKind::Unknown,
         };
-        Self { pid, which }
+        Self { pid, kind }
     }
 
     /// Its number, if it can be seen from here. Another process may have it once this one has ended.
@@ -47,10 +47,10 @@ impl Peer {
     /// True if it is known to have ended. A part of our own process is as good as ended once nobody listens any more.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        match &self.which {
-            Which::Ourselves => true,
-            Which::Unknown => false,
-            Which::Another(process) => {
+        match &self.kind {
+            PeerKind::Ourselves => true,
+            PeerKind::Unknown => false,
+            PeerKind::Another(process) => {
                 let now = Timespec { tv_sec: 0, tv_nsec: 0 };
                 matches!(poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&now)), Ok(1..))
             }

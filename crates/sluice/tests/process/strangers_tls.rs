@@ -94,7 +94,7 @@ impl Veiled {
     }
 
     fn speak(&mut self, content: &[u8]) {
-        let record = self.session.say(DATA, content, 0);
+        let record = self.session.seal_any(DATA, content, 0);
         self.send(&record);
     }
 
@@ -192,7 +192,7 @@ fn slow(scene: &Scene) {
     let hello = client_hello();
     let mut greetings: Vec<TcpStream> = (0..16).map(|_| scene.stream()).collect();
     let mut within = scene.each();
-    let records = within.each_mut().map(|veiled| veiled.session.say(DATA, &connect(VAULT), 0));
+    let records = within.each_mut().map(|veiled| veiled.session.seal_any(DATA, &connect(VAULT), 0));
     for at in 0..hello.len().max(records[0].len()) {
         for stream in &mut greetings {
             let _ = hello.get(at).map(|byte| stream.write_all(&[*byte]));
@@ -213,12 +213,12 @@ fn floods(scene: &Scene) {
         }
     }
     for mut veiled in scene.each() {
-        let empty: Vec<u8> = (0..1000).flat_map(|_| veiled.session.say(DATA, &[], 200)).collect();
+        let empty: Vec<u8> = (0..1000).flat_map(|_| veiled.session.seal_any(DATA, &[], 200)).collect();
         veiled.ends_with(&empty);
     }
     for mut veiled in scene.each() {
         let tickets: Vec<u8> =
-            (0..1000).flat_map(|_| veiled.session.say(HANDSHAKE, &[4, 0, 0, 1, 0], 0)).collect();
+            (0..1000).flat_map(|_| veiled.session.seal_any(HANDSHAKE, &[4, 0, 0, 1, 0], 0)).collect();
         veiled.ends_with(&tickets);
     }
 }
@@ -227,14 +227,14 @@ fn alerts(scene: &Scene) {
     for alert in [0, 10, 20, 40, 90, 255] {
         for level in [1, 2] {
             for mut veiled in scene.each() {
-                let record = veiled.session.say(ALERT, &[level, alert], 0);
+                let record = veiled.session.seal_any(ALERT, &[level, alert], 0);
                 veiled.ends_with(&record);
             }
         }
     }
     for content in [&[][..], &[1], &[1, 0, 0]] {
         for mut veiled in scene.each() {
-            let record = veiled.session.say(ALERT, content, 0);
+            let record = veiled.session.seal_any(ALERT, content, 0);
             veiled.ends_with(&record);
         }
     }
@@ -249,12 +249,12 @@ fn records(scene: &Scene) {
         |_| [&[DATA, 3, 3, 0, 64][..], &[7; 64]].concat(),
         |_| [&[DATA, 3, 3, 0xff, 0xff][..], &[7; 64]].concat(),
         |_| vec![DATA, 3, 3, 0, 0],
-        |session| session.say(DATA, &[1; Session::CONTENT_MAX + 1], 0),
-        |session| session.say(0, &[], 32),
-        |session| session.say(20, &[1], 0),
-        |session| session.say(HANDSHAKE, &[24, 0, 0, 2, 0, 0], 0),
+        |session| session.seal_any(DATA, &[1; Session::CONTENT_MAX + 1], 0),
+        |session| session.seal_any(0, &[], 32),
+        |session| session.seal_any(20, &[1], 0),
+        |session| session.seal_any(HANDSHAKE, &[24, 0, 0, 2, 0, 0], 0),
         |session| {
-            let record = session.say(DATA, &[1; 100], 0);
+            let record = session.seal_any(DATA, &[1; 100], 0);
             [&record[..], &record].concat()
         },
     ];
@@ -267,7 +267,7 @@ fn records(scene: &Scene) {
     // Those that end amid a record.
     for length in [1, 4, 5, 20, 100] {
         for mut veiled in scene.each() {
-            let record = veiled.session.say(DATA, &[1; 100], 0);
+            let record = veiled.session.seal_any(DATA, &[1; 100], 0);
             veiled.send(&record[..length]);
             let _ = veiled.stream.shutdown(Shutdown::Write);
             is_over(&mut veiled.stream);

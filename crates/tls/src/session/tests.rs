@@ -107,7 +107,7 @@ proptest! {
     #[test]
     fn messages_of_every_kind_do_no_harm(kind in 20u8..25, message in vec(prop_oneof![0u8..30, any::<u8>()], 0..40)) {
         let (mut from, mut to) = Session::pair(Hash::Sha256);
-        let record = from.say(kind, &message, 0);
+        let record = from.seal_any(kind, &message, 0);
         let (heard, ended) = hear(&mut to, &record, &[]);
         prop_assert!(heard.is_empty() || kind == Kind::DATA.0 && heard == message);
         if let Err(failure) = ended {
