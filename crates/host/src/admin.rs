@@ -6,7 +6,7 @@ use sluice_nvme::identify::IdentifyNamespace;
 use sluice_nvme::{Cns, CompletionEntry, FeatureId, LogId, PAGE_SIZE, SubmissionEntry};
 use std::sync::Arc;
 
-/// How many I/O queues of either kind the controller grants.
+/// Numbers of I/O queues of either kind that the controller grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueCount {
     pub submission: u32,
@@ -14,7 +14,7 @@ pub struct QueueCount {
 }
 
 impl Controller {
-    /// A page of Identify data.
+    /// Returns a page of Identify data.
     pub fn identify(&mut self, cns: Cns, nsid: u32) -> Result<Box<[u8; 4096]>, Error> {
         let mut data = Box::new([0; 4096]);
         self.admin_read(entry::identify(cns, nsid), &mut data[..])?;
@@ -26,7 +26,7 @@ impl Controller {
         Ok(zerocopy::transmute!(*data))
     }
 
-    /// The NSIDs of all active namespaces.
+    /// Returns the NSIDs of all active namespaces.
     pub fn active_namespaces(&mut self) -> Result<Vec<u32>, Error> {
         let mut found: Vec<u32> = Vec::new();
         loop {
@@ -47,7 +47,7 @@ impl Controller {
         }
     }
 
-    /// A part of a log page, from `offset` bytes on. Length and offset are multiples of four.
+    /// Reads a part of a log page, from `offset` bytes on. Length and offset are multiples of four.
     pub fn get_log_page(&mut self, lid: LogId, nsid: u32, offset: u64, data: &mut [u8]) -> Result<(), Error> {
         let mut offset = offset;
         for chunk in data.chunks_mut(PAGE_SIZE) {
@@ -58,7 +58,7 @@ impl Controller {
         Ok(())
     }
 
-    /// The value of a feature, for those that have no data.
+    /// Returns the value of a feature without data.
     pub fn get_feature(&mut self, fid: FeatureId, nsid: u32) -> Result<u32, Error> {
         Ok(self.admin(entry::get_features(fid, nsid))?.dw0)
     }
@@ -68,7 +68,7 @@ impl Controller {
         Ok(self.admin(entry::set_features(fid, nsid, value))?.dw0)
     }
 
-    /// Asks for as many I/O queues of either kind; what is granted may be more or fewer.
+    /// Requests `count` I/O queues of either kind; the controller may grant more or fewer.
     pub fn set_queue_count(&mut self, count: u32) -> Result<QueueCount, Error> {
         let granted = self.set_feature(FeatureId::NUMBER_OF_QUEUES, 0, entry::queue_count(count))?;
         Ok(QueueCount { submission: (granted & 0xffff) + 1, completion: (granted >> 16) + 1 })
@@ -86,7 +86,7 @@ impl Controller {
         self.create(queue, layout, vector)
     }
 
-    /// The same, with all memory of the queues at addresses that `memory` gives out.
+    /// Creates an I/O queue pair, with all memory of the queues from `memory`.
     pub fn create_queue_pair_in(
         &mut self,
         memory: &DmaAllocator,

@@ -13,10 +13,10 @@ use sluice_nvme::{Cns, CompletionEntry, PAGE_SIZE, SubmissionEntry};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a driver decides about its controller.
+/// Settings of a driver for its controller.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// How long a command may take, and anything that CAP.TO does not limit.
+    /// Time limit of a command, and of all steps that CAP.TO does not limit.
     pub timeout: Duration,
     /// Entries of the admin queues, 2 to 4096.
     pub admin_entries: u32,
@@ -35,17 +35,17 @@ impl Default for Settings {
 pub struct Capabilities(pub u64);
 
 impl Capabilities {
-    /// The most entries of an I/O queue (MQES).
+    /// Returns the most entries of an I/O queue (MQES).
     pub fn max_queue_entries(self) -> u32 {
         (self.0 as u32 & 0xffff) + 1
     }
 
-    /// How long CSTS.RDY may take to follow CC.EN (TO).
+    /// Returns the time within which CSTS.RDY follows CC.EN (TO).
     pub fn ready_timeout(self) -> Duration {
         Duration::from_millis(500) * u32::from((self.0 >> 24) as u8)
     }
 
-    /// From one doorbell to the next, in bytes (DSTRD).
+    /// Returns the bytes from one doorbell to the next (DSTRD).
     pub fn doorbell_stride(self) -> usize {
         4 << (self.0 >> 32 & 0xf)
     }
@@ -57,10 +57,10 @@ const CC_ENTRY_SIZES: u32 = 4 << 20 | 6 << 16;
 /// CC.SHN: a normal shutdown.
 const CC_SHUTDOWN: u32 = 1 << 14;
 
-/// An NVMe controller and the one who drives it.
+/// An NVMe controller and its driver.
 ///
-/// Methods that send a command wait for it, for as long as [`Settings::timeout`] says. I/O queues are
-/// values of their own, for whatever thread wants them; a reset makes them useless.
+/// Methods that send a command wait for it, for [`Settings::timeout`] at most. I/O queues are values of their
+/// own, for any thread; a reset makes them useless.
 #[derive(Debug)]
 pub struct Controller {
     transport: Arc<dyn PciTransport>,
@@ -125,7 +125,7 @@ impl Controller {
     /// Clears CC.EN and waits until the controller has stopped.
     pub fn disable(&mut self) -> Result<(), Error> {
         let cc = self.read32(CC)?;
-        // A controller that is still becoming ready must not be told to stop (Base 3.1.4.5, EN).
+        // CC.EN must not be cleared while a controller is still becoming ready (Base 3.1.4.5, EN).
         if cc & CC_ENABLE != 0 {
             self.wait_ready(true).or_else(|error| match error {
                 Error::ControllerFatal => Ok(()),
@@ -143,7 +143,7 @@ impl Controller {
         self.wait_status(csts::SHST_MASK, csts::SHST_COMPLETE, self.settings.timeout, "shutdown")
     }
 
-    /// AQA, ASQ and ACQ (Base 3.1.4.8 to 10).
+    /// Writes AQA, ASQ and ACQ (Base 3.1.4.8 to 10).
     fn set_admin_queue(&mut self) -> Result<(), Error> {
         let last = self.settings.admin_entries - 1;
         let (asq, acq) = (self.admin.submission().iova(), self.admin.completion().iova());
@@ -253,7 +253,7 @@ impl Controller {
         &self.doorbells
     }
 
-    /// An eventfd for an MSI-X vector, which is turned on with it.
+    /// Creates an eventfd for an MSI-X vector, and enables the vector.
     pub fn interrupt(&self, vector: u16) -> Result<Interrupt, Error> {
         use std::os::fd::AsFd;
         let interrupt = Interrupt::new()?;
@@ -262,18 +262,18 @@ impl Controller {
         Ok(interrupt)
     }
 
-    /// Memory that the device sees.
+    /// Returns the allocator of memory that is mapped for the device.
     pub fn memory(&self) -> &Arc<DmaAllocator> {
         &self.memory
     }
 
-    /// The transport, for whatever a driver does not do.
+    /// Returns the transport, for operations that a driver does not do.
     pub fn transport(&self) -> &Arc<dyn PciTransport> {
         &self.transport
     }
 
-    /// The admin queue, for whatever a driver does not do. Completions of asynchronous event requests
-    /// that are reaped here are not seen by [`Controller::poll_async_event`].
+    /// Returns the admin queue, for operations that a driver does not do. [`Controller::poll_async_event`]
+    /// does not see completions of Asynchronous Event Requests that are reaped here.
     pub fn admin_queue(&mut self) -> &mut QueuePair {
         &mut self.admin
     }
@@ -286,12 +286,13 @@ impl Controller {
         self.capabilities
     }
 
-    /// What the controller said of itself when it was enabled; `None` before that.
+    /// Returns the controller's Identify data from the time it was enabled; `None` before that.
     pub fn identity(&self) -> Option<&IdentifyController> {
         self.identity.as_deref()
     }
 
-    /// True if doorbells are in shared memory and messages are sent only where the controller asks.
+    /// Returns whether doorbells are in shared memory, and messages are sent only at the controller's event
+    /// indexes.
     pub fn has_shadow_doorbells(&self) -> bool {
         self.doorbells.shadow.is_some()
     }
@@ -314,7 +315,7 @@ impl Controller {
     }
 }
 
-/// The admin queue needs list pages only for what is longer than a log page.
+/// Creates the admin queue. Its list pages are needed only for data that is longer than a log page.
 fn admin_queue(settings: Settings, memory: &DmaAllocator, doorbells: &Doorbells) -> Result<QueuePair, Error> {
     if !(2..=4096).contains(&settings.admin_entries) {
         return Err(Error::Unsupported("admin queues of fewer than 2 or more than 4096 entries"));
@@ -323,7 +324,7 @@ fn admin_queue(settings: Settings, memory: &DmaAllocator, doorbells: &Doorbells)
     QueuePair::new(0, layout, memory, doorbells)
 }
 
-/// The completion, if its status is success.
+/// Returns the completion, if its status is success.
 pub(crate) fn success(completion: CompletionEntry) -> Result<CompletionEntry, Error> {
     if completion.status().is_success() { Ok(completion) } else { Err(Error::Status(completion)) }
 }

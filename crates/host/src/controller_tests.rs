@@ -81,13 +81,13 @@ fn shadow_doorbells_are_rung_where_the_controller_asks() {
     };
     // Both event indexes are zero: the first tail is announced, and all is done when the message is.
     assert_eq!(submit(3), (1, 3));
-    // Nobody moved the tail's, so the next is not announced, although it is in the shadow. The first
-    // head is.
+    // The tail's event index was not moved, so the next tail is not announced, although it is in the shadow.
+    // The first head is.
     assert_eq!(submit(2), (1, 0));
     // Nothing is: neither event index is passed again.
     assert_eq!(submit(1), (0, 0));
     device.turn_shadow(1);
-    // What the device found in the shadow is reaped, and its event index is passed anew.
+    // The commands in the shadow are reaped, and the event index is passed anew.
     assert_eq!(submit(1), (1, 4));
 }
 

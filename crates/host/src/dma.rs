@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DmaRange {
     pub iova: u64,
-    /// In bytes.
+    /// Length, bytes.
     pub length: u32,
 }
 
@@ -22,20 +22,20 @@ pub struct DmaAllocator {
 }
 
 impl DmaAllocator {
-    /// Above 4 GiB, so that whoever keeps only half of an address is found out.
+    /// First address. It is above 4 GiB, so that a device that keeps only half of an address fails.
     const FIRST_IOVA: u64 = 1 << 32;
 
     pub fn new(transport: Arc<dyn PciTransport>) -> Self {
         Self::above(transport, Self::FIRST_IOVA)
     }
 
-    /// Gives out addresses from `first` on, a multiple of the page size, for one whose memory is to be
-    /// told apart by its addresses.
+    /// Creates an allocator of addresses from `first` on, a multiple of the page size. So memory of several
+    /// owners are distinguishable by its addresses.
     pub fn above(transport: Arc<dyn PciTransport>, first: u64) -> Self {
         Self { transport, next: AtomicU64::new(first) }
     }
 
-    /// At least `length` bytes of zeros, a whole number of pages.
+    /// Allocates at least `length` bytes of zeros, a whole number of pages.
     pub fn allocate(&self, length: usize) -> Result<DmaBuffer, Error> {
         let length = length.max(1).next_multiple_of(PAGE_SIZE);
         self.share(SharedRegion::new("sluice-host", length)?)
@@ -43,7 +43,7 @@ impl DmaAllocator {
 
     /// Makes memory that exists already known to the device. Its length is a whole number of pages.
     pub fn share(&self, region: SharedRegion) -> Result<DmaBuffer, Error> {
-        // The page between two buffers is nobody's: a device that runs over the end is found out too.
+        // The page between two buffers is unmapped, so a device that runs over the end of one fails.
         let step = (region.len() + PAGE_SIZE) as u64;
         let iova = self.next.fetch_add(step, Ordering::Relaxed);
         self.transport.map(&region, iova)?;
@@ -64,17 +64,17 @@ pub struct DmaBuffer {
 }
 
 impl DmaBuffer {
-    /// Where the device sees it.
+    /// Returns the device address.
     pub fn iova(&self) -> u64 {
         self.iova
     }
 
-    /// In bytes.
+    /// Returns the length, bytes.
     pub fn len(&self) -> usize {
         self.region.len()
     }
 
-    /// Never: every buffer has a page at least.
+    /// Returns false: every buffer has a page at least.
     pub fn is_empty(&self) -> bool {
         self.region.is_empty()
     }
@@ -83,10 +83,10 @@ impl DmaBuffer {
         &self.region
     }
 
-    /// A part of it, for the data pointer of a command.
+    /// Returns a part of the buffer, for the data pointer of a command.
     ///
     /// # Panics
-    /// If it does not lie inside.
+    /// If the part does not lie inside.
     pub fn range(&self, offset: usize, length: u32) -> DmaRange {
         let end = offset.checked_add(length as usize);
         assert!(end.is_some_and(|end| end <= self.len()), "a range outside its buffer");

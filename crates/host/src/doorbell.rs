@@ -11,9 +11,9 @@ use std::sync::atomic::{Ordering, fence};
 /// The two pages of Doorbell Buffer Config. Both have the layout of the doorbell registers.
 #[derive(Debug)]
 pub(crate) struct ShadowPages {
-    /// What the host would write to the doorbells.
+    /// Doorbell values of the host.
     pub(crate) values: DmaBuffer,
-    /// From which value on the controller wants to be told.
+    /// Event indexes: values from which on the controller needs a doorbell write.
     pub(crate) events: DmaBuffer,
 }
 
@@ -21,18 +21,18 @@ pub(crate) struct ShadowPages {
 #[derive(Clone, Debug)]
 pub(crate) struct Doorbells {
     pub(crate) transport: Arc<dyn PciTransport>,
-    /// From one doorbell to the next, in bytes (CAP.DSTRD).
+    /// Bytes from one doorbell to the next (CAP.DSTRD).
     pub(crate) stride: usize,
     pub(crate) shadow: Option<Arc<ShadowPages>>,
 }
 
 impl Doorbells {
-    /// The tail doorbell of a submission queue.
+    /// Returns the tail doorbell of a submission queue.
     pub(crate) fn tail(&self, queue: u16) -> Doorbell {
         self.doorbell(queue, usize::from(queue) * 2)
     }
 
-    /// The head doorbell of a completion queue.
+    /// Returns the head doorbell of a completion queue.
     pub(crate) fn head(&self, queue: u16) -> Doorbell {
         self.doorbell(queue, usize::from(queue) * 2 + 1)
     }
@@ -50,17 +50,18 @@ impl Doorbells {
         Doorbell { access, offset, last: 0 }
     }
 
-    /// The admin queue has no shadow: it exists before Doorbell Buffer Config can be sent.
+    /// Returns the shadow doorbells of a queue. The admin queue has none: it exists before Doorbell Buffer
+    /// Config can be sent.
     fn shadow(&self, queue: u16, fits: bool) -> Option<Arc<ShadowPages>> {
         self.shadow.clone().filter(|_| queue != 0 && fits)
     }
 }
 
-/// One doorbell. It is rung only when its value changes.
+/// A doorbell, which is written only when its value changes.
 #[derive(Debug)]
 pub(crate) struct Doorbell {
     access: DoorbellAccess,
-    /// From the first doorbell, in bytes.
+    /// Bytes from the first doorbell.
     offset: usize,
     last: u32,
 }
@@ -72,7 +73,7 @@ enum DoorbellAccess {
 }
 
 impl Doorbell {
-    /// Makes everything that was written to the queue before visible, then tells the device.
+    /// Makes all earlier writes to the queue visible, then notifies the device.
     #[inline]
     pub(crate) fn ring(&mut self, value: u32) -> Result<(), Error> {
         if value == self.last {
@@ -90,7 +91,7 @@ impl Doorbell {
         Ok(())
     }
 
-    /// Writes any value, whether or not it makes sense and whether or not the shadow asks for it.
+    /// Writes any value, valid or not, past the shadow doorbell.
     pub(crate) fn force(&mut self, value: u32) -> Result<(), Error> {
         match &self.access {
             DoorbellAccess::Mapped(page) => page.atomic_u32(self.offset).store(value, Ordering::Release),
@@ -112,11 +113,11 @@ impl Doorbell {
         }
     }
 
-    /// Writes the shadow. True if the controller asked to be told about a value that was passed.
+    /// Writes the shadow doorbell. Returns whether the value passed the controller's event index.
     ///
-    /// The controller moves the event index, then looks at the value once more before it sleeps; the
-    /// host moves the value, then looks at the event index. With a full fence between the two steps on
-    /// either side, one of them sees the other's.
+    /// The controller moves the event index, then reads the value once more before it sleeps. The host moves
+    /// the value, then reads the event index. With a full fence between the two steps on either side, one of
+    /// them sees the other's.
     fn update_shadow(&self, shadow: &ShadowPages, last: u32) -> bool {
         shadow.values.region().atomic_u32(self.offset).store(self.last, Ordering::Release);
         fence(Ordering::SeqCst);

@@ -1,5 +1,5 @@
-//! Submission queue entries of the commands that a driver sends. The data pointer is left to whoever
-//! submits them. Numbers are one-based here and 0's-based in the entry.
+//! Submission queue entries of the commands that a driver sends. The submitter adds the data pointer. Numbers
+//! are one-based here and 0's-based in the entry.
 
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::{Cns, FeatureId, LogId, SubmissionEntry};
@@ -17,7 +17,8 @@ pub fn identify(cns: Cns, nsid: u32) -> SubmissionEntry {
     SubmissionEntry { cdw10: cns.0.into(), ..entry(admin::IDENTIFY, nsid) }
 }
 
-/// Create I/O Completion Queue, physically contiguous, at an address; with an interrupt vector or none.
+/// Builds Create I/O Completion Queue, physically contiguous, at an address; with an interrupt vector or
+/// none.
 pub fn create_cq(id: u16, iova: u64, entries: u32, vector: Option<u16>) -> SubmissionEntry {
     const CONTIGUOUS: u32 = 1;
     const INTERRUPTS: u32 = 1 << 1;
@@ -29,7 +30,7 @@ pub fn create_cq(id: u16, iova: u64, entries: u32, vector: Option<u16>) -> Submi
     }
 }
 
-/// Create I/O Submission Queue, physically contiguous, at an address, of the default priority.
+/// Builds Create I/O Submission Queue, physically contiguous, at an address, of the default priority.
 pub fn create_sq(id: u16, iova: u64, entries: u32, cq: u16) -> SubmissionEntry {
     const CONTIGUOUS: u32 = 1;
     SubmissionEntry {
@@ -48,8 +49,8 @@ pub fn delete_cq(id: u16) -> SubmissionEntry {
     SubmissionEntry { cdw10: id.into(), ..entry(admin::DELETE_IO_CQ, 0) }
 }
 
-/// Get Log Page of `length` bytes, a multiple of four, from an offset. `lid` and `retain` (do not clear
-/// the asynchronous event) stand in one dword with the lower half of the length.
+/// Builds Get Log Page of `length` bytes, a multiple of four, from an offset. `lid` and `retain` (do not
+/// clear the asynchronous event) are in one dword with the lower half of the length.
 pub fn get_log_page(lid: LogId, nsid: u32, offset: u64, length: u32, retain: bool) -> SubmissionEntry {
     let dwords = (length / 4).wrapping_sub(1);
     SubmissionEntry {
@@ -69,7 +70,7 @@ pub fn set_features(fid: FeatureId, nsid: u32, value: u32) -> SubmissionEntry {
     SubmissionEntry { cdw10: fid.0.into(), cdw11: value, ..entry(admin::SET_FEATURES, nsid) }
 }
 
-/// What Set Features, Number of Queues, is given for as many queues of either kind.
+/// Returns the value of Set Features, Number of Queues, for `count` queues of either kind.
 pub fn queue_count(count: u32) -> u32 {
     zeros_based(count) | zeros_based(count) << 16
 }
@@ -86,7 +87,7 @@ pub fn async_event_request() -> SubmissionEntry {
     entry(admin::ASYNC_EVENT_REQUEST, 0)
 }
 
-/// A command that names a range of blocks.
+/// Builds a command with a range of blocks.
 fn range(opcode: u8, nsid: u32, slba: u64, blocks: u32) -> SubmissionEntry {
     SubmissionEntry {
         cdw10: slba as u32,
@@ -110,14 +111,14 @@ pub fn compare(nsid: u32, slba: u64, blocks: u32) -> SubmissionEntry {
     range(io::COMPARE, nsid, slba, blocks)
 }
 
-/// Write Zeroes; with `deallocate` the blocks may be deallocated instead of written.
+/// Builds Write Zeroes; with `deallocate` the blocks may be deallocated instead of written.
 pub fn write_zeroes(nsid: u32, slba: u64, blocks: u32, deallocate: bool) -> SubmissionEntry {
     let mut entry = range(io::WRITE_ZEROES, nsid, slba, blocks);
     entry.cdw12 |= u32::from(deallocate) << 25;
     entry
 }
 
-/// The same Read or Write with Force Unit Access.
+/// Adds Force Unit Access to a Read or Write.
 pub fn with_fua(entry: SubmissionEntry) -> SubmissionEntry {
     SubmissionEntry { cdw12: entry.cdw12 | 1 << 30, ..entry }
 }
@@ -126,7 +127,7 @@ pub fn flush(nsid: u32) -> SubmissionEntry {
     entry(io::FLUSH, nsid)
 }
 
-/// Dataset Management, deallocate, of as many ranges as the data holds.
+/// Builds Dataset Management, deallocate, for `ranges` ranges in the data.
 pub fn deallocate(nsid: u32, ranges: u32) -> SubmissionEntry {
     const DEALLOCATE: u32 = 1 << 2;
     let cdw10 = zeros_based(ranges) & 0xff;

@@ -1,13 +1,13 @@
-//! What can go wrong between a host and its controller.
+//! Errors between a host and its controller.
 
 use sluice_nvme::{CompletionEntry, Status};
 use sluice_vfio_user::{Command, Errno};
 use std::{fmt, io};
 
-/// Why a host did not get what it asked for.
+/// An error of an operation of the host.
 #[derive(Debug)]
 pub enum Error {
-    /// A command came back with a status other than success; what the controller said in full.
+    /// A command completed with a status other than success; the complete entry.
     Status(CompletionEntry),
     /// Something did not happen in time.
     Timeout(&'static str),
@@ -17,7 +17,7 @@ pub enum Error {
     QueueFull,
     /// The other side broke the rules.
     Protocol(&'static str),
-    /// The caller asked for something that the host or this controller cannot do.
+    /// The host or this controller does not support the operation.
     Unsupported(&'static str),
     /// The vfio-user server refused a message.
     Refused(Command, Errno),
@@ -30,7 +30,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The status of the command that failed, if that is what went wrong.
+    /// Returns the status of the failed command, if a command failed.
     pub fn status(&self) -> Option<Status> {
         match self {
             Error::Status(completion) => Some(completion.status()),

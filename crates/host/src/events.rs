@@ -6,7 +6,7 @@ use crate::{Controller, Deadline, Error, entry};
 use sluice_nvme::CompletionEntry;
 use std::collections::VecDeque;
 
-/// What an Asynchronous Event Request came back with.
+/// Result of an Asynchronous Event Request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AsyncEvent {
     /// Asynchronous event type: 0 error, 1 SMART, 2 notice ...
@@ -24,8 +24,8 @@ impl AsyncEvent {
     }
 }
 
-/// Requests that wait for an event, and those that have come back. A request gives its identifier up
-/// when it comes back, so this is where the two are told apart.
+/// Outstanding requests, and completed ones. A request releases its identifier when it completes, so this
+/// list is needed to recognize it.
 #[derive(Debug, Default)]
 pub(crate) struct AsyncEvents {
     requests: Vec<u16>,
@@ -33,7 +33,7 @@ pub(crate) struct AsyncEvents {
 }
 
 impl AsyncEvents {
-    /// Keeps the completion of a request, and drops any other: nobody waits for it any more.
+    /// Keeps the completion of a request, and drops any other, which is not waited for any more.
     pub(crate) fn keep(&mut self, completion: CompletionEntry) {
         if let Some(index) = self.requests.iter().position(|cid| *cid == completion.cid) {
             self.requests.swap_remove(index);
@@ -43,15 +43,14 @@ impl AsyncEvents {
 }
 
 impl Controller {
-    /// Asks the controller to report its next event. The identifier of the request, for one who wants
-    /// to abort it.
+    /// Requests the next event from the controller. Returns the identifier of the request, for an Abort.
     pub fn request_async_event(&mut self) -> Result<u16, Error> {
         let cid = self.submit(entry::async_event_request())?;
         self.events.requests.push(cid);
         Ok(cid)
     }
 
-    /// The event that a request was answered with, if one was. Does not wait.
+    /// Returns the event of a completed request, if there is one. Does not wait.
     pub fn poll_async_event(&mut self) -> Result<Option<AsyncEvent>, Error> {
         self.admin.reap(|completion| self.events.keep(completion));
         self.admin.ring()?;

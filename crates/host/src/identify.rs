@@ -1,4 +1,4 @@
-//! What a driver reads out of Identify data.
+//! Fields of Identify data that a driver needs.
 
 use sluice_nvme::PAGE_SIZE;
 use sluice_nvme::identify::{IdentifyController, IdentifyNamespace, LbaFormat, nidt};
@@ -10,7 +10,7 @@ pub(crate) fn has_doorbell_buffer_config(controller: &IdentifyController) -> boo
     controller.oacs & OACS_DOORBELL_BUFFER_CONFIG != 0
 }
 
-/// The longest transfer of one command (MDTS), in bytes; `None` if it is not limited. MDTS is a power
+/// Returns the longest transfer of one command (MDTS), in bytes; `None` if it is not limited. MDTS is a power
 /// of two in units of the smallest page size, which is 4096 here.
 pub fn max_transfer(controller: &IdentifyController) -> Option<usize> {
     let mdts = u32::from(controller.mdts);
@@ -19,14 +19,14 @@ pub fn max_transfer(controller: &IdentifyController) -> Option<usize> {
     limit.flatten()
 }
 
-/// A value that the controller keeps for as long as it has lost no acknowledged write; `None` if it gives none. Only
-/// controllers of Sluice do.
+/// Returns a value that the controller keeps for as long as it has lost no acknowledged write; `None` if it
+/// reports none. Only controllers of Sluice do.
 pub fn power_id(controller: &IdentifyController) -> Option<[u8; 16]> {
     let is_given = controller.power_id_mark == IdentifyController::POWER_ID_MARK;
     (is_given && controller.power_id != [0; 16]).then_some(controller.power_id)
 }
 
-/// The LBA format in use: its index is in bits 3:0 and 6:5 of FLBAS (NVM Command Set 4.1.5.1).
+/// Returns the LBA format in use: its index is in bits 3:0 and 6:5 of FLBAS (NVM Command Set 4.1.5.1).
 pub fn lba_format(namespace: &IdentifyNamespace) -> LbaFormat {
     let flbas = usize::from(namespace.flbas);
     namespace.lbaf[flbas & 0xf | flbas >> 1 & 0x30]
@@ -38,8 +38,8 @@ pub fn block_size(namespace: &IdentifyNamespace) -> Option<u32> {
     (9..u32::BITS).contains(&shift).then(|| 1 << shift)
 }
 
-/// The UUID in a Namespace Identification Descriptor list (Base 5.17.2.3); none if there is none in it, or the list makes
-/// no sense.
+/// Returns the UUID in a Namespace Identification Descriptor list (Base 5.17.2.3); none if it is missing, or
+/// the list is malformed.
 pub fn uuid(list: &[u8]) -> Option<[u8; 16]> {
     const HEADER: usize = 4;
     let mut rest = list;
@@ -54,7 +54,7 @@ pub fn uuid(list: &[u8]) -> Option<[u8; 16]> {
     }
 }
 
-/// A field of ASCII, without the spaces or zeros that fill it up.
+/// Returns a field of ASCII, without the spaces or zeros that fill it up.
 pub fn text(field: &[u8]) -> String {
     String::from_utf8_lossy(field).trim_end_matches([' ', '\0']).to_string()
 }

@@ -6,10 +6,10 @@ use rustix::io::ReadWriteFlags;
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// What an eventfd wants to be read at (preadv2(2)).
+/// Offset for a read of an eventfd (preadv2(2)).
 const NO_OFFSET: u64 = u64::MAX;
 
-/// What the device signals instead of interrupting a processor.
+/// An eventfd that the device signals instead of interrupting a processor.
 #[derive(Debug)]
 pub struct Interrupt {
     eventfd: OwnedFd,
@@ -20,7 +20,7 @@ impl Interrupt {
         Ok(Self { eventfd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
     }
 
-    /// How often it was signalled since it was last asked. Does not wait.
+    /// Returns the number of signals since the last call. Does not wait.
     pub fn take(&self) -> Result<u64, Error> {
         let mut count = [0; 8];
         // Not a plain read: the device holds the same open file, and may have made it a blocking one.

@@ -14,7 +14,7 @@ const ENTRIES_PER_PAGE: usize = PAGE_SIZE / size_of::<u64>();
 #[derive(Debug)]
 pub struct ListPages {
     buffer: Arc<DmaBuffer>,
-    /// From the beginning of the buffer, in bytes; a whole number of pages.
+    /// Bytes from the beginning of the buffer; a whole number of pages.
     offset: usize,
     pages_per_slot: usize,
 }
@@ -24,13 +24,13 @@ impl ListPages {
         Self { buffer, offset, pages_per_slot }
     }
 
-    /// Number of list pages that a transfer needs at most, wherever in a page it begins.
+    /// Returns the number of list pages that a transfer needs at most, at any offset in a page.
     pub fn pages_for(transfer_bytes: usize) -> usize {
         // One page more than the data fills, if it begins inside one; one fewer, which PRP1 names.
         list_pages(transfer_bytes.div_ceil(PAGE_SIZE))
     }
 
-    /// The data pointer for consecutive device addresses (Base 4.1.1). `None` if the slot has too few
+    /// Returns the data pointer for consecutive device addresses (Base 4.1.1); `None` if the slot has too few
     /// pages for the list.
     #[inline]
     pub fn prp(&self, slot: u16, range: DmaRange) -> Option<[u64; 2]> {
@@ -48,8 +48,8 @@ impl ListPages {
         }
     }
 
-    /// Writes a PRP list for any pages and says where it begins. Where more entries follow than fit,
-    /// the last entry of a page names the next page.
+    /// Writes a PRP list for any pages, and returns its address. If more entries follow than fit, the last
+    /// entry of a page names the next page.
     pub fn prp_list(&self, slot: u16, pages: impl ExactSizeIterator<Item = u64>) -> Option<u64> {
         let mut left = pages.len();
         if list_pages(left) > self.pages_per_slot {
@@ -70,8 +70,8 @@ impl ListPages {
         Some(iova)
     }
 
-    /// The SGL descriptor for some ranges (Base 4.1.2): the range itself, or a last segment with one
-    /// data block for each. `None` if the slot has too few pages for them.
+    /// Returns the SGL descriptor for some ranges (Base 4.1.2): the range itself, or a last segment with one
+    /// data block for each. Returns `None` if the slot has too few pages for them.
     pub fn sgl(&self, slot: u16, ranges: &[DmaRange]) -> Option<SglDescriptor> {
         let block = |range: &DmaRange| SglDescriptor::new(SglType::DATA_BLOCK, range.iova, range.length);
         match ranges {
@@ -88,8 +88,8 @@ impl ListPages {
         }
     }
 
-    /// Writes anything into the pages of a slot, such as the ranges of a Dataset Management command, and
-    /// says where it begins. `None` if it is longer than they are.
+    /// Writes bytes into the pages of a slot, such as the ranges of a Dataset Management command, and returns
+    /// their address; `None` if they do not fit.
     pub fn put(&self, slot: u16, bytes: &[u8]) -> Option<u64> {
         if bytes.len() > self.pages_per_slot * PAGE_SIZE {
             return None;
@@ -109,20 +109,20 @@ impl ListPages {
         Some(())
     }
 
-    /// Where the device sees the pages of a slot.
+    /// Returns the device address of the pages of a slot.
     pub fn iova(&self, slot: u16) -> u64 {
         self.slot(slot).1
     }
 
-    /// Where the pages of a slot are: in the buffer, and for the device.
+    /// Returns the offset of a slot's pages in the buffer, and their device address.
     fn slot(&self, slot: u16) -> (usize, u64) {
         let offset = self.offset + usize::from(slot) * self.pages_per_slot * PAGE_SIZE;
         (offset, self.buffer.iova() + offset as u64)
     }
 }
 
-/// Number of pages for a PRP list with some entries: an entry of every page but the last is taken by
-/// the address of the next.
+/// Returns the number of pages for a PRP list. The last entry of every page but the last is the address of
+/// the next page.
 fn list_pages(entries: usize) -> usize {
     match entries {
         0 => 0,

@@ -1,4 +1,4 @@
-//! Blocks of a namespace, one command at a time: for tests, and for whoever is in no hurry.
+//! Blocks of a namespace, one command at a time: for tests, and for callers without a time limit.
 
 use crate::controller::success;
 use crate::{Controller, Deadline, DmaBuffer, Error, QueuePair, entry, identify};
@@ -6,7 +6,7 @@ use sluice_nvme::identify::IdentifyNamespace;
 use sluice_nvme::{CompletionEntry, SubmissionEntry};
 use std::time::Duration;
 
-/// What one command moves at most unless the controller allows less, in bytes.
+/// Bytes that one command moves at most, unless the controller allows less.
 const MAX_TRANSFER: usize = 128 << 10;
 
 const IMPOSSIBLE: Error = Error::Protocol("a namespace with impossible blocks");
@@ -17,7 +17,7 @@ const IMPOSSIBLE: Error = Error::Protocol("a namespace with impossible blocks");
 pub struct Namespace {
     nsid: u32,
     identity: Box<IdentifyNamespace>,
-    /// In bytes.
+    /// Bytes of a block.
     block_size: usize,
     queue: QueuePair,
     buffer: DmaBuffer,
@@ -43,7 +43,7 @@ impl Namespace {
         &self.identity
     }
 
-    /// In bytes.
+    /// Returns the bytes of a block.
     pub fn block_size(&self) -> usize {
         self.block_size
     }
@@ -129,7 +129,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// One command with data in the buffer.
+    /// Sends a command with data in the buffer, and waits for it.
     fn transfer(&mut self, entry: SubmissionEntry, length: usize) -> Result<(), Error> {
         let data = self.buffer.range(0, length as u32);
         let cid = self.queue.submit_prp(entry, data).ok_or(Error::QueueFull)?;

@@ -6,7 +6,7 @@ use crate::{Error, PciTransport, Region};
 pub const COMMAND: u64 = 0x04;
 pub const COMMAND_MEMORY_SPACE: u16 = 1 << 1;
 pub const COMMAND_BUS_MASTER: u16 = 1 << 2;
-/// Status register; bit 4 says that there are capabilities.
+/// Status register; bit 4 is set if there are capabilities.
 pub const STATUS: u64 = 0x06;
 pub const STATUS_CAPABILITIES: u16 = 1 << 4;
 /// Class code in bits 31:8.
@@ -43,7 +43,7 @@ pub fn set16(transport: &dyn PciTransport, offset: u64, bits: u16) -> Result<(),
     transport.write(Region::CONFIG, offset, &value.to_le_bytes())
 }
 
-/// Base class, sub class and programming interface.
+/// Returns base class, sub class and programming interface.
 pub fn class(transport: &dyn PciTransport) -> Result<u32, Error> {
     Ok(transport.read32(Region::CONFIG, REVISION_AND_CLASS)? >> 8)
 }
@@ -53,7 +53,7 @@ pub fn enable_bus_master(transport: &dyn PciTransport) -> Result<(), Error> {
     set16(transport, COMMAND, COMMAND_MEMORY_SPACE | COMMAND_BUS_MASTER)
 }
 
-/// Where a capability is, if the function has it.
+/// Returns the offset of a capability, if the function has it.
 pub fn find_capability(transport: &dyn PciTransport, id: u8) -> Result<Option<u64>, Error> {
     if read16(transport, STATUS)? & STATUS_CAPABILITIES == 0 {
         return Ok(None);

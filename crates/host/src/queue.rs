@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// Bits 7:6 of the flags of an entry whose data pointer is an SGL (Base 3.3.3.1, PSDT).
 const PSDT_SGL: u8 = 0b01 << 6;
 
-/// How large a queue pair is.
+/// Sizes of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueLayout {
     /// Entries of either ring, 2 to 65,536. One fewer can be in flight.
@@ -30,9 +30,9 @@ impl Default for QueueLayout {
 
 /// The host's side of a submission queue and the completion queue of the same number.
 ///
-/// It never waits, takes no lock and no memory per command, and does not tell the device about anything
-/// until [`QueuePair::ring`]. A command in flight holds an identifier; there is one fewer than either
-/// ring has entries, so neither ring can run over as long as the device plays fair.
+/// It never waits, and takes no lock and no memory per command. It does not notify the device before
+/// [`QueuePair::ring`]. A command in flight holds an identifier. There is one fewer than either ring has
+/// entries, so neither ring overflows unless the device violates the protocol.
 #[derive(Debug)]
 pub struct QueuePair {
     id: u16,
@@ -41,7 +41,7 @@ pub struct QueuePair {
     slots: Slots,
     lists: ListPages,
     strays: u64,
-    /// Says whether the device is still there.
+    /// Transport, for checks whether the device is still there.
     transport: Arc<dyn PciTransport>,
 }
 
@@ -73,7 +73,7 @@ impl QueuePair {
         })
     }
 
-    /// Queue identifier, of both queues.
+    /// Returns the identifier of both queues.
     pub fn id(&self) -> u16 {
         self.id
     }
@@ -100,8 +100,8 @@ impl QueuePair {
         Some(cid)
     }
 
-    /// Puts a command in the queue whose data pointer `point` makes, with the list pages of its
-    /// identifier. `None`, and nothing is submitted, if all identifiers are in flight or `point` says so.
+    /// Submits a command whose data pointer `point` makes, with the list pages of its identifier. Returns
+    /// `None`, and submits nothing, if all identifiers are in flight or `point` returns `None`.
     #[inline]
     pub fn submit_with(
         &mut self,
@@ -130,7 +130,7 @@ impl QueuePair {
         Some(cid)
     }
 
-    /// Tells the device what was submitted and what was reaped since the last time.
+    /// Writes the doorbells for all entries submitted and reaped since the last call.
     #[inline]
     pub fn ring(&mut self) -> Result<(), Error> {
         self.sq.ring()?;
@@ -154,15 +154,16 @@ impl QueuePair {
         self.cq.entries() as usize
     }
 
-    /// True if there is something to reap.
+    /// Returns whether there is something to reap.
     pub fn has_completions(&self) -> bool {
         self.cq.is_ready()
     }
 
-    /// Waits for one command by looking for it. Whatever else completes meanwhile goes to `other`.
+    /// Waits for one command by polling. All other completions go to `other`.
     ///
     /// # Errors
-    /// The time is up, or the device is gone: a ring in shared memory does not say that nobody writes to it any more.
+    /// The time is up, or the device is gone: a ring in shared memory does not show that no device writes to
+    /// it any more.
     pub fn wait(
         &mut self,
         cid: u16,
@@ -171,8 +172,8 @@ impl QueuePair {
     ) -> Result<CompletionEntry, Error> {
         let mut backoff = Backoff::default();
         let transport = Arc::clone(&self.transport);
-        // Whoever was kept from running until the time was up still gets a last look, and so does what the device
-        // did before it went.
+        // The queue is polled once more after the limit, in case this thread did not run until then. The
+        // device may also have completed the command before it went.
         let mut end = Ok(());
         self.wait_by(cid, other, || {
             std::mem::replace(&mut end, Ok(()))?;
@@ -216,13 +217,13 @@ impl QueuePair {
         }
     }
 
-    /// Number of commands in flight.
+    /// Returns the number of commands in flight.
     #[inline]
     pub fn in_flight(&self) -> u32 {
         self.slots.taken()
     }
 
-    /// The most commands that can be in flight.
+    /// Returns the most commands that can be in flight.
     pub fn depth(&self) -> u32 {
         self.cq.entries() - 1
     }
@@ -232,24 +233,24 @@ impl QueuePair {
         self.strays
     }
 
-    /// The list pages of every identifier, for data pointers that [`QueuePair`] does not make.
+    /// Returns the list pages of every identifier, for data pointers that [`QueuePair`] does not make.
     pub fn lists(&self) -> &ListPages {
         &self.lists
     }
 
-    /// The submission ring alone, for entries and doorbells of any content.
+    /// Returns the submission ring alone, for entries and doorbells of any content.
     pub fn submission(&mut self) -> &mut SubmissionRing {
         &mut self.sq
     }
 
-    /// The completion ring alone, for completions of commands that were not submitted here.
+    /// Returns the completion ring alone, for completions of commands that were not submitted here.
     pub fn completion(&mut self) -> &mut CompletionRing {
         &mut self.cq
     }
 }
 
-/// Command identifiers: those that are free on a stack, the last used on top, since what belongs to it
-/// is still in the cache.
+/// Command identifiers. The free ones are on a stack, the last used on top, since its memory is still in the
+/// cache.
 #[derive(Debug)]
 struct Slots {
     free: Vec<u16>,
@@ -271,7 +272,7 @@ impl Slots {
         Some(cid)
     }
 
-    /// False if it is not in flight.
+    /// Releases an identifier; returns false if it is not in flight.
     #[inline]
     fn give_back(&mut self, cid: u16) -> bool {
         match self.in_flight.get_mut(usize::from(cid)) {

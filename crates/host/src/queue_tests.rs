@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A queue pair of number 1 with mapped doorbells, and the device at its other end.
+/// Creates a queue pair of number 1 with mapped doorbells, and the device at its other end.
 fn pair(entries: u32) -> (QueuePair, Arc<TestDevice>) {
     let device = TestDevice::new(true);
     let memory = DmaAllocator::new(device.clone());
@@ -20,7 +20,7 @@ fn pair(entries: u32) -> (QueuePair, Arc<TestDevice>) {
     (queue, device)
 }
 
-/// A command that can be told from others by what comes back.
+/// Builds a command that its completion identifies.
 fn numbered(number: u32) -> SubmissionEntry {
     entry::read(1, number.into(), 1)
 }
@@ -45,7 +45,7 @@ fn nothing_reaches_the_device_before_the_doorbell() {
     assert_eq!(queue.in_flight(), 0);
 }
 
-/// With mapped doorbells nothing else says that nobody will answer any more.
+/// Checks a lost device with mapped doorbells, where nothing else shows the loss.
 #[test]
 fn a_device_that_is_gone_is_not_waited_for() {
     let (mut queue, device) = pair(4);
@@ -61,7 +61,7 @@ fn a_device_that_is_gone_is_not_waited_for() {
     assert_eq!((others, queue.in_flight()), (vec![answered], 1));
 }
 
-/// What it did before it went counts.
+/// Checks that completions from before the loss of the device count.
 #[test]
 fn the_last_answer_of_a_device_is_heard() {
     let (mut queue, device) = pair(4);
@@ -153,7 +153,7 @@ fn dropping_a_queue_takes_its_memory_back() {
     assert_eq!(device.mapped_ranges(), 0);
 }
 
-/// The real thing: a device that runs while the host does.
+/// Runs the device concurrently with the host.
 #[test]
 fn a_device_on_another_core() {
     const COMMANDS: u32 = 100_000;
@@ -192,8 +192,8 @@ fn a_device_on_another_core() {
 }
 
 proptest! {
-    /// Whatever the order of submitting, ringing, working and reaping: every command comes back once,
-    /// in order, and as many are in flight as were accepted.
+    /// Submits, rings, works and reaps in any order. Every command completes once, in order, and as many are
+    /// in flight as were accepted.
     #[test]
     fn every_command_comes_back_once(entries in 2u32..20, steps in prop::collection::vec(0u8..8, 1..400)) {
         let (mut queue, device) = pair(entries);

@@ -6,13 +6,13 @@ use sluice_nvme::{CompletionEntry, SubmissionEntry};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Where a ring lies.
+/// Memory of a ring.
 #[derive(Clone, Debug)]
 pub(crate) struct RingMemory {
     pub(crate) buffer: Arc<DmaBuffer>,
-    /// From the beginning of the buffer, in bytes.
+    /// Bytes from the beginning of the buffer.
     pub(crate) offset: usize,
-    /// How many entries it has.
+    /// Number of entries.
     pub(crate) entries: u32,
 }
 
@@ -21,15 +21,15 @@ impl RingMemory {
         self.buffer.iova() + self.offset as u64
     }
 
-    /// The index after `index`.
+    /// Returns the index after `index`.
     #[inline]
     fn after(&self, index: u32) -> u32 {
         if index + 1 == self.entries { 0 } else { index + 1 }
     }
 }
 
-/// How far ahead of the tail slots are fetched. One does nearly as well at a queue depth of one, more at
-/// a depth of 128.
+/// Number of slots ahead of the tail that are prefetched. One does nearly as well at a queue depth of one,
+/// more at a depth of 128.
 const PUSH_AHEAD: usize = 2;
 
 /// The host's side of a submission queue.
@@ -47,7 +47,7 @@ impl SubmissionRing {
         Self { memory, tail: 0, doorbell }
     }
 
-    /// Writes an entry at the tail. The caller knows that there is room, and rings later.
+    /// Writes an entry at the tail. The caller ensures that there is room, and rings later.
     #[inline(always)]
     pub fn push(&mut self, entry: &SubmissionEntry) {
         let offset = self.memory.offset + self.tail as usize * SubmissionEntry::SIZE;
@@ -59,8 +59,8 @@ impl SubmissionRing {
         self.prefetch_slot();
     }
 
-    /// Asks the cache for a slot that is written soon. The device read it a round ago, and its core
-    /// still has the line, or has it again: it reads ahead of the tail.
+    /// Prefetches a slot that is written soon. The device read it a round ago. Its core still has the line,
+    /// or has it again, since it reads ahead of the tail.
     #[inline]
     fn prefetch_slot(&self) {
         let soon = self.tail as usize + PUSH_AHEAD;
@@ -69,7 +69,7 @@ impl SubmissionRing {
         self.memory.buffer.region().prefetch_to_write(offset);
     }
 
-    /// Tells the device about all entries pushed so far.
+    /// Writes the doorbell for all entries pushed so far.
     #[inline]
     pub fn ring(&mut self) -> Result<(), Error> {
         self.doorbell.ring(self.tail)
@@ -80,7 +80,7 @@ impl SubmissionRing {
         self.doorbell.force(value)
     }
 
-    /// Where the next entry goes.
+    /// Returns the index of the next entry.
     pub fn tail(&self) -> u32 {
         self.tail
     }
@@ -89,7 +89,7 @@ impl SubmissionRing {
         self.memory.entries
     }
 
-    /// Where the device sees the ring.
+    /// Returns the device address of the ring.
     pub fn iova(&self) -> u64 {
         self.memory.iova()
     }
@@ -100,7 +100,7 @@ impl SubmissionRing {
 pub struct CompletionRing {
     memory: RingMemory,
     head: u32,
-    /// What the phase tag of the next entry will be when it is new: one on the first round.
+    /// Phase tag of the next new entry: one in the first round.
     phase: u64,
     doorbell: Doorbell,
 }
@@ -118,7 +118,7 @@ impl CompletionRing {
         Self { memory, head: 0, phase: 1, doorbell }
     }
 
-    /// The entry at the head, if it is new.
+    /// Takes the entry at the head, if it is new.
     #[inline(always)]
     pub fn pop(&mut self) -> Option<CompletionEntry> {
         let region = self.memory.buffer.region();
@@ -140,14 +140,14 @@ impl CompletionRing {
         Some(zerocopy::transmute!([low, high]))
     }
 
-    /// True if there is an entry to [`pop`](Self::pop).
+    /// Returns whether there is an entry to [`pop`](Self::pop).
     pub fn is_ready(&self) -> bool {
         let offset = self.memory.offset + self.head as usize * CompletionEntry::SIZE;
         let high = self.memory.buffer.region().words::<2>(offset)[1].load(Ordering::Acquire);
         high >> PHASE_SHIFT & 1 == self.phase
     }
 
-    /// Tells the device which entries it may use again.
+    /// Writes the doorbell, so that the device may reuse the popped entries.
     #[inline]
     pub fn ring(&mut self) -> Result<(), Error> {
         self.doorbell.ring(self.head)
@@ -158,7 +158,7 @@ impl CompletionRing {
         self.doorbell.force(value)
     }
 
-    /// Where the next entry will come.
+    /// Returns the index of the next entry.
     pub fn head(&self) -> u32 {
         self.head
     }
@@ -167,7 +167,7 @@ impl CompletionRing {
         self.memory.entries
     }
 
-    /// Where the device sees the ring.
+    /// Returns the device address of the ring.
     pub fn iova(&self) -> u64 {
         self.memory.iova()
     }

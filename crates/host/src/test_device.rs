@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use zerocopy::FromBytes;
 
-/// Memory of a device that does nothing else.
+/// Creates an allocator for a device that does nothing else.
 pub(crate) fn memory_only() -> DmaAllocator {
     DmaAllocator::new(TestDevice::new(false))
 }
@@ -26,7 +26,7 @@ pub(crate) struct TestDevice {
     page: Option<Arc<SharedRegion>>,
     /// Doorbells that came as messages.
     pub(crate) posts: AtomicU64,
-    /// What the host and the device hold of their connection.
+    /// The connection: the host's end, and the device's.
     line: [UnixStream; 2],
 }
 
@@ -73,15 +73,15 @@ impl TestDevice {
         self.state().queues.insert(id, Queue { sq, cq, entries, ..Queue::default() });
     }
 
-    /// Works off what the mapped doorbell of a queue says is there.
+    /// Processes the commands up to the mapped doorbell of a queue.
     pub(crate) fn turn(&self, id: u16) {
         let page = self.page.as_ref().expect("mapped doorbells");
         let tail = page.atomic_u32(usize::from(id) * 8).load(Ordering::Acquire);
         self.state().work(id, tail);
     }
 
-    /// Reads the shadow doorbells as a device does that has just been woken, then asks to be woken for
-    /// whatever comes next.
+    /// Reads the shadow doorbells as a device does that has just been woken, then sets the event index for
+    /// the next command.
     pub(crate) fn turn_shadow(&self, id: u16) {
         let mut state = self.state();
         let Some([values, events]) = state.shadow else { return };
@@ -102,13 +102,13 @@ impl TestDevice {
         self.state().complete(id, cid, 0, Status::SUCCESS);
     }
 
-    /// The entry in a slot of a submission queue.
+    /// Returns the entry in a slot of a submission queue.
     pub(crate) fn entry(&self, id: u16, slot: u32) -> SubmissionEntry {
         let state = self.state();
         state.entry(state.queues[&id].sq + u64::from(slot) * 64)
     }
 
-    /// As if its process died. It does no more, unless it is told to.
+    /// Ends the device like the death of its process. It does no more, except for explicit calls.
     pub(crate) fn die(&self) {
         self.line[1].shutdown(Shutdown::Both).expect("connected");
     }
@@ -123,7 +123,7 @@ impl TestDevice {
 }
 
 impl State {
-    /// Where an address is: its region, and the offset in it.
+    /// Returns the region of an address, and the offset in it.
     fn find(&self, iova: u64) -> (&SharedRegion, usize) {
         let inside = |start: u64, region: &SharedRegion| iova >= start && iova - start < region.len() as u64;
         let found = self.maps.iter().find(|(start, region)| inside(*start, region));
@@ -153,7 +153,7 @@ impl State {
         SubmissionEntry::read_from_bytes(&bytes).expect("64 bytes")
     }
 
-    /// CC.EN makes the admin queue, and CSTS.RDY.
+    /// Applies CC.EN: creates the admin queue, and sets CSTS.RDY.
     fn configure(&mut self) {
         let enabled = self.register(CC, 4) & 1 != 0;
         self.registers[CSTS as usize] = enabled.into();
@@ -204,7 +204,8 @@ impl State {
         self.complete(0, entry.cid, dw0, Status::SUCCESS);
     }
 
-    /// A controller with Doorbell Buffer Config, or namespaces 1 to 1500, of 100 blocks of 512 bytes.
+    /// Writes Identify data: a controller with Doorbell Buffer Config, or namespaces 1 to 1500, of 100 blocks
+    /// of 512 bytes.
     fn identify(&self, entry: &SubmissionEntry) {
         let mut data = [0u8; 4096];
         match entry.cdw10 as u8 {

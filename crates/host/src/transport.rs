@@ -1,4 +1,4 @@
-//! What a host needs of a PCI function.
+//! Interface of a PCI function for a host.
 
 use crate::{Error, Peer};
 use sluice_memory::{MemoryFile, SharedRegion};
@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// A region of a PCI function, numbered as VFIO does. Open, so that a test can ask for any.
+/// A region of a PCI function, numbered as in VFIO. Open, so that a test can use any number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region(pub u32);
 
@@ -19,9 +19,9 @@ impl Region {
 
 /// A PCI function as its driver sees it. Offsets and sizes are in bytes.
 ///
-/// The transport checks nothing for the caller: an access out of range goes to the device, and what the
-/// device says comes back. All methods may be called from any thread and wait for the device, except
-/// where it is said otherwise.
+/// The transport checks nothing for the caller: an access out of range goes to the device, and the device's
+/// answer is returned. All methods may be called from any thread, and wait for the device unless documented
+/// otherwise.
 pub trait PciTransport: Debug + Send + Sync {
     /// Reads `data.len()` bytes of a region in one access.
     fn read(&self, region: Region, offset: u64, data: &mut [u8]) -> Result<(), Error>;
@@ -32,11 +32,11 @@ pub trait PciTransport: Debug + Send + Sync {
     /// Writes four bytes of BAR0 without waiting until it is done: a doorbell.
     fn post(&self, offset: u64, value: u32) -> Result<(), Error>;
 
-    /// BAR0 bytes 0x1000 to 0x1fff as memory, if the device lets them be mapped. A doorbell in it is a
-    /// plain store, and [`PciTransport::post`] is not needed.
+    /// Returns BAR0 bytes 0x1000 to 0x1fff as memory, if the device lets them be mapped. A doorbell in it is
+    /// a plain store, and [`PciTransport::post`] is not needed.
     fn doorbell_page(&self) -> Option<&Arc<SharedRegion>>;
 
-    /// The last address that memory can be mapped at.
+    /// Returns the last address that memory can be mapped at.
     fn last_iova(&self) -> u64 {
         u64::MAX
     }
@@ -44,16 +44,16 @@ pub trait PciTransport: Debug + Send + Sync {
     /// Lets the device read and write `memory` at `iova` and the following addresses.
     fn map(&self, memory: &SharedRegion, iova: u64) -> Result<(), Error>;
 
-    /// The same for memory that is somebody else's: all of the file, as many whole pages as it has.
+    /// Maps a file of another process's memory: all of it, in whole pages.
     fn map_file(&self, memory: &MemoryFile, iova: u64) -> Result<(), Error> {
         let _ = (memory, iova);
         Err(Error::Unsupported("lending the memory of others to this device"))
     }
 
-    /// Takes back what was mapped or lent. When this returns the device does not touch it any more.
+    /// Unmaps memory or a file. After the return the device does not access it any more.
     fn unmap(&self, iova: u64, size: u64) -> Result<(), Error>;
 
-    /// Number of MSI-X vectors.
+    /// Returns the number of MSI-X vectors.
     fn vectors(&self) -> u32;
 
     /// Makes the device signal `eventfd` for an MSI-X vector, or nothing.
@@ -65,22 +65,23 @@ pub trait PciTransport: Debug + Send + Sync {
     /// Resets the function.
     fn reset(&self) -> Result<(), Error>;
 
-    /// A descriptor that reports a hang-up once the device is gone; none where that cannot be seen.
+    /// Returns a descriptor that reports a hang-up once the device is gone; none if the transport has none.
     fn presence(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// The process that is the device, which may outlive the connection to it; none where it is no process.
+    /// Returns the process of the device, which may outlive the connection to it; none if the device is no
+    /// process.
     fn peer(&self) -> Option<Arc<Peer>> {
         None
     }
 
-    /// Gives the device up: every call fails from now on, one that another thread waits in, too. The
-    /// device is told, where there is a connection to end, and lets go of all memory.
+    /// Gives the device up: every call fails from now on, a call of another thread in progress, too. If there
+    /// is a connection, its end makes the device unmap all memory.
     fn hang_up(&self) {}
 
-    /// True if a device that was given up ([`hang_up`](Self::hang_up)) cannot reach memory any more, whatever it does.
-    /// Where it is not known, it is known when somebody can connect again, or when its [`peer`](Self::peer) has ended.
+    /// Returns whether a device that was given up ([`hang_up`](Self::hang_up)) certainly cannot reach memory
+    /// any more. Otherwise a successful new connection, or the end of its [`peer`](Self::peer), is the proof.
     fn is_cut_off(&self) -> bool {
         false
     }

@@ -5,7 +5,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-/// When to give up, and on what.
+/// A time limit, and the operation that it is for.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
     at: Instant,
@@ -18,7 +18,7 @@ impl Deadline {
         Self { at: Instant::now() + limit, what }
     }
 
-    /// An error once the time is up.
+    /// Returns an error once the time is up.
     pub fn check(&self) -> Result<(), Error> {
         if Instant::now() < self.at { Ok(()) } else { Err(Error::Timeout(self.what)) }
     }
@@ -38,9 +38,9 @@ impl Deadline {
     }
 }
 
-/// How to spend the time while something in shared memory has not changed yet: first spinning, since
-/// it may take a microsecond, then giving the core away, since the device may need it, then sleeping, longer
-/// each time: many may wait at once for devices that are gone, and whoever serves the others needs the core.
+/// Pauses while a value in shared memory has not changed yet. First the thread spins, since the change may
+/// take a microsecond. Then it yields the core, which the device may need. Then it sleeps, longer each time:
+/// many threads may wait at once for lost devices, and threads that serve others need the core.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff(u32);
 
@@ -51,7 +51,7 @@ impl Backoff {
     /// A nap is twice as long as the one before, so many times: up to 1.6 ms.
     const LONGER: u32 = 5;
 
-    /// True once it has come to sleeping, when another system call does no harm.
+    /// Returns whether the pauses are sleeps already, when another system call does no harm.
     pub(crate) fn sleeps(&self) -> bool {
         self.0 > Self::YIELDS
     }
@@ -66,12 +66,12 @@ impl Backoff {
     }
 }
 
-/// An error if the device is gone, where that can be seen. Does not wait.
+/// Returns an error if the device is gone and the transport shows it. Does not wait.
 pub(crate) fn check_presence(transport: &dyn PciTransport) -> Result<(), Error> {
     let Some(fd) = transport.presence() else { return Ok(()) };
     let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::RDHUP)];
     match poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
-        // A hang-up and an error are reported without being asked for.
+        // A poll reports a hang-up and an error without being requested.
         Ok(1..) => Err(sluice_vfio_user::Error::Closed.into()),
         Ok(0) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(errno) => Err(errno.into()),

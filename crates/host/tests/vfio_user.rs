@@ -51,7 +51,7 @@ impl Server {
         self.0.reply(&to.header, payload.as_bytes(), &[]).expect("a client");
     }
 
-    /// VERSION and DEVICE_GET_INFO.
+    /// Answers VERSION and DEVICE_GET_INFO.
     fn greet(&mut self) -> Option<Capabilities> {
         let hello = self.expect(Command::VERSION);
         let (version, capabilities) = version::parse(&hello.payload).expect("a version");
@@ -61,15 +61,15 @@ impl Server {
         capabilities
     }
 
-    /// DEVICE_GET_IRQ_INFO: nine vectors.
+    /// Answers DEVICE_GET_IRQ_INFO: nine vectors.
     fn describe_interrupts(&mut self) {
         let question = self.expect(Command::DEVICE_GET_IRQ_INFO);
         let info = IrqInfo { flags: IrqInfo::EVENTFD, count: 9, ..question.parse() };
         self.reply(&question, info);
     }
 
-    /// DEVICE_GET_REGION_INFO for a BAR 0 whose doorbell page is a part of a file, as far as the client
-    /// has room for that.
+    /// Answers DEVICE_GET_REGION_INFO for a BAR 0 whose doorbell page is a part of a file, as far as the
+    /// client has room for that.
     fn describe_bar0(&mut self, file: &SharedRegion, area: MmapArea) -> u32 {
         let question = self.expect(Command::DEVICE_GET_REGION_INFO);
         let asked: RegionInfo = question.parse();
@@ -102,7 +102,7 @@ fn serve<T: Send + 'static>(
     (client, std::thread::spawn(move || script(&mut Server(Connection::new(server)))))
 }
 
-/// A transport in trapped mode, and a server that goes on with a script.
+/// Creates a transport in trapped mode, and a server that runs a script.
 fn trapped<T: Send + 'static>(
     script: impl FnOnce(&mut Server) -> T + Send + 'static,
 ) -> (VfioUser, JoinHandle<T>) {
@@ -301,7 +301,7 @@ fn a_silent_server_is_a_timeout_in_words() {
     assert_eq!(error.to_string(), "the reply of the vfio-user server did not happen in time");
 }
 
-/// Replies to nothing that was asked, faster than they are read: the time is up all the same.
+/// Sends replies to no request, faster than they are read; the time limit still counts.
 #[test]
 fn a_server_that_talks_without_end_is_a_timeout() {
     let (client, server) = serve(|server| {

@@ -13,21 +13,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use zerocopy::IntoBytes;
 
-/// Bytes of the doorbell page, and how many vectors are asked for at most: one for each queue pair.
+/// Bytes of the doorbell page, and the most vectors that are requested: one for each queue pair.
 const DOORBELL_BYTES: usize = 0x1000;
 const VECTORS_MAX: u32 = 128;
 
 /// An NVMe controller at a PCI address. The process is its only driver: the kernel's is `vfio-pci`.
 ///
-/// What the device reaches of memory is what was mapped; an IOMMU sees to it, and without one nothing is opened.
+/// The device reaches mapped memory only. An IOMMU enforces it, and without one nothing is opened.
 #[derive(Debug)]
 pub struct Vfio {
     device: VfioDevice,
-    /// Where BAR 0 and configuration space are in the device's file, and how long they are.
+    /// Offset and size of BAR 0 and configuration space in the device's file.
     bar0: RegionSpan,
     config: RegionSpan,
     doorbells: Arc<SharedRegion>,
-    /// How many there are; once they are on, how many could be had.
+    /// Number of vectors; once they are enabled, the number that the kernel granted.
     vectors: Mutex<Vectors>,
     last_iova: u64,
     given_up: AtomicBool,
@@ -49,7 +49,7 @@ impl Vfio {
     /// Opens the function at a PCI address such as `0000:00:04.0`, which is bound to `vfio-pci`.
     ///
     /// # Errors
-    /// In words that say what has to be set up first.
+    /// The error describes what has to be set up first.
     pub fn open(address: &str) -> Result<Self, Error> {
         let group = sysfs::group(address)?;
         let device = VfioDevice::open(&group, address).map_err(|error| setup_error(error, address))?;
@@ -62,7 +62,7 @@ impl Vfio {
         let doorbells = device.map_registers(bar0.offset + u64::from(DOORBELLS), DOORBELL_BYTES)?;
         let count = msix_vectors(&device)?.min(VECTORS_MAX);
         let vectors = Mutex::new(Vectors { count, on: false });
-        // A kernel that does not say has all the addresses that there are.
+        // A kernel that reports no range has all addresses.
         let last_iova = device.last_iova().unwrap_or(u64::MAX);
         let given_up = AtomicBool::new(false);
         let made =
@@ -88,7 +88,7 @@ impl Vfio {
         }
     }
 
-    /// Turns all vectors on, without anybody who listens: kernels before 6.5 add none later.
+    /// Enables all vectors, without eventfds: kernels before 6.5 add none later.
     fn turn_on(&self, vectors: &mut Vectors) -> Result<(), Error> {
         while !vectors.on && vectors.count > 0 {
             let nobody = vec![None; vectors.count as usize];
@@ -101,7 +101,7 @@ impl Vfio {
     }
 }
 
-/// Where a region is.
+/// Returns the offset and size of a region.
 fn region_span(device: &VfioDevice, index: u32) -> Result<RegionSpan, Error> {
     let mut info = RegionInfo { argsz: RegionInfo::SIZE as u32, index, ..RegionInfo::default() };
     device.query(VfioQuery::Region, info.as_mut_bytes())?;
@@ -205,7 +205,7 @@ impl PciTransport for Vfio {
         self.given_up.load(Ordering::Acquire)
     }
 
-    /// Ends the device's access to memory, whatever it does: it is no bus master any more, and is reset.
+    /// Ends the device's access to memory with certainty: clears Bus Master Enable, and resets the device.
     fn hang_up(&self) {
         let before = pci::read16(self, pci::COMMAND);
         if let Ok(command) = before {
@@ -213,13 +213,13 @@ impl PciTransport for Vfio {
             let _ = self.write(Region::CONFIG, pci::COMMAND, &quiet.to_le_bytes());
         }
         if !self.given_up.swap(true, Ordering::AcqRel) {
-            // One that cannot be reset is quiet all the same.
+            // A device that cannot be reset is no bus master any more all the same.
             let _ = self.device.reset();
         }
     }
 }
 
-/// Why the memory of others cannot be lent. Pinned memory counts as locked memory.
+/// Explains why memory cannot be mapped. Pinned memory counts as locked memory.
 fn not_pinned(error: std::io::Error) -> Error {
     match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
         Some(rustix::io::Errno::NOMEM) => Error::Setup(

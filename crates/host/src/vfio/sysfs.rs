@@ -1,12 +1,12 @@
-//! What the kernel says of a PCI function in sysfs.
+//! Properties of a PCI function in sysfs.
 
 use crate::Error;
 use std::path::{Path, PathBuf};
 
-/// The file of the VFIO group that a function is in.
+/// Returns the file of the VFIO group of a function.
 ///
 /// # Errors
-/// There is no such function, another driver has it, or no IOMMU confines it; in words.
+/// There is no such function, another driver has it, or no IOMMU confines it.
 pub(super) fn group(address: &str) -> Result<PathBuf, Error> {
     group_below(Path::new("/sys/bus/pci/devices"), address)
 }
@@ -37,7 +37,7 @@ fn group_below(devices: &Path, address: &str) -> Result<PathBuf, Error> {
              (intel_iommu=on); without one the device could reach all memory, and is refused"
         )));
     };
-    // The kernel calls the group of a function without an IOMMU so, if it was told to pretend that there is one.
+    // The kernel gives this name to the group of a function without an IOMMU, in no-IOMMU mode.
     let name = std::fs::read_to_string(function.join("iommu_group/name")).unwrap_or_default();
     if name.trim_end().starts_with("vfio-noiommu") {
         return Err(Error::Setup(format!(
@@ -55,7 +55,7 @@ mod tests {
 
     const ADDRESS: &str = "0000:00:04.0";
 
-    /// A sysfs with one function, and whatever `set_up` puts beside it.
+    /// Creates a sysfs with one function and the files of `set_up`, and returns the group in it.
     fn look(set_up: impl FnOnce(&Path)) -> Result<PathBuf, Error> {
         let root = std::env::temp_dir().join(format!("sluice-sysfs-{}-{:p}", std::process::id(), &set_up));
         let function = root.join(ADDRESS);

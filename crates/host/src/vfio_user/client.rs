@@ -12,11 +12,11 @@ use std::time::Duration;
 pub struct Client {
     connection: Connection,
     next_id: u16,
-    /// How long a reply may take.
+    /// Time limit of a reply.
     timeout: Duration,
 }
 
-/// What came back for a command that did not fail.
+/// Reply to a command that did not fail.
 #[derive(Debug)]
 pub struct Reply {
     pub payload: Vec<u8>,
@@ -49,14 +49,14 @@ impl Client {
         }
     }
 
-    /// Sends a command that wants no reply. Waits only for room in the socket.
+    /// Sends a command without a reply. Waits only for room in the socket.
     pub fn post(&mut self, command: Command, payload: &[u8], data: &[u8]) -> Result<(), Error> {
         let id = self.take_id();
         self.connection.send(Header::command(id, command).without_reply(), payload, data, &[])?;
         if self.connection.has_unsent() { self.drain() } else { Ok(()) }
     }
 
-    /// Waits until the server has read what it was sent.
+    /// Waits until the server has read all that was sent.
     fn drain(&mut self) -> Result<(), Error> {
         let deadline = Deadline::after(self.timeout, "the vfio-user server reading its messages");
         while !self.connection.flush()? {
@@ -70,10 +70,11 @@ impl Client {
         self.next_id
     }
 
-    /// Looks through what has come for the reply to a command. The replies to commands that were given
-    /// up are dropped; a server that asks for memory is told that all of it came with descriptors.
+    /// Searches received messages for the reply to a command. Replies to commands that were given up are
+    /// dropped. A server that requests DMA access gets an error, since all memory came with descriptors.
     ///
-    /// The time is looked at with each: a server that sends others without end is not listened to for ever.
+    /// The time is checked with each message, so a server that sends others without end does not keep the
+    /// client.
     fn receive(&mut self, id: u16, command: Command, deadline: &Deadline) -> Result<Option<Reply>, Error> {
         while let Some(message) = self.connection.receive()? {
             deadline.check()?;

@@ -1,4 +1,4 @@
-//! Connecting to a socket, with a limit.
+//! Connections to a socket, with a time limit.
 
 use crate::wait::Backoff;
 use crate::{Deadline, Error};
@@ -10,8 +10,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// Connects to the socket at `path`. A server that accepts nobody has a queue of those who wait, and where that is
-/// full a plain connect would wait for ever.
+/// Connects to the socket at `path`. If the backlog of a server that does not accept is full, a plain connect
+/// would wait for ever.
 pub(super) fn connect(path: &Path, timeout: Duration) -> Result<UnixStream, Error> {
     let deadline = Deadline::after(timeout, "the vfio-user server accepting a connection");
     let address = SocketAddrUnix::new(path)?;
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
     use rustix::net::{bind, listen};
 
-    /// A socket that is listened on by nobody who accepts, its queue full.
+    /// Checks a socket whose server does not accept, and whose backlog is full.
     #[test]
     fn a_server_that_accepts_nobody_is_not_waited_for_for_ever() {
         let path = std::env::temp_dir().join(format!("sluice-connect-{}", std::process::id()));

@@ -23,12 +23,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// How doorbells reach the server. A client chooses by what it says in its first message.
+/// Way of doorbells to the server. A client chooses with its first message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// No capabilities are sent; the server lets the doorbell page be mapped and polls it.
+    /// Mapped: no capabilities are sent; the server lets the doorbell page be mapped and polls it.
     Mapped,
-    /// Capabilities are sent, as virtual machine monitors do; every doorbell is a message, and the
+    /// Trapped: capabilities are sent, as virtual machine monitors do; every doorbell is a message, and the
     /// server may offer shadow doorbells.
     Trapped,
 }
@@ -40,7 +40,7 @@ pub enum Mode {
 #[derive(Debug)]
 pub struct VfioUser {
     client: Mutex<Client>,
-    /// The client's socket, to be watched and shut down while somebody waits with the client locked.
+    /// The client's socket, to be watched and shut down while another thread waits with the client locked.
     socket: UnixStream,
     peer: Arc<Peer>,
     doorbells: Option<Arc<SharedRegion>>,
@@ -48,12 +48,12 @@ pub struct VfioUser {
 }
 
 impl VfioUser {
-    /// Connects to the socket at `path`. That, and every message to come, may take `timeout`.
+    /// Connects to the socket at `path`. The connection, and every later message, may take `timeout`.
     pub fn connect(path: &Path, mode: Mode, timeout: Duration) -> Result<Self, Error> {
         Self::over(connect::connect(path, timeout)?, mode, timeout)
     }
 
-    /// Speaks to the server at the other end of a socket.
+    /// Negotiates with the server at the other end of a socket.
     pub fn over(socket: UnixStream, mode: Mode, timeout: Duration) -> Result<Self, Error> {
         let copy = socket.try_clone()?;
         let mut client = Client::new(socket, timeout);
@@ -69,9 +69,9 @@ impl VfioUser {
         Ok(Self { client: Mutex::new(client), socket: copy, peer, doorbells, vectors })
     }
 
-    /// The client underneath, for messages that a driver has no use for.
+    /// Returns the client underneath, for messages that a driver does not need.
     pub fn client(&self) -> MutexGuard<'_, Client> {
-        // A client is whole between two calls, whatever happened to the thread that made the last.
+        // A client is consistent between two calls, even if the thread of the last one panicked.
         self.client.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -87,7 +87,7 @@ impl VfioUser {
         self.client().call(Command::DMA_MAP, map.as_bytes(), &[], &[file]).map(drop)
     }
 
-    /// One DEVICE_SET_IRQS for MSI-X.
+    /// Sends one DEVICE_SET_IRQS for MSI-X.
     fn set_irqs(&self, data: u32, start: u32, count: u32, fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
         let set = IrqSet {
             argsz: IrqSet::SIZE as u32,
@@ -136,7 +136,7 @@ impl PciTransport for VfioUser {
     }
 
     fn map_file(&self, memory: &MemoryFile, iova: u64) -> Result<(), Error> {
-        // It is taken back with the length that it had when it was mapped here, to the byte.
+        // The unmap has the same length as the mapping here, to the byte.
         let bytes = u64::try_from(rustix::fs::fstat(memory.fd())?.st_size).unwrap_or(0);
         if bytes < memory.len() {
             return Err(Error::Unsupported("a file that ends inside a page, or was cut"));
@@ -182,7 +182,7 @@ impl PciTransport for VfioUser {
 /// The doorbell page of BAR0: two doorbells of four bytes for each of 512 queue pairs.
 const DOORBELL_PAGE: std::ops::Range<u64> = DOORBELLS as u64..DOORBELLS as u64 + 0x1000;
 
-/// The structure of a region access, which is made in one message.
+/// Builds the structure of a region access, which is made in one message.
 fn access(region: Region, offset: u64, count: usize) -> Result<RegionAccess, Error> {
     if count > MAX_DATA_TRANSFER {
         return Err(Error::Unsupported("a region access that does not fit one message"));

@@ -6,11 +6,11 @@ use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
-/// The process that a client is connected to. What it has mapped it can reach for as long as it lives, whatever becomes
-/// of its socket.
+/// The process that a client is connected to. It can reach mapped memory for as long as it lives, even after
+/// its socket is closed.
 #[derive(Debug)]
 pub struct Peer {
-    /// None if it cannot be seen from here.
+    /// Process identifier; none if it is not visible here.
     pid: Option<Pid>,
     kind: PeerKind,
 }
@@ -18,16 +18,17 @@ pub struct Peer {
 #[derive(Debug)]
 enum PeerKind {
     Ourselves,
-    /// A descriptor that is readable once it has ended.
+    /// A pidfd, which is readable once the process has ended.
     Another(OwnedFd),
-    /// One that cannot be seen from here: in another namespace of processes.
+    /// A process that is not visible here, in another PID namespace.
     Unknown,
 }
 
 impl Peer {
-    /// That which began to listen for the connection.
+    /// Returns the process that began to listen for the connection.
     pub(super) fn of(socket: &UnixStream) -> Self {
-        // The kernel says 0 of a process in another namespace, which rustix's credentials have no value for.
+        // The kernel returns 0 for a process in another namespace, which rustix's credentials have no value
+        // for.
         let credentials = getsockopt(socket, sockopt::PeerCredentials).ok();
         let pid = credentials.and_then(|peer| Pid::from_raw(peer.pid()));
         let kind = match pid {
@@ -38,13 +39,14 @@ impl Peer {
         Self { pid, kind }
     }
 
-    /// Its number, if it can be seen from here. Another process may have it once this one has ended.
+    /// Returns its identifier, if it is visible here. Another process may have it once this one has ended.
     #[must_use]
     pub fn pid(&self) -> Option<Pid> {
         self.pid
     }
 
-    /// True if it is known to have ended. A part of our own process is as good as ended once nobody listens any more.
+    /// Returns whether the process has certainly ended. A server in this process counts as ended once its
+    /// socket is closed.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         match &self.kind {

@@ -10,8 +10,8 @@ use sluice_vfio_user::version::{self, Capabilities, Version};
 use std::os::fd::OwnedFd;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The longest answer about a region that is asked for, in bytes. There is room for a dozen
-/// capabilities; a server that claims more is not asked again.
+/// Bytes of a region reply that are requested at most. There is room for a dozen capabilities; a server that
+/// claims more is not queried again.
 const MAX_REGION_INFO: u32 = 4096;
 
 /// Agrees on a version.
@@ -42,7 +42,7 @@ pub(super) fn check_device(client: &mut Client) -> Result<(), Error> {
     }
 }
 
-/// Number of MSI-X vectors that can be given an eventfd.
+/// Returns the number of MSI-X vectors that can have an eventfd.
 pub(super) fn msix_vectors(client: &mut Client) -> Result<u32, Error> {
     let question = IrqInfo { argsz: IrqInfo::SIZE as u32, index: irq::index::MSIX, ..IrqInfo::default() };
     let reply = client.call(Command::DEVICE_GET_IRQ_INFO, question.as_bytes(), &[], &[])?;
@@ -73,8 +73,8 @@ fn covers_doorbells(area: &MmapArea) -> bool {
     area.offset <= DOORBELL_PAGE.start && end.is_some_and(|end| end >= DOORBELL_PAGE.end)
 }
 
-/// Asks about BAR 0; once more if the answer has capabilities for which there was no room. Says which
-/// areas can be mapped, and with which file.
+/// Queries BAR 0; once more if the reply has capabilities for which there was no room. Returns the areas that
+/// can be mapped, and their file.
 fn bar0(client: &mut Client) -> Result<(RegionInfo, Vec<MmapArea>, Option<OwnedFd>), Error> {
     const SHORT: Error = Error::Protocol("the DEVICE_GET_REGION_INFO reply contradicts itself");
     let mut room = RegionInfo::SIZE as u32;
