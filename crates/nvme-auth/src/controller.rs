@@ -1,4 +1,4 @@
-//! The controller's part: it challenges the host.
+//! The controller's role: it challenges the host.
 
 use crate::field::Exchange;
 use crate::message::{self, Failure, MESSAGE_MAX, Message};
@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
 
-/// One queue's authentication: transactions one after the other, as often as the host likes.
+/// Authentication of one queue: transactions one after the other, in any number.
 pub struct Controller {
     names: Names,
     terms: Arc<Terms>,
@@ -31,19 +31,19 @@ struct Challenge {
     entropy: Entropy,
 }
 
-/// What came of a message.
+/// Result of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// What the host is to be told.
+    /// Message to send to the host.
     pub reply: Option<Vec<u8>>,
     pub verdict: Verdict,
 }
 
-/// How far the host has come.
+/// State of the host's authentication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Pending,
-    /// It is who it says, and content with who we are, if it wanted to know.
+    /// The host is authenticated, and has accepted the controller's proof if it requested one.
     Authenticated,
     /// The queue is to be disconnected once the reply is delivered.
     Failed(Failure),
@@ -117,7 +117,7 @@ impl Controller {
         Ok(Progress { reply, verdict: Verdict::Pending })
     }
 
-    /// Looks at the host's proof, and proves itself if the host asks for that.
+    /// Verifies the host's proof, and makes the controller's if the host requests that.
     fn verify(
         &mut self,
         given: &Challenge,
@@ -146,7 +146,7 @@ impl Controller {
             let reply = Some(success.encode(*t_id));
             return Ok(Progress { reply, verdict: Verdict::Authenticated });
         };
-        // Nobody needs the same challenge as an answer but somebody who plays both sides.
+        // Only a peer that plays both roles sends the controller's challenge back.
         let key = self.terms.controller.as_ref().filter(|_| *challenge != *input.challenge);
         let key = key.ok_or(Failure::FAILED)?;
         let proof =
@@ -162,7 +162,7 @@ fn failed(t_id: u16, why: Failure) -> Progress {
     Progress { reply: Some(Message::Failure1(why).encode(t_id)), verdict: Verdict::Failed(why) }
 }
 
-/// The transaction that a message cannot be made out of is one of.
+/// Returns the transaction identifier for the answer to a malformed message.
 fn t_id_of(state: &State, bytes: &[u8]) -> u16 {
     match (state, bytes.get(4..6)) {
         (State::Challenged(it), _) => it.t_id,

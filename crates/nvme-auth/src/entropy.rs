@@ -1,4 +1,4 @@
-//! What is drawn at random for one transaction.
+//! Random values of one transaction.
 
 use crate::field::EXPONENT;
 use std::fmt;
@@ -18,12 +18,12 @@ pub struct Entropy {
 static SEQUENCE: AtomicU32 = AtomicU32::new(0);
 
 impl Entropy {
-    /// Not drawn at all: for tests, which want the same every time. `sequence` is not zero.
+    /// Creates values that are not random, for reproducible tests. `sequence` is not zero.
     pub fn new(challenge: [u8; 64], sequence: u32, exponent: [u8; EXPONENT]) -> Self {
         Self { challenge, sequence, exponent: Zeroizing::new(exponent) }
     }
 
-    /// A number that is another one each time, for transactions of this end.
+    /// Returns a transaction identifier of this end, which differs each time.
     pub fn t_id(&self) -> u16 {
         self.sequence as u16
     }
@@ -31,7 +31,7 @@ impl Entropy {
     /// Draws from the kernel.
     ///
     /// # Errors
-    /// The kernel has none, which no kernel that runs this says.
+    /// The kernel has no randomness, which is so on no supported kernel.
     pub fn draw() -> io::Result<Self> {
         let mut drawn = Self { challenge: [0; 64], sequence: 0, exponent: Zeroizing::new([0; EXPONENT]) };
         getrandom::fill(&mut drawn.challenge)?;

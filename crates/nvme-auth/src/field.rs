@@ -1,4 +1,4 @@
-//! Diffie-Hellman in a [`Group`]: one exponent, and what both ends make of it.
+//! Diffie-Hellman in a [`Group`]: an exponent, and the secret that both ends derive.
 
 use crate::Group;
 use crypto_bigint::modular::{BoxedMontyForm, BoxedMontyParams};
@@ -15,20 +15,20 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    /// None in the group that is none.
+    /// Creates an exchange; returns none for the null group.
     pub(crate) fn new(group: Group, exponent: Zeroizing<[u8; EXPONENT]>) -> Option<Self> {
         (group != Group::Null).then_some(Self { group, exponent })
     }
 
-    /// What the peer is told: g to the power of the exponent, as long as the modulus.
+    /// Returns the public value for the peer: g to the power of the exponent, as long as the modulus.
     pub(crate) fn public(&self) -> Vec<u8> {
         let mut generator = vec![0; self.group.length()];
         generator.last_mut().into_iter().for_each(|last| *last = 2);
         self.power(&generator).to_vec()
     }
 
-    /// What only the two know, as long as the modulus. None if what the peer said cannot be: another length,
-    /// or a number whose powers are 0 and 1 and -1 alone (RFC 7919, 5.1).
+    /// Returns the shared secret, as long as the modulus. Returns none if the peer's value is invalid: of
+    /// another length, or a number whose powers are 0, 1 and -1 only (RFC 7919, 5.1).
     pub(crate) fn shared(&self, theirs: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
         let modulus = self.group.modulus();
         let (last, head) = theirs.split_last()?;
@@ -40,7 +40,7 @@ impl Exchange {
         (fits && !is_small).then(|| self.power(theirs))
     }
 
-    /// `base` to the power of the exponent. The time it takes does not depend on the exponent.
+    /// Computes `base` to the power of the exponent. The time does not depend on the exponent.
     fn power(&self, base: &[u8]) -> Zeroizing<Vec<u8>> {
         let bits = (self.group.length() * 8) as u32;
         let number = |bytes: &[u8], bits| BoxedUint::from_be_slice_truncated(bytes, bits);

@@ -21,7 +21,7 @@ impl Group {
         Group::Ffdhe8192,
     ];
 
-    /// DHgID.
+    /// Returns the DHgID.
     pub fn id(self) -> u8 {
         self as u8
     }
@@ -42,7 +42,8 @@ impl Group {
         }
     }
 
-    /// What makes the modulus, and half of it, a prime: the least such number (RFC 7919, appendix A).
+    /// Returns the addend: the least number with which the modulus, and half of it, are prime (RFC 7919,
+    /// appendix A).
     fn addend(self) -> u64 {
         match self {
             Group::Null => 0,
@@ -54,8 +55,8 @@ impl Group {
         }
     }
 
-    /// The modulus p, most significant byte first: 64 ones, the first digits of e with the addend, 64 ones.
-    /// Nothing for the group that is none.
+    /// Returns the modulus p, most significant byte first: 64 ones, the first digits of e with the addend, 64
+    /// ones. The modulus of the null group is empty.
     pub(crate) fn modulus(self) -> Vec<u8> {
         const ONES: usize = 8;
         let mut modulus = vec![0xff; self.length()];

@@ -17,7 +17,7 @@ pub enum Hash {
 impl Hash {
     pub const ALL: [Hash; 3] = [Hash::Sha256, Hash::Sha384, Hash::Sha512];
 
-    /// HashID.
+    /// Returns the HashID.
     pub fn id(self) -> u8 {
         self as u8
     }
@@ -35,7 +35,7 @@ impl Hash {
         }
     }
 
-    /// HMAC of `parts`, one after the other.
+    /// Computes the HMAC of `parts`, one after the other.
     pub(crate) fn mac(self, key: &[u8], parts: &[&[u8]]) -> Value {
         match self {
             Hash::Sha256 => mac::<Hmac<Sha256>>(key, parts),
@@ -69,7 +69,7 @@ pub(crate) struct Value {
 impl Value {
     const MAX: usize = 64;
 
-    /// A copy of so many bytes, of which there are no more than a hash has.
+    /// Copies bytes, of which there are no more than a hash has.
     pub(crate) fn of(bytes: &[u8]) -> Self {
         let mut value = Self { bytes: [0; Self::MAX], length: bytes.len() };
         value.bytes[..bytes.len()].copy_from_slice(bytes);

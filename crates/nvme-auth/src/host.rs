@@ -1,4 +1,4 @@
-//! The host's part: it answers the controller's challenge, and asks for the controller's proof if it has the
+//! The host's role: it answers the controller's challenge, and requests the controller's proof if it has the
 //! key for that.
 
 use crate::field::Exchange;
@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
 
-/// One transaction.
+/// The host's state in one transaction.
 pub struct Host {
     names: Names,
     terms: Arc<Terms>,
@@ -25,24 +25,25 @@ enum State {
     Over,
 }
 
-/// What the host does next.
+/// The host's next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Sends this and receives the next message.
     Send(Vec<u8>),
-    /// It is let in. Sends this, if there is something to send.
+    /// The host is authenticated. Sends this message, if there is one.
     Done(Option<Vec<u8>>),
-    /// It is over. Sends this, if the controller does not know yet.
+    /// The transaction has failed. Sends this message, if the controller did not send the failure itself.
     Failed(Failure, Option<Vec<u8>>),
 }
 
 impl Host {
-    /// `t_id` is another one for each transaction of a queue; `entropy` is never to be given again.
+    /// Creates a transaction. `t_id` differs between all transactions of a queue; `entropy` must not be used
+    /// again.
     pub fn new(names: Names, terms: Arc<Terms>, t_id: u16, entropy: Entropy) -> Self {
         Self { names, terms, t_id, state: State::Negotiating(entropy) }
     }
 
-    /// The first message.
+    /// Returns the first message.
     pub fn negotiate(&self) -> Vec<u8> {
         let hashes: Vec<u8> = self.terms.offer.hashes.iter().map(|hash| hash.id()).collect();
         let groups: Vec<u8> = self.terms.offer.groups.iter().map(|group| group.id()).collect();
@@ -82,7 +83,7 @@ impl Host {
         let input = ResponseInput { hash, challenge, sequence, t_id: self.t_id, shared };
         let response = Prover::Host.response(&self.terms.host, &self.names, &input);
         let own = &entropy.challenge[..hash.length()];
-        // What the controller has to answer.
+        // The controller's expected response.
         let expected = self.terms.controller.as_ref().map(|key| {
             let input = ResponseInput { challenge: own, sequence: entropy.sequence, ..input };
             Prover::Controller.response(key, &self.names, &input)

@@ -11,25 +11,25 @@ use subtle::ConstantTimeEq;
 /// Bytes of the checksum behind the secret.
 const CHECKSUM: usize = 4;
 
-/// What every transformed key is made with.
+/// Constant part of every transformed key.
 const LABEL: &[u8] = b"NVMe-over-Fabrics";
 
 /// The secret that a host and a subsystem share, for one direction.
 #[derive(Debug)]
 pub struct Key {
     secret: SecretBytes,
-    /// How it is made a key of whom it is for. None: it is used as it is.
+    /// Transformation into the key of a host or subsystem; none if the secret is used unchanged.
     transform: Option<Hash>,
 }
 
-/// Why something is not a key. Says nothing of the secret.
+/// Reason why a text is no key. It has no information about the secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyError {
-    /// It does not begin with `DHHC-1:`, or has no colons where they belong.
+    /// The text does not begin with `DHHC-1:`, or has no colons in the right places.
     Format,
     /// The hash that is to transform it is none of ours.
     Transform,
-    /// It is not Base64 of 32, 48 or 64 bytes and a checksum.
+    /// The secret is not Base64 of 32, 48 or 64 bytes and a checksum.
     Secret,
     /// Something was left out or mistyped.
     Checksum,
@@ -46,7 +46,7 @@ impl Key {
         sealed(|| parse(text.trim_ascii()))
     }
 
-    /// The key of whom has this name.
+    /// Returns the transformed key of the host or subsystem with this NQN.
     pub(crate) fn of(&self, nqn: &str) -> Value {
         match self.transform {
             Some(hash) => hash.mac(&self.secret, &[nqn.as_bytes(), LABEL]),
@@ -54,7 +54,7 @@ impl Key {
         }
     }
 
-    /// It has the same secret.
+    /// Returns whether both have the same secret.
     pub fn is_like(&self, other: &Key) -> bool {
         sealed(|| self.secret.ct_eq(&other.secret).into())
     }

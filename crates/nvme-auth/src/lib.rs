@@ -1,16 +1,17 @@
 //! DH-HMAC-CHAP: NVMe's in-band authentication (Base 8.3.5 in revision 2.1, 8.13.5 in 2.0).
 //!
-//! A host and a controller that share a key convince one another that they have it, on each queue of their
-//! own: the [`Controller`] challenges the host, and the [`Host`] may challenge back. Both roles take messages
-//! and give messages; how they travel (Authentication Send and Receive) is somebody else's.
+//! A host and a controller that share a key prove to one another that they have it, on each of their queues.
+//! The [`Controller`] challenges the host, and the [`Host`] may challenge the controller in turn. Both roles
+//! take messages and return messages; their transport (Authentication Send and Receive) is not part of this
+//! crate.
 //!
-//! - [`Key`] reads what `nvme gen-dhchap-key` writes.
-//! - [`Terms`] are the keys of a pair, and what the two may agree on.
-//! - [`Entropy`] is what is drawn for one transaction.
+//! - [`Key`] reads the output of `nvme gen-dhchap-key`.
+//! - [`Terms`] are the keys of a pair, and the algorithms that the two may choose.
+//! - [`Entropy`] has the random values of one transaction.
 //!
-//! A peer may send anything: what is wrong ends the transaction with a [`Failure`]. Finite fields take
-//! milliseconds, up to a tenth of a second for the largest: both roles belong on a thread that has the time.
-//! Keys are on pages of their own, and what is computed of them is overwritten.
+//! A peer may send anything: an invalid message ends the transaction with a [`Failure`]. Finite fields take
+//! milliseconds, up to a tenth of a second for the largest: both roles belong on a thread with enough time.
+//! Keys are on pages of their own, and all values computed from them are overwritten.
 #![forbid(unsafe_code)]
 
 mod controller;

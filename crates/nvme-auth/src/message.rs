@@ -29,7 +29,7 @@ const DESCRIPTOR: usize = 64;
 const IDENTIFIERS: usize = 30;
 const DHCHAP: u8 = 1;
 
-/// Why a transaction fails: the reason code explanation of AUTH_Failure1 and AUTH_Failure2.
+/// Reason of the failure of a transaction: the reason code explanation of AUTH_Failure1 and AUTH_Failure2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure(pub u8);
 
@@ -66,7 +66,7 @@ pub(crate) enum Message<'a> {
     Negotiate {
         /// SC_C.
         secure_channel: u8,
-        /// Of DH-HMAC-CHAP: identifiers of hash functions and of groups. None if it is not offered.
+        /// Identifiers of hash functions and of groups for DH-HMAC-CHAP; none if that is not offered.
         offer: Option<(&'a [u8], &'a [u8])>,
     },
     Challenge(Challenge<'a>),
@@ -97,7 +97,7 @@ pub(crate) struct Challenge<'a> {
     pub(crate) public: &'a [u8],
 }
 
-/// It is an AUTH_Negotiate, right or wrong: with it a host begins.
+/// Returns whether the message is an AUTH_Negotiate, valid or not: a host begins with it.
 pub fn is_negotiate(bytes: &[u8]) -> bool {
     bytes.starts_with(&[TYPE_COMMON, NEGOTIATE])
 }
@@ -133,7 +133,7 @@ fn negotiate(rest: &[u8]) -> Option<Message<'_>> {
     Some(Message::Negotiate { secure_channel, offer })
 }
 
-/// The numbers in the fixed part of a challenge or a reply: HL, DHVLEN, and the sequence number.
+/// Parses the fixed part of a challenge or a reply: HL, DHVLEN, and the sequence number.
 fn fixed(bytes: &[u8]) -> Option<(usize, usize, u32, &[u8])> {
     let (fixed, rest) = bytes.split_first_chunk::<FIXED>()?;
     let public = u16::from_le_bytes([fixed[10], fixed[11]]);
@@ -170,7 +170,7 @@ fn success1(bytes: &[u8]) -> Option<Message<'_>> {
 }
 
 impl Message<'_> {
-    /// The message as it is sent.
+    /// Encodes the message for the wire.
     pub(crate) fn encode(&self, t_id: u16) -> Vec<u8> {
         match *self {
             Message::Negotiate { secure_channel, offer } => {
@@ -212,7 +212,7 @@ fn common(kind: u8, id: u8, t_id: u16) -> [u8; COMMON] {
     [kind, id, 0, 0, low, high]
 }
 
-/// The fixed part of a message of DH-HMAC-CHAP's own; `value` is what HL is the length of.
+/// Encodes the fixed part of a DH-HMAC-CHAP message; HL is the length of `value`.
 fn fixed_part(id: u8, t_id: u16, value: &[u8], flags: [u8; 2], public: &[u8], sequence: u32) -> [u8; FIXED] {
     let mut bytes = [0; FIXED];
     bytes[..COMMON].copy_from_slice(&common(TYPE_DHCHAP, id, t_id));

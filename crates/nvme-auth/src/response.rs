@@ -1,31 +1,31 @@
-//! Responses: the proof that one has the key (Base, "DH-HMAC-CHAP_Reply Message").
+//! Responses: proofs of the possession of a key (Base, "DH-HMAC-CHAP_Reply Message").
 
 use crate::hash::Value;
 use crate::{Hash, Key, Names};
 use sluice_crypt::sealed;
 
-/// Who proves something.
+/// The party that proves its identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Prover {
     Host,
     Controller,
 }
 
-/// What is answered, and under which circumstances.
+/// Inputs of a response, beside key and names.
 #[derive(Clone, Copy)]
 pub(crate) struct ResponseInput<'a> {
     pub(crate) hash: Hash,
     pub(crate) challenge: &'a [u8],
     pub(crate) sequence: u32,
     pub(crate) t_id: u16,
-    /// What only the two know, if they agreed on a group.
+    /// Shared Diffie-Hellman secret, if the two agreed on a group.
     pub(crate) shared: Option<&'a [u8]>,
 }
 
 impl Prover {
-    /// What a prover with this key answers.
+    /// Computes the response of a prover with this key.
     pub(crate) fn response(self, key: &Key, names: &Names, input: &ResponseInput<'_>) -> Value {
-        /// SC_C: no secure channel is asked for.
+        /// SC_C: no secure channel is requested.
         const NO_CHANNEL: [u8; 1] = [0];
         let Names { hostnqn, subnqn } = names;
         let (label, own, other) = match self {
@@ -49,7 +49,7 @@ impl Prover {
     }
 }
 
-/// The challenge, with what only the two know.
+/// Returns the challenge, augmented with the shared secret.
 fn augmented(input: &ResponseInput<'_>) -> Value {
     match input.shared {
         Some(shared) => input.hash.mac(&input.hash.digest(shared), &[input.challenge]),

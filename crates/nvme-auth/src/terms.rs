@@ -1,15 +1,16 @@
-//! What is known before a transaction begins: who the two are, their keys, and what they may agree on.
+//! Parameters from before a transaction: the names of both ends, their keys, and the algorithms to choose
+//! from.
 
 use crate::{Group, Hash, Key};
 
-/// Who the two are. Both names are part of every response.
+/// Names of both ends, which are part of every response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
     pub hostnqn: String,
     pub subnqn: String,
 }
 
-/// What an end is ready to use, what it likes best first. Neither list is empty.
+/// Algorithms that an end accepts, in the order of its preference. Neither list is empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
     pub hashes: Vec<Hash>,
@@ -17,7 +18,7 @@ pub struct Offer {
 }
 
 impl Default for Offer {
-    /// All there is: the groups from the first of 128 bits of strength on, then the smaller ones.
+    /// Returns all algorithms: the groups from the first of 128 bits of strength on, then the smaller ones.
     fn default() -> Self {
         use Group::{Ffdhe2048, Ffdhe3072, Ffdhe4096, Ffdhe6144, Ffdhe8192, Null};
         Self {
@@ -27,12 +28,12 @@ impl Default for Offer {
     }
 }
 
-/// What a host and a subsystem have arranged.
+/// Terms of authentication between a host and a subsystem.
 #[derive(Debug)]
 pub struct Terms {
-    /// With which the host proves that it is the host.
+    /// Key with which the host authenticates itself.
     pub host: Key,
-    /// With which the controller proves that it is the subsystem's.
+    /// Key with which the controller authenticates itself as one of the subsystem.
     pub controller: Option<Key>,
     pub offer: Offer,
 }

@@ -9,30 +9,30 @@ use crate::{DIGEST_SIZE, HEADER_MAX};
 use sluice_nvme::{CompletionEntry, SubmissionEntry};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Which end of the connection this is.
+/// End of the connection on which the decoder runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Controller,
     Host,
 }
 
-/// What the other end was told to keep to.
+/// Limits that were announced to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of data in a command capsule.
     pub in_capsule_max: u32,
     /// Bytes of data in an H2CData or C2HData PDU.
     pub data_max: u32,
-    /// What the data of a PDU begins at a multiple of, from the beginning of the PDU.
+    /// Alignment of the data of a PDU, from the beginning of the PDU.
     pub alignment: u8,
 }
 
-/// Where the next bytes go.
+/// Destination of the next bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Place<'a> {
-    /// Here, as many as there are.
+    /// A buffer of the decoder, for as many bytes as it has.
     Here(&'a mut [u8]),
-    /// Wherever the owner of the connection wants so many bytes of payload.
+    /// Any place of the connection's owner, for this many bytes of payload.
     Payload(u32),
 }
 
@@ -50,7 +50,7 @@ pub enum Pdu {
     Terminated(Violation),
 }
 
-/// What the bytes that came have completed.
+/// Event that received bytes have completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     Pdu(Pdu),
@@ -90,8 +90,8 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// For a connection that begins, with an ICReq or ICResp. Digests are not in use before
-    /// [`set_digests`](Self::set_digests).
+    /// Creates the decoder of a new connection, which begins with an ICReq or ICResp. Digests are not in use
+    /// before [`set_digests`](Self::set_digests).
     pub fn new(role: Role, limits: Limits) -> Self {
         Self {
             role,
@@ -107,17 +107,18 @@ impl Decoder {
         }
     }
 
-    /// For the controller's end of a connection that was initialized elsewhere, between two PDUs.
+    /// Creates the decoder of the controller's end of a connection that was initialized elsewhere, between
+    /// two PDUs.
     pub fn resumed(limits: Limits, digests: Digests) -> Self {
         Self { initialized: true, digests, ..Self::new(Role::Controller, limits) }
     }
 
-    /// The digests of all PDUs from the next one on.
+    /// Sets the digests of all PDUs from the next one on.
     pub fn set_digests(&mut self, digests: Digests) {
         self.digests = digests;
     }
 
-    /// Where the next bytes are to be received; never nowhere.
+    /// Returns the destination of the next bytes, which is never empty.
     pub fn place(&mut self) -> Place<'_> {
         match self.state {
             State::Payload => Place::Payload(self.payload),
@@ -125,19 +126,19 @@ impl Decoder {
         }
     }
 
-    /// The header of the PDU at hand, as far as it is there.
+    /// Returns the received part of the present PDU's header.
     pub fn header(&self) -> &[u8] {
         let hlen = usize::from(self.head[2]).min(HEADER_MAX);
         &self.head[..self.filled.min(hlen.max(CommonHeader::SIZE))]
     }
 
-    /// So many bytes are in the last [`place`](Self::place).
+    /// Records that `count` bytes are in the last [`place`](Self::place).
     ///
     /// # Errors
-    /// What the other end must not send. The connection is to be terminated.
+    /// The peer has violated the protocol. The connection is to be terminated.
     ///
     /// # Panics
-    /// If they are more than had room there.
+    /// If the place has room for fewer bytes.
     pub fn filled(&mut self, count: usize) -> Result<Option<Event>, Violation> {
         if self.state == State::Payload {
             assert!(count <= self.payload as usize, "more payload than there is");
@@ -178,7 +179,7 @@ impl Decoder {
         zerocopy::transmute!(bytes)
     }
 
-    /// The common header is there: how long is the rest?
+    /// Computes the length of the header from a complete common header.
     fn begin(&mut self) -> Result<(), Violation> {
         let common = self.common();
         let hlen = self.header_length(common.kind)?;
@@ -198,7 +199,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// HLEN of a PDU that may come now.
+    /// Returns the HLEN of a PDU that is allowed now.
     fn header_length(&self, kind: Kind) -> Result<usize, Violation> {
         let hlen = kind.header_length().ok_or(Violation::field(at::TYPE))?;
         let may_come = match self.role {
@@ -219,7 +220,7 @@ impl Decoder {
         }
     }
 
-    /// Where the data begins, and how much of it there is. `behind` is the end of the header's digest.
+    /// Returns the offset of the data, and its length. `behind` is the end of the header digest.
     fn extent(&self, common: &CommonHeader, behind: usize) -> Result<(usize, u32), Violation> {
         let has_digest_flag = common.flags & flag::DDGSTF != 0;
         let terminates = matches!(common.kind, Kind::H2C_TERM_REQ | Kind::C2H_TERM_REQ);
@@ -260,7 +261,7 @@ impl Decoder {
         }
     }
 
-    /// The header is there: what does it say?
+    /// Parses a complete header.
     fn complete(&mut self) -> Result<Pdu, Violation> {
         let common = self.common();
         let hlen = usize::from(common.hlen);

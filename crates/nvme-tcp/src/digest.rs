@@ -1,11 +1,11 @@
 //! Header and data digests: CRC32C (TCP Transport 3.3.1.1).
 
-/// The digest of bytes in one piece, as it stands on the wire.
+/// Returns the digest of a contiguous buffer, as it is on the wire.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes)
 }
 
-/// The digest of bytes that come in several pieces.
+/// The digest of bytes that come in several parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Digest(u32);
 
@@ -27,7 +27,7 @@ impl Digest {
 mod tests {
     use super::*;
 
-    /// RFC 3720, B.4.
+    /// Checks the examples of RFC 3720, B.4.
     #[test]
     fn known_answers() {
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);

@@ -29,12 +29,12 @@ impl Head {
         Self { bytes: [0; HEAD_MAX], length: 0 }
     }
 
-    /// A header without data behind it.
+    /// Encodes a header without data behind it.
     fn plain(header: &[u8], digests: Digests) -> Self {
         Self::before_data(header, digests, 4, 0)
     }
 
-    /// A header with `length` bytes of data behind it, which are to begin at a multiple of `alignment`.
+    /// Encodes a header with `length` bytes of data behind it, which begin at a multiple of `alignment`.
     fn before_data(header: &[u8], digests: Digests, alignment: u8, length: u32) -> Self {
         let mut head = Self::empty();
         let hlen = header.len();
@@ -89,7 +89,7 @@ pub fn ic_resp(response: IcResp) -> Head {
     initialization(Kind::IC_RESP, response.alignment, response.digests, response.h2c_data_max)
 }
 
-/// A command capsule with `length` bytes of data in it.
+/// Encodes a command capsule with `length` bytes of data.
 pub fn capsule_cmd(entry: &SubmissionEntry, digests: Digests, alignment: u8, length: u32) -> Head {
     let mut header = [0; CommonHeader::SIZE + SubmissionEntry::SIZE];
     header[0] = Kind::CAPSULE_CMD.0;
@@ -128,12 +128,12 @@ fn transfer(kind: Kind, data: Data, digests: Digests, alignment: u8) -> Head {
     Head::before_data(wire.as_bytes(), digests, alignment, length)
 }
 
-/// The controller's termination request; `offender` is the header that was wrong.
+/// Encodes the controller's termination request; `offender` is the invalid header.
 pub fn c2h_term(violation: Violation, offender: &[u8]) -> Head {
     termination(Kind::C2H_TERM_REQ, violation, offender)
 }
 
-/// The host's termination request; `offender` is the header that was wrong.
+/// Encodes the host's termination request; `offender` is the invalid header.
 pub fn h2c_term(violation: Violation, offender: &[u8]) -> Head {
     termination(Kind::H2C_TERM_REQ, violation, offender)
 }
@@ -149,7 +149,7 @@ fn termination(kind: Kind, violation: Violation, offender: &[u8]) -> Head {
     let mut head = Head::plain(wire.as_bytes(), Digests::NONE);
     let end = (head.length + offender.len()).min(TERM_MAX);
     head.bytes[head.length..end].copy_from_slice(&offender[..end - head.length]);
-    // What is left of the offender counts as data, and PDO is reserved (TCP Transport 3.6.2.4).
+    // The rest of the offender counts as data, and PDO is reserved (TCP Transport 3.6.2.4).
     head.bytes[4..8].copy_from_slice(&(end as u32).to_le_bytes());
     head.length = end;
     head

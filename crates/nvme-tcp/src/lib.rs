@@ -1,11 +1,11 @@
 //! The NVMe/TCP wire format (NVM Express TCP Transport Specification 1.0), for both ends.
 //!
-//! Nothing here has a socket. A [`Decoder`] says where the next bytes of a connection are to be received:
-//! headers and digests in memory of its own, the payload of a PDU wherever its owner wants it. So payload
-//! goes to its final place at once. [`encode`] writes headers.
+//! The crate has no sockets. A [`Decoder`] returns the destination of the next bytes of a connection: memory
+//! of its own for headers and digests, memory of its owner for the payload of a PDU. So payload goes to its
+//! final place at once. [`encode`] writes headers.
 //!
-//! What the other end sends is hostile: each field is checked when its header is complete, and what is
-//! wrong with one is a [`Violation`], which says what the termination request has to say.
+//! The peer is hostile: each field is checked when its header is complete. An invalid field is a
+//! [`Violation`], with the contents of the termination request.
 #![forbid(unsafe_code)]
 
 mod decoder;

@@ -3,7 +3,7 @@
 use sluice_nvme::{CompletionEntry, SubmissionEntry};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// PDU type; open, since the other end sends what it likes.
+/// PDU type; open, since the peer may send any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(transparent)]
 pub struct Kind(pub u8);
@@ -19,7 +19,7 @@ impl Kind {
     pub const C2H_DATA: Kind = Kind(0x07);
     pub const R2T: Kind = Kind(0x09);
 
-    /// HLEN of a PDU of this type; none if there is no such type.
+    /// Returns the HLEN of a PDU of this type; none if there is no such type.
     pub const fn header_length(self) -> Option<usize> {
         match self {
             Kind::IC_REQ | Kind::IC_RESP => Some(128),
@@ -31,7 +31,7 @@ impl Kind {
         }
     }
 
-    /// A PDU of this type may carry data.
+    /// Returns whether a PDU of this type may carry data.
     pub const fn carries_data(self) -> bool {
         matches!(
             self,
@@ -39,7 +39,7 @@ impl Kind {
         )
     }
 
-    /// A PDU of this type has digests where they are in use.
+    /// Returns whether a PDU of this type has digests if they are in use.
     pub const fn has_digests(self) -> bool {
         !matches!(self, Kind::IC_REQ | Kind::IC_RESP | Kind::H2C_TERM_REQ | Kind::C2H_TERM_REQ)
     }
@@ -53,7 +53,7 @@ pub mod flag {
     pub const DDGSTF: u8 = 1 << 1;
     /// The last PDU of a transfer.
     pub const LAST_PDU: u8 = 1 << 2;
-    /// Of C2HData: the command succeeded, and no response capsule follows.
+    /// Success of the command, in C2HData: no response capsule follows.
     pub const SUCCESS: u8 = 1 << 3;
 }
 
@@ -69,14 +69,14 @@ pub(crate) mod at {
     pub(crate) const DATAL: u32 = 16;
 }
 
-/// What every PDU begins with.
+/// The header that every PDU begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct CommonHeader {
     pub(crate) kind: Kind,
     pub(crate) flags: u8,
     pub(crate) hlen: u8,
-    /// Where the data begins.
+    /// Offset of the data.
     pub(crate) pdo: u8,
     /// Bytes of the whole PDU.
     pub(crate) plen: u32,
@@ -86,7 +86,7 @@ impl CommonHeader {
     pub(crate) const SIZE: usize = 8;
 }
 
-/// Which digests a connection uses.
+/// Digests that a connection uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Digests {
     pub header: bool,
@@ -140,7 +140,7 @@ pub(crate) struct IcWire {
     pub(crate) reserved: [u8; 112],
 }
 
-/// The part of H2CData, C2HData and R2T that says what the data is.
+/// The part of H2CData, C2HData and R2T that describes the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct TransferWire {
@@ -161,12 +161,12 @@ pub(crate) struct TermWire {
     pub(crate) reserved: [u8; 10],
 }
 
-/// What an H2CData or C2HData PDU brings.
+/// Header of an H2CData or C2HData PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Data {
     /// Command capsule CID.
     pub cccid: u16,
-    /// Transfer tag of the R2T that asked for it; zero in C2HData.
+    /// Transfer tag of the R2T that requested the data; zero in C2HData.
     pub ttag: u16,
     /// Bytes from the beginning of the command's data.
     pub offset: u32,
@@ -174,11 +174,11 @@ pub struct Data {
     pub length: u32,
     /// The last PDU of the transfer.
     pub last: bool,
-    /// Of C2HData: the command succeeded.
+    /// Success of the command, in C2HData.
     pub success: bool,
 }
 
-/// Ready to Transfer: what the controller asks the host for.
+/// Ready to Transfer: the controller's request for data of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct R2t {
     pub cccid: u16,

@@ -1,4 +1,4 @@
-//! What ends a connection.
+//! Protocol violations, which end a connection.
 
 use std::fmt;
 
@@ -29,7 +29,7 @@ impl fmt::Display for Fes {
     }
 }
 
-/// Something that the other end must not send. Its connection ends with a termination request.
+/// A violation of the protocol by the peer. The connection ends with a termination request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation {
     pub fes: Fes,
@@ -40,12 +40,12 @@ pub struct Violation {
 impl Violation {
     pub const SEQUENCE: Violation = Violation { fes: Fes::PDU_SEQUENCE, fei: 0 };
 
-    /// The header field at `offset`.
+    /// Returns a violation in the header field at `offset`.
     pub const fn field(offset: u32) -> Self {
         Self { fes: Fes::INVALID_HEADER_FIELD, fei: offset }
     }
 
-    /// The parameter at `offset` of an ICReq or ICResp.
+    /// Returns a violation in the parameter at `offset` of an ICReq or ICResp.
     pub const fn parameter(offset: u32) -> Self {
         Self { fes: Fes::UNSUPPORTED_PARAMETER, fei: offset }
     }

@@ -1,4 +1,4 @@
-//! What one end encodes the other decodes, however the bytes are cut; what cannot be is a violation.
+//! Tests of encoder and decoder: PDUs survive any division of the stream, and invalid PDUs are violations.
 
 use proptest::prelude::*;
 use sluice_nvme::{CompletionEntry, SubmissionEntry};
@@ -9,7 +9,7 @@ use sluice_nvme_tcp::{
 
 const LIMITS: Limits = Limits { in_capsule_max: 8192, data_max: 1 << 17, alignment: 4 };
 
-/// One PDU of either direction, with its payload.
+/// A PDU of either direction, with its payload.
 #[derive(Clone, Debug)]
 enum Sent {
     Command(SubmissionEntry, Vec<u8>),
@@ -98,7 +98,7 @@ fn digests() -> impl Strategy<Value = Digests> {
     any::<(bool, bool)>().prop_map(|(header, data)| Digests { header, data })
 }
 
-/// What came out: PDUs with their payload, and whether its digest was right.
+/// Decoded PDUs with their payload, and whether its digest was right.
 type Received = Vec<(Pdu, Vec<u8>, bool)>;
 
 /// Feeds bytes in pieces of these lengths, again and again.
@@ -134,7 +134,7 @@ fn feed(decoder: &mut Decoder, mut bytes: &[u8], cuts: &[usize]) -> Result<Recei
     Ok(received)
 }
 
-/// Initialized, with these digests.
+/// Creates an initialized decoder with these digests.
 fn ready(role: Role, digests: Digests) -> Decoder {
     let mut decoder = Decoder::new(role, LIMITS);
     let head = match role {
@@ -184,7 +184,7 @@ proptest! {
         check_stream(Role::Host, &sent, digests, alignment, &cuts)?;
     }
 
-    /// One flipped bit is never taken for something else: with digests it is found, in header or data.
+    /// Flips one bit, which digests detect in header and data.
     #[test]
     fn a_flipped_bit_is_found(sent in to_controller(), at in any::<prop::sample::Index>(), bit in 0u8..8) {
         let digests = Digests { header: true, data: true };
@@ -199,7 +199,8 @@ proptest! {
         prop_assert_ne!(complete, Ok(true));
     }
 
-    /// Whatever comes, payload is never more than agreed, and there is always a place for the next byte.
+    /// Decodes random bytes: payload is never longer than agreed, and there is always a place for the next
+    /// byte.
     #[test]
     fn anything_at_all_is_survived(bytes in proptest::collection::vec(any::<u8>(), 0..600), digests in digests()) {
         for role in [Role::Controller, Role::Host] {
@@ -225,7 +226,7 @@ proptest! {
     }
 }
 
-/// A capsule as a host sends it, one field of its common header changed.
+/// Decodes a host's capsule in which one field of the common header is changed.
 fn wrong(at: usize, value: u8, digests: Digests) -> Result<Received, Violation> {
     let mut bytes = Sent::Command(SubmissionEntry::default(), vec![1; 512]).bytes(digests, 4);
     bytes[at] = value;

@@ -5,13 +5,13 @@ use aws_lc_rs::{digest, hkdf, hmac};
 use base64ct::{Base64, Encoding};
 use zeroize::Zeroizing;
 
-/// How a label and its context are put together before they are hashed.
+/// Encoding of a label and its context before they are hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Labels {
     /// HKDF-Expand-Label of RFC 8446, as the specification demands.
     Standard,
-    /// What libnvme did before its version 1.16, and does with `--compat`: the length in the machine's byte
-    /// order, and label and context without their own lengths. Debian 13 has such a one.
+    /// Encoding of libnvme before version 1.16, and with `--compat`: the length in the machine's byte order,
+    /// and label and context without their own lengths. Debian 13 has such a version.
     Compat,
 }
 
@@ -21,13 +21,13 @@ impl Labels {
 
 /// A key as an operator has it.
 pub(crate) struct Configured {
-    /// What the retained key is derived with; without it the key is the retained key.
+    /// Hash for the retained key; without it the configured key is the retained key.
     pub(crate) hash: Option<Hash>,
     pub(crate) key: Zeroizing<Vec<u8>>,
 }
 
 impl Configured {
-    /// The key for a host and a subsystem; `None` if the two are no names.
+    /// Derives the key for a host and a subsystem; `None` if their names are invalid.
     pub(crate) fn psk(&self, version: Version, labels: Labels, hostnqn: &str, subnqn: &str) -> Option<Psk> {
         let retained = match self.hash {
             None => self.key.clone(),
@@ -60,7 +60,7 @@ impl Configured {
     }
 }
 
-/// What an identity of version 1 ends with.
+/// Returns the digest at the end of an identity of version 1.
 fn digest_of(hash: Hash, retained: &[u8], hostnqn: &str, subnqn: &str) -> String {
     let algorithm = match hash {
         Hash::Sha256 => hmac::HMAC_SHA256,
@@ -70,7 +70,7 @@ fn digest_of(hash: Hash, retained: &[u8], hostnqn: &str, subnqn: &str) -> String
     Base64::encode_string(hmac::sign(&hmac::Key::new(algorithm, retained), text.as_bytes()).as_ref())
 }
 
-/// HKDF-Extract without a salt, and HKDF-Expand-Label.
+/// Computes HKDF-Extract without a salt, and HKDF-Expand-Label.
 fn expand_label(hash: Hash, key: &[u8], labels: Labels, label: &[u8], context: &[u8], out: &mut [u8]) {
     let prk = hkdf::Salt::none(algorithm(hash)).extract(key);
     match labels {
@@ -79,7 +79,7 @@ fn expand_label(hash: Hash, key: &[u8], labels: Labels, label: &[u8], context: &
     }
 }
 
-/// HKDF-Expand-Label (RFC 8446 7.1).
+/// Computes HKDF-Expand-Label (RFC 8446 7.1).
 pub(crate) fn expand(prk: &hkdf::Prk, label: &[u8], context: &[u8], out: &mut [u8]) {
     let length = (out.len() as u16).to_be_bytes();
     let sizes = [b"tls13 ".len() as u8 + label.len() as u8, context.len() as u8];
@@ -104,7 +104,7 @@ pub(crate) fn algorithm(hash: Hash) -> hkdf::Algorithm {
     }
 }
 
-/// The binder of an external key: what shows that whoever names it has it (RFC 8446 4.2.11.2).
+/// Checks the binder of an external key, which proves that the peer has the key (RFC 8446 4.2.11.2).
 pub(crate) fn binds(psk: &Psk, hello: &[&[u8]], binder: &[u8]) -> bool {
     let hash = psk.identity.hash;
     let (digest, hmac) = match hash {

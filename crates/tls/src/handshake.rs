@@ -1,8 +1,8 @@
-//! How a connection begins: both ends show that they have the same key, and agree on new ones.
+//! The handshake: both ends prove that they have the same key, and agree on new ones.
 //!
-//! It goes on whenever the socket is ready, and never waits. What s2n-tls has negotiated becomes a
-//! [`Session`] of our own: the traffic secrets are in the form in which s2n-tls hands a connection over to
-//! another process.
+//! It continues whenever the socket is ready, and never waits. The connection that s2n-tls has negotiated
+//! becomes a [`Session`] of this crate. The traffic secrets are taken from the form in which s2n-tls passes a
+//! connection to another process.
 
 use crate::record::{Kind, Traffic};
 use crate::{Hash, Identity, Psk, Session, derive, hello};
@@ -27,27 +27,27 @@ use std::task::{Context, Poll, Waker};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use zeroize::Zeroizing;
 
-/// Who knows the keys of those that connect.
+/// A source of the keys of connecting hosts.
 pub trait Keyring: Send + Sync {
-    /// The keys that this may be the name of.
+    /// Returns the keys that the identity may name.
     fn candidates(&self, identity: &Identity) -> Vec<Psk>;
 }
 
-/// Why no connection came of a handshake.
+/// Reason of the failure of a handshake.
 #[derive(Debug)]
 pub struct HandshakeError(ErrorKind);
 
 #[derive(Debug)]
 enum ErrorKind {
     Library(Error),
-    /// What came first is no TLS.
+    /// The first bytes are no TLS record.
     NoTls,
-    /// What came, or was negotiated, is something else than was asked for.
+    /// The received messages, or the negotiated parameters, are not acceptable.
     Other(&'static str),
 }
 
 impl HandshakeError {
-    /// The connection ended before anything was decided, and may not do so another time.
+    /// Returns whether the connection ended before a decision, so that another attempt may succeed.
     pub fn may_pass(&self) -> bool {
         match &self.0 {
             ErrorKind::Library(error) => {
@@ -62,7 +62,7 @@ impl fmt::Display for HandshakeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             ErrorKind::Library(error) => match error.kind() {
-                // Not everybody sends an alert before.
+                // Some peers close the connection without an alert.
                 ErrorType::Alert | ErrorType::ConnectionClosed => f.write_str(
                     "the other end refuses the TLS handshake: it has no key for this host and this subsystem, \
                      or another one",
@@ -111,7 +111,7 @@ impl fmt::Debug for Handshake {
 }
 
 impl Handshake {
-    /// With a host that connected; `keyring` knows its key.
+    /// Starts a handshake with a host that has connected; `keyring` has its key.
     ///
     /// # Errors
     /// There is no memory, or no descriptor.
@@ -124,7 +124,7 @@ impl Handshake {
         Ok(Self { mode: Mode::Server, watch, negotiation })
     }
 
-    /// With a subsystem that was connected to.
+    /// Starts a handshake with a subsystem, after the connection to it.
     ///
     /// # Errors
     /// There is no memory, or no descriptor.
@@ -133,16 +133,16 @@ impl Handshake {
         let (socket, watch) = Socket::of(socket)?;
         let config = once(&CONFIG, || config(None))?;
         let connector = TlsConnector::new(Client { config, psk: Arc::new(external(psk)?) });
-        // No name of a server: the key says which it is.
+        // No server name is sent: the key identifies the server.
         let negotiation = Box::pin(async move { connector.connect("", socket).await });
         Ok(Self { mode: Mode::Client, watch, negotiation })
     }
 
-    /// Goes on, as far as it can without waiting for the socket, and not for longer than a moment: what is left in the
-    /// socket then is for the next time. Not to be called after it was ready.
+    /// Advances without waiting for the socket, and for a short time only: the next call processes the
+    /// remaining bytes in the socket. Must not be called after it was ready.
     ///
     /// # Errors
-    /// There is no connection. The other end was told why, as far as it reads.
+    /// The handshake has failed. An alert with the reason was sent to the peer, if the socket took it.
     pub fn advance(&mut self) -> Poll<Result<Box<Session>, HandshakeError>> {
         let mut context = Context::from_waker(Waker::noop());
         self.watch.reads_left.store(READS_AT_ONCE, Relaxed);
@@ -160,8 +160,8 @@ impl Handshake {
     }
 }
 
-/// Receives of one [`advance`](Handshake::advance): the library goes on to read as long as what it gets says nothing, and
-/// there are messages that it lets the other end repeat for ever.
+/// Receives of one [`advance`](Handshake::advance). The library reads on while messages have no effect, and a
+/// peer may repeat some of them for ever.
 const READS_AT_ONCE: u32 = 64;
 
 /// Bytes of all messages of a handshake; several times what is ever needed.
@@ -169,10 +169,10 @@ const BYTES_MAX: u32 = 64 << 10;
 
 const ENDLESS: &str = "more came than a TLS handshake has";
 
-/// What is known of a socket beside the library.
+/// State of a socket beside the library.
 #[derive(Debug)]
 struct Watch {
-    /// What came first is no record of a handshake.
+    /// Set if the first bytes are no handshake record.
     is_strange: AtomicBool,
     reads_left: AtomicU32,
     bytes_left: AtomicU32,
@@ -188,7 +188,7 @@ impl Watch {
     }
 }
 
-/// Made when it is first needed. Two that make it at a time make the same.
+/// Returns the value, and makes it at the first call. Two concurrent calls make the same value.
 fn once(cell: &OnceLock<Config>, make: impl FnOnce() -> Result<Config, Error>) -> Result<Config, Error> {
     match cell.get() {
         Some(config) => Ok(config.clone()),
@@ -196,14 +196,14 @@ fn once(cell: &OnceLock<Config>, make: impl FnOnce() -> Result<Config, Error>) -
     }
 }
 
-/// What is the same for all connections.
+/// Builds the common configuration of all connections.
 fn config(choice: Option<Choice>) -> Result<Config, Error> {
     let mut config = Config::builder();
     config.set_security_policy(&DEFAULT_TLS13)?;
     config.set_serialization_version(SerializationVersion::V1)?;
     // Waiting before a connection is closed hides how long a CBC cipher took, of which there is none.
     config.set_max_blinding_delay(0)?;
-    // Nobody has a certificate.
+    // No certificates are used.
     config.with_system_certs(false)?;
     if let Some(choice) = choice {
         config.set_client_hello_callback(choice)?;
@@ -211,7 +211,7 @@ fn config(choice: Option<Choice>) -> Result<Config, Error> {
     config.build()
 }
 
-/// A key as the library has it.
+/// Converts a key for the library.
 fn external(psk: &Psk) -> Result<s2n_tls::psk::Psk, Error> {
     let mut builder = s2n_tls::psk::Psk::builder()?;
     builder.set_identity(psk.identity.as_str().as_bytes())?;
@@ -255,7 +255,7 @@ impl Builder for Server {
     }
 }
 
-/// Where a ClientHello has its random bytes.
+/// Offsets of the random bytes of a ClientHello.
 const RANDOM: Range<usize> = 2..34;
 
 /// Gives a connection the keys that its ClientHello names.
@@ -282,8 +282,8 @@ impl ClientHelloCallback for Choice {
     }
 }
 
-/// Of each offer that somebody knows, the key. Of several that have one name it is the one that binds the
-/// ClientHello; without such a one it is the first, and the library finds out that it is wrong.
+/// Returns the key for each known offer. If several keys have the same name, the one that binds the
+/// ClientHello is returned. Without such a key the first is returned, and the library fails with it.
 pub(crate) fn chosen(body: &[u8], keyring: &dyn Keyring) -> Vec<Psk> {
     const CLIENT_HELLO: u8 = 1;
     let Some(offers) = hello::offers(body) else { return Vec::new() };
@@ -344,7 +344,7 @@ fn session(connection: &Connection, mode: Mode) -> Result<Session, HandshakeErro
     })
 }
 
-/// A socket that is not waited for. Whoever drives the handshake finds out when to go on.
+/// A socket that never waits. The caller of the handshake detects when it is ready.
 struct Socket {
     socket: OwnedFd,
     /// Something came.
@@ -394,7 +394,7 @@ fn ready<T>(result: Result<T, Errno>, context: &Context<'_>) -> Poll<io::Result<
     match result {
         Ok(done) => Poll::Ready(Ok(done)),
         Err(Errno::AGAIN | Errno::INTR) => {
-            // The task is looked at again without being woken, and may say so.
+            // The caller polls the task again without a wake-up, and a wake-up does no harm.
             context.waker().wake_by_ref();
             Poll::Pending
         }

@@ -1,11 +1,11 @@
-//! What a ClientHello offers (RFC 8446 4.1.2 and 4.2.11): the names of keys, each with what binds it.
+//! Offers of a ClientHello (RFC 8446 4.1.2 and 4.2.11): the names of keys, each with its binder.
 
 /// The pre-shared keys of a ClientHello.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Offers<'a> {
     /// Each with its binder, in the client's order.
     pub(crate) keys: Vec<(&'a [u8], &'a [u8])>,
-    /// What the binders are of: the message up to them.
+    /// Bytes that the binders cover: the message up to them.
     pub(crate) bound: &'a [u8],
 }
 
@@ -49,7 +49,7 @@ fn keys<'a>(hello: &'a [u8], body: &'a [u8]) -> Option<Offers<'a>> {
     rest.0.is_empty().then_some(Offers { keys, bound })
 }
 
-/// What has not been read yet.
+/// Unread bytes.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -59,12 +59,12 @@ impl<'a> Reader<'a> {
         Some(taken)
     }
 
-    /// A number of so many bytes.
+    /// Reads a number of `BYTES` bytes.
     fn number<const BYTES: usize>(&mut self) -> Option<usize> {
         Some(self.take(BYTES)?.iter().fold(0, |number, byte| number << 8 | usize::from(*byte)))
     }
 
-    /// Bytes with their count in so many bytes before them.
+    /// Reads bytes that follow their count, which has `BYTES` bytes.
     fn vector<const BYTES: usize>(&mut self) -> Option<&'a [u8]> {
         let count = self.number::<BYTES>()?;
         self.take(count)
@@ -108,7 +108,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is cut off or changed, nothing is read that is not there.
+        /// Truncates and changes messages: nothing beyond their end is read.
         #[test]
         fn damage_does_no_harm(at in 0usize..200, byte: u8, end in 0usize..200) {
             let mut bytes = hello(&[(b"one", &[1; 32]), (b"two", &[2; 32])], &[]);

@@ -3,12 +3,12 @@
 use crate::Hash;
 use std::fmt;
 
-/// Which derivation a key's name says it has.
+/// Version of the derivation in a key's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// `NVMe0R01 HOSTNQN SUBNQN`: the key depends on the names of both.
     Zero,
-    /// `NVMe1R01 HOSTNQN SUBNQN DIGEST`: and the name says which of several keys it is.
+    /// `NVMe1R01 HOSTNQN SUBNQN DIGEST`: the digest identifies one of several keys.
     One,
 }
 
@@ -61,22 +61,22 @@ impl Identity {
         }
     }
 
-    /// All of it, as it is sent.
+    /// Returns the whole text, as it is sent.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The host's NVMe Qualified Name.
+    /// Returns the host's NVMe Qualified Name.
     pub fn hostnqn(&self) -> &str {
         &self.text[PREFIX..self.host_end]
     }
 
-    /// The subsystem's NVMe Qualified Name.
+    /// Returns the subsystem's NVMe Qualified Name.
     pub fn subnqn(&self) -> &str {
         &self.text[self.host_end + 1..self.subsystem_end]
     }
 
-    /// The one that it was made for.
+    /// Returns the version of the derivation.
     pub fn version(&self) -> Version {
         if self.text.as_bytes()[4] == b'0' { Version::Zero } else { Version::One }
     }

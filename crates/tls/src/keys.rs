@@ -1,7 +1,7 @@
-//! Files of keys, as nvme-cli writes them.
+//! Files of keys, in the format of nvme-cli.
 //!
 //! Each line has one key in interchange format (NVMe/TCP Transport 3.6.1.2), `NVMeTLSkey-1:01:BASE64:`, which
-//! is what `nvme gen-tls-key` prints. What stands before it says whose it is:
+//! is the output of `nvme gen-tls-key`. A prefix names its owner:
 //!
 //! - nothing: a configured key, for every host;
 //! - a host's NQN: a configured key, for this host;
@@ -16,17 +16,18 @@ use std::ops::Range;
 use std::path::Path;
 use zeroize::Zeroizing;
 
-/// The keys of one party. They stay in memory of their own, and those that a handshake may mean are taken out for it.
+/// The keys of one party. They stay in memory of their own, and are copied out for a handshake only if it may
+/// need them.
 ///
-/// Owners of keys are no secret. They are read once: a handshake of a host costs as much whether a file has one key or
-/// a hundred.
+/// Owners of keys are no secret. They are parsed once: a handshake of a host costs as much with a hundred
+/// keys in the file as with one.
 #[derive(Debug)]
 pub struct Keys {
     text: SecretBytes,
     lines: Vec<Line>,
 }
 
-/// What is wrong with a file of keys, in words that name the file and the line.
+/// An error of a file of keys, which names the file and the line.
 #[derive(Debug, PartialEq, Eq)]
 pub struct KeysError(String);
 
@@ -38,11 +39,11 @@ impl fmt::Display for KeysError {
 
 impl std::error::Error for KeysError {}
 
-/// One line with a key.
+/// A line with a key.
 #[derive(Debug)]
 struct Line {
     owner: Owner,
-    /// Where its key is, in the text.
+    /// Range of its key in the text.
     key: Range<usize>,
 }
 
@@ -55,10 +56,10 @@ enum Owner {
 }
 
 impl Keys {
-    /// Reads a file that nobody else may use.
+    /// Reads a file that only its owner may access.
     ///
     /// # Errors
-    /// It cannot be read, others may read it, or a line makes no sense.
+    /// The file cannot be read, other users may read it, or a line is malformed.
     pub fn read(path: &Path) -> Result<Self, KeysError> {
         let text = Source::File(path.to_owned()).read(&Given::default()).map_err(KeysError)?;
         Self::new(text)
@@ -86,7 +87,7 @@ impl Keys {
         Some(Configured { hash, key })
     }
 
-    /// The configured keys for this host: its own, or if it has none those for every host.
+    /// Returns the configured keys for this host: its own, or if it has none those for every host.
     fn configured(&self, hostnqn: &str) -> impl Iterator<Item = &Line> {
         let is_own = self.has_own(hostnqn);
         let wanted = is_own.then(|| hostnqn.to_owned());
@@ -95,7 +96,7 @@ impl Keys {
             .filter(move |line| matches!(&line.owner, Owner::Configured(host) if *host == wanted))
     }
 
-    /// The keys that were derived, with their identities.
+    /// Returns the derived keys, with their identities.
     fn derived(&self) -> impl Iterator<Item = (&Line, &Identity)> {
         self.lines.iter().filter_map(|line| match &line.owner {
             Owner::Derived(identity) => Some((line, identity)),
@@ -107,9 +108,9 @@ impl Keys {
         Some(Psk { identity: identity.clone(), secret: self.take_out(line)?.key })
     }
 
-    /// The keys for connections of a host to a subsystem, the likeliest first: those that were derived for the
-    /// two, or else what comes of the first one for the host, in each way that there is to derive it. Which of
-    /// them the other end has it alone knows.
+    /// Returns the keys for connections of a host to a subsystem, the likeliest first. They are the derived
+    /// ones for the two, or else the first configured one for the host, derived in each possible way. The
+    /// file does not show which of them the peer has.
     pub fn for_host(&self, hostnqn: &str, subnqn: &str) -> Vec<Psk> {
         const VERSIONS: [Version; 2] = [Version::One, Version::Zero];
         let is_theirs = |identity: &Identity| identity.hostnqn() == hostnqn && identity.subnqn() == subnqn;
@@ -127,12 +128,12 @@ impl Keys {
         ways.filter_map(|(version, labels)| key.psk(version, labels, hostnqn, subnqn)).collect()
     }
 
-    /// There is a key for this host alone: what is for every host is not for it then.
+    /// Returns whether there is a key for this host alone, which excludes the keys for every host.
     fn has_own(&self, hostnqn: &str) -> bool {
         self.lines.iter().any(|line| matches!(&line.owner, Owner::Configured(Some(host)) if host == hostnqn))
     }
 
-    /// There may be a key for this host.
+    /// Returns whether there may be a key for this host.
     pub fn names(&self, hostnqn: &str) -> bool {
         self.lines.iter().any(|line| match &line.owner {
             Owner::Configured(host) => host.as_ref().is_none_or(|host| host == hostnqn),
@@ -140,8 +141,8 @@ impl Keys {
         })
     }
 
-    /// The keys that an identity may mean. There may be several, since it does not say how its key was
-    /// derived.
+    /// Returns the keys that an identity may mean. There may be several, since an identity does not contain
+    /// the way of derivation.
     pub fn candidates(&self, identity: &Identity) -> Vec<Psk> {
         let (hostnqn, subnqn) = (identity.hostnqn(), identity.subnqn());
         let derived = self.derived().filter(|(_, other)| *other == identity);

@@ -1,17 +1,17 @@
-//! TLS 1.3 with pre-shared keys, as NVMe/TCP has it (NVMe/TCP Transport Specification, 3.6.1).
+//! TLS 1.3 with pre-shared keys, for NVMe/TCP (NVMe/TCP Transport Specification, 3.6.1).
 //!
-//! - [`Keys`] are what one party has: a file with configured keys in the interchange format, or with keys
-//!   derived from them, as nvme-cli writes both.
-//! - [`Psk`] is a key for one host and one subsystem, with the [`Identity`] that says which it is.
-//! - [`Handshake`] is how a connection begins. It never blocks, and it is no reactor's: s2n-tls does it.
-//! - [`Session`] is what comes of it: records, in and out, in buffers of its own. It does no I/O.
+//! - [`Keys`] are the keys of one party: a file with configured keys in the interchange format, or with keys
+//!   derived from them, in the formats of nvme-cli.
+//! - [`Psk`] is a key for one host and one subsystem, with the [`Identity`] that names it.
+//! - [`Handshake`] is the beginning of a connection. It never blocks, and does not run on a reactor: s2n-tls does it.
+//! - [`Session`] is the result of a handshake: records, in and out, in buffers of its own. It does no I/O.
 //! - [`Stream`] is a session whose connection a reactor drives.
 //!
-//! The handshake is a library's, because a mistake in it is one that nobody sees. Records are ours, since a
-//! connection on a reactor may neither allocate nor copy more than it must; they are a nonce, a header and
-//! one call of a library's AES-GCM.
+//! A library does the handshake, because a mistake in it stays unnoticed. This crate does the records, since
+//! a connection on a reactor may neither allocate nor copy more than it must. A record is a nonce, a header
+//! and one call of a library's AES-GCM.
 //!
-//! No error has a byte of a key in its words.
+//! No error message contains a byte of a key.
 #![forbid(unsafe_code)]
 
 mod derive;
@@ -34,7 +34,7 @@ pub use stream::Stream;
 
 use zeroize::Zeroizing;
 
-/// True if what a peer said first begins as TLS does: with an alert, or a message of a handshake.
+/// Returns whether the first byte of a peer begins a TLS record: an alert, or a handshake message.
 pub const fn is_tls(first: u8) -> bool {
     first == record::Kind::ALERT.0 || first == record::Kind::HANDSHAKE.0
 }
@@ -57,7 +57,7 @@ impl Hash {
         }
     }
 
-    /// The number that it has in interchange format and in identities.
+    /// Returns its number in interchange format and in identities.
     pub(crate) const fn number(self) -> u8 {
         match self {
             Hash::Sha256 => 1,
@@ -84,7 +84,7 @@ impl Hash {
 
 /// A key for connections of one host to one subsystem. It lives as long as a handshake.
 pub struct Psk {
-    /// What the host says to name it.
+    /// Name of the key, which the host sends.
     pub identity: Identity,
     /// The bytes, as many as the hash of the identity has.
     pub secret: Zeroizing<Vec<u8>>,

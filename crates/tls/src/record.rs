@@ -25,7 +25,7 @@ const TAG: usize = 16;
 /// size, 2^24.5 of them; what it is about is blocks, of which each record has two besides its content.
 const UPDATE_AFTER: u64 = 1 << 38;
 
-/// What a record has in it.
+/// Content type of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind(pub(crate) u8);
 
@@ -35,7 +35,7 @@ impl Kind {
     pub(crate) const DATA: Kind = Kind(23);
 }
 
-/// What a connection is encrypted with.
+/// Cipher suite of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Suite(pub(crate) Hash);
 
@@ -54,9 +54,9 @@ pub(crate) struct Traffic {
     secret: Zeroizing<[u8; 48]>,
     key: LessSafeKey,
     iv: [u8; NONCE_LEN],
-    /// Of the next record.
+    /// Sequence number of the next record.
     sequence: u64,
-    /// What was encrypted since the key is in use.
+    /// Bytes that were encrypted with the present key.
     bytes: u64,
 }
 
@@ -67,7 +67,7 @@ impl fmt::Debug for Traffic {
 }
 
 impl Traffic {
-    /// Of a traffic secret, from the record `sequence` on.
+    /// Creates the state of a traffic secret, from the record `sequence` on.
     pub(crate) fn new(hash: Hash, secret: &[u8], sequence: u64) -> Self {
         let mut kept = Zeroizing::new([0; 48]);
         kept[..hash.length()].copy_from_slice(secret);
@@ -75,7 +75,7 @@ impl Traffic {
         Self { hash, secret: kept, key, iv, sequence, bytes: 0 }
     }
 
-    /// The next key (RFC 8446 7.2). Both ends take it at the same record.
+    /// Derives the next key (RFC 8446 7.2). Both ends change to it at the same record.
     pub(crate) fn update(&mut self) {
         let length = self.hash.length();
         let mut next = Zeroizing::new([0; 48]);
@@ -84,7 +84,7 @@ impl Traffic {
         *self = Self::new(self.hash, &next[..length], 0);
     }
 
-    /// It is time for the next key.
+    /// Returns whether it is time for the next key.
     pub(crate) fn is_worn(&self) -> bool {
         self.bytes >= UPDATE_AFTER
     }
@@ -108,7 +108,7 @@ impl Traffic {
         OVERHEAD + length
     }
 
-    /// The same of `inner` bytes with the type among them.
+    /// Seals `inner` bytes that include the content type.
     pub(crate) fn close(&mut self, inner: usize, room: &mut [u8]) {
         let header = header(inner + TAG);
         room[..HEADER].copy_from_slice(&header);
@@ -157,7 +157,7 @@ pub(crate) fn body_of(header: [u8; HEADER]) -> Result<usize, Failure> {
     Ok(body)
 }
 
-/// Key and IV of a traffic secret (RFC 8446 7.3).
+/// Derives key and IV of a traffic secret (RFC 8446 7.3).
 fn keys(hash: Hash, secret: &[u8]) -> (LessSafeKey, [u8; NONCE_LEN]) {
     let algorithm = match hash {
         Hash::Sha256 => &AES_128_GCM,

@@ -1,15 +1,15 @@
-//! For tests and fuzzers: both ends of a connection without a handshake, of which one may say anything, and what is
-//! read before there is a connection.
+//! Access for tests and fuzzers: both ends of a connection without a handshake, one of which may send
+//! anything, and the parsers of input from before a connection.
 
 use crate::handshake::chosen;
 use crate::record::{HEADER, Kind, OVERHEAD, Traffic};
 use crate::{Hash, Identity, Keyring, Keys, Psk, Session};
 use sluice_crypt::SecretBytes;
 
-/// The text of a file of keys. The error is the number of a line, and what is wrong with it.
+/// Parses the text of a file of keys. The error is the number of a line, and its problem.
 ///
 /// # Errors
-/// A line makes no sense, or there is none.
+/// A line is malformed, or there is none.
 ///
 /// # Panics
 /// If there is no memory for it.
@@ -17,7 +17,7 @@ pub fn keys(text: &[u8]) -> Result<Keys, (usize, &'static str)> {
     Keys::new(SecretBytes::copy_of(text).expect("memory"))
 }
 
-/// The keys that a ClientHello, without the header of its message, is answered with.
+/// Returns the keys with which a ClientHello, without the header of its message, is answered.
 pub fn keys_for(hello: &[u8], keyring: &dyn Keyring) -> Vec<Psk> {
     chosen(hello, keyring)
 }
@@ -29,7 +29,7 @@ impl Keyring for Keys {
 }
 
 impl Session {
-    /// Both ends of a connection, with keys that everybody knows.
+    /// Creates both ends of a connection, with public keys.
     ///
     /// # Panics
     /// Never.
@@ -43,10 +43,10 @@ impl Session {
         (end(1, 2), end(2, 1))
     }
 
-    /// A record of any kind, with anything in it and so many zeros behind, which mean nothing.
+    /// Seals a record of any type, with any content and zeros of padding.
     ///
     /// # Panics
-    /// If it is longer than its header can say.
+    /// If the record is longer than its header can express.
     pub fn seal_any(&mut self, kind: u8, content: &[u8], zeros: usize) -> Vec<u8> {
         let mut record = vec![0; content.len() + zeros + OVERHEAD];
         record[HEADER..HEADER + content.len()].copy_from_slice(content);
@@ -55,7 +55,7 @@ impl Session {
         record
     }
 
-    /// A KeyUpdate, which may ask for one in return; the next record has the next key.
+    /// Seals a KeyUpdate, which may request one in return; the next record has the next key.
     pub fn update(&mut self, asks: bool) -> Vec<u8> {
         const KEY_UPDATE: u8 = 24;
         let record = self.seal_any(Kind::HANDSHAKE.0, &[KEY_UPDATE, 0, 0, 1, u8::from(asks)], 0);

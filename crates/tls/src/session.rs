@@ -5,7 +5,7 @@ use crate::{Hash, Identity};
 use std::fmt;
 use std::ops::Range;
 
-/// Why a connection ends: what the peer did, as the alert that it is told (RFC 8446 6), or what it said.
+/// Reason of the end of a connection: the alert for the peer (RFC 8446 6), or the alert of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
     alert: u8,
@@ -24,12 +24,12 @@ impl Failure {
         Self { alert, is_peers: false }
     }
 
-    /// The peer has said it, and so need not be told.
+    /// Returns whether the peer has sent the alert, and so needs none.
     pub const fn is_peers(self) -> bool {
         self.is_peers
     }
 
-    /// The peer has said that it sends nothing more.
+    /// Returns whether the peer has announced that it sends nothing more.
     pub const fn is_end(self) -> bool {
         self.is_peers && self.alert == CLOSE_NOTIFY
     }
@@ -64,7 +64,7 @@ impl fmt::Display for Failure {
 const NEW_SESSION_TICKET: u8 = 4;
 const KEY_UPDATE: u8 = 24;
 
-/// Both directions of a connection after its handshake, with a record of each in memory.
+/// State of both directions of a connection after its handshake, with a record of each in memory.
 pub struct Session {
     identity: Identity,
     suite: Suite,
@@ -74,11 +74,11 @@ pub struct Session {
     record: Box<[u8]>,
     /// Bytes of it that are there.
     filled: usize,
-    /// Content of it that nobody has read yet.
+    /// Unread content of the record.
     content: Range<usize>,
     /// The record that was sealed last.
     sealed: Box<[u8]>,
-    /// The peer wants our key to be another.
+    /// Set if the peer has requested a key update.
     owes_update: bool,
     empty_records: EmptyRecords,
 }
@@ -86,7 +86,7 @@ pub struct Session {
 /// Records without content: each is work, and nothing comes of it.
 #[derive(Debug)]
 struct EmptyRecords {
-    /// How many more there may be.
+    /// Number of further records that are allowed.
     left: u32,
     /// Content since there was one more.
     content: usize,
@@ -142,18 +142,19 @@ impl Session {
         }
     }
 
-    /// The key by which both ends know one another.
+    /// Returns the identity of the key with which both ends were authenticated.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// What it is encrypted with.
+    /// Returns the cipher suite.
     pub fn suite(&self) -> Suite {
         self.suite
     }
 
-    /// Where the next bytes from the network belong: as many as are certain to be of the record at hand, so
-    /// that there is never a second one. Empty while there is [`content`](Self::content).
+    /// Returns the buffer for the next bytes from the network. It ends with the bytes that certainly belong
+    /// to the present record, so that there is never a second one. It is empty while there is
+    /// [`content`](Self::content).
     pub fn room(&mut self) -> &mut [u8] {
         if !self.content.is_empty() {
             return &mut [];
@@ -166,10 +167,10 @@ impl Session {
         &mut self.record[self.filled..end]
     }
 
-    /// So many bytes were put into the [`room`](Self::room). A record that is complete is opened.
+    /// Records that `count` bytes are in the [`room`](Self::room), and opens a complete record.
     ///
     /// # Errors
-    /// The connection is over: the record is none, or the peer says so.
+    /// The connection is over: the record is invalid, or is an alert of the peer.
     pub fn filled(&mut self, count: usize) -> Result<(), Failure> {
         self.filled += count;
         let Some(header) = self.record[..self.filled].first_chunk::<HEADER>() else { return Ok(()) };
@@ -190,13 +191,13 @@ impl Session {
         Ok(())
     }
 
-    /// Content that was received and not taken yet.
+    /// Returns the received content that was not taken yet.
     #[inline]
     pub fn content(&self) -> &[u8] {
         &self.record[self.content.clone()]
     }
 
-    /// So many bytes of the content were taken.
+    /// Removes `count` bytes of the content.
     #[inline]
     pub fn take(&mut self, count: usize) {
         self.content.start += count;
@@ -229,13 +230,13 @@ impl Session {
         Ok(())
     }
 
-    /// There is a [`notice`](Self::notice).
+    /// Returns whether there is a [`notice`](Self::notice).
     #[inline]
     pub fn owes(&self) -> bool {
         self.owes_update || self.outgoing.is_worn()
     }
 
-    /// What is to be sent before anything else, if there is something.
+    /// Returns a record that is to be sent before all others, if there is one: a KeyUpdate.
     pub fn notice(&mut self) -> Option<&[u8]> {
         if !self.owes() {
             return None;
@@ -246,7 +247,7 @@ impl Session {
         Some(&self.sealed[..length])
     }
 
-    /// A record of `length` bytes, which `fill` writes.
+    /// Seals a record of `length` bytes, which `fill` writes.
     ///
     /// # Panics
     /// If there are more than [`CONTENT_MAX`](Self::CONTENT_MAX).
@@ -256,7 +257,7 @@ impl Session {
         &self.sealed[..length]
     }
 
-    /// The record that says why we end the connection, or that we do.
+    /// Seals the closing alert, with the reason if there is one.
     pub fn farewell(&mut self, failure: Option<Failure>) -> &[u8] {
         const WARNING: u8 = 1;
         const FATAL: u8 = 2;

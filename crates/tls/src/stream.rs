@@ -30,7 +30,7 @@ pub struct Stream {
     sealed: Range<usize>,
     /// Content that it is of.
     content: usize,
-    /// What comes behind all content, once there is none left: the alert that says what failed, or that nothing did.
+    /// Closing alert that is sent behind all content, with the failure if there is one.
     last: Option<Option<Failure>>,
 }
 
@@ -42,17 +42,17 @@ impl Stream {
         Ok(Self { session, memory, arrived: 0..0, sealed: INBOX..INBOX, content: 0, last: None })
     }
 
-    /// What the kernel works with.
+    /// Returns the memory for the kernel's operations.
     pub fn memory(&self) -> &Arc<SharedRegion> {
         &self.memory
     }
 
-    /// Where to receive to, when there is no [`content`](Self::content) any more.
+    /// Returns the segment to receive into, when there is no [`content`](Self::content) any more.
     pub fn inbox(&self) -> Segment {
         self.memory.segment(0, INBOX as u32)
     }
 
-    /// So many bytes were received.
+    /// Records that `bytes` were received.
     pub fn received(&mut self, bytes: usize) {
         debug_assert!(self.arrived.is_empty());
         self.arrived = 0..bytes;
@@ -82,30 +82,30 @@ impl Stream {
         }
     }
 
-    /// What was opened and not taken yet.
+    /// Returns the opened content that was not taken yet.
     #[inline]
     pub fn content(&self) -> &[u8] {
         self.session.content()
     }
 
-    /// All of it was taken.
+    /// Removes all of the content.
     #[inline]
     pub fn take_all(&mut self) {
         self.session.take(self.session.content().len());
     }
 
-    /// What it is encrypted with.
+    /// Returns the cipher suite.
     pub fn suite(&self) -> Suite {
         self.session.suite()
     }
 
-    /// Something is to be sent although nobody has content to send.
+    /// Returns whether there is something to send even without content.
     #[inline]
     pub fn owes(&self) -> bool {
         self.session.owes() || !self.sealed.is_empty() || self.last.is_some()
     }
 
-    /// What to send next: what is left of the last ciphertext, or the next of `segments`, as much as fits.
+    /// Returns the ciphertext to send next: the unsent rest, or records of as much of `segments` as fits.
     pub fn seal(&mut self, segments: &[Segment]) -> Segment {
         if self.sealed.is_empty() {
             self.refill(segments);
@@ -141,13 +141,13 @@ impl Stream {
         }
     }
 
-    /// So many bytes of ciphertext were sent. Once that was all, returns the bytes of content that it was.
+    /// Records that `bytes` of ciphertext were sent. After the last of them, returns the bytes of content.
     pub fn sent(&mut self, bytes: usize) -> Option<usize> {
         self.sealed.start = (self.sealed.start + bytes).min(self.sealed.end);
         self.sealed.is_empty().then(|| std::mem::take(&mut self.content))
     }
 
-    /// The session, for what is agreed on over it.
+    /// Returns the session, for its negotiated parameters.
     pub fn session(&mut self) -> &mut Session {
         &mut self.session
     }
@@ -157,8 +157,9 @@ impl Stream {
         self.last = Some(failure);
     }
 
-    /// What is sent without the reactor at the end of a connection, when no send is under way: what is left of the last
-    /// ciphertext, so that it does not end inside a record, the last words, and the alert.
+    /// Returns the last bytes of a connection, which are sent without the reactor when no send is in
+    /// progress. They are the unsent ciphertext, so that it does not end inside a record, the last content,
+    /// and the closing alert.
     pub fn farewell(&mut self, words: &[u8], failure: Option<Failure>) -> Vec<u8> {
         let mut last = vec![0; self.sealed.len()];
         self.memory.read(self.sealed.start, &mut last);
@@ -174,7 +175,7 @@ impl Stream {
 /// A place in a list of segments.
 struct Cursor<'a> {
     segments: &'a [Segment],
-    /// In the first.
+    /// Offset in the first segment.
     offset: u32,
 }
 
@@ -215,7 +216,7 @@ mod tests {
     use super::*;
     use crate::Hash;
 
-    /// What a peer takes out of records that end with an alert, and that.
+    /// Opens records that end with an alert; returns their content, and the alert.
     fn opened(far: &mut Session, mut records: &[u8]) -> (Vec<u8>, Failure) {
         let mut heard = Vec::new();
         loop {
@@ -249,7 +250,7 @@ mod tests {
         assert!(end.is_end());
     }
 
-    /// More than fits into one send.
+    /// Sends more than fits into one send.
     #[test]
     fn an_alert_comes_behind_all_that_is_to_be_sent() {
         const CONTENT: usize = 2 * OUTBOX + 5;

@@ -37,12 +37,12 @@ fn only(hash: Hash, group: Group) -> Offer {
     Offer { hashes: vec![hash], groups: vec![group] }
 }
 
-/// What came of a transaction, for each end.
+/// Results of a transaction, for each end.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     controller: Verdict,
     host: Option<Failure>,
-    /// What was said, in order; the host begins.
+    /// All messages, in order; the host begins.
     said: Vec<Vec<u8>>,
 }
 
@@ -121,7 +121,7 @@ fn another_key_is_refused() {
     // Or none.
     let outcome = run(terms(1, Some(3), offer()), terms(1, None, offer()), untouched);
     assert_eq!((outcome.controller, outcome.host), (failed, Some(Failure::FAILED)));
-    // One that the host does not ask for is not needed.
+    // A controller key that the host does not use is not needed.
     let outcome = run(terms(1, None, offer()), terms(1, Some(4), offer()), untouched);
     assert_eq!((outcome.controller, outcome.host), (Verdict::Authenticated, None));
 }
@@ -191,7 +191,7 @@ fn a_host_does_not_take_an_answer_that_was_not_asked_for() {
         }
     });
     assert_eq!(outcome.host, Some(Failure::FAILED));
-    // It says that it is content before it has seen anything.
+    // The host sends Success2 before it has received anything.
     let mut host = Host::new(names(), terms(1, None, offer()), 9, entropy(1));
     let outcome = run(terms(1, None, offer()), terms(1, None, offer()), untouched);
     let mut success = outcome.said[3].clone();
@@ -211,7 +211,8 @@ fn its_own_challenge_is_not_answered() {
     assert_eq!(outcome.controller, Verdict::Failed(Failure::FAILED));
 }
 
-/// A transaction that another implementation of the specification computed: Python's hashlib, hmac and pow.
+/// Compares with a transaction that another implementation of the specification computed: Python's hashlib,
+/// hmac and pow.
 #[test]
 fn responses_are_those_of_the_specification() {
     for (hash, group, host, controller) in VECTORS {
@@ -224,8 +225,8 @@ fn responses_are_those_of_the_specification() {
 }
 
 proptest! {
-    /// No bit of a message matters so little that somebody on the way may change it and both are content,
-    /// but in what is reserved, in offers that are not taken, and in how a failure is explained.
+    /// Flips each bit of each message. Both ends succeed only if the bit is reserved, in an offer that is not
+    /// taken, or in the explanation of a failure.
     #[test]
     fn changed_messages_are_noticed(number in 1usize..5, bit in 0usize..2000) {
         let terms = terms(1, Some(9), only(Hash::Sha256, Group::Ffdhe2048));

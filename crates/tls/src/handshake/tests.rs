@@ -33,7 +33,7 @@ fn shake(psk: &Psk, server: Keys) -> (Ended, Ended) {
     negotiate(client, server)
 }
 
-/// Both directions carry what was put in.
+/// Checks that content passes unchanged in both directions.
 fn converse(client: &mut Session, server: &mut Session) {
     for (from, to) in [(0, 1), (1, 0), (0, 1)] {
         let ends = [&mut *client, &mut *server];
@@ -106,7 +106,7 @@ fn a_name_that_nobody_knows_is_refused() {
     assert!(words.contains("no key that was offered"), "{words}");
 }
 
-/// Without a record to wait for, and whoever is at the other end.
+/// Fails at once, without a complete record, and for either end.
 #[test]
 fn what_is_no_tls_ends_at_once() {
     let psk = keys(FILE).for_host(HOST, SUBSYSTEM).remove(0);
@@ -134,7 +134,7 @@ fn what_is_no_client_hello_ends_at_its_end() {
     let Poll::Ready(Err(_)) = server.advance() else { panic!("it is no ClientHello") };
 }
 
-/// A message that the library takes at any time, and as often as it comes.
+/// Sends a message that the library takes at any time, and any number of times.
 #[test]
 fn a_handshake_that_never_gets_further_has_an_end_and_others_have_their_turn() {
     const CHANGE_CIPHER_SPEC: [u8; 6] = [20, 3, 3, 0, 1, 1];
@@ -158,7 +158,7 @@ fn a_handshake_that_never_gets_further_has_an_end_and_others_have_their_turn() {
     assert!(words.contains("more came") && turns > 100, "{words}, after {turns}");
 }
 
-/// What the socket says is told from having to wait, which it said before.
+/// Distinguishes a socket error from an earlier "would block".
 #[test]
 fn a_connection_that_is_lost_is_told_from_one_that_is_refused() {
     let psk = keys(FILE).for_host(HOST, SUBSYSTEM).remove(0);

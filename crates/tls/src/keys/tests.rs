@@ -4,7 +4,7 @@ use proptest::prelude::*;
 pub(crate) const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555";
 pub(crate) const SUBSYSTEM: &str = "nqn.2024-01.org.example:disk";
 
-/// One key of each kind: bytes 0 to 31 or 47.
+/// A file with a key of each kind: bytes 0 to 31 or 47.
 pub(crate) const FILE: &str = "\
 # The keys of a test.
 NVMeTLSkey-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:
@@ -21,7 +21,7 @@ fn wrong(text: &str) -> (usize, &'static str) {
     Keys::new(SecretBytes::copy_of(text.as_bytes()).expect("memory")).expect_err("it is wrong")
 }
 
-/// The keys of a line for the two names above, derived in each way.
+/// Returns the keys of a line for the two names above, derived in each way.
 pub(crate) fn derived(line: &str, version: &str) -> Vec<Psk> {
     let (hash, key) = interchange(line).expect("a configured key");
     let key = Configured { hash, key };
@@ -30,7 +30,7 @@ pub(crate) fn derived(line: &str, version: &str) -> Vec<Psk> {
     Labels::ALL.into_iter().map(psk).collect()
 }
 
-/// A line as nvme-cli's `--keyfile` has it.
+/// Formats a line of nvme-cli's `--keyfile`.
 pub(crate) fn line_of(psk: &Psk) -> String {
     let checksum = crc32fast::hash(&psk.secret).to_le_bytes();
     let encoded = Base64::encode_string(&[&psk.secret[..], &checksum].concat());
@@ -67,7 +67,7 @@ fn a_key_is_found_wherever_it_stands() {
     }
 }
 
-/// Who has the key of everybody is not taken for a host that has one of its own.
+/// Rejects the key for every host, for a host that has a key of its own.
 #[test]
 fn a_key_of_ones_own_comes_instead_of_everybodys() {
     let [everybodys, own] = [3, 1].map(|line| FILE.lines().nth(line).expect("a key"));
@@ -124,7 +124,7 @@ fn candidates_have_the_name_that_was_asked_for() {
     assert!(keys.candidates(&other).is_empty());
 }
 
-/// What libnvme derives depends on its version and its options, so that each has to be among what is tried.
+/// Covers all derivations of libnvme, which depend on its version and its options.
 #[test]
 fn a_host_has_every_derivation_the_likeliest_first() {
     let own = FILE.lines().nth(1).expect("a key");
@@ -140,7 +140,7 @@ fn a_host_has_every_derivation_the_likeliest_first() {
 }
 
 proptest! {
-    /// Of a file with anything in it the first wrong line is named, or all of it is understood.
+    /// Parses random files: the first malformed line is named, or all lines are valid.
     #[test]
     fn damage_is_named(at in 0usize..400, byte: u8, end in 0usize..400) {
         let own = FILE.lines().nth(1).expect("a key");
@@ -154,7 +154,7 @@ proptest! {
         }
     }
 
-    /// A key in interchange format is the bytes that it was made of.
+    /// Parses keys in interchange format into the bytes that they were made of.
     #[test]
     fn interchange_format_goes_there_and_back(secret in prop::collection::vec(any::<u8>(), 48), short: bool) {
         let (hash, length) = if short { (1, 32) } else { (2, 48) };

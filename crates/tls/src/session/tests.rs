@@ -1,13 +1,13 @@
-//! Whatever is said, in whatever pieces it comes, and whatever is changed on the way.
+//! Tests of sessions with any content, in any division of the stream, and with any change in transit.
 
 use super::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// What one end says: content, or that its key is another from now on.
+/// Sent record of one end: content, or a KeyUpdate.
 type Said = Option<Vec<u8>>;
 
-/// What happens to a record on the way.
+/// Change of a record in transit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Changed,
@@ -15,7 +15,7 @@ enum Way {
     Twice,
 }
 
-/// A record for each thing that is said.
+/// Seals a record for each sent item.
 fn records(from: &mut Session, said: &[Said]) -> Vec<Vec<u8>> {
     let record = |said: &Said| match said {
         Some(content) => from.seal(content.len(), |room| room.copy_from_slice(content)).to_vec(),
@@ -28,7 +28,7 @@ fn content(said: &[Said]) -> Vec<u8> {
     said.iter().flatten().flatten().copied().collect()
 }
 
-/// What an end makes of a stream that comes in such pieces.
+/// Receives a stream in these pieces; returns the content, and the result.
 fn hear(to: &mut Session, mut bytes: &[u8], pieces: &[usize]) -> (Vec<u8>, Result<(), Failure>) {
     let (mut heard, mut pieces) = (Vec::new(), pieces.iter());
     while !bytes.is_empty() {
@@ -55,7 +55,7 @@ fn any_hash() -> impl Strategy<Value = Hash> {
     prop_oneof![Just(Hash::Sha256), Just(Hash::Sha384)]
 }
 
-/// Records that say nothing are counted, and content earns some more.
+/// Counts records without content; content allows further ones.
 #[test]
 fn endless_records_without_content_end_it() {
     for nothing in [Some(Vec::new()), None] {
@@ -80,7 +80,7 @@ proptest! {
         prop_assert_eq!(hear(&mut to, &stream, &pieces), (content(&said), Ok(())));
     }
 
-    /// A byte that was changed, and a record that is missing or comes twice, is the end of what is heard.
+    /// Ends with a changed byte, a missing record, or a repeated one.
     #[test]
     fn what_was_changed_is_not_heard(
         said in anything_said(), number: usize, at: usize, change in 1u8.., pieces in vec(1usize..300, 0..40),
@@ -103,7 +103,7 @@ proptest! {
         }
     }
 
-    /// Who has the key may say anything, and is understood or not.
+    /// Sends any record with the right key, valid or not.
     #[test]
     fn messages_of_every_kind_do_no_harm(kind in 20u8..25, message in vec(prop_oneof![0u8..30, any::<u8>()], 0..40)) {
         let (mut from, mut to) = Session::pair(Hash::Sha256);
