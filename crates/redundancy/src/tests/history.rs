@@ -93,6 +93,11 @@ impl History {
         }
     }
 
+    /// Forgets each Flush that the members have done and the host was not told of.
+    pub(super) fn forget_flushes(&mut self) {
+        self.parts.values_mut().flatten().for_each(|write| write.flushed = false);
+    }
+
     /// The storage that the host relies on lost writes that were not durable, but for these, which have not reached it.
     /// A Flush has to tell the host.
     pub(super) fn lose_unflushed(&mut self, waiting: &[u64]) {
@@ -112,7 +117,7 @@ impl History {
     /// Everything begins anew, after a power cut of all storage if it is `cut`. The layer above fails the first Flush
     /// of a host that was there before.
     pub(super) fn restart(&mut self, cut: bool) {
-        self.parts.values_mut().flatten().for_each(|write| write.flushed = false);
+        self.forget_flushes();
         if cut {
             self.lose_unflushed(&[]);
             self.is_durable = true;

@@ -119,7 +119,9 @@ impl Rig {
     pub(super) fn part_restart(&mut self) {
         let source = self.mirror.status().source;
         if !self.mirror.is_noted() {
-            // The log does not have the last loss: that member may be believed once more, without what it lost.
+            // The log does not have the last loss. That member may be believed once more, without the writes that it lost
+            // and that the others have flushed: no Flush of these was acknowledged since.
+            self.history.forget_flushes();
             self.source_loses();
         }
         for member in 0..self.disks.len() {
