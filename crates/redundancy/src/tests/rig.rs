@@ -512,8 +512,8 @@ fn contents(disk: &SimDisk, offset: u64, length: u64) -> Vec<u8> {
 }
 
 fn tagged(tag: u64, bytes: &Range<u64>) -> Vec<u8> {
-    let length = (bytes.end - bytes.start) as usize;
-    tag.to_le_bytes().into_iter().cycle().take(length).collect()
+    let tag = tag.to_le_bytes();
+    tag.repeat((bytes.end - bytes.start) as usize / tag.len())
 }
 
 /// The tag of a unit that one write has, and else a number that no other content has.
