@@ -65,6 +65,7 @@ pub use attached::Attached;
 pub use capsules::{CAPSULES_MAX, IN_CAPSULE_MAX, QueuePair};
 pub use client_dma::{DMA_REQUESTS_MAX, DMA_TIMEOUT_NS, DmaRequest};
 pub use controller::{Config, Controller, DoorbellMode, Statistics};
+pub use edit_stack::{EditStackError, Refusal};
 pub use format::{FormatRecord, FormatState};
 pub use mailbox::CONTROLLERS_MAX;
 pub use management::{ATTACHED_MAX, Attachment, Creation, Pool};

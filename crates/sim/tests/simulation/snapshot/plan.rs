@@ -178,6 +178,11 @@ impl Plan {
         self.cut_at = Some(at);
     }
 
+    /// Lets power cuts tear metadata within a sector.
+    pub(super) fn tear(&mut self) {
+        self.seat.unit = Some(64);
+    }
+
     /// Performs this many actions, and completes them; stops at a power cut.
     pub(super) fn life(&mut self, things: u32) {
         self.seat.count_below(METADATA);

@@ -103,6 +103,8 @@ pub(super) struct Seat {
     chunk: u64,
     /// End of the metadata, number of requests that wrote below it, and the number at which the power fails.
     pub(super) metadata: u64,
+    /// Of metadata, bytes that a power cut leaves as a whole or not at all, if they are fewer than those of a sector.
+    pub(super) unit: Option<u64>,
     pub(super) metadata_writes: u64,
     pub(super) cut_at: Option<u64>,
     /// Number of commands that went past the function.
@@ -135,6 +137,7 @@ impl Seat {
             cache: BTreeMap::new(),
             chunk,
             metadata: 0,
+            unit: None,
             metadata_writes: 0,
             cut_at: None,
             hits: 0,
@@ -406,7 +409,8 @@ impl Seat {
         let range = op.data..op.data + op.request.length as usize;
         let data = if op.request.has_data() { self.arena.bytes(range.start, range.len()) } else { None };
         let data = data.map_or(&mut [] as &mut [u8], |data| data);
-        if move_piece(op, &self.disk, data) {
+        let unit = self.unit.filter(|_| op.request.offset < self.metadata);
+        if move_piece(op, &self.disk, data, unit) {
             if op.request.operation != Operation::Read && touches(&op.request, 0..self.metadata) {
                 self.metadata_writes += 1;
                 fault |= self.faults.step == Some(self.metadata_writes);
@@ -442,8 +446,8 @@ fn touches(request: &Request, range: Range<u64>) -> bool {
     request.operation == Operation::Flush || request.offset < range.end
 }
 
-/// Moves a part of a request; returns whether that was the last.
-fn move_piece(op: &mut Op, disk: &SimDisk, data: &mut [u8]) -> bool {
+/// Moves a part of a request; returns whether that was the last. Each `unit` of it survives a power cut by itself.
+fn move_piece(op: &mut Op, disk: &SimDisk, data: &mut [u8], unit: Option<u64>) -> bool {
     let mut disk = disk.lock();
     let request = op.request;
     assert!(request.end() <= disk.config().size && request.length.is_multiple_of(512), "{request:?}");
@@ -456,7 +460,11 @@ fn move_piece(op: &mut Op, disk: &SimDisk, data: &mut [u8]) -> bool {
     let data = data.get_mut(from..from + length as usize);
     match request.operation {
         Operation::Read => disk.read(at, data.expect("as long as it says")),
-        Operation::Write => disk.write(at, data.expect("as long as it says")),
+        Operation::Write => {
+            let unit = unit.unwrap_or(length);
+            let units = data.expect("as long as it says").chunks(unit as usize);
+            (at..).step_by(unit as usize).zip(units).for_each(|(at, data)| disk.write(at, data));
+        }
         _ => disk.write(at, &vec![0; length as usize]),
     }
     op.done += length;
