@@ -1,4 +1,6 @@
+mod parts;
 mod rig;
+mod steps;
 
 use super::Mode;
 use crate::Replicate;

@@ -1,5 +1,6 @@
 //! The function without a daemon: on simulated disks, with a host, and with all that can happen to them.
 
+use super::parts::Parts;
 use crate::Replicate;
 use crate::uif::entry;
 use sluice_command::{Operation, Request};
@@ -31,9 +32,9 @@ struct Command {
 
 /// What a layer below was asked for.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
-    reply: Reply,
-    request: Request,
+pub(super) struct Asked {
+    pub(super) reply: Reply,
+    pub(super) request: Request,
     /// Of a host's command: where its data is.
     data: usize,
 }
@@ -45,17 +46,19 @@ pub(super) struct Rig {
     pub(super) is_new: bool,
     pub(super) storage: Vec<u64>,
     /// Members; the log is the layer after them. Of a mirror, else of a drive and its copy.
-    members: usize,
-    is_mirror: bool,
+    pub(super) members: usize,
+    pub(super) is_mirror: bool,
     options: Options,
     session: Session,
     memory: Buffers,
-    disks: Vec<SimDisk>,
+    pub(super) disks: Vec<SimDisk>,
+    /// More that happens to them.
+    pub(super) parts: Parts,
     pub(super) now_ns: u64,
-    asked: Vec<Asked>,
+    pub(super) asked: Vec<Asked>,
     /// By slot, with how often it was used.
     commands: Vec<(u32, Option<Command>)>,
-    model: ModelNamespace,
+    pub(super) model: ModelNamespace,
     next_tag: u64,
     /// What a buffer holds before it is read to.
     noise: u8,
@@ -106,6 +109,7 @@ impl Rig {
             session,
             memory,
             disks,
+            parts: Parts::new(members),
             now_ns: 0,
             asked: Vec::new(),
             commands: vec![(0, None); SLOTS],
@@ -211,7 +215,7 @@ impl Rig {
         if command.request.operation == Operation::Read {
             self.end_read(&command, data, status);
         } else {
-            self.model.end(command.flight, status.is_success());
+            self.end(command.flight, status.is_success());
         }
         *if status.is_success() { &mut self.good } else { &mut self.failed } += 1;
     }
@@ -277,6 +281,15 @@ impl Rig {
         self.send(slot);
     }
 
+    /// The host flushes, if it has a command left.
+    pub(super) fn submit_flush(&mut self) {
+        let Some(slot) = self.free_slot() else { return };
+        let request = Request { operation: Operation::Flush, ..Request::default() };
+        let flight = self.model.begin(Action::Flush);
+        self.commands[slot].1 = Some(Command { request, tags: Vec::new(), flight });
+        self.send(slot);
+    }
+
     fn tag(&mut self) -> Tag {
         self.next_tag += 1;
         Tag(self.next_tag)
@@ -309,6 +322,9 @@ impl Rig {
 
     /// A layer is done with something, or time goes by.
     pub(super) fn turn(&mut self) {
+        if self.does_late() {
+            return;
+        }
         if self.asked.is_empty() {
             let alarm_ns = self.session.alarm_ns().unwrap_or(self.now_ns);
             self.now_ns = alarm_ns.max(self.now_ns) + 1;
@@ -317,10 +333,18 @@ impl Rig {
         }
         self.now_ns += self.random.below(10_000_000);
         let asked = self.asked.swap_remove(self.random.below(self.asked.len() as u64) as usize);
+        if let Some(fate) = self.fate(&asked) {
+            self.apply(&asked, fate.chance);
+            return self.meet(&asked, &fate);
+        }
         let layer = usize::from(asked.reply.layer);
         let good = self.up[layer] && !self.random.one_in(if layer == self.members { 100 } else { 300 });
         self.apply(&asked, if good { 1.0 } else { 0.5 });
-        let status = if good { Status::SUCCESS } else { Status::WRITE_FAULT };
+        self.answer(&asked, if good { Status::SUCCESS } else { Status::WRITE_FAULT });
+    }
+
+    /// A layer has done what it was asked for, or not.
+    pub(super) fn answer(&mut self, asked: &Asked, status: Status) {
         let about = Submission { tag: asked.reply.tag, status: status.0, ..entry::about(&asked.request) };
         match asked.reply.disposition {
             disposition::REQUEST => self.show(&Submission { kind: kind::DONE, ..about }),
@@ -352,10 +376,8 @@ impl Rig {
                 disk.lock().read(request.offset, into);
             }
             _ => {
-                let data = match request.operation {
-                    Operation::Write => self.memory.bytes(asked.data, length).expect("it is there").to_vec(),
-                    _ => vec![0; length],
-                };
+                let data = self.data_of(asked);
+                let (disk, request) = (&self.disks[usize::from(asked.reply.layer)], &asked.request);
                 for (number, block) in data.chunks(BLOCK as usize).enumerate() {
                     if self.random.chance(chance) {
                         disk.lock().write(request.offset + number as u64 * BLOCK, block);
@@ -368,11 +390,21 @@ impl Rig {
         }
     }
 
+    /// What a layer was asked to write.
+    pub(super) fn data_of(&mut self, asked: &Asked) -> Vec<u8> {
+        let length = asked.request.length as usize;
+        match asked.request.operation {
+            Operation::Write => self.memory.bytes(asked.data, length).expect("it is there").to_vec(),
+            _ => vec![0; length],
+        }
+    }
+
     /// The function's process is gone. What it had asked for is done; commands begin anew with the next one.
     pub(super) fn kill_function(&mut self) {
         for asked in std::mem::take(&mut self.asked) {
             self.apply(&asked, 1.0);
         }
+        self.part_kill_function();
         (self.session, self.memory) = session(self.is_mirror, &self.options);
         self.start();
         (0..SLOTS).for_each(|slot| self.send(slot));
@@ -380,12 +412,24 @@ impl Rig {
 
     /// The daemon is gone, and the power too if it is `cut`. Nobody is told what became of anything.
     pub(super) fn kill_daemon(&mut self, cut: bool) {
+        self.end_daemon(cut);
+        self.start();
+    }
+
+    /// The same, and the next function was not told of its layers.
+    pub(super) fn end_daemon(&mut self, cut: bool) {
         for asked in std::mem::take(&mut self.asked) {
             self.apply(&asked, 0.5);
         }
+        let has_lost = self.part_kill_daemon();
         match cut {
             true => {
                 self.disks.iter().for_each(|disk| disk.lock().power_cut());
+                self.model.power_cut();
+            }
+            // The log may not have that a member lost something: that may be believed once more.
+            false if has_lost => {
+                self.disks.iter().for_each(|disk| disk.lock().flush());
                 self.model.power_cut();
             }
             false => self.model.crash(),
@@ -393,7 +437,6 @@ impl Rig {
         self.commands.iter_mut().for_each(|(_, command)| *command = None);
         self.is_new = false;
         self.open_again();
-        self.start();
     }
 
     /// The function begins anew, and has not been told of its layers.
@@ -455,6 +498,7 @@ impl Rig {
 
     /// The host reads the whole drive, which is the source.
     pub(super) fn read_all(&mut self) {
+        self.hear_losses();
         let source = self.source();
         let flight = self.model.begin(Action::Read { first: 0, blocks: SIZE / BLOCK });
         let contents = self.contents(source);
@@ -476,6 +520,7 @@ impl Rig {
     /// All works again, until the secondary has everything and nothing is dirty.
     pub(super) fn come_to_rest(&mut self) {
         self.up.fill(true);
+        self.part_rest();
         for _ in 0..200_000 {
             if self.asked.is_empty() && self.is_idle() {
                 let status = self.tell("status").expect("it serves");
