@@ -4,7 +4,7 @@ use crate::host::{Host, PAGE, entry, io};
 use crate::hostile::Random;
 use crate::model::Model;
 use sluice_command::NodeId;
-use sluice_controller::{COMMANDS_MAX, Controller, Subsystem};
+use sluice_controller::{COMMANDS_MAX, Controller, Namespace, Subsystem};
 use sluice_nvme::opcode::{admin, io as opcode};
 use sluice_nvme::{Cns, LogId, Status, SubmissionEntry};
 use std::collections::BTreeMap;
@@ -18,7 +18,11 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub(crate) fn new(model: &Model) -> Self {
-        let mut first = Host::new(vec![model.namespace(1)]);
+        Self::with(vec![model.namespace(1)])
+    }
+
+    pub(crate) fn with(namespaces: Vec<Namespace>) -> Self {
+        let mut first = Host::new(namespaces);
         let mut second = Host::new(vec![Model::new(8).namespace(1)]);
         second.controller.controller =
             Controller::new(&mut first.controller.subsystem, 2).expect("a second controller");
@@ -65,8 +69,13 @@ impl Pair {
 
     /// Advances the time for both.
     pub(crate) fn hosts_wait(&mut self, ns: u64) {
-        self.hosts.iter_mut().for_each(|host| host.now_ns += ns);
+        self.pass(ns);
         self.run();
+    }
+
+    /// Advances the time for both, without a turn.
+    pub(crate) fn pass(&mut self, ns: u64) {
+        self.hosts.iter_mut().for_each(|host| host.now_ns += ns);
     }
 
     /// Gives turns to both until neither has work.
