@@ -6,6 +6,7 @@ mod flood;
 mod host;
 mod hostile;
 mod housekeeping;
+mod limits;
 mod many;
 mod rig;
 mod service;

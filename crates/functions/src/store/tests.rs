@@ -1,4 +1,4 @@
-use super::table::{Mapping, Table};
+use super::table::{Mapping, Table, Version};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -175,4 +175,39 @@ proptest! {
         model.look(&loaded);
         prop_assert_eq!(loaded.count(), table.count());
     }
+}
+
+/// A drive has 128 versions, and a name 64 letters.
+#[test]
+fn there_are_so_many_versions_and_no_more() {
+    let mut table = Table::new(LOGICAL, PHYSICAL, MAPPINGS_MAX);
+    table.create(&"n".repeat(64), 0).expect("the longest name");
+    for name in [String::new(), "n".repeat(65)] {
+        table.create(&name, 0).expect_err("a name that is too short or too long");
+    }
+    for number in 1..128 {
+        table.create(&name(number), 0).expect("a version");
+    }
+    let refused = table.create("beyond", 0).expect_err("one too many");
+    assert!(refused.contains("128 versions"), "{refused}");
+    assert_eq!(table.versions().len(), 128);
+    table.delete(&name(64)).expect("it is there");
+    table.create("again", 0).expect("there is room again");
+    table.create("beyond", 0).expect_err("one too many");
+}
+
+/// The store of a drive with more versions than there can be is damaged.
+#[test]
+fn so_many_versions_are_loaded_and_no_more() {
+    let mut table = Table::new(LOGICAL, PHYSICAL, MAPPINGS_MAX);
+    table.begin(1000, 0).expect("an epoch");
+    let mut load = |epoch: u32| {
+        let mut bytes = [0; Version::BYTES];
+        Version { name: format!("v{epoch}"), created: 0, epoch }.put(&mut bytes);
+        table.load_version(&bytes)
+    };
+    for epoch in 1..=128 {
+        load(epoch).expect("a version");
+    }
+    load(129).expect_err("one too many");
 }

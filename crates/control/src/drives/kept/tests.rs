@@ -247,6 +247,15 @@ fn reservations_that_persist_are_given_to_the_next_daemons_drive() {
     assert_eq!((opened_with("fixed"), opened_with("made")), (vec![], vec![]));
 }
 
+/// Ranges belong to one drive and one of its namespaces.
+#[test]
+fn marks_are_given_to_the_namespace_of_the_drive_alone() {
+    use crate::state::{HostState, Uncorrectable};
+    let of = |drive: &str, nsid| Uncorrectable { drive: drive.to_owned(), nsid, ranges: vec![[0, 512]] };
+    let saved = HostState { uncorrectable: vec![of("a", 1), of("a", 9), of("b", 1)], ..HostState::default() };
+    assert_eq!(super::uncorrectable(&spec("a"), &saved), [(1, vec![[0, 512]])]);
+}
+
 fn uncorrectable() -> sluice_controller::PersistentRecord {
     sluice_controller::PersistentRecord::Uncorrectable { nsid: 1, ranges: vec![[0, 512]] }
 }

@@ -1,0 +1,24 @@
+//! The limits of queues and of data: the last value that is taken, and the first that is not.
+
+use crate::host::{Connect, Link};
+use crate::rig::{DISK, Rig};
+use sluice_nvme::Status;
+use sluice_nvme::fabrics::InvalidParameter;
+use sluice_nvme_tcp::Digests;
+
+/// Conformance: Fabrics 3.3, a Connect with a queue size beyond the controller's is refused with Connect Invalid Parameters.
+#[test]
+fn a_queue_has_from_2_to_128_entries() {
+    let rig = Rig::new();
+    for entries in [2, 128] {
+        let mut link = Link::open(rig.address, Digests::NONE);
+        let response = link.connect(&Connect { entries, ..Connect::admin(DISK) });
+        assert_eq!(response.status(), Status::SUCCESS, "{entries} entries");
+    }
+    for entries in [1, 129] {
+        let mut link = Link::open(rig.address, Digests::NONE);
+        let response = link.connect(&Connect { entries, ..Connect::admin(DISK) });
+        let refused = (Status::CONNECT_INVALID_PARAMETERS, InvalidParameter::SQSIZE.dw0());
+        assert_eq!((response.status(), response.dw0), refused, "{entries} entries");
+    }
+}
