@@ -185,6 +185,7 @@ fn there_are_so_many_versions_and_no_more() {
     for name in [String::new(), "n".repeat(65)] {
         table.create(&name, 0).expect_err("a name that is too short or too long");
     }
+    let name = |number: usize| format!("v{number}");
     for number in 1..128 {
         table.create(&name(number), 0).expect("a version");
     }
