@@ -20,7 +20,7 @@ const INTERNAL: u16 = u16::MAX;
 pub(super) const CONTENT: u8 = 0x5a;
 pub(super) const BLOCKS: u64 = 64;
 
-/// The Compare of a pair at this block fails, and so does its Write.
+/// True if the Compare of a pair at this block fails, and so its Write.
 pub(super) fn compares_in_vain(slba: u64) -> bool {
     slba.is_multiple_of(4)
 }
@@ -112,7 +112,7 @@ impl Disk {
         self.check_fused(origin, request);
     }
 
-    /// Nothing of others comes between the two commands of a pair.
+    /// Notes a breach if a command comes between the two of a pair.
     fn check_fused(&mut self, origin: &Origin, request: &Request) {
         if let Some(FusedBlocks { origin: of, request: blocks }) = &self.fused
             && is_host(origin)
@@ -154,7 +154,7 @@ impl Watched {
         self.0.lock().expect("not poisoned")
     }
 
-    /// A namespace over this disk that hosts can detach and delete.
+    /// Makes a namespace over this disk that hosts can detach and delete.
     pub(super) fn namespace(&self) -> Namespace {
         let nsid = self.disk().nsid;
         let config = NamespaceConfig { nsid, block_size: 512, uuid: [nsid as u8; 16] };
@@ -163,13 +163,13 @@ impl Watched {
         namespace.created(true).attached_to(Attachment::ALL)
     }
 
-    /// Takes one of the commands that are held; the token to answer it with.
+    /// Returns the token that answers a held command.
     pub(super) fn token(&self, index: usize) -> u64 {
         let disk = self.disk();
         Subsystem::token_prefix(disk.nsid, NodeId(0)) | u64::from(disk.held[index].ticket.0)
     }
 
-    /// How many commands have arrived.
+    /// Returns how many commands have arrived.
     pub(super) fn arrivals(&self) -> u64 {
         self.disk().arrivals
     }

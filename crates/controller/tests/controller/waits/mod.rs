@@ -1,8 +1,8 @@
-//! Commands that wait for the end of others, against everything that they wait for: in random order, with random times
-//! of completion, on several namespaces, queues and controllers, and beside a model of few rules.
+//! Commands that wait for the end of others, against all commands that they wait for, on several namespaces, queues and
+//! controllers. Order and times of completion are random; a model of few rules checks them.
 //!
-//! The model does not know how the controller counts. It looks at what the layers of a namespace have when a command
-//! arrives there, and when a command completes.
+//! The model looks at the commands that the layers of a namespace hold when another arrives there, and when a command
+//! completes. It uses none of the controller's own counts.
 
 mod disk;
 
@@ -113,12 +113,12 @@ impl World {
         panic!("{what}\nafter:\n{}", self.steps.join("\n"));
     }
 
-    /// One of the namespaces.
+    /// Draws a namespace.
     fn nsid(&mut self) -> u32 {
         1 + self.random.below(NAMESPACES.into()) as u32
     }
 
-    /// A host that has a queue left, and one of its queues.
+    /// Draws a host with a queue that has room, and the queue.
     fn queue(&mut self) -> Option<(usize, u16)> {
         let number = self.random.below(2) as usize;
         let queues = &self.queues[number];
@@ -140,7 +140,7 @@ impl World {
         self.pair.host(number).ring(sq);
     }
 
-    /// A command that others wait for.
+    /// Sends a command that others wait for.
     fn plain(&mut self) {
         let Some((number, sq)) = self.queue() else { return };
         let nsid = self.nsid();
@@ -172,7 +172,7 @@ impl World {
         self.send(number, sq, SubmissionEntry { nsid, ..entry }, Kind::Plain);
     }
 
-    /// A Compare and a Write that are one step to all others.
+    /// Sends a fused Compare and Write.
     fn fused(&mut self) {
         let Some((number, sq)) = self.queue() else { return };
         let (nsid, slba) = (self.nsid(), self.random.below(BLOCKS - 4));
@@ -186,7 +186,7 @@ impl World {
         self.pair.host(number).ring(sq);
     }
 
-    /// A command that waits for others.
+    /// Sends a command that waits for others.
     fn waiter(&mut self) {
         let nsid = self.nsid();
         let number = self.random.below(2) as usize;
@@ -215,7 +215,7 @@ impl World {
         }
     }
 
-    /// A Preempt and Abort of the other host, or of both.
+    /// Sends a Preempt and Abort of the other host.
     fn preempt(&mut self, number: usize, nsid: u32) {
         let host = self.pair.host(number);
         let (own, others) = (7 + number as u64, 8 - number as u64);
@@ -239,7 +239,7 @@ impl World {
         self.send(number, 0, delete, Kind::DeleteQueue(sq));
     }
 
-    /// Commands of a queue, or of all, whose completions come no more.
+    /// Marks the commands of a queue, or of all queues, as abandoned: they have no completions any more.
     fn abandon(&mut self, number: usize, queue: Option<u16>) {
         let under_way = Arc::new(self.sent.keys().copied().collect());
         self.sent.retain(|(of, sq, _), _| *of != number || queue.is_some_and(|queue| queue != *sq));
@@ -270,7 +270,7 @@ impl World {
         self.send(number, sq, SubmissionEntry { nsid, ..entry(opcode::FLUSH) }, Kind::Plain);
     }
 
-    /// A command that a disk has comes to its end. False if none has any.
+    /// Ends a command that a disk holds. False if no disk holds one.
     fn answer(&mut self, except: Option<u32>) -> bool {
         let has_some =
             |nsid: &u32| Some(*nsid) != except && !self.disks[*nsid as usize - 1].disk().held.is_empty();
@@ -287,7 +287,7 @@ impl World {
         true
     }
 
-    /// Turns of both, and what has completed.
+    /// Gives both controllers a turn, and takes their completions.
     fn turn(&mut self) {
         for number in [0, 1] {
             self.pair.host(number).turn();
@@ -344,7 +344,7 @@ impl World {
         }
     }
 
-    /// What a command has waited for is at its end.
+    /// Fails if a command has completed before one that it waits for.
     fn check_wait(&mut self, number: usize, sent: &Sent) {
         let nsid = sent.entry.nsid;
         let disk = self.disks[nsid as usize - 1].disk();
@@ -388,7 +388,7 @@ impl World {
         self.turn();
     }
 
-    /// Everything comes to its end while the disks answer.
+    /// Answers until every command has completed.
     fn end(&mut self) {
         for _ in 0..4000 {
             let answered = self.answer(None);
@@ -403,7 +403,7 @@ impl World {
         self.fail(&format!("never completed: {:?}", self.sent));
     }
 
-    /// Commands of other namespaces complete while this one answers nothing.
+    /// Fails if a command of another namespace does not complete while this one answers nothing.
     fn end_without(&mut self, stuck: u32) {
         for _ in 0..400 {
             let answered = self.answer(Some(stuck));
