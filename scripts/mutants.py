@@ -5,9 +5,11 @@ A change is tested in stages, and the first failure ends them:
 
   1. the tests of its crate, without those of the whole daemon
   2. the tests of the crates that depend on it, directly or not, without those of the whole daemon
-  3. the tests of the whole daemon
+  3. the unit tests of the daemon
+  4. the tests of the whole daemon
 
-So a low crate's change builds the daemon only if nothing before notices it.
+The changes are taken in groups, and in a group crate by crate: a change that is taken back is built once more for all that
+follow in its crate. The daemon is built last, for those alone that nothing before has noticed.
 """
 
 import argparse
@@ -25,6 +27,10 @@ DAEMON_TESTS = "process"
 # Code of tests, of fuzz targets and of the benchmark, which no test has to notice.
 EXCLUDED_PACKAGES = {"sluice-sim", "sluice-bench"}
 EXCLUDED_FILES = ("/fuzz.rs", "/bench/", "/test_device.rs")
+# The stages, in their order; the first ones are gone through for a group of changes before the next group begins.
+CRATE, DEPENDENTS, UNITS, WHOLE = STAGES = ("crate", "dependents", "daemon's units", "whole daemon")
+EARLY = (CRATE, DEPENDENTS)
+GROUP = 25
 # A test that takes longer than this many times its time without a change hangs.
 SLOWER = 4
 SLOWER_AND_S = 60
@@ -84,19 +90,20 @@ class Bench:
         return sorted(kept, key=lambda it: it["name"])
 
     def stages(self, package):
-        """Arguments of cargo for each stage, with its name."""
+        """Arguments of cargo for each stage that concerns the package, by name."""
         def of(names):
             return [word for name in names for word in ("-p", name)]
         others = self.dependents[package]
         units = ["--lib"] if package == DAEMON else []
-        yield "crate", of([package]) + units
+        found = {CRATE: of([package]) + units}
         below = [name for name in others if name != DAEMON]
         if below:
-            yield "dependents", of(below)
+            found[DEPENDENTS] = of(below)
         if DAEMON in others:
-            yield "daemon's units", of([DAEMON]) + ["--lib"]
+            found[UNITS] = of([DAEMON]) + ["--lib"]
         if DAEMON in others or package == DAEMON:
-            yield "whole daemon", of([DAEMON]) + ["--test", DAEMON_TESTS]
+            found[WHOLE] = of([DAEMON]) + ["--test", DAEMON_TESTS]
+        return found
 
     def cargo(self, words, limit_s=None, build_only=False):
         """Exit code, and the output; none for the code if it took too long."""
@@ -125,21 +132,20 @@ class Bench:
             self.times[key] = time.monotonic() - began
         return self.times[key]
 
-    def judge(self, change):
-        """The stage that notices the change, and the first test; or none."""
-        stages = list(self.stages(change["package"]))
-        for name, words in stages:
-            limit_s = self.time_of(words) * SLOWER + SLOWER_AND_S
-            with Applied(self.tree, change):
-                code, _ = self.cargo(words, build_only=True)
-                if code != 0:
-                    return "does not build", ""
-                code, text = self.cargo(words, limit_s)
-            if code is None:
-                return name, "no end"
+    def judge(self, change, stage):
+        """The stage if it notices the change, or that this is not built, and the first test; or none."""
+        words = self.stages(change["package"]).get(stage)
+        if words is None:
+            return None
+        limit_s = self.time_of(words) * SLOWER + SLOWER_AND_S
+        with Applied(self.tree, change):
+            code, _ = self.cargo(words, build_only=True)
             if code != 0:
-                return name, first_failure(text)
-        return "NOT NOTICED", ""
+                return "does not build", ""
+            code, text = self.cargo(words, limit_s)
+        if code is None:
+            return stage, "no end"
+        return (stage, first_failure(text)) if code != 0 else None
 
 
 class Applied:
@@ -194,11 +200,33 @@ def main():
     print(f"{len(drawn)} of {len(changes)} changes, seed {options.seed}\n", flush=True)
     print("| change | noticed by | test |\n|---|---|---|", flush=True)
     counts = {}
-    for change in drawn:
-        stage, test = bench.judge(change)
+
+    def report(change, stage, test):
         counts[stage] = counts.get(stage, 0) + 1
         name = change["name"].replace("|", "\\|")
         print(f"| `{name}` | {stage} | {f'`{test}`' if test else ''} |", flush=True)
+
+    def unnoticed_by(stage, tested):
+        left = []
+        for change in sorted(tested, key=lambda it: it["package"]):
+            found = bench.judge(change, stage)
+            if found:
+                report(change, *found)
+            else:
+                print(f"not noticed by {stage}: {change['name']}", file=sys.stderr, flush=True)
+                left.append(change)
+        return left
+
+    left = []
+    for start in range(0, len(drawn), GROUP):
+        group = drawn[start:start + GROUP]
+        for stage in EARLY:
+            group = unnoticed_by(stage, group)
+        left += group
+    for stage in STAGES[len(EARLY):]:
+        left = unnoticed_by(stage, left)
+    for change in left:
+        report(change, "NOT NOTICED", "")
     built = len(drawn) - counts.get("does not build", 0)
     unnoticed = counts.get("NOT NOTICED", 0)
     print(f"\n{built} changes built; {unnoticed} not noticed")
