@@ -9,7 +9,7 @@ use sluice_controller::{Attachment, CAPSULES_MAX, Joined, KnownAs, Pool, QueuePa
 use sluice_nvme::opcode::admin;
 use sluice_nvme::{Status, SubmissionEntry};
 
-/// Conformance: NVM 3.2.2, a Copy of more source ranges than MSRC is refused with Command Size Limit Exceeded.
+/// MSRC is 128 source ranges.
 #[test]
 fn a_copy_has_so_many_ranges_and_no_more() {
     let mut host = Host::with_io(&Model::new(1024));
@@ -21,7 +21,7 @@ fn a_copy_has_so_many_ranges_and_no_more() {
     }
 }
 
-/// An image of 64 MiB at most is taken, a piece of MDTS at most at a time.
+/// An image has 64 MiB at most, and a piece of it MDTS.
 #[test]
 fn a_firmware_image_is_so_large_and_no_larger() {
     const IMAGE: u32 = 64 << 20;
@@ -38,7 +38,7 @@ fn a_firmware_image_is_so_large_and_no_larger() {
     assert_eq!(download(TRANSFER_MAX + 4, 0), Err(Status::INVALID_FIELD));
 }
 
-/// Conformance: Base 5.19, an attachment to more controllers than are supported is refused.
+/// A list of attachments has 256 hosts at most.
 #[test]
 fn a_namespace_is_attached_to_so_many_hosts_and_no_more() {
     for (others, status) in [(255, Status::SUCCESS), (256, Status::NAMESPACE_ATTACHMENT_LIMIT_EXCEEDED)] {
@@ -55,7 +55,7 @@ fn a_namespace_is_attached_to_so_many_hosts_and_no_more() {
     }
 }
 
-/// A queue pair of a connection has from 2 to 128 entries, is there once, and goes when nothing of it is in flight.
+/// The queues of a connection have the numbers 1 to 128, and can be deleted when nothing of them is in flight.
 #[test]
 fn a_queue_pair_has_its_limits() {
     let mut host = Host::enabled(vec![Model::new(8).namespace(1)]);

@@ -1,4 +1,4 @@
-//! The limits of queues and of data: the last value that is taken, and the first that is not.
+//! The limits of queues: the last value that is taken, and the first that is not.
 
 use crate::host::{Connect, Link};
 use crate::rig::{DISK, Rig};
@@ -6,7 +6,6 @@ use sluice_nvme::Status;
 use sluice_nvme::fabrics::InvalidParameter;
 use sluice_nvme_tcp::Digests;
 
-/// Conformance: Fabrics 3.3, a Connect with a queue size beyond the controller's is refused with Connect Invalid Parameters.
 #[test]
 fn a_queue_has_from_2_to_128_entries() {
     let rig = Rig::new();
