@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use serde::Serialize;
 use sluice_spec::size::Size;
-use sluice_spec::{FunctionSpec, NamespaceSpec, Place, TargetKind, UifSpec};
+use sluice_spec::{FunctionSpec, LayerSpec, NamespaceSpec, Place, TargetKind, UifSpec};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -27,6 +27,8 @@ pub enum Above {
     /// It does nothing.
     Pass,
     Encrypt,
+    /// Two members like the target, and a log in memory.
+    Mirror,
 }
 
 impl Above {
@@ -34,16 +36,34 @@ impl Above {
         match self {
             Self::Pass => "pass",
             Self::Encrypt => "encrypt",
+            Self::Mirror => "mirror",
         }
     }
 
-    /// `key` is a file with one.
-    fn spec(self, place: Place, key: &Path) -> UifSpec {
+    /// Describes the function over `below`. `key` is a file with one.
+    fn spec(self, place: Place, below: &NamespaceSpec, key: &Path) -> UifSpec {
         let mut spec = UifSpec { function: Some(self.name().to_owned()), place, ..UifSpec::default() };
         if self == Self::Encrypt {
             spec.options.insert("key_file".to_owned(), key.display().to_string());
         }
+        if self == Self::Mirror {
+            spec.layers = vec![layer(below.target, below.size), layer(TargetKind::Memory, Some(LOG_SIZE))];
+        }
         spec
+    }
+}
+
+fn layer(target: TargetKind, size: Option<Size>) -> LayerSpec {
+    LayerSpec {
+        target,
+        size,
+        path: None,
+        on_full: None,
+        format: None,
+        nvme: None,
+        nvme_tcp: None,
+        block_size: 512,
+        functions: Vec::new(),
     }
 }
 
@@ -51,6 +71,8 @@ impl Above {
 const NULL_SIZE: Size = Size(64 << 30);
 /// Bytes of a memory target unless told otherwise: more than fits a processor's caches.
 const MEMORY_SIZE: Size = Size(512 << 20);
+/// Bytes of a mirror's log.
+const LOG_SIZE: Size = Size(1 << 20);
 
 impl Target {
     /// The namespace of a drive of our own, with a file that has a key; none for another daemon's.
@@ -61,7 +83,8 @@ impl Target {
             Self::File(path) => (TargetKind::File, None, Some(path.clone())),
             Self::Through(above, place, below) => {
                 let mut namespace = below.namespace(key)?;
-                namespace.functions.push(FunctionSpec::Uif(above.spec(*place, key)));
+                let function = above.spec(*place, &namespace, key);
+                namespace.functions.push(FunctionSpec::Uif(function));
                 return Some(namespace);
             }
             Self::Daemon(_) => return None,
@@ -102,10 +125,12 @@ impl FromStr for Target {
             ("pass@process", below) => through(Above::Pass, Place::Process, below),
             ("encrypt@daemon", below) => through(Above::Encrypt, Place::Daemon, below),
             ("encrypt@process", below) => through(Above::Encrypt, Place::Process, below),
+            ("mirror@daemon", below) => through(Above::Mirror, Place::Daemon, below),
+            ("mirror@process", below) => through(Above::Mirror, Place::Process, below),
             ("file", Some(path)) if !path.is_empty() => Ok(Self::File(path.into())),
             _ => Err(format!(
                 "`{text}` is not a target: use null, memory, memory:SIZE, file:PATH, or one of the first \
-                 two under pass@daemon:, pass@process:, encrypt@daemon: or encrypt@process:"
+                 two under pass@daemon:, pass@process:, or the same with encrypt or mirror"
             )),
         }
     }
@@ -302,8 +327,14 @@ mod tests {
 
     #[test]
     fn targets_are_read_as_they_are_written() {
-        for text in ["null", "memory:512MiB", "memory:1GiB", "file:/dev/loop0", "encrypt@process:memory:1GiB"]
-        {
+        for text in [
+            "null",
+            "memory:512MiB",
+            "memory:1GiB",
+            "file:/dev/loop0",
+            "encrypt@process:memory:1GiB",
+            "mirror@daemon:null",
+        ] {
             assert_eq!(text.parse::<Target>().map(|target| target.to_string()).as_deref(), Ok(text));
         }
         assert_eq!("memory".parse(), Ok(Target::Memory(MEMORY_SIZE)));

@@ -55,7 +55,7 @@ pub(super) fn run(scenario: &Scenario) -> Result<(), Problem> {
         (_, Side::Call) => run_calls(scenario),
         (Transport::Pcie, Side::Controller) => run_controller(scenario),
         (Transport::Pcie, Side::Host) => run_host(scenario),
-        (Transport::Tcp, _) => tcp::run(scenario),
+        (Transport::Tcp | Transport::Direct, _) => tcp::run(scenario),
     }
 }
 
@@ -198,7 +198,8 @@ fn controller(scenario: &Scenario) -> Result<Attached, Problem> {
 
 fn function(function: Function) -> Option<Box<dyn Layer>> {
     match function {
-        Function::None => None,
+        // A mirror needs a reactor, and is driven directly.
+        Function::None | Function::Mirror => None,
         Function::Pass => Some(Box::new(Pass::new(PassConfig { watch: false }))),
         Function::PassWatching => Some(Box::new(Pass::new(PassConfig { watch: true }))),
         Function::Delay => Some(Box::new(Delay::new(DelayConfig::default()))),

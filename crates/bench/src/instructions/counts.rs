@@ -1,7 +1,7 @@
 //! What was counted, and how people are told.
 
 use super::scenario::{
-    CALLED, CLASSIFIERS, FUNCTIONS, OPERATIONS, SIDES, Scenario, Side, TARGETS, TRANSFERS, Transport,
+    CALLED, CLASSIFIERS, DRIVEN, FUNCTIONS, OPERATIONS, SIDES, Scenario, Side, TARGETS, TRANSFERS, Transport,
 };
 use serde::Serialize;
 use sluice_spec::table::Table;
@@ -62,6 +62,10 @@ impl Counts {
                 "Instructions of one command of 4 KiB over NVMe/TCP and entries into the kernel, by how many are under way.",
                 self.remote(),
             ),
+            (
+                "Instructions of one command of 4 KiB driven directly and entries into the kernel, by how many are under way.",
+                self.direct(),
+            ),
         ];
         let tables = tables.iter().filter(|(_, table)| !table.is_empty());
         let texts: Vec<String> =
@@ -108,7 +112,29 @@ impl Counts {
             let scenario = Scenario { transport: Transport::Tcp, side, target, operation, ..Scenario::PLAIN };
             (vec![side.word(), target.word(), operation.word()], scenario)
         });
-        let batches = self.batches(Transport::Tcp);
+        self.reactors(Transport::Tcp, &["SIDE", "TARGET", "COMMAND"], rows)
+    }
+
+    fn direct(&self) -> Table {
+        let over = DRIVEN.into_iter().flat_map(|function| TARGETS.map(|target| (function, target)));
+        let all =
+            over.flat_map(|(function, target)| TRANSFERS.map(|operation| (function, target, operation)));
+        let rows = all.map(|(function, target, operation)| {
+            let (transport, side) = (Transport::Direct, Side::Host);
+            let scenario = Scenario { transport, side, function, target, operation, ..Scenario::PLAIN };
+            (vec![function.word(), target.word(), operation.word()], scenario)
+        });
+        self.reactors(Transport::Direct, &["FUNCTION", "TARGET", "COMMAND"], rows)
+    }
+
+    /// Of reactors: two columns for each number of commands under way.
+    fn reactors<'a>(
+        &self,
+        transport: Transport,
+        first: &[&str],
+        rows: impl IntoIterator<Item = (Vec<&'a str>, Scenario)>,
+    ) -> Table {
+        let batches = self.batches(transport);
         let titles = batches.iter().flat_map(|batch| [format!("QD-{batch}"), "CALLS".to_owned()]);
         let cells = |scenario| {
             let count = self.find(scenario);
@@ -118,7 +144,7 @@ impl Counts {
                 calls.map(|calls| format!("{calls:.2}")),
             ]
         };
-        table(&["SIDE", "TARGET", "COMMAND"], titles, rows, |scenario| {
+        table(first, titles, rows, |scenario| {
             batches.iter().flat_map(|&batch| cells(Scenario { batch, ..scenario })).collect()
         })
     }
@@ -161,7 +187,7 @@ fn table<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::instructions::{Classifier, Function};
+    use crate::instructions::{Classifier, Function, Operation};
 
     const READ: Scenario = Scenario { batch: 8, ..Scenario::PLAIN };
 
@@ -207,6 +233,25 @@ host         -      60.0
 ";
         assert_eq!(Counts { counts }.text(), expected);
     }
+
+    #[test]
+    fn layers_that_are_driven_directly_have_a_table() {
+        let direct = Scenario { transport: Transport::Direct, side: Side::Host, ..READ };
+        let mirror = Scenario { function: Function::Mirror, operation: Operation::Write, ..direct };
+        let counts = vec![
+            Count { syscalls: Some(0.0), ..count(direct, 100.0) },
+            Count { syscalls: Some(0.25), ..count(mirror, 2000.5) },
+        ];
+        let expected = "\
+Instructions of one command of 4 KiB driven directly and entries into the kernel, by how many are under way.
+
+FUNCTION  TARGET  COMMAND    QD-8  CALLS
+none      null    read      100.0   0.00
+mirror    null    write    2000.5   0.25
+";
+        assert_eq!(Counts { counts }.text(), expected);
+    }
+
     #[test]
     fn over_tcp_either_side_has_its_entries_into_the_kernel_beside() {
         let host = Scenario { transport: Transport::Tcp, side: Side::Host, ..READ };

@@ -6,7 +6,7 @@
 //! the reactor, the socket and the interrupt. Of the host its turn as in a flat-out measurement.
 //!
 //! Over NVMe/TCP either side is a reactor in the child, and its whole turns are counted, those that had work: all but
-//! what the kernel does for them. The two [take turns](lockstep).
+//! what the kernel does for them. The two [take turns](lockstep). Layers that are driven directly have one reactor alone.
 
 mod child;
 pub(super) mod classifier;
@@ -24,7 +24,7 @@ pub use scenario::{Classifier, Function, Operation, Scenario, Side, Target, Tran
 
 use super::program;
 use clap::{Args, Subcommand};
-use scenario::{BATCHES, CALLED, CLASSIFIERS, FUNCTIONS, OPERATIONS, SIDES, TARGETS, TRANSFERS};
+use scenario::{BATCHES, CALLED, CLASSIFIERS, DRIVEN, FUNCTIONS, OPERATIONS, SIDES, TARGETS, TRANSFERS};
 use sluice_spec::problem::Problem;
 use std::process::Command;
 use tracer::Process;
@@ -34,7 +34,7 @@ use tracer::Process;
 pub struct InstructionArgs {
     #[command(subcommand)]
     child: Option<Hidden>,
-    /// Turns with so many commands; over NVMe/TCP, so many under way
+    /// Turns with so many commands; over NVMe/TCP and directly, so many under way
     #[arg(long, value_delimiter = ',', value_name = "COMMANDS", default_values_t = BATCHES)]
     batch: Vec<u32>,
     /// Loads over NVMe/TCP; the least counts: the network may bring in parts what was sent together
@@ -52,7 +52,7 @@ pub struct InstructionArgs {
     /// Only on this target
     #[arg(long, value_enum)]
     target: Option<Target>,
-    /// Only under this function, which is counted on the null target, for reads
+    /// Only under this function: a mirror is driven directly, others are counted on the null target, for reads
     #[arg(long, value_enum)]
     function: Option<Function>,
     /// Only with this classifier, which is counted on the null target, for reads
@@ -104,9 +104,12 @@ impl InstructionArgs {
         let host = Scenario { side: Side::Host, ..base };
         let sides = SIDES.map(|side| Scenario { transport: Transport::Tcp, side, ..base });
         let remote = sides.into_iter().flat_map(|base| with(&TRANSFERS, base));
+        let driven = Scenario { transport: Transport::Direct, side: Side::Host, ..base };
+        let driven = DRIVEN.map(|function| Scenario { function, ..driven });
+        let direct = driven.into_iter().flat_map(|base| with(&TRANSFERS, base));
         let all = with(&OPERATIONS, base).chain(functions).chain(classifiers).chain(calls).chain([host]);
         let batches = |scenario| self.batch.iter().map(move |&batch| Scenario { batch, ..scenario });
-        all.chain(remote).flat_map(batches).filter(|scenario| self.wants(scenario)).collect()
+        all.chain(remote).chain(direct).flat_map(batches).filter(|scenario| self.wants(scenario)).collect()
     }
 
     fn wants(&self, scenario: &Scenario) -> bool {
@@ -130,7 +133,7 @@ pub(super) fn count_calls(classifier: Classifier) -> Result<f64, Problem> {
 fn count(scenario: &Scenario, runs: u32) -> Result<Count, Problem> {
     let (instructions, syscalls) = match scenario.transport {
         Transport::Pcie => (count_turns(scenario)?, None),
-        Transport::Tcp => {
+        Transport::Tcp | Transport::Direct => {
             let loads = (0..runs).map(|_| lockstep::instructions(child(scenario)?));
             let loads: Vec<u64> = loads.collect::<Result<_, _>>()?;
             let least = loads.into_iter().min().ok_or_else(|| Problem::internal("there was no run"))?;

@@ -34,6 +34,8 @@ pub enum Transport {
     Pcie,
     /// NVMe/TCP on the loopback device. Turns of whole reactors are counted.
     Tcp,
+    /// Nothing, and no controller either: a reactor drives the layers directly. Whole turns of it are counted.
+    Direct,
 }
 
 /// Whose turn is counted.
@@ -66,6 +68,8 @@ pub enum Function {
     Delay,
     /// A fault function without rules.
     Fault,
+    /// A mirror in the daemon, of two members like the target, with a log in memory.
+    Mirror,
 }
 
 /// Who decides where commands go.
@@ -107,14 +111,16 @@ pub(super) const OPERATIONS: [Operation; 3] = [Operation::Read, Operation::Write
 /// Those of a load over NVMe/TCP, and whose work they are.
 pub(super) const TRANSFERS: [Operation; 2] = [Operation::Read, Operation::Write];
 pub(super) const SIDES: [Side; 2] = [Side::Host, Side::Controller];
-/// All that add something.
+/// Those that are driven directly.
+pub(super) const DRIVEN: [Function; 2] = [Function::None, Function::Mirror];
+/// All that add something to a controller's turn.
 pub(super) const FUNCTIONS: [Function; 4] =
     [Function::Pass, Function::PassWatching, Function::Delay, Function::Fault];
 /// All that add something.
 pub(super) const CLASSIFIERS: [Classifier; 4] =
     [Classifier::Native, Classifier::Ebpf, Classifier::NativeWindow, Classifier::EbpfWindow];
 
-/// The most that is under way over NVMe/TCP.
+/// The most that is under way on a reactor.
 const DEPTH_MAX: u32 = 128;
 
 impl Scenario {
@@ -156,19 +162,32 @@ impl Scenario {
     fn batch_max(&self) -> u32 {
         match self.transport {
             Transport::Pcie => FETCH_MAX,
-            Transport::Tcp => DEPTH_MAX,
+            Transport::Tcp | Transport::Direct => DEPTH_MAX,
         }
     }
 
-    /// True if a controller takes so many commands in one turn, or at a time.
+    /// True if a controller takes so many commands in one turn, or at a time, and the function can be there.
     pub fn is_possible(&self) -> bool {
-        (1..=self.batch_max()).contains(&self.batch)
+        (1..=self.batch_max()).contains(&self.batch) && self.has_place_for_function()
+    }
+
+    /// A mirror needs a reactor. One that drives layers directly is a host.
+    fn has_place_for_function(&self) -> bool {
+        match self.transport {
+            Transport::Direct => self.side == Side::Host && DRIVEN.contains(&self.function),
+            Transport::Pcie | Transport::Tcp => self.function != Function::Mirror,
+        }
     }
 
     pub fn impossible(&self) -> Problem {
+        if !self.has_place_for_function() {
+            return Problem::invalid(format!("{} cannot be counted here", self.function.word()))
+                .hint("use --transport direct --side host for a mirror, and for nothing else");
+        }
         let what = match self.transport {
             Transport::Pcie => "a turn cannot have",
             Transport::Tcp => "over NVMe/TCP there cannot be",
+            Transport::Direct => "on a reactor there cannot be",
         };
         Problem::invalid(format!("{what} {} commands", self.batch))
             .hint(format!("use 1 to {}", self.batch_max()))
@@ -188,6 +207,7 @@ impl fmt::Display for Scenario {
         match transport {
             Transport::Pcie => write!(f, ", {batch} in a turn"),
             Transport::Tcp => write!(f, " over NVMe/TCP, {batch} under way"),
+            Transport::Direct => write!(f, " driven directly, {batch} under way"),
         }
     }
 }
@@ -204,7 +224,7 @@ macro_rules! words {
 }
 
 words! {
-    Transport { Pcie = "pcie", Tcp = "tcp", }
+    Transport { Pcie = "pcie", Tcp = "tcp", Direct = "direct", }
     Side { Controller = "controller", Host = "host", Call = "call", }
     Target { Null = "null", Memory = "memory", }
     Function {
@@ -213,6 +233,7 @@ words! {
         PassWatching = "pass-watching",
         Delay = "delay",
         Fault = "fault",
+        Mirror = "mirror",
     }
     Classifier {
         None = "none",
@@ -259,5 +280,15 @@ mod tests {
             assert!(BATCHES.into_iter().chain([most]).all(|batch| possible(transport, batch)));
             assert!([0, most + 1].into_iter().all(|batch| !possible(transport, batch)));
         }
+    }
+
+    #[test]
+    fn a_mirror_is_driven_directly_alone() {
+        let mirror = Scenario { function: Function::Mirror, side: Side::Host, ..Scenario::PLAIN };
+        let possible = |transport| Scenario { transport, ..mirror }.is_possible();
+        assert_eq!([Transport::Pcie, Transport::Tcp, Transport::Direct].map(possible), [false, false, true]);
+        let direct = Scenario { transport: Transport::Direct, ..mirror };
+        assert!(!Scenario { side: Side::Controller, ..direct }.is_possible());
+        assert!(!Scenario { function: Function::Pass, ..direct }.is_possible());
     }
 }

@@ -1,24 +1,26 @@
-//! The process whose instructions are counted, over NVMe/TCP: a host and a controller, a reactor each.
+//! The process whose instructions are counted, over NVMe/TCP: a host and a controller, a reactor each. Without a
+//! transport the host drives the layers themselves, and the other reactor has nothing to do.
 //!
 //! Both are as in [`bench tcp`](super::super::tcp), but never sleep: the tracer has them
 //! [take turns](super::lockstep).
 
-use super::super::cell::{Mix, Target as Behind};
+use super::super::cell::{Above, Mix, Target as Behind};
 use super::super::cores::Cores;
 use super::super::direct::Direct;
 use super::super::server::Server;
 use super::super::tcp::{remote, shape};
 use super::child::{LENGTH, SIZE, trouble};
 use super::halt::{self, Phase};
-use super::scenario::{Operation, Scenario, Side, Target};
+use super::scenario::{Function, Operation, Scenario, Side, Target, Transport};
 use nix::sys::ptrace;
 use nix::unistd::gettid;
 use quanta::Clock;
 use sluice_control::config::{Idle, Settings};
-use sluice_spec::NvmeTcpSpec;
 use sluice_spec::problem::Problem;
 use sluice_spec::size::Size;
+use sluice_spec::{NvmeTcpSpec, Place};
 use std::io::Write;
+use std::time::Duration;
 
 /// Before what is counted, so that every slot, list and page has been used, and the network knows how much there is.
 const WARM_UP: u64 = 2000;
@@ -28,13 +30,19 @@ const WARM_UP: u64 = 2000;
 const TIMEOUT_S: u32 = 60;
 const KEEP_ALIVE_S: u32 = 3600;
 
+/// How long a mirror takes to make its members equal, and more.
+const SETTLING: Duration = Duration::from_secs(1);
+
 /// Says the numbers of both threads, the one that is counted first; in the end, what it entered the kernel for.
 pub(super) fn run(scenario: &Scenario) -> Result<(), Problem> {
     let phase = Phase::default();
     let (mut controller, host) = (reactor()?, reactor()?);
     halt::plant(&host, &phase)?;
     halt::plant(&controller, &phase)?;
-    let link = connect(scenario.target, &host, &mut controller)?;
+    let link = match scenario.transport {
+        Transport::Direct => drive(scenario, &host)?,
+        _ => connect(scenario.target, &host, &mut controller)?,
+    };
     let clock = Clock::new();
     if scenario.target == Target::Memory {
         link.write_everything(&clock)?;
@@ -64,14 +72,28 @@ fn reactor() -> Result<Server, Problem> {
 }
 
 fn connect(target: Target, host: &Server, controller: &mut Server) -> Result<Direct, Problem> {
-    let target = match target {
-        Target::Null => Behind::Null(Size(SIZE)),
-        Target::Memory => Behind::Memory(Size(SIZE)),
-    };
-    let (address, nqn, _) = controller.serve(&target, false)?;
+    let (address, nqn, _) = controller.serve(&behind(target), false)?;
     let patient =
         NvmeTcpSpec { timeout_s: TIMEOUT_S, keep_alive_s: KEEP_ALIVE_S, ..remote(address, nqn, None) };
     host.open_remote(patient)
+}
+
+/// Opens the layers of a scenario on the host's reactor. A mirror is new, and has its members made equal.
+fn drive(scenario: &Scenario, host: &Server) -> Result<Direct, Problem> {
+    let target = behind(scenario.target);
+    if scenario.function != Function::Mirror {
+        return host.open_directly(&target);
+    }
+    let link = host.open_directly(&Behind::Through(Above::Mirror, Place::Daemon, Box::new(target)))?;
+    std::thread::sleep(SETTLING);
+    Ok(link)
+}
+
+fn behind(target: Target) -> Behind {
+    match target {
+        Target::Null => Behind::Null(Size(SIZE)),
+        Target::Memory => Behind::Memory(Size(SIZE)),
+    }
 }
 
 /// Has a reactor's thread traced; its number.
