@@ -29,10 +29,10 @@ impl Controller {
             }
             // The host waits for these entries, and for nothing that follows.
             let all_last =
-                finishing.iter().fold(true, |all, command| self.post_last(subsystem, command) & all);
+                finishing.iter().fold(true, |all, command| self.post_last(subsystem, command, all) & all);
             match all_last {
                 true => finishing.drain(..).for_each(|command| self.account(subsystem, command)),
-                false => finishing.drain(..).for_each(|command| self.complete(subsystem, command, now_ns)),
+                false => self.complete_each(subsystem, &mut finishing, now_ns),
             }
             subsystem.finishing = finishing;
             self.note_posted();
@@ -54,14 +54,29 @@ impl Controller {
     /// All entries of a batch are written one after the other: the host's core takes a line of the completion
     /// queue away as soon as it sees an entry in it. Every store after an entry waits for its line.
     #[inline]
-    fn post_last(&mut self, subsystem: &mut Subsystem, command: &Command) -> bool {
+    fn post_last(&mut self, subsystem: &mut Subsystem, command: &Command, all: bool) -> bool {
         let slot = subsystem.slab.slot(command);
         let (origin, status) = (slot.origin, slot.status);
-        let last = Steps::of(origin) == Steps::One;
+        let last = is_last(origin, status, || all && subsystem.losses.are_none());
         if last {
             self.post(subsystem, origin, status, 0);
         }
         last
+    }
+
+    /// Completes a batch in which some commands have a next step. The completion entries of the others are written.
+    fn complete_each(&mut self, subsystem: &mut Subsystem, batch: &mut Vec<Command>, now_ns: u64) {
+        // The same for each command as when the entries were written: a step may bring a loss.
+        let mut nothing_lost = subsystem.losses.are_none();
+        for command in batch.drain(..) {
+            let slot = subsystem.slab.slot(&command);
+            if is_last(slot.origin, slot.status, || nothing_lost) {
+                self.account(subsystem, command);
+            } else {
+                nothing_lost = false;
+                self.complete(subsystem, command, now_ns);
+            }
+        }
     }
 
     /// Continues a command that is back from its router: starts its next step, or only counts it, since its
@@ -203,6 +218,17 @@ impl Controller {
         if let Some(queue) = &self.cqs[usize::from(cq)] {
             self.handover.get_mut().cqs[usize::from(cq)].index = queue.position();
         }
+    }
+}
+
+/// Returns whether only a completion entry follows. A Flush that succeeded has no next step where no write was lost
+/// that may still have to be reported to its host.
+#[inline(always)]
+fn is_last(origin: Origin, status: Status, nothing_lost: impl FnOnce() -> bool) -> bool {
+    match Steps::of(origin) {
+        Steps::One => true,
+        Steps::Flush => status.is_success() && !origin.carried && nothing_lost(),
+        _ => false,
     }
 }
 

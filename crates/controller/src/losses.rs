@@ -73,6 +73,11 @@ impl Losses {
         owes
     }
 
+    /// Returns whether no writes were lost.
+    pub(crate) fn are_none(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Returns whether there is a loss that no host was notified of.
     pub(crate) fn are_unreported(&self) -> bool {
         self.0.iter().any(|loss| loss.notified.is_empty())

@@ -1,6 +1,6 @@
 //! Losses of acknowledged writes, and the Flushes that report them to hosts.
 
-use crate::host::{CC_ENABLED, Host, entry};
+use crate::host::{CC_ENABLED, Host, entry, io as block};
 use crate::model::Model;
 use crate::shared::Pair;
 use sluice_controller::{PersistentRecord, Synced};
@@ -80,6 +80,33 @@ fn the_flush_of_a_shutdown_that_fails_is_told_by_the_next() {
     model.disk().fails_with = None;
     assert_eq!(pair.host(1).io(flush()), TOLD);
     assert_eq!(pair.host(1).io(flush()), OK);
+}
+
+/// Flushes in a batch with a command of several steps, before and after a loss: each has one completion entry.
+#[test]
+fn flushes_of_one_batch_are_completed_once_each() {
+    const COMMANDS: [u8; 5] = [io::FLUSH, io::READ, io::COMPARE, io::FLUSH, io::READ];
+    let model = Model::new(64);
+    let mut pair = Pair::enabled(&model);
+    let host = pair.host(0);
+    let buffer = host.allocate(512);
+    for owed in [false, true] {
+        if owed {
+            host.controller.subsystem.resume_losses(&[1], 0);
+        }
+        let data = |opcode| SubmissionEntry { nsid: 1, ..block(opcode, 0, 1, buffer) };
+        let batch =
+            COMMANDS.map(|opcode| host.put(1, if opcode == io::FLUSH { flush() } else { data(opcode) }));
+        host.ring(1);
+        host.run();
+        let mut ended: Vec<(u16, Status)> = Vec::new();
+        ended.extend(host.reap_all(1).iter().map(|it| (it.cid, it.status())));
+        ended.sort_unstable_by_key(|(cid, _)| *cid);
+        // One Flush reports the loss: the first that comes back.
+        let first = if owed { TOLD } else { OK };
+        let expected = [first, OK, OK, OK, OK];
+        assert_eq!(ended, batch.iter().copied().zip(expected).collect::<Vec<_>>());
+    }
 }
 
 /// Returns the outcome of a sync: durability, and the losses that not all hosts were notified of.
