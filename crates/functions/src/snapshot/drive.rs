@@ -423,8 +423,6 @@ impl Function for Snapshot {
             For::Chore => {
                 // A step without data is a flush.
                 if done.buffer.is_none() && !status.is_success() {
-                    self.unflushed = self.work.is_some();
-                    self.back = BACK + (self.back - 1) % (u8::MAX - BACK);
                     self.flush_was_lost(io);
                 }
                 self.buffer = done.buffer.or(self.buffer.take());

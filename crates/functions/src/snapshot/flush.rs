@@ -47,7 +47,12 @@ impl Snapshot {
 
     /// A flush has failed. What it was to make durable may be gone, and no later one brings it back: of the log,
     /// where what came after would make no sense, and of copies that nobody was told of.
+    ///
+    /// A flush of a host says nothing of writes that were acknowledged while it was under way. So the next one fails, too, and
+    /// each that is under way now.
     pub(super) fn flush_was_lost(&mut self, io: &mut Io<'_>) {
+        self.unflushed = self.work.is_some();
+        self.back = BACK + (self.back - 1) % (u8::MAX - BACK);
         if let Some(work) = self.work.as_mut().filter(|work| !work.durable) {
             (work.broken, self.mend) = (true, true);
         }

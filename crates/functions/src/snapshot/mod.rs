@@ -107,6 +107,8 @@ fn ask(io: &mut Io<'_>, request: Request, data: Data, token: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    mod alone;
+
     use super::*;
 
     #[test]

@@ -1,0 +1,156 @@
+//! The function alone: over a store in memory, whose flushes for the host come back when the test says so.
+
+use super::super::make;
+use crate::uif::entry;
+use sluice_command::{Operation, Request};
+use sluice_memory::{Buffers, SharedRegion};
+use sluice_nvme::Status;
+use sluice_uif::abi::{Reply, Submission, disposition, flag, kind};
+use sluice_uif::{Options, Session};
+use std::collections::VecDeque;
+
+const ARENA: usize = 4 << 20;
+const STORE: u64 = 8 << 20;
+
+struct Rig {
+    session: Session,
+    memory: Buffers,
+    store: Vec<u8>,
+    replies: VecDeque<Reply>,
+    /// Flushes of the host that the store has.
+    flushes: VecDeque<Reply>,
+    finished: Vec<(u64, Status)>,
+    now_ns: u64,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let options = Options::new([("size".to_owned(), "1MiB".to_owned())]);
+        let function = make(&options).expect("they are good ones");
+        let mut rig = Self {
+            session: Session::new(function, ARENA),
+            memory: Buffers::new(SharedRegion::new("arena", ARENA).expect("memory")),
+            store: vec![0; STORE as usize],
+            replies: VecDeque::new(),
+            flushes: VecDeque::new(),
+            finished: Vec::new(),
+            now_ns: 0,
+        };
+        let below = Submission {
+            kind: kind::BELOW,
+            offset: STORE,
+            length: 512,
+            flags: flag::NEW,
+            ..Default::default()
+        };
+        rig.show(&below);
+        rig.show(&Submission { kind: kind::START, ..Default::default() });
+        rig
+    }
+
+    /// Shows the function an entry, and does all that it wants but for the flushes of the host.
+    fn show(&mut self, entry: &Submission) {
+        self.session.take(entry, &mut self.memory, self.now_ns);
+        self.replies.extend(self.session.replies(usize::MAX));
+        self.work_off();
+    }
+
+    fn work_off(&mut self) {
+        while let Some(reply) = self.replies.pop_front() {
+            self.obey(&reply);
+            self.now_ns += 1_000_000;
+            self.session.expire(&mut self.memory, self.now_ns);
+            self.replies.extend(self.session.replies(usize::MAX));
+        }
+    }
+
+    fn obey(&mut self, reply: &Reply) {
+        match reply.disposition {
+            disposition::READY => assert_eq!(Status(reply.status), Status::SUCCESS),
+            disposition::FINISH => self.finished.push((reply.tag, Status(reply.status))),
+            disposition::REQUEST => self.apply(reply, kind::DONE),
+            disposition::FORWARD_AND_RETURN if operation(reply) == Operation::Flush => {
+                self.flushes.push_back(*reply);
+            }
+            disposition::FORWARD_AND_RETURN => self.apply(reply, kind::RETURNED),
+            disposition::FORWARD => {
+                self.apply(reply, kind::DONE);
+                self.finished.push((reply.tag, Status::SUCCESS));
+            }
+            other => panic!("disposition {other}"),
+        }
+    }
+
+    /// The store does what it is asked for, and says so.
+    fn apply(&mut self, reply: &Reply, kind: u8) {
+        let request = entry::request(reply).expect("it makes sense");
+        if request.has_data() {
+            let data = self.memory.bytes(reply.data_offset as usize, request.length as usize);
+            let (data, at) = (data.expect("it is there"), request.offset as usize..request.end() as usize);
+            match request.operation {
+                Operation::Read => data.copy_from_slice(&self.store[at]),
+                _ => self.store[at].copy_from_slice(data),
+            }
+        }
+        if reply.disposition != disposition::FORWARD {
+            self.answer(reply, kind, Status::SUCCESS);
+        }
+    }
+
+    fn answer(&mut self, reply: &Reply, kind: u8, status: Status) {
+        let about = entry::about(&entry::request(reply).expect("it makes sense"));
+        let Reply { tag, stage, cookie, .. } = *reply;
+        let stage = if kind == kind::RETURNED { stage } else { 0 };
+        let entry = Submission { kind, tag, stage, cookie, status: status.0, ..about };
+        self.session.take(&entry, &mut self.memory, self.now_ns);
+        self.replies.extend(self.session.replies(usize::MAX));
+    }
+
+    fn flush(&mut self, tag: u64) {
+        let flush = Request { operation: Operation::Flush, ..Request::default() };
+        self.show(&Submission { tag, ..entry::about(&flush) });
+    }
+
+    /// Returns how a write has ended.
+    fn write(&mut self, tag: u64) -> Status {
+        let request = Request { operation: Operation::Write, length: 4096, ..Request::default() };
+        let entry = Submission { tag, data_offset: 0, data_length: 4096, ..entry::about(&request) };
+        self.show(&entry);
+        self.ended(tag).expect("the store does what it is asked for")
+    }
+
+    /// The store is done with the first flush that it has.
+    fn end_flush(&mut self, status: Status) {
+        let reply = self.flushes.pop_front().expect("it has one");
+        self.answer(&reply, kind::RETURNED, status);
+        self.work_off();
+    }
+
+    fn ended(&self, tag: u64) -> Option<Status> {
+        self.finished.iter().find(|(ended, _)| *ended == tag).map(|(_, status)| *status)
+    }
+}
+
+fn operation(reply: &Reply) -> Operation {
+    entry::request(reply).expect("it makes sense").operation
+}
+
+/// The store lost its power during the first Flush: the write came later, and the Flush says nothing of it.
+#[test]
+fn a_flush_that_fails_does_not_cover_writes_that_were_acknowledged_meanwhile() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.write(1), Status::SUCCESS);
+    rig.flush(2);
+    assert_eq!(rig.write(3), Status::SUCCESS);
+    // One more is on its way when the first fails.
+    rig.flush(4);
+    rig.end_flush(Status::WRITE_FAULT);
+    assert_eq!(rig.ended(2), Some(Status::WRITE_FAULT));
+    rig.end_flush(Status::SUCCESS);
+    assert_eq!(rig.ended(4), Some(Status::WRITE_FAULT), "the write may be lost");
+    for (tag, expected) in [(5, Status::WRITE_FAULT), (6, Status::SUCCESS)] {
+        rig.flush(tag);
+        rig.end_flush(Status::SUCCESS);
+        assert_eq!(rig.ended(tag), Some(expected), "Flush {tag}");
+    }
+}
