@@ -187,10 +187,10 @@ impl DriveSpec {
     /// Relative paths become absolute ones below `folder`.
     pub fn resolve_paths(&mut self, folder: &Path) {
         for namespace in &mut self.namespaces {
-            let NamespaceSpec { path, nvme, paths, functions, .. } = namespace;
-            resolve(folder, path, nvme, functions);
-            for PathSpec { path, nvme, functions, .. } in paths {
-                resolve(folder, path, nvme, functions);
+            let NamespaceSpec { path, lease, nvme, paths, functions, .. } = namespace;
+            resolve(folder, [path, lease], nvme, functions);
+            for PathSpec { path, lease, nvme, functions, .. } in paths {
+                resolve(folder, [path, lease], nvme, functions);
             }
         }
         self.pool.iter_mut().for_each(|pool| pool.resolve_paths(folder));

@@ -27,6 +27,10 @@ pub struct LayerSpec {
     /// `raw` if a `file` target is to be served as it is, although it begins like an image of another format.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<ImageFormat>,
+    /// A file or partition with the lease of a `file` target whose disk several machines have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub lease: Option<PathBuf>,
     /// The device of an `nvme` target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvme: Option<NvmeSpec>,
@@ -62,6 +66,7 @@ impl LayerSpec {
             path: self.path.clone(),
             on_full: self.on_full,
             format: self.format,
+            lease: self.lease.clone(),
             read_only: false,
             nvme: self.nvme.clone(),
             nvme_tcp: self.nvme_tcp.clone(),

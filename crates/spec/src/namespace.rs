@@ -28,6 +28,10 @@ pub struct NamespaceSpec {
     /// `raw` if a `file` target is to be served as it is, although it begins like an image of another format.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<ImageFormat>,
+    /// A file or partition with the lease of a `file` target whose disk several machines have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub lease: Option<PathBuf>,
     /// A `file` target that is only read, also while another drive has the file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub read_only: bool,
@@ -121,6 +125,7 @@ pub struct FileTarget {
     pub read_only: bool,
     /// It is raw, whatever it begins with.
     pub raw: bool,
+    pub lease: Option<PathBuf>,
 }
 
 impl NamespaceSpec {
@@ -238,6 +243,7 @@ impl NamespaceSpec {
             ("path", self.path.is_some()),
             ("on_full", self.on_full.is_some()),
             ("format", self.format.is_some()),
+            ("lease", self.lease.is_some()),
             ("read_only", self.read_only),
         ];
         match misplaced.iter().find(|(_, given)| *given) {
@@ -296,6 +302,22 @@ impl NamespaceSpec {
         }
         let (size, on_full) = (self.size, self.on_full.unwrap_or_default());
         let raw = self.format == Some(ImageFormat::Raw);
-        Ok(Target::File(FileTarget { path: path.clone(), size, on_full, read_only: self.read_only, raw }))
+        let (read_only, lease) = (self.read_only, self.lease.clone());
+        if let Some(lease) = &lease {
+            if !lease.is_absolute() {
+                return Err(Fault::at_key("lease", format!("{} is not an absolute path", lease.display()))
+                    .hint("the daemon has another working directory than you: start the path with /"));
+            }
+            if read_only {
+                return Err(
+                    Fault::at_key("lease", "a file that is only read needs none").hint("remove lease")
+                );
+            }
+            if lease == path {
+                return Err(Fault::at_key("lease", "it would lie in the data of the namespace")
+                    .hint("use a file or partition of its own, of 4096 bytes"));
+            }
+        }
+        Ok(Target::File(FileTarget { path: path.clone(), size, on_full, read_only, raw, lease }))
     }
 }

@@ -38,6 +38,10 @@ pub struct PathSpec {
     /// `raw` if a `file` target is to be served as it is, although it begins like an image of another format.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<ImageFormat>,
+    /// A file or partition with the lease of a `file` target whose disk several machines have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub lease: Option<PathBuf>,
     /// The device of an `nvme` target, whose range is at least as large as the namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvme: Option<NvmeSpec>,
@@ -68,6 +72,7 @@ impl PathSpec {
                 path: self.path.clone(),
                 on_full: self.on_full,
                 format: self.format,
+                lease: self.lease.clone(),
                 read_only: false,
                 nvme: self.nvme.clone(),
                 nvme_tcp: self.nvme_tcp.clone(),
@@ -91,6 +96,7 @@ impl PathSpec {
             ("path", self.path.is_some()),
             ("on_full", self.on_full.is_some()),
             ("format", self.format.is_some()),
+            ("lease", self.lease.is_some()),
             ("nvme", self.nvme.is_some()),
             ("nvme_tcp", self.nvme_tcp.is_some()),
             ("functions", !self.functions.is_empty()),

@@ -71,6 +71,7 @@ impl PoolSpec {
             on_full: self.on_full,
             // What it begins with is a host's.
             format: (self.target == TargetKind::File).then_some(ImageFormat::Raw),
+            lease: None,
             read_only: false,
             nvme: None,
             nvme_tcp: None,

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 /// Relative paths of a target, and of what stands on it, become absolute ones below `folder`.
 pub(super) fn resolve(
     folder: &Path,
-    path: &mut Option<PathBuf>,
+    files: [&mut Option<PathBuf>; 2],
     nvme: &mut Option<NvmeSpec>,
     functions: &mut [FunctionSpec],
 ) {
-    path.iter_mut().for_each(|path| *path = folder.join(&path));
+    files.into_iter().flatten().for_each(|file| *file = folder.join(&file));
     let places = nvme.iter_mut().flat_map(|device| [&mut device.vfio_user, &mut device.generic]);
     places.flatten().for_each(|place| *place = folder.join(&place));
     for function in functions {
@@ -33,7 +33,7 @@ impl UifSpec {
 }
 
 fn resolve_layers(folder: &Path, layers: &mut [LayerSpec]) {
-    for LayerSpec { path, nvme, functions, .. } in layers {
-        resolve(folder, path, nvme, functions);
+    for LayerSpec { path, lease, nvme, functions, .. } in layers {
+        resolve(folder, [path, lease], nvme, functions);
     }
 }

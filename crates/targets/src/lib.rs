@@ -9,7 +9,9 @@ mod nvme_tcp;
 mod pages;
 mod remote;
 
-pub use file::{File, FileConfig, FileControl, FileError, FileIdentity, FileProbe, FileSeed, NoSpace};
+pub use file::{
+    File, FileConfig, FileControl, FileError, FileIdentity, FileProbe, FileSeed, NoSpace, probe_lease,
+};
 pub use memory::Memory;
 pub use null::Null;
 pub use nvme::{

@@ -14,7 +14,7 @@ use sluice_functions::uif;
 use sluice_spec::paths::{Places, is_writable_folder};
 use sluice_spec::problem::Problem;
 use sluice_spec::{DriveSpec, FunctionSpec, NvmeSpec, NvmeTcpSpec, Provenance, StackSpec, Target, UifSpec};
-use sluice_targets::{FileIdentity, Memory};
+use sluice_targets::{FileIdentity, Memory, probe_lease};
 use sluice_uif::Options;
 use std::collections::HashMap;
 use std::fs::File;
@@ -93,6 +93,9 @@ impl<'a> Examination<'a> {
                 self.note(about, mapped.map_err(|error| super::target::no_memory(*size, &error)));
             }
             Target::File(file) => {
+                if let Some(lease) = &file.lease {
+                    self.note(about, probe_lease(lease).map_err(|error| file_problem(&error)));
+                }
                 let found = file_config(file, block_size).probe(self.in_use);
                 let Some(found) = self.note(about, found.map_err(|error| file_problem(&error))) else {
                     return;

@@ -55,7 +55,8 @@ impl TargetSeed {
             Target::Memory { size } => Ok((Self::Memory { size: *size }, TargetControl::Nothing)),
             Target::File(file) => {
                 let config = file_config(file, block_size);
-                let seed = FileSeed::open(&config).map_err(|error| file_problem(&error))?;
+                let seed = FileSeed::open_leased(&config, file.lease.as_deref())
+                    .map_err(|error| file_problem(&error))?;
                 let control = TargetControl::File(seed.control());
                 Ok((Self::File(seed), control))
             }

@@ -50,6 +50,7 @@ fn a_whole_file_is_read() {
         on_full: sluice_spec::OnFull::Park,
         read_only: false,
         raw: false,
+        lease: None,
     });
     assert_eq!(config.drives[0].namespaces[1].target(), Ok(file));
     assert_eq!(config.drives[1].namespaces[0].size, Some(Size(1 << 20)));

@@ -473,6 +473,7 @@ fn namespace_views(spec: &DriveSpec, status: &Status) -> Vec<NamespaceView> {
         block_size: status.block_sizes.get(index).copied().unwrap_or(namespace.block_size),
         on_full: namespace.on_full,
         format: namespace.format,
+        lease: namespace.lease.as_ref().map(|path| path.display().to_string()),
         read_only: namespace.read_only,
         nvme: namespace.nvme.clone(),
         nvme_tcp: namespace.nvme_tcp.clone(),

@@ -152,6 +152,9 @@ pub struct NamespaceView {
     /// As it was said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<ImageFormat>,
+    /// The lease of a `file` target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub read_only: bool,
     /// The device of an `nvme` target.
@@ -180,6 +183,7 @@ impl NamespaceView {
             block_size: 0,
             on_full: None,
             format: None,
+            lease: None,
             read_only: false,
             nvme: None,
             nvme_tcp: None,

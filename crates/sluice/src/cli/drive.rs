@@ -240,6 +240,7 @@ impl Create {
             path: self.file.as_deref().map(absolute).transpose()?,
             on_full: self.on_full,
             format: self.format,
+            lease: None,
             read_only: false,
             nvme: None,
             nvme_tcp: None,

@@ -28,6 +28,7 @@ mod history;
 mod hostile;
 mod idle;
 mod late;
+mod lease;
 mod limits;
 mod load;
 mod machine;

@@ -51,7 +51,7 @@ impl File {
             return self.finish(ticket, status, lane);
         }
         // The drive may have become smaller while the command waited, for a buffer or for space.
-        if let Err(status) = slot.check(self.size) {
+        if let Err(status) = self.admit(slot, lane.now_ns()) {
             return self.finish(ticket, status, lane);
         }
         match self.works.of(ticket).stage {
@@ -122,7 +122,7 @@ impl File {
             // It may have ended meanwhile, or the drive may have become smaller.
             let Some(slot) = lane.parked(ticket) else { continue };
             let request = slot.request;
-            match slot.check(self.size) {
+            match self.admit(slot, lane.now_ns()) {
                 Ok(()) => self.fallocate(ticket, &request, lane),
                 Err(status) => self.finish(ticket, status, lane),
             }

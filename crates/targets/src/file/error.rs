@@ -1,5 +1,6 @@
 //! Why a file cannot be a drive, in words that say what to do.
 
+use super::lease::Refusal;
 use std::path::{Path, PathBuf};
 use std::{error, fmt, io};
 
@@ -42,6 +43,8 @@ pub(super) enum Trouble {
     Writing,
     /// The device, or a file that was sealed, takes no writes.
     ReadOnly,
+    /// The lease in this file cannot be taken.
+    Lease(PathBuf, Refusal),
     /// A system call failed; the first word says which step.
     Step(&'static str, io::Error),
 }
@@ -60,14 +63,20 @@ impl FileError {
     /// True if somebody else uses the file: trying again later can help.
     #[must_use]
     pub fn is_in_use(&self) -> bool {
-        matches!(self.what, Trouble::InUse | Trouble::InUseAbove(_) | Trouble::InUseBelow(_))
+        matches!(
+            self.what,
+            Trouble::InUse
+                | Trouble::InUseAbove(_)
+                | Trouble::InUseBelow(_)
+                | Trouble::Lease(_, Refusal::Taken(_))
+        )
     }
 
     /// The error of the system call that failed, if one did.
     #[must_use]
     pub fn io_error(&self) -> Option<&io::Error> {
         match &self.what {
-            Trouble::Step(_, error) => Some(error),
+            Trouble::Step(_, error) | Trouble::Lease(_, Refusal::Step(_, error)) => Some(error),
             _ => None,
         }
     }
@@ -147,8 +156,37 @@ impl fmt::Display for FileError {
             Trouble::ReadOnly => {
                 write!(f, "{path} takes no writes; make it writable, or set read_only = true to have it read")
             }
+            Trouble::Lease(lease, refusal) => write_refusal(f, &path, &lease.display(), refusal),
             Trouble::Step(step, error) => write!(f, "{path} cannot be {step}: {error}{}", advice(error)),
         }
+    }
+}
+
+fn write_refusal(
+    f: &mut fmt::Formatter<'_>,
+    path: &dyn fmt::Display,
+    lease: &dyn fmt::Display,
+    refusal: &Refusal,
+) -> fmt::Result {
+    match refusal {
+        Refusal::Taken(name) => write!(
+            f,
+            "{path} is in use: its lease {lease} is held by {name}; stop that daemon, or use other storage"
+        ),
+        Refusal::Other => write!(
+            f,
+            "{path} cannot be used: its lease {lease} begins with something that is no lease; name the right file or \
+             partition, or if nobody needs its first 4096 bytes: `dd if=/dev/zero of={lease} bs=4096 count=1 conv=notrunc`"
+        ),
+        Refusal::Lost => write!(
+            f,
+            "{path} cannot be changed: its lease {lease} is lost; restart the daemon, or delete and create the drive"
+        ),
+        Refusal::Step(step, error) => write!(
+            f,
+            "{path} cannot be used: its lease {lease} cannot be {step}: {error}; it is a file or partition of 4096 bytes or \
+             more that all daemons see, and is not made by any of them"
+        ),
     }
 }
 
@@ -168,7 +206,7 @@ fn advice(error: &io::Error) -> &'static str {
 impl error::Error for FileError {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         match &self.what {
-            Trouble::Step(_, error) => Some(error),
+            Trouble::Step(_, error) | Trouble::Lease(_, Refusal::Step(_, error)) => Some(error),
             _ => None,
         }
     }

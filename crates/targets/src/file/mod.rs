@@ -15,6 +15,7 @@ mod device;
 mod engine;
 mod error;
 mod format;
+mod lease;
 mod open;
 mod outcome;
 mod pieces;
@@ -46,7 +47,7 @@ use complaints::Complaints;
 use conflicts::Conflicts;
 pub use error::FileError;
 use open::{Facts, Kind, Lock};
-pub use open::{FileConfig, FileControl, FileSeed, NoSpace};
+pub use open::{FileConfig, FileControl, FileSeed, NoSpace, probe_lease};
 use outcome::{Outcome, may_be_a_flush, media_error};
 use pieces::Pieces;
 pub use probe::{FileIdentity, FileProbe};
@@ -101,7 +102,7 @@ pub struct File {
 struct Opened {
     data: FileSlot,
     sync: FileSlot,
-    _lock: Arc<Lock>,
+    lock: Arc<Lock>,
     control: FileControl,
     path: std::path::PathBuf,
     direct: Option<Alignment>,
@@ -127,7 +128,7 @@ impl FileSeed {
         let opened = Opened {
             data: io.register_file(self.data)?,
             sync: io.register_file(self.sync)?,
-            _lock: self.lock,
+            lock: self.lock,
             control: self.control,
             path: self.path,
             direct: self.direct,
@@ -181,6 +182,18 @@ impl File {
             (Kind::BlockDevice, _) => Deallocated::Indeterminate,
             (Kind::Regular, false) => Deallocated::Unsupported,
         }
+    }
+
+    /// Checks a command that is to go to the kernel: that it lies in the drive, and that the storage may be used.
+    fn admit(&self, slot: &Slot, now_ns: u64) -> Result<(), Status> {
+        if let Some(lease) = self.opened.lock.lease()
+            && !lease.is_held(now_ns)
+        {
+            lease.report_lost();
+            // Another daemon may have the storage now, and be another path of the host.
+            return Err(Status::INTERNAL_PATH_ERROR);
+        }
+        slot.check(self.size)
     }
 
     /// True if neither the kernel nor the device keeps commands apart that overlap in a block.

@@ -4,7 +4,7 @@ use std::fs::{self, File as OsFile, Metadata};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{
     AtomicU32, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed},
@@ -14,8 +14,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{
-    AtFlags, FallocateFlags, FlockOperation, OFlags, SealFlags, StatxFlags, fallocate, fcntl_get_seals,
-    flock, statx,
+    Advice, AtFlags, FallocateFlags, FlockOperation, OFlags, SealFlags, StatxFlags, fadvise, fallocate,
+    fcntl_get_seals, flock, statx,
 };
 use rustix::io::Errno;
 
@@ -25,6 +25,7 @@ use super::alignment::Alignment;
 use super::device;
 use super::error::{FileError, Trouble};
 use super::format;
+use super::lease::{self, Lease, Timing};
 use super::shorten::shorten;
 use super::storage;
 use super::sync::Shared;
@@ -89,6 +90,14 @@ pub(super) struct Lock {
     file: OsFile,
     /// Other ways to the same storage.
     ways: Vec<OsFile>,
+    /// What keeps other machines away from it.
+    lease: Option<Lease>,
+}
+
+impl Lock {
+    pub(super) fn lease(&self) -> Option<&Lease> {
+        self.lease.as_ref()
+    }
 }
 
 impl Drop for Lock {
@@ -136,7 +145,24 @@ impl FileSeed {
     /// # Errors
     /// In words that name the file and say what to do.
     pub fn open(config: &FileConfig) -> Result<Self, FileError> {
-        open(config).map_err(|trouble| trouble.at(&config.path))
+        Self::open_leased(config, None)
+    }
+
+    /// Opens a file of which several machines have the disk, when the lease in the file or partition `lease` is taken.
+    /// Blocks for some seconds more.
+    ///
+    /// # Errors
+    /// The same; and the lease is another daemon's, or cannot be taken.
+    pub fn open_leased(config: &FileConfig, lease: Option<&Path>) -> Result<Self, FileError> {
+        Self::open_timed(config, lease, Timing::USUAL)
+    }
+
+    pub(super) fn open_timed(
+        config: &FileConfig,
+        lease: Option<&Path>,
+        timing: Timing,
+    ) -> Result<Self, FileError> {
+        open(config, lease, timing).map_err(|trouble| trouble.at(&config.path))
     }
 
     /// Bytes of the drive.
@@ -158,10 +184,11 @@ impl FileSeed {
     }
 }
 
-fn open(config: &FileConfig) -> Result<FileSeed, Trouble> {
+fn open(config: &FileConfig, lease: Option<&Path>, timing: Timing) -> Result<FileSeed, Trouble> {
     let kind = kind_of(config)?;
     let data = open_data(config, kind)?;
     let ways = if config.read_only { Vec::new() } else { claim(kind, &data)? };
+    let lease = lease.map(|lease| Lease::take(lease, &config.path, timing)).transpose()?;
     check_format(config, kind, &data)?;
     if !config.read_only && takes_no_writes(kind, &data)? {
         return Err(Trouble::ReadOnly);
@@ -171,10 +198,13 @@ fn open(config: &FileConfig) -> Result<FileSeed, Trouble> {
     let storage = storage::of(&data, kind);
     let size = size_of(config, kind, &data)?;
     let direct = direct_alignment(&data, config.block_size);
+    if direct.is_none() {
+        drop_clean_pages(&data);
+    }
     let meta = data.metadata().map_err(Trouble::step("examined"))?;
     let punches = kind == Kind::BlockDevice || punches_holes(&data, meta.len());
     let file = sync.try_clone().map_err(Trouble::step("opened"))?;
-    let held = Arc::new(Lock { file: data.try_clone().map_err(Trouble::step("opened"))?, ways });
+    let held = Arc::new(Lock { file: data.try_clone().map_err(Trouble::step("opened"))?, ways, lease });
     let control = FileControl {
         config: Arc::new(config.clone()),
         file: Arc::new(file),
@@ -238,6 +268,14 @@ pub(super) fn claim(kind: Kind, data: &OsFile) -> Result<Vec<OsFile>, Trouble> {
         Kind::BlockDevice => ways::claim(data),
         Kind::Regular => Ok(Vec::new()),
     }
+}
+
+/// Looks whether a file or partition can have a lease, and leaves it as it is.
+///
+/// # Errors
+/// In words that name it.
+pub fn probe_lease(lease: &Path) -> Result<(), FileError> {
+    lease::look(lease).map_err(|trouble| trouble.at(lease))
 }
 
 /// The lock belongs to this open description, and goes with its last descriptor.
@@ -329,6 +367,13 @@ fn direct_alignment(data: &OsFile, block_size: u32) -> Option<Alignment> {
     }
     rustix::fs::fcntl_setfl(data, rustix::fs::fcntl_getfl(data).ok()? | OFlags::DIRECT).ok()?;
     Some(alignment)
+}
+
+/// Drops clean pages of the file from the page cache, so that reads find what the disk has. After a write-back that failed
+/// there may be pages with data that the disk does not have, which count as clean. A file system without a page cache
+/// has none.
+pub(super) fn drop_clean_pages(data: &OsFile) {
+    let _ = fadvise(data, 0, None, Advice::DontNeed);
 }
 
 /// Tries a hole behind the end, where it changes nothing.
@@ -449,6 +494,9 @@ impl FileControl {
     }
 
     fn try_resize(&self, wanted: u64) -> Result<(), Trouble> {
+        if let Some(lock) = self.lock.upgrade() {
+            lock.lease().map_or(Ok(()), Lease::check)?;
+        }
         let size = end_of(&self.file).map_err(Trouble::step("measured"))?;
         match self.kind {
             Kind::Regular if wanted < size => self.cut_off(size, wanted)?,

@@ -2,6 +2,7 @@
 
 mod device;
 mod errors;
+mod lease;
 mod model;
 mod opening;
 mod pieces;

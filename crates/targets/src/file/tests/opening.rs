@@ -1,6 +1,9 @@
 //! Opening, locking, resizing.
 
+use std::io::IoSliceMut;
 use std::os::unix::fs::MetadataExt;
+
+use rustix::io::{ReadWriteFlags, preadv2};
 
 use super::*;
 
@@ -290,4 +293,23 @@ fn a_file_is_new_until_it_is_written_to_and_another_file_is_another() {
     fs::write(&path, &zeros).expect("room");
     let anew = of("a");
     assert!(!anew.is_new && (anew.id != first.id || first.id == 0), "made anew");
+}
+
+/// After a write-back that failed a page may have data that the disk does not have: another opening reads from the disk.
+#[test]
+fn pages_of_an_earlier_opening_are_read_anew() {
+    let folder = Folder::on_disk();
+    let path = folder.path().join("image");
+    fs::write(&path, [7; 64 << 10]).expect("room on the disk");
+    let file = fs::OpenOptions::new().read(true).write(true).open(&path).expect("it is there");
+    file.sync_all().expect("the disk is well");
+    let is_cached = || {
+        let mut bytes = [0; 4096];
+        let read = preadv2(&file, &mut [IoSliceMut::new(&mut bytes)], 32 << 10, ReadWriteFlags::NOWAIT);
+        read == Ok(bytes.len())
+    };
+    if is_cached() {
+        super::super::open::drop_clean_pages(&file);
+        assert!(!is_cached());
+    }
 }

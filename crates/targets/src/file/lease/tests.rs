@@ -1,0 +1,94 @@
+//! Leases in files, renewed by threads.
+
+use super::super::tests::Folder;
+use super::*;
+use std::fs;
+
+const MS: u64 = 1_000_000;
+
+/// Short where nothing but patience depends on it.
+pub(in super::super) const QUICK: Timing = Timing {
+    renew_ns: 2 * MS,
+    expire_ns: 1_000_000 * MS,
+    still_ns: 2_000_000 * MS,
+    latency_ns: 1_000_000 * MS,
+    settle_ns: MS,
+};
+
+/// A file for a lease.
+pub(in super::super) fn blank(folder: &Folder) -> PathBuf {
+    let path = folder.path().join("lease");
+    fs::write(&path, [0; block::BLOCK_BYTES]).expect("a file");
+    path
+}
+
+/// The claim of another takes the place of whatever is there.
+pub(in super::super) fn overwrite(path: &Path) {
+    let claim = Claim { holder: 7, counter: 1, name: "process 7 on host far".to_owned(), held: true };
+    BlockFile::open(path).and_then(|mut block| block.write(&claim)).expect("it can be written");
+}
+
+fn take(path: &Path, timing: Timing) -> Result<Lease, Trouble> {
+    Lease::take(path, Path::new("/the/storage"), timing)
+}
+
+#[test]
+fn one_that_is_held_is_refused_and_one_given_back_is_taken() {
+    let folder = Folder::on_disk();
+    let path = blank(&folder);
+    let first = take(&path, QUICK).expect("nobody has it");
+    assert!(first.is_held(now_ns()) && look(&path).is_ok());
+    let refused = take(&path, QUICK).expect_err("it is renewed").at(Path::new("/the/storage"));
+    assert!(refused.is_in_use());
+    let words = refused.to_string();
+    assert!(words.contains(&format!("is held by process {} on host", std::process::id())), "{words}");
+    drop(first);
+    // The last renewal may still be under way.
+    let second = loop {
+        match take(&path, QUICK) {
+            Err(Trouble::Lease(_, Refusal::Taken(_))) => thread::yield_now(),
+            taken => break taken.expect("it was given back"),
+        }
+    };
+    assert!(second.is_held(now_ns()));
+}
+
+#[test]
+fn a_claim_that_stands_still_is_followed() {
+    let folder = Folder::on_disk();
+    let path = blank(&folder);
+    overwrite(&path);
+    assert!(take(&path, Timing { still_ns: 10 * MS, ..QUICK }).is_ok());
+}
+
+#[test]
+fn a_lease_that_is_overwritten_is_lost() {
+    let folder = Folder::on_disk();
+    let path = blank(&folder);
+    let lease = take(&path, QUICK).expect("nobody has it");
+    overwrite(&path);
+    // It may come between a read and a write of the holder.
+    while lease.is_held(now_ns()) {
+        overwrite(&path);
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn what_is_no_lease_is_left_alone() {
+    let folder = Folder::on_disk();
+    let path = blank(&folder);
+    let data = [0x5a; block::BLOCK_BYTES];
+    fs::write(&path, data).expect("a file");
+    for refused in [take(&path, QUICK).map(drop), look(&path)] {
+        let refused = refused.expect_err("it is something else").at(Path::new("/the/storage"));
+        assert!(refused.to_string().contains("is no lease") && !refused.is_in_use());
+    }
+    assert_eq!(fs::read(&path).expect("it is there"), data);
+    for name in ["missing", "."] {
+        let refused = take(&folder.path().join(name), QUICK).expect_err("no file");
+        assert!(refused.at(Path::new("/the/storage")).to_string().contains("cannot be opened"));
+    }
+    fs::write(&path, [0; 512]).expect("a file");
+    assert!(take(&path, QUICK).is_err(), "it is too short");
+}
