@@ -42,7 +42,7 @@ fn a_daemon_that_stood_still_finds_its_lease_taken() {
     taken.expect("the lease stands still");
     let failed = disk.write(0, &[2; 4096]).expect_err("it is another's now");
     assert!(failed.to_string().contains(&format!("{:?}", Status::INTERNAL_PATH_ERROR)), "{failed}");
-    assert!(first.log().contains("is lost"), "{}", first.log());
+    wait_for("the log says so", || first.log().contains("is lost"));
     // Given back in order, it can be taken at once.
     second.ok(&["drive", "delete", "it"]);
     drop(host);
