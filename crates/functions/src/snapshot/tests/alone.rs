@@ -77,6 +77,7 @@ impl Rig {
                 self.apply(reply, kind::DONE);
                 self.finished.push((reply.tag, Status::SUCCESS));
             }
+            disposition::TRANSLATE => {}
             other => panic!("disposition {other}"),
         }
     }
