@@ -54,6 +54,9 @@ const BIND_AGAIN: Duration = Duration::from_secs(1);
 /// How long one kind of connections is looked at before it is the others' turn.
 const PASS: Duration = Duration::from_millis(5);
 
+/// The same for connections that are accepted: hosts that are there already wait for it with each of their messages.
+const ACCEPTING: Duration = Duration::from_micros(500);
+
 /// Connections that the kernel keeps until they are accepted. What is beyond comes again after a second: a burst that
 /// takes the thread a tenth of that to accept costs hosts less.
 const BACKLOG: i32 = 4096;
@@ -280,9 +283,9 @@ struct Hall {
     not_before: Option<Instant>,
 }
 
-/// True once its time is up.
-fn pass() -> impl FnMut() -> bool {
-    let until = Instant::now() + PASS;
+/// True once this time is up.
+fn pass(limit: Duration) -> impl FnMut() -> bool {
+    let until = Instant::now() + limit;
     move || Instant::now() >= until
 }
 
@@ -373,7 +376,7 @@ impl Hall {
                 is_ready || session.has_more() || session.is_watching()
             },
             |origin, session| attend(origin, session, &at, partings),
-            pass(),
+            pass(PASS),
         );
         sessions.retain(|session| now < session.until());
     }
@@ -392,7 +395,7 @@ impl Hall {
                 }
                 None
             },
-            pass(),
+            pass(PASS),
         );
         greetings.retain(|(_, until)| now < *until);
         self.greetings = greetings;
@@ -459,7 +462,11 @@ impl Hall {
     fn accept(&mut self, now: Instant) {
         self.not_before = None;
         for door in &self.bound {
+            let mut is_over = pass(ACCEPTING);
             for _ in 0..ACCEPTED_MAX {
+                if is_over() {
+                    break;
+                }
                 match door.socket.accept() {
                     Ok((stream, _)) if fill(&stream) == Fill::Full => {
                         tracing::warn!(
