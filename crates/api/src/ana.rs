@@ -46,5 +46,5 @@ async fn set_ana(
     Checked(Path(name)): Checked<Path<String>>,
     Body(spec): Body<AnaSpec>,
 ) -> Answer<Json<AnaList>> {
-    ordered(move || app.drives.set_ana(&name, spec).map(|states| Json(AnaList { states }))).await
+    ordered(name, move |name| app.drives.set_ana(name, spec).map(|states| Json(AnaList { states }))).await
 }

@@ -1,5 +1,6 @@
 //! Requests in, answers out; every error as a JSON body with `error` and `hint`.
 
+use super::orders::{ORDERS_MAX, Place};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request};
@@ -83,57 +84,45 @@ fn log_own_trouble(problem: &Problem) {
     }
 }
 
-/// Orders that are carried out at a time, each on a thread of its own; further ones wait. They may hang for as long as a
-/// machine on the network or a file system does.
-const ORDERS_AT_ONCE: usize = 128;
-
-/// Orders that wait to be carried out, or are; further ones are refused.
-pub(super) const ORDERS_MAX: usize = 1024;
-
 /// Pages that are put together at a time, each on a thread of its own. No order has these threads.
 const PAGES_AT_ONCE: usize = 32;
 
 /// Threads that orders and pages have together, and some for the end of the daemon.
-pub const THREADS: usize = ORDERS_AT_ONCE + PAGES_AT_ONCE + 4;
+pub const THREADS: usize = ORDERS_MAX + PAGES_AT_ONCE + 4;
 
-static WAITING: Semaphore = Semaphore::const_new(ORDERS_MAX);
-static ORDERS: Semaphore = Semaphore::const_new(ORDERS_AT_ONCE);
 static PAGES: Semaphore = Semaphore::const_new(PAGES_AT_ONCE);
 
-/// Carries out an order away from the thread that serves callers.
+/// Carries out an order for a drive away from the thread that serves callers. Orders of a drive that hang hold up further
+/// ones of that drive alone. The order keeps its place until it ends, also if its caller has gone.
 pub async fn ordered<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
+    drive: impl Into<String>,
+    work: impl FnOnce(&str) -> Result<T, Problem> + Send + 'static,
 ) -> Answer<T> {
-    let Ok(_waiting) = WAITING.try_acquire() else {
-        return Err(Problem::new(
-            Kind::Unavailable,
-            format!("{ORDERS_MAX} orders are under way or waiting already"),
-        )
-        .hint("some of them may wait for a machine or a file system that does not answer: the daemon's log may say which")
-        .into());
+    let place = Place::take(drive)?;
+    let turn = place.turn().await;
+    let work = move || {
+        let done = work(place.drive());
+        drop((turn, place));
+        done
     };
-    blocking(&ORDERS, work).await
+    blocking(work).await
 }
 
 /// Puts a page together away from the thread that serves callers, whatever orders there are.
 pub(super) async fn looked<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
 ) -> Answer<T> {
-    blocking(&PAGES, work).await
-}
-
-/// Runs what blocks (files, answers of reactors) on another thread, when there is room for it. The room is taken until
-/// the work is done, also if its caller has gone.
-async fn blocking<T: Send + 'static>(
-    room: &'static Semaphore,
-    work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
-) -> Answer<T> {
-    let permit = room.acquire().await;
+    let room = PAGES.acquire().await;
     let work = move || {
         let done = work();
-        drop(permit);
+        drop(room);
         done
     };
+    blocking(work).await
+}
+
+/// Runs what blocks (files, answers of reactors) on another thread.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Problem> + Send + 'static) -> Answer<T> {
     match tokio::task::spawn_blocking(work).await {
         Ok(answer) => Ok(answer.inspect_err(log_own_trouble)?),
         // A panic ends the process, so this is the runtime on its way out.

@@ -47,7 +47,7 @@ async fn attach_classifier(
     Checked(Path(name)): Checked<Path<String>>,
     Body(spec): Body<ClassifierSpec>,
 ) -> Answer<Json<ClassifierStatus>> {
-    ordered(move || app.drives.attach_classifier(&name, spec).map(Json)).await
+    ordered(name, move |name| app.drives.attach_classifier(name, spec).map(Json)).await
 }
 
 /// A classifier in place of another.
@@ -75,7 +75,7 @@ async fn replace_classifier(
     Body(request): Body<ReplaceRequest>,
 ) -> Answer<Json<ClassifierStatus>> {
     let ReplaceRequest { classifier, fresh_maps } = request;
-    ordered(move || app.drives.replace_classifier(&name, classifier, fresh_maps).map(Json)).await
+    ordered(name, move |name| app.drives.replace_classifier(name, classifier, fresh_maps).map(Json)).await
 }
 
 #[utoipa::path(delete, path = "/v1/drives/{name}/classifier", tag = "classifiers", summary = "Detach a classifier",
@@ -88,7 +88,7 @@ async fn detach_classifier(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,
 ) -> Answer<StatusCode> {
-    ordered(move || app.drives.detach_classifier(&name).map(|()| StatusCode::NO_CONTENT)).await
+    ordered(name, move |name| app.drives.detach_classifier(name).map(|()| StatusCode::NO_CONTENT)).await
 }
 
 /// All maps of a classifier.
@@ -171,8 +171,8 @@ async fn set_map_entry(
     Checked(Path((name, map, key))): Checked<Path<(String, String, String)>>,
     Body(request): Body<ValueRequest>,
 ) -> Answer<StatusCode> {
-    let set = move || app.drives.set_map_entry(&name, &map, &key, &request.value);
-    ordered(set).await.map(|()| StatusCode::NO_CONTENT)
+    let set = move |name: &str| app.drives.set_map_entry(name, &map, &key, &request.value);
+    ordered(name, set).await.map(|()| StatusCode::NO_CONTENT)
 }
 
 #[utoipa::path(delete, path = "/v1/drives/{name}/classifier/maps/{map}/{key}", tag = "classifiers",
@@ -186,6 +186,6 @@ async fn delete_map_entry(
     State(app): State<App>,
     Checked(Path((name, map, key))): Checked<Path<(String, String, String)>>,
 ) -> Answer<StatusCode> {
-    let remove = move || app.drives.remove_map_entry(&name, &map, &key);
-    ordered(remove).await.map(|()| StatusCode::NO_CONTENT)
+    let remove = move |name: &str| app.drives.remove_map_entry(name, &map, &key);
+    ordered(name, remove).await.map(|()| StatusCode::NO_CONTENT)
 }

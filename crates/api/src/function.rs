@@ -104,8 +104,8 @@ async fn attach_function(
     Checked(Path(name)): Checked<Path<String>>,
     Body(AttachRequest { function, nsid, below }): Body<AttachRequest>,
 ) -> Answer<Json<FunctionList>> {
-    let attach = move || app.drives.attach_function(&name, nsid, below, function);
-    ordered(attach).await.map(|functions| Json(FunctionList { functions }))
+    let attach = move |name: &str| app.drives.attach_function(name, nsid, below, function);
+    ordered(name, attach).await.map(|functions| Json(FunctionList { functions }))
 }
 
 #[utoipa::path(delete, path = "/v1/drives/{name}/functions/{number}", tag = "functions",
@@ -120,7 +120,7 @@ async fn detach_function(
     State(app): State<App>,
     Checked(Path((name, number))): Checked<Path<(String, usize)>>,
 ) -> Answer<StatusCode> {
-    ordered(move || app.drives.detach_function(&name, number).map(|_| StatusCode::NO_CONTENT)).await
+    ordered(name, move |name| app.drives.detach_function(name, number).map(|_| StatusCode::NO_CONTENT)).await
 }
 
 #[utoipa::path(post, path = "/v1/drives/{name}/functions/restart", tag = "functions",
@@ -137,8 +137,8 @@ async fn restart(
     Checked(Path(name)): Checked<Path<String>>,
     Body(request): Body<RestartRequest>,
 ) -> Answer<Json<FunctionList>> {
-    ordered(move || {
-        let functions = app.drives.restart_functions(&name, request.number)?;
+    ordered(name, move |name| {
+        let functions = app.drives.restart_functions(name, request.number)?;
         Ok(Json(FunctionList { functions }))
     })
     .await
@@ -157,8 +157,8 @@ async fn control(
     Checked(Path((name, number))): Checked<Path<(String, usize)>>,
     Body(ControlRequest { text, quiesce }): Body<ControlRequest>,
 ) -> Answer<Json<ControlAnswer>> {
-    ordered(move || {
-        let answer = app.drives.tell_function(&name, number, &text, quiesce)?;
+    ordered(name, move |name| {
+        let answer = app.drives.tell_function(name, number, &text, quiesce)?;
         Ok(Json(ControlAnswer { answer }))
     })
     .await
@@ -180,6 +180,8 @@ async fn move_function(
     Checked(Path((name, number))): Checked<Path<(String, usize)>>,
     Body(MoveRequest { place }): Body<MoveRequest>,
 ) -> Answer<Json<FunctionList>> {
-    ordered(move || Ok(Json(FunctionList { functions: app.drives.move_function(&name, number, place)? })))
-        .await
+    ordered(name, move |name| {
+        Ok(Json(FunctionList { functions: app.drives.move_function(name, number, place)? }))
+    })
+    .await
 }

@@ -5,6 +5,7 @@ use super::answer::{Answer, Body, Checked, ErrorAnswer, looked, ordered};
 use super::classifier;
 use super::function;
 use super::metrics;
+use super::orders::NO_DRIVE;
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::IntoResponse;
@@ -150,7 +151,7 @@ async fn list_drives(State(app): State<App>) -> Answer<Json<DriveList>> {
         (status = 409, body = Problem, description = "The name or a file is in use."),
         (status = 422, body = Problem, description = "Not a possible drive.")))]
 async fn create_drive(State(app): State<App>, Body(spec): Body<DriveSpec>) -> Answer<impl IntoResponse> {
-    let view = ordered(move || app.drives.create(spec)).await?;
+    let view = ordered(spec.name.clone(), move |_| app.drives.create(spec)).await?;
     let location = format!("/v1/drives/{}", view.name);
     Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(view)))
 }
@@ -186,7 +187,7 @@ async fn delete_drive(
     Checked(Path(name)): Checked<Path<String>>,
     Checked(Query(query)): Checked<Query<DeleteQuery>>,
 ) -> Answer<StatusCode> {
-    ordered(move || app.drives.delete(&name, query.force).map(|()| StatusCode::NO_CONTENT)).await
+    ordered(name, move |name| app.drives.delete(name, query.force).map(|()| StatusCode::NO_CONTENT)).await
 }
 
 #[utoipa::path(delete, path = "/v1/drives/{name}/namespaces/{nsid}", tag = "drives",
@@ -202,8 +203,8 @@ async fn delete_namespace(
     Checked(Path((name, nsid))): Checked<Path<(String, u32)>>,
     Checked(Query(query)): Checked<Query<DeleteQuery>>,
 ) -> Answer<StatusCode> {
-    let delete = move || app.drives.delete_namespace(&name, nsid, query.force);
-    ordered(move || delete().map(|()| StatusCode::NO_CONTENT)).await
+    let delete = move |name: &str| app.drives.delete_namespace(name, nsid, query.force);
+    ordered(name, delete).await.map(|()| StatusCode::NO_CONTENT)
 }
 
 /// A new size for a namespace.
@@ -232,7 +233,7 @@ async fn resize_drive(
     Body(request): Body<ResizeRequest>,
 ) -> Answer<Json<DriveView>> {
     let ResizeRequest { nsid, size, shrink } = request;
-    ordered(move || app.drives.resize(&name, nsid, size, shrink).map(Json)).await
+    ordered(name, move |name| app.drives.resize(name, nsid, size, shrink).map(Json)).await
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -261,8 +262,8 @@ async fn open_drive(
     Checked(Path(name)): Checked<Path<String>>,
     Checked(Query(query)): Checked<Query<OpenQuery>>,
 ) -> Answer<Json<DriveView>> {
-    ordered(move || {
-        app.drives.open(&name, Insist { make_anew: query.make_anew, adopt: query.adopt }).map(Json)
+    ordered(name, move |name| {
+        app.drives.open(name, Insist { make_anew: query.make_anew, adopt: query.adopt }).map(Json)
     })
     .await
 }
@@ -297,11 +298,11 @@ async fn move_drive(
     Body(request): Body<DriveMoveRequest>,
 ) -> Answer<Json<DriveView>> {
     let DriveMoveRequest { reactor, queue } = request;
-    let moved = move || match queue {
-        None => app.drives.move_to(&name, reactor),
-        Some(queue) => app.drives.move_queue(&name, queue, reactor),
+    let moved = move |name: &str| match queue {
+        None => app.drives.move_to(name, reactor),
+        Some(queue) => app.drives.move_queue(name, queue, reactor),
     };
-    ordered(move || moved().map(Json)).await
+    ordered(name, moved).await.map(Json)
 }
 
 #[utoipa::path(post, path = "/v1/reload", tag = "daemon", summary = "Read the configuration file again",
@@ -312,7 +313,7 @@ async fn move_drive(
         (status = 409, body = Problem, description = "There is no file, or it declares a drive that was created."),
         (status = 422, body = Problem, description = "Something is wrong with the file.")))]
 async fn reload(State(app): State<App>) -> Answer<Json<Reloaded>> {
-    let outcome = ordered(move || app.drives.reload()).await?;
+    let outcome = ordered(NO_DRIVE, move |_| app.drives.reload()).await?;
     outcome.log();
     Ok(Json(outcome))
 }

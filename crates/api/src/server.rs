@@ -2,8 +2,8 @@
 
 use super::Policy;
 use super::answer::ErrorAnswer;
-use super::answer::ORDERS_MAX;
 use super::callers::{is_function, refused, refused_function};
+use super::orders::ORDERS_MAX;
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};

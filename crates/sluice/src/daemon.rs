@@ -5,7 +5,7 @@ use crate::log;
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
-use sluice_api::{App, Policy, Server, THREADS, ordered, router};
+use sluice_api::{App, NO_DRIVE, Policy, Server, THREADS, ordered, router};
 use sluice_control::config::{Config, Tcp, load};
 use sluice_control::drives::{DriveState, DriveView, Drives};
 use sluice_control::exclusive::Exclusive;
@@ -201,7 +201,7 @@ async fn reload(drives: Arc<Drives>) {
     if let Ok(now) = NotifyState::monotonic_usec_now() {
         notify(&[NotifyState::Reloading, now]);
     }
-    match ordered(move || drives.reload()).await {
+    match ordered(NO_DRIVE, move |_| drives.reload()).await {
         Ok(outcome) => outcome.log(),
         Err(error) => tracing::error!("not reloaded: {}", error.0.in_one_line()),
     }

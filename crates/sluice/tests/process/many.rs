@@ -58,7 +58,7 @@ fn open(controller: &mut Controller, nsid: u32) -> Namespace {
 }
 
 /// Time that a process had a processor for, in the kernel's ticks.
-fn ticks(pid: u32) -> u64 {
+pub(crate) fn ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
     let (_, fields) = stat.rsplit_once(')').expect("its name is in brackets");
     let ticks = |at: usize| fields.split_whitespace().nth(at).and_then(|it| it.parse::<u64>().ok());
