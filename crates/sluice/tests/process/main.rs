@@ -11,6 +11,7 @@ mod comings;
 mod commands;
 mod common;
 mod counted;
+mod crowding;
 mod cuts;
 mod daemon;
 mod deallocation;
