@@ -188,3 +188,33 @@ fn a_termination_request_comes_behind_what_is_being_sent() {
     let last = encode::c2h_term(Violation::field(0), &NO_PDU);
     assert!(heard.len() > 256 << 10 && heard.ends_with(last.as_bytes()), "{} bytes", heard.len());
 }
+
+/// Handshakes that are measured.
+const HANDSHAKES: usize = 100;
+
+/// Prints the time of a handshake, with the host's part of it, while the daemon has one key, and as many as a file has room
+/// for: keys for every host, each of which the host may mean.
+#[test]
+#[ignore = "it measures, and compares nothing"]
+fn the_time_of_a_handshake_with_very_many_keys() {
+    for count in [1, 124] {
+        // All but the last are of no use to the host.
+        let others = format!("{ANOTHER}\n").repeat(count - 1);
+        let rig = Rig::encrypted(tunnel::keys(&(others + KEY)));
+        let psk = keys().for_host(super::host::HOSTNQN, DISK).remove(0);
+        let mut times: Vec<_> = (0..HANDSHAKES)
+            .map(|_| {
+                let began = std::time::Instant::now();
+                let stream = TcpStream::connect(rig.address).expect("somebody listens");
+                tunnel::shake_hands(&stream, &psk).expect("the key is right");
+                began.elapsed()
+            })
+            .collect();
+        times.sort();
+        println!(
+            "{count} keys: {:?} in the middle, {:?} at most",
+            times[HANDSHAKES / 2],
+            times[HANDSHAKES - 1]
+        );
+    }
+}
