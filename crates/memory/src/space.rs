@@ -6,6 +6,7 @@ use crate::list::SegmentList;
 use crate::mapped_files::Files;
 use crate::memory_file::MemoryFile;
 use crate::pages::Pages;
+use crate::populate::Unpopulated;
 use crate::region::{Access, Permissions, Region, Window};
 use crate::remote::{Remote, Role};
 use crate::removed::Removed;
@@ -221,6 +222,14 @@ impl Space {
     /// memory, or if the space keeps no descriptors.
     pub fn file_of(&self, segment: &Segment) -> Option<MemoryFile> {
         self.files.file_of(segment)
+    }
+
+    /// Returns the memory of the region at `iova`, for a thread that populates it. None if the process has no memory there.
+    pub fn unpopulated(&self, iova: u64) -> Option<Unpopulated> {
+        let region = self.region_at(iova)?;
+        let mapping = region.mapping()?;
+        let offset = region.window.base.addr() - mapping.base().addr();
+        Some(Unpopulated::new(mapping, offset, region.length as usize))
     }
 
     /// Returns whether a region is memory of the file.

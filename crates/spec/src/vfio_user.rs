@@ -21,11 +21,14 @@ pub struct VfioUserSpec {
     /// Memory that the monitor at a socket may share with the daemon; as much as this machine has unless given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_max: Option<Size>,
+    /// Memory that the monitor at a socket shares is populated when it is mapped.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub populate: bool,
 }
 
 impl Default for VfioUserSpec {
     fn default() -> Self {
-        Self { sockets: 1, one_guest: false, msix: true, memory_max: None }
+        Self { sockets: 1, one_guest: false, msix: true, memory_max: None, populate: false }
     }
 }
 

@@ -131,7 +131,9 @@ pub(super) fn sockets(
         let memory_max =
             spec.vfio_user.and_then(|it| it.memory_max).map(|size| size.0).or_else(machine_memory);
         let name = spec.name.clone();
-        let config = SocketConfig { name, doorbells, by_pin, memory_max, ..SocketConfig::default() };
+        let populate = spec.vfio_user.is_some_and(|it| it.populate);
+        let config =
+            SocketConfig { name, doorbells, by_pin, memory_max, populate, ..SocketConfig::default() };
         Ok((listener, config))
     };
     (1..=spec.sockets()).map(open).collect()

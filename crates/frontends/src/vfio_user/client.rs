@@ -3,6 +3,7 @@
 use super::closer::Closer;
 use super::describe::{self, Attachment};
 use super::device::Device;
+use super::populate::Populator;
 use super::region::{self, Function, Written};
 use super::reset::Waiting;
 use super::{Counters, DoorbellPolicy, dma, version};
@@ -28,6 +29,8 @@ pub(super) struct Context<'a> {
     pub(super) counters: &'a mut Counters,
     /// For descriptors that are of no use.
     pub(super) closer: &'a mut Closer,
+    /// For memory that comes, if it is to be populated.
+    pub(super) populator: Option<&'a Populator>,
     /// For what is said about clients; it outlives them, or they would come back for more.
     pub(super) complaints: &'a mut LogLimit,
     pub(super) now_ns: u64,
@@ -214,7 +217,8 @@ impl Client {
         fds: &mut Vec<OwnedFd>,
         context: &mut Context<'_>,
     ) -> Result<(), Refusal> {
-        let reachable = dma::map(context.space, payload, fds)?;
+        let (address, reachable) = dma::map(context.space, payload, fds)?;
+        context.populator.into_iter().for_each(|it| it.populate(context.space.unpopulated(address)));
         context.device.find_memory(context.space);
         context.counters.maps += 1;
         if !reachable && !std::mem::replace(&mut self.told_of_holes, true) {

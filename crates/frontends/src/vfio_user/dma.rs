@@ -13,8 +13,8 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Maps what a DMA_MAP says. Takes the descriptor out of `fds` if it did.
 ///
 /// A region without a descriptor is one that the client has to be asked for, with DMA_READ and DMA_WRITE. Returns
-/// false for such a one if the client offers it to be written, as it would memory: ROM and flash always come so.
-pub(super) fn map(space: &mut Space, payload: &[u8], fds: &mut Vec<OwnedFd>) -> Result<bool, Refusal> {
+/// where the region begins, and false for such a one if the client offers it to be written, as it would memory: ROM and flash always come so.
+pub(super) fn map(space: &mut Space, payload: &[u8], fds: &mut Vec<OwnedFd>) -> Result<(u64, bool), Refusal> {
     let (map, _) = DmaMap::read_from_prefix(payload).map_err(|_| Errno::INVAL)?;
     let known = map.flags & !(DmaMap::READ | DmaMap::WRITE) == 0;
     if (map.argsz as usize) < DmaMap::SIZE || !known || fds.len() > 1 {
@@ -34,7 +34,7 @@ pub(super) fn map(space: &mut Space, payload: &[u8], fds: &mut Vec<OwnedFd>) -> 
     space.map(map.address, map.size, permissions, backing)?;
     // The mapping holds the memory now.
     fds.clear();
-    Ok(reachable)
+    Ok((map.address, reachable))
 }
 
 /// Takes what a DMA_UNMAP says out of translation, and the queues over it out of service. The client may

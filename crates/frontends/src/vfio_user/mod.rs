@@ -18,7 +18,8 @@
 //! A client comes through the `door`. Its messages go through these files: `port` (when to look) →
 //! `session` (one message, one answer) → `client` (which message) → `version`, `describe`, `dma`,
 //! `region`, `interrupts`. What cannot be answered at once waits in `reset`. What is let go of and may
-//! take time goes to the crate's `release`, and what may never end to the port's `closer`.
+//! take time goes to the crate's `release`, and what may never end to the port's `closer`. Memory is brought in beforehand
+//! by `populate`, where the operator says so.
 
 mod client;
 mod closer;
@@ -33,6 +34,7 @@ mod endpoint;
 mod errands;
 mod interrupts;
 mod listener;
+mod populate;
 mod port;
 mod region;
 mod reset;

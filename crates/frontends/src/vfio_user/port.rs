@@ -6,6 +6,7 @@ use super::device::Device;
 use super::door::Door;
 use super::drain::Drain;
 use super::interrupts::Interrupts;
+use super::populate::Populator;
 use super::region::Function;
 use super::reset::{Farewell, Waiting};
 use super::session::{Ended, Session};
@@ -34,6 +35,8 @@ pub struct Config {
     pub by_pin: bool,
     /// Bytes of memory that a client may lend, if there is a limit.
     pub memory_max: Option<u64>,
+    /// Memory that a client lends is populated.
+    pub populate: bool,
 }
 
 /// What an operator sees of an endpoint.
@@ -84,6 +87,7 @@ pub(crate) struct Port {
     /// The client that is there is to be the last.
     drain: Option<Drain>,
     closer: Closer,
+    populator: Option<Populator>,
     /// Clients that came while this one was there.
     turned_away: TurnedAway,
     /// Counts clients, to tell their events apart.
@@ -109,6 +113,7 @@ impl Port {
         let mut door = Door::new(listener, number);
         door.watch(&io, task);
         let mut space = if files { Space::with_files() } else { Space::new() };
+        let populator = config.populate.then(|| Populator::new(&config.name));
         config.memory_max.into_iter().for_each(|bytes| space.set_memory_limit(bytes));
         Self {
             config,
@@ -120,6 +125,7 @@ impl Port {
             guest: Guest::Nobody,
             drain: None,
             closer: Closer::default(),
+            populator,
             turned_away: TurnedAway::default(),
             epoch: 0,
             awaits_room: false,
@@ -340,6 +346,7 @@ impl Port {
             space: &mut self.space,
             counters: &mut self.counters,
             closer: &mut self.closer,
+            populator: self.populator.as_ref(),
             complaints: &mut self.complaints,
             now_ns,
         };

@@ -1,9 +1,12 @@
-//! A monitor that takes back its guest's memory while its drive reads into it: the reactor stops in page faults.
+//! A monitor that takes back its guest's memory while its drive reads into it: the reactor stops in page faults. And memory
+//! that is populated beforehand.
 
-use crate::common::{Daemon, LIMIT, namespace};
-use rustix::fs::{FallocateFlags, fallocate};
+use crate::common::{Daemon, LIMIT, namespace, wait_for};
+use crate::peer::Peer;
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, fstat, ftruncate, memfd_create};
 use sluice_host::{QueueLayout, entry};
 use sluice_nvme::SubmissionEntry;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Instant;
@@ -68,5 +71,45 @@ fn a_drive_whose_client_takes_back_memory_in_use_is_told_of_and_moved() {
         serde_json::from_str(&daemon.ok(&["drive", "show", "greedy", "-o", "json"])).expect("JSON");
     assert!(shown["stalls"].as_u64() >= Some(3) && shown["reactor"] == 1, "{shown}");
     drop((queue, memory, host, other, other_host));
+    daemon.stop();
+}
+
+/// Bytes of a file that there are pages for.
+fn pages(file: &OwnedFd) -> u64 {
+    fstat(file).expect("it is ours").st_blocks as u64 * 512
+}
+
+#[test]
+fn memory_is_populated_when_it_is_mapped_where_the_operator_says_so() {
+    const SIZE: u64 = 8 << 20;
+    let drive = |name: &str, populate: bool| {
+        format!(
+            "[[drive]]\nname = \"{name}\"\n[drive.vfio_user]\npopulate = {populate}\nmemory_max = \"8MiB\"\n\
+             [[drive.namespace]]\ntarget = \"memory\"\nsize = \"1MiB\"\n"
+        )
+    };
+    let mut daemon = Daemon::start(&(drive("plain", false) + &drive("eager", true)));
+    let mapped = |name: &str, size: u64| {
+        let mut peer = Peer::connect(daemon.socket(name).parent().expect("a folder"));
+        peer.negotiate(b"{\"capabilities\":{\"max_msg_fds\":16}}\0");
+        let file = memfd_create("sluice-test-guest", MemfdFlags::CLOEXEC).expect("a file in memory");
+        ftruncate(&file, size).expect("room");
+        let is_mapped = peer.map(0, SIZE, Some(file.as_fd())).is_ok();
+        (peer, file, is_mapped)
+    };
+    let (first, plain, is_mapped) = mapped("plain", SIZE);
+    assert!(is_mapped);
+    let (second, eager, is_mapped) = mapped("eager", SIZE);
+    assert!(is_mapped);
+    wait_for("all pages are there", || pages(&eager) == SIZE);
+    assert_eq!(pages(&plain), 0);
+    drop((first, second));
+    // The sizes of files count, whatever parts of them are mapped.
+    let show = || daemon.ok(&["drive", "show", "eager", "-o", "json"]);
+    let shown = || serde_json::from_str::<serde_json::Value>(&show()).expect("JSON");
+    wait_for("the first client is gone", || shown()["state"] == "ready");
+    let (third, large, is_mapped) = mapped("eager", 2 * SIZE);
+    assert!(!is_mapped && pages(&large) == 0);
+    drop(third);
     daemon.stop();
 }
