@@ -1,14 +1,18 @@
-//! The state file: any contents are loaded whole or refused with a reason, and a loaded state can be stored
-//! and loaded again.
+//! The state file, and the file of the hosts of a drive: any contents of each are loaded whole or refused with a
+//! reason, and what was loaded can be stored and loaded again.
 
 use crate::{Input, configuration, scratch};
-use sluice_control::state::{Saved, StateFile};
-use std::path::PathBuf;
+use sluice_control::state::{HostFile, HostState, Reserved, Saved, StateFile};
+use std::path::{Path, PathBuf};
 
-/// File and its folder, the same for all inputs.
+/// The drive that the second file is of.
+const DRIVE: &str = "a";
+
+/// The files and their folder, the same for all inputs.
 struct Place {
     file: StateFile,
     path: PathBuf,
+    hosts: PathBuf,
 }
 
 impl Place {
@@ -17,33 +21,44 @@ impl Place {
         Self {
             file: StateFile::open(&folder).expect("the folder is ours"),
             path: folder.join("drives.state"),
+            hosts: folder.join(format!("hosts/{DRIVE}.state")),
         }
     }
 }
 
+/// Both files have the same input: each refuses the words of the other.
 pub fn run(data: &[u8]) {
     thread_local!(static PLACE: Place = Place::new());
     PLACE.with(|place| {
-        std::fs::write(&place.path, file(&mut Input::new(data))).expect("room");
+        std::fs::write(&place.path, file(&mut Input::new(data), "sluice-state")).expect("room");
         match place.file.load() {
             Ok(saved) => check(&place.file, &saved),
-            Err(problem) => {
-                let path = place.path.to_str().expect("a path of ours");
-                assert!(problem.error.contains(path) && problem.hint.is_some(), "{problem}");
-            }
+            Err(problem) => check_refusal(&problem, &place.path),
+        }
+        std::fs::write(&place.hosts, file(&mut Input::new(data), "sluice-hosts")).expect("room");
+        // As at the start of a daemon, which knows nothing of the file.
+        let mut hosts = place.file.host_file(DRIVE);
+        match hosts.load() {
+            Ok(state) => check_hosts(&mut hosts, &state.expect("the file is there")),
+            Err(problem) => check_refusal(&problem, &place.hosts),
         }
     });
 }
 
-/// Returns the input as it is, or as the body of a file whose first line fits.
-fn file(input: &mut Input<'_>) -> Vec<u8> {
+fn check_refusal(problem: &sluice_spec::problem::Problem, path: &Path) {
+    let path = path.to_str().expect("a path of ours");
+    assert!(problem.error.contains(path) && problem.hint.is_some(), "{problem}");
+}
+
+/// The input as it is, or as the body of a file whose first line fits.
+fn file(input: &mut Input<'_>, magic: &str) -> Vec<u8> {
     let has_header = !input.one_in(4);
     let body = input.bytes(usize::MAX);
     if !has_header {
         return body.to_vec();
     }
     let sum = twox_hash::XxHash3_64::oneshot(body);
-    [format!("sluice-state 1 {sum:016x} {}\n", body.len()).as_bytes(), body].concat()
+    [format!("{magic} 1 {sum:016x} {}\n", body.len()).as_bytes(), body].concat()
 }
 
 fn check(file: &StateFile, saved: &Saved) {
@@ -51,4 +66,20 @@ fn check(file: &StateFile, saved: &Saved) {
     assert_eq!(file.load().as_ref(), Ok(saved));
     // Drives are only checked when they are created.
     saved.drives.iter().filter(|drive| drive.check().is_ok()).for_each(configuration::check_drive);
+}
+
+fn check_hosts(file: &mut HostFile, state: &HostState) {
+    file.store(state, false).expect("room");
+    assert_eq!(file.load(), Ok(Some(state.clone())));
+    state.check_size(&HostState::default(), DRIVE).expect("an input is small");
+    for reserved in &state.reserved {
+        check_reservations(reserved);
+    }
+}
+
+/// A daemon takes what a daemon stores, and leaves out the rest: once, and not again.
+fn check_reservations(reserved: &Reserved) {
+    let record = reserved.record();
+    let stored = Reserved::of(&reserved.drive, reserved.nsid, &record);
+    assert_eq!(stored.record(), record);
 }

@@ -101,6 +101,9 @@ impl HostFile {
     }
 
     /// Replaces what is stored, as [`StateFile::store`] does. With `owed` it holds whether or not it can be stored now.
+    ///
+    /// # Errors
+    /// As those of [`StateFile::store`].
     pub fn store(&mut self, state: &HostState, owed: bool) -> Result<(), Problem> {
         let (drive, current) = (&self.drive, &self.replacer.current);
         let what = format!("store what hosts of drive `{drive}` did in");

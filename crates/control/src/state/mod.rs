@@ -18,8 +18,7 @@ mod text;
 mod unflushed;
 
 pub use budget::StoreBudget;
-pub use hosts::HostFile;
-pub use hosts::HostState;
+pub use hosts::{HostFile, HostState};
 pub use objects::KeptObject;
 pub use pool::{Attached, Created, Pooled};
 pub use reserved::{Reserved, SavedRegistrant};
