@@ -152,7 +152,7 @@ impl Controller {
         Ok(RingMemory { buffer, offset: 0, entries })
     }
 
-    /// Aborts a command; true if the controller did.
+    /// Aborts a command; returns whether the controller did.
     pub fn abort(&mut self, sq: u16, cid: u16) -> Result<bool, Error> {
         Ok(self.admin(entry::abort(sq, cid))?.dw0 & 1 == 0)
     }

@@ -84,7 +84,7 @@ fn shadow_doorbells_are_rung_where_the_controller_asks() {
     // The tail's event index was not moved, so the next tail is not announced, although it is in the shadow.
     // The first head is.
     assert_eq!(submit(2), (1, 0));
-    // Nothing is: neither event index is passed again.
+    // No doorbell is announced: neither event index is passed again.
     assert_eq!(submit(1), (0, 0));
     device.turn_shadow(1);
     // The commands in the shadow are reaped, and the event index is passed anew.

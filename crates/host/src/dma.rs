@@ -14,7 +14,7 @@ pub struct DmaRange {
     pub length: u32,
 }
 
-/// Gives out memory, each piece at device addresses of its own.
+/// An allocator of memory, each buffer at device addresses of its own.
 #[derive(Debug)]
 pub struct DmaAllocator {
     transport: Arc<dyn PciTransport>,
@@ -22,7 +22,7 @@ pub struct DmaAllocator {
 }
 
 impl DmaAllocator {
-    /// First address. It is above 4 GiB, so that a device that keeps only half of an address fails.
+    /// First address. The address is above 4 GiB, so that a device that keeps only half of it fails.
     const FIRST_IOVA: u64 = 1 << 32;
 
     pub fn new(transport: Arc<dyn PciTransport>) -> Self {
@@ -41,7 +41,7 @@ impl DmaAllocator {
         self.share(SharedRegion::new("sluice-host", length)?)
     }
 
-    /// Makes memory that exists already known to the device. Its length is a whole number of pages.
+    /// Maps existing memory for the device. Its length is a whole number of pages.
     pub fn share(&self, region: SharedRegion) -> Result<DmaBuffer, Error> {
         // The page between two buffers is unmapped, so a device that runs over the end of one fails.
         let step = (region.len() + PAGE_SIZE) as u64;

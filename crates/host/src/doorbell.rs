@@ -105,7 +105,7 @@ impl Doorbell {
         Ok(())
     }
 
-    /// Forgets what a queue of the same number left behind.
+    /// Clears the values that a queue of the same number left.
     pub(crate) fn clear_shadow(&self) {
         if let DoorbellAccess::Trapped { shadow: Some(shadow), .. } = &self.access {
             shadow.values.region().atomic_u32(self.offset).store(0, Ordering::Release);
@@ -116,8 +116,8 @@ impl Doorbell {
     /// Writes the shadow doorbell. Returns whether the value passed the controller's event index.
     ///
     /// The controller moves the event index, then reads the value once more before it sleeps. The host moves
-    /// the value, then reads the event index. With a full fence between the two steps on either side, one of
-    /// them sees the other's.
+    /// the value, then reads the event index. A full fence is between the two steps on either side. So at
+    /// least one of them sees the other's change.
     fn update_shadow(&self, shadow: &ShadowPages, last: u32) -> bool {
         shadow.values.region().atomic_u32(self.offset).store(self.last, Ordering::Release);
         fence(Ordering::SeqCst);

@@ -8,7 +8,7 @@ fn entry(opcode: u8, nsid: u32) -> SubmissionEntry {
     SubmissionEntry { opcode, nsid, ..SubmissionEntry::default() }
 }
 
-/// 0's-based, in the lower half of a dword.
+/// Returns a 0's based count, in the lower half of a dword.
 fn zeros_based(count: u32) -> u32 {
     count.wrapping_sub(1) & 0xffff
 }

@@ -32,7 +32,7 @@ pub fn lba_format(namespace: &IdentifyNamespace) -> LbaFormat {
     namespace.lbaf[flbas & 0xf | flbas >> 1 & 0x30]
 }
 
-/// Bytes of a block; `None` if the format in use is not one that blocks can have.
+/// Returns the bytes of a block; `None` if no block can have the format in use.
 pub fn block_size(namespace: &IdentifyNamespace) -> Option<u32> {
     let shift = u32::from(lba_format(namespace).lbads);
     (9..u32::BITS).contains(&shift).then(|| 1 << shift)

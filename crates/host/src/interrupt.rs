@@ -23,7 +23,7 @@ impl Interrupt {
     /// Returns the number of signals since the last call. Does not wait.
     pub fn take(&self) -> Result<u64, Error> {
         let mut count = [0; 8];
-        // Not a plain read: the device holds the same open file, and may have made it a blocking one.
+        // A plain read could block: the device has the same open file, and may have made it blocking.
         let into = &mut [IoSliceMut::new(&mut count)];
         match rustix::io::preadv2(&self.eventfd, into, NO_OFFSET, ReadWriteFlags::NOWAIT) {
             Ok(_) => Ok(u64::from_le_bytes(count)),
@@ -32,7 +32,7 @@ impl Interrupt {
         }
     }
 
-    /// Sleeps until it is signalled; how often it was.
+    /// Sleeps until it is signalled; returns the number of signals.
     pub fn wait(&self, deadline: &Deadline) -> Result<u64, Error> {
         loop {
             match self.take()? {

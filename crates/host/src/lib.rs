@@ -1,19 +1,18 @@
-//! An NVMe host of our own: a driver over a PCI-like transport.
+//! An NVMe host: a driver over a PCI-like transport.
 //!
 //! Tests and the benchmark drive a controller with it, without a virtual machine. Its transports are a
 //! vfio-user client, and VFIO for a real PCI device.
 //!
 //! From the bottom up:
-//! - [`PciTransport`]: registers, memory for DMA, interrupts, reset; [`VfioUser`] is one, [`Vfio`]
-//!   another.
-//! - [`DmaBuffer`]: memory that both sides see.
+//! - [`PciTransport`]: registers, memory for DMA, interrupts, reset; implemented by [`VfioUser`] and [`Vfio`].
+//! - [`DmaBuffer`]: memory that host and device share.
 //! - [`QueuePair`]: a submission queue, its completion queue and the identifiers of commands, without
-//!   waiting, allocation or locks; what a benchmark spins on.
-//! - [`Controller`]: life cycle and admin commands, which wait, with a time limit.
+//!   waiting, allocation or locks, for polling benchmarks.
+//! - [`Controller`]: initialization, shutdown and admin commands, which wait, with a time limit.
 //! - [`Namespace`]: blocks read and written one command at a time, for tests.
 //!
-//! It is a polite driver by default and lets itself be made an impolite one: registers, doorbells and
-//! queue entries can be written with anything.
+//! The driver follows the specification by default. Tests can make it violate the specification: registers,
+//! doorbells and queue entries can be written with anything.
 #![forbid(unsafe_code)]
 
 mod admin;

@@ -9,8 +9,8 @@ use zerocopy::IntoBytes;
 /// Entries of a PRP list that fit a page.
 const ENTRIES_PER_PAGE: usize = PAGE_SIZE / size_of::<u64>();
 
-/// Some pages for each slot of a queue, taken once, so that a command with a long data pointer needs
-/// no memory of its own.
+/// List pages for each slot of a queue, allocated once, so that a command with a long data pointer needs no
+/// further memory.
 #[derive(Debug)]
 pub struct ListPages {
     buffer: Arc<DmaBuffer>,
@@ -26,7 +26,7 @@ impl ListPages {
 
     /// Returns the number of list pages that a transfer needs at most, at any offset in a page.
     pub fn pages_for(transfer_bytes: usize) -> usize {
-        // One page more than the data fills, if it begins inside one; one fewer, which PRP1 names.
+        // Data that begins inside a page takes one page more; PRP1 names the first page without a list entry.
         list_pages(transfer_bytes.div_ceil(PAGE_SIZE))
     }
 

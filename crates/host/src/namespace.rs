@@ -79,7 +79,7 @@ impl Namespace {
         self.send(slba, data, |nsid, slba, blocks| entry::with_fua(entry::write(nsid, slba, blocks)))
     }
 
-    /// Compares with what is there; the status is Compare Failure where it differs.
+    /// Compares data with the blocks; the status is Compare Failure if they differ.
     pub fn compare(&mut self, slba: u64, data: &[u8]) -> Result<(), Error> {
         self.send(slba, data, entry::compare)
     }
@@ -141,7 +141,7 @@ impl Namespace {
         self.queue.wait(cid, &deadline, drop)
     }
 
-    /// As many whole blocks as one command moves, in bytes; there is room for one at least.
+    /// Returns the bytes of as many whole blocks as one command moves; one block at least.
     fn step(&self) -> usize {
         self.buffer.len() - self.buffer.len() % self.block_size()
     }

@@ -16,7 +16,7 @@ const PSDT_SGL: u8 = 0b01 << 6;
 /// Sizes of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueLayout {
-    /// Entries of either ring, 2 to 65,536. One fewer can be in flight.
+    /// Entries of either ring, 2 to 65,536. One command fewer can be in flight.
     pub entries: u32,
     /// The longest transfer for which there is room for a PRP list, in bytes.
     pub max_transfer: usize,
@@ -30,9 +30,9 @@ impl Default for QueueLayout {
 
 /// The host's side of a submission queue and the completion queue of the same number.
 ///
-/// It never waits, and takes no lock and no memory per command. It does not notify the device before
-/// [`QueuePair::ring`]. A command in flight holds an identifier. There is one fewer than either ring has
-/// entries, so neither ring overflows unless the device violates the protocol.
+/// A queue pair never waits, and takes no lock and no memory per command. It does not notify the device
+/// before [`QueuePair::ring`]. A command in flight holds an identifier. There is one identifier fewer than
+/// either ring has entries, so neither ring overflows unless the device violates the protocol.
 #[derive(Debug)]
 pub struct QueuePair {
     id: u16,
@@ -78,8 +78,7 @@ impl QueuePair {
         self.id
     }
 
-    /// Puts a command in the queue. Its identifier is chosen here and returned; `None` if all of them
-    /// are in flight.
+    /// Submits a command. Its identifier is chosen here and returned; `None` if all of them are in flight.
     #[inline(always)]
     pub fn submit(&mut self, entry: SubmissionEntry) -> Option<u16> {
         let cid = self.slots.take()?;
@@ -143,7 +142,7 @@ impl QueuePair {
     /// [`QueuePair::strays`].
     #[inline(always)]
     pub fn reap(&mut self, mut each: impl FnMut(CompletionEntry)) -> usize {
-        // No device that plays fair has more, and one that does not must not keep us here.
+        // No correct device has more completions, and a malicious one must not keep this thread here.
         for count in 0..self.cq.entries() as usize {
             let Some(completion) = self.cq.pop() else { return count };
             match self.slots.give_back(completion.cid) {
@@ -228,7 +227,7 @@ impl QueuePair {
         self.cq.entries() - 1
     }
 
-    /// Completions that belonged to no command in flight.
+    /// Returns the number of completions that belonged to no command in flight.
     pub fn strays(&self) -> u64 {
         self.strays
     }
@@ -278,7 +277,8 @@ impl Slots {
         match self.in_flight.get_mut(usize::from(cid)) {
             Some(in_flight) if *in_flight => {
                 *in_flight = false;
-                // There is room for every identifier since the beginning, and each is here only once.
+                // The stack has room for every identifier since the beginning, and each identifier is on it
+                // only once.
                 self.free.push(cid);
                 true
             }

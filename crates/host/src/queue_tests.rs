@@ -1,4 +1,4 @@
-//! Queue pairs against a device that works on the same memory.
+//! Tests of queue pairs with a device that uses the same memory.
 
 use crate::test_device::TestDevice;
 use crate::{Deadline, DmaAllocator, DmaRange, Error, QueueLayout, QueuePair, entry};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Creates a queue pair of number 1 with mapped doorbells, and the device at its other end.
+/// Creates a queue pair of number 1 with mapped doorbells, and its device.
 fn pair(entries: u32) -> (QueuePair, Arc<TestDevice>) {
     let device = TestDevice::new(true);
     let memory = DmaAllocator::new(device.clone());

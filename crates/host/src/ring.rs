@@ -28,8 +28,8 @@ impl RingMemory {
     }
 }
 
-/// Number of slots ahead of the tail that are prefetched. One does nearly as well at a queue depth of one,
-/// more at a depth of 128.
+/// Number of slots ahead of the tail that are prefetched. One slot does nearly as well at a queue depth of
+/// one, more slots at a depth of 128.
 const PUSH_AHEAD: usize = 2;
 
 /// The host's side of a submission queue.
@@ -75,7 +75,7 @@ impl SubmissionRing {
         self.doorbell.ring(self.tail)
     }
 
-    /// Writes anything to the doorbell, for tests of the device. The ring itself goes on as before.
+    /// Writes anything to the doorbell, for tests of the device. The state of the ring does not change.
     pub fn force_doorbell(&mut self, value: u32) -> Result<(), Error> {
         self.doorbell.force(value)
     }
@@ -153,7 +153,7 @@ impl CompletionRing {
         self.doorbell.ring(self.head)
     }
 
-    /// Writes anything to the doorbell, for tests of the device. The ring itself goes on as before.
+    /// Writes anything to the doorbell, for tests of the device. The state of the ring does not change.
     pub fn force_doorbell(&mut self, value: u32) -> Result<(), Error> {
         self.doorbell.force(value)
     }

@@ -1,5 +1,5 @@
-//! A device of a few lines for tests of the host: registers that become ready, queues that are worked
-//! off in order, commands that do nothing. It works on the same shared memory as a real one.
+//! A minimal device for tests of the host: registers that become ready, queues that are processed in order,
+//! commands that do nothing. It uses shared memory like a real device.
 
 use crate::doorbell::Doorbells;
 use crate::{DmaAllocator, Error, PciTransport, Region};
@@ -63,12 +63,12 @@ impl TestDevice {
         Arc::new(Self { state: Mutex::new(state), page, posts: AtomicU64::new(0), line })
     }
 
-    /// Doorbells as a controller without shadows has them.
+    /// Returns doorbells like those of a controller without shadow doorbells.
     pub(crate) fn doorbells(self: &Arc<Self>) -> Doorbells {
         Doorbells { transport: self.clone(), stride: 4, shadow: None }
     }
 
-    /// Makes a queue known without a command.
+    /// Registers a queue without a command.
     pub(crate) fn attach(&self, id: u16, sq: u64, cq: u64, entries: u32) {
         self.state().queues.insert(id, Queue { sq, cq, entries, ..Queue::default() });
     }
@@ -108,7 +108,7 @@ impl TestDevice {
         state.entry(state.queues[&id].sq + u64::from(slot) * 64)
     }
 
-    /// Ends the device like the death of its process. It does no more, except for explicit calls.
+    /// Ends the device like the death of its process. It does nothing more, except for explicit calls.
     pub(crate) fn die(&self) {
         self.line[1].shutdown(Shutdown::Both).expect("connected");
     }

@@ -48,7 +48,7 @@ impl Backoff {
     const SPINS: u32 = 200;
     const YIELDS: u32 = 400;
     const NAP: Duration = Duration::from_micros(50);
-    /// A nap is twice as long as the one before, so many times: up to 1.6 ms.
+    /// Number of times that a nap is doubled: up to 1.6 ms.
     const LONGER: u32 = 5;
 
     /// Returns whether the pauses are sleeps already, when another system call does no harm.

@@ -20,7 +20,7 @@ enum State {
     Idle,
     /// The host has a challenge to answer.
     Challenged(Box<Challenge>),
-    /// The host has proved itself, and has the controller's proof to look at.
+    /// The host is authenticated, and has to verify the controller's proof.
     Proved { t_id: u16 },
 }
 
@@ -86,7 +86,7 @@ impl Controller {
         next.unwrap_or_else(|why| failed(t_id, why))
     }
 
-    /// Chooses of what the host offers.
+    /// Chooses hash and group from the host's offer, and challenges the host.
     fn challenge(
         &mut self,
         t_id: u16,

@@ -75,7 +75,8 @@ mod tests {
         assert!(Exchange::new(Group::Null, Zeroizing::new([1; EXPONENT])).is_none());
     }
 
-    /// 2 generates the half of the group whose order is prime: a modulus with a wrong digit would show.
+    /// Checks that 2 generates the half of the group whose order is prime: a modulus with a wrong digit would
+    /// fail.
     #[test]
     fn the_generator_has_the_order_that_it_should() {
         for group in Group::ALL.into_iter().skip(1) {

@@ -30,7 +30,7 @@ impl Group {
         Self::ALL.into_iter().find(|group| group.id() == id)
     }
 
-    /// Bytes of its numbers; none has none.
+    /// Returns the bytes of the group's numbers; zero for the null group.
     pub fn length(self) -> usize {
         match self {
             Group::Null => 0,

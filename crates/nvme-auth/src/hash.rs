@@ -26,7 +26,7 @@ impl Hash {
         Self::ALL.into_iter().find(|hash| hash.id() == id)
     }
 
-    /// Bytes of a hash, of a challenge and of a response.
+    /// Returns the bytes of a hash, of a challenge and of a response.
     pub fn length(self) -> usize {
         match self {
             Hash::Sha256 => 32,

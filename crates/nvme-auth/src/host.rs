@@ -20,7 +20,7 @@ pub struct Host {
 
 enum State {
     Negotiating(Entropy),
-    /// The controller has our response, and perhaps a challenge to answer with this.
+    /// The controller has the host's response, and perhaps a challenge whose response has to be this.
     Answered(Option<Value>),
     Over,
 }

@@ -27,7 +27,7 @@ pub struct Key {
 pub enum KeyError {
     /// The text does not begin with `DHHC-1:`, or has no colons in the right places.
     Format,
-    /// The hash that is to transform it is none of ours.
+    /// The hash for the transformation is not supported.
     Transform,
     /// The secret is not Base64 of 32, 48 or 64 bytes and a checksum.
     Secret,

@@ -152,7 +152,7 @@ fn challenge(bytes: &[u8]) -> Option<Message<'_>> {
 fn reply(bytes: &[u8]) -> Option<Message<'_>> {
     let (length, public, sequence, rest) = fixed(bytes)?;
     let (response, rest) = rest.split_at_checked(length)?;
-    // There is room for the challenge whether or not there is one.
+    // A reply has room for the challenge even if there is none.
     let (challenge, rest) = rest.split_at_checked(length)?;
     let public = rest.get(..public)?;
     let challenge = (bytes[8] & 1 != 0).then_some((challenge, sequence));

@@ -41,12 +41,12 @@ pub enum Place<'a> {
 pub enum Pdu {
     IcReq(IcReq),
     IcResp(IcResp),
-    /// A command capsule with so many bytes of data.
+    /// A command capsule with this many bytes of data.
     Command(SubmissionEntry, u32),
     Response(CompletionEntry),
     Data(Data),
     R2t(R2t),
-    /// The other end gives up.
+    /// A termination request of the peer.
     Terminated(Violation),
 }
 
@@ -225,7 +225,7 @@ impl Decoder {
         let has_digest_flag = common.flags & flag::DDGSTF != 0;
         let terminates = matches!(common.kind, Kind::H2C_TERM_REQ | Kind::C2H_TERM_REQ);
         if terminates {
-            // Its PDO is reserved; what is behind the header is our own, sent back.
+            // PDO of a termination request is reserved; behind its header is a header that this end sent.
             let data = common.plen.checked_sub(behind as u32).filter(|data| *data <= HEADER_MAX as u32);
             return data.map(|data| (behind, data)).ok_or(Violation::field(at::PLEN));
         }

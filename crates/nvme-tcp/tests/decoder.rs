@@ -101,7 +101,7 @@ fn digests() -> impl Strategy<Value = Digests> {
 /// Decoded PDUs with their payload, and whether its digest was right.
 type Received = Vec<(Pdu, Vec<u8>, bool)>;
 
-/// Feeds bytes in pieces of these lengths, again and again.
+/// Feeds bytes in parts of these lengths, repeated.
 fn feed(decoder: &mut Decoder, mut bytes: &[u8], cuts: &[usize]) -> Result<Received, Violation> {
     let mut received: Received = Vec::new();
     for cut in cuts.iter().cycle() {

@@ -1,4 +1,5 @@
-//! From a configured key to the key of a TLS connection (NVMe/TCP Transport 3.6.1.3, RFC 8446 7.1).
+//! Derivation of the key of a TLS connection from a configured key (NVMe/TCP Transport 3.6.1.3, RFC 8446
+//! 7.1).
 
 use crate::{Hash, Identity, Psk, Version};
 use aws_lc_rs::{digest, hkdf, hmac};

@@ -97,7 +97,7 @@ impl From<Error> for HandshakeError {
 
 type Negotiated = Result<TlsStream<Socket>, Error>;
 
-/// A handshake under way.
+/// A handshake in progress.
 pub struct Handshake {
     mode: Mode,
     watch: Arc<Watch>,
@@ -268,7 +268,7 @@ impl ClientHelloCallback for Choice {
     ) -> Result<Option<Pin<Box<dyn ConnectionFuture>>>, Error> {
         let hello = connection.client_hello()?;
         let mut body = hello.raw_message()?;
-        // It was taken out, and is bound with the rest.
+        // The library took the random bytes out, and the binder covers them, too.
         if let Some(random) = body.get_mut(RANDOM) {
             random.copy_from_slice(&hello.random()?);
         }
@@ -360,7 +360,7 @@ impl Socket {
         Ok((Self { socket, is_heard: false, watch: Arc::clone(&watch) }, watch))
     }
 
-    /// As much as may still come.
+    /// Receives as much as the limits still allow.
     fn receive(&self, room: &mut [u8]) -> Result<usize, Errno> {
         let Watch { reads_left, bytes_left, .. } = &*self.watch;
         let most = room.len().min(bytes_left.load(Relaxed) as usize);
@@ -399,7 +399,7 @@ fn ready<T>(result: Result<T, Errno>, context: &Context<'_>) -> Poll<io::Result<
             Poll::Pending
         }
         Err(errno) => {
-            // The library looks for it there, and for whether to wait; rustix does not touch it.
+            // The library reads errno to detect an error, and whether to wait; rustix does not set it.
             set_errno(errno::Errno(errno.raw_os_error()));
             Poll::Ready(Err(errno.into()))
         }

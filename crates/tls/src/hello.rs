@@ -27,7 +27,7 @@ pub(crate) fn offers(hello: &[u8]) -> Option<Offers<'_>> {
         let kind = extensions.number::<2>()?;
         let body = extensions.vector::<2>()?;
         if kind == usize::from(PRE_SHARED_KEY) {
-            // It has to be the last, since everything before its binders is bound.
+            // The extension has to be the last, since its binders cover everything before them.
             return extensions.0.is_empty().then(|| keys(hello, body))?;
         }
     }

@@ -108,9 +108,9 @@ impl Keys {
         Some(Psk { identity: identity.clone(), secret: self.take_out(line)?.key })
     }
 
-    /// Returns the keys for connections of a host to a subsystem, the likeliest first. They are the derived
-    /// ones for the two, or else the first configured one for the host, derived in each possible way. The
-    /// file does not show which of them the peer has.
+    /// Returns the keys for connections of a host to a subsystem, the likeliest first. The keys are the
+    /// derived ones for the two. If there are none, they come from the first configured key for the host,
+    /// derived in each possible way. The file does not show which of them the peer has.
     pub fn for_host(&self, hostnqn: &str, subnqn: &str) -> Vec<Psk> {
         const VERSIONS: [Version; 2] = [Version::One, Version::Zero];
         let is_theirs = |identity: &Identity| identity.hostnqn() == hostnqn && identity.subnqn() == subnqn;

@@ -49,7 +49,7 @@ pub enum Hash {
 }
 
 impl Hash {
-    /// Bytes of a digest, and of the keys that go with it.
+    /// Returns the bytes of a digest, and of the keys that go with it.
     pub const fn length(self) -> usize {
         match self {
             Hash::Sha256 => 32,
@@ -82,7 +82,7 @@ impl Hash {
     }
 }
 
-/// A key for connections of one host to one subsystem. It lives as long as a handshake.
+/// A key for connections of one host to one subsystem, which exists only during a handshake.
 pub struct Psk {
     /// Name of the key, which the host sends.
     pub identity: Identity,

@@ -141,7 +141,7 @@ fn header(body: usize) -> [u8; HEADER] {
     [Kind::DATA.0, 3, 3, high, low]
 }
 
-/// Bytes that follow a header. From the end of the handshake on all records look like data.
+/// Returns the number of bytes that follow a header. After the handshake all records have the header of data.
 pub(crate) fn body_of(header: [u8; HEADER]) -> Result<usize, Failure> {
     let [kind, _, _, high, low] = header;
     let body = usize::from(u16::from_be_bytes([high, low]));

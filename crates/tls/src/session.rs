@@ -152,8 +152,8 @@ impl Session {
         self.suite
     }
 
-    /// Returns the buffer for the next bytes from the network. It ends with the bytes that certainly belong
-    /// to the present record, so that there is never a second one. It is empty while there is
+    /// Returns the buffer for the next bytes from the network. The buffer ends with the bytes that certainly
+    /// belong to the present record, so that there is never a second one. The buffer is empty while there is
     /// [`content`](Self::content).
     pub fn room(&mut self) -> &mut [u8] {
         if !self.content.is_empty() {
@@ -204,7 +204,7 @@ impl Session {
         debug_assert!(self.content.start <= self.content.end);
     }
 
-    /// Messages after the handshake. Each is in one record.
+    /// Handles messages after the handshake. Each message is in one record.
     fn handle_post_handshake(&mut self, content: Range<usize>) -> Result<(), Failure> {
         let mut rest = content;
         if rest.is_empty() {
@@ -218,7 +218,7 @@ impl Session {
             let body = body.get(..length).ok_or(Failure::MALFORMED)?;
             rest.start += 4 + length;
             match (*kind, body) {
-                // There is one key, and who has it needs no ticket.
+                // Both ends have the one key, so no ticket is needed.
                 (NEW_SESSION_TICKET, _) => {}
                 (KEY_UPDATE, [requests_update @ 0..=1]) if rest.is_empty() => {
                     self.owes_update |= *requests_update == 1;

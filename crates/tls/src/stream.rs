@@ -16,9 +16,9 @@ const INBOX: usize = 256 << 10;
 /// Bytes of an alert.
 const ALERT: usize = 2;
 
-/// A session, with ciphertext on its way in and out.
+/// A session, with received and unsent ciphertext.
 ///
-/// One send and one receive may be under way at a time, and name [`memory`](Self::memory).
+/// One send and one receive may be in progress at a time, and name [`memory`](Self::memory).
 #[derive(Debug)]
 pub struct Stream {
     session: Box<Session>,
@@ -75,7 +75,8 @@ impl Stream {
         Ok(self.session.content().len())
     }
 
-    /// Gives the memory of ciphertext back to the machine, unless some is in it. Nothing may be under way.
+    /// Releases the memory of ciphertext to the system, unless some is in it. No operation may be in
+    /// progress.
     pub fn give_back(&self) {
         if self.arrived.is_empty() && self.sealed.is_empty() {
             self.memory.give_back(0, self.memory.len());
@@ -152,7 +153,7 @@ impl Stream {
         &mut self.session
     }
 
-    /// Has the connection end behind what is being sent, for this reason if there is one.
+    /// Ends the connection behind the bytes that are being sent, with this failure if there is one.
     pub fn end(&mut self, failure: Option<Failure>) {
         self.last = Some(failure);
     }
@@ -184,7 +185,7 @@ impl Cursor<'_> {
         self.left(1) == 0
     }
 
-    /// Bytes from here on, or `limit` if that is fewer.
+    /// Returns the remaining bytes, or `limit` if that is fewer.
     fn left(&self, limit: usize) -> usize {
         let mut left = 0;
         for segment in self.segments {
@@ -218,7 +219,7 @@ mod tests {
 
     /// Opens records that end with an alert; returns their content, and the alert.
     fn opened(far: &mut Session, mut records: &[u8]) -> (Vec<u8>, Failure) {
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         loop {
             let room = far.room();
             let (record, behind) = records.split_at(room.len());
@@ -226,9 +227,9 @@ mod tests {
             records = behind;
             if let Err(failure) = far.filled(record.len()) {
                 assert!(records.is_empty(), "it comes last");
-                return (heard, failure);
+                return (received, failure);
             }
-            heard.extend_from_slice(far.content());
+            received.extend_from_slice(far.content());
             far.take(far.content().len());
         }
     }
@@ -245,8 +246,8 @@ mod tests {
         assert_eq!(stream.sent(sent.len()), None);
         sent.extend(stream.farewell(b"last", None));
         assert!(!stream.owes());
-        let (heard, end) = opened(&mut far, &sent);
-        assert_eq!(heard, [&[7; 4096][..], b"last"].concat());
+        let (received, end) = opened(&mut far, &sent);
+        assert_eq!(received, [&[7; 4096][..], b"last"].concat());
         assert!(end.is_end());
     }
 
@@ -268,8 +269,8 @@ mod tests {
             sealed.read(&mut sent[start..]);
             done += stream.sent(sent.len() - start).expect("all of it was sent");
         }
-        let (heard, end) = opened(&mut far, &sent);
-        assert!(heard.len() == CONTENT && heard.iter().all(|byte| *byte == 7));
+        let (received, end) = opened(&mut far, &sent);
+        assert!(received.len() == CONTENT && received.iter().all(|byte| *byte == 7));
         assert_eq!(end.to_string(), "the peer sent TLS alert bad_record_mac");
     }
 }

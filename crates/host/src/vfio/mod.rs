@@ -213,7 +213,7 @@ impl PciTransport for Vfio {
             let _ = self.write(Region::CONFIG, pci::COMMAND, &quiet.to_le_bytes());
         }
         if !self.given_up.swap(true, Ordering::AcqRel) {
-            // A device that cannot be reset is no bus master any more all the same.
+            // Without a successful reset the device still is no bus master any more.
             let _ = self.device.reset();
         }
     }

@@ -35,8 +35,8 @@ pub enum Mode {
 
 /// An NVMe controller behind a vfio-user socket.
 ///
-/// All messages go through one socket behind one lock. With mapped doorbells only set-up needs it; with
-/// trapped ones shadow doorbells keep most submissions away from it.
+/// All messages go through one socket behind one lock. With mapped doorbells only set-up needs the lock. With
+/// trapped doorbells, shadow doorbells keep most submissions away from it.
 #[derive(Debug)]
 pub struct VfioUser {
     client: Mutex<Client>,
@@ -53,7 +53,7 @@ impl VfioUser {
         Self::over(connect::connect(path, timeout)?, mode, timeout)
     }
 
-    /// Negotiates with the server at the other end of a socket.
+    /// Negotiates with the server over a connected socket.
     pub fn over(socket: UnixStream, mode: Mode, timeout: Duration) -> Result<Self, Error> {
         let copy = socket.try_clone()?;
         let mut client = Client::new(socket, timeout);
@@ -64,7 +64,7 @@ impl VfioUser {
             Mode::Trapped => None,
         };
         let vectors = setup::msix_vectors(&mut client)?;
-        // It has just answered, so it is the one that is there.
+        // The server has just answered, so its process exists.
         let peer = Arc::new(Peer::of(&copy));
         Ok(Self { client: Mutex::new(client), socket: copy, peer, doorbells, vectors })
     }
@@ -174,7 +174,7 @@ impl PciTransport for VfioUser {
     }
 
     fn hang_up(&self) {
-        // It fails if the server has hung up before, and then there is nothing to do.
+        // A shutdown fails if the server has hung up before, and then there is nothing to do.
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 }

@@ -1,4 +1,4 @@
-//! The process at the other end of a socket.
+//! The server process of a socket.
 
 use nix::sys::socket::{getsockopt, sockopt};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -6,8 +6,8 @@ use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
-/// The process that a client is connected to. It can reach mapped memory for as long as it lives, even after
-/// its socket is closed.
+/// The process that a client is connected to. The process can reach mapped memory for as long as it lives,
+/// even after its socket is closed.
 #[derive(Debug)]
 pub struct Peer {
     /// Process identifier; none if it is not visible here.

@@ -10,7 +10,7 @@ fn pair() -> (OwnedFd, OwnedFd) {
 
 type Ended = Result<Box<Session>, HandshakeError>;
 
-/// Lets both ends go on until both have ended.
+/// Advances both ends until both handshakes have ended.
 fn negotiate(mut client: Handshake, mut server: Handshake) -> (Ended, Ended) {
     let (mut ends, mut hands) = ([None, None], [&mut client, &mut server]);
     for _ in 0..100 {
@@ -146,7 +146,7 @@ fn a_handshake_that_never_gets_further_has_an_end_and_others_have_their_turn() {
     let flood = CHANGE_CIPHER_SPEC.repeat(2000);
     let mut turns = 0;
     let ended = loop {
-        // As much as there is room for.
+        // The socket takes as much as it has room for.
         let _ = send(&ours, &flood, SendFlags::DONTWAIT);
         turns += 1;
         match server.advance() {

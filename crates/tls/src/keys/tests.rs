@@ -50,7 +50,7 @@ fn whose_a_key_is_stands_before_it() {
     assert!(keys(&derived).for_host(HOST, "nqn.other").is_empty());
 }
 
-/// Keys are where they stand, whatever is before, between and behind them.
+/// Finds keys in their lines, with anything before, between and behind them.
 #[test]
 fn a_key_is_found_wherever_it_stands() {
     let own = FILE.lines().nth(1).expect("a key");
