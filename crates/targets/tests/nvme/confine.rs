@@ -11,12 +11,12 @@ use sluice_targets::{NvmeConfig, NvmeSeed};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Blocks of the device: the neighbour's, the hostile drive's, and nobody's.
+/// Blocks of the device: those of the neighbour, of the hostile drive, and of no drive.
 const NEIGHBOUR: std::ops::Range<usize> = 0..8000;
 const HOSTILE: std::ops::Range<usize> = 8000..12_000;
 const NOBODY: std::ops::Range<usize> = 12_000..32_768;
 
-/// What every eight bytes of the one and the other begin with: nobody writes them by accident.
+/// Beginning of every eight bytes of the neighbour's and unused blocks, which no accidental write has.
 const SECRET: u32 = 0x5ec2_e757;
 const POISON: u32 = 0x0bad_0bad;
 
@@ -30,7 +30,7 @@ fn holds(bytes: &[u8], mark: u32) -> bool {
     bytes.windows(4).any(|window| window == mark)
 }
 
-/// Asks for whatever comes to its mind, in the place of what it was asked for.
+/// A layer that sends random requests in place of the right ones.
 struct Liar(Random);
 
 impl Layer for Liar {
@@ -64,7 +64,7 @@ impl Layer for Liar {
     }
 }
 
-/// A program that writes anywhere in its context and answers with mostly possible words.
+/// Creates a program that writes anywhere in its context, and returns mostly valid verdicts.
 fn classifier(mut random: Random) -> impl FnMut(&mut [u8; Context::SIZE]) -> Result<u64, ()> + Send {
     move |context| {
         let scribbles = if random.one_in(2) { random.below(4) } else { 0 };
@@ -100,7 +100,7 @@ fn serve_hostile(rig: &Rig, seed: u64) -> Drive {
     })
 }
 
-/// Any command, with any data pointer: into its memory, behind it, and where others have theirs.
+/// Builds any command, with any data pointer: into its memory, behind it, and into memory of others.
 fn attack(random: &mut Random, memory: &DmaBuffer) -> SubmissionEntry {
     let address = |random: &mut Random| match random.below(6) {
         // Where the device sees the memory of other drives.
@@ -148,7 +148,7 @@ fn poison(random: &mut Random, memory: &DmaBuffer) {
     }
 }
 
-/// The hostile guest, for so many commands. Its memory, as it is then, and how many of them were carried out.
+/// Runs the hostile guest for `commands` commands. Returns its memory at the end, and how many were executed.
 fn rage(mut guest: Controller, seed: u64, commands: u64) -> (Vec<u8>, u64) {
     let mut random = Random::new(seed);
     let memory = guest.memory().allocate(1 << 20).expect("memory");
@@ -178,7 +178,7 @@ fn rage(mut guest: Controller, seed: u64, commands: u64) -> (Vec<u8>, u64) {
     (bytes, good)
 }
 
-/// The neighbour, who reads back what it wrote until it is told to stop.
+/// Runs the neighbour, which reads back its writes until `stop` is set.
 fn work(mut guest: Controller, stop: &AtomicBool) -> Result<Vec<u8>, Error> {
     // Memory that no command of its own ever names.
     let guarded = guest.memory().allocate(1 << 20)?;

@@ -12,12 +12,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Where the other process serves its device. It is told what to do by files, which it removes when it is done.
+/// Folder in which the other process serves its device. Files are orders, which the process removes when they
+/// are done.
 const SERVE_IN: &str = "SLUICE_TEST_SERVE_IN";
 const KEEP: &str = "keep";
 const DRAIN: &str = "drain";
 
-/// The other process, which is this test alone.
+/// Runs the other process, which has this test alone.
 #[test]
 fn serves_a_device() {
     let Some(directory) = std::env::var_os(SERVE_IN).map(PathBuf::from) else { return };
@@ -67,7 +68,7 @@ impl Drop for Server {
     }
 }
 
-/// A drive with a read on a device whose server has taken leave, and is at work on it all the same.
+/// A drive with a read on a device whose server has disconnected, and still executes the read.
 struct Left {
     scratch: Scratch,
     server: Server,
@@ -90,7 +91,7 @@ impl Left {
             timeout: Duration::from_secs(3),
             ..NvmeConfig::new(Address::VfioUser(socket.clone()), 1)
         };
-        // A socket is there before anybody listens.
+        // A socket exists before its server listens.
         let mut opened = NvmeSeed::open(&config);
         eventually("it lets us in", || {
             if opened.is_err() {
@@ -128,7 +129,7 @@ impl Left {
         Self { scratch, server, control, queue, held, _memory: memory, _guest: guest, _drive: drive }
     }
 
-    /// For long enough that the device is looked for several times.
+    /// Checks for long enough that the target tries several times to reconnect.
     fn is_not_answered(&mut self) {
         std::thread::sleep(Duration::from_secs(1));
         self.queue.reap(|_| panic!("the device may still write"));

@@ -48,8 +48,7 @@ fn a_drive_is_its_range_of_the_device() {
     blocks.compare(0, &pattern(3, 512)).expect_err("not the same");
 }
 
-/// The first commands find that the device does not see the guest's memory yet, and are copied; from
-/// then on nothing is.
+/// Checks that only the first commands are copied, before the guest's memory is mapped for the device.
 #[test]
 fn shared_memory_is_not_copied() {
     let rig = Rig::new();
@@ -72,7 +71,7 @@ fn shared_memory_is_not_copied() {
     assert_eq!(control.status().copied, before.copied, "of {:?}", control.status());
 }
 
-/// Transfers of any shape: SGLs with odd pieces cannot be said with PRPs and are copied, all others not.
+/// Transfers data of any shape: SGLs that PRPs cannot describe are copied, all others are not.
 #[test]
 fn every_shape_of_data_arrives() {
     let rig = Rig::new();
@@ -86,7 +85,7 @@ fn every_shape_of_data_arrives() {
         let completion = queue.wait(cid, &deadline, drop).expect("completed");
         assert!(completion.status().is_success(), "{:?}", completion.status());
     };
-    // Where the pieces of one command begin, and how long they are.
+    // Offsets and lengths of the parts of each command.
     let shapes: [&[(usize, u32)]; 5] = [
         &[(0, 4096), (8192, 4096), (4096, 1024)],
         &[(100 << 10, 1 << 20)],
@@ -122,7 +121,7 @@ fn every_shape_of_data_arrives() {
     assert!(status.copied > 0 && status.copied < status.sent && status.losses == 0, "{status:?}");
 }
 
-/// A drive is closed and opened again at once: the device is left, and connected to anew.
+/// Closes a drive and opens it again at once: the device is disconnected, and connected anew.
 #[test]
 fn a_range_is_free_when_its_drive_is_gone() {
     let rig = Rig::new();

@@ -64,7 +64,7 @@ fn commands_fail_if_that_is_wanted() {
     assert_eq!(back, pattern(1, BLOCK));
 }
 
-/// A guest that resets its controller while commands wait for the device gets its reset.
+/// Resets a controller whose commands wait for the device.
 #[test]
 fn a_reset_does_not_wait_for_the_device() {
     let mut rig = Rig::new();
@@ -146,7 +146,7 @@ fn a_device_that_does_not_answer_is_given_up() {
     assert_eq!((control.status().losses, control.status().interrupted), (1, 1));
 }
 
-/// Keeps its commands until it is told to finish them.
+/// A layer that keeps its commands until a signal to finish them.
 struct Held {
     commands: Vec<Ticket>,
     may_finish: Arc<AtomicBool>,
@@ -184,7 +184,7 @@ impl Layer for Held {
     }
 }
 
-/// Whoever does not look for longer than the device may take finds its answers, and does not blame it.
+/// Pauses the reactor for longer than the timeout: the completions count, and the device is not given up.
 #[test]
 fn a_device_that_answered_while_nobody_looked_is_not_given_up() {
     const TIMEOUT: Duration = Duration::from_secs(2);
@@ -216,7 +216,7 @@ fn a_device_that_answered_while_nobody_looked_is_not_given_up() {
     assert_eq!((control.status().losses, control.status().interrupted), (0, 0));
 }
 
-/// Somebody has connected to a socket, and was not let in yet.
+/// Returns whether a client has connected to a socket that was not accepted yet.
 fn is_knocked_at(socket: &Path) -> bool {
     const CONNECTING: &str = "02";
     let sockets = std::fs::read_to_string("/proc/net/unix").expect("Linux says so");
@@ -227,7 +227,7 @@ fn is_knocked_at(socket: &Path) -> bool {
     })
 }
 
-/// A drive that is deleted while its device is connected to again leaves nothing there.
+/// Deletes a drive while its device reconnects: no queue is left there.
 #[test]
 fn a_drive_may_go_while_its_device_comes_back() {
     let mut rig = Rig::new();
@@ -250,7 +250,7 @@ fn a_drive_may_go_while_its_device_comes_back() {
         });
         eventually("the reactor that is to serve the device waits", || waits.load(Ordering::Relaxed));
         scope.spawn(|| rig.revive());
-        // It is not answered before the reactor goes on.
+        // The connection is not answered before the reactor continues.
         eventually("the device is connected to", || is_knocked_at(&socket));
         drop(gone);
         goes_on.store(true, Ordering::Relaxed);
@@ -261,7 +261,7 @@ fn a_drive_may_go_while_its_device_comes_back() {
     drop(seed);
 }
 
-/// Does nothing with its commands but to finish them, until it is told to keep them.
+/// A layer that only finishes its commands, until it is switched to keep them.
 pub(crate) struct Stubborn(pub(crate) Arc<AtomicBool>);
 
 impl Layer for Stubborn {
@@ -281,7 +281,7 @@ impl Layer for Stubborn {
     }
 }
 
-/// A device that was given up may still write into memory that it was shown: a read is not over before it cannot.
+/// Checks that a read does not end while a device that was given up may still write into its memory.
 #[test]
 fn memory_that_a_silent_device_has_is_not_said_to_be_free() {
     let scratch = Scratch::new();
@@ -319,7 +319,7 @@ fn memory_that_a_silent_device_has_is_not_said_to_be_free() {
     keeps.store(true, Ordering::Relaxed);
     let held = read(&mut queue);
     eventually("the device is given up", || control.status().losses == 1);
-    // What comes now fails at once: the loss was heard, and the first read is still not over.
+    // New commands fail at once: the loss is handled, and the first read is still not over.
     let refused = read(&mut queue);
     let status = queue.wait(refused, &deadline, |_| panic!("the device may still write")).expect("answered");
     assert!(status.status().same_code(Status::INTERNAL_PATH_ERROR));
@@ -333,7 +333,7 @@ fn memory_that_a_silent_device_has_is_not_said_to_be_free() {
 struct Load {
     queue: QueuePair,
     memory: DmaBuffer,
-    /// By page: what was asked for last, and whether it has come back.
+    /// Last value written to each page, and whether the write has completed.
     wanted: Vec<u64>,
     cids: Vec<Option<usize>>,
     round: u64,
@@ -377,7 +377,7 @@ impl Load {
     }
 }
 
-/// Every command that the guest was told is done is on the disk, however often the device dies.
+/// Checks that every command that completed for the guest is on the disk, after any number of device losses.
 #[test]
 fn nothing_is_lost_when_the_device_dies_under_load() {
     let mut rig = Rig::new();

@@ -1,4 +1,5 @@
-//! The NVMe targets, with our own drive as the device, over vfio-user and over TCP, and our own host as the guest.
+//! Tests of the NVMe targets over vfio-user and over TCP, with a drive of Sluice as the device, and the host
+//! crate as the guest.
 
 mod confine;
 mod elsewhere;

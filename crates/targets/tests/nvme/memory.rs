@@ -3,8 +3,8 @@
 use crate::rig::{BLOCK, LIMIT, Rig, eventually, open, pattern};
 use sluice_host::{Deadline, DmaBuffer, QueueLayout, entry};
 
-/// Buffers are mapped, used a few times and unmapped while other commands go on. The device's own view
-/// must follow: what is unmapped for the guest is, when the guest is told so, unmapped at the device.
+/// Maps buffers, uses them a few times and unmaps them, while other commands continue. Once the guest's unmap
+/// is answered, the memory is unmapped for the device, too.
 #[test]
 fn memory_may_go_at_any_time() {
     let rig = Rig::new();
@@ -48,7 +48,7 @@ fn memory_may_go_at_any_time() {
     assert_eq!(control.status().losses, 0);
 }
 
-/// Unmapped while the device has commands that name it: the guest is answered when they are done.
+/// Unmaps memory that commands on the device name: the guest gets the answer after the commands.
 #[test]
 fn an_unmap_waits_for_the_device() {
     let rig = Rig::new();
@@ -75,7 +75,7 @@ fn an_unmap_waits_for_the_device() {
         });
         drop(buffer);
         while queue.in_flight() > 0 {
-            // What was not taken before the unmap finds no memory, and says so.
+            // Commands that were not fetched before the unmap fail for lack of memory.
             queue.reap(drop);
             queue.ring().expect("rung");
             deadline.check().expect("in time");
@@ -88,7 +88,7 @@ fn an_unmap_waits_for_the_device() {
     assert_eq!(control.status().losses, 0);
 }
 
-/// One guest after another: none leaves anything at the device.
+/// Runs one guest after another: none leaves a mapping at the device.
 #[test]
 fn guests_come_and_go() {
     let rig = Rig::new();

@@ -1,5 +1,5 @@
-//! Random commands of every kind and size against a model of bytes, with several in flight on blocks of
-//! their own, and the guest's memory shown to the device.
+//! Random commands of every kind and size against a model of bytes. Several commands are in flight on blocks
+//! of their own, and the guest's memory is mapped for the device.
 
 use crate::rig::{BLOCK, LIMIT, Rig, pattern};
 use sluice_functions::Random;
@@ -22,7 +22,7 @@ struct Guest {
     queue: QueuePair,
     memory: DmaBuffer,
     lanes: Vec<Lane>,
-    /// By command identifier.
+    /// Lanes of the commands in flight, by command identifier.
     in_flight: Vec<Option<usize>>,
     random: Random,
 }
@@ -67,7 +67,7 @@ impl Guest {
         self.in_flight[usize::from(cid.expect("room"))] = Some(number);
     }
 
-    /// The lanes whose commands have come back, each with what it had to.
+    /// Returns the lanes whose commands have completed, with their results checked.
     fn reap(&mut self) -> Vec<usize> {
         let Self { queue, memory, lanes, in_flight, .. } = self;
         let mut back = Vec::new();
@@ -86,7 +86,7 @@ impl Guest {
     }
 }
 
-/// Runs so many random commands. Returns what each lane has then.
+/// Runs `commands` random commands. Returns the final data of each lane.
 pub(crate) fn run(host: &mut Controller, seed: u64, commands: usize) -> Vec<Vec<u8>> {
     let queue = host.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
     let memory = host.memory().allocate(LANES * LANE_BYTES).expect("memory");

@@ -35,7 +35,7 @@ fn device_takes() -> Passthrough {
 /// Entries that the device got, and the data that came with them.
 type Seen = Arc<Mutex<Vec<(SubmissionEntry, Vec<u8>)>>>;
 
-/// A device with commands of its own: it notes them, and gives a pattern where data is asked for.
+/// A device with vendor specific commands: it records them, and returns a pattern as data.
 struct Vendor(Seen);
 
 impl Layer for Vendor {
@@ -71,7 +71,7 @@ struct Stage {
     memory: DmaBuffer,
     seen: Seen,
     device: Drive,
-    /// Until everything that uses them is gone.
+    /// Drive, kept until all users of it are gone.
     _drive: Drive,
     _reactors: [ReactorHandle; 2],
     scratch: Scratch,
@@ -127,7 +127,7 @@ fn verify(slba: u64, blocks: u32) -> SubmissionEntry {
     SubmissionEntry { opcode: io::VERIFY, ..entry::read(1, slba, blocks) }
 }
 
-/// A vendor's own, with that many bytes of data.
+/// Builds a vendor specific command with this many bytes of data.
 fn own(opcode: u8, bytes: u32) -> SubmissionEntry {
     SubmissionEntry { opcode, nsid: 1, cdw10: bytes / 4, cdw13: 0x1234_5678, ..SubmissionEntry::default() }
 }
@@ -225,7 +225,7 @@ fn admin_commands_are_answered_by_the_device() {
 #[test]
 fn a_device_must_have_what_is_to_be_handed_on() {
     let rig = Rig::new();
-    // Ours says nothing of vendors' commands.
+    // Controllers of Sluice report nothing about vendor specific commands.
     let passthrough = Passthrough { io: all_of(&[GIVES]), ..Passthrough::NONE };
     let refused = NvmeSeed::open(&NvmeConfig { passthrough, ..rig.config() }).expect_err("it has not");
     assert!(refused.to_string().contains("ICSVSCC"), "{refused}");

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long anything may take before the test fails. Nothing is measured: where others use the processors too,
-/// a command takes the milliseconds between two looks of each reactor on its way.
+/// Time limit of all operations before a test fails. The limit measures nothing: on busy processors a command
+/// takes the milliseconds between two turns of each reactor on its way.
 pub(crate) const LIMIT: Duration = Duration::from_secs(600);
 
 /// Bytes of the device.
@@ -30,7 +30,7 @@ pub(crate) fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
     }
 }
 
-/// A directory of our own, removed in the end.
+/// A directory of one test, which is removed in the end.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
@@ -61,7 +61,8 @@ pub(crate) struct Drive {
 }
 
 impl Drive {
-    /// Whatever `target` makes on the reactor's thread, with blocks of `block_size` bytes.
+    /// Serves a drive on the target that `target` makes on the reactor's thread, with blocks of `block_size`
+    /// bytes.
     pub(crate) fn serve(
         reactor: &ReactorHandle,
         directory: PathBuf,
@@ -95,21 +96,21 @@ impl Drive {
         self.directory.join("cntrl")
     }
 
-    /// As if its process died: the socket is gone, and so is everything in flight.
+    /// Ends the device like the death of its process: its socket and all commands in flight are gone.
     pub(crate) fn die(&mut self) {
         let Some(task) = self.task.take() else { return };
         self.reactor.call(move |local| drop(local.remove(task))).expect("the reactor runs");
-        // It takes its socket with it, which may be after its last operation, and then the directory, which it made:
-        // the next one's, if that were there by then.
+        // The device removes its socket, perhaps after its last operation, and then the directory that it
+        // made. If the directory of the next device existed by then, that would be removed.
         eventually("it is gone", || !self.directory.exists());
     }
 
-    /// A driver of it that polls.
+    /// Returns a polling driver of the drive.
     pub(crate) fn guest(&self) -> sluice_host::Controller {
         self.connect(Mode::Mapped)
     }
 
-    /// A driver of it, whose doorbells come as they do from a virtual machine.
+    /// Returns a driver of the drive, with doorbells like those of a virtual machine.
     pub(crate) fn connect(&self, mode: Mode) -> sluice_host::Controller {
         let transport = VfioUser::connect(&self.socket(), mode, LIMIT).expect("connected");
         let settings = Settings { timeout: LIMIT, ..Settings::default() };
@@ -134,7 +135,7 @@ impl Drop for Drive {
     }
 }
 
-/// A drive with one namespace.
+/// Configures a drive with one namespace.
 pub(crate) fn drive(serial: String, block_size: u32, router: Router) -> ControllerConfig {
     let identity = Identity {
         subnqn: format!("nqn.2026-11.example.sluice:{serial}"),
@@ -177,7 +178,7 @@ impl Rig {
         NvmeConfig { timeout: LIMIT, ..NvmeConfig::new(Address::VfioUser(self.device.socket()), 1) }
     }
 
-    /// A drive whose data ends on the device.
+    /// Serves a drive with its data on the device.
     pub(crate) fn drive(&self, name: &str, config: &NvmeConfig) -> (Drive, NvmeControl) {
         let seed = NvmeSeed::open(config).expect("a device with room");
         let control = seed.control();
@@ -187,7 +188,7 @@ impl Rig {
         (Drive::serve(&self.above, directory, 512, target), control)
     }
 
-    /// What the file has now.
+    /// Returns the present content of the file.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         std::fs::read(self.scratch.path().join("disk.img")).expect("the file")
     }
@@ -230,13 +231,13 @@ pub(crate) fn open(guest: &mut sluice_host::Controller) -> sluice_host::Namespac
     open_at(guest, 1)
 }
 
-/// The same, with the queue pair of that number.
+/// Opens the namespace with the queue pair of that number.
 pub(crate) fn open_at(guest: &mut sluice_host::Controller, queue: u16) -> sluice_host::Namespace {
     let queue = guest.create_queue_pair(queue, QueueLayout::default(), None).expect("a queue pair");
     sluice_host::Namespace::open(guest, 1, queue).expect("a namespace")
 }
 
-/// Bytes that are nowhere the same.
+/// Returns bytes that are the same at no two offsets.
 pub(crate) fn pattern(seed: u64, length: usize) -> Vec<u8> {
     let words = (0..length as u64 / 8).map(|i| (i ^ seed << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     words.flat_map(u64::to_le_bytes).collect()

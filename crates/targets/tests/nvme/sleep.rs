@@ -1,4 +1,4 @@
-//! Nobody spins while the device takes its time, and nobody oversleeps its answer.
+//! Tests of sleeping while the device is busy, without spinning and without missed completions.
 
 use crate::rig::{Drive, LIMIT, Scratch, eventually, open, pattern, start_reactor};
 use sluice_command::{Layer, StackBuilder};

@@ -1,4 +1,4 @@
-//! One path alone, whose controller says that it is no good for now (Asymmetric Namespace Access).
+//! Tests of a single path in an unusable access state (Asymmetric Namespace Access).
 
 use super::fake::{Doom, Fake, content};
 use super::lone::Lone;
@@ -56,7 +56,7 @@ fn what_is_refused_for_too_long_fails() {
     fake.access.tell(AnaState::Inaccessible);
     let failed = read().expect_err("it was refused all the time");
     assert!(failed.same_code(Status::INTERNAL_PATH_ERROR), "{failed:?}");
-    // From now on at once, by whoever refuses it: the target, or the controller once more.
+    // From now on commands fail at once, refused by the target, or by the controller once more.
     let (since, sent) = (Instant::now(), control.status().sent);
     while control.status().sent < sent + 4 {
         assert!(read().is_err(), "it is refused yet");
@@ -65,7 +65,7 @@ fn what_is_refused_for_too_long_fails() {
     fake.access.tell(AnaState::Optimized);
     eventually("it is known", || control.status().ana == Some(AnaState::Optimized));
     eventually("the drive goes on", || read().is_ok());
-    // What will not be another is not waited for.
+    // Commands do not wait in a persistent state.
     fake.access.tell(AnaState::PersistentLoss);
     let failed = read().expect_err("it is lost");
     assert!(AnaState::of_refusal(failed) == Some(AnaState::PersistentLoss), "{failed:?}");
@@ -73,7 +73,7 @@ fn what_is_refused_for_too_long_fails() {
     reactor.stop();
 }
 
-/// What was sent before, and succeeds after the refusal, says nothing of what the state is by then.
+/// Checks that the later success of a command from before the refusal does not end the wait.
 #[test]
 fn a_late_success_does_not_have_what_was_refused_wait_for_ever() {
     let is_refused = Arc::new(AtomicBool::new(false));
@@ -102,7 +102,7 @@ fn a_late_success_does_not_have_what_was_refused_wait_for_ever() {
     assert!(refused.same_code(Status::INTERNAL_PATH_ERROR), "{refused:?}");
 }
 
-/// What the controller does for others, between one refusal and the next, is worth nothing to what it refuses.
+/// Checks that the success of other commands between two refusals does not extend the wait.
 #[test]
 fn what_alone_is_refused_fails_whatever_others_come_to() {
     let fast_io_fail = Some(Duration::from_secs(2));

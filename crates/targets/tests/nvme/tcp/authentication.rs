@@ -49,7 +49,7 @@ fn a_drive_whose_ends_know_one_another() {
     }
 }
 
-/// A key for TLS is not taken for the other, nor the other for it.
+/// Checks that a TLS key is no DH-HMAC-CHAP key, and the reverse.
 #[test]
 fn an_encrypted_connection_is_authenticated_too() {
     let offer = || Offer { hashes: vec![Hash::Sha256], groups: vec![Group::Ffdhe2048] };
@@ -72,8 +72,8 @@ fn an_encrypted_connection_is_authenticated_too() {
     assert!(back == data);
 }
 
-/// What stands between the two, and does something with the first that the controller sends on each connection:
-/// ICResp, and the response to Connect. False ends the connection behind that.
+/// Starts a proxy that changes the first PDUs of the controller on each connection: ICResp, and the response
+/// to Connect. If `what` returns false, the connection ends behind that.
 fn between(target: SocketAddr, what: fn(usize, &mut [u8; START]) -> bool) -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     let address = listener.local_addr().expect("its address");
@@ -103,7 +103,7 @@ fn between(target: SocketAddr, what: fn(usize, &mut [u8; START]) -> bool) -> Soc
     address
 }
 
-/// A host that knows the controller's key has it proved on each queue, asked or not.
+/// Checks that a host with the controller's key verifies its proof on each queue, required or not.
 #[test]
 fn a_controller_that_asks_on_the_admin_queue_alone_proves_itself_on_all() {
     let offer = || Offer { hashes: vec![Hash::Sha256], groups: vec![Group::Null] };

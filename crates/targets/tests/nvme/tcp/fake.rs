@@ -1,5 +1,5 @@
-//! A controller that does what it is told, right or wrong. It has one namespace, whose blocks are all of one
-//! byte each, and forgets what is written.
+//! A controller with programmable behaviour, right or wrong. The controller has one namespace, whose blocks
+//! consist of one byte each, and drops all writes.
 
 pub(crate) mod odd;
 
@@ -24,14 +24,14 @@ const BLOCK: usize = 512;
 /// Bytes that it takes in an H2CData PDU.
 pub(crate) const DATA_MAX: u32 = 4096;
 
-/// What it does about the first Read or Write of a connection. True if it goes on as it should.
+/// Behaviour at the first Read or Write of a connection. Returns whether the controller continues normally.
 pub(crate) type Trick = dyn Fn(&mut Link, &SubmissionEntry) -> bool + Send + Sync;
 
-/// What a request for an event is answered with: a notice, which one, and the log that has it.
+/// Completions of Asynchronous Event Requests: a notice, its kind, and its log page.
 const NAMESPACE_CHANGE: u32 = 2 | (LogId::CHANGED_NAMESPACE_LIST.0 as u32) << 16;
 const ANA_CHANGE: u32 = 2 | 3 << 8 | (LogId::ASYMMETRIC_NAMESPACE_ACCESS.0 as u32) << 16;
 
-/// What it saw, for whoever looks.
+/// Recorded events, for checks.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     /// I/O queues that were connected.
@@ -44,28 +44,29 @@ pub(crate) struct Seen {
     pub(crate) data: Vec<Vec<u8>>,
 }
 
-/// How good a path it says that it is; nothing until it is told.
+/// Reported access state, and further programmed behaviour; no state by default.
 #[derive(Default)]
 pub(crate) struct Access {
     state: Mutex<Option<AnaState>>,
     /// Requests for events that are not answered yet.
     requests: Mutex<Vec<(TcpStream, u16)>>,
-    /// Events that nobody had asked for yet, who asks at times.
+    /// Events without a request yet.
     events: Mutex<Vec<u32>>,
     has_asked: AtomicBool,
-    /// It always has another event.
-    pub(crate) is_chatty: AtomicBool,
+    /// Set if the controller always has another event.
+    pub(crate) always_has_event: AtomicBool,
     /// Every byte of its namespace's UUID.
     uuid: AtomicU8,
-    /// What that is as soon as a host has looked at it, if not 0.
+    /// UUID from the next Identify on, if not 0.
     uuid_after_look: AtomicU8,
-    /// What commands fail with, whatever it says of itself.
+    /// Status with which commands fail, in any access state.
     fault: Mutex<Option<Status>>,
-    /// What it has against commands that begin with a block. It comes as soon as another has been answered meanwhile.
+    /// Fate of commands that begin with this block, which comes as soon as another command has completed
+    /// meanwhile.
     doom: Mutex<Option<(u64, Doom)>>,
-    /// What it waits for before it answers on an admin queue.
+    /// Pause before each answer on an admin queue.
     pause: Mutex<Option<Arc<Pause>>>,
-    /// It reads the specification in this way, and carries everything out.
+    /// Unusual reading of the specification, with which the controller executes all commands.
     odd: OnceLock<odd::Odd>,
     /// Commands of a lost connection hold back none of another.
     pub(crate) forgets: AtomicBool,
@@ -77,12 +78,12 @@ pub(crate) struct Access {
 
 type Pause = dyn Fn() + Send + Sync;
 
-/// What becomes of a command.
+/// Fate of a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Doom {
-    /// It is refused for an access state that it is not in.
+    /// Refused for an access state that the controller does not report.
     Refused,
-    /// It costs the connection.
+    /// Loss of the connection.
     Lost,
 }
 
@@ -90,24 +91,24 @@ impl Access {
     /// The ANA group of its namespace.
     const GROUP: u32 = 5;
 
-    /// It is so from now on, and the host is told.
+    /// Changes the access state, and notifies the host.
     pub(crate) fn tell(&self, state: AnaState) {
         self.keep_quiet(state);
         self.report(ANA_CHANGE);
     }
 
-    /// Its namespace is the one with this UUID from now on, and the host is told.
+    /// Changes the namespace's UUID, and notifies the host.
     pub(crate) fn replace(&self, uuid: u8) {
         self.replace_quietly(uuid);
         self.report(NAMESPACE_CHANGE);
     }
 
-    /// The same, and the host is not told.
+    /// Changes the namespace's UUID without a notice.
     pub(crate) fn replace_quietly(&self, uuid: u8) {
         self.uuid.store(uuid, SeqCst);
     }
 
-    /// It becomes another as soon as a host has looked at it, and the host is told, if it wants to be.
+    /// Changes the namespace's UUID with the next Identify, and notifies the host if it has enabled notices.
     pub(crate) fn replace_after_look(&self, uuid: u8) {
         self.uuid_after_look.store(uuid, SeqCst);
     }
@@ -119,7 +120,7 @@ impl Access {
         }
     }
 
-    /// A notice.
+    /// Sends a notice.
     fn report(&self, change: u32) {
         let mut requests = self.requests.lock().expect("no panic");
         if requests.is_empty() && self.has_asked.load(SeqCst) {
@@ -135,11 +136,11 @@ impl Access {
         self.has_asked.store(true, SeqCst);
         self.requests.lock().expect("no panic").push((stream, cid));
         let event = self.events.lock().expect("no panic").pop();
-        let more = || self.is_chatty.load(SeqCst).then_some(ANA_CHANGE);
+        let more = || self.always_has_event.load(SeqCst).then_some(ANA_CHANGE);
         event.or_else(more).into_iter().for_each(|change| self.report(change));
     }
 
-    /// It is so from now on, and the host is not told.
+    /// Changes the access state without a notice.
     pub(crate) fn keep_quiet(&self, state: AnaState) {
         *self.state.lock().expect("no panic") = Some(state);
     }
@@ -148,23 +149,23 @@ impl Access {
         *self.state.lock().expect("no panic")
     }
 
-    /// What a Read or Write is completed with instead of being carried out.
+    /// Returns the status of a Read or Write that is not executed.
     fn refusal(&self) -> Option<Status> {
         let fault = *self.fault.lock().expect("no panic");
         fault.or_else(|| self.state()?.refusal())
     }
 
-    /// All commands fail with this from now on, or none.
+    /// Fails all commands with this status from now on, or none.
     pub(crate) fn fail(&self, with: Option<Status>) {
         *self.fault.lock().expect("no panic") = with;
     }
 
-    /// This becomes of all commands that begin with a block from now on, or nothing.
+    /// Sets the fate of all commands that begin with a block, or of none.
     pub(crate) fn doom(&self, doom: Option<(u64, Doom)>) {
         *self.doom.lock().expect("no panic") = doom;
     }
 
-    /// It waits for this from now on before it answers on an admin queue.
+    /// Pauses before each answer on an admin queue from now on.
     pub(crate) fn pause(&self, pause: Arc<Pause>) {
         *self.pause.lock().expect("no panic") = Some(pause);
     }
@@ -180,12 +181,12 @@ impl Access {
     }
 }
 
-/// What it does not answer.
+/// Commands that are not answered.
 #[derive(Debug, Default)]
 pub(crate) struct Silence {
     /// The next Keep Alive.
     pub(crate) is_wanted: AtomicBool,
-    /// One was not answered.
+    /// Set once a command was not answered.
     pub(crate) has_begun: AtomicBool,
     /// Any Read or Write that begins with this block, if not 0.
     pub(crate) block: AtomicU64,
@@ -208,7 +209,7 @@ impl Fake {
         let access = Arc::new(Access::default());
         let silence = Arc::new(Silence::default());
         let told = (Arc::clone(&access), Arc::clone(&silence));
-        // It ends with the process: nobody is left to connect to it when its test is over.
+        // The thread ends with the process: no host connects to it after its test.
         std::thread::spawn(move || {
             while let Ok((stream, _)) = listener.accept() {
                 let (seen, trick, told) = (Arc::clone(&shared), Arc::clone(&trick), told.clone());
@@ -221,7 +222,7 @@ impl Fake {
     }
 }
 
-/// One connection to it.
+/// A connection to the controller.
 pub(crate) struct Link {
     stream: TcpStream,
     decoder: Decoder,
@@ -245,11 +246,11 @@ impl Link {
     }
 
     pub(crate) fn send(&mut self, bytes: &[u8]) {
-        // The other end may have had enough.
+        // The host may have closed the connection.
         let _ = self.stream.write_all(bytes);
     }
 
-    /// The next PDU with its payload; none at the end.
+    /// Receives the next PDU with its payload; returns none at the end.
     fn next(&mut self) -> Option<(Pdu, Vec<u8>)> {
         let mut found = None;
         loop {
@@ -416,7 +417,7 @@ impl Link {
         }
     }
 
-    /// Nothing more comes of this connection.
+    /// Ends the sending side of this connection.
     pub(crate) fn end(&mut self) {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
@@ -430,7 +431,7 @@ impl Link {
         self.send(encode::capsule_resp(&response, Digests::NONE).as_bytes());
     }
 
-    /// Responds when it is told to. Others are answered meanwhile.
+    /// Responds after `when`, and answers other commands meanwhile.
     pub(crate) fn respond_later(&self, entry: &SubmissionEntry, when: impl FnOnce() + Send + 'static) {
         let stream = self.stream.try_clone().expect("a descriptor");
         let told = (Arc::clone(&self.access), Arc::clone(&self.silence));
@@ -441,25 +442,25 @@ impl Link {
         });
     }
 
-    /// All of a command's data, and a response.
+    /// Sends all of a command's data, and a response.
     fn give(&mut self, entry: &SubmissionEntry, bytes: &[u8]) {
         let data = whole(entry, bytes.len());
         self.data(data, bytes);
         self.respond(entry, Status::SUCCESS, 0);
     }
 
-    /// A C2HData PDU.
+    /// Sends a C2HData PDU.
     pub(crate) fn data(&mut self, data: Data, bytes: &[u8]) {
         self.send(&[encode::c2h_data(data, Digests::NONE, 4).as_bytes(), bytes].concat());
     }
 }
 
-/// C2HData with all data of a command.
+/// Returns the C2HData header for all data of a command.
 pub(crate) fn whole(entry: &SubmissionEntry, length: usize) -> Data {
     Data { cccid: entry.cid, ttag: 0, offset: 0, length: length as u32, last: true, success: false }
 }
 
-/// What is read from a block on.
+/// Returns the content of blocks from `slba` on.
 pub(crate) fn content(slba: u64, length: usize) -> Vec<u8> {
     (0..length).map(|at| (slba as usize + at / BLOCK) as u8).collect()
 }

@@ -12,12 +12,12 @@ use std::time::Duration;
 /// Bytes of the commands: read with C2HData, written after an R2T.
 const LENGTH: usize = 16 << 10;
 
-/// A drive on a controller with this trick, whose commands may take so long.
+/// Creates a drive on a controller with this trick, and with this timeout of commands.
 fn rig(timeout: Duration, trick: Box<Trick>) -> Lone {
     Lone::new(Fake::start(trick), |config| NvmeTcpConfig { timeout, ..config })
 }
 
-/// A C2HData header with one byte of its own.
+/// Builds a C2HData header with one changed byte.
 fn patched(entry: &SubmissionEntry, at: usize, byte: u8) -> Vec<u8> {
     let head = encode::c2h_data(whole(entry, LENGTH), Digests::NONE, 4);
     let mut bytes = head.as_bytes().to_vec();
@@ -31,7 +31,7 @@ fn data(link: &mut Link, data: Data) {
 
 type Wrong = fn(&mut Link, &SubmissionEntry);
 
-/// What a controller must not answer a read with. Each sends one thing wrong.
+/// Invalid answers to a read. Each has one error.
 const AT_READS: &[(&str, Wrong)] = &[
     ("a type that no controller sends", |link, entry| link.send(&patched(entry, 0, 0x06))),
     ("a type that there is not", |link, entry| link.send(&patched(entry, 0, 0x0b))),
@@ -88,7 +88,7 @@ const AT_READS: &[(&str, Wrong)] = &[
     }),
 ];
 
-/// And a write.
+/// Invalid answers to a write.
 const AT_WRITES: &[(&str, Wrong)] = &[
     ("data for a write", |link, entry| data(link, whole(entry, 512))),
     ("an R2T of nothing", |link, entry| {
@@ -144,7 +144,7 @@ fn read(disk: &mut sluice_host::Namespace) -> Result<(), sluice_host::Error> {
     Ok(())
 }
 
-/// Half a PDU, a termination request, silence: no violation, but no way to go on.
+/// Covers half a PDU, a termination request, and silence: no violations, but the connection cannot continue.
 #[test]
 fn a_connection_that_goes_nowhere_is_made_anew() {
     let half: Wrong = |link, entry| link.send(&patched(entry, 0, 0x07)[..13]);
@@ -167,7 +167,7 @@ fn a_connection_that_goes_nowhere_is_made_anew() {
     }
 }
 
-/// Fewer bytes than were asked for is no success.
+/// Checks that success with fewer bytes than requested is an error.
 #[test]
 fn a_success_without_its_data_is_none() {
     let trick = |link: &mut Link, entry: &SubmissionEntry| {

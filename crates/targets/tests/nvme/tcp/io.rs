@@ -1,4 +1,4 @@
-//! Everything a drive is asked for, over a network.
+//! Tests of all commands of a drive, over a network.
 
 use super::rig::{Rig, SIZE, config};
 use crate::model;
@@ -29,7 +29,7 @@ fn random_commands_do_what_the_model_says() {
     }
 }
 
-/// A drive is as large as the namespace, and large transfers are not copied on this side.
+/// Checks that a drive is as large as the namespace, and that large transfers are not copied on this side.
 #[test]
 fn large_transfers_go_to_their_place() {
     let rig = Rig::new();
@@ -67,7 +67,7 @@ fn what_cannot_be_connected_to_says_why() {
     assert!(beyond.status().is_some_and(|status| status.same_code(Status::LBA_OUT_OF_RANGE)));
 }
 
-/// What has no room on the connection waits for what is under way, and for nothing else.
+/// Checks that commands beyond the queue depth wait for those in flight, and for nothing else.
 #[test]
 fn a_guest_may_have_more_commands_than_the_connection() {
     const COMMANDS: usize = 200;

@@ -15,7 +15,7 @@ pub(crate) struct Lone {
 }
 
 impl Lone {
-    /// With a host that is told something else than usual.
+    /// Creates a drive of a host with a changed configuration.
     pub(crate) fn new(fake: Fake, told: impl FnOnce(NvmeTcpConfig) -> NvmeTcpConfig) -> Self {
         let (scratch, reactor) = (Scratch::new(), start_reactor());
         let (drive, control) = serve(&scratch, &reactor, "disk", &told(config(fake.address)));

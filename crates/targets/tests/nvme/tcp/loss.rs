@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-/// Random commands on data of their own, checked against a model, while the connection is cut again and again.
+/// Runs random commands on separate data, checked against a model, while the connection is cut again and
+/// again.
 #[test]
 fn nothing_is_lost_when_the_network_is_cut_under_load() {
     for (seed, digests) in [(5, Digests::NONE), (6, Digests { header: true, data: true })] {
@@ -28,7 +29,7 @@ fn nothing_is_lost_when_the_network_is_cut_under_load() {
         let lanes = std::thread::scope(|threads| {
             threads.spawn(|| {
                 while !done.load(SeqCst) {
-                    // With each connection something is done before it is cut.
+                    // Some commands complete on each connection before it is cut.
                     let before = control.status();
                     let goes_on = || {
                         let now = control.status();
@@ -56,8 +57,8 @@ fn nothing_is_lost_when_the_network_is_cut_under_load() {
     }
 }
 
-/// A peer that takes everything and says nothing costs its drive's commands their time, and no other drive
-/// anything.
+/// Checks a peer that receives everything and sends nothing: commands of its drive time out, and other drives
+/// are not affected.
 #[test]
 fn a_black_hole_fails_commands_at_their_deadline() {
     let (hole, clear) = (Rig::new(), Rig::new());
@@ -90,7 +91,8 @@ fn a_black_hole_fails_commands_at_their_deadline() {
     assert!(back == pattern(1, BLOCK) || back == pattern(2, BLOCK));
 }
 
-/// A connection that was made again is worth nothing to a command that none gets an answer to, whatever it is to others.
+/// Checks that new connections do not extend the wait of a command that fails on each, even if other commands
+/// succeed.
 #[test]
 fn a_command_that_is_never_answered_fails_however_often_it_is_sent() {
     let fake = Fake::start(Box::new(|_, _| true));
@@ -99,7 +101,7 @@ fn a_command_that_is_never_answered_fails_however_often_it_is_sent() {
     let (mut host, mut disk) = lone.disk();
     let mut other = open_at(&mut host, 2);
     lone.fake.silence.block.store(7, SeqCst);
-    // What is of use is connected to again at once.
+    // A useful connection is replaced at once.
     let failed = while_others_read(&mut other, || disk.read(7, &mut [0; BLOCK]));
     let status = failed.expect_err("nobody answered").status().expect("a status");
     assert!(status.same_code(Status::INTERNAL_PATH_ERROR), "{status:?}");
@@ -110,8 +112,8 @@ fn a_command_that_is_never_answered_fails_however_often_it_is_sent() {
     assert!(there[..] == content(7, BLOCK));
 }
 
-/// Whoever does not look for longer than the controller may take finds its answers, however many receives they are, and
-/// does not blame it.
+/// Pauses the reactor for longer than the timeout: completions count, in any number of receives, and the
+/// connection is not given up.
 #[test]
 fn a_controller_that_answered_while_nobody_looked_is_not_given_up() {
     const TIMEOUT: Duration = Duration::from_secs(2);
@@ -151,7 +153,7 @@ fn a_controller_that_answered_while_nobody_looked_is_not_given_up() {
     assert_eq!((lone.control.status().losses, lone.control.status().interrupted), (0, 0));
 }
 
-/// What an admin queue that is silent, too, is still asked keeps nobody waiting: the time of a command passes once.
+/// Checks that a silent admin queue does not delay the reset: the time of a command passes once.
 #[test]
 fn a_connection_that_is_given_up_is_reset_whatever_the_admin_queue_waits_for() {
     let fake = Fake::start(Box::new(|link, _| {
@@ -212,7 +214,7 @@ fn a_controller_that_is_gone_for_long_is_given_up() {
     assert!(!control.status().connected);
 }
 
-/// A guest that resets its controller while commands wait for the network gets its reset.
+/// Resets a controller whose commands wait for the network.
 #[test]
 fn a_reset_does_not_wait_for_the_network() {
     let rig = Rig::new();
@@ -235,7 +237,8 @@ fn a_reset_does_not_wait_for_the_network() {
     open(&mut guest).write(0, &pattern(3, BLOCK)).expect("written");
 }
 
-/// Under a mirror, a write does not keep its host waiting. The path is closed until its controller is done with it.
+/// Checks that a write under a mirror does not wait, and that the path is closed until its controller cannot
+/// execute it any more.
 #[test]
 fn a_member_of_a_mirror_comes_back_when_its_controller_is_done_with_its_writes() {
     for quiesce_ms in [20_000, 1] {

@@ -1,4 +1,4 @@
-//! Several paths to one namespace, of which some are cut, swallow everything, or are said to be no good.
+//! Tests of several paths to one namespace, some of which are cut, silent, or reported as unusable.
 
 use super::fake::{Doom, Fake, content};
 use super::proxy::Proxy;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-/// What a drive over two paths is made of, and its paths.
+/// Creates the parts of a drive over two paths.
 fn two_paths(
     configs: &[NvmeTcpConfig; 2],
     policy: PathPolicy,
@@ -29,7 +29,7 @@ fn two_paths(
         let mut stack = StackBuilder::new();
         let mut below = Vec::new();
         for (node, seed) in (0u64..).zip(seeds) {
-            // As the controller's tokens have the node above the ticket.
+            // The token has the node above the ticket, like those of the controller.
             let target = seed.build(task, io, node << 32).expect("room for files");
             below.push(stack.add(Box::new(target), &[]).expect("room"));
         }
@@ -39,7 +39,7 @@ fn two_paths(
     (controls, router)
 }
 
-/// A device of ours behind two networks, and a drive that ends there.
+/// A device behind two networks, and a drive on it.
 struct TwoNetworks {
     drive: Drive,
     controls: [NvmeTcpControl; 2],
@@ -61,7 +61,8 @@ impl TwoNetworks {
     }
 }
 
-/// Random commands against a model, while now the one network is away for a while, now the other: no command fails.
+/// Runs random commands against a model, while one network or the other is down for a while: no command
+/// fails.
 #[test]
 fn a_path_that_dies_under_load_is_seen_by_nobody() {
     for policy in [PathPolicy::RoundRobin, PathPolicy::QueueDepth] {
@@ -106,7 +107,7 @@ fn a_path_that_dies_under_load_is_seen_by_nobody() {
     }
 }
 
-/// A network that swallows everything has the commands that are on it until they are late; others pass meanwhile.
+/// Checks a network that drops everything: commands on it end with their timeout, and others pass meanwhile.
 #[test]
 fn a_black_hole_has_its_own_commands_alone() {
     let timeout = Some(Duration::from_secs(2));
@@ -163,7 +164,7 @@ fn paths_to_two_devices_are_not_taken_for_one() {
     assert!(complaint.contains(&fake.address.to_string()), "{complaint}");
 }
 
-/// A drive over two controllers that say how good a path they are.
+/// A drive over two controllers that report access states.
 struct TwoStates {
     drive: Option<Drive>,
     controls: [NvmeTcpControl; 2],
@@ -186,7 +187,8 @@ impl TwoStates {
         Self::over(fakes, limit)
     }
 
-    /// Over controllers that need so long for the commands of a lost connection, and hold back none of another.
+    /// Creates a drive over controllers with this Command Quiesce Time, which hold back no commands of other
+    /// connections.
     fn forgetful(quiesce_ms: u16) -> Self {
         let fakes = [(); 2].map(|()| {
             let fake = Fake::start(Box::new(|_, _| true));
@@ -206,7 +208,7 @@ impl TwoStates {
         Self { drive: Some(drive), controls, fakes, reactor, _scratch: scratch }
     }
 
-    /// How many of so many reads each path has carried out.
+    /// Returns how many of `reads` reads each path has executed.
     fn share(&self, disk: &mut sluice_host::Namespace, reads: u64) -> [u64; 2] {
         let before = self.controls.each_ref().map(|control| control.status().completed);
         for slba in 0..reads {
@@ -218,7 +220,8 @@ impl TwoStates {
         [after[0] - before[0], after[1] - before[1]]
     }
 
-    /// The first path is not found good again, or connected to, before all that it gave back has missed it.
+    /// Delays the first path: it is not usable or connected again before all of its returned commands have
+    /// failed on it.
     fn delay_first(&self) {
         let (control, reactor) = (self.controls[0].clone(), self.reactor.clone());
         self.fakes[0].access.pause(Arc::new(move || {
@@ -227,7 +230,7 @@ impl TwoStates {
         }));
     }
 
-    /// Tells of a change, and waits until it is heard.
+    /// Changes the access state of a path, and waits until the target has it.
     fn change(&self, path: usize, state: AnaState) {
         self.fakes[path].access.tell(state);
         eventually("it is heard of", || self.controls[path].status().ana == Some(state));
@@ -269,7 +272,7 @@ fn a_command_waits_while_the_states_of_all_paths_change() {
         disk.read(3, &mut there).map(|()| there)
     });
     let sent = rig.controls.each_ref().map(|control| control.status().sent);
-    // Nobody says that the change is over, and so it is asked for.
+    // There is no notice of the end of the change, so the target has to read the state.
     rig.fakes[0].access.keep_quiet(AnaState::NonOptimized);
     let there = reader.join().expect("no panic").expect("it came when the path was good again");
     assert!(there[..] == content(3, BLOCK));
@@ -283,13 +286,14 @@ fn a_command_that_is_refused_for_the_state_takes_another_path() {
     let mut host = rig.drive.as_ref().expect("it is there").guest();
     let mut disk = open(&mut host);
     rig.fakes[0].access.keep_quiet(AnaState::Inaccessible);
-    // One of them finds out.
+    // One of the commands is refused.
     assert_eq!(rig.share(&mut disk, 10).iter().sum::<u64>(), 11);
     eventually("it is known", || rig.controls[0].status().ana == Some(AnaState::Inaccessible));
     assert_eq!(rig.share(&mut disk, 10), [0, 10]);
 }
 
-/// As by a drive of ours that has lost the network behind it: the paths are there, and none of them leads anywhere.
+/// Checks paths that are connected while none leads to the storage, as with a drive of Sluice that has lost
+/// its network.
 #[test]
 fn a_command_that_fails_on_all_paths_fails_when_that_takes_too_long() {
     let limit = Some(Duration::from_millis(100));
@@ -307,7 +311,8 @@ fn a_command_that_fails_on_all_paths_fails_when_that_takes_too_long() {
     rig.share(&mut disk, 10);
 }
 
-/// A path that is back is worth nothing to a command that costs it the connection again, whatever it is to others.
+/// Checks that a restored path does not extend the wait of a command that loses the connection again, even if
+/// others succeed.
 #[test]
 fn a_command_that_costs_every_connection_fails_when_that_takes_too_long() {
     let limit = Some(Duration::from_secs(2));
@@ -316,7 +321,7 @@ fn a_command_that_costs_every_connection_fails_when_that_takes_too_long() {
     let (mut disk, mut other) = (open(&mut host), open_at(&mut host, 2));
     rig.delay_first();
     rig.fakes[0].access.doom(Some((7, Doom::Lost)));
-    // What is of use is connected to again at once.
+    // A useful connection is replaced at once.
     let failed = while_others_read(&mut other, || disk.read(7, &mut [0; BLOCK]));
     let failed = failed.expect_err("no connection outlives it").status().expect("a status");
     assert!(failed.same_code(Status::INTERNAL_PATH_ERROR), "{failed:?}");
@@ -327,7 +332,8 @@ fn a_command_that_costs_every_connection_fails_when_that_takes_too_long() {
     assert!(there[..] == content(7, BLOCK));
 }
 
-/// What the controller says of a path is worth nothing to a command that it refuses all the same.
+/// Checks that a good access state does not extend the wait of a command that the controller refuses
+/// nevertheless.
 #[test]
 fn a_command_that_is_refused_on_paths_said_to_be_good_fails_when_that_takes_too_long() {
     let limit = Some(Duration::from_secs(2));
@@ -344,7 +350,7 @@ fn a_command_that_is_refused_on_paths_said_to_be_good_fails_when_that_takes_too_
     assert!(there[..] == content(3, BLOCK));
 }
 
-/// As NVM Express Base 2.1 asks in 9.6.2. Reads need not wait.
+/// Checks the delay of writes that NVM Express Base 2.1 requires in 9.6.2. Reads need not wait.
 #[test]
 fn a_write_takes_another_path_when_the_first_controller_is_done_with_it() {
     for quiesce_ms in [20_000, 1] {
@@ -362,7 +368,7 @@ fn a_write_takes_another_path_when_the_first_controller_is_done_with_it() {
             writer.join().expect("no panic").expect("written");
             continue;
         }
-        // A read goes on at once, and the write to neither.
+        // A read continues at once, and the write is sent on no path.
         let before = rig.controls.each_ref().map(|control| control.status().sent);
         rig.share(&mut other, 20);
         let after = rig.controls.each_ref().map(|control| control.status().sent);

@@ -12,7 +12,7 @@ fn a_controller_that_always_has_a_notice_is_asked_for_the_next_at_times() {
     let began = Instant::now();
     let fake = Fake::start(Box::new(|_, _| true));
     fake.access.tell(AnaState::Optimized);
-    fake.access.is_chatty.store(true, SeqCst);
+    fake.access.always_has_event.store(true, SeqCst);
     let lone = Lone::new(fake, |usual| usual);
     eventually("some are heard", || lone.control.status().events >= 5);
     let (events, most) = (lone.control.status().events, began.elapsed().as_millis() / 100 + 2);
@@ -21,8 +21,8 @@ fn a_controller_that_always_has_a_notice_is_asked_for_the_next_at_times() {
     let mut there = [0; BLOCK];
     disk.read(3, &mut there).expect("it is not in the way");
     assert!(there[..] == content(3, BLOCK));
-    // What it says last is heard.
-    lone.fake.access.is_chatty.store(false, SeqCst);
+    // The last notice is handled.
+    lone.fake.access.always_has_event.store(false, SeqCst);
     lone.fake.access.tell(AnaState::NonOptimized);
     eventually("it is known", || lone.control.status().ana == Some(AnaState::NonOptimized));
 }

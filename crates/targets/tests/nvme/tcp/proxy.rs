@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often it looks whether it is to be something else.
+/// Time between two checks of the proxy's mode.
 const LOOK: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Default)]
@@ -50,7 +50,7 @@ impl Proxy {
         self.state.swallows.store(swallows, SeqCst);
     }
 
-    /// Changes a bit of what is passed on next.
+    /// Flips a bit of the next bytes that pass.
     pub(crate) fn spoil(&self) {
         self.state.spoils.store(true, SeqCst);
     }
@@ -60,7 +60,7 @@ impl Proxy {
         self.state.refuses.store(refuses, SeqCst);
     }
 
-    /// Connections that there were.
+    /// Returns the number of connections so far.
     pub(crate) fn connections(&self) -> u32 {
         self.state.connections.load(SeqCst)
     }

@@ -1,4 +1,4 @@
-//! Controllers that read the specification otherwise than ours, and are right.
+//! Tests with correct controllers that have another reading of the specification than Sluice's.
 
 use super::fake::Fake;
 use super::fake::odd::Reading;
@@ -20,7 +20,8 @@ const READINGS: &[Reading] = &[
     Reading { mqes: 31, in_capsule: 0, piece: 4096 - 512, ..USUAL },
 ];
 
-/// Whatever is legal, what is written is read, and the host keeps to what the controller says of itself.
+/// Checks that written data is read back under every legal reading, and that the host keeps the controller's
+/// limits.
 #[test]
 fn a_controller_may_read_the_specification_in_any_legal_way() {
     for reading in READINGS {
@@ -40,7 +41,7 @@ fn a_controller_may_read_the_specification_in_any_legal_way() {
     }
 }
 
-/// The same with as many commands of a guest as it may have: they wait for room in the queue, and use all of it.
+/// Runs as many commands of a guest as possible: they wait for room in the queue, and use all of it.
 #[test]
 fn a_small_queue_of_a_controller_is_filled_and_not_overrun() {
     const COMMANDS: usize = 60;

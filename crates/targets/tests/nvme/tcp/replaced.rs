@@ -7,7 +7,7 @@ use sluice_nvme::Status;
 use sluice_targets::NvmeTcpConfig;
 use std::time::Duration;
 
-/// A drive whose commands fail as soon as it has no connection.
+/// Creates a drive whose commands fail as soon as it has no connection.
 fn rig(trick: Box<Trick>) -> Lone {
     Lone::new(Fake::start(trick), |config| NvmeTcpConfig { fast_io_fail: Some(Duration::ZERO), ..config })
 }
@@ -42,7 +42,7 @@ fn a_namespace_that_becomes_another_under_a_drive_is_left() {
     let rig = rig(Box::new(|_, _| true));
     let (_host, mut disk) = rig.disk();
     assert_eq!(read(&mut disk), Ok(()));
-    // It says that something has changed, and nothing of this has.
+    // The controller reports a change that does not concern the namespace.
     rig.fake.access.replace(0);
     eventually("the notice is heard", || rig.control.status().events == 1);
     assert_eq!(read(&mut disk), Ok(()));

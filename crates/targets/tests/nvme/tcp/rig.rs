@@ -19,17 +19,17 @@ pub(crate) const SIZE: u64 = 16 << 20;
 pub(crate) const SUBNQN: &str = "nqn.2026-11.example.sluice:device";
 pub(crate) const HOSTNQN: &str = "nqn.2026-11.example.sluice:host";
 
-/// What a host of the tests says.
+/// Returns the configuration of a test host.
 pub(crate) fn config(address: SocketAddr) -> NvmeTcpConfig {
     let config = NvmeTcpConfig::new(&address.to_string(), SUBNQN, HOSTNQN, [3; 16]);
-    // Others use the processors, too: nothing is late here that is not meant to be.
+    // Other tests use the processors, too, so no limit is shorter than that of the test.
     NvmeTcpConfig { timeout: LIMIT, keep_alive: LIMIT, ctrl_loss: None, ..config }
 }
 
 /// A key for every host.
 pub(crate) const KEY: &str = "NVMeTLSkey-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
 
-/// Keys out of a file of such lines.
+/// Reads keys from a file with these lines.
 pub(crate) fn keys(lines: &str) -> Arc<Keys> {
     let folder = Scratch::new();
     let path = folder.path().join("keys");
@@ -53,22 +53,22 @@ impl Rig {
         Self::open(Vec::new(), None, 1)
     }
 
-    /// One that these hosts may have.
+    /// Creates a server that accepts these hosts.
     pub(crate) fn for_hosts(hosts: Vec<KnownHost>) -> Self {
         Self::open(hosts, None, 1)
     }
 
-    /// One whose connections are encrypted.
+    /// Creates a server with encrypted connections.
     pub(crate) fn encrypted() -> Self {
         Self::encrypted_for_hosts(Vec::new())
     }
 
-    /// The same, that these hosts may have.
+    /// Creates a server with encrypted connections that accepts these hosts.
     pub(crate) fn encrypted_for_hosts(hosts: Vec<KnownHost>) -> Self {
         Self::open(hosts, Some(keys(KEY)), 1)
     }
 
-    /// One with room for so many hosts at a time.
+    /// Creates a server with room for `hosts_max` hosts at a time.
     pub(crate) fn with_room(hosts_max: u8) -> Self {
         Self::open(Vec::new(), None, hosts_max)
     }
@@ -98,7 +98,7 @@ impl Rig {
         Self { scratch: Scratch::new(), below, above, device, listener: Some(listener), address }
     }
 
-    /// A drive of whatever is made on the reactor's thread.
+    /// Serves a drive on the target that is made on the reactor's thread.
     pub(crate) fn drive_of(
         &self,
         name: &str,
@@ -107,13 +107,13 @@ impl Rig {
         Drive::serve_router(&self.above, self.scratch.path().join(name), 512, router)
     }
 
-    /// A drive whose data ends there.
+    /// Serves a drive with its data on the server.
     pub(crate) fn drive(&self, name: &str, config: &NvmeTcpConfig) -> (Drive, NvmeTcpControl) {
         serve(&self.scratch, &self.above, name, config)
     }
 }
 
-/// A drive over TCP on a reactor.
+/// Serves a drive over TCP on a reactor.
 pub(crate) fn serve(
     scratch: &Scratch,
     reactor: &ReactorHandle,
@@ -136,7 +136,7 @@ pub(crate) fn serve(
     (Drive::serve(reactor, scratch.path().join(name), 512, target), control)
 }
 
-/// Does something while others have a block read again and again, whatever comes of that.
+/// Runs `run` while another host reads a block again and again, with any result.
 pub(crate) fn while_others_read<T>(other: &mut sluice_host::Namespace, does: impl FnOnce() -> T) -> T {
     let done = AtomicBool::new(false);
     std::thread::scope(|threads| {

@@ -51,7 +51,8 @@ fn what_is_large_goes_in_many_records() {
     assert!(back == data);
 }
 
-/// A bit on the way ends a connection and is never seen in data: the command goes on with the next one.
+/// Flips a bit in transit: the connection ends, the data never shows it, and the command is repeated on the
+/// next connection.
 #[test]
 fn what_was_changed_on_the_way_is_not_taken() {
     let rig = Rig::encrypted();
@@ -96,7 +97,7 @@ fn who_has_not_the_key_is_told() {
     drop(rig.drive("disk", &good));
 }
 
-/// Whoever says something else than TLS is closed, and others are let in meanwhile.
+/// Closes connections that do not begin with TLS, and accepts others meanwhile.
 #[test]
 fn what_is_no_tls_is_closed() {
     let rig = Rig::encrypted();
@@ -109,7 +110,7 @@ fn what_is_no_tls_is_closed() {
     let silent: Vec<TcpStream> = (0..32).map(|_| knock(&[22, 3, 1])).collect();
     for bytes in [&[0; 128][..], &[0xff; 4096], b"GET / HTTP/1.1\r\n\r\n"] {
         let mut answer = Vec::new();
-        // It may be reset, with bytes of ours unread.
+        // The connection may be reset, with unread bytes.
         let _ = knock(bytes).read_to_end(&mut answer);
         assert!(answer.len() < 16, "an alert at most: {answer:?}");
     }

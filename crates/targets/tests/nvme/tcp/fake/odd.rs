@@ -1,5 +1,5 @@
-//! A controller that is right, and reads the specification otherwise than ours: the smallest queues and transfers,
-//! unusual values wherever they are legal, and answers in another order. It remembers what is written.
+//! A correct controller with another reading of the specification than Sluice's: the smallest queues and
+//! transfers, unusual but legal values, and answers in another order. Written data is kept.
 
 use super::{BLOCK, BLOCKS, DATA_MAX, Fake, Link, SUBNQN};
 use sluice_nvme::fabrics::{self, Fctype, Property};
@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use zerocopy::{FromZeros, IntoBytes};
 
-/// What it says of itself.
+/// Reported properties of the controller.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
     /// CAP.MQES: entries of a queue less one, which are the commands that it can hold.
@@ -24,9 +24,9 @@ pub(crate) struct Reading {
     pub(crate) in_capsule: u32,
     /// CPDA, in bytes.
     pub(crate) alignment: u8,
-    /// Bytes of data that it asks for, or sends, at a time.
+    /// Bytes of data in each R2T, or in each C2HData PDU.
     pub(crate) piece: u32,
-    /// Which of its formats the namespace has.
+    /// Index of the namespace's LBA format.
     pub(crate) format: u8,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Reading {
 pub(crate) struct Odd {
     pub(crate) reading: Reading,
     disk: Mutex<Vec<u8>>,
-    /// What its host did that it may not do by this reading.
+    /// Violations by the host, under this reading.
     faults: Mutex<Vec<String>>,
     /// The most commands that it had on its I/O queue at a time.
     deepest: Mutex<usize>,
@@ -61,7 +61,7 @@ impl Fake {
         fake
     }
 
-    /// What its host did wrong, and the most commands that it had at a time.
+    /// Returns the host's violations, and the most commands that it had at a time.
     pub(crate) fn judgement(&self) -> (Vec<String>, usize) {
         let odd = self.access.odd.get().expect("it is odd");
         (odd.faults.lock().expect("no panic").clone(), *odd.deepest.lock().expect("no panic"))
@@ -69,7 +69,8 @@ impl Fake {
 }
 
 impl Link {
-    /// A response. Its queue head is worth nothing, since the host turned flow control off or does not look.
+    /// Sends a response. Its submission queue head is random, since the host has disabled flow control or
+    /// does not use it.
     fn respond_oddly(&mut self, entry: &SubmissionEntry, status: Status, value: u64) {
         let mut response = CompletionEntry::new(value as u32, u16::MAX, 0, entry.cid, status, false);
         response.dw1 = (value >> 32) as u32;
@@ -77,7 +78,7 @@ impl Link {
     }
 
     pub(super) fn serve_admin_oddly(&mut self, odd: &Odd) -> Option<()> {
-        // It takes its time to get ready.
+        // The controller becomes ready only after several reads of CSTS.
         let (mut cc, mut looks) = (0u32, 0);
         loop {
             let (Pdu::Command(entry, _), _) = self.next()? else { return None };
@@ -109,19 +110,19 @@ impl Link {
                 admin::IDENTIFY if entry.cdw10 as u8 == Cns::CONTROLLER.0 => {
                     self.give_oddly(odd, &entry, odd.identity().as_bytes());
                 }
-                // As before NVMe 1.3.
+                // Controllers before NVMe 1.3 have no such list.
                 admin::IDENTIFY if entry.cdw10 as u8 == Cns::NAMESPACE_DESCRIPTORS.0 => {
                     self.respond_oddly(&entry, Status::INVALID_FIELD, 0);
                 }
                 admin::IDENTIFY => self.give_oddly(odd, &entry, odd.namespace().as_bytes()),
-                // Nothing ever happens.
+                // No event is ever reported.
                 admin::ASYNC_EVENT_REQUEST => {}
                 _ => self.respond_oddly(&entry, Status::SUCCESS, 0),
             }
         }
     }
 
-    /// Every other command is answered before the one that came first.
+    /// Serves an I/O queue, and answers every other command before the one that came first.
     pub(super) fn serve_io_oddly(&mut self, odd: &Odd, mqes: usize) -> Option<()> {
         odd.check(mqes <= odd.reading.mqes.into(), "a queue is larger than CAP.MQES");
         let mut held = VecDeque::new();
@@ -177,7 +178,7 @@ impl Link {
         Some(())
     }
 
-    /// Asks for the data of a write, a piece after the other, while other commands may come.
+    /// Requests the data of a write in several parts, while other commands may come.
     fn fetch_oddly(
         &mut self,
         odd: &Odd,
@@ -211,7 +212,8 @@ impl Link {
         Some(all)
     }
 
-    /// Data in many pieces, each of them aligned to more than the host asks for, and no response where none is needed.
+    /// Sends data in many parts, each with a larger alignment than the host needs, and no response if none is
+    /// needed.
     fn give_oddly(&mut self, odd: &Odd, entry: &SubmissionEntry, bytes: &[u8]) {
         let is_io = entry.opcode == io::READ;
         let piece = if is_io { odd.reading.piece as usize } else { bytes.len() };
