@@ -1,4 +1,4 @@
-//! Targets: where data ends, one module for each kind of place.
+//! Targets: the ends of a stack, one module for each kind of storage.
 #![forbid(unsafe_code)]
 
 mod file;

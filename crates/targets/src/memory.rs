@@ -12,47 +12,47 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 
-/// Bytes asked for ahead of each copy. What follows the hardware finds by itself.
+/// Bytes prefetched ahead of each copy. The hardware prefetcher finds the following lines.
 const PREFETCH: usize = 512;
 
-/// Bytes made zeros as soon as they are asked for: as many as the largest write moves.
+/// Longest range that is zeroed at once, bytes: as many as the largest write moves.
 const ZEROED_AT_ONCE: u64 = 1 << 20;
 
-/// Bytes of the parts in which more is made zeros, one in each turn: a millisecond or two where the
-/// machine has huge pages. A host that discards a whole drive must not hold up the others.
+/// Bytes of one part of a longer range. One part is zeroed in each turn, which takes a millisecond or two
+/// where the machine has huge pages. A host that discards a whole drive must not hold up the others.
 const PART: u64 = 64 << 20;
 
 /// A drive in memory.
 #[derive(Debug)]
 pub struct Memory {
     arena: Arena,
-    /// Another with each start.
+    /// Identity of the storage, which is new with each start.
     storage: Storage,
-    /// Commands of this batch. They are copied together in [`flush`](Layer::flush), so that the cache
-    /// misses of all of them are under way at once.
+    /// Commands of this batch. [`flush`](Layer::flush) copies them together, so that the cache misses of all
+    /// of them overlap.
     batch: Vec<Command>,
-    /// Parked commands with more to zero than is done in one go, the oldest first.
+    /// Parked commands with more to zero than is done at once, the oldest first.
     zeroing: VecDeque<Zeroing>,
-    /// None if writes take pages themselves.
+    /// Pages that writes have to wait for; none if writes fault their pages in themselves.
     pages: Option<Pages>,
-    /// Commands that waited for pages go on with the next turn.
-    goes_on: bool,
+    /// Set if commands that waited for pages continue in the next turn.
+    resumes: bool,
 }
 
-/// A Write Zeroes or a Deallocate on its way.
+/// A Write Zeroes or a Deallocate in progress.
 #[derive(Debug)]
 struct Zeroing {
     ticket: Ticket,
-    /// What is left of its range, bytes.
+    /// Remaining range, bytes.
     offset: u64,
     length: u64,
 }
 
 impl Memory {
-    /// `size` bytes of zeros; pages are taken from the system when they are first written.
+    /// Creates a drive of `size` bytes of zeros. The system provides pages when they are first written.
     ///
     /// # Errors
-    /// The address space or the limit on it is used up.
+    /// The address space or its limit is used up.
     pub fn new(size: u64) -> io::Result<Self> {
         let length = usize::try_from(size).map_err(|_| io::ErrorKind::OutOfMemory)?;
         Ok(Self {
@@ -61,22 +61,22 @@ impl Memory {
             batch: Vec::with_capacity(64),
             zeroing: VecDeque::new(),
             pages: None,
-            goes_on: false,
+            resumes: false,
         })
     }
 
-    /// Writes take no pages from the system, which takes long: the reactor's kernel does, and they wait. `token_prefix` is
-    /// what the tokens of this layer have beside the 32 bits of a ticket.
+    /// Makes writes wait for pages that the kernel populates through the reactor. A page fault in a write
+    /// would take too long. `token_prefix` is the part of this layer's tokens above the 32 bits of a ticket.
     #[must_use]
     pub fn with_pages_from(mut self, io: Io, task: TaskId, token_prefix: u64) -> Self {
         self.pages = Some(Pages::new(io, task, token_prefix));
         self
     }
 
-    /// Carries out a command; none if that would take too long.
+    /// Executes a command; returns none if that would take too long.
     fn run(&self, slot: &Slot) -> Option<Status> {
         let request = &slot.request;
-        if self.wants_pages(request) {
+        if self.needs_pages(request) {
             return None;
         }
         let moved = match request.operation {
@@ -93,19 +93,19 @@ impl Memory {
         Some(moved.map_or(Status::LBA_OUT_OF_RANGE, |()| Status::SUCCESS))
     }
 
-    /// True if a command has to wait for pages that it writes to.
+    /// Returns whether a command has to wait for pages that it writes to.
     #[inline]
-    fn wants_pages(&self, request: &Request) -> bool {
+    fn needs_pages(&self, request: &Request) -> bool {
         let Some(pages) = &self.pages else { return false };
         let writes = match request.operation {
             Operation::Write => true,
             Operation::WriteZeroes | Operation::Deallocate => request.length <= ZEROED_AT_ONCE,
             Operation::Read | Operation::Flush => false,
         };
-        writes && !pages.are_taken(request.offset, request.length)
+        writes && !pages.are_populated(request.offset, request.length)
     }
 
-    /// Asks for the beginning of what a read moves.
+    /// Prefetches the beginning of the range of a read.
     #[inline]
     fn prefetch(&self, slot: &Slot) {
         let request = &slot.request;
@@ -114,20 +114,20 @@ impl Memory {
         }
     }
 
-    /// Puts a command down: it waits for pages, or is carried out in parts.
+    /// Parks a command that waits for pages, or that is executed in parts.
     #[cold]
-    fn put_off(&mut self, command: Command, lane: &mut Lane<'_>) {
+    fn defer(&mut self, command: Command, lane: &mut Lane<'_>) {
         let request = &lane.slot(&command).request;
-        let (wants_pages, Request { offset, length, .. }) = (self.wants_pages(request), *request);
+        let (needs_pages, Request { offset, length, .. }) = (self.needs_pages(request), *request);
         let ticket = lane.park(command);
-        if let Some(pages) = self.pages.as_mut().filter(|_| wants_pages) {
+        if let Some(pages) = self.pages.as_mut().filter(|_| needs_pages) {
             return pages.wait(&self.arena, ticket, offset, length);
         }
         self.zeroing.push_back(Zeroing { ticket, offset, length });
     }
 
-    /// Carries out commands whose pages have come: of a page there may be a thousand.
-    fn go_on(&mut self, lane: &mut Lane<'_>) {
+    /// Executes commands whose pages are populated. A thousand of them may wait for the same page.
+    fn resume_waiting(&mut self, lane: &mut Lane<'_>) {
         let mut moved = 0;
         while moved < TURN_BYTES {
             let Some(ticket) = self.pages.as_mut().and_then(|pages| pages.next_ready(&self.arena)) else {
@@ -137,20 +137,20 @@ impl Memory {
             moved += lane.slot(&command).request.length;
             match self.run(lane.slot(&command)) {
                 Some(status) => lane.finish(command, status),
-                None => self.put_off(command, lane),
+                None => self.defer(command, lane),
             }
         }
         let waits = self.pages.as_ref().is_some_and(Pages::has_waiting);
-        self.goes_on = waits && moved >= TURN_BYTES;
+        self.resumes = waits && moved >= TURN_BYTES;
     }
 
-    /// The next part of the oldest command that is on its way; its status if that was the last.
-    fn zero_on(&mut self) -> Option<(Ticket, Status)> {
+    /// Zeroes the next part of the oldest command; returns its status after the last part.
+    fn zero_next(&mut self) -> Option<(Ticket, Status)> {
         let zeroing = self.zeroing.front_mut()?;
         let length = zeroing.length.min(PART);
         let zeroed = self.arena.zero(zeroing.offset, length as usize);
         if let Some(pages) = &mut self.pages {
-            pages.given_back(zeroing.offset, length);
+            pages.released(zeroing.offset, length);
         }
         zeroing.offset += length;
         zeroing.length -= length;
@@ -179,8 +179,7 @@ impl Layer for Memory {
 
     #[inline]
     fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
-        // The first of a batch is copied at once, and asking for its lines now would only stand in the
-        // way of that.
+        // The first command of a batch is copied at once. A prefetch of its lines now would only delay that.
         if !self.batch.is_empty() {
             self.prefetch(lane.slot(&command));
         }
@@ -192,7 +191,7 @@ impl Layer for Memory {
         for command in batch.drain(..) {
             match self.run(lane.slot(&command)) {
                 Some(status) => lane.finish(command, status),
-                None => self.put_off(command, lane),
+                None => self.defer(command, lane),
             }
         }
         self.batch = batch;
@@ -200,20 +199,20 @@ impl Layer for Memory {
 
     fn event(&mut self, _ticket: Ticket, _result: i32, lane: &mut Lane<'_>) {
         let Some(pages) = &mut self.pages else { return };
-        pages.came();
-        self.go_on(lane);
+        pages.populated();
+        self.resume_waiting(lane);
     }
 
     fn deadline_ns(&self) -> Option<u64> {
-        // What is left to zero, or to move, goes on with the next turn.
-        (self.goes_on || !self.zeroing.is_empty()).then_some(0)
+        // Remaining zeroing and copying continues in the next turn.
+        (self.resumes || !self.zeroing.is_empty()).then_some(0)
     }
 
     fn expire(&mut self, lane: &mut Lane<'_>) {
-        if self.goes_on {
-            self.go_on(lane);
+        if self.resumes {
+            self.resume_waiting(lane);
         }
-        let Some((ticket, status)) = self.zero_on() else { return };
+        let Some((ticket, status)) = self.zero_next() else { return };
         if let Some(command) = lane.unpark(ticket) {
             lane.finish(command, status);
         }
@@ -233,7 +232,7 @@ impl Layer for Memory {
             tracing::error!(%error, size, "memory target keeps its old size");
         }
         if let Some(pages) = &mut self.pages {
-            pages.given_back(size, u64::MAX);
+            pages.released(size, u64::MAX);
         }
     }
 }

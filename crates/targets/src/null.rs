@@ -1,19 +1,19 @@
 //! The null target: every command succeeds and moves nothing.
 //!
-//! What it costs is what Sluice itself costs, so the benchmark stands on it. Reads leave the host's
-//! buffer as it is.
+//! The cost of its commands is the overhead of Sluice itself, which the benchmark measures. Reads do not
+//! change the host's buffer.
 
 use sluice_command::{Characteristics, Command, Deallocated, Lane, Layer, Storage};
 use sluice_nvme::Status;
 
-/// A target of a size and nothing else.
+/// A target with a size and no storage.
 #[derive(Clone, Copy, Debug)]
 pub struct Null {
     size: u64,
 }
 
 impl Null {
-    /// `size` in bytes.
+    /// Creates a target of `size` bytes.
     pub fn new(size: u64) -> Self {
         Self { size }
     }

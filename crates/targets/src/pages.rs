@@ -1,7 +1,8 @@
-//! Which huge pages of a drive in memory were taken from the machine, and the commands that wait for one.
+//! Huge pages of a memory drive that are populated, and the commands that wait for one.
 //!
-//! The machine makes a page zeros before it gives it, and may have to find it first: milliseconds for a huge one, which
-//! a reactor does not have. So the kernel is asked for it, on a thread of its own, before the first write to it.
+//! The kernel zeroes a page before it maps it, and may have to compact memory first. For a huge page that
+//! takes milliseconds, which a reactor does not have. So before the first write to a page, a thread of the
+//! kernel populates it.
 
 use sluice_command::Ticket;
 use sluice_memory::Arena;
@@ -10,14 +11,15 @@ use std::collections::VecDeque;
 
 const EXTENT: u64 = Arena::HUGE_PAGE as u64;
 
-/// Pages, and who waits for them.
+/// Populated pages, and the commands that wait for others.
 pub(crate) struct Pages {
-    taken: Taken,
+    populated: Populated,
     io: Io,
     task: TaskId,
-    /// Beside the 32 bits of a ticket, what a token of the layer looks like.
+    /// Part of this layer's tokens above the 32 bits of a ticket.
     token_prefix: u64,
-    /// Parked, the oldest first; one page at a time is asked for, which is the first that its front needs.
+    /// Parked commands, the oldest first. One page at a time is requested: the first that the oldest command
+    /// needs.
     waiting: VecDeque<Waiting>,
 }
 
@@ -26,7 +28,7 @@ struct Waiting {
     ticket: Ticket,
     offset: u64,
     length: u64,
-    /// The page that was asked for when it came to the front.
+    /// The page that was requested when the command became the oldest.
     extent: u64,
 }
 
@@ -38,27 +40,27 @@ impl std::fmt::Debug for Pages {
 
 impl Pages {
     pub(crate) fn new(io: Io, task: TaskId, token_prefix: u64) -> Self {
-        Self { taken: Taken::default(), io, task, token_prefix, waiting: VecDeque::new() }
+        Self { populated: Populated::default(), io, task, token_prefix, waiting: VecDeque::new() }
     }
 
-    /// True if all of this can be written without taking a page.
+    /// Returns whether this range can be written without a page fault.
     #[inline]
-    pub(crate) fn are_taken(&self, offset: u64, length: u64) -> bool {
-        self.taken.missing(offset, length).is_none()
+    pub(crate) fn are_populated(&self, offset: u64, length: u64) -> bool {
+        self.populated.missing(offset, length).is_none()
     }
 
-    /// A parked command waits for its pages.
+    /// Adds a parked command that waits for its pages.
     pub(crate) fn wait(&mut self, arena: &Arena, ticket: Ticket, offset: u64, length: u64) {
         self.waiting.push_back(Waiting { ticket, offset, length, extent: 0 });
         if self.waiting.len() == 1 {
-            self.ask(arena);
+            self.request_page(arena);
         }
     }
 
-    /// Asks for the first page that is missing of what the oldest command wants; false if nobody waits for one.
-    fn ask(&mut self, arena: &Arena) -> bool {
+    /// Requests the first missing page of the oldest command; returns false if no command waits for one.
+    fn request_page(&mut self, arena: &Arena) -> bool {
         let Some(front) = self.waiting.front_mut() else { return false };
-        let Some(extent) = self.taken.missing(front.offset, front.length) else { return false };
+        let Some(extent) = self.populated.missing(front.offset, front.length) else { return false };
         front.extent = extent;
         let token = self.token_prefix | u64::from(front.ticket.0);
         let (address, length) = arena.address_of(extent * EXTENT, Arena::HUGE_PAGE);
@@ -66,10 +68,11 @@ impl Pages {
         true
     }
 
-    /// The page that was asked for has come, or will not: then the write itself takes it. The next command that waits no
-    /// more; none when a page was asked for, or nobody waits.
+    /// Returns the next command that waits no longer, once the requested page is populated or has failed.
+    /// After a failure the write itself faults the page in. Returns none if a page was requested, or if no
+    /// command waits.
     pub(crate) fn next_ready(&mut self, arena: &Arena) -> Option<Ticket> {
-        if self.ask(arena) {
+        if self.request_page(arena) {
             return None;
         }
         self.waiting.pop_front().map(|ready| ready.ticket)
@@ -79,29 +82,29 @@ impl Pages {
         !self.waiting.is_empty()
     }
 
-    pub(crate) fn came(&mut self) {
+    pub(crate) fn populated(&mut self) {
         if let Some(front) = self.waiting.front() {
-            self.taken.note(front.extent);
+            self.populated.note(front.extent);
         }
     }
 
-    /// This was made zeros, and whole pages of it given back; or it is no more.
-    pub(crate) fn given_back(&mut self, offset: u64, length: u64) {
-        self.taken.forget(offset, length);
+    /// Removes the pages of a range that was zeroed and released, or cut off.
+    pub(crate) fn released(&mut self, offset: u64, length: u64) {
+        self.populated.clear(offset, length);
     }
 }
 
 /// A bit for each huge page.
 #[derive(Default)]
-struct Taken(Vec<u64>);
+struct Populated(Vec<u64>);
 
-impl Taken {
+impl Populated {
     #[inline]
     fn has(&self, extent: u64) -> bool {
         self.0.get((extent / 64) as usize).is_some_and(|word| word >> (extent % 64) & 1 != 0)
     }
 
-    /// The first page with some of these bytes that was not taken.
+    /// Returns the first page of a range that is not populated.
     #[inline]
     fn missing(&self, offset: u64, length: u64) -> Option<u64> {
         let end = (offset + length).div_ceil(EXTENT);
@@ -116,8 +119,9 @@ impl Taken {
         self.0[word] |= 1 << (extent % 64);
     }
 
-    /// Those that lie in these bytes as a whole, and the last also if it does not: it is asked for once more.
-    fn forget(&mut self, offset: u64, length: u64) {
+    /// Removes all pages that begin in these bytes. The last one is removed even if it ends behind them, and
+    /// is then requested once more.
+    fn clear(&mut self, offset: u64, length: u64) {
         let end = (offset.saturating_add(length).div_ceil(EXTENT)).min(self.0.len() as u64 * 64);
         for extent in offset.div_ceil(EXTENT)..end {
             self.0[(extent / 64) as usize] &= !(1 << (extent % 64));
@@ -131,25 +135,25 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_found_page_by_page() {
-        let mut taken = Taken::default();
-        assert_eq!(taken.missing(0, 512), Some(0));
-        taken.note(0);
-        assert_eq!(taken.missing(0, EXTENT), None);
-        assert_eq!(taken.missing(EXTENT - 512, 1024), Some(1));
-        taken.note(1);
-        taken.note(130);
-        assert_eq!(taken.missing(EXTENT - 512, 1024), None);
-        assert_eq!(taken.missing(130 * EXTENT, 1), None);
-        assert_eq!(taken.missing(u64::from(u32::MAX) * EXTENT, 512), Some(u64::from(u32::MAX)));
+        let mut populated = Populated::default();
+        assert_eq!(populated.missing(0, 512), Some(0));
+        populated.note(0);
+        assert_eq!(populated.missing(0, EXTENT), None);
+        assert_eq!(populated.missing(EXTENT - 512, 1024), Some(1));
+        populated.note(1);
+        populated.note(130);
+        assert_eq!(populated.missing(EXTENT - 512, 1024), None);
+        assert_eq!(populated.missing(130 * EXTENT, 1), None);
+        assert_eq!(populated.missing(u64::from(u32::MAX) * EXTENT, 512), Some(u64::from(u32::MAX)));
     }
 
     #[test]
     fn pages_that_were_given_back_are_missing() {
-        let mut taken = Taken::default();
-        (0..4).for_each(|extent| taken.note(extent));
-        taken.forget(512, 2 * EXTENT);
-        assert_eq!([0, 1, 2, 3].map(|extent| taken.has(extent)), [true, false, false, true]);
-        taken.forget(0, u64::MAX);
-        assert_eq!(taken.missing(3 * EXTENT, 1), Some(3));
+        let mut populated = Populated::default();
+        (0..4).for_each(|extent| populated.note(extent));
+        populated.clear(512, 2 * EXTENT);
+        assert_eq!([0, 1, 2, 3].map(|extent| populated.has(extent)), [true, false, false, true]);
+        populated.clear(0, u64::MAX);
+        assert_eq!(populated.missing(3 * EXTENT, 1), Some(3));
     }
 }

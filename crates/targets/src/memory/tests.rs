@@ -1,4 +1,4 @@
-//! What takes long is done in parts, and all of it.
+//! Tests of long operations, which are executed in parts and completely.
 
 use super::*;
 use sluice_command::{Limits, NodeId, Origin, Slab, Stack};
@@ -8,7 +8,7 @@ use sluice_reactor::{Arm, ReactorConfig, ReactorHandle, Task};
 
 const SIZE: u64 = 3 * PART + 4096;
 
-/// A drive, and a Deallocate of all of it that has begun.
+/// Creates a drive, and starts a Deallocate of all of it.
 fn deallocating() -> (Stack, Slab, Vec<Command>) {
     let target = Memory::new(SIZE).expect("memory");
     let mut slab = Slab::new(Limits::new(4, 0)).expect("memory");
@@ -22,7 +22,7 @@ fn deallocating() -> (Stack, Slab, Vec<Command>) {
     (stack, slab, done)
 }
 
-/// Turns until something is done.
+/// Runs turns until a command is done; returns how many.
 fn turns(stack: &mut Stack, slab: &mut Slab, done: &mut Vec<Command>) -> usize {
     let mut turns = 0;
     while done.is_empty() {
@@ -53,7 +53,7 @@ fn the_parts_are_all_of_it() {
         target.arena.write(at, &[1]).expect("inside");
     }
     target.zeroing.push_back(Zeroing { ticket: Ticket(7), offset: 0, length: SIZE });
-    let status = std::iter::repeat_with(|| target.zero_on()).flatten().next();
+    let status = std::iter::repeat_with(|| target.zero_next()).flatten().next();
     assert_eq!(status, Some((Ticket(7), Status::SUCCESS)));
     for at in ones {
         let mut byte = [1];
@@ -87,7 +87,7 @@ fn a_drive_made_smaller_meanwhile_has_no_such_range() {
     }
 }
 
-/// What a controller does around a stack, and no more.
+/// The part of a controller that a stack needs around it.
 struct Host {
     stack: Stack,
     slab: Slab,
@@ -129,7 +129,7 @@ impl Task for Host {
     }
 }
 
-/// A host can have as many writes wait for a page as a drive has commands.
+/// Queues as many writes for one page as a drive has commands.
 #[test]
 fn what_waited_for_one_page_is_not_all_moved_at_once() {
     const LENGTH: u64 = 1 << 20;
@@ -147,7 +147,7 @@ fn what_waited_for_one_page_is_not_all_moved_at_once() {
         for _ in 0..COUNT {
             let command = slab.admit(&SubmissionEntry::default(), Origin::default()).expect("room");
             let slot = slab.slot_mut(&command);
-            // Of two pages.
+            // The range is on two pages.
             let offset = Arena::HUGE_PAGE as u64 - LENGTH / 2;
             slot.request =
                 Request { operation: Operation::Write, offset, length: LENGTH, ..Request::default() };

@@ -1,8 +1,8 @@
-//! The thread that drives a device: everything that waits for its answer.
+//! The thread that drives a device: all operations that wait for an answer of the device.
 //!
-//! It connects, creates a queue pair for each port, shows memory to the device and takes it back. When
-//! the device is gone, or a target says that it does not answer, everybody is told, and it is connected
-//! to again, more and more rarely. Idle, it sleeps.
+//! The thread connects, creates a queue pair for each port, and maps memory for the device. When the device
+//! is lost, or a target reports a timeout, the thread notifies all ports and reconnects with growing pauses.
+//! Without work it sleeps.
 
 use super::buffers::Buffers;
 use super::confine::Partition;
@@ -23,51 +23,51 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, TrySendError, channel};
 use std::time::{Duration, Instant};
 
-/// Queue pairs that are asked for: as many as there are windows at most.
+/// Queue pairs to request: as many as there are windows at most.
 const PORTS_MAX: u32 = 126;
 
 /// Entries of a queue, unless the device has fewer: commands of one target that the device has at once.
 const QUEUE_ENTRIES: u32 = 256;
 
-/// How long the device may take for what nobody has set a limit to.
+/// Time limit of the device for operations without a configured limit.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection that lasted so long was of use, whether or not anybody had commands.
+/// Duration after which a connection counts as useful, even without commands.
 const LONG_LIFE: Duration = Duration::from_secs(30);
 
-/// A device and those who use it.
+/// A device and its ports.
 pub(super) struct AdminThread {
     pub(super) address: Address,
     requests: Receiver<ThreadRequest>,
     notifier: Arc<Notifier>,
-    /// By queue identifier less one.
+    /// Ports by queue identifier less one.
     pub(super) ports: Vec<Option<PortState>>,
     pub(super) link: Option<Connection>,
     generation: Generation,
     retry: Retry,
-    /// A device that was given up may still write into memory that it was lent.
+    /// Set while a device that was given up may still write into mapped memory.
     reaches_memory: bool,
-    /// Whose device the last was.
+    /// Process of the device that was lost last.
     previous_peer: Option<PreviousPeer>,
     timeout: Duration,
     pub(super) logged: LogLimit,
 }
 
-/// A device that is there.
+/// A connection to the device.
 pub(super) struct Connection {
     pub(super) controller: Controller,
     pub(super) requests: EventRequests,
-    /// The admin queue's.
+    /// Interrupt of the admin queue.
     interrupt: Interrupt,
     queues: u32,
     iova_layout: IovaLayout,
     since: Instant,
-    /// Commands that the device had completed before, for those who use it now.
+    /// Commands of the present ports that the device had completed before this connection.
     completed_before: u64,
     _present: Present,
 }
 
-/// A port, seen from here.
+/// The admin thread's part of a port.
 pub(super) struct PortState {
     range: Partition,
     window: Window,
@@ -75,20 +75,20 @@ pub(super) struct PortState {
     events: Sender<ThreadEvent>,
     notifier: Arc<Notifier>,
     pub(super) control: NvmeControl,
-    /// Files that the device sees in this life: where, and how many bytes.
+    /// Files that are mapped for the device in this generation.
     maps: Vec<MappedFile>,
 }
 
 struct MappedFile {
     iova: u64,
     bytes: u64,
-    /// Stays mapped here for as long as the device sees it.
+    /// The file, which stays mapped in this process for as long as it is mapped for the device.
     _file: MemoryFile,
 }
 
 impl PortState {
     fn send(&self, event: ThreadEvent) {
-        // It is heard in the end: what listens comes back with the order to close.
+        // A target that is about to go returns the receiver with its close request, so no event is lost.
         let _ = self.events.send(event);
         self.notifier.notify();
     }
@@ -111,7 +111,7 @@ impl AdminThread {
         }
     }
 
-    /// Until nobody can give orders any more.
+    /// Runs until all senders of requests are dropped.
     pub(super) fn run(mut self) {
         loop {
             self.notifier.clear();
@@ -136,7 +136,8 @@ impl AdminThread {
         self.ports.iter().any(Option::is_some)
     }
 
-    /// Until there is an order, or it is time to connect or to ask for an event. True if the device has hung up.
+    /// Sleeps until there is a request, or it is time to connect or to request an event. Returns whether the
+    /// device has hung up.
     fn sleep(&self) -> bool {
         let wait = match &self.link {
             Some(link) => link.requests.left(),
@@ -152,11 +153,11 @@ impl AdminThread {
             let presence = link.controller.transport().presence();
             polled.extend(presence.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::RDHUP)));
         }
-        // One that is interrupted looks at the orders once more.
+        // After an interrupted poll the loop checks for requests once more.
         let looked = poll(&mut polled, wait.as_ref()).is_ok();
         let has_ended = polled.get(2).is_some_and(|polled| polled.revents().intersects(ended));
         if let Some(link) = &self.link {
-            // What it was signalled for is found by looking.
+            // The loop looks at the admin queue in any case, so the count does not matter.
             let _ = link.interrupt.take();
         }
         looked && has_ended
@@ -170,7 +171,7 @@ impl AdminThread {
                 if let Some(TrySendError::Full(Ok(opened)) | TrySendError::Disconnected(Ok(opened))) =
                     unreceived
                 {
-                    // Who asked has given up; what was opened for it goes.
+                    // The requester has given up waiting; the range that was opened for it is closed.
                     self.close(opened.0.id, Some(Box::new(opened.1)), &opened.0.events);
                 }
             }
@@ -193,13 +194,13 @@ impl AdminThread {
                  with their next Flush, and a mirror copies the member again"
             ),
             ThreadRequest::Close { port, link, events } => self.close(port, link, &events),
-            // What was asked in an earlier life was answered by its end.
+            // The end of an earlier generation has answered all of its requests.
             ThreadRequest::Map { .. } | ThreadRequest::Unmap { .. } | ThreadRequest::TimedOut { .. } => {}
             ThreadRequest::Discard(thing) => drop(thing),
         }
     }
 
-    /// Connects, for the first time or again. Everything before is forgotten.
+    /// Connects, for the first time or again. All state of an earlier connection is dropped.
     fn connect(&mut self) -> Result<(), ErrorKind> {
         let transport: Arc<dyn PciTransport> = match &self.address {
             Address::VfioUser(path) => Arc::new(VfioUser::connect(path, Mode::Mapped, self.timeout)?),
@@ -219,7 +220,7 @@ impl AdminThread {
         let interrupt = controller.interrupt(0)?;
         controller.request_async_event()?;
         let requests = EventRequests::new();
-        // Vector n is queue pair n's; the admin queue has the first.
+        // Vector n belongs to queue pair n; the admin queue has vector 0.
         let vectors = transport.vectors().saturating_sub(1);
         let iova_layout = IovaLayout::of(transport.last_iova());
         let queues = granted.submission.min(granted.completion).min(vectors).min(iova_layout.windows());
@@ -239,11 +240,11 @@ impl AdminThread {
         Ok(())
     }
 
-    /// Connects again, and gives everybody a new link.
+    /// Connects again, and sends each port a new link.
     fn reconnect(&mut self) {
         let connected = self.connect();
-        // A server lets the next client in when the last one's commands have ended. It is the same server, if the last
-        // is still there.
+        // A server accepts the next client when the commands of the last one have ended. If the process of
+        // the last server still exists, this is the same server.
         if connected.as_ref().err().is_none_or(|error| self.is_over(error)) {
             self.release_memory();
         }
@@ -257,25 +258,26 @@ impl AdminThread {
         }
     }
 
-    /// True if there is no process any more that could do anything. A socket that is gone does not say so: a server
-    /// that takes leave removes it while commands are on their way.
+    /// Returns whether the process of the device has certainly ended. A missing socket is no proof: a server
+    /// that shuts down removes it while commands are in flight.
     fn is_over(&self, error: &ErrorKind) -> bool {
         is_unreachable(error) && self.previous_peer.as_ref().is_none_or(PreviousPeer::has_ended)
     }
 
-    /// The device of the last life does not reach memory any more: everybody is told, once.
+    /// Notifies all ports, once, that the device of the last generation does not reach memory any more.
     fn release_memory(&mut self) {
         if std::mem::take(&mut self.reaches_memory) {
             self.ports.iter().flatten().for_each(|port_state| port_state.send(ThreadEvent::MemoryReleased));
         }
     }
 
-    /// Commands that the device has completed for those who use it now.
+    /// Returns the number of commands that the device has completed for the present ports.
     fn completed(&self) -> u64 {
         self.ports.iter().flatten().map(|port_state| port_state.control.status().completed).sum()
     }
 
-    /// Links for all ports. None is told before all have one: a device that lacks something is none.
+    /// Creates links for all ports. No port is notified before all have one: a device that lacks something is
+    /// not used.
     fn restore(&mut self) -> Result<(), ErrorKind> {
         let mut links = Vec::new();
         for (id, port_state) in (1..).zip(&self.ports) {
@@ -374,7 +376,7 @@ impl AdminThread {
     fn unmap(&mut self, port: u16, mapping: usize, bytes: u64, iova: u64) {
         let Some(link) = &self.link else { return };
         if let Err(error) = link.controller.transport().unmap(iova, bytes) {
-            // Memory that the device may still reach must not be said to be free.
+            // Memory that the device may still reach must not be reported as unmapped.
             tracing::warn!(device = %self.address, port, %error, "the device does not give memory back");
             return self.lose("it does not give memory back");
         }
@@ -405,7 +407,8 @@ impl AdminThread {
         }
     }
 
-    /// A target is gone: its queues, its memory, its range. It may not have heard of the link that it was given last.
+    /// Closes the port of a target that is gone: its queues, its memory, its range. The last link may still
+    /// be among its unreceived events.
     fn close(&mut self, port: u16, link: Option<Box<Link>>, events: &Receiver<ThreadEvent>) {
         let unreceived = events.try_iter().filter_map(|event| match event {
             ThreadEvent::Up(link) => Some(link),
@@ -417,7 +420,7 @@ impl AdminThread {
         let Some(link) = &mut self.link else { return };
         let mut closed = Ok(());
         if let Some(made) = made {
-            // The queue goes before the memory: what is in flight ends with it.
+            // The queue is deleted before its memory is unmapped: that ends all commands in flight.
             closed = link.controller.delete_queue_pair(made.queue).map(drop);
         }
         for mapping in &port_state.maps {
@@ -436,7 +439,7 @@ impl AdminThread {
         }
     }
 
-    /// The device is gone or given up: everybody is told, and it is connected to again.
+    /// Gives up a device that is gone or does not answer, and notifies all ports. The loop reconnects.
     fn lose(&mut self, why: &str) {
         let Some(link) = &self.link else { return };
         let transport = Arc::clone(link.controller.transport());
@@ -466,7 +469,7 @@ impl AdminThread {
         self.generation = self.generation.wrapping_add(1);
     }
 
-    /// Nobody needs the device any more.
+    /// Shuts the device down, which no target needs any more.
     fn shut_down(mut self) {
         if let Some(link) = &mut self.link {
             if let Err(error) = link.controller.shutdown().and_then(|()| link.controller.disable()) {
@@ -485,7 +488,7 @@ impl Connection {
         };
         let uuid = match self.controller.identify(Cns::NAMESPACE_DESCRIPTORS, nsid) {
             Ok(list) => sluice_host::identify::uuid(&list[..]),
-            // Before NVMe 1.3 there was no such list.
+            // Controllers before NVMe 1.3 have no such list.
             Err(error) if error.status().is_some() => None,
             Err(error) => return Err(error.into()),
         };
@@ -503,7 +506,7 @@ impl Connection {
         done.map(drop)
     }
 
-    /// A queue pair with its interrupt and buffers, all in the window of its identifier.
+    /// Creates a queue pair with its interrupt and buffers, all in the window of its identifier.
     fn create(
         &mut self,
         id: u16,
@@ -514,7 +517,7 @@ impl Connection {
         if u32::from(id) > self.queues {
             return Err(ErrorKind::NoQueue { granted: self.queues });
         }
-        // One beyond the mapped page would be rung by a message, from a reactor.
+        // A doorbell beyond the mapped page would need a message, which a reactor must not wait for.
         let stride = self.controller.capabilities().doorbell_stride();
         if (usize::from(id) * 2 + 1) * stride + size_of::<u32>() > PAGE_SIZE {
             return Err(Error::Unsupported("doorbells beyond the page that can be mapped").into());
@@ -529,14 +532,14 @@ impl Connection {
     }
 }
 
-/// True if nobody listens at the other end.
+/// Returns whether an error means that no server listens at the address.
 fn is_unreachable(error: &ErrorKind) -> bool {
     use std::io::ErrorKind::{ConnectionRefused, NotFound};
     let ErrorKind::Device(Error::System(error)) = error else { return false };
     matches!(error.kind(), ConnectionRefused | NotFound)
 }
 
-/// True for errors after which the connection is worth nothing: all but the device's refusals.
+/// Returns whether an error ends the connection. All do but the device's refusals.
 fn is_fatal(error: &Error) -> bool {
     !matches!(error, Error::Status(_) | Error::Refused(..) | Error::Unsupported(_) | Error::Setup(_))
 }

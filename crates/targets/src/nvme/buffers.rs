@@ -1,15 +1,15 @@
-//! Memory of our own for data that the device cannot be shown, or not with PRPs.
+//! Bounce buffers for data that cannot be mapped for the device, or not be described with PRPs.
 
 use sluice_host::{DmaBuffer, DmaRange};
 use sluice_memory::SegmentList;
 use sluice_nvme::PAGE_SIZE;
 
-/// Bytes of one buffer; a longer command goes through it piece by piece.
+/// Bytes of one buffer; a longer command is sent in several chunks.
 pub(super) const BUFFER_BYTES: usize = 64 << 10;
-/// Buffers of one target. They take memory only once they are used.
+/// Buffers of one target. A buffer takes memory only once it is used.
 pub(super) const BUFFERS: usize = 8;
 
-/// One of the buffers. Not `Clone`: it goes back exactly once.
+/// A buffer in use. The type is not `Clone`, so a buffer is returned exactly once.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Buffer(usize);
 
@@ -21,9 +21,11 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
-    /// Bytes of memory that they need: the page of zeros is the last.
+    /// Bytes of memory of all buffers; the page of zeros is the last.
     pub(super) const BYTES: usize = BUFFERS * BUFFER_BYTES + PAGE_SIZE;
 
+    /// Creates the buffers in this memory.
+    ///
     /// # Panics
     /// If the memory is shorter than [`Buffers::BYTES`].
     pub(super) fn new(memory: DmaBuffer) -> Self {
@@ -39,13 +41,13 @@ impl Buffers {
         self.free.push(buffer);
     }
 
-    /// The first `length` bytes of a buffer, for the device.
+    /// Returns the first `length` bytes of a buffer, for the device.
     pub(super) fn range(&self, buffer: &Buffer, length: usize) -> DmaRange {
         assert!(length <= BUFFER_BYTES);
         self.memory.range(buffer.0 * BUFFER_BYTES, length as u32)
     }
 
-    /// A page of zeros, for the device.
+    /// Returns the address of a page of zeros, for the device.
     pub(super) fn zeros(&self) -> u64 {
         self.memory.range(BUFFERS * BUFFER_BYTES, PAGE_SIZE as u32).iova
     }

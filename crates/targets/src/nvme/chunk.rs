@@ -1,4 +1,4 @@
-//! A command, or as much of it as one command of the device can carry.
+//! A chunk: a command, or the part of it that one command of the device can carry.
 
 use super::buffers::{BUFFER_BYTES, Buffer};
 use super::confine::Partition;
@@ -15,7 +15,7 @@ use sluice_nvme::{PAGE_SIZE, Status, SubmissionEntry};
 /// Bytes that one Dataset Management command deallocates at most.
 const DEALLOCATE_MAX: u64 = 1 << 30;
 
-/// What the device is asked for next on behalf of a command.
+/// The next command for the device, on behalf of a command of the drive.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chunk {
     request: Request,
@@ -26,27 +26,27 @@ pub(super) struct Chunk {
     pub(super) data_kind: DataKind,
 }
 
-/// What becomes of the data pointer.
+/// Source of the data pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DataKind {
-    /// There is no data.
+    /// No data.
     None,
-    /// The command's own, or a buffer's.
+    /// The command's own data, or a buffer.
     Data,
-    /// The device has no Write Zeroes: a page of zeros is written.
+    /// A page of zeros to write, since the device has no Write Zeroes.
     Zeros,
-    /// One range in a list.
+    /// A list with one range.
     Deallocate,
 }
 
-/// A piece on the device.
+/// A chunk that was submitted to the device.
 #[derive(Debug)]
 pub(super) struct Sent {
     pub(super) cid: u16,
     pub(super) flight: InFlight,
 }
 
-/// Memory that making a data pointer needs.
+/// Scratch memory for a data pointer.
 #[derive(Debug)]
 pub(super) struct Scratch<'a> {
     pub(super) pages: &'a mut Vec<u64>,
@@ -54,10 +54,10 @@ pub(super) struct Scratch<'a> {
 }
 
 impl Chunk {
-    /// What comes after the first `done` bytes of a request.
+    /// Returns the chunk after the first `done` bytes of a request.
     ///
     /// # Errors
-    /// As [`Partition::locate`]: here is where no request leaves its range.
+    /// Those of [`Partition::locate`], which keeps each request in its range.
     pub(super) fn next(
         request: &Request,
         done: u64,
@@ -70,7 +70,7 @@ impl Chunk {
         let (data_kind, most) = match request.operation {
             Operation::Flush => (DataKind::None, 0),
             Operation::Read | Operation::Write => (DataKind::Data, transfer),
-            // A device that limits transfers may limit these likewise (NVM Command Set 3.2.8, WZSL).
+            // A device that limits transfers may limit Write Zeroes likewise (NVM Command Set 3.2.8, WZSL).
             Operation::WriteZeroes if info.write_zeroes => (DataKind::None, transfer),
             Operation::WriteZeroes => (DataKind::Zeros, transfer),
             Operation::Deallocate => (DataKind::Deallocate, DEALLOCATE_MAX),
@@ -90,7 +90,7 @@ impl Chunk {
         self.blocks << self.block_shift
     }
 
-    /// The entry, but for CID and data pointer. Number of blocks as it is now.
+    /// Returns the entry without CID and data pointer, for the present number of blocks.
     pub(super) fn entry(&self) -> SubmissionEntry {
         let (nsid, slba, blocks) = (self.nsid, self.slba, self.blocks as u32);
         let fua = |entry| if self.request.fua { entry::with_fua(entry) } else { entry };
@@ -105,12 +105,12 @@ impl Chunk {
         }
     }
 
-    /// The one range of the list that a Dataset Management has.
+    /// Returns the one range of the list for Dataset Management.
     pub(super) fn deallocated(&self) -> [u8; 16] {
         (u128::from(self.blocks) << 32 | u128::from(self.slba) << 64).to_le_bytes()
     }
 
-    /// Puts it in the queue. None if there is no buffer for data that needs one.
+    /// Submits the chunk to the queue. Returns none if there is no buffer for data that needs one.
     pub(super) fn send(
         mut self,
         slot: &Slot,
@@ -133,7 +133,7 @@ impl Chunk {
         Some(Sent { cid, flight })
     }
 
-    /// With the host's memory where the device sees it, else by way of a buffer.
+    /// Submits a chunk with data: in the host's memory if that is mapped for the device, else in a buffer.
     fn send_data(
         &mut self,
         slot: &Slot,

@@ -1,4 +1,4 @@
-//! What a target may ask of its device: the last look at a command before it is submitted.
+//! Limits of the commands that a target sends to its device, checked before a command is submitted.
 
 use super::error::ErrorKind;
 use crate::remote::NamespaceInfo;
@@ -6,21 +6,21 @@ use sluice_command::{Characteristics, Deallocated, Operation, Request};
 use sluice_nvme::Status;
 use std::ops::Range;
 
-/// Blocks of a namespace that one target has.
+/// The blocks of a namespace that one target has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Partition {
     pub(super) nsid: u32,
-    /// In the device's logical blocks.
+    /// Range in the device's logical blocks.
     pub(super) blocks: Range<u64>,
-    /// A logical block as a power of two, bytes.
+    /// Size of a logical block as a power of two, bytes.
     pub(super) block_shift: u32,
 }
 
 impl Partition {
-    /// Of namespace `nsid` the blocks from `first` on, as many as were asked for or all that follow.
+    /// Returns the range of namespace `nsid` from block `first` on: `blocks` of them, or all that follow.
     ///
     /// # Errors
-    /// They are not all there.
+    /// The range is not inside the namespace.
     pub(super) fn of(
         info: &NamespaceInfo,
         nsid: u32,
@@ -40,12 +40,12 @@ impl Partition {
         (self.blocks.end - self.blocks.start) << self.block_shift
     }
 
-    /// First block and number of blocks, on the device, of `length` bytes from byte `offset` of the
-    /// range on.
+    /// Returns the first block and the number of blocks, on the device, of `length` bytes from byte `offset`
+    /// of the range on.
     ///
     /// # Errors
-    /// LBA_OUT_OF_RANGE if a byte of them is outside, INTERNAL_ERROR if they are not whole blocks: a
-    /// layer above, or this target, was mistaken.
+    /// LBA_OUT_OF_RANGE if a byte of them is outside. INTERNAL_ERROR if they are not whole blocks, which is a
+    /// mistake of a layer above or of this target.
     pub(super) fn locate(&self, offset: u64, length: u64) -> Result<(u64, u64), Status> {
         let block = (1u64 << self.block_shift) - 1;
         if (offset | length) & block != 0 {
@@ -59,14 +59,14 @@ impl Partition {
         }
     }
 
-    /// True if some block is in both.
+    /// Returns whether some block is in both.
     pub(super) fn overlaps(&self, other: &Partition) -> bool {
         let (a, b) = (&self.blocks, &other.blocks);
         self.nsid == other.nsid && a.start < b.end && b.start < a.end
     }
 }
 
-/// Which operations pass to the device; all others are denied.
+/// Set of operations that pass to the device; all others are denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passes(u8);
 
@@ -74,7 +74,7 @@ impl Passes {
     pub const NONE: Passes = Passes(0);
     pub const ALL: Passes = Passes(0x1f);
 
-    /// These, and one more.
+    /// Adds an operation to the set.
     #[must_use]
     pub fn and(self, operation: Operation) -> Self {
         Self(self.0 | Self::bit(operation))
@@ -84,13 +84,15 @@ impl Passes {
         self.0 & Self::bit(operation) != 0
     }
 
+    /// Checks that a request passes.
+    ///
     /// # Errors
     /// OPERATION_DENIED if the request does not pass.
     pub(super) fn check(self, request: &Request) -> Result<(), Status> {
         if self.contains(request.operation) { Ok(()) } else { Err(Status::OPERATION_DENIED) }
     }
 
-    /// What a device is to the layers above when only these pass.
+    /// Returns the characteristics of a device of which only these operations are used.
     pub(super) fn limit(self, device: Characteristics) -> Characteristics {
         Characteristics {
             read_only: device.read_only || !self.contains(Operation::Write),
@@ -119,7 +121,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever is asked for, what is located lies in the range, block for block where it should.
+        /// Checks that each located range lies inside, block for block where it should.
         #[test]
         fn nothing_leaves_its_range(
             start in prop_oneof![0u64..100, (u64::MAX - 100)..u64::MAX - 10, any::<u64>()],

@@ -1,30 +1,30 @@
-//! What is counted of a target, for whoever looks from another thread.
+//! Counters of a target, readable from other threads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// What an operator sees of an NVMe target.
+/// Status of an NVMe target, for operators.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NvmeStatus {
-    /// The device is there.
+    /// Set while the device is connected.
     pub connected: bool,
     /// Commands sent to the device.
     pub sent: u64,
     /// Commands that the device has completed.
     pub completed: u64,
-    /// Of those that were sent, how many had their data copied, because the device could not be shown where it is.
+    /// Sent commands whose data was copied, because its memory was not mapped for the device.
     pub copied: u64,
-    /// How often the device was lost.
+    /// Number of losses of the device.
     pub losses: u64,
     /// Commands that were on the device when it was lost.
     pub interrupted: u64,
     /// Completions of the device that belonged to no command.
     pub strays: u64,
-    /// Events that the device reported by itself, such as an error or a temperature; the log says which.
+    /// Asynchronous events of the device, such as an error or a temperature; the log has the details.
     pub events: u64,
 }
 
-/// What the control side keeps of a target.
+/// Handle of the control plane on a target's counters.
 #[derive(Clone, Debug, Default)]
 pub struct NvmeControl(Arc<Cells>);
 
@@ -73,7 +73,8 @@ impl NvmeControl {
         add(&self.0.events, events);
     }
 
-    /// The keeper's to say: a target without a host hears nothing.
+    /// Sets the state of the connection. The admin thread calls it, since a target without a host takes no
+    /// turns.
     pub(super) fn set_connected(&self, connected: bool) {
         let before = self.0.disconnected.swap(!connected, Relaxed);
         if !connected && !before {
@@ -82,7 +83,7 @@ impl NvmeControl {
     }
 }
 
-/// Each cell has one thread that adds to it: the target's, or the keeper's.
+/// Adds to a cell. Each cell has one thread that adds to it: the target's, or the admin thread.
 fn add(cell: &AtomicU64, more: u64) {
     cell.store(cell.load(Relaxed) + more, Relaxed);
 }

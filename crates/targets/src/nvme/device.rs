@@ -1,4 +1,4 @@
-//! The devices of this process: one connection for each, whoever wants a range of it.
+//! The devices of this process: one connection for each, shared by all ranges of it.
 
 use super::admin_thread::AdminThread;
 use super::error::{ErrorKind, NvmeError};
@@ -10,19 +10,19 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long an answer of the keeper may take beyond what the device may.
+/// Time for an answer of the admin thread beyond the time of the device.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// How long a range that is taken may be on its way back.
+/// Time for a taken range to be released.
 const RELEASE_LIMIT: Duration = Duration::from_secs(1);
 
-/// A device that somebody uses, or is about to.
+/// A device that is in use, or about to be.
 #[derive(Debug)]
 struct Device {
     requests: RequestSender,
 }
 
-/// A device, for as long as its keeper runs.
+/// A device, for as long as its admin thread runs.
 #[derive(Debug)]
 struct DeviceEntry {
     address: Address,
@@ -30,30 +30,32 @@ struct DeviceEntry {
     admin_thread: JoinHandle<()>,
 }
 
-/// A server takes one client, so there must be one of each in the process; a tenancy keeps its own alive.
+/// All devices. A server accepts one client, so the process must not connect twice; a port handle keeps its
+/// device alive.
 static DEVICES: Mutex<Vec<DeviceEntry>> = Mutex::new(Vec::new());
 
-/// A range of a device with its queue pair, from the moment it is opened. Dropping it gives all of it
-/// back, without waiting for the device.
+/// A range of a device with its queue pair, from the moment it is opened. Dropping it releases both, without
+/// waiting for the device.
 #[derive(Debug)]
 pub(super) struct PortHandle {
     pub(super) port: Port,
-    /// None while the device is gone.
+    /// The link; none while the device is gone.
     pub(super) link: Option<Box<Link>>,
     device: Arc<Device>,
 }
 
 impl PortHandle {
-    pub(super) fn send(&self, order: ThreadRequest) {
-        // Without a keeper the process is about to end.
-        let _ = self.device.requests.send(order);
+    pub(super) fn send(&self, request: ThreadRequest) {
+        // Without an admin thread the process is about to end.
+        let _ = self.device.requests.send(request);
     }
 }
 
 impl Drop for PortHandle {
     fn drop(&mut self) {
         let link = self.link.take();
-        // The keeper may be about to tell something: it looks at what was not heard when it tells no more.
+        // The admin thread may be about to send an event. The close request has the receiver, so that the
+        // thread finds it.
         let events = std::mem::replace(&mut self.port.events, channel().1);
         self.send(ThreadRequest::Close { port: self.port.id, link, events });
     }
@@ -74,7 +76,7 @@ pub(super) fn open(config: &NvmeConfig, control: &NvmeControl) -> Result<PortHan
     loop {
         match request_range(&device, range.clone()) {
             Ok((port, link)) => return Ok(PortHandle { port, link: Some(Box::new(link)), device }),
-            // A drive that was just deleted may not be quite gone.
+            // A drive that was just deleted may not have released its range yet.
             Err(ErrorKind::Taken { .. }) if Instant::now() < deadline => {
                 std::thread::sleep(RELEASE_LIMIT / 20)
             }
@@ -83,7 +85,7 @@ pub(super) fn open(config: &NvmeConfig, control: &NvmeControl) -> Result<PortHan
     }
 }
 
-/// Waits for the keeper to open a range.
+/// Waits for the admin thread to open a range.
 fn request_range(device: &Device, range: RangeRequest) -> Result<(Port, Link), ErrorKind> {
     let limit = range.timeout.saturating_mul(4) + GRACE;
     let (reply, replied) = sync_channel(1);
@@ -91,7 +93,7 @@ fn request_range(device: &Device, range: RangeRequest) -> Result<(Port, Link), E
     replied.recv_timeout(limit).map_err(|_| ErrorKind::NoThread)?
 }
 
-/// The same socket has the same name, however it was written.
+/// Returns the canonical form of an address, which is the same for all paths to a socket.
 fn canonical(address: &Address) -> Address {
     match address {
         Address::VfioUser(path) => Address::VfioUser(path.canonicalize().unwrap_or_else(|_| path.clone())),
@@ -99,7 +101,7 @@ fn canonical(address: &Address) -> Address {
     }
 }
 
-/// The device at an address: one that is used already, or a new one with its keeper.
+/// Returns the device at an address: one that is in use, or a new one with its admin thread.
 fn find(address: &Address) -> Result<Arc<Device>, ErrorKind> {
     loop {
         let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -110,14 +112,14 @@ fn find(address: &Address) -> Result<Arc<Device>, ErrorKind> {
         if let Some(device) = devices[index].device.upgrade() {
             return Ok(device);
         }
-        // Its keeper is still taking leave of the server, which would turn another client away.
+        // The admin thread is still disconnecting from the server, which would reject another client.
         let leaving = devices.swap_remove(index).admin_thread;
         drop(devices);
         let _ = leaving.join();
     }
 }
 
-/// A new device, whose keeper connects when a range of it is opened.
+/// Creates a device, whose admin thread connects when a range of it is opened.
 fn start(address: &Address, devices: &mut Vec<DeviceEntry>) -> Result<Arc<Device>, ErrorKind> {
     let notifier = Arc::new(Notifier::new().map_err(|error| ErrorKind::Device(error.into()))?);
     let (sender, receiver) = channel();

@@ -1,56 +1,56 @@
-//! Files of the host's memory that the device sees, and at which addresses.
+//! Files of the host's memory that are mapped for the device, and their device addresses.
 //!
-//! A file is shown when a command first has data in it; until then, and if the device refuses, data is
-//! copied. It is taken back when the host has unmapped the last region of it, or is gone, and no command
-//! on the device names it any more.
+//! A file is mapped when a command first has data in it. Until then, and if the device refuses, data is
+//! copied. A file is unmapped when the host has unmapped its last region, or is gone, and no command on the
+//! device names it any more.
 
 use super::iova_layout::Window;
 use sluice_command::{Controllers, Origin};
 use sluice_memory::{MemoryFile, Removed, Segment, Space};
 
-/// Files shown at once; a guest has one for each memory device. What is beyond is copied.
+/// Files mapped at once; a guest has one for each memory device. Data in further files is copied.
 pub(super) const MAPPINGS_MAX: usize = 32;
 
-/// A set of loans, by their number.
+/// A set of mappings, as bits by their number.
 pub(super) type MappingSet = u32;
 
 const _: () = assert!(MAPPINGS_MAX <= MappingSet::BITS as usize);
 
-/// Where a loan is in its life.
+/// State of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MappingState {
-    /// The keeper was asked to show it.
+    /// Requested from the admin thread.
     Requested,
     Mapped,
-    /// The device does not want it.
+    /// Refused by the device.
     Refused,
-    /// To be taken back, as soon as no command names it and the keeper has answered.
+    /// Revoked: unmapped as soon as no command names it and the admin thread has answered.
     Revoking {
         requested: bool,
     },
-    /// The keeper was asked to take it back.
+    /// Unmap requested from the admin thread.
     Unmapping,
-    /// The device does not see it, and it is not wanted here either.
+    /// Unmapped for the device, and not needed here.
     Unused,
 }
 
 #[derive(Debug)]
 struct DmaMapping {
-    /// Where it begins in this process, and how long it is, in bytes.
+    /// Address in this process, and length, bytes.
     address: usize,
     bytes: usize,
     iova: u64,
     state: MappingState,
     /// Commands on the device that name it.
     uses: u32,
-    /// A region of it was unmapped since the last review.
+    /// Set if a region of it was unmapped since the last review.
     region_removed: bool,
     file: MemoryFile,
-    /// The controller whose host has it.
+    /// Controller whose host has the memory.
     of: u8,
 }
 
-/// What the keeper is to do.
+/// A request for the admin thread.
 #[derive(Debug)]
 pub(super) enum MapRequest {
     Map {
@@ -63,22 +63,22 @@ pub(super) enum MapRequest {
         bytes: u64,
         iova: u64,
     },
-    /// Letting go of it may take time.
+    /// Drop of a file, which may take time.
     Discard(MemoryFile),
 }
 
-/// The loans of one target.
+/// The mappings of one target.
 #[derive(Debug)]
 pub(super) struct DmaMaps {
     window: Window,
     table: [Option<DmaMapping>; MAPPINGS_MAX],
-    /// The loan found last, which is nearly always the one found next.
+    /// The mapping found last, which is nearly always the one found next.
     recent: usize,
-    /// A segment of which no loan is known, and the controller whose host's it is.
+    /// A segment without a mapping, and the controller whose host has it.
     missed: Option<(u8, Segment)>,
-    /// By controller: the generation of its host's space at the last review.
+    /// Generation of the host's space at the last review, by controller.
     generations: [u64; Controllers::MAX],
-    /// Some loan may have a next step.
+    /// Set if some mapping may have a next step.
     needs_review: bool,
 }
 
@@ -95,8 +95,8 @@ impl DmaMaps {
         }
     }
 
-    /// The address of a segment for the device, and the loan it is in. None if the device does not see it. `of` is
-    /// the controller that its command came through.
+    /// Returns the device address of a segment, and its mapping; none if it is not mapped. `of` is the
+    /// controller that the command came through.
     #[inline]
     pub(super) fn find(&mut self, segment: &Segment, of: u8) -> Option<(u64, usize)> {
         match self.look_in(self.recent, segment) {
@@ -129,13 +129,13 @@ impl DmaMaps {
         None
     }
 
-    /// A command that names these loans is about to be submitted.
+    /// Counts a command that names these mappings, before it is submitted.
     #[inline]
     pub(super) fn begin(&mut self, set: MappingSet) {
         each(set, |mapping| self.uses(mapping, 1));
     }
 
-    /// The device is done with such a command.
+    /// Uncounts such a command, after the device has completed it.
     #[inline]
     pub(super) fn end(&mut self, set: MappingSet) {
         each(set, |mapping| self.uses(mapping, -1));
@@ -148,7 +148,7 @@ impl DmaMaps {
         self.needs_review |= mapping.state != MappingState::Mapped;
     }
 
-    /// The host took memory back: what is a file's is looked at with the next errand.
+    /// Marks the mappings of memory that the host has unmapped, for the next review.
     pub(super) fn forget(&mut self, removed: &Removed) {
         for mapping in self.table.iter_mut().flatten().filter(|mapping| removed.holds(&mapping.file)) {
             mapping.region_removed = true;
@@ -156,7 +156,7 @@ impl DmaMaps {
         }
     }
 
-    /// True while the device sees a file of removed memory that is on its way back, or may have to be.
+    /// Returns whether removed memory is in a file that is being unmapped, or may have to be.
     pub(super) fn still_maps(&self, removed: &Removed) -> bool {
         let leaves = |mapping: &DmaMapping| {
             mapping.region_removed
@@ -165,7 +165,7 @@ impl DmaMaps {
         self.table.iter().flatten().any(|mapping| leaves(mapping) && removed.holds(&mapping.file))
     }
 
-    /// All of a controller's host are to be taken back.
+    /// Revokes all mappings of a controller's host.
     pub(super) fn revoke(&mut self, controller: u8) {
         self.table
             .iter_mut()
@@ -180,33 +180,33 @@ impl DmaMaps {
         self.table.iter().flatten().any(|mapping| mapping.of == controller)
     }
 
-    /// What the keeper answered to [`MapRequest::Map`].
+    /// Records the admin thread's answer to [`MapRequest::Map`].
     pub(super) fn mapped(&mut self, mapping: usize, is_mapped: bool) {
         let Some(mapping) = self.table.get_mut(mapping).and_then(Option::as_mut) else { return };
         mapping.state = match (mapping.state, is_mapped) {
             (MappingState::Requested, true) => MappingState::Mapped,
             (MappingState::Requested, false) => MappingState::Refused,
             (MappingState::Revoking { .. }, true) => MappingState::Revoking { requested: false },
-            // It is not there to be taken back.
+            // The mapping does not exist, and needs no unmap.
             (MappingState::Revoking { .. }, false) => MappingState::Unused,
             (other, _) => other,
         };
         self.needs_review = true;
     }
 
-    /// What the keeper answered to [`MapRequest::Unmap`].
+    /// Records the admin thread's answer to [`MapRequest::Unmap`]; returns the file.
     pub(super) fn unmapped(&mut self, mapping: usize) -> Option<MemoryFile> {
         self.table.get_mut(mapping)?.take().map(|mapping| mapping.file)
     }
 
-    /// The device is gone, and with it all loans. Their files, for whoever has the time to let go.
+    /// Removes all mappings after the loss of the device. Returns their files, which take time to drop.
     pub(super) fn drop_all(&mut self) -> Vec<MemoryFile> {
         self.missed = None;
         self.table.iter_mut().filter_map(Option::take).map(|mapping| mapping.file).collect()
     }
 
-    /// Calls `run` with everything the keeper is to do now, as far as that can be told in a turn of this controller,
-    /// whose host has this memory. `connected` says if there is a device to show more memory to.
+    /// Calls `run` with each request for the admin thread that is due in a turn of this controller, whose
+    /// host has this memory. Without `connected` there is no device to map more memory for.
     pub(super) fn requests(
         &mut self,
         controller: u8,
@@ -228,7 +228,7 @@ impl DmaMaps {
         {
             self.request_map(&segment, controller, space, &mut run);
         }
-        // What is left is for the turns of other controllers.
+        // The remaining reviews belong to the turns of other controllers.
         self.needs_review =
             self.missed.is_some() || self.table.iter().flatten().any(|mapping| mapping.region_removed);
     }
@@ -264,11 +264,11 @@ impl DmaMaps {
     ) {
         let Some(free) = self.table.iter().position(Option::is_none) else { return };
         let Some(file) = space.file_of(segment) else { return };
-        // A region that is gone by now is no reason to show its file.
+        // A file whose region is gone by now is not mapped.
         if !space.holds(&file) {
             return run(MapRequest::Discard(file));
         }
-        // One that was refused has no place.
+        // A refused mapping has no addresses.
         let mapped = self.table.iter().flatten().filter(|mapping| mapping.bytes > 0);
         let taken = mapped.map(|mapping| mapping.iova..mapping.iova + mapping.bytes as u64);
         let place = self.window.place(file.len(), taken);
@@ -276,7 +276,7 @@ impl DmaMaps {
             address: file.address(),
             bytes: if place.is_some() { file.len() as usize } else { 0 },
             iova: place.unwrap_or(self.window.own()),
-            // Noted even so, lest every command ask again.
+            // A refusal is noted, too, lest every command request the mapping again.
             state: if place.is_some() { MappingState::Requested } else { MappingState::Refused },
             uses: 0,
             region_removed: false,
@@ -300,7 +300,7 @@ impl DmaMapping {
     }
 }
 
-/// The set of one loan.
+/// Returns the set of one mapping.
 #[inline]
 pub(super) fn only(mapping: usize) -> MappingSet {
     1 << mapping

@@ -1,10 +1,10 @@
-//! Why a device cannot be a drive, in words that say what to do.
+//! Reasons why a device cannot be a drive, with advice.
 
 use super::Address;
 use crate::remote::Incompatible;
 use std::{error, fmt};
 
-/// A device that cannot be driven, or a range of it that cannot be had.
+/// An error of a device that cannot be driven, or of a range that cannot be opened.
 #[derive(Debug)]
 pub struct NvmeError {
     pub(super) address: Address,
@@ -13,9 +13,9 @@ pub struct NvmeError {
 
 #[derive(Debug)]
 pub(super) enum ErrorKind {
-    /// The device, or the way to it.
+    /// The device, or the connection to it, failed.
     Device(sluice_host::Error),
-    /// What it says of itself, or of the namespace.
+    /// The device or namespace cannot be used as a target.
     Incompatible(Incompatible),
     /// The range is not inside the namespace.
     Range { namespace: u32, blocks: u64 },
@@ -23,9 +23,9 @@ pub(super) enum ErrorKind {
     Taken { first: u64, blocks: u64 },
     /// The device has no queue pair or interrupt left.
     NoQueue { granted: u32 },
-    /// Another device answers where this one was.
+    /// Another device answers at the address of this one.
     Replaced,
-    /// Another process answers, while the one before is still there.
+    /// Another process answers, while the one before still exists.
     StillThere,
     /// The thread that drives the device cannot be started, or has ended.
     NoThread,
@@ -44,7 +44,7 @@ impl From<Incompatible> for ErrorKind {
 }
 
 impl NvmeError {
-    /// True if another drive has the range: trying again later can help.
+    /// Returns whether another drive has the range: trying again later can help.
     #[must_use]
     pub fn is_in_use(&self) -> bool {
         matches!(self.kind, ErrorKind::Taken { .. } | ErrorKind::NoQueue { .. })
@@ -66,7 +66,7 @@ impl fmt::Display for NvmeError {
         match (&self.kind, &self.address) {
             (ErrorKind::Device(sluice_host::Error::Setup(_)), _) => Ok(()),
             (ErrorKind::Device(_), Address::VfioUser(_)) => {
-                f.write_str("; see that its server runs, and that nobody else is connected")
+                f.write_str("; see that its server runs, and that no other client is connected")
             }
             (ErrorKind::Device(_), Address::Pci(_)) => f.write_str("; see the kernel's log for the device"),
             _ => Ok(()),

@@ -1,4 +1,4 @@
-//! What a device reports by itself, for the log.
+//! Asynchronous events of a device, for the log.
 
 use super::admin_thread::{AdminThread, Connection};
 use crate::remote::EventRequests;
@@ -6,11 +6,12 @@ use sluice_host::{AsyncEvent, Error};
 use sluice_nvme::{LogId, NSID_ALL};
 use std::time::Duration;
 
-/// Bytes of a log page that are read: reading is what lets the device report the next event of the kind.
+/// Bytes of a log page that are read. The read lets the device report the next event of the type.
 const LOG_BYTES: usize = 512;
 
 impl AdminThread {
-    /// Takes note of an event, if there is one, and has the next asked for. One at a time: orders come in between.
+    /// Handles one event, if there is one, and requests the next when due. Requests of targets come in
+    /// between.
     pub(super) fn handle_async_events(&mut self) {
         let Some(link) = &mut self.link else { return };
         let mut result = link.event();
@@ -22,14 +23,14 @@ impl AdminThread {
             result = link.clear(event).map(|()| None);
         }
         if let Err(error) = result {
-            tracing::warn!(device = %self.address, %error, "events of an NVMe device are not heard");
+            tracing::warn!(device = %self.address, %error, "events of an NVMe device cannot be received");
             self.lose_if_fatal(&error);
         }
     }
 }
 
 impl Connection {
-    /// The event that has come, if one has. A request that is owed is made if it is time.
+    /// Returns the event that has come, if one has. Sends the next request if it is due.
     fn event(&mut self) -> Result<Option<AsyncEvent>, Error> {
         if self.requests.left() == Some(Duration::ZERO) {
             self.controller.request_async_event()?;
@@ -38,11 +39,11 @@ impl Connection {
         self.controller.poll_async_event()
     }
 
-    /// Reads what an event is about. The next may be asked for after that.
+    /// Clears an event by a read of its log page. After that the next event may be requested.
     fn clear(&mut self, event: AsyncEvent) -> Result<(), Error> {
         let mut log = [0; LOG_BYTES];
         match self.controller.get_log_page(LogId(event.log_page), NSID_ALL, 0, &mut log) {
-            // One that has no such log has nothing to clear.
+            // A device without such a log has nothing to clear.
             Ok(()) | Err(Error::Status(_)) => {}
             Err(error) => return Err(error),
         }
@@ -51,7 +52,7 @@ impl Connection {
     }
 }
 
-/// In words, by the kinds of the specification (Base 5.2.2).
+/// Logs an event in the specification's terms (Base 5.2.2).
 fn log_event(device: &super::Address, event: AsyncEvent, left_out: u64) {
     let AsyncEvent { kind, info, log_page } = event;
     let what = match (kind, info) {

@@ -1,48 +1,48 @@
-//! Commands that are the target's: on the device, or waiting for a place there.
+//! Commands of the target: on the device, or waiting for an identifier there.
 
 use super::buffers::Buffer;
 use super::dma_maps::MappingSet;
 use sluice_command::Ticket;
 use std::collections::VecDeque;
 
-/// A command, or what is left of it.
+/// A command, or the remaining part of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Remaining {
     pub(super) ticket: Ticket,
-    /// Bytes that earlier pieces have moved.
+    /// Bytes that earlier chunks have moved.
     pub(super) done: u64,
 }
 
-/// A piece of a command on the device.
+/// A chunk of a command on the device.
 #[derive(Debug)]
 pub(super) struct InFlight {
     pub(super) remaining: Remaining,
-    /// Bytes that this piece moves.
+    /// Bytes that this chunk moves.
     pub(super) bytes: u64,
     pub(super) maps: MappingSet,
     pub(super) buffer: Option<Buffer>,
     pub(super) since_ns: u64,
-    /// Writes that were acknowledged when it was sent.
+    /// Count of acknowledged writes at the time it was sent.
     pub(super) mark: u64,
 }
 
-/// All of them.
+/// All commands of a target.
 #[derive(Debug)]
 pub(super) struct InFlightTable {
-    /// By the identifier that the queue pair gave them.
+    /// Chunks on the device, by their identifier in the queue pair.
     slots: Vec<Option<InFlight>>,
     count: usize,
-    /// In the order they are to be started.
+    /// Waiting commands, in the order of their start.
     pub(super) waiting: VecDeque<Remaining>,
 }
 
 impl InFlightTable {
-    /// `commands` of a drive can wait at once before memory is taken anew.
+    /// Creates a table with room for `commands` that wait, which need no further allocation.
     pub(super) fn new(commands: usize) -> Self {
         Self { slots: Vec::new(), count: 0, waiting: VecDeque::with_capacity(commands) }
     }
 
-    /// The queue pair has identifiers below `depth`. Nothing is in flight.
+    /// Sets the number of identifiers of the queue pair. Nothing is in flight.
     pub(super) fn set_depth(&mut self, depth: u32) {
         debug_assert_eq!(self.count, 0, "identifiers change under commands in flight");
         self.slots.clear();
@@ -62,18 +62,18 @@ impl InFlightTable {
         Some(flight)
     }
 
-    /// One that will never be answered; none if there is no more.
+    /// Removes a chunk that the device will not complete any more; returns none if there is none left.
     pub(super) fn end_any(&mut self) -> Option<InFlight> {
         let cid = self.slots.iter().position(Option::is_some)?;
         self.end(cid as u16)
     }
 
-    /// Commands on the device.
+    /// Returns the number of commands on the device.
     pub(super) fn count(&self) -> usize {
         self.count
     }
 
-    /// Since when the device has had the oldest.
+    /// Returns the time at which the oldest command on the device was submitted.
     pub(super) fn oldest_ns(&self) -> Option<u64> {
         self.slots.iter().flatten().map(|flight| flight.since_ns).min()
     }

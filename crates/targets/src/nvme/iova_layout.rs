@@ -1,24 +1,24 @@
-//! Device addresses: each queue pair has a window of its own.
+//! Layout of the device addresses (IOVAs): each queue pair has a window of its own.
 //!
-//! Whatever a command of queue pair *n* names lies in window *n*: the queues themselves, their lists and
-//! buffers in the front part, the host's memory behind. So what a command can reach can be read off its
-//! addresses, and no mistake in one target's book-keeping is an address of another's.
+//! All addresses in a command of queue pair *n* lie in window *n*. The queues, their lists and buffers are in
+//! the front part, the host's memory behind. So addresses show what a command can reach, and a mistake in one
+//! target's book-keeping never hits another target's addresses.
 
 use std::ops::Range;
 
-/// Bytes of a window as a power of two, where there are addresses enough: a terabyte.
+/// Bytes of a window as a power of two, if there are enough addresses: a terabyte.
 const SHIFT: u32 = 40;
 
-/// Windows that there are then, the admin queue's not counted: as many as 47 bits of address have.
+/// Number of such windows beside that of the admin queue: as many as 47 bits of address have.
 const WINDOWS: u32 = 126;
 
-/// Where there are not, the addresses are parted into so many windows, the first of them the admin queue's.
+/// Number of windows if there are fewer addresses; the first is that of the admin queue.
 const FEW: u32 = 8;
 
-/// Bytes between two loans, so that a device that runs over the end of one is found out.
+/// Bytes between two mappings. An access of the device behind the end of a mapping fails.
 const GAP: u64 = 1 << 12;
 
-/// How a device's addresses are parted.
+/// Division of a device's addresses into windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct IovaLayout {
     shift: u32,
@@ -26,7 +26,7 @@ pub(super) struct IovaLayout {
 }
 
 impl IovaLayout {
-    /// Of all addresses up to `last`.
+    /// Divides all addresses up to `last`.
     pub(super) fn of(last: u64) -> Self {
         match last >> SHIFT >= u64::from(WINDOWS) {
             true => Self { shift: SHIFT, windows: WINDOWS },
@@ -36,12 +36,12 @@ impl IovaLayout {
         }
     }
 
-    /// Queue pairs that have a window.
+    /// Returns the number of queue pairs that have a window.
     pub(super) fn windows(self) -> u32 {
         self.windows
     }
 
-    /// The window of the queue pair with this identifier, which is not zero.
+    /// Returns the window of the queue pair with this identifier, which is not zero.
     pub(super) fn window(self, id: u16) -> Window {
         Window { id, shift: self.shift }
     }
@@ -60,17 +60,18 @@ impl Window {
         first..first + (1 << self.shift)
     }
 
-    /// Where our own memory goes.
+    /// Returns the first address of the target's own memory.
     pub(super) fn own(self) -> u64 {
         self.range().start
     }
 
-    /// Where memory of hosts begins; before it are our own queues, lists and buffers.
+    /// Returns the first address of host memory. The target's own queues, lists and buffers are before it.
     fn mapped_from(self) -> u64 {
         self.own() + (1 << self.shift) / 16
     }
 
-    /// Room for `bytes` of a host's memory beside what is `taken` already; none if there is no such hole.
+    /// Returns an address for `bytes` of a host's memory beside the `taken` ranges; none if no gap is large
+    /// enough.
     pub(super) fn place(self, bytes: u64, taken: impl Iterator<Item = Range<u64>> + Clone) -> Option<u64> {
         let first = self.mapped_from();
         let behind = taken.clone().map(|range| range.end + GAP);
@@ -90,7 +91,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Loans come and go; no two ever meet, and none leaves its window.
+        /// Maps and unmaps memory: no two mappings meet, and none leaves its window.
         #[test]
         fn loans_keep_apart(
             steps in prop::collection::vec((1u64..1 << 38, any::<bool>()), 1..60),
@@ -114,7 +115,7 @@ mod tests {
         }
     }
 
-    /// Whatever is said to be taken, our own part is nobody's.
+    /// Checks that no host memory is placed in the target's own part, even if that part is listed as taken.
     #[test]
     fn nothing_is_lent_in_our_own_part() {
         let window = IovaLayout::of(u64::MAX).window(1);

@@ -1,20 +1,20 @@
 //! The NVMe target: a range of a namespace of another NVMe controller, through a queue pair of its own.
 //!
-//! A command goes from the host's queue to the device's with only CID, NSID, SLBA and data pointer
-//! translated. Its data stays where it is: the files of the host's memory are shown to the device at
-//! addresses in a window of their own ([`window`]), and the data pointer is made anew, in our memory.
-//! What cannot be shown, or cannot be said with PRPs, goes through a few buffers ([`buffers`]); a command
-//! for which there is none waits.
+//! Only CID, NSID, SLBA and data pointer of a command are translated on its way from the host's queue to the
+//! device's. Its data stays in place: the files of the host's memory are mapped for the device at addresses
+//! in a window of their own ([`iova_layout`]). The data pointer is made anew, in the target's memory. Data
+//! that cannot be mapped, or not be described with PRPs, goes through a few buffers ([`buffers`]). A command
+//! for which there is no free buffer waits.
 //!
-//! Nothing here waits on a reactor. Whatever is a conversation with the device (connecting, creating
-//! queues, mapping memory) is the [`admin_thread`]'s, a thread for each device; a [`Target`] gives it orders and
-//! finds its news in its next turn.
+//! No reactor waits for a device. Each device has an [`admin_thread`] for operations that wait for an answer:
+//! connecting, creating queues, mapping memory. A [`Target`] sends requests to the thread, and handles its
+//! events in its next turn.
 //!
-//! Several targets share one device. Each is confined to its range, whatever the layers above ask for,
-//! by the last look before a command is submitted; no two ranges overlap.
+//! Several targets share one device. Each is confined to its range by the last check before a command is
+//! submitted, independent of the layers above; no two ranges overlap.
 //!
-//! A device that the kernel drives is another way to the same end ([`generic`]): commands are made in the
-//! same way and kept to the same range, and the kernel has the queues.
+//! A device that the kernel drives is used in another way ([`generic`]): commands are made and confined in
+//! the same way, and the kernel has the queues.
 
 mod admin_thread;
 mod buffers;
@@ -47,7 +47,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where a device is.
+/// Address of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// The socket of a vfio-user server, which must let its doorbells be mapped.
@@ -56,40 +56,41 @@ pub enum Address {
     Pci(String),
 }
 
-/// What becomes of commands while the device is gone.
+/// Handling of commands while the device is gone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnLoss {
-    /// They wait until it is back, for as long as the host has patience.
+    /// Commands wait until the device is back, unless their host times out.
     #[default]
     Park,
-    /// They fail with Internal Path Error.
+    /// Commands fail with Internal Path Error.
     Fail,
 }
 
-/// An NVMe target, as configured.
+/// Configuration of an NVMe target.
 #[derive(Clone, Debug)]
 pub struct NvmeConfig {
     pub address: Address,
     /// NSID on the device.
     pub namespace: u32,
-    /// Where the range begins, in the device's logical blocks.
+    /// First block of the range, in the device's logical blocks.
     pub first_block: u64,
-    /// How long it is, in the device's logical blocks; without it, all that follow.
+    /// Length of the range, in the device's logical blocks; none for all that follow.
     pub blocks: Option<u64>,
     pub on_loss: OnLoss,
-    /// How long the device may take for a command before it is given up and connected to again.
+    /// Time limit of the device for a command. After that the target gives the device up and reconnects.
     pub timeout: Duration,
     pub passes: Passes,
     /// Opcodes that pass to the device as the host writes them; see [`raw`].
     pub passthrough: Passthrough,
-    /// How the layers above are told that acknowledged writes may be lost.
+    /// Way in which the layers above are notified that acknowledged writes may be lost.
     pub loss_notice: LossNotice,
-    /// As of [`NvmeTcpConfig::previous_session`](crate::NvmeTcpConfig::previous_session).
+    /// Unflushed writes of an earlier daemon, as in
+    /// [`NvmeTcpConfig::previous_session`](crate::NvmeTcpConfig::previous_session).
     pub previous_session: Option<PreviousSession>,
 }
 
 impl NvmeConfig {
-    /// All of a namespace, with nothing special about it.
+    /// Creates the configuration of a whole namespace, with defaults.
     pub fn new(address: Address, namespace: u32) -> Self {
         Self {
             address,
@@ -106,7 +107,7 @@ impl NvmeConfig {
     }
 }
 
-/// A range of a device and a queue pair for it, on its way to its reactor.
+/// A range of a device and a queue pair for it, before they are given to a reactor.
 #[derive(Debug)]
 pub struct NvmeSeed {
     handle: device::PortHandle,
@@ -115,11 +116,11 @@ pub struct NvmeSeed {
 }
 
 impl NvmeSeed {
-    /// Connects to the device, unless another target of this process has, and creates a queue pair.
-    /// Blocks, for no longer than the device takes or the timeout says.
+    /// Connects to the device, unless another target of this process has, and creates a queue pair. Blocks,
+    /// for no longer than the device takes or the timeout allows.
     ///
     /// # Errors
-    /// In words that name the device and say what to do.
+    /// The error names the device and gives advice.
     pub fn open(config: &NvmeConfig) -> Result<Self, NvmeError> {
         let control = NvmeControl::default();
         let handle = device::open(config, &control)?;
@@ -128,23 +129,23 @@ impl NvmeSeed {
         Ok(Self { handle, config: config.clone(), control })
     }
 
-    /// Bytes of the drive.
+    /// Returns the bytes of the drive.
     pub fn size(&self) -> u64 {
         self.handle.port.range.bytes()
     }
 
-    /// The device's power identifier, if it gave one.
+    /// Returns the device's power identifier, if it reported one.
     pub fn power(&self) -> Option<PowerId> {
         self.handle.link.as_ref().and_then(|link| link.info.power)
     }
 
-    /// What the control side keeps, to see how the target fares.
+    /// Returns a handle on the target's counters, for the control plane.
     pub fn control(&self) -> NvmeControl {
         self.control.clone()
     }
 
-    /// Builds the target, on its reactor's thread. `token_prefix` is what the tokens of this layer have
-    /// beside their low 32 bits.
+    /// Builds the target, on its reactor's thread. `token_prefix` is the part of this layer's tokens above
+    /// their low 32 bits.
     ///
     /// # Errors
     /// The reactor has no room for another file.

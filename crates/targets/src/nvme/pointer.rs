@@ -1,4 +1,4 @@
-//! Data pointers made anew: from segments of the host's memory to PRPs in device addresses.
+//! Data pointers for the device: PRPs with device addresses, made from segments of the host's memory.
 
 use super::dma_maps::{DmaMaps, MappingSet, only};
 use sluice_host::{DmaRange, ListPages};
@@ -7,7 +7,7 @@ use sluice_nvme::PAGE_SIZE;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// What the data pointer of a command is to name.
+/// Memory that a data pointer names.
 #[derive(Debug)]
 pub(super) enum Pointer<'a> {
     Nothing,
@@ -15,15 +15,15 @@ pub(super) enum Pointer<'a> {
     Span(DmaRange),
     /// Pages: the first from some offset on, the others from their beginning.
     Pages(&'a [u64]),
-    /// One page, again and again, that many times.
+    /// A page, repeated this many times.
     Repeated(u64, usize),
-    /// These bytes.
+    /// Bytes that are copied into a page of the slot.
     Bytes(&'a [u8]),
 }
 
 impl Pointer<'_> {
-    /// PRP1 and PRP2, with a list in the pages of `slot` where they need one. None if it does not fit,
-    /// which the layout of the queue rules out.
+    /// Returns PRP1 and PRP2, with a list in the pages of `slot` where they need one. Returns none if the
+    /// list does not fit, which the layout of the queue rules out.
     pub(super) fn write(&self, slot: u16, lists: &ListPages) -> Option<[u64; 2]> {
         match *self {
             Pointer::Nothing => Some([0, 0]),
@@ -44,9 +44,9 @@ impl Pointer<'_> {
     }
 }
 
-/// Finds the device addresses of `data`, of a command that came through the controller `of`. `pages` is scratch. None if the device does not see all of it,
-/// or if PRPs cannot say it: only the first page may begin, and only the last end, in the middle
-/// (Base 4.1.1).
+/// Returns the device addresses of `data`, of a command that came through controller `of`. `pages` is
+/// scratch. Returns none if some of the data is not mapped for the device, or if PRPs cannot describe it.
+/// Only the first page may begin, and only the last may end, in the middle (Base 4.1.1).
 pub(super) fn translate<'a>(
     data: &SegmentList,
     of: u8,

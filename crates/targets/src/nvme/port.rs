@@ -1,4 +1,4 @@
-//! What a target and the keeper of its device say to each other.
+//! Messages between a target and the admin thread of its device.
 
 use super::NvmeControl;
 use super::buffers::Buffers;
@@ -14,88 +14,88 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender};
 use std::time::Duration;
 
-/// Counts connections to a device: what belongs to an earlier one is of no use any more.
+/// Count of connections to a device. Objects of an earlier generation are of no use any more.
 pub(super) type Generation = u32;
 
-/// A target's end.
+/// A target's end of a port.
 #[derive(Debug)]
 pub(super) struct Port {
-    /// Queue identifier on the device, in every life of it.
+    /// Queue identifier on the device, in every generation.
     pub(super) id: u16,
     pub(super) window: Window,
     pub(super) range: Partition,
     pub(super) info: NamespaceInfo,
     pub(super) events: Receiver<ThreadEvent>,
-    /// Rung when there are news.
+    /// Notifier of the target, signalled after each event.
     pub(super) notifier: Arc<Notifier>,
 }
 
-/// What a target drives the device with while one connection lasts. Let go of by the keeper, since
-/// the device has to be told.
+/// The target's access to the device during one connection. The admin thread drops it, since the device's
+/// queue has to be deleted.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) generation: Generation,
     pub(super) queue: QueuePair,
     pub(super) interrupt: Interrupt,
     pub(super) buffers: Buffers,
-    /// Of the device in this life.
+    /// Properties of the namespace in this generation.
     pub(super) info: NamespaceInfo,
 }
 
-/// What the keeper is asked to do.
+/// A request to the admin thread.
 pub(super) enum ThreadRequest {
-    /// Somebody waits for a range of the device.
+    /// Opens a range of the device for a waiting caller.
     Open { range: RangeRequest, reply: SyncSender<Result<(Port, Link), ErrorKind>> },
-    /// Show a file to the device; answered by [`ThreadEvent::Mapped`].
+    /// Maps a file for the device; answered by [`ThreadEvent::Mapped`].
     Map { port: u16, generation: Generation, mapping: usize, file: MemoryFile, iova: u64 },
-    /// Take a file back; answered by [`ThreadEvent::Unmapped`].
+    /// Unmaps a file; answered by [`ThreadEvent::Unmapped`].
     Unmap { port: u16, generation: Generation, mapping: usize, bytes: u64, iova: u64 },
-    /// Send an admin command as it is; answered by [`ThreadEvent::AdminDone`], whatever becomes of the device.
+    /// Sends an admin command unchanged; answered by [`ThreadEvent::AdminDone`] even if the device is lost.
     Admin { port: u16, generation: Generation, request: Box<AdminRequest> },
-    /// The device may have lost writes that it had acknowledged: the log is told.
+    /// Logs that the device may have lost writes that it had acknowledged.
     LogLoss { port: u16 },
-    /// A command was not answered in time.
+    /// Reports a command that was not answered in time.
     TimedOut { port: u16, generation: Generation },
-    /// Something whose end takes time, or concerns the device.
+    /// Drops an object whose drop takes time, or concerns the device.
     Discard(Box<dyn Send>),
-    /// The target is gone. Its link, if it has one, and what it did not hear any more, which may be another; what it lent
-    /// is the keeper's to take back.
+    /// Closes the port of a target that is gone. The request has the target's link, and its unreceived
+    /// events, one of which may be another link. The admin thread unmaps the target's files.
     Close { port: u16, link: Option<Box<Link>>, events: Receiver<ThreadEvent> },
 }
 
-/// A range that somebody wants.
+/// A range to be opened.
 #[derive(Clone, Debug)]
 pub(super) struct RangeRequest {
     pub(super) namespace: u32,
     pub(super) first_block: u64,
     pub(super) blocks: Option<u64>,
-    /// How long anything that this target waits for may take.
+    /// Time limit of all operations that this target waits for.
     pub(super) timeout: Duration,
     pub(super) control: NvmeControl,
 }
 
-/// What the keeper has to tell a target.
+/// An event from the admin thread to a target.
 #[derive(Debug)]
 pub(super) enum ThreadEvent {
-    /// The device is there again.
+    /// The device is connected again.
     Up(Box<Link>),
-    /// The device is gone, or was given up. Nothing of that life will be answered. Until it is [`ThreadEvent::MemoryReleased`],
-    /// memory that it was lent may still change.
+    /// The device is gone, or was given up. No command of that generation will be completed. Until
+    /// [`ThreadEvent::MemoryReleased`], memory that was mapped for it may still change.
     Down,
-    /// The device of the last life does not reach any memory any more.
+    /// The device of the last generation does not reach any memory any more.
     MemoryReleased,
-    /// The device sees a loan, or cannot.
+    /// The device has mapped a file, or refused it.
     Mapped { mapping: usize, is_mapped: bool },
     /// An admin command is over, with its data.
     AdminDone { request: Box<AdminRequest>, status: Status },
-    /// The device does not see a loan any more.
+    /// A file is not mapped for the device any more.
     Unmapped { mapping: usize },
 }
 
-/// The way to the keeper. When the last one is dropped, it ends.
+/// Sender of requests to the admin thread, which ends when the last sender is dropped.
 #[derive(Clone, Debug)]
 pub(super) struct RequestSender {
-    /// None only while it is dropped: the keeper has to be woken after that.
+    /// The channel; none only in `drop`, since the admin thread has to be woken after that.
     sender: Option<Sender<ThreadRequest>>,
     notifier: Arc<Notifier>,
 }
@@ -105,9 +105,10 @@ impl RequestSender {
         Self { sender: Some(sender), notifier }
     }
 
-    /// False if there is no keeper any more, which is only so when the process ends.
-    pub(super) fn send(&self, order: ThreadRequest) -> bool {
-        let sent = self.sender.as_ref().is_some_and(|sender| sender.send(order).is_ok());
+    /// Sends a request. Returns false if there is no admin thread any more, which is only so when the process
+    /// ends.
+    pub(super) fn send(&self, request: ThreadRequest) -> bool {
+        let sent = self.sender.as_ref().is_some_and(|sender| sender.send(request).is_ok());
         self.notifier.notify();
         sent
     }

@@ -1,8 +1,8 @@
-//! Commands that go on as their host wrote them: those that the operator listed.
+//! Passthrough commands, which the operator listed and the device gets as their host wrote them.
 //!
-//! Of a command that names blocks (Verify, Write Uncorrectable) the entry is made anew, with the blocks of the
-//! range. A vendor's own keeps its parameters: whether they name blocks only its vendor knows. In any case NSID,
-//! data pointer and identifier are ours, there is no metadata, and no SGL.
+//! The entry of a command with an LBA range (Verify, Write Uncorrectable) is made anew, with the blocks of
+//! the drive's range. A vendor specific command keeps its parameters, since only the vendor defines whether
+//! they are LBAs. In any case the target sets NSID, data pointer and CID; there is no metadata and no SGL.
 
 use super::buffers::{BUFFER_BYTES, Buffer};
 use super::chunk::{Scratch, Sent};
@@ -17,10 +17,10 @@ use sluice_command::{Command, Lane, Operation, Passthrough, Request, Slot, Ticke
 use sluice_nvme::opcode::{self, io};
 use sluice_nvme::{NSID_ALL, Status, SubmissionEntry};
 
-/// Limited Retry and Force Unit Access, in dword 12 of a command that names blocks.
+/// Limited Retry and Force Unit Access, in dword 12 of a command with an LBA range.
 const LR_AND_FUA: u32 = 0b11 << 30;
 
-/// An admin command on its way to the keeper, with the data that it takes along or room for what it brings.
+/// An admin command for the admin thread, with the data to send or room for the data to receive.
 #[derive(Debug)]
 pub(super) struct AdminRequest {
     pub(super) ticket: Ticket,
@@ -28,17 +28,18 @@ pub(super) struct AdminRequest {
     pub(super) data: Vec<u8>,
 }
 
-/// True if the device writes a command's data.
+/// Returns whether the device writes a command's data.
 pub(super) fn brings_data(opcode: u8) -> bool {
     opcode & 0b10 != 0
 }
 
-/// True if it names blocks, in the way of a Read.
+/// Returns whether the command has an LBA range, in the format of a Read.
 fn names_blocks(opcode: u8) -> bool {
     matches!(opcode, opcode::io::VERIFY | opcode::io::WRITE_UNCORRECTABLE)
 }
 
-/// What a command does to data that is not flushed, as a request. A vendor's own may write anything.
+/// Returns the effect of a command on unflushed data, as a request. A vendor specific command may write
+/// anything.
 pub(super) fn effect(slot: &Slot) -> Request {
     if !slot.origin.raw {
         return slot.request;
@@ -51,12 +52,12 @@ pub(super) fn effect(slot: &Slot) -> Request {
     Request { operation, ..Request::default() }
 }
 
-/// True if the same command may be done once more without anybody noticing: of a vendor's own nobody knows.
+/// Returns whether a command may be sent once more with the same effect. A vendor specific command may not.
 pub(super) fn may_be_repeated(slot: &Slot) -> bool {
     !slot.origin.raw || names_blocks(slot.origin.opcode)
 }
 
-/// The entry for the device, but for CID and data pointer, and the bytes of blocks that it is about.
+/// Returns the entry for the device without CID and data pointer, and the bytes of its LBA range.
 pub(super) fn made(
     entry: &SubmissionEntry,
     request: &Request,
@@ -69,7 +70,7 @@ pub(super) fn made(
         let kept = SubmissionEntry { flags: 0, cid: 0, nsid, mptr: 0, dptr: [0; 2], ..*entry };
         return Ok((kept, 0));
     }
-    // A device that limits transfers may limit these likewise (VSL, WUSL).
+    // A device that limits transfers may limit these commands likewise (VSL, WUSL).
     let most = (info.transfer_max as u64).min(BLOCKS_MAX << range.block_shift);
     let left = request.length.saturating_sub(done);
     let (slba, blocks) = range.locate(request.offset.saturating_add(done), left.min(most))?;
@@ -85,14 +86,14 @@ pub(super) fn made(
     Ok((made, blocks << range.block_shift))
 }
 
-/// The entry of an admin command for the device, but for CID and data pointer.
+/// Returns the entry of an admin command for the device, without CID and data pointer.
 ///
 /// # Errors
-/// It is for all namespaces, and so would reach other drives.
+/// The command is for all namespaces, and so would reach other drives.
 pub(super) fn admin(entry: &SubmissionEntry, nsid: u32) -> Result<SubmissionEntry, Status> {
     let nsid = match entry.nsid {
         0 => 0,
-        // A log page of the controller is asked for so.
+        // A log page of the controller is read with this NSID.
         NSID_ALL if entry.opcode == opcode::admin::GET_LOG_PAGE => NSID_ALL,
         NSID_ALL => return Err(Status::INVALID_NAMESPACE),
         _ => nsid,
@@ -100,10 +101,10 @@ pub(super) fn admin(entry: &SubmissionEntry, nsid: u32) -> Result<SubmissionEntr
     Ok(SubmissionEntry { flags: 0, cid: 0, nsid, mptr: 0, dptr: [0; 2], ..*entry })
 }
 
-/// What can be said of such a command before anything is done.
+/// Checks a passthrough command before anything is done.
 ///
 /// # Errors
-/// It is not listed, or leaves the drive, which has `size` bytes.
+/// The command is not listed, or leaves the drive, which has `size` bytes.
 pub(super) fn check(slot: &Slot, listed: &Passthrough, size: u64) -> Result<(), Status> {
     let listed = match slot.origin.sq {
         0 => listed.admin,
@@ -115,10 +116,10 @@ pub(super) fn check(slot: &Slot, listed: &Passthrough, size: u64) -> Result<(), 
     if slot.request.end() > size { Err(Status::LBA_OUT_OF_RANGE) } else { Ok(()) }
 }
 
-/// Puts a command in the queue. `Ok(None)` if there is no buffer for its data.
+/// Submits a command to the queue. Returns `Ok(None)` if there is no buffer for its data.
 ///
 /// # Errors
-/// It leaves its range, or has more data than any buffer.
+/// The command leaves its range, or has more data than any buffer.
 pub(super) fn send(
     (slot, entry): (&Slot, &SubmissionEntry),
     remaining: Remaining,
@@ -143,7 +144,7 @@ pub(super) fn send(
     }))
 }
 
-/// With the host's memory where the device sees it, else by way of a buffer.
+/// Submits a command with data: in the host's memory if that is mapped for the device, else in a buffer.
 fn send_data(
     made: SubmissionEntry,
     slot: &Slot,
@@ -174,7 +175,8 @@ fn push(link: &mut Link, entry: SubmissionEntry, pointer: &Pointer<'_>) -> Optio
 }
 
 impl Target {
-    /// Has the keeper send an admin command: it has the admin queue, and waits for the answer.
+    /// Requests an admin command from the admin thread, which has the admin queue and waits for the
+    /// completion.
     pub(super) fn send_admin(&mut self, command: Command, lane: &mut Lane<'_>) {
         let nsid = self.handle.port.range.nsid;
         let Some(generation) = self.generation() else {
@@ -199,7 +201,7 @@ impl Target {
         });
     }
 
-    /// The keeper has an answer.
+    /// Finishes an admin command that the admin thread has answered.
     pub(super) fn admin_done(&mut self, request: &AdminRequest, status: Status, lane: &mut Lane<'_>) {
         let Some(command) = lane.unpark(request.ticket) else { return };
         if status.is_success() && brings_data(request.entry.opcode) {
@@ -230,7 +232,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the entry says, blocks are those of the range, and nothing of the host's addresses is left.
+        /// Checks with random entries that blocks are those of the range, and that no address of the host is
+        /// left.
         #[test]
         fn an_entry_keeps_to_its_range(
             words in any::<[u64; 8]>(),

@@ -20,14 +20,14 @@ use sluice_reactor::{FileSlot, Io, PollFlags, TaskId};
 use std::io;
 use std::os::fd::AsFd;
 
-/// Commands that can wait without memory being taken for them: as many as a drive has.
+/// Commands that can wait without further allocation: as many as a drive has.
 const WAITING: usize = sluice_command::handover::COMMANDS_MAX;
 
-/// Tokens of what is no command's: the device's interrupt, and the keeper's news.
+/// Tokens that belong to no command: the device's interrupt, and events of the admin thread.
 const INTERRUPT: Ticket = Ticket(u32::MAX);
 const EVENTS: Ticket = Ticket(u32::MAX - 1);
 
-/// Where a target is.
+/// Reactor of a target, with the target's task on it.
 #[derive(Debug)]
 pub(super) struct ReactorHandle {
     pub(super) io: Io,
@@ -45,9 +45,9 @@ impl ReactorHandle {
 #[derive(Debug)]
 pub struct Target {
     reactor: ReactorHandle,
-    /// Watched, so that news wake the drive.
+    /// Notifier, watched so that events of the admin thread wake the drive.
     _notifier: FileSlot,
-    /// What the device gives back when the target goes: the queue pair, and the right to the range.
+    /// Queue pair and range, which are released when the target is dropped.
     pub(super) handle: PortHandle,
     on_loss: OnLoss,
     passes: Passes,
@@ -57,18 +57,18 @@ pub struct Target {
     pub(super) size: u64,
     in_flight: InFlightTable,
     maps: DmaMaps,
-    /// Commands of a device that is gone, but may still write into their memory.
+    /// Commands of a lost device that may still write into their memory.
     held: Vec<Remaining>,
     unflushed: Unflushed,
-    /// Of the device that has acknowledged those.
+    /// Power identifier of the device that has acknowledged the unflushed writes.
     power: Option<PowerId>,
-    /// The host is gone or begins anew: nothing may wait.
+    /// Controllers whose host is gone or resets: none of their commands may wait.
     ending: Controllers,
-    /// The interrupt is polled.
+    /// Set while the interrupt is polled.
     armed: bool,
-    /// When to see how long the oldest command has been on the device.
+    /// Time of the next check for a timeout of the oldest command on the device.
     check_at_ns: Option<u64>,
-    /// Life of the device that was given up because it does not answer.
+    /// Generation of the device that was given up after a timeout.
     given_up: Option<Generation>,
     control: NvmeControl,
     /// Scratch, kept for its memory.
@@ -123,13 +123,13 @@ impl Target {
         &self.handle.port.info
     }
 
-    /// What can be said of a request before anything is done.
+    /// Checks a request before anything is done.
     fn check(&self, slot: &Slot) -> Result<(), Status> {
         self.passes.check(&slot.request)?;
         slot.check(self.size)
     }
 
-    /// Starts a command or the next piece of it, or lets it wait for its turn.
+    /// Starts a command or the next chunk of it, or queues it behind the waiting commands.
     fn start_or_wait(&mut self, remaining: Remaining, lane: &mut Lane<'_>) {
         if !self.in_flight.waiting.is_empty() {
             return self.in_flight.waiting.push_back(remaining);
@@ -139,7 +139,7 @@ impl Target {
         }
     }
 
-    /// There is no place on the device at the moment, or no device.
+    /// Queues or ends a command that cannot be submitted now, for lack of room on the device or of a device.
     fn wait(&mut self, remaining: Remaining, lane: &mut Lane<'_>) {
         if self.handle.link.is_some() {
             self.in_flight.waiting.push_back(remaining);
@@ -152,7 +152,7 @@ impl Target {
         }
     }
 
-    /// Starts those that wait, as far as there is room. Returns how many.
+    /// Starts waiting commands, as far as there is room. Returns how many.
     fn start_waiting(&mut self, lane: &mut Lane<'_>) -> usize {
         let mut started = 0;
         while let Some(&remaining) = self.in_flight.waiting.front()
@@ -164,7 +164,7 @@ impl Target {
         started
     }
 
-    /// Submits the next piece of a command, or ends the command if that cannot be. False if there is no
+    /// Submits the next chunk of a command, or ends the command if that fails. Returns false if there is no
     /// room on the device, no buffer, or no device.
     fn start(&mut self, remaining: Remaining, lane: &mut Lane<'_>) -> bool {
         let Self { handle, maps, pages, part, in_flight, .. } = self;
@@ -210,7 +210,7 @@ impl Target {
         true
     }
 
-    /// Takes what the device has completed. Returns how many.
+    /// Reaps completions of the device. Returns how many.
     fn reap(&mut self, lane: &mut Lane<'_>) -> usize {
         let Some(link) = &mut self.handle.link else { return 0 };
         let reaped = &mut self.reaped;
@@ -227,7 +227,7 @@ impl Target {
         count
     }
 
-    /// The device is done with a piece of a command.
+    /// Handles the completion of a chunk by the device.
     fn completed(&mut self, cid: u16, status: Status, lane: &mut Lane<'_>) {
         let Some(flight) = self.in_flight.end(cid) else { return };
         let InFlight { remaining, bytes, maps, buffer, mark, .. } = flight;
@@ -248,11 +248,11 @@ impl Target {
         if !status.is_success() || done >= slot.request.length {
             return finish(remaining.ticket, status, lane);
         }
-        // Before all others: it is older than they are.
+        // The command is older than all that wait.
         self.in_flight.waiting.push_front(Remaining { done, ..remaining });
     }
 
-    /// Ends what only waits for a host that is gone.
+    /// Ends waiting commands of hosts that are gone.
     fn end_waiting(&mut self, lane: &mut Lane<'_>) -> usize {
         let before = self.in_flight.waiting.len();
         self.in_flight.waiting.retain(|remaining| {
@@ -314,7 +314,7 @@ impl Layer for Target {
     }
 
     fn event(&mut self, _ticket: Ticket, _result: i32, _lane: &mut Lane<'_>) {
-        // The interrupt or the bell: the turn that follows looks at all there is.
+        // The interrupt or the notifier: the turn that follows handles all completions and events.
     }
 
     fn deadline_ns(&self) -> Option<u64> {
@@ -325,7 +325,7 @@ impl Layer for Target {
         if self.check_at_ns.is_none_or(|at| at > lane.now_ns()) {
             return;
         }
-        // Whoever was kept from looking for so long may find all that is waited for.
+        // After a long pause of this reactor the completions may already be there.
         if self.reap(lane) > 0 {
             self.ring();
         }
@@ -364,7 +364,7 @@ impl Layer for Target {
         if self.in_flight.count() == 0 {
             return false;
         }
-        // What it was signalled so far is of no interest: the queue is looked at after this.
+        // The queue is checked after this, so earlier interrupts do not matter.
         let _ = link.interrupt.take();
         self.reactor.io.poll(
             link.interrupt.as_fd(),
@@ -406,7 +406,7 @@ impl Layer for Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        // The last of a large memory takes its time to go.
+        // The last drop of a large memory takes time.
         let files = self.maps.drop_all();
         if !files.is_empty() {
             self.handle.send(ThreadRequest::Discard(Box::new(files)));
@@ -414,7 +414,7 @@ impl Drop for Target {
     }
 }
 
-/// True if the device writes a command's data.
+/// Returns whether the device writes a command's data.
 fn reads(slot: &Slot) -> bool {
     match slot.origin.raw {
         false => slot.request.operation == Operation::Read,

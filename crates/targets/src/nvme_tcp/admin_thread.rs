@@ -1,7 +1,7 @@
-//! The thread of a target: everything that waits for the controller in order.
+//! The thread of a target: operations that wait for the controller in order.
 //!
-//! It connects, keeps the association alive, hears what the controller reports by itself, and when a
-//! connection is lost, resets both and connects again, more and more rarely.
+//! The thread connects, keeps the association alive, and handles the controller's events. When a connection
+//! is lost, it resets both connections and reconnects with growing pauses.
 
 use super::error::{ErrorKind, NvmeTcpError};
 use super::fabrics::{Association, IoQueue, Notice};
@@ -18,39 +18,39 @@ use std::sync::{Arc, OnceLock};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a controller gets to read why a connection ends, or to close it after a farewell.
+/// Time for a controller to read the reason of a close, or to close the connection after a shutdown.
 const CLOSE_LIMIT: Duration = Duration::from_millis(200);
 
-/// A connection that lasted so long was of use, whether or not anybody had commands.
+/// Duration after which a connection counts as useful, even without commands.
 const LONG_LIFE: Duration = Duration::from_secs(30);
 
-/// How soon a group's state is looked at again that is said to be about to change.
+/// Time until the next check of an ANA group in the Change state.
 const CHANGE_RECHECK: Duration = Duration::from_secs(1);
 
-/// Between two looks at a path that nobody may use, whether it says so itself or not.
+/// Time between two checks of an unusable path, which may not report its changes itself.
 const CLOSED_RECHECK: Duration = Duration::from_secs(5);
 
-/// Counts connections: what belongs to an earlier one is of no use any more.
+/// Count of connections. Objects of an earlier generation are of no use any more.
 pub(super) type Generation = u32;
 
-/// A namespace, from the moment it is opened. Dropping it takes leave, without waiting for it.
+/// A namespace, from the moment it is opened. Dropping it disconnects, without waiting for that.
 #[derive(Debug)]
 pub(super) struct NamespaceHandle {
-    /// As they are, or were assumed to be while nobody has seen them.
+    /// Properties of the namespace, or assumed ones while it was not seen yet.
     pub(super) info: NamespaceInfo,
     /// The first connection, if there is one.
     pub(super) first: Option<Box<Connected>>,
     pub(super) events: Receiver<ThreadEvent>,
-    /// Rung when there are news.
+    /// Notifier of the target, signalled after each event.
     pub(super) notifier: Arc<Notifier>,
-    /// Of the namespace, along whichever path.
+    /// Unflushed writes of the namespace, along all paths.
     pub(super) unflushed: Arc<Unflushed>,
     requests: Option<Sender<ThreadRequest>>,
-    /// The keeper's.
+    /// Notifier of the admin thread.
     thread_notifier: Arc<Notifier>,
 }
 
-/// An I/O queue of some life.
+/// An I/O queue of some generation.
 #[derive(Debug)]
 pub(super) struct Connected {
     pub(super) generation: Generation,
@@ -58,24 +58,25 @@ pub(super) struct Connected {
     pub(super) info: NamespaceInfo,
 }
 
-/// What the keeper has to tell.
+/// An event from the admin thread.
 #[derive(Debug)]
 pub(super) enum ThreadEvent {
     Up(Box<Connected>),
-    /// The connection of that life is to be given up.
+    /// The connection of that generation is to be given up.
     Down(Generation),
-    /// It is reset: nothing of it arrives any more. `has_ended` if the controller has seen its end.
+    /// The connection is reset: nothing of it arrives any more. `has_ended` if the controller has seen its
+    /// end.
     Reset {
         has_ended: bool,
     },
 }
 
-/// What the keeper is told.
+/// A request to the admin thread.
 #[derive(Debug)]
 enum ThreadRequest {
     /// The I/O queue's connection is lost.
     Lost { generation: Generation, why: String },
-    /// So many changes of a lost connection wait until the controller is done with them.
+    /// Changes of a lost connection wait until the controller cannot execute them any more.
     LogQuiescing { changes: usize, delay: Duration },
     /// A command was refused for its namespace's access state.
     CheckAna,
@@ -84,28 +85,28 @@ enum ThreadRequest {
 }
 
 impl NamespaceHandle {
-    /// The I/O queue's connection is no more: the next is to be made.
+    /// Reports the loss of the I/O queue's connection; the admin thread makes the next one.
     pub(super) fn lost(&self, generation: Generation, why: String) {
         self.send(ThreadRequest::Lost { generation, why });
     }
 
-    /// The log is told that changes wait.
+    /// Requests a log message about waiting changes.
     pub(super) fn log_quiescing(&self, changes: usize, delay: Duration) {
         self.send(ThreadRequest::LogQuiescing { changes, delay });
     }
 
-    /// The log is told that acknowledged writes may be lost.
+    /// Requests a log message about acknowledged writes that may be lost.
     pub(super) fn log_loss(&self) {
         self.send(ThreadRequest::LogLoss);
     }
 
-    /// The access state (ANA) is to be asked for.
+    /// Requests a check of the access state (ANA).
     pub(super) fn check_ana(&self) {
         self.send(ThreadRequest::CheckAna);
     }
 
     fn send(&self, request: ThreadRequest) {
-        // Without a keeper the process is about to end.
+        // Without an admin thread the process is about to end.
         let _ = self.requests.as_ref().map(|requests| requests.send(request));
         self.thread_notifier.notify();
     }
@@ -136,7 +137,7 @@ pub(super) fn open(
     configs.iter().zip(tried).map(begin).collect()
 }
 
-/// Side by side, so that those that do not answer take the time of one.
+/// Connects along all paths in parallel, so that several silent controllers take the time of one.
 fn connect_all(configs: &[NvmeTcpConfig]) -> Vec<(Result<NewConnection, ErrorKind>, NvmeTcpControl)> {
     let connect = |config| {
         let control = NvmeTcpControl::default();
@@ -161,7 +162,8 @@ fn fail(config: &NvmeTcpConfig, kind: ErrorKind) -> NvmeTcpError {
     NvmeTcpError { address: config.address.clone(), subnqn: config.subnqn.clone(), kind }
 }
 
-/// Takes what came of connecting along a path. `seen` is what was found along the first of them.
+/// Starts the thread of a path with the result of its first connection. `seen` is the namespace on the first
+/// path that connected.
 fn start(
     config: &NvmeTcpConfig,
     made: Result<NewConnection, ErrorKind>,
@@ -176,7 +178,7 @@ fn start(
         (Ok((connections, info, queue)), _) => {
             (Some(connections), Some(Box::new(Connected { generation: 1, queue, info: info.clone() })), info)
         }
-        // Whoever knows what will be there need not wait for it.
+        // With assumed properties the target need not wait for a connection.
         (Err(error), Some(assumed)) if error.may_pass() => {
             let NvmeTcpConfig { address, subnqn, .. } = config;
             tracing::warn!(%address, %subnqn, error = %error, "an NVMe/TCP controller cannot be connected to yet");
@@ -226,27 +228,27 @@ fn start(
     Ok((handle, control))
 }
 
-/// What there is while there are connections.
+/// The connections of an association.
 #[derive(Debug)]
 struct Connections {
     association: Association,
-    /// The I/O queue's socket, to reset it.
+    /// Socket of the I/O queue, to reset it.
     io: Arc<OwnedFd>,
     since: Instant,
     keep_alive_at: Option<Instant>,
     completed_before: u64,
-    /// When to look at the access state.
+    /// Time of the next check of the access state.
     check_ana_at: Option<Instant>,
     _present: Present,
 }
 
-/// What connecting makes.
+/// The result of connecting.
 type NewConnection = (Connections, NamespaceInfo, IoQueue);
 
 impl Connections {
-    /// Sees whether the namespace is still the one that it was: another may have its NSID now. Commands that went on
-    /// would read and overwrite that. With one that has another size, or does less than before, they go on, and fail
-    /// where they have to.
+    /// Checks that the NSID still belongs to the same namespace. Commands to another one would read and
+    /// overwrite its data. If only the size or the properties have changed, commands continue, and fail where
+    /// they have to.
     fn check_namespace(
         &mut self,
         config: &NvmeTcpConfig,
@@ -260,7 +262,7 @@ impl Connections {
         }
     }
 
-    /// Asks how good a path it is to the namespace.
+    /// Reads the access state of this path to the namespace.
     fn check_ana(&mut self, config: &NvmeTcpConfig, control: &NvmeTcpControl) -> Result<(), ErrorKind> {
         let state = self.association.ana_state(config.nsid)?;
         if control.set_ana(state) {
@@ -268,7 +270,7 @@ impl Connections {
             let NvmeTcpConfig { address, subnqn, .. } = config;
             tracing::info!(%address, %subnqn, state, "the access state (ANA) of an NVMe/TCP path");
         }
-        // Not every controller says when it is good again.
+        // Some controllers do not report when the state is good again.
         let again = match state {
             None | Some(AnaState::Optimized | AnaState::NonOptimized) => None,
             Some(AnaState::Change) => Some(CHANGE_RECHECK),
@@ -286,7 +288,7 @@ fn connect(
 ) -> Result<NewConnection, ErrorKind> {
     let mut association = Association::start(transport, config)?;
     let controller = association.identify()?;
-    // Before the namespace is looked at, so that no change is missed.
+    // Notices are requested before the namespace is identified, so that no change is missed.
     association.request_notices()?;
     let info = association.info(&controller, config.nsid)?;
     if config.assumed().is_some_and(|assumed| !info.is_enough_for(&assumed)) {
@@ -307,20 +309,20 @@ fn connect(
         _present,
     };
     connections.check_ana(config, control)?;
-    // The target gives the I/O queue up when a command is late, and its commands wait for both to be reset: not for an
-    // answer on this one, too.
+    // After a timeout the target gives the I/O queue up, and its commands wait until both connections are
+    // reset. The reset must not wait for an answer on this connection, too.
     connections.association.admin.tie(Some(Arc::clone(&connections.io)));
     Ok((connections, info, queue))
 }
 
 impl NvmeTcpConfig {
-    /// What it is taken for, if that is said beforehand.
+    /// Returns the assumed properties of the namespace, if they are configured.
     pub(super) fn assumed(&self) -> Option<NamespaceInfo> {
         self.expected.map(|expected| NamespaceInfo::assumed(expected.size, expected.block_size))
     }
 }
 
-/// Twice within the timeout.
+/// Returns the time of the next Keep Alive, of which there are two within the timeout.
 fn next_keep_alive(config: &NvmeTcpConfig) -> Option<Instant> {
     (!config.keep_alive.is_zero()).then(|| Instant::now() + config.keep_alive / 2)
 }
@@ -329,7 +331,7 @@ struct AdminThread {
     transport: Box<dyn Transport>,
     config: NvmeTcpConfig,
     control: NvmeTcpControl,
-    /// What was there when it was first connected to, along whichever path.
+    /// Properties at the first connection, along any path.
     seen: Arc<OnceLock<NamespaceInfo>>,
     requests: Receiver<ThreadRequest>,
     own_notifier: Arc<Notifier>,
@@ -339,13 +341,13 @@ struct AdminThread {
     generation: Generation,
     retry: Retry,
     lost_at: Option<Instant>,
-    /// Nobody tries to connect any more.
+    /// Set when no more attempts to connect are made.
     given_up: bool,
     logged: LogLimit,
 }
 
 impl AdminThread {
-    /// Until the target is gone.
+    /// Runs until the target is gone.
     fn run(mut self) {
         loop {
             self.own_notifier.clear();
@@ -384,7 +386,8 @@ impl AdminThread {
             match &mut self.connections {
                 Some(connections) => {
                     match serve(connections, &self.config, &self.control, &self.seen, &mut self.logged) {
-                        // A notice may have come with an answer. Orders come first, however much there is to hear.
+                        // A notice may have come with an answer. Requests of the target come first, even if
+                        // there are many events.
                         Ok(true) => continue,
                         Ok(false) => {}
                         Err(ErrorKind::Abandoned) => {
@@ -400,7 +403,7 @@ impl AdminThread {
         }
     }
 
-    /// Until there is something to do.
+    /// Sleeps until there is something to do.
     fn sleep(&self) {
         let until = match &self.connections {
             Some(connections) => {
@@ -415,22 +418,22 @@ impl AdminThread {
         if let Some(connections) = &self.connections {
             polled.push(PollFd::new(&connections.association.admin, PollFlags::IN | PollFlags::RDHUP));
         }
-        // One that is interrupted looks once more.
+        // After an interrupted poll the loop runs once more.
         let _ = poll(&mut polled, wait.as_ref());
     }
 
-    /// The target is about to say why the I/O queue is given up.
+    /// Waits for the target's request with the reason why the I/O queue is given up.
     fn await_request(&self) {
         let _ = poll(&mut [PollFd::new(&self.own_notifier, PollFlags::IN)], Some(&timespec(CLOSE_LIMIT)));
     }
 
     fn send(&self, event: ThreadEvent) {
-        // One that does not listen any more is about to go.
+        // A target without a receiver is about to be dropped.
         let _ = self.events.send(event);
         self.notifier.notify();
     }
 
-    /// Both connections are reset, and the target is told.
+    /// Resets both connections, and notifies the target.
     fn lose(&mut self, why: &str) {
         let Some(connections) = self.connections.take() else { return };
         let NvmeTcpConfig { address, subnqn, .. } = &self.config;
@@ -474,7 +477,7 @@ impl AdminThread {
         }
     }
 
-    /// It goes on with a new connection, if what is there now is what was there before.
+    /// Takes a new connection, if it leads to the same namespace as before.
     fn accept(&mut self, (mut connections, info, queue): NewConnection) -> Result<(), ErrorKind> {
         let seen = self.seen.get_or_init(|| info.clone());
         if !info.replaces(seen, seen.blocks) {
@@ -489,10 +492,10 @@ impl AdminThread {
         Ok(())
     }
 
-    /// Nobody needs the controller any more.
+    /// Shuts the controller down, which no target needs any more.
     fn shut_down(mut self) {
         let Some(connections) = &mut self.connections else { return };
-        // The target has closed its own.
+        // The target has closed its own connection.
         connections.association.admin.tie(None);
         if let Err(error) = connections.association.shut_down() {
             let NvmeTcpConfig { address, subnqn, .. } = &self.config;
@@ -505,7 +508,7 @@ impl AdminThread {
     }
 }
 
-/// Keep-alive, access state, and what the controller reports by itself. True if it was asked for anything.
+/// Handles Keep Alive, access state and events. Returns whether a command was sent.
 fn serve(
     connections: &mut Connections,
     config: &NvmeTcpConfig,
@@ -543,7 +546,7 @@ fn serve(
     Ok(has_asked)
 }
 
-/// Waits until the other end has closed its side, for a short time.
+/// Waits until the controller has closed its side, for a short time.
 fn wait_for_end(socket: BorrowedFd<'_>, limit: Duration) {
     let _ = poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)], Some(&timespec(limit)));
 }

@@ -1,15 +1,16 @@
-//! Asymmetric Namespace Access: how good a path is, by the controller's own word (Base 8.1).
+//! Asymmetric Namespace Access: the access state of a path, as the controller reports it (Base 8.1).
 
 use sluice_nvme::AnaState;
 use sluice_nvme::log::{AnaGroup, AnaHeader};
 use zerocopy::FromBytes;
 
-/// Bytes of the log page of so many groups, without their namespaces.
+/// Returns the bytes of the log page of `groups` groups, without their namespaces.
 pub(super) fn log_bytes(groups: u32) -> usize {
     AnaHeader::SIZE + AnaGroup::SIZE * groups as usize
 }
 
-/// The state of a group by a log page without namespaces. None if it is not in there, or makes no sense.
+/// Returns the state of a group from a log page without namespaces; none if the group is missing or
+/// malformed.
 pub(super) fn state_of(log: &[u8], group: u32) -> Option<AnaState> {
     let (header, groups) = AnaHeader::read_from_prefix(log).ok()?;
     let groups = groups.chunks_exact(AnaGroup::SIZE).take(header.groups.into());

@@ -1,4 +1,4 @@
-//! Proving who this host is, on a connection whose Connect command has just succeeded (Base 6.3, AUTHREQ).
+//! Authentication of this host, after the Connect command of a connection (Base 6.3, AUTHREQ).
 
 use super::NvmeTcpConfig;
 use super::error::ErrorKind;
@@ -9,7 +9,7 @@ use sluice_nvme_auth::{
 };
 use std::sync::Arc;
 
-/// Does what AUTHREQ asks for, and insists on the controller's proof where there is a key for it.
+/// Does what AUTHREQ requires, and requires the controller's proof if there is a key for it.
 pub(super) fn authenticate(
     link: &mut Link,
     config: &NvmeTcpConfig,
@@ -22,14 +22,14 @@ pub(super) fn authenticate(
     let terms = match (&config.terms, dw0 & AUTHENTICATION_REQUIRED != 0) {
         (Some(terms), true) => Arc::clone(terms),
         (None, true) => return Err(ErrorKind::NoKey),
-        // Some controllers are content with what was proved on the admin queue (Linux 7.3's is). We are not:
-        // who answers on this connection may be another.
+        // Some controllers, such as Linux 7.3's, require no authentication on I/O queues. This host does,
+        // since another controller may answer on this connection.
         (Some(terms), false) if terms.controller.is_some() && qid != 0 => Arc::clone(terms),
         (Some(terms), false) if terms.controller.is_some() => return Err(ErrorKind::Unproved),
         (_, false) => return Ok(()),
     };
     converse(link, config, terms).map_err(|error| match error {
-        // Linux's target may do so before it has said why.
+        // Linux's target may close the connection before it has sent the reason.
         ErrorKind::Closed | ErrorKind::Socket(_) => ErrorKind::BrokenOff,
         other => other,
     })
@@ -40,14 +40,14 @@ fn converse(link: &mut Link, config: &NvmeTcpConfig, terms: Arc<Terms>) -> Resul
     let entropy = Entropy::draw().map_err(ErrorKind::Socket)?;
     let mut host = Host::new(names, terms, entropy.t_id(), entropy);
     let mut message = host.negotiate();
-    // A transaction has two steps; a controller that goes on talking is refused by the second.
+    // A transaction has two steps; the second refuses any further message.
     loop {
         send(link, config, &message)?;
         match host.take(&receive(link, config)?) {
             Step::Send(next) => message = next,
             Step::Done(last) => return last.map_or(Ok(()), |last| send(link, config, &last)),
             Step::Failed(why, last) => {
-                // It may have closed the connection; what matters is said already.
+                // The controller may have closed the connection; the reason is returned in any case.
                 let _ = last.map(|last| send(link, config, &last));
                 return Err(ErrorKind::Authentication(why));
             }
@@ -72,7 +72,7 @@ fn receive(link: &mut Link, config: &NvmeTcpConfig) -> Result<Vec<u8>, ErrorKind
     let response = link.command(entry, Data::In(&mut message), config.timeout, WHAT)?;
     match response.status() {
         status if status.is_success() => Ok(message),
-        // There is nothing to say to somebody whose message made no sense.
+        // A message that cannot be parsed gets no answer.
         _ => Err(ErrorKind::Authentication(Failure::MESSAGE)),
     }
 }

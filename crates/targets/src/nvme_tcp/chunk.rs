@@ -1,4 +1,4 @@
-//! A command, or as much of it as one command of the controller can carry.
+//! A chunk: a command, or the part of it that one command of the controller can carry.
 
 use super::in_flight::DataKind;
 use crate::remote::{BLOCKS_MAX, NamespaceInfo};
@@ -9,16 +9,16 @@ use sluice_nvme::{SglDescriptor, Status, SubmissionEntry};
 /// Bytes that one Dataset Management command deallocates at most.
 const DEALLOCATE_MAX: u64 = 1 << 30;
 
-/// Bytes of zeros that are written at once where there is no Write Zeroes.
+/// Bytes of zeros in one write, if the controller has no Write Zeroes.
 pub(super) const ZEROS: usize = 64 << 10;
 
 /// Bytes of a range of Dataset Management (NVM Command Set 3.2.3).
 const RANGE: u32 = 16;
 
-/// What the controller is asked for next on behalf of a command.
+/// The next command for the controller, on behalf of a command of the drive.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chunk {
-    /// Complete but for the CID.
+    /// Entry, complete but for the CID.
     pub(super) entry: SubmissionEntry,
     /// Bytes of the request.
     pub(super) bytes: u64,
@@ -29,11 +29,12 @@ pub(super) struct Chunk {
 }
 
 impl Chunk {
-    /// What comes after the first `done` bytes of a request to the first `size` bytes of namespace `nsid`.
+    /// Returns the chunk after the first `done` bytes of a request to the first `size` bytes of namespace
+    /// `nsid`.
     ///
     /// # Errors
-    /// LBA_OUT_OF_RANGE beyond the size, INTERNAL_ERROR if it is not whole blocks: a layer above was
-    /// mistaken.
+    /// LBA_OUT_OF_RANGE beyond the size. INTERNAL_ERROR if the request is not whole blocks, which is a
+    /// mistake of a layer above.
     pub(super) fn next(
         request: &Request,
         done: u64,

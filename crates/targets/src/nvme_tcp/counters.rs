@@ -1,17 +1,17 @@
-//! What is counted of a target, for whoever looks from another thread.
+//! Counters of a target, readable from other threads.
 
 use sluice_nvme::AnaState;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 
-/// What an operator sees of an NVMe/TCP target.
+/// Status of an NVMe/TCP target, for operators.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NvmeTcpStatus {
-    /// There is a connection.
+    /// Set while there is a connection.
     pub connected: bool,
-    /// How good the path is, if the controller reports that.
+    /// Access state of the path, if the controller reports it.
     pub ana: Option<AnaState>,
-    /// Commands that it has now: under way, or waiting for room or a connection.
+    /// Commands of the target now: in flight, or waiting for room or a connection.
     pub under_way: u64,
     /// Commands sent.
     pub sent: u64,
@@ -19,28 +19,28 @@ pub struct NvmeTcpStatus {
     pub completed: u64,
     /// Bytes of data moved for them.
     pub bytes: u64,
-    /// Of those, how many were copied on this machine by us.
+    /// Bytes that were copied on this machine.
     pub bytes_copied: u64,
-    /// Sends: all that a turn has to say is one.
+    /// Sends; all PDUs of a turn are in one send.
     pub sends: u64,
     /// Receives.
     pub receives: u64,
-    /// How often the connection was lost.
+    /// Number of losses of the connection.
     pub losses: u64,
-    /// Commands that were under way when it was.
+    /// Commands that were in flight when the connection was lost.
     pub interrupted: u64,
-    /// Changes that the controller reported by itself.
+    /// Asynchronous events of the controller.
     pub events: u64,
 }
 
-/// What the control side keeps of a target.
+/// Handle of the control plane on a target's counters.
 #[derive(Clone, Debug, Default)]
 pub struct NvmeTcpControl(Arc<Cells>);
 
 #[derive(Debug, Default)]
 struct Cells {
     disconnected: AtomicBool,
-    /// The target can send commands.
+    /// Set while the target can send commands.
     open: AtomicBool,
     /// A code of [`AnaState`]; zero if the controller reports none.
     ana: AtomicU8,
@@ -56,7 +56,7 @@ struct Cells {
     events: AtomicU64,
 }
 
-/// What a reactor has counted since it last told.
+/// Counts of a reactor since its last [`add_tally`](NvmeTcpControl::add_tally).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     pub(super) sent: u64,
@@ -86,29 +86,30 @@ impl NvmeTcpControl {
         }
     }
 
-    /// How good a path it is; none if it is not connected.
+    /// Returns the access state of the path; none if it is not connected.
     pub(super) fn path(&self) -> Option<AnaState> {
         let open = self.0.open.load(Relaxed);
         open.then(|| AnaState::of(self.0.ana.load(Relaxed)).unwrap_or_default())
     }
 
-    /// The reactor's to say.
+    /// Sets whether commands can be sent. The reactor calls it.
     pub(super) fn set_open(&self, open: bool) {
         self.0.open.store(open, Relaxed);
     }
 
-    /// The keeper's to say, and the reactor's when a command was refused for it. True if it is another than before.
+    /// Sets the access state; returns whether it has changed. The admin thread calls it, and the reactor
+    /// after a refused command.
     pub(super) fn set_ana(&self, state: Option<AnaState>) -> bool {
         let code = state.map_or(0, |state| state as u8);
         self.0.ana.swap(code, Relaxed) != code
     }
 
-    /// The reactor's to say.
+    /// Sets the number of commands. The reactor calls it.
     pub(super) fn set_under_way(&self, commands: usize) {
         self.0.under_way.store(commands as u64, Relaxed);
     }
 
-    /// The reactor's to say.
+    /// Adds the counts of the reactor, and clears them.
     pub(super) fn add_tally(&self, tally: &mut Tally) {
         let Tally { sent, completed, bytes, bytes_copied, sends, receives } = std::mem::take(tally);
         let cells = &self.0;
@@ -123,22 +124,23 @@ impl NvmeTcpControl {
         pairs.into_iter().for_each(|(cell, more)| add(cell, more));
     }
 
-    /// The reactor's to say, too.
+    /// Counts commands of a lost connection. The reactor calls it.
     pub(super) fn count_interrupted(&self, commands: u64) {
         add(&self.0.interrupted, commands);
     }
 
-    /// The keeper's to say.
+    /// Counts an event. The admin thread calls it.
     pub(super) fn count_event(&self) {
         add(&self.0.events, 1);
     }
 
-    /// There has not been a connection yet.
+    /// Sets the state of a target that was not connected yet.
     pub(super) fn start_disconnected(&self) {
         self.0.disconnected.store(true, Relaxed);
     }
 
-    /// The keeper's to say: a target without a host hears nothing.
+    /// Sets the state of the connection. The admin thread calls it, since a target without a host takes no
+    /// turns.
     pub(super) fn set_connected(&self, connected: bool) {
         let before = self.0.disconnected.swap(!connected, Relaxed);
         if !connected && !before {
@@ -147,7 +149,7 @@ impl NvmeTcpControl {
     }
 }
 
-/// Each cell has one thread that adds to it: the target's, or the keeper's.
+/// Adds to a cell. Each cell has one thread that adds to it: the target's, or the admin thread.
 fn add(cell: &AtomicU64, more: u64) {
     cell.store(cell.load(Relaxed) + more, Relaxed);
 }

@@ -1,4 +1,4 @@
-//! What a discovery controller lists (Base 3.1.2.3 and 5.16.1.23).
+//! The entries of a discovery controller (Base 3.1.2.3 and 5.16.1.23).
 
 use super::NvmeTcpConfig;
 use super::error::{ErrorKind, NvmeTcpError};
@@ -8,16 +8,17 @@ use sluice_nvme::discovery::{DiscoveryEntry, DiscoveryHeader};
 use sluice_nvme::fabrics::DISCOVERY_NQN;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// Entries that are read at most: what says more is not believed.
+/// Entries that are read at most. A log with more is an error.
 const ENTRIES_MAX: u64 = 4096;
 
 /// Times that the log is read anew because it changed meanwhile.
 const TRIES: u32 = 5;
 
-/// Asks the discovery controller at the address of `config`. Blocks, for no longer than a few times its timeout.
+/// Reads the log of the discovery controller at the address of `config`. Blocks, for no longer than a few
+/// times its timeout.
 ///
 /// # Errors
-/// In words that name the address and say what to do.
+/// The error names the address and gives advice.
 pub fn discover(config: &NvmeTcpConfig) -> Result<Vec<DiscoveryEntry>, NvmeTcpError> {
     let config = NvmeTcpConfig { subnqn: DISCOVERY_NQN.to_owned(), ..config.clone() };
     read_log(&config).map_err(|kind| NvmeTcpError {
@@ -42,7 +43,7 @@ fn read_log(config: &NvmeTcpConfig) -> Result<Vec<DiscoveryEntry>, ErrorKind> {
             association.discovery_log(offset, &mut bytes)?;
             entries.extend(DiscoveryEntry::read_from_bytes(&bytes).ok());
         }
-        // Otherwise some entry may be missing, or stand there twice.
+        // With another generation some entry may be missing, or appear twice.
         if self::header(&mut association)?.generation == header.generation {
             let _ = association.shut_down();
             return Ok(entries);

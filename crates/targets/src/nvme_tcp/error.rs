@@ -1,4 +1,4 @@
-//! Why a subsystem cannot be connected to, in words that say what to do.
+//! Reasons why a subsystem cannot be connected to, with advice.
 
 use crate::remote::Incompatible;
 use sluice_nvme::Status;
@@ -7,7 +7,7 @@ use sluice_nvme_tcp::Violation;
 use sluice_tls::{self as tls, HandshakeError};
 use std::{error, fmt, io};
 
-/// A subsystem that cannot be a drive, or part of one.
+/// An error of a subsystem that cannot be a drive, or part of one.
 #[derive(Debug)]
 pub struct NvmeTcpError {
     pub(super) address: String,
@@ -15,58 +15,58 @@ pub struct NvmeTcpError {
     pub(super) kind: ErrorKind,
 }
 
-/// What went wrong on a connection that a thread drives.
+/// An error on a connection that a thread drives.
 #[derive(Debug)]
 pub(super) enum ErrorKind {
-    /// The name cannot be resolved, or nobody is there.
+    /// The name cannot be resolved, or no server listens.
     Connect(io::Error),
     /// The TLS handshake failed.
     Handshake(HandshakeError),
-    /// It speaks TLS, and we do not.
+    /// The controller uses TLS, and this host has no key.
     Encrypted,
-    /// It closed the connection before it said anything, as is done where we should have spoken TLS.
+    /// The controller closed the connection before it sent anything, as a server does that expects TLS.
     Silent,
-    /// Its encryption is broken, or it has ended.
+    /// TLS failed, or the controller ended it.
     Tls(tls::Failure),
     /// There is no key for this host and the subsystem.
     NoTlsKey(String),
     /// The connection was lost.
     Socket(io::Error),
-    /// It did not answer in time.
+    /// The controller did not answer in time.
     Timeout(&'static str),
-    /// Its answer was not waited for, since the I/O queue's connection is given up.
+    /// The answer was abandoned, since the I/O queue's connection is given up.
     Abandoned,
-    /// It closed the connection.
+    /// The controller closed the connection.
     Closed,
-    /// It broke the protocol.
+    /// The controller violated the protocol.
     Violation(Violation),
-    /// It says that we did.
+    /// The controller reported a violation by this host.
     Terminated(Violation),
-    /// It refuses a connection to the subsystem.
+    /// The controller refuses a connection to the subsystem.
     Refused(Status, u32),
-    /// It wants to know who we are, and there is no key to prove that with.
+    /// The controller requires authentication, and there is no key for it.
     NoKey,
-    /// It does not want to know who we are, and so does not prove who it is, which it has to.
+    /// The controller requires no authentication, and so does not prove its identity, which it has to.
     Unproved,
-    /// One of the two does not believe the other.
+    /// The authentication of the host or of the controller failed.
     Authentication(auth::Failure),
-    /// It went while the two were about to prove who they are.
+    /// The controller closed the connection during the authentication.
     BrokenOff,
     /// A command failed.
     Status(&'static str, Status),
-    /// It does what we cannot work with.
+    /// The controller has a property that this host does not support.
     Unsupported(&'static str),
     Incompatible(Incompatible),
-    /// Another subsystem, namespace or format answers there than before.
+    /// Another subsystem, namespace or format answers at the address than before.
     Replaced,
-    /// Something else is there than at the other addresses.
+    /// Another namespace answers at this address than at the other addresses.
     Differs,
     /// The thread cannot be started, or has ended.
     NoThread,
 }
 
 impl ErrorKind {
-    /// True if it may be another time that it works.
+    /// Returns whether a later attempt may succeed.
     pub(super) fn may_pass(&self) -> bool {
         match self {
             Self::Handshake(error) => error.may_pass(),
@@ -78,7 +78,7 @@ impl ErrorKind {
 }
 
 impl NvmeTcpError {
-    /// True if its server may be down, or on its way up.
+    /// Returns whether the server may be down, or starting.
     pub fn is_unreachable(&self) -> bool {
         matches!(
             self.kind,
@@ -135,8 +135,8 @@ impl fmt::Display for ErrorKind {
             ErrorKind::Timeout(what) => write!(f, "{what} was not answered in time"),
             ErrorKind::Abandoned => f.write_str("its other connection is given up"),
             ErrorKind::Closed => f.write_str("it closed the connection"),
-            ErrorKind::Violation(violation) => write!(f, "it broke the protocol: {violation}"),
-            ErrorKind::Terminated(violation) => write!(f, "it says that we broke the protocol: {violation}"),
+            ErrorKind::Violation(violation) => write!(f, "it violated the protocol: {violation}"),
+            ErrorKind::Terminated(violation) => write!(f, "it reported a protocol violation by this host: {violation}"),
             ErrorKind::Refused(status, dw0) => refused(f, *status, *dw0),
             ErrorKind::NoKey => f.write_str(
                 "it asks its hosts to prove who they are, and there is no key for that; name one with `dhchap`",
@@ -168,7 +168,7 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// Why a Connect command failed (Base 6.3), and what to do about it.
+/// Writes why a Connect command failed (Base 6.3), with advice.
 fn refused(f: &mut fmt::Formatter<'_>, status: Status, dw0: u32) -> fmt::Result {
     let same = |other: Status| status.same_code(other);
     if same(Status::CONNECT_CONTROLLER_BUSY) {

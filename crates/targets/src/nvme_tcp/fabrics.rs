@@ -1,4 +1,4 @@
-//! From a connection to a namespace: Connect, the properties, Identify (Base 3.1.3 and 6).
+//! Steps from a connection to a namespace: Connect, properties, Identify (Base 3.1.3 and 6).
 
 use super::NvmeTcpConfig;
 use super::ana;
@@ -29,10 +29,10 @@ const CC_ENABLE: u32 = 1 | 6 << 16 | 4 << 20;
 const NAMESPACE_NOTICES: u32 = 1 << 8;
 const ANA_NOTICES: u32 = 1 << 11;
 
-/// CMIC: the controller reports how good a path it is.
+/// CMIC: the controller supports Asymmetric Namespace Access reporting.
 const CMIC_ANA: u8 = 1 << 3;
 
-/// ANA groups of a subsystem that are asked for at most.
+/// ANA groups of a subsystem that are read at most.
 const GROUPS_MAX: u32 = 1024;
 
 /// Get Log Page, Log Specific Parameter of Asymmetric Namespace Access: groups without their namespaces.
@@ -43,19 +43,19 @@ const GROUPS_ONLY: u32 = 1 << 8;
 pub(super) struct Association {
     pub(super) admin: Link,
     cntlid: u16,
-    /// Entries of a queue that the controller takes.
+    /// Entries of a queue that the controller accepts.
     entries: u32,
     /// CC of the controller while it is enabled.
     cc: u32,
-    /// Those of the notices above that it has.
+    /// Supported bits of `NAMESPACE_NOTICES` and `ANA_NOTICES`.
     notices: u32,
-    /// How many ANA groups there are, if it reports their states.
+    /// Number of ANA groups, if the controller reports their states.
     ana_groups: Option<u32>,
     requests: EventRequests,
     limit: Duration,
 }
 
-/// An I/O queue on its way to its reactor.
+/// An I/O queue before it is given to a reactor.
 #[derive(Debug)]
 pub(super) struct IoQueue {
     pub(super) negotiated: Negotiated,
@@ -77,7 +77,7 @@ impl Association {
         let (entries, cc, notices, ana_groups, requests) = (0, 0, 0, None, EventRequests::new());
         let mut association = Self { admin, cntlid, entries, cc, notices, ana_groups, requests, limit };
         let cap = association.property(register::CAP, 8)?;
-        // CAP.MPSMIN and CC.MPS: no smaller pages than the controller has, though none are used here.
+        // CAP.MPSMIN and CC.MPS: no smaller pages than the controller has, although no pages are used here.
         association.cc = CC_ENABLE | ((cap >> 48 & 0xf) as u32) << 7;
         association.entries = ((cap & 0xffff) as u32 + 1).min(ENTRIES_MAX);
         if association.entries < 2 {
@@ -127,13 +127,13 @@ impl Association {
         }
     }
 
-    /// What the controller is.
+    /// Sends Identify Controller.
     pub(super) fn identify(&mut self) -> Result<IdentifyController, ErrorKind> {
         let mut controller = IdentifyController::new_zeroed();
         let room = Data::In(controller.as_mut_bytes());
         self.admin_command(entry::identify(Cns::CONTROLLER, 0), room, "Identify Controller")?;
         if controller.maxcmd > 0 {
-            // With as many commands as it takes one entry is free.
+            // A queue with MAXCMD commands has one free entry.
             self.entries = self.entries.min(u32::from(controller.maxcmd) + 1);
         }
         self.notices = controller.oaes & (NAMESPACE_NOTICES | ANA_NOTICES);
@@ -142,7 +142,7 @@ impl Association {
         Ok(controller)
     }
 
-    /// What a namespace of the controller is.
+    /// Returns the properties of a namespace of the controller.
     pub(super) fn info(
         &mut self,
         controller: &IdentifyController,
@@ -167,13 +167,14 @@ impl Association {
         match self.admin_command(entry, Data::In(&mut list), "Identify, Namespace Identification Descriptors")
         {
             Ok(_) => Ok(sluice_host::identify::uuid(&list)),
-            // Before NVMe 1.3 there was no such list.
+            // Controllers before NVMe 1.3 have no such list.
             Err(ErrorKind::Status(..)) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// Connects an I/O queue. The host looks at no submission queue head, so a response may be left out.
+    /// Connects an I/O queue. The host uses no submission queue head pointer, so the controller may omit
+    /// responses.
     pub(super) fn io_queue(
         &mut self,
         transport: &dyn Transport,
@@ -190,14 +191,14 @@ impl Association {
         Ok(IoQueue { negotiated: link.into_negotiated()?, entries: self.entries, in_capsule_max })
     }
 
-    /// Asks to be told of changed namespaces, where the controller does that.
+    /// Enables notices of changed namespaces, if the controller supports them.
     pub(super) fn request_notices(&mut self) -> Result<(), ErrorKind> {
         if self.notices == 0 {
             return Ok(());
         }
         let configured = entry::set_features(FeatureId::ASYNC_EVENTS, 0, self.notices);
         match self.admin_command(configured, Data::None, "Set Features, Asynchronous Event Configuration") {
-            // Then it tells what it likes.
+            // A controller that refuses the feature sends the notices of its choice.
             Ok(_) | Err(ErrorKind::Status(..)) => {}
             Err(error) => return Err(error),
         }
@@ -210,41 +211,41 @@ impl Association {
         Ok(())
     }
 
-    /// How good a path this controller is to the namespace; none if it does not report that.
+    /// Returns the access state of this path to the namespace; none if the controller does not report it.
     pub(super) fn ana_state(&mut self, nsid: u32) -> Result<Option<AnaState>, ErrorKind> {
         let Some(groups) = self.ana_groups else { return Ok(None) };
-        // It may have moved to another group.
+        // The namespace may have moved to another group.
         let group = self.identify_namespace(nsid)?.anagrpid;
         let mut page = vec![0; ana::log_bytes(groups)];
         let mut read =
             entry::get_log_page(LogId::ASYMMETRIC_NAMESPACE_ACCESS, NSID_ALL, 0, page.len() as u32, false);
         read.cdw10 |= GROUPS_ONLY;
         match self.admin_command(read, Data::In(&mut page), "Get Log Page, Asymmetric Namespace Access") {
-            // Then the commands themselves find out.
+            // Without the log, refused commands reveal the state.
             Err(ErrorKind::Status(..)) => Ok(None),
             Err(error) => Err(error),
             Ok(_) => Ok(ana::state_of(&page, group)),
         }
     }
 
-    /// How long until the next notice may be asked for; none if it is.
+    /// Returns the time until the next notice may be requested; none if one is requested.
     pub(super) fn notice_left(&self) -> Option<Duration> {
         self.requests.left()
     }
 
-    /// A notice, if one has come. The next is asked for when it is time.
+    /// Returns a notice, if one has come. Requests the next one when it is due.
     pub(super) fn take_notice(&mut self) -> Result<Option<Notice>, ErrorKind> {
         if self.requests.left() == Some(Duration::ZERO) {
             self.request_notice()?;
         }
         let Some(response) = self.admin.poll_async()? else { return Ok(None) };
         if !response.status().is_success() {
-            // No more requests are taken: nothing is told any more.
+            // The controller takes no more requests, so no more notices come.
             return Ok(None);
         }
         let notice = Notice { kind: (response.dw0 & 7) as u8, info: (response.dw0 >> 8) as u8 };
         let log = LogId((response.dw0 >> 16) as u8);
-        // Reading the log is what lets the controller report the next event of the kind.
+        // The read of the log lets the controller report the next event of the type.
         let mut page = [0; 4096];
         let read = entry::get_log_page(log, NSID_ALL, 0, page.len() as u32, false);
         match self.admin_command(read, Data::In(&mut page), "Get Log Page") {
@@ -255,21 +256,21 @@ impl Association {
         Ok(Some(notice))
     }
 
-    /// Bytes of the Discovery log from an offset on.
+    /// Reads bytes of the Discovery log from an offset on.
     pub(super) fn discovery_log(&mut self, offset: u64, room: &mut [u8]) -> Result<(), ErrorKind> {
         let read = entry::get_log_page(LogId::DISCOVERY, 0, offset, room.len() as u32, true);
         self.admin_command(read, Data::In(room), "Get Log Page, Discovery").map(drop)
     }
 
-    /// The controller answers.
+    /// Sends a Keep Alive command, and waits for the answer.
     pub(super) fn keep_alive(&mut self) -> Result<(), ErrorKind> {
         let entry =
             SubmissionEntry { opcode: sluice_nvme::opcode::admin::KEEP_ALIVE, ..SubmissionEntry::default() };
         self.admin_command(entry, Data::None, "Keep Alive").map(drop)
     }
 
-    /// Takes leave, so that the next host need not wait, and waits until the controller has made its cache durable: one whose
-    /// connection ends before counts an unsafe shutdown.
+    /// Shuts the controller down, so that the next host need not wait, and waits until its cache is durable.
+    /// A controller whose connection ends before counts an unsafe shutdown.
     pub(super) fn shut_down(&mut self) -> Result<(), ErrorKind> {
         const NORMAL: u32 = 1 << 14;
         let set = fabrics::property_set(register::CC, self.cc | NORMAL);
@@ -285,10 +286,10 @@ impl Association {
     }
 }
 
-/// How long a controller gets for its shutdown.
+/// Time limit of the controller for its shutdown.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
 
-/// Bytes of data that a capsule of an I/O queue can carry.
+/// Returns the bytes of data that a capsule of an I/O queue can carry.
 fn in_capsule_max(controller: &IdentifyController) -> u32 {
     let capsule = controller.ioccsz.saturating_mul(16);
     match controller.icdoff {
@@ -297,7 +298,7 @@ fn in_capsule_max(controller: &IdentifyController) -> u32 {
     }
 }
 
-/// What the controller reports by itself (Base 5.2).
+/// An asynchronous event of the controller (Base 5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Notice {
     pub(super) kind: u8,
@@ -313,8 +314,8 @@ fn connect(transport: &dyn Transport, config: &NvmeTcpConfig) -> Result<Link, Er
         let socket = connected()?;
         match link::shake_hands(&socket, &psk, config.timeout) {
             Ok(session) => return open(socket, Some(session)),
-            // It may have another of them. They are not offered together, since a peer of GnuTLS ends a
-            // handshake at the first that it does not know.
+            // The controller may have another of the keys. The host offers one key after the other, since
+            // GnuTLS ends a handshake at the first unknown key.
             Err(refused @ ErrorKind::Handshake(_)) => why = refused,
             Err(error) => return Err(error),
         }
@@ -322,7 +323,7 @@ fn connect(transport: &dyn Transport, config: &NvmeTcpConfig) -> Result<Link, Er
     Err(why)
 }
 
-/// Connects a queue, and proves who this host is if that is asked for.
+/// Connects a queue, and authenticates this host if the controller requires it.
 fn send_connect(
     link: &mut Link,
     config: &NvmeTcpConfig,

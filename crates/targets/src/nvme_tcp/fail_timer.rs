@@ -1,19 +1,20 @@
-//! How long commands wait for a connection, or for a better one.
+//! Time that commands wait for a connection, or for a better one.
 
-/// How soon it is seen whether those that wait for a better path, or a better access state, can go on, nanoseconds.
+/// Time between two checks whether commands that wait for a path, or an access state, can continue,
+/// nanoseconds.
 pub(super) const RECHECK_NS: u64 = 20_000_000;
 
-/// While there is none, a clock runs; when it has run out, what waits fails, and what comes.
+/// A timer that runs while there is no connection. Once it expires, waiting and new commands fail.
 #[derive(Debug)]
 pub(super) struct FailTimer {
     limit_ns: Option<u64>,
     lost_at_ns: Option<u64>,
-    /// What waits was told that it fails.
+    /// Set once the waiting commands have failed.
     is_expired: bool,
 }
 
 impl FailTimer {
-    /// Without a limit, commands wait for ever.
+    /// Creates a stopped timer. Without a limit, commands wait for ever.
     pub(super) fn new(limit_ns: Option<u64>) -> Self {
         Self { limit_ns, lost_at_ns: None, is_expired: false }
     }
@@ -26,23 +27,23 @@ impl FailTimer {
         (self.lost_at_ns, self.is_expired) = (None, false);
     }
 
-    /// Something is missed, or was when nobody asked since.
+    /// Returns whether a connection is missing, or was when the timer was last used.
     pub(super) fn is_running(&self) -> bool {
         self.lost_at_ns.is_some()
     }
 
-    /// The clock would have run out by now, had it begun then.
+    /// Returns whether a timer that was started at `since_ns` would have expired.
     pub(super) fn is_exceeded(&self, since_ns: u64, now_ns: u64) -> bool {
         self.limit_ns.is_some_and(|limit_ns| now_ns >= since_ns.saturating_add(limit_ns))
     }
 
-    /// When it runs out; none if it does not, or has.
+    /// Returns the time at which the timer expires; none if it does not run, has no limit or has expired.
     pub(super) fn deadline_ns(&self) -> Option<u64> {
         let deadline = self.lost_at_ns?.saturating_add(self.limit_ns?);
         (!self.is_expired).then_some(deadline)
     }
 
-    /// It runs out with this.
+    /// Marks the timer as expired.
     pub(super) fn expire(&mut self) {
         self.is_expired = true;
     }

@@ -1,4 +1,4 @@
-//! Commands on a connection, and what the controller may say about each.
+//! Commands on a connection, and the PDUs that the controller may send for each.
 
 use super::chunk::Chunk;
 use sluice_command::Ticket;
@@ -10,65 +10,65 @@ use sluice_nvme_tcp::{Data, Fes, R2t, Violation};
 const FLAGS: u32 = 1;
 const CCCID: u32 = 8;
 
-/// A command of the drive's, or what is left of it.
+/// A command of the drive, or the remaining part of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Remaining {
     pub(super) ticket: Ticket,
-    /// Bytes that earlier pieces have moved.
+    /// Bytes that earlier chunks have moved.
     pub(super) done: u64,
-    /// When a connection was lost with it, or it was refused for the access state, for the first time, if no piece has
-    /// succeeded since.
+    /// Time of the first loss of a connection with the command, or of the first refusal for the access state.
+    /// The success of a chunk clears it.
     pub(super) since_ns: Option<u64>,
 }
 
-/// What data a command has.
+/// Data of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DataKind {
-    /// None.
+    /// No data.
     None,
-    /// It comes into the memory of the drive's command.
+    /// Data that is received into the memory of the drive's command.
     Read,
-    /// It is there.
+    /// Data in the memory of the drive's command.
     Write,
     /// Zeros.
     Zeros,
-    /// These.
+    /// Data that the command itself contains.
     Bytes([u8; 16]),
 }
 
-/// Data that the controller has asked for.
+/// Data that the controller has requested with an R2T.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Grant {
     pub(super) ttag: u16,
-    /// Bytes from the beginning of the command's data: what is to be sent next, and where that ends.
+    /// Next byte to send, and end of the requested data, from the beginning of the command's data.
     pub(super) next: u32,
     pub(super) end: u32,
 }
 
-/// A piece of a command on its way.
+/// A chunk of a command on the connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InFlight {
     pub(super) remaining: Remaining,
-    /// Bytes of the drive's command that this piece is.
+    /// Bytes of the drive's command in this chunk.
     pub(super) bytes: u64,
     pub(super) data_kind: DataKind,
     pub(super) in_capsule: bool,
     /// Bytes of its data.
     pub(super) length: u32,
-    /// Bytes of it that came, or that were asked for.
+    /// Bytes of data that were received, or requested by the controller.
     progress: u32,
     pub(super) grant: Option<Grant>,
-    /// Data of a PDU was other than its digest says.
+    /// Set if a data digest was wrong.
     pub(super) is_damaged: bool,
-    /// Its capsule is on the way. Until then there is nothing that the controller could say of it.
+    /// Set once its capsule is being sent. The controller must send nothing for the command before.
     pub(super) is_sent: bool,
-    /// Sends under way that name its memory.
+    /// Sends in progress that name its memory.
     pub(super) pins: u16,
-    /// It is answered, but still pinned.
+    /// Status of a completed command that is still pinned.
     pub(super) answer: Option<Status>,
     pub(super) entry: SubmissionEntry,
     pub(super) since_ns: u64,
-    /// Writes that were acknowledged when it was sent.
+    /// Count of acknowledged writes at the time it was sent.
     pub(super) mark: u64,
 }
 
@@ -92,17 +92,17 @@ impl InFlight {
         }
     }
 
-    /// The controller has it, and has not answered it.
+    /// Returns whether the controller has the command, and has not completed it.
     pub(super) fn is_there(&self) -> bool {
         self.is_sent && self.answer.is_none()
     }
 
-    /// The controller may have it, and it changes blocks.
+    /// Returns whether the controller may have the command, and the command changes blocks.
     pub(super) fn may_change(&self) -> bool {
         self.is_sent && !matches!(self.entry.opcode, io::READ | io::FLUSH)
     }
 
-    /// Data comes: where it begins in the command's.
+    /// Checks a C2HData PDU; returns the offset of its data in the command's.
     pub(super) fn expect_data(&mut self, data: &Data) -> Result<u32, Violation> {
         if self.data_kind != DataKind::Read || !self.is_there() {
             return Err(Violation::field(CCCID));
@@ -111,7 +111,7 @@ impl InFlight {
         let (true, Some(end)) = (data.offset == self.progress, end) else {
             return Err(Violation { fes: Fes::DATA_OUT_OF_RANGE, fei: 0 });
         };
-        // What is the last of less than all of the data is answered by a response that says why.
+        // If the last PDU does not complete the data, a response has to give the reason.
         let is_all = end == self.length;
         if is_all && !data.last || !is_all && data.success {
             return Err(Violation::field(FLAGS));
@@ -120,7 +120,7 @@ impl InFlight {
         Ok(data.offset)
     }
 
-    /// Data is asked for: all of it in order, and nothing before what was asked for last is sent.
+    /// Checks an R2T: data is requested in order, and not before all of the last requested data is sent.
     pub(super) fn expect_r2t(&mut self, r2t: &R2t) -> Result<(), Violation> {
         let is_write = matches!(self.data_kind, DataKind::Write | DataKind::Zeros | DataKind::Bytes(_));
         if !is_write || self.in_capsule || !self.is_there() {
@@ -138,7 +138,7 @@ impl InFlight {
         Ok(())
     }
 
-    /// What an answer comes to: less data than was asked for is no success.
+    /// Returns the status of a completed command. Success with less data than the command has is an error.
     pub(super) fn outcome(&self, status: Status) -> Status {
         match status.is_success() {
             true if self.is_damaged => Status::TRANSIENT_TRANSPORT_ERROR,
@@ -148,8 +148,8 @@ impl InFlight {
     }
 }
 
-/// All commands on a connection, by CID. The lower byte of a CID is a place in the table, the upper one changes
-/// with each command there, so that an answer to an earlier one finds nothing.
+/// All commands on a connection, by CID. The lower byte of a CID is a slot of the table. The upper byte
+/// changes with each command in the slot, so that an answer to an earlier command matches nothing.
 #[derive(Debug)]
 pub(super) struct InFlightTable {
     slots: Vec<TableSlot>,
@@ -163,7 +163,7 @@ struct TableSlot {
 }
 
 impl InFlightTable {
-    /// Room for so many commands, at most 256.
+    /// Creates a table for `depth` commands, at most 256.
     pub(super) fn new(depth: u32) -> Self {
         let depth = depth.min(256) as usize;
         let slots = std::iter::repeat_with(TableSlot::default).take(depth).collect();
@@ -174,12 +174,12 @@ impl InFlightTable {
         !self.free.is_empty()
     }
 
-    /// How many there are.
+    /// Returns the number of commands.
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Takes a command in; its CID.
+    /// Adds a command, and returns its CID.
     ///
     /// # Panics
     /// If there is no room.
@@ -209,7 +209,7 @@ impl InFlightTable {
         self.slots[usize::from(cid as u8)].flight.take()
     }
 
-    /// Takes all that will never be answered, the oldest first.
+    /// Removes all commands that will not be completed, the oldest first.
     pub(super) fn end_all(&mut self) -> Vec<InFlight> {
         let mut all: Vec<InFlight> = self.slots.iter_mut().filter_map(|slot| slot.flight.take()).collect();
         self.free = (0..self.slots.len()).rev().map(|slot| slot as u8).collect();
@@ -217,7 +217,7 @@ impl InFlightTable {
         all
     }
 
-    /// Since when the oldest is on its way.
+    /// Returns the time at which the oldest command was sent.
     pub(super) fn oldest_ns(&self) -> Option<u64> {
         self.slots.iter().filter_map(|slot| slot.flight.as_ref()).map(|flight| flight.since_ns).min()
     }

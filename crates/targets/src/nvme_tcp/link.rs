@@ -1,4 +1,5 @@
-//! A connection that a thread drives: initialization, and commands one after the other, each within its time.
+//! A connection that a thread drives: initialization, and one command after the other, each with a time
+//! limit.
 
 use super::error::ErrorKind;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,21 +15,21 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-/// Alignment of data in what we receive.
+/// Alignment of received data.
 pub(super) const ALIGNMENT: u8 = 4;
 
-/// Bytes of data in a C2HData PDU at most: as much as a command of ours asks for.
+/// Bytes of data in a C2HData PDU at most: as many as a command of this host requests.
 pub(super) const DATA_MAX: u32 = 1 << 20;
 
 const LIMITS: Limits = Limits { in_capsule_max: 0, data_max: DATA_MAX, alignment: ALIGNMENT };
 
-/// What a command on such a connection does with data.
+/// Data of a command on such a connection.
 #[derive(Debug)]
 pub(super) enum Data<'a> {
     None,
-    /// Goes in the capsule.
+    /// Data in the capsule.
     Out(&'a [u8]),
-    /// Comes back, all of it.
+    /// Room for data that is received completely.
     In(&'a mut [u8]),
 }
 
@@ -36,25 +37,25 @@ pub(super) enum Data<'a> {
 #[derive(Debug)]
 pub(super) struct Link {
     socket: OwnedFd,
-    /// How it is encrypted, if it is.
+    /// TLS session, if the connection is encrypted.
     tls: Option<Box<Session>>,
     decoder: Decoder,
     pub(super) response: IcResp,
     next_cid: u16,
-    /// Commands to which an answer comes at any time, and the answers that have come.
+    /// CID of an Asynchronous Event Request, and its response once it has come.
     async_cid: Option<u16>,
     async_response: Option<CompletionEntry>,
-    /// Another connection, without which nothing is worth waiting for on this one.
+    /// Another connection, whose end ends all waiting on this one.
     tied_to: Option<Arc<OwnedFd>>,
-    /// A command whose answer was not waited for to its end, and may still come.
+    /// CID of a command whose answer was abandoned, and may still come.
     abandoned: Option<u16>,
 }
 
-/// How long something is waited for.
+/// A limit of waiting.
 #[derive(Debug)]
 struct Until {
     deadline: Instant,
-    /// No longer than this connection lasts.
+    /// Another connection, whose end ends the waiting.
     tied_to: Option<Arc<OwnedFd>>,
 }
 
@@ -64,7 +65,7 @@ impl Until {
     }
 }
 
-/// What was agreed, and the decoder of a connection that is between two PDUs.
+/// The negotiated parameters, and the decoder of a connection that is between two PDUs.
 #[derive(Debug)]
 pub(super) struct Negotiated {
     pub(super) socket: OwnedFd,
@@ -103,7 +104,7 @@ impl Link {
         Ok(link)
     }
 
-    /// From now on nothing is waited for beyond the end of another connection; or is, again.
+    /// Makes all waiting end with another connection; or with none.
     pub(super) fn tie(&mut self, to: Option<Arc<OwnedFd>>) {
         self.tied_to = to;
     }
@@ -171,7 +172,7 @@ impl Link {
         }
     }
 
-    /// Sends a command without data to which an answer comes at some time, if it does.
+    /// Sends a command without data whose answer may come at any time, or never.
     pub(super) fn submit_async(
         &mut self,
         mut entry: SubmissionEntry,
@@ -185,7 +186,8 @@ impl Link {
         self.send(&self.capsule(&entry, &[]), &self.until(limit))
     }
 
-    /// The answer to that command, if it has come. To be called when there is something to read.
+    /// Returns the answer to the asynchronous command, if it has come. Call it when there is something to
+    /// read.
     pub(super) fn poll_async(&mut self) -> Result<Option<CompletionEntry>, ErrorKind> {
         while self.async_response.is_none() && self.has_arrived()? {
             let until = self.until(Duration::from_secs(1));
@@ -202,7 +204,7 @@ impl Link {
         self.async_response = Some(response);
     }
 
-    /// For a reactor to go on with. Nobody but us has anything to say by then.
+    /// Converts the link for a reactor. The controller has nothing to send on it at this time.
     pub(super) fn into_negotiated(self) -> Result<Negotiated, ErrorKind> {
         if self.tls.as_ref().is_some_and(|session| !session.content().is_empty()) {
             return Err(Violation::SEQUENCE.into());
@@ -240,7 +242,7 @@ impl Link {
         Ok(())
     }
 
-    /// The next PDU, with its payload in `room`.
+    /// Receives the next PDU, with its payload in `room`.
     fn next(&mut self, room: &mut [u8], until: &Until, what: &'static str) -> Result<Pdu, ErrorKind> {
         let (mut found, mut filled) = (None, 0);
         loop {
@@ -274,7 +276,7 @@ impl Link {
         }
     }
 
-    /// There is something of a PDU. Records without content are taken meanwhile.
+    /// Returns whether part of a PDU has arrived. Records without content are processed meanwhile.
     fn has_arrived(&mut self) -> Result<bool, ErrorKind> {
         let Some(session) = &mut self.tls else {
             let mut polled = [PollFd::new(&self.socket, PollFlags::IN)];
@@ -293,7 +295,7 @@ impl Link {
     }
 }
 
-/// Looks at what the other end says first, and leaves it there.
+/// Peeks at the first byte from the controller, to distinguish NVMe/TCP from TLS.
 fn is_nvme(socket: &OwnedFd, until: &Until) -> Result<(), ErrorKind> {
     let mut first = [0];
     loop {
@@ -320,7 +322,7 @@ fn send_all(socket: &OwnedFd, mut bytes: &[u8], until: &Until) -> Result<(), Err
     Ok(())
 }
 
-/// Bytes from the network, at least one.
+/// Receives bytes from the network, at least one.
 fn receive(
     socket: &OwnedFd,
     place: &mut [u8],
@@ -338,7 +340,7 @@ fn receive(
     }
 }
 
-/// The same out of the records that the network brings.
+/// Receives bytes out of the TLS records from the network, at least one.
 fn receive_content(
     socket: &OwnedFd,
     session: &mut Session,
@@ -365,7 +367,7 @@ fn wait(socket: &OwnedFd, events: PollFlags, until: &Until, what: &'static str) 
     if left.is_zero() {
         return Err(ErrorKind::Timeout(what));
     }
-    // Without any flags it is its end alone that is waited for.
+    // Without any flags the poll waits for the end of the connection only.
     let tied_to = until.tied_to.as_deref().unwrap_or(socket);
     let mut polled = [PollFd::new(socket, events), PollFd::new(tied_to, PollFlags::empty())];
     match poll(&mut polled, Some(&timespec(left))) {
@@ -378,7 +380,7 @@ fn wait(socket: &OwnedFd, events: PollFlags, until: &Until, what: &'static str) 
     }
 }
 
-/// The handshake on a new connection.
+/// Performs the TLS handshake on a new connection.
 pub(super) fn shake_hands(socket: &OwnedFd, psk: &Psk, limit: Duration) -> Result<Box<Session>, ErrorKind> {
     let until = Until::after(limit);
     let mut handshake = Handshake::client(socket.as_fd(), psk).map_err(ErrorKind::Socket)?;

@@ -1,18 +1,16 @@
 //! The NVMe/TCP target: a namespace of a subsystem on another machine, attached as any host would.
 //!
-//! Each target is a host with an association of its own: an admin queue, which a thread drives (the
-//! [`admin_thread`]), and an I/O queue, which is a connection that the drive's reactor drives ([`queue`]). Whatever
-//! waits for the network in order (resolving a name, connecting, Identify, keep-alive) is the keeper's. The
-//! [`Target`] parks commands, gives each a command identifier, and finds out by completions of io_uring what
-//! came of them.
+//! Each target is a host with an association of its own. A thread drives the admin queue ([`admin_thread`]),
+//! and the drive's reactor drives the connection of the I/O queue ([`queue`]). The thread does all that waits
+//! for the network in order: resolving a name, connecting, Identify, Keep Alive. The [`Target`] parks
+//! commands, gives each a CID, and receives their results by completions of io_uring.
 //!
-//! Data is received where it ends: payload of more than a few pages goes from the socket into the host's
-//! memory, as far as its length is known when the kernel is asked; the rest is copied once. All that a turn
-//! has to send is one send.
+//! Data is received in its final place. Payload of more than a few pages goes from the socket into the host's
+//! memory, if its length is known at that time. The rest is copied once. All PDUs of a turn are in one send.
 //!
-//! The peer is hostile. What it sends is checked against what it was asked for ([`in_flight`]); what does not fit
-//! ends the connection. No answer of a connection that was given up is heard, and no command goes out again
-//! before that connection is reset, with everything that it had not sent yet.
+//! The peer is hostile. Its PDUs are checked against the commands ([`in_flight`]), and a violation ends the
+//! connection. No answer of a connection that was given up counts. No command is sent again before that
+//! connection is reset, with all of its unsent bytes.
 
 mod admin_thread;
 mod ana;
@@ -49,7 +47,7 @@ use std::time::Duration;
 
 pub use sluice_nvme_tcp::Digests;
 
-/// An NVMe/TCP target, as configured.
+/// Configuration of an NVMe/TCP target.
 #[derive(Clone, Debug)]
 pub struct NvmeTcpConfig {
     /// Host and port: `10.0.0.1:4420`, `[fd00::1]:4420`, `storage.example.org:4420`.
@@ -57,32 +55,33 @@ pub struct NvmeTcpConfig {
     /// NVMe Qualified Name of the subsystem.
     pub subnqn: String,
     pub nsid: u32,
-    /// What is known beforehand, so that it need not be connected to when it is opened. It is taken for no more.
+    /// Expected properties of the namespace, so that opening needs no connection. The drive has no more than
+    /// these.
     pub expected: Option<Expected>,
-    /// What this host calls itself.
+    /// NVMe Qualified Name of this host.
     pub hostnqn: String,
-    /// Host Identifier; one host has one, whatever it connects to.
+    /// Host Identifier, which is the same for all connections of a host.
     pub hostid: [u8; 16],
     pub digests: Digests,
-    /// With what it proves who it is, and the controller in turn.
+    /// Keys and parameters for the authentication of the host, and of the controller in turn.
     pub terms: Option<Arc<Terms>>,
-    /// What connections are encrypted with; they are not without it.
+    /// TLS keys; connections are not encrypted without them.
     pub keys: Option<Arc<Keys>>,
-    /// How long the controller may take for a command, or to connect, before the connection is given up.
+    /// Time limit of the controller for a command, or to connect. After that the connection is given up.
     pub timeout: Duration,
     /// Keep Alive Timeout; zero for none.
     pub keep_alive: Duration,
-    /// Without a connection for so long, commands fail; they wait until then.
+    /// Time without a connection after which commands fail; until then they wait.
     pub fast_io_fail: Option<Duration>,
-    /// How the layers above are told that acknowledged writes may be lost.
+    /// Way in which the layers above are notified that acknowledged writes may be lost.
     pub loss_notice: LossNotice,
-    /// An earlier daemon may have left writes that were not flushed.
+    /// Unflushed writes of an earlier daemon, if there may be some.
     pub previous_session: Option<PreviousSession>,
-    /// Without a connection for so long, nobody tries to connect any more, and commands fail for good.
+    /// Time without a connection after which reconnecting ends, and commands fail for good.
     pub ctrl_loss: Option<Duration>,
 }
 
-/// What a namespace is said to be.
+/// Expected properties of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expected {
     /// Bytes, at least.
@@ -92,7 +91,7 @@ pub struct Expected {
 }
 
 impl NvmeTcpConfig {
-    /// A namespace of a subsystem, with nothing special about it.
+    /// Creates the configuration of a namespace of a subsystem, with defaults.
     pub fn new(address: &str, subnqn: &str, hostnqn: &str, hostid: [u8; 16]) -> Self {
         Self {
             address: address.to_owned(),
@@ -114,12 +113,12 @@ impl NvmeTcpConfig {
     }
 }
 
-/// A namespace on its way to its reactor: connected, or one of which it is known what it will be.
+/// A namespace before it is given to a reactor: connected, or with expected properties.
 #[derive(Debug)]
 pub struct NvmeTcpSeed {
     handle: admin_thread::NamespaceHandle,
     config: NvmeTcpConfig,
-    /// One of several paths.
+    /// Set if this is one of several paths.
     is_path: bool,
     control: NvmeTcpControl,
 }
@@ -128,18 +127,18 @@ impl NvmeTcpSeed {
     /// Connects. Blocks, for no longer than a few times the timeout.
     ///
     /// # Errors
-    /// In words that name the subsystem and say what to do. That it cannot be connected to is none, if it is known
-    /// [what to expect](NvmeTcpConfig::expected): that is tried again.
+    /// The error names the subsystem and gives advice. With [expected properties](NvmeTcpConfig::expected) an
+    /// unreachable controller is no error: the connection is tried again.
     pub fn open(config: &NvmeTcpConfig) -> Result<Self, NvmeTcpError> {
         let mut opened = Self::open_all(vec![config.clone()], false)?;
         Ok(opened.remove(0))
     }
 
-    /// The same of several paths to one namespace, of which one has to be connected to, for [`Multipath`] to
-    /// stand on. Each fails its commands as soon as its connection is lost, and is tried again for ever.
+    /// Opens several paths to one namespace, as targets below [`Multipath`]. At least one path has to
+    /// connect. Each path fails its commands as soon as its connection is lost, and reconnects for ever.
     ///
     /// # Errors
-    /// As above; or what is at one of the addresses is something else than at the others.
+    /// No path connects, as for [`open`](Self::open); or the addresses lead to different namespaces.
     pub fn open_paths(configs: &[NvmeTcpConfig]) -> Result<Vec<Self>, NvmeTcpError> {
         let path = |config: &NvmeTcpConfig| NvmeTcpConfig {
             fast_io_fail: Some(Duration::ZERO),
@@ -155,23 +154,23 @@ impl NvmeTcpSeed {
         Ok(configs.into_iter().zip(opened).map(seed).collect())
     }
 
-    /// Bytes of the namespace.
+    /// Returns the bytes of the namespace.
     pub fn size(&self) -> u64 {
         self.handle.info.bytes()
     }
 
-    /// The controller's power identifier, if it gave one.
+    /// Returns the controller's power identifier, if it reported one.
     pub fn power(&self) -> Option<PowerId> {
         self.handle.first.as_ref().and_then(|first| first.info.power)
     }
 
-    /// What the control side keeps, to see how the target fares.
+    /// Returns a handle on the target's counters, for the control plane.
     pub fn control(&self) -> NvmeTcpControl {
         self.control.clone()
     }
 
-    /// Builds the target, on its reactor's thread. `token_prefix` is what the tokens of this layer have
-    /// beside their low 32 bits.
+    /// Builds the target, on its reactor's thread. `token_prefix` is the part of this layer's tokens above
+    /// their low 32 bits.
     ///
     /// # Errors
     /// The reactor has no room for two more files, or there is no memory.

@@ -1,12 +1,12 @@
-//! Several ways to one namespace: a layer over as many targets, one for each portal of the subsystem.
+//! Several paths to one namespace: a layer over several targets, one for each portal of the subsystem.
 //!
-//! Each is a target of its own, with a connection and a keeper, and fails its commands when the connection is lost
-//! and reset. What failed for a reason that lies in the path goes out again down another, as after a reconnection:
-//! nobody above sees an error, as long as a path is left, or comes back in time.
+//! Each path is a target of its own, with a connection and an admin thread. A path fails its commands when
+//! the connection is lost and reset. A command that failed with a path related status is sent on another
+//! path, as after a reconnection. So hosts see no error as long as a path is left, or is back in time.
 //!
-//! A command is under way on one path at a time, and all that come here may be done twice. What nobody can
-//! promise is that a controller whose connection was reset does not still have a command that it received before:
-//! it may carry it out after another controller did, as with any host.
+//! A command is in flight on one path at a time, and all commands of this layer may be repeated. One
+//! guarantee is impossible: a controller whose connection was reset may still have a command that it received
+//! before. It may execute that command after another controller did, as with any host.
 
 use super::NvmeTcpControl;
 use super::fail_timer::{FailTimer, RECHECK_NS};
@@ -22,31 +22,32 @@ pub const PATHS_MAX: usize = 8;
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// A path that has commands and answered none for so long is silent: others are taken while there are any. What it
-/// has is failed by its own deadline.
+/// Time without an answer after which a path with commands is silent. Other paths are preferred while there
+/// are any. The commands of a silent path fail after their own time limit.
 const SILENCE_NS: u64 = 1_000_000_000;
 
-/// Which of the paths that are as good as each other a command takes.
+/// Choice among paths of equal quality.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathPolicy {
-    /// One after the other.
+    /// Each path in turn.
     #[default]
     RoundRobin,
-    /// The one with the fewest commands under way.
+    /// Path with the fewest commands in flight.
     QueueDepth,
 }
 
 #[derive(Debug)]
 struct Path {
     control: NvmeTcpControl,
-    /// Commands that are on it.
+    /// Commands in flight on the path.
     under_way: u32,
-    /// When it answered last, or was given a command while it had none.
+    /// Time of the last answer, or of the first command after the path had none.
     answered_ns: u64,
 }
 
 impl Path {
-    /// How bad it is; none if it leads nowhere now. First of all it answers, then it is a good way to the namespace.
+    /// Returns the rank of the path, the lowest of which is best; none if the path is unusable now. Answering
+    /// counts first, then the access state.
     fn rank(&self, policy: PathPolicy, now_ns: u64) -> Option<(bool, u8, u32)> {
         let access = match self.control.path()? {
             AnaState::Optimized => 0,
@@ -59,12 +60,12 @@ impl Path {
     }
 }
 
-/// How far a command has come, as its frame remembers it.
+/// Progress of a command, which is stored in its frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Search {
-    /// Paths that it failed on since it last waited, a bit each.
+    /// Bit per path on which the command failed since it last waited.
     tried: u8,
-    /// When all that there were had failed it for the first time, milliseconds.
+    /// Time at which the command had first failed on all paths, milliseconds.
     since_ms: Option<u64>,
 }
 
@@ -87,17 +88,17 @@ pub struct Multipath {
     paths: Vec<Path>,
     /// The path that the last command took.
     last: usize,
-    /// For a path, in the order they are to be started.
+    /// Commands that wait for a path, in the order of their start.
     waiting: VecDeque<(Ticket, Search)>,
     fail_timer: FailTimer,
     recheck_at_ns: Option<u64>,
-    /// Controllers whose host is gone or begins anew: nothing of theirs may wait.
+    /// Controllers whose host is gone or resets: none of their commands may wait.
     ending: Controllers,
 }
 
 impl Multipath {
-    /// Over targets with these controls, in the order of the layers below. When there was no path for `limit`, commands
-    /// fail; without a limit they wait for as long as it takes.
+    /// Creates the layer over targets with these controls, in the order of the layers below. When there was
+    /// no path for `limit`, commands fail. Without a limit they wait for ever.
     pub fn new(policy: PathPolicy, controls: Vec<NvmeTcpControl>, limit: Option<Duration>) -> Self {
         let limit_ns = limit.map(|limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
         Self {
@@ -114,13 +115,13 @@ impl Multipath {
         }
     }
 
-    /// The path for a command that has `tried` these, a bit each: of the best that are left, whose turn it is.
+    /// Returns the next of the best paths for a command that has `tried` some already, a bit each.
     fn choose(&self, tried: u8, now_ns: u64) -> Option<usize> {
         let count = self.paths.len();
         let in_turn = (1..=count).map(|further| (self.last + further) % count);
         let left = in_turn.filter(|path| tried >> path & 1 == 0);
         let ranked = left.filter_map(|path| Some((self.paths[path].rank(self.policy, now_ns)?, path)));
-        // The first of several that are the same.
+        // The first of several equal ones.
         ranked.min_by_key(|(rank, _)| *rank).map(|(_, path)| path)
     }
 
@@ -138,15 +139,15 @@ impl Multipath {
         lane.forward_with(number, command, 0, [search.to_word(), number as u64]);
     }
 
-    /// There is no path, or none that this command has not failed on a moment ago.
+    /// Parks a command for which there is no path, or none on which it has not just failed.
     fn wait(&mut self, command: Command, search: Search, lane: &mut Lane<'_>) {
         let now_ns = lane.now_ns();
         let mut since_ms = search.since_ms;
         if self.choose(0, now_ns).is_none() {
             self.fail_timer.start(now_ns);
         }
-        // Those that failed it are no good for it, there or not, nor when they are back: for the host that is as if
-        // they were not.
+        // For the host, paths on which the command failed are the same as missing paths, even when they are
+        // back.
         if search.tried != 0 {
             since_ms.get_or_insert(now_ns / NS_PER_MS);
         }
@@ -163,7 +164,7 @@ impl Multipath {
         self.recheck_at_ns.get_or_insert(lane.now_ns() + RECHECK_NS);
     }
 
-    /// Those that wait go on if there is a path, or fail if there was none for too long.
+    /// Sends the waiting commands if there is a path, or fails them if there was none for too long.
     fn retry_waiting(&mut self, lane: &mut Lane<'_>) {
         self.recheck_at_ns = None;
         for _ in 0..self.waiting.len() {
@@ -193,7 +194,7 @@ impl Layer for Multipath {
     }
 
     fn characteristics(&self, below: &[Characteristics]) -> Characteristics {
-        // All are the same namespace. One that is a path of it has no less than the first.
+        // All paths lead to the same namespace. Each has at least the properties of the first.
         let size = below.iter().map(|path| path.size).min().unwrap_or(0);
         Characteristics { size, ..below[0].over() }
     }
@@ -234,7 +235,7 @@ impl Layer for Multipath {
     }
 
     fn poll(&mut self, _controller: u8, _space: &Space, lane: &mut Lane<'_>) -> usize {
-        // A path that is back is so whether a command needs it or not.
+        // A path that is back stops the timer, even if no command needs it.
         if self.fail_timer.is_running() && self.choose(0, lane.now_ns()).is_some() {
             self.fail_timer.stop();
         }
@@ -250,7 +251,8 @@ impl Layer for Multipath {
     }
 }
 
-/// Path Related Status (Base 4.2.3.4): another path may do better, if it is not said that none will.
+/// Returns whether a status is path related (Base 4.2.3.4) without DNR: the command may succeed on another
+/// path.
 fn is_of_path(status: Status) -> bool {
     const TYPE: u16 = 7 << 8;
     const PATH_RELATED: u16 = 3 << 8;

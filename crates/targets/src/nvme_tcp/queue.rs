@@ -1,7 +1,7 @@
-//! An I/O queue: its connection, its memory, and what is under way in either direction.
+//! An I/O queue: its connection, its memory, and the operations in progress in either direction.
 //!
-//! What comes in is taken apart in [`receive`](super::receive); what goes out is put together in
-//! [`transmit`](super::transmit). The queue finishes no command: what the controller says of one is an
+//! Received PDUs are decoded in [`receive`](super::receive); PDUs to send are made in
+//! [`transmit`](super::transmit). The queue finishes no command. A completion of the controller is an
 //! [`Outcome`], for the target to take.
 
 use super::admin_thread::{Connected, Generation};
@@ -24,21 +24,21 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::{fmt, io};
 
-/// Tokens of what is no command's.
+/// Tokens that belong to no command.
 pub(super) const EVENTS: Ticket = Ticket(u32::MAX - 1);
 pub(super) const RECEIVED: Ticket = Ticket(u32::MAX - 2);
 pub(super) const SENT: Ticket = Ticket(u32::MAX - 3);
 
-/// Bytes received at once, payload that goes to its final place not counted.
+/// Bytes received at once, without payload that goes to its final place.
 pub(super) const INBOX: usize = 256 << 10;
 
-/// Bytes of data in a capsule at most, whatever the controller takes: beyond, asking for it is worth its while.
+/// Bytes of data in a capsule at most, even if the controller accepts more. Larger data is worth an R2T.
 const IN_CAPSULE_MAX: u32 = 16 << 10;
 
-/// Commands under way whose sender waits for each.
+/// Number of commands in flight up to which their sender probably waits for each.
 const FEW: usize = 4;
 
-/// Where a target is.
+/// Reactor of a target, with the target's task on it.
 #[derive(Clone, Debug)]
 pub(super) struct ReactorHandle {
     pub(super) io: Io,
@@ -52,21 +52,21 @@ impl ReactorHandle {
     }
 }
 
-/// Why a connection ends.
+/// Reason of the end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CloseReason {
     /// The controller closed it.
     ByController,
     Socket(Errno),
-    /// The controller sent what is no TLS of this connection, or ended that.
+    /// The controller sent bytes that are no TLS record of this connection, or ended TLS.
     Tls(Failure),
-    /// The controller sent what it must not.
+    /// The controller violated the protocol.
     Violation(Violation),
-    /// The controller says that we did.
+    /// The controller reported a violation by this host.
     Terminated(Violation),
     /// A command was not answered in time.
     TimedOut,
-    /// The keeper says so.
+    /// The admin thread has given the connection up.
     ByAdminThread,
 }
 
@@ -82,9 +82,11 @@ impl fmt::Display for CloseReason {
             CloseReason::ByController => f.write_str("the controller closed a connection"),
             CloseReason::Socket(errno) => write!(f, "a connection failed: {errno}"),
             CloseReason::Tls(failure) => failure.fmt(f),
-            CloseReason::Violation(violation) => write!(f, "the controller broke the protocol: {violation}"),
+            CloseReason::Violation(violation) => {
+                write!(f, "the controller violated the protocol: {violation}")
+            }
             CloseReason::Terminated(violation) => {
-                write!(f, "the controller says that we broke the protocol: {violation}")
+                write!(f, "the controller reported a protocol violation by this host: {violation}")
             }
             CloseReason::TimedOut => f.write_str("a command was not answered in time"),
             CloseReason::ByAdminThread => f.write_str("the admin queue failed"),
@@ -92,14 +94,14 @@ impl fmt::Display for CloseReason {
     }
 }
 
-/// What became of a piece of a command.
+/// Result of a chunk of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub(super) remaining: Remaining,
-    /// Bytes of the command that the piece was.
+    /// Bytes of the command in the chunk.
     pub(super) bytes: u64,
     pub(super) status: Status,
-    /// Writes that were acknowledged when the piece was sent.
+    /// Count of acknowledged writes at the time the chunk was sent.
     pub(super) mark: u64,
 }
 
@@ -108,20 +110,21 @@ pub(super) struct Queue {
     pub(super) generation: Generation,
     reactor: ReactorHandle,
     socket: FileSlot,
-    /// The inbox, the outbox, and zeros. It stays for as long as the kernel has operations that name it.
+    /// The inbox, the outbox, and zeros. The kernel's operations keep the memory alive as long as they name
+    /// it.
     pub(super) memory: Arc<SharedRegion>,
-    /// What is between the socket and everything else, if the connection is encrypted.
+    /// TLS stream between the socket and the decoder, if the connection is encrypted.
     pub(super) tls: Option<Box<Stream>>,
     pub(super) in_capsule_max: u32,
     pub(super) decoder: Decoder,
-    /// Bytes in the inbox that were not looked at yet. Of an encrypted connection they are those of a record.
+    /// Bytes in the inbox that are not decoded yet; on an encrypted connection, bytes of a record.
     pub(super) staged: Range<usize>,
     pub(super) payload: Option<Payload>,
-    /// With the payload at hand its command has succeeded.
+    /// Set if the command has succeeded with the present payload.
     pub(super) is_success: bool,
-    /// The last data that came was large: more of it is expected, and goes past the inbox.
+    /// Set if the last received data was large: more of it is expected, and is received past the inbox.
     pub(super) expects_large: bool,
-    /// Of the receive under way: bytes that go to their final place.
+    /// Bytes of the receive in progress that go to their final place.
     pub(super) direct: usize,
     receiving: bool,
     sending: bool,
@@ -153,7 +156,7 @@ impl Queue {
             alignment: response.alignment,
             data_max: response.h2c_data_max,
         };
-        // A queue that is full has an entry that is free.
+        // A full queue has one free entry.
         let depth = entries - 1;
         Ok(Self {
             generation,
@@ -184,17 +187,17 @@ impl Queue {
         self.close_reason.is_none()
     }
 
-    /// Nobody listens on it yet.
+    /// Returns whether no receive was started yet.
     pub(super) fn is_new(&self) -> bool {
         self.is_open() && !self.receiving
     }
 
-    /// It has ended, and the kernel names no memory of a command any more.
+    /// Returns whether the connection has ended, and no operation of the kernel names memory of a command.
     pub(super) fn is_over(&self) -> bool {
         !self.is_open() && !self.receiving && !self.sending
     }
 
-    /// Takes a piece of a command in. `mark` is of the writes that are acknowledged now.
+    /// Adds a chunk of a command. `mark` is the present count of acknowledged writes.
     ///
     /// # Panics
     /// If there is no room.
@@ -204,7 +207,7 @@ impl Queue {
         self.tally.sent += 1;
     }
 
-    /// Ends the connection. Operations on it come to their end; the keeper resets it.
+    /// Closes the connection. Operations on it complete; the admin thread resets it.
     pub(super) fn close(&mut self, why: CloseReason) {
         if !self.is_open() {
             return;
@@ -216,11 +219,11 @@ impl Queue {
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
     }
 
-    /// Tells the controller, if it takes it at once.
+    /// Sends the controller the reason of the end, if the socket takes it at once.
     fn send_termination(&mut self, why: CloseReason) {
         const FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
         let term = match why {
-            // Within a PDU it would be data.
+            // Within a PDU a termination request would be data.
             CloseReason::Violation(violation) if self.transmit.is_between_pdus() => {
                 Some(encode::h2c_term(violation, self.decoder.header()))
             }
@@ -234,7 +237,7 @@ impl Queue {
         };
     }
 
-    /// Starts what can be started on the socket.
+    /// Starts sends and receives that are possible on the socket.
     pub(super) fn start(&mut self, lane: &Lane<'_>) {
         if !self.is_open() {
             return;
@@ -266,9 +269,10 @@ impl Queue {
         self.reactor.io.send(&self.socket, &sealed, task, token);
     }
 
-    /// What is missing of the payload at hand goes to its place, and whatever follows to the inbox.
+    /// Receives missing payload into its final place, and all that follows into the inbox.
     ///
-    /// With few commands under way the next response is waited for by whoever sent them; with many it comes with others.
+    /// With few commands in flight their sender waits for the next response, so the receive is speculative.
+    /// With many commands in flight a response comes with others.
     fn start_receiving(&mut self, lane: &Lane<'_>) {
         let soon = !self.expects_large && self.in_flight.len() <= FEW;
         if let Some(stream) = &self.tls {
@@ -282,7 +286,7 @@ impl Queue {
         if self.direct > 0 {
             self.segments.extend_from_slice(self.part.as_slice());
         }
-        // Of data that is expected, the header is to be known before it is received.
+        // The header of expected data has to be decoded before the data is received.
         const HEADERS: usize = 64;
         let inbox = if self.expects_large { HEADERS } else { INBOX };
         self.segments.push(self.memory.segment(0, inbox as u32));
@@ -292,7 +296,7 @@ impl Queue {
         self.reactor.io.receive(&self.socket, &self.segments, soon, self.reactor.task, token);
     }
 
-    /// Where the rest of the payload at hand goes; zero bytes if it has to be copied.
+    /// Finds the segments for the rest of the present payload; returns zero bytes if it has to be copied.
     fn direct_segments(&mut self, lane: &Lane<'_>) -> usize {
         let Some(left) = self.payload_left() else { return 0 };
         let Some(payload) = &self.payload else { return 0 };
@@ -308,7 +312,7 @@ impl Queue {
         }
     }
 
-    /// A send is over.
+    /// Handles the end of a send.
     pub(super) fn sent(&mut self, result: i32) -> Result<(), CloseReason> {
         self.sending = false;
         if !self.is_open() {
@@ -331,7 +335,7 @@ impl Queue {
         Ok(())
     }
 
-    /// A receive is over.
+    /// Handles the end of a receive.
     pub(super) fn received(&mut self, result: i32, lane: &Lane<'_>) -> Result<(), CloseReason> {
         self.receiving = false;
         if !self.is_open() || result == INTERRUPTED {
@@ -344,7 +348,8 @@ impl Queue {
         }
     }
 
-    /// The controller has answered a command. It is over when nothing names its memory any more.
+    /// Records the controller's completion of a command. The command is over when no send names its memory
+    /// any more.
     pub(super) fn answer(&mut self, cid: u16, status: Status) -> Option<()> {
         let flight = self.in_flight.get_mut(cid).filter(|flight| flight.is_there())?;
         let status = flight.outcome(status);
@@ -356,7 +361,8 @@ impl Queue {
         Some(())
     }
 
-    /// Takes everything that will not be answered, the oldest first. True for what the controller may still change.
+    /// Removes all commands that will not be completed, the oldest first. Each comes with true if the
+    /// controller may still change blocks for it.
     pub(super) fn take_interrupted(&mut self, now_ns: u64) -> Vec<(Remaining, bool)> {
         let interrupted =
             |remaining: Remaining| Remaining { since_ns: remaining.since_ns.or(Some(now_ns)), ..remaining };
@@ -371,7 +377,7 @@ fn outcome_of(flight: &InFlight, status: Status) -> Outcome {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // What is under way ends; memory of ours stays until then.
+        // Operations in progress end, and keep their memory until then.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
     }
 }

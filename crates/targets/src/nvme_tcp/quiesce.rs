@@ -1,18 +1,19 @@
-//! Changes that a controller may still carry out although their connection is lost.
+//! Changes that a controller may still execute although their connection is lost.
 //!
-//! They are neither sent again nor ended before it is certain that the controller is done with them: otherwise an old write
-//! could come after a newer one to the same blocks (Base 2.1, 9.6).
+//! A change is neither sent again nor ended before the controller certainly cannot execute it any more.
+//! Otherwise an old write could follow a newer one to the same blocks (Base 2.1, 9.6).
 
 use super::in_flight::Remaining;
 use crate::remote::NamespaceInfo;
 use std::time::Duration;
 
-/// How long a controller without a Keep Alive Timer may not notice the end of a connection.
+/// Time in which a controller without a Keep Alive Timer may not detect the end of a connection.
 const UNNOTICED: Duration = Duration::from_secs(60);
 
-/// How long after the loss of a connection the controller may carry out commands of it. `has_ended` if the controller has
-/// seen the end of the connection; otherwise its Keep Alive Timer ends it. Then it takes the Command Quiesce Time, for which
-/// a controller without that field gets the time of one command. A controller that holds back later commands needs none.
+/// Returns how long the controller may execute commands of a lost connection. `has_ended` means that the
+/// controller has seen the end of the connection; otherwise the controller's Keep Alive Timer ends it. After
+/// that passes the Command Quiesce Time, or the time of one command if the controller reports none. A
+/// controller that holds back overlapping commands needs no such time.
 pub(super) fn delay(
     info: &NamespaceInfo,
     keep_alive: Duration,
@@ -31,27 +32,27 @@ pub(super) fn delay(
 
 #[derive(Debug)]
 struct PendingChange {
-    /// None if its command has ended, and only the next connection waits.
+    /// The command; none if it has ended, and only the next connection waits.
     remaining: Option<Remaining>,
-    /// From then on the controller is done with it. None while its connection is not reset.
+    /// Time from which on the controller cannot execute it; none while its connection is not reset.
     until_ns: Option<u64>,
 }
 
-/// Such changes, the oldest first.
+/// Changes of lost connections, the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Quiescing {
     changes: Vec<PendingChange>,
-    /// Of the connection that was lost last.
+    /// Time of the connection that was lost last.
     until_ns: Option<u64>,
 }
 
 impl Quiescing {
-    /// A connection is lost, and not reset yet.
+    /// Records the loss of a connection, which is not reset yet.
     pub(super) fn lost(&mut self) {
         self.until_ns = None;
     }
 
-    /// It is reset. Its controller is done with its commands at this time.
+    /// Records the reset of the connection. Its controller cannot execute its commands after `until_ns`.
     pub(super) fn reset(&mut self, until_ns: u64) {
         self.until_ns = Some(until_ns);
         self.changes.iter_mut().for_each(|change| {
@@ -59,12 +60,13 @@ impl Quiescing {
         });
     }
 
-    /// A change was under way on the connection that was lost last. Without a command, only the next connection waits for it.
+    /// Adds a change of the connection that was lost last. Without a command, only the next connection waits
+    /// for it.
     pub(super) fn add(&mut self, remaining: Option<Remaining>) {
         self.changes.push(PendingChange { remaining, until_ns: self.until_ns });
     }
 
-    /// No other connection may be used.
+    /// Returns whether no other connection may be used.
     pub(super) fn blocks_connection(&self) -> bool {
         self.changes.iter().any(|change| change.remaining.is_none())
     }
@@ -73,12 +75,12 @@ impl Quiescing {
         self.changes.len()
     }
 
-    /// When the next of them is settled; none if none is known to be.
+    /// Returns the time at which the next change is over; none if none is scheduled.
     pub(super) fn deadline_ns(&self) -> Option<u64> {
         self.changes.iter().filter_map(|change| change.until_ns).min()
     }
 
-    /// Takes the commands out that can go on.
+    /// Removes the commands that can continue.
     pub(super) fn take_quiesced(&mut self, now_ns: u64) -> Vec<Remaining> {
         let is_quiesced =
             |change: &mut PendingChange| change.until_ns.is_some_and(|until_ns| until_ns <= now_ns);

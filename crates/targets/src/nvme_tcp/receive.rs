@@ -1,4 +1,4 @@
-//! What a controller sends: bytes become data and answers, each checked against what was asked for.
+//! Received PDUs: bytes become data and completions, each checked against the commands.
 
 use super::in_flight::DataKind;
 use super::queue::{CloseReason, Queue};
@@ -7,24 +7,24 @@ use sluice_command::Lane;
 use sluice_nvme::Status;
 use sluice_nvme_tcp::{Digest, Event, Pdu, Place, Violation};
 
-/// Offset of a field in a response and in R2T and C2HData, of which only the last is the same.
+/// Offsets of the CID field in a response, and of CCCID in R2T and C2HData.
 const RESPONSE_CID: u32 = 20;
 const CCCID: u32 = 8;
 
-/// Data of this many bytes is worth a receive of its own.
+/// Bytes of data that are worth a receive of their own.
 const LARGE: u32 = 16 << 10;
 
-/// The payload of the PDU at hand.
+/// The payload of the present PDU.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Payload {
     pub(super) cid: u16,
-    /// Where the next byte goes, and where the first went, in the data of the command on the wire.
+    /// Offset of the next byte, and of the first, in the data of the command on the wire.
     pub(super) at: u32,
     start: u32,
 }
 
 impl Queue {
-    /// So many bytes came: payload in its place, then what is in the inbox.
+    /// Processes received bytes: payload in its final place, then the content of the inbox.
     pub(super) fn take(&mut self, bytes: usize, lane: &Lane<'_>) -> Result<(), CloseReason> {
         if let Some(stream) = &mut self.tls {
             stream.received(bytes);
@@ -41,7 +41,7 @@ impl Queue {
         self.take_staged(lane)
     }
 
-    /// Makes the content of the next record of an encrypted connection what is staged. False if there is none.
+    /// Stages the content of the next record of an encrypted connection. Returns false if there is none.
     fn next_record(&mut self) -> Result<bool, CloseReason> {
         let Some(stream) = &mut self.tls else { return Ok(false) };
         if self.staged.is_empty() {
@@ -75,7 +75,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Bytes that are to come of the payload at hand.
+    /// Returns the missing bytes of the present payload.
     pub(super) fn payload_left(&mut self) -> Option<usize> {
         match self.decoder.place() {
             Place::Payload(left) => Some(left as usize),
@@ -83,7 +83,7 @@ impl Queue {
         }
     }
 
-    /// Payload from the inbox to where it belongs. That of a termination request belongs nowhere.
+    /// Copies payload from the inbox to its final place. That of a termination request has none.
     fn copy(&mut self, from: usize, count: usize, lane: &Lane<'_>) {
         let Some(payload) = &self.payload else { return };
         let Some(flight) = self.in_flight.get(payload.cid) else { return };
@@ -96,7 +96,7 @@ impl Queue {
         self.tally.bytes_copied += count as u64;
     }
 
-    /// So many more bytes are where the decoder wanted them.
+    /// Advances the decoder by bytes at its present destination.
     fn advance(&mut self, count: usize, lane: &Lane<'_>) -> Result<(), CloseReason> {
         if let (Some(payload), Place::Payload(_)) = (&mut self.payload, self.decoder.place()) {
             payload.at += count as u32;
@@ -137,14 +137,15 @@ impl Queue {
         Ok(())
     }
 
-    /// The payload of a PDU is complete.
+    /// Handles the end of a PDU's payload.
     fn end_payload(&mut self, digest: Option<u32>, lane: &Lane<'_>) -> Result<(), CloseReason> {
         let Some(payload) = self.payload.take() else { return Ok(()) };
         if let Some(digest) = digest
             && self.digest(&payload, lane) != Some(digest)
             && let Some(flight) = self.in_flight.get_mut(payload.cid)
         {
-            // Not the end of the connection: the command may be sent again (TCP Transport 3.3.1.1).
+            // A wrong digest does not end the connection: the command may be sent again (TCP Transport
+            // 3.3.1.1).
             flight.is_damaged = true;
         }
         if std::mem::take(&mut self.is_success) {
@@ -153,7 +154,8 @@ impl Queue {
         Ok(())
     }
 
-    /// The digest of what came. The host may have changed it since, which harms nobody else.
+    /// Returns the digest of the received payload. The host may have changed the payload since, which affects
+    /// only that host.
     fn digest(&self, payload: &Payload, lane: &Lane<'_>) -> Option<u32> {
         const STEP: usize = 4096;
         let flight = self.in_flight.get(payload.cid)?;

@@ -20,54 +20,56 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Commands that can wait without memory being taken for them: as many as a drive has.
+/// Commands that can wait without further allocation: as many as a drive has.
 const WAITING: usize = sluice_command::handover::COMMANDS_MAX;
 
 /// A namespace of a remote subsystem as a target.
 #[derive(Debug)]
 pub struct Target {
     reactor: ReactorHandle,
-    /// Watched, so that news wake the drive.
+    /// Notifier, watched so that events of the admin thread wake the drive.
     _notifier: FileSlot,
     nsid: u32,
     timeout_ns: u64,
-    /// What it is to those above. It stays, whatever is found when it is connected to.
+    /// Characteristics for the layers above, which do not change with a reconnection.
     characteristics: Characteristics,
-    /// Bytes, at most as many as these say.
+    /// Bytes, at most as many as the characteristics have.
     size: u64,
-    /// None while there is no connection, and none to come to its end.
+    /// The queue; none while there is no connection, and none that is ending.
     queue: Option<Box<Queue>>,
-    /// A connection that was made while the one before was still coming to its end.
+    /// A connection that was made while the one before was still ending.
     next: Option<Box<Connected>>,
-    /// In the order they are to be started.
+    /// Waiting commands, in the order of their start.
     waiting: VecDeque<Remaining>,
     fail_timer: FailTimer,
     unflushed: Arc<Unflushed>,
-    /// Of the controller that has acknowledged those.
+    /// Power identifier of the controller that has acknowledged the unflushed writes.
     power: Option<PowerId>,
-    /// Nobody above knows another path: what is refused for the access state waits until that is another.
+    /// Set if no layer above has another path: commands that are refused for the access state wait until it
+    /// changes.
     is_alone: bool,
-    /// Something was. Nothing is sent before the state is looked at, at this time.
+    /// Time of the next check of the access state after a refusal. No command is sent before.
     recheck_at_ns: Option<u64>,
-    /// Changes that an earlier controller may still carry out.
+    /// Changes that an earlier controller may still execute.
     quiescing: Quiescing,
     keep_alive: Duration,
-    /// The layer above has copies, and goes on without this one while changes are unsettled.
+    /// Set if the layer above has copies, and continues without this target while changes are quiescing.
     goes_on: bool,
-    /// The connection was lost because the kernel had no answer.
+    /// Set if the connection was lost because the kernel got no answer.
     is_cut: bool,
-    /// The connection that was lost is yet to be reset: what was on it may still arrive.
+    /// Set while the lost connection is not reset: its commands may still arrive.
     is_resetting: bool,
-    /// The host is gone or begins anew: nothing of its may wait.
+    /// Controllers whose host is gone or resets: none of their commands may wait.
     ending: Controllers,
-    /// When to see how long the oldest command has been on its way.
+    /// Time of the next check for a timeout of the oldest command.
     check_at_ns: Option<u64>,
-    /// What was sent up to then was found late once, and got more time.
+    /// Time up to which sent commands were found late once, and got more time.
     spared_ns: u64,
     control: NvmeTcpControl,
     /// Scratch, kept for its memory.
     outcomes: Vec<Outcome>,
-    /// What takes leave of the controller when the target goes. Last, so that the queue goes first.
+    /// The namespace, which is disconnected when the target is dropped. Last, so that the queue is dropped
+    /// first.
     handle: NamespaceHandle,
 }
 
@@ -95,14 +97,14 @@ impl Target {
         }
         let queue = first.map(|first| Queue::new(*first, reactor.clone()).map(Box::new)).transpose()?;
         control.set_open(queue.is_some());
-        // Whichever comes first.
+        // The shorter of the two limits counts.
         let limit = [config.fast_io_fail, config.ctrl_loss].into_iter().flatten().min();
         let info = config.assumed().unwrap_or_else(|| handle.info.clone());
         let storage = handle.info.storage(&(0..info.blocks));
         Ok(Self {
             nsid: config.nsid,
             timeout_ns: nanoseconds(config.timeout),
-            // It is taken for no more than was said of it, and for the storage that was found.
+            // The target has the expected properties, and the storage that was found.
             characteristics: Characteristics { storage, ..info.characteristics(&(0..info.blocks)) },
             size: info.bytes(),
             queue,
@@ -129,15 +131,15 @@ impl Target {
         })
     }
 
-    /// There is no room on the connection at the moment, no connection, or none that is good for anything.
+    /// Queues or ends a command that cannot be sent now, for lack of room or of a usable connection.
     fn wait(&mut self, remaining: Remaining, lane: &mut Lane<'_>) {
         if self.is_connected() && self.recheck_at_ns.is_none() {
             return self.waiting.push_back(remaining);
         }
-        // If there has been none yet, it is missed from now on.
+        // If there was no connection yet, it is missing from now on.
         self.fail_timer.start(lane.now_ns());
         let is_over = self.fail_timer.is_expired() && !self.is_resetting;
-        // What was sent may still arrive as long as the connection is not reset, and nobody is to do without it before.
+        // A command may still arrive as long as the connection is not reset, so it must not end before.
         if lane.is_of(self.ending, remaining.ticket) && !self.is_resetting {
             finish(remaining.ticket, Status::ABORTED_SQ_DELETION, lane);
         } else if is_over || self.is_late(&remaining, lane.now_ns()) {
@@ -151,15 +153,15 @@ impl Target {
         self.queue.as_ref().is_some_and(|queue| queue.is_open())
     }
 
-    /// It was interrupted or refused too long ago, however many connections there were since, and whatever they did for
-    /// others: to those above that is as if there had been none.
+    /// Returns whether a command was interrupted or refused too long ago. The layers above then treat it as
+    /// if there had been no connection since, even if other commands succeeded meanwhile.
     fn is_late(&self, remaining: &Remaining, now_ns: u64) -> bool {
         let is_exceeded = |since_ns| self.fail_timer.is_exceeded(since_ns, now_ns);
         remaining.since_ns.is_some_and(is_exceeded) && !self.is_resetting
     }
 
-    /// Puts the next piece of a command on the connection, or ends the command if that cannot be. False if
-    /// there is no room, or no connection.
+    /// Sends the next chunk of a command, or ends the command if that fails. Returns false if there is no
+    /// room, or no connection.
     fn start(&mut self, remaining: Remaining, lane: &mut Lane<'_>) -> bool {
         if self.is_late(&remaining, lane.now_ns()) {
             finish(remaining.ticket, Status::INTERNAL_PATH_ERROR, lane);
@@ -189,7 +191,7 @@ impl Target {
         true
     }
 
-    /// Starts those that wait, as far as there is room. Returns how many.
+    /// Starts waiting commands, as far as there is room. Returns how many.
     fn start_waiting(&mut self, lane: &mut Lane<'_>) -> usize {
         let mut started = 0;
         while let Some(&remaining) = self.waiting.front()
@@ -201,7 +203,8 @@ impl Target {
         started
     }
 
-    /// After something happened on the connection: what is answered goes on, and what has room starts.
+    /// Advances the target after an event on the connection: completed commands continue, and waiting ones
+    /// start.
     fn advance(&mut self, lane: &mut Lane<'_>) {
         let Some(queue) = &mut self.queue else { return };
         std::mem::swap(&mut self.outcomes, &mut queue.outcomes);
@@ -227,14 +230,15 @@ impl Target {
                     continue;
                 }
             } else if self.recheck_at_ns.is_none() {
-                // Not by a refusal: what comes after one that took too long is not to wait as long again. Nor by what
-                // was sent before something was refused that still waits.
+                // A refusal does not stop the timer: commands after one that took too long must not wait as
+                // long again. A command that was sent before a refusal does not stop it either, while the
+                // refused one waits.
                 self.fail_timer.stop();
             }
             if !status.is_success() || done >= slot.request.length {
                 finish(remaining.ticket, status, lane);
             } else {
-                // Before all others: it is older than they are.
+                // The command is older than all that wait.
                 self.waiting.push_front(Remaining { done, since_ns: None, ..remaining });
             }
         }
@@ -245,20 +249,21 @@ impl Target {
         self.send(lane);
     }
 
-    /// Commands were refused for the access state: they go on if it is another, and fail if that took too long.
+    /// Rechecks the access state for refused commands. The commands continue if the state has changed, and
+    /// fail if that took too long.
     #[cold]
     fn recheck_ana(&mut self, lane: &mut Lane<'_>) {
         let is_closed = self.control.path().is_some_and(may_pass);
         if is_closed && self.fail_timer.is_expired() {
             self.wait_all(lane);
         }
-        // The next command is sent, and finds out.
+        // The next command is sent as a probe.
         let goes_on = !is_closed || self.waiting.is_empty();
         self.recheck_at_ns = (!goes_on).then(|| lane.now_ns() + RECHECK_NS);
         self.advance(lane);
     }
 
-    /// Has the kernel send and receive, and tells of it.
+    /// Starts sends and receives, and updates the counters.
     fn send(&mut self, lane: &mut Lane<'_>) {
         self.report_under_way();
         let Some(queue) = &mut self.queue else { return };
@@ -272,7 +277,7 @@ impl Target {
         self.control.set_under_way(on_connection + self.waiting.len() + self.quiescing.len());
     }
 
-    /// What the keeper has to say. Returns how much that was.
+    /// Handles the events of the admin thread. Returns how many.
     fn handle_thread_events(&mut self, lane: &mut Lane<'_>) -> usize {
         let mut count = 0;
         while let Ok(event) = self.handle.events.try_recv() {
@@ -292,14 +297,14 @@ impl Target {
                 {
                     self.lose(CloseReason::ByAdminThread, lane);
                 }
-                // It came up and went down again before it was needed.
+                // The new connection was lost before it was needed.
                 ThreadEvent::Down(_) => self.next = None,
             }
         }
         count
     }
 
-    /// Goes on with a new connection, if there is one, and the one before is over.
+    /// Continues with a new connection, if there is one, and the one before is over.
     fn take_next(&mut self, lane: &mut Lane<'_>) {
         if self.queue.is_some() || self.quiescing.blocks_connection() {
             return;
@@ -323,7 +328,7 @@ impl Target {
         }
     }
 
-    /// The connection is worth nothing any more. The keeper resets it and makes another.
+    /// Gives the connection up. The admin thread resets it and makes another.
     #[cold]
     fn lose(&mut self, why: CloseReason, lane: &mut Lane<'_>) {
         self.fail_timer.start(lane.now_ns());
@@ -340,12 +345,12 @@ impl Target {
         self.requeue_if_closed(lane);
     }
 
-    /// When the kernel has nothing of a lost connection any more, what was on it waits for the next.
+    /// Requeues the commands of a lost connection, once the kernel has no operation on it any more.
     fn requeue_if_closed(&mut self, lane: &mut Lane<'_>) {
         let Some(mut queue) = self.queue.take_if(|queue| queue.is_over()) else { return };
         self.check_at_ns = None;
         self.control.add_tally(&mut queue.tally);
-        // Those that were answered before are over.
+        // Commands that were completed before are over.
         let answered = std::mem::take(&mut queue.outcomes);
         let mut requeued: Vec<Remaining> = Vec::new();
         for Outcome { remaining, bytes, status, mark } in answered {
@@ -372,13 +377,13 @@ impl Target {
             }
         }
         self.requeue_quiesced(lane);
-        // They are older than those that wait already.
+        // Commands of the lost connection are older than the waiting commands.
         requeued.into_iter().rev().for_each(|remaining| self.waiting.push_front(remaining));
         self.wait_all(lane);
         self.take_next(lane);
     }
 
-    /// The connection that was lost is reset.
+    /// Handles the reset of the lost connection.
     #[cold]
     fn reset(&mut self, has_ended: bool, lane: &mut Lane<'_>) {
         let timeout = Duration::from_nanos(self.timeout_ns);
@@ -390,14 +395,14 @@ impl Target {
         self.requeue_quiesced(lane);
     }
 
-    /// Changes go on that no controller carries out any more.
+    /// Requeues changes that no controller can execute any more.
     #[cold]
     fn requeue_quiesced(&mut self, lane: &mut Lane<'_>) {
         let settled = self.quiescing.take_quiesced(lane.now_ns());
         settled.into_iter().rev().for_each(|remaining| self.waiting.push_front(remaining));
     }
 
-    /// All that wait: for longer, or not any more.
+    /// Decides anew for all waiting commands whether they wait longer or end.
     fn wait_all(&mut self, lane: &mut Lane<'_>) {
         for _ in 0..self.waiting.len() {
             if let Some(remaining) = self.waiting.pop_front() {
@@ -407,7 +412,7 @@ impl Target {
         self.report_under_way();
     }
 
-    /// Ends what only waits for a host that is gone.
+    /// Ends waiting commands of hosts that are gone.
     fn end_waiting(&mut self, lane: &mut Lane<'_>) -> usize {
         if self.is_resetting {
             return 0;
@@ -423,7 +428,7 @@ impl Target {
         before - self.waiting.len()
     }
 
-    /// Sees how long the oldest command has been on its way.
+    /// Checks the oldest command for a timeout.
     fn check_oldest(&mut self, lane: &mut Lane<'_>) {
         let now_ns = lane.now_ns();
         let Some(at_ns) = self.check_at_ns.filter(|at| *at <= now_ns) else { return };
@@ -434,8 +439,8 @@ impl Target {
         if since_ns <= self.spared_ns {
             return self.lose(CloseReason::TimedOut, lane);
         }
-        // Whoever was kept from looking for so long may find all that is waited for, but not at once: a receive brings
-        // what it has room for. So it looks for as long as it did not, within the timeout.
+        // After a long pause of this reactor the completions may already be there, but not all in one
+        // receive. So the target waits for as long as it was delayed, within the timeout.
         let more_ns = (now_ns - at_ns).min(self.timeout_ns).max(RECHECK_NS);
         (self.spared_ns, self.check_at_ns) = (now_ns, Some(now_ns.saturating_add(more_ns)));
     }
@@ -471,7 +476,7 @@ impl Layer for Target {
     }
 
     fn event(&mut self, ticket: Ticket, result: i32, lane: &mut Lane<'_>) {
-        // The bell: the turn that follows looks at the news.
+        // A notification: the turn that follows handles the events.
         let Some(queue) = self.queue.as_mut().filter(|_| ticket == RECEIVED || ticket == SENT) else {
             return;
         };
@@ -544,7 +549,7 @@ impl Layer for Target {
     }
 }
 
-/// A controller that refuses commands for this state may take them another time.
+/// Returns whether a controller that refuses commands in this state may accept them later.
 fn may_pass(state: AnaState) -> bool {
     matches!(state, AnaState::Inaccessible | AnaState::Change)
 }

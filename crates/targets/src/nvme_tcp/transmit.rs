@@ -1,4 +1,4 @@
-//! What goes to the controller: all that a turn has come to in one send.
+//! PDUs to the controller: all of a turn in one send.
 
 use super::chunk::ZEROS;
 use super::in_flight::{DataKind, InFlight, InFlightTable};
@@ -7,27 +7,27 @@ use sluice_memory::{Segment, SegmentList, SharedRegion};
 use sluice_nvme_tcp::{DIGEST_SIZE, Data, Digest, Digests, encode};
 use std::collections::VecDeque;
 
-/// Segments after which no more is added to a send; the last of it may have as many again.
+/// Segments after which no PDU is added to a send; the last one may add as many again.
 const SEGMENTS_MAX: usize = 512;
 
-/// Bytes of headers, and of data that has to be copied, in one send: always enough for the data of one command.
-/// Linux's target checks the digest of all data of a command, and so wants it in one PDU.
+/// Bytes of headers and of copied data in one send: always enough for the data of one command. Linux's target
+/// checks one digest over all data of a command, and so needs it in one PDU.
 pub(super) const OUTBOX: usize = (1 << 20) + (64 << 10);
 
-/// Something to send, of the command with this CID.
+/// A PDU to send, of the command with this CID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Item {
     /// The capsule.
     Capsule(u16),
-    /// Data that was asked for.
+    /// Data that an R2T requested.
     Data(u16),
 }
 
-/// What was agreed for the connection.
+/// Negotiated format of PDUs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PduFormat {
     pub(super) digests: Digests,
-    /// What data begins at a multiple of.
+    /// Alignment of data in a PDU.
     pub(super) alignment: u8,
     /// Bytes of data in an H2CData PDU at most.
     pub(super) data_max: u32,
@@ -37,13 +37,13 @@ pub(super) struct PduFormat {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outbox<'a> {
     pub(super) region: &'a SharedRegion,
-    /// Where headers and copies go: [`OUTBOX`] bytes.
+    /// Offset of headers and copies: [`OUTBOX`] bytes.
     pub(super) at: usize,
-    /// Where there are [`ZEROS`] zeros.
+    /// Offset of [`ZEROS`] zeros.
     pub(super) zeros: usize,
 }
 
-/// What is to be sent, and what is being sent.
+/// PDUs to send, and the send in progress.
 #[derive(Debug)]
 pub(super) struct Transmit {
     format: PduFormat,
@@ -55,7 +55,7 @@ pub(super) struct Transmit {
     pinned: Vec<u16>,
     /// Bytes of the outbox in use.
     used: usize,
-    /// The last segment ends where the outbox is used up to.
+    /// Set if the last segment ends at the used end of the outbox.
     is_open: bool,
     part: SegmentList,
     /// Bytes of data that were copied.
@@ -63,7 +63,7 @@ pub(super) struct Transmit {
 }
 
 impl Transmit {
-    /// For `depth` commands.
+    /// Creates the state for `depth` commands.
     pub(super) fn new(format: PduFormat, depth: u32) -> Self {
         let depth = depth as usize;
         Self {
@@ -83,18 +83,18 @@ impl Transmit {
         self.queue.push_back(item);
     }
 
-    /// No PDU was sent in part.
+    /// Returns whether no PDU was sent in part.
     pub(super) fn is_between_pdus(&self) -> bool {
         self.segments.is_empty()
     }
 
-    /// Nothing waits to be sent.
+    /// Returns whether nothing waits to be sent.
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty() && self.segments.is_empty()
     }
 
-    /// The segments to send next: what is left of the last ones, or new ones for as much as fits. Empty if
-    /// there is nothing.
+    /// Returns the segments to send next: the unsent ones, or new ones for as many PDUs as fit. They are
+    /// empty if there is nothing to send.
     pub(super) fn prepare(
         &mut self,
         in_flight: &mut InFlightTable,
@@ -136,7 +136,7 @@ impl Transmit {
                 true
             }
             Item::Data(cid) => {
-                // One that was answered before it was sent needs no data any more.
+                // A command that was completed before needs no more data.
                 while let Some(flight) = in_flight.get_mut(cid)
                     && flight.answer.is_none()
                     && let Some(grant) = flight.grant
@@ -160,8 +160,8 @@ impl Transmit {
         }
     }
 
-    /// Its data is sent from a copy: one with a digest must not change between the two, and a bit bucket is
-    /// no memory.
+    /// Returns whether data is sent from a copy. Data must not change between its digest and the send, and a
+    /// bit bucket has no memory.
     fn copies(&self, flight: &InFlight, lane: &Lane<'_>) -> bool {
         match flight.data_kind {
             DataKind::Write => {
@@ -173,7 +173,7 @@ impl Transmit {
         }
     }
 
-    /// There is room in the outbox for a PDU of the command with so many bytes of data.
+    /// Returns whether the outbox has room for a PDU of the command with `length` bytes of data.
     fn has_room(&self, flight: &InFlight, length: u32, lane: &Lane<'_>) -> bool {
         let copied = if self.copies(flight, lane) { length as usize } else { 0 };
         self.used + encode::HEAD_MAX + copied + DIGEST_SIZE <= OUTBOX
@@ -184,13 +184,13 @@ impl Transmit {
         self.pinned.push(flight.entry.cid);
     }
 
-    /// Bytes of our own, into the outbox. They become one segment with those before if nothing is between.
+    /// Appends bytes to the outbox. They extend the last segment if that ends where they begin.
     fn put(&mut self, bytes: &[u8], outbox: Outbox<'_>) {
         outbox.region.write(outbox.at + self.used, bytes);
         self.extend(bytes.len(), outbox);
     }
 
-    /// So many bytes of the outbox were written.
+    /// Appends a segment for bytes that were written to the outbox.
     fn extend(&mut self, length: usize, outbox: Outbox<'_>) {
         let before = if self.is_open { self.segments.pop().map_or(0, |last| last.len() as usize) } else { 0 };
         let start = outbox.at + self.used - before;
@@ -199,7 +199,7 @@ impl Transmit {
         self.is_open = true;
     }
 
-    /// The data of a PDU, with its digest.
+    /// Appends the data of a PDU, with its digest.
     fn put_data(&mut self, flight: &InFlight, offset: u32, length: u32, outbox: Outbox<'_>, lane: &Lane<'_>) {
         if length == 0 {
             return;
@@ -233,8 +233,8 @@ impl Transmit {
         }
     }
 
-    /// So many bytes of the last segments were sent. Once that was all, `unpin` gets each command whose memory
-    /// was named.
+    /// Records that bytes of the last segments were sent. After the last of them, `unpin` gets each command
+    /// whose memory was named.
     pub(super) fn sent(&mut self, bytes: usize, unpin: impl FnMut(u16)) {
         let mut left = bytes;
         while left > 0 && self.sent < self.segments.len() {
@@ -255,7 +255,7 @@ impl Transmit {
     }
 }
 
-/// The digest of bytes in our own memory.
+/// Returns the digest of bytes in the connection's own memory.
 fn digest_of(region: &SharedRegion, at: usize, length: usize) -> u32 {
     const STEP: usize = 4096;
     let (mut digest, mut chunk) = (Digest::new(), [0; STEP]);

@@ -1,4 +1,4 @@
-//! The way to a controller, as bytes in order both ways.
+//! The transport to a controller: a stream of bytes in each direction.
 
 use rustix::io::Errno;
 use rustix::net::sockopt;
@@ -8,20 +8,20 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Makes connections to one place. What is made is a stream socket that blocks, as the reactor's
-/// [`Io`](sluice_reactor::Io) sends and receives on.
+/// A maker of connections to one address. A connection is a blocking stream socket, for sends and receives of
+/// the reactor's [`Io`](sluice_reactor::Io).
 ///
-/// TCP is the only one there is. Another brings its bytes the same way, and everything above stays as it is.
+/// TCP is the only transport. Another one has the same interface, and nothing above changes.
 pub(super) trait Transport: fmt::Debug + Send {
-    /// A new connection, within so long. Blocks.
+    /// Connects within `limit`. Blocks.
     fn connect(&self, limit: Duration) -> io::Result<OwnedFd>;
 
-    /// Waits for so long until the other end of a connection, which is shut down, has ended it, too. False if that is not
-    /// known.
+    /// Waits, for `limit` at most, until the peer of a shut down connection has ended it, too. Returns false
+    /// if that is not certain.
     fn has_ended(&self, socket: BorrowedFd<'_>, limit: Duration) -> bool;
 
-    /// Ends a connection, and forgets what was given to it and has not left this machine: none of it may
-    /// arrive when the next connection has said something newer. Operations under way end with an error.
+    /// Resets a connection, and drops all bytes that have not left this machine. None of them may arrive
+    /// after bytes of the next connection. Operations in progress end with an error.
     fn reset(&self, socket: BorrowedFd<'_>);
 }
 
@@ -31,10 +31,10 @@ pub(super) struct Tcp {
     pub(super) address: String,
 }
 
-/// How often it is looked whether the other end has ended a connection.
+/// Time between two checks whether the peer has ended a connection.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// How long a peer may be silent before the kernel asks whether it is there, and how often it asks.
+/// Time of silence after which the kernel sends keepalive probes, and the time between two of them.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 const ASK_EVERY: Duration = Duration::from_secs(5);
 
@@ -59,15 +59,15 @@ impl Transport for Tcp {
     }
 
     fn reset(&self, socket: BorrowedFd<'_>) {
-        // A TCP socket that is connected to nothing is reset at once. Should that fail, it is reset when the
-        // last descriptor of it is closed, and says nothing more from now on.
+        // A connect to an unspecified address resets a TCP socket at once. If that fails, the socket is reset
+        // with the close of its last descriptor, and sends nothing from now on.
         let _ = rustix::net::connect_unspec(socket);
         let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
     }
 }
 
-/// Connects to the first address that answers. What is left of the time is shared by those that were not tried: one at
-/// which nobody answers, as where a name has an IPv6 address that leads nowhere, leaves some to the next.
+/// Connects to the first address that answers. The untried addresses share the remaining time. So an address
+/// without an answer, such as an unreachable IPv6 one, leaves time for the next.
 fn connect_to_one(addresses: &[SocketAddr], limit: Duration) -> io::Result<TcpStream> {
     let deadline = Instant::now() + limit;
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
     use rustix::net::{AddressFamily, SocketType, bind, connect, getsockname, listen, socket};
 
-    /// An address that lets nobody in and refuses nobody: as many wait there as may.
+    /// Creates an address that neither accepts nor refuses connections: its backlog is full.
     fn hole() -> (SocketAddr, [OwnedFd; 2]) {
         let of_tcp = || socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
         let (listener, first) = (of_tcp(), of_tcp());

@@ -1,41 +1,41 @@
-//! How often a controller is heard that reports something by itself, and how much of that is logged.
+//! Limits for asynchronous events of a controller: how often they are requested, and how many are logged.
 
 use std::time::{Duration, Instant};
 
-/// From one request for an event to the next: a controller that always has another does not keep its keeper from the
-/// orders.
+/// Time between two requests for an event. A controller that always has another event does not keep its admin
+/// thread from the requests of targets.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Events that are logged in so much time. All are counted.
+/// Events that are logged in each window. All of them are counted.
 const LOGGED: u32 = 8;
 const WINDOW: Duration = Duration::from_secs(40);
 
-/// The requests for events. One is out, or is owed.
+/// Asynchronous Event Requests to a controller: one is outstanding, or due.
 #[derive(Debug)]
 pub(crate) struct EventRequests {
-    /// When the last was made.
+    /// Time of the last request.
     made: Instant,
     owed: bool,
 }
 
 impl EventRequests {
-    /// One was made just now.
+    /// Creates the state after a request that was just sent.
     pub(crate) fn new() -> Self {
         Self { made: Instant::now(), owed: false }
     }
 
-    /// It was answered, and the next may be made.
+    /// Records that the request was completed: the next may be sent.
     pub(crate) fn set_due(&mut self) {
         self.owed = true;
     }
 
-    /// How long until the next may be made; none if one is out.
+    /// Returns the time until the next request may be sent; none if one is outstanding.
     pub(crate) fn left(&self) -> Option<Duration> {
         self.owed.then(|| PAUSE.saturating_sub(self.made.elapsed()))
     }
 }
 
-/// How much of what a controller reports was logged of late.
+/// A limit on logged events of a controller.
 #[derive(Debug)]
 pub(crate) struct LogLimit {
     since: Instant,
@@ -48,7 +48,7 @@ impl LogLimit {
         Self { since: Instant::now(), count: 0, left_out: 0 }
     }
 
-    /// Whether one more may be logged; if so, how many were left out since the last.
+    /// Returns how many events were left out since the last logged one; none if this one may not be logged.
     pub(crate) fn admit(&mut self) -> Option<u64> {
         if self.count == 0 || self.since.elapsed() >= WINDOW {
             (self.since, self.count) = (Instant::now(), 0);

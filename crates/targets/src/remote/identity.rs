@@ -1,4 +1,4 @@
-//! What a device says of itself and of one namespace, as far as it matters to a target.
+//! Identify data of a controller and of one namespace, as far as it matters to a target.
 
 use super::Incompatible;
 use sluice_command::{Characteristics, Deallocated, Opcodes, Operation, Passthrough, Request, Storage};
@@ -11,7 +11,8 @@ use std::time::Duration;
 /// Blocks that one command can name: NLB has 16 bits.
 pub(crate) const BLOCKS_MAX: u64 = 1 << 16;
 
-/// Bytes that one command moves at most, whatever the device allows: as many as a host of ours sends.
+/// Bytes that one command moves at most, even if the device allows more: as many as a host of the drive
+/// sends.
 const TRANSFER_MAX: usize = 1 << 20;
 
 /// Bits of ONCS (Base 5.17.2.1).
@@ -26,46 +27,47 @@ const CTRATT_TBKAS: u32 = 1 << 6;
 /// A value that a controller keeps for as long as it has lost no acknowledged write.
 pub type PowerId = [u8; 16];
 
-/// What a namespace is.
+/// Properties of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NamespaceInfo {
-    /// Which one it is: after a reconnection it must be the same.
+    /// Identifiers, which must be the same after a reconnection.
     pub(crate) name: Name,
-    /// A logical block as a power of two, bytes.
+    /// Size of a logical block as a power of two, bytes.
     pub(crate) block_shift: u32,
     pub(crate) blocks: u64,
     /// Bytes that one Read or Write moves at most; a multiple of the block size.
     pub(crate) transfer_max: usize,
     pub(crate) write_zeroes: bool,
-    /// What Deallocate does, and whether Write Zeroes may do the same (DLFEAT).
+    /// Content of deallocated blocks (DLFEAT).
     pub(crate) deallocated: Deallocated,
     pub(crate) zeroes_deallocate: bool,
-    /// What it has for [`NamespaceInfo::supports`].
+    /// Optional commands, for [`NamespaceInfo::supports`].
     optional: Optional,
     volatile_cache: bool,
-    /// Changes whenever acknowledged writes may have been lost; none of a device that does not say so.
+    /// Power identifier, which changes whenever acknowledged writes may have been lost; none if the device
+    /// does not report one.
     pub(crate) power: Option<PowerId>,
-    /// Commands of a lost connection hold back those that overlap them, on all connections.
+    /// Set if commands of a lost connection hold back overlapping commands, on all connections.
     pub(crate) holds_back: bool,
     /// Command Quiesce Time, if the controller reports it.
     pub(crate) quiesce: Option<Duration>,
-    /// Any command restarts the Keep Alive Timer (CTRATT.TBKAS).
+    /// Set if any command restarts the Keep Alive Timer (CTRATT.TBKAS).
     pub(crate) restarts_keep_alive: bool,
     read_only: bool,
-    /// Blocks of a write that a power cut does not tear.
+    /// Blocks of a write that a power failure does not tear.
     atomic_blocks: u64,
-    /// Where atomicity ends, in blocks; zero for nowhere.
+    /// Blocks between two boundaries of atomic writes; zero if there are none.
     atomic_boundary: u64,
     optimal_blocks: u64,
     boundary_blocks: u64,
 }
 
-/// What a device may have or not, as far as commands are handed on to it.
+/// Optional features of a device, as far as passthrough commands need them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Optional {
     verify: bool,
     write_uncorrectable: bool,
-    /// A vendor's own commands say where their data is as others do (ICSVSCC, AVSCC).
+    /// Vendor specific commands describe their data in the common format (ICSVSCC, AVSCC).
     vendor_io: bool,
     vendor_admin: bool,
 }
@@ -81,7 +83,7 @@ impl Optional {
     }
 }
 
-/// True if some vendor's own command is among them, from `first` on, that has data.
+/// Returns whether one of the vendor specific opcodes, which begin at `first`, has data.
 fn has_data(opcodes: Opcodes, first: u8) -> bool {
     opcodes.iter().any(|opcode| opcode >= first && opcode & 3 != 0)
 }
@@ -94,9 +96,10 @@ pub(crate) struct Name {
     subnqn: Box<[u8; 256]>,
     nguid: [u8; 16],
     eui64: [u8; 8],
-    /// A controller has said so.
+    /// Set if a controller has reported them.
     is_seen: bool,
-    /// Linux's target gives its namespaces no other identifier unless it is told to.
+    /// UUID of the namespace. Linux's target gives its namespaces no other identifier unless one is
+    /// configured.
     uuid: Option<[u8; 16]>,
 }
 
@@ -117,7 +120,7 @@ impl NamespaceInfo {
         if block_shift != 9 && block_shift != 12 {
             return Err(Incompatible::Format("blocks of another size"));
         }
-        // The end of the namespace is a number of bytes for the layers above.
+        // The layers above address the end of the namespace in bytes.
         if namespace.nsze > i64::MAX as u64 >> block_shift {
             return Err(Incompatible::Format("more blocks than there are bytes to count them in"));
         }
@@ -151,13 +154,13 @@ impl NamespaceInfo {
         })
     }
 
-    /// Of the namespace that has this UUID, if it has one.
+    /// Adds the UUID of the namespace, if it has one.
     pub(crate) fn with_uuid(mut self, uuid: Option<[u8; 16]>) -> Self {
         self.name.uuid = uuid;
         self
     }
 
-    /// Of a namespace that nobody has seen yet: as little as one of so many bytes can be.
+    /// Returns the least that a namespace of this size can be, for one that was not seen yet.
     pub(crate) fn assumed(bytes: u64, block_size: u32) -> Self {
         let block_shift = block_size.trailing_zeros();
         let optional =
@@ -193,17 +196,18 @@ impl NamespaceInfo {
         }
     }
 
-    /// True if this is as much as was assumed.
+    /// Returns whether this namespace has at least the properties that were assumed.
     pub(crate) fn is_enough_for(&self, assumed: &NamespaceInfo) -> bool {
         self.bytes() >= assumed.bytes() && self.block_shift <= assumed.block_shift && !self.read_only
     }
 
-    /// True if commands for what was mean the same to what is now there.
+    /// Returns whether commands for the namespace before have the same meaning for this one.
     pub(crate) fn is_same_as(&self, before: &NamespaceInfo) -> bool {
         self.name == before.name && self.block_shift == before.block_shift
     }
 
-    /// True if what is now there can go on for what was: the same device, in the same format, and as good.
+    /// Returns whether this namespace can take the place of the one before: the same device, in the same
+    /// format, with no less than it had.
     pub(crate) fn replaces(&self, before: &NamespaceInfo, end: u64) -> bool {
         self.is_same_as(before)
             && self.blocks >= end
@@ -214,8 +218,8 @@ impl NamespaceInfo {
             && (before.volatile_cache || !self.volatile_cache)
     }
 
-    /// True if no write was lost that this controller acknowledged when it had this value, or none. One without a volatile
-    /// cache loses none, unless it says that it did.
+    /// Returns whether the controller kept all writes that it acknowledged when its power identifier was
+    /// `before`. A controller without a volatile cache loses none, unless its identifier has changed.
     pub(crate) fn has_kept_power(&self, before: Option<PowerId>) -> bool {
         match (before, self.power) {
             (Some(before), Some(now)) => before == now,
@@ -223,13 +227,14 @@ impl NamespaceInfo {
         }
     }
 
-    /// True if this controller had another value before. One that the kernel drives is not reset when a daemon ends, and
-    /// needs to prove nothing.
+    /// Returns whether the controller's power identifier has changed. The end of a daemon does not reset a
+    /// controller that the kernel drives, so an unknown identifier is no loss.
     pub(crate) fn has_changed_power(&self, before: Option<PowerId>) -> bool {
         before.zip(self.power).is_some_and(|(before, now)| before != now)
     }
 
-    /// Everything that is to be handed on is there, and says in the common way where its data is.
+    /// Checks that the device supports all listed passthrough commands, and describes their data in the
+    /// common format.
     pub(crate) fn supports(&self, wanted: &Passthrough) -> Result<(), Incompatible> {
         let missing = [
             (wanted.io.contains(io::VERIFY) && !self.optional.verify, "Verify"),
@@ -250,7 +255,7 @@ impl NamespaceInfo {
         first.map_or(Ok(()), |(_, what)| Err(Incompatible::Unsupported(what)))
     }
 
-    /// True if the request asks for nothing, or for what the device does not do and need not.
+    /// Returns whether a request needs no command: it is empty, or optional and not supported by the device.
     pub(crate) fn is_done(&self, request: &Request) -> bool {
         match request.operation {
             Operation::Flush => false,
@@ -263,20 +268,21 @@ impl NamespaceInfo {
         self.blocks << self.block_shift
     }
 
-    /// Bytes of a logical block.
+    /// Returns the bytes of a logical block.
     pub(crate) fn block_size(&self) -> u32 {
         1 << self.block_shift
     }
 
-    /// Which storage a range of the namespace is.
+    /// Returns the identity of the storage of a range of the namespace.
     pub(crate) fn storage(&self, blocks: &Range<u64>) -> Storage {
         self.name.storage().part(blocks.start)
     }
 
-    /// What a range of the namespace is to the layers above.
+    /// Returns the characteristics of a range of the namespace for the layers above.
     pub(crate) fn characteristics(&self, blocks: &Range<u64>) -> Characteristics {
         let bytes = |blocks: u64| u32::try_from(blocks << self.block_shift).unwrap_or(0);
-        // What is counted from the beginning of the namespace must be so from that of the range.
+        // A unit that is counted from the beginning of the namespace must also fit the beginning of the
+        // range.
         let meets = |unit: u64| unit > 0 && blocks.start.is_multiple_of(unit);
         let within = self.atomic_boundary == 0 || meets(self.atomic_boundary);
         let atomic = if within { self.atomic_blocks } else { 1 };
@@ -301,7 +307,8 @@ impl NamespaceInfo {
 }
 
 impl Name {
-    /// By the identifier that outlives the most: of the namespace, or else the device's own.
+    /// Returns the storage under the most durable identifier: that of the namespace, or else that of the
+    /// device.
     fn storage(&self) -> Storage {
         let own = [&self.uuid.unwrap_or_default()[..], &self.nguid, &self.eui64];
         let own = own.into_iter().find(|id| id.iter().any(|byte| *byte != 0));
@@ -326,7 +333,7 @@ impl Name {
     }
 }
 
-/// A 0's-based number of which zero says that there is none.
+/// Decodes a 0's based number in which zero means that there is none.
 fn zeros_based(value: u16) -> u64 {
     if value == 0 { 0 } else { u64::from(value) + 1 }
 }

@@ -1,17 +1,17 @@
-//! Why a namespace cannot be a target, whoever has it.
+//! Reasons for which a namespace cannot be a target, for all transports.
 
 use std::fmt;
 
-/// What a controller or a namespace says of itself that we cannot work with.
+/// A property of a controller or namespace that makes it unusable as a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Incompatible {
     /// No namespace of that NSID is active.
     NoNamespace(u32),
-    /// Metadata, protection information, or blocks that no drive of ours can have.
+    /// Metadata, protection information, or a block size that no drive can have.
     Format(&'static str),
-    /// It was told to hand on what the device does not have.
+    /// A passthrough command is configured that the device does not support.
     Unsupported(&'static str),
-    /// It is less than the configuration says.
+    /// The namespace has less than the configuration requires.
     TooSmall,
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for Incompatible {
                 )
             }
             Incompatible::TooSmall => f.write_str(
-                "the namespace is smaller than `size` says, has larger blocks than the drive, or is only read",
+                "the namespace is smaller than `size`, has larger blocks than the drive, or is read-only",
             ),
             Incompatible::Unsupported(what) => {
                 write!(f, "the device does not have {what}; take it out of passthrough")

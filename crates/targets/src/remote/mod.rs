@@ -1,4 +1,4 @@
-//! What targets on other NVMe controllers have in common, however they are reached.
+//! Common parts of the targets on other NVMe controllers, for all transports.
 
 mod event_requests;
 mod identity;

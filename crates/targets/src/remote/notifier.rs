@@ -1,10 +1,10 @@
-//! Waking a thread from a reactor, or a reactor from a thread.
+//! Wake-ups of a thread by a reactor, or of a reactor by a thread.
 
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Wakes the other side. An eventfd that nobody else has, so that ringing never waits.
+/// An eventfd that wakes the other side. No other process has it, so a notification never waits.
 #[derive(Debug)]
 pub(crate) struct Notifier(OwnedFd);
 
@@ -14,11 +14,11 @@ impl Notifier {
     }
 
     pub(crate) fn notify(&self) {
-        // It fails if it was rung 2^64 times unheard, and then the other side is awake.
+        // The write fails after 2^64 pending notifications; the other side is awake then.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Makes it silent until it is rung again.
+    /// Clears all pending notifications.
     pub(crate) fn clear(&self) {
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }

@@ -1,14 +1,14 @@
 //! Connections to controllers, which are to be shut down before the process ends.
 //!
-//! The thread of a connection shuts its controller down when no drive needs it any more. A process that ended before would
-//! leave a device without a shutdown, and a far machine would count a loss.
+//! The thread of a connection shuts its controller down when no drive needs it any more. A process that ended
+//! before would leave a device without a shutdown, and a remote controller would count an unsafe one.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 static CONNECTIONS: Presence = Presence::new();
 
-/// So many are there.
+/// The number of connections.
 #[derive(Debug)]
 struct Presence {
     count: Mutex<usize>,
@@ -29,14 +29,14 @@ impl Presence {
         self.less.notify_all();
     }
 
-    /// How many are left.
+    /// Waits until there are none, for `limit` at most; returns how many are left.
     fn wait(&self, limit: Duration) -> usize {
         let waited = self.less.wait_timeout_while(self.count(), limit, |count| *count > 0);
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 }
 
-/// Held by a connection for as long as it is there.
+/// A count of one connection, for as long as it is held.
 #[derive(Debug)]
 pub(crate) struct Present(());
 
@@ -53,7 +53,7 @@ impl Drop for Present {
     }
 }
 
-/// Waits until every controller that drives were on is shut down, for `limit` at most. Returns how many are not.
+/// Waits until every controller of a drive is shut down, for `limit` at most. Returns how many are not.
 pub fn await_shutdowns(limit: Duration) -> usize {
     CONNECTIONS.wait(limit)
 }

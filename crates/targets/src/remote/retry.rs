@@ -1,13 +1,13 @@
-//! When to connect to a device again.
+//! Times of reconnection attempts.
 
 use std::time::{Duration, Instant};
 
-/// From one attempt to the next: at first, and at most.
+/// Pause between two attempts: the first one, and the longest.
 const FIRST: Duration = Duration::from_millis(20);
 const MOST: Duration = Duration::from_secs(5);
 
-/// Attempts, more and more rarely. A connection that is lost before it was of any use is no better than an attempt
-/// that failed: a server that takes clients and drops them is not asked without a pause.
+/// A schedule of attempts with growing pauses. A connection that is lost before it was of any use counts as a
+/// failed attempt: a server that accepts clients and drops them is not connected to without a pause.
 #[derive(Debug)]
 pub(crate) struct Retry {
     at: Instant,
@@ -27,13 +27,13 @@ impl Retry {
         self.at.saturating_duration_since(Instant::now())
     }
 
-    /// An attempt failed.
+    /// Records a failed attempt.
     pub(crate) fn failed(&mut self) {
         self.at = Instant::now() + self.pause;
         self.pause = (self.pause * 2).min(MOST);
     }
 
-    /// A connection was lost, which was of use or not.
+    /// Records the loss of a connection, and whether that connection was of use.
     pub(crate) fn lost(&mut self, was_of_use: bool) {
         match was_of_use {
             true => *self = Self::new(),

@@ -1,56 +1,57 @@
 //! Writes that a controller has acknowledged and that no Flush has made durable.
 //!
-//! A controller that loses power loses them, and a Flush that it gets afterwards succeeds all the same. So the state
-//! outlives the connection. A new connection to a controller that does not prove that it kept its power is a loss, of
-//! which the layers above are told.
+//! A controller that loses power loses them, and a later Flush succeeds nevertheless. So the state outlives
+//! the connection. The writes count as lost if the controller of a new connection does not prove that it kept
+//! its power. The layers above are then notified.
 
 use super::{NamespaceInfo, PowerId};
 use sluice_command::{Operation, Origin, Request};
 use sluice_nvme::Status;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// Every host of the drive, by the number of its controller, and the layers above by that of the subsystem.
+/// Bits of all hosts of the drive, by the number of their controller, and of the layers above, by the number
+/// of the subsystem.
 const ALL: u64 = u64::MAX;
 
-/// How the layers above are told of a loss.
+/// Way in which the layers above are notified of a loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LossNotice {
     /// The next Flush of each host fails with Write Fault.
     #[default]
     FailFlush,
-    /// The next command fails with [`Status::WRITES_LOST`], whatever it is: the layer above has copies, and reads
+    /// The next command of any kind fails with [`Status::WRITES_LOST`]. The layer above has copies, and reads
     /// another one from then on.
     FailCommand,
 }
 
-/// What an earlier daemon has left of a namespace that it did not flush at its end.
+/// State of a namespace that an earlier daemon did not flush at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PreviousSession {
-    /// What the controller gave as its power identifier, if it gave one.
+    /// Power identifier of the controller, if it reported one.
     pub power: Option<PowerId>,
-    /// Bit per controller of the drive whose host may have lived through that end.
+    /// Bit per controller of the drive whose host may have outlived the earlier daemon.
     pub survivors: u64,
 }
 
-/// The writes of one namespace, along all paths to it. One thread changes it.
+/// The unflushed writes of one namespace, along all paths to it. One thread changes the state.
 #[derive(Debug)]
 pub(crate) struct Unflushed {
     notice: LossNotice,
-    /// Writes acknowledged so far, and of those the ones that a Flush has made durable.
+    /// Count of acknowledged writes, and how many of them a Flush has made durable.
     acknowledged: AtomicU64,
     durable: AtomicU64,
-    /// Bit per controller that has not been told of a loss yet.
+    /// Bit per controller whose host was not notified of a loss yet.
     unreported: AtomicU64,
-    /// Those that are to be told of the next loss.
+    /// Bit per controller whose host is to be notified of the next loss.
     survivors: AtomicU64,
     /// Set while `unreported` is not empty.
     lost: AtomicBool,
-    /// A host has been told of the last loss.
+    /// Set if a host was notified of the last loss.
     was_reported: AtomicBool,
 }
 
 impl Unflushed {
-    /// With those that an earlier daemon has left, if it has.
+    /// Creates the state, with the unflushed writes of an earlier daemon if there are some.
     pub(crate) fn new(notice: LossNotice, previous_session: Option<PreviousSession>) -> Self {
         let survivors = previous_session.map_or(ALL, |previous_session| previous_session.survivors);
         let acknowledged = AtomicU64::new(previous_session.is_some().into());
@@ -65,18 +66,20 @@ impl Unflushed {
         }
     }
 
-    /// The layer above has copies, and goes on without this one.
+    /// Returns whether the layer above has copies, and continues without this one.
     pub(crate) fn has_copies(&self) -> bool {
         self.notice == LossNotice::FailCommand
     }
 
-    /// Writes acknowledged so far: all of them are durable when a Flush succeeds that is sent now.
+    /// Returns the count of acknowledged writes. All of them are durable after the success of a Flush that is
+    /// sent now.
     #[inline]
     pub(crate) fn mark(&self) -> u64 {
         self.acknowledged.load(Relaxed)
     }
 
-    /// A request, or a piece of one, has succeeded. `mark` is that of the moment it was sent.
+    /// Records the success of a request, or of a part of one. `mark` is the [`mark`](Self::mark) at the time
+    /// it was sent.
     #[inline]
     pub(crate) fn succeeded(&self, request: &Request, mark: u64) {
         match request.operation {
@@ -96,16 +99,16 @@ impl Unflushed {
         self.durable.store(self.durable.load(Relaxed).max(mark), Relaxed);
     }
 
-    /// There is a connection, and perhaps was another before it. True if acknowledged writes may be lost; this controller
-    /// answers for what comes now. `power` is that of the one before.
+    /// Records a new connection, to a controller with this `info`. Returns whether acknowledged writes may be
+    /// lost. `power` is the identifier of the last connection's controller, and is replaced.
     pub(crate) fn on_connect(&self, info: &NamespaceInfo, power: &mut Option<PowerId>) -> bool {
         let has_kept = info.has_kept_power(*power);
         *power = info.power;
         !has_kept && self.reconnected()
     }
 
-    /// A connection has ended, and there is another, to a controller that may have lost its power. True if there was
-    /// something to lose.
+    /// Records a new connection to a controller that may have lost its power. Returns whether there were
+    /// writes to lose.
     pub(crate) fn reconnected(&self) -> bool {
         let is_dirty = self.acknowledged.load(Relaxed) > self.durable.load(Relaxed);
         if is_dirty {
@@ -115,7 +118,7 @@ impl Unflushed {
     }
 
     fn lose(&self) {
-        // A loss is told of once, however long that takes.
+        // A loss is reported once, even if the report comes late.
         self.flushed(self.mark());
         let unreported = self.unreported.load(Relaxed) | self.survivors.swap(ALL, Relaxed);
         self.unreported.store(unreported, Relaxed);
@@ -123,13 +126,13 @@ impl Unflushed {
         self.was_reported.store(false, Relaxed);
     }
 
-    /// True if there is a host that was not told of a loss.
+    /// Returns whether some host was not notified of a loss.
     #[inline]
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.load(Relaxed)
     }
 
-    /// What a command fails with for an earlier loss; none if it is to be carried out.
+    /// Returns the status with which a command reports an earlier loss; none if it is to be executed.
     #[cold]
     pub(crate) fn take_loss(&self, request: &Request, origin: &Origin) -> Option<Status> {
         if self.notice == LossNotice::FailCommand {
@@ -140,8 +143,8 @@ impl Unflushed {
         if request.operation != Operation::Flush || self.unreported.load(Relaxed) & bit == 0 {
             return None;
         }
-        // No host gets the status of an internal Flush. That of a drive at its end returns it to the daemon, if no host
-        // was told.
+        // No host gets the status of an internal Flush. The internal Flush at the end of a drive returns the
+        // status to the daemon, if no host was notified.
         let is_internal = origin.sq == Origin::INTERNAL;
         let is_at_end = is_internal && origin.controller == Origin::SUBSYSTEM;
         if is_internal && !is_at_end || is_at_end && self.was_reported.load(Relaxed) {
@@ -205,7 +208,7 @@ mod tests {
         assert!(!unflushed.reconnected());
     }
 
-    /// Internal Flushes: that of a controller at its shutdown, and that of a drive at its end.
+    /// Checks internal Flushes: that of a controller at its shutdown, and that of a drive at its end.
     #[test]
     fn the_end_of_a_drive_is_told_of_a_loss_that_no_host_was_told_of() {
         let flush = request(Operation::Flush, false);

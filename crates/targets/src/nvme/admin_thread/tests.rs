@@ -1,4 +1,4 @@
-//! A keeper and a device that has an event for whoever asks, always.
+//! A test of an admin thread with a device that always has another event.
 
 use super::*;
 use crate::nvme::port::RequestSender;
@@ -12,9 +12,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard};
 use zerocopy::FromBytes;
 
-/// An admin queue that is worked off when its doorbell rings. Every command succeeds, and none does anything.
+/// A device with an admin queue that is processed when its doorbell is written. Every command succeeds, and
+/// none does anything.
 #[derive(Debug)]
-struct Chatterbox(Mutex<State>);
+struct EventfulDevice(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
@@ -22,11 +23,11 @@ struct State {
     registers: Vec<u8>,
     head: u32,
     completed: u32,
-    /// Requests for events, all of which were answered at once.
+    /// Asynchronous Event Requests, all of which were completed at once.
     events: u32,
 }
 
-impl Chatterbox {
+impl EventfulDevice {
     fn new() -> Self {
         let mut registers = vec![0; 0x1000];
         // 1024 entries, half a second until ready.
@@ -47,14 +48,14 @@ impl State {
             .fold(0, |value, byte| value << 8 | u64::from(*byte))
     }
 
-    /// Where an address is: its region, and the offset in it.
+    /// Returns the region of an address, and the offset in it.
     fn find(&self, iova: u64) -> (&SharedRegion, usize) {
         let inside = |(start, region): &&(u64, SharedRegion)| iova.wrapping_sub(*start) < region.len() as u64;
         let (start, region) = self.maps.iter().find(inside).expect("an address that is mapped");
         (region, (iova - start) as usize)
     }
 
-    /// What is asked for is so: ready, or shut down.
+    /// Applies CC at once: ready, or shut down.
     fn configure(&mut self) {
         let cc = self.register(CC, 4);
         let shut_down = if cc >> 14 & 3 == 0 { 0 } else { csts::SHST_COMPLETE };
@@ -90,7 +91,7 @@ impl State {
     }
 }
 
-impl PciTransport for Chatterbox {
+impl PciTransport for EventfulDevice {
     fn read(&self, region: Region, offset: u64, data: &mut [u8]) -> Result<(), Error> {
         match region {
             Region::BAR0 => data.copy_from_slice(&self.state().registers[offset as usize..][..data.len()]),
@@ -147,16 +148,16 @@ impl PciTransport for Chatterbox {
     }
 }
 
-/// A keeper that has connected to a device.
-fn admin_thread(device: &Arc<Chatterbox>) -> (AdminThread, RequestSender) {
+/// Creates an admin thread that has connected to a device.
+fn admin_thread(device: &Arc<EventfulDevice>) -> (AdminThread, RequestSender) {
     let notifier = Arc::new(Notifier::new().expect("an eventfd"));
     let (sender, receiver) = channel();
     let requests = RequestSender::new(sender, Arc::clone(&notifier));
-    let mut admin_thread = AdminThread::new(Address::Pci("chatterbox".to_owned()), receiver, notifier);
+    let mut admin_thread = AdminThread::new(Address::Pci("eventful".to_owned()), receiver, notifier);
     let settings = Settings { timeout: Duration::from_secs(600), ..Settings::default() };
     let transport: Arc<dyn PciTransport> = device.clone();
     let mut controller = Controller::start(transport, settings).expect("enabled");
-    controller.request_async_event().expect("asked for");
+    controller.request_async_event().expect("requested");
     admin_thread.link = Some(Connection {
         controller,
         requests: EventRequests::new(),
@@ -171,20 +172,20 @@ fn admin_thread(device: &Arc<Chatterbox>) -> (AdminThread, RequestSender) {
 }
 
 #[test]
-fn a_device_that_always_has_an_event_does_not_keep_its_keeper() {
-    let device = Arc::new(Chatterbox::new());
+fn a_device_that_always_has_an_event_does_not_delay_requests() {
+    let device = Arc::new(EventfulDevice::new());
     let (admin_thread, requests) = admin_thread(&device);
     let began = Instant::now();
-    let (told, ended) = std::sync::mpsc::sync_channel(1);
+    let (sender, ended) = std::sync::mpsc::sync_channel(1);
     let run = std::thread::spawn(move || {
         admin_thread.run();
-        told.send(()).expect("somebody waits");
+        sender.send(()).expect("the test waits");
     });
     while device.state().events < 5 {
         std::thread::sleep(Duration::from_millis(1));
     }
     drop(requests);
-    ended.recv_timeout(Duration::from_secs(60)).expect("it hears that it is not needed any more");
+    ended.recv_timeout(Duration::from_secs(60)).expect("the thread ends without senders");
     run.join().expect("no panic");
     let (events, most) = (device.state().events, began.elapsed().as_millis() / 100 + 2);
     assert!(u128::from(events) <= most, "{events} events, at most {most} in that time");

@@ -1,4 +1,4 @@
-//! The devices of this process: each opened once, whoever wants a range of it.
+//! Devices of the kernel in this process: each is opened once, for all ranges of it.
 
 use super::super::confine::Partition;
 use super::super::error::ErrorKind as NvmeErrorKind;
@@ -20,33 +20,33 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Commands of one drive on its device at most; what is beyond waits.
+/// Commands of one drive on its device at most; further ones wait.
 const COMMANDS_MAX: usize = 256;
 
-/// A device that somebody uses.
+/// A device in use.
 #[derive(Debug)]
 struct Device {
     number: u64,
-    /// Locked for this process.
+    /// The character device, locked for this process.
     file: OwnedFd,
     taken: Mutex<Vec<Partition>>,
 }
 
 static DEVICES: Mutex<Vec<Weak<Device>>> = Mutex::new(Vec::new());
 
-/// A range of a device, from the moment it is opened. Dropping it gives the range back.
+/// A range of a device, from the moment it is opened. Dropping it releases the range.
 #[derive(Debug)]
 pub(super) struct RangeHandle {
     device: Arc<Device>,
-    /// The controller's device, if admin commands are to pass.
+    /// The controller's device, if admin commands may pass.
     pub(super) controller: Option<File>,
-    /// Held where the drive has all of the namespace, so that nobody mounts it.
+    /// The block device, held against mounting if the drive has all of the namespace.
     _block_device: Option<File>,
     pub(super) range: Partition,
     pub(super) info: NamespaceInfo,
     /// Commands on the device at a time.
     pub(super) depth: usize,
-    /// The kernel may connect to its controller again, and says nothing of that.
+    /// Set if the kernel may reconnect to the controller, which it does not report.
     pub(super) is_on_fabric: bool,
 }
 
@@ -65,7 +65,7 @@ impl Drop for RangeHandle {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // The lock would go with the last descriptor; the kernel may keep one a moment longer.
+        // The last descriptor would release the lock, but the kernel may keep one a moment longer.
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }
@@ -84,7 +84,7 @@ pub(super) fn open(config: &GenericConfig) -> Result<RangeHandle, ErrorKind> {
         Some(_) => Some(open_file(&place.controller()?).map_err(ErrorKind::step("opened"))?),
         None => None,
     };
-    // With a range of its own the rest of the namespace is anybody's.
+    // Beside a partial range, other programs may use the rest of the namespace.
     let has_all = range.blocks == (0..info.blocks);
     let block_device = if has_all { hold(&place.block_device())? } else { None };
     try_command(&device.file, &range)?;
@@ -94,7 +94,7 @@ pub(super) fn open(config: &GenericConfig) -> Result<RangeHandle, ErrorKind> {
     Ok(RangeHandle { device, controller, _block_device: block_device, range, info, depth, is_on_fabric })
 }
 
-/// The device: one that is used already, or opened and locked.
+/// Returns the device: one that is in use, or a new one, opened and locked.
 fn find(place: &SysfsDevice, path: &Path) -> Result<Arc<Device>, ErrorKind> {
     let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
     devices.retain(|device| device.strong_count() > 0);
@@ -117,8 +117,8 @@ fn open_file(path: &Path) -> io::Result<File> {
     File::options().read(true).write(true).open(path)
 }
 
-/// Keeps others from mounting the block device, where there is one. It has to be opened for that: one that cannot
-/// be might be mounted.
+/// Keeps the block device, if there is one, from being mounted. That needs an open descriptor: a device that
+/// cannot be opened might be mounted.
 fn hold(path: &Path) -> Result<Option<File>, ErrorKind> {
     let exclusive = OFlags::EXCL.bits().cast_signed();
     match File::options().read(true).custom_flags(exclusive).open(path) {
@@ -131,7 +131,7 @@ fn hold(path: &Path) -> Result<Option<File>, ErrorKind> {
     }
 }
 
-/// What the device is, within what the kernel lets through.
+/// Returns the properties of the namespace, within the limits of the kernel.
 fn info(file: &OwnedFd, nsid: u32, limits: &Limits) -> Result<NamespaceInfo, ErrorKind> {
     let controller: IdentifyController = zerocopy::transmute!(identify(file, Cns::CONTROLLER, 0)?);
     let namespace: IdentifyNamespace = zerocopy::transmute!(identify(file, Cns::NAMESPACE, nsid)?);
@@ -150,7 +150,7 @@ fn identify(file: &OwnedFd, cns: Cns, nsid: u32) -> Result<[u8; IDENTIFY_BYTES],
     }
 }
 
-/// Reads the first block, as all that follows will be done.
+/// Reads the first block in the way of all later commands.
 fn try_command(file: &OwnedFd, range: &Partition) -> Result<(), ErrorKind> {
     let first = range.blocks.start;
     let command = NvmeCommand {
@@ -162,7 +162,7 @@ fn try_command(file: &OwnedFd, range: &Partition) -> Result<(), ErrorKind> {
     let memory = SharedRegion::new("sluice-trial", PAGE_SIZE).map_err(ErrorKind::step("tried"))?;
     let data = memory.segment(0, 1 << range.block_shift);
     match sluice_reactor::try_nvme(file, &command, data) {
-        // That a block cannot be read is for its reader to hear.
+        // An unreadable block is an error of a later read, not of opening.
         Ok(status) if status >= 0 => Ok(()),
         Ok(refusal) => {
             let error = io::Error::from_raw_os_error(-refusal);
@@ -179,7 +179,7 @@ fn error_of(error: io::Error, otherwise: impl Fn(io::Error) -> ErrorKind) -> Err
     }
 }
 
-/// Notes a range as taken.
+/// Records a range as taken.
 fn take(device: &Device, range: &Partition) -> Result<(), ErrorKind> {
     let mut taken = device.taken.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(other) = taken.iter().find(|other| other.overlaps(range)) {

@@ -1,11 +1,11 @@
-//! Why a device of the kernel's cannot be a drive, in words that say what to do.
+//! Reasons why a device of the kernel cannot be a drive, with advice.
 
 use super::super::error::ErrorKind as NvmeErrorKind;
 use crate::remote::Incompatible;
 use std::path::PathBuf;
 use std::{error, fmt, io};
 
-/// A device that cannot be used, or a range of it that cannot be had.
+/// An error of a device that cannot be used, or of a range that cannot be opened.
 #[derive(Debug)]
 pub struct GenericError {
     pub(super) path: PathBuf,
@@ -16,17 +16,17 @@ pub struct GenericError {
 pub(super) enum ErrorKind {
     /// Not the character device of a namespace.
     NotGeneric,
-    /// Another process has it, or it is mounted.
+    /// Another process has the device, or it is mounted.
     InUse,
     /// The namespace, or the range of it.
     Namespace(NvmeErrorKind),
     /// The kernel does not take NVMe commands on io_uring.
     NoCommands(io::Error),
-    /// This process may not send them.
+    /// Permission of this process to send NVMe commands is missing.
     NotAllowed(io::Error),
-    /// Admin commands need one controller to go to.
+    /// Admin commands are possible with a single controller only.
     ManyControllers,
-    /// A system call failed; the first word says which step.
+    /// A system call failed; the first field names the step.
     Step(&'static str, io::Error),
 }
 
@@ -49,7 +49,7 @@ impl From<Incompatible> for ErrorKind {
 }
 
 impl GenericError {
-    /// True if another drive or process has it: trying again later can help.
+    /// Returns whether another drive or process has the device: trying again later can help.
     #[must_use]
     pub fn is_in_use(&self) -> bool {
         matches!(self.kind, ErrorKind::InUse | ErrorKind::Namespace(NvmeErrorKind::Taken { .. }))
@@ -80,8 +80,8 @@ impl fmt::Display for GenericError {
                  and before Linux 6.2 give it CAP_SYS_ADMIN, or use target = \"file\" with the block device"
             ),
             ErrorKind::ManyControllers => f.write_str(
-                "it may be reached through several controllers, so that nobody knows which one an admin \
-                 command is for; take `admin` out of passthrough",
+                "it may be reached through several controllers, so that an admin command has no \
+                 single destination; take `admin` out of passthrough",
             ),
             ErrorKind::Step(step, error) => write!(f, "it cannot be {step}: {error}{}", advice(error)),
         }

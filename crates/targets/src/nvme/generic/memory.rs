@@ -1,17 +1,17 @@
-//! Memory of the target's own that its device reads or writes.
+//! Memory of the target itself that its device reads or writes.
 
 use sluice_memory::{Segment, SegmentList, SharedRegion, TooManySegments};
 use std::io;
 
-/// Bytes of zeros, and of memory that nobody reads.
+/// Bytes of zeros, and of memory for discarded data.
 const SPAN: usize = 64 << 10;
 /// Bytes of one range of Dataset Management (NVM Command Set 3.2.3).
 const RANGE: usize = 16;
-/// Between two of them: there are devices that read as much whatever the number of ranges is.
+/// Bytes between two ranges: some devices read as much, independent of the number of ranges.
 const STRIDE: usize = 4096;
 
-/// Zeros to be written, scrap that is read in place of a bit bucket, and a range to be deallocated for each
-/// command in flight.
+/// Zeros to be written, scrap memory in place of bit buckets, and a range to deallocate for each command in
+/// flight.
 #[derive(Debug)]
 pub(super) struct Memory(SharedRegion);
 
@@ -20,19 +20,19 @@ impl Memory {
         SharedRegion::new("sluice-ng", 2 * SPAN + commands * STRIDE).map(Self)
     }
 
-    /// The range of the command with this number.
+    /// Writes the range of the command with this number, and returns its segment.
     pub(super) fn deallocate(&self, number: u16, range: &[u8; RANGE]) -> Segment {
         let offset = 2 * SPAN + usize::from(number) * STRIDE;
         self.0.write(offset, range);
         self.0.segment(offset, RANGE as u32)
     }
 
-    /// As many zeros as are wanted.
+    /// Appends `bytes` of zeros.
     pub(super) fn zeros(&self, bytes: u64, out: &mut SegmentList) -> Result<(), TooManySegments> {
         self.repeat(0, bytes, out)
     }
 
-    /// The same data with memory where it has bit buckets.
+    /// Appends `data` with scrap memory in place of bit buckets.
     pub(super) fn without_buckets(
         &self,
         data: &SegmentList,

@@ -1,9 +1,9 @@
 //! An NVMe namespace that the kernel drives, through its generic device (`/dev/ng0n1`): NVMe commands on
 //! io_uring, past the block layer.
 //!
-//! What a block device cannot say reaches the device as the host said it (FUA, Deallocate, an opcode of
-//! the vendor's), and what the device answers reaches the host: a status, not an errno. Data is not
-//! copied. The kernel has the queues, splits nothing, and watches over the time a command takes.
+//! The device receives FUA, Deallocate and vendor specific opcodes as the host sent them, for which a block
+//! device has no equivalent. The host receives the device's status, not an errno. Data is not copied. The
+//! kernel has the queues, splits nothing, and enforces the timeout of a command.
 
 mod device;
 mod error;
@@ -24,27 +24,28 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A namespace of the kernel's, as configured.
+/// Configuration of a namespace of the kernel.
 #[derive(Clone, Debug)]
 pub struct GenericConfig {
     /// `/dev/ngXnY`.
     pub path: PathBuf,
-    /// Where the range begins, in the device's logical blocks.
+    /// First block of the range, in the device's logical blocks.
     pub first_block: u64,
-    /// How long it is, in the device's logical blocks; without it, all that follow.
+    /// Length of the range, in the device's logical blocks; none for all that follow.
     pub blocks: Option<u64>,
-    /// How long the device may take for a command before the kernel aborts it.
+    /// Time limit of the device for a command. After that the kernel aborts the command.
     pub timeout: Duration,
     pub passes: Passes,
     /// Opcodes that pass to the device as the host writes them; see [`raw`](super::raw).
     pub passthrough: Passthrough,
-    /// How the layers above are told that acknowledged writes may be lost.
+    /// Way in which the layers above are notified that acknowledged writes may be lost.
     pub loss_notice: LossNotice,
-    /// As of [`NvmeTcpConfig::previous_session`](crate::NvmeTcpConfig::previous_session).
+    /// Unflushed writes of an earlier daemon, as in
+    /// [`NvmeTcpConfig::previous_session`](crate::NvmeTcpConfig::previous_session).
     pub previous_session: Option<PreviousSession>,
 }
 
-/// An open range of a namespace, on its way to its reactor.
+/// An open range of a namespace, before it is given to a reactor.
 #[derive(Debug)]
 pub struct GenericSeed {
     handle: device::RangeHandle,
@@ -53,10 +54,10 @@ pub struct GenericSeed {
 }
 
 impl GenericSeed {
-    /// Opens the device, asks it what it is, and tries a command. Blocks as long as the device.
+    /// Opens and identifies the device, and tries a command. Blocks as long as the device.
     ///
     /// # Errors
-    /// In words that name the device and say what to do.
+    /// The error names the device and gives advice.
     pub fn open(config: &GenericConfig) -> Result<Self, GenericError> {
         match device::open(config) {
             Ok(handle) => Ok(Self { handle, config: config.clone(), control: NvmeControl::default() }),
@@ -64,26 +65,26 @@ impl GenericSeed {
         }
     }
 
-    /// Bytes of the drive.
+    /// Returns the bytes of the drive.
     pub fn size(&self) -> u64 {
         self.handle.range.bytes()
     }
 
-    /// The device's power identifier, if it gave one.
+    /// Returns the device's power identifier, if it reported one.
     pub fn power(&self) -> Option<PowerId> {
         self.handle.info.power
     }
 
-    /// What the control side keeps, to see how the target fares.
+    /// Returns a handle on the target's counters, for the control plane.
     pub fn control(&self) -> NvmeControl {
         self.control.clone()
     }
 
-    /// Builds the target, on its reactor's thread. `token_prefix` is what the tokens of this layer have
-    /// beside their low 32 bits.
+    /// Builds the target, on its reactor's thread. `token_prefix` is the part of this layer's tokens above
+    /// their low 32 bits.
     ///
     /// # Errors
-    /// The reactor has no room for another device, or the system none for a little memory.
+    /// The reactor has no room for another device, or the system has no memory left.
     pub fn build(self, task: TaskId, io: &Io, token_prefix: u64) -> io::Result<Generic> {
         Generic::new(self, task, io, token_prefix)
     }

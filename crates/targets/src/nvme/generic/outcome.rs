@@ -1,33 +1,33 @@
-//! What the kernel's answer to a command means.
+//! Meaning of the kernel's result of a command.
 
 use sluice_nvme::Status;
 
-/// An answer, in terms of what to do next.
+/// A result of a command, by the next step that it requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// What the device said, as it said it.
+    /// A status of the device, unchanged.
     Device(Status),
-    /// The command was not carried out, or not to its end: it can be sent again if it may be repeated, and
-    /// else has this status.
+    /// The command was not executed, or not completely. A repeatable command is sent again; any other fails
+    /// with this status.
     Retry(Status),
-    /// There is no device any more.
+    /// The device is gone.
     Gone,
-    /// The kernel did not send it.
+    /// The kernel did not send the command.
     Refused(Status),
 }
 
 impl Outcome {
-    /// Of a completion's result: a status, or a negated errno.
+    /// Decodes a completion's result: a status, or a negated errno.
     pub(super) fn of(result: i32) -> Self {
         match result {
-            // 15 bits, as in a completion queue entry without its phase.
+            // The 15 bits of a completion queue entry without its phase.
             0.. => Outcome::Device(Status(result as u16 & 0x7fff).of_peer()),
             _ => Self::of_errno(-result),
         }
     }
 
-    /// True if the kernel says that it has lost the connection to the controller, or has ended it: host path error, or
-    /// aborted by the host (Base, Path Related Status).
+    /// Returns whether the kernel has lost the connection to the controller, or has ended it: Host Path
+    /// Error, or Command Aborted By Host (Base, Path Related Status).
     pub(super) fn is_of_path(self) -> bool {
         match self {
             Self::Device(status) => [Status(3 << 8 | 0x70), Status(3 << 8 | 0x71)]
@@ -41,10 +41,10 @@ impl Outcome {
     fn of_errno(errno: i32) -> Self {
         match errno {
             libc::EAGAIN => Outcome::Retry(Status::INTERNAL_ERROR),
-            // The controller was reset under it.
+            // The controller was reset during the command.
             libc::EINTR | libc::ECANCELED => Outcome::Retry(Status::INTERNAL_ERROR),
             libc::ENODEV | libc::ENXIO | libc::EIO | libc::ESHUTDOWN => Outcome::Gone,
-            // The host's memory is not there any more.
+            // The host's memory is gone.
             libc::EFAULT => Outcome::Refused(Status::DATA_TRANSFER_ERROR),
             libc::EACCES | libc::EPERM => Outcome::Refused(Status::OPERATION_DENIED),
             _ => Outcome::Refused(Status::INTERNAL_ERROR),

@@ -1,31 +1,31 @@
-//! What sysfs says of a generic device.
+//! Properties of a generic device in sysfs.
 
 use super::error::ErrorKind;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// The place of a device below `/sys`.
+/// A device below `/sys`.
 #[derive(Debug)]
 pub(super) struct SysfsDevice {
     folder: PathBuf,
-    /// The namespace's name: `0n1`.
+    /// Name of the namespace: `0n1`.
     name: String,
     pub(super) number: u64,
 }
 
-/// What the kernel's block layer makes of a namespace: its limits hold for passthrough, too.
+/// Limits of the kernel's block layer for a namespace, which hold for passthrough, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limits {
     /// Bytes of one command.
     pub(super) transfer: usize,
-    /// Pieces of memory, each without a break, of one command.
+    /// Contiguous segments of memory of one command.
     pub(super) segments: usize,
     /// Commands at a time.
     pub(super) commands: usize,
 }
 
-/// What holds where the kernel does not say.
+/// Limits for a kernel that reports none.
 const CAUTIOUS: Limits = Limits { transfer: 64 << 10, segments: 17, commands: 32 };
 
 impl SysfsDevice {
@@ -48,15 +48,15 @@ impl SysfsDevice {
         }
     }
 
-    /// The block device of the same namespace.
+    /// Returns the block device of the same namespace.
     pub(super) fn block_device(&self) -> PathBuf {
         PathBuf::from(format!("/dev/nvme{}", self.name))
     }
 
-    /// The device of its controller.
+    /// Returns the device of the namespace's controller.
     ///
     /// # Errors
-    /// It belongs to a subsystem with perhaps several.
+    /// The namespace belongs to a subsystem that may have several controllers.
     pub(super) fn controller(&self) -> Result<PathBuf, ErrorKind> {
         let parent = self.folder.join("device").canonicalize().map_err(ErrorKind::step("found in /sys"))?;
         let class = fs::read_link(parent.join("subsystem")).ok();
@@ -67,8 +67,8 @@ impl SysfsDevice {
         }
     }
 
-    /// True unless its controller is a PCI device, which keeps its power when the kernel resets it. A subsystem with several
-    /// controllers does not say what they are.
+    /// Returns true unless the controller is a PCI device, which keeps its power when the kernel resets it. A
+    /// subsystem with several controllers does not report their transports.
     pub(super) fn is_on_fabric(&self) -> bool {
         let transport = fs::read_to_string(self.folder.join("device/transport"));
         transport.map_or(true, |transport| transport.trim() != "pcie")

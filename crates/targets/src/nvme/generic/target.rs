@@ -17,9 +17,9 @@ use sluice_reactor::{CommandFile, Io, NvmeCommand, NvmeQueue, TaskId};
 use std::io;
 use std::path::PathBuf;
 
-/// Commands that can wait without memory being taken for them: as many as a drive has.
+/// Commands that can wait without further allocation: as many as a drive has.
 const WAITING: usize = sluice_command::handover::COMMANDS_MAX;
-/// How often a command is sent again that the kernel gave back.
+/// Number of times that a command is sent again after the kernel returned it.
 const REPEATS_MAX: u8 = 5;
 
 /// A range of a namespace that the kernel drives, as a target.
@@ -40,12 +40,12 @@ pub struct Target {
     in_flight: InFlightTable,
     /// Numbers that no command on the device has.
     free: Vec<u16>,
-    /// How often the command of a number was sent again.
+    /// Times that the command of each number was sent again.
     repeats: Vec<u8>,
     memory: Memory,
     control: NvmeControl,
     unflushed: Unflushed,
-    /// The device is there.
+    /// Set while the device is there.
     connected: bool,
     refusal_logged: bool,
     /// Scratch, kept for its memory.
@@ -97,7 +97,7 @@ impl Target {
         &self.handle.info
     }
 
-    /// Starts a command, or lets it wait for its turn.
+    /// Starts a command, or queues it behind the waiting commands.
     fn start_or_wait(&mut self, remaining: Remaining, lane: &mut Lane<'_>) {
         match self.in_flight.waiting.is_empty().then(|| self.free.pop()).flatten() {
             Some(number) => self.start(remaining, number, lane),
@@ -105,7 +105,7 @@ impl Target {
         }
     }
 
-    /// Starts those that wait, as far as there is room.
+    /// Starts waiting commands, as far as there is room.
     fn start_waiting(&mut self, lane: &mut Lane<'_>) {
         while !self.in_flight.waiting.is_empty()
             && let Some(number) = self.free.pop()
@@ -115,7 +115,7 @@ impl Target {
         }
     }
 
-    /// Sends the next piece of a command as command `number`, or ends it if that cannot be.
+    /// Sends the next chunk of a command as command `number`, or ends the command if that fails.
     fn start(&mut self, remaining: Remaining, number: u16, lane: &mut Lane<'_>) {
         self.repeats[usize::from(number)] = 0;
         self.send(remaining, number, lane);
@@ -143,7 +143,7 @@ impl Target {
         }
     }
 
-    /// What a command fails with for an earlier loss of acknowledged writes.
+    /// Returns the status with which a command reports an earlier loss of acknowledged writes.
     fn loss_status(&self, slot: &Slot) -> Option<Status> {
         match self.unflushed.is_lost() {
             true => self.unflushed.take_loss(&raw::effect(slot), &slot.origin),
@@ -151,7 +151,7 @@ impl Target {
         }
     }
 
-    /// The entry, its queue, and how many bytes of the command it is good for; its data in `data`.
+    /// Returns the entry of the next chunk, its queue, and its bytes; its data is put in `data`.
     fn make(
         &mut self,
         slot: &Slot,
@@ -218,7 +218,7 @@ impl Target {
         self.io.nvme((device, queue), &command, self.data.as_slice(), self.task, token);
     }
 
-    /// The kernel has an answer for a command on the device.
+    /// Handles the kernel's result of a command on the device.
     fn completed(&mut self, number: u16, result: i32, lane: &mut Lane<'_>) {
         let Some(flight) = self.in_flight.end(number) else { return };
         self.control.count_completed(1);
@@ -251,11 +251,12 @@ impl Target {
         if !status.is_success() || done >= slot.request.length {
             return finish(flight.remaining.ticket, status, lane);
         }
-        // Before all others: it is older than they are.
+        // The command is older than all that wait.
         self.in_flight.waiting.push_front(Remaining { done, ..flight.remaining });
     }
 
-    /// The kernel connects to a controller on the network again by itself. That may have lost its power meanwhile.
+    /// Records a lost path. The kernel reconnects to a controller on the network by itself, and that may have
+    /// lost its power meanwhile.
     fn note_path(&mut self, outcome: Outcome) {
         let RangeHandle { info, is_on_fabric, .. } = &self.handle;
         let may_lose = *is_on_fabric && !info.has_kept_power(None);
@@ -271,7 +272,7 @@ impl Target {
         *repeats <= REPEATS_MAX && lane.parked(ticket).is_none_or(raw::may_be_repeated)
     }
 
-    /// Once: what a host can bring about must not fill the log.
+    /// Logs a refusal once, since a host can cause any number of them.
     fn log_refusal(&mut self, result: i32) {
         if !std::mem::replace(&mut self.refusal_logged, true) {
             let error = io::Error::from_raw_os_error(-result);

@@ -1,4 +1,4 @@
-//! A target and its device's keeper: what it hears of lives of the device, and what it has done.
+//! A target and its device's admin thread: events of the thread, and requests to it.
 
 use super::super::dma_maps::MapRequest;
 use super::super::in_flight::Remaining;
@@ -10,15 +10,15 @@ use sluice_memory::Space;
 use sluice_nvme::Status;
 
 impl Target {
-    /// What the keeper has to say. Returns how much that was.
+    /// Handles the events of the admin thread. Returns how many.
     pub(super) fn handle_thread_events(&mut self, lane: &mut Lane<'_>) -> usize {
         let mut count = 0;
         while let Ok(event) = self.handle.port.events.try_recv() {
             count += 1;
             match event {
-                ThreadEvent::Up(link) => self.up(link),
-                ThreadEvent::Down => self.down(lane),
-                ThreadEvent::MemoryReleased => self.free(lane),
+                ThreadEvent::Up(link) => self.on_connected(link),
+                ThreadEvent::Down => self.on_lost(lane),
+                ThreadEvent::MemoryReleased => self.release_held(lane),
                 ThreadEvent::AdminDone { request, status } => self.admin_done(&request, status, lane),
                 ThreadEvent::Mapped { mapping, is_mapped } => self.maps.mapped(mapping, is_mapped),
                 ThreadEvent::Unmapped { mapping } => {
@@ -31,7 +31,7 @@ impl Target {
         count
     }
 
-    fn up(&mut self, link: Box<Link>) {
+    fn on_connected(&mut self, link: Box<Link>) {
         self.in_flight.set_depth(link.queue.depth());
         if self.unflushed.on_connect(&link.info, &mut self.power) {
             self.handle.send(ThreadRequest::LogLoss { port: self.handle.port.id });
@@ -39,8 +39,8 @@ impl Target {
         self.handle.link = Some(link);
     }
 
-    /// The device is gone: what it had waits or fails, as everything that comes until it is back.
-    fn down(&mut self, lane: &mut Lane<'_>) {
+    /// Handles the loss of the device: its commands wait or fail, like all that come until it is back.
+    fn on_lost(&mut self, lane: &mut Lane<'_>) {
         self.disarm();
         let link = self.handle.link.take();
         let strays = link.as_ref().map_or(0, |link| link.queue.strays());
@@ -50,35 +50,35 @@ impl Target {
         let before = self.in_flight.waiting.len();
         while let Some(flight) = self.in_flight.end_any() {
             match flight.maps {
-                0 => self.again(flight.remaining, lane),
-                // Its data is where the device may still write: nobody may be told that it is over.
+                0 => self.requeue(flight.remaining, lane),
+                // The device may still write into the memory of the command, so the command must not end yet.
                 _ => self.held.push(flight.remaining),
             }
         }
-        // Those that were on the device are older than those that were not.
+        // Commands that were on the device are older than the waiting ones.
         self.in_flight.waiting.rotate_left(before);
         self.wait_all(lane);
     }
 
-    /// The device of the last life reaches no memory any more, and so the commands are free that named it.
-    fn free(&mut self, lane: &mut Lane<'_>) {
+    /// Releases the held commands, once the device of the last generation reaches no memory any more.
+    fn release_held(&mut self, lane: &mut Lane<'_>) {
         let before = self.in_flight.waiting.len();
         for remaining in std::mem::take(&mut self.held) {
-            self.again(remaining, lane);
+            self.requeue(remaining, lane);
         }
         self.in_flight.waiting.rotate_left(before);
         self.wait_all(lane);
     }
 
-    /// What was on the device is done once more from where it was: none of it has been answered for.
-    fn again(&mut self, remaining: Remaining, lane: &mut Lane<'_>) {
+    /// Requeues a command that was on the device. None of the remaining part was acknowledged to its host.
+    fn requeue(&mut self, remaining: Remaining, lane: &mut Lane<'_>) {
         match lane.parked(remaining.ticket).is_none_or(raw::may_be_repeated) {
             true => self.in_flight.waiting.push_back(remaining),
             false => finish(remaining.ticket, Status::INTERNAL_PATH_ERROR, lane),
         }
     }
 
-    /// All that wait: for longer, or not any more.
+    /// Decides anew for all waiting commands whether they wait longer or end.
     fn wait_all(&mut self, lane: &mut Lane<'_>) {
         for _ in 0..self.in_flight.waiting.len() {
             if let Some(remaining) = self.in_flight.waiting.pop_front() {
@@ -87,7 +87,7 @@ impl Target {
         }
     }
 
-    /// Has the keeper show memory to the device, and take it back.
+    /// Sends the admin thread requests to map and unmap memory of the host.
     pub(super) fn send_map_requests(&mut self, controller: u8, space: &Space) {
         let Self { maps, handle, .. } = self;
         let port = handle.port.id;
@@ -106,7 +106,7 @@ impl Target {
         });
     }
 
-    /// Has the keeper end this life of the device.
+    /// Requests that the admin thread give up this generation of the device.
     #[cold]
     pub(super) fn give_up(&mut self) {
         let Some(generation) = self.handle.link.as_ref().map(|link| link.generation) else { return };
