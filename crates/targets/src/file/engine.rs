@@ -197,7 +197,7 @@ impl File {
         let parks = self.opened.no_space == NoSpace::Park && !is_alone;
         if matches!(outcome, Outcome::Failed(_)) || outcome == Outcome::Full && !parks {
             let path = &self.opened.path;
-            self.complaints.failed(path, &request, -result, lane.now_ns());
+            self.failure_log.failed(path, &request, -result, lane.now_ns());
         }
         match outcome {
             Outcome::Again if self.may_repeat(ticket) => self.start(ticket, lane),

@@ -9,11 +9,11 @@
 
 mod abort;
 mod alignment;
-mod complaints;
 mod conflicts;
 mod device;
 mod engine;
 mod error;
+mod failure_log;
 mod format;
 mod lease;
 mod open;
@@ -43,9 +43,9 @@ use sluice_nvme::Status;
 use sluice_reactor::{FallocateFlags, FileSlot, Io, TaskId, WriteFlags};
 
 use alignment::Alignment;
-use complaints::Complaints;
 use conflicts::Conflicts;
 pub use error::FileError;
+use failure_log::FailureLog;
 use open::{Facts, Kind, Lock};
 pub use open::{FileConfig, FileControl, FileSeed, NoSpace, probe_lease};
 use outcome::{Outcome, may_be_a_flush, media_error};
@@ -91,7 +91,7 @@ pub struct File {
     punches: bool,
     /// The log has a line on a write beyond what the file may have.
     told_too_long: bool,
-    complaints: Complaints,
+    failure_log: FailureLog,
     /// Scratch, kept for its memory.
     rest: SegmentList,
     answered: Vec<Ticket>,
@@ -159,7 +159,7 @@ impl FileSeed {
             zeroes_ranges: true,
             punches: self.punches,
             told_too_long: false,
-            complaints: Complaints::default(),
+            failure_log: FailureLog::default(),
             rest: SegmentList::new(),
             answered: Vec::new(),
         })

@@ -10,12 +10,12 @@ const PAUSE_NS: u64 = 1_000_000_000;
 
 /// What of the failures of one file is written.
 #[derive(Debug, Default)]
-pub(super) struct Complaints {
+pub(super) struct FailureLog {
     next_ns: u64,
     left_out: u64,
 }
 
-impl Complaints {
+impl FailureLog {
     /// The kernel answered a request with this errno.
     #[cold]
     pub(super) fn failed(&mut self, path: &Path, request: &Request, errno: i32, now_ns: u64) {
@@ -42,8 +42,8 @@ mod tests {
 
     #[test]
     fn one_failure_in_a_second_is_written_and_the_others_are_counted() {
-        let mut complaints = Complaints::default();
+        let mut failure_log = FailureLog::default();
         let at = [0, 1, PAUSE_NS - 1, PAUSE_NS, 3 * PAUSE_NS];
-        assert_eq!(at.map(|now_ns| complaints.admit(now_ns)), [Some(0), None, None, Some(2), Some(0)]);
+        assert_eq!(at.map(|now_ns| failure_log.admit(now_ns)), [Some(0), None, None, Some(2), Some(0)]);
     }
 }
