@@ -1,7 +1,7 @@
 //! The whole `main` of a function's program.
 
 use crate::handshake::Make;
-use crate::serve::{Endpoint, serve};
+use crate::serve::{Socket, serve};
 use crate::{Failure, listen, sandbox};
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -52,11 +52,11 @@ impl Arguments {
     pub fn serve(&self, make: &mut Make<'_>) -> Result<(), Failure> {
         // Before it opens a key.
         sandbox::hide()?;
-        let endpoint = match &self.socket {
-            Some(path) => Endpoint::Listening(listen(path)?),
-            None => Endpoint::Inherited(std::io::stdin().as_fd().try_clone_to_owned()?),
+        let socket = match &self.socket {
+            Some(path) => Socket::Listening(listen(path)?),
+            None => Socket::Inherited(std::io::stdin().as_fd().try_clone_to_owned()?),
         };
-        serve(endpoint, make, || match self.unconfined {
+        serve(socket, make, || match self.unconfined {
             true => Ok(()),
             false => sandbox::confine(&self.readable, self.socket.is_some()),
         })

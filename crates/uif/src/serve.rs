@@ -22,9 +22,9 @@ const TURNS_PER_LOOK: u32 = 4096;
 /// Time until the next check of a full ring for room: there is no signal for that.
 const FULL: Duration = Duration::from_millis(1);
 
-/// Source of the connections to daemons.
+/// Socket of the connections to daemons.
 #[derive(Debug)]
-pub enum Endpoint {
+pub enum Socket {
     /// Daemon that started this process with this socket. The process ends with it.
     Inherited(OwnedFd),
     /// Socket that accepts a connection for each drive.
@@ -37,16 +37,12 @@ pub enum Endpoint {
 ///
 /// # Errors
 /// The daemon that started the process cannot be served, or the kernel refuses to wait.
-pub fn serve(
-    endpoint: Endpoint,
-    make: &mut Make<'_>,
-    ready: impl FnOnce() -> io::Result<()>,
-) -> Result<(), Failure> {
+pub fn serve(on: Socket, make: &mut Make<'_>, ready: impl FnOnce() -> io::Result<()>) -> Result<(), Failure> {
     let spin = Spin { budget: SPIN_MAX, idle: None };
-    let mut server = Server { clients: Vec::new(), endpoint: None, spin, clock: Instant::now() };
-    match endpoint {
-        Endpoint::Inherited(socket) => server.clients.push(Client::begin(socket, make)?),
-        Endpoint::Listening(listener) => server.endpoint = Some(listener),
+    let mut server = Server { clients: Vec::new(), listener: None, spin, clock: Instant::now() };
+    match on {
+        Socket::Inherited(socket) => server.clients.push(Client::begin(socket, make)?),
+        Socket::Listening(listener) => server.listener = Some(listener),
     }
     ready()?;
     server.run(make)
@@ -54,7 +50,7 @@ pub fn serve(
 
 struct Server {
     clients: Vec<Client>,
-    endpoint: Option<OwnedFd>,
+    listener: Option<OwnedFd>,
     spin: Spin,
     /// Origin of the functions' time.
     clock: Instant,
@@ -63,7 +59,7 @@ struct Server {
 impl Server {
     fn run(&mut self, make: &mut Make<'_>) -> Result<(), Failure> {
         let mut turns = 0u32;
-        while self.endpoint.is_some() || !self.clients.is_empty() {
+        while self.listener.is_some() || !self.clients.is_empty() {
             turns = turns.wrapping_add(1);
             if self.turn() > 0 {
                 self.spin.idle = None;
@@ -119,7 +115,7 @@ impl Server {
     fn look(&mut self, limit: Option<Duration>, make: &mut Make<'_>) -> Result<(), Failure> {
         let fds =
             self.clients.iter().flat_map(|client| [client.served.doorbell.as_fd(), client.socket.as_fd()]);
-        let fds = fds.chain(self.endpoint.as_ref().map(AsFd::as_fd));
+        let fds = fds.chain(self.listener.as_ref().map(AsFd::as_fd));
         let mut polled: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         match poll(&mut polled, limit.and_then(|it| it.try_into().ok()).as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -137,8 +133,8 @@ impl Server {
             !ready[1]
         });
         let connecting = each.remainder().first() == Some(&true);
-        if let (true, Some(endpoint)) = (connecting, &self.endpoint)
-            && let Ok(socket) = accept_with(endpoint, SocketFlags::CLOEXEC)
+        if let (true, Some(listener)) = (connecting, &self.listener)
+            && let Ok(socket) = accept_with(listener, SocketFlags::CLOEXEC)
         {
             // A daemon that cannot be served has got the reason.
             self.clients.extend(Client::begin(socket, make).ok());

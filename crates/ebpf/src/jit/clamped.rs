@@ -17,10 +17,10 @@ use crate::trace::COUNTERS;
 /// `guards` decides whether a guard against speculation counts as a clamp. Without, every access that needs
 /// one is found.
 pub(super) fn unclamped(func: &Function, memory: &Memory, tables: Range<u64>, guards: bool) -> Vec<String> {
-    let mut look = Look { func, guards, addresses: addresses(memory, tables), known: HashMap::new() };
+    let mut checker = Checker { func, guards, addresses: addresses(memory, tables), known: HashMap::new() };
     let instructions = func.layout.blocks().flat_map(|block| func.layout.block_insts(block));
     let accesses = instructions.filter_map(|inst| Some((inst, address(func, inst)?)));
-    let wild = accesses.filter(|(_, address)| !look.is_clamped(*address));
+    let wild = accesses.filter(|(_, address)| !checker.is_clamped(*address));
     wild.map(|(inst, _)| func.dfg.display_inst(inst).to_string()).collect()
 }
 
@@ -48,7 +48,7 @@ fn address(func: &Function, inst: Inst) -> Option<Value> {
     }
 }
 
-struct Look<'a> {
+struct Checker<'a> {
     func: &'a Function,
     guards: bool,
     /// Addresses that code may contain.
@@ -58,7 +58,7 @@ struct Look<'a> {
     known: HashMap<Value, bool>,
 }
 
-impl Look<'_> {
+impl Checker<'_> {
     fn is_clamped(&mut self, value: Value) -> bool {
         let value = self.func.dfg.resolve_aliases(value);
         if let Some(&known) = self.known.get(&value) {

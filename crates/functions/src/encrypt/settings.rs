@@ -1,6 +1,6 @@
 //! Options of encryption: the source of the key, and the layout and numbers of sectors.
 
-use crate::store::bytes_of_words;
+use crate::store::parse_bytes;
 use rustix::fs::OFlags;
 use sluice_crypt::luks::{Header, Limits, Segment};
 use sluice_crypt::{Given, SecretBytes, Source, Xts, sealed};
@@ -91,7 +91,7 @@ fn layout(options: &Options) -> Result<Layout, String> {
 /// Checks that the data begins where the header has it: otherwise writes would overwrite the header.
 fn check_place(segment: Segment, options: &Options) -> Result<(), String> {
     let moved = options.get("data_offset").unwrap_or("0");
-    let bytes = bytes_of_words(moved);
+    let bytes = parse_bytes(moved);
     if bytes.ok_or_else(|| format!("data_offset is a number of bytes, or like 16MiB, not {moved}"))?
         == segment.offset
     {

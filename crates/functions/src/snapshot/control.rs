@@ -1,15 +1,15 @@
 //! What an operator wants: versions made, listed, deleted, gone back to.
 
 use super::drive::Snapshot;
-use crate::store::chore::{Chore, Entry};
 use crate::store::left_out::{self, TO_LAST_DURABLE_POINT};
+use crate::store::metadata_op::{Entry, MetadataOp};
 use crate::store::table::Version;
 use crate::store::{in_json, table_in_json, versions_in_json};
 use sluice_uif::{Control, Io, Translation};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 impl Snapshot {
-    pub(super) fn obey(&mut self, text: &str, io: &mut Io<'_>) -> Control {
+    pub(super) fn execute(&mut self, text: &str, io: &mut Io<'_>) -> Control {
         let mut words = text.split_whitespace();
         let order = (words.next(), words.next(), words.next());
         match order {
@@ -33,7 +33,7 @@ impl Snapshot {
         if self.work.is_some() || self.refusal.is_none() {
             return Control::Now(Err(left_out::NOTHING_LOST.into()));
         }
-        (self.leaves_out, self.unloaded, self.refusal) = (true, true, None);
+        (self.leaves_out, self.must_load, self.refusal) = (true, true, None);
         self.go_on(io);
         Control::Later
     }
@@ -64,15 +64,15 @@ impl Snapshot {
         };
         self.announce(&entry, io);
         self.order = Some(entry);
-        self.next_chore(io);
+        self.start_next_op(io);
         Ok(())
     }
 
     /// True while an order is carried out. The drive may go on before the store has done its part: no command
     /// begins until then, because nobody knows yet what may be written where.
     pub(super) fn is_ordered(&self) -> bool {
-        let entry = match &self.chore {
-            Some(Chore::Append(append)) => Some(&append.entry),
+        let entry = match &self.op {
+            Some(MetadataOp::Append(append)) => Some(&append.entry),
             _ => None,
         };
         self.order.is_some() || entry.is_some_and(|entry| !matches!(entry, Entry::Changes(_)))

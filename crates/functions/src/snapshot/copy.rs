@@ -1,9 +1,9 @@
 //! Copy on write: a chunk of the drive that is nowhere, or that a version has, gets a place of its own.
 
 use super::drive::Snapshot;
-use super::jobs::Piece;
-use super::{For, ask, request, token};
-use crate::store::chore::Change;
+use super::jobs::Extent;
+use super::{Requester, request, send, token};
+use crate::store::metadata_op::Change;
 use sluice_command::{Operation, Request};
 use sluice_nvme::Status;
 use sluice_uif::{Buffer, Data, Done, Io, Translation};
@@ -15,7 +15,7 @@ pub(super) const COPIES_MAX: usize = 64;
 #[derive(Debug)]
 pub(super) struct Copy {
     pub(super) job: usize,
-    piece: Piece,
+    extent: Extent,
     /// Where the piece's data is in the command's.
     from: u64,
     /// The piece is zeros.
@@ -43,10 +43,10 @@ enum Stage {
 }
 
 impl Copy {
-    pub(super) fn new(job: usize, piece: Piece, from: u64, zeroes: bool, source: Option<u32>) -> Self {
+    pub(super) fn new(job: usize, extent: Extent, from: u64, zeroes: bool, source: Option<u32>) -> Self {
         Self {
             job,
-            piece,
+            extent,
             from,
             zeroes,
             source,
@@ -58,8 +58,8 @@ impl Copy {
     }
 
     /// A chunk that a version has, and that is zeros from now on.
-    pub(super) fn unmap(job: usize, piece: Piece) -> Self {
-        Self { stage: Stage::Ready, ..Self::new(job, piece, 0, true, None) }
+    pub(super) fn unmap(job: usize, extent: Extent) -> Self {
+        Self { stage: Stage::Ready, ..Self::new(job, extent, 0, true, None) }
     }
 
     /// A flush was lost.
@@ -68,11 +68,11 @@ impl Copy {
     }
 
     pub(super) fn logical(&self) -> u32 {
-        self.piece.logical
+        self.extent.logical
     }
 
     pub(super) fn change(&self) -> Change {
-        (self.piece.logical, self.target)
+        (self.extent.logical, self.target)
     }
 }
 
@@ -90,7 +90,7 @@ impl Snapshot {
             return false;
         }
         if copy.stage == Stage::Begin {
-            let whole = copy.piece.length == chunk;
+            let whole = copy.extent.length == chunk;
             if !whole && copy.source.is_some() {
                 let Some(buffer) = io.buffer(chunk as usize) else { return false };
                 copy.buffer = Some(buffer);
@@ -108,21 +108,21 @@ impl Snapshot {
                 None => Stage::Fill,
             };
         }
-        job.pieces += 1;
+        job.extents += 1;
         self.counts.copies += 1;
         let is_ready = copy.stage == Stage::Ready;
         let number = self.copies.insert(copy);
         match is_ready {
             true => self.ready.push(number),
-            false => self.ask_for_copy(number, io),
+            false => self.send_copy_request(number, io),
         }
         true
     }
 
     /// Asks for what a copy's stage is.
-    fn ask_for_copy(&mut self, number: usize, io: &mut Io<'_>) {
+    fn send_copy_request(&mut self, number: usize, io: &mut Io<'_>) {
         let (Some(work), Some(copy)) = (&self.work, self.copies.get_mut(number)) else { return };
-        let (chunk, Piece { within, length, .. }) = (work.layout.shape.chunk, copy.piece);
+        let (chunk, Extent { within, length, .. }) = (work.layout.shape.chunk, copy.extent);
         let at = |physical: Option<u32>| physical.map_or(0, |physical| work.layout.chunk_at(physical));
         let (source, target) = (at(copy.source), at(copy.target));
         let zeroes = |at, length| Request { deallocate: true, ..request(Operation::WriteZeroes, at, length) };
@@ -136,7 +136,7 @@ impl Snapshot {
                 (request(Operation::Write, target + within, length), Data::Of(job.held, copy.from as usize))
             }
         };
-        self.asked += usize::from(ask(io, asked, data, token(For::Copy, number)));
+        self.in_flight += usize::from(send(io, asked, data, token(Requester::Copy, number)));
     }
 
     /// A request of a copy's is done.
@@ -161,7 +161,7 @@ impl Snapshot {
         }
         match copy.stage {
             Stage::Ready => self.ready.push(number),
-            _ => self.ask_for_copy(number, io),
+            _ => self.send_copy_request(number, io),
         }
     }
 
@@ -172,7 +172,7 @@ impl Snapshot {
         if let (Some(work), Some(target)) = (&mut self.work, copy.target) {
             work.table.release(target);
         }
-        self.piece_done(copy.job, status, io);
+        self.extent_done(copy.job, status, io);
     }
 
     /// The log says where a chunk is, and so does the table.
@@ -181,7 +181,7 @@ impl Snapshot {
         let chunk = work.layout.shape.chunk;
         let from = u64::from(copy.logical()) * chunk;
         let length = chunk.min(work.layout.shape.size - from);
-        io.translate(work.news(copy.logical()).unwrap_or(Translation::Forget { from, length }));
-        self.piece_done(copy.job, Status::SUCCESS, io);
+        io.translate(work.translation(copy.logical()).unwrap_or(Translation::Forget { from, length }));
+        self.extent_done(copy.job, Status::SUCCESS, io);
     }
 }

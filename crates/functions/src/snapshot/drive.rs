@@ -2,10 +2,12 @@
 
 use super::copy::Copy;
 use super::jobs::{Job, Progress};
-use super::{BACK, For, ask, of_token, request, token};
-use crate::store::chore::{Append, BUFFER, CHANGES_MAX, Checkpoint, Chore, Entry, Format, Log, Step};
+use super::{BACK, Requester, of_token, request, send, token};
 use crate::store::layout::{Layout, Shape};
 use crate::store::load::{Found, Load, Loaded};
+use crate::store::metadata_op::{
+    Append, BUFFER, CHANGES_MAX, Checkpoint, Entry, Format, Log, MetadataOp, Step,
+};
 use crate::store::table::Table;
 use slab::Slab;
 use sluice_command::Operation;
@@ -32,8 +34,8 @@ pub struct Snapshot {
     /// Why the store cannot be used.
     pub(super) refusal: Option<String>,
     /// It is to be loaded as soon as nothing is under way.
-    pub(super) unloaded: bool,
-    pub(super) chore: Option<Chore>,
+    pub(super) must_load: bool,
+    pub(super) op: Option<MetadataOp>,
     /// Of the chores; none while the store has it.
     buffer: Option<Buffer>,
     pub(super) jobs: Slab<Job>,
@@ -47,7 +49,7 @@ pub struct Snapshot {
     /// Of an operator, to be done as soon as no other chore is.
     pub(super) order: Option<Entry>,
     /// A write or flush waits for the log to be mended.
-    pub(super) mend: bool,
+    pub(super) repair: bool,
     /// Flushes of hosts that do.
     pub(super) flushes: Vec<Held>,
     /// A flush of the function's own was lost, and so what hosts wrote: they are told by their next.
@@ -59,7 +61,7 @@ pub struct Snapshot {
     /// A flush of a host was lost while the chore is under way.
     pub(super) spoiled: bool,
     /// Requests of jobs and copies in flight.
-    pub(super) asked: usize,
+    pub(super) in_flight: usize,
     pub(super) counts: Counts,
 }
 
@@ -95,8 +97,8 @@ impl Snapshot {
             store: 0,
             work: None,
             refusal: None,
-            unloaded: false,
-            chore: None,
+            must_load: false,
+            op: None,
             buffer: None,
             jobs: Slab::new(),
             copies: Slab::new(),
@@ -105,13 +107,13 @@ impl Snapshot {
             stalled: VecDeque::new(),
             syncing: Vec::new(),
             order: None,
-            mend: false,
+            repair: false,
             flushes: Vec::new(),
             unflushed: false,
             back: BACK,
             leaves_out: false,
             spoiled: false,
-            asked: 0,
+            in_flight: 0,
             counts: Counts::default(),
         }
     }
@@ -126,16 +128,16 @@ impl Snapshot {
                 io.ready(Status::SUCCESS);
             }
             Ok(_) => self.refuse("the store has become smaller".to_owned(), io),
-            Err(words) => self.refuse(words, io),
+            Err(message) => self.refuse(message, io),
         }
     }
 
-    fn refuse(&mut self, words: String, io: &mut Io<'_>) {
-        tracing::error!("snapshot: {words}");
+    fn refuse(&mut self, message: String, io: &mut Io<'_>) {
+        tracing::error!("snapshot: {message}");
         if self.is_ordered() || std::mem::take(&mut self.leaves_out) {
-            io.answer(Err(words.clone()));
+            io.answer(Err(message.clone()));
         }
-        (self.work, self.refusal, self.order) = (None, Some(words), None);
+        (self.work, self.refusal, self.order) = (None, Some(message), None);
         io.ready(Status::NAMESPACE_NOT_READY);
         // What the store is asked for comes back, and is given up then.
         let written = std::mem::take(&mut self.ready).into_iter().chain(std::mem::take(&mut self.committing));
@@ -143,14 +145,14 @@ impl Snapshot {
             self.give_up(number, Status::NAMESPACE_NOT_READY, io);
         }
         self.synced(Status::NAMESPACE_NOT_READY, io);
-        self.mended(Status::NAMESPACE_NOT_READY, io);
+        self.repaired(Status::NAMESPACE_NOT_READY, io);
     }
 
     fn load(&mut self, io: &mut Io<'_>) {
-        if self.unloaded && self.chore.is_none() && self.asked == 0 {
-            self.unloaded = false;
+        if self.must_load && self.op.is_none() && self.in_flight == 0 {
+            self.must_load = false;
             let load = Load::up_to(self.shape, self.store, self.leaves_out);
-            self.run(Chore::Load(Box::new(load)), io);
+            self.run(MetadataOp::Load(Box::new(load)), io);
         }
     }
 
@@ -163,36 +165,34 @@ impl Snapshot {
         io.translate(Translation::Forget { from: 0, length: self.shape.size });
         if std::mem::take(&mut self.leaves_out) {
             // The checkpoint voids what is left out, and hosts are told by their next Flush.
-            (self.mend, self.unflushed) = (left_out.is_some(), left_out.is_some());
-            io.answer(Ok(left_out.tell(self.shape.chunk)));
+            (self.repair, self.unflushed) = (left_out.is_some(), left_out.is_some());
+            io.answer(Ok(left_out.describe(self.shape.chunk)));
         }
         io.ready(Status::SUCCESS);
     }
 
     /// Goes on with the chore.
     fn step(&mut self, io: &mut Io<'_>) {
-        let (Some(chore), Some(buffer)) = (&mut self.chore, &self.buffer) else { return };
+        let (Some(op), Some(buffer)) = (&mut self.op, &self.buffer) else { return };
         let bytes = io.bytes(buffer);
-        let step = match (chore, &self.work) {
-            (Chore::Load(load), _) => load.next(bytes),
-            (Chore::Format(format), _) => Ok(format.next(bytes)),
-            (Chore::Append(append), Some(work)) => {
-                Ok(append.next(&work.layout, &work.log, &work.table, bytes))
-            }
-            (Chore::Checkpoint(checkpoint), Some(work)) => {
+        let step = match (op, &self.work) {
+            (MetadataOp::Load(load), _) => load.next(bytes),
+            (MetadataOp::Format(format), _) => Ok(format.next(bytes)),
+            (MetadataOp::Append(op), Some(work)) => Ok(op.next(&work.layout, &work.log, &work.table, bytes)),
+            (MetadataOp::Checkpoint(checkpoint), Some(work)) => {
                 Ok(checkpoint.next(&work.layout, &work.log, &work.table, bytes))
             }
-            (Chore::Sync(begun), _) => {
-                Ok(if std::mem::replace(begun, true) { Step::Over } else { Step::Flush })
+            (MetadataOp::Sync(begun), _) => {
+                Ok(if std::mem::replace(begun, true) { Step::Done } else { Step::Flush })
             }
-            (_, None) => Ok(Step::Over),
+            (_, None) => Ok(Step::Done),
         };
         let (asked, has_data) = match step {
-            Err(words) => {
-                self.chore = None;
-                return self.refuse(words, io);
+            Err(message) => {
+                self.op = None;
+                return self.refuse(message, io);
             }
-            Ok(Step::Over) => return self.over(io),
+            Ok(Step::Done) => return self.op_done(io),
             Ok(Step::Flush) => (request(Operation::Flush, 0, 0), false),
             Ok(Step::Read { at, length }) => (request(Operation::Read, at, length as u64), true),
             Ok(Step::Write { at, length }) => (request(Operation::Write, at, length as u64), true),
@@ -201,34 +201,34 @@ impl Snapshot {
             Some(buffer) => Data::Own(buffer),
             None => Data::None,
         };
-        ask(io, asked, data, token(For::Chore, 0));
+        send(io, asked, data, token(Requester::Metadata, 0));
     }
 
     /// The chore is done.
-    fn over(&mut self, io: &mut Io<'_>) {
-        match (self.chore.take(), &mut self.work) {
-            (Some(Chore::Load(load)), _) => match load.found() {
+    fn op_done(&mut self, io: &mut Io<'_>) {
+        match (self.op.take(), &mut self.work) {
+            (Some(MetadataOp::Load(load)), _) => match load.found() {
                 Found::Store(loaded) => self.begin(*loaded, io),
                 Found::Empty => match Layout::plan(self.shape, self.salt, self.store, self.store) {
-                    Ok(layout) => self.run(Chore::Format(Format { layout, stage: 0 }), io),
-                    Err(words) => self.refuse(words, io),
+                    Ok(layout) => self.run(MetadataOp::Format(Format { layout, stage: 0 }), io),
+                    Err(message) => self.refuse(message, io),
                 },
             },
-            (Some(Chore::Format(Format { layout, .. })), _) => self.begin(Loaded::made(layout), io),
-            (Some(Chore::Append(append)), Some(work)) => {
+            (Some(MetadataOp::Format(Format { layout, .. })), _) => self.begin(Loaded::made(layout), io),
+            (Some(MetadataOp::Append(append)), Some(work)) => {
                 work.log.sequence += 1;
                 // What a deletion tells the readers of old versions comes after its last flush.
                 work.durable = matches!(append.entry, Entry::Create(_) | Entry::Rollback(_));
                 self.counts.commits += 1;
                 self.committed(&append.entry, io);
             }
-            (Some(Chore::Checkpoint(_)), Some(work)) => {
+            (Some(MetadataOp::Checkpoint(_)), Some(work)) => {
                 work.log = Checkpoint::log(&work.log);
-                (work.broken, work.durable, self.mend) = (false, true, false);
+                (work.broken, work.durable, self.repair) = (false, true, false);
                 self.counts.checkpoints += 1;
-                self.mended(Status::SUCCESS, io);
+                self.repaired(Status::SUCCESS, io);
             }
-            (Some(Chore::Sync(_)), Some(work)) => {
+            (Some(MetadataOp::Sync(_)), Some(work)) => {
                 work.durable = true;
                 self.synced(Status::SUCCESS, io);
             }
@@ -275,19 +275,19 @@ impl Snapshot {
     /// A step of the chore failed.
     fn failed(&mut self, status: Status, io: &mut Io<'_>) {
         self.counts.failures += 1;
-        let words = format!("the store failed: {status:?}");
-        match self.chore.take() {
-            Some(Chore::Load(load)) if load.writes() => self.run(Chore::Load(load.unwritten()), io),
-            Some(Chore::Load(_) | Chore::Format(_)) => self.refuse(words, io),
-            Some(Chore::Append(append)) => self.append_failed(&append, status, io),
-            Some(Chore::Checkpoint(checkpoint)) => {
+        let message = format!("the store failed: {status:?}");
+        match self.op.take() {
+            Some(MetadataOp::Load(load)) if load.writes() => self.run(MetadataOp::Load(load.unwritten()), io),
+            Some(MetadataOp::Load(_) | MetadataOp::Format(_)) => self.refuse(message, io),
+            Some(MetadataOp::Append(append)) => self.append_failed(&append, status, io),
+            Some(MetadataOp::Checkpoint(checkpoint)) => {
                 if let Some(work) = self.work.as_mut().filter(|_| checkpoint.counts()) {
                     // The next one begins by making the other area void, and this one may be all there is.
                     work.log = Checkpoint::log(&work.log);
                 }
                 self.checkpoint_failed(status, io);
             }
-            Some(Chore::Sync(_)) => self.synced(status, io),
+            Some(MetadataOp::Sync(_)) => self.synced(status, io),
             None => {}
         }
     }
@@ -295,7 +295,7 @@ impl Snapshot {
     fn append_failed(&mut self, append: &Append, status: Status, io: &mut Io<'_>) {
         let Some(work) = &mut self.work else { return };
         if append.is_doubtful() {
-            (work.broken, self.mend) = (true, true);
+            (work.broken, self.repair) = (true, true);
         }
         if append.is_durable() {
             // Only the readers of old versions were not told.
@@ -312,7 +312,7 @@ impl Snapshot {
     /// Whatever waited for it fails; the next that needs it tries again.
     fn checkpoint_failed(&mut self, status: Status, io: &mut Io<'_>) {
         let Some(work) = &mut self.work else { return };
-        (work.broken, self.mend) = (true, false);
+        (work.broken, self.repair) = (true, false);
         for number in std::mem::take(&mut self.ready) {
             self.give_up(number, status, io);
         }
@@ -326,32 +326,32 @@ impl Snapshot {
             io.answer(Err(format!("the store failed: {status:?}")));
         }
         self.synced(status, io);
-        self.mended(status, io);
+        self.repaired(status, io);
     }
 
     /// After whatever happened: what waited and can go on does.
     pub(super) fn go_on(&mut self, io: &mut Io<'_>) {
         for _ in 0..self.stalled.len() {
             let Some(number) = self.stalled.pop_front() else { break };
-            if let Progress::Over(status) = self.advance(number, io) {
+            if let Progress::Done(status) = self.advance(number, io) {
                 self.finish(number, status, io);
             }
         }
         self.load(io);
-        self.next_chore(io);
+        self.start_next_op(io);
     }
 
     /// Begins with what is to be done, if nothing is being done.
-    pub(super) fn next_chore(&mut self, io: &mut Io<'_>) {
-        let (None, Some(work)) = (&self.chore, &self.work) else { return };
+    pub(super) fn start_next_op(&mut self, io: &mut Io<'_>) {
+        let (None, Some(work)) = (&self.op, &self.work) else { return };
         let wanted = !self.ready.is_empty() || self.order.is_some();
-        if work.broken && (wanted || self.mend || !self.syncing.is_empty())
+        if work.broken && (wanted || self.repair || !self.syncing.is_empty())
             || wanted && work.log.sequence > work.layout.log
         {
-            return self.run(Chore::Checkpoint(Checkpoint::new()), io);
+            return self.run(MetadataOp::Checkpoint(Checkpoint::new()), io);
         }
         if let Some(entry) = self.order.take() {
-            return self.run(Chore::Append(Append::new(entry)), io);
+            return self.run(MetadataOp::Append(Append::new(entry)), io);
         }
         if !self.ready.is_empty() {
             let count = self.ready.len().min(CHANGES_MAX);
@@ -361,15 +361,15 @@ impl Snapshot {
                 changes.extend(self.copies.get_mut(*number).map(|copy| copy.change()));
             }
             let entry = Entry::Changes(changes);
-            return self.run(Chore::Append(Append::new(entry)), io);
+            return self.run(MetadataOp::Append(Append::new(entry)), io);
         }
         if !self.syncing.is_empty() {
-            self.run(Chore::Sync(false), io);
+            self.run(MetadataOp::Sync(false), io);
         }
     }
 
-    fn run(&mut self, chore: Chore, io: &mut Io<'_>) {
-        self.chore = Some(chore);
+    fn run(&mut self, op: MetadataOp, io: &mut Io<'_>) {
+        self.op = Some(op);
         self.step(io);
     }
 }
@@ -391,10 +391,10 @@ impl Function for Snapshot {
             self.resized(io);
             return self.go_on(io);
         }
-        if self.chore.is_none() {
+        if self.op.is_none() {
             self.buffer = self.buffer.take().or_else(|| io.buffer(BUFFER));
         }
-        self.unloaded = !matches!(self.chore, Some(Chore::Load(_) | Chore::Format(_)));
+        self.must_load = !matches!(self.op, Some(MetadataOp::Load(_) | MetadataOp::Format(_)));
         self.load(io);
     }
 
@@ -409,7 +409,7 @@ impl Function for Snapshot {
             return answer;
         }
         let answer = self.take(call, io);
-        self.next_chore(io);
+        self.start_next_op(io);
         answer
     }
 
@@ -418,9 +418,9 @@ impl Function for Snapshot {
     }
 
     fn done(&mut self, done: Done, io: &mut Io<'_>) {
-        let (status, (whom, number)) = (done.status, of_token(done.token));
-        match whom {
-            For::Chore => {
+        let (status, (requester, number)) = (done.status, of_token(done.token));
+        match requester {
+            Requester::Metadata => {
                 // A step without data is a flush.
                 if done.buffer.is_none() && !status.is_success() {
                     self.flush_was_lost(io);
@@ -432,13 +432,13 @@ impl Function for Snapshot {
                     false => self.failed(status, io),
                 }
             }
-            For::Copy => {
-                self.asked -= 1;
+            Requester::Copy => {
+                self.in_flight -= 1;
                 self.copy_done(number, done, io);
             }
-            For::Job => {
-                self.asked -= 1;
-                self.piece_done(number, status, io);
+            Requester::Job => {
+                self.in_flight -= 1;
+                self.extent_done(number, status, io);
             }
         }
         self.go_on(io);
@@ -449,7 +449,7 @@ impl Function for Snapshot {
     }
 
     fn control(&mut self, text: &str, io: &mut Io<'_>) -> Control {
-        self.obey(text, io)
+        self.execute(text, io)
     }
 
     fn metrics(&self, count: &mut dyn FnMut(&str, u64)) {

@@ -5,7 +5,7 @@ use sluice_nvme::Status;
 use sluice_uif::{Answer, Call, Io};
 
 /// The stage of a flush that comes back from its wait for the log.
-const MENDED: u8 = BACK - 1;
+const REPAIRED: u8 = BACK - 1;
 
 impl Snapshot {
     /// It makes data and places durable together: as long as the log can say these.
@@ -13,22 +13,22 @@ impl Snapshot {
         if self.work.as_ref().is_some_and(|work| !work.broken) {
             return Answer::ForwardAndReturn(self.back);
         }
-        self.mend = true;
+        self.repair = true;
         self.flushes.push(call.hold());
-        self.next_chore(io);
+        self.start_next_op(io);
         Answer::Hold
     }
 
     /// The log was mended, or cannot be.
-    pub(super) fn mended(&mut self, status: Status, io: &mut Io<'_>) {
-        std::mem::take(&mut self.flushes).into_iter().for_each(|held| io.resume(held, MENDED, status));
+    pub(super) fn repaired(&mut self, status: Status, io: &mut Io<'_>) {
+        std::mem::take(&mut self.flushes).into_iter().for_each(|held| io.resume(held, REPAIRED, status));
     }
 
     /// A flush is back.
     pub(super) fn flushed(&mut self, call: &mut Call<'_>, io: &mut Io<'_>) -> Answer {
         let good = call.status.is_success();
         match call.stage {
-            MENDED if good && self.work.is_some() => return self.flush(call, io),
+            REPAIRED if good && self.work.is_some() => return self.flush(call, io),
             // It says nothing of what was acknowledged after it arrived: the next one fails for that.
             BACK.. if good && (call.stage != self.back || std::mem::take(&mut self.unflushed)) => {
                 call.status = Status::WRITE_FAULT;
@@ -36,7 +36,7 @@ impl Snapshot {
             // One that its host gave up is no fault of the store.
             BACK.. if !good && !call.status.is_of_host() => {
                 // The flushes of the chore may come after this one, and say nothing of what came before.
-                self.spoiled = self.chore.is_some();
+                self.spoiled = self.op.is_some();
                 self.flush_was_lost(io);
                 self.go_on(io);
             }
@@ -54,7 +54,7 @@ impl Snapshot {
         self.unflushed = self.work.is_some();
         self.back = BACK + (self.back - 1) % (u8::MAX - BACK);
         if let Some(work) = self.work.as_mut().filter(|work| !work.durable) {
-            (work.broken, self.mend) = (true, true);
+            (work.broken, self.repair) = (true, true);
         }
         self.copies.iter_mut().for_each(|(_, copy)| copy.may_be_gone());
         for number in std::mem::take(&mut self.ready) {

@@ -2,13 +2,13 @@
 
 use super::copy::Copy;
 use super::drive::{Snapshot, Work};
-use super::{For, ask, token};
+use super::{Requester, send, token};
 use sluice_command::{Operation, Request};
 use sluice_nvme::Status;
 use sluice_uif::{Answer, Call, Data, Held, Io, Translation};
 
 /// Requests of jobs in flight: what is left of all is for those who finish what was begun.
-const ASKED_MAX: usize = sluice_uif::abi::REQUESTS_MAX as usize - 4;
+const IN_FLIGHT_MAX: usize = sluice_uif::abi::REQUESTS_MAX as usize - 4;
 
 /// Chunks of one job that are looked at before others have their turn.
 const LOOKS_MAX: u32 = 1 << 14;
@@ -21,14 +21,14 @@ pub(super) struct Job {
     /// Where in the drive the next piece begins.
     pub(super) at: u64,
     /// Pieces on their way.
-    pub(super) pieces: u32,
+    pub(super) extents: u32,
     /// Of the first piece that failed.
     pub(super) status: Status,
 }
 
 /// A part of a command that lies in one chunk.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
+pub(super) struct Extent {
     pub(super) logical: u32,
     /// Where in the chunk it begins, and its length, bytes.
     pub(super) within: u64,
@@ -39,21 +39,21 @@ pub(super) struct Piece {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     /// All of it is done, or will be no more.
-    Over(Status),
+    Done(Status),
     /// It is called when pieces are back.
     Waits,
 }
 
 impl Work {
     /// The first piece of a range.
-    fn piece(&self, at: u64, end: u64) -> Piece {
+    fn extent(&self, at: u64, end: u64) -> Extent {
         let chunk = self.layout.shape.chunk;
         let within = at % chunk;
-        Piece { logical: (at / chunk) as u32, within, length: (chunk - within).min(end - at) }
+        Extent { logical: (at / chunk) as u32, within, length: (chunk - within).min(end - at) }
     }
 
     /// What a classifier may know of a chunk.
-    pub(super) fn news(&self, logical: u32) -> Option<Translation> {
+    pub(super) fn translation(&self, logical: u32) -> Option<Translation> {
         let shape = self.layout.shape;
         let from = u64::from(logical) * shape.chunk;
         let to = self.layout.chunk_at(self.table.lookup(logical)?);
@@ -67,12 +67,12 @@ impl Snapshot {
     pub(super) fn at_once(&self, call: &mut Call<'_>, io: &mut Io<'_>) -> Option<Answer> {
         let work = self.work.as_ref().filter(|_| !self.is_ordered())?;
         let Request { operation, offset, length, fua, .. } = call.request;
-        let piece = work.piece(offset, call.request.end());
-        if piece.length != length {
+        let extent = work.extent(offset, call.request.end());
+        if extent.length != length {
             return None;
         }
         let writes = operation != Operation::Read;
-        let place = work.table.lookup(piece.logical);
+        let place = work.table.lookup(extent.logical);
         match place {
             // The log may say otherwise, or not yet durably that it is nowhere.
             None if writes && (operation == Operation::Write || work.broken || fua && !work.durable) => {
@@ -83,15 +83,15 @@ impl Snapshot {
                 return Some(Answer::Finish(Status::SUCCESS));
             }
             Some(_) if !writes => {}
-            Some(_) if !work.table.is_own(piece.logical) || work.broken || fua && !work.durable => {
+            Some(_) if !work.table.is_own(extent.logical) || work.broken || fua && !work.durable => {
                 return None;
             }
             Some(_) => {}
         }
-        if !self.is_busy(piece.logical) {
-            work.news(piece.logical).into_iter().for_each(|news| io.translate(news));
+        if !self.is_busy(extent.logical) {
+            work.translation(extent.logical).into_iter().for_each(|translation| io.translate(translation));
         }
-        call.request.offset = work.layout.chunk_at(place?) + piece.within;
+        call.request.offset = work.layout.chunk_at(place?) + extent.within;
         Some(Answer::Forward)
     }
 
@@ -102,10 +102,10 @@ impl Snapshot {
             call.data.fill(0);
         }
         let (held, request) = (call.hold(), call.request);
-        let job = Job { held, request, at: request.offset, pieces: 0, status: Status::SUCCESS };
+        let job = Job { held, request, at: request.offset, extents: 0, status: Status::SUCCESS };
         let number = self.jobs.insert(job);
         match self.advance(number, io) {
-            Progress::Over(status) => {
+            Progress::Done(status) => {
                 self.jobs.try_remove(number);
                 Answer::Finish(status)
             }
@@ -121,13 +121,13 @@ impl Snapshot {
             let Some(work) = self.work.as_ref().filter(|_| at < request.end() && status.is_success()) else {
                 return self.conclude(number);
             };
-            let piece = work.piece(at, request.end());
-            if !self.advance_piece(number, piece, io) {
+            let extent = work.extent(at, request.end());
+            if !self.advance_extent(number, extent, io) {
                 self.stalled.push_back(number);
                 return Progress::Waits;
             }
             if let Some(job) = self.jobs.get_mut(number) {
-                job.at += piece.length;
+                job.at += extent.length;
             }
         }
         // Others first.
@@ -137,83 +137,83 @@ impl Snapshot {
     }
 
     /// Begins with a piece; false if that has to wait.
-    fn advance_piece(&mut self, number: usize, piece: Piece, io: &mut Io<'_>) -> bool {
+    fn advance_extent(&mut self, number: usize, extent: Extent, io: &mut Io<'_>) -> bool {
         if self.is_ordered() {
             return false;
         }
         let (Some(work), Some(job)) = (&self.work, self.jobs.get_mut(number)) else { return true };
-        let (operation, place) = (job.request.operation, work.table.lookup(piece.logical));
+        let (operation, place) = (job.request.operation, work.table.lookup(extent.logical));
         let writes = operation != Operation::Read;
         if place.is_none() && operation != Operation::Write && !(writes && work.broken) {
             return true;
         }
-        let is_own = work.table.is_own(piece.logical);
-        let whole = piece.length == work.layout.shape.chunk;
+        let is_own = work.table.is_own(extent.logical);
+        let whole = extent.length == work.layout.shape.chunk;
         if operation == Operation::Deallocate && !is_own && !whole {
             // It keeps what it has: that is not worth a chunk.
             return true;
         }
         if writes && work.broken {
-            self.mend = true;
+            self.repair = true;
             return false;
         }
-        if self.asked >= ASKED_MAX || writes && self.is_busy(piece.logical) {
+        if self.in_flight >= IN_FLIGHT_MAX || writes && self.is_busy(extent.logical) {
             return false;
         }
         match place {
-            Some(physical) if is_own || !writes => self.pass(number, piece, physical, io),
-            _ if operation != Operation::Write && whole => self.copy(Copy::unmap(number, piece), io),
+            Some(physical) if is_own || !writes => self.pass(number, extent, physical, io),
+            _ if operation != Operation::Write && whole => self.copy(Copy::unmap(number, extent), io),
             _ => {
                 let from = self.jobs.get_mut(number).map_or(0, |job| job.at - job.request.offset);
-                self.copy(Copy::new(number, piece, from, operation == Operation::WriteZeroes, place), io)
+                self.copy(Copy::new(number, extent, from, operation == Operation::WriteZeroes, place), io)
             }
         }
     }
 
     /// Does a piece where its chunk is.
-    fn pass(&mut self, number: usize, piece: Piece, physical: u32, io: &mut Io<'_>) -> bool {
+    fn pass(&mut self, number: usize, extent: Extent, physical: u32, io: &mut Io<'_>) -> bool {
         let (Some(work), Some(job)) = (&self.work, self.jobs.get_mut(number)) else { return true };
-        let offset = work.layout.chunk_at(physical) + piece.within;
-        let request = Request { offset, length: piece.length, ..job.request };
+        let offset = work.layout.chunk_at(physical) + extent.within;
+        let request = Request { offset, length: extent.length, ..job.request };
         let data = match request.has_data() {
             true => Data::Of(job.held, (job.at - job.request.offset) as usize),
             false => Data::None,
         };
-        let asked = ask(io, request, data, token(For::Job, number));
-        job.pieces += u32::from(asked);
-        self.asked += usize::from(asked);
+        let asked = send(io, request, data, token(Requester::Job, number));
+        job.extents += u32::from(asked);
+        self.in_flight += usize::from(asked);
         asked
     }
 
     /// A piece is done, wherever it was done.
-    pub(super) fn piece_done(&mut self, number: usize, status: Status, io: &mut Io<'_>) {
+    pub(super) fn extent_done(&mut self, number: usize, status: Status, io: &mut Io<'_>) {
         let Some(job) = self.jobs.get_mut(number) else { return };
-        job.pieces -= 1;
+        job.extents -= 1;
         if job.status.is_success() {
             job.status = status;
         }
-        if job.pieces > 0 || self.stalled.contains(&number) {
+        if job.extents > 0 || self.stalled.contains(&number) {
             return;
         }
-        if let Progress::Over(status) = self.advance(number, io) {
+        if let Progress::Done(status) = self.advance(number, io) {
             self.finish(number, status, io);
         }
     }
 
     /// A job begins with no more pieces. It is over when none uses its data.
     fn conclude(&mut self, number: usize) -> Progress {
-        let Some(job) = self.jobs.get_mut(number).filter(|job| job.pieces == 0) else {
+        let Some(job) = self.jobs.get_mut(number).filter(|job| job.extents == 0) else {
             return Progress::Waits;
         };
         if !job.status.is_success() {
-            return Progress::Over(job.status);
+            return Progress::Done(job.status);
         }
-        let Some(work) = &self.work else { return Progress::Over(Status::NAMESPACE_NOT_READY) };
+        let Some(work) = &self.work else { return Progress::Done(Status::NAMESPACE_NOT_READY) };
         if job.request.fua && job.request.operation.modifies() && !work.durable {
             self.syncing.push(number);
             return Progress::Waits;
         }
-        Progress::Over(Status::SUCCESS)
+        Progress::Done(Status::SUCCESS)
     }
 
     pub(super) fn finish(&mut self, number: usize, status: Status, io: &mut Io<'_>) {

@@ -23,7 +23,7 @@ mod view;
 pub use drive::Snapshot;
 pub use view::View;
 
-use crate::store::{CHUNK_MAX, CHUNK_MIN, Shape, bytes_of_words, is_name};
+use crate::store::{CHUNK_MAX, CHUNK_MIN, Shape, is_name, parse_bytes};
 use sluice_command::{Operation, Request};
 use sluice_uif::{Data, Function, Io, Options};
 
@@ -45,7 +45,7 @@ pub fn make(options: &Options) -> Result<Box<dyn Function>, String> {
         return Err(format!("snapshot knows no option `{unknown}`; it knows {}", OPTIONS.join(", ")));
     }
     let number = |key: &str| {
-        let words = options.get(key).map(|words| (words, bytes_of_words(words)));
+        let words = options.get(key).map(|words| (words, parse_bytes(words)));
         words.map(|(words, bytes)| {
             bytes.ok_or(format!("{key} is a number of bytes, or like 20GiB, not {words}"))
         })
@@ -68,24 +68,24 @@ pub fn make(options: &Options) -> Result<Box<dyn Function>, String> {
 
 /// Whom a request of the function's is for: the upper half of its token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum For {
-    Chore,
+enum Requester {
+    Metadata,
     Copy,
     Job,
 }
 
 /// Token of a request: whom it is for, and which of them.
-fn token(whom: For, number: usize) -> u64 {
-    (whom as u64) << 32 | number as u64
+fn token(requester: Requester, number: usize) -> u64 {
+    (requester as u64) << 32 | number as u64
 }
 
-fn of_token(token: u64) -> (For, usize) {
-    let whom = match token >> 32 {
-        0 => For::Chore,
-        1 => For::Copy,
-        _ => For::Job,
+fn of_token(token: u64) -> (Requester, usize) {
+    let requester = match token >> 32 {
+        0 => Requester::Metadata,
+        1 => Requester::Copy,
+        _ => Requester::Job,
     };
-    (whom, token as u32 as usize)
+    (requester, token as u32 as usize)
 }
 
 fn request(operation: Operation, offset: u64, length: u64) -> Request {
@@ -93,7 +93,7 @@ fn request(operation: Operation, offset: u64, length: u64) -> Request {
 }
 
 /// Asks the store. False if nobody is asked any more, because the function is about to end.
-fn ask(io: &mut Io<'_>, request: Request, data: Data, token: u64) -> bool {
+fn send(io: &mut Io<'_>, request: Request, data: Data, token: u64) -> bool {
     match io.request(0, request, data, token) {
         Ok(()) => true,
         Err(data) => {

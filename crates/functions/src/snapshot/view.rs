@@ -4,12 +4,12 @@
 //! away, and then the number of deletions changes in the store before any of them is used anew. That number is
 //! looked at after every read: if it is another, the version is looked up again, and reads fail once it is gone.
 
-use super::{For, ask, of_token, request, token};
+use super::{Requester, of_token, request, send, token};
 use crate::store::block::{BLOCK, Kind, open};
-use crate::store::chore::{BUFFER, Step};
 use crate::store::in_json;
 use crate::store::layout::{DELETIONS, Layout, Shape};
 use crate::store::load::{Found, Load, Loaded};
+use crate::store::metadata_op::{BUFFER, Step};
 use slab::Slab;
 use sluice_command::Operation;
 use sluice_nvme::Status;
@@ -17,7 +17,7 @@ use sluice_uif::{Answer, Buffer, Call, Control, Data, Done, Function, Held, Inte
 use std::collections::VecDeque;
 
 /// Requests of jobs in flight.
-const ASKED_MAX: usize = sluice_uif::abi::REQUESTS_MAX as usize - 2;
+const IN_FLIGHT_MAX: usize = sluice_uif::abi::REQUESTS_MAX as usize - 2;
 
 /// How often a store is loaded that does not make sense: the drive it belongs to may be writing it.
 const TRIES: u32 = 50;
@@ -42,7 +42,7 @@ pub struct View {
     pausing: bool,
     buffer: Option<Buffer>,
     jobs: Slab<Job>,
-    asked: usize,
+    in_flight: usize,
     waiting: VecDeque<usize>,
     /// Read, and to be given out when the version is known to be there still; those that wait for the present
     /// look at it.
@@ -67,7 +67,7 @@ struct Job {
     offset: u64,
     at: u64,
     end: u64,
-    pieces: u32,
+    extents: u32,
     status: Status,
 }
 
@@ -84,7 +84,7 @@ impl View {
             pausing: false,
             buffer: None,
             jobs: Slab::new(),
-            asked: 0,
+            in_flight: 0,
             waiting: VecDeque::new(),
             read: Vec::new(),
             checked: Vec::new(),
@@ -101,7 +101,7 @@ impl View {
         match load.next(io.bytes(buffer)) {
             Ok(Step::Read { at, length }) => {
                 let data = self.buffer.take().map_or(Data::None, Data::Own);
-                ask(io, request(Operation::Read, at, length as u64), data, token(For::Chore, 0));
+                send(io, request(Operation::Read, at, length as u64), data, token(Requester::Metadata, 0));
             }
             Ok(_) => {
                 let found = self.load.take().map(Load::found);
@@ -113,7 +113,7 @@ impl View {
                 };
                 self.loaded(map, io);
             }
-            Err(words) => self.loaded(Err(words), io),
+            Err(message) => self.loaded(Err(message), io),
         }
     }
 
@@ -141,9 +141,9 @@ impl View {
                 io.wake_at(Some(io.now_ns() + PAUSE_NS));
             }
             found => {
-                let words = found.err().unwrap_or_else(|| "the version was deleted".to_owned());
-                tracing::error!(version = self.name, "snapshot: {words}");
-                (self.map, self.refusal) = (None, Some(words));
+                let message = found.err().unwrap_or_else(|| "the version was deleted".to_owned());
+                tracing::error!(version = self.name, "snapshot: {message}");
+                (self.map, self.refusal) = (None, Some(message));
                 if first {
                     io.ready(Status::NAMESPACE_NOT_READY);
                 }
@@ -166,12 +166,12 @@ impl View {
             && let Some(buffer) = self.buffer.take()
         {
             let asked = request(Operation::Read, DELETIONS, BLOCK as u64);
-            ask(io, asked, Data::Own(buffer), token(For::Copy, 0));
+            send(io, asked, Data::Own(buffer), token(Requester::Copy, 0));
         }
     }
 
     /// The number of deletions was read.
-    fn judge(&mut self, status: Status, io: &mut Io<'_>) {
+    fn check_deletions(&mut self, status: Status, io: &mut Io<'_>) {
         let (Some(map), Some(buffer)) = (&self.map, &self.buffer) else { return };
         let block = open(&io.bytes(buffer)[..BLOCK], map.layout.salt);
         let found = block.filter(|(label, _)| label.kind == Kind::Deletions).map(|(label, _)| label.sequence);
@@ -205,20 +205,20 @@ impl View {
             let length = (self.shape.chunk - within).min(job.end - job.at);
             let logical = (job.at / self.shape.chunk) as usize;
             if let Some(physical) = map.chunks.get(logical).and_then(|chunk| chunk.checked_sub(1)) {
-                if self.asked >= ASKED_MAX {
+                if self.in_flight >= IN_FLIGHT_MAX {
                     self.waiting.push_back(number);
                     return false;
                 }
                 let asked = request(Operation::Read, map.layout.chunk_at(physical) + within, length);
                 let data = Data::Of(job.held, (job.at - job.offset) as usize);
-                if !ask(io, asked, data, token(For::Job, number)) {
+                if !send(io, asked, data, token(Requester::Job, number)) {
                     return false;
                 }
-                (job.pieces, self.asked) = (job.pieces + 1, self.asked + 1);
+                (job.extents, self.in_flight) = (job.extents + 1, self.in_flight + 1);
             }
             job.at += length;
         }
-        self.jobs.get_mut(number).is_some_and(|job| job.pieces == 0)
+        self.jobs.get_mut(number).is_some_and(|job| job.extents == 0)
     }
 
     fn go_on(&mut self, io: &mut Io<'_>) {
@@ -262,7 +262,7 @@ impl Function for View {
         call.data.fill(0);
         let (offset, end) = (call.request.offset, call.request.end());
         let (held, status) = (call.hold(), Status::SUCCESS);
-        let number = self.jobs.insert(Job { held, offset, at: offset, end, pieces: 0, status });
+        let number = self.jobs.insert(Job { held, offset, at: offset, end, extents: 0, status });
         if self.advance(number, io) {
             // Zeros are true of a version for ever.
             self.jobs.try_remove(number);
@@ -272,18 +272,18 @@ impl Function for View {
     }
 
     fn done(&mut self, done: Done, io: &mut Io<'_>) {
-        let (status, (whom, number)) = (done.status, of_token(done.token));
+        let (status, (requester, number)) = (done.status, of_token(done.token));
         self.buffer = done.buffer.or(self.buffer.take());
-        match whom {
-            For::Chore if status.is_success() => self.step(io),
-            For::Chore => self.loaded(Err(format!("the store failed: {status:?}")), io),
-            For::Copy => self.judge(status, io),
-            For::Job => {
-                self.asked -= 1;
+        match requester {
+            Requester::Metadata if status.is_success() => self.step(io),
+            Requester::Metadata => self.loaded(Err(format!("the store failed: {status:?}")), io),
+            Requester::Copy => self.check_deletions(status, io),
+            Requester::Job => {
+                self.in_flight -= 1;
                 let Some(job) = self.jobs.get_mut(number) else { return };
-                job.pieces -= 1;
+                job.extents -= 1;
                 job.status = if job.status.is_success() { status } else { job.status };
-                if job.pieces == 0 && job.at == job.end {
+                if job.extents == 0 && job.at == job.end {
                     self.read.push(number);
                 }
             }
@@ -302,7 +302,7 @@ impl Function for View {
             ("status", None) => {
                 Ok(format!("{{\"ready\":{},\"version\":\"{}\"}}", self.map.is_some(), self.name))
             }
-            ("status", Some(words)) => Ok(format!("{{\"ready\":false,\"reason\":\"{}\"}}", in_json(words))),
+            ("status", Some(why)) => Ok(format!("{{\"ready\":false,\"reason\":\"{}\"}}", in_json(why))),
             _ => Err("a version knows: status".to_owned()),
         })
     }

@@ -1,9 +1,9 @@
 //! For fuzzing: stores that are damaged in ways that their checksums do not show.
 
 use super::block::{BLOCK, number_32, sign};
-use super::chore::{Append, BUFFER, Checkpoint, Entry, Format, Log, Step};
 use super::layout::{Layout, Shape};
 use super::load::{Found, Load, Loaded};
+use super::metadata_op::{Append, BUFFER, Checkpoint, Entry, Format, Log, Step};
 use super::table::{Table, Version};
 
 const SHAPE: Shape = Shape { size: 16 << 12, chunk: 4096 };
@@ -31,21 +31,21 @@ pub fn run(input: &[u8]) {
 }
 
 /// Does what a chore wants done, until it is over.
-fn work_off(disk: &mut [u8], mut next: impl FnMut(&mut [u8]) -> Result<Step, String>) -> Result<(), String> {
+fn drain(disk: &mut [u8], mut next: impl FnMut(&mut [u8]) -> Result<Step, String>) -> Result<(), String> {
     let mut bytes = vec![0; BUFFER];
     loop {
         match next(&mut bytes)? {
             Step::Read { at, length } => bytes[..length].copy_from_slice(&disk[at as usize..][..length]),
             Step::Write { at, length } => disk[at as usize..][..length].copy_from_slice(&bytes[..length]),
             Step::Flush => {}
-            Step::Over => return Ok(()),
+            Step::Done => return Ok(()),
         }
     }
 }
 
 fn load(disk: &mut [u8]) -> Result<Option<Box<Loaded>>, String> {
     let mut load = Load::new(SHAPE, disk.len() as u64);
-    work_off(disk, |bytes| load.next(bytes))?;
+    drain(disk, |bytes| load.next(bytes))?;
     Ok(match load.found() {
         Found::Store(loaded) => Some(loaded),
         Found::Empty => None,
@@ -56,7 +56,7 @@ fn load(disk: &mut [u8]) -> Result<Option<Box<Loaded>>, String> {
 fn write(disk: &mut [u8], orders: &[u8]) {
     let layout = Layout::plan(SHAPE, SALT, disk.len() as u64, disk.len() as u64).expect("it is large enough");
     let mut format = Format { layout, stage: 0 };
-    work_off(disk, |bytes| Ok(format.next(bytes))).expect("nothing fails");
+    drain(disk, |bytes| Ok(format.next(bytes))).expect("nothing fails");
     let mut table = Table::new(layout.logical, layout.physical, layout.mappings_max);
     let mut log = Log { area: 0, generation: 1, sequence: 1 };
     for order in orders {
@@ -75,11 +75,11 @@ fn write(disk: &mut [u8], orders: &[u8]) {
         };
         if log.sequence > layout.log {
             let mut checkpoint = Checkpoint::new();
-            work_off(disk, |bytes| Ok(checkpoint.next(&layout, &log, &table, bytes))).expect("nothing fails");
+            drain(disk, |bytes| Ok(checkpoint.next(&layout, &log, &table, bytes))).expect("nothing fails");
             log = Checkpoint::log(&log);
         }
         let mut append = Append::new(entry);
-        work_off(disk, |bytes| Ok(append.next(&layout, &log, &table, bytes))).expect("nothing fails");
+        drain(disk, |bytes| Ok(append.next(&layout, &log, &table, bytes))).expect("nothing fails");
         append.entry.apply(&mut table).expect("it was possible");
         log.sequence += 1;
     }
@@ -136,14 +136,13 @@ mod tests {
         let layout = Layout::plan(LARGE, SALT, store, store).expect("it is large enough");
         assert!(layout.log > u64::from(blocks), "{} blocks", layout.log);
         let mut format = Format { layout, stage: 0 };
-        work_off(&mut disk, |bytes| Ok(format.next(bytes))).expect("nothing fails");
+        drain(&mut disk, |bytes| Ok(format.next(bytes))).expect("nothing fails");
         let mut table = Table::new(layout.logical, layout.physical, layout.mappings_max);
         let mut log = Log { area: 0, generation: 1, sequence: 1 };
         for logical in 0..blocks {
             let physical = table.allocate().expect("there is room");
             let mut append = Append::new(Entry::Changes(vec![(logical, Some(physical))]));
-            work_off(&mut disk, |bytes| Ok(append.next(&layout, &log, &table, bytes)))
-                .expect("nothing fails");
+            drain(&mut disk, |bytes| Ok(append.next(&layout, &log, &table, bytes))).expect("nothing fails");
             append.entry.apply(&mut table).expect("it was possible");
             log.sequence += 1;
         }
@@ -154,7 +153,7 @@ mod tests {
             true => Load::to_read(LARGE, store),
             false => Load::new(LARGE, store),
         };
-        work_off(&mut disk, |bytes| load.next(bytes))?;
+        drain(&mut disk, |bytes| load.next(bytes))?;
         let Found::Store(loaded) = load.found() else { panic!("there is one") };
         for logical in 0..layout.logical {
             let expected =

@@ -4,7 +4,7 @@
 
 use super::block::{BLOCK, Kind, Label, PAYLOAD, number, open, seal};
 use super::table::{Mapping, VERSIONS_MAX, Version};
-use super::words::bytes_in_words;
+use super::text::format_bytes;
 
 /// Blocks before the first area.
 const FRONT: u64 = 4;
@@ -74,8 +74,8 @@ impl Layout {
             let least = made_with.max(chunks + shape.chunk);
             return Err(format!(
                 "the store has {}, and needs at least {}",
-                bytes_in_words(store),
-                bytes_in_words(least)
+                format_bytes(store),
+                format_bytes(least)
             ));
         }
         let (logical, physical) = (logical as u32, physical.min(u64::from(u32::MAX) - 1) as u32);
@@ -123,10 +123,10 @@ impl Layout {
         if (Shape { size, chunk }) != shape {
             return Some(Err(format!(
                 "the store was made for a drive of {} in chunks of {}, not for one of {} in chunks of {}",
-                bytes_in_words(size),
-                bytes_in_words(chunk),
-                bytes_in_words(shape.size),
-                bytes_in_words(shape.chunk),
+                format_bytes(size),
+                format_bytes(chunk),
+                format_bytes(shape.size),
+                format_bytes(shape.chunk),
             )));
         }
         Some(Self::plan(shape, salt, made_with, store))

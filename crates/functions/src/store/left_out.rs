@@ -1,6 +1,6 @@
 //! A store that has lost blocks of its log opens at its last durable point, by order of the operator.
 
-use super::chore::Entry;
+use super::metadata_op::Entry;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
@@ -46,26 +46,26 @@ impl LeftOut {
     }
 
     /// What they are, for the operator and for the log, where chunks have so many bytes.
-    pub(crate) fn tell(&self, chunk: u64) -> String {
+    pub(crate) fn describe(&self, chunk: u64) -> String {
         let Some((first, last)) = self.blocks else {
             return "the store is open, and nothing was left out".to_owned();
         };
-        let mut words = format!(
+        let mut message = format!(
             "the store is open as it was before block {first} of its log; blocks {first} to {last} are left out"
         );
         if let (Some(low), Some(high)) = (self.chunks.first(), self.chunks.last()) {
             let (low, high) = (u64::from(*low) * chunk, (u64::from(*high) + 1) * chunk);
             let count = self.chunks.len();
             let _ = write!(
-                words,
+                message,
                 "; changes of {count} chunks of {chunk} bytes between bytes {low} and {high} are among them"
             );
         }
         if !self.orders.is_empty() {
-            let _ = write!(words, "; so are the orders {}", self.orders.join(", "));
+            let _ = write!(message, "; so are the orders {}", self.orders.join(", "));
         }
-        words += "; missing blocks say nothing of their changes";
-        tracing::warn!("snapshot: {words}");
-        words
+        message += "; missing blocks say nothing of their changes";
+        tracing::warn!("snapshot: {message}");
+        message
     }
 }

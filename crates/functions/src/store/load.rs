@@ -1,9 +1,9 @@
 //! Reading a store's metadata. Nothing in it is trusted: what cannot be true is refused in words.
 
 use super::block::{BLOCK, Kind, Label, open};
-use super::chore::{BUFFER, Entry, Log, Step};
 use super::layout::{DELETIONS, Header, Layout, MAPPINGS_PER_BLOCK, Shape, VERSIONS_PER_BLOCK};
 use super::left_out::{LeftOut, TO_LAST_DURABLE_POINT};
+use super::metadata_op::{BUFFER, Entry, Log, Step};
 use super::table::{Mapping, Table, Version};
 
 /// What a store holds.
@@ -67,7 +67,7 @@ enum Stage {
     Log,
     /// Writing blocks of the log again, of so many that were read.
     Again(u64),
-    Over,
+    Done,
 }
 
 impl Load {
@@ -123,26 +123,26 @@ impl Load {
                 self.stage = Stage::Log;
                 self.read_log(got)
             }
-            Stage::Over => Ok(Step::Over),
+            Stage::Done => Ok(Step::Done),
         }
     }
 
     fn superblocks(&mut self, bytes: &[u8]) -> Result<Step, String> {
         let blocks = [&bytes[..BLOCK], &bytes[BLOCK..2 * BLOCK]];
         if blocks.iter().all(|block| block.iter().all(|byte| *byte == 0)) {
-            self.stage = Stage::Over;
-            return Ok(Step::Over);
+            self.stage = Stage::Done;
+            return Ok(Step::Done);
         }
         let found = blocks.iter().find_map(|block| Layout::open_superblock(block, self.shape, self.store));
         let layout = found.ok_or(
             "the store holds something else: its first 8192 bytes are neither zeros nor a snapshot store's",
         )??;
-        let told = open(&bytes[DELETIONS as usize..][..BLOCK], layout.salt);
-        let told = told.filter(|(label, _)| label.kind == Kind::Deletions);
-        let (told, _) = told.ok_or_else(|| damaged("block 2"))?;
+        let announced = open(&bytes[DELETIONS as usize..][..BLOCK], layout.salt);
+        let announced = announced.filter(|(label, _)| label.kind == Kind::Deletions);
+        let (announced, _) = announced.ok_or_else(|| damaged("block 2"))?;
         let table = Table::new(layout.logical, layout.physical, layout.mappings_max);
         let table = if self.only_reads { table.only_read() } else { table };
-        let (log, deletions) = (Log { area: 0, generation: 0, sequence: 1 }, told.sequence);
+        let (log, deletions) = (Log { area: 0, generation: 0, sequence: 1 }, announced.sequence);
         let (unwritten, left_out) = (false, LeftOut::default());
         self.loaded = Some(Box::new(Loaded { layout, table, log, deletions, unwritten, left_out }));
         self.stage = Stage::Header(0);
@@ -214,8 +214,8 @@ impl Load {
         let loaded = self.loaded.as_ref().ok_or("no header")?;
         let count = (self.blocks - self.read).min((BUFFER / BLOCK) as u64);
         if count == 0 {
-            self.stage = Stage::Over;
-            return Ok(Step::Over);
+            self.stage = Stage::Done;
+            return Ok(Step::Done);
         }
         let at = loaded.layout.log_at(loaded.log.area, self.read + 1);
         Ok(Step::Read { at, length: count as usize * BLOCK })

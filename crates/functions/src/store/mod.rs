@@ -10,19 +10,19 @@
 //! that is not in use, and counts from the moment that its header is there.
 
 pub(crate) mod block;
-pub(crate) mod chore;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 pub(crate) mod layout;
 pub(crate) mod left_out;
 pub(crate) mod load;
+pub(crate) mod metadata_op;
 pub(crate) mod table;
+mod text;
 mod uses;
-mod words;
 
 pub use layout::Shape;
 pub(crate) use layout::{CHUNK_MAX, CHUNK_MIN};
-pub(crate) use words::{bytes_of_words, in_json, is_name, table_in_json, versions_in_json};
+pub(crate) use text::{in_json, is_name, parse_bytes, table_in_json, versions_in_json};
 
 #[cfg(test)]
 mod tests;

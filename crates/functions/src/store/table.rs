@@ -7,8 +7,8 @@
 //! each that only versions see.
 
 use super::block::number_32;
+use super::text::{NAME_MAX, is_name};
 use super::uses::Uses;
-use super::words::{NAME_MAX, is_name};
 
 /// Versions of a drive.
 pub(crate) const VERSIONS_MAX: usize = 128;

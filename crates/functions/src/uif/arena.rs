@@ -35,9 +35,9 @@ pub(super) struct Arena {
     /// Requests of the function's own that are in flight below.
     pub(super) requests: u16,
     /// Data ranges of these requests; an empty range is a free place.
-    lent: Vec<Range<usize>>,
+    in_use: Vec<Range<usize>>,
     /// Buffers of commands that have ended while such a request has its data there.
-    owed: Vec<Buffer>,
+    deferred: Vec<Buffer>,
 }
 
 impl Arena {
@@ -49,8 +49,8 @@ impl Arena {
             memory: Buffers::new(region),
             extents,
             requests: 0,
-            lent: Vec::new(),
-            owed: Vec::new(),
+            in_use: Vec::new(),
+            deferred: Vec::new(),
         }
     }
 
@@ -78,36 +78,36 @@ impl Arena {
     /// ended.
     pub(super) fn scrub(&mut self, buffer: Buffer) {
         let place = buffer.offset()..buffer.offset() + buffer.len();
-        if self.lent.iter().any(|lent| lent.start < place.end && place.start < lent.end) {
-            return self.owed.push(buffer);
+        if self.in_use.iter().any(|in_use| in_use.start < place.end && place.start < in_use.end) {
+            return self.deferred.push(buffer);
         }
         self.memory.fill(buffer.offset(), buffer.len(), 0);
         self.extents.give(buffer.extent);
     }
 
-    /// Notes a request of the function's own with this data. Returns its number, for [`left`](Self::left).
-    pub(super) fn enter(&mut self, data: Option<Range<usize>>) -> u32 {
+    /// Notes a request of the function's own with this data. Returns its number, for [`end_request`](Self::end_request).
+    pub(super) fn begin_request(&mut self, data: Option<Range<usize>>) -> u32 {
         self.requests += 1;
         let Some(data) = data else { return u32::MAX };
-        let place = self.lent.iter().position(Range::is_empty).unwrap_or(self.lent.len());
-        match self.lent.get_mut(place) {
-            Some(lent) => *lent = data,
-            None => self.lent.push(data),
+        let place = self.in_use.iter().position(Range::is_empty).unwrap_or(self.in_use.len());
+        match self.in_use.get_mut(place) {
+            Some(in_use) => *in_use = data,
+            None => self.in_use.push(data),
         }
         place as u32
     }
 
     /// Notes the end of a request, and frees the buffers that waited for it.
-    pub(super) fn left(&mut self, number: u32) {
+    pub(super) fn end_request(&mut self, number: u32) {
         self.requests -= 1;
-        let Some(lent) = self.lent.get_mut(number as usize) else { return };
-        *lent = 0..0;
-        std::mem::take(&mut self.owed).into_iter().for_each(|buffer| self.scrub(buffer));
+        let Some(in_use) = self.in_use.get_mut(number as usize) else { return };
+        *in_use = 0..0;
+        std::mem::take(&mut self.deferred).into_iter().for_each(|buffer| self.scrub(buffer));
     }
 
     /// Takes a buffer back without clearing it. The function is gone and has no successor in this arena, but
     /// the layers below may still have requests with data there.
-    pub(super) fn leave(&mut self, buffer: Buffer) {
+    pub(super) fn release(&mut self, buffer: Buffer) {
         self.extents.give(buffer.extent);
     }
 
@@ -142,7 +142,7 @@ impl Arena {
 
     /// Returns the data of a request of the function's own; none if it does not lie inside the arena. Devices
     /// require data at multiples of four bytes.
-    pub(super) fn lend(&self, offset: u64, length: u64) -> Option<Segment> {
+    pub(super) fn request_data(&self, offset: u64, length: u64) -> Option<Segment> {
         let (offset, length) = (usize::try_from(offset).ok()?, u32::try_from(length).ok()?);
         let end = offset.checked_add(length as usize)?;
         (end <= self.memory.len() && offset.is_multiple_of(4)).then(|| self.memory.segment(offset, length))

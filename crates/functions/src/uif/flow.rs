@@ -66,13 +66,13 @@ impl Uif {
     }
 
     /// Returns whether commands wait for a function that is not running.
-    fn is_patient(&self) -> bool {
+    fn waits_for_instance(&self) -> bool {
         self.on_death == OnDeath::Park || self.instance.is_planned()
     }
 
     fn begin(&mut self, index: u32, lane: &mut Lane<'_>) -> Begun {
         let Some(arena) = &mut self.arena else {
-            if self.is_patient() {
+            if self.waits_for_instance() {
                 return Begun::NotYet;
             }
             self.fail(index, LOST, lane);
@@ -303,7 +303,7 @@ impl Uif {
     /// Handles a command whose function is gone: it fails, or begins anew with the next instance.
     fn lose(&mut self, index: u32, lane: &mut Lane<'_>) {
         let ticket = self.commands.of(index).ticket;
-        if !self.is_patient() || lane.is_of(self.ending, ticket) {
+        if !self.waits_for_instance() || lane.is_of(self.ending, ticket) {
             return self.fail(index, LOST, lane);
         }
         self.release_buffer(index);
@@ -420,7 +420,7 @@ impl Uif {
         if let Some(arena) = self.arena.as_mut().filter(|arena| arena.owns(&buffer)) {
             arena.scrub(buffer);
         } else if let Some(arena) = self.retiring.iter_mut().find(|arena| arena.owns(&buffer)) {
-            arena.leave(buffer);
+            arena.release(buffer);
         }
         self.retire();
     }

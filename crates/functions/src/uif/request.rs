@@ -30,7 +30,7 @@ impl Uif {
         let Some(arena) = &mut self.arena else { return };
         let place = reply.data_offset as usize;
         let place = data.is_some().then(|| place..place + request.length as usize);
-        let number = arena.enter(place);
+        let number = arena.begin_request(place);
         self.instance.counts.requests.increment();
         let note = [reply.tag, u64::from(number) << 32 | u64::from(arena.number)];
         lane.originate(reply.layer.into(), request, data, OWN, note);
@@ -48,7 +48,7 @@ impl Uif {
         let data = match request.has_data() {
             // The layers below have room for the children of that much.
             true if request.length > DATA_MAX.into() => return None,
-            true => Some(arena.lend(reply.data_offset, request.length)?),
+            true => Some(arena.request_data(reply.data_offset, request.length)?),
             false => None,
         };
         let fits = is_possible(&request, request.length, self.below.get(reply.layer)?);
@@ -62,7 +62,7 @@ impl Uif {
         lane.discard(command);
         let mut arenas = self.arena.iter_mut().chain(&mut self.retiring);
         let Some(arena) = arenas.find(|it| it.number == note as u32) else { return };
-        arena.left((note >> 32) as u32);
+        arena.end_request((note >> 32) as u32);
         let requester = arena.number;
         self.note_loss(is_loss, requester, lane);
         if self.arena.as_ref().is_some_and(|arena| arena.number == requester) {

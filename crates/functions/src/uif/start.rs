@@ -98,13 +98,13 @@ impl Uif {
     /// no requests any more to start with.
     pub(super) fn must_start(&self) -> bool {
         let stays = matches!(self.leaving, Leaving::No | Leaving::Finishing);
-        !self.below.announced.get() && stays && !matches!(self.peer, Peer::Absent) && self.is_alone()
+        !self.below.announced.get() && stays && !matches!(self.peer, Peer::Absent) && self.is_sole_instance()
     }
 
     /// Returns whether a function was sent START, or can be. A READY while another instance's requests are in
     /// flight is false.
     pub(super) fn may_start(&self) -> bool {
-        self.below.announced.get() || self.is_alone()
+        self.below.announced.get() || self.is_sole_instance()
     }
 
     /// Continues the planned end of a function.
@@ -123,8 +123,8 @@ impl Uif {
             }
         }
         let all_sent = self.unsent.is_empty();
-        let is_alone = self.arena.as_ref().is_none_or(|arena| arena.requests == 0);
-        if self.leaving == Leaving::Stopping && all_sent && is_alone {
+        let is_sole_instance = self.arena.as_ref().is_none_or(|arena| arena.requests == 0);
+        if self.leaving == Leaving::Stopping && all_sent && is_sole_instance {
             self.leaving = Leaving::Left;
             self.instance.set_quiesced(self.peer.number());
             if let Peer::Local(_) = self.peer {
@@ -162,7 +162,7 @@ impl Uif {
 
     /// Returns whether no request of a previous instance is still in flight below this layer: its writes are
     /// done, and no other will follow.
-    fn is_alone(&self) -> bool {
+    fn is_sole_instance(&self) -> bool {
         self.retiring.is_empty() && !self.commands.has_in(Progress::Below, |link| link != self.peer.number())
     }
 

@@ -8,7 +8,7 @@ mod layout;
 use daemon::{CONTROL_AT, Daemon, Peer, SLOT_BYTES, SLOTS, pair};
 use exercise::Exercise;
 use sluice_uif::abi::{Reply, Submission, disposition, flag, kind, operation};
-use sluice_uif::serve::{Endpoint, serve};
+use sluice_uif::serve::{Socket, serve};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -49,7 +49,7 @@ fn process(command: Command, options: &str) -> Result<Daemon, String> {
 fn thread(options: &str) -> Result<Daemon, String> {
     let (ours, theirs) = pair();
     std::thread::spawn(|| {
-        serve(Endpoint::Inherited(theirs), &mut |options| Exercise::open(options), || Ok(()))
+        serve(Socket::Inherited(theirs), &mut |options| Exercise::open(options), || Ok(()))
     });
     Daemon::start(Peer::Thread, ours, options)
 }

@@ -25,7 +25,7 @@ pub(crate) enum Step {
     /// What was written before is durable after it.
     Flush,
     /// There is nothing more to do.
-    Over,
+    Done,
 }
 
 impl Step {
@@ -114,7 +114,7 @@ impl Entry {
 
 /// A chore, and how far it is.
 #[derive(Debug)]
-pub(crate) enum Chore {
+pub(crate) enum MetadataOp {
     Load(Box<Load>),
     /// Makes a store.
     Format(Format),
@@ -156,7 +156,7 @@ impl Format {
                 if *stage == 5 { 0 } else { BLOCK as u64 }
             }
             4 | 6 | 8 => return Step::Flush,
-            _ => return Step::Over,
+            _ => return Step::Done,
         };
         Step::write(at, BLOCK)
     }
@@ -177,7 +177,7 @@ enum Stage {
     Written,
     /// The entry is durable.
     Durable,
-    Told,
+    Announced,
 }
 
 impl Append {
@@ -208,9 +208,9 @@ impl Append {
             // Whoever reads old versions is told before their chunks are used again.
             Stage::Durable if matches!(self.entry, Entry::Delete(_)) => {
                 seal_deletions(&mut bytes[..BLOCK], layout.salt, table.deletions() + 1);
-                (Stage::Told, Step::write(DELETIONS, BLOCK))
+                (Stage::Announced, Step::write(DELETIONS, BLOCK))
             }
-            done => (done, Step::Over),
+            done => (done, Step::Done),
         };
         self.stage = stage;
         step
@@ -276,7 +276,7 @@ impl Checkpoint {
                 self.then(7, Step::write(layout.header_at(before.area), BLOCK))
             }
             7 => self.then(8, Step::Flush),
-            _ => Step::Over,
+            _ => Step::Done,
         }
     }
 

@@ -7,7 +7,7 @@ use super::table::{Table, Version};
 pub(crate) const NAME_MAX: usize = 64;
 
 /// `64KiB`, `20GiB`, or a number of bytes.
-pub(crate) fn bytes_of_words(words: &str) -> Option<u64> {
+pub(crate) fn parse_bytes(words: &str) -> Option<u64> {
     let digits = words.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match &words[digits.len()..] {
         "" => 0,
@@ -21,7 +21,7 @@ pub(crate) fn bytes_of_words(words: &str) -> Option<u64> {
 }
 
 /// The same, the other way round.
-pub(crate) fn bytes_in_words(bytes: u64) -> String {
+pub(crate) fn format_bytes(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     let unit = units.iter().find(|(shift, _)| bytes != 0 && bytes.trailing_zeros() >= *shift);
     unit.map_or_else(|| format!("{bytes} bytes"), |(shift, unit)| format!("{}{unit}", bytes >> shift))
