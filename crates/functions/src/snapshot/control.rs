@@ -1,4 +1,4 @@
-//! What an operator wants: versions made, listed, deleted, gone back to.
+//! Orders of an operator: creating, listing, deleting versions, and rolling back to them.
 
 use super::drive::Snapshot;
 use crate::store::left_out::{self, TO_LAST_DURABLE_POINT};
@@ -28,7 +28,7 @@ impl Snapshot {
         }
     }
 
-    /// Opens a store that has lost blocks of its log, without those that came after them.
+    /// Opens a store that has lost blocks of its log, without the blocks after them.
     fn reopen(&mut self, io: &mut Io<'_>) -> Control {
         if self.work.is_some() || self.refusal.is_none() {
             return Control::Now(Err(left_out::NOTHING_LOST.into()));
@@ -38,8 +38,8 @@ impl Snapshot {
         Control::Later
     }
 
-    /// Begins with what needs a quiet drive: whatever a classifier sent past this function is over, and it
-    /// sends nothing meanwhile.
+    /// Begins an order that needs a quiet drive: all commands that a classifier sent past this function are
+    /// done, and it sends none meanwhile.
     fn order(&mut self, verb: &str, name: &str, io: &mut Io<'_>) -> Result<(), String> {
         let work = self.work.as_ref().ok_or_else(|| self.why_not())?;
         if !io.is_quiet() {
@@ -68,8 +68,8 @@ impl Snapshot {
         Ok(())
     }
 
-    /// True while an order is carried out. The drive may go on before the store has done its part: no command
-    /// begins until then, because nobody knows yet what may be written where.
+    /// Returns whether an order is carried out. The drive may go on before the store has done its part: no
+    /// command begins until then, because it is not certain yet which chunks may be written.
     pub(super) fn is_ordered(&self) -> bool {
         let entry = match &self.op {
             Some(MetadataOp::Append(append)) => Some(&append.entry),
@@ -78,7 +78,7 @@ impl Snapshot {
         self.order.is_some() || entry.is_some_and(|entry| !matches!(entry, Entry::Changes(_)))
     }
 
-    /// What a classifier may not do any more, because of an order.
+    /// Sends the classifier the restrictions of an order.
     pub(super) fn announce(&self, entry: &Entry, io: &mut Io<'_>) {
         let (from, length) = (0, self.shape.size);
         match entry {

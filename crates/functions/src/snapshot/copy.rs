@@ -1,4 +1,4 @@
-//! Copy on write: a chunk of the drive that is nowhere, or that a version has, gets a place of its own.
+//! Copy on write: a chunk of the drive that is unmapped, or that a version has, gets a chunk of its own.
 
 use super::drive::Snapshot;
 use super::jobs::Extent;
@@ -8,23 +8,23 @@ use sluice_command::{Operation, Request};
 use sluice_nvme::Status;
 use sluice_uif::{Buffer, Data, Done, Io, Translation};
 
-/// Copies at a time; a buffer of the pool is taken by each that reads.
+/// Most copies at a time; each one that reads takes a buffer of the pool.
 pub(super) const COPIES_MAX: usize = 64;
 
-/// A chunk on its way to another place.
+/// Copy of a chunk in progress.
 #[derive(Debug)]
 pub(super) struct Copy {
     pub(super) job: usize,
     extent: Extent,
-    /// Where the piece's data is in the command's.
+    /// Offset of the extent's data in the command's.
     from: u64,
-    /// The piece is zeros.
+    /// Whether the extent is zeros.
     zeroes: bool,
-    /// Chunks of the store: that it is, and that it will be; none for zeros.
+    /// Chunk of the store before, and chunk after; none for zeros.
     source: Option<u32>,
     target: Option<u32>,
     stage: Stage,
-    /// What was written for it may be there no more.
+    /// Whether writes of the copy may be lost.
     gone: bool,
     buffer: Option<Buffer>,
 }
@@ -32,13 +32,13 @@ pub(super) struct Copy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Begin,
-    /// Reading what the chunk was.
+    /// Reading the old content of the chunk.
     Read,
-    /// Writing that, or zeros, to where it will be.
+    /// Writing that, or zeros, to the new chunk.
     Fill,
-    /// Writing the piece over it.
+    /// Writing the extent over it.
     Data,
-    /// The log is to say where it is.
+    /// Waiting for the log.
     Ready,
 }
 
@@ -57,12 +57,12 @@ impl Copy {
         }
     }
 
-    /// A chunk that a version has, and that is zeros from now on.
+    /// Creates the copy of a chunk that a version has, and that is zeros from now on.
     pub(super) fn unmap(job: usize, extent: Extent) -> Self {
         Self { stage: Stage::Ready, ..Self::new(job, extent, 0, true, None) }
     }
 
-    /// A flush was lost.
+    /// Notes that a flush was lost.
     pub(super) fn may_be_gone(&mut self) {
         self.gone = matches!(self.stage, Stage::Fill | Stage::Data);
     }
@@ -77,12 +77,12 @@ impl Copy {
 }
 
 impl Snapshot {
-    /// True if a chunk of the drive is on its way.
+    /// Returns whether a copy of a chunk of the drive is in progress.
     pub(super) fn is_busy(&self, logical: u32) -> bool {
         self.copies.iter().any(|(_, copy)| copy.logical() == logical)
     }
 
-    /// Begins with a copy; false if that has to wait.
+    /// Begins a copy. Returns false if it has to wait.
     pub(super) fn copy(&mut self, mut copy: Copy, io: &mut Io<'_>) -> bool {
         let (Some(work), Some(job)) = (&mut self.work, self.jobs.get_mut(copy.job)) else { return true };
         let chunk = work.layout.shape.chunk;
@@ -119,7 +119,7 @@ impl Snapshot {
         true
     }
 
-    /// Asks for what a copy's stage is.
+    /// Sends the request of a copy's stage.
     fn send_copy_request(&mut self, number: usize, io: &mut Io<'_>) {
         let (Some(work), Some(copy)) = (&self.work, self.copies.get_mut(number)) else { return };
         let (chunk, Extent { within, length, .. }) = (work.layout.shape.chunk, copy.extent);
@@ -139,7 +139,7 @@ impl Snapshot {
         self.in_flight += usize::from(send(io, asked, data, token(Requester::Copy, number)));
     }
 
-    /// A request of a copy's is done.
+    /// Handles the end of a copy's request.
     pub(super) fn copy_done(&mut self, number: usize, done: Done, io: &mut Io<'_>) {
         let Some(copy) = self.copies.get_mut(number) else { return };
         copy.buffer = done.buffer;
@@ -165,7 +165,7 @@ impl Snapshot {
         }
     }
 
-    /// A copy has come to nothing.
+    /// Ends a copy that failed.
     pub(super) fn give_up(&mut self, number: usize, status: Status, io: &mut Io<'_>) {
         let Some(copy) = self.copies.try_remove(number) else { return };
         copy.buffer.into_iter().for_each(|buffer| io.release(buffer));
@@ -175,7 +175,7 @@ impl Snapshot {
         self.extent_done(copy.job, status, io);
     }
 
-    /// The log says where a chunk is, and so does the table.
+    /// Ends a copy: the log has the new chunk, and so has the table.
     pub(super) fn copied(&mut self, number: usize, io: &mut Io<'_>) {
         let (Some(copy), Some(work)) = (self.copies.try_remove(number), &self.work) else { return };
         let chunk = work.layout.shape.chunk;

@@ -1,4 +1,4 @@
-//! The function: what it has under way, and in which order its metadata is written.
+//! Function of a drive with versions: its state, and the order of its metadata writes.
 
 use super::copy::Copy;
 use super::jobs::{Job, Progress};
@@ -21,60 +21,61 @@ use std::hash::{BuildHasher, RandomState};
 /// Bytes of memory for copies and metadata.
 const POOL: u32 = 2 << 20;
 
-/// A drive with versions.
+/// Drive with versions.
 #[derive(Debug)]
 pub struct Snapshot {
     pub(super) shape: Shape,
-    /// Of a store that it makes.
+    /// Salt for a store that it makes.
     salt: u64,
     /// Bytes of the store.
     store: u64,
-    /// None until the store is loaded, and if it cannot be.
+    /// Loaded store. None until it is loaded, and if it cannot be.
     pub(super) work: Option<Work>,
-    /// Why the store cannot be used.
+    /// Reason why the store cannot be used.
     pub(super) refusal: Option<String>,
-    /// It is to be loaded as soon as nothing is under way.
+    /// Whether the store is to be loaded as soon as no request is in flight.
     pub(super) must_load: bool,
     pub(super) op: Option<MetadataOp>,
-    /// Of the chores; none while the store has it.
+    /// Buffer of the metadata operations; none while the store has it.
     buffer: Option<Buffer>,
     pub(super) jobs: Slab<Job>,
     pub(super) copies: Slab<Copy>,
-    /// Copies whose data is written, and those of them that the log is being told of.
+    /// Copies whose data is written, and copies whose log entry is being written.
     pub(super) ready: Vec<usize>,
     committing: Vec<usize>,
-    /// Jobs that could not go on, and those that wait for the log to be durable.
+    /// Jobs that could not go on, and jobs that wait for the log to be durable.
     pub(super) stalled: VecDeque<usize>,
     pub(super) syncing: Vec<usize>,
-    /// Of an operator, to be done as soon as no other chore is.
+    /// Order of an operator, to begin as soon as no other metadata operation runs.
     pub(super) order: Option<Entry>,
-    /// A write or flush waits for the log to be mended.
+    /// Whether a write or flush waits for the log to be repaired.
     pub(super) repair: bool,
-    /// Flushes of hosts that do.
+    /// Flushes of hosts that wait for that.
     pub(super) flushes: Vec<Held>,
-    /// A flush of the function's own was lost, and so what hosts wrote: they are told by their next.
+    /// Whether a flush of the function's own was lost, and with it writes of hosts: their next Flush fails.
     pub(super) unflushed: bool,
-    /// The stage of flushes that have arrived since then.
+    /// Stage of flushes that have arrived since then.
     pub(super) back: u8,
-    /// An operator has ordered to leave out blocks of the log behind the last durable point, and waits for the answer.
+    /// Whether an operator has ordered to leave out blocks of the log behind the last durable point, and
+    /// waits for the answer.
     pub(super) leaves_out: bool,
-    /// A flush of a host was lost while the chore is under way.
+    /// Whether a flush of a host was lost during the metadata operation.
     pub(super) spoiled: bool,
     /// Requests of jobs and copies in flight.
     pub(super) in_flight: usize,
     pub(super) counts: Counts,
 }
 
-/// A store at work.
+/// Loaded store at work.
 #[derive(Debug)]
 pub(super) struct Work {
     pub(super) layout: Layout,
     pub(super) table: Table,
     log: Log,
-    /// Nobody knows what is at the end of the log, or readers of old versions were not told of a deletion:
-    /// nothing is written, and no chunk used anew, before a checkpoint is.
+    /// Whether the end of the log is uncertain, or readers of old versions were not notified of a deletion.
+    /// No write is made, and no chunk reused, before a checkpoint is.
     pub(super) broken: bool,
-    /// All of the log is durable, and what readers of old versions were told.
+    /// Whether all of the log is durable, and readers of old versions are notified.
     pub(super) durable: bool,
 }
 
@@ -84,7 +85,7 @@ pub(super) struct Counts {
     pub(super) refused: u64,
     commits: u64,
     checkpoints: u64,
-    /// Steps of the metadata that failed.
+    /// Failed steps of the metadata.
     failures: u64,
     warned: bool,
 }
@@ -118,7 +119,7 @@ impl Snapshot {
         }
     }
 
-    /// The store has another size.
+    /// Handles another size of the store.
     fn resized(&mut self, io: &mut Io<'_>) {
         let Some(work) = &mut self.work else { return };
         match Layout::plan(self.shape, work.layout.salt, work.layout.made_with, self.store) {
@@ -139,7 +140,7 @@ impl Snapshot {
         }
         (self.work, self.refusal, self.order) = (None, Some(message), None);
         io.ready(Status::NAMESPACE_NOT_READY);
-        // What the store is asked for comes back, and is given up then.
+        // Requests in flight to the store come back, and their copies end then.
         let written = std::mem::take(&mut self.ready).into_iter().chain(std::mem::take(&mut self.committing));
         for number in written.collect::<Vec<_>>() {
             self.give_up(number, Status::NAMESPACE_NOT_READY, io);
@@ -156,22 +157,22 @@ impl Snapshot {
         }
     }
 
-    /// The store is loaded.
+    /// Begins with a loaded store.
     fn begin(&mut self, loaded: Loaded, io: &mut Io<'_>) {
         let broken = loaded.deletions != loaded.table.deletions() || loaded.unwritten;
         let Loaded { layout, table, log, left_out, .. } = loaded;
         self.work = Some(Work { layout, table, log, broken, durable: false });
-        // The cache may have what the one before this function was about to change.
+        // The cache may have entries that the function before this one was about to change.
         io.translate(Translation::Forget { from: 0, length: self.shape.size });
         if std::mem::take(&mut self.leaves_out) {
-            // The checkpoint voids what is left out, and hosts are told by their next Flush.
+            // The checkpoint voids the left-out blocks, and the next Flush of hosts fails.
             (self.repair, self.unflushed) = (left_out.is_some(), left_out.is_some());
             io.answer(Ok(left_out.describe(self.shape.chunk)));
         }
         io.ready(Status::SUCCESS);
     }
 
-    /// Goes on with the chore.
+    /// Executes the next step of the metadata operation.
     fn step(&mut self, io: &mut Io<'_>) {
         let (Some(op), Some(buffer)) = (&mut self.op, &self.buffer) else { return };
         let bytes = io.bytes(buffer);
@@ -204,7 +205,7 @@ impl Snapshot {
         send(io, asked, data, token(Requester::Metadata, 0));
     }
 
-    /// The chore is done.
+    /// Handles the end of the metadata operation.
     fn op_done(&mut self, io: &mut Io<'_>) {
         match (self.op.take(), &mut self.work) {
             (Some(MetadataOp::Load(load)), _) => match load.found() {
@@ -217,7 +218,7 @@ impl Snapshot {
             (Some(MetadataOp::Format(Format { layout, .. })), _) => self.begin(Loaded::made(layout), io),
             (Some(MetadataOp::Append(append)), Some(work)) => {
                 work.log.sequence += 1;
-                // What a deletion tells the readers of old versions comes after its last flush.
+                // A deletion's notice to the readers of old versions comes after its last flush.
                 work.durable = matches!(append.entry, Entry::Create(_) | Entry::Rollback(_));
                 self.counts.commits += 1;
                 self.committed(&append.entry, io);
@@ -236,7 +237,7 @@ impl Snapshot {
         }
     }
 
-    /// The log has an entry.
+    /// Applies an entry that the log has.
     fn committed(&mut self, entry: &Entry, io: &mut Io<'_>) {
         let Some(work) = &mut self.work else { return };
         let done = entry.apply(&mut work.table);
@@ -252,7 +253,7 @@ impl Snapshot {
         self.warn();
     }
 
-    /// Says early that the store will be full.
+    /// Warns early that the store will be full.
     fn warn(&mut self) {
         let Some((all, free)) = self.work.as_ref().map(|work| work.table.room()) else { return };
         let low = free * 5 < all;
@@ -272,7 +273,7 @@ impl Snapshot {
         }
     }
 
-    /// A step of the chore failed.
+    /// Handles a failed step of the metadata operation.
     fn failed(&mut self, status: Status, io: &mut Io<'_>) {
         self.counts.failures += 1;
         let message = format!("the store failed: {status:?}");
@@ -282,7 +283,8 @@ impl Snapshot {
             Some(MetadataOp::Append(append)) => self.append_failed(&append, status, io),
             Some(MetadataOp::Checkpoint(checkpoint)) => {
                 if let Some(work) = self.work.as_mut().filter(|_| checkpoint.counts()) {
-                    // The next one begins by making the other area void, and this one may be all there is.
+                    // The next one begins by making the other area void, and this one may be the only valid
+                    // one.
                     work.log = Checkpoint::log(&work.log);
                 }
                 self.checkpoint_failed(status, io);
@@ -298,7 +300,7 @@ impl Snapshot {
             (work.broken, self.repair) = (true, true);
         }
         if append.is_durable() {
-            // Only the readers of old versions were not told.
+            // Only the readers of old versions were not notified.
             return self.committed(&append.entry, io);
         }
         for number in std::mem::take(&mut self.committing) {
@@ -309,7 +311,7 @@ impl Snapshot {
         }
     }
 
-    /// Whatever waited for it fails; the next that needs it tries again.
+    /// Fails the commands that waited for a checkpoint; the next that needs one tries again.
     fn checkpoint_failed(&mut self, status: Status, io: &mut Io<'_>) {
         let Some(work) = &mut self.work else { return };
         (work.broken, self.repair) = (true, false);
@@ -329,7 +331,7 @@ impl Snapshot {
         self.repaired(status, io);
     }
 
-    /// After whatever happened: what waited and can go on does.
+    /// Continues jobs that waited and can go on.
     pub(super) fn go_on(&mut self, io: &mut Io<'_>) {
         for _ in 0..self.stalled.len() {
             let Some(number) = self.stalled.pop_front() else { break };
@@ -341,7 +343,7 @@ impl Snapshot {
         self.start_next_op(io);
     }
 
-    /// Begins with what is to be done, if nothing is being done.
+    /// Begins the next metadata operation, if none runs.
     pub(super) fn start_next_op(&mut self, io: &mut Io<'_>) {
         let (None, Some(work)) = (&self.op, &self.work) else { return };
         let wanted = !self.ready.is_empty() || self.order.is_some();

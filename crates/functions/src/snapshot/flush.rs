@@ -1,14 +1,14 @@
-//! Flushes of hosts, and what one that fails means, whoever asked for it.
+//! Flushes of hosts, and the consequences of any flush that fails.
 
 use super::{BACK, drive::Snapshot};
 use sluice_nvme::Status;
 use sluice_uif::{Answer, Call, Io};
 
-/// The stage of a flush that comes back from its wait for the log.
+/// Stage of a flush that comes back from its wait for the log.
 const REPAIRED: u8 = BACK - 1;
 
 impl Snapshot {
-    /// It makes data and places durable together: as long as the log can say these.
+    /// Flushes data and metadata together, as long as the log can be written.
     pub(super) fn flush(&mut self, call: &mut Call<'_>, io: &mut Io<'_>) -> Answer {
         if self.work.as_ref().is_some_and(|work| !work.broken) {
             return Answer::ForwardAndReturn(self.back);
@@ -19,23 +19,24 @@ impl Snapshot {
         Answer::Hold
     }
 
-    /// The log was mended, or cannot be.
+    /// Continues the flushes that waited for the log to be repaired, or fails them.
     pub(super) fn repaired(&mut self, status: Status, io: &mut Io<'_>) {
         std::mem::take(&mut self.flushes).into_iter().for_each(|held| io.resume(held, REPAIRED, status));
     }
 
-    /// A flush is back.
+    /// Handles a flush that is back.
     pub(super) fn flushed(&mut self, call: &mut Call<'_>, io: &mut Io<'_>) -> Answer {
         let good = call.status.is_success();
         match call.stage {
             REPAIRED if good && self.work.is_some() => return self.flush(call, io),
-            // It says nothing of what was acknowledged after it arrived: the next one fails for that.
+            // It does not cover writes that were acknowledged after it arrived: the next one fails for them.
             BACK.. if good && (call.stage != self.back || std::mem::take(&mut self.unflushed)) => {
                 call.status = Status::WRITE_FAULT;
             }
-            // One that its host gave up is no fault of the store.
+            // A flush that its host aborted is no error of the store.
             BACK.. if !good && !call.status.is_of_host() => {
-                // The flushes of the chore may come after this one, and say nothing of what came before.
+                // Flushes of the metadata operation may come after this one, and do not cover the writes
+                // before it.
                 self.spoiled = self.op.is_some();
                 self.flush_was_lost(io);
                 self.go_on(io);

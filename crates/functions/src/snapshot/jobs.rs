@@ -1,4 +1,4 @@
-//! Commands of hosts: in one step where that is possible, else chunk by chunk.
+//! Commands of hosts: in one step where that is possible, otherwise chunk by chunk.
 
 use super::copy::Copy;
 use super::drive::{Snapshot, Work};
@@ -7,52 +7,52 @@ use sluice_command::{Operation, Request};
 use sluice_nvme::Status;
 use sluice_uif::{Answer, Call, Data, Held, Io, Translation};
 
-/// Requests of jobs in flight: what is left of all is for those who finish what was begun.
+/// Most requests of jobs in flight; the rest of the limit is for work that was begun.
 const IN_FLIGHT_MAX: usize = sluice_uif::abi::REQUESTS_MAX as usize - 4;
 
-/// Chunks of one job that are looked at before others have their turn.
+/// Chunks of one job that are visited before others have their turn.
 const LOOKS_MAX: u32 = 1 << 14;
 
-/// A command that is worked on.
+/// Command in progress.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) held: Held,
     pub(super) request: Request,
-    /// Where in the drive the next piece begins.
+    /// Offset in the drive of the next extent.
     pub(super) at: u64,
-    /// Pieces on their way.
+    /// Extents in flight.
     pub(super) extents: u32,
-    /// Of the first piece that failed.
+    /// Status of the first extent that failed.
     pub(super) status: Status,
 }
 
-/// A part of a command that lies in one chunk.
+/// Part of a command that lies in one chunk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extent {
     pub(super) logical: u32,
-    /// Where in the chunk it begins, and its length, bytes.
+    /// Offset in the chunk, and length, in bytes.
     pub(super) within: u64,
     pub(super) length: u64,
 }
 
-/// What can be done for a job now.
+/// Progress of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// All of it is done, or will be no more.
+    /// The job is done, or cannot be continued.
     Done(Status),
-    /// It is called when pieces are back.
+    /// The job goes on when extents are back.
     Waits,
 }
 
 impl Work {
-    /// The first piece of a range.
+    /// Returns the first extent of a range.
     fn extent(&self, at: u64, end: u64) -> Extent {
         let chunk = self.layout.shape.chunk;
         let within = at % chunk;
         Extent { logical: (at / chunk) as u32, within, length: (chunk - within).min(end - at) }
     }
 
-    /// What a classifier may know of a chunk.
+    /// Returns the translation of a chunk for the classifier.
     pub(super) fn translation(&self, logical: u32) -> Option<Translation> {
         let shape = self.layout.shape;
         let from = u64::from(logical) * shape.chunk;
@@ -63,7 +63,7 @@ impl Work {
 }
 
 impl Snapshot {
-    /// A command that is done in one step, or goes below as a whole. None for others.
+    /// Handles a command that is done in one step, or goes below as a whole. Returns none for others.
     pub(super) fn at_once(&self, call: &mut Call<'_>, io: &mut Io<'_>) -> Option<Answer> {
         let work = self.work.as_ref().filter(|_| !self.is_ordered())?;
         let Request { operation, offset, length, fua, .. } = call.request;
@@ -74,7 +74,7 @@ impl Snapshot {
         let writes = operation != Operation::Read;
         let place = work.table.lookup(extent.logical);
         match place {
-            // The log may say otherwise, or not yet durably that it is nowhere.
+            // The log may have a chunk for it, or not durably that it has none.
             None if writes && (operation == Operation::Write || work.broken || fua && !work.durable) => {
                 return None;
             }
@@ -95,10 +95,10 @@ impl Snapshot {
         Some(Answer::Forward)
     }
 
-    /// Takes a command that is done piece by piece.
+    /// Takes a command that is done extent by extent.
     pub(super) fn take(&mut self, call: &mut Call<'_>, io: &mut Io<'_>) -> Answer {
         if call.request.operation == Operation::Read {
-            // What is nowhere is not read.
+            // Unmapped chunks are not read.
             call.data.fill(0);
         }
         let (held, request) = (call.hold(), call.request);
@@ -113,7 +113,7 @@ impl Snapshot {
         }
     }
 
-    /// Does what can be done for a job.
+    /// Does as much of a job as is possible now.
     pub(super) fn advance(&mut self, number: usize, io: &mut Io<'_>) -> Progress {
         for _ in 0..LOOKS_MAX {
             let Some(job) = self.jobs.get_mut(number) else { return Progress::Waits };
@@ -130,13 +130,13 @@ impl Snapshot {
                 job.at += extent.length;
             }
         }
-        // Others first.
+        // Other jobs first.
         self.stalled.push_back(number);
         io.wake_at(Some(io.now_ns()));
         Progress::Waits
     }
 
-    /// Begins with a piece; false if that has to wait.
+    /// Begins an extent. Returns false if it has to wait.
     fn advance_extent(&mut self, number: usize, extent: Extent, io: &mut Io<'_>) -> bool {
         if self.is_ordered() {
             return false;
@@ -150,7 +150,7 @@ impl Snapshot {
         let is_own = work.table.is_own(extent.logical);
         let whole = extent.length == work.layout.shape.chunk;
         if operation == Operation::Deallocate && !is_own && !whole {
-            // It keeps what it has: that is not worth a chunk.
+            // It keeps its content: the saving is not worth a chunk.
             return true;
         }
         if writes && work.broken {
@@ -170,7 +170,7 @@ impl Snapshot {
         }
     }
 
-    /// Does a piece where its chunk is.
+    /// Executes an extent in its present chunk.
     fn pass(&mut self, number: usize, extent: Extent, physical: u32, io: &mut Io<'_>) -> bool {
         let (Some(work), Some(job)) = (&self.work, self.jobs.get_mut(number)) else { return true };
         let offset = work.layout.chunk_at(physical) + extent.within;
@@ -185,7 +185,7 @@ impl Snapshot {
         asked
     }
 
-    /// A piece is done, wherever it was done.
+    /// Handles the end of an extent.
     pub(super) fn extent_done(&mut self, number: usize, status: Status, io: &mut Io<'_>) {
         let Some(job) = self.jobs.get_mut(number) else { return };
         job.extents -= 1;
@@ -200,7 +200,7 @@ impl Snapshot {
         }
     }
 
-    /// A job begins with no more pieces. It is over when none uses its data.
+    /// Begins no more extents of a job. It is done when none uses its data.
     fn conclude(&mut self, number: usize) -> Progress {
         let Some(job) = self.jobs.get_mut(number).filter(|job| job.extents == 0) else {
             return Progress::Waits;

@@ -1,17 +1,18 @@
-//! Snapshot: a drive whose state can be frozen, read as it was, and gone back to.
+//! Snapshot: a drive whose state can be frozen, read in that state, and rolled back to it.
 //!
-//! The layer below is a [store](crate::store): metadata, and chunks. A chunk of the drive that was never written is
-//! nowhere, and reads as zeros. One that only the drive has is written where it is. One that a version has,
-//! too, is written into a new chunk, with what the write does not cover copied: when all of that is durable
-//! the change is written to the log, and then the command is finished.
+//! The layer below is a [store](crate::store): metadata, and chunks. A chunk of the drive that was never
+//! written is unmapped, and reads as zeros. A chunk that only the drive has is written in place. If a version
+//! has it, too, the write goes to a new chunk, and the rest of the old one is copied. When all of that is
+//! durable the change is written to the log, and then the command is finished.
 //!
-//! So FLUSH waits for nothing of this function's, unless the log has to be mended: of whatever was acknowledged the
-//! change was written before, and what flushes the data flushes it, too. FUA waits for the change to be durable.
+//! So Flush does not wait for this function, unless the log has to be repaired. The change of every
+//! acknowledged write was written before, and the flush of the data covers it, too. FUA waits until the
+//! change is durable.
 //!
-//! A classifier that keeps the translations it is told (`classifiers/snapshot.c`) sends commands past this
-//! function, straight to the store. Therefore a chunk of the store that the drive or a version has is used
-//! for something else only after an order that found the drive quiet: what is deallocated before keeps its
-//! chunk. And nothing that a version sees is told to be writable.
+//! A classifier that keeps translations (`classifiers/snapshot.c`) sends commands past this function,
+//! straight to the store. Therefore a chunk of the store that the drive or a version has is reused only after
+//! an order that found the drive quiet: deallocated blocks keep their chunk until then. And no chunk that a
+//! version sees is announced as writable.
 
 mod control;
 mod copy;
@@ -27,19 +28,20 @@ use crate::store::{CHUNK_MAX, CHUNK_MIN, Shape, is_name, parse_bytes};
 use sluice_command::{Operation, Request};
 use sluice_uif::{Data, Function, Io, Options};
 
-/// What every option means.
+/// Names of all options.
 const OPTIONS: [&str; 3] = ["size", "chunk", "version"];
 
-/// Bytes of a chunk unless the options say otherwise.
+/// Bytes of a chunk unless the options set another size.
 const CHUNK: u64 = 64 << 10;
 
-/// The first stage of a flush that comes back from the store. Each flush of the function's own that fails begins the next one.
+/// First stage of a flush that comes back from the store. Each flush of the function's own that fails begins
+/// the next one.
 const BACK: u8 = 2;
 
 /// Makes the function: over a store, or, with the option `version`, over the store of another drive.
 ///
 /// # Errors
-/// In words: the options are not right.
+/// The options are not valid.
 pub fn make(options: &Options) -> Result<Box<dyn Function>, String> {
     if let Some(unknown) = options.unknown_key(&OPTIONS) {
         return Err(format!("snapshot knows no option `{unknown}`; it knows {}", OPTIONS.join(", ")));
@@ -66,7 +68,7 @@ pub fn make(options: &Options) -> Result<Box<dyn Function>, String> {
     })
 }
 
-/// Whom a request of the function's is for: the upper half of its token.
+/// Requester of a request of the function's: the upper half of its token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Requester {
     Metadata,
@@ -74,7 +76,7 @@ enum Requester {
     Job,
 }
 
-/// Token of a request: whom it is for, and which of them.
+/// Returns the token of a request: its requester, and the requester's number.
 fn token(requester: Requester, number: usize) -> u64 {
     (requester as u64) << 32 | number as u64
 }
@@ -92,7 +94,8 @@ fn request(operation: Operation, offset: u64, length: u64) -> Request {
     Request { operation, offset, length, ..Request::default() }
 }
 
-/// Asks the store. False if nobody is asked any more, because the function is about to end.
+/// Sends a request to the store. Returns false if no more requests are accepted, because the function is
+/// about to end.
 fn send(io: &mut Io<'_>, request: Request, data: Data, token: u64) -> bool {
     match io.request(0, request, data, token) {
         Ok(()) => true,

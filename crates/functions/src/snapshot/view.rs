@@ -1,8 +1,8 @@
-//! An old version as a drive of its own, beside the drive that it is a version of.
+//! Old version as a drive of its own, beside the drive that it is a version of.
 //!
-//! What a version sees is never written again, so its map is loaded once. Only a deletion could take its chunks
-//! away, and then the number of deletions changes in the store before any of them is used anew. That number is
-//! looked at after every read: if it is another, the version is looked up again, and reads fail once it is gone.
+//! A version's chunks are never written again, so its map is loaded once. Only a deletion could free its
+//! chunks, and the number of deletions changes in the store before any of them is reused. That number is read
+//! after every read. If it has changed, the version is looked up again, and reads fail once it is deleted.
 
 use super::{Requester, of_token, request, send, token};
 use crate::store::block::{BLOCK, Kind, open};
@@ -16,48 +16,48 @@ use sluice_nvme::Status;
 use sluice_uif::{Answer, Buffer, Call, Control, Data, Done, Function, Held, Interest, Io, Properties};
 use std::collections::VecDeque;
 
-/// Requests of jobs in flight.
+/// Most requests of jobs in flight.
 const IN_FLIGHT_MAX: usize = sluice_uif::abi::REQUESTS_MAX as usize - 2;
 
-/// How often a store is loaded that does not make sense: the drive it belongs to may be writing it.
+/// Attempts to load an inconsistent store, which its drive may be writing, and the pause between two.
 const TRIES: u32 = 50;
 const PAUSE_NS: u64 = 20_000_000;
 
-/// What a read gets of a version that was deleted.
+/// Status of reads of a deleted version.
 const GONE: Status = Status::UNRECOVERED_READ_ERROR;
 
-/// A version, to be read.
+/// Version that is read.
 #[derive(Debug)]
 pub struct View {
     shape: Shape,
     name: String,
     store: u64,
     map: Option<Map>,
-    /// Why it cannot be read.
+    /// Reason why the version cannot be read.
     refusal: Option<String>,
-    /// On its way to a map.
+    /// Load in progress.
     load: Option<Load>,
     tries: u32,
-    /// Between two of them.
+    /// Whether the next attempt to load is still to come.
     pausing: bool,
     buffer: Option<Buffer>,
     jobs: Slab<Job>,
     in_flight: usize,
     waiting: VecDeque<usize>,
-    /// Read, and to be given out when the version is known to be there still; those that wait for the present
-    /// look at it.
+    /// Jobs that were read, and end when the version is confirmed to exist; and jobs that wait for the
+    /// present check.
     read: Vec<usize>,
     checked: Vec<usize>,
 }
 
-/// Where a version is.
+/// Map of a version.
 #[derive(Debug)]
 struct Map {
     layout: Layout,
-    /// Of the version: another one may get its name.
+    /// Epoch of the version: another version may get its name.
     epoch: u32,
     deletions: u64,
-    /// By chunk of the drive: one more than that of the store, or zero.
+    /// Chunk of the store plus one, or zero, by chunk of the drive.
     chunks: Vec<u32>,
 }
 
@@ -105,7 +105,7 @@ impl View {
             }
             Ok(_) => {
                 let found = self.load.take().map(Load::found);
-                // A store that makes sense says the truth about its versions.
+                // The versions of a consistent store are valid.
                 self.tries = TRIES;
                 let map = match found {
                     Some(Found::Store(loaded)) => self.map_of(&loaded),
@@ -123,7 +123,7 @@ impl View {
         Ok(Map { layout, epoch, deletions, chunks: loaded.table.map_of(epoch) })
     }
 
-    /// A load is over, one way or the other.
+    /// Handles the end of a load.
     fn loaded(&mut self, found: Result<Map, String>, io: &mut Io<'_>) {
         self.load = None;
         let first = self.map.is_none();
@@ -152,14 +152,14 @@ impl View {
         }
     }
 
-    /// Looks whether the version is there still, for those that have been read.
+    /// Checks whether the version still exists, for jobs that were read.
     fn check(&mut self, io: &mut Io<'_>) {
         if self.load.is_some() || self.pausing || self.buffer.is_none() {
             return;
         }
         self.checked.append(&mut self.read);
         if self.map.is_none() {
-            // It is gone: so is everything that was read of it.
+            // The version is deleted: all that was read of it is invalid.
             return self.finish_checked(GONE, io);
         }
         if !self.checked.is_empty()
@@ -170,7 +170,7 @@ impl View {
         }
     }
 
-    /// The number of deletions was read.
+    /// Handles the number of deletions that was read.
     fn check_deletions(&mut self, status: Status, io: &mut Io<'_>) {
         let (Some(map), Some(buffer)) = (&self.map, &self.buffer) else { return };
         let block = open(&io.bytes(buffer)[..BLOCK], map.layout.salt);
@@ -194,7 +194,7 @@ impl View {
         }
     }
 
-    /// Asks for as much of a job as there is room for; true if nothing of it is on its way.
+    /// Sends as many requests of a job as there is room for. Returns true if none of the job is in flight.
     fn advance(&mut self, number: usize, io: &mut Io<'_>) -> bool {
         while let Some(job) = self.jobs.get_mut(number).filter(|job| job.at < job.end) {
             let Some(map) = &self.map else {
@@ -264,7 +264,7 @@ impl Function for View {
         let (held, status) = (call.hold(), Status::SUCCESS);
         let number = self.jobs.insert(Job { held, offset, at: offset, end, extents: 0, status });
         if self.advance(number, io) {
-            // Zeros are true of a version for ever.
+            // A version's zeros never change.
             self.jobs.try_remove(number);
             return Answer::Finish(Status::SUCCESS);
         }

@@ -1,31 +1,31 @@
-//! Blocks of metadata: the unit in which it is written, and how one is known again.
+//! Blocks of metadata: the unit in which metadata is written and checked.
 
 use twox_hash::XxHash3_64;
 
 /// Bytes of a block.
 pub(crate) const BLOCK: usize = 4096;
 
-/// Bytes that are behind a block's own head.
+/// Bytes behind a block's own head.
 pub(crate) const PAYLOAD: usize = BLOCK - HEAD;
 
-/// Checksum, magic, kind, count, generation, sequence.
+/// Bytes of checksum, magic, kind, count, generation, sequence.
 const HEAD: usize = 32;
 
 /// "SnS1": snapshot store, first layout.
 const MAGIC: u32 = u32::from_le_bytes(*b"SnS1");
 
-/// What a block is.
+/// Kind of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum Kind {
     Superblock = 1,
-    /// The number of deletions so far, for whoever reads an old version meanwhile.
+    /// Number of deletions so far, for readers of old versions.
     Deletions = 2,
     Header = 3,
-    /// Of a checkpoint.
+    /// Part of a checkpoint.
     Versions = 4,
     Mappings = 5,
-    /// Of a log.
+    /// Part of a log.
     Changes = 6,
     Create = 7,
     Delete = 8,
@@ -46,15 +46,15 @@ impl Kind {
     ];
 }
 
-/// A block that was opened, or is to be sealed.
+/// Head of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Label {
     pub(crate) kind: Kind,
-    /// Of what the payload has many of.
+    /// Number of items in the payload.
     pub(crate) count: u16,
-    /// Of the checkpoint that it belongs to, or that its log goes on from.
+    /// Generation of the checkpoint that the block belongs to, or that its log continues.
     pub(crate) generation: u64,
-    /// Its place among its like.
+    /// Position among the blocks of its kind.
     pub(crate) sequence: u64,
 }
 
@@ -64,8 +64,8 @@ impl Label {
     }
 }
 
-/// Writes a block: `fill` gets its payload, zeros at first, and says how many things it put there. `salt` is
-/// the store's own, so that no other store's blocks are taken for its.
+/// Writes a block: `fill` gets its payload, zeros at first, and returns the number of items. `salt` belongs
+/// to the store, so that blocks of other stores are not taken for its own.
 pub(crate) fn seal(block: &mut [u8], salt: u64, label: Label, fill: impl FnOnce(&mut [u8]) -> usize) {
     block.fill(0);
     let count = fill(&mut block[HEAD..]) as u16;
@@ -77,13 +77,13 @@ pub(crate) fn seal(block: &mut [u8], salt: u64, label: Label, fill: impl FnOnce(
     sign(block, salt);
 }
 
-/// Writes the checksum of what a block holds.
+/// Writes the checksum of a block's content.
 pub(super) fn sign(block: &mut [u8], salt: u64) {
     let sum = XxHash3_64::oneshot_with_seed(salt, &block[8..BLOCK]);
     block[..8].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// What a block is, and its payload; none if it is no block of this store, or not whole.
+/// Returns the label and the payload of a block; none if it is no block of this store, or damaged.
 pub(crate) fn open(block: &[u8], salt: u64) -> Option<(Label, &[u8])> {
     let head = block.get(..HEAD)?;
     let payload = block.get(HEAD..BLOCK)?;
@@ -98,12 +98,12 @@ pub(crate) fn open(block: &[u8], salt: u64) -> Option<(Label, &[u8])> {
     Some((Label { kind, count, generation: number(head, 16), sequence: number(head, 24) }, payload))
 }
 
-/// The 64-bit number at a place, little-endian; zero beyond the end.
+/// Returns the 64-bit number at an offset, little-endian; zero beyond the end.
 pub(crate) fn number(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// The same of 32 bits.
+/// Returns the 32-bit number at an offset, little-endian; zero beyond the end.
 pub(crate) fn number_32(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u32::from_le_bytes(*bytes))
 }

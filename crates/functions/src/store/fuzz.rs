@@ -1,4 +1,4 @@
-//! For fuzzing: stores that are damaged in ways that their checksums do not show.
+//! Fuzzing of stores that are damaged in ways that their checksums do not show.
 
 use super::block::{BLOCK, number_32, sign};
 use super::layout::{Layout, Shape};
@@ -10,8 +10,8 @@ const SHAPE: Shape = Shape { size: 16 << 12, chunk: 4096 };
 const STORE: usize = 200 << 10;
 const SALT: u64 = 7;
 
-/// Makes a store, writes what the input says, damages it where the input says, and loads it: it is refused in
-/// words, or what was found is consistent and can be worked with.
+/// Makes a store, writes and damages it as in the input, and loads it. It is refused with a message, or
+/// consistent and usable.
 pub fn run(input: &[u8]) {
     let (orders, damage) = input.split_at(input.len().min(24));
     let mut disk = vec![0; STORE];
@@ -30,7 +30,7 @@ pub fn run(input: &[u8]) {
     }
 }
 
-/// Does what a chore wants done, until it is over.
+/// Runs an operation to its end.
 fn drain(disk: &mut [u8], mut next: impl FnMut(&mut [u8]) -> Result<Step, String>) -> Result<(), String> {
     let mut bytes = vec![0; BUFFER];
     loop {
@@ -52,7 +52,7 @@ fn load(disk: &mut [u8]) -> Result<Option<Box<Loaded>>, String> {
     })
 }
 
-/// A store with some history: an order for each byte.
+/// Writes a store with some history: an order for each byte.
 fn write(disk: &mut [u8], orders: &[u8]) {
     let layout = Layout::plan(SHAPE, SALT, disk.len() as u64, disk.len() as u64).expect("it is large enough");
     let mut format = Format { layout, stage: 0 };
@@ -85,7 +85,7 @@ fn write(disk: &mut [u8], orders: &[u8]) {
     }
 }
 
-/// Whatever was loaded is one drive and its versions: each can be gone back to, and deleted.
+/// Checks a loaded store: one drive and its versions, each of which can be rolled back to and deleted.
 fn work(loaded: Loaded) {
     let Loaded { layout, mut table, .. } = loaded;
     table.verify().expect("it was looked at");
@@ -128,7 +128,7 @@ mod tests {
         }
     }
 
-    /// A log of so many blocks, each with a mapping; and what is loaded of it.
+    /// Writes a log of so many blocks, each with a mapping. Returns the result of loading it.
     fn logged(blocks: u32, spoil: Option<u64>, only_reads: bool) -> Result<Loaded, String> {
         const LARGE: Shape = Shape { size: 4096 << 12, chunk: 4096 };
         let mut disk = vec![0; 8 << 20];
@@ -163,7 +163,7 @@ mod tests {
         Ok(*loaded)
     }
 
-    /// A buffer has 16 blocks.
+    /// Checks logs around the 16 blocks of a buffer.
     #[test]
     fn a_log_of_any_length_is_loaded_to_its_end() {
         for blocks in [0, 1, 15, 16, 17, 31, 32, 33, 40] {
@@ -189,7 +189,7 @@ mod tests {
         let loaded = super::load(&mut disk).expect("it is whole").expect("there is one");
         assert!(loaded.table.mapped() > 0 && !loaded.table.versions().is_empty());
         super::work(*loaded);
-        // And what was seen of it once is refused when it is damaged.
+        // And a damaged block that was read once is refused.
         disk[super::BLOCK * 2 + 100] ^= 1;
         assert!(super::load(&mut disk).expect_err("a checksum").contains("block 2"));
     }

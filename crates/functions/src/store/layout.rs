@@ -1,6 +1,6 @@
-//! Where things are in a store: two superblocks, the number of deletions, two areas for metadata, chunks.
+//! Layout of a store: two superblocks, the number of deletions, two areas for metadata, chunks.
 //!
-//! The page docs/formats.md says what is in them.
+//! The page docs/formats.md has their content.
 
 use super::block::{BLOCK, Kind, Label, PAYLOAD, number, open, seal};
 use super::table::{Mapping, VERSIONS_MAX, Version};
@@ -9,14 +9,14 @@ use super::text::format_bytes;
 /// Blocks before the first area.
 const FRONT: u64 = 4;
 
-/// The block of the deletions.
+/// Offset of the block of the deletions.
 pub(crate) const DELETIONS: u64 = 2 * BLOCK as u64;
 
 /// Versions, and mappings, in a block.
 pub(crate) const VERSIONS_PER_BLOCK: usize = PAYLOAD / Version::BYTES;
 pub(crate) const MAPPINGS_PER_BLOCK: usize = PAYLOAD / Mapping::BYTES;
 
-/// Blocks of a log, however small or large the store is.
+/// Blocks of a log, for the smallest and the largest store.
 const LOG_MIN: u64 = 8;
 const LOG_MAX: u64 = 4096;
 
@@ -24,7 +24,7 @@ const LOG_MAX: u64 = 4096;
 pub(crate) const CHUNK_MIN: u64 = 4 << 10;
 pub(crate) const CHUNK_MAX: u64 = 1 << 20;
 
-/// What makes a store's layout: everything else follows.
+/// Parameters of a store's layout: all the rest follows from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Bytes of the drive.
@@ -33,31 +33,31 @@ pub struct Shape {
     pub chunk: u64,
 }
 
-/// A store's layout. All places and lengths in bytes, unless they say blocks or chunks.
+/// Layout of a store. All positions and lengths are in bytes, unless they are named blocks or chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) shape: Shape,
-    /// Of the store when it was made.
+    /// Bytes of the store when it was made.
     pub(crate) made_with: u64,
     pub(crate) salt: u64,
     /// Chunks of the drive.
     pub(crate) logical: u32,
     /// Chunks that the store has room for now.
     pub(crate) physical: u32,
-    /// Mappings that there is room for in an area.
+    /// Mappings that an area has room for.
     pub(crate) mappings_max: u64,
-    /// Blocks.
+    /// Blocks of a checkpoint's body.
     body: u64,
     pub(crate) log: u64,
-    /// Where the first chunk begins.
+    /// Offset of the first chunk.
     chunks: u64,
 }
 
 impl Layout {
-    /// The layout of a store of `made_with` bytes, which has `store` bytes now.
+    /// Plans the layout of a store of `made_with` bytes, which has `store` bytes now.
     ///
     /// # Errors
-    /// In words: it is too small, or too large.
+    /// The store is too small, or too large.
     pub(crate) fn plan(shape: Shape, salt: u64, made_with: u64, store: u64) -> Result<Self, String> {
         let logical = shape.size.div_ceil(shape.chunk);
         let mappings_max = 2 * logical + made_with / shape.chunk;
@@ -82,12 +82,12 @@ impl Layout {
         Ok(Self { shape, made_with, salt, logical, physical, mappings_max, body, log, chunks })
     }
 
-    /// Where a chunk is in the store.
+    /// Returns the offset of a chunk in the store.
     pub(crate) fn chunk_at(&self, physical: u32) -> u64 {
         self.chunks + u64::from(physical) * self.shape.chunk
     }
 
-    /// An area's header, or block `block` of its checkpoint.
+    /// Returns the offset of an area's header.
     pub(crate) fn header_at(&self, area: usize) -> u64 {
         (FRONT + area as u64 * (1 + self.body + self.log)) * BLOCK as u64
     }
@@ -96,14 +96,14 @@ impl Layout {
         self.header_at(area) + (1 + block) * BLOCK as u64
     }
 
-    /// Block `sequence` of an area's log, from 1 on.
+    /// Returns the offset of block `sequence` of an area's log, from 1 on.
     pub(crate) fn log_at(&self, area: usize, sequence: u64) -> u64 {
         self.body_at(area, self.body + sequence - 1)
     }
 
-    /// Writes a superblock: all that it has is in its first 512 bytes, and so never torn.
+    /// Writes a superblock: all its content is in its first 512 bytes, and so never torn.
     pub(crate) fn seal_superblock(&self, block: &mut [u8]) {
-        // Who reads it does not know the salt.
+        // A reader does not have the salt yet.
         seal(block, 0, Label::new(Kind::Superblock, 0, 0), |payload| {
             let words = [self.shape.size, self.shape.chunk, self.made_with, self.salt];
             for (bytes, word) in payload.chunks_exact_mut(8).zip(words) {
@@ -113,7 +113,8 @@ impl Layout {
         });
     }
 
-    /// What a superblock says, for a store that has `store` bytes now; none if it is no superblock.
+    /// Returns the layout of a superblock, for a store that has `store` bytes now; none if it is no
+    /// superblock.
     pub(crate) fn open_superblock(block: &[u8], shape: Shape, store: u64) -> Option<Result<Self, String>> {
         let (label, payload) = open(block, 0)?;
         if label.kind != Kind::Superblock {
@@ -133,7 +134,7 @@ impl Layout {
     }
 }
 
-/// What a checkpoint's header says.
+/// Content of a checkpoint's header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) generation: u64,
@@ -166,7 +167,7 @@ impl Header {
         })
     }
 
-    /// Blocks of versions, and of mappings.
+    /// Returns the numbers of blocks of versions, and of mappings.
     pub(crate) fn blocks(&self) -> (u64, u64) {
         (self.versions.div_ceil(VERSIONS_PER_BLOCK as u64), self.mappings.div_ceil(MAPPINGS_PER_BLOCK as u64))
     }

@@ -1,28 +1,28 @@
-//! A store that has lost blocks of its log opens at its last durable point, by order of the operator.
+//! Opening a store that has lost blocks of its log at its last durable point, by order of the operator.
 
 use super::metadata_op::Entry;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// The order.
+/// Text of the order.
 pub(crate) const TO_LAST_DURABLE_POINT: &str = "open at last durable point";
 
-/// The answer to the order where it is not needed.
+/// Answer to the order where it is not needed.
 pub(crate) const NOTHING_LOST: &str =
     "the store is not refused for what it has lost, or is being loaded: nothing is left out";
 
-/// Blocks of a log that are left out, and their content where it is there.
+/// Blocks of a log that are left out, with their readable content.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LeftOut {
-    /// The numbers of the first and the last.
+    /// Numbers of the first and the last block.
     blocks: Option<(u64, u64)>,
     /// Chunks of the drive whose changes are among them.
     chunks: BTreeSet<u32>,
-    /// Orders of an operator likewise, in words.
+    /// Orders of an operator that are among them, as text.
     orders: Vec<String>,
 }
 
-/// True if an operator's order is to open the store at its last durable point.
+/// Returns whether an operator's order is to open the store at its last durable point.
 pub(crate) fn is_ordered(text: &str) -> bool {
     text.split_whitespace().eq(TO_LAST_DURABLE_POINT.split_whitespace())
 }
@@ -40,12 +40,12 @@ impl LeftOut {
         }
     }
 
-    /// True if there are any.
+    /// Returns whether any block is left out.
     pub(crate) fn is_some(&self) -> bool {
         self.blocks.is_some()
     }
 
-    /// What they are, for the operator and for the log, where chunks have so many bytes.
+    /// Describes the blocks for the operator and for the log; chunks have `chunk` bytes.
     pub(crate) fn describe(&self, chunk: u64) -> String {
         let Some((first, last)) = self.blocks else {
             return "the store is open, and nothing was left out".to_owned();

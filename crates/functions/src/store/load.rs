@@ -1,4 +1,4 @@
-//! Reading a store's metadata. Nothing in it is trusted: what cannot be true is refused in words.
+//! Reading of a store's metadata. None of it is trusted: contradictions are refused with a message.
 
 use super::block::{BLOCK, Kind, Label, open};
 use super::layout::{DELETIONS, Header, Layout, MAPPINGS_PER_BLOCK, Shape, VERSIONS_PER_BLOCK};
@@ -6,10 +6,10 @@ use super::left_out::{LeftOut, TO_LAST_DURABLE_POINT};
 use super::metadata_op::{BUFFER, Entry, Log, Step};
 use super::table::{Mapping, Table, Version};
 
-/// What a store holds.
+/// Result of loading a store.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// Nothing yet.
+    /// Store without any content yet.
     Empty,
     Store(Box<Loaded>),
 }
@@ -19,16 +19,16 @@ pub(crate) struct Loaded {
     pub(crate) layout: Layout,
     pub(crate) table: Table,
     pub(crate) log: Log,
-    /// What readers of old versions were told.
+    /// Number of deletions that readers of old versions see.
     pub(crate) deletions: u64,
-    /// The log could not be written again, or blocks after its end are left out.
+    /// Whether the log could not be written again, or blocks after its end are left out.
     pub(crate) unwritten: bool,
-    /// What was left out after the last durable point.
+    /// Blocks that were left out after the last durable point.
     pub(crate) left_out: LeftOut,
 }
 
 impl Loaded {
-    /// A store that was just made.
+    /// Returns a store that was just made.
     pub(crate) fn made(layout: Layout) -> Self {
         let table = Table::new(layout.logical, layout.physical, layout.mappings_max);
         let log = Log { area: 0, generation: 1, sequence: 1 };
@@ -36,25 +36,25 @@ impl Loaded {
     }
 }
 
-/// The chore of loading.
+/// Operation that loads a store.
 #[derive(Debug)]
 pub(crate) struct Load {
     shape: Shape,
     /// Bytes of the store.
     store: u64,
-    /// Another function writes it, and may know of more bytes.
+    /// Whether another function writes the store, and may use more bytes.
     only_reads: bool,
     stage: Stage,
     headers: [Option<Header>; 2],
     loaded: Option<Box<Loaded>>,
-    /// Blocks of the body or the log that were read, and all that there are.
+    /// Blocks of the body or the log that were read, and their total.
     read: u64,
     blocks: u64,
     /// Blocks of versions.
     versions: u64,
-    /// The log's end was seen.
+    /// Whether the log's end was seen.
     ended: bool,
-    /// Blocks after the end are left out, by order of the operator.
+    /// Whether blocks after the end are left out, by order of the operator.
     leaves_out: bool,
 }
 
@@ -87,12 +87,12 @@ impl Load {
         }
     }
 
-    /// If it `leaves_out` blocks of the log behind the first that is lost.
+    /// Loads a store. With `leaves_out` blocks of the log behind the first that is lost are left out.
     pub(crate) fn up_to(shape: Shape, store: u64, leaves_out: bool) -> Self {
         Self { leaves_out, ..Self::new(shape, store) }
     }
 
-    /// Of a store that belongs to another function.
+    /// Loads a store that belongs to another function.
     pub(crate) fn to_read(shape: Shape, store: u64) -> Self {
         Self { only_reads: true, ..Self::new(shape, store) }
     }
@@ -101,10 +101,10 @@ impl Load {
         self.loaded.map_or(Found::Empty, Found::Store)
     }
 
-    /// Looks at what the last step read, and says the next.
+    /// Checks the data of the last step, and returns the next.
     ///
     /// # Errors
-    /// In words: what is wrong with the store.
+    /// The damage of the store.
     pub(crate) fn next(&mut self, bytes: &[u8]) -> Result<Step, String> {
         match self.stage {
             Stage::Front => {
@@ -157,7 +157,8 @@ impl Load {
             self.stage = Stage::Header(1);
             return Ok(Step::Read { at: layout.header_at(1), length: BLOCK });
         }
-        // Both are there while a checkpoint is being finished: the later one is whole, or it were not there.
+        // Both are there while a checkpoint is being finished: the later one is complete, or it would not
+        // exist.
         let generation = |area: &usize| self.headers[*area].map(|header| header.generation);
         let area = (0..2).max_by_key(generation).unwrap_or(0);
         let header = self.headers[area].ok_or_else(|| damaged("both headers"))?;
@@ -177,7 +178,7 @@ impl Load {
         self.read_body(0)
     }
 
-    /// Reads on, with the log after the body.
+    /// Reads further; the log follows the body.
     fn read_body(&mut self, got: u64) -> Result<Step, String> {
         self.read += got;
         let loaded = self.loaded.as_ref().ok_or("no header")?;
@@ -229,7 +230,7 @@ impl Load {
             let mine =
                 |label: &Label| (label.generation, label.sequence) == (loaded.log.generation, sequence);
             let Some((label, payload)) = block.filter(|(label, _)| mine(label)) else {
-                // The first that is missing or torn ends the log.
+                // The first block that is missing or torn ends the log.
                 self.ended = true;
                 continue;
             };
@@ -252,12 +253,12 @@ impl Load {
         if good == 0 || self.only_reads {
             return self.read_log(got);
         }
-        // They may have been read from a cache which a flush that failed did not write, and none writes any more.
+        // The blocks may be from a cache that a failed flush did not write, and that no later flush writes.
         self.stage = Stage::Again(got);
         Ok(Step::Write { at: loaded.layout.log_at(loaded.log.area, self.read + 1), length: good * BLOCK })
     }
 
-    /// True if what fails now is a write: the store can be read all the same.
+    /// Returns whether a step that fails now is a write: the store can be read nevertheless.
     pub(crate) fn writes(&self) -> bool {
         matches!(self.stage, Stage::Again(_))
     }
@@ -272,7 +273,8 @@ fn damaged(what: &str) -> String {
     format!("the store is damaged: {what}")
 }
 
-/// The store has what was durable before these blocks, and the order leads back to that.
+/// Returns the message for lost blocks. The store has all that was durable before them, and the order opens
+/// it there.
 fn has_lost_its_tail(what: &str) -> String {
     format!("{}: `{TO_LAST_DURABLE_POINT}` opens it without what came after", damaged(what))
 }

@@ -1,17 +1,17 @@
-//! Work on the metadata: one step after the other, each a request to the store.
+//! Operations on the metadata: one step after the other, each a request to the store.
 //!
-//! A chore knows nothing of how requests are made. It is asked for its next step, and asked again when that
-//! is done; one that fails ends it. Data of a step is in the one buffer that all chores share.
+//! An operation does not send requests itself. Its user requests the next step, executes it, and requests the
+//! next one; a failed step ends the operation. Data of a step is in the one buffer that all operations share.
 
 use super::block::{BLOCK, Kind, Label, number, seal};
 use super::layout::{DELETIONS, Header, Layout, MAPPINGS_PER_BLOCK, VERSIONS_PER_BLOCK};
 use super::load::Load;
 use super::table::{Mapping, Table, Version};
 
-/// Bytes of the chores' buffer.
+/// Bytes of the operations' buffer.
 pub(crate) const BUFFER: usize = 16 * BLOCK;
 
-/// What the store is asked for.
+/// Step of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Read {
@@ -22,9 +22,9 @@ pub(crate) enum Step {
         at: u64,
         length: usize,
     },
-    /// What was written before is durable after it.
+    /// Flush: all earlier writes are durable after it.
     Flush,
-    /// There is nothing more to do.
+    /// End of the operation.
     Done,
 }
 
@@ -34,22 +34,22 @@ impl Step {
     }
 }
 
-/// Where the log goes on.
+/// Position at which the log continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Log {
     pub(crate) area: usize,
     pub(crate) generation: u64,
-    /// Of the next block.
+    /// Number of the next block.
     pub(crate) sequence: u64,
 }
 
-/// A chunk of the drive, and what is to become of it: a chunk of the store, or zeros.
+/// Chunk of the drive, with its new chunk of the store, or zeros.
 pub(crate) type Change = (u32, Option<u32>);
 
 /// Changes in a block.
 pub(crate) const CHANGES_MAX: usize = super::block::PAYLOAD / 8;
 
-/// What a block of the log says.
+/// Content of a block of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     Changes(Vec<Change>),
@@ -59,7 +59,7 @@ pub(crate) enum Entry {
 }
 
 impl Entry {
-    /// Writes the block that follows.
+    /// Writes the block with this entry at the end of the log.
     fn seal(&self, block: &mut [u8], salt: u64, log: &Log) {
         let named = |name: &String| Version { name: name.clone(), created: 0, epoch: 0 };
         let (kind, version) = match self {
@@ -81,7 +81,7 @@ impl Entry {
         });
     }
 
-    /// What a block says; none if it is no block of a log.
+    /// Returns the entry of a block; none if it is no block of a log.
     pub(crate) fn open(label: Label, payload: &[u8]) -> Option<Self> {
         let version = || Version::get(payload.get(..Version::BYTES)?);
         Some(match label.kind {
@@ -98,7 +98,7 @@ impl Entry {
         })
     }
 
-    /// Has the table be what it says. Chunks of changes were [allocated](Table::allocate).
+    /// Applies the entry to the table. Chunks of changes were [allocated](Table::allocate).
     pub(crate) fn apply(&self, table: &mut Table) -> Result<(), String> {
         match self {
             Self::Changes(changes) => {
@@ -112,7 +112,7 @@ impl Entry {
     }
 }
 
-/// A chore, and how far it is.
+/// Operation on the metadata, with its progress.
 #[derive(Debug)]
 pub(crate) enum MetadataOp {
     Load(Box<Load>),
@@ -122,7 +122,7 @@ pub(crate) enum MetadataOp {
     Checkpoint(Checkpoint),
     /// Writes a block of the log.
     Append(Append),
-    /// Has what was written so far durable.
+    /// Makes all earlier writes durable.
     Sync(bool),
 }
 
@@ -162,7 +162,7 @@ impl Format {
     }
 }
 
-/// Writes one block of the log, and says when it may count on it.
+/// Writes one block of the log.
 #[derive(Debug)]
 pub(crate) struct Append {
     pub(crate) entry: Entry,
@@ -172,7 +172,7 @@ pub(crate) struct Append {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 enum Stage {
     Begin,
-    /// What the entry counts on is durable, and every block before it.
+    /// All writes that the entry depends on are durable, and so is every block before it.
     Flushed,
     Written,
     /// The entry is durable.
@@ -185,17 +185,18 @@ impl Append {
         Self { entry, stage: Stage::Begin }
     }
 
-    /// True if nobody knows whether the block is there when the chore ends now.
+    /// Returns whether the block may or may not exist when the operation ends now.
     pub(crate) fn is_doubtful(&self) -> bool {
         self.stage > Stage::Flushed
     }
 
-    /// True if the block is there for certain, whatever fails now.
+    /// Returns whether the block certainly exists, whatever fails now.
     pub(crate) fn is_durable(&self) -> bool {
         self.stage > Stage::Durable
     }
 
-    /// An order is durable when it is answered; changes are with the next flush, as the data that they are of.
+    /// Returns the next step. An order is durable when it is answered; changes are with the next flush, as
+    /// their data is.
     pub(crate) fn next(&mut self, layout: &Layout, log: &Log, table: &Table, bytes: &mut [u8]) -> Step {
         let is_order = !matches!(self.entry, Entry::Changes(_));
         let (stage, step) = match self.stage {
@@ -205,7 +206,7 @@ impl Append {
                 (Stage::Written, Step::write(layout.log_at(log.area, log.sequence), BLOCK))
             }
             Stage::Written if is_order => (Stage::Durable, Step::Flush),
-            // Whoever reads old versions is told before their chunks are used again.
+            // Readers of old versions are notified before the chunks are used again.
             Stage::Durable if matches!(self.entry, Entry::Delete(_)) => {
                 seal_deletions(&mut bytes[..BLOCK], layout.salt, table.deletions() + 1);
                 (Stage::Announced, Step::write(DELETIONS, BLOCK))
@@ -221,14 +222,14 @@ fn seal_deletions(block: &mut [u8], salt: u64, deletions: u64) {
     seal(block, salt, Label::new(Kind::Deletions, 0, deletions), |_| 0);
 }
 
-/// Writes what the table is into the other area. The area that was is good until the new one is whole, and
-/// void from then on: an older state is never taken for the present.
+/// Writes the table into the other area. The old area is valid until the new one is complete, and void from
+/// then on: an older state is never taken for the present.
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
     stage: u8,
     /// Blocks of versions and mappings that were written.
     written: u64,
-    /// Where in the table's order the next mapping is.
+    /// Position of the next mapping in the table's order.
     place: usize,
 }
 
@@ -237,13 +238,14 @@ impl Checkpoint {
         Self { stage: 0, written: 0, place: 0 }
     }
 
-    /// The log that begins with it, after the one that was.
+    /// Returns the log that begins with the checkpoint, after the old one.
     pub(crate) fn log(before: &Log) -> Log {
         Log { area: 1 - before.area, generation: before.generation + 1, sequence: 1 }
     }
 
-    /// True if its own header is durable: the area that was may be void, whatever fails now. Before that the
-    /// area that was counts as well, because nothing is written to a store whose checkpoint failed.
+    /// Returns whether the checkpoint's own header is durable: the old area may be void then, whatever fails
+    /// now. Before that the old area is valid as well, because a store whose checkpoint failed is not
+    /// written.
     pub(crate) fn counts(&self) -> bool {
         self.stage > 6
     }
@@ -285,7 +287,7 @@ impl Checkpoint {
         step
     }
 
-    /// As many blocks as fit into the buffer; none if there are no more.
+    /// Writes as many blocks as fit into the buffer. Returns none if there are no more.
     fn body(&mut self, layout: &Layout, log: &Log, table: &Table, bytes: &mut [u8]) -> Option<Step> {
         let header = header(log, table);
         let (versions, mappings) = header.blocks();

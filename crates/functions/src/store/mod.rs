@@ -1,13 +1,13 @@
-//! A store of chunks: a layer that holds a drive, what the drive was at earlier times, and the mapping from one
-//! to the other.
+//! Store of chunks: a layer that holds a drive, the drive's state at earlier times, and the mapping between
+//! them.
 //!
-//! Nothing here asks for anything itself. A [`Table`](table) is the mapping in memory; a [chore](chore) is work
-//! on the metadata, one step after the other, for whoever has the layer; [`Load`] is the one that trusts nothing
-//! it reads. The page docs/formats.md has the layout.
+//! This module sends no requests itself. A [`Table`](table) is the mapping in memory. A [metadata
+//! operation](metadata_op) changes the metadata, one step after the other, for the user of the layer.
+//! [`Load`] is the one that trusts no data it reads. The page docs/formats.md has the layout.
 //!
-//! What is durable when: a block of the log is written when all that it counts on, and every block before it, is
-//! durable. So only the last block of a log can be missing after a power cut. A checkpoint goes into the area
-//! that is not in use, and counts from the moment that its header is there.
+//! Order of durability: a block of the log is written when all that it depends on, and every block before it,
+//! is durable. So only the last block of a log can be missing after a power cut. A checkpoint goes into the
+//! area that is not in use, and is valid as soon as its header is written.
 
 pub(crate) mod block;
 #[cfg(any(test, feature = "fuzz"))]

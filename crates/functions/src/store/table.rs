@@ -1,33 +1,33 @@
-//! Which chunk of the store is which chunk of the drive, now and in every version.
+//! Mapping from chunks of the drive to chunks of the store, now and in every version.
 //!
-//! Time is counted in epochs: one ends with each version. A chunk of the store is a chunk of the drive from
-//! the epoch in which it was written ("born") to the one in which another took its place ("died"); a version
-//! sees those that lived at the end of its epoch. So a version is a number, however large the drive is, and
-//! memory is bounded by the store: 8 bytes for each chunk of the drive, 4 for each of the store, and 16 for
-//! each that only versions see.
+//! Time is counted in epochs: one ends with each version. A chunk of the store belongs to a chunk of the
+//! drive from the epoch in which it was written ("born") to the one in which another replaced it ("died"). A
+//! version sees the chunks that lived at the end of its epoch. So a version is a number, however large the
+//! drive is. Memory is bounded by the store: 8 bytes for each chunk of the drive, 4 for each of the store,
+//! and 16 for each that only versions see.
 
 use super::block::number_32;
 use super::text::{NAME_MAX, is_name};
 use super::uses::Uses;
 
-/// Versions of a drive.
+/// Most versions of a drive.
 pub(crate) const VERSIONS_MAX: usize = 128;
 
-/// Of a mapping that lives.
+/// Value of `died` of a live mapping.
 const NOW: u32 = u32::MAX;
 
-/// A frozen state of the drive.
+/// Frozen state of the drive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Version {
     pub(crate) name: String,
     /// Seconds since 1970.
     pub(crate) created: u64,
-    /// It is what the drive was at the end of this epoch.
+    /// Epoch at whose end the drive had this state.
     pub(crate) epoch: u32,
 }
 
 impl Version {
-    /// Epoch, length of the name, when it was created, name.
+    /// Bytes of epoch, length of the name, time of creation, name.
     pub(crate) const BYTES: usize = 16 + NAME_MAX;
 
     pub(crate) fn put(&self, bytes: &mut [u8]) {
@@ -37,7 +37,7 @@ impl Version {
         bytes[16..16 + self.name.len()].copy_from_slice(self.name.as_bytes());
     }
 
-    /// None if it is not one.
+    /// Parses a version. Returns none if the bytes are none.
     pub(crate) fn get(bytes: &[u8]) -> Option<Self> {
         let (epoch, length) = (number_32(bytes, 0), number_32(bytes, 4) as usize);
         let created = super::block::number(bytes, 8);
@@ -47,7 +47,7 @@ impl Version {
     }
 }
 
-/// A chunk of the store, and which of the drive it is or was.
+/// Chunk of the store, and the chunk of the drive that it is or was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Mapping {
     pub(crate) logical: u32,
@@ -76,32 +76,32 @@ impl Mapping {
     }
 }
 
-/// Why something cannot be done, or cannot be true, in words.
+/// Reason why an operation is not possible, or why data cannot be valid.
 pub(crate) type Refusal = String;
 
 /// All mappings of a drive.
 #[derive(Debug)]
 pub(crate) struct Table {
-    /// By chunk of the drive: one more than the chunk of the store, or zero.
+    /// Chunk of the store plus one, or zero, by chunk of the drive.
     now: Vec<u32>,
-    /// By chunk of the drive: since when.
+    /// Epoch of its beginning, by chunk of the drive.
     born: Vec<u32>,
-    /// Those that died, but are seen by a version.
+    /// Mappings that died, but are seen by a version.
     past: Vec<Mapping>,
     uses: Uses,
-    /// In order of their epochs.
+    /// Versions in order of their epochs.
     versions: Vec<Version>,
     epoch: u32,
     deletions: u64,
     /// Chunks of the drive that are mapped.
     mapped: u64,
-    /// Where the next free one is looked for.
+    /// Chunk at which the search for a free one begins.
     next: u32,
     mappings_max: u64,
 }
 
 impl Table {
-    /// Of a new drive.
+    /// Creates the table of a new drive.
     pub(crate) fn new(logical: u32, physical: u32, mappings_max: u64) -> Self {
         Self {
             now: vec![0; logical as usize],
@@ -117,34 +117,35 @@ impl Table {
         }
     }
 
-    /// Of a reader, which allocates nothing: whoever writes the store may know of more chunks.
+    /// Makes the table that of a reader, which allocates nothing: the writer of the store may use more
+    /// chunks.
     pub(crate) fn only_read(self) -> Self {
         Self { uses: self.uses.only_read(), ..self }
     }
 
-    /// The store has become larger.
+    /// Notes that the store has become larger.
     pub(crate) fn grow(&mut self, physical: u32) {
         self.uses.grow(physical);
     }
 
-    /// The chunk of the store that is this chunk of the drive.
+    /// Returns the chunk of the store of a chunk of the drive.
     pub(crate) fn lookup(&self, logical: u32) -> Option<u32> {
         self.now.get(logical as usize)?.checked_sub(1)
     }
 
-    /// True if a mapped chunk is nobody else's: it is written where it is.
+    /// Returns whether a mapped chunk belongs to nothing else: it is written in place.
     pub(crate) fn is_own(&self, logical: u32) -> bool {
         self.lookup(logical).is_some_and(|physical| {
             self.born[logical as usize] > self.newest() && self.uses.of(physical) == Some(1)
         })
     }
 
-    /// The epoch of the newest version; zero if there is none.
+    /// Returns the epoch of the newest version; zero if there is none.
     fn newest(&self) -> u32 {
         self.versions.last().map_or(0, |version| version.epoch)
     }
 
-    /// Takes a free chunk; none if there is none, or no room to note it.
+    /// Takes a free chunk. Returns none if there is none, or no room to note it.
     pub(crate) fn allocate(&mut self) -> Option<u32> {
         if self.room().1 == 0 {
             return None;
@@ -155,12 +156,12 @@ impl Table {
         Some(chunk)
     }
 
-    /// Gives a chunk back that was allocated in vain.
+    /// Gives back a chunk that was allocated in vain.
     pub(crate) fn release(&mut self, physical: u32) {
         self.uses.release(physical);
     }
 
-    /// A chunk that was [allocated](Self::allocate) is this chunk of the drive now; without one it is zeros.
+    /// Maps a chunk of the drive to an [allocated](Self::allocate) one of the store, or to zeros.
     pub(crate) fn put(&mut self, logical: u32, physical: Option<u32>) {
         if let Some(before) = self.lookup(logical) {
             let born = self.born[logical as usize];
@@ -199,7 +200,7 @@ impl Table {
         Ok(())
     }
 
-    /// Forgets a version, and frees what only it saw.
+    /// Deletes a version, and frees the chunks that only it saw.
     pub(crate) fn delete(&mut self, name: &str) -> Result<(), Refusal> {
         let epoch = self.version(name)?.epoch;
         self.versions.retain(|version| version.epoch != epoch);
@@ -220,7 +221,7 @@ impl Table {
         self.versions.get(first).is_some_and(|version| version.epoch < mapping.died)
     }
 
-    /// Makes the drive what it was at a version.
+    /// Restores the drive's state of a version.
     pub(crate) fn roll_back(&mut self, name: &str) -> Result<(), Refusal> {
         let map = self.may_roll_back(name)?;
         for (logical, then) in (0..).zip(map) {
@@ -233,7 +234,7 @@ impl Table {
         Ok(())
     }
 
-    /// The map to roll back to.
+    /// Returns the map to roll back to.
     pub(crate) fn may_roll_back(&self, name: &str) -> Result<Vec<u32>, Refusal> {
         let map = self.map_of(self.version(name)?.epoch);
         let newest = self.newest();
@@ -246,7 +247,8 @@ impl Table {
         Ok(map)
     }
 
-    /// By chunk of the drive: one more than the chunk of the store at the end of an epoch, or zero.
+    /// Returns the map at the end of an epoch, by chunk of the drive: the chunk of the store plus one, or
+    /// zero.
     pub(crate) fn map_of(&self, epoch: u32) -> Vec<u32> {
         let born = |(now, born): (&u32, &u32)| if *born <= epoch { *now } else { 0 };
         let mut map: Vec<u32> = self.now.iter().zip(&self.born).map(born).collect();
@@ -274,25 +276,26 @@ impl Table {
         self.deletions
     }
 
-    /// Chunks of the drive that are mapped.
+    /// Returns the number of mapped chunks of the drive.
     pub(crate) fn mapped(&self) -> u64 {
         self.mapped
     }
 
-    /// Chunks of the store: all, and those that can be had. There is no room to note more, however many are free.
+    /// Returns the number of chunks of the store: all, and those available. Without room to note more none is
+    /// available.
     pub(crate) fn room(&self) -> (u64, u64) {
         let notes = self.mappings_max.saturating_sub(self.count() + REQUESTS);
         (self.uses.len(), notes.min(self.uses.free.into()))
     }
 
-    /// Chunks of the store that somebody uses.
+    /// Returns the number of chunks of the store in use.
     #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn used(&self) -> u64 {
         self.uses.len() - u64::from(self.uses.free)
     }
 
-    /// Mappings in the order of a checkpoint, from a place in it on: those that live first. A place counts
-    /// the chunks of the drive, and then what is past.
+    /// Returns mappings in the order of a checkpoint, from a position on: live ones first. A position counts
+    /// the chunks of the drive, and then the past mappings.
     pub(crate) fn mappings(&self, from: usize) -> impl Iterator<Item = (usize, Mapping)> {
         let alive = (from..self.now.len()).filter_map(|at| {
             let (physical, born) = (self.now[at].checked_sub(1)?, self.born[at]);
@@ -303,16 +306,16 @@ impl Table {
         alive.chain(self.past[first..].iter().enumerate().map(place))
     }
 
-    /// Mappings of a checkpoint, in number.
+    /// Returns the number of mappings of a checkpoint.
     pub(crate) fn count(&self) -> u64 {
         self.mapped + self.past.len() as u64
     }
 }
 
-/// Chunks that may wait for their first mapping, at most: room is kept for them.
+/// Most chunks that may wait for their first mapping: room is kept for them.
 const REQUESTS: u64 = sluice_uif::abi::REQUESTS_MAX as u64;
 
-/// From a disk, where anything may stand.
+/// Loading from a disk, whose content may be anything.
 impl Table {
     pub(crate) fn begin(&mut self, epoch: u64, deletions: u64) -> Result<(), Refusal> {
         self.epoch = u32::try_from(epoch).ok().filter(|epoch| (1..NOW).contains(epoch)).ok_or("its epoch")?;
@@ -349,7 +352,7 @@ impl Table {
         Ok(())
     }
 
-    /// All of a checkpoint was loaded: looks for what one mapping cannot show.
+    /// Checks a loaded checkpoint for contradictions between mappings.
     pub(crate) fn verify(&self) -> Result<(), Refusal> {
         let mut all: Vec<Mapping> = self.mappings(0).map(|(_, mapping)| mapping).collect();
         all.sort_unstable();
@@ -357,7 +360,7 @@ impl Table {
         if let Some(pair) = all.windows(2).find(overlaps) {
             return Err(format!("chunk {}, which two mappings claim at a time", pair[0].logical));
         }
-        // What two chunks of the drive have would be written by both.
+        // Both of two chunks of the drive would write a chunk that they share.
         all.sort_unstable_by_key(|mapping| (mapping.physical, mapping.logical));
         let shared =
             |pair: &&[Mapping]| pair[0].physical == pair[1].physical && pair[0].logical != pair[1].logical;
@@ -369,7 +372,7 @@ impl Table {
         }
     }
 
-    /// A change out of the log.
+    /// Applies a change from the log.
     pub(crate) fn replay(&mut self, logical: u32, physical: Option<u32>) -> Result<(), Refusal> {
         if logical as usize >= self.now.len() || self.is_own(logical) {
             return Err(format!("a change of chunk {logical}"));

@@ -6,7 +6,7 @@ const LOGICAL: u32 = 8;
 const PHYSICAL: u32 = 40;
 const MAPPINGS_MAX: u64 = 200;
 
-/// What an operator or a host does.
+/// Action of an operator or a host.
 #[derive(Clone, Debug)]
 enum Step {
     Write(u32),
@@ -27,7 +27,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// The same as plain maps. A chunk of the store holds the number of the write that filled it.
+/// Model of the table as plain maps. A chunk of the store holds the number of the write that filled it.
 #[derive(Default)]
 struct Model {
     now: BTreeMap<u32, u64>,
@@ -80,7 +80,7 @@ impl Model {
         }
     }
 
-    /// Where the map leads, as plain numbers of writes.
+    /// Returns the numbers of the writes that a map leads to.
     fn seen(&self, map: &[u32]) -> BTreeMap<u32, u64> {
         let place = |(logical, chunk): (u32, &u32)| Some((logical, self.store[&chunk.checked_sub(1)?]));
         (0..).zip(map).filter_map(place).collect()
@@ -94,7 +94,7 @@ impl Model {
             assert_eq!(self.seen(&table.map_of(version.epoch)), self.versions[&version.name]);
         }
         assert_eq!(table.versions().len(), self.versions.len());
-        // Nothing is kept that nobody sees.
+        // No chunk is kept that no version sees.
         let maps = table.versions().iter().map(|version| table.map_of(version.epoch)).chain([now]);
         let mut used: Vec<u32> = maps.flatten().filter(|chunk| *chunk != 0).collect();
         used.sort_unstable();
@@ -103,7 +103,7 @@ impl Model {
     }
 }
 
-/// Chunks that come to a store are of no use when there is no room to note what is in them.
+/// Grows a store without room to note mappings: its new chunks are not available.
 #[test]
 fn there_is_as_much_room_as_can_be_allocated() {
     let mut table = Table::new(LOGICAL, 1000, 100);
@@ -126,7 +126,7 @@ fn there_is_as_much_room_as_can_be_allocated() {
     assert_eq!(taken, 100 - u64::from(sluice_uif::abi::REQUESTS_MAX), "room is kept for those under way");
 }
 
-/// A reader does not know how large the store has become.
+/// Loads a store as a reader, which does not have the store's present size.
 #[test]
 fn a_table_that_is_only_read_has_chunks_that_came_since() {
     let mapping = |logical, physical| Mapping { logical, born: 1, died: u32::MAX, physical };

@@ -1,4 +1,4 @@
-//! Numbers and names as users write and read them.
+//! Numbers and names in the form that users write and read.
 
 use super::layout::Shape;
 use super::table::{Table, Version};
@@ -6,7 +6,7 @@ use super::table::{Table, Version};
 /// Bytes of the longest name of a version.
 pub(crate) const NAME_MAX: usize = 64;
 
-/// `64KiB`, `20GiB`, or a number of bytes.
+/// Parses `64KiB`, `20GiB`, or a number of bytes.
 pub(crate) fn parse_bytes(words: &str) -> Option<u64> {
     let digits = words.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match &words[digits.len()..] {
@@ -20,28 +20,28 @@ pub(crate) fn parse_bytes(words: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
-/// The same, the other way round.
+/// Formats bytes in the same form.
 pub(crate) fn format_bytes(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     let unit = units.iter().find(|(shift, _)| bytes != 0 && bytes.trailing_zeros() >= *shift);
     unit.map_or_else(|| format!("{bytes} bytes"), |(shift, unit)| format!("{}{unit}", bytes >> shift))
 }
 
-/// If a version may have this name: letters, digits, `-`, `_` and `.`.
+/// Returns whether a version may have this name: letters, digits, `-`, `_` and `.`.
 pub(crate) fn is_name(name: &str) -> bool {
     let possible = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(possible)
 }
 
-/// Versions as a list of JSON.
+/// Returns versions as a list of JSON.
 pub(crate) fn versions_in_json(versions: &[Version]) -> String {
-    // A name has nothing that JSON would want escaped.
+    // A name has no character that JSON escapes.
     let one =
         |Version { name, created, .. }: &Version| format!("{{\"name\":\"{name}\",\"created\":{created}}}");
     format!("[{}]", versions.iter().map(one).collect::<Vec<_>>().join(","))
 }
 
-/// How full a store of that shape is, in JSON.
+/// Returns the fill level of a store of that shape, in JSON.
 pub(crate) fn table_in_json(table: &Table, Shape { size, chunk }: Shape) -> String {
     let (all, free) = table.room();
     format!(
@@ -54,7 +54,7 @@ pub(crate) fn table_in_json(table: &Table, Shape { size, chunk }: Shape) -> Stri
     )
 }
 
-/// Words as a string of JSON, without its quotes.
+/// Returns a text as a string of JSON, without its quotes.
 pub(crate) fn in_json(words: &str) -> String {
     words
         .chars()

@@ -1,25 +1,26 @@
-//! Which chunks of the store are in use, and how often.
+//! Use counts of the chunks of a store.
 
 use std::collections::HashMap;
 
-/// By chunk of the store: mappings that have it, and one while it waits for its first.
+/// Number of mappings by chunk of the store; one for a chunk that waits for its first.
 #[derive(Debug)]
 pub(super) struct Uses {
     list: Vec<u32>,
-    /// Of a table that is only read: chunks that have come since the reader learned how large the store is. There
-    /// are no more of them than mappings, whatever number one of them says.
+    /// Chunks beyond the size that a reader has for the store. There are no more of them than mappings, for
+    /// any numbers in these.
     beyond: Option<HashMap<u32, u32>>,
-    /// Chunks that nobody uses; none of those that a reader does not know.
+    /// Unused chunks, without those beyond a reader's size.
     pub(super) free: u32,
 }
 
 impl Uses {
-    /// Of a store with so many chunks.
+    /// Creates the counts of a store with so many chunks.
     pub(super) fn new(chunks: u32) -> Self {
         Self { list: vec![0; chunks as usize], beyond: None, free: chunks }
     }
 
-    /// Nothing is allocated here: the store may be larger than is known.
+    /// Makes the counts those of a reader, which allocates nothing: the store may be larger than its size
+    /// here.
     pub(super) fn only_read(mut self) -> Self {
         self.beyond = Some(HashMap::new());
         self
@@ -31,12 +32,12 @@ impl Uses {
         self.free += more as u32;
     }
 
-    /// Chunks of the store.
+    /// Returns the number of chunks of the store.
     pub(super) fn len(&self) -> u64 {
         self.list.len() as u64
     }
 
-    /// Mappings that have a chunk; none if there can be no such chunk.
+    /// Returns the number of mappings of a chunk; none if there can be no such chunk.
     pub(super) fn of(&self, chunk: u32) -> Option<u32> {
         let known = self.list.get(chunk as usize).copied();
         known.or_else(|| {
@@ -45,7 +46,7 @@ impl Uses {
         })
     }
 
-    /// The first free chunk from `from` on, and then from the beginning.
+    /// Returns the first free chunk from `from` on, and then from the beginning.
     pub(super) fn next_free(&self, from: u32) -> Option<u32> {
         let (before, after) = self.list.split_at(from as usize);
         let found = after.iter().position(|uses| *uses == 0).map(|at| at + before.len());
