@@ -10,7 +10,7 @@ use sluice_sim::seeds;
 use sluice_uif::abi::LAYERS_MAX;
 use sluice_uif::{Below, Options};
 
-/// A while of load, ended in the middle.
+/// Runs load for a while, and stops in the middle.
 fn live(rig: &mut Rig) {
     for _ in 0..rig.random.between(1, 400) {
         match rig.random.below(4) {
@@ -20,7 +20,7 @@ fn live(rig: &mut Rig) {
     }
 }
 
-/// Something ends, or everything is given its time; and then the disk is what it should be.
+/// Ends something, or lets all work end; then checks the disk.
 fn interrupt(rig: &mut Rig) {
     match rig.random.below(4) {
         0 => rig.kill_function(),
@@ -50,8 +50,8 @@ fn killed_at_any_moment_it_loses_nothing_and_copies_are_equal_in_the_end() {
     assert!(good > 10 * failed && good > 3_000, "{good} were good, {failed} failed");
 }
 
-/// The same of a mirror: whoever of its members fails, and whichever comes back, the host sees nothing old. What
-/// fails does because all who have everything are down.
+/// Runs the same on a mirror: after any failure and return of members the host sees no old data. A write
+/// fails because all members with current data are down.
 #[test]
 fn a_mirror_is_read_from_whoever_has_everything() {
     let (mut good, mut failed) = (0, 0);
@@ -75,7 +75,7 @@ fn a_mirror_is_read_from_whoever_has_everything() {
     assert!(good > 3 * failed && good > 3_000, "{good} were good, {failed} failed");
 }
 
-/// Nothing happens by itself here but what the test says.
+/// Checks orders while the rig does nothing by itself.
 #[test]
 fn a_member_that_is_lost_is_not_read_until_it_has_everything_again() {
     let mut rig = Rig::mirror(5, 2);
@@ -107,7 +107,7 @@ fn members_are_told_apart_by_number() {
     rig.come_to_rest();
 }
 
-/// Whoever swaps a disk goes by the answer.
+/// Checks the answer to `fail`: the operator swaps a disk by it.
 #[test]
 fn a_member_is_out_when_the_log_knows() {
     let mut rig = Rig::mirror(7, 2);
@@ -129,7 +129,7 @@ fn a_secondary_that_fails_is_noticed_by_nobody_but_the_operator() {
     let mut rig = Rig::new(1);
     rig.come_to_rest();
     rig.up[1] = false;
-    // What fails now and then is the simulated primary.
+    // The simulated primary fails now and then.
     (0..4).for_each(|_| live(&mut rig));
     let status = rig.tell("status").expect("it serves");
     assert!(
@@ -155,7 +155,7 @@ fn a_primary_that_fails_fails_the_command() {
     rig.come_to_rest();
 }
 
-/// What was under way fails; none of it waits for ever, and none is over while a layer has its data.
+/// Checks that commands in flight fail: none waits for ever, and none ends while a layer has its data.
 #[test]
 fn a_secondary_that_becomes_too_small_ends_the_service() {
     for seed in seeds(&[], 24) {
@@ -234,7 +234,7 @@ fn options_that_make_no_sense_are_refused() {
     }
 }
 
-/// The log is gone, and with it what said who is who.
+/// Checks a blank log, without any record of the members.
 #[test]
 fn nothing_is_overwritten_beside_a_blank_log_until_an_operator_says_which_member_is_right() {
     for is_mirror in [false, true] {
@@ -283,7 +283,7 @@ fn a_member_on_other_storage_is_copied_to() {
     rig.come_to_rest();
 }
 
-/// Eight in all are told apart by a byte.
+/// Checks sets of up to eight members: a byte can distinguish so many.
 #[test]
 fn a_mirror_has_up_to_eight_members() {
     for members in [LAYERS_MAX - 2, LAYERS_MAX - 1] {
@@ -305,7 +305,7 @@ fn a_mirror_has_up_to_eight_members() {
     }
 }
 
-/// Measured in the time of the simulation.
+/// Measures in the time of the simulation.
 #[test]
 fn copying_takes_what_the_option_says_while_the_host_writes() {
     let took = |rate: &str| {

@@ -1,4 +1,4 @@
-//! The function without a daemon: on simulated disks, with a host, and with all that can happen to them.
+//! Function without a daemon, on simulated disks, with a host and all kinds of failures.
 
 use super::parts::Parts;
 use crate::Replicate;
@@ -19,10 +19,10 @@ const ARENA: usize = 4 << 20;
 const SLOTS: usize = 24;
 const SLOT: usize = 16 << 10;
 
-/// Where operators' words are.
+/// Offset of the text of operators.
 const WORDS: usize = 1 << 20;
 
-/// A command of the host.
+/// Command of the host.
 #[derive(Clone, Debug)]
 struct Command {
     request: Request,
@@ -30,7 +30,7 @@ struct Command {
     flight: FlightId,
 }
 
-/// What a layer below was asked for.
+/// Request to a layer below.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub(super) reply: Reply,
@@ -42,7 +42,7 @@ pub(super) struct Asked {
 pub(super) struct Rig {
     pub(super) random: Random,
     pub(super) up: Vec<bool>,
-    /// Nothing was ever written to the layers. And which storage they are.
+    /// Whether nothing was ever written to the layers; and their storage.
     pub(super) is_new: bool,
     pub(super) storage: Vec<u64>,
     /// Members; the log is the layer after them. Of a mirror, else of a drive and its copy.
@@ -60,7 +60,7 @@ pub(super) struct Rig {
     commands: Vec<(u32, Option<Command>)>,
     pub(super) model: ModelNamespace,
     next_tag: u64,
-    /// What a buffer holds before it is read to.
+    /// Content of a buffer before it is read to.
     noise: u8,
     pub(super) ready: Option<Status>,
     words: Option<(Status, String)>,
@@ -127,7 +127,7 @@ impl Rig {
         rig
     }
 
-    /// What is copied from begins with a tag in each block, which the model knows.
+    /// Fills the source with a tag in each block, which the model has, too.
     fn fill_first(&mut self) {
         let tags: Vec<Tag> = (0..SIZE / BLOCK).map(|_| self.tag()).collect();
         let mut content = vec![0; SIZE as usize];
@@ -147,7 +147,7 @@ impl Rig {
         assert_eq!(self.ready, Some(Status::SUCCESS));
     }
 
-    /// The function is told that the layers have these sizes.
+    /// Sends the function layers of these sizes.
     pub(super) fn show_layers(&mut self, sizes: &[u64]) {
         for (number, offset) in sizes.iter().copied().enumerate() {
             let stage = number as u8;
@@ -168,7 +168,7 @@ impl Rig {
         self.show(&Submission { kind: kind::START, ..Submission::default() });
     }
 
-    /// No command of the host's is under way.
+    /// Returns whether no command of the host is in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.commands.iter().all(|(_, command)| command.is_none())
     }
@@ -220,7 +220,7 @@ impl Rig {
         *if status.is_success() { &mut self.good } else { &mut self.failed } += 1;
     }
 
-    /// What a read found must be what may be there.
+    /// Checks the data of a read against the model.
     fn end_read(&mut self, command: &Command, data: usize, status: Status) {
         if !status.is_success() {
             return self.model.end(command.flight, false);
@@ -231,7 +231,7 @@ impl Rig {
         self.model.end_read(command.flight, &found).unwrap_or_else(|violation| panic!("{violation}"));
     }
 
-    /// The host reads through the function, if it has a command left.
+    /// Has the host read through the function, if it has a command left.
     pub(super) fn submit_read(&mut self) {
         let Some(slot) = self.free_slot() else { return };
         let first = self.random.below(64);
@@ -247,7 +247,7 @@ impl Rig {
         self.commands.iter().position(|(_, command)| command.is_none())
     }
 
-    /// The host asks for something that changes the drive, if it has a command left.
+    /// Has the host change the drive, if it has a command left.
     pub(super) fn submit(&mut self) {
         let Some(slot) = self.free_slot() else { return };
         let kinds = [Operation::Write, Operation::Write, Operation::Write, Operation::Flush];
@@ -295,13 +295,13 @@ impl Rig {
         Tag(self.next_tag)
     }
 
-    /// A command has another tag each time that the function is shown it.
+    /// Returns the next tag of a command: it has another one each time that it goes to the function.
     fn next_tag_of(&mut self, slot: usize) -> u64 {
         self.commands[slot].0 += 1;
         u64::from(self.commands[slot].0) << 32 | slot as u64
     }
 
-    /// Shows the function a command, with its data.
+    /// Sends the function a command, with its data.
     fn send(&mut self, slot: usize) {
         let tag = self.next_tag_of(slot);
         let Some(command) = &self.commands[slot].1 else { return };
@@ -320,7 +320,7 @@ impl Rig {
         self.show(&entry);
     }
 
-    /// A layer is done with something, or time goes by.
+    /// Ends a request of a layer, or lets time pass.
     pub(super) fn turn(&mut self) {
         if self.does_late() {
             return;
@@ -364,7 +364,7 @@ impl Rig {
         }
     }
 
-    /// Does each block of what was asked with this probability.
+    /// Executes each block of a request with this probability.
     fn apply(&mut self, asked: &Asked, chance: f64) {
         let (disk, request) = (&self.disks[usize::from(asked.reply.layer)], &asked.request);
         let length = request.length as usize;
@@ -410,7 +410,7 @@ impl Rig {
         (0..SLOTS).for_each(|slot| self.send(slot));
     }
 
-    /// The daemon is gone, and the power too if it is `cut`. Nobody is told what became of anything.
+    /// Kills the daemon, with a power cut if it is `cut`. No command or request gets an answer.
     pub(super) fn kill_daemon(&mut self, cut: bool) {
         self.end_daemon(cut);
         self.start();
@@ -439,12 +439,12 @@ impl Rig {
         self.open_again();
     }
 
-    /// The function begins anew, and has not been told of its layers.
+    /// Opens the function anew, before it is sent its layers.
     pub(super) fn open_again(&mut self) {
         (self.session, self.memory) = session(self.is_mirror, &self.options);
     }
 
-    /// The function is told of its layers, and says whether it serves.
+    /// Sends the function its layers. Returns whether it serves.
     pub(super) fn serves(&mut self) -> bool {
         let sizes: Vec<u64> = self.disks.iter().map(|disk| disk.lock().config().size).collect();
         self.show_layers(&sizes);
@@ -458,7 +458,7 @@ impl Rig {
         self.ready == Some(Status::SUCCESS)
     }
 
-    /// Nothing of the log is there any more.
+    /// Blanks the whole log.
     pub(super) fn blank_log(&mut self) {
         let mut log = self.disks[self.members].lock();
         log.write(0, &vec![0; LOG as usize]);
@@ -471,7 +471,7 @@ impl Rig {
         bytes
     }
 
-    /// An operator's order, and its answer.
+    /// Sends an operator's order. Returns its answer.
     pub(super) fn tell(&mut self, text: &str) -> Result<String, String> {
         self.memory.bytes(WORDS, text.len()).expect("room").copy_from_slice(text.as_bytes());
         let (tag, data_offset, data_length) = (u64::MAX, WORDS as u32, text.len() as u32);
@@ -489,14 +489,14 @@ impl Rig {
         if status.is_success() { Ok(words) } else { Err(words) }
     }
 
-    /// What is read and copied from. It may change with every turn.
+    /// Returns the member that is read and copied from. It may change with every turn.
     pub(super) fn source(&mut self) -> usize {
         let status = self.tell("status").expect("it serves");
         let (_, number) = status.split_once(r#""source":"#).expect("a source");
         number.chars().next().and_then(|digit| digit.to_digit(10)).expect("a number") as usize
     }
 
-    /// The host reads the whole drive, which is the source.
+    /// Has the host read the whole drive, which is the source.
     pub(super) fn read_all(&mut self) {
         self.hear_losses();
         let source = self.source();
@@ -517,7 +517,7 @@ impl Rig {
         self.disks[layer].lock().write(at, &[0xaa; 512]);
     }
 
-    /// All works again, until the secondary has everything and nothing is dirty.
+    /// Runs without failures, until the secondary has everything and nothing is dirty.
     pub(super) fn come_to_rest(&mut self) {
         self.up.fill(true);
         self.part_rest();
@@ -537,7 +537,7 @@ impl Rig {
     }
 }
 
-/// Makes a log blank: behind its headers there may be anything.
+/// Blanks a log: behind its headers there may be anything.
 fn clear_log(log: &SimDisk) {
     let mut log = log.lock();
     [0, LOG / 2].iter().for_each(|half| log.write(*half, &[0; 4096]));
