@@ -84,7 +84,7 @@ fn it_sees_every_field_and_all_that_it_says_is_understood() {
     let mut loaded = load(VERSION1, "classifier", &[]).expect("it is of an earlier version, or of this");
     let view = loaded.view.clone();
     let places = view.map("places").and_then(|map| map.translations()).expect("it is a cache");
-    places.insert(BLOCK..BLOCK + 8, 7000, 1).expect("nobody else is here");
+    places.insert(BLOCK..BLOCK + 8, 7000, 1).expect("no other change is under way");
 
     let (first, steering, facts) = ask(&mut loaded, Hook::Submission);
     let both = Legs::of(leg(0)).and(leg(1));
@@ -137,7 +137,7 @@ fn its_maps_are_found_under_their_names() {
 #[test]
 fn one_of_a_later_version_is_refused_in_words() {
     const LATER: &[u8] = include_bytes!("fixtures/later.o");
-    let error = load(LATER, "classifier", &[]).expect_err("nobody knows what it expects").to_string();
+    let error = load(LATER, "classifier", &[]).expect_err("its version is unknown").to_string();
     let words = "the object was compiled with version 65535 of sluice.h, and versions 1 to ";
     assert!(error.starts_with(words), "{error}");
 }

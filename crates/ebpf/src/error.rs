@@ -265,7 +265,7 @@ impl fmt::Display for Fault {
             Self::OutOfFuel => "the program ran for too long",
             Self::TooDeep => "too many nested calls",
             Self::NotAMap => "a helper was given something that is not a map of the right kind",
-            Self::Argument => "a helper was given an argument that makes no sense",
+            Self::Argument => "an argument of a helper is not valid",
             Self::NoInstruction => "control left the program",
         })
     }

@@ -88,7 +88,7 @@ fn everything_that_an_object_can_have() {
         }
         assert!(program.map("recent").expect("it has one").def().shared());
         let places = program.map("places").and_then(|map| map.translations()).expect("it is a cache");
-        places.insert(64..80, 500, 1).expect("nobody else is here");
+        places.insert(64..80, 500, 1).expect("no other change is under way");
         let mut context = [0u8; 64];
         for (word, value) in [(0usize, 1u32), (1, 77), (2, 70), (5, 2)] {
             context[word * 4..][..4].copy_from_slice(&value.to_le_bytes());
@@ -155,7 +155,7 @@ fn no_instruction_is_in_a_line_that_there_is_not() {
 #[test]
 fn objects_that_are_refused() {
     let options = options(classifier_layout(), Engine::Compiled);
-    let huge = load(HUGE_MAP, "classifier", &options, &[]).expect_err("nobody has that much").to_string();
+    let huge = load(HUGE_MAP, "classifier", &options, &[]).expect_err("no machine has that much").to_string();
     assert!(huge.starts_with("map huge would bring the program's maps to 1099511627776 bytes"), "{huge}");
     let unlimited = Options { limits: Limits { map_bytes: usize::MAX, ..options.limits }, ..options.clone() };
     let huge = load(HUGE_MAP, "classifier", &unlimited, &[]).expect_err("no region is that long").to_string();
@@ -206,7 +206,7 @@ fn objects_say_which_header_they_know() {
     let mut silent = Object::from_elf(CLASSIFY, "classifier", &options.limits).expect("it is an object");
     assert_eq!(silent.abi, Some(1));
     silent.abi = None;
-    let error = Program::load(&silent, &options, &[]).expect_err("nobody knows what it expects").to_string();
+    let error = Program::load(&silent, &options, &[]).expect_err("its version is unknown").to_string();
     assert!(error.contains("include sluice.h"), "{error}");
 }
 

@@ -53,7 +53,7 @@ pub enum Failure {
     #[error("it ended without an answer")]
     Gone,
     /// Malformed message, with the reason.
-    #[error("its answer makes no sense: {0}")]
+    #[error("its answer is malformed: {0}")]
     Nonsense(&'static str),
     #[error("it speaks version {0} of the rings, and this is version {VERSION}: rebuild it")]
     Version(u32),

@@ -270,7 +270,7 @@ mod tests {
             assert_eq!(requests.waiting(), Ok(4));
             let mut take = |count| (0..count).for_each(|_| assert_eq!(requests.take::<Submission>().tag, 0));
             take(round % 4 + 1);
-            assert_eq!(out.room(), 0, "they were taken, and nobody said so");
+            assert_eq!(out.room(), 0, "they were taken, and the head is not published");
             let left = requests.waiting().expect("they make sense");
             assert_eq!(out.room(), 4 - left);
             (0..left).for_each(|_| assert_eq!(requests.take::<Submission>().tag, 0));

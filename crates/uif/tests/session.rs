@@ -70,7 +70,7 @@ fn what_is_held_ends_with_its_request_and_once() {
     let asked = rig.write(100, 2);
     assert_eq!((asked.len(), asked[0].disposition, asked[0].layer), (1, disposition::REQUEST, 1));
     assert_eq!((asked[0].data_offset, asked[0].length), (0, 512), "the command's own data");
-    assert!(rig.done(asked[0].tag + 1, 0).is_empty(), "nobody asked for that");
+    assert!(rig.done(asked[0].tag + 1, 0).is_empty(), "there is no such request");
     let said = rig.done(asked[0].tag, 0x280);
     assert_eq!((said.len(), said[0].tag, said[0].status), (1, 100, 0x280));
     assert!(rig.done(asked[0].tag, 0).is_empty(), "it is done");

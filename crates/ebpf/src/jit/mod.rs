@@ -178,7 +178,7 @@ fn generate(lowering: &Lowering<'_>, isa: &dyn TargetIsa) -> Result<(Vec<u8>, Ve
             .map_err(|error| generation_failed(format!("{:?}", error.inner)))?;
         // All addresses are numbers in the code, so that no linking is left to do.
         if !compiled.buffer.relocs().is_empty() {
-            return Err(generation_failed("the code generator wants to call something that is not there"));
+            return Err(generation_failed("the code generator calls a function that does not exist"));
         }
         code.resize(code.len().next_multiple_of(ALIGNMENT), 0);
         starts.push(code.len());

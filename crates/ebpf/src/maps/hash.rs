@@ -160,7 +160,7 @@ impl Hash {
     /// Claims the right to change, like a thread that sleeps in the middle of a change.
     #[cfg(test)]
     pub(super) fn claim(&self) -> super::version::Claim<'_> {
-        self.version.claim().expect("nobody else is here")
+        self.version.claim().expect("no other change is under way")
     }
 
     /// Returns the bytes of the map's memory.

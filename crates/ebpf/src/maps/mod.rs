@@ -98,7 +98,7 @@ impl fmt::Display for MapError {
             Self::NotFound => "the map has no such key",
             Self::Exists => "the map has this key already",
             Self::Full => "the map is full, or the index is past its end",
-            Self::Busy => "somebody else is changing the map; try again",
+            Self::Busy => "another thread is changing the map; try again",
             Self::Invalid => "the map cannot do this, or the key or value has the wrong length",
         })
     }

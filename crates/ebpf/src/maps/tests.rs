@@ -162,15 +162,15 @@ proptest! {
             let blocks = start..blocks_end;
             match what {
                 0 => {
-                    cache.invalidate(blocks.clone()).expect("nobody else is here");
+                    cache.invalidate(blocks.clone()).expect("no other change is under way");
                     blocks.for_each(|block| { model.remove(&block); });
                 }
                 1 => {
-                    cache.clear_writable().expect("nobody else is here");
+                    cache.clear_writable().expect("no other change is under way");
                     model.values_mut().for_each(|(_, flags)| *flags &= !Translation::WRITABLE);
                 }
                 _ => {
-                    cache.insert(blocks.clone(), target, flags).expect("nobody else is here");
+                    cache.insert(blocks.clone(), target, flags).expect("no other change is under way");
                     blocks.for_each(|block| { model.insert(block, (target + block - start, flags)); });
                     if start >> shift == (blocks_end - 1) >> shift {
                         let hit = cache.lookup(start).expect("it was said just now");
@@ -194,13 +194,13 @@ proptest! {
 fn translations_at_the_end_of_the_world() {
     let map = map(MapDef::translation("t", 8, 32));
     let cache = map.translations().expect("it is one");
-    cache.insert(u64::MAX - 10..u64::MAX, 5, 1).expect("nobody else is here");
+    cache.insert(u64::MAX - 10..u64::MAX, 5, 1).expect("no other change is under way");
     let hit = cache.lookup(u64::MAX - 3).expect("it is there");
     assert_eq!(hit, Translation { target: 12, count: 3, flags: 1 });
-    cache.insert(0..u64::MAX, u64::MAX - 5, 0).expect("nobody else is here");
+    cache.insert(0..u64::MAX, u64::MAX - 5, 0).expect("no other change is under way");
     assert_eq!(cache.lookup(1 << 40), None);
     assert_eq!(cache.lookup(u64::MAX - 3), None);
-    cache.clear().expect("nobody else is here");
+    cache.clear().expect("no other change is under way");
     assert_eq!(cache.lookup(0), None);
 }
 
@@ -279,7 +279,7 @@ fn programs_look_beside_a_sleeping_writer() {
 
     let cache = map(MapDef::translation("t", 8, 4));
     let cache = cache.translations().expect("it is one");
-    cache.insert(0..8, 100, 0).expect("nobody else is here");
+    cache.insert(0..8, 100, 0).expect("no other change is under way");
     let sleeping = cache.claim();
     assert_eq!(cache.lookup(3), None, "a miss is always true");
     assert_eq!(cache.invalidate(0..8), Err(MapError::Busy));

@@ -286,7 +286,7 @@ fn too_large() {
     let tebibyte = MapDef::array("huge", 1 << 20, 1 << 20);
     let error =
         Program::load(&object(end(Asm::new()), vec![tebibyte.into()]), &options(Limits::default()), &[]);
-    let error = error.expect_err("nobody has that much memory");
+    let error = error.expect_err("no machine has that much memory");
     assert!(
         error.to_string().contains("map huge would bring the program's maps to 1099511627776 bytes"),
         "{error}"

@@ -53,7 +53,7 @@ impl Layout {
 /// Opens the key. It is nowhere else than in the result afterwards.
 pub(super) fn open(options: &Options, given: &Given) -> Result<(Secret<Xts>, Layout), String> {
     if let Some(unknown) = options.unknown_key(&OPTIONS) {
-        return Err(format!("encrypt knows no option `{unknown}`; it knows {}", OPTIONS.join(", ")));
+        return Err(format!("encrypt has no option `{unknown}`; it has {}", OPTIONS.join(", ")));
     }
     let [key_file, credential, key_fd] = ["key_file", "credential", "key_fd"].map(|key| options.get(key));
     let secret = Source::of(key_file, credential, key_fd)?.read(given)?;
@@ -120,7 +120,7 @@ fn open_header(path: &str) -> Result<File, String> {
 /// Returns the key in a LUKS2 header, by the passphrase.
 fn unlock(path: &str, passphrase: &[u8], options: &Options) -> Result<(SecretBytes, Layout), String> {
     if let Some(own) = ["sector_size", "large_sectors"].into_iter().find(|key| options.get(key).is_some()) {
-        return Err(format!("the LUKS header says what {own} is: leave it out"));
+        return Err(format!("the LUKS header has {own}: leave it out"));
     }
     let keyslot = match options.get("keyslot").map(str::parse) {
         None => None,

@@ -87,7 +87,7 @@ impl Mode {
     pub(super) fn rate(self, options: &Options) -> Result<u64, String> {
         let name = self.name();
         if let Some(unknown) = options.unknown_key(&["resync_mib_s"]) {
-            return Err(format!("{name} knows no option `{unknown}`; it knows resync_mib_s"));
+            return Err(format!("{name} has no option `{unknown}`; it has resync_mib_s"));
         }
         match options.get("resync_mib_s").map(str::parse::<u32>) {
             None => Ok(RATE),

@@ -23,7 +23,7 @@ impl Snapshot {
             }
             _ if left_out::is_ordered(text) => self.reopen(io),
             _ => Control::Now(Err(format!(
-                "snapshot knows: create NAME, list, delete NAME, rollback NAME, status, {TO_LAST_DURABLE_POINT}"
+                "the orders of snapshot are create NAME, list, delete NAME, rollback NAME, status, {TO_LAST_DURABLE_POINT}"
             ))),
         }
     }

@@ -44,7 +44,7 @@ const BACK: u8 = 2;
 /// The options are not valid.
 pub fn make(options: &Options) -> Result<Box<dyn Function>, String> {
     if let Some(unknown) = options.unknown_key(&OPTIONS) {
-        return Err(format!("snapshot knows no option `{unknown}`; it knows {}", OPTIONS.join(", ")));
+        return Err(format!("snapshot has no option `{unknown}`; it has {}", OPTIONS.join(", ")));
     }
     let number = |key: &str| {
         let words = options.get(key).map(|words| (words, parse_bytes(words)));

@@ -303,7 +303,7 @@ impl Function for View {
                 Ok(format!("{{\"ready\":{},\"version\":\"{}\"}}", self.map.is_some(), self.name))
             }
             ("status", Some(why)) => Ok(format!("{{\"ready\":false,\"reason\":\"{}\"}}", in_json(why))),
-            _ => Err("a version knows: status".to_owned()),
+            _ => Err("the only order for a version is status".to_owned()),
         })
     }
 }

@@ -103,7 +103,7 @@ fn work(loaded: Loaded) {
     for name in &names {
         table.delete(name).expect("it is there");
     }
-    assert_eq!(table.used(), table.mapped(), "chunks that nobody sees are free");
+    assert_eq!(table.used(), table.mapped(), "unmapped chunks are free");
     table.verify().expect("it is still so");
 }
 

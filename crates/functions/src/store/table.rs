@@ -260,7 +260,7 @@ impl Table {
 
     pub(crate) fn version(&self, name: &str) -> Result<&Version, Refusal> {
         self.versions.iter().find(|version| version.name == name).ok_or_else(|| {
-            format!("there is no version `{}`; `list` says which there are", name.escape_debug())
+            format!("there is no version `{}`; `list` shows the versions", name.escape_debug())
         })
     }
 

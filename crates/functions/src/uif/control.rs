@@ -106,7 +106,7 @@ impl Uif {
             Some(text) => Err(text),
             None => {
                 self.instance.counts.invalid.increment();
-                Err("its answer makes no sense".to_owned())
+                Err("its answer is malformed".to_owned())
             }
         };
         self.end_order(given, answer);

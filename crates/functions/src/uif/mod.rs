@@ -242,7 +242,7 @@ impl UifControl {
     /// The error text of the function, or the reason why there is no answer.
     pub fn query(&self, text: &str, quiet: bool, limit: Duration) -> Result<String, String> {
         if text.len() > CONTROL_BYTES {
-            return Err(format!("what it is told has at most {CONTROL_BYTES} bytes"));
+            return Err(format!("an order has at most {CONTROL_BYTES} bytes"));
         }
         let (answer, answered) = mpsc::sync_channel(1);
         let quiet_ns = quiet.then_some(limit.as_nanos() as u64 / 4 * 3);

@@ -84,7 +84,7 @@ impl Bench {
 
     /// Advances to the stack's next deadline, which must exist. Returns the commands that come back then.
     pub(crate) fn expire(&mut self) -> Vec<(u16, Status)> {
-        let deadline_ns = self.stack.deadline_ns().expect("somebody waits");
+        let deadline_ns = self.stack.deadline_ns().expect("a command waits");
         self.now_ns = self.now_ns.max(deadline_ns);
         self.stack.expire(&mut self.slab, self.now_ns);
         self.settle()

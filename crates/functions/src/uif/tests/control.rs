@@ -151,7 +151,7 @@ fn a_drive_does_not_stay_quiet_for_a_function_that_does_not_answer() {
 fn an_order_that_nobody_waits_for_any_more_is_not_given() {
     let (mut rig, other) = connected(2);
     let control = UifControl::new(&rig.instance, None, Options::default(), Properties::NONE);
-    let late = control.query("do this", true, Duration::from_millis(1)).expect_err("nobody turns");
+    let late = control.query("do this", true, Duration::from_millis(1)).expect_err("no turn comes");
     assert!(late.contains("did not answer"), "{late}");
     rig.notify();
     assert_eq!((other.requests.waiting(), rig.instance.has_orders()), (Ok(0), false));
