@@ -23,7 +23,7 @@ pub struct Fault {
 
 /// Stages of the frames of commands that were hit.
 mod stage {
-    /// The layer below was done; data[0] is the status that the command gets nevertheless.
+    /// The layer below was done; `data[0]` is the status that the command gets nevertheless.
     pub(super) const DONE: u8 = 0;
     /// The one child has moved the first part of the data.
     pub(super) const CUT: u8 = 1;

@@ -6,7 +6,7 @@
 //!
 //! The two functions differ in the role of the members. Layer 0 of a replicate is the drive, which the host
 //! reads past the function, and layer 1 is a copy. All members of a mirror are equal, and the first that has
-//! the data is [read](read).
+//! the data is read.
 
 mod control;
 mod member;

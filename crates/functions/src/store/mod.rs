@@ -1,9 +1,9 @@
 //! Store of chunks: a layer that holds a drive, the drive's state at earlier times, and the mapping between
 //! them.
 //!
-//! This module sends no requests itself. A [`Table`](table) is the mapping in memory. A [metadata
-//! operation](metadata_op) changes the metadata, one step after the other, for the user of the layer.
-//! [`Load`] is the one that trusts no data it reads. The page docs/formats.md has the layout.
+//! This module sends no requests itself. A `Table` is the mapping in memory. A metadata operation changes the
+//! metadata, one step after the other, for the user of the layer. `Load` is the one that trusts no data it
+//! reads. The page docs/formats.md has the layout.
 //!
 //! Order of durability: a block of the log is written when all that it depends on, and every block before it,
 //! is durable. So only the last block of a log can be missing after a power cut. A checkpoint goes into the

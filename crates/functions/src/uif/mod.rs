@@ -7,8 +7,7 @@
 //! A function's process is not trusted. It can write anything into the rings and the arena, signal or not,
 //! answer or not, and exit. It can reach the data of the commands that it was sent. It can fail these
 //! commands, return wrong data for them, and hold them until the deadline, at which the process is killed.
-//! The [supervisor](supervisor) then starts another process, on a thread of its own, because starting may
-//! block.
+//! The supervisor then starts another process, on a thread of its own, because starting may block.
 
 mod arena;
 mod commands;

@@ -46,7 +46,7 @@ pub struct Program {
     pub arguments: Vec<OsString>,
     /// User and group that the program runs as, if the daemon may switch.
     pub user: Option<(u32, u32)>,
-    /// Variables of the program's environment, besides [those of the daemon](is_handed_on).
+    /// Variables of the program's environment, besides those of the daemon (`is_handed_on`).
     pub environment: Vec<(OsString, OsString)>,
 }
 
