@@ -18,7 +18,7 @@ pub struct Held(pub(crate) u64);
 pub enum Data {
     /// No data: a flush, or zeros.
     None,
-    /// Beginning of a buffer, which comes back with [`Done`](crate::Done).
+    /// Beginning of a buffer, which comes back with [`Done`].
     Own(Buffer),
     /// Data of a command that the function holds, from this byte on.
     Of(Held, usize),
