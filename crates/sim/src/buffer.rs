@@ -104,16 +104,16 @@ impl Buffer {
         let mut spans = Vec::new();
         let mut left = length;
         while left > 0 {
-            let piece = piece_length(random, left);
+            let bytes = span_length(random, left);
             let span = match random.one_in(8) {
-                true => Span { iova: None, length: piece },
-                false => Span { iova: Some(place(guest, random, piece, &mut pages)), length: piece },
+                true => Span { iova: None, length: bytes },
+                false => Span { iova: Some(place(guest, random, bytes, &mut pages)), length: bytes },
             };
             descriptors.push(descriptor(span));
             // A bit bucket in a source buffer has no data.
             if span.iova.is_some() || direction == Direction::ToHost {
                 spans.push(span);
-                left -= piece;
+                left -= bytes;
             }
         }
         let dptr = match descriptors[..] {
@@ -163,7 +163,7 @@ impl Buffer {
     }
 
     /// Returns the parts of `length` bytes from `offset` on.
-    fn pieces(&self, offset: usize, length: usize) -> impl Iterator<Item = Span> {
+    fn spans(&self, offset: usize, length: usize) -> impl Iterator<Item = Span> {
         let (mut skip, mut left) = (offset as u32, length as u32);
         self.spans.iter().filter_map(move |span| {
             let skipped = skip.min(span.length);
@@ -178,9 +178,9 @@ impl Buffer {
     /// Writes `data` into the buffer from byte `offset` on.
     pub fn write(&self, guest: &Guest, offset: usize, data: &[u8]) {
         let mut at = 0;
-        for piece in self.pieces(offset, data.len()) {
-            let next = at + piece.length as usize;
-            if let Some(iova) = piece.iova {
+        for span in self.spans(offset, data.len()) {
+            let next = at + span.length as usize;
+            if let Some(iova) = span.iova {
                 guest.write(iova, &data[at..next]);
             }
             at = next;
@@ -190,9 +190,9 @@ impl Buffer {
     /// Reads the buffer from byte `offset` on; returns false if a part of the data went into a bit bucket.
     pub fn read(&self, guest: &Guest, offset: usize, into: &mut [u8]) -> bool {
         let mut at = 0;
-        for piece in self.pieces(offset, into.len()) {
-            let next = at + piece.length as usize;
-            let Some(iova) = piece.iova else { return false };
+        for span in self.spans(offset, into.len()) {
+            let next = at + span.length as usize;
+            let Some(iova) = span.iova else { return false };
             guest.read(iova, &mut into[at..next]);
             at = next;
         }
@@ -270,7 +270,7 @@ fn prp_list(guest: &mut Guest, random: &mut Random, pages: &mut Vec<u64>) -> Vec
 }
 
 /// Returns a length: long for long transfers, so that the number of descriptors stays in bounds.
-fn piece_length(random: &mut Random, left: u32) -> u32 {
+fn span_length(random: &mut Random, left: u32) -> u32 {
     let most = (left / 8).clamp(512, 3 * PAGE_SIZE as u32).min(left);
     match random.below(3) {
         0 => left.min(4 * PAGE_SIZE as u32),

@@ -19,7 +19,7 @@ pub struct DiskConfig {
 impl DiskConfig {
     /// Returns the bytes of the next part of a write with this much left to do: the part is applied at once,
     /// and survives as a whole or not at all.
-    pub fn piece(&self, length: u64, done: u64) -> u64 {
+    pub fn next_extent(&self, length: u64, done: u64) -> u64 {
         if length <= u64::from(self.atomic_write) {
             return length;
         }
@@ -161,7 +161,7 @@ impl Disk {
     }
 
     /// Returns the number of extents that a power cut could destroy.
-    pub fn volatile_pieces(&self) -> usize {
+    pub fn volatile_extents(&self) -> usize {
         self.cache.len()
     }
 
@@ -292,7 +292,7 @@ mod tests {
         let disk = disk(1);
         disk.lock().write(0, &[1; 16]);
         disk.lock().flush();
-        assert_eq!(disk.lock().volatile_pieces(), 0);
+        assert_eq!(disk.lock().volatile_extents(), 0);
         disk.lock().power_cut();
         assert_eq!(contents(&disk)[..16], [1; 16]);
     }

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_tells_its_tag_and_a_mixed_one_that_it_is_mixed() {
+    fn a_block_shows_its_tag_and_a_mixed_one_that_it_is_mixed() {
         let mut old = [0u8; 512];
         let mut new = [0u8; 512];
         write_tag(Tag(7), &mut old);

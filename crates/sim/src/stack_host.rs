@@ -54,7 +54,7 @@ struct Flight {
 }
 
 /// The most parts that a request's memory is scattered into.
-const PIECES_MAX: usize = 4;
+const SEGMENTS_MAX: usize = 4;
 /// Bytes between two parts, so that they are not merged.
 const GAP: usize = 64;
 
@@ -70,7 +70,7 @@ impl<'a> StackHost<'a> {
         let stack = build(&engine);
         let top = stack.characteristics();
         let block_size = top.block_size as usize;
-        let stride = workload.blocks_max as usize * block_size + PIECES_MAX * GAP;
+        let stride = workload.blocks_max as usize * block_size + SEGMENTS_MAX * GAP;
         let memory =
             SharedRegion::new("sim-host", (usize::from(workload.depth) * stride).next_multiple_of(4096));
         Self {
@@ -207,7 +207,7 @@ impl<'a> StackHost<'a> {
         }
         let slot = self.slab.slot_mut(&command);
         slot.request = request;
-        data.as_slice().iter().for_each(|&piece| slot.data.push(piece).expect("a few pieces"));
+        data.as_slice().iter().for_each(|&segment| slot.data.push(segment).expect("a few segments"));
         let id = self.model.begin(action);
         self.flights[cid] = Some(Flight { id, operation: request.operation, data });
         self.stack.submit(self.stack.root(), command, &mut self.slab, self.clock.now_ns());
@@ -242,12 +242,12 @@ impl<'a> StackHost<'a> {
         if !matches!(request.operation, Operation::Read | Operation::Write) {
             return data;
         }
-        let stride = self.workload.blocks_max as usize * self.block_size + PIECES_MAX * GAP;
+        let stride = self.workload.blocks_max as usize * self.block_size + SEGMENTS_MAX * GAP;
         let mut at = cid * stride;
         let mut left = request.length;
-        for pieces_left in (0..PIECES_MAX).rev() {
-            let length = if pieces_left == 0 { left } else { self.random.below(left / 4 + 1) * 4 };
-            data.push(self.memory.segment(at, length as u32)).expect("a few pieces");
+        for segments_left in (0..SEGMENTS_MAX).rev() {
+            let length = if segments_left == 0 { left } else { self.random.below(left / 4 + 1) * 4 };
+            data.push(self.memory.segment(at, length as u32)).expect("a few segments");
             at += length as usize + GAP;
             left -= length;
         }

@@ -24,19 +24,19 @@ impl SimTarget {
     /// Moves the next part of a parked command. Returns true if that was the last.
     fn step(&self, request: &Request, slot: &Slot, ticket: Ticket, done: u64) -> bool {
         let mut disk = self.disk.lock();
-        let length = disk.config().piece(request.length, done);
-        let mut piece = vec![0; length as usize];
+        let length = disk.config().next_extent(request.length, done);
+        let mut extent = vec![0; length as usize];
         let at = request.offset + done;
         match request.operation {
             Operation::Read => {
-                disk.read(at, &mut piece);
-                slot.data.copy_from(done as usize, &piece);
+                disk.read(at, &mut extent);
+                slot.data.copy_from(done as usize, &extent);
             }
             Operation::Write => {
-                slot.data.copy_to(done as usize, &mut piece);
-                disk.write(at, &piece);
+                slot.data.copy_to(done as usize, &mut extent);
+                disk.write(at, &extent);
             }
-            Operation::WriteZeroes | Operation::Deallocate => disk.write(at, &piece),
+            Operation::WriteZeroes | Operation::Deallocate => disk.write(at, &extent),
             Operation::Flush => disk.flush(),
         }
         self.engine.advance(ticket, length);

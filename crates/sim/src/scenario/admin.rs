@@ -29,7 +29,7 @@ impl Scenario<'_> {
     }
 
     /// Sends an admin command with a buffer of `length` bytes; returns the status and the buffer's contents.
-    fn ask(&mut self, mut entry: SubmissionEntry, length: usize) -> (Status, Vec<u8>) {
+    fn admin_with_buffer(&mut self, mut entry: SubmissionEntry, length: usize) -> (Status, Vec<u8>) {
         let mut buffer = Buffer::prp(&mut self.host.guest, &mut self.random, length as u32);
         buffer.describe(&mut entry);
         buffer.seal(&self.host.guest);
@@ -43,7 +43,7 @@ impl Scenario<'_> {
 
     fn identify(&mut self, cns: Cns, nsid: u32) -> (Status, Vec<u8>) {
         let cdw10 = u32::from(cns.0);
-        self.ask(
+        self.admin_with_buffer(
             SubmissionEntry { opcode: opcode::IDENTIFY, nsid, cdw10, ..SubmissionEntry::default() },
             PAGE,
         )
@@ -100,7 +100,7 @@ impl Scenario<'_> {
         let dwords = length as u32 / 4 - 1;
         let cdw10 = dwords << 16 | u32::from(retain) << 15 | u32::from(log.0);
         let entry = SubmissionEntry { opcode: opcode::GET_LOG_PAGE, cdw10, ..SubmissionEntry::default() };
-        let answer = self.ask(entry, length);
+        let answer = self.admin_with_buffer(entry, length);
         if answer.0.is_success() && !retain {
             self.events.log_was_read(log.0);
         }

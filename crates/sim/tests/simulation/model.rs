@@ -175,7 +175,7 @@ fn what_failed_or_was_deallocated_is_old_or_new() {
 }
 
 #[test]
-fn a_compare_says_equal_or_not_as_a_read_would() {
+fn a_compare_reports_equality_as_a_read_would() {
     for (wanted, may_be_equal, may_differ) in [(A, true, true), (B, true, true), (C, false, true)] {
         let mut model = model();
         write(&mut model, A);

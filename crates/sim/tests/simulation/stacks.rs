@@ -70,7 +70,7 @@ fn failed_commands_leave_the_old_or_the_new() {
 
 /// Checks that the model objects: a model that never does proves nothing.
 #[test]
-fn the_model_catches_every_lie() {
+fn the_model_detects_every_false_result() {
     for lie in [Lie::ForgetFlush, Lie::ForgetFua, Lie::LoseWrite, Lie::ReadElsewhere, Lie::ShortWrite] {
         let caught = (0..40).filter(|&seed| catch(seed, lie)).count();
         assert!(caught > 10, "{lie:?} was caught in {caught} of 40 runs");

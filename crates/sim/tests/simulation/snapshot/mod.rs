@@ -1,7 +1,7 @@
 //! The snapshot function against a model: random commands, orders, restarts, faults and power cuts.
 
+mod instance;
 mod plan;
-mod seat;
 
 use plan::Plan;
 use sluice_sim::seeds;
@@ -95,11 +95,13 @@ fn an_error_at_every_write_of_metadata() {
     for seed in seeds(&[], 3) {
         let mut whole = Plan::new(seed);
         whole.life(250);
-        for (at, luck) in (1..=whole.metadata_writes()).flat_map(|at| (0..4).map(move |luck| (at, luck))) {
-            let mut plan = Plan::with_luck(seed, luck);
+        for (at, variant) in
+            (1..=whole.metadata_writes()).flat_map(|at| (0..4).map(move |variant| (at, variant)))
+        {
+            let mut plan = Plan::with_variant(seed, variant);
             plan.fail_from(at);
             plan.life(250);
-            match luck {
+            match variant {
                 0 => plan.kill(),
                 _ => plan.cut(),
             }
@@ -166,7 +168,7 @@ fn a_log_that_a_flush_did_not_write_is_written_by_the_next_function() {
 /// Checks that a failed flush of the function, after which a host's data may be lost, is reported to the host
 /// once.
 #[test]
-fn a_flush_that_fails_is_told_to_the_host_once() {
+fn a_flush_that_fails_is_reported_to_the_host_once() {
     for seed in seeds(&[], 20) {
         let mut plan = Plan::new(seed);
         plan.lose_what_is_copied();
@@ -181,7 +183,7 @@ fn nothing_that_was_flushed_is_lost_while_a_flush_that_failed_is_made_good() {
         let mut whole = Plan::new(seed);
         whole.life(250);
         for (at, more) in (1..=whole.metadata_writes()).flat_map(|at| [1, 2, 5, 8].map(|more| (at, more))) {
-            let mut plan = Plan::with_luck(seed, more);
+            let mut plan = Plan::with_variant(seed, more);
             plan.lose_after(at, more % 4 == 1);
             plan.cut_at(at + more);
             plan.life(250);
@@ -198,11 +200,13 @@ fn a_store_that_loses_power_alone_loses_nothing_that_was_flushed() {
     for seed in seeds(&[], 3) {
         let mut whole = Plan::new(seed);
         whole.life(250);
-        for (at, luck) in (1..=whole.metadata_writes()).flat_map(|at| (0..3).map(move |luck| (at, luck))) {
-            let mut plan = Plan::with_luck(seed, luck);
+        for (at, variant) in
+            (1..=whole.metadata_writes()).flat_map(|at| (0..3).map(move |variant| (at, variant)))
+        {
+            let mut plan = Plan::with_variant(seed, variant);
             plan.lose_power_after(at);
             plan.life(250);
-            match luck {
+            match variant {
                 0 => plan.look_at_everything(),
                 1 => plan.kill(),
                 _ => plan.cut(),
@@ -244,8 +248,10 @@ fn a_power_cut_at_every_write_of_metadata() {
     for seed in seeds(&[], 3) {
         let mut whole = Plan::new(seed);
         whole.life(250);
-        for (at, luck) in (1..=whole.metadata_writes()).flat_map(|at| (0..4).map(move |luck| (at, luck))) {
-            let mut plan = Plan::with_luck(seed, luck);
+        for (at, variant) in
+            (1..=whole.metadata_writes()).flat_map(|at| (0..4).map(move |variant| (at, variant)))
+        {
+            let mut plan = Plan::with_variant(seed, variant);
             plan.cut_at(at);
             plan.life(250);
             plan.cut();

@@ -1,6 +1,6 @@
 //! Actions of the host and the operator, and the invariants.
 
-use super::seat::{Faults, Finished, Seat};
+use super::instance::{Faults, Finished, Instance};
 use sluice_command::{Operation, Request};
 use sluice_functions::snapshot;
 use sluice_nvme::Status;
@@ -31,7 +31,7 @@ struct Flight {
 struct Watch {
     name: String,
     content: Content,
-    seat: Seat,
+    instance: Instance,
     /// First block and blocks of each read.
     reads: BTreeMap<u64, (u64, u64)>,
 }
@@ -39,7 +39,7 @@ struct Watch {
 pub(super) struct Plan {
     random: Random,
     disk: SimDisk,
-    seat: Seat,
+    instance: Instance,
     model: ModelNamespace,
     flights: BTreeMap<u64, Flight>,
     versions: BTreeMap<String, Content>,
@@ -47,9 +47,9 @@ pub(super) struct Plan {
     doubt: Option<(BTreeMap<String, Content>, Option<Content>)>,
     watches: Vec<Watch>,
     /// Flag that a flush of the function's own may have failed, which the host's next flush reports.
-    owes: bool,
+    has_unreported_loss: bool,
     /// Flag that the store may have lost power, which its next flush reports to any caller.
-    may_owe: bool,
+    may_have_lost_power: bool,
     /// Flag that functions are replaced in the middle of orders.
     interrupts: bool,
     tags: u64,
@@ -68,11 +68,11 @@ fn function(version: Option<&str>) -> Box<dyn Function> {
 
 impl Plan {
     pub(super) fn new(seed: u64) -> Self {
-        Self::with_luck(seed, 0)
+        Self::with_variant(seed, 0)
     }
 
     /// Creates the same run, with other damage by a power cut.
-    pub(super) fn with_luck(seed: u64, luck: u64) -> Self {
+    pub(super) fn with_variant(seed: u64, variant: u64) -> Self {
         let mut random = Random::new(seed);
         let config = DiskConfig {
             // Room for the metadata, and for the drive one time to three.
@@ -81,20 +81,20 @@ impl Plan {
             atomic_write: *random.pick(&[512, 4096]),
             volatile_cache: random.below(4) > 0,
         };
-        let disk = blank_store(config, Random::new(random.next_u64() ^ luck));
-        let seat = Seat::new(function(None), &disk, CHUNK, random.split());
+        let disk = blank_store(config, Random::new(random.next_u64() ^ variant));
+        let instance = Instance::new(function(None), &disk, CHUNK, random.split());
         let model = ModelNamespace::new(SIZE / BLOCK, config.volatile_cache);
         let mut plan = Self {
             random,
             disk,
-            seat,
+            instance,
             model,
             flights: BTreeMap::new(),
             versions: BTreeMap::new(),
             doubt: None,
             watches: Vec::new(),
-            owes: false,
-            may_owe: false,
+            has_unreported_loss: false,
+            may_have_lost_power: false,
             interrupts: false,
             tags: 0,
             names: 0,
@@ -105,13 +105,13 @@ impl Plan {
     }
 
     pub(super) fn fail(&mut self, writes: f64, reads: f64) {
-        self.seat.faults = Faults { writes, reads, ..Faults::default() };
-        self.owes |= writes > 0.0;
+        self.instance.faults = Faults { writes, reads, ..Faults::default() };
+        self.has_unreported_loss |= writes > 0.0;
     }
 
     /// Fails every flush from this request for metadata on; the request itself is done.
     pub(super) fn fail_from(&mut self, step: u64) {
-        self.seat.faults.step = Some(step);
+        self.instance.faults.step = Some(step);
     }
 
     /// Fails one flush, of the host's or of the function's, after this many requests for metadata, and loses
@@ -119,13 +119,13 @@ impl Plan {
     pub(super) fn lose_after(&mut self, requests: u64, is_hosts: bool) {
         // Commands may fail because of it.
         self.fail(f64::MIN_POSITIVE, 0.0);
-        (self.seat.faults.lost, self.seat.faults.is_hosts) = (Some(requests), is_hosts);
+        (self.instance.faults.lost, self.instance.faults.is_hosts) = (Some(requests), is_hosts);
     }
 
     /// Cuts the power of the store alone after this many requests for metadata.
     pub(super) fn lose_power_after(&mut self, requests: u64) {
         self.fail(f64::MIN_POSITIVE, 0.0);
-        (self.seat.faults.power, self.may_owe) = (Some(requests), true);
+        (self.instance.faults.power, self.may_have_lost_power) = (Some(requests), true);
     }
 
     /// Fails a flush of the host. Lost data can be read until the power fails, and the next function reads it
@@ -133,14 +133,14 @@ impl Plan {
     pub(super) fn lose_from_a_cache(&mut self) {
         let is_hosts = self.random.one_in(2);
         self.lose_after(0, is_hosts);
-        self.seat.faults.is_cached = true;
+        self.instance.faults.is_cached = true;
         for _ in 0..5000 {
             if self.has_lost() {
                 break;
             }
             match self.flights.len() < COMMANDS_MAX && self.random.one_in(2) {
                 true => self.command(),
-                false => self.seat_steps(),
+                false => self.step_instance(),
             }
         }
         for flight in std::mem::take(&mut self.flights).into_values() {
@@ -152,26 +152,26 @@ impl Plan {
     /// Returns whether a flush of the host succeeds.
     pub(super) fn flushes(&mut self) -> bool {
         let id = self.model.begin(Action::Flush);
-        self.seat.submit(Request { operation: Operation::Flush, ..Request::default() }, &[]);
-        while !self.seat.is_idle() {
-            self.seat.step();
+        self.instance.submit(Request { operation: Operation::Flush, ..Request::default() }, &[]);
+        while !self.instance.is_idle() {
+            self.instance.step();
         }
-        let good = self.seat.take_finished().remove(0).status.is_success();
+        let good = self.instance.take_finished().remove(0).status.is_success();
         self.model.end(id, good);
         good
     }
 
     /// Returns whether the flush has failed.
     pub(super) fn has_lost(&self) -> bool {
-        self.seat.faults.lost.is_none()
+        self.instance.faults.lost.is_none()
     }
 
     pub(super) fn hits(&self) -> u64 {
-        self.seat.hits
+        self.instance.hits
     }
 
     pub(super) fn metadata_writes(&self) -> u64 {
-        self.seat.metadata_writes
+        self.instance.metadata_writes
     }
 
     pub(super) fn cut_at(&mut self, at: u64) {
@@ -185,8 +185,8 @@ impl Plan {
 
     /// Performs this many actions, and completes them; stops at a power cut.
     pub(super) fn life(&mut self, things: u32) {
-        self.seat.count_below(METADATA);
-        self.seat.cut_at = self.cut_at;
+        self.instance.count_below(METADATA);
+        self.instance.cut_at = self.cut_at;
         for _ in 0..things {
             match self.random.below(40) {
                 0 if self.doubt.is_none() => {
@@ -214,15 +214,15 @@ impl Plan {
     }
 
     fn work(&mut self) -> bool {
-        let on = self.seat.step();
-        if self.seat.has_lost_power() {
+        let on = self.instance.step();
+        if self.instance.has_lost_power() {
             self.model.lose_unflushed();
         }
         on
     }
 
     /// Steps the function where no power fails.
-    fn seat_steps(&mut self) {
+    fn step_instance(&mut self) {
         assert!(self.step(), "the power is there");
     }
 
@@ -233,24 +233,24 @@ impl Plan {
             return;
         }
         let name = self.random.pick(&names).clone();
-        let seat = Seat::new(function(Some(&name)), &self.disk, CHUNK, self.random.split());
+        let instance = Instance::new(function(Some(&name)), &self.disk, CHUNK, self.random.split());
         let content = self.versions[&name].clone();
-        self.watches.push(Watch { name, content, seat, reads: BTreeMap::new() });
+        self.watches.push(Watch { name, content, instance, reads: BTreeMap::new() });
     }
 
     /// Checks that the read data of a version is unchanged, or that the version was deleted.
     fn watch(&mut self) {
-        for Watch { name, content, seat, reads } in &mut self.watches {
+        for Watch { name, content, instance, reads } in &mut self.watches {
             let alive = self.versions.contains_key(name) && self.doubt.is_none();
-            if seat.ready.is_some() && reads.len() < 3 {
+            if instance.ready.is_some() && reads.len() < 3 {
                 let blocks = self.random.between(1, LONGEST);
                 let first = self.random.below(SIZE / BLOCK - blocks + 1);
                 let (offset, length) = (first * BLOCK, blocks * BLOCK);
                 let request = Request { operation: Operation::Read, offset, length, ..Request::default() };
-                reads.insert(seat.submit(request, &vec![0; length as usize]), (first, blocks));
+                reads.insert(instance.submit(request, &vec![0; length as usize]), (first, blocks));
             }
-            seat.step();
-            for Finished { tag, status, data } in seat.take_finished() {
+            instance.step();
+            for Finished { tag, status, data } in instance.take_finished() {
                 let (first, blocks) = reads.remove(&tag).expect("it was not finished before");
                 match status.is_success() {
                     true => {
@@ -266,7 +266,7 @@ impl Plan {
     /// Completes everything in flight.
     fn settle(&mut self) -> bool {
         let mut steps = 0;
-        while !self.seat.is_idle() {
+        while !self.instance.is_idle() {
             if !self.step() {
                 return false;
             }
@@ -274,7 +274,7 @@ impl Plan {
             assert!(steps < 200_000, "commands do not come back");
         }
         self.reap();
-        assert_eq!(self.seat.ready, Some(Status::SUCCESS), "the store is loaded");
+        assert_eq!(self.instance.ready, Some(Status::SUCCESS), "the store is loaded");
         true
     }
 
@@ -319,7 +319,7 @@ impl Plan {
 
     fn send(&mut self, action: Action, request: Request, data: &[u8]) {
         let id = self.model.begin(action);
-        let tag = self.seat.submit(request, data);
+        let tag = self.instance.submit(request, data);
         self.flights.insert(tag, Flight { id, operation: request.operation });
     }
 
@@ -331,17 +331,17 @@ impl Plan {
         let content = self.read_all().expect("no power cut");
         self.versions.insert("v".to_owned(), content);
         self.fail(f64::MIN_POSITIVE, 0.0);
-        (self.seat.faults.lost, self.seat.faults.loses_all) = (Some(0), true);
+        (self.instance.faults.lost, self.instance.faults.loses_all) = (Some(0), true);
         for chunk in 0..CHUNKS {
             let tags = self.tags(1);
             let (first, data) = (chunk * (CHUNK / BLOCK) + self.random.below(CHUNK / BLOCK), bytes(&tags));
             let request = Request { operation: Operation::Write, ..Request::default() };
             let request = Request { offset: first * BLOCK, length: BLOCK, ..request };
             self.send(Action::Write { first, tags, fua: false }, request, &data);
-            (0..self.random.below(4)).for_each(|_| self.seat_steps());
+            (0..self.random.below(4)).for_each(|_| self.step_instance());
         }
         self.settle();
-        assert_eq!(self.seat.faults.lost, None, "a flush has failed");
+        assert_eq!(self.instance.faults.lost, None, "a flush has failed");
     }
 
     /// Zeroes a chunk that a version has, and then zeroes a block of it durably. Returns true if that does
@@ -353,7 +353,7 @@ impl Plan {
         };
         self.write_chunk(0);
         let before = self.read_all().expect("no power cut");
-        self.seat.order("create v", true).expect("no power cut").expect("a version");
+        self.instance.order("create v", true).expect("no power cut").expect("a version");
         self.versions.insert("v".to_owned(), before);
         let (action, request) = zeroes(CHUNK, false);
         self.send(action, request, &[]);
@@ -367,7 +367,7 @@ impl Plan {
     }
 
     fn reap(&mut self) {
-        for Finished { tag, status, data } in self.seat.take_finished() {
+        for Finished { tag, status, data } in self.instance.take_finished() {
             let Some(Flight { id, operation }) = self.flights.remove(&tag) else {
                 panic!("{tag} was finished twice");
             };
@@ -376,11 +376,11 @@ impl Plan {
                 self.model.end_read(id, &found).unwrap_or_else(|violation| panic!("{violation}"));
             } else {
                 let full = status == Status::CAPACITY_EXCEEDED && operation != Operation::Read;
-                let faults = self.seat.faults;
-                let full = full || self.may_owe && operation != Operation::Read;
+                let faults = self.instance.faults;
+                let full = full || self.may_have_lost_power && operation != Operation::Read;
                 let may = full || faults.may_be_of_writes() || faults.reads > 0.0;
                 let owed = operation == Operation::Flush && !status.is_success();
-                let may = may || owed && std::mem::take(&mut self.owes);
+                let may = may || owed && std::mem::take(&mut self.has_unreported_loss);
                 assert!(status.is_success() || may, "{operation:?}: {status:?}");
                 self.model.end(id, status.is_success());
             }
@@ -389,27 +389,27 @@ impl Plan {
 
     /// Reads all of a quiet drive.
     fn read_all(&mut self) -> Option<Content> {
-        let faults = std::mem::take(&mut self.seat.faults);
+        let faults = std::mem::take(&mut self.instance.faults);
         let mut all = Vec::new();
         for first in (0..SIZE / BLOCK).step_by(LONGEST as usize) {
             let blocks = LONGEST.min(SIZE / BLOCK - first);
             let id = self.model.begin(Action::Read { first, blocks });
             let (offset, length) = (first * BLOCK, blocks * BLOCK);
             let request = Request { operation: Operation::Read, offset, length, ..Request::default() };
-            self.seat.submit(request, &vec![0; length as usize]);
-            while !self.seat.is_idle() {
-                if !self.seat.step() {
+            self.instance.submit(request, &vec![0; length as usize]);
+            while !self.instance.is_idle() {
+                if !self.instance.step() {
                     return None;
                 }
             }
-            let finished = self.seat.take_finished().remove(0);
+            let finished = self.instance.take_finished().remove(0);
             assert!(finished.status.is_success(), "{:?}", finished.status);
             let found = content(&finished.data);
             let seen: Vec<_> = found.iter().copied().map(Some).collect();
             self.model.end_read(id, &seen).unwrap_or_else(|violation| panic!("{violation}"));
             all.extend(found);
         }
-        self.seat.faults = faults;
+        self.instance.faults = faults;
         Some(all)
     }
 
@@ -436,11 +436,14 @@ impl Plan {
                 format!("create {name}")
             }
         };
-        assert!(self.seat.order(&text, false).is_none_or(|answer| answer.is_err()), "the drive is not quiet");
+        assert!(
+            self.instance.order(&text, false).is_none_or(|answer| answer.is_err()),
+            "the drive is not quiet"
+        );
         self.doubt = Some((after, rolled.clone()));
         // Data that is written during the order may come after its last flush.
         let flush = self.model.begin(Action::Flush);
-        self.seat.tell(&text, true);
+        self.instance.send_order(&text, true);
         let goes_on = self.random.one_in(2);
         let rolling = if goes_on { self.go_on_before_the_answer(rolled) } else { None };
         let answer = self.answer();
@@ -455,10 +458,13 @@ impl Plan {
                 self.versions = after;
                 rolled.filter(|_| !goes_on).into_iter().for_each(|content| self.is_now(content));
             }
-            Err(words) => {
-                let full = words.contains("no room") || words.contains("already");
-                assert!(full || self.may_owe || self.seat.faults.may_be_of_writes(), "{text}: {words}");
-                if self.seat.faults.step.is_some() || self.cut_at.is_some() || self.may_owe {
+            Err(message) => {
+                let full = message.contains("no room") || message.contains("already");
+                assert!(
+                    full || self.may_have_lost_power || self.instance.faults.may_be_of_writes(),
+                    "{text}: {message}"
+                );
+                if self.instance.faults.step.is_some() || self.cut_at.is_some() || self.may_have_lost_power {
                     // The order may be in the log all the same, without a checkpoint in time that completes
                     // it.
                     self.doubt = Some((after, rolled));
@@ -478,7 +484,7 @@ impl Plan {
     /// Returns the answer to an order; none if the power failed, or the function is to be replaced before.
     fn answer(&mut self) -> Option<Result<String, String>> {
         loop {
-            if let Some(answer) = self.seat.take_answer() {
+            if let Some(answer) = self.instance.take_answer() {
                 return Some(answer);
             }
             if self.interrupts && self.random.one_in(4) || !self.work() {
@@ -491,8 +497,8 @@ impl Plan {
 
     /// Checks that every read of a version comes back, whether the version still exists or not.
     pub(super) fn watch_to_the_end(&mut self) {
-        for Watch { seat, .. } in &mut self.watches {
-            let steps = (0..20_000).take_while(|_| !seat.is_idle() && seat.step()).count();
+        for Watch { instance, .. } in &mut self.watches {
+            let steps = (0..20_000).take_while(|_| !instance.is_idle() && instance.step()).count();
             assert!(steps < 20_000, "reads do not come back");
         }
         self.watches.clear();
@@ -507,13 +513,13 @@ impl Plan {
             self.command();
             self.step();
         }
-        self.seat.resize(size - (2 * CHUNK));
-        assert_eq!(self.seat.ready, Some(Status::NAMESPACE_NOT_READY));
+        self.instance.resize(size - (2 * CHUNK));
+        assert_eq!(self.instance.ready, Some(Status::NAMESPACE_NOT_READY));
         for _ in 0..self.random.below(30) {
             self.step();
         }
-        self.seat.ready = None;
-        self.seat.resize(size);
+        self.instance.ready = None;
+        self.instance.resize(size);
         self.settle();
         self.fail(0.0, 0.0);
     }
@@ -528,7 +534,7 @@ impl Plan {
         self.watch_one();
         let size = self.disk.lock().config().size + 200 * CHUNK;
         self.disk.lock().resize(size);
-        self.seat.resize(size);
+        self.instance.resize(size);
         for _ in 0..150 {
             self.obeys("create other");
             self.write_chunk(1);
@@ -542,7 +548,7 @@ impl Plan {
     }
 
     fn obeys(&mut self, order: &str) {
-        self.seat.order(order, true).expect("no power cut").expect("it can");
+        self.instance.order(order, true).expect("no power cut").expect("it can");
     }
 
     fn write_chunk(&mut self, chunk: u64) {
@@ -573,7 +579,7 @@ impl Plan {
             self.order();
             self.interrupts = false;
         }
-        for tag in self.seat.succeed(function(None)) {
+        for tag in self.instance.replace(function(None)) {
             let flight = self.flights.remove(&tag).expect("the model knows it");
             self.model.end(flight.id, false);
         }
@@ -604,8 +610,8 @@ impl Plan {
 
     fn begin_anew(&mut self) {
         self.watches.clear();
-        (self.cut_at, self.may_owe) = (None, false);
-        self.seat = Seat::new(function(None), &self.disk, CHUNK, self.random.split());
+        (self.cut_at, self.may_have_lost_power) = (None, false);
+        self.instance = Instance::new(function(None), &self.disk, CHUNK, self.random.split());
         self.settle();
         if let Some((after, rolled)) = self.doubt.take() {
             self.resolve(after, rolled);
@@ -630,7 +636,7 @@ impl Plan {
     }
 
     fn list(&mut self) -> Vec<String> {
-        let list = self.seat.order("list", false).expect("no power cut").expect("a list");
+        let list = self.instance.order("list", false).expect("no power cut").expect("a list");
         let mut names: Vec<String> = list
             .split("\"name\":\"")
             .skip(1)
@@ -642,7 +648,7 @@ impl Plan {
 
     /// Reads all of the drive, independent of the model.
     fn read_raw(&mut self) -> Content {
-        read_through(&mut self.seat)
+        read_through(&mut self.instance)
     }
 
     /// Checks that the drive equals the model, and every version is unchanged.
@@ -652,7 +658,7 @@ impl Plan {
         self.read_all().expect("no power cut");
         assert_eq!(self.list(), self.versions.keys().cloned().collect::<Vec<_>>());
         for (name, content) in &self.versions {
-            let mut view = Seat::new(function(Some(name)), &self.disk, CHUNK, self.random.split());
+            let mut view = Instance::new(function(Some(name)), &self.disk, CHUNK, self.random.split());
             while !view.is_idle() {
                 view.step();
             }
@@ -673,16 +679,16 @@ fn blank_store(config: DiskConfig, random: Random) -> SimDisk {
     disk
 }
 
-fn read_through(seat: &mut Seat) -> Content {
+fn read_through(instance: &mut Instance) -> Content {
     let mut all = Vec::new();
     for offset in (0..SIZE).step_by((LONGEST * BLOCK) as usize) {
         let length = (LONGEST * BLOCK).min(SIZE - offset);
         let request = Request { operation: Operation::Read, offset, length, ..Request::default() };
-        seat.submit(request, &vec![0; length as usize]);
-        while !seat.is_idle() {
-            seat.step();
+        instance.submit(request, &vec![0; length as usize]);
+        while !instance.is_idle() {
+            instance.step();
         }
-        let finished = seat.take_finished().remove(0);
+        let finished = instance.take_finished().remove(0);
         assert!(finished.status.is_success(), "{:?}", finished.status);
         all.extend(content(&finished.data));
     }

@@ -76,7 +76,7 @@ impl Faults {
     }
 }
 
-pub(super) struct Seat {
+pub(super) struct Instance {
     session: Session,
     arena: Buffers,
     extents: Extents,
@@ -94,7 +94,7 @@ pub(super) struct Seat {
     pub(super) ready: Option<Status>,
     pub(super) faults: Faults,
     /// Flags of a power loss of the disk: one is reported by its next flush, the other to the model.
-    owes: bool,
+    has_unreported_loss: bool,
     has_lost: bool,
     /// Initial contents of a buffer.
     noise: u8,
@@ -111,11 +111,11 @@ pub(super) struct Seat {
     pub(super) hits: u64,
 }
 
-impl Seat {
+impl Instance {
     pub(super) fn new(function: Box<dyn Function>, disk: &SimDisk, chunk: u64, mut random: Random) -> Self {
-        let region = SharedRegion::new("seat", ARENA).expect("memory");
+        let region = SharedRegion::new("instance", ARENA).expect("memory");
         let noise = random.between(1, 255) as u8;
-        let mut seat = Self {
+        let mut instance = Self {
             session: Session::new(function, ARENA),
             arena: Buffers::new(region),
             extents: Extents::new(ARENA - POOL),
@@ -131,7 +131,7 @@ impl Seat {
             gone: false,
             ready: None,
             faults: Faults::default(),
-            owes: false,
+            has_unreported_loss: false,
             has_lost: false,
             noise,
             cache: BTreeMap::new(),
@@ -142,9 +142,9 @@ impl Seat {
             cut_at: None,
             hits: 0,
         };
-        seat.arena.bytes(ARENA - POOL, DIRTY).expect("it is in range").fill(noise);
-        seat.begin();
-        seat
+        instance.arena.bytes(ARENA - POOL, DIRTY).expect("it is in range").fill(noise);
+        instance.begin();
+        instance
     }
 
     /// Returns true once after the disk has lost power.
@@ -166,7 +166,7 @@ impl Seat {
 
     /// Replaces the function of the drive: requests of the old one are done first, and the classifier's state
     /// stays.
-    pub(super) fn succeed(&mut self, function: Box<dyn Function>) -> Vec<u64> {
+    pub(super) fn replace(&mut self, function: Box<dyn Function>) -> Vec<u64> {
         self.gone = true;
         while !self.ops.is_empty() {
             self.work(0);
@@ -189,10 +189,10 @@ impl Seat {
 
     fn give(&mut self, entry: &Submission) {
         self.session.take(entry, &mut self.arena, self.now_ns);
-        self.obey();
+        self.execute();
     }
 
-    fn obey(&mut self) {
+    fn execute(&mut self) {
         let replies: Vec<Reply> = self.session.replies(usize::MAX).collect();
         for reply in replies {
             match reply.disposition {
@@ -258,8 +258,8 @@ impl Seat {
         let extent = self.control.take().expect("there was an order");
         let data = self.arena.bytes(extent.offset(), reply.length as usize).expect("it is in range").to_vec();
         self.extents.give(extent);
-        let words = String::from_utf8(data).expect("words");
-        self.answer = Some(if Status(reply.status).is_success() { Ok(words) } else { Err(words) });
+        let message = String::from_utf8(data).expect("message");
+        self.answer = Some(if Status(reply.status).is_success() { Ok(message) } else { Err(message) });
     }
 
     /// Submits a command, past the function if the classifier has its position.
@@ -304,7 +304,7 @@ impl Seat {
     }
 
     /// Sends an order to the function; `quiet` is true if the drive is.
-    pub(super) fn tell(&mut self, text: &str, quiet: bool) {
+    pub(super) fn send_order(&mut self, text: &str, quiet: bool) {
         let extent = self.extents.take(CONTROL_BYTES).expect("there is room");
         let bytes = self.arena.bytes(extent.offset(), text.len()).expect("it is in range");
         bytes.copy_from_slice(text.as_bytes());
@@ -322,7 +322,7 @@ impl Seat {
 
     /// Sends an order and waits; returns none if the power failed meanwhile.
     pub(super) fn order(&mut self, text: &str, quiet: bool) -> Option<Result<String, String>> {
-        self.tell(text, quiet);
+        self.send_order(text, quiet);
         while self.answer.is_none() {
             if !self.step() {
                 return None;
@@ -345,7 +345,7 @@ impl Seat {
             if let Some(alarm_ns) = self.session.alarm_ns() {
                 self.now_ns = self.now_ns.max(alarm_ns);
                 self.session.expire(&mut self.arena, self.now_ns);
-                self.obey();
+                self.execute();
             }
             return true;
         }
@@ -367,7 +367,7 @@ impl Seat {
         self.faults.power = None;
         self.disk.lock().power_cut();
         self.ops.iter_mut().for_each(|op| op.done = 0);
-        (self.owes, self.has_lost) = (true, true);
+        (self.has_unreported_loss, self.has_lost) = (true, true);
     }
 
     /// Moves the next part of a request.
@@ -381,7 +381,7 @@ impl Seat {
         let mut fault = chance > 0.0 && self.random.chance(chance);
         let status = if writes { Status::WRITE_FAULT } else { Status::UNRECOVERED_READ_ERROR };
         let flushes = op.request.operation == Operation::Flush;
-        if flushes && std::mem::take(&mut self.owes) {
+        if flushes && std::mem::take(&mut self.has_unreported_loss) {
             return self.answer(index, status);
         }
         if flushes && self.faults.step.is_some_and(|step| self.metadata_writes >= step) {
@@ -410,7 +410,7 @@ impl Seat {
         let data = if op.request.has_data() { self.arena.bytes(range.start, range.len()) } else { None };
         let data = data.map_or(&mut [] as &mut [u8], |data| data);
         let unit = self.unit.filter(|_| op.request.offset < self.metadata);
-        if move_piece(op, &self.disk, data, unit) {
+        if move_extent(op, &self.disk, data, unit) {
             if op.request.operation != Operation::Read && touches(&op.request, 0..self.metadata) {
                 self.metadata_writes += 1;
                 fault |= self.faults.step == Some(self.metadata_writes);
@@ -447,7 +447,7 @@ fn touches(request: &Request, range: Range<u64>) -> bool {
 }
 
 /// Moves a part of a request; returns whether that was the last. Each `unit` of it survives a power cut by itself.
-fn move_piece(op: &mut Op, disk: &SimDisk, data: &mut [u8], unit: Option<u64>) -> bool {
+fn move_extent(op: &mut Op, disk: &SimDisk, data: &mut [u8], unit: Option<u64>) -> bool {
     let mut disk = disk.lock();
     let request = op.request;
     assert!(request.end() <= disk.config().size && request.length.is_multiple_of(512), "{request:?}");
@@ -455,7 +455,7 @@ fn move_piece(op: &mut Op, disk: &SimDisk, data: &mut [u8], unit: Option<u64>) -
         disk.flush();
         return true;
     }
-    let length = disk.config().piece(request.length, op.done);
+    let length = disk.config().next_extent(request.length, op.done);
     let (at, from) = (request.offset + op.done, op.done as usize);
     let data = data.get_mut(from..from + length as usize);
     match request.operation {
