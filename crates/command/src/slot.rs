@@ -99,9 +99,9 @@ impl Slot {
     /// If the data is shorter.
     pub fn narrow(&mut self, offset: usize, length: usize) {
         let whole = self.whole.get_or_insert_default();
-        debug_assert!(whole.is_empty(), "a piece of a piece would lose the whole");
+        debug_assert!(whole.is_empty(), "a part of a part would lose the whole");
         std::mem::swap(&mut self.data, whole);
-        whole.slice(offset, length, &mut self.data).expect("a piece inside its command");
+        whole.slice(offset, length, &mut self.data).expect("a part inside its command");
     }
 
     /// Restores the data from before [`narrow`](Self::narrow), if it was narrowed.

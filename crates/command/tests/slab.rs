@@ -73,7 +73,7 @@ fn room_for_children_is_made_while_commands_are_in_flight() {
 }
 
 #[test]
-fn a_full_slab_says_so_and_takes_again_after_a_release() {
+fn a_full_slab_refuses_commands_until_a_release() {
     let mut slab = Slab::new(Limits::new(2, 0)).expect("memory");
     let held = [admit(&mut slab), admit(&mut slab)];
     assert_eq!(slab.room(), 0);

@@ -149,9 +149,9 @@ mod tests {
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::PermissionsExt;
 
-    fn said(path: &Path) -> String {
-        let words = Source::File(path.into()).read(&Given::default()).expect_err("something is wrong");
-        words.replace(path.parent().expect("a folder").to_str().expect("text"), "DIR")
+    fn error_of(path: &Path) -> String {
+        let message = Source::File(path.into()).read(&Given::default()).expect_err("something is wrong");
+        message.replace(path.parent().expect("a folder").to_str().expect("text"), "DIR")
     }
 
     #[test]
@@ -160,17 +160,17 @@ mod tests {
         let path = folder.path().join("key");
         std::fs::write(&path, [7; 32]).expect("room on the disk");
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).expect("it is ours");
-        assert_eq!(said(&path), "key file DIR/key: others may use it (mode 640): chmod 600 it");
+        assert_eq!(error_of(&path), "key file DIR/key: others may use it (mode 640): chmod 600 it");
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o400)).expect("it is ours");
         let secret = Source::File(path.clone()).read(&Given::default()).expect("it may be used now");
         assert_eq!(*secret, [7; 32]);
         std::fs::remove_file(&path).expect("it is ours");
-        assert!(said(&path).contains("cannot be opened"));
-        assert!(said(folder.path().join("..").as_path()).contains("is not a file"));
+        assert!(error_of(&path).contains("cannot be opened"));
+        assert!(error_of(folder.path().join("..").as_path()).contains("is not a file"));
     }
 
     #[test]
-    fn one_that_belongs_to_somebody_else_is_refused() {
+    fn a_file_of_another_user_is_refused() {
         if !geteuid().is_root() {
             return;
         }
@@ -179,7 +179,7 @@ mod tests {
         std::fs::write(&path, [7; 32]).expect("room on the disk");
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("it is ours");
         std::os::unix::fs::chown(&path, Some(4242), None).expect("root may");
-        assert_eq!(said(&path), "key file DIR/key: it is user 4242's, who may read it: chown it");
+        assert_eq!(error_of(&path), "key file DIR/key: it is user 4242's, who may read it: chown it");
     }
 
     #[test]
@@ -192,17 +192,17 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(*Source::Descriptor(number).read(&given).expect("it was given"), *b"correct horse");
         }
-        let words = Source::Descriptor(999).read(&given).expect_err("it was not given");
-        assert!(words.contains("start it with --key-fd 999"), "{words}");
-        let words = Given::read(&[9999]).expect_err("it is not open");
-        assert!(words.starts_with("--key-fd 9999: "), "{words}");
+        let message = Source::Descriptor(999).read(&given).expect_err("it was not given");
+        assert!(message.contains("start it with --key-fd 999"), "{message}");
+        let message = Given::read(&[9999]).expect_err("it is not open");
+        assert!(message.starts_with("--key-fd 9999: "), "{message}");
     }
 
     #[test]
     fn exactly_one_source() {
         let parsed = Source::of(None, None, Some("3"));
         assert_eq!(parsed, Ok(Source::Descriptor(3)));
-        assert!(Source::of(None, None, Some("three")).is_err_and(|words| words.contains("not three")));
+        assert!(Source::of(None, None, Some("three")).is_err_and(|message| message.contains("not three")));
         assert!(Source::of(None, None, None).is_err() && Source::of(Some("/a"), Some("b"), None).is_err());
         for name in ["", "..", "a/b", "/etc/passwd"] {
             assert!(Source::Credential(name.to_owned()).read(&Given::default()).is_err(), "{name}");

@@ -68,12 +68,12 @@ impl Arena {
     #[inline]
     pub fn read_into(&self, offset: u64, list: &SegmentList) -> Result<(), OutOfRange> {
         let mut source = self.range(offset, list.len_bytes())?;
-        for piece in list.as_slice() {
-            if !piece.is_bit_bucket() {
+        for chunk in list.as_slice() {
+            if !chunk.is_bit_bucket() {
                 // SAFETY: inside the arena; the segment is mapped (see `segment`) and never in here.
-                unsafe { copy::copy_from_far(piece.pointer(), source, piece.len() as usize) };
+                unsafe { copy::copy_from_far(chunk.pointer(), source, chunk.len() as usize) };
             }
-            source = source.wrapping_add(piece.len() as usize);
+            source = source.wrapping_add(chunk.len() as usize);
         }
         Ok(())
     }
@@ -83,14 +83,14 @@ impl Arena {
     pub fn write_from(&self, offset: u64, list: &SegmentList) -> Result<(), OutOfRange> {
         let mut destination = self.range(offset, list.len_bytes())?;
         let far = self.length >= FAR;
-        for piece in list.as_slice() {
-            let length = piece.len() as usize;
-            if !piece.is_bit_bucket() {
+        for chunk in list.as_slice() {
+            let length = chunk.len() as usize;
+            if !chunk.is_bit_bucket() {
                 // SAFETY: as in `read_into`.
                 unsafe {
                     match far {
-                        true => copy::copy_to_far(destination, piece.pointer(), length),
-                        false => copy::copy(destination, piece.pointer(), length),
+                        true => copy::copy_to_far(destination, chunk.pointer(), length),
+                        false => copy::copy(destination, chunk.pointer(), length),
                     }
                 }
             }

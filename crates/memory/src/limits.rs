@@ -8,7 +8,7 @@ use std::io;
 /// # Errors
 /// None that a kernel is known to return.
 pub fn ignore_file_size_signal() -> io::Result<()> {
-    // SAFETY: installs no handler, so no code of ours runs in a signal's context.
+    // SAFETY: installs no handler, so no code of this process runs in a signal's context.
     match unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) } {
         libc::SIG_ERR => Err(io::Error::last_os_error()),
         _ => Ok(()),

@@ -132,9 +132,9 @@ impl SegmentList {
     #[inline]
     pub fn copy_from(&self, offset: usize, source: &[u8]) -> usize {
         let mut moved = 0;
-        for piece in self.chunks(offset, source.len()) {
-            let next = moved + piece.len() as usize;
-            piece.write(&source[moved..next]);
+        for chunk in self.chunks(offset, source.len()) {
+            let next = moved + chunk.len() as usize;
+            chunk.write(&source[moved..next]);
             moved = next;
         }
         moved
@@ -145,9 +145,9 @@ impl SegmentList {
     #[inline]
     pub fn copy_to(&self, offset: usize, destination: &mut [u8]) -> usize {
         let mut moved = 0;
-        for piece in self.chunks(offset, destination.len()) {
-            let next = moved + piece.len() as usize;
-            piece.read(&mut destination[moved..next]);
+        for chunk in self.chunks(offset, destination.len()) {
+            let next = moved + chunk.len() as usize;
+            chunk.read(&mut destination[moved..next]);
             moved = next;
         }
         moved
@@ -156,7 +156,7 @@ impl SegmentList {
     /// Sets `length` bytes from `offset` on, or up to the end of the list if that comes first.
     #[inline]
     pub fn fill(&self, offset: usize, length: usize, byte: u8) {
-        self.chunks(offset, length).for_each(|piece| piece.fill(byte));
+        self.chunks(offset, length).for_each(|chunk| chunk.fill(byte));
     }
 
     /// Makes `out` the `length` bytes of this list from `offset` on.
@@ -165,7 +165,7 @@ impl SegmentList {
         if offset.checked_add(length).is_none_or(|end| end > self.bytes) {
             return Err(OutOfRange);
         }
-        self.chunks(offset, length).try_for_each(|piece| out.push(piece)).map_err(|_| OutOfRange)
+        self.chunks(offset, length).try_for_each(|chunk| out.push(chunk)).map_err(|_| OutOfRange)
     }
 
     /// Returns the parts of the segments that cover `length` bytes from `offset` on, as far as they go.
@@ -221,10 +221,10 @@ impl Iterator for Chunks<'_> {
                 continue;
             }
             let taken = (length - self.skip).min(self.left);
-            let piece = segment.slice(self.skip as u32, taken as u32);
+            let chunk = segment.slice(self.skip as u32, taken as u32);
             self.left -= taken;
             self.skip = 0;
-            return Some(piece);
+            return Some(chunk);
         }
         None
     }

@@ -113,10 +113,10 @@ fn for_each_entry(
     count: u64,
     mut each: impl FnMut(u64) -> Result<(), Status>,
 ) -> Result<(), Status> {
-    space.for_each_chunk(list, (count * ENTRY_SIZE) as usize, Access::Read, |piece| {
-        debug_assert!(u64::from(piece.len()).is_multiple_of(ENTRY_SIZE), "regions are whole pages");
-        let first = piece.pointer().cast::<u64>();
-        (0..piece.len() as usize / size_of::<u64>()).try_for_each(|n| {
+    space.for_each_chunk(list, (count * ENTRY_SIZE) as usize, Access::Read, |chunk| {
+        debug_assert!(u64::from(chunk.len()).is_multiple_of(ENTRY_SIZE), "regions are whole pages");
+        let first = chunk.pointer().cast::<u64>();
+        (0..chunk.len() as usize / size_of::<u64>()).try_for_each(|n| {
             // SAFETY: inside the chunk, and aligned: the list is, and regions are whole pages.
             each(unsafe { AtomicU64::from_ptr(first.add(n)) }.load(Ordering::Relaxed))
         })

@@ -107,8 +107,8 @@ impl<T> DerefMut for Secret<T> {
 
 impl<T> Drop for Secret<T> {
     fn drop(&mut self) {
-        // SAFETY: our own value and pages, which nothing refers to any more. The fill is not left out:
-        // it is fenced, see `copy`.
+        // SAFETY: the value and pages of this secret, which nothing refers to any more. The fill is not left
+        // out: it is fenced, see `copy`.
         unsafe {
             self.value.drop_in_place();
             copy::fill(self.value.cast(), 0, Self::BYTES);

@@ -116,14 +116,14 @@ impl SharedRegion {
     /// fewer than requested if the list ends before. Bit buckets read as zeros.
     pub fn gather(&self, offset: usize, list: &SegmentList, from: usize, length: usize) -> usize {
         let mut destination = self.at(offset, length);
-        for piece in list.chunks(from, length) {
-            let bytes = piece.len() as usize;
+        for chunk in list.chunks(from, length) {
+            let bytes = chunk.len() as usize;
             // SAFETY: inside, by `at`, since the chunks are not longer together; the segment is mapped, see
             // `segment`. Data of a command never lies in the region it is copied to.
             unsafe {
-                match piece.is_bit_bucket() {
+                match chunk.is_bit_bucket() {
                     true => copy::fill(destination, 0, bytes),
-                    false => copy::copy(destination, piece.pointer(), bytes),
+                    false => copy::copy(destination, chunk.pointer(), bytes),
                 }
             }
             destination = destination.wrapping_add(bytes);
@@ -135,11 +135,11 @@ impl SharedRegion {
     /// [`gather`](Self::gather) does. Bytes for bit buckets are dropped.
     pub fn scatter(&self, offset: usize, list: &SegmentList, to: usize, length: usize) -> usize {
         let mut source = self.at(offset, length).cast_const();
-        for piece in list.chunks(to, length) {
-            let bytes = piece.len() as usize;
-            if !piece.is_bit_bucket() {
+        for chunk in list.chunks(to, length) {
+            let bytes = chunk.len() as usize;
+            if !chunk.is_bit_bucket() {
                 // SAFETY: as in `gather`.
-                unsafe { copy::copy(piece.pointer(), source, bytes) };
+                unsafe { copy::copy(chunk.pointer(), source, bytes) };
             }
             source = source.wrapping_add(bytes);
         }

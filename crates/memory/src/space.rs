@@ -170,7 +170,7 @@ impl Space {
         out: &mut SegmentList,
     ) -> Result<(), Status> {
         let role = if access == Access::Read { Role::Source } else { Role::Destination };
-        let push = |piece| out.push(piece).map_err(Status::from);
+        let push = |chunk| out.push(chunk).map_err(Status::from);
         self.for_each_chunk_in(iova, length as usize, access, role, push)
     }
 
@@ -199,9 +199,9 @@ impl Space {
     /// Copies guest memory out once, so that decisions can be made on the copy.
     pub fn read(&self, iova: u64, destination: &mut [u8]) -> Result<(), Status> {
         let mut rest = destination;
-        self.for_each_chunk(iova, rest.len(), Access::Read, |piece| {
-            let (now, later) = std::mem::take(&mut rest).split_at_mut(piece.len() as usize);
-            piece.read(now);
+        self.for_each_chunk(iova, rest.len(), Access::Read, |chunk| {
+            let (now, later) = std::mem::take(&mut rest).split_at_mut(chunk.len() as usize);
+            chunk.read(now);
             rest = later;
             Ok(())
         })
@@ -210,9 +210,9 @@ impl Space {
     /// Copies into guest memory.
     pub fn write(&self, iova: u64, source: &[u8]) -> Result<(), Status> {
         let mut rest = source;
-        self.for_each_chunk_in(iova, rest.len(), Access::Write, Role::Destination, |piece| {
-            let (now, later) = rest.split_at(piece.len() as usize);
-            piece.write(now);
+        self.for_each_chunk_in(iova, rest.len(), Access::Write, Role::Destination, |chunk| {
+            let (now, later) = rest.split_at(chunk.len() as usize);
+            chunk.write(now);
             rest = later;
             Ok(())
         })

@@ -251,7 +251,7 @@ fn a_segment_does_not_go_on_at_the_beginning_of_the_address_space() {
 }
 
 #[test]
-fn as_many_as_the_limits_say() {
+fn as_many_as_the_limits_permit() {
     let mut guest = plain();
     let mut block = |n: usize, address: u64| {
         let descriptor = SglDescriptor::new(SglType::DATA_BLOCK, address, 1);
@@ -276,7 +276,7 @@ fn as_many_as_the_limits_say() {
 }
 
 #[test]
-fn as_long_a_chain_as_the_limit_says() {
+fn as_long_a_chain_as_the_limit_permits() {
     let mut guest = plain();
     let mut chain = |links: usize| {
         let mut next = SglDescriptor::new(SglType::DATA_BLOCK, 0x8000, 512);

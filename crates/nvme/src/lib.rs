@@ -1,10 +1,10 @@
 //! NVMe specification types in their wire format.
 //!
-//! This crate contains no behaviour. It has the layouts, codes and constants of the NVM Express Base
-//! Specification 2.0 and the NVM Command Set Specification 1.0, with the section beside each. Codes that a
-//! host sends are *open*: a newtype with named constants, so that a value without a name is still a value and
-//! not an error. 0's-based numbers are widened by the accessor that reads them and never leave this crate in
-//! that form.
+//! This crate contains no behaviour. It has the layouts, codes and constants of two specifications, with the
+//! section beside each: the NVM Express Base Specification 2.0 and the NVM Command Set Specification 1.0.
+//! Codes that a host sends are *open*: a newtype with named constants, so that a value without a name is
+//! still a value and not an error. 0's-based numbers are widened by the accessor that reads them and never
+//! leave this crate in that form.
 #![no_std]
 #![forbid(unsafe_code)]
 

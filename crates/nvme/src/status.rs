@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_cannot_say_what_layers_tell_each_other() {
+    fn a_peer_cannot_send_the_statuses_between_layers() {
         for code in [Status::ABORT_REQUESTED, Status::ABORTED_SQ_DELETION, Status::WRITES_LOST] {
             assert_eq!(Status(code.0 | Status::DNR).of_peer(), Status::INTERNAL_ERROR);
         }

@@ -17,8 +17,8 @@ use crate::local::Local;
 use crate::mailbox::{Mail, MailboxFull};
 use crate::task::{Task, TaskId};
 
-/// Mails that wait for a task that is about to move, before others are refused. As many may arrive that were
-/// in transit.
+/// Mails that wait for a task that is about to move, before others are refused. Up to as many more may arrive
+/// that were in transit.
 const WAITING_MAX: u32 = 1024;
 
 /// A handle of a task, on whichever reactor it is. Mail for a task that moves reaches it.

@@ -240,9 +240,9 @@ impl Flight {
     /// The program's status is a success, and no leg failed that could explain the missing transfer.
     #[inline]
     pub(crate) fn status(&self) -> Result<Status, ProgramError> {
-        let said = self.outcome();
-        if !said.is_success() || self.is_transferred() {
-            return Ok(said);
+        let outcome = self.outcome();
+        if !outcome.is_success() || self.is_transferred() {
+            return Ok(outcome);
         }
         match self.won_by(Winner::FirstError) {
             status if status.is_success() => Err(ProgramError::NotTransferred),

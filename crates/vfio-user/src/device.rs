@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_that_lies_is_refused() {
+    fn a_chain_that_contradicts_itself_is_refused() {
         let round = CapabilityHeader { id: 2, version: 1, next: 32 };
         assert_eq!(sparse_areas(&answer(RegionInfo::CAPS, 32, round.as_bytes())), None);
         assert_eq!(sparse_areas(&answer(RegionInfo::CAPS, 4096, &[])), None);

@@ -83,7 +83,7 @@ fn number(bytes: &[u8], at: usize) -> u64 {
 /// Checks the checksum, which covers all of the copy, with zeros in place of the checksum.
 fn check(bytes: &mut [u8]) -> Result<(), String> {
     let field = &mut bytes[CHECKSUM_AT..][..CHECKSUM_BYTES];
-    let said: [u8; CHECKSUM_BYTES] = std::array::from_fn(|n| field[n]);
+    let stored: [u8; CHECKSUM_BYTES] = std::array::from_fn(|n| field[n]);
     field.fill(0);
     let algorithm = bytes[ALGORITHM_AT..][..32].split(|byte| *byte == 0).next().unwrap_or_default();
     let computed = match algorithm {
@@ -91,7 +91,7 @@ fn check(bytes: &mut [u8]) -> Result<(), String> {
         b"sha512" => Sha512::digest(&*bytes).to_vec(),
         other => return Err(format!("the LUKS header has an unknown checksum: {}", other.escape_ascii())),
     };
-    match said.starts_with(&computed) {
+    match stored.starts_with(&computed) {
         true => Ok(()),
         false => Err("the LUKS header is damaged: its checksum is wrong".to_owned()),
     }

@@ -122,7 +122,8 @@ mod tests {
     #[test]
     fn memory_that_is_not_free_is_not_taken() {
         let limits = Limits { memory_kib: u32::MAX, argon2_kib: u64::MAX, ..Limits::default() };
-        let said = Budget::new(&limits).take_argon2(1, u32::MAX, 1).expect_err("no machine has 4 TiB free");
-        assert!(said.contains("KiB are free"), "{said}");
+        let message =
+            Budget::new(&limits).take_argon2(1, u32::MAX, 1).expect_err("no machine has 4 TiB free");
+        assert!(message.contains("KiB are free"), "{message}");
     }
 }

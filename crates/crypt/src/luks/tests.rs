@@ -49,7 +49,7 @@ fn forge(bytes: &mut [u8], copy: usize, sequence: u64, metadata: &Value) {
 }
 
 /// Returns the error for a header that is right but for one value of its metadata.
-fn said(pointer: &str, value: Value) -> String {
+fn error_of(pointer: &str, value: Value) -> String {
     let (mut bytes, mut metadata) = (REAL.to_vec(), metadata());
     *metadata.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer}")) = value;
     forge(&mut bytes, 0, SEQUENCE, &metadata);
@@ -64,10 +64,10 @@ fn a_real_header_opens() {
     assert_eq!(header.segment(), expected);
     assert_eq!(unlock(REAL, PASSPHRASE, None).as_deref(), Ok(KEY));
     assert_eq!(unlock(REAL, PASSPHRASE, Some(0)).as_deref(), Ok(KEY));
-    let words = unlock(REAL, b"correct horse battery stable", None);
-    assert_eq!(words.expect_err("it is another"), "no keyslot opens with this passphrase");
-    let words = unlock(REAL, PASSPHRASE, Some(1)).expect_err("there is one");
-    assert_eq!(words, "the LUKS header has no keyslot 1 with the disk's key");
+    let message = unlock(REAL, b"correct horse battery stable", None);
+    assert_eq!(message.expect_err("it is another"), "no keyslot opens with this passphrase");
+    let message = unlock(REAL, PASSPHRASE, Some(1)).expect_err("there is one");
+    assert_eq!(message, "the LUKS header has no keyslot 1 with the disk's key");
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn the_newer_copy_that_is_whole_counts() {
 }
 
 #[test]
-fn what_makes_no_sense_is_said() {
+fn invalid_values_are_named_in_the_error() {
     let many = [
         ("/segments/0/encryption", json!("aes-cbc-essiv:sha256"), "not with aes-xts-plain64 alone"),
         ("/segments/0/type", json!("linear"), "not one encrypted segment"),
@@ -133,11 +133,11 @@ fn what_makes_no_sense_is_said() {
         ("/keyslots/0/kdf/salt", json!("!"), "not base64"),
     ];
     for (pointer, value, expected) in many {
-        let words = said(pointer, value.clone());
-        assert!(words.contains(expected), "{pointer} {value}: {words}");
+        let message = error_of(pointer, value.clone());
+        assert!(message.contains(expected), "{pointer} {value}: {message}");
     }
-    let words = said("/config", json!({"requirements": {"mandatory": ["online-reencrypt"]}}));
-    assert_eq!(words, "the LUKS header requires what Sluice cannot do: online-reencrypt");
+    let message = error_of("/config", json!({"requirements": {"mandatory": ["online-reencrypt"]}}));
+    assert_eq!(message, "the LUKS header requires what Sluice cannot do: online-reencrypt");
 }
 
 #[test]
@@ -150,8 +150,8 @@ fn keyslots_of_other_kinds_do_not_matter() {
     metadata["digests"]["1"] = json!({"type": "other"});
     forge(&mut bytes, 0, SEQUENCE, &metadata);
     assert_eq!(unlock(&bytes, PASSPHRASE, None).as_deref(), Ok(KEY));
-    let words = unlock(&bytes, b"another", None).expect_err("it opens nothing that could be tried");
-    assert_eq!(words, "keyslot 2: a keyslot of the LUKS header makes no sense: Sluice has no hash md4");
+    let message = unlock(&bytes, b"another", None).expect_err("it opens nothing that could be tried");
+    assert_eq!(message, "keyslot 2: a keyslot of the LUKS header makes no sense: Sluice has no hash md4");
     // A keyslot that is to be ignored is tried only on request.
     metadata["keyslots"]["0"]["priority"] = json!(0);
     forge(&mut bytes, 0, SEQUENCE, &metadata);
@@ -180,29 +180,29 @@ fn a_header_is_one_budget_for_all_of_its_keyslots() {
         let key = read(bytes).and_then(|it| it.unlock(&mut Cursor::new(bytes), b"another", None, limits));
         key.expect_err("nothing opens it")
     };
-    let words = refused(&with_keyslots(33), &LIMITS);
-    assert_eq!(words, "the LUKS header has 33 keyslots; 32 are possible");
+    let message = refused(&with_keyslots(33), &LIMITS);
+    assert_eq!(message, "the LUKS header has 33 keyslots; 32 are possible");
     let many = with_keyslots(32);
     let kdf = &metadata()["keyslots"]["0"]["kdf"];
     let work = kdf["time"].as_u64().and_then(|time| Some(time * kdf["memory"].as_u64()?)).expect("numbers");
     assert_eq!(refused(&many, &LIMITS), "no keyslot opens with this passphrase");
-    let words = refused(&many, &Limits { argon2_kib: 31 * work, ..LIMITS });
-    assert!(words.contains("more work than Sluice does for one header"), "{words}");
+    let message = refused(&many, &Limits { argon2_kib: 31 * work, ..LIMITS });
+    assert!(message.contains("more work than Sluice does for one header"), "{message}");
     let verify = metadata()["digests"]["0"]["iterations"].as_u64().expect("a number") as u32;
-    let words = refused(&many, &Limits { iterations: 31 * verify, ..LIMITS });
-    assert!(words.contains("more work than Sluice does for one header"), "{words}");
-    let words = refused(&many, &Limits { time: std::time::Duration::ZERO, ..LIMITS });
-    assert!(words.contains("the time for one header is up"), "{words}");
+    let message = refused(&many, &Limits { iterations: 31 * verify, ..LIMITS });
+    assert!(message.contains("more work than Sluice does for one header"), "{message}");
+    let message = refused(&many, &Limits { time: std::time::Duration::ZERO, ..LIMITS });
+    assert!(message.contains("the time for one header is up"), "{message}");
 }
 
 #[test]
 fn what_is_no_header_is_refused() {
-    assert!(read(b"").is_err_and(|words| words.contains("cannot be read")));
+    assert!(read(b"").is_err_and(|message| message.contains("cannot be read")));
     assert_eq!(read(&[0; 8192]).expect_err("zeros"), "there is no LUKS header");
     let mut first = REAL.to_vec();
     first[7] = 1;
-    let words = read(&first[..COPY]).expect_err("the second copy is missing");
-    assert_eq!(words, "the LUKS header has version 1, not 2: see `cryptsetup convert`");
+    let message = read(&first[..COPY]).expect_err("the second copy is missing");
+    assert_eq!(message, "the LUKS header has version 1, not 2: see `cryptsetup convert`");
 }
 
 proptest! {

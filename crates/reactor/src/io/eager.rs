@@ -52,7 +52,7 @@ impl Record {
         rested
     }
 
-    fn asked(&mut self, in_vain: bool) {
+    fn record_try(&mut self, in_vain: bool) {
         self.failures = if in_vain { (self.failures + 1).min(SKIP_MAX) } else { 0 };
         self.rest = if in_vain { (1 << self.failures) - 1 } else { 0 };
     }
@@ -154,7 +154,7 @@ impl Core {
             }
             let Waiting { index, user_data, list, .. } = self.eager.waiting.swap_remove(position);
             self.eager.keep_list(list);
-            self.files.record(index).asked(false);
+            self.files.record(index).record_try(false);
             out.extend(self.on_completion(RawCompletion { user_data, result, more: false }));
         }
     }
@@ -181,7 +181,7 @@ impl Core {
     /// Hands a receive to the ring after failed tries.
     fn give_up(&mut self, position: usize) {
         let index = self.hand_to_ring(position);
-        self.files.record(index).asked(true);
+        self.files.record(index).record_try(true);
     }
 
     /// Hands a receive to the ring; returns the index of its socket.

@@ -117,8 +117,8 @@ impl Io {
     }
 
     /// Waits for readability of a registered file, again and again until the slot is dropped. Meant for an
-    /// eventfd that the peer writes: each write is an event, and the eventfd need not be read. A reader must
-    /// not block, because the peer could drain the eventfd first. Unlike a [`poll`](Io::poll) a watch is
+    /// eventfd that the peer writes: each write is an event, and the eventfd need not be read. A reader uses
+    /// non-blocking reads, because the peer could make others block. Unlike a [`poll`](Io::poll) a watch is
     /// started again if the kernel ends it; a negative result means that it cannot be.
     pub fn watch(&self, file: &FileSlot, task: TaskId, token: u64) {
         Core::of_thread(|core| core.watch(core.here(&file.0), task, token));

@@ -41,7 +41,7 @@ fn every_command_has_one_answer_and_wakes_a_reactor_that_sleeps() {
 }
 
 #[test]
-fn a_trial_says_that_a_file_takes_no_commands() {
+fn a_trial_fails_for_a_file_that_takes_no_commands() {
     let region = SharedRegion::new("data", 4096).expect("memory");
     let memfd = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
     let answer =

@@ -166,7 +166,7 @@ impl Task for Sleeper {
 }
 
 #[test]
-fn the_end_of_a_poll_that_was_taken_back_wakes_nobody() {
+fn the_end_of_a_cancelled_poll_wakes_no_task() {
     let idle = IdlePolicy { spin: Duration::ZERO, ..IdlePolicy::default() };
     let reactor = ReactorHandle::start(ReactorConfig { idle, ..ReactorConfig::default() }).expect("io_uring");
     let eventfd = new_eventfd(EventfdFlags::NONBLOCK);

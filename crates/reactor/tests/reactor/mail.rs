@@ -47,7 +47,7 @@ fn ten_thousand_mails_at_random_distances_all_arrive() {
 }
 
 #[test]
-fn senders_on_many_threads_are_all_heard() {
+fn mails_of_many_threads_are_all_run() {
     let reactor = reactor();
     let senders: Vec<_> = (0..4u64)
         .map(|_| {
@@ -89,7 +89,7 @@ fn a_full_mailbox_refuses_and_a_call_waits_for_room() {
 }
 
 #[test]
-fn a_stopped_reactor_says_so() {
+fn a_stopped_reactor_returns_an_error() {
     let reactor = reactor();
     let other = reactor.clone();
     reactor.stop();

@@ -39,7 +39,7 @@ fn full_blocking_eventfd() -> (OwnedFd, OwnedFd) {
 }
 
 #[test]
-fn a_full_blocking_eventfd_blocks_nobody_and_gets_its_signal_when_there_is_room() {
+fn a_full_blocking_eventfd_blocks_no_task_and_gets_its_signal_when_there_is_room() {
     let reactor = reactor();
     let (id, memory) = add(&reactor, ASLEEP);
     let (eventfd, theirs) = full_blocking_eventfd();
@@ -130,7 +130,7 @@ fn hundreds_of_full_eventfds_do_not_hold_up_one_that_blocks_when_it_could() {
 }
 
 #[test]
-fn a_watched_eventfd_is_heard_every_time_and_no_more_when_its_slot_is_gone() {
+fn each_write_to_a_watched_eventfd_is_an_event_until_its_slot_is_gone() {
     let reactor = reactor();
     let (id, memory) = add(&reactor, ASLEEP);
     let eventfd = new_eventfd(EventfdFlags::empty());

@@ -9,7 +9,7 @@ use sluice_reactor::{Local, ReactorConfig, ReactorHandle, now_ns};
 use crate::probe::{ASLEEP, add, eventually, reactor, with};
 
 #[test]
-fn a_turn_that_waits_is_counted_and_remembered() {
+fn a_turn_that_waits_is_counted_and_recorded() {
     let config = ReactorConfig { watch: true, ..ReactorConfig::default() };
     let reactor = ReactorHandle::start(config).expect("io_uring works here");
     reactor.call(|_| thread::sleep(Duration::from_millis(2))).expect("an answer");
@@ -23,7 +23,7 @@ fn a_turn_that_waits_is_counted_and_remembered() {
 }
 
 #[test]
-fn a_turn_that_works_is_remembered_with_its_time() {
+fn a_turn_that_works_is_recorded_with_its_time() {
     const WORK_NS: u64 = 2_000_000;
     let config = ReactorConfig { watch: true, ..ReactorConfig::default() };
     let reactor = ReactorHandle::start(config).expect("io_uring works here");
@@ -46,7 +46,7 @@ fn a_turn_that_works_is_remembered_with_its_time() {
 }
 
 #[test]
-fn nothing_is_watched_unless_asked_for() {
+fn nothing_is_watched_by_default() {
     let reactor = reactor();
     reactor.call(|_| thread::sleep(Duration::from_millis(2))).expect("an answer");
     assert_eq!(reactor.counters().watched, Default::default());

@@ -21,7 +21,7 @@ fn read() -> Request {
 fn the_context_is_what_the_command_is() {
     let (mut rig, script) = Rig::scripted(1, 1, [Verdict::send(Leg::FIRST)]);
     rig.submit(9, Request { fua: true, ..read() });
-    let context = super::lock(&script.asked)[0];
+    let context = super::lock(&script.contexts)[0];
     let bytes = context.as_bytes();
     assert_eq!(bytes[..8], [1, 0, 0, 0, 0, 0, 0, 0], "version 1, hook 0");
     assert_eq!(bytes[8..12], [1, 0, 2, 0], "queue 1, a read");
@@ -42,13 +42,13 @@ fn a_flush_of_our_own_is_shown_as_a_hosts() {
     rig.slab.slot_mut(&command).origin.sq = 0;
     rig.router.submit(command, &mut rig.slab, 0);
     rig.answer(1, 0, GOOD);
-    let context = super::lock(&script.asked)[0];
+    let context = super::lock(&script.contexts)[0];
     assert_eq!((context.facts().opcode, context.facts().nsid, context.steering.blocks), (0, NSID, 0));
     assert_eq!(context.entry(), &SubmissionEntry { nsid: NSID, ..SubmissionEntry::default() });
 }
 
 #[test]
-fn a_program_moves_a_command_and_tells_the_layers() {
+fn a_program_moves_a_command_and_sets_hints_for_the_layers() {
     let mut rig = steered(1, 1, |context| {
         context.steering.slba += 100;
         context.steering.fua = 1;
@@ -107,7 +107,7 @@ fn a_command_can_be_transferred_piece_by_piece() {
         assert_eq!((leg.request.offset, &leg.data[..]), (block * BLOCK, data));
         assert_eq!(leg.request.length, data.len() as u64 * BLOCK);
         let held: u64 = rig.slab.live().flat_map(|slot| slot.segments()).map(|s| u64::from(s.len())).sum();
-        assert!(held >= COUNT * BLOCK, "an unmap has to see the memory of the pieces to come");
+        assert!(held >= COUNT * BLOCK, "an unmap has to see the memory of the chunks to come");
         rig.answer(1, 0, GOOD);
     }
     assert_eq!(rig.status(1), Some(GOOD));
@@ -207,7 +207,7 @@ fn a_program_of_bytes_has_the_same_rights_and_may_trap() {
 
 /// Checks a command of several steps, such as a Dataset Management: the program runs for each of them.
 #[test]
-fn what_was_said_of_one_step_says_nothing_of_the_next() {
+fn a_verdict_on_one_step_does_not_apply_to_the_next() {
     let program = |context: &mut Context| {
         context.steering.hints = if context.facts().further_step == 0 { 7 } else { 0 };
         Verdict::send(Leg::FIRST)

@@ -32,16 +32,16 @@ fn check(expressions: &[String]) -> Result<(), String> {
         .expect("clang is there: scripts/setup.sh installs it");
     let asserts = expressions.iter().map(|expression| format!("_Static_assert({expression}, \"\");\n"));
     let source: String = ["#include \"sluice.h\"\n".to_owned()].into_iter().chain(asserts).collect();
-    let mut input = clang.stdin.take().expect("it was asked for");
+    let mut input = clang.stdin.take().expect("it is piped");
     input.write_all(source.as_bytes()).expect("clang reads all of its input");
     drop(input);
     let output = clang.wait_with_output().expect("clang ends");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    if output.status.success() { Ok(()) } else { Err(said) }
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status.success() { Ok(()) } else { Err(message) }
 }
 
 fn agree(expressions: &[String]) {
-    check(expressions).unwrap_or_else(|said| panic!("{said}"));
+    check(expressions).unwrap_or_else(|message| panic!("{message}"));
 }
 
 fn is(expression: &str, value: impl Into<u64>) -> String {
@@ -50,8 +50,8 @@ fn is(expression: &str, value: impl Into<u64>) -> String {
 
 #[test]
 fn what_is_untrue_is_found() {
-    let said = check(&[is("SLUICE_ABI", Context::VERSION), is("SLUICE_READ", 3u8)]).expect_err("it is 2");
-    assert!(said.contains("SLUICE_READ"), "{said}");
+    let message = check(&[is("SLUICE_ABI", Context::VERSION), is("SLUICE_READ", 3u8)]).expect_err("it is 2");
+    assert!(message.contains("SLUICE_READ"), "{message}");
 }
 
 /// Compares a member of the structure of the same name as the field, its offset and size.

@@ -69,7 +69,7 @@ fn any_good_leg_is_enough() {
 }
 
 #[test]
-fn a_status_said_now_waits_for_legs_in_flight() {
+fn an_immediate_status_waits_for_legs_in_flight() {
     assert_eq!(both(Verdict::complete(UNREAD), [(0, GOOD), (1, GOOD)]), Some(UNREAD));
     assert_eq!(both(Verdict::complete(GOOD), [(0, GOOD), (1, FAULT)]), Some(GOOD), "leg 0 transferred it");
     assert_eq!(both(Verdict::complete(GOOD), [(0, FAULT), (1, UNREAD)]), Some(FAULT), "nobody did");
@@ -86,8 +86,8 @@ fn legs_can_follow_each_other_in_the_commands_own_slot() {
     rig.answer(1, 0, GOOD);
     assert_eq!(rig.status(1), Some(GOOD));
     assert_eq!(script.hooks(), [Hook::Submission, Hook::LegDone(leg(1), GOOD)]);
-    let asked = super::lock(&script.asked);
-    assert_eq!([asked[0].facts().cookie, asked[1].facts().cookie], [0, 7]);
+    let contexts = super::lock(&script.contexts);
+    assert_eq!([contexts[0].facts().cookie, contexts[1].facts().cookie], [0, 7]);
 }
 
 #[test]
@@ -110,8 +110,8 @@ fn a_leg_that_is_done_can_be_finished_with() {
     rig.answer(1, 0, GOOD);
     rig.answer(1, 1, FAULT);
     assert_eq!(rig.status(1), Some(GOOD));
-    let asked = super::lock(&script.asked);
-    assert_eq!(asked.iter().map(|context| context.facts().in_flight).collect::<Vec<_>>(), [0, 0b10, 0]);
+    let contexts = super::lock(&script.contexts);
+    assert_eq!(contexts.iter().map(|context| context.facts().in_flight).collect::<Vec<_>>(), [0, 0b10, 0]);
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_third_leg_can_start_while_the_second_is_in_flight() {
 }
 
 #[test]
-fn nobody_is_called_at_the_end_of_a_leg_when_the_command_is_finished() {
+fn no_hook_is_run_at_the_end_of_a_leg_when_the_command_is_finished() {
     let first = Verdict::finish_with(leg(0)).and_start(legs(&[0, 1])).and_call_at(legs(&[1]));
     let (mut rig, script) = Rig::scripted(2, 2, [first]);
     rig.read(1, 0);
@@ -153,7 +153,7 @@ fn the_last_hook_sees_the_status_and_may_change_it() {
         rig.answer(1, 0, leg);
         assert_eq!(rig.status(1), Some(status), "{leg:?}, then {last:?}");
         assert_eq!(script.hooks(), [Hook::Submission, Hook::BeforeCompletion(leg)]);
-        assert_eq!(super::lock(&script.asked)[1].facts().cookie, 0xbeef);
+        assert_eq!(super::lock(&script.contexts)[1].facts().cookie, 0xbeef);
         assert_eq!(rig.router.counters().errors(), 0);
     }
 }
@@ -169,7 +169,7 @@ fn what_moves_nothing_can_be_finished_without_a_leg() {
 }
 
 #[test]
-fn every_step_of_a_command_is_asked_about() {
+fn the_program_runs_for_every_step_of_a_command() {
     let (mut rig, script) = Rig::scripted(2, 2, [Verdict::send(leg(0)), Verdict::send(leg(1))]);
     let steps = [(0, leg(0)), (40, leg(1))];
     let command = rig.admit(1, Request::default());
@@ -194,8 +194,8 @@ fn every_step_of_a_command_is_asked_about() {
         command = done.pop();
     }
     rig.slab.release(command.expect("in hand"));
-    let asked = super::lock(&script.asked);
-    let shown = |n: usize| (asked[n].steering.slba, asked[n].facts().further_step);
+    let contexts = super::lock(&script.contexts);
+    let shown = |n: usize| (contexts[n].steering.slba, contexts[n].facts().further_step);
     assert_eq!([shown(0), shown(1)], [(0, 0), (40, 1)]);
 }
 

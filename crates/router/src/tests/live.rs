@@ -11,13 +11,13 @@ const GOOD: Status = Status::SUCCESS;
 struct Numbered {
     number: u8,
     path: u8,
-    asked: Arc<Mutex<Vec<u8>>>,
+    calls: Arc<Mutex<Vec<u8>>>,
     gone: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Classifier for Numbered {
     fn classify(&mut self, context: &mut Context) -> Result<Verdict, Trapped> {
-        lock(&self.asked).push(self.number);
+        lock(&self.calls).push(self.number);
         Ok(match context.facts().hook {
             0 => Verdict::send(leg(self.path)).and_call_before_completion(),
             _ => Verdict::finish_with(leg(self.path)),
@@ -33,17 +33,17 @@ impl Drop for Numbered {
 
 #[derive(Default)]
 struct Notes {
-    asked: Arc<Mutex<Vec<u8>>>,
+    calls: Arc<Mutex<Vec<u8>>>,
     gone: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Notes {
     fn program(&self, number: u8, path: u8) -> Box<dyn Classifier> {
-        Box::new(Numbered { number, path, asked: Arc::clone(&self.asked), gone: Arc::clone(&self.gone) })
+        Box::new(Numbered { number, path, calls: Arc::clone(&self.calls), gone: Arc::clone(&self.gone) })
     }
 
-    fn asked(&self) -> Vec<u8> {
-        std::mem::take(&mut lock(&self.asked))
+    fn calls(&self) -> Vec<u8> {
+        std::mem::take(&mut lock(&self.calls))
     }
 
     fn gone(&self) -> Vec<u8> {
@@ -60,9 +60,9 @@ fn the_next_command_sees_the_new_program_and_the_old_one_keeps_its_own() {
     rig.read(2, 0);
     assert_eq!((rig.legs_of(1), rig.legs_of(2), notes.gone()), (vec![0], vec![1], vec![]));
     rig.answer(2, 1, GOOD);
-    assert_eq!(notes.asked(), [1, 2, 2]);
+    assert_eq!(notes.calls(), [1, 2, 2]);
     rig.answer(1, 0, GOOD);
-    assert_eq!((notes.asked(), notes.gone()), (vec![1], vec![1]), "its last command is done");
+    assert_eq!((notes.calls(), notes.gone()), (vec![1], vec![1]), "its last command is done");
     rig.router.detach();
     assert_eq!(notes.gone(), [1, 2], "it had none");
     assert_eq!((rig.status(1), rig.status(2)), (Some(GOOD), Some(GOOD)));
@@ -82,9 +82,9 @@ fn a_detached_program_finishes_what_it_began_and_the_rest_takes_the_first_path()
     assert_eq!((rig.legs_of(1), rig.legs_of(2), rig.legs_of(3)), (vec![0], vec![1], vec![0]));
     rig.answer(1, 0, GOOD);
     rig.answer(3, 0, GOOD);
-    assert_eq!(notes.asked(), [1]);
+    assert_eq!(notes.calls(), [1]);
     rig.answer(2, 1, GOOD);
-    assert_eq!((notes.asked(), notes.gone()), (vec![1], vec![9, 1]));
+    assert_eq!((notes.calls(), notes.gone()), (vec![1], vec![9, 1]));
     assert_eq!(rig.done.len(), 3);
 }
 

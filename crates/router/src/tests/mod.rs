@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Clone, Default)]
 struct Script {
     verdicts: Arc<Mutex<VecDeque<Verdict>>>,
-    asked: Arc<Mutex<Vec<Context>>>,
+    contexts: Arc<Mutex<Vec<Context>>>,
 }
 
 impl Script {
@@ -28,15 +28,15 @@ impl Script {
     }
 
     fn classifier(&self) -> Box<dyn Classifier> {
-        let Self { verdicts, asked } = self.clone();
+        let Self { verdicts, contexts } = self.clone();
         Box::new(move |context: &mut Context| {
-            lock(&asked).push(*context);
-            lock(&verdicts).pop_front().expect("nobody calls more often than was asked for")
+            lock(&contexts).push(*context);
+            lock(&verdicts).pop_front().expect("there is a verdict for each hook")
         })
     }
 
     fn hooks(&self) -> Vec<Hook> {
-        lock(&self.asked).iter().map(Context::hook).collect()
+        lock(&self.contexts).iter().map(Context::hook).collect()
     }
 }
 

@@ -118,12 +118,12 @@ impl Model {
             if self.word >> 15 & 1 == 1 {
                 self.call(Hook::BeforeCompletion(outcome), calls);
             }
-            let said = self.outcome.expect("nothing is left to wait for");
+            let outcome = self.outcome.expect("nothing is left to wait for");
             let error = self.first_error();
-            self.completed = Some(match said.is_success() && !self.was_good {
+            self.completed = Some(match outcome.is_success() && !self.was_good {
                 true if error.is_success() => Status::INTERNAL_ERROR,
                 true => error,
-                false => said,
+                false => outcome,
             });
         }
         assert_eq!(self.seen, calls.len(), "the program was called when it need not be");

@@ -55,7 +55,10 @@ type Shown = Arc<Mutex<Vec<[u8; NVMETRO_CONTEXT]>>>;
 
 /// Returns a drive whose program answers with these words, one at each hook, after it has changed its
 /// context.
-fn says(words: &[u32], mut change: impl FnMut(&mut [u8; NVMETRO_CONTEXT]) + Send + 'static) -> (Rig, Shown) {
+fn rig_of(
+    words: &[u32],
+    mut change: impl FnMut(&mut [u8; NVMETRO_CONTEXT]) + Send + 'static,
+) -> (Rig, Shown) {
     let words: Vec<u32> = words.into();
     let mut words = words.into_iter();
     let shown = Shown::default();
@@ -63,7 +66,7 @@ fn says(words: &[u32], mut change: impl FnMut(&mut [u8; NVMETRO_CONTEXT]) + Send
     let rig = drive(move |context| {
         lock(&seen).push(*context);
         change(context);
-        words.next().map(u64::from).ok_or("nobody calls more often than was asked for")
+        words.next().map(u64::from).ok_or("there is a verdict for each hook")
     });
     (rig, shown)
 }
@@ -83,7 +86,7 @@ fn field(context: &[u8; NVMETRO_CONTEXT], at: usize) -> u32 {
 }
 
 #[test]
-fn an_encryptor_reads_from_the_device_and_then_asks_the_function() {
+fn an_encryptor_reads_from_the_device_and_then_calls_the_function() {
     let mut rig = compiled("encrypt");
     rig.submit(1, read());
     assert_eq!(rig.legs_of(1), [0]);
@@ -135,7 +138,7 @@ fn a_replicator_writes_to_both_and_waits_for_both() {
 
 #[test]
 fn the_context_is_as_published() {
-    let (mut rig, shown) = says(
+    let (mut rig, shown) = rig_of(
         &[
             SEND_HQ | SEND_FD | HOOK_HCQ | HOOK_NFD_WRITE | WAIT_FOR_HOOK,
             HOOK_NFD_WRITE | WAIT_FOR_HOOK,
@@ -162,7 +165,7 @@ fn the_context_is_as_published() {
 
 #[test]
 fn a_command_completed_with_legs_out_waits_for_them() {
-    let (mut rig, _) = says(&[SEND_HQ | u32::from(BAD.0)], |_| ());
+    let (mut rig, _) = rig_of(&[SEND_HQ | u32::from(BAD.0)], |_| ());
     rig.submit(1, read());
     assert_eq!(rig.status(1), None);
     rig.answer(1, 0, GOOD);
@@ -172,7 +175,7 @@ fn a_command_completed_with_legs_out_waits_for_them() {
 #[test]
 fn the_last_hook_fires_and_may_change_the_status() {
     let (mut rig, shown) =
-        says(&[SEND_HQ | WILL_COMPLETE_HQ | HOOK_PRE_VCQ, u32::from(Status::WRITE_FAULT.0)], |_| ());
+        rig_of(&[SEND_HQ | WILL_COMPLETE_HQ | HOOK_PRE_VCQ, u32::from(Status::WRITE_FAULT.0)], |_| ());
     rig.submit(1, read());
     rig.answer(1, 0, BAD);
     assert_eq!(field(&lock(&shown)[1], 76), u32::from(BAD.0));
@@ -195,7 +198,7 @@ fn impossible_words_fail_their_command_and_are_counted() {
         (0, ProgramError::NotTransferred),
     ]);
     for (word, error) in cases {
-        let (mut rig, _) = says(&[word], |_| ());
+        let (mut rig, _) = rig_of(&[word], |_| ());
         rig.submit(1, read());
         assert_eq!(rig.status(1), Some(Status::INTERNAL_ERROR), "{word:#x}");
         assert_eq!((rig.router.counters().of(error), rig.router.counters().errors()), (1, 1), "{word:#x}");
@@ -203,14 +206,15 @@ fn impossible_words_fail_their_command_and_are_counted() {
 }
 
 #[test]
-fn a_later_hook_may_not_ask_for_an_earlier_one() {
+fn a_later_hook_may_not_request_an_earlier_one() {
     let again = SEND_FD | WILL_COMPLETE_FD | HOOK_VSQ;
-    let (mut rig, _) = says(&[SEND_HQ | HOOK_HCQ | WAIT_FOR_HOOK, again], |_| ());
+    let (mut rig, _) = rig_of(&[SEND_HQ | HOOK_HCQ | WAIT_FOR_HOOK, again], |_| ());
     rig.submit(1, read());
     rig.answer(1, 0, GOOD);
     assert_eq!(rig.status(1), Some(Status::INTERNAL_ERROR));
     assert_eq!(rig.router.counters().of(ProgramError::UnknownBits), 1);
-    let (mut rig, _) = says(&[SEND_HQ | WILL_COMPLETE_HQ | HOOK_PRE_VCQ, SEND_HQ | WILL_COMPLETE_HQ], |_| ());
+    let (mut rig, _) =
+        rig_of(&[SEND_HQ | WILL_COMPLETE_HQ | HOOK_PRE_VCQ, SEND_HQ | WILL_COMPLETE_HQ], |_| ());
     rig.submit(1, read());
     rig.answer(1, 0, GOOD);
     assert_eq!(rig.status(1), Some(Status::INTERNAL_ERROR));
@@ -226,7 +230,7 @@ fn changes_last_as_published() {
         SEND_HQ | WILL_COMPLETE_HQ,
     ];
     let mut slba = [100u32, 200].into_iter();
-    let (mut rig, shown) = says(&words, move |context| {
+    let (mut rig, shown) = rig_of(&words, move |context| {
         if let Some(slba) = slba.next() {
             context[40..44].copy_from_slice(&slba.to_ne_bytes());
         }
@@ -292,7 +296,7 @@ fn changes_of_refused_answers_are_given_back() {
 fn what_a_program_may_not_change_is_dropped_and_counted() {
     // Opcode, CID, NSID, PRPs, CDW13, another bit of CDW12, the queue, the hook, the last word.
     for at in [0, 2, 4, 24, 39, 52, 51, 64, 70, 91] {
-        let (mut rig, _) = says(&[SEND_HQ | WILL_COMPLETE_HQ], move |context| context[at] ^= 0x20);
+        let (mut rig, _) = rig_of(&[SEND_HQ | WILL_COMPLETE_HQ], move |context| context[at] ^= 0x20);
         rig.submit(1, read());
         assert_eq!(rig.leg(1, 0).request, read(), "byte {at}");
         rig.answer(1, 0, GOOD);
@@ -302,7 +306,8 @@ fn what_a_program_may_not_change_is_dropped_and_counted() {
 
 #[test]
 fn fewer_blocks_are_no_success_and_more_are_dropped() {
-    let blocks = |blocks: u8| says(&[SEND_HQ | WILL_COMPLETE_HQ], move |context| context[48] = blocks - 1).0;
+    let blocks =
+        |blocks: u8| rig_of(&[SEND_HQ | WILL_COMPLETE_HQ], move |context| context[48] = blocks - 1).0;
     let mut rig = blocks(3);
     rig.submit(1, read());
     assert_eq!(rig.leg(1, 0).request.length, 3 * BLOCK);

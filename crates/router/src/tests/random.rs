@@ -231,7 +231,7 @@ impl Scene {
             assert!(leg.request.fua >= given.fua);
             assert_eq!(leg.data.len() as u64 * BLOCK, crate::rig::data_length(&leg.request));
             let ordered = leg.data.windows(2).all(|pair| pair[1] == pair[0] + 1);
-            assert!(ordered, "not a piece of the command's data");
+            assert!(ordered, "not a chunk of the command's data");
         }
     }
 
@@ -276,7 +276,7 @@ proptest! {
     /// Checks one command at a time, with a well-behaved program: its end is that of a plain reading of its
     /// verdicts.
     #[test]
-    fn a_command_comes_to_what_its_verdicts_say(
+    fn a_command_ends_as_its_verdicts_require(
         words in vec(words(), 1..8), ends in vec(0..ENDS.len(), 64), order in vec(any::<usize>(), 64),
     ) {
         let taken = Arc::new(Mutex::new(Vec::new()));

@@ -9,7 +9,7 @@ const FAULT: Status = Status::WRITE_FAULT;
 
 /// Checks the layout, which is an ABI: these words are in programs.
 #[test]
-fn the_words_are_what_the_table_says() {
+fn the_words_are_those_of_the_table() {
     assert_eq!(Verdict::send(Leg::FIRST).0, 0x0002_0000_0000_0001);
     assert_eq!(Verdict::send(leg(6)).0, 0x0062_0000_0000_0040);
     assert_eq!(Verdict::complete(Status(0x4280)).0, 0x0001_4280_0000_0000);
@@ -126,7 +126,7 @@ fn fails_later(word: Verdict, error: ProgramError) {
     assert_eq!(rig.status(1), None, "leg 1 is in flight");
     rig.answer(1, 1, Status::SUCCESS);
     assert_eq!(rig.status(1), Some(Status::INTERNAL_ERROR), "{word:?}");
-    assert_eq!(script.hooks().len(), 2, "a program that made an error is not asked again");
+    assert_eq!(script.hooks().len(), 2, "a program that made an error is not called again");
     assert_eq!(rig.slots(), 0);
 }
 
