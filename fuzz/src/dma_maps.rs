@@ -4,27 +4,27 @@ use sluice_memory::{PAGE_SIZE, SharedRegion};
 
 /// A range of guest addresses, and its offset in the memory. In bytes.
 #[derive(Clone, Copy, Debug)]
-struct Loan {
+struct DmaMapping {
     address: u64,
     offset: u64,
     size: u64,
 }
 
 #[derive(Debug)]
-pub struct Lent<'a> {
+pub struct DmaMaps<'a> {
     ram: &'a SharedRegion,
-    loans: Vec<Loan>,
+    maps: Vec<DmaMapping>,
     /// Contents of the pages that are not mapped.
     image: Vec<u8>,
     /// Flag that the mappings are known: every message about them was answered.
     is_known: bool,
 }
 
-impl<'a> Lent<'a> {
+impl<'a> DmaMaps<'a> {
     pub fn new(ram: &'a SharedRegion) -> Self {
         let image = vec![0; ram.len()];
         ram.write(0, &image);
-        Self { ram, loans: Vec::new(), image, is_known: true }
+        Self { ram, maps: Vec::new(), image, is_known: true }
     }
 
     /// Writes the memory as the guest.
@@ -39,30 +39,30 @@ impl<'a> Lent<'a> {
         self.is_known = false;
     }
 
-    pub fn lend(&mut self, address: u64, offset: u64, size: u64) {
-        self.loans.push(Loan { address, offset, size });
+    pub fn map(&mut self, address: u64, offset: u64, size: u64) {
+        self.maps.push(DmaMapping { address, offset, size });
     }
 
     /// Unmaps all mappings that begin in the range; the device does not use them any more.
-    pub fn give_back(&mut self, address: u64, size: u64) {
-        let is_inside = |loan: &Loan| loan.address.wrapping_sub(address) < size;
-        self.return_where(is_inside);
+    pub fn unmap(&mut self, address: u64, size: u64) {
+        let is_inside = |map: &DmaMapping| map.address.wrapping_sub(address) < size;
+        self.unmap_where(is_inside);
     }
 
-    pub fn give_all_back(&mut self) {
-        self.return_where(|_| true);
-        self.loans.clear();
+    pub fn unmap_all(&mut self) {
+        self.unmap_where(|_| true);
+        self.maps.clear();
         if !std::mem::replace(&mut self.is_known, true) {
             self.ram.read(0, &mut self.image);
         }
     }
 
-    fn return_where(&mut self, is_returned: impl Fn(&Loan) -> bool) {
-        let was_lent: Vec<bool> = self.pages().map(|page| self.is_lent(page)).collect();
-        self.loans.retain(|loan| !is_returned(loan));
-        let returned: Vec<usize> =
-            self.pages().filter(|page| was_lent[*page] && !self.is_lent(*page)).collect();
-        for page in returned {
+    fn unmap_where(&mut self, is_unmapped: impl Fn(&DmaMapping) -> bool) {
+        let was_mapped: Vec<bool> = self.pages().map(|page| self.is_mapped(page)).collect();
+        self.maps.retain(|map| !is_unmapped(map));
+        let unmapped: Vec<usize> =
+            self.pages().filter(|page| was_mapped[*page] && !self.is_mapped(*page)).collect();
+        for page in unmapped {
             self.ram.read(page * PAGE_SIZE, &mut self.image[page * PAGE_SIZE..][..PAGE_SIZE]);
         }
     }
@@ -71,9 +71,9 @@ impl<'a> Lent<'a> {
         0..self.ram.len() / PAGE_SIZE
     }
 
-    fn is_lent(&self, page: usize) -> bool {
+    fn is_mapped(&self, page: usize) -> bool {
         let at = (page * PAGE_SIZE) as u64;
-        self.loans.iter().any(|loan| at.wrapping_sub(loan.offset) < loan.size)
+        self.maps.iter().any(|map| at.wrapping_sub(map.offset) < map.size)
     }
 
     /// Checks that unmapped memory is as the guest has left it.
@@ -83,7 +83,7 @@ impl<'a> Lent<'a> {
         }
         let mut found = vec![0; self.ram.len()];
         self.ram.read(0, &mut found);
-        for page in self.pages().filter(|page| !self.is_lent(*page)) {
+        for page in self.pages().filter(|page| !self.is_mapped(*page)) {
             let bytes = page * PAGE_SIZE..(page + 1) * PAGE_SIZE;
             assert!(
                 found[bytes.clone()] == self.image[bytes],

@@ -89,8 +89,8 @@ fn outlive_hosts() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().expect("a runtime");
     let _entered = runtime.enter();
     // The handler stays when its receiver is dropped.
-    let heard = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::pipe());
-    drop(heard.expect("a handler"));
+    let handler = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::pipe());
+    drop(handler.expect("a handler"));
 }
 
 /// Several hosts.
@@ -114,7 +114,7 @@ impl Hosts {
                 10..14 => admin(link, input),
                 14..20 => transfer(link, input),
                 20..25 => link.receive(input),
-                25 => link.settle_if(self.is_calm),
+                25 => link.wait_if(self.is_calm),
                 26 => any_fabrics(link, input),
                 27 => {
                     self.is_calm = false;
@@ -122,7 +122,7 @@ impl Hosts {
                 }
                 28 => {
                     let count = input.below(160);
-                    link.say_wrong(input.bytes(count));
+                    link.send_invalid(input.bytes(count));
                 }
                 29 => {
                     self.is_calm = false;
@@ -212,7 +212,7 @@ impl Hosts {
     /// Ends all hosts: each valid command is answered, and a later host is served.
     fn finish(mut self) {
         let is_calm = self.is_calm;
-        self.links.iter_mut().for_each(|link| link.settle_if(is_calm));
+        self.links.iter_mut().for_each(|link| link.wait_if(is_calm));
         drop(self.links);
         loop {
             let mut link = Link::new(self.address);
@@ -239,9 +239,9 @@ impl Hosts {
 }
 
 impl Link {
-    fn settle_if(&mut self, is_calm: bool) {
+    fn wait_if(&mut self, is_calm: bool) {
         if is_calm && self.queue.is_some() {
-            self.settle();
+            self.wait_for_answers();
         }
     }
 }

@@ -15,35 +15,38 @@ pub struct Far {
     at: u64,
     bytes: Vec<u8>,
     /// Requests without an answer, the oldest first.
-    asked: VecDeque<(Header, DmaAccess)>,
+    requests: VecDeque<(Header, DmaAccess)>,
     /// Flag that every answer so far was a valid one.
-    pub is_believed: bool,
+    pub is_valid: bool,
 }
 
 impl Far {
     pub fn new(at: u64, size: usize) -> Self {
-        Self { at, bytes: vec![0; size], asked: VecDeque::new(), is_believed: true }
+        Self { at, bytes: vec![0; size], requests: VecDeque::new(), is_valid: true }
     }
 
     pub fn poke(&mut self, at: usize, bytes: &[u8]) {
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    pub fn is_asked(&self) -> bool {
-        !self.asked.is_empty()
+    pub fn has_requests(&self) -> bool {
+        !self.requests.is_empty()
     }
 
     /// Drops all requests for a new connection.
     pub fn forget(&mut self) {
-        self.asked.clear();
-        self.is_believed = true;
+        self.requests.clear();
+        self.is_valid = true;
     }
 
     /// Handles a request of the server.
-    pub fn asked(&mut self, header: Header, payload: &[u8]) {
+    pub fn requested(&mut self, header: Header, payload: &[u8]) {
         let (access, data) = DmaAccess::read_from_prefix(payload).expect("an access");
         assert!(!header.no_reply() && (1..=ACCESS_MAX).contains(&access.count), "{header:?} {access:?}");
-        assert!(self.asked.iter().all(|(other, _)| other.id != header.id), "asked with one identifier twice");
+        assert!(
+            self.requests.iter().all(|(other, _)| other.id != header.id),
+            "two requests with one identifier"
+        );
         match header.command {
             Command::DMA_READ => assert!(data.is_empty(), "a read has no data"),
             Command::DMA_WRITE => {
@@ -54,30 +57,30 @@ impl Far {
                     }
                 }
             }
-            _ => panic!("a server does not say {header:?}"),
+            _ => panic!("a server does not send {header:?}"),
         }
-        self.asked.push_back((header, access));
+        self.requests.push_back((header, access));
     }
 
     /// Returns the answer to the oldest request, or something else.
     pub fn answer(&mut self, input: &mut Input<'_>) -> Option<(Header, Vec<u8>)> {
-        let (asked, access) = self.asked.pop_front()?;
-        let (mut header, mut payload) = (asked.reply(), access.as_bytes().to_vec());
-        if asked.command == Command::DMA_READ {
+        let (request, access) = self.requests.pop_front()?;
+        let (mut header, mut payload) = (request.reply(), access.as_bytes().to_vec());
+        if request.command == Command::DMA_READ {
             let there = |address| self.place(address).map_or(0, |place| self.bytes[place]);
             payload.extend(addresses(&access).map(there));
         }
         let whole = payload.len();
         match input.below(16) {
-            12 => (header, payload) = (asked.error_reply(rustix::io::Errno::FAULT), Vec::new()),
+            12 => (header, payload) = (request.error_reply(rustix::io::Errno::FAULT), Vec::new()),
             13 => payload.truncate(input.below(40)),
             14 => header.id = header.id.wrapping_add(1 + u16::from(input.byte())),
             15 => payload[input.below(DmaAccess::SIZE)] ^= 1 << input.below(8),
             _ => {}
         }
         let is_right =
-            header.id == asked.id && payload.len() == whole && payload.starts_with(access.as_bytes());
-        self.is_believed &= is_right || header.failure().is_some();
+            header.id == request.id && payload.len() == whole && payload.starts_with(access.as_bytes());
+        self.is_valid &= is_right || header.failure().is_some();
         Some((header, payload))
     }
 

@@ -119,7 +119,8 @@ impl Guest {
     }
 
     /// Maps a window at an address that is derived from all of the input, so that no part of the input can
-    /// contain it. Only the host in `host.rs` uses the window.
+    /// contain it. Only writes of the test itself, and expected writes of the device, change the memory
+    /// there.
     pub fn map_secret(&mut self, input: &[u8]) -> Window {
         let hash = twox_hash::XxHash3_64::oneshot(input);
         let iova = 1 << 46 | hash >> 20 << 12;

@@ -132,7 +132,7 @@ impl Host {
         }
     }
 
-    fn see_off(&mut self) {
+    fn finish_unmaps(&mut self) {
         let Self { departing, controller, departed, guest, .. } = self;
         departing.retain(|(window, removed)| {
             let is_used = controller.uses(removed);
@@ -343,7 +343,7 @@ impl Host {
             return 0;
         }
         let work = self.controller.turn(&self.guest.space, self.now_ns);
-        self.see_off();
+        self.finish_unmaps();
         work + remembered
     }
 
@@ -524,7 +524,7 @@ impl Host {
         self.turn_until("quiescent", |host| host.controller.is_quiescent());
         assert_eq!(self.controller.in_flight(), 0);
         assert_eq!((self.register(register::CC), self.register(register::CSTS)), (0, 0));
-        self.see_off();
+        self.finish_unmaps();
         assert!(self.departing.is_empty(), "nothing is in flight, and memory is in use");
         (0..WINDOWS.len()).for_each(|window| self.check_departed(window));
         self.guest.check_canaries();
@@ -575,7 +575,7 @@ impl Host {
 
     /// Checks that a controller after a reset is as good as new.
     fn serve(&mut self) {
-        // A new controller has all namespaces of the operator, with those that this one was detached from.
+        // A new controller has all namespaces of the operator, also those detached from this one.
         let Attached { controller, subsystem } = &mut self.controller;
         controller.set_host(subsystem, "another", [0; 16]);
         self.enable();

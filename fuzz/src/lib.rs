@@ -5,6 +5,7 @@
 
 pub mod authentication;
 pub mod configuration;
+pub mod dma_maps;
 pub mod draw;
 pub mod fabrics;
 pub mod far;
@@ -13,7 +14,6 @@ pub mod guest;
 pub mod host;
 mod input;
 pub mod layers;
-pub mod lent;
 pub mod link;
 pub mod luks;
 pub mod messages;

@@ -24,7 +24,7 @@ pub struct Link {
     unanswered: HashMap<u16, SubmissionEntry>,
     last_cid: u16,
     /// Data that the controller is ready for.
-    asked: Vec<R2t>,
+    requested: Vec<R2t>,
     /// A PDU whose payload is not complete, and the received part of that.
     begun: Option<(Pdu, Vec<u8>)>,
     /// Flag that the controller sees exactly the commands that were sent.
@@ -46,7 +46,7 @@ impl Link {
             digests: Digests::NONE,
             unanswered: HashMap::new(),
             last_cid: 0,
-            asked: Vec::new(),
+            requested: Vec::new(),
             begun: None,
             is_in_step: true,
             is_open: true,
@@ -59,7 +59,7 @@ impl Link {
     pub fn initialize(&mut self, digests: Digests, r2t_max: u64) {
         self.is_in_step &= !self.is_initialized;
         (self.is_initialized, self.digests) = (true, digests);
-        self.say(encode::ic_req(IcReq { alignment: ALIGNMENT, digests, r2t_max }).as_bytes());
+        self.send_bytes(encode::ic_req(IcReq { alignment: ALIGNMENT, digests, r2t_max }).as_bytes());
     }
 
     /// Sends a command with data in its capsule; returns its CID.
@@ -69,17 +69,17 @@ impl Link {
         self.unanswered.insert(entry.cid, entry);
         let head = encode::capsule_cmd(&entry, self.digests, ALIGNMENT, data.len() as u32);
         let bytes = self.with_data(head.as_bytes(), data);
-        self.say(&bytes);
+        self.send_bytes(&bytes);
         entry.cid
     }
 
     /// Sends bytes that are no PDU, or one that is not permitted now.
-    pub fn say_wrong(&mut self, bytes: &[u8]) {
+    pub fn send_invalid(&mut self, bytes: &[u8]) {
         self.is_in_step &= bytes.is_empty();
-        self.say(bytes);
+        self.send_bytes(bytes);
     }
 
-    fn say(&mut self, bytes: &[u8]) {
+    fn send_bytes(&mut self, bytes: &[u8]) {
         const FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
         // A peer that does not read has no room any more, and a connection that is gone none at all.
         if send(&self.stream, bytes, FLAGS) != Ok(bytes.len()) {
@@ -105,16 +105,16 @@ impl Link {
     /// Takes all PDUs that have arrived, and answers an R2T.
     pub fn receive(&mut self, input: &mut Input<'_>) {
         while self.is_open && self.take() {}
-        if let Some(r2t) = self.asked.pop() {
+        if let Some(r2t) = self.requested.pop() {
             self.give(r2t, input);
         }
     }
 
     /// Waits until every command is answered that need not wait for an event.
-    pub fn settle(&mut self) {
+    pub fn wait_for_answers(&mut self) {
         while self.is_open && self.is_in_step && self.unanswered.values().any(is_answered) {
             self.receive(&mut Input::new(&[]));
-            if self.asked.is_empty() && self.unanswered.values().any(is_answered) {
+            if self.requested.is_empty() && self.unanswered.values().any(is_answered) {
                 self.wait();
             }
         }
@@ -195,7 +195,7 @@ impl Link {
     fn handle(&mut self, (pdu, payload): (Pdu, Vec<u8>)) {
         match pdu {
             Pdu::IcResp(response) => {
-                assert!(!self.is_in_step || response.digests == self.digests, "other digests than asked for");
+                assert!(!self.is_in_step || response.digests == self.digests, "other digests than requested");
                 self.decoder.set_digests(response.digests);
             }
             Pdu::Terminated(_) => self.is_open = false,
@@ -216,7 +216,7 @@ impl Link {
             Pdu::R2t(r2t) => {
                 assert!(self.unanswered.contains_key(&r2t.cccid), "{r2t:?} for nothing");
                 assert!(r2t.length > 0 && r2t.offset + r2t.length <= TRANSFER_MAX, "{r2t:?}");
-                self.asked.push(r2t);
+                self.requested.push(r2t);
             }
             other => panic!("a controller does not send {other:?}"),
         }
@@ -258,7 +258,7 @@ impl Link {
         self.is_in_step &= data == Data { cccid, ttag, offset, length, last: true, success: false };
         let head = encode::h2c_data(data, self.digests, ALIGNMENT);
         let bytes = self.with_data(head.as_bytes(), &payload);
-        self.say(&bytes);
+        self.send_bytes(&bytes);
     }
 }
 

@@ -1,10 +1,10 @@
 //! vfio-user messages: well-formed and otherwise, with descriptors of every kind, in any order, from
 //! successive clients, to an endpoint around a live controller.
 
+use crate::dma_maps::DmaMaps;
 use crate::far::Far;
 use crate::files::{Files, Kind, RAM_PAGES};
-use crate::lent::Lent;
-use crate::wire::{Client, News, PATIENCE, Wire, run_on_reactor};
+use crate::wire::{Client, PATIENCE, RingEvent, Wire, run_on_reactor};
 use crate::{Input, draw};
 use sluice_frontends::vfio_user::DoorbellPolicy;
 use sluice_nvme::{SubmissionEntry, register};
@@ -38,15 +38,15 @@ fn converse(local: &mut Local, data: &[u8]) {
     FILES.with(|files| {
         let mut input = Input::new(data);
         let policy = input.pick(&[DoorbellPolicy::Auto, DoorbellPolicy::Trapped, DoorbellPolicy::Mapped]);
-        let mut talk = Talk::new(Wire::new(local, policy), files);
-        talk.introduce(&mut input);
+        let mut conversation = Conversation::new(Wire::new(local, policy), files);
+        conversation.send_version(&mut input);
         for _ in 0..STEPS_MAX {
             if input.is_empty() {
                 break;
             }
-            talk.step(&mut input);
+            conversation.step(&mut input);
         }
-        talk.finish();
+        conversation.finish();
     });
 }
 
@@ -59,7 +59,7 @@ struct Sent {
 }
 
 /// A conversation.
-struct Talk<'a> {
+struct Conversation<'a> {
     wire: Wire<'a>,
     files: &'a Files,
     client: Client,
@@ -69,18 +69,18 @@ struct Talk<'a> {
     is_in_step: bool,
     /// Flag that the server has not closed the connection.
     is_open: bool,
-    lent: Lent<'a>,
+    dma_maps: DmaMaps<'a>,
     /// Memory that the server reaches by DMA messages only.
     far: Far,
 }
 
-impl<'a> Talk<'a> {
+impl<'a> Conversation<'a> {
     fn new(mut wire: Wire<'a>, files: &'a Files) -> Self {
         files.resize_shrinking(8);
         let client = wire.connect();
-        let (unanswered, lent) = (VecDeque::new(), Lent::new(&files.ram));
+        let (unanswered, dma_maps) = (VecDeque::new(), DmaMaps::new(&files.ram));
         let far = Far::new(RAM_AT, RAM_PAGES * PAGE as usize);
-        Self { wire, files, client, unanswered, is_in_step: true, is_open: true, lent, far }
+        Self { wire, files, client, unanswered, is_in_step: true, is_open: true, dma_maps, far }
     }
 
     fn step(&mut self, input: &mut Input<'_>) {
@@ -99,10 +99,10 @@ impl<'a> Talk<'a> {
             212..216 => self.files.resize_shrinking(u64::from(input.byte()) % 10),
             216..222 => self.send_garbage(input),
             222..226 => self.stray_event(input),
-            226..230 => self.be_two(),
+            226..230 => self.connect_second(),
             230..236 => self.start_anew(input),
             236..240 => self.wire.wait(1 << (input.byte() & 0x3f)),
-            240..248 => self.oblige(input),
+            240..248 => self.answer_dma(input),
             _ => drop(self.wire.arm()),
         }
     }
@@ -110,7 +110,7 @@ impl<'a> Talk<'a> {
     // Messages to the server
 
     /// Sends VERSION, of one kind or another; nothing works without.
-    fn introduce(&mut self, input: &mut Input<'_>) {
+    fn send_version(&mut self, input: &mut Input<'_>) {
         let json = match input.below(8) {
             0 => input.bytes(16).to_vec(),
             1 => b"{}\0".to_vec(),
@@ -157,17 +157,17 @@ impl<'a> Talk<'a> {
         let is_map = |sent: &Sent| sent.header.command == Command::DMA_MAP;
         if command == Command::DMA_MAP && !self.unanswered.iter().any(is_map) {
             // From here on the device may write to it, whenever the reply arrives.
-            self.lent.check();
+            self.dma_maps.check();
         }
         if !self.client.send(header, &payload, &fds) {
             self.is_in_step = false;
-            return self.lent.lose_track();
+            return self.dma_maps.lose_track();
         }
         if header.is_command() && !header.no_reply() {
             self.unanswered.push_back(Sent { header, payload, has_ram });
         } else if command == Command::DMA_MAP || command == Command::DMA_UNMAP {
             // The result will not be reported.
-            self.lent.lose_track();
+            self.dma_maps.lose_track();
         }
     }
 
@@ -179,16 +179,16 @@ impl<'a> Talk<'a> {
         self.client.send_raw(bytes);
         self.is_in_step &= bytes.is_empty();
         if !self.is_in_step {
-            self.lent.lose_track();
+            self.dma_maps.lose_track();
         }
     }
 
     /// Answers the oldest request of the server, rightly or not.
-    fn oblige(&mut self, input: &mut Input<'_>) {
+    fn answer_dma(&mut self, input: &mut Input<'_>) {
         let Some((header, payload)) = self.far.answer(input) else { return };
-        if !self.client.send(header, &payload, &[]) || !self.far.is_believed {
+        if !self.client.send(header, &payload, &[]) || !self.far.is_valid {
             self.is_in_step = false;
-            self.lent.lose_track();
+            self.dma_maps.lose_track();
         }
     }
 
@@ -225,7 +225,7 @@ impl<'a> Talk<'a> {
 
     /// Writes memory of both kinds.
     fn poke(&mut self, at: usize, bytes: &[u8]) {
-        self.lent.poke(at, bytes);
+        self.dma_maps.poke(at, bytes);
         self.far.poke(at, bytes);
     }
 
@@ -233,10 +233,10 @@ impl<'a> Talk<'a> {
         let result = input.pick(&[1, 4, 0, -32, -125, 0x19]);
         let epoch = u32::from(input.byte()) & 3;
         match input.below(8) {
-            0 => self.wire.tell(News::Listener, epoch, result, false),
-            1 => self.wire.tell(News::Message, epoch, result, false),
-            2 => self.wire.tell(News::Room, epoch, result, false),
-            3 => self.wire.tell(News::Unmask, epoch, result, true),
+            0 => self.wire.send_event(RingEvent::Listener, epoch, result, false),
+            1 => self.wire.send_event(RingEvent::Message, epoch, result, false),
+            2 => self.wire.send_event(RingEvent::Room, epoch, result, false),
+            3 => self.wire.send_event(RingEvent::Unmask, epoch, result, true),
             4 => drop(self.wire.keeper.stale().map(|token| self.wire.event(token, 0))),
             _ => self
                 .wire
@@ -251,7 +251,7 @@ impl<'a> Talk<'a> {
         self.client.flush();
         while self.is_open {
             match self.client.receive() {
-                Ok(Some((header, payload))) if header.is_command() => self.far.asked(header, &payload),
+                Ok(Some((header, payload))) if header.is_command() => self.far.requested(header, &payload),
                 Ok(Some((header, payload))) if self.is_in_step => self.answered(&header, &payload),
                 Ok(Some((header, _))) => assert!(header.is_reply()),
                 Ok(None) => return,
@@ -270,12 +270,12 @@ impl<'a> Talk<'a> {
         match reply.command {
             Command::DMA_MAP if sent.has_ram => {
                 if let Ok((map, _)) = DmaMap::read_from_prefix(&sent.payload) {
-                    self.lent.lend(map.address, map.offset, map.size);
+                    self.dma_maps.map(map.address, map.offset, map.size);
                 }
             }
             Command::DMA_UNMAP => {
                 if let Ok((unmap, _)) = DmaUnmap::read_from_prefix(payload) {
-                    self.lent.give_back(
+                    self.dma_maps.unmap(
                         unmap.address,
                         if unmap.flags == DmaUnmap::ALL { u64::MAX } else { unmap.size },
                     );
@@ -292,7 +292,7 @@ impl<'a> Talk<'a> {
     // Coming and going
 
     /// Checks that a second client is refused while there is a first.
-    fn be_two(&mut self) {
+    fn connect_second(&mut self) {
         let before = self.wire.status();
         if !before.connected {
             return;
@@ -307,7 +307,7 @@ impl<'a> Talk<'a> {
     /// Replaces the client, at any moment.
     fn start_anew(&mut self, input: &mut Input<'_>) {
         self.leave();
-        self.introduce(input);
+        self.send_version(input);
     }
 
     fn leave(&mut self) {
@@ -315,14 +315,14 @@ impl<'a> Talk<'a> {
         let is_about_memory =
             |sent: &Sent| [Command::DMA_MAP, Command::DMA_UNMAP].contains(&sent.header.command);
         if self.unanswered.iter().any(is_about_memory) {
-            self.lent.lose_track();
+            self.dma_maps.lose_track();
         }
         // The connection ends when its client is replaced, and the next client can only connect after it.
         let (first, second) = std::os::unix::net::UnixStream::pair().expect("sockets");
         self.client = Client::over(first);
         drop(second);
-        self.wire.see_off();
-        self.lent.give_all_back();
+        self.wire.close_client();
+        self.dma_maps.unmap_all();
         self.client = self.wire.connect();
         self.unanswered.clear();
         self.far.forget();
@@ -338,19 +338,19 @@ impl<'a> Talk<'a> {
             let before = self.unanswered.len();
             let work = self.wire.turn();
             self.receive();
-            let asked = self.far.is_asked();
-            while self.is_open && self.far.is_asked() {
+            let requested = self.far.has_requests();
+            while self.is_open && self.far.has_requests() {
                 // At the end of the input every decision is the first: the answer is right.
-                self.oblige(&mut Input::new(&[]));
+                self.answer_dma(&mut Input::new(&[]));
             }
-            if work == 0 && !asked && self.unanswered.len() == before && !self.wire.pass_time() {
+            if work == 0 && !requested && self.unanswered.len() == before && !self.wire.pass_time() {
                 break;
             }
         }
         let is_answered = self.unanswered.is_empty() || !self.is_in_step || !self.is_open;
         assert!(is_answered, "never answered: {:?}", self.unanswered.front().map(|sent| sent.header));
         self.leave();
-        self.lent.check();
+        self.dma_maps.check();
         self.send(Command::VERSION, 0, Version::OURS.as_bytes().to_vec(), &[]);
         let read = RegionAccess { offset: register::VS.into(), region: BAR0, count: 4 };
         self.send(Command::REGION_READ, 0, read.as_bytes().to_vec(), &[]);

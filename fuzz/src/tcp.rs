@@ -29,13 +29,13 @@ pub fn run(data: &[u8]) {
     if mends && digests.header {
         mend(&mut stream, role);
     }
-    let hear = |cut| {
+    let receive = |cut| {
         let mut reader = Reader::new(role, digests, initialized);
-        reader.hear(&stream, cut);
+        reader.receive(&stream, cut);
         reader.outcome
     };
-    let whole = hear(usize::MAX);
-    assert_eq!(hear(cut), whole, "in pieces of {cut}");
+    let whole = receive(usize::MAX);
+    assert_eq!(receive(cut), whole, "in pieces of {cut}");
     check(&whole, digests);
 }
 
@@ -51,7 +51,7 @@ impl Reader {
     }
 
     /// Receives more of the stream, in parts of `cut` bytes; nothing of it after an error.
-    pub(crate) fn hear(&mut self, mut stream: &[u8], cut: usize) {
+    pub(crate) fn receive(&mut self, mut stream: &[u8], cut: usize) {
         let Self { decoder, outcome } = self;
         while !stream.is_empty() && outcome.violation.is_none() {
             let count = match decoder.place() {

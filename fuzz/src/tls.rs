@@ -156,7 +156,7 @@ fn converse(input: &mut Input<'_>) {
         if input.is_empty() || !goes_on {
             break;
         }
-        let (bytes, meaning) = say(input, &mut peer);
+        let (bytes, meaning) = next_message(input, &mut peer);
         stream.extend(bytes);
         match meaning {
             Meaning::Open => goes_on = false,
@@ -167,23 +167,23 @@ fn converse(input: &mut Input<'_>) {
         }
         goes_on &= !is_over;
     }
-    let (mut ours, heard, failure) = hear(ours, &stream, cut);
-    assert!(heard == content, "{} bytes instead of {}", heard.len(), content.len());
+    let (mut ours, received, failure) = receive(ours, &stream, cut);
+    assert!(received == content, "{} bytes instead of {}", received.len(), content.len());
     assert_eq!(failure.is_some(), is_over, "{failure:?}");
     match failure {
         Some(failure) => {
             assert!(!failure.to_string().is_empty());
             let farewell = ours.farewell(Some(failure)).to_vec();
-            let (_, heard, told) = hear(peer, &farewell, cut);
-            let told = told.expect("it is the end").to_string();
-            assert!(heard.is_empty() && told.starts_with("the peer sent"), "{told}");
+            let (_, received, message) = receive(peer, &farewell, cut);
+            let message = message.expect("it is the end").to_string();
+            assert!(received.is_empty() && message.starts_with("the peer sent"), "{message}");
         }
         None => {
             let mut answer = ours.notice().map(<[u8]>::to_vec).unwrap_or_default();
             assert!(!ours.owes());
             answer.extend_from_slice(ours.seal(6, |room| room.copy_from_slice(b"answer")));
-            let (_, heard, failure) = hear(peer, &answer, cut);
-            assert!(heard == b"answer" && failure.is_none(), "{failure:?}");
+            let (_, received, failure) = receive(peer, &answer, cut);
+            assert!(received == b"answer" && failure.is_none(), "{failure:?}");
         }
     }
 }
@@ -213,7 +213,7 @@ impl Patience {
 }
 
 /// Returns a message, and its meaning.
-fn say(input: &mut Input<'_>, peer: &mut Session) -> (Vec<u8>, Meaning) {
+fn next_message(input: &mut Input<'_>, peer: &mut Session) -> (Vec<u8>, Meaning) {
     const ALERT: u8 = 21;
     const HANDSHAKE: u8 = 22;
     const DATA: u8 = 23;
@@ -270,8 +270,8 @@ fn without_key(bytes: &[u8]) -> Meaning {
 }
 
 /// Returns the state and the data of an end after it received a stream in parts.
-fn hear(mut to: Session, stream: &[u8], cut: usize) -> (Session, Vec<u8>, Option<Failure>) {
-    let mut heard = Vec::new();
+fn receive(mut to: Session, stream: &[u8], cut: usize) -> (Session, Vec<u8>, Option<Failure>) {
+    let mut received = Vec::new();
     for mut bytes in stream.chunks(cut) {
         while !bytes.is_empty() {
             let room = to.room();
@@ -280,13 +280,13 @@ fn hear(mut to: Session, stream: &[u8], cut: usize) -> (Session, Vec<u8>, Option
             room[..count].copy_from_slice(&bytes[..count]);
             bytes = &bytes[count..];
             if let Err(failure) = to.filled(count) {
-                return (to, heard, Some(failure));
+                return (to, received, Some(failure));
             }
-            heard.extend_from_slice(to.content());
+            received.extend_from_slice(to.content());
             to.take(to.content().len());
         }
     }
-    (to, heard, None)
+    (to, received, None)
 }
 
 /// Checks that PDUs mean the same in all divisions into records and receives.
@@ -297,7 +297,7 @@ fn stream_in(input: &mut Input<'_>) {
     let updates = input.one_in(2);
     let pdus = input.bytes(usize::MAX);
     let mut whole = Reader::new(role, digests, true);
-    whole.hear(pdus, usize::MAX);
+    whole.receive(pdus, usize::MAX);
     let (mut peer, ours) = Session::pair(Hash::Sha256);
     let mut stream = Stream::new(Box::new(ours)).expect("memory");
     let mut ciphertext = Vec::new();
@@ -312,7 +312,7 @@ fn stream_in(input: &mut Input<'_>) {
         stream.memory().write(0, received);
         stream.received(received.len());
         while stream.advance().expect("all of it is right") > 0 {
-            reader.hear(stream.content(), usize::MAX);
+            reader.receive(stream.content(), usize::MAX);
             stream.take_all();
         }
     }
@@ -332,9 +332,9 @@ fn stream_out(input: &mut Input<'_>) {
         plain.fill(at, length, input.byte());
         at += length;
     }
-    let mut said = vec![0; at];
-    plain.read(0, &mut said);
-    let (mut heard, mut sent) = (0, 0);
+    let mut sent_bytes = vec![0; at];
+    plain.read(0, &mut sent_bytes);
+    let (mut received, mut sent) = (0, 0);
     while sent < at {
         // Rest of the segments.
         let mut before = sent;
@@ -355,14 +355,14 @@ fn stream_out(input: &mut Input<'_>) {
             };
             let mut ciphertext = vec![0; taken as usize];
             sealed.slice(0, taken).read(&mut ciphertext);
-            let (back, more, failure) = hear(peer, &ciphertext, usize::MAX);
-            assert!(failure.is_none() && said[heard..].starts_with(&more), "{failure:?}");
-            (peer, heard) = (back, heard + more.len());
+            let (back, more, failure) = receive(peer, &ciphertext, usize::MAX);
+            assert!(failure.is_none() && sent_bytes[received..].starts_with(&more), "{failure:?}");
+            (peer, received) = (back, received + more.len());
             if let Some(content) = stream.sent(taken as usize) {
                 sent += content;
                 break;
             }
         }
-        assert_eq!(heard, sent);
+        assert_eq!(received, sent);
     }
 }

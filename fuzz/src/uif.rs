@@ -219,7 +219,7 @@ impl Table {
         }
         self.out.push(cid);
         self.stack.submit(self.stack.root(), command, &mut self.slab, self.now_ns);
-        self.settle();
+        self.run_completions();
     }
 
     /// Writes words anywhere in the rings, and bytes in the arena.
@@ -294,15 +294,15 @@ impl Table {
         if self.stack.deadline_ns().is_some_and(|deadline_ns| deadline_ns <= self.now_ns) {
             self.stack.expire(&mut self.slab, self.now_ns);
         }
-        self.settle();
+        self.run_completions();
     }
 
     fn event(&mut self, ticket: u32) {
         self.stack.event(self.node, Ticket(ticket), 1, &mut self.slab, self.now_ns);
-        self.settle();
+        self.run_completions();
     }
 
-    fn settle(&mut self) {
+    fn run_completions(&mut self) {
         let mut done = Vec::new();
         self.stack.run_completions(&mut self.slab, self.now_ns, &mut done);
         for command in done {

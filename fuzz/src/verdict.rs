@@ -1,5 +1,5 @@
 //! Verdicts of a program that returns anything at any hook. Every command comes back once, with its original
-//! request and when none of its legs is in flight, and succeeds only with all of its data.
+//! request and when none of its legs is in flight. A success requires all of its data.
 
 use crate::Input;
 use sluice_command::{Operation, Request};

@@ -12,7 +12,7 @@ use zerocopy::FromBytes;
 
 /// Bytes of a transfer: in the file behind the guest's memory, or into a bit bucket.
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct Chunk {
     at: Option<usize>,
     length: usize,
 }
@@ -54,9 +54,9 @@ fn prp(guest: &mut Guest, input: &mut Input<'_>) {
     let walked = walk_prp(&guest.space, prp1, prp2, length, PAGE_SIZE, access, &mut list);
     let naive = NaivePrp { guest, access };
     match naive.walk(prp1, prp2, length as usize) {
-        Ok(pieces) => {
+        Ok(chunks) => {
             assert_eq!(walked, Ok(()));
-            compare(guest, &list, &pieces, access);
+            compare(guest, &list, &chunks, access);
         }
         Err(possible) => {
             let status = walked.expect_err("the naive walker found an error");
@@ -72,11 +72,11 @@ struct NaivePrp<'a> {
 
 impl NaivePrp<'_> {
     /// Returns the chunks of a transfer (Base 2.0, 4.1.1), or all of its errors.
-    fn walk(&self, prp1: u64, prp2: u64, length: usize) -> Result<Vec<Piece>, Vec<Status>> {
+    fn walk(&self, prp1: u64, prp2: u64, length: usize) -> Result<Vec<Chunk>, Vec<Status>> {
         let first = length.min((PAGE - prp1 % PAGE) as usize);
         let count = (length - first).div_ceil(PAGE_SIZE);
         let mut found = vec![if prp1.is_multiple_of(4) {
-            self.piece(prp1, first)
+            self.chunk(prp1, first)
         } else {
             Err(Status::PRP_OFFSET_INVALID)
         }];
@@ -84,7 +84,7 @@ impl NaivePrp<'_> {
             let part = (length - first - n * PAGE_SIZE).min(PAGE_SIZE);
             let entry = if count == 1 { Ok(prp2) } else { self.entry(prp2, n as u64, count as u64) };
             found.push(entry.and_then(|entry| match entry % PAGE {
-                0 => self.piece(entry, part),
+                0 => self.chunk(entry, part),
                 _ => Err(Status::PRP_OFFSET_INVALID),
             }));
         }
@@ -92,9 +92,9 @@ impl NaivePrp<'_> {
         if errors.is_empty() { Ok(found.into_iter().flatten().collect()) } else { Err(errors) }
     }
 
-    fn piece(&self, iova: u64, length: usize) -> Result<Piece, Status> {
+    fn chunk(&self, iova: u64, length: usize) -> Result<Chunk, Status> {
         let at = self.guest.locate(iova, Some(self.access)).ok_or(Status::DATA_TRANSFER_ERROR)?;
-        Ok(Piece { at: Some(at), length })
+        Ok(Chunk { at: Some(at), length })
     }
 
     /// Returns entry `n` of `count` in the list at `list`: each is searched from the beginning of the chain.
@@ -142,8 +142,8 @@ fn sgl(guest: &mut Guest, input: &mut Input<'_>) {
     }
     assert_eq!(walked, wanted);
     if wanted.is_ok() {
-        let pieces = naive.pieces;
-        compare(guest, &list, &pieces, access);
+        let chunks = naive.chunks;
+        compare(guest, &list, &chunks, access);
     }
 }
 
@@ -152,7 +152,7 @@ struct NaiveSgl<'a> {
     guest: &'a Guest,
     access: Access,
     rest: usize,
-    pieces: Vec<Piece>,
+    chunks: Vec<Chunk>,
     descriptors: usize,
     segments: usize,
     /// Flag that some segment that was begun is not memory from end to end.
@@ -161,7 +161,7 @@ struct NaiveSgl<'a> {
 
 impl<'a> NaiveSgl<'a> {
     fn new(guest: &'a Guest, access: Access, rest: usize) -> Self {
-        Self { guest, access, rest, pieces: Vec::new(), descriptors: 0, segments: 0, has_hole: false }
+        Self { guest, access, rest, chunks: Vec::new(), descriptors: 0, segments: 0, has_hole: false }
     }
 
     /// Returns whether the limits are nearly reached. The counts of the two walkers (a batch read ahead,
@@ -169,7 +169,7 @@ impl<'a> NaiveSgl<'a> {
     fn is_beyond_limits(&self) -> bool {
         self.descriptors + 16 > MAX_SGL_DESCRIPTORS
             || self.segments >= MAX_SGL_SEGMENTS
-            || self.pieces.len() >= MAX_SEGMENTS
+            || self.chunks.len() >= MAX_SEGMENTS
     }
 
     fn walk(&mut self, first: SglDescriptor) -> Result<(), Status> {
@@ -246,7 +246,7 @@ impl<'a> NaiveSgl<'a> {
             if !is_bucket && at.is_none() {
                 return Err(Status::DATA_TRANSFER_ERROR);
             }
-            self.pieces.push(Piece { at: at.filter(|_| !is_bucket), length: part.len() });
+            self.chunks.push(Chunk { at: at.filter(|_| !is_bucket), length: part.len() });
         }
         self.rest -= taken;
         Ok(())
@@ -254,26 +254,26 @@ impl<'a> NaiveSgl<'a> {
 }
 
 /// Checks that the segments move the bytes of the chunks, in their order, and no others.
-fn compare(guest: &mut Guest, list: &SegmentList, pieces: &[Piece], access: Access) {
-    let length: usize = pieces.iter().map(|piece| piece.length).sum();
+fn compare(guest: &mut Guest, list: &SegmentList, chunks: &[Chunk], access: Access) {
+    let length: usize = chunks.iter().map(|chunk| chunk.length).sum();
     assert_eq!(list.len_bytes(), length);
     let mut data: Vec<u8> = (0..length).map(|n| (n ^ n >> 8) as u8 ^ 0x5a).collect();
     let mut done = 0;
     if access == Access::Write {
         assert_eq!(list.copy_from(0, &data), length);
-        for piece in pieces {
-            let bytes = &data[done..done + piece.length];
-            piece.at.into_iter().for_each(|at| guest.expect(at, bytes));
-            done += piece.length;
+        for chunk in chunks {
+            let bytes = &data[done..done + chunk.length];
+            chunk.at.into_iter().for_each(|at| guest.expect(at, bytes));
+            done += chunk.length;
         }
         assert!(guest.is_as_expected(), "bytes went elsewhere");
     } else {
         assert_eq!(list.copy_to(0, &mut data), length);
-        for piece in pieces {
-            let bytes = &data[done..done + piece.length];
-            let expected = piece.at.map(|at| &guest.image()[at..at + piece.length]);
+        for chunk in chunks {
+            let bytes = &data[done..done + chunk.length];
+            let expected = chunk.at.map(|at| &guest.image()[at..at + chunk.length]);
             assert!(expected.is_none_or(|expected| expected == bytes), "bytes came from elsewhere");
-            done += piece.length;
+            done += chunk.length;
         }
     }
 }

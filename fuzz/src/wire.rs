@@ -42,7 +42,7 @@ pub fn run_on_reactor(data: &[u8], run: fn(&mut Local, &[u8])) {
 /// Source of a completion of the endpoint, by the numbers of its `token` module. A wrong number shows at
 /// once: the endpoint would answer nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum RingEvent {
     Listener = 0,
     Message = 1,
     Room = 2,
@@ -112,9 +112,9 @@ impl<'a> Wire<'a> {
     }
 
     /// Sends an event of the ring to the endpoint.
-    pub fn tell(&mut self, news: News, epoch: u32, result: i32, more: bool) {
+    pub fn send_event(&mut self, event: RingEvent, epoch: u32, result: i32, more: bool) {
         const OWNER: u64 = 0xff << 40;
-        let (token, now_ns) = (OWNER | (news as u64) << 32 | u64::from(epoch), self.now_ns);
+        let (token, now_ns) = (OWNER | (event as u64) << 32 | u64::from(epoch), self.now_ns);
         self.endpoint().event(token, result, more, now_ns);
     }
 
@@ -126,8 +126,8 @@ impl<'a> Wire<'a> {
 
     /// Sends an event of the client's socket to the endpoint.
     pub fn deliver(&mut self) {
-        self.tell(News::Message, self.epoch, i32::from(PollFlags::IN.bits()), true);
-        self.tell(News::Room, self.epoch, i32::from(PollFlags::OUT.bits()), true);
+        self.send_event(RingEvent::Message, self.epoch, i32::from(PollFlags::IN.bits()), true);
+        self.send_event(RingEvent::Room, self.epoch, i32::from(PollFlags::OUT.bits()), true);
     }
 
     /// Answers a command that was held, as the target; returns false if there is none.
@@ -142,14 +142,14 @@ impl<'a> Wire<'a> {
         let socket = UnixStream::connect(self.directory.join("cntrl")).expect("somebody listens");
         // After an error accept is tried again a while later.
         self.wait(1_000_000_000);
-        self.tell(News::Listener, 0, i32::from(PollFlags::IN.bits()), true);
+        self.send_event(RingEvent::Listener, 0, i32::from(PollFlags::IN.bits()), true);
         self.turn();
         self.epoch = self.status().counters.clients as u32;
         Client::over(socket)
     }
 
     /// Waits until the last client is gone with all of its state.
-    pub fn see_off(&mut self) {
+    pub fn close_client(&mut self) {
         self.keeper.pattern.store(0, Relaxed);
         for _ in 0..PATIENCE {
             self.deliver();
@@ -170,7 +170,7 @@ impl<'a> Wire<'a> {
     pub fn finish(mut self) {
         let now_ns = self.now_ns;
         self.endpoint().drain(now_ns);
-        self.see_off();
+        self.close_client();
         assert!(self.endpoint().is_drained());
         self.vault.check_margins();
         let removed = self.local.remove(self.task);
