@@ -134,7 +134,7 @@ pub(crate) fn persisted(subsystem: &mut Subsystem, record: FormatRecord, well: b
         // stays closed.
         _ if !well => {
             let Some(erasure) = &mut subsystem.erasure else { return };
-            tracing::error!(nsid, "a namespace stays closed until it is remembered that it was formatted");
+            tracing::error!(nsid, "a namespace stays closed until its format is persisted");
             erasure.retry(now_ns);
             if let Some(command) = erasure.take_command() {
                 subsystem.slab.slot_mut(&command).status = Status::INTERNAL_ERROR;
@@ -171,10 +171,7 @@ fn end(subsystem: &mut Subsystem, result: Result<(), Status>, now_ns: u64) {
             );
         }
         Err(Status::ABORTED_PREEMPT) => {
-            tracing::warn!(
-                nsid,
-                "a namespace was not formatted: another host preempted the one that wished it"
-            );
+            tracing::warn!(nsid, "a namespace was not formatted: another host preempted its host");
         }
         Err(status) if erasure.is_untouched() => {
             tracing::error!(nsid, ?status, "a namespace was not formatted, and keeps its data");

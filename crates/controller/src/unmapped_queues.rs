@@ -136,7 +136,7 @@ impl Controller {
         }
         let since_ns = *self.unmapped.wanted_ns.get_or_insert(now_ns);
         if now_ns.saturating_sub(since_ns) >= FATAL_AFTER_NS {
-            tracing::warn!("the host uses queues whose memory it has taken back");
+            tracing::warn!("the host uses queues whose memory it has unmapped");
             self.unmapped = UnmappedQueues::default();
             let (sqs, cqs) = (self.sqs.iter_mut().flatten(), self.cqs.iter_mut().flatten());
             let services = sqs.map(|queue| &mut queue.service).chain(cqs.map(|queue| &mut queue.service));

@@ -70,7 +70,7 @@ impl BouncedCommands {
         bounced.command = Some(command);
         if pool.is_none() {
             let made = BouncePool::new();
-            let failed = |error| tracing::error!(%error, "no memory for what a client has to be asked for");
+            let failed = |error| tracing::error!(%error, "no memory for the bounce buffers of a client");
             *pool = made.map_err(failed).ok();
         }
         let Some(pool) = pool else {

@@ -287,8 +287,12 @@ pub(crate) fn advance(
     client_dma.now_ns = now_ns;
     let is_overdue = client_dma.is_overdue(now_ns);
     if client_dma.is_broken || is_overdue {
-        let why = if is_overdue { "did not answer for too long" } else { "cannot reach a queue of its own" };
-        tracing::warn!("a client that was asked for its memory {why}");
+        let why = if is_overdue {
+            "did not answer a DMA request in time"
+        } else {
+            "cannot access the memory of a queue"
+        };
+        tracing::warn!("a controller enters fatal status: its client {why}");
         client_dma.reset(&mut subsystem.slab);
         controller.registers.set_fatal();
         return 0;

@@ -199,7 +199,7 @@ impl Controller {
         match space.queue(iova, length, access) {
             Err(Status::DATA_TRANSFER_ERROR) if is_trapped && space.is_remote(iova, length, access) => {
                 let shadow = ShadowMemory::new(length).map_err(|error| {
-                    tracing::error!(%error, "no memory for a queue that its client has to be asked for");
+                    tracing::error!(%error, "no memory for a shadow queue of a client");
                     Status::INTERNAL_ERROR
                 })?;
                 Ok(QueueMemory { pages: shadow.pages(), shadow: Some(shadow) })

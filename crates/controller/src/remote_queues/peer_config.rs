@@ -51,7 +51,7 @@ impl Subsystem {
             return Err(CannotMigrate("the drive is busy with something that takes all of its queues"));
         }
         if self.losses.are_unreported() {
-            return Err(CannotMigrate("the host is to be told that acknowledged writes were lost"));
+            return Err(CannotMigrate("the host was not notified yet that acknowledged writes were lost"));
         }
         if self.shares_memory() {
             return Err(CannotMigrate("a layer of the drive is polled"));
@@ -76,7 +76,7 @@ impl Namespace {
         }
         if !self.is_plain() || self.is_leaving() || self.is_created() {
             return Err(CannotMigrate(
-                "a namespace is being formatted, has marked blocks, or comes from a pool",
+                "a namespace is being formatted, has uncorrectable blocks, or comes from a pool",
             ));
         }
         let layers = self.router.layers().collect();
@@ -110,7 +110,7 @@ impl Controller {
             return Err(CannotMigrate("some of the host's memory is not shared"));
         }
         if self.unmapped.deadline_ns().is_some() {
-            return Err(CannotMigrate("memory of queues is away"));
+            return Err(CannotMigrate("memory of queues is unmapped"));
         }
         if !self.deletions.is_empty() || self.self_test.is_running() {
             return Err(CannotMigrate("the drive is busy with something that takes all of its queues"));
