@@ -305,8 +305,8 @@ impl Controller {
     /// Requests doorbell writes from the host before the task sleeps, and looks once more. Returns whether
     /// there is work after all.
     pub fn arm(&mut self, subsystem: &Subsystem) -> bool {
-        let has_news = subsystem.mailboxes.has_mail(self.number);
-        if subsystem.has_completions() || has_news || self.can_advance_state(subsystem) {
+        let has_mail = subsystem.mailboxes.has_mail(self.number);
+        if subsystem.has_completions() || has_mail || self.can_advance_state(subsystem) {
             return true;
         }
         if subsystem.fused.is_busy() && self.can_advance(subsystem) {

@@ -443,7 +443,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_progress_of_the_largest_drives_is_told() {
+    fn the_progress_of_the_largest_drives_does_not_overflow() {
         const PASSES: u128 = 16;
         let purpose = Purpose::Format { nsid: 1, block_size: 512 };
         let mut erasure =

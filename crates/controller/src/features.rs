@@ -72,7 +72,7 @@ struct Timestamp {
 struct KeepAlive {
     /// KATO; zero is off.
     timeout_ms: u32,
-    heard_ns: u64,
+    last_activity_ns: u64,
     /// Whether the timer was extended for a late look since the last activity of the host.
     extended: bool,
     expired: bool,
@@ -162,19 +162,19 @@ impl Features {
     pub(crate) fn set_keep_alive(&mut self, timeout_ms: u32, now_ns: u64) {
         let rounded = timeout_ms.checked_next_multiple_of(KEEP_ALIVE_GRANULARITY_MS);
         let timeout_ms = rounded.unwrap_or(u32::MAX - u32::MAX % KEEP_ALIVE_GRANULARITY_MS);
-        self.keep_alive = KeepAlive { timeout_ms, heard_ns: now_ns, ..KeepAlive::default() };
+        self.keep_alive = KeepAlive { timeout_ms, last_activity_ns: now_ns, ..KeepAlive::default() };
     }
 
     /// Restarts the timer, since the host is alive.
     pub(crate) fn note_activity(&mut self, now_ns: u64) {
-        (self.keep_alive.heard_ns, self.keep_alive.extended) = (now_ns, false);
+        (self.keep_alive.last_activity_ns, self.keep_alive.extended) = (now_ns, false);
     }
 
     /// Returns the time at which the Keep Alive Timer expires.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
         let timer = &self.keep_alive;
         let runs = timer.timeout_ms != 0 && !timer.expired;
-        runs.then(|| timer.heard_ns.saturating_add(u64::from(timer.timeout_ms) * NS_PER_MS))
+        runs.then(|| timer.last_activity_ns.saturating_add(u64::from(timer.timeout_ms) * NS_PER_MS))
     }
 
     /// Returns true once, when the timer has expired. A late look (the drive moved, or the machine was
@@ -187,7 +187,7 @@ impl Features {
         let timer = &mut self.keep_alive;
         let late_ns = now_ns - deadline_ns;
         if late_ns >= KEEP_ALIVE_LATE_NS && !timer.extended {
-            timer.heard_ns += late_ns + u64::from(timer.timeout_ms) * NS_PER_MS / 2;
+            timer.last_activity_ns += late_ns + u64::from(timer.timeout_ms) * NS_PER_MS / 2;
             timer.extended = true;
             return false;
         }

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn more_hosts_than_are_noted_are_told_all_the_same() {
+    fn more_hosts_than_are_noted_are_notified() {
         let mut losses = Losses::default();
         losses.failed(1, None);
         assert!(losses.are_unreported());
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_ended_with_the_daemon_are_not_told() {
+    fn hosts_that_ended_with_the_daemon_are_not_notified() {
         let mut losses = Losses(vec![Loss { nsid: 1, notified: Vec::new(), ended: 0b10, stays: false }]);
         assert!(!losses.owes(1, host(1), 1) && losses.owes(1, host(1), 0));
     }

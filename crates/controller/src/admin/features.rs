@@ -313,13 +313,13 @@ impl Values<'_> {
         id: FeatureId,
     ) -> Result<u32, Status> {
         let features = self.features;
-        let asked = admin.entry.cdw11;
+        let requested = admin.entry.cdw11;
         Ok(match id {
             FeatureId::ARBITRATION => features.arbitration,
             FeatureId::POWER_MANAGEMENT => features.power_management,
             FeatureId::TEMPERATURE_THRESHOLD => {
-                check_sensor(asked)?;
-                u32::from(*threshold_mut(&mut { features.temperature }, asked)?)
+                check_sensor(requested)?;
+                u32::from(*threshold_mut(&mut { features.temperature }, requested)?)
             }
             FeatureId::ERROR_RECOVERY => {
                 // A single value is requested, so the broadcast NSID is no valid name.
@@ -332,7 +332,7 @@ impl Values<'_> {
             FeatureId::NUMBER_OF_QUEUES => number_of_queues(controller),
             FeatureId::INTERRUPT_COALESCING => features.interrupt_coalescing,
             FeatureId::INTERRUPT_VECTOR => {
-                let vector = vector(controller, asked)?;
+                let vector = vector(controller, requested)?;
                 u32::from(vector) | u32::from(features.coalescing_disabled(vector)) << 16
             }
             FeatureId::WRITE_ATOMICITY => features.write_atomicity,

@@ -179,8 +179,8 @@ fn controllers(subsystem: &Subsystem, entry: &SubmissionEntry, has: impl Fn(u8) 
 fn command_sets(controller: &Controller, entry: &SubmissionEntry) -> Result<Page, Status> {
     const THIS_CONTROLLER: u16 = 0xffff;
     const NVM: u64 = 1 << CSI_NVM;
-    let asked = controller_id(entry);
-    if asked != THIS_CONTROLLER && asked != controller.cntlid {
+    let requested = controller_id(entry);
+    if requested != THIS_CONTROLLER && requested != controller.cntlid {
         return Err(Status::INVALID_FIELD);
     }
     let mut page = ZEROS;

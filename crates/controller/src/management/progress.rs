@@ -264,8 +264,8 @@ impl Subsystem {
 
     /// Notifies controllers whose namespaces have changed, except for the one of the command (Base 8.11).
     fn notify_others(&mut self, numbers: u32, but: u8, nsid: u32) {
-        let told = (0..u32::BITS as u8).filter(|number| *number != but && numbers & 1 << number != 0);
-        told.for_each(|number| self.mailboxes.notify(number, Notice::NamespaceChanged(nsid)));
+        let notified = (0..u32::BITS as u8).filter(|number| *number != but && numbers & 1 << number != 0);
+        notified.for_each(|number| self.mailboxes.notify(number, Notice::NamespaceChanged(nsid)));
     }
 }
 

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_home_is_counted_once() {
+    fn a_returned_group_is_counted_once() {
         let mut tallies = Tallies::default();
         let tally = tallies.begin();
         let mut counts = Counts::default();

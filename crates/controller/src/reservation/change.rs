@@ -227,8 +227,8 @@ impl Change {
         let registrants = std::mem::take(&mut self.next.registrants);
         let (victims, others): (Vec<_>, Vec<_>) = registrants.into_iter().partition(victim);
         self.next.registrants = others;
-        let told = victims.iter().filter(|it| it.host != preemptor);
-        self.notifications.extend(told.map(|it| (it.host, Notification::RegistrationPreempted)));
+        let notified = victims.iter().filter(|it| it.host != preemptor);
+        self.notifications.extend(notified.map(|it| (it.host, Notification::RegistrationPreempted)));
     }
 
     /// Releases the reservation. A registrant that is no holder releases nothing.

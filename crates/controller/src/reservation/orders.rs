@@ -106,7 +106,7 @@ impl Subsystem {
             return;
         }
         if !self.orders.are_storing() {
-            return self.forget_host(before);
+            return self.unregister_host(before);
         }
         // The change that is being persisted may register the host again. Until then nothing begins, also for
         // later hosts of the controller, so one entry is enough.
@@ -190,7 +190,7 @@ impl Subsystem {
                 false => self.decide(command, Status::INTERNAL_ERROR),
             }
             for host in std::mem::take(&mut self.orders.gone) {
-                self.forget_host(host);
+                self.unregister_host(host);
             }
         }
     }
@@ -231,7 +231,7 @@ impl Subsystem {
         }
     }
 
-    fn forget_host(&mut self, host: HostId) {
+    fn unregister_host(&mut self, host: HostId) {
         // A holder is also a registrant.
         let there = self.iter().filter(|it| it.reservations.is_registrant(host));
         let changes: Vec<_> = there.map(|it| (it.nsid(), it.reservations.without(host))).collect();

@@ -124,7 +124,7 @@ impl Model {
                 }
                 self.keys.retain(|host, _| !gone.contains(host));
                 self.generation += 1;
-                let mut told: Notified = gone
+                let mut notified: Notified = gone
                     .into_iter()
                     .filter(|it| *it != by)
                     .map(|it| (it, Notification::RegistrationPreempted))
@@ -133,12 +133,12 @@ impl Model {
                     let was = before.reservation.map(|it| it.0);
                     self.reservation = Some((kind as u8, by));
                     if was != Some(kind as u8) {
-                        told.extend(self.others(by, Notification::ReservationReleased));
+                        notified.extend(self.others(by, Notification::ReservationReleased));
                     }
                 } else if self.keys.is_empty() {
                     self.reservation = None;
                 }
-                Ok(told)
+                Ok(notified)
             }
             Action::Release { kind, .. } => {
                 if !self.holders().contains(&by) {
@@ -151,10 +151,10 @@ impl Model {
                 Ok(if kind as u8 >= 3 { self.others(by, Notification::ReservationReleased) } else { vec![] })
             }
             Action::Clear { .. } => {
-                let told = self.others(by, Notification::ReservationPreempted);
+                let notified = self.others(by, Notification::ReservationPreempted);
                 (self.keys, self.reservation) = Default::default();
                 self.generation += 1;
-                Ok(told)
+                Ok(notified)
             }
             Action::Persist(persists) => {
                 self.persists = persists;
@@ -259,12 +259,12 @@ proptest! {
             let expected = model.apply(by, action);
             match state.change(host(by), &KnownAs::Unknown, action) {
                 Ok(change) => {
-                    let mut told = expected.expect("the model refuses it");
-                    told.sort_by_key(|(number, _)| *number);
+                    let mut notified = expected.expect("the model refuses it");
+                    notified.sort_by_key(|(number, _)| *number);
                     let mut notifications = change.notifications;
                     notifications.sort_by_key(|(host, _)| *host);
-                    let told: Vec<_> = told.into_iter().map(|(number, notification)| (host(number), notification)).collect();
-                    prop_assert_eq!(notifications, told);
+                    let notified: Vec<_> = notified.into_iter().map(|(number, notification)| (host(number), notification)).collect();
+                    prop_assert_eq!(notifications, notified);
                     let aborts = matches!(action, Action::Preempt { aborts: true, .. });
                     let gone = before.keys.keys().filter(|it| aborts && **it != by && !model.keys.contains_key(it));
                     let mut aborted = change.aborted;
