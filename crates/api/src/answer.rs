@@ -122,7 +122,9 @@ pub(super) async fn looked<T: Send + 'static>(
 }
 
 /// Runs what blocks (files, answers of reactors) on another thread.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Problem> + Send + 'static) -> Answer<T> {
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
+) -> Answer<T> {
     match tokio::task::spawn_blocking(work).await {
         Ok(answer) => Ok(answer.inspect_err(log_own_trouble)?),
         // A panic ends the process, so this is the runtime on its way out.

@@ -1,7 +1,6 @@
 //! Orders that are under way or wait, by drive: a drive whose orders hang holds up its own orders alone.
 
-use super::answer::Answer;
-use crate::problem::{Kind, Problem};
+use sluice_spec::problem::{Kind, Problem};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -20,7 +19,7 @@ pub(super) const ORDERS_MAX: usize = 1024 + RESERVED;
 const RESERVED: usize = 128;
 
 /// Orders that are for no drive, such as a reload, count as those of this one: no drive has such a name.
-pub(crate) const NO_DRIVE: &str = "";
+pub const NO_DRIVE: &str = "";
 
 /// Orders of one drive.
 #[derive(Debug)]
@@ -53,11 +52,11 @@ pub(super) struct Place {
 
 impl Place {
     /// Takes a place for an order for a drive.
-    pub(super) fn take(drive: impl Into<String>) -> Answer<Self> {
+    pub(super) fn take(drive: impl Into<String>) -> Result<Self, Problem> {
         Self::take_in(&ORDERS, drive.into())
     }
 
-    fn take_in(orders: &'static Mutex<Orders>, drive: String) -> Answer<Self> {
+    fn take_in(orders: &'static Mutex<Orders>, drive: String) -> Result<Self, Problem> {
         let mut all = lock(orders);
         let of_drive = all.drives.get(&drive).map_or(0, |it| it.count);
         if of_drive >= OF_A_DRIVE_MAX && drive != NO_DRIVE {

@@ -1,5 +1,5 @@
 //! Drives that only remember what they are, for tests of what stands on them.
-#![allow(missing_debug_implementations)] // Parts of tests.
+#![allow(missing_debug_implementations, clippy::new_without_default)] // Parts of tests.
 
 use super::*;
 use crate::state::{Disk, FileSystem};

@@ -5,7 +5,7 @@ use crate::host::{Host, PAGE, entry};
 use crate::management::attachment;
 use crate::model::Model;
 use crate::shared::Pair;
-use sluice_controller::{Attachment, CAPSULES_MAX, Joined, KnownAs, Pool, QueuePair, TRANSFER_MAX};
+use sluice_controller::{Attached, Attachment, CAPSULES_MAX, KnownAs, Pool, QueuePair, TRANSFER_MAX};
 use sluice_nvme::opcode::admin;
 use sluice_nvme::{Status, SubmissionEntry};
 
@@ -47,7 +47,7 @@ fn a_namespace_is_attached_to_so_many_hosts_and_no_more() {
         let mut pair = Pair::with(vec![namespace.attached_to(Attachment { to_others: false, listed })]);
         let host = pair.host(0);
         host.controller.subsystem.set_pool(Pool { size: 1 << 20, volatile_cache: false });
-        let Joined { controller, subsystem } = &mut host.controller;
+        let Attached { controller, subsystem } = &mut host.controller;
         controller.set_present(subsystem, true);
         host.enable();
         let attach = attachment(host, 1, &[1], true);

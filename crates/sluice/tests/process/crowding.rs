@@ -9,7 +9,7 @@ use crate::peer::Peer;
 use crate::tcp_host::{Connect, Host, Link};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
-use sluice::state::{Saved, StateFile, Uncorrectable};
+use sluice_control::state::{Saved, StateFile, Uncorrectable};
 use sluice_host::{Controller, Mode, Namespace, QueueLayout, Settings, VfioUser};
 use sluice_memory::MAX_FILES;
 use sluice_nvme::opcode::io;

@@ -13,7 +13,7 @@ use crate::management::{attachment, deletion};
 use crate::reservation::{PREEMPT_AND_ABORT, WRITE_EXCLUSIVE, command, set_host};
 use crate::shared::Pair;
 use disk::{BLOCKS, CONTENT, Key, Watched, compares_in_vain};
-use sluice_controller::{Joined, Pool};
+use sluice_controller::{Attached, Pool};
 use sluice_nvme::opcode::{admin, io as opcode};
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry};
 use std::collections::BTreeMap;
@@ -79,7 +79,7 @@ impl World {
         subsystem.set_pool(Pool { size: 1 << 20, volatile_cache: true });
         subsystem.expect(2);
         for number in [0, 1] {
-            let Joined { controller, subsystem } = &mut pair.host(number).controller;
+            let Attached { controller, subsystem } = &mut pair.host(number).controller;
             controller.set_present(subsystem, true);
         }
         let buffers = [0, 1].map(|number| prepare(pair.host(number), number));

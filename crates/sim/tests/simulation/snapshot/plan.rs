@@ -180,7 +180,7 @@ impl Plan {
 
     /// Lets power cuts tear metadata within a sector.
     pub(super) fn tear(&mut self) {
-        self.seat.unit = Some(64);
+        self.instance.unit = Some(64);
     }
 
     /// Performs this many actions, and completes them; stops at a power cut.
