@@ -104,9 +104,8 @@ def places(path):
     blocks = comments_of_rust(lines) if path.suffix == ".rs" else prose_of_page(lines)
     found = []
     for begin, text, kind in blocks:
-        if kind in ("//", "//!", "///", "fn") and text and text[0].startswith("Conformance:"):
-            text = text[1:] or [""]
-            begin += 1
+        while kind != "page" and text and text[0].startswith("Conformance:"):
+            text, begin = text[1:], begin + 1
         first = re.match(r"[\[*`(\"]*([A-Za-z-]+)", text[0]) if text else None
         if kind == "fn" and first and not THIRD_PERSON.match(first[1]):
             found.append((begin, "verb", text[0]))

@@ -8,7 +8,7 @@
 use crate::guest::{Guest, PAGE, WINDOWS, Window};
 use crate::layers::{self, Keeper, NAMESPACES, Vault};
 use crate::rings::{CompletionRing, SubmissionRing};
-use sluice_controller::{DoorbellMode, Attached, NAMESPACES_MAX, TRANSFER_MAX};
+use sluice_controller::{Attached, DoorbellMode, NAMESPACES_MAX, TRANSFER_MAX};
 use sluice_memory::Removed;
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::register::{self, csts};

@@ -5,7 +5,8 @@ use sluice_command::{
     StackBuilder, Ticket,
 };
 use sluice_controller::{
-    Config, Creation, Identity, Attached, PERSIST_INTERVAL_NS, PersistentRecord, Namespace, NamespaceConfig, Pool, Subsystem,
+    Attached, Config, Creation, Identity, Namespace, NamespaceConfig, PERSIST_INTERVAL_NS, PersistentRecord,
+    Pool, Subsystem,
 };
 use sluice_nvme::Status;
 use sluice_router::RouterBuilder;

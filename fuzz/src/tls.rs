@@ -223,7 +223,10 @@ fn next_message(input: &mut Input<'_>, peer: &mut Session) -> (Vec<u8>, Meaning)
             let zeros = if input.one_in(4) { usize::from(input.u16()) % 400 } else { 0 };
             let content = vec![input.byte(); length];
             let is_right = length <= CONTENT_MAX && length + 1 + zeros + TAG <= BODY_MAX;
-            (peer.seal_any(DATA, &content, zeros), if is_right { Meaning::Content(content) } else { Meaning::End })
+            (
+                peer.seal_any(DATA, &content, zeros),
+                if is_right { Meaning::Content(content) } else { Meaning::End },
+            )
         }
         3 => (peer.update(input.one_in(2)), Meaning::Nothing),
         4 => {

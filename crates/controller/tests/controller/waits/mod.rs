@@ -151,7 +151,7 @@ impl World {
         let entry = match self.random.below(9) {
             0 | 1 => io(opcode::READ, slba, blocks as u32, same + PAGE as u64),
             2 | 3 => io(opcode::WRITE, slba, blocks as u32, other),
-            4 => io(opcode::COMPARE, slba, blocks as u32, if slba % 2 == 0 { same } else { other }),
+            4 => io(opcode::COMPARE, slba, blocks as u32, if slba.is_multiple_of(2) { same } else { other }),
             5 => SubmissionEntry { dptr: [0; 2], ..io(opcode::WRITE_ZEROES, slba, blocks as u32, 0) },
             6 => SubmissionEntry { dptr: [0; 2], ..io(opcode::VERIFY, slba, blocks as u32, 0) },
             7 => {
@@ -298,7 +298,9 @@ impl World {
 
     fn check_disks(&self) {
         let breach = self.disks.iter().find_map(|disk| disk.disk().breach.clone());
-        breach.into_iter().for_each(|breach| self.fail(&breach));
+        if let Some(breach) = breach {
+            self.fail(&breach);
+        }
     }
 
     fn reap(&mut self, number: usize) {
