@@ -86,10 +86,10 @@ impl Drive {
     }
 
     /// Takes the result of a message with which a host proves who it is.
-    pub(crate) fn heard(&mut self, finding: tcp::Finding, now_ns: u64) {
+    pub(crate) fn heard(&mut self, result: tcp::AuthResult, now_ns: u64) {
         let Self { subsystem, hosts, .. } = self;
         if let Some(hosts) = hosts {
-            hosts.heard(finding, subsystem, now_ns);
+            hosts.heard(result, subsystem, now_ns);
         }
     }
 

@@ -1,6 +1,6 @@
 //! The connections of one host that belong together: its admin queue and its I/O queues.
 
-use super::arrival::Host;
+use super::connect::Host;
 use super::connection::Connection;
 use sluice_controller::{Controller, Subsystem};
 use sluice_memory::{Removed, SharedRegion, Space};
@@ -39,7 +39,7 @@ impl Association {
 
     /// Its connections on which nothing is left to prove.
     pub(super) fn proved_connections(&self) -> usize {
-        self.connections.values().filter(|connection| !connection.is_barred()).count()
+        self.connections.values().filter(|connection| !connection.is_unauthenticated()).count()
     }
 
     /// What its connections are encrypted with.
@@ -53,7 +53,10 @@ impl Association {
 
     /// The host proved who it is, as the drive asks of it.
     pub(super) fn is_authenticated(&self) -> bool {
-        self.connections.get(&0).and_then(|admin| admin.gate.as_ref()).is_some_and(|gate| !gate.is_barred())
+        self.connections
+            .get(&0)
+            .and_then(|admin| admin.auth.as_ref())
+            .is_some_and(|auth| !auth.is_unauthenticated())
     }
 
     /// Removes the I/O queues whose connections are over. Returns how many.

@@ -3,8 +3,8 @@
 //!
 //! A Send is answered when its message was looked at, so that whatever it led to is there for the Receive.
 
+use super::auth_worker::AuthResult;
 use super::connection::Connection;
-use super::notary::Finding;
 use super::slots::{Outcome, Stage};
 use sluice_nvme::fabrics::{self, Authentication, Fctype};
 use sluice_nvme::{Status, SubmissionEntry};
@@ -18,7 +18,7 @@ pub(super) fn is_meant(entry: &SubmissionEntry) -> bool {
 
 /// What can be said before its data is there.
 pub(super) fn check(connection: &Connection, entry: &SubmissionEntry) -> Result<(), Status> {
-    if connection.gate.is_none() {
+    if connection.auth.is_none() {
         // There is no key for this host.
         return Err(Status::INVALID_OPCODE);
     }
@@ -46,15 +46,15 @@ pub(super) fn proceed(connection: &mut Connection, number: u16) {
 fn send(connection: &mut Connection, number: u16, length: usize) {
     let mut message = vec![0; length];
     connection.memory.read(connection.slots.data(number, &connection.memory), &mut message);
-    let now_ns = connection.thrift.heard_ns();
-    match connection.gate.as_mut().is_some_and(|gate| gate.submit(number, message, now_ns)) {
+    let now_ns = connection.reclaim.heard_ns();
+    match connection.auth.as_mut().is_some_and(|auth| auth.submit(number, message, now_ns)) {
         true => connection.slots.slot_mut(number).stage = Stage::Proving,
         false => connection.answer(number, Outcome::failed(Status::COMMAND_SEQUENCE_ERROR)),
     }
 }
 
 fn receive(connection: &mut Connection, number: u16, length: usize) {
-    let reply = connection.gate.as_mut().and_then(|gate| gate.take_reply(length));
+    let reply = connection.auth.as_mut().and_then(|auth| auth.take_reply(length));
     let Some(mut reply) = reply else {
         return connection.answer(number, Outcome::failed(Status::COMMAND_SEQUENCE_ERROR));
     };
@@ -65,17 +65,17 @@ fn receive(connection: &mut Connection, number: u16, length: usize) {
 }
 
 /// A message was looked at.
-pub(super) fn heard(connection: &mut Connection, finding: Finding, now_ns: u64) {
-    let Finding { session, progress, .. } = finding;
-    let Some(gate) = &mut connection.gate else { return };
+pub(super) fn heard(connection: &mut Connection, result: AuthResult, now_ns: u64) {
+    let AuthResult { session, progress, .. } = result;
+    let Some(auth) = &mut connection.auth else { return };
     // One that is not looked at is as good as wrong.
     let (reply, verdict) = progress
         .map_or((None, Verdict::Failed(Failure::FAILED)), |progress| (progress.reply, progress.verdict));
-    let waiting = gate.resume(session, reply);
+    let waiting = auth.resume(session, reply);
     match verdict {
         Verdict::Pending => {}
-        Verdict::Authenticated => gate.admit(),
-        Verdict::Failed(_) | Verdict::GivenUp(_) => gate.expel(now_ns),
+        Verdict::Authenticated => auth.admit(),
+        Verdict::Failed(_) | Verdict::GivenUp(_) => auth.expel(now_ns),
     }
     if let Some(number) = waiting {
         connection.answer(number, Outcome::default());
@@ -85,7 +85,7 @@ pub(super) fn heard(connection: &mut Connection, finding: Finding, now_ns: u64) 
 
 /// One that could not prove who it is goes when it has heard so.
 fn leave_if_done(connection: &mut Connection) {
-    if connection.gate.as_ref().is_some_and(|gate| gate.is_done()) {
+    if connection.auth.as_ref().is_some_and(|auth| auth.is_done()) {
         connection.leave();
     }
 }

@@ -3,13 +3,13 @@
 //! What comes in is taken apart in [`receive`](super::receive), carried out in
 //! [`execute`](super::execute), and answered through [`transmit`](super::transmit).
 
-use super::arrival::{Arrival, Refusal, refuse};
-use super::ended::Ended;
-use super::gate::Gate;
+use super::auth_state::AuthState;
+use super::close_reason::CloseReason;
+use super::connect::{AcceptedConnect, Refusal, refuse};
 use super::memory::{QueueMemory, STAGING};
 use super::receive::Payload;
+use super::reclaim::Reclaim;
 use super::slots::{Outcome, Slots, Stage};
-use super::thrift::Thrift;
 use super::token::{Kind, Token};
 use super::transmit::{Agreed, Item, Transmit};
 use super::{LIMITS, execute};
@@ -67,7 +67,7 @@ pub(super) struct Connection {
     io: Io,
     task: TaskId,
     /// Which of the drive's controllers for hosts it belongs to.
-    room: u8,
+    controller: u8,
     phase: Phase,
     pub(super) memory: QueueMemory,
     /// What is between the socket and everything else, if the connection is encrypted.
@@ -88,9 +88,9 @@ pub(super) struct Connection {
     pub(super) held: Option<(SubmissionEntry, u32)>,
     pub(super) slots: Slots,
     pub(super) transmit: Transmit,
-    pub(super) thrift: Thrift,
+    pub(super) reclaim: Reclaim,
     /// What it has to pass, or has passed.
-    pub(super) gate: Option<Box<Gate>>,
+    pub(super) auth: Option<Box<AuthState>>,
     sq_tail: u32,
     sq_rung: u32,
     cq_head: u32,
@@ -99,8 +99,13 @@ pub(super) struct Connection {
 
 impl Connection {
     /// The connection that an arrival becomes. Its Connect command is the first in a slot.
-    pub(super) fn new(arrival: Arrival, io: Io, task: TaskId, room: u8) -> Result<Self, std::io::Error> {
-        let Arrival { socket, tls, peer, memory, connect, agreed, entry, gate, .. } = arrival;
+    pub(super) fn new(
+        accepted: AcceptedConnect,
+        io: Io,
+        task: TaskId,
+        controller: u8,
+    ) -> Result<Self, std::io::Error> {
+        let AcceptedConnect { socket, tls, peer, memory, connect, agreed, entry, auth, .. } = accepted;
         let tls = tls.map(|session| Stream::new(session).map(Box::new)).transpose()?;
         let decoder = Decoder::resumed(LIMITS, agreed.digests);
         let staged = 0..tls.as_ref().map_or(0, |stream| stream.content().len());
@@ -118,7 +123,7 @@ impl Connection {
             socket,
             io,
             task,
-            room,
+            controller,
             phase: Phase::Open,
             memory,
             tls,
@@ -133,8 +138,8 @@ impl Connection {
             held: None,
             slots,
             transmit: Transmit::default(),
-            thrift: Thrift::new(),
-            gate,
+            reclaim: Reclaim::new(),
+            auth,
             sq_tail: 0,
             sq_rung: 0,
             cq_head: 0,
@@ -149,7 +154,7 @@ impl Connection {
     }
 
     fn token(&self, kind: Kind) -> u64 {
-        Token { kind, room: self.room, qid: self.qid }.raw()
+        Token { kind, controller: self.controller, qid: self.qid }.raw()
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -190,14 +195,14 @@ impl Connection {
     pub(super) fn deadline_ns(&self) -> Option<u64> {
         match self.phase {
             Phase::Terminating { until_ns } => Some(until_ns),
-            Phase::Open | Phase::Leaving => self.gate.as_ref().and_then(|gate| gate.until_ns()),
+            Phase::Open | Phase::Leaving => self.auth.as_ref().and_then(|auth| auth.until_ns()),
             Phase::Closed => None,
         }
     }
 
     /// Nothing but authentication is served on it.
-    pub(super) fn is_barred(&self) -> bool {
-        self.gate.as_ref().is_some_and(|gate| gate.is_barred())
+    pub(super) fn is_unauthenticated(&self) -> bool {
+        self.auth.as_ref().is_some_and(|auth| auth.is_unauthenticated())
     }
 
     /// Closes it if the host had its time to read why, or to prove who it is. True if that is so.
@@ -224,7 +229,7 @@ impl Connection {
 
     /// Nothing comes of what its host has to prove any more.
     fn forget_proof(&mut self) {
-        self.gate.iter_mut().for_each(|gate| gate.abandon());
+        self.auth.iter_mut().for_each(|auth| auth.abandon());
     }
 
     /// Tells the other end of an encrypted connection that there will be no more records, if it can be told at once.
@@ -278,9 +283,9 @@ impl Connection {
     }
 
     /// Bytes came, or the end.
-    pub(super) fn received(&mut self, result: i32, context: &mut Context<'_>) -> Result<(), Ended> {
+    pub(super) fn received(&mut self, result: i32, context: &mut Context<'_>) -> Result<(), CloseReason> {
         self.receiving = false;
-        if self.thrift.is_answer(result) {
+        if self.reclaim.is_answer(result) {
             self.give_back();
             return Ok(());
         }
@@ -288,11 +293,11 @@ impl Connection {
             return Ok(());
         }
         let bytes = match result {
-            0 => return Err(Ended::ByHost),
-            bytes if bytes < 0 => return Err(Ended::Socket(Errno::from_raw_os_error(-bytes))),
+            0 => return Err(CloseReason::ByHost),
+            bytes if bytes < 0 => return Err(CloseReason::Socket(Errno::from_raw_os_error(-bytes))),
             bytes => bytes as usize,
         };
-        self.thrift.heard(context.now_ns);
+        self.reclaim.heard(context.now_ns);
         self.came = bytes / PIECE;
         if !self.is_open() {
             return Ok(());
@@ -307,10 +312,10 @@ impl Connection {
     }
 
     /// Bytes went out. What they were the last of is over.
-    pub(super) fn sent(&mut self, result: i32) -> Result<(), Ended> {
+    pub(super) fn sent(&mut self, result: i32) -> Result<(), CloseReason> {
         self.sending = false;
         if result < 0 {
-            return Err(Ended::Socket(Errno::from_raw_os_error(-result)));
+            return Err(CloseReason::Socket(Errno::from_raw_os_error(-result)));
         }
         let mut bytes = result as usize;
         if let Some(stream) = &mut self.tls {
@@ -330,7 +335,7 @@ impl Connection {
             let _ = rustix::net::shutdown(&self.socket, Shutdown::Write);
         }
         match self.phase == Phase::Leaving && self.transmit.is_idle() {
-            true => Err(Ended::ByHost),
+            true => Err(CloseReason::ByHost),
             false => Ok(()),
         }
     }
@@ -359,10 +364,10 @@ impl Connection {
     }
 
     /// Makes the content of the next record of an encrypted connection what is staged. False if there is none.
-    pub(super) fn unveil(&mut self) -> Result<bool, Ended> {
+    pub(super) fn unveil(&mut self) -> Result<bool, CloseReason> {
         let Some(stream) = &mut self.tls else { return Ok(false) };
         stream.take_all();
-        self.staged = 0..stream.advance().map_err(Ended::Tls)?;
+        self.staged = 0..stream.advance().map_err(CloseReason::Tls)?;
         Ok(!self.staged.is_empty())
     }
 

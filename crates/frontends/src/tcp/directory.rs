@@ -2,8 +2,8 @@
 //!
 //! Written by the control side, read by the [`Listener`](super::Listener); no reactor ever looks at it.
 
-use super::arrival::{Arrival, Refusal};
-use super::notary::Finding;
+use super::auth_worker::AuthResult;
+use super::connect::{AcceptedConnect, Refusal};
 use crate::Drive;
 use sluice_nvme::Status;
 use sluice_nvme::fabrics::{DISCOVERY_NQN, InvalidParameter};
@@ -132,17 +132,17 @@ impl Directory {
 
     /// Sends a connection to its drive, which answers the Connect command. Blocks for as long as it takes
     /// to leave a message.
-    pub(super) fn deliver(&self, subnqn: &str, arrival: Arrival) {
+    pub(super) fn deliver(&self, subnqn: &str, accepted: AcceptedConnect) {
         let entry = self.drives().by_subnqn.get(subnqn).cloned();
         let Some(Entry { drive, .. }) = entry else {
-            return arrival.refuse(&Refusal::parameter(InvalidParameter::SUBNQN, UNKNOWN));
+            return accepted.refuse(&Refusal::parameter(InvalidParameter::SUBNQN, UNKNOWN));
         };
         // A reactor that takes no message is too busy, or gone: the connection is closed.
         let task = drive.id();
         let sent = drive.mail(move |local| {
             let now_ns = local.now_ns();
             if let Some(hosts) = local.task_mut::<Drive>(task).and_then(Drive::hosts_mut) {
-                hosts.welcome(arrival, now_ns);
+                hosts.welcome(accepted, now_ns);
             }
         });
         if sent.is_err() {
@@ -151,14 +151,14 @@ impl Directory {
     }
 
     /// Sends what came of a host's proof back to where it waits, if it still does.
-    pub(super) fn report(&self, subnqn: &str, finding: Finding) {
+    pub(super) fn report(&self, subnqn: &str, result: AuthResult) {
         let entry = self.drives().by_subnqn.get(subnqn).cloned();
         let Some(Entry { drive, .. }) = entry else { return };
         let task = drive.id();
         let told = drive.call(move |local| {
             let now_ns = local.now_ns();
             if let Some(drive) = local.task_mut::<Drive>(task) {
-                drive.heard(finding, now_ns);
+                drive.heard(result, now_ns);
             }
         });
         if let Err(error) = told {

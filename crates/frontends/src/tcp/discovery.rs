@@ -4,7 +4,7 @@
 //! the drives they may have are others.
 
 use super::directory::Directory;
-use super::greeting::Call;
+use super::icreq::Call;
 use super::listener::Address;
 use super::wire::Wire;
 use super::{LIMITS, transmit};

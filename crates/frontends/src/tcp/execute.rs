@@ -16,7 +16,7 @@ pub(super) fn execute(connection: &mut Connection, number: u16, context: &mut Co
     let (entry, refused) = (slot.entry, slot.refused);
     let checked = match refused {
         Some(status) => Err(status),
-        None if connection.is_barred() && !authenticate::is_meant(&entry) => {
+        None if connection.is_unauthenticated() && !authenticate::is_meant(&entry) => {
             Err(Status::AUTHENTICATION_REQUIRED)
         }
         None if authenticate::is_meant(&entry) => authenticate::check(connection, &entry),

@@ -1,12 +1,12 @@
 //! The hosts of a drive that are on the network, each with a controller of its own.
 
-use super::arrival::{Arrival, Host, Refusal};
+use super::access_control::{BUSY, CROWDED, Decision, NO_ROOM, NOT_OVER, decide_queue};
 use super::association::Association;
-use super::ended::Ended;
-use super::judge::{BUSY, CROWDED, Judgement, NO_ROOM, NOT_OVER, judge_queue};
-use super::lobby::Lobby;
-use super::notary::Finding;
-use super::room::{House, Room};
+use super::association_slot::{Shared, TcpController};
+use super::auth_worker::AuthResult;
+use super::close_reason::CloseReason;
+use super::connect::{AcceptedConnect, Host, Refusal};
+use super::pending::PendingQueue;
 use super::token::Token;
 use crate::descriptors::{CONNECTIONS_OF_EACH, Fill, fill};
 use crate::log_limit::{LogLimit, limited};
@@ -54,16 +54,16 @@ pub struct Status {
 #[derive(Debug)]
 pub(crate) struct Hosts {
     config: Config,
-    house: House,
-    rooms: Vec<Room>,
-    lobby: Lobby<Arrival>,
+    shared: Shared,
+    slots: Vec<TcpController>,
+    pending: PendingQueue<AcceptedConnect>,
     /// When somebody gives way to one of them.
     way_ns: Option<u64>,
 }
 
 impl Hosts {
     pub(crate) fn new(task: TaskId, io: Io, config: Config) -> Self {
-        let house = House {
+        let shared = Shared {
             name: config.name.clone(),
             task,
             io,
@@ -74,7 +74,7 @@ impl Hosts {
             visits: LogLimit::default(),
             complaints: LogLimit::default(),
         };
-        Self { config, house, rooms: Vec::new(), lobby: Lobby::new(), way_ns: None }
+        Self { config, shared, slots: Vec::new(), pending: PendingQueue::new(), way_ns: None }
     }
 
     /// Associations that there may be at a time.
@@ -83,82 +83,87 @@ impl Hosts {
     }
 
     pub(crate) fn status(&self) -> Status {
-        let here = || self.rooms.iter().filter_map(Room::guest).filter(|association| association.is_let_in);
+        let here = || {
+            self.slots
+                .iter()
+                .filter_map(TcpController::association)
+                .filter(|association| association.is_let_in)
+        };
         let proved = here().filter(|association| association.is_authenticated());
         Status {
             hosts: here().map(|association| association.host.nqn.clone()).collect(),
             authenticated: proved.map(|association| association.host.nqn.clone()).collect(),
             ciphers: here().filter_map(Association::suite).collect(),
             connections: here().map(Association::proved_connections).sum(),
-            associations: self.house.associations,
-            refused: self.house.refused,
+            associations: self.shared.associations,
+            refused: self.shared.refused,
         }
     }
 
     /// Commands in flight, apart from those that wait for what may never happen.
     pub(crate) fn unfinished(&self, subsystem: &Subsystem) -> u32 {
-        self.rooms.iter().map(|room| room.controller().unfinished(subsystem)).sum()
+        self.slots.iter().map(|slot| slot.controller().unfinished(subsystem)).sum()
     }
 
     /// The end: nobody else is let in, no more commands are taken, and when those in flight are answered the
     /// hosts are disconnected.
     pub(crate) fn drain(&mut self, subsystem: &mut Subsystem) {
-        self.house.draining = true;
-        self.rooms.iter_mut().for_each(|room| room.pause(subsystem));
+        self.shared.draining = true;
+        self.slots.iter_mut().for_each(|slot| slot.pause(subsystem));
     }
 
     /// Nobody is there, nobody can come, and nothing is in flight.
     pub(crate) fn is_drained(&self) -> bool {
-        self.house.draining && self.is_vacant()
+        self.shared.draining && self.is_vacant()
     }
 
     /// Nobody is there, and nothing of anybody in flight.
     pub(crate) fn is_vacant(&self) -> bool {
-        self.rooms.iter().all(Room::is_vacant)
+        self.slots.iter().all(TcpController::is_vacant)
     }
 
     /// A connection whose Connect command is to be answered.
-    pub(super) fn welcome(&mut self, arrival: Arrival, now_ns: u64) {
-        if let Some(left_out) = self.lobby.enter(arrival, now_ns) {
+    pub(super) fn welcome(&mut self, accepted: AcceptedConnect, now_ns: u64) {
+        if let Some(left_out) = self.pending.enter(accepted, now_ns) {
             self.turn_away(left_out, &BUSY, now_ns);
         }
     }
 
     /// What came of a message with which a host proves who it is.
-    pub(crate) fn heard(&mut self, finding: Finding, subsystem: &mut Subsystem, now_ns: u64) {
+    pub(crate) fn heard(&mut self, result: AuthResult, subsystem: &mut Subsystem, now_ns: u64) {
         // Its connection may be over.
-        if let Some(room) = self.rooms.iter_mut().find(|room| room.has(&finding)) {
-            room.heard(finding, subsystem, &mut self.house, now_ns);
+        if let Some(slot) = self.slots.iter_mut().find(|slot| slot.has(&result)) {
+            slot.heard(result, subsystem, &mut self.shared, now_ns);
         }
     }
 
-    fn turn_away(&mut self, arrival: Arrival, refusal: &Refusal, now_ns: u64) {
-        self.house.note_refusal(&arrival.host.nqn, arrival.peer, refusal, now_ns);
-        arrival.refuse(refusal);
+    fn turn_away(&mut self, accepted: AcceptedConnect, refusal: &Refusal, now_ns: u64) {
+        self.shared.note_refusal(&accepted.host.nqn, accepted.peer, refusal, now_ns);
+        accepted.refuse(refusal);
     }
 
     /// Lets in whom it can. Returns the work done.
     #[cold]
-    fn receive_guests(&mut self, subsystem: &mut Subsystem, now_ns: u64) -> usize {
+    fn admit_pending(&mut self, subsystem: &mut Subsystem, now_ns: u64) -> usize {
         let mut work = 0;
         self.way_ns = None;
-        for _ in 0..self.lobby.len() {
-            let Some((arrival, until_ns)) = self.lobby.pop() else { break };
-            match self.judge_fairly(&arrival) {
-                Judgement::Wait(_) if now_ns < until_ns && !self.house.draining => {
-                    let way_ns = self.make_way(&arrival, subsystem, now_ns);
+        for _ in 0..self.pending.len() {
+            let Some((accepted, until_ns)) = self.pending.pop() else { break };
+            match self.decide_fairly(&accepted) {
+                Decision::Wait(_) if now_ns < until_ns && !self.shared.draining => {
+                    let way_ns = self.make_way(&accepted, subsystem, now_ns);
                     self.way_ns = [self.way_ns, way_ns].into_iter().flatten().min();
-                    self.lobby.stay(arrival, until_ns);
+                    self.pending.stay(accepted, until_ns);
                     continue;
                 }
-                Judgement::Wait(refusal) | Judgement::Refuse(refusal) => {
-                    self.turn_away(arrival, &refusal, now_ns)
+                Decision::Wait(refusal) | Decision::Refuse(refusal) => {
+                    self.turn_away(accepted, &refusal, now_ns)
                 }
-                Judgement::Admit(number) => {
-                    self.open_room(number, subsystem, now_ns);
-                    match self.rooms.get_mut(usize::from(number)) {
-                        Some(room) => room.admit(arrival, subsystem, &mut self.house, now_ns),
-                        None => self.turn_away(arrival, &NO_ROOM, now_ns),
+                Decision::Admit(number) => {
+                    self.make_controller(number, subsystem, now_ns);
+                    match self.slots.get_mut(usize::from(number)) {
+                        Some(slot) => slot.admit(accepted, subsystem, &mut self.shared, now_ns),
+                        None => self.turn_away(accepted, &NO_ROOM, now_ns),
                     }
                 }
             }
@@ -168,18 +173,18 @@ impl Hosts {
     }
 
     /// The room of the controller that it asks for, which is there, or the next to be made.
-    fn asked(&self, arrival: &Arrival) -> Option<u8> {
-        let asked = usize::from(arrival.cntlid).checked_sub(self.config.cntlid.into())?;
-        (asked < self.most() && asked <= self.rooms.len()).then_some(asked as u8)
+    fn asked(&self, accepted: &AcceptedConnect) -> Option<u8> {
+        let asked = usize::from(accepted.cntlid).checked_sub(self.config.cntlid.into())?;
+        (asked < self.most() && asked <= self.slots.len()).then_some(asked as u8)
     }
 
-    fn guest(&self, room: u8) -> Option<&Association> {
-        self.rooms.get(usize::from(room))?.guest()
+    fn association(&self, slot: u8) -> Option<&Association> {
+        self.slots.get(usize::from(slot))?.association()
     }
 
     /// Places in which commands of this host are under way that it has left.
     fn left_by(&self, host: &Host) -> usize {
-        self.rooms.iter().filter(|room| room.is_left_by(host)).count()
+        self.slots.iter().filter(|slot| slot.is_left_by(host)).count()
     }
 
     /// How many of those a host may have, so that it leaves places for others.
@@ -187,118 +192,128 @@ impl Hosts {
         (self.most() / 2).clamp(1, LEFT_OF_ONE_HOST_MAX)
     }
 
-    /// The same as [`judge`](Self::judge), and refuses one that takes the descriptors of other drives.
-    fn judge_fairly(&self, arrival: &Arrival) -> Judgement {
-        let judgement = self.judge(arrival);
-        let connections =
-            || self.rooms.iter().filter_map(Room::guest).map(|it| it.connections.len()).sum::<usize>();
-        let takes_more = || connections() >= CONNECTIONS_OF_EACH && fill(&arrival.socket) > Fill::Free;
-        match judgement {
-            Judgement::Admit(_) if takes_more() => Judgement::Refuse(CROWDED),
+    /// The same as [`decide`](Self::decide), and refuses one that takes the descriptors of other drives.
+    fn decide_fairly(&self, accepted: &AcceptedConnect) -> Decision {
+        let decision = self.decide(accepted);
+        let connections = || {
+            self.slots
+                .iter()
+                .filter_map(TcpController::association)
+                .map(|it| it.connections.len())
+                .sum::<usize>()
+        };
+        let takes_more = || connections() >= CONNECTIONS_OF_EACH && fill(&accepted.socket) > Fill::Free;
+        match decision {
+            Decision::Admit(_) if takes_more() => Decision::Refuse(CROWDED),
             other => other,
         }
     }
 
     /// Which room it is for: the admin queue for the first that is vacant, or the one it asks for; I/O queues for
     /// their association's.
-    fn judge(&self, arrival: &Arrival) -> Judgement {
-        let is_free = |number: usize| self.rooms.get(number).is_none_or(Room::is_vacant);
-        match (arrival.connect.qid, self.asked(arrival)) {
-            _ if self.house.draining => Judgement::Wait(BUSY),
+    fn decide(&self, accepted: &AcceptedConnect) -> Decision {
+        let is_free = |number: usize| self.slots.get(number).is_none_or(TcpController::is_vacant);
+        match (accepted.connect.qid, self.asked(accepted)) {
+            _ if self.shared.draining => Decision::Wait(BUSY),
             // Its earlier commands hold back later ones that overlap them. While they are under way they keep a place, too.
-            (0, _) if self.left_by(&arrival.host) >= self.left_max() => Judgement::Wait(NOT_OVER),
-            (0, _) if arrival.cntlid == CNTLID_DYNAMIC => {
+            (0, _) if self.left_by(&accepted.host) >= self.left_max() => Decision::Wait(NOT_OVER),
+            (0, _) if accepted.cntlid == CNTLID_DYNAMIC => {
                 let vacant = (0..self.config.hosts_max).find(|number| is_free(usize::from(*number)));
-                vacant.map_or(Judgement::Wait(BUSY), Judgement::Admit)
+                vacant.map_or(Decision::Wait(BUSY), Decision::Admit)
             }
             (0, Some(asked)) => match is_free(asked.into()) {
-                true => Judgement::Admit(asked),
-                false => Judgement::Wait(BUSY),
+                true => Decision::Admit(asked),
+                false => Decision::Wait(BUSY),
             },
-            (0, None) => Judgement::parameter(InvalidParameter::CNTLID, "there is no such controller"),
-            (_, asked) => match asked.and_then(|asked| Some((asked, self.guest(asked)?))) {
+            (0, None) => Decision::parameter(InvalidParameter::CNTLID, "there is no such controller"),
+            (_, asked) => match asked.and_then(|asked| Some((asked, self.association(asked)?))) {
                 Some((asked, association)) => {
-                    judge_queue(association, arrival, asked, self.config.queues_max)
+                    decide_queue(association, accepted, asked, self.config.queues_max)
                 }
-                None => Judgement::parameter(InvalidParameter::CNTLID, "its admin queue is not connected"),
+                None => Decision::parameter(InvalidParameter::CNTLID, "its admin queue is not connected"),
             },
         }
     }
 
     /// Ends who has had the longest to prove who it is in a place that is wanted, unless one becomes vacant anyway;
     /// returns when it will have had long enough. Who knows nothing but a name keeps nobody out for long.
-    fn make_way(&mut self, arrival: &Arrival, subsystem: &mut Subsystem, now_ns: u64) -> Option<u64> {
-        let asked = self.asked(arrival).map(usize::from);
-        let Self { rooms, house, .. } = self;
-        if arrival.connect.qid != 0 {
-            return rooms.get_mut(asked?)?.clear_queue(arrival.connect.qid, house, now_ns);
+    fn make_way(
+        &mut self,
+        accepted: &AcceptedConnect,
+        subsystem: &mut Subsystem,
+        now_ns: u64,
+    ) -> Option<u64> {
+        let asked = self.asked(accepted).map(usize::from);
+        let Self { slots, shared, .. } = self;
+        if accepted.connect.qid != 0 {
+            return slots.get_mut(asked?)?.clear_queue(accepted.connect.qid, shared, now_ns);
         }
         let is_asked = |number: usize| asked.is_none_or(|asked| asked == number);
-        let wanted = || rooms.iter().enumerate().filter(|(number, _)| is_asked(*number));
-        if wanted().any(|(_, room)| room.is_left()) {
+        let wanted = || slots.iter().enumerate().filter(|(number, _)| is_asked(*number));
+        if wanted().any(|(_, slot)| slot.is_left()) {
             return None;
         }
         let (way_ns, number) =
-            wanted().filter_map(|(number, room)| Some((room.gives_way_ns()?, number))).min()?;
+            wanted().filter_map(|(number, slot)| Some((slot.gives_way_ns()?, number))).min()?;
         if way_ns > now_ns {
             return Some(way_ns);
         }
-        rooms[number].dismiss(Ended::GaveWay, subsystem, house, now_ns);
+        slots[number].dismiss(CloseReason::GaveWay, subsystem, shared, now_ns);
         None
     }
 
     /// Makes the room of this number if it is the next.
-    fn open_room(&mut self, number: u8, subsystem: &mut Subsystem, now_ns: u64) {
-        if usize::from(number) != self.rooms.len() {
+    fn make_controller(&mut self, number: u8, subsystem: &mut Subsystem, now_ns: u64) {
+        if usize::from(number) != self.slots.len() {
             return;
         }
         let Config { cntlid, queues_max, .. } = self.config;
-        match Room::new(number, cntlid + u16::from(number), queues_max, subsystem) {
-            Ok(room) => self.rooms.push(room),
+        match TcpController::new(number, cntlid + u16::from(number), queues_max, subsystem) {
+            Ok(slot) => self.slots.push(slot),
             Err(error) => {
-                let (drive, complaints) = (&self.house.name, &mut self.house.complaints);
+                let (drive, complaints) = (&self.shared.name, &mut self.shared.complaints);
                 limited!(error, complaints, now_ns, drive, %error, "cannot make another controller");
             }
         }
     }
 
     pub(crate) fn turn(&mut self, subsystem: &mut Subsystem, now_ns: u64) -> usize {
-        let mut work = if self.lobby.is_empty() { 0 } else { self.receive_guests(subsystem, now_ns) };
-        for room in &mut self.rooms {
-            work += room.turn(subsystem, &mut self.house, now_ns);
+        let mut work = if self.pending.is_empty() { 0 } else { self.admit_pending(subsystem, now_ns) };
+        for slot in &mut self.slots {
+            work += slot.turn(subsystem, &mut self.shared, now_ns);
         }
         work
     }
 
     pub(crate) fn look_ahead(&self) {
-        let present = self.rooms.iter().find(|room| !room.is_vacant());
-        present.inspect(|room| room.controller().look_ahead());
+        let present = self.slots.iter().find(|slot| !slot.is_vacant());
+        present.inspect(|slot| slot.controller().look_ahead());
     }
 
     /// Something on a connection's socket is over.
     pub(crate) fn event(&mut self, token: Token, result: i32, subsystem: &mut Subsystem, now_ns: u64) {
-        if let Some(room) = self.rooms.get_mut(usize::from(token.room)) {
-            room.completed(token, result, subsystem, &mut self.house, now_ns);
+        if let Some(slot) = self.slots.get_mut(usize::from(token.controller)) {
+            slot.completed(token, result, subsystem, &mut self.shared, now_ns);
         }
     }
 
     /// True if there is something to do before it sleeps.
     pub(crate) fn arm(&mut self, subsystem: &Subsystem) -> bool {
-        self.rooms.iter_mut().fold(false, |work, room| room.arm(subsystem) | work)
+        self.slots.iter_mut().fold(false, |work, slot| slot.arm(subsystem) | work)
     }
 
     pub(crate) fn disarm(&mut self) {
-        self.rooms.iter_mut().for_each(Room::disarm);
+        self.slots.iter_mut().for_each(TcpController::disarm);
     }
 
     /// When to look although nothing happened.
     pub(crate) fn deadline_ns(&mut self, subsystem: &Subsystem) -> Option<u64> {
-        let rooms = self.rooms.iter_mut().filter_map(|room| room.deadline_ns(subsystem)).min();
-        [self.lobby.until_ns(), rooms, self.way_ns].into_iter().flatten().min()
+        let slots = self.slots.iter_mut().filter_map(|slot| slot.deadline_ns(subsystem)).min();
+        [self.pending.until_ns(), slots, self.way_ns].into_iter().flatten().min()
     }
 }
 
-impl House {
+impl Shared {
     pub(super) fn note_refusal(&mut self, host: &str, peer: SocketAddr, refusal: &Refusal, now_ns: u64) {
         self.refused += 1;
         let drive = &self.name;

@@ -5,16 +5,16 @@
 //! oldest goes of the address that has the most, and addresses have turns: a flood from one address keeps out nobody
 //! who comes from another.
 
-use super::arrival::{Arrival, Refusal};
+use super::auth_state::AuthState;
+use super::auth_worker::AuthWorker;
+use super::connect::{AcceptedConnect, Refusal};
 use super::crowd::Crowd;
 use super::directory::Directory;
 use super::discovery::{Over, Session, Surroundings};
-use super::gate::Gate;
-use super::greeting::{Call, Greeting, Step};
-use super::keyhole::Keyhole;
-use super::notary::Notary;
+use super::icreq::{Call, NewConnection, Step};
+use super::linger::Lingering;
 use super::origin::origin;
-use super::parting::Partings;
+use super::psk_lookup::PskLookup;
 use crate::descriptors::{Fill, fill};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
@@ -29,11 +29,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Connections of a thread that have not sent their Connect command yet, and those of one address.
-const GREETINGS_MAX: usize = 256;
-const GREETINGS_OF_ONE_MAX: usize = 128;
+const NEW_MAX: usize = 256;
+const NEW_OF_ONE_MAX: usize = 128;
 
 /// How long they may take.
-const GREETING_LIMIT: Duration = Duration::from_secs(5);
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
 /// The same for those that shake hands before.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
@@ -98,7 +98,7 @@ impl Listener {
         let addresses: Vec<Address> = bound.map(|door| door.address).collect();
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let sockets = addresses.iter().map(|it| it.socket).collect();
-        let shared = Shared { addresses: Mutex::new(addresses), notary: Mutex::default(), directory };
+        let shared = Shared { addresses: Mutex::new(addresses), worker: Mutex::default(), directory };
         let shared = Arc::new(shared);
         let mut listener = Self { stop: Arc::clone(&stop), threads: Vec::new(), addresses: sockets };
         for (name, (bound, absent)) in [plain, encrypted] {
@@ -213,12 +213,13 @@ fn greet(
     peer: SocketAddr,
     door: &Door,
     directory: &Arc<Directory>,
-) -> io::Result<(Greeting, Duration)> {
+) -> io::Result<(NewConnection, Duration)> {
     match door.address.encrypted {
-        true => {
-            Ok((Greeting::encrypted(stream, peer, Keyhole::new(Arc::clone(directory)))?, HANDSHAKE_LIMIT))
-        }
-        false => Ok((Greeting::new(stream, peer), GREETING_LIMIT)),
+        true => Ok((
+            NewConnection::encrypted(stream, peer, PskLookup::new(Arc::clone(directory)))?,
+            HANDSHAKE_LIMIT,
+        )),
+        false => Ok((NewConnection::new(stream, peer), CONNECT_LIMIT)),
     }
 }
 
@@ -227,11 +228,11 @@ fn attend(
     origin: IpAddr,
     mut session: Session,
     at: &Surroundings<'_>,
-    partings: &mut Partings,
+    lingering: &mut Lingering,
 ) -> Option<Session> {
     match session.advance(at) {
         Ok(()) => return Some(session),
-        Err(Over::Told) => partings.add(origin, session.into_wire(), at.now),
+        Err(Over::Told) => lingering.add(origin, session.into_wire(), at.now),
         Err(Over::Gone) => {}
     }
     None
@@ -260,7 +261,7 @@ struct Shared {
     /// Addresses that hosts are told of. Those that can be listened at later are added then.
     addresses: Mutex<Vec<Address>>,
     /// Started for the first host that has to prove who it is.
-    notary: Mutex<Option<Notary>>,
+    worker: Mutex<Option<AuthWorker>>,
 }
 
 impl Shared {
@@ -275,10 +276,10 @@ struct Hall {
     bound: Vec<Door>,
     absent: Absent,
     shared: Arc<Shared>,
-    greetings: Crowd<(Greeting, Instant)>,
+    connections: Crowd<(NewConnection, Instant)>,
     /// With the discovery service.
     sessions: Crowd<Session>,
-    partings: Partings,
+    lingering: Lingering,
     /// Nobody is accepted before this time.
     not_before: Option<Instant>,
 }
@@ -291,9 +292,9 @@ fn pass(limit: Duration) -> impl FnMut() -> bool {
 
 impl Hall {
     fn new(bound: Vec<Door>, absent: Absent, shared: Arc<Shared>) -> Self {
-        let greetings = Crowd::new(GREETINGS_MAX, GREETINGS_OF_ONE_MAX);
+        let connections = Crowd::new(NEW_MAX, NEW_OF_ONE_MAX);
         let sessions = Crowd::new(SESSIONS_MAX, SESSIONS_OF_ONE_MAX);
-        Self { bound, absent, shared, greetings, sessions, partings: Partings::new(), not_before: None }
+        Self { bound, absent, shared, connections, sessions, lingering: Lingering::new(), not_before: None }
     }
 
     fn run(mut self, stop: &OwnedFd) {
@@ -305,11 +306,11 @@ impl Hall {
             let now = Instant::now();
             // Polled from the next look on.
             let opened = self.absent.try_again(now);
-            let (greetings, ready) = ready.split_at(self.greetings.len().min(ready.len()));
-            let (sessions, partings) = ready.split_at(self.sessions.len().min(ready.len()));
-            self.partings.advance(partings, now);
+            let (connections, ready) = ready.split_at(self.connections.len().min(ready.len()));
+            let (sessions, lingering) = ready.split_at(self.sessions.len().min(ready.len()));
+            self.lingering.advance(lingering, now);
             self.serve(sessions, now);
-            self.hear(greetings, now);
+            self.hear(connections, now);
             if knocked {
                 self.accept(now);
             }
@@ -326,13 +327,14 @@ impl Hall {
         let doors: &[Door] = if self.not_before.is_some() { &[] } else { &self.bound };
         let mut polled = vec![PollFd::new(stop, PollFlags::IN)];
         polled.extend(doors.iter().map(|door| PollFd::new(door, PollFlags::IN)));
-        polled
-            .extend(self.greetings.iter().map(|(it, _)| PollFd::from_borrowed_fd(it.as_fd(), PollFlags::IN)));
+        polled.extend(
+            self.connections.iter().map(|(it, _)| PollFd::from_borrowed_fd(it.as_fd(), PollFlags::IN)),
+        );
         polled.extend(self.sessions.iter().map(|it| {
             let flags = if it.wants_to_send() { PollFlags::OUT } else { PollFlags::IN };
             PollFd::from_borrowed_fd(it.as_fd(), flags)
         }));
-        polled.extend(self.partings.polled());
+        polled.extend(self.lingering.polled());
         let timeout = self.timeout();
         match poll(&mut polled, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -353,10 +355,10 @@ impl Hall {
             return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
         }
         let now = Instant::now();
-        let greeting = self.greetings.iter().map(|(_, until)| *until).min();
+        let connection = self.connections.iter().map(|(_, until)| *until).min();
         let session = self.sessions.iter().map(Session::until).min();
         let watch = self.sessions.iter().any(Session::is_watching).then(|| now + WATCH);
-        let until = [greeting, session, self.partings.until(), watch, self.not_before, self.absent.next];
+        let until = [connection, session, self.lingering.until(), watch, self.not_before, self.absent.next];
         let until = until.into_iter().flatten().min()?;
         let left = until.saturating_duration_since(now) + Duration::from_millis(1);
         Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) })
@@ -364,7 +366,7 @@ impl Hall {
 
     /// Answers those who use the discovery service.
     fn serve(&mut self, ready: &[bool], now: Instant) {
-        let Self { sessions, partings, shared, .. } = self;
+        let Self { sessions, lingering, shared, .. } = self;
         if sessions.len() == 0 {
             return;
         }
@@ -375,7 +377,7 @@ impl Hall {
                 let is_ready = ready.get(index).copied().unwrap_or(false);
                 is_ready || session.has_more() || session.is_watching()
             },
-            |origin, session| attend(origin, session, &at, partings),
+            |origin, session| attend(origin, session, &at, lingering),
             pass(PASS),
         );
         sessions.retain(|session| now < session.until());
@@ -383,78 +385,82 @@ impl Hall {
 
     /// Listens to those who have something to say, and closes those whose time is up.
     fn hear(&mut self, ready: &[bool], now: Instant) {
-        let mut greetings = std::mem::replace(&mut self.greetings, Crowd::new(0, 0));
-        greetings.take_turns(
+        let mut connections = std::mem::replace(&mut self.connections, Crowd::new(0, 0));
+        connections.take_turns(
             |index, _| ready.get(index).copied().unwrap_or(false),
-            |origin, (mut greeting, until)| {
-                match greeting.advance() {
-                    Step::Wait => return Some((greeting, until)),
-                    Step::Over => self.partings.add(origin, greeting.wire, now),
+            |origin, (mut connection, until)| {
+                match connection.advance() {
+                    Step::Wait => return Some((connection, until)),
+                    Step::Over => self.lingering.add(origin, connection.wire, now),
                     Step::Gone => {}
-                    Step::Call(call) => self.connect(greeting, call, now),
+                    Step::Call(call) => self.connect(connection, call, now),
                 }
                 None
             },
             pass(PASS),
         );
-        greetings.retain(|(_, until)| now < *until);
-        self.greetings = greetings;
+        connections.retain(|(_, until)| now < *until);
+        self.connections = connections;
     }
 
     /// Passes a connection on to where it wants.
-    fn connect(&mut self, mut greeting: Greeting, call: Call, now: Instant) {
+    fn connect(&mut self, mut connection: NewConnection, call: Call, now: Instant) {
         if call.subnqn == DISCOVERY_NQN {
-            return self.discover(greeting, call, now);
+            return self.discover(connection, call, now);
         }
-        let terms = match self.judge(&greeting, &call) {
+        let terms = match self.check_access(&connection, &call) {
             Ok(terms) => terms,
             Err(refusal) => {
-                tracing::warn!(peer = %greeting.peer, host = call.host.nqn, subnqn = call.subnqn,
+                tracing::warn!(peer = %connection.peer, host = call.host.nqn, subnqn = call.subnqn,
                     "turned a host away: {}", refusal.why);
-                greeting.fail(&refusal);
-                return self.partings.add(origin(greeting.peer), greeting.wire, now);
+                connection.fail(&refusal);
+                return self.lingering.add(origin(connection.peer), connection.wire, now);
             }
         };
         let names = Names { hostnqn: call.host.nqn.clone(), subnqn: call.subnqn.clone() };
         let subnqn = call.subnqn.clone();
-        let gate = terms.map(|terms| self.gate(names, terms, origin(greeting.peer))).transpose();
-        match gate.and_then(|gate| Ok(Arrival { gate, ..greeting.into_arrival(call)? })) {
-            Ok(arrival) => self.shared.directory.deliver(&subnqn, arrival),
+        let auth = terms.map(|terms| self.auth(names, terms, origin(connection.peer))).transpose();
+        match auth.and_then(|auth| Ok(AcceptedConnect { auth, ..connection.into_accepted(call)? })) {
+            Ok(accepted) => self.shared.directory.deliver(&subnqn, accepted),
             Err(error) => tracing::warn!(subnqn, %error, "a host was turned away: there is no memory for it"),
         }
     }
 
     /// What a host has to prove itself with, if it may have what it wants.
-    fn judge(&self, greeting: &Greeting, call: &Call) -> Result<Option<Arc<Terms>>, Refusal> {
-        let terms =
-            self.shared.directory.check(&call.subnqn, &call.host.nqn, greeting.peer, greeting.session())?;
-        if greeting.is_keyed() { Ok(terms) } else { Err(WITHDRAWN) }
+    fn check_access(&self, connection: &NewConnection, call: &Call) -> Result<Option<Arc<Terms>>, Refusal> {
+        let terms = self.shared.directory.check(
+            &call.subnqn,
+            &call.host.nqn,
+            connection.peer,
+            connection.session(),
+        )?;
+        if connection.is_keyed() { Ok(terms) } else { Err(WITHDRAWN) }
     }
 
     /// What a host has to pass that has a key.
-    fn gate(&self, names: Names, terms: Arc<Terms>, origin: IpAddr) -> io::Result<Box<Gate>> {
-        let mut started = self.shared.notary.lock().unwrap_or_else(PoisonError::into_inner);
-        let notary = match &mut *started {
-            Some(notary) => notary,
-            none => none.insert(Notary::start(Arc::downgrade(&self.shared.directory))?),
+    fn auth(&self, names: Names, terms: Arc<Terms>, origin: IpAddr) -> io::Result<Box<AuthState>> {
+        let mut started = self.shared.worker.lock().unwrap_or_else(PoisonError::into_inner);
+        let worker = match &mut *started {
+            Some(worker) => worker,
+            none => none.insert(AuthWorker::start(Arc::downgrade(&self.shared.directory))?),
         };
-        Ok(Box::new(Gate::new(names, terms, origin, notary.clone())))
+        Ok(Box::new(AuthState::new(names, terms, origin, worker.clone())))
     }
 
     /// The discovery service is for everybody; it tells each host of its own drives.
-    fn discover(&mut self, mut greeting: Greeting, call: Call, now: Instant) {
-        let names = Directory::check_names(DISCOVERY_NQN, &call.host.nqn, greeting.session());
-        let is_keyed = if greeting.is_keyed() { Ok(()) } else { Err(WITHDRAWN) };
+    fn discover(&mut self, mut connection: NewConnection, call: Call, now: Instant) {
+        let names = Directory::check_names(DISCOVERY_NQN, &call.host.nqn, connection.session());
+        let is_keyed = if connection.is_keyed() { Ok(()) } else { Err(WITHDRAWN) };
         if let Err(refusal) = names.and(is_keyed).and_then(|()| check_discovery(&call)) {
-            greeting.fail(&refusal);
-            return self.partings.add(origin(greeting.peer), greeting.wire, now);
+            connection.fail(&refusal);
+            return self.lingering.add(origin(connection.peer), connection.wire, now);
         }
-        let Greeting { wire, peer, .. } = greeting;
+        let NewConnection { wire, peer, .. } = connection;
         let shared = Arc::clone(&self.shared);
         let addresses = shared.addresses().clone();
         let at = Surroundings { directory: &shared.directory, addresses: &addresses, now };
         let session = Session::new(wire, peer, call, now);
-        if let Some(session) = attend(origin(peer), session, &at, &mut self.partings) {
+        if let Some(session) = attend(origin(peer), session, &at, &mut self.lingering) {
             self.sessions.add(origin(peer), session);
         }
     }
@@ -481,8 +487,8 @@ impl Hall {
                             continue;
                         }
                         match greet(stream, peer, door, &self.shared.directory) {
-                            Ok((greeting, limit)) => {
-                                self.greetings.add(origin(peer), (greeting, now + limit));
+                            Ok((connection, limit)) => {
+                                self.connections.add(origin(peer), (connection, now + limit));
                             }
                             Err(error) => tracing::warn!(%error, "cannot begin with a host"),
                         }

@@ -19,42 +19,42 @@
 //! each command, with a buffer for its data in the slot or in the connection's pool. So a host that floods,
 //! stalls or lies costs itself alone.
 
-mod arrival;
+mod access_control;
 mod association;
+mod association_slot;
+mod auth_state;
+mod auth_worker;
 mod authenticate;
 mod capsule;
+mod close_reason;
+mod connect;
 mod connection;
 mod crowd;
 mod directory;
 mod discovery;
-mod docket;
-mod ended;
 mod execute;
-mod gate;
-mod greeting;
+mod fair_queue;
 mod hosts;
-mod judge;
-mod keyhole;
+mod icreq;
+mod linger;
 mod listener;
-mod lobby;
 mod memory;
-mod notary;
 mod origin;
-mod parting;
+mod pending;
 mod property;
+mod psk_lookup;
 mod receive;
-mod room;
+mod reclaim;
 mod slots;
-mod thrift;
 mod token;
 mod transmit;
 mod wire;
 
+pub(crate) use auth_worker::AuthResult;
 pub use directory::{Directory, Entry, KnownHost};
 pub(crate) use hosts::Hosts;
 pub use hosts::{Config, Status};
 pub use listener::Listener;
-pub(crate) use notary::Finding;
 pub(crate) use token::Token;
 
 use sluice_controller::{IN_CAPSULE_MAX, TRANSFER_MAX};

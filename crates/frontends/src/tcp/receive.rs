@@ -1,8 +1,8 @@
 //! What a host sends: bytes become capsules and data, each checked against what it was asked for.
 
 use super::capsule::Transfer;
+use super::close_reason::CloseReason;
 use super::connection::{Connection, Context};
-use super::ended::Ended;
 use super::execute;
 use super::slots::{Outcome, Stage};
 use sluice_nvme::{Status, SubmissionEntry};
@@ -25,16 +25,16 @@ const FLAGS: u32 = 1;
 const CCCID: u32 = 8;
 const TTAG: u32 = 10;
 
-impl From<Violation> for Ended {
+impl From<Violation> for CloseReason {
     fn from(violation: Violation) -> Self {
-        Ended::Violation(violation)
+        CloseReason::Violation(violation)
     }
 }
 
 impl Connection {
     /// Looks at everything that is staged, as far as there are slots for it. Returns how many PDUs it took
     /// in.
-    pub(super) fn take_staged(&mut self, context: &mut Context<'_>) -> Result<usize, Ended> {
+    pub(super) fn take_staged(&mut self, context: &mut Context<'_>) -> Result<usize, CloseReason> {
         let mut work = 0;
         loop {
             if let Some((entry, length)) = self.held.take() {
@@ -80,7 +80,11 @@ impl Connection {
     }
 
     /// So many bytes of payload went to their place by themselves.
-    pub(super) fn take_payload(&mut self, count: usize, context: &mut Context<'_>) -> Result<(), Ended> {
+    pub(super) fn take_payload(
+        &mut self,
+        count: usize,
+        context: &mut Context<'_>,
+    ) -> Result<(), CloseReason> {
         if let Some(payload) = &mut self.payload {
             payload.at += count;
         }
@@ -90,11 +94,11 @@ impl Connection {
         }
     }
 
-    fn handle(&mut self, event: Event, context: &mut Context<'_>) -> Result<(), Ended> {
+    fn handle(&mut self, event: Event, context: &mut Context<'_>) -> Result<(), CloseReason> {
         match event {
             Event::Pdu(Pdu::Command(entry, length)) => self.held = Some((entry, length)),
             Event::Pdu(Pdu::Data(data)) => self.expect_data(&data)?,
-            Event::Pdu(Pdu::Terminated(violation)) => return Err(Ended::GivenUp(violation)),
+            Event::Pdu(Pdu::Terminated(violation)) => return Err(CloseReason::GivenUp(violation)),
             Event::Pdu(_) => return Err(Violation::SEQUENCE.into()),
             Event::End { digest } => self.end_payload(digest, context),
         }
@@ -108,7 +112,7 @@ impl Connection {
         entry: SubmissionEntry,
         length: u32,
         context: &mut Context<'_>,
-    ) -> Result<bool, Ended> {
+    ) -> Result<bool, CloseReason> {
         let Some(number) = self.slots.take(&entry) else {
             // A host may know of a response before we know that it was sent.
             return if self.slots.answering > 0 { Ok(false) } else { Err(Violation::SEQUENCE.into()) };

@@ -15,13 +15,13 @@ pub(crate) enum Kind {
 pub(crate) struct Token {
     pub(super) kind: Kind,
     /// Which of the drive's controllers for hosts.
-    pub(super) room: u8,
+    pub(super) controller: u8,
     pub(super) qid: u16,
 }
 
 impl Token {
     pub(super) const fn raw(self) -> u64 {
-        OWNER << 40 | (self.kind as u64) << 32 | (self.room as u64) << 16 | self.qid as u64
+        OWNER << 40 | (self.kind as u64) << 32 | (self.controller as u64) << 16 | self.qid as u64
     }
 
     /// `None` if the token is somebody else's.
@@ -31,6 +31,6 @@ impl Token {
             1 => Kind::Send,
             _ => return None,
         };
-        (raw >> 40 == OWNER).then_some(Token { kind, room: (raw >> 16) as u8, qid: raw as u16 })
+        (raw >> 40 == OWNER).then_some(Token { kind, controller: (raw >> 16) as u8, qid: raw as u16 })
     }
 }

@@ -29,7 +29,7 @@ impl Wire {
     }
 
     /// Bytes from the network, or out of the records that it brings. None at the end of the connection. After bytes that are
-    /// no record, which is a protocol error, it is to [`part`](Self::part).
+    /// no record, which is a protocol error, it is to [`linger`](Self::linger).
     pub(super) fn receive(&mut self, place: &mut [u8]) -> Result<usize, Errno> {
         let Self { stream, tls, unsent } = self;
         let from_socket =
@@ -86,7 +86,7 @@ impl Wire {
     }
 
     /// Ends the connection behind what is yet to be sent, and throws away what comes. False if nothing is left to wait for.
-    pub(super) fn part(&mut self) -> bool {
+    pub(super) fn linger(&mut self) -> bool {
         if let Some(mut session) = self.tls.take() {
             self.unsent.extend(session.farewell(None));
         }
@@ -123,7 +123,7 @@ impl AsFd for Wire {
 
 #[cfg(test)]
 mod tests {
-    use super::super::parting::Partings;
+    use super::super::linger::Lingering;
     use super::*;
     use sluice_tls::Hash;
     use std::io::{ErrorKind, Read, Write};
@@ -155,11 +155,11 @@ mod tests {
         // What is no record, and more than is ever looked at.
         while far.write(&[0xff; 5000]).is_ok() {}
         assert_eq!(wire.receive(&mut [0; 16]), Err(Errno::PROTO));
-        let (mut partings, now) = (Partings::new(), Instant::now());
-        partings.add([127, 0, 0, 1].into(), wire, now);
+        let (mut lingering, now) = (Lingering::new(), Instant::now());
+        lingering.add([127, 0, 0, 1].into(), wire, now);
         let mut heard = 0;
         let failure = loop {
-            partings.advance(&[true], now);
+            lingering.advance(&[true], now);
             match far.read(host.room()) {
                 Ok(0) => panic!("no alert came, but {heard} records"),
                 Ok(count) => match host.filled(count) {
@@ -180,8 +180,8 @@ mod tests {
         far.set_nonblocking(false).expect("a socket");
         assert_eq!(far.read(&mut [0; 16]).expect("no reset"), 0);
         drop(far);
-        while partings.until().is_some() {
-            partings.advance(&[true], now);
+        while lingering.until().is_some() {
+            lingering.advance(&[true], now);
         }
     }
 }

@@ -13,20 +13,20 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(1);
 
 /// So many hosts at once, and so many of one address; then the oldest has had its time.
-const PARTINGS_MAX: usize = 64;
+const LINGERING_MAX: usize = 64;
 const OF_ONE_ADDRESS_MAX: usize = 32;
 
 #[derive(Debug)]
-pub(super) struct Partings(Crowd<(Wire, Instant)>);
+pub(super) struct Lingering(Crowd<(Wire, Instant)>);
 
-impl Partings {
+impl Lingering {
     pub(super) fn new() -> Self {
-        Self(Crowd::new(PARTINGS_MAX, OF_ONE_ADDRESS_MAX))
+        Self(Crowd::new(LINGERING_MAX, OF_ONE_ADDRESS_MAX))
     }
 
     /// One more, of which all was put that is to be said.
     pub(super) fn add(&mut self, origin: IpAddr, mut wire: Wire, now: Instant) {
-        if wire.part() {
+        if wire.linger() {
             self.0.add(origin, (wire, now + LIMIT));
         }
     }
@@ -44,7 +44,7 @@ impl Partings {
     pub(super) fn advance(&mut self, ready: &[bool], now: Instant) {
         self.0.take_turns(
             |index, _| ready.get(index).copied().unwrap_or(false),
-            |_, (mut wire, until)| wire.part().then_some((wire, until)),
+            |_, (mut wire, until)| wire.linger().then_some((wire, until)),
             || false,
         );
         self.0.retain(|(_, until)| now < *until);

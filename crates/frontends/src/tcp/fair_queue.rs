@@ -7,13 +7,13 @@ use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Weak;
 
 /// Cases that wait.
-const CASES_MAX: usize = 1024;
+const JOBS_MAX: usize = 1024;
 
 /// Of one address: a host may prove all of its queues at once.
 const OF_ONE_ADDRESS_MAX: usize = 256;
 
 #[derive(Debug)]
-pub(super) struct Docket<T> {
+pub(super) struct FairQueue<T> {
     /// By address, the oldest first. None is empty.
     queues: BTreeMap<IpAddr, VecDeque<Entry<T>>>,
     /// How many wait.
@@ -26,7 +26,7 @@ pub(super) struct Docket<T> {
 struct Entry<T> {
     /// Nobody wants to know any more when this is gone.
     life: Weak<()>,
-    case: T,
+    job: T,
 }
 
 impl<T> Entry<T> {
@@ -35,7 +35,7 @@ impl<T> Entry<T> {
     }
 }
 
-impl<T> Docket<T> {
+impl<T> FairQueue<T> {
     pub(super) fn new() -> Self {
         Self { queues: BTreeMap::new(), count: 0, last: None }
     }
@@ -49,24 +49,24 @@ impl<T> Docket<T> {
     }
 
     /// Adds a case. Returns the one that there is no room for: this, or the last of the address with the most.
-    pub(super) fn put(&mut self, origin: IpAddr, life: Weak<()>, case: T) -> Option<T> {
-        if self.count == CASES_MAX || self.count_of(origin) == OF_ONE_ADDRESS_MAX {
+    pub(super) fn put(&mut self, origin: IpAddr, life: Weak<()>, job: T) -> Option<T> {
+        if self.count == JOBS_MAX || self.count_of(origin) == OF_ONE_ADDRESS_MAX {
             self.forget_the_dead();
         }
         if self.count_of(origin) == OF_ONE_ADDRESS_MAX {
-            return Some(case);
+            return Some(job);
         }
         let mut left_out = None;
-        if self.count == CASES_MAX {
+        if self.count == JOBS_MAX {
             let most = self.queues.iter().max_by_key(|(_, queue)| queue.len()).map(|(origin, _)| *origin)?;
             if self.count_of(origin) >= self.count_of(most) {
-                return Some(case);
+                return Some(job);
             }
             left_out = self.take(most, VecDeque::pop_back);
         }
-        self.queues.entry(origin).or_default().push_back(Entry { life, case });
+        self.queues.entry(origin).or_default().push_back(Entry { life, job });
         self.count += 1;
-        left_out.map(|entry| entry.case)
+        left_out.map(|entry| entry.job)
     }
 
     /// The case whose turn it is.
@@ -78,7 +78,7 @@ impl<T> Docket<T> {
             while let Some(entry) = self.take(origin, VecDeque::pop_front) {
                 if !entry.is_dead() {
                     self.last = Some(origin);
-                    return Some(entry.case);
+                    return Some(entry.job);
                 }
             }
         }
@@ -115,51 +115,51 @@ mod tests {
         [10, 0, 0, number].into()
     }
 
-    fn drain(docket: &mut Docket<(u8, usize)>) -> Vec<(u8, usize)> {
-        std::iter::from_fn(|| docket.next()).collect()
+    fn drain(fair_queue: &mut FairQueue<(u8, usize)>) -> Vec<(u8, usize)> {
+        std::iter::from_fn(|| fair_queue.next()).collect()
     }
 
     #[test]
     fn addresses_take_turns() {
-        let (mut docket, life) = (Docket::new(), Arc::new(()));
+        let (mut fair_queue, life) = (FairQueue::new(), Arc::new(()));
         for (of, count) in [(2, 4), (1, 2), (3, 1)] {
             for number in 0..count {
-                assert_eq!(docket.put(address(of), Arc::downgrade(&life), (of, number)), None);
+                assert_eq!(fair_queue.put(address(of), Arc::downgrade(&life), (of, number)), None);
             }
         }
-        assert_eq!(drain(&mut docket), [(1, 0), (2, 0), (3, 0), (1, 1), (2, 1), (2, 2), (2, 3)]);
-        assert!(docket.is_empty());
+        assert_eq!(drain(&mut fair_queue), [(1, 0), (2, 0), (3, 0), (1, 1), (2, 1), (2, 2), (2, 3)]);
+        assert!(fair_queue.is_empty());
     }
 
     #[test]
     fn what_nobody_waits_for_is_not_looked_at() {
-        let (mut docket, life, mut gone) = (Docket::new(), Arc::new(()), Arc::new(()));
+        let (mut fair_queue, life, mut gone) = (FairQueue::new(), Arc::new(()), Arc::new(()));
         for number in 0..OF_ONE_ADDRESS_MAX {
-            assert_eq!(docket.put(address(1), Arc::downgrade(&gone), (1, number)), None);
+            assert_eq!(fair_queue.put(address(1), Arc::downgrade(&gone), (1, number)), None);
         }
-        assert_eq!(docket.put(address(1), Arc::downgrade(&life), (1, 999)), Some((1, 999)));
+        assert_eq!(fair_queue.put(address(1), Arc::downgrade(&life), (1, 999)), Some((1, 999)));
         gone = Arc::new(());
         // There is room again for who is still there.
-        assert_eq!(docket.put(address(1), Arc::downgrade(&gone), (1, 1000)), None);
-        assert_eq!(docket.put(address(1), Arc::downgrade(&life), (1, 1001)), None);
-        assert_eq!(docket.put(address(2), Arc::downgrade(&gone), (2, 1002)), None);
+        assert_eq!(fair_queue.put(address(1), Arc::downgrade(&gone), (1, 1000)), None);
+        assert_eq!(fair_queue.put(address(1), Arc::downgrade(&life), (1, 1001)), None);
+        assert_eq!(fair_queue.put(address(2), Arc::downgrade(&gone), (2, 1002)), None);
         drop(gone);
-        assert_eq!(drain(&mut docket), [(1, 1001)]);
-        assert!(docket.is_empty());
+        assert_eq!(drain(&mut fair_queue), [(1, 1001)]);
+        assert!(fair_queue.is_empty());
     }
 
     #[test]
     fn nobody_fills_it_alone() {
-        let (mut docket, life) = (Docket::new(), Arc::new(()));
+        let (mut fair_queue, life) = (FairQueue::new(), Arc::new(()));
         let life = || Arc::downgrade(&life);
-        for number in 0..CASES_MAX {
+        for number in 0..JOBS_MAX {
             let of = 1 + (number / OF_ONE_ADDRESS_MAX) as u8;
-            assert_eq!(docket.put(address(of), life(), (of, number)), None);
+            assert_eq!(fair_queue.put(address(of), life(), (of, number)), None);
         }
         // It is full; those with the most give way, and not for one another.
-        assert_eq!(docket.put(address(1), life(), (1, 5000)), Some((1, 5000)));
-        assert_eq!(docket.put(address(9), life(), (9, 5001)), Some((4, CASES_MAX - 1)));
-        assert_eq!(docket.put(address(4), life(), (4, 5002)), Some((3, 3 * OF_ONE_ADDRESS_MAX - 1)));
-        assert!(drain(&mut docket)[..5].contains(&(9, 5001)));
+        assert_eq!(fair_queue.put(address(1), life(), (1, 5000)), Some((1, 5000)));
+        assert_eq!(fair_queue.put(address(9), life(), (9, 5001)), Some((4, JOBS_MAX - 1)));
+        assert_eq!(fair_queue.put(address(4), life(), (4, 5002)), Some((3, 3 * OF_ONE_ADDRESS_MAX - 1)));
+        assert!(drain(&mut fair_queue)[..5].contains(&(9, 5001)));
     }
 }

@@ -16,7 +16,7 @@ const PAUSE_NS: u64 = 10_000_000;
 
 /// What a connection knows of it.
 #[derive(Debug)]
-pub(super) struct Thrift {
+pub(super) struct Reclaim {
     /// When something came last.
     heard_ns: u64,
     /// Nothing came since it gave back what it had.
@@ -25,7 +25,7 @@ pub(super) struct Thrift {
     is_asked: bool,
 }
 
-impl Thrift {
+impl Reclaim {
     /// Of a connection that is new, and has touched little.
     pub(super) fn new() -> Self {
         Self { heard_ns: 0, is_lean: true, is_asked: false }
@@ -56,14 +56,14 @@ impl Connection {
         if self.is_at_rest() {
             self.memory.give_back();
             self.tls.iter().for_each(|stream| stream.give_back());
-            self.thrift.is_lean = true;
+            self.reclaim.is_lean = true;
         }
     }
 
     /// When it is to be asked, if it has something. The admin queue always has requests for events, and little memory.
     fn due_ns(&self) -> Option<u64> {
-        let has_some = self.qid != 0 && !self.thrift.is_lean && !self.thrift.is_asked && self.is_open();
-        has_some.then(|| self.thrift.heard_ns.saturating_add(SILENCE_NS))
+        let has_some = self.qid != 0 && !self.reclaim.is_lean && !self.reclaim.is_asked && self.is_open();
+        has_some.then(|| self.reclaim.heard_ns.saturating_add(SILENCE_NS))
     }
 }
 
@@ -90,7 +90,7 @@ impl Association {
                 } else if asked {
                     due_ns = now_ns.saturating_add(PAUSE_NS);
                 } else {
-                    connection.thrift.is_asked = true;
+                    connection.reclaim.is_asked = true;
                     connection.stop_receiving();
                     asked = true;
                     continue;

@@ -1,7 +1,7 @@
 //! A connection on its way to its drive: initialized, its Connect command checked as far as that can be done
 //! without the drive.
 
-use super::gate::Gate;
+use super::auth_state::AuthState;
 use super::memory::QueueMemory;
 use super::transmit::Agreed;
 use rustix::net::{SendFlags, Shutdown};
@@ -21,7 +21,7 @@ pub(super) struct Host {
 }
 
 #[derive(Debug)]
-pub(super) struct Arrival {
+pub(super) struct AcceptedConnect {
     pub(super) socket: OwnedFd,
     /// How it is encrypted, if it is.
     pub(super) tls: Option<Box<Session>>,
@@ -36,7 +36,7 @@ pub(super) struct Arrival {
     pub(super) entry: SubmissionEntry,
     pub(super) memory: QueueMemory,
     /// What it has to pass, if the drive says so.
-    pub(super) gate: Option<Box<Gate>>,
+    pub(super) auth: Option<Box<AuthState>>,
 }
 
 /// Why a Connect command fails.
@@ -58,7 +58,7 @@ impl Refusal {
     }
 }
 
-impl Arrival {
+impl AcceptedConnect {
     /// Says why, and closes the connection.
     pub(super) fn refuse(mut self, refusal: &Refusal) {
         refuse(self.socket.as_fd(), self.tls.as_deref_mut(), self.entry.cid, refusal, self.agreed.digests);

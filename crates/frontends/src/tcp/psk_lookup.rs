@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A handshake and a Connect command take their time, and an operator may withdraw a key meanwhile: it lets nobody in
 /// who has not come in by then.
 #[derive(Debug)]
-pub(super) struct Keyhole {
+pub(super) struct PskLookup {
     directory: Arc<Directory>,
     shown: Mutex<Vec<Psk>>,
 }
 
-impl Keyhole {
+impl PskLookup {
     pub(super) fn new(directory: Arc<Directory>) -> Self {
         Self { directory, shown: Mutex::default() }
     }
@@ -30,7 +30,7 @@ impl Keyhole {
     }
 }
 
-impl Keyring for Keyhole {
+impl Keyring for PskLookup {
     fn candidates(&self, identity: &Identity) -> Vec<Psk> {
         let found = self.directory.candidates(identity);
         let copies =

@@ -1,9 +1,9 @@
 //! A connection that has just been made: the TLS handshake where there is one, then from ICReq to the Connect
 //! command.
 
-use super::arrival::{Arrival, Host, Refusal, response};
-use super::keyhole::Keyhole;
+use super::connect::{AcceptedConnect, Host, Refusal, response};
 use super::memory::QueueMemory;
+use super::psk_lookup::PskLookup;
 use super::transmit::Agreed;
 use super::wire::Wire;
 use super::{LIMITS, ic_resp};
@@ -49,12 +49,12 @@ pub(super) struct Call {
 }
 
 #[derive(Debug)]
-pub(super) struct Greeting {
+pub(super) struct NewConnection {
     pub(super) wire: Wire,
     /// What is to be over before anything else is said.
     handshake: Option<Handshake>,
     /// What the handshake has its keys from.
-    keyhole: Option<Arc<Keyhole>>,
+    psk_lookup: Option<Arc<PskLookup>>,
     pub(super) peer: SocketAddr,
     decoder: Decoder,
     request: Option<IcReq>,
@@ -63,22 +63,26 @@ pub(super) struct Greeting {
     filled: usize,
 }
 
-impl Greeting {
+impl NewConnection {
     /// The stream must not block.
     pub(super) fn new(stream: TcpStream, peer: SocketAddr) -> Self {
         let decoder = Decoder::new(Role::Controller, LIMITS);
-        let (handshake, keyhole, request, entry, data, filled) = Default::default();
-        Self { wire: Wire::new(stream), handshake, keyhole, peer, decoder, request, entry, data, filled }
+        let (handshake, psk_lookup, request, entry, data, filled) = Default::default();
+        Self { wire: Wire::new(stream), handshake, psk_lookup, peer, decoder, request, entry, data, filled }
     }
 
     /// The same for a host that has to show that it has one of these keys.
     ///
     /// # Errors
     /// There is no memory, or no descriptor.
-    pub(super) fn encrypted(stream: TcpStream, peer: SocketAddr, keyhole: Keyhole) -> std::io::Result<Self> {
-        let keyhole = Arc::new(keyhole);
-        let handshake = Handshake::server(stream.as_fd(), Arc::clone(&keyhole) as _)?;
-        Ok(Self { handshake: Some(handshake), keyhole: Some(keyhole), ..Self::new(stream, peer) })
+    pub(super) fn encrypted(
+        stream: TcpStream,
+        peer: SocketAddr,
+        psk_lookup: PskLookup,
+    ) -> std::io::Result<Self> {
+        let psk_lookup = Arc::new(psk_lookup);
+        let handshake = Handshake::server(stream.as_fd(), Arc::clone(&psk_lookup) as _)?;
+        Ok(Self { handshake: Some(handshake), psk_lookup: Some(psk_lookup), ..Self::new(stream, peer) })
     }
 
     /// How it is encrypted, if it is.
@@ -88,8 +92,8 @@ impl Greeting {
 
     /// The key of its handshake, if it had one, is still one.
     pub(super) fn is_keyed(&self) -> bool {
-        match (self.session(), &self.keyhole) {
-            (Some(session), Some(keyhole)) => keyhole.still_fits(session.identity()),
+        match (self.session(), &self.psk_lookup) {
+            (Some(session), Some(psk_lookup)) => psk_lookup.still_fits(session.identity()),
             _ => true,
         }
     }
@@ -202,7 +206,7 @@ impl Greeting {
     }
 
     /// Hands the connection over to the drive's reactor, which lets the kernel wait on it.
-    pub(super) fn into_arrival(self, call: Call) -> Result<Arrival, std::io::Error> {
+    pub(super) fn into_accepted(self, call: Call) -> Result<AcceptedConnect, std::io::Error> {
         let Wire { stream, tls, .. } = self.wire;
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;
@@ -211,7 +215,7 @@ impl Greeting {
         let sq_entries = (!connect.disables_flow_control()).then_some(connect.entries);
         let agreed = Agreed { digests: call.request.digests, alignment: call.request.alignment, sq_entries };
         let local = stream.local_addr()?;
-        Ok(Arrival {
+        Ok(AcceptedConnect {
             port: SocketAddr::new(local.ip().to_canonical(), local.port()),
             memory: QueueMemory::new(connect.qid, connect.entries as u16)?,
             socket: stream.into(),
@@ -222,7 +226,7 @@ impl Greeting {
             connect,
             agreed,
             entry: call.entry,
-            gate: None,
+            auth: None,
         })
     }
 }
@@ -236,7 +240,7 @@ fn notice_the_dead(stream: &TcpStream) -> Result<(), Errno> {
     sockopt::set_tcp_user_timeout(stream, SILENCE_MAX.as_millis() as u32 * 2)
 }
 
-impl AsFd for Greeting {
+impl AsFd for NewConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wire.as_fd()
     }

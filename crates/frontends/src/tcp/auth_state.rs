@@ -1,6 +1,6 @@
 //! What a connection has to pass whose host has a key: until then nothing is served on it but authentication.
 
-use super::notary::{Case, Notary};
+use super::auth_worker::{AuthJob, AuthWorker};
 use sluice_nvme::fabrics;
 use sluice_nvme_auth::{Controller, Names, Terms, is_negotiate};
 use std::net::IpAddr;
@@ -22,12 +22,12 @@ const BEGINNINGS_MAX: u8 = 2;
 const INTERVAL_NS: u64 = 1_000_000_000;
 
 #[derive(Debug)]
-pub(super) struct Gate {
+pub(super) struct AuthState {
     /// Gone when its connection is closed: what was sent on it is not looked at then.
     life: Option<Arc<()>>,
     subnqn: Arc<str>,
     origin: IpAddr,
-    notary: Notary,
+    worker: AuthWorker,
     /// None while it is with the notary.
     session: Option<Box<Controller>>,
     /// The command that waits until it is back.
@@ -43,7 +43,7 @@ pub(super) struct Gate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     /// It has to prove who it is until then.
-    Barred {
+    Unauthenticated {
         until_ns: u64,
     },
     Admitted,
@@ -53,18 +53,18 @@ enum Standing {
     },
 }
 
-impl Gate {
+impl AuthState {
     /// For a host that comes from `origin`.
-    pub(super) fn new(names: Names, terms: Arc<Terms>, origin: IpAddr, notary: Notary) -> Self {
+    pub(super) fn new(names: Names, terms: Arc<Terms>, origin: IpAddr, worker: AuthWorker) -> Self {
         Self {
             life: Some(Arc::new(())),
             subnqn: names.subnqn.as_str().into(),
             origin,
-            notary,
+            worker,
             session: Some(Box::new(Controller::new(names, terms))),
             waiting: None,
             reply: None,
-            standing: Standing::Barred { until_ns: u64::MAX },
+            standing: Standing::Unauthenticated { until_ns: u64::MAX },
             begun: 0,
             begun_ns: 0,
         }
@@ -82,27 +82,27 @@ impl Gate {
 
     /// The host's time begins. Returns AUTHREQ, for dword 0 of its Connect command's completion.
     pub(super) fn close(&mut self, now_ns: u64) -> u32 {
-        self.standing = Standing::Barred { until_ns: now_ns.saturating_add(PATIENCE_NS) };
+        self.standing = Standing::Unauthenticated { until_ns: now_ns.saturating_add(PATIENCE_NS) };
         fabrics::AUTHENTICATION_REQUIRED
     }
 
     /// In what way a host that goes now has left out to prove who it is.
     pub(super) fn unproved(&self, now_ns: u64) -> Option<&'static str> {
         match self.standing {
-            Standing::Barred { until_ns } if until_ns <= now_ns => Some("the time for it was over"),
-            Standing::Barred { .. } => Some("it went without a word, as one does that has no key"),
+            Standing::Unauthenticated { until_ns } if until_ns <= now_ns => Some("the time for it was over"),
+            Standing::Unauthenticated { .. } => Some("it went without a word, as one does that has no key"),
             Standing::Admitted | Standing::Expelled { .. } => None,
         }
     }
 
-    pub(super) fn is_barred(&self) -> bool {
+    pub(super) fn is_unauthenticated(&self) -> bool {
         self.standing != Standing::Admitted
     }
 
     /// When the connection is over if nothing comes.
     pub(super) fn until_ns(&self) -> Option<u64> {
         match self.standing {
-            Standing::Barred { until_ns } | Standing::Expelled { until_ns } => Some(until_ns),
+            Standing::Unauthenticated { until_ns } | Standing::Expelled { until_ns } => Some(until_ns),
             Standing::Admitted => None,
         }
     }
@@ -110,7 +110,7 @@ impl Gate {
     /// When its place is for whoever wants it; never that of one that is let in.
     pub(super) fn gives_way_ns(&self) -> Option<u64> {
         match self.standing {
-            Standing::Barred { until_ns } => Some(until_ns - (PATIENCE_NS - GRACE_NS)),
+            Standing::Unauthenticated { until_ns } => Some(until_ns - (PATIENCE_NS - GRACE_NS)),
             Standing::Expelled { .. } => Some(0),
             Standing::Admitted => None,
         }
@@ -140,8 +140,8 @@ impl Gate {
             return false;
         }
         let Some(session) = self.session.take() else { return false };
-        let case = Case { subnqn: Arc::clone(&self.subnqn), origin: self.origin, life, session, message };
-        match self.notary.take(case) {
+        let job = AuthJob { subnqn: Arc::clone(&self.subnqn), origin: self.origin, life, session, message };
+        match self.worker.take(job) {
             Ok(()) => {
                 self.waiting = Some(slot);
                 self.reply = None;
@@ -189,53 +189,53 @@ mod tests {
 
     const KEY: &str = "DHHC-1:00:TUxPTklIS0pFREdGQUBDQl1cX15ZWFtaVVRXVlFQU1J2NL99:";
 
-    fn gate() -> (Gate, Receiver<Case>) {
+    fn auth() -> (AuthState, Receiver<AuthJob>) {
         let names = Names { hostnqn: "nqn.host".to_owned(), subnqn: "nqn.drive".to_owned() };
         let host = Key::parse(KEY.as_bytes()).expect("a key");
         let terms = Arc::new(Terms { host, controller: None, offer: Offer::default() });
-        let (notary, cases) = Notary::open();
-        let mut gate = Gate::new(names, terms, [10, 0, 0, 1].into(), notary);
-        gate.close(0);
-        (gate, cases)
+        let (worker, jobs) = AuthWorker::open();
+        let mut auth = AuthState::new(names, terms, [10, 0, 0, 1].into(), worker);
+        auth.close(0);
+        (auth, jobs)
     }
 
     /// Submits a message, which comes to nothing. False if it is not taken.
-    fn say(gate: &mut Gate, cases: &Receiver<Case>, message: &[u8], now_ns: u64) -> bool {
-        if !gate.submit(7, message.to_vec(), now_ns) {
+    fn say(auth: &mut AuthState, jobs: &Receiver<AuthJob>, message: &[u8], now_ns: u64) -> bool {
+        if !auth.submit(7, message.to_vec(), now_ns) {
             return false;
         }
-        let case = cases.try_recv().expect("it is with the notary");
-        assert!(gate.lives(&case.life));
-        assert_eq!(gate.resume(case.session, None), Some(7));
+        let job = jobs.try_recv().expect("it is with the worker");
+        assert!(auth.lives(&job.life));
+        assert_eq!(auth.resume(job.session, None), Some(7));
         true
     }
 
     #[test]
     fn a_host_begins_anew_once_and_then_in_its_time() {
-        let (mut gate, cases) = gate();
-        let say = |gate: &mut Gate, message: &[u8], now_ns| say(gate, &cases, message, now_ns);
+        let (mut auth, jobs) = auth();
+        let say = |auth: &mut AuthState, message: &[u8], now_ns| say(auth, &jobs, message, now_ns);
         let (negotiate, reply) = ([0; 72], [1, 2, 0, 0, 0, 0]);
-        assert!(say(&mut gate, &negotiate, 0) && say(&mut gate, &negotiate, 5));
+        assert!(say(&mut auth, &negotiate, 0) && say(&mut auth, &negotiate, 5));
         for now_ns in [5, INTERVAL_NS + 5, PATIENCE_NS] {
-            assert!(!say(&mut gate, &negotiate, now_ns));
+            assert!(!say(&mut auth, &negotiate, now_ns));
         }
-        assert!(say(&mut gate, &reply, 6), "what was begun goes on");
-        gate.admit();
-        assert!(!say(&mut gate, &negotiate, INTERVAL_NS + 4));
+        assert!(say(&mut auth, &reply, 6), "what was begun goes on");
+        auth.admit();
+        assert!(!say(&mut auth, &negotiate, INTERVAL_NS + 4));
         for now_ns in [INTERVAL_NS + 5, 9 * INTERVAL_NS] {
-            assert!(say(&mut gate, &negotiate, now_ns) && say(&mut gate, &negotiate, now_ns));
-            assert!(!say(&mut gate, &negotiate, now_ns));
+            assert!(say(&mut auth, &negotiate, now_ns) && say(&mut auth, &negotiate, now_ns));
+            assert!(!say(&mut auth, &negotiate, now_ns));
         }
     }
 
     #[test]
     fn nobody_waits_for_what_was_sent_on_a_connection_that_is_closed() {
-        let (mut gate, cases) = gate();
-        assert!(gate.submit(7, vec![0; 72], 0));
-        let case = cases.try_recv().expect("it is with the notary");
-        assert!(gate.lives(&case.life));
-        gate.abandon();
-        assert_eq!(case.life.strong_count(), 0);
-        assert!(!gate.lives(&case.life) && !gate.submit(7, vec![0; 72], 0));
+        let (mut auth, jobs) = auth();
+        assert!(auth.submit(7, vec![0; 72], 0));
+        let job = jobs.try_recv().expect("it is with the worker");
+        assert!(auth.lives(&job.life));
+        auth.abandon();
+        assert_eq!(job.life.strong_count(), 0);
+        assert!(!auth.lives(&job.life) && !auth.submit(7, vec![0; 72], 0));
     }
 }

@@ -1,7 +1,7 @@
 //! Who is let in, and what is said to the others.
 
-use super::arrival::{Arrival, Refusal};
 use super::association::Association;
+use super::connect::{AcceptedConnect, Refusal};
 use sluice_nvme::Status;
 use sluice_nvme::fabrics::InvalidParameter;
 
@@ -27,7 +27,7 @@ pub(super) const NO_ROOM: Refusal = Refusal::new(Status::CONNECT_CONTROLLER_BUSY
 
 /// What becomes of an arrival.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Judgement {
+pub(super) enum Decision {
     /// To the controller of this number.
     Admit(u8),
     /// Something has to end first. What is said if it does not.
@@ -35,31 +35,36 @@ pub(super) enum Judgement {
     Refuse(Refusal),
 }
 
-impl Judgement {
+impl Decision {
     pub(super) fn parameter(parameter: InvalidParameter, why: &'static str) -> Self {
         Self::Refuse(Refusal::parameter(parameter, why))
     }
 }
 
 /// An I/O queue belongs to the association of its host.
-pub(super) fn judge_queue(association: &Association, arrival: &Arrival, room: u8, queues: u16) -> Judgement {
-    let qid = arrival.connect.qid;
+pub(super) fn decide_queue(
+    association: &Association,
+    accepted: &AcceptedConnect,
+    controller: u8,
+    queues: u16,
+) -> Decision {
+    let qid = accepted.connect.qid;
     if !association.is_open() {
-        return Judgement::parameter(InvalidParameter::CNTLID, "its admin queue is not connected");
+        return Decision::parameter(InvalidParameter::CNTLID, "its admin queue is not connected");
     }
-    if arrival.host.nqn != association.host.nqn {
-        return Judgement::parameter(InvalidParameter::HOSTNQN, "another host has the controller");
+    if accepted.host.nqn != association.host.nqn {
+        return Decision::parameter(InvalidParameter::HOSTNQN, "another host has the controller");
     }
-    if arrival.host.id != association.host.id {
-        return Judgement::parameter(InvalidParameter::HOSTID, "another host has the controller");
+    if accepted.host.id != association.host.id {
+        return Decision::parameter(InvalidParameter::HOSTID, "another host has the controller");
     }
     if qid > queues {
         let why = "a host may not have so many queues (tcp.max_queues)";
-        return Judgement::parameter(InvalidParameter::QID, why);
+        return Decision::parameter(InvalidParameter::QID, why);
     }
     match association.connections.get(&qid) {
-        None => Judgement::Admit(room),
+        None => Decision::Admit(controller),
         // Its host may have closed it just now.
-        Some(_) => Judgement::Wait(CONNECTED),
+        Some(_) => Decision::Wait(CONNECTED),
     }
 }

@@ -6,7 +6,7 @@
 
 use super::connection::Connection;
 use super::directory::Directory;
-use super::docket::Docket;
+use super::fair_queue::FairQueue;
 use sluice_nvme_auth::{Controller, Entropy, Progress};
 use std::io;
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ const ARRIVING_MAX: usize = 4096;
 
 /// A message, and who is to look at it.
 #[derive(Debug)]
-pub(super) struct Case {
+pub(super) struct AuthJob {
     pub(super) subnqn: Arc<str>,
     /// Where the connection comes from.
     pub(super) origin: IpAddr,
@@ -31,62 +31,62 @@ pub(super) struct Case {
 
 /// What came of it.
 #[derive(Debug)]
-pub(crate) struct Finding {
+pub(crate) struct AuthResult {
     pub(super) life: Weak<()>,
     pub(super) session: Box<Controller>,
     /// None if it was not looked at, and will not be.
     pub(super) progress: Option<Progress>,
 }
 
-impl Finding {
+impl AuthResult {
     /// It is of this connection.
     pub(super) fn is_of(&self, connection: &Connection) -> bool {
-        connection.gate.as_ref().is_some_and(|gate| gate.lives(&self.life))
+        connection.auth.as_ref().is_some_and(|auth| auth.lives(&self.life))
     }
 }
 
 /// A way to the thread, which ends when there is none any more.
 #[derive(Clone, Debug)]
-pub(super) struct Notary(SyncSender<Case>);
+pub(super) struct AuthWorker(SyncSender<AuthJob>);
 
-impl Notary {
+impl AuthWorker {
     /// One that sends what it finds through `directory`.
     pub(super) fn start(directory: Weak<Directory>) -> io::Result<Self> {
-        let (notary, cases) = Self::open();
-        std::thread::Builder::new().name("nvme-auth".to_owned()).spawn(move || run(&cases, &directory))?;
-        Ok(notary)
+        let (worker, jobs) = Self::open();
+        std::thread::Builder::new().name("nvme-auth".to_owned()).spawn(move || run(&jobs, &directory))?;
+        Ok(worker)
     }
 
     /// The way, and its end.
-    pub(super) fn open() -> (Self, Receiver<Case>) {
-        let (sender, cases) = sync_channel(ARRIVING_MAX);
-        (Self(sender), cases)
+    pub(super) fn open() -> (Self, Receiver<AuthJob>) {
+        let (sender, jobs) = sync_channel(ARRIVING_MAX);
+        (Self(sender), jobs)
     }
 
     /// Takes a message, without waiting. Gives the session back if it cannot.
-    pub(super) fn take(&self, case: Case) -> Result<(), Box<Controller>> {
-        self.0.try_send(case).map_err(|error| match error {
-            TrySendError::Full(case) | TrySendError::Disconnected(case) => case.session,
+    pub(super) fn take(&self, job: AuthJob) -> Result<(), Box<Controller>> {
+        self.0.try_send(job).map_err(|error| match error {
+            TrySendError::Full(job) | TrySendError::Disconnected(job) => job.session,
         })
     }
 }
 
-fn run(cases: &Receiver<Case>, directory: &Weak<Directory>) {
-    let mut docket = Docket::new();
+fn run(jobs: &Receiver<AuthJob>, directory: &Weak<Directory>) {
+    let mut queue = FairQueue::new();
     loop {
-        if docket.is_empty() {
-            let Ok(case) = cases.recv() else { return };
-            docket.put(case.origin, case.life.clone(), case);
+        if queue.is_empty() {
+            let Ok(job) = jobs.recv() else { return };
+            queue.put(job.origin, job.life.clone(), job);
         }
         // Not for ever: somebody waits.
-        for case in cases.try_iter().take(ARRIVING_MAX) {
-            if let Some(case) = docket.put(case.origin, case.life.clone(), case) {
-                tracing::warn!(peer = %case.origin, "too many queues are to be authenticated at once");
-                report(case, |_, _| None, directory);
+        for job in jobs.try_iter().take(ARRIVING_MAX) {
+            if let Some(job) = queue.put(job.origin, job.life.clone(), job) {
+                tracing::warn!(peer = %job.origin, "too many queues are to be authenticated at once");
+                report(job, |_, _| None, directory);
             }
         }
-        if let Some(case) = docket.next() {
-            report(case, look, directory);
+        if let Some(job) = queue.next() {
+            report(job, look, directory);
         }
     }
 }
@@ -103,13 +103,13 @@ fn look(session: &mut Controller, message: &[u8]) -> Option<Progress> {
 }
 
 fn report(
-    case: Case,
+    job: AuthJob,
     look: impl FnOnce(&mut Controller, &[u8]) -> Option<Progress>,
     directory: &Weak<Directory>,
 ) {
-    let Case { subnqn, life, mut session, message, .. } = case;
+    let AuthJob { subnqn, life, mut session, message, .. } = job;
     let progress = look(&mut session, &message);
     if let Some(directory) = directory.upgrade() {
-        directory.report(&subnqn, Finding { life, session, progress });
+        directory.report(&subnqn, AuthResult { life, session, progress });
     }
 }

@@ -7,7 +7,7 @@ use std::fmt;
 
 /// Why a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum CloseReason {
     /// The host closed it.
     ByHost,
     Socket(Errno),
@@ -25,17 +25,17 @@ pub(super) enum Ended {
     ByServer,
 }
 
-impl fmt::Display for Ended {
+impl fmt::Display for CloseReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Ended::ByHost => f.write_str("the host closed the connection"),
-            Ended::Socket(errno) => write!(f, "the connection is lost: {errno}"),
-            Ended::Tls(failure) => failure.fmt(f),
-            Ended::Violation(violation) => write!(f, "the host broke the protocol: {violation}"),
-            Ended::GivenUp(violation) => write!(f, "the host gave up: {violation}"),
-            Ended::Fatal => f.write_str("the host was not heard of for its keep-alive timeout"),
-            Ended::GaveWay => f.write_str("it has yet to prove who it is, and another wants its place"),
-            Ended::ByServer => f.write_str("the server ends it"),
+            CloseReason::ByHost => f.write_str("the host closed the connection"),
+            CloseReason::Socket(errno) => write!(f, "the connection is lost: {errno}"),
+            CloseReason::Tls(failure) => failure.fmt(f),
+            CloseReason::Violation(violation) => write!(f, "the host broke the protocol: {violation}"),
+            CloseReason::GivenUp(violation) => write!(f, "the host gave up: {violation}"),
+            CloseReason::Fatal => f.write_str("the host was not heard of for its keep-alive timeout"),
+            CloseReason::GaveWay => f.write_str("it has yet to prove who it is, and another wants its place"),
+            CloseReason::ByServer => f.write_str("the server ends it"),
         }
     }
 }

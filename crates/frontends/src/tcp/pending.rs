@@ -3,7 +3,7 @@
 //! Whoever is here has said a name, and proved nothing. So what there is of room is shared by address: one that
 //! crowds it, under whatever names, keeps nobody else out.
 
-use super::arrival::Arrival;
+use super::connect::AcceptedConnect;
 use super::origin::origin;
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -19,14 +19,14 @@ const OF_ONE_HOST_MAX: usize = 4;
 const PATIENCE_NS: u64 = 2_000_000_000;
 
 /// Somebody who waits.
-pub(super) trait Visitor {
+pub(super) trait PendingConnection {
     /// The host that it says it is.
     fn host(&self) -> &str;
 
     fn origin(&self) -> IpAddr;
 }
 
-impl Visitor for Arrival {
+impl PendingConnection for AcceptedConnect {
     fn host(&self) -> &str {
         &self.host.nqn
     }
@@ -37,12 +37,12 @@ impl Visitor for Arrival {
 }
 
 #[derive(Debug)]
-pub(super) struct Lobby<V> {
+pub(super) struct PendingQueue<V> {
     /// With the time until which each waits, the oldest first.
     waiting: VecDeque<(V, u64)>,
 }
 
-impl<V: Visitor> Lobby<V> {
+impl<V: PendingConnection> PendingQueue<V> {
     pub(super) fn new() -> Self {
         Self { waiting: VecDeque::with_capacity(WAITING_MAX) }
     }
@@ -57,8 +57,8 @@ impl<V: Visitor> Lobby<V> {
     }
 
     /// Lets somebody wait. Returns who cannot, or can no longer.
-    pub(super) fn enter(&mut self, visitor: V, now_ns: u64) -> Option<V> {
-        let is_of_host = |index: &usize| self.waiting[*index].0.host() == visitor.host();
+    pub(super) fn enter(&mut self, connection: V, now_ns: u64) -> Option<V> {
+        let is_of_host = |index: &usize| self.waiting[*index].0.host() == connection.host();
         let of_host: Vec<usize> = (0..self.len()).filter(is_of_host).collect();
         let crowd = match () {
             () if of_host.len() == OF_ONE_HOST_MAX => of_host,
@@ -67,11 +67,11 @@ impl<V: Visitor> Lobby<V> {
         };
         let mut gone = None;
         if !crowd.is_empty() {
-            let Some(index) = self.first_to_go(&crowd, visitor.origin()) else { return Some(visitor) };
+            let Some(index) = self.first_to_go(&crowd, connection.origin()) else { return Some(connection) };
             gone = self.waiting.remove(index);
         }
-        self.stay(visitor, now_ns.saturating_add(PATIENCE_NS));
-        gone.map(|(visitor, _)| visitor)
+        self.stay(connection, now_ns.saturating_add(PATIENCE_NS));
+        gone.map(|(connection, _)| connection)
     }
 
     /// The oldest of the address that has the most of these, unless the newcomer's has as many.
@@ -89,8 +89,8 @@ impl<V: Visitor> Lobby<V> {
     }
 
     /// It goes on waiting until then.
-    pub(super) fn stay(&mut self, visitor: V, until_ns: u64) {
-        self.waiting.push_back((visitor, until_ns));
+    pub(super) fn stay(&mut self, connection: V, until_ns: u64) {
+        self.waiting.push_back((connection, until_ns));
     }
 
     /// When the first of them has waited long enough.
@@ -106,7 +106,7 @@ mod tests {
     /// A name, an address, and which of them it is.
     type Somebody = (&'static str, u8, usize);
 
-    impl Visitor for Somebody {
+    impl PendingConnection for Somebody {
         fn host(&self) -> &str {
             self.0
         }
@@ -120,30 +120,30 @@ mod tests {
 
     #[test]
     fn another_address_under_the_same_name_finds_room() {
-        let mut lobby = Lobby::new();
+        let mut pending = PendingQueue::new();
         for number in 0..OF_ONE_HOST_MAX {
-            assert_eq!(lobby.enter(("nqn.a", 1, number), 0), None);
+            assert_eq!(pending.enter(("nqn.a", 1, number), 0), None);
         }
-        assert_eq!(lobby.enter(("nqn.a", 1, 10), 0), Some(("nqn.a", 1, 10)));
-        assert_eq!(lobby.enter(("nqn.a", 2, 11), 0), Some(("nqn.a", 1, 0)));
-        assert_eq!(lobby.enter(("nqn.b", 1, 12), 0), None, "the name of another");
-        assert_eq!(lobby.enter(("nqn.a", 2, 13), 0), Some(("nqn.a", 1, 1)));
+        assert_eq!(pending.enter(("nqn.a", 1, 10), 0), Some(("nqn.a", 1, 10)));
+        assert_eq!(pending.enter(("nqn.a", 2, 11), 0), Some(("nqn.a", 1, 0)));
+        assert_eq!(pending.enter(("nqn.b", 1, 12), 0), None, "the name of another");
+        assert_eq!(pending.enter(("nqn.a", 2, 13), 0), Some(("nqn.a", 1, 1)));
         // Two and two: neither has more than the other.
-        assert_eq!(lobby.enter(("nqn.a", 2, 14), 0), Some(("nqn.a", 2, 14)));
-        assert_eq!(lobby.enter(("nqn.a", 3, 15), 0), Some(("nqn.a", 1, 2)));
+        assert_eq!(pending.enter(("nqn.a", 2, 14), 0), Some(("nqn.a", 2, 14)));
+        assert_eq!(pending.enter(("nqn.a", 3, 15), 0), Some(("nqn.a", 1, 2)));
     }
 
     #[test]
     fn an_address_that_crowds_it_keeps_nobody_out() {
-        let mut lobby = Lobby::new();
+        let mut pending = PendingQueue::new();
         for number in 0..WAITING_MAX {
             let of = if number == 0 { 2 } else { 1 };
-            assert_eq!(lobby.enter((NAMES[number / OF_ONE_HOST_MAX], of, number), 0), None);
+            assert_eq!(pending.enter((NAMES[number / OF_ONE_HOST_MAX], of, number), 0), None);
         }
-        assert_eq!(lobby.enter(("nqn.e", 1, 20), 0), Some(("nqn.e", 1, 20)));
-        assert_eq!(lobby.enter(("nqn.e", 3, 21), 0), Some(("nqn.a", 1, 1)));
-        assert_eq!(lobby.enter(("nqn.e", 2, 22), 0), Some(("nqn.a", 1, 2)));
-        assert_eq!(lobby.len(), WAITING_MAX);
-        assert_eq!(lobby.pop(), Some((("nqn.a", 2, 0), PATIENCE_NS)), "the oldest is first");
+        assert_eq!(pending.enter(("nqn.e", 1, 20), 0), Some(("nqn.e", 1, 20)));
+        assert_eq!(pending.enter(("nqn.e", 3, 21), 0), Some(("nqn.a", 1, 1)));
+        assert_eq!(pending.enter(("nqn.e", 2, 22), 0), Some(("nqn.a", 1, 2)));
+        assert_eq!(pending.len(), WAITING_MAX);
+        assert_eq!(pending.pop(), Some((("nqn.a", 2, 0), PATIENCE_NS)), "the oldest is first");
     }
 }
