@@ -1,4 +1,4 @@
-//! Who is let in, and what is said to the others.
+//! Admission of connections to a drive, and the errors of refused ones.
 
 use super::association::Association;
 use super::connect::{AcceptedConnect, Refusal};
@@ -25,12 +25,12 @@ pub(super) const CROWDED: Refusal = Refusal::new(
 
 pub(super) const NO_ROOM: Refusal = Refusal::new(Status::CONNECT_CONTROLLER_BUSY, "there is no room for it");
 
-/// What becomes of an arrival.
+/// Decision about a Connect command.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// To the controller of this number.
+    /// Admission to the controller with this number.
     Admit(u8),
-    /// Something has to end first. What is said if it does not.
+    /// Wait until something ends. The refusal is sent if that takes too long.
     Wait(Refusal),
     Refuse(Refusal),
 }
@@ -41,7 +41,7 @@ impl Decision {
     }
 }
 
-/// An I/O queue belongs to the association of its host.
+/// Decides about an I/O queue, which must belong to the association of its host.
 pub(super) fn decide_queue(
     association: &Association,
     accepted: &AcceptedConnect,
@@ -64,7 +64,7 @@ pub(super) fn decide_queue(
     }
     match association.connections.get(&qid) {
         None => Decision::Admit(controller),
-        // Its host may have closed it just now.
+        // The host may have closed the earlier connection just now.
         Some(_) => Decision::Wait(CONNECTED),
     }
 }

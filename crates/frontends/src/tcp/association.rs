@@ -1,4 +1,4 @@
-//! The connections of one host that belong together: its admin queue and its I/O queues.
+//! One association: the admin queue and the I/O queues of a host.
 
 use super::connect::Host;
 use super::connection::Connection;
@@ -11,17 +11,18 @@ use std::net::SocketAddr;
 #[derive(Debug)]
 pub(super) struct Association {
     pub(super) host: Host,
-    /// The address that its admin queue came to.
+    /// Local address that the admin queue connected to.
     pub(super) port: SocketAddr,
-    /// Its host has proved who it is, or has nothing to prove. Until then the subsystem does not know of it.
+    /// Set once the host has authenticated, or at once if it need not. Until then the host is not reported to
+    /// the subsystem.
     pub(super) is_let_in: bool,
     /// Keep Alive Timeout, milliseconds; zero is off.
     pub(super) kato_ms: u32,
-    /// By the number of their queue.
+    /// Connections by queue identifier.
     pub(super) connections: BTreeMap<u16, Connection>,
-    /// When to [`look`](Self::look) for connections that have fallen silent.
+    /// Time of the next [`look`](Self::look) for idle connections.
     pub(super) look_ns: Option<u64>,
-    /// Memory of connections that are over, while something may still reach it.
+    /// Memory of closed connections that the controller may still reach.
     departed: Vec<Departed>,
 }
 
@@ -37,12 +38,12 @@ impl Association {
         Self { host, port, is_let_in: false, kato_ms, connections, look_ns, departed }
     }
 
-    /// Its connections on which nothing is left to prove.
+    /// Returns the number of connections on which nothing is left to authenticate.
     pub(super) fn proved_connections(&self) -> usize {
         self.connections.values().filter(|connection| !connection.is_unauthenticated()).count()
     }
 
-    /// What its connections are encrypted with.
+    /// Returns the cipher suite of the admin connection, if it is encrypted.
     pub(super) fn suite(&self) -> Option<Suite> {
         self.connections.get(&0).and_then(Connection::suite)
     }
@@ -51,7 +52,7 @@ impl Association {
         self.connections.get(&0).is_some_and(Connection::is_open)
     }
 
-    /// The host proved who it is, as the drive asks of it.
+    /// Returns whether the drive required the host to authenticate, and the host did.
     pub(super) fn is_authenticated(&self) -> bool {
         self.connections
             .get(&0)
@@ -59,7 +60,7 @@ impl Association {
             .is_some_and(|auth| !auth.is_unauthenticated())
     }
 
-    /// Removes the I/O queues whose connections are over. Returns how many.
+    /// Removes the I/O queues whose connections are over. Returns how many are removed completely.
     pub(super) fn bury(
         &mut self,
         controller: &mut Controller,
@@ -71,7 +72,7 @@ impl Association {
         let over: Vec<u16> = self.connections.iter().filter_map(is_over).collect();
         let before = self.connections.len() + self.departed.len();
         for qid in over {
-            // Not before all of its commands have come back.
+            // Fails until all commands of the queue have come back.
             if controller.delete_queue_pair(qid)
                 && let Some(connection) = self.connections.remove(&qid)
                 && let Some(removed) = connection.memory.unmap(space)
@@ -85,7 +86,7 @@ impl Association {
         before - (self.connections.len() + self.departed.len())
     }
 
-    /// Somebody waits for the end of something.
+    /// Returns whether a closed connection, or its memory, is still to be removed.
     pub(super) fn has_remains(&self) -> bool {
         !self.departed.is_empty() || self.connections.values().any(Connection::is_over)
     }
@@ -95,12 +96,13 @@ impl Association {
         self.connections.values_mut().for_each(Connection::close);
     }
 
-    /// The kernel has let go of all memory.
+    /// Returns whether the kernel has let go of the memory of all connections.
     pub(super) fn is_over(&self) -> bool {
         self.connections.values().all(Connection::is_over)
     }
 
-    /// The controller has let go of all memory, too: it goes, on a thread that has the time.
+    /// Unmaps and frees all memory, on a thread that may block. The controller must have let go of the
+    /// memory.
     pub(super) fn release(self, space: &mut Space) {
         let regions: Vec<SharedRegion> =
             self.connections.into_values().map(|connection| connection.memory.into_region()).collect();

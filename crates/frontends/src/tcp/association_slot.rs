@@ -1,4 +1,4 @@
-//! One controller for hosts on the network, and the association that has it.
+//! One controller of a drive for hosts on the network, and the association that has it.
 
 use super::access_control::NO_ROOM;
 use super::association::Association;
@@ -18,10 +18,10 @@ use sluice_reactor::{Io, TaskId};
 use std::io;
 use std::net::SocketAddr;
 
-/// What all rooms of a drive have in common.
+/// State that all TCP controllers of a drive share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// The drive's name, for the log.
+    /// Name of the drive, for the log.
     pub(super) name: String,
     pub(super) task: TaskId,
     pub(super) io: Io,
@@ -29,7 +29,8 @@ pub(super) struct Shared {
     pub(super) associations: u64,
     /// Connect commands that failed, and connections that were not authenticated.
     pub(super) refused: u64,
-    /// Apart from visits, so that hosts that come and go hide none that is not let in.
+    /// Limit of refusals in the log. Visits have their own, so that hosts that come and go hide no refused
+    /// host.
     pub(super) refusals: LogLimit,
     pub(super) visits: LogLimit,
     pub(super) complaints: LogLimit,
@@ -39,14 +40,14 @@ pub(super) struct Shared {
 enum Occupant {
     Vacant,
     Connected(Association),
-    /// Gone, and something of it is in flight.
+    /// Disconnected, with commands or socket operations still in flight.
     Leaving(Association),
 }
 
-/// A controller: for one association at a time, and another after it.
+/// Controller that serves one association at a time.
 #[derive(Debug)]
 pub(super) struct TcpController {
-    /// Which of the drive's rooms.
+    /// Index among the controllers of the drive.
     number: u8,
     controller: Controller,
     space: Space,
@@ -54,11 +55,13 @@ pub(super) struct TcpController {
 }
 
 impl TcpController {
+    /// Creates a controller that is not present yet and has no association.
+    ///
     /// # Errors
-    /// There is no memory, or no room, for another controller.
+    /// There is no memory, or no free slot, for another controller.
     pub(super) fn new(number: u8, cntlid: u16, queues: u16, subsystem: &mut Subsystem) -> io::Result<Self> {
         let mut controller = Controller::new(subsystem, cntlid)?;
-        // Its first host may be refused yet.
+        // Its first host may still be refused.
         controller.set_present(subsystem, false);
         controller.limit_io_queues(queues);
         controller.set_doorbell_mode(DoorbellMode::Capsules);
@@ -74,7 +77,7 @@ impl TcpController {
         matches!(self.occupant, Occupant::Vacant)
     }
 
-    /// Who is here.
+    /// Returns the association that is connected.
     pub(super) fn association(&self) -> Option<&Association> {
         match &self.occupant {
             Occupant::Connected(association) => Some(association),
@@ -82,25 +85,28 @@ impl TcpController {
         }
     }
 
-    /// Its last guest is on the way out.
+    /// Returns whether the last association is still winding down.
     pub(super) fn is_left(&self) -> bool {
         matches!(self.occupant, Occupant::Leaving(_))
     }
 
-    /// What of this host's was under way here when it went is not over. A host that was not let in left nothing.
+    /// Returns whether commands of this host, which has disconnected, are still in flight here. A host that
+    /// was never authenticated has none.
     pub(super) fn is_left_by(&self, host: &Host) -> bool {
         let Occupant::Leaving(association) = &self.occupant else { return false };
         association.is_let_in && association.host == *host
     }
 
-    /// When it is for whoever wants it, because its guest has not proved who it is.
+    /// Returns the time from which another host may take the controller. None if its host is authenticated.
     pub(super) fn gives_way_ns(&self) -> Option<u64> {
         let admin = self.association()?.connections.get(&0)?;
         admin.auth.as_ref()?.gives_way_ns()
     }
 
-    /// Ends the connection that is this queue if its host had its time to prove who it is on it. Otherwise returns
-    /// when it will have had; none if it has proved itself, or the end is near anyway.
+    /// Closes the connection of queue `qid` if its host has had its time to authenticate.
+    ///
+    /// Otherwise returns when that time is over. None if the host is authenticated or the connection ends
+    /// anyway.
     pub(super) fn clear_queue(&mut self, qid: u16, shared: &mut Shared, now_ns: u64) -> Option<u64> {
         let Occupant::Connected(association) = &mut self.occupant else { return None };
         let connection = association.connections.get_mut(&qid).filter(|it| !it.is_closed())?;
@@ -109,16 +115,16 @@ impl TcpController {
             return Some(way_ns);
         }
         end(connection, CloseReason::GaveWay, shared, &association.host.nqn, now_ns);
-        // It has taken no command yet.
+        // The controller has no command of this queue yet, so none is to be abandoned.
         None
     }
 
-    /// Takes no more commands; those in flight go on.
+    /// Stops fetching commands. Commands in flight go on.
     pub(super) fn pause(&mut self, subsystem: &mut Subsystem) {
         self.controller.pause(subsystem);
     }
 
-    /// Takes a connection: the admin queue of a new association, or an I/O queue of the one that is here.
+    /// Takes a connection: the admin queue of a new association, or an I/O queue of the present one.
     pub(super) fn admit(
         &mut self,
         accepted: AcceptedConnect,
@@ -154,9 +160,10 @@ impl TcpController {
         }
     }
 
-    /// Tells the subsystem of a host that has proved who it is, or has nothing to prove. Before this nothing that others
-    /// see is changed in its name: a name is anybody's to say. Proving may keep a host busy for longer than its
-    /// keep-alive timeout, so that begins here, too.
+    /// Reports a host to the subsystem once it has authenticated, or at once if it need not.
+    ///
+    /// Host names are not secret. So before this call nothing that other hosts see is changed in the name of
+    /// the host. The keep-alive timer starts here, because authentication may take longer than its timeout.
     fn let_in(&mut self, peer: SocketAddr, subsystem: &mut Subsystem, shared: &mut Shared, now_ns: u64) {
         let Occupant::Connected(association) = &mut self.occupant else { return };
         association.is_let_in = true;
@@ -173,13 +180,13 @@ impl TcpController {
         self.controller.start_keep_alive(*kato_ms, now_ns);
     }
 
-    /// It is of a connection that is here.
+    /// Returns whether the result belongs to a connection of this association.
     pub(super) fn has(&self, result: &AuthResult) -> bool {
         self.association()
             .is_some_and(|association| association.connections.values().any(|it| result.is_of(it)))
     }
 
-    /// What came of a message with which the host proves who it is.
+    /// Applies the result of an authentication message.
     pub(super) fn heard(
         &mut self,
         result: AuthResult,
@@ -234,7 +241,8 @@ impl TcpController {
         })
     }
 
-    /// Puts the admin queue where the controller finds it when it is enabled.
+    /// Writes the addresses of the admin queue to AQA, ASQ and ACQ, which the controller reads when it is
+    /// enabled.
     fn lay_admin_queue(&mut self, connection: &Connection, subsystem: &mut Subsystem, now_ns: u64) {
         let pair = connection.memory.queue_pair();
         let size = pair.entries - 1;
@@ -253,7 +261,7 @@ impl TcpController {
         }
     }
 
-    /// A turn with a host: what came in, the controller, what goes out.
+    /// Runs a turn with a connected host: received PDUs, the controller, then responses.
     fn serve(&mut self, subsystem: &mut Subsystem, shared: &mut Shared, now_ns: u64) -> usize {
         let mut work = self.take_staged(subsystem, shared, now_ns);
         if shared.draining {
@@ -279,7 +287,7 @@ impl TcpController {
         work + self.end_if_over(subsystem, shared, now_ns)
     }
 
-    /// Takes what came in on the connections that are open; one that fails comes to its end.
+    /// Processes received bytes of all open connections. A connection that fails is closed.
     fn take_staged(&mut self, subsystem: &mut Subsystem, shared: &mut Shared, now_ns: u64) -> usize {
         let Occupant::Connected(association) = &mut self.occupant else { return 0 };
         let kato_ms = association.kato_ms;
@@ -303,8 +311,8 @@ impl TcpController {
         work
     }
 
-    /// Ends what cannot go on: the association without its admin queue, or with a controller that failed;
-    /// the I/O queues of a controller that was disabled; all, at the end of a drain.
+    /// Ends an association without its admin queue or with a failed controller, and every association after a
+    /// drain. Closes the I/O queues of a disabled controller.
     fn end_if_over(&mut self, subsystem: &mut Subsystem, shared: &mut Shared, now_ns: u64) -> usize {
         let Occupant::Connected(association) = &mut self.occupant else { return 0 };
         let admin_is_closed = association.connections.get(&0).is_none_or(Connection::is_closed);
@@ -328,7 +336,8 @@ impl TcpController {
         0
     }
 
-    /// The host goes: its connections now, their memory when nothing in flight needs it.
+    /// Disconnects the host. Connections are closed now; their memory is freed when nothing in flight needs
+    /// it.
     #[cold]
     pub(super) fn dismiss(
         &mut self,
@@ -356,7 +365,7 @@ impl TcpController {
         self.occupant = Occupant::Leaving(association);
     }
 
-    /// A turn while commands of the last host are in flight.
+    /// Runs a turn while commands of the last host are in flight.
     #[cold]
     fn see_off(&mut self, subsystem: &mut Subsystem, now_ns: u64) -> usize {
         let work = self.controller.turn(subsystem, &self.space, now_ns);
@@ -373,7 +382,7 @@ impl TcpController {
         work + 1
     }
 
-    /// Something on a connection's socket is over.
+    /// Handles the completion of a socket operation.
     pub(super) fn completed(
         &mut self,
         token: Token,
@@ -406,7 +415,7 @@ impl TcpController {
         }
     }
 
-    /// There is something to do before it sleeps.
+    /// Prepares for sleep. Returns whether there is work to do first.
     pub(super) fn arm(&mut self, subsystem: &Subsystem) -> bool {
         let has_work = match &self.occupant {
             Occupant::Vacant => return false,
@@ -423,7 +432,7 @@ impl TcpController {
         self.controller.disarm();
     }
 
-    /// When to look although nothing happened.
+    /// Returns when to run a turn even without an event.
     pub(super) fn deadline_ns(&mut self, subsystem: &Subsystem) -> Option<u64> {
         if self.is_vacant() {
             return None;
@@ -436,7 +445,7 @@ impl TcpController {
     }
 }
 
-/// Takes the completions of the queues that have some, and lets commands go on that waited for room.
+/// Takes the completions of signalled queues, and resumes commands that waited for buffer space.
 fn reap(association: &mut Association, controller: &mut Controller) -> usize {
     let mut fresh = [0u64; IO_QUEUES_MAX as usize / 64 + 1];
     controller.take_vectors(|vector| fresh[usize::from(vector) / 64] |= 1 << (vector % 64));
@@ -454,7 +463,8 @@ fn reap(association: &mut Association, controller: &mut Controller) -> usize {
     work
 }
 
-/// Ends a connection, in the way that its end asks for.
+/// Ends a connection: with C2HTermReq after a violation, with a TLS alert after a TLS failure, otherwise at
+/// once.
 #[cold]
 fn end(connection: &mut Connection, why: CloseReason, shared: &mut Shared, host: &str, now_ns: u64) {
     let (drive, qid) = (&shared.name, connection.qid);

@@ -1,4 +1,5 @@
-//! What a connection has to pass whose host has a key: until then nothing is served on it but authentication.
+//! Authentication state of a connection whose host has a key. Before success only authentication commands are
+//! served.
 
 use super::auth_worker::{AuthJob, AuthWorker};
 use sluice_nvme::fabrics;
@@ -6,55 +7,57 @@ use sluice_nvme_auth::{Controller, Names, Terms, is_negotiate};
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 
-/// How long a host may take to prove who it is, in nanoseconds.
+/// Time that a host has to authenticate, in nanoseconds.
 const PATIENCE_NS: u64 = 30_000_000_000;
 
-/// How long the place that it has meanwhile is nobody else's. With the largest group it takes a fraction of that.
+/// Time during which an unauthenticated host keeps its place, in nanoseconds. Authentication with the largest
+/// group takes a fraction of it.
 const GRACE_NS: u64 = 1_000_000_000;
 
-/// How long one that did not may take to hear why, in nanoseconds.
+/// Time that a host has to read why authentication failed, in nanoseconds.
 const FAREWELL_NS: u64 = 5_000_000_000;
 
-/// Transactions that a host may begin, until it is let in: it may begin anew once.
+/// Transactions that a host may begin before it is authenticated: the first, and one retry.
 const BEGINNINGS_MAX: u8 = 2;
 
-/// After how long without beginning one a host that is let in may begin as many again, in nanoseconds.
+/// Time without a new transaction after which an authenticated host may begin as many again, in nanoseconds.
 const INTERVAL_NS: u64 = 1_000_000_000;
 
 #[derive(Debug)]
 pub(super) struct AuthState {
-    /// Gone when its connection is closed: what was sent on it is not looked at then.
+    /// Liveness token, dropped when the connection is closed. The worker skips messages of closed
+    /// connections.
     life: Option<Arc<()>>,
     subnqn: Arc<str>,
     origin: IpAddr,
     worker: AuthWorker,
-    /// None while it is with the notary.
+    /// Authentication session; None while the worker has it.
     session: Option<Box<Controller>>,
-    /// The command that waits until it is back.
+    /// Slot of the command that waits until the session is back.
     waiting: Option<u16>,
-    /// What the host is to be told when it asks.
+    /// Reply for the next Authentication Receive.
     reply: Option<Vec<u8>>,
     standing: Standing,
-    /// Transactions that were begun, and when the last was.
+    /// Transactions that were begun, and when the last one was.
     begun: u8,
     begun_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// It has to prove who it is until then.
+    /// Not authenticated yet; closed at this time.
     Unauthenticated {
         until_ns: u64,
     },
     Admitted,
-    /// It could not, and is to hear so.
+    /// Authentication failed; closed at this time, if the host has not read the reply before.
     Expelled {
         until_ns: u64,
     },
 }
 
 impl AuthState {
-    /// For a host that comes from `origin`.
+    /// Creates the state of a connection that comes from `origin`.
     pub(super) fn new(names: Names, terms: Arc<Terms>, origin: IpAddr, worker: AuthWorker) -> Self {
         Self {
             life: Some(Arc::new(())),
@@ -70,23 +73,24 @@ impl AuthState {
         }
     }
 
-    /// What a case says of its life is of this gate, whose connection is not closed.
+    /// Returns whether `life` is the token of this state, and the connection is not closed.
     pub(super) fn lives(&self, life: &Weak<()>) -> bool {
         self.life.as_ref().is_some_and(|ours| Arc::as_ptr(ours) == life.as_ptr())
     }
 
-    /// Its connection is closed: nobody waits for what the notary finds.
+    /// Drops the liveness token: the connection is closed, and results of the worker are no longer needed.
     pub(super) fn abandon(&mut self) {
         self.life = None;
     }
 
-    /// The host's time begins. Returns AUTHREQ, for dword 0 of its Connect command's completion.
+    /// Starts the time limit. Returns AUTHREQ, for dword 0 of the completion of the Connect command.
     pub(super) fn close(&mut self, now_ns: u64) -> u32 {
         self.standing = Standing::Unauthenticated { until_ns: now_ns.saturating_add(PATIENCE_NS) };
         fabrics::AUTHENTICATION_REQUIRED
     }
 
-    /// In what way a host that goes now has left out to prove who it is.
+    /// Returns why a host that disconnects now is unauthenticated. None if it passed, or failed and was
+    /// logged.
     pub(super) fn unproved(&self, now_ns: u64) -> Option<&'static str> {
         match self.standing {
             Standing::Unauthenticated { until_ns } if until_ns <= now_ns => Some("the time for it was over"),
@@ -99,7 +103,7 @@ impl AuthState {
         self.standing != Standing::Admitted
     }
 
-    /// When the connection is over if nothing comes.
+    /// Returns when the connection is closed for lack of authentication. None once authenticated.
     pub(super) fn until_ns(&self) -> Option<u64> {
         match self.standing {
             Standing::Unauthenticated { until_ns } | Standing::Expelled { until_ns } => Some(until_ns),
@@ -107,7 +111,7 @@ impl AuthState {
         }
     }
 
-    /// When its place is for whoever wants it; never that of one that is let in.
+    /// Returns the time from which another host may take the place. None once authenticated.
     pub(super) fn gives_way_ns(&self) -> Option<u64> {
         match self.standing {
             Standing::Unauthenticated { until_ns } => Some(until_ns - (PATIENCE_NS - GRACE_NS)),
@@ -116,7 +120,7 @@ impl AuthState {
         }
     }
 
-    /// Whether the host may begin a transaction, which it does then.
+    /// Returns whether the host may begin a transaction, and counts it if so.
     fn may_begin(&mut self, now_ns: u64) -> bool {
         let is_over = now_ns >= self.begun_ns.saturating_add(INTERVAL_NS);
         if self.standing == Standing::Admitted && is_over {
@@ -129,8 +133,11 @@ impl AuthState {
         may
     }
 
-    /// Has a message looked at that command `slot` brought, which is to be answered then. False if it is not
-    /// the host's turn, if it begins too often, or there is nobody to look at it.
+    /// Submits a message, brought by the command in `slot`, to the worker. The command is completed with the
+    /// result.
+    ///
+    /// Returns false if it is not the host's turn, if the host begins too often, or if the worker cannot take
+    /// it.
     pub(super) fn submit(&mut self, slot: u16, message: Vec<u8>, now_ns: u64) -> bool {
         let Some(life) = self.life.as_ref().map(Arc::downgrade) else { return false };
         if matches!(self.standing, Standing::Expelled { .. }) || self.session.is_none() {
@@ -154,7 +161,7 @@ impl AuthState {
         }
     }
 
-    /// The session is back. Returns the command that waited for it.
+    /// Puts the session back. Returns the slot of the command that waited for it.
     pub(super) fn resume(&mut self, session: Box<Controller>, reply: Option<Vec<u8>>) -> Option<u16> {
         self.session = Some(session);
         self.reply = reply;
@@ -165,17 +172,18 @@ impl AuthState {
         self.standing = Standing::Admitted;
     }
 
-    /// The end, once the reply is delivered. Also of one that was let in before.
+    /// Marks authentication as failed, also for a host that was authenticated before. The connection ends
+    /// with the reply.
     pub(super) fn expel(&mut self, now_ns: u64) {
         self.standing = Standing::Expelled { until_ns: now_ns.saturating_add(FAREWELL_NS) };
     }
 
-    /// Nothing is left to say to one that has to go.
+    /// Returns whether authentication failed, and the host has read the reply.
     pub(super) fn is_done(&self) -> bool {
         matches!(self.standing, Standing::Expelled { .. }) && self.reply.is_none()
     }
 
-    /// What the host is to be told, if it is not longer than this.
+    /// Takes the reply for the host, if it fits into `room` bytes.
     pub(super) fn take_reply(&mut self, room: usize) -> Option<Vec<u8>> {
         self.reply.take_if(|reply| reply.len() <= room)
     }
@@ -199,7 +207,7 @@ mod tests {
         (auth, jobs)
     }
 
-    /// Submits a message, which comes to nothing. False if it is not taken.
+    /// Submits a message and returns the session without progress. Returns false if the message is not taken.
     fn say(auth: &mut AuthState, jobs: &Receiver<AuthJob>, message: &[u8], now_ns: u64) -> bool {
         if !auth.submit(7, message.to_vec(), now_ns) {
             return false;

@@ -1,8 +1,8 @@
-//! The thread that looks at what hosts send to prove who they are: numbers of thousands of digits, for which no
+//! Thread that processes authentication messages. They contain numbers of thousands of digits, for which no
 //! reactor has the time.
 //!
-//! What it takes is in proportion to the connections that are there, and shared by address: what was sent on a
-//! connection that is closed is not looked at.
+//! Its work is in proportion to the open connections, and shared by address. Messages of closed connections
+//! are skipped.
 
 use super::connection::Connection;
 use super::directory::Directory;
@@ -13,57 +13,58 @@ use std::net::IpAddr;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Weak};
 
-/// Messages that come while one is looked at: more than the thread that lets hosts in can bring connections in a
-/// tenth of a second, so that nobody fills it.
+/// Capacity of the channel to the thread. The listener cannot deliver as many connections within a tenth of a
+/// second, so no host can fill it.
 const ARRIVING_MAX: usize = 4096;
 
-/// A message, and who is to look at it.
+/// Authentication message, with the session that processes it.
 #[derive(Debug)]
 pub(super) struct AuthJob {
     pub(super) subnqn: Arc<str>,
-    /// Where the connection comes from.
+    /// Address that the connection comes from.
     pub(super) origin: IpAddr,
-    /// Of the connection's gate: gone when nobody waits any more.
+    /// Liveness token of the connection's [`AuthState`](super::auth_state::AuthState); dead when the
+    /// connection is closed.
     pub(super) life: Weak<()>,
     pub(super) session: Box<Controller>,
     pub(super) message: Vec<u8>,
 }
 
-/// What came of it.
+/// Result of a message.
 #[derive(Debug)]
 pub(crate) struct AuthResult {
     pub(super) life: Weak<()>,
     pub(super) session: Box<Controller>,
-    /// None if it was not looked at, and will not be.
+    /// Progress of the transaction; None if the message was dropped unprocessed.
     pub(super) progress: Option<Progress>,
 }
 
 impl AuthResult {
-    /// It is of this connection.
+    /// Returns whether the result belongs to this connection.
     pub(super) fn is_of(&self, connection: &Connection) -> bool {
         connection.auth.as_ref().is_some_and(|auth| auth.lives(&self.life))
     }
 }
 
-/// A way to the thread, which ends when there is none any more.
+/// Sending end of the channel to the thread. The thread ends with the last one.
 #[derive(Clone, Debug)]
 pub(super) struct AuthWorker(SyncSender<AuthJob>);
 
 impl AuthWorker {
-    /// One that sends what it finds through `directory`.
+    /// Starts the thread, which sends its results through `directory`.
     pub(super) fn start(directory: Weak<Directory>) -> io::Result<Self> {
         let (worker, jobs) = Self::open();
         std::thread::Builder::new().name("nvme-auth".to_owned()).spawn(move || run(&jobs, &directory))?;
         Ok(worker)
     }
 
-    /// The way, and its end.
+    /// Creates both ends of the channel.
     pub(super) fn open() -> (Self, Receiver<AuthJob>) {
         let (sender, jobs) = sync_channel(ARRIVING_MAX);
         (Self(sender), jobs)
     }
 
-    /// Takes a message, without waiting. Gives the session back if it cannot.
+    /// Takes a message without blocking. Returns the session if the channel is full or closed.
     pub(super) fn take(&self, job: AuthJob) -> Result<(), Box<Controller>> {
         self.0.try_send(job).map_err(|error| match error {
             TrySendError::Full(job) | TrySendError::Disconnected(job) => job.session,
@@ -78,7 +79,7 @@ fn run(jobs: &Receiver<AuthJob>, directory: &Weak<Directory>) {
             let Ok(job) = jobs.recv() else { return };
             queue.put(job.origin, job.life.clone(), job);
         }
-        // Not for ever: somebody waits.
+        // Bounded, since queued jobs wait meanwhile.
         for job in jobs.try_iter().take(ARRIVING_MAX) {
             if let Some(job) = queue.put(job.origin, job.life.clone(), job) {
                 tracing::warn!(peer = %job.origin, "too many queues are to be authenticated at once");
@@ -91,7 +92,7 @@ fn run(jobs: &Receiver<AuthJob>, directory: &Weak<Directory>) {
     }
 }
 
-/// None if it cannot be looked at.
+/// Processes a message. Returns None if there are no random numbers.
 fn look(session: &mut Controller, message: &[u8]) -> Option<Progress> {
     match Entropy::draw() {
         Ok(entropy) => Some(session.take(message, entropy)),

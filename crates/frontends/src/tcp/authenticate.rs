@@ -1,7 +1,7 @@
-//! Authentication Send and Authentication Receive (Base 6.1, 6.2): messages from and to a host that proves who
-//! it is.
+//! Authentication Send and Authentication Receive (Base 6.1, 6.2): messages from and to a host that
+//! authenticates.
 //!
-//! A Send is answered when its message was looked at, so that whatever it led to is there for the Receive.
+//! A Send completes after its message is processed, so that the reply is ready for the Receive.
 
 use super::auth_worker::AuthResult;
 use super::connection::Connection;
@@ -10,13 +10,13 @@ use sluice_nvme::fabrics::{self, Authentication, Fctype};
 use sluice_nvme::{Status, SubmissionEntry};
 use sluice_nvme_auth::{Failure, MESSAGE_MAX, PROTOCOL_SPECIFIC, SECURITY_PROTOCOL, Verdict};
 
-/// It is one of the two.
+/// Returns whether the command is Authentication Send or Authentication Receive.
 pub(super) fn is_meant(entry: &SubmissionEntry) -> bool {
     entry.opcode == fabrics::OPCODE
         && matches!(Fctype::of(entry), Fctype::AUTHENTICATION_SEND | Fctype::AUTHENTICATION_RECEIVE)
 }
 
-/// What can be said before its data is there.
+/// Checks the fields of the command before its data is there.
 pub(super) fn check(connection: &Connection, entry: &SubmissionEntry) -> Result<(), Status> {
     if connection.auth.is_none() {
         // There is no key for this host.
@@ -30,7 +30,7 @@ pub(super) fn check(connection: &Connection, entry: &SubmissionEntry) -> Result<
     }
 }
 
-/// Its data is there, or there is room for it.
+/// Executes the command, once its data is there or has buffer space.
 pub(super) fn proceed(connection: &mut Connection, number: u16) {
     let slot = connection.slots.slot(number);
     let (fctype, length) = (Fctype::of(&slot.entry), Authentication::of(&slot.entry).length);
@@ -64,11 +64,11 @@ fn receive(connection: &mut Connection, number: u16, length: usize) {
     leave_if_done(connection);
 }
 
-/// A message was looked at.
+/// Applies a result of the worker, and completes the Authentication Send that waits for it.
 pub(super) fn heard(connection: &mut Connection, result: AuthResult, now_ns: u64) {
     let AuthResult { session, progress, .. } = result;
     let Some(auth) = &mut connection.auth else { return };
-    // One that is not looked at is as good as wrong.
+    // A dropped message counts as a failed one.
     let (reply, verdict) = progress
         .map_or((None, Verdict::Failed(Failure::FAILED)), |progress| (progress.reply, progress.verdict));
     let waiting = auth.resume(session, reply);
@@ -83,7 +83,7 @@ pub(super) fn heard(connection: &mut Connection, result: AuthResult, now_ns: u64
     leave_if_done(connection);
 }
 
-/// One that could not prove who it is goes when it has heard so.
+/// Ends the connection once a host that failed to authenticate has read the reply.
 fn leave_if_done(connection: &mut Connection) {
     if connection.auth.as_ref().is_some_and(|auth| auth.is_done()) {
         connection.leave();

@@ -1,12 +1,11 @@
-//! What a command capsule asks for, as far as the transport has to know: how much data, which way, and
-//! where it is.
+//! Data transfer of a command capsule, as the transport needs it: length, direction and place.
 
 use sluice_controller::{IN_CAPSULE_MAX, TRANSFER_MAX};
 use sluice_nvme::fabrics::{self, Fctype};
 use sluice_nvme::opcode::admin;
 use sluice_nvme::{DataTransfer, SglDescriptor, SglType, Status, SubmissionEntry};
 
-/// Which way the data of a command goes (Base 3.3.3.1, opcode bits 1:0).
+/// Direction of the data of a command (Base 3.3.3.1, opcode bits 1:0).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Direction {
     #[default]
@@ -15,13 +14,13 @@ pub(super) enum Direction {
     ToHost,
 }
 
-/// The data of a command.
+/// Data of a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Transfer {
     pub(super) direction: Direction,
-    /// Bytes.
+    /// Length in bytes.
     pub(super) length: u32,
-    /// Of data in the capsule: where it begins in that.
+    /// Offset of in-capsule data within the data of the capsule; None if the data is not in the capsule.
     pub(super) offset: Option<u32>,
 }
 
@@ -33,7 +32,7 @@ impl Transfer {
     /// Reads the data pointer of an entry that came with `in_capsule` bytes of data.
     ///
     /// # Errors
-    /// What the command is to be completed with.
+    /// Status to complete the command with.
     pub(super) fn of(entry: &SubmissionEntry, in_capsule: u32) -> Result<Self, Status> {
         let direction = direction(entry)?;
         if direction == Direction::None {
@@ -83,7 +82,7 @@ fn direction(entry: &SubmissionEntry) -> Result<Direction, Status> {
     }
 }
 
-/// Admin commands that there are on a memory-based transport only (Base 3.1.3.4).
+/// Returns whether an admin command exists on memory-based transports only (Base 3.1.3.4).
 pub(super) fn is_of_memory_transport(opcode: u8) -> bool {
     matches!(
         opcode,

@@ -1,27 +1,27 @@
-//! How connections end.
+//! Reasons why connections end.
 
 use rustix::io::Errno;
 use sluice_nvme_tcp::Violation;
 use sluice_tls::Failure;
 use std::fmt;
 
-/// Why a connection ends.
+/// Reason why a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CloseReason {
-    /// The host closed it.
+    /// The host closed the connection.
     ByHost,
     Socket(Errno),
-    /// The host sent what is no TLS of this connection, or ended that.
+    /// The host sent bytes that are not valid TLS records, or ended the TLS session.
     Tls(Failure),
-    /// The host sent what it must not.
+    /// The host violated the protocol.
     Violation(Violation),
-    /// The host says that we did.
+    /// The host reported a violation by this controller.
     GivenUp(Violation),
     /// The keep-alive timer expired, or the controller failed.
     Fatal,
-    /// It did not prove who it is, and another host wants its place.
+    /// The host was unauthenticated, and another host needed its place.
     GaveWay,
-    /// Nothing that the host did.
+    /// The server ends the connection, for no fault of the host.
     ByServer,
 }
 

@@ -1,4 +1,4 @@
-//! A connection on its way to its drive: initialized, its Connect command checked as far as that can be done
+//! Connection on its way to a drive. It is initialized, and its Connect command is checked as far as possible
 //! without the drive.
 
 use super::auth_state::AuthState;
@@ -13,7 +13,7 @@ use sluice_tls::Session;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Who connects. All connections of an association come from one.
+/// Identity of a host. All connections of an association have the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Host {
     pub(super) nqn: String,
@@ -23,28 +23,28 @@ pub(super) struct Host {
 #[derive(Debug)]
 pub(super) struct AcceptedConnect {
     pub(super) socket: OwnedFd,
-    /// How it is encrypted, if it is.
+    /// TLS session, if the connection is encrypted.
     pub(super) tls: Option<Box<Session>>,
     pub(super) peer: SocketAddr,
-    /// The address that it came to.
+    /// Local address that the host connected to.
     pub(super) port: SocketAddr,
     pub(super) host: Host,
     pub(super) cntlid: u16,
     pub(super) connect: Connect,
     pub(super) agreed: Agreed,
-    /// The Connect command.
+    /// Connect command.
     pub(super) entry: SubmissionEntry,
     pub(super) memory: QueueMemory,
-    /// What it has to pass, if the drive says so.
+    /// Authentication state, if the drive requires authentication.
     pub(super) auth: Option<Box<AuthState>>,
 }
 
-/// Why a Connect command fails.
+/// Error of a Connect command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) status: Status,
     pub(super) dw0: u32,
-    /// In words, for the log.
+    /// Reason, for the log.
     pub(super) why: &'static str,
 }
 
@@ -59,14 +59,14 @@ impl Refusal {
 }
 
 impl AcceptedConnect {
-    /// Says why, and closes the connection.
+    /// Fails the Connect command, and closes the connection.
     pub(super) fn refuse(mut self, refusal: &Refusal) {
         refuse(self.socket.as_fd(), self.tls.as_deref_mut(), self.entry.cid, refusal, self.agreed.digests);
     }
 }
 
-/// Answers a Connect command with an error, without waiting: there is room for the first answer on a
-/// connection, or nobody to read it.
+/// Fails a Connect command without blocking. The socket buffer always has space for the first response on a
+/// connection, unless the host is gone.
 pub(super) fn refuse(
     socket: impl AsFd,
     tls: Option<&mut Session>,
@@ -84,7 +84,7 @@ pub(super) fn refuse(
     let _ = rustix::net::shutdown(&socket, Shutdown::Write);
 }
 
-/// The response to a Connect command that failed.
+/// Returns the response to a Connect command that failed.
 pub(super) fn response(cid: u16, refusal: &Refusal, digests: Digests) -> Head {
     let entry = CompletionEntry::new(refusal.dw0, 0, 0, cid, refusal.status, false);
     encode::capsule_resp(&entry, digests)

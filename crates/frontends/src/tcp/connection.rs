@@ -1,7 +1,7 @@
-//! One connection, which is one queue: its socket, its memory, and what is under way in either direction.
+//! One connection, which is one queue: its socket, its memory, and its operations in flight.
 //!
-//! What comes in is taken apart in [`receive`](super::receive), carried out in
-//! [`execute`](super::execute), and answered through [`transmit`](super::transmit).
+//! Received bytes are decoded in [`receive`](super::receive), commands executed in
+//! [`execute`](super::execute), and responses sent by [`transmit`](super::transmit).
 
 use super::auth_state::AuthState;
 use super::close_reason::CloseReason;
@@ -25,71 +25,71 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What a host sends at a time at most if it waits for each command, in PDUs and pieces of data.
+/// Largest batch of a host that waits for each command, in PDUs and pieces of data of 4 KiB.
 const FEW: usize = 4;
 const PIECE: usize = 4 << 10;
 
-/// How long a host gets to read why its connection ends, in nanoseconds.
+/// Time that a host has to read why its connection ends, in nanoseconds.
 const FAREWELL_NS: u64 = 1_000_000_000;
 
-/// The controller of its association.
+/// Controller of the association.
 pub(super) type Device<'a> = Attached<&'a mut Controller, &'a mut Subsystem>;
 
-/// What a connection works with besides its own.
+/// State outside of a connection that it needs to process commands.
 pub(super) struct Context<'a> {
     pub(super) device: Device<'a>,
     pub(super) space: &'a Space,
-    /// Keep Alive Timeout of the association.
+    /// Keep Alive Timeout of the association, in milliseconds.
     pub(super) kato_ms: u32,
     pub(super) now_ns: u64,
 }
 
-/// How far it has come.
+/// Phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Open,
-    /// A Disconnect command was taken: its response is the last thing sent.
+    /// A Disconnect command was executed: its response is the last one sent.
     Leaving,
-    /// The host is told why the connection ends. What comes is not looked at.
+    /// The reason of the end is being sent to the host. Received bytes are dropped.
     Terminating {
         until_ns: u64,
     },
-    /// The socket is shut down; operations on it are coming to their end.
+    /// The socket is shut down; operations on it are completing.
     Closed,
 }
 
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) qid: u16,
-    /// Where it comes from.
+    /// Address of the host.
     pub(super) peer: SocketAddr,
     socket: FileSlot,
     io: Io,
     task: TaskId,
-    /// Which of the drive's controllers for hosts it belongs to.
+    /// Index among the drive's TCP controllers.
     controller: u8,
     phase: Phase,
     pub(super) memory: QueueMemory,
-    /// What is between the socket and everything else, if the connection is encrypted.
+    /// TLS layer between the socket and the PDUs, if the connection is encrypted.
     pub(super) tls: Option<Box<Stream>>,
     agreed: Agreed,
     pub(super) decoder: Decoder,
-    /// Bytes in the staging area that were not looked at yet. Of an encrypted connection they are those of a
-    /// record, see [`unveil`](Self::unveil).
+    /// Unprocessed bytes in the staging area. On an encrypted connection they are bytes of a record, see
+    /// [`unveil`](Self::unveil).
     pub(super) staged: Range<usize>,
-    /// PDUs that the last receive brought, and pieces of data.
+    /// PDUs and pieces of data that the last receive brought.
     pub(super) came: usize,
-    /// Of the receive under way: bytes that go to their final place.
+    /// Bytes of the receive in flight that go directly to their final place.
     direct: usize,
     receiving: bool,
     sending: bool,
     pub(super) payload: Option<Payload>,
-    /// A capsule that waits for a slot, with its bytes of data.
+    /// Capsule that waits for a slot, with the length of its data.
     pub(super) held: Option<(SubmissionEntry, u32)>,
     pub(super) slots: Slots,
     pub(super) transmit: Transmit,
     pub(super) reclaim: Reclaim,
-    /// What it has to pass, or has passed.
+    /// Authentication state, also after success; None if no authentication is required.
     pub(super) auth: Option<Box<AuthState>>,
     sq_tail: u32,
     sq_rung: u32,
@@ -98,7 +98,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// The connection that an arrival becomes. Its Connect command is the first in a slot.
+    /// Creates the connection of an accepted Connect command. The command takes the first slot.
     pub(super) fn new(
         accepted: AcceptedConnect,
         io: Io,
@@ -147,7 +147,7 @@ impl Connection {
         })
     }
 
-    /// Answers the Connect command with an error. The connection is to be dropped then.
+    /// Fails the Connect command. The caller must drop the connection then.
     pub(super) fn refuse(mut self, cid: u16, refusal: &Refusal) {
         let tls = self.tls.as_mut().map(|stream| stream.session());
         refuse(&self.socket, tls, cid, refusal, self.agreed.digests);
@@ -165,17 +165,18 @@ impl Connection {
         self.phase == Phase::Closed
     }
 
-    /// It is closed, and the kernel has let go of its memory.
+    /// Returns whether the connection is closed, and the kernel has let go of its memory.
     pub(super) fn is_over(&self) -> bool {
         self.is_closed() && !self.receiving && !self.sending
     }
 
-    /// Everything that was begun is answered, as far as the host has read.
+    /// Returns whether no PDU is queued or being sent.
     pub(super) fn is_idle(&self) -> bool {
         self.transmit.is_idle()
     }
 
-    /// No command of its is under way, nothing is being sent, and what came was looked at.
+    /// Returns whether no command is outstanding, nothing is being sent, and all received bytes are
+    /// processed.
     pub(super) fn is_at_rest(&self) -> bool {
         self.phase == Phase::Open
             && self.slots.are_free()
@@ -186,12 +187,12 @@ impl Connection {
             && self.staged.is_empty()
     }
 
-    /// Ends the receive that is under way; its result comes nevertheless.
+    /// Cancels the receive in flight. Its completion still arrives.
     pub(super) fn stop_receiving(&self) {
         self.io.cancel(self.task, self.token(Kind::Receive));
     }
 
-    /// When it is looked at although nothing happened.
+    /// Returns when the connection is to be closed, if nothing changes before.
     pub(super) fn deadline_ns(&self) -> Option<u64> {
         match self.phase {
             Phase::Terminating { until_ns } => Some(until_ns),
@@ -200,12 +201,13 @@ impl Connection {
         }
     }
 
-    /// Nothing but authentication is served on it.
+    /// Returns whether only authentication commands are served on the connection.
     pub(super) fn is_unauthenticated(&self) -> bool {
         self.auth.as_ref().is_some_and(|auth| auth.is_unauthenticated())
     }
 
-    /// Closes it if the host had its time to read why, or to prove who it is. True if that is so.
+    /// Closes the connection if the time to read the reason of its end, or to authenticate, is over. Returns
+    /// whether it is.
     pub(super) fn expire(&mut self, now_ns: u64) -> bool {
         let is_due = self.deadline_ns().is_some_and(|until_ns| until_ns <= now_ns);
         if is_due {
@@ -214,7 +216,7 @@ impl Connection {
         is_due
     }
 
-    /// Shuts the socket down: what is under way on it ends.
+    /// Shuts the socket down, which ends all operations on it.
     pub(super) fn close(&mut self) {
         if self.phase != Phase::Closed {
             if self.is_open() {
@@ -222,17 +224,17 @@ impl Connection {
             }
             self.phase = Phase::Closed;
             self.forget_proof();
-            // It may be gone already.
+            // The socket may be shut down already.
             let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
         }
     }
 
-    /// Nothing comes of what its host has to prove any more.
+    /// Discards authentication in progress.
     fn forget_proof(&mut self) {
         self.auth.iter_mut().for_each(|auth| auth.abandon());
     }
 
-    /// Tells the other end of an encrypted connection that there will be no more records, if it can be told at once.
+    /// Sends close_notify on an encrypted connection, unless that would block.
     fn take_leave(&mut self) {
         if let Some(stream) = self.tls.as_mut().filter(|_| !self.sending) {
             let last = stream.farewell(&[], None);
@@ -240,19 +242,19 @@ impl Connection {
         }
     }
 
-    /// What it is encrypted with.
+    /// Returns the cipher suite, if the connection is encrypted.
     pub(super) fn suite(&self) -> Option<Suite> {
         self.tls.as_ref().map(|stream| stream.suite())
     }
 
-    /// After the response to its Disconnect command.
+    /// Ends the connection after the last queued response.
     pub(super) fn leave(&mut self) {
         if self.phase == Phase::Open {
             self.phase = Phase::Leaving;
         }
     }
 
-    /// Tells the host what it did wrong, and ends.
+    /// Sends C2HTermReq for a violation of the protocol, and ends the connection.
     pub(super) fn terminate(&mut self, violation: Violation, now_ns: u64) {
         let head = encode::c2h_term(violation, self.decoder.header());
         let (at, bytes) = (self.memory.term_head(), head.as_bytes());
@@ -260,7 +262,7 @@ impl Connection {
         self.end_with(Some(self.memory.segment(at, bytes.len())), None, now_ns);
     }
 
-    /// Tells the host what was wrong with its records, and ends.
+    /// Sends a TLS alert for invalid records, and ends the connection.
     pub(super) fn alert(&mut self, failure: Failure, now_ns: u64) {
         self.end_with(None, Some(failure), now_ns);
     }
@@ -272,17 +274,17 @@ impl Connection {
         self.phase = Phase::Terminating { until_ns: now_ns.saturating_add(FAREWELL_NS) };
     }
 
-    /// Something is there to be looked at.
+    /// Returns whether received bytes can be processed, or a send can be started.
     pub(super) fn has_work(&self) -> bool {
         let arrived = match self.held {
-            // A command waits for a slot, and whatever is behind it for the command.
+            // The held command waits for a slot, and all bytes behind it wait for the command.
             Some(_) => self.slots.has_free(),
             None => !self.staged.is_empty(),
         };
         self.is_open() && (arrived || !self.sending && self.has_to_send())
     }
 
-    /// Bytes came, or the end.
+    /// Handles the completion of a receive.
     pub(super) fn received(&mut self, result: i32, context: &mut Context<'_>) -> Result<(), CloseReason> {
         self.receiving = false;
         if self.reclaim.is_answer(result) {
@@ -311,7 +313,7 @@ impl Connection {
         if direct > 0 { self.take_payload(direct, context) } else { Ok(()) }
     }
 
-    /// Bytes went out. What they were the last of is over.
+    /// Handles the completion of a send. Frees the slots of responses that were sent completely.
     pub(super) fn sent(&mut self, result: i32) -> Result<(), CloseReason> {
         self.sending = false;
         if result < 0 {
@@ -331,7 +333,8 @@ impl Connection {
             }
         });
         if matches!(self.phase, Phase::Terminating { .. }) && !self.has_to_send() {
-            // The host reads on until its end; closing with bytes unread would take away what it is told.
+            // The host reads to the end of the stream. Closing with unread bytes would discard the last
+            // message.
             let _ = rustix::net::shutdown(&self.socket, Shutdown::Write);
         }
         match self.phase == Phase::Leaving && self.transmit.is_idle() {
@@ -340,7 +343,7 @@ impl Connection {
         }
     }
 
-    /// Starts what can be started on the socket.
+    /// Starts a send and a receive, where each is possible.
     pub(super) fn start(&mut self) {
         if self.is_closed() {
             return;
@@ -363,7 +366,7 @@ impl Connection {
         !self.transmit.is_idle() || self.tls.as_ref().is_some_and(|stream| stream.owes())
     }
 
-    /// Makes the content of the next record of an encrypted connection what is staged. False if there is none.
+    /// Stages the content of the next TLS record. Returns false if there is none.
     pub(super) fn unveil(&mut self) -> Result<bool, CloseReason> {
         let Some(stream) = &mut self.tls else { return Ok(false) };
         stream.take_all();
@@ -371,9 +374,11 @@ impl Connection {
         Ok(!self.staged.is_empty())
     }
 
-    /// What is missing of the payload at hand goes to its place, and whatever follows to the staging area.
+    /// Starts a receive. The rest of the current payload goes to its final place, and all following bytes to
+    /// the staging area.
     ///
-    /// A host that sends few commands at a time waits for them, and will send the next ones soon; others come with many.
+    /// A host that sends few commands at a time waits for them, and sends the next ones soon. Other hosts
+    /// send many at once.
     fn start_receiving(&mut self) {
         let soon = self.came <= FEW;
         if let Some(stream) = &self.tls {
@@ -396,7 +401,7 @@ impl Connection {
         self.io.receive(&self.socket, &segments[first..], soon, self.task, self.token(Kind::Receive));
     }
 
-    /// Gives a command to the controller, which looks at it when it is rung.
+    /// Puts a command into the submission queue. The controller fetches it after [`ring`](Self::ring).
     pub(super) fn submit(&mut self, number: u16) {
         let entry = self.slots.entry_for_controller(number, &self.memory);
         self.slots.slot_mut(number).stage = Stage::Submitted;
@@ -404,7 +409,7 @@ impl Connection {
         self.sq_tail = (self.sq_tail + 1) % self.memory.entries();
     }
 
-    /// Rings for what was submitted since the last time.
+    /// Rings the doorbell for commands submitted since the last time.
     pub(super) fn ring(&mut self, controller: &mut Controller) {
         if self.sq_rung != self.sq_tail {
             self.sq_rung = self.sq_tail;
@@ -439,7 +444,7 @@ impl Connection {
         self.transmit.push(Item::Answer(number));
     }
 
-    /// Lets those go on that waited for room, as far as there is some now. Returns how many.
+    /// Resumes commands that waited for buffer space, as far as there is some now. Returns how many.
     pub(super) fn resume(&mut self) -> usize {
         let mut count = 0;
         while let Some(number) = self.slots.next_with_room() {
@@ -449,7 +454,8 @@ impl Connection {
         count
     }
 
-    /// The controller has dropped its queues: what it had is over, and both queues begin anew.
+    /// Completes all submitted commands with `outcome`, and resets both queues. The controller has deleted
+    /// its queues.
     pub(super) fn abandon_submitted(&mut self, outcome: Outcome) {
         for number in 0..(self.memory.entries() - 1) as u16 {
             if self.slots.slot(number).stage == Stage::Submitted {

@@ -1,18 +1,18 @@
-//! Connections that share a thread and a limit, by where they come from: no address takes the place or the time of
+//! Connections that share a thread and a limit, grouped by address. No address takes the place or the time of
 //! another.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::ops::Bound::{Excluded, Unbounded};
 
-/// So many at a time, the oldest first.
+/// Limited set of connections, the oldest first.
 #[derive(Debug)]
 pub(super) struct Crowd<T> {
     members: Vec<(IpAddr, T)>,
-    /// Places, and those that one address may have of them.
+    /// Limits: of all members, and of the members of one address.
     most: usize,
     of_one: usize,
-    /// Whose turn was the last.
+    /// Address that had the last turn.
     last: Option<IpAddr>,
 }
 
@@ -33,8 +33,9 @@ impl<T> Crowd<T> {
         self.members.iter().filter(|(of, _)| *of == origin).count()
     }
 
-    /// Adds one, for which the oldest of its address goes if that has all it may have. If all places are taken the oldest
-    /// goes of the address that has the most.
+    /// Adds a member. If its address has reached its limit, the oldest member of that address is dropped.
+    ///
+    /// If the set is full, the oldest member of the address with the most members is dropped.
     pub(super) fn add(&mut self, origin: IpAddr, member: T) {
         let from = if self.count_of(origin) >= self.of_one {
             Some(origin)
@@ -49,9 +50,10 @@ impl<T> Crowd<T> {
         self.members.push((origin, member));
     }
 
-    /// Gives those that are wanted a turn, until one of them says that it was the last: one after the other of each
-    /// address, and the addresses in turns, beginning behind that which had the last turn. A member that is returned
-    /// stays; so do all that have no turn.
+    /// Runs `turn` for the members that `is_wanted` selects, until `is_over` returns true.
+    ///
+    /// Addresses take turns, beginning after the address that had the last turn; each turn takes the oldest
+    /// member. A member that `turn` returns stays in the set, as does a member without a turn.
     pub(super) fn take_turns(
         &mut self,
         is_wanted: impl Fn(usize, &T) -> bool,
@@ -91,7 +93,7 @@ impl<T> Crowd<T> {
     }
 }
 
-/// The address behind the last one.
+/// Returns the address after the last one, cyclically.
 fn next<T>(queues: &BTreeMap<IpAddr, T>, last: Option<IpAddr>) -> Option<IpAddr> {
     let behind = (last.map_or(Unbounded, Excluded), Unbounded);
     queues.range(behind).next().or_else(|| queues.iter().next()).map(|(origin, _)| *origin)
@@ -116,7 +118,7 @@ mod tests {
         let mut crowd = crowd(6, 4, &[(1, 0), (2, 1)]);
         (10..1000).for_each(|member| crowd.add(address(9), member));
         assert_eq!(crowd.iter().copied().collect::<Vec<_>>(), [0, 1, 996, 997, 998, 999]);
-        // All places are taken: the address with the most gives way to others.
+        // The set is full: the address with the most members gives way to others.
         crowd.add(address(3), 2);
         crowd.add(address(4), 3);
         assert_eq!(crowd.iter().copied().collect::<Vec<_>>(), [0, 1, 998, 999, 2, 3]);
@@ -126,7 +128,7 @@ mod tests {
     fn addresses_have_turns_whoever_is_first_and_has_the_most() {
         let mut crowd = crowd(16, 16, &[(2, 0), (2, 1), (2, 2), (1, 3), (3, 4), (3, 5), (2, 6)]);
         let mut order = Vec::new();
-        // The first of all has no turn, and one stays.
+        // The first member has no turn, and one stays.
         crowd.take_turns(
             |index, _| index != 0,
             |of, member| {
@@ -140,7 +142,7 @@ mod tests {
         assert_eq!(crowd.iter().copied().collect::<Vec<_>>(), [0, 4]);
     }
 
-    /// Those that had no turn are the first of the next.
+    /// Checks that members without a turn are the first in the next call.
     #[test]
     fn a_turn_that_is_cut_short_goes_on_with_the_others() {
         let mut crowd = crowd(16, 16, &[(1, 0), (1, 1), (2, 2), (3, 3)]);

@@ -1,6 +1,6 @@
-//! Which drives there are for hosts, and who may have them.
+//! Directory of drives: which exist, and which hosts may connect.
 //!
-//! Written by the control side, read by the [`Listener`](super::Listener); no reactor ever looks at it.
+//! The control side writes it, the [`Listener`](super::Listener) reads it. No reactor accesses it.
 
 use super::auth_worker::AuthResult;
 use super::connect::{AcceptedConnect, Refusal};
@@ -14,27 +14,28 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// One drive.
+/// Drive in the directory.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Its [`Drive`].
+    /// Task of the [`Drive`].
     pub drive: TaskHandle,
-    /// The hosts that may connect. Without any, every host that has a key may; if there are no keys either,
-    /// every host on this machine, and no other.
+    /// Hosts that may connect. If empty, every host that has a key may connect. Without keys as well, every
+    /// host on this machine may, and no other.
     pub hosts: Vec<KnownHost>,
-    /// Keys of the hosts. With them all connections are encrypted, without them none is.
+    /// TLS keys of the hosts. With keys all connections are encrypted, without keys none is.
     pub keys: Option<Arc<Keys>>,
 }
 
-/// A host that may connect to a drive.
+/// Host that may connect to a drive.
 #[derive(Clone, Debug)]
 pub struct KnownHost {
     pub nqn: String,
-    /// It has to prove who it is with these keys; without any, its word is enough, or its key of the drive's.
+    /// Keys that the host must authenticate with. Without them its NQN suffices, together with its TLS key if
+    /// the drive has keys.
     pub terms: Option<Arc<Terms>>,
 }
 
-/// All drives, by the name of their subsystem.
+/// All drives, by subsystem NQN.
 #[derive(Debug, Default)]
 pub struct Directory {
     drives: Mutex<Drives>,
@@ -43,13 +44,13 @@ pub struct Directory {
 #[derive(Debug, Default)]
 struct Drives {
     by_subnqn: BTreeMap<String, Entry>,
-    /// Keys for the discovery service; it is not encrypted without.
+    /// Keys of the discovery service; without them it is not encrypted.
     discovery: Option<Arc<Keys>>,
-    /// Counts changes, for the Discovery log page.
+    /// Number of changes, for the Discovery log page.
     generation: u64,
 }
 
-/// The words for a host that a list of names, or a key, cannot be for.
+/// Refusal of a host with an empty NQN, where the drive lists hosts or has keys.
 const NAMELESS: &str = "it sent an empty Host NQN, and the drive is for hosts with a name: set one on the host \
     (nvme connect --hostnqn, or /etc/nvme/hostnqn) and write it into tcp.hosts, or leave tcp.hosts and \
     tcp.tls_keys out to let in every host of this machine";
@@ -58,11 +59,11 @@ const UNKNOWN: &str = "there is no such subsystem";
 
 impl Directory {
     fn drives(&self) -> MutexGuard<'_, Drives> {
-        // A panic ends the process, so nobody poisons it.
+        // A panic ends the process, so the mutex is never poisoned.
         self.drives.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a drive; false if there is one of this name.
+    /// Adds a drive. Returns false if one with this NQN exists.
     pub fn add(&self, subnqn: &str, entry: Entry) -> bool {
         let mut drives = self.drives();
         if drives.by_subnqn.contains_key(subnqn) {
@@ -80,18 +81,18 @@ impl Directory {
         }
     }
 
-    /// The hosts that have one of these keys may use the discovery service over TLS; none without.
+    /// Sets the keys of hosts that may use the discovery service over TLS. Without keys no host may.
     pub fn set_discovery_keys(&self, keys: Option<Arc<Keys>>) {
         self.drives().discovery = keys;
     }
 
-    /// Counts changes.
+    /// Returns the number of changes so far.
     pub(super) fn generation(&self) -> u64 {
         self.drives().generation
     }
 
-    /// The generation, and the names of the drives that this host may have, each with whether connections to
-    /// it are encrypted.
+    /// Returns the generation, and the NQNs of the drives that this host may use. The flag of each is whether
+    /// its connections are encrypted.
     pub(super) fn visible_to(&self, hostnqn: &str, peer: SocketAddr) -> (u64, Vec<(String, bool)>) {
         let drives = self.drives();
         let visible = drives.by_subnqn.iter().filter(|(_, entry)| entry.admits(hostnqn, peer));
@@ -99,7 +100,7 @@ impl Directory {
         (drives.generation, named.collect())
     }
 
-    /// If the host may have the drive, and what it has to prove who it is with.
+    /// Checks that the host may use the drive. Returns the keys that it must authenticate with, if any.
     pub(super) fn check(
         &self,
         subnqn: &str,
@@ -120,7 +121,7 @@ impl Directory {
         }
     }
 
-    /// If the names that a host says are those that its key is for.
+    /// Checks that the NQNs in the Connect command are those of the TLS key, if there is one.
     pub(super) fn check_names(subnqn: &str, hostnqn: &str, tls: Option<&Session>) -> Result<(), Refusal> {
         match tls.map(Session::identity) {
             Some(identity) if identity.hostnqn() != hostnqn || identity.subnqn() != subnqn => {
@@ -130,14 +131,14 @@ impl Directory {
         }
     }
 
-    /// Sends a connection to its drive, which answers the Connect command. Blocks for as long as it takes
-    /// to leave a message.
+    /// Sends a connection to its drive, which completes the Connect command. Blocks while the message is
+    /// enqueued.
     pub(super) fn deliver(&self, subnqn: &str, accepted: AcceptedConnect) {
         let entry = self.drives().by_subnqn.get(subnqn).cloned();
         let Some(Entry { drive, .. }) = entry else {
             return accepted.refuse(&Refusal::parameter(InvalidParameter::SUBNQN, UNKNOWN));
         };
-        // A reactor that takes no message is too busy, or gone: the connection is closed.
+        // A reactor that takes no message is too busy, or gone. The connection is closed then.
         let task = drive.id();
         let sent = drive.mail(move |local| {
             let now_ns = local.now_ns();
@@ -150,7 +151,7 @@ impl Directory {
         }
     }
 
-    /// Sends what came of a host's proof back to where it waits, if it still does.
+    /// Sends an authentication result to the drive, if it still exists.
     pub(super) fn report(&self, subnqn: &str, result: AuthResult) {
         let entry = self.drives().by_subnqn.get(subnqn).cloned();
         let Some(Entry { drive, .. }) = entry else { return };
@@ -174,14 +175,14 @@ impl Keyring for Directory {
             DISCOVERY_NQN => drives.discovery.clone(),
             subnqn => drives.by_subnqn.get(subnqn).and_then(|entry| entry.keys.clone()),
         };
-        // What is computed now is computed for one that waits alone.
+        // Key derivation then delays only the connection that needs it.
         drop(drives);
         keys.map_or(Vec::new(), |keys| keys.candidates(identity))
     }
 }
 
 impl Entry {
-    /// For the hosts that could connect if they have the key.
+    /// Returns whether the host may connect, provided that it has its key.
     fn admits(&self, hostnqn: &str, peer: SocketAddr) -> bool {
         match &self.keys {
             Some(keys) => {
@@ -213,7 +214,7 @@ fn admits(hosts: &[KnownHost], hostnqn: &str, peer: SocketAddr) -> bool {
 mod tests {
     use super::*;
 
-    /// A name is needed where the name decides, and nowhere else.
+    /// Checks that a Host NQN is required only where the drive decides by it.
     #[test]
     fn a_host_without_a_name_may_come_where_any_may() {
         let from = |address: &str| SocketAddr::new(address.parse().expect("an address"), 1);

@@ -1,7 +1,7 @@
-//! The discovery controller: what tells hosts which drives there are (Base 3.1.2.3).
+//! Discovery controller, which reports the drives to hosts (Base 3.1.2.3).
 //!
-//! It has an admin queue and nothing else, and lives on the listener's thread. Hosts that stay are told when
-//! the drives they may have are others.
+//! It has only an admin queue, and runs on the thread of the listener. A host that stays connected is
+//! notified when its drives change.
 
 use super::directory::Directory;
 use super::icreq::Call;
@@ -23,19 +23,19 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 use zerocopy::{FromZeros, IntoBytes};
 
-/// Bytes of a log page that are sent at once; Identify's MDTS says so in pages.
+/// Bytes of a log page in one transfer; MDTS of Identify Controller gives the same limit in pages.
 const TRANSFER_MAX: u32 = 128 << 10;
 
-/// Bytes that wait for a host to read them, before it is not listened to.
+/// Unsent bytes of a host above which nothing is received from it.
 const UNSENT_MAX: usize = 256 << 10;
 
-/// What is taken of one host (headers of commands, ends of their data), before others are looked at.
+/// Decoded events of one host (headers of commands, ends of their data) before the turn of another.
 const EVENTS_MAX: usize = 128;
 
 /// Asynchronous Event Requests of one host.
 const REQUESTS_MAX: usize = 4;
 
-/// How long a host that named no keep-alive timeout may say nothing.
+/// Idle time after which a host without a keep-alive timeout is disconnected.
 const SILENCE_MAX: Duration = Duration::from_secs(120);
 
 /// CAP: contiguous queues, 10 s to get ready, the NVM command set.
@@ -44,22 +44,22 @@ const CAP: u64 = (CAPSULES_MAX as u64 - 1) | 1 << 16 | 20 << 24 | 1 << 37;
 /// Asynchronous Event Configuration, and OAES: Discovery Log Page Change Notices.
 const CHANGE_NOTICES: u32 = 1 << 31;
 
-/// Dword 0 of the completion that is such a notice: a notice, F0h, the page.
+/// Dword 0 of the completion of an event: type notice, information F0h, the log page.
 const CHANGE_NOTICE: u32 = 2 | 0xf0 << 8 | (LogId::DISCOVERY.0 as u32) << 16;
 
-/// Bytes of an entry of the log page, and of what comes before the first.
+/// Bytes of an entry of the log page, and of the header before the first entry.
 const ENTRY: u64 = DiscoveryEntry::SIZE as u64;
 const _: () = assert!(DiscoveryHeader::SIZE == DiscoveryEntry::SIZE);
 
-/// What a session needs of the listener.
+/// State of the listener that a session needs.
 pub(super) struct Surroundings<'a> {
     pub(super) directory: &'a Directory,
-    /// Where hosts can connect.
+    /// Addresses that hosts can connect to.
     pub(super) addresses: &'a [Address],
     pub(super) now: Instant,
 }
 
-/// One host that asks.
+/// Connection of one host to the discovery service.
 #[derive(Debug)]
 pub(super) struct Session {
     wire: Wire,
@@ -67,33 +67,33 @@ pub(super) struct Session {
     hostnqn: String,
     agreed: transmit::Agreed,
     decoder: Decoder,
-    /// A command whose data, which none of ours needs, is still coming.
+    /// Command whose data is still arriving. No supported command uses data from the host.
     arriving: Option<SubmissionEntry>,
     cc: u32,
     shut_down: bool,
     head: u32,
     kato_ms: u32,
     until: Instant,
-    /// Identifiers of Asynchronous Event Requests.
+    /// Command identifiers of Asynchronous Event Requests.
     requests: VecDeque<u16>,
     notices: bool,
-    /// Generation of the log page that the host knows.
+    /// Generation of the log page that the host has read.
     known: Option<u64>,
-    /// The log page was read since others were looked at: that takes longer than anything else.
+    /// Set once a log page was read in this turn: that takes longer than any other command.
     has_read: bool,
 }
 
-/// The end of a session.
+/// End of a session.
 #[derive(Debug)]
 pub(super) enum Over {
     /// The host is gone.
     Gone,
-    /// The host is to read what was said last.
+    /// The host still has to read the last message.
     Told,
 }
 
 impl Session {
-    /// Answers the Connect command.
+    /// Creates a session, and completes the Connect command.
     pub(super) fn new(wire: Wire, peer: SocketAddr, call: Call, now: Instant) -> Self {
         let connect = call.connect;
         let sq_entries = (!connect.disables_flow_control()).then_some(connect.entries);
@@ -117,7 +117,7 @@ impl Session {
             has_read: false,
         };
         session.heard(now);
-        // The controller's identifier: there is one for each host, and no other queue to name it for.
+        // Controller ID 1. Each host has its own controller, and no other queue needs the ID.
         session.respond(call.entry.cid, Ok((1, 0)));
         session
     }
@@ -130,22 +130,22 @@ impl Session {
         self.until = now + limit;
     }
 
-    /// When it is over if nothing comes.
+    /// Returns when the session is over if nothing is received.
     pub(super) fn until(&self) -> Instant {
         self.until
     }
 
-    /// It waits for room to send.
+    /// Returns whether bytes wait for space in the socket.
     pub(super) fn wants_to_send(&self) -> bool {
         self.wire.unsent() > 0
     }
 
-    /// There is more to take than the kernel knows of, and room for the answers.
+    /// Returns whether decrypted bytes, of which the kernel gives no event, can be processed.
     pub(super) fn has_more(&self) -> bool {
         self.wire.has_content() && !self.wants_to_send()
     }
 
-    /// Takes what has come, as far as others need not wait for it, and sends what there is to say.
+    /// Processes received commands, within the limits of a turn, and sends responses and notices.
     pub(super) fn advance(&mut self, at: &Surroundings<'_>) -> Result<(), Over> {
         let mut events = 0;
         self.has_read = false;
@@ -248,7 +248,7 @@ impl Session {
                 Ok((0, 0))
             }
             Fctype::PROPERTY_SET => Err(Status::INVALID_FIELD),
-            // There is no other queue.
+            // A discovery controller has no I/O queue.
             Fctype::DISCONNECT => Err(Status::INVALID_QUEUE_TYPE),
             Fctype::CONNECT => Err(Status::COMMAND_SEQUENCE_ERROR),
             _ => Err(Status::INVALID_OPCODE),
@@ -277,7 +277,7 @@ impl Session {
         }
     }
 
-    /// The part of the Discovery log page that is asked for; zeros beyond its end.
+    /// Sends the requested part of the Discovery log page, with zeros beyond its end.
     fn log_page(&mut self, entry: &SubmissionEntry, at: &Surroundings<'_>) -> Result<(u32, u32), Status> {
         let dwords = u64::from(entry.cdw10 >> 16) | u64::from(entry.cdw11 & 0xffff) << 16;
         let length = (dwords + 1) * 4;
@@ -290,12 +290,12 @@ impl Session {
         self.send_data(entry, &part)
     }
 
-    /// So many bytes of the Discovery log page. No more of it is made than these: there may be thousands of entries, and
-    /// a host that reads them one by one is not alone.
+    /// Returns `length` bytes of the Discovery log page. Only these are built: there may be thousands of
+    /// entries, and many hosts may read them one by one.
     fn page(&mut self, offset: u64, length: usize, at: &Surroundings<'_>) -> Vec<u8> {
         let (generation, names) = at.directory.visible_to(&self.hostnqn, self.peer);
         self.known = Some(generation);
-        // A port has its number whoever asks.
+        // The number of a port is the same for all hosts.
         let numbered = (0..).zip(at.addresses.iter());
         let reachable: Vec<(u16, Address)> = match self.wire.stream.local_addr() {
             Ok(local) => numbered.filter_map(|(port, at)| Some((port, seen_from(*at, local)?))).collect(),
@@ -304,7 +304,7 @@ impl Session {
         let ports = |encrypted: bool| reachable.iter().filter(move |(_, at)| at.encrypted == encrypted);
         let entries =
             || names.iter().flat_map(|(name, encrypted)| ports(*encrypted).map(move |at| (name, at)));
-        // The header is as long as an entry, and stands before the first.
+        // The header is as long as an entry, and comes before the first.
         let (first, before) = (offset / ENTRY, (offset % ENTRY) as usize);
         let mut part = Vec::with_capacity(before + length + DiscoveryEntry::SIZE);
         if first == 0 {
@@ -320,7 +320,7 @@ impl Session {
         part
     }
 
-    /// Tells a host that asked for it that the log page is another.
+    /// Sends a change notice to a host that enabled it, if the log page has changed.
     fn notify(&mut self, at: &Surroundings<'_>) {
         if !self.notices || self.known.is_none() || self.requests.is_empty() {
             return;
@@ -328,18 +328,18 @@ impl Session {
         if self.known != Some(at.directory.generation())
             && let Some(cid) = self.requests.pop_front()
         {
-            // Not again before the page is read.
+            // No further notice before the host has read the page.
             self.known = None;
             self.respond(cid, Ok((CHANGE_NOTICE, 0)));
         }
     }
 
-    /// It wants to know when the log page changes.
+    /// Returns whether the host waits for a change notice.
     pub(super) fn is_watching(&self) -> bool {
         self.notices && self.known.is_some() && !self.requests.is_empty()
     }
 
-    /// Sends the data of a command, as much as the host has room for.
+    /// Sends the data of a command. Fails if the host's buffer is too small.
     fn send_data(&mut self, entry: &SubmissionEntry, bytes: &[u8]) -> Result<(u32, u32), Status> {
         let sgl = SglDescriptor::from_dptr(entry.dptr);
         if sgl.kind() != SglType::TRANSPORT_DATA_BLOCK {
@@ -403,8 +403,8 @@ fn identify() -> IdentifyController {
 
 const MODEL: &[u8] = b"Sluice Discovery";
 
-/// An address that the host can use who came in at `local`: the one it used, where we listen on all. The
-/// port that is for discovery alone is not among them.
+/// Returns `address` as a host that connected to `local` can use it. A wildcard address becomes the one that
+/// the host used. The port reserved for discovery is left out.
 fn seen_from(address: Address, local: SocketAddr) -> Option<Address> {
     let Address { socket, encrypted } = address;
     let (ip, here) = (socket.ip().to_canonical(), local.ip().to_canonical());

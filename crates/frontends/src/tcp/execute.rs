@@ -1,4 +1,4 @@
-//! What becomes of a command whose capsule is complete.
+//! Execution of commands whose capsules are complete.
 
 use super::authenticate;
 use super::capsule::{Direction, is_of_memory_transport};
@@ -10,7 +10,7 @@ use sluice_nvme::fabrics::{self, Fctype, Property};
 use sluice_nvme::opcode::admin;
 use sluice_nvme::{Status, SubmissionEntry};
 
-/// Carries it out, or refuses it.
+/// Executes a command, or refuses it.
 pub(super) fn execute(connection: &mut Connection, number: u16, context: &mut Context<'_>) {
     let slot = connection.slots.slot(number);
     let (entry, refused) = (slot.entry, slot.refused);
@@ -37,7 +37,7 @@ pub(super) fn execute(connection: &mut Connection, number: u16, context: &mut Co
     }
 }
 
-/// Commands are for a controller that is ready, and not for one over PCIe.
+/// Checks that the controller is ready, and that the command exists over Fabrics.
 fn check(connection: &Connection, entry: &SubmissionEntry, context: &Context<'_>) -> Result<(), Status> {
     if !context.device.is_ready() || context.device.is_fatal() {
         return Err(Status::COMMAND_SEQUENCE_ERROR);
@@ -48,18 +48,20 @@ fn check(connection: &Connection, entry: &SubmissionEntry, context: &Context<'_>
     }
 }
 
-/// The controller knows commands by their slot, and so does one that aborts another.
+/// Replaces the command identifier in an Abort by the slot number, by which the controller identifies
+/// commands.
 fn prepare(connection: &mut Connection, number: u16) {
     let entry = connection.slots.slot(number).entry;
     if connection.qid == 0 && entry.opcode == admin::ABORT && entry.cdw10 as u16 == 0 {
-        /// No slot has this number.
+        /// Number that no slot has.
         const NOBODY: u16 = u16::MAX;
         let aborted = connection.slots.submitted((entry.cdw10 >> 16) as u16).unwrap_or(NOBODY);
         connection.slots.slot_mut(number).entry.cdw10 = u32::from(aborted) << 16;
     }
 }
 
-/// There is room for its data: the host is asked for it, or has sent it, or there is none.
+/// Continues a command that has buffer space: with R2T if data is still to come from the host, otherwise at
+/// once.
 pub(super) fn with_room(connection: &mut Connection, number: u16) {
     let transfer = connection.slots.slot(number).transfer;
     match transfer.direction {
@@ -69,7 +71,8 @@ pub(super) fn with_room(connection: &mut Connection, number: u16) {
         }
         direction => {
             if connection.qid == 0 && direction == Direction::ToHost {
-                // A host may ask for less than it has room for, and gets nothing of an earlier command.
+                // The command may return less data than the host has room for. The rest must not be data of
+                // an earlier command.
                 let at = connection.slots.data(number, &connection.memory);
                 connection.memory.zero(at, transfer.length as usize);
             }
@@ -78,7 +81,7 @@ pub(super) fn with_room(connection: &mut Connection, number: u16) {
     }
 }
 
-/// It has come with all its data.
+/// Runs a command whose data is complete.
 pub(super) fn proceed(connection: &mut Connection, number: u16) {
     match connection.slots.slot(number).entry.opcode == fabrics::OPCODE {
         // No other Fabrics command has data here.
@@ -95,7 +98,7 @@ fn fabrics_command(
     match (Fctype::of(entry), connection.qid) {
         (Fctype::PROPERTY_GET, 0) => property::get(context, &Property::of(entry)),
         (Fctype::PROPERTY_SET, 0) => property::set(connection, context, &Property::of(entry)),
-        // It was the first command of the connection.
+        // Connect was the first command of the connection.
         (Fctype::CONNECT, _) => Err(Status::COMMAND_SEQUENCE_ERROR),
         (Fctype::DISCONNECT, 0) => Err(Status::INVALID_QUEUE_TYPE),
         (Fctype::DISCONNECT, _) => {

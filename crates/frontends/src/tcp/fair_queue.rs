@@ -1,30 +1,30 @@
-//! What waits to be looked at: one after the other of each address, and the addresses in turns, so that nobody
-//! waits for what another sends in masses.
+//! Queue of jobs that is fair among addresses. They take turns, so that no address waits for the mass of jobs
+//! of another.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Weak;
 
-/// Cases that wait.
+/// Jobs that wait.
 const JOBS_MAX: usize = 1024;
 
-/// Of one address: a host may prove all of its queues at once.
+/// Jobs of one address: a host may authenticate all of its queues at once.
 const OF_ONE_ADDRESS_MAX: usize = 256;
 
 #[derive(Debug)]
 pub(super) struct FairQueue<T> {
-    /// By address, the oldest first. None is empty.
+    /// Jobs by address, the oldest first. No queue is empty.
     queues: BTreeMap<IpAddr, VecDeque<Entry<T>>>,
-    /// How many wait.
+    /// Number of jobs that wait.
     count: usize,
-    /// Whose turn it was.
+    /// Address that had the last turn.
     last: Option<IpAddr>,
 }
 
 #[derive(Debug)]
 struct Entry<T> {
-    /// Nobody wants to know any more when this is gone.
+    /// Liveness token of the connection; the job is dropped once it is dead.
     life: Weak<()>,
     job: T,
 }
@@ -48,7 +48,7 @@ impl<T> FairQueue<T> {
         self.queues.get(&origin).map_or(0, VecDeque::len)
     }
 
-    /// Adds a case. Returns the one that there is no room for: this, or the last of the address with the most.
+    /// Adds a job. Returns a job that has no place: this one, or the last of the address with the most.
     pub(super) fn put(&mut self, origin: IpAddr, life: Weak<()>, job: T) -> Option<T> {
         if self.count == JOBS_MAX || self.count_of(origin) == OF_ONE_ADDRESS_MAX {
             self.forget_the_dead();
@@ -69,7 +69,7 @@ impl<T> FairQueue<T> {
         left_out.map(|entry| entry.job)
     }
 
-    /// The case whose turn it is.
+    /// Returns the next job, by turns of the addresses.
     pub(super) fn next(&mut self) -> Option<T> {
         loop {
             let behind = (self.last.map_or(Unbounded, Excluded), Unbounded);
@@ -139,7 +139,7 @@ mod tests {
         }
         assert_eq!(fair_queue.put(address(1), Arc::downgrade(&life), (1, 999)), Some((1, 999)));
         gone = Arc::new(());
-        // There is room again for who is still there.
+        // Places of dead connections are free again.
         assert_eq!(fair_queue.put(address(1), Arc::downgrade(&gone), (1, 1000)), None);
         assert_eq!(fair_queue.put(address(1), Arc::downgrade(&life), (1, 1001)), None);
         assert_eq!(fair_queue.put(address(2), Arc::downgrade(&gone), (2, 1002)), None);
@@ -156,7 +156,7 @@ mod tests {
             let of = 1 + (number / OF_ONE_ADDRESS_MAX) as u8;
             assert_eq!(fair_queue.put(address(of), life(), (of, number)), None);
         }
-        // It is full; those with the most give way, and not for one another.
+        // The queue is full. Addresses with the most jobs give way, but not to one another.
         assert_eq!(fair_queue.put(address(1), life(), (1, 5000)), Some((1, 5000)));
         assert_eq!(fair_queue.put(address(9), life(), (9, 5001)), Some((4, JOBS_MAX - 1)));
         assert_eq!(fair_queue.put(address(4), life(), (4, 5002)), Some((3, 3 * OF_ONE_ADDRESS_MAX - 1)));

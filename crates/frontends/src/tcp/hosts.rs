@@ -1,4 +1,4 @@
-//! The hosts of a drive that are on the network, each with a controller of its own.
+//! Hosts on the network of a drive, each with its own controller.
 
 use super::access_control::{BUSY, CROWDED, Decision, NO_ROOM, NOT_OVER, decide_queue};
 use super::association::Association;
@@ -16,48 +16,47 @@ use sluice_reactor::{Io, TaskId};
 use sluice_tls::Suite;
 use std::net::SocketAddr;
 
-/// Places at most that a host has left with commands under way when it is let in again.
+/// Controllers that may still have commands in flight of a host that disconnected, when that host reconnects.
 const LEFT_OF_ONE_HOST_MAX: usize = 4;
 
-/// What an operator says of the hosts of a drive.
+/// Configuration of the hosts of a drive.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The drive's name, for the log.
+    /// Name of the drive, for the log.
     pub name: String,
-    /// The identifier of the first controller; others follow.
+    /// Identifier of the first controller; the others follow.
     pub cntlid: u16,
-    /// Associations at a time, each with a controller of its own.
+    /// Associations at a time, each with its own controller.
     pub hosts_max: u8,
-    /// I/O queues of each, and so connections, less the one of the admin queue.
+    /// I/O queues of each association, and so its connections without the admin queue.
     pub queues_max: u16,
 }
 
-/// What an operator sees of them.
+/// Status of the hosts, for operators.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// Names of the hosts that are there; of one that is there twice, twice. A host that has yet to prove who it is is
-    /// not there.
+    /// NQNs of connected hosts, once for each association. A host that has yet to authenticate is not listed.
     pub hosts: Vec<String>,
-    /// Those of them that proved who they are.
+    /// NQNs of the connected hosts that authenticated.
     pub authenticated: Vec<String>,
-    /// What the connections of each are encrypted with; none if they are not.
+    /// Cipher suites of the encrypted associations.
     pub ciphers: Vec<Suite>,
-    /// Their connections, the admin queues' included, on which nothing is left to prove.
+    /// Connections of these hosts, admin queues included, on which nothing is left to authenticate.
     pub connections: usize,
     /// Associations since the drive was opened.
     pub associations: u64,
-    /// Connect commands that failed.
+    /// Connect commands that failed, and connections that were not authenticated.
     pub refused: u64,
 }
 
-/// Controllers for hosts on the network, made as hosts come.
+/// Controllers for hosts on the network, created on demand.
 #[derive(Debug)]
 pub(crate) struct Hosts {
     config: Config,
     shared: Shared,
     slots: Vec<TcpController>,
     pending: PendingQueue<AcceptedConnect>,
-    /// When somebody gives way to one of them.
+    /// Time when an unauthenticated host gives way to a pending connection.
     way_ns: Option<u64>,
 }
 
@@ -77,7 +76,7 @@ impl Hosts {
         Self { config, shared, slots: Vec::new(), pending: PendingQueue::new(), way_ns: None }
     }
 
-    /// Associations that there may be at a time.
+    /// Returns the limit of concurrent associations.
     pub(crate) fn most(&self) -> usize {
         self.config.hosts_max.into()
     }
@@ -100,38 +99,38 @@ impl Hosts {
         }
     }
 
-    /// Commands in flight, apart from those that wait for what may never happen.
+    /// Returns the number of commands in flight, except commands that may never complete.
     pub(crate) fn unfinished(&self, subsystem: &Subsystem) -> u32 {
         self.slots.iter().map(|slot| slot.controller().unfinished(subsystem)).sum()
     }
 
-    /// The end: nobody else is let in, no more commands are taken, and when those in flight are answered the
-    /// hosts are disconnected.
+    /// Begins the drain: no more connections are admitted, and no more commands fetched. Hosts are
+    /// disconnected when their commands in flight are completed.
     pub(crate) fn drain(&mut self, subsystem: &mut Subsystem) {
         self.shared.draining = true;
         self.slots.iter_mut().for_each(|slot| slot.pause(subsystem));
     }
 
-    /// Nobody is there, nobody can come, and nothing is in flight.
+    /// Returns whether the drain is over: no host is connected, and nothing is in flight.
     pub(crate) fn is_drained(&self) -> bool {
         self.shared.draining && self.is_vacant()
     }
 
-    /// Nobody is there, and nothing of anybody in flight.
+    /// Returns whether no host is connected, and nothing of a former host is in flight.
     pub(crate) fn is_vacant(&self) -> bool {
         self.slots.iter().all(TcpController::is_vacant)
     }
 
-    /// A connection whose Connect command is to be answered.
+    /// Queues a connection whose Connect command is to be completed.
     pub(super) fn welcome(&mut self, accepted: AcceptedConnect, now_ns: u64) {
         if let Some(left_out) = self.pending.enter(accepted, now_ns) {
             self.turn_away(left_out, &BUSY, now_ns);
         }
     }
 
-    /// What came of a message with which a host proves who it is.
+    /// Passes an authentication result to its connection.
     pub(crate) fn heard(&mut self, result: AuthResult, subsystem: &mut Subsystem, now_ns: u64) {
-        // Its connection may be over.
+        // The connection may be gone.
         if let Some(slot) = self.slots.iter_mut().find(|slot| slot.has(&result)) {
             slot.heard(result, subsystem, &mut self.shared, now_ns);
         }
@@ -142,7 +141,7 @@ impl Hosts {
         accepted.refuse(refusal);
     }
 
-    /// Lets in whom it can. Returns the work done.
+    /// Admits or refuses pending connections, as far as possible. Returns the work done.
     #[cold]
     fn admit_pending(&mut self, subsystem: &mut Subsystem, now_ns: u64) -> usize {
         let mut work = 0;
@@ -172,7 +171,7 @@ impl Hosts {
         work
     }
 
-    /// The room of the controller that it asks for, which is there, or the next to be made.
+    /// Returns the index of the requested controller, if it exists or is the next to be created.
     fn asked(&self, accepted: &AcceptedConnect) -> Option<u8> {
         let asked = usize::from(accepted.cntlid).checked_sub(self.config.cntlid.into())?;
         (asked < self.most() && asked <= self.slots.len()).then_some(asked as u8)
@@ -182,17 +181,18 @@ impl Hosts {
         self.slots.get(usize::from(slot))?.association()
     }
 
-    /// Places in which commands of this host are under way that it has left.
+    /// Returns the number of controllers with commands in flight of this host, which has disconnected.
     fn left_by(&self, host: &Host) -> usize {
         self.slots.iter().filter(|slot| slot.is_left_by(host)).count()
     }
 
-    /// How many of those a host may have, so that it leaves places for others.
+    /// Returns the limit of such controllers for one host, which leaves controllers for others.
     fn left_max(&self) -> usize {
         (self.most() / 2).clamp(1, LEFT_OF_ONE_HOST_MAX)
     }
 
-    /// The same as [`decide`](Self::decide), and refuses one that takes the descriptors of other drives.
+    /// Decides like [`decide`](Self::decide), but refuses a connection that takes the descriptors of other
+    /// drives.
     fn decide_fairly(&self, accepted: &AcceptedConnect) -> Decision {
         let decision = self.decide(accepted);
         let connections = || {
@@ -209,13 +209,14 @@ impl Hosts {
         }
     }
 
-    /// Which room it is for: the admin queue for the first that is vacant, or the one it asks for; I/O queues for
-    /// their association's.
+    /// Decides about a connection. An admin queue gets the first free controller, or the requested one. An
+    /// I/O queue gets the controller of its association.
     fn decide(&self, accepted: &AcceptedConnect) -> Decision {
         let is_free = |number: usize| self.slots.get(number).is_none_or(TcpController::is_vacant);
         match (accepted.connect.qid, self.asked(accepted)) {
             _ if self.shared.draining => Decision::Wait(BUSY),
-            // Its earlier commands hold back later ones that overlap them. While they are under way they keep a place, too.
+            // Earlier commands of the host hold back later ones that overlap them. While in flight they
+            // occupy a controller, too.
             (0, _) if self.left_by(&accepted.host) >= self.left_max() => Decision::Wait(NOT_OVER),
             (0, _) if accepted.cntlid == CNTLID_DYNAMIC => {
                 let vacant = (0..self.config.hosts_max).find(|number| is_free(usize::from(*number)));
@@ -235,8 +236,11 @@ impl Hosts {
         }
     }
 
-    /// Ends who has had the longest to prove who it is in a place that is wanted, unless one becomes vacant anyway;
-    /// returns when it will have had long enough. Who knows nothing but a name keeps nobody out for long.
+    /// Disconnects the unauthenticated host that has had the longest time to authenticate, unless a
+    /// controller becomes free anyway.
+    ///
+    /// Returns when that time is over, if it is not yet. So a host without a key keeps others out only
+    /// briefly.
     fn make_way(
         &mut self,
         accepted: &AcceptedConnect,
@@ -262,7 +266,7 @@ impl Hosts {
         None
     }
 
-    /// Makes the room of this number if it is the next.
+    /// Creates the controller of this number if it is the next.
     fn make_controller(&mut self, number: u8, subsystem: &mut Subsystem, now_ns: u64) {
         if usize::from(number) != self.slots.len() {
             return;
@@ -290,14 +294,14 @@ impl Hosts {
         present.inspect(|slot| slot.controller().look_ahead());
     }
 
-    /// Something on a connection's socket is over.
+    /// Handles the completion of a socket operation.
     pub(crate) fn event(&mut self, token: Token, result: i32, subsystem: &mut Subsystem, now_ns: u64) {
         if let Some(slot) = self.slots.get_mut(usize::from(token.controller)) {
             slot.completed(token, result, subsystem, &mut self.shared, now_ns);
         }
     }
 
-    /// True if there is something to do before it sleeps.
+    /// Prepares for sleep. Returns whether there is work to do first.
     pub(crate) fn arm(&mut self, subsystem: &Subsystem) -> bool {
         self.slots.iter_mut().fold(false, |work, slot| slot.arm(subsystem) | work)
     }
@@ -306,7 +310,7 @@ impl Hosts {
         self.slots.iter_mut().for_each(TcpController::disarm);
     }
 
-    /// When to look although nothing happened.
+    /// Returns when to run a turn even without an event.
     pub(crate) fn deadline_ns(&mut self, subsystem: &Subsystem) -> Option<u64> {
         let slots = self.slots.iter_mut().filter_map(|slot| slot.deadline_ns(subsystem)).min();
         [self.pending.until_ns(), slots, self.way_ns].into_iter().flatten().min()
@@ -320,7 +324,7 @@ impl Shared {
         limited!(warn, self.refusals, now_ns, drive, host, %peer, "turned a host away: {}", refusal.why);
     }
 
-    /// A host that is connected and was not authenticated.
+    /// Counts and logs a connected host that was not authenticated.
     pub(super) fn note_stranger(&mut self, host: &str, qid: u16, what: &str, now_ns: u64) {
         self.refused += 1;
         let drive = &self.name;

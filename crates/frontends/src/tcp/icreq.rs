@@ -1,5 +1,4 @@
-//! A connection that has just been made: the TLS handshake where there is one, then from ICReq to the Connect
-//! command.
+//! New connection: the TLS handshake, if there is one, then ICReq up to the Connect command.
 
 use super::connect::{AcceptedConnect, Host, Refusal, response};
 use super::memory::QueueMemory;
@@ -21,23 +20,23 @@ use std::task::Poll;
 use std::time::Duration;
 use zerocopy::FromBytes;
 
-/// How long a host may say nothing before the kernel asks whether it is there.
+/// Idle time of a connection before the kernel sends TCP keep-alive probes.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
-/// How a greeting goes on.
+/// Result of advancing a new connection.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// More has to come.
+    /// More bytes are needed.
     Wait,
-    /// It is over, and the host is to read what was said last.
+    /// The connection is over, and the host still has to read the last message.
     Over,
     /// The host is gone.
     Gone,
-    /// Somebody wants to connect.
+    /// A Connect command is complete.
     Call(Call),
 }
 
-/// A Connect command, complete.
+/// Complete Connect command.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) entry: SubmissionEntry,
@@ -51,9 +50,9 @@ pub(super) struct Call {
 #[derive(Debug)]
 pub(super) struct NewConnection {
     pub(super) wire: Wire,
-    /// What is to be over before anything else is said.
+    /// TLS handshake that must complete before the first PDU.
     handshake: Option<Handshake>,
-    /// What the handshake has its keys from.
+    /// Source of the keys of the handshake.
     psk_lookup: Option<Arc<PskLookup>>,
     pub(super) peer: SocketAddr,
     decoder: Decoder,
@@ -64,14 +63,14 @@ pub(super) struct NewConnection {
 }
 
 impl NewConnection {
-    /// The stream must not block.
+    /// Creates an unencrypted connection. The stream must be non-blocking.
     pub(super) fn new(stream: TcpStream, peer: SocketAddr) -> Self {
         let decoder = Decoder::new(Role::Controller, LIMITS);
         let (handshake, psk_lookup, request, entry, data, filled) = Default::default();
         Self { wire: Wire::new(stream), handshake, psk_lookup, peer, decoder, request, entry, data, filled }
     }
 
-    /// The same for a host that has to show that it has one of these keys.
+    /// Creates a connection that begins with a TLS handshake, with the keys of `psk_lookup`.
     ///
     /// # Errors
     /// There is no memory, or no descriptor.
@@ -85,12 +84,12 @@ impl NewConnection {
         Ok(Self { handshake: Some(handshake), psk_lookup: Some(psk_lookup), ..Self::new(stream, peer) })
     }
 
-    /// How it is encrypted, if it is.
+    /// Returns the TLS session, if the connection is encrypted.
     pub(super) fn session(&self) -> Option<&Session> {
         self.wire.tls.as_deref()
     }
 
-    /// The key of its handshake, if it had one, is still one.
+    /// Returns whether the key of the TLS handshake is still valid. True without TLS.
     pub(super) fn is_keyed(&self) -> bool {
         match (self.session(), &self.psk_lookup) {
             (Some(session), Some(psk_lookup)) => psk_lookup.still_fits(session.identity()),
@@ -98,7 +97,7 @@ impl NewConnection {
         }
     }
 
-    /// Goes on with the handshake, if it is not over.
+    /// Advances the TLS handshake, if it is not over.
     fn shake_hands(&mut self) -> Step {
         let Some(handshake) = &mut self.handshake else { return Step::Wait };
         match handshake.advance() {
@@ -114,7 +113,7 @@ impl NewConnection {
         }
     }
 
-    /// Takes what has come; nothing beyond the Connect command, which is for its drive.
+    /// Processes received bytes, but none after the Connect command: they are for the drive.
     pub(super) fn advance(&mut self) -> Step {
         if let Step::Over = self.shake_hands() {
             return Step::Over;
@@ -160,7 +159,7 @@ impl NewConnection {
                 self.wire.put(encode::ic_resp(ic_resp(request.digests)).as_bytes());
                 self.decoder.set_digests(request.digests);
                 self.request = Some(request);
-                // There always is room for the first answer on a connection.
+                // The socket always has space for the first response.
                 let sent = self.wire.flush().is_ok() && self.wire.unsent() == 0;
                 Ok((!sent).then_some(Step::Gone))
             }
@@ -174,7 +173,7 @@ impl NewConnection {
         }
     }
 
-    /// The capsule is complete.
+    /// Handles the complete capsule, which must be a Connect command.
     fn call(&mut self, digest: Option<u32>) -> Step {
         let (Some(entry), Some(request)) = (self.entry, self.request) else { return Step::Gone };
         if entry.opcode != fabrics::OPCODE || Fctype::of(&entry) != Fctype::CONNECT {
@@ -189,7 +188,7 @@ impl NewConnection {
         }
     }
 
-    /// Answers the command with an error. The connection is over then.
+    /// Fails the command. The connection is over then.
     pub(super) fn fail(&mut self, refusal: &Refusal) -> Step {
         tracing::info!(peer = %self.peer, "a Connect command failed: {}", refusal.why);
         let cid = self.entry.map_or(0, |entry| entry.cid);
@@ -205,7 +204,8 @@ impl NewConnection {
         Step::Over
     }
 
-    /// Hands the connection over to the drive's reactor, which lets the kernel wait on it.
+    /// Prepares the connection for the reactor of the drive. The socket becomes blocking, since the kernel
+    /// waits on it there.
     pub(super) fn into_accepted(self, call: Call) -> Result<AcceptedConnect, std::io::Error> {
         let Wire { stream, tls, .. } = self.wire;
         stream.set_nonblocking(false)?;
@@ -231,8 +231,8 @@ impl NewConnection {
     }
 }
 
-/// A host whose machine is gone says nothing any more, and may have no keep-alive timeout: the kernel asks,
-/// and gives up on one that does not take what is sent.
+/// Sets TCP keep-alive and user timeout. They detect a host whose machine is gone, and one that no longer
+/// receives: a host may have no keep-alive timeout of NVMe.
 fn notice_the_dead(stream: &TcpStream) -> Result<(), Errno> {
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, SILENCE_MAX)?;
@@ -251,7 +251,7 @@ const NO_DATA: Refusal =
 
 const NOT_CONNECT: Refusal = Refusal::new(Status::COMMAND_SEQUENCE_ERROR, "the first command was another");
 
-/// Checks what can be checked without knowing the drive.
+/// Reads a Connect command, and checks all that does not depend on the drive.
 fn read(entry: &SubmissionEntry, data: &[u8], request: IcReq) -> Result<Call, Refusal> {
     let connect = Connect::of(entry);
     if connect.recfmt != 0 {

@@ -1,7 +1,8 @@
-//! Connections that are over, until their hosts have read why.
+//! Lingering close: connections that are over stay open until their hosts have read the last message.
 //!
-//! The kernel resets a connection that is closed while bytes of it are unread, or that more come for, and throws away what
-//! was said last and is not sent yet. So what such a host sends is taken until it ends the connection itself.
+//! The kernel resets a connection that is closed while bytes are unread, or when more arrive. The reset
+//! discards a message that is not sent yet. So bytes are received and dropped until the host ends the
+//! connection.
 
 use super::crowd::Crowd;
 use super::wire::Wire;
@@ -9,10 +10,10 @@ use rustix::event::PollFd;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// How long a host gets.
+/// Time that a host has to end the connection.
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// So many hosts at once, and so many of one address; then the oldest has had its time.
+/// Limits of all lingering connections, and of those of one address. The oldest is closed above a limit.
 const LINGERING_MAX: usize = 64;
 const OF_ONE_ADDRESS_MAX: usize = 32;
 
@@ -24,7 +25,7 @@ impl Lingering {
         Self(Crowd::new(LINGERING_MAX, OF_ONE_ADDRESS_MAX))
     }
 
-    /// One more, of which all was put that is to be said.
+    /// Adds a connection whose last message is already queued in `wire`.
     pub(super) fn add(&mut self, origin: IpAddr, mut wire: Wire, now: Instant) {
         if wire.linger() {
             self.0.add(origin, (wire, now + LIMIT));
@@ -35,12 +36,13 @@ impl Lingering {
         self.0.iter().map(|(wire, _)| wire.polled())
     }
 
-    /// When there is something to do although nobody says anything.
+    /// Returns when the first connection times out.
     pub(super) fn until(&self) -> Option<Instant> {
         self.0.iter().map(|(_, until)| *until).min()
     }
 
-    /// Goes on with those that are ready, in the order in which they were polled, and ends those whose time is up.
+    /// Advances the ready connections, in the order in which they were polled. Closes connections that timed
+    /// out.
     pub(super) fn advance(&mut self, ready: &[bool], now: Instant) {
         self.0.take_turns(
             |index, _| ready.get(index).copied().unwrap_or(false),

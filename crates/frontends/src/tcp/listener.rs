@@ -1,9 +1,9 @@
-//! Where hosts come in: threads that accept connections and hear what they want. TLS handshakes, which take a
-//! millisecond each, have a thread of their own.
+//! Threads that accept connections and read their Connect commands. TLS handshakes take a millisecond each,
+//! and so have their own thread.
 //!
-//! A thread never waits for one of its hosts. Who does not come to the point is closed. When there are too many the
-//! oldest goes of the address that has the most, and addresses have turns: a flood from one address keeps out nobody
-//! who comes from another.
+//! A thread never blocks on a host. A host that sends no Connect command in time is disconnected. Above a
+//! limit, the oldest connection of the address with the most is dropped. Addresses take turns. So a flood
+//! from one address does not keep out hosts with other addresses.
 
 use super::auth_state::AuthState;
 use super::auth_worker::AuthWorker;
@@ -28,43 +28,43 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Connections of a thread that have not sent their Connect command yet, and those of one address.
+/// Connections of a thread before their Connect command, and those of one address.
 const NEW_MAX: usize = 256;
 const NEW_OF_ONE_MAX: usize = 128;
 
-/// How long they may take.
+/// Time limit of a connection up to its Connect command.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
-/// The same for those that shake hands before.
+/// Time limit of a connection that begins with a TLS handshake.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Hosts of a thread that use the discovery service at once, and those of one address.
 const SESSIONS_MAX: usize = 256;
 const SESSIONS_OF_ONE_MAX: usize = 64;
 
-/// How often the drives are looked at for hosts that want to know of changes.
+/// Interval of checks for changed drives, while hosts wait for change notices.
 const WATCH: Duration = Duration::from_secs(1);
 
-/// Connections accepted at once on one socket, before those that are there are looked at.
+/// Connections accepted from one socket before existing ones are served.
 const ACCEPTED_MAX: usize = 64;
 
-/// How often an address is tried that could not be listened at.
+/// Interval of attempts to bind an address that could not be bound.
 const BIND_AGAIN: Duration = Duration::from_secs(1);
 
-/// How long one kind of connections is looked at before it is the others' turn.
+/// Time limit of a turn of one kind of connections.
 const PASS: Duration = Duration::from_millis(5);
 
-/// The same for connections that are accepted: hosts that are there already wait for it with each of their messages.
+/// Time limit of accepting from one socket, which delays each message of existing hosts.
 const ACCEPTING: Duration = Duration::from_micros(500);
 
-/// Connections that the kernel keeps until they are accepted. What is beyond comes again after a second: a burst that
-/// takes the thread a tenth of that to accept costs hosts less.
+/// Length of the kernel's accept queue. A host retries a connection beyond it only after a second. Accepting
+/// a full queue takes a tenth of that.
 const BACKLOG: i32 = 4096;
 
-/// How long to accept nobody when there are no descriptors, or no memory, for another connection.
+/// Pause of accepting when there are no descriptors, or no memory, for another connection.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// The threads, and the sockets they listen on. They are closed when it is dropped.
+/// Threads, and the sockets that they listen on. Dropping it closes them.
 #[derive(Debug)]
 pub struct Listener {
     stop: Arc<OwnedFd>,
@@ -81,9 +81,9 @@ impl Listener {
         Self::start_with_tls(addresses, &[], directory)
     }
 
-    /// Listens on `encrypted` as well, where connections begin with a TLS handshake: those to drives that
-    /// have keys, and to the discovery service if that has some. An address that cannot be listened at is
-    /// tried again until it can: its interface may come later than the daemon.
+    /// Listens on `plain`, and on `encrypted`, where connections begin with a TLS handshake. Those are for
+    /// drives that have keys, and for the discovery service if it has keys. An address that cannot be bound
+    /// is retried until it can: its interface may come up after the daemon.
     ///
     /// # Errors
     /// There is no descriptor or no thread to be had.
@@ -113,7 +113,8 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Where it listens from the start, with the port that the kernel chose for port 0; encrypted ones come last.
+    /// Returns the addresses bound at the start, encrypted ones last. Port 0 is replaced by the port that the
+    /// kernel chose.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
@@ -128,7 +129,7 @@ impl Drop for Listener {
     }
 }
 
-/// Somewhere to connect to.
+/// Address that hosts can connect to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Address {
     pub(super) socket: SocketAddr,
@@ -155,7 +156,7 @@ fn bind(address: Address) -> io::Result<Door> {
     Ok(Door { socket: bound, address })
 }
 
-/// Listens on those that can be listened at.
+/// Binds all addresses, and returns the addresses that failed apart.
 fn bind_all(sockets: &[SocketAddr], encrypted: bool) -> (Vec<Door>, Absent) {
     let (mut bound, mut absent) = (Vec::new(), Absent::default());
     for socket in sockets {
@@ -168,11 +169,11 @@ fn bind_all(sockets: &[SocketAddr], encrypted: bool) -> (Vec<Door>, Absent) {
     (bound, absent)
 }
 
-/// Addresses that could not be listened at yet.
+/// Addresses that could not be bound yet.
 #[derive(Debug, Default)]
 struct Absent {
     addresses: Vec<Address>,
-    /// When to try them again.
+    /// Time of the next attempt.
     next: Option<Instant>,
 }
 
@@ -188,7 +189,7 @@ impl Absent {
         self.next = Some(Instant::now() + BIND_AGAIN);
     }
 
-    /// Those that can be listened at now.
+    /// Retries all addresses when it is time. Returns the newly bound ones.
     fn try_again(&mut self, now: Instant) -> Vec<Door> {
         if self.next.is_none_or(|next| now < next) {
             return Vec::new();
@@ -207,7 +208,7 @@ impl Absent {
     }
 }
 
-/// What a new connection begins with, and how long it may take.
+/// Creates the state of an accepted socket. Returns it with its time limit.
 fn greet(
     stream: TcpStream,
     peer: SocketAddr,
@@ -223,7 +224,7 @@ fn greet(
     }
 }
 
-/// Lets a session go on. None if it is over.
+/// Advances a session. Returns None if it is over.
 fn attend(
     origin: IpAddr,
     mut session: Session,
@@ -243,7 +244,7 @@ const WITHDRAWN: Refusal = Refusal::new(
     "the key of its TLS handshake was withdrawn before the handshake was over",
 );
 
-/// A discovery controller has an admin queue alone, and is whichever the host gets.
+/// Checks a Connect command for the discovery service: only an admin queue, with a dynamic controller ID.
 fn check_discovery(call: &Call) -> Result<(), Refusal> {
     if call.connect.qid != 0 {
         return Err(Refusal::parameter(InvalidParameter::QID, "a discovery controller has no I/O queues"));
@@ -258,33 +259,33 @@ fn check_discovery(call: &Call) -> Result<(), Refusal> {
 #[derive(Debug)]
 struct Shared {
     directory: Arc<Directory>,
-    /// Addresses that hosts are told of. Those that can be listened at later are added then.
+    /// Addresses in the Discovery log page. Addresses that are bound later are added then.
     addresses: Mutex<Vec<Address>>,
-    /// Started for the first host that has to prove who it is.
+    /// Authentication worker, started for the first host that must authenticate.
     worker: Mutex<Option<AuthWorker>>,
 }
 
 impl Shared {
     fn addresses(&self) -> MutexGuard<'_, Vec<Address>> {
-        // A panic ends the process, so nobody poisons it.
+        // A panic ends the process, so the mutex is never poisoned.
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Who is there, and how long they may stay.
+/// State of one thread: its sockets, and its connections with their time limits.
 struct Hall {
     bound: Vec<Door>,
     absent: Absent,
     shared: Arc<Shared>,
     connections: Crowd<(NewConnection, Instant)>,
-    /// With the discovery service.
+    /// Sessions of the discovery service.
     sessions: Crowd<Session>,
     lingering: Lingering,
-    /// Nobody is accepted before this time.
+    /// Time before which no connection is accepted.
     not_before: Option<Instant>,
 }
 
-/// True once this time is up.
+/// Returns a function that is true once `limit` has passed.
 fn pass(limit: Duration) -> impl FnMut() -> bool {
     let until = Instant::now() + limit;
     move || Instant::now() >= until
@@ -304,7 +305,7 @@ impl Hall {
                 return;
             }
             let now = Instant::now();
-            // Polled from the next look on.
+            // Newly bound sockets are polled from the next wait on.
             let opened = self.absent.try_again(now);
             let (connections, ready) = ready.split_at(self.connections.len().min(ready.len()));
             let (sessions, lingering) = ready.split_at(self.sessions.len().min(ready.len()));
@@ -321,8 +322,8 @@ impl Hall {
         }
     }
 
-    /// Sleeps until there is something to do: whether to stop, whether somebody knocks, and which greetings, sessions and
-    /// partings go on.
+    /// Waits for events. Returns whether to stop, whether to accept, and which new, discovery and lingering
+    /// connections are ready.
     fn wait(&self, stop: &OwnedFd) -> (bool, bool, Vec<bool>) {
         let doors: &[Door] = if self.not_before.is_some() { &[] } else { &self.bound };
         let mut polled = vec![PollFd::new(stop, PollFlags::IN)];
@@ -339,7 +340,7 @@ impl Hall {
         match poll(&mut polled, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => {
-                // Nothing that a host could cause. Not at full speed.
+                // No host can cause this. The pause avoids a busy loop.
                 tracing::error!(%errno, "cannot wait for hosts");
                 std::thread::sleep(RETRY);
             }
@@ -364,7 +365,7 @@ impl Hall {
         Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) })
     }
 
-    /// Answers those who use the discovery service.
+    /// Advances the ready sessions of the discovery service, and closes sessions that timed out.
     fn serve(&mut self, ready: &[bool], now: Instant) {
         let Self { sessions, lingering, shared, .. } = self;
         if sessions.len() == 0 {
@@ -383,7 +384,7 @@ impl Hall {
         sessions.retain(|session| now < session.until());
     }
 
-    /// Listens to those who have something to say, and closes those whose time is up.
+    /// Advances the ready new connections, and closes connections that timed out.
     fn hear(&mut self, ready: &[bool], now: Instant) {
         let mut connections = std::mem::replace(&mut self.connections, Crowd::new(0, 0));
         connections.take_turns(
@@ -403,7 +404,7 @@ impl Hall {
         self.connections = connections;
     }
 
-    /// Passes a connection on to where it wants.
+    /// Passes a connection to its drive or to the discovery service.
     fn connect(&mut self, mut connection: NewConnection, call: Call, now: Instant) {
         if call.subnqn == DISCOVERY_NQN {
             return self.discover(connection, call, now);
@@ -426,7 +427,7 @@ impl Hall {
         }
     }
 
-    /// What a host has to prove itself with, if it may have what it wants.
+    /// Checks that the host may use the drive. Returns the keys that it must authenticate with, if any.
     fn check_access(&self, connection: &NewConnection, call: &Call) -> Result<Option<Arc<Terms>>, Refusal> {
         let terms = self.shared.directory.check(
             &call.subnqn,
@@ -437,7 +438,7 @@ impl Hall {
         if connection.is_keyed() { Ok(terms) } else { Err(WITHDRAWN) }
     }
 
-    /// What a host has to pass that has a key.
+    /// Creates the authentication state of a host that has a key. Starts the worker for the first one.
     fn auth(&self, names: Names, terms: Arc<Terms>, origin: IpAddr) -> io::Result<Box<AuthState>> {
         let mut started = self.shared.worker.lock().unwrap_or_else(PoisonError::into_inner);
         let worker = match &mut *started {
@@ -447,7 +448,8 @@ impl Hall {
         Ok(Box::new(AuthState::new(names, terms, origin, worker.clone())))
     }
 
-    /// The discovery service is for everybody; it tells each host of its own drives.
+    /// Starts a session of the discovery service. Every host may use it; the log page lists only drives that
+    /// the host may use.
     fn discover(&mut self, mut connection: NewConnection, call: Call, now: Instant) {
         let names = Directory::check_names(DISCOVERY_NQN, &call.host.nqn, connection.session());
         let is_keyed = if connection.is_keyed() { Ok(()) } else { Err(WITHDRAWN) };
@@ -494,7 +496,7 @@ impl Hall {
                         }
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                    // It went away again.
+                    // The host has closed the connection already.
                     Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                     Err(error) => {
                         tracing::warn!(%error, "cannot accept a host");

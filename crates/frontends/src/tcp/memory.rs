@@ -1,8 +1,8 @@
-//! The memory of one connection: the queue pair that the controller sees, what is received and sent, and
-//! the data of its commands.
+//! Memory of one connection: the queue pair that the controller uses, staging, headers, and the data of
+//! commands.
 //!
-//! One file in memory for each connection, so that it goes when the connection does, and no connection can
-//! use up what another needs. What nobody has written to takes no memory.
+//! Each connection has its own memfd. It is freed with the connection, and no connection can use up the
+//! memory of another. Pages that were never written take no memory.
 
 use sluice_controller::{IN_CAPSULE_MAX, QueuePair, TRANSFER_MAX};
 use sluice_memory::Backing;
@@ -11,25 +11,25 @@ use sluice_nvme::{CompletionEntry, SubmissionEntry};
 use std::io;
 use std::sync::atomic::Ordering::Acquire;
 
-/// Bytes received at once, payload that goes to its final place not counted.
+/// Bytes of one receive, without payload that goes directly to its final place.
 pub(super) const STAGING: usize = 64 << 10;
 
-/// Bytes of each capsule's headers: of its data, with digest, and of its response; or of its R2T.
+/// Bytes for the headers of a capsule: of its data, with digest, and of its response; or of its R2T.
 pub(super) const HEADS: usize = 512;
 
-/// Bytes of each capsule's own buffer: what a capsule can carry, and what most commands need.
+/// Bytes of the inline buffer of a capsule: the limit of in-capsule data, and enough for most commands.
 pub(super) const INLINE: usize = IN_CAPSULE_MAX as usize;
 
-/// Bytes for the data of larger commands, of all capsules of a connection together. What has no room waits,
-/// in the order it came. A command of the largest size always fits at some time.
+/// Bytes of the pool for the data of larger commands, shared by the capsules of a connection. Commands wait
+/// for space in their order. The pool can hold a command of the largest size.
 pub(super) const POOL: usize = 4 << 20;
 
 const _: () = assert!(POOL >= TRANSFER_MAX as usize && INLINE.is_multiple_of(PAGE_SIZE));
 
-/// Guest addresses between the memory of two queues.
+/// Distance of the guest addresses of two queues.
 const STRIDE: u64 = 1 << 28;
 
-/// Where things are, in bytes from the beginning.
+/// Memory of a queue, with the offsets of its parts in bytes.
 #[derive(Debug)]
 pub(super) struct QueueMemory {
     region: SharedRegion,
@@ -44,14 +44,14 @@ pub(super) struct QueueMemory {
 }
 
 impl QueueMemory {
-    /// For `capsules` capsules at a time.
+    /// Allocates the memory for `capsules` outstanding capsules.
     pub(super) fn new(qid: u16, capsules: u16) -> io::Result<Self> {
         let entries = u32::from(capsules) + 1;
         let count = usize::from(capsules);
         let page = |bytes: usize| bytes.next_multiple_of(PAGE_SIZE);
         let cq = page(entries as usize * SubmissionEntry::SIZE);
         let heads = cq + page(entries as usize * CompletionEntry::SIZE);
-        // One more, for the request that ends a connection.
+        // One more, for C2HTermReq.
         let staging = heads + page((count + 1) * HEADS);
         let inline = staging + STAGING;
         let pool = inline + count * INLINE;
@@ -59,7 +59,7 @@ impl QueueMemory {
         Ok(Self { region, qid, entries, cq, heads, staging, inline, pool })
     }
 
-    /// Guest address of the whole. None is at zero.
+    /// Returns the guest address of the beginning, which is never zero.
     fn base(&self) -> u64 {
         (u64::from(self.qid) + 1) * STRIDE
     }
@@ -82,12 +82,12 @@ impl QueueMemory {
         self.entries
     }
 
-    /// What the region is, for whoever lets go of it.
+    /// Returns the region, for release elsewhere.
     pub(super) fn into_region(self) -> SharedRegion {
         self.region
     }
 
-    /// Where the headers of capsule `slot` are; those of the termination request come after the last.
+    /// Returns the offset of the headers of capsule `slot`. The header of C2HTermReq comes after the last.
     pub(super) fn heads(&self, slot: u16) -> usize {
         self.heads + usize::from(slot) * HEADS
     }
@@ -108,7 +108,7 @@ impl QueueMemory {
         self.pool
     }
 
-    /// The guest address of a place in it.
+    /// Returns the guest address of an offset.
     pub(super) fn address(&self, offset: usize) -> u64 {
         self.base() + offset as u64
     }
@@ -129,7 +129,7 @@ impl QueueMemory {
         self.region.copy_within(from, to, length);
     }
 
-    /// Gives all of it back but the queues: what it held is zeros.
+    /// Returns all pages but those of the queues to the kernel. They read as zeros afterwards.
     pub(super) fn give_back(&self) {
         self.region.give_back(self.heads, self.region.len() - self.heads);
     }
@@ -138,7 +138,7 @@ impl QueueMemory {
         self.region.fill(offset, length, 0);
     }
 
-    /// The digest of `length` bytes.
+    /// Returns the digest of `length` bytes at `offset`.
     pub(super) fn digest(&self, offset: usize, length: usize) -> u32 {
         let mut digest = sluice_nvme_tcp::Digest::new();
         let mut piece = [0; PAGE_SIZE];
@@ -150,19 +150,19 @@ impl QueueMemory {
         digest.value()
     }
 
-    /// Writes the entry of a submission queue slot.
+    /// Writes a submission queue entry.
     pub(super) fn put_entry(&self, index: u32, entry: &SubmissionEntry) {
         use std::sync::atomic::Ordering::Relaxed;
         let words = self.region.words::<8>(index as usize * SubmissionEntry::SIZE);
         words.iter().zip(entry.to_words()).for_each(|(word, value)| word.store(value, Relaxed));
     }
 
-    /// No entry has a phase of one: both queues begin anew.
+    /// Clears the completion queue, so that no entry has a phase of one.
     pub(super) fn clear_completions(&self) {
         self.region.fill(self.cq, self.entries as usize * CompletionEntry::SIZE, 0);
     }
 
-    /// The completion entry at `index`, if its phase is this one.
+    /// Returns the completion queue entry at `index`, if it has this phase.
     pub(super) fn completion(&self, index: u32, phase: bool) -> Option<CompletionEntry> {
         let words = self.region.words::<2>(self.cq + index as usize * CompletionEntry::SIZE);
         let high = words[1].load(Acquire);

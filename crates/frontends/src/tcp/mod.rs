@@ -1,23 +1,23 @@
 //! NVMe controllers for hosts on the network: an NVMe/TCP target.
 //!
-//! A [`Listener`] is a thread that lets hosts in: it accepts connections, initializes them, takes their
-//! Connect command and finds the drive in the [`Directory`]; who asks for
-//! the discovery service stays with it (`discovery`). The connection then goes to the reactor of the
-//! drive, where its [`Drive`](crate::Drive) has a controller for each host (`hosts`, `room`). The connections of one
-//! host that belong together are an *association*; each connection is one queue.
+//! A [`Listener`] accepts connections, initializes them, reads their Connect commands and finds the drives in
+//! the [`Directory`]. Connections to the discovery service stay with it (`discovery`). Other connections go
+//! to the reactor of the drive, where its [`Drive`](crate::Drive) has a controller for each host (`hosts`,
+//! `association_slot`). The connections of one host that belong together are an *association*; each
+//! connection is one queue.
 //!
-//! The controller knows nothing of capsules. Its room is to it what a guest with its driver is: it has
-//! queue pairs and buffers in memory of its own, a file for each connection (`memory`). A capsule becomes an
-//! entry of a submission queue (`receive` → `execute` → `connection`), a completion entry becomes a response
-//! (`connection` → `transmit`).
+//! The controller does not process capsules. The front-end drives it as a guest with its NVMe driver would:
+//! with queue pairs and buffers in its own memory, one file for each connection (`memory`). A capsule becomes
+//! a submission queue entry (`receive` → `execute` → `connection`). A completion queue entry becomes a
+//! response (`connection` → `transmit`).
 //!
-//! A host that has a key proves on each of its queues that it has it (`gate`, `authenticate`); what that takes
-//! is computed on a thread beside (`notary`), for those who send it in turns (`docket`). Who has proved nothing yet keeps
-//! nobody else out for long (`hosts`, `lobby`).
+//! A host that has a key authenticates on each of its queues (`auth_state`, `authenticate`). A separate
+//! thread (`auth_worker`) does the computation, for the addresses in turns (`fair_queue`). Unauthenticated
+//! hosts keep others out only briefly (`hosts`, `pending`).
 //!
-//! Everything a connection needs it has to itself, and when that is used up it is not read from: a slot for
-//! each command, with a buffer for its data in the slot or in the connection's pool. So a host that floods,
-//! stalls or lies costs itself alone.
+//! Each connection has its own resources: a slot for each command, with a buffer in the slot or in the pool
+//! of the connection. Nothing is received while they are used up. So a host that floods, stalls or lies harms
+//! only itself.
 
 mod access_control;
 mod association;
@@ -60,10 +60,10 @@ pub(crate) use token::Token;
 use sluice_controller::{IN_CAPSULE_MAX, TRANSFER_MAX};
 use sluice_nvme_tcp::{IcResp, Limits};
 
-/// What hosts have to keep to.
+/// Limits that hosts must keep to.
 const LIMITS: Limits = Limits { in_capsule_max: IN_CAPSULE_MAX, data_max: TRANSFER_MAX, alignment: 4 };
 
-/// What hosts are told of that; they choose the digests.
+/// Returns the ICResp that announces these limits. The host chooses the digests.
 fn ic_resp(digests: sluice_nvme_tcp::Digests) -> IcResp {
     IcResp { alignment: LIMITS.alignment, digests, h2c_data_max: LIMITS.data_max }
 }

@@ -1,8 +1,9 @@
-//! Where a connection comes from, to share what there is among those who want it.
+//! Origin of a connection, by which limited resources are shared.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// The address of a peer, as far as it cannot have as many as it likes: of IPv6, what a network is given.
+/// Returns the address of a peer, reduced to the part that a host cannot vary at will. For IPv6 that is the
+/// /64 prefix, except for link-local addresses.
 pub(super) fn origin(peer: SocketAddr) -> IpAddr {
     match peer.ip().to_canonical() {
         IpAddr::V6(address) if !address.is_unicast_link_local() => {

@@ -1,7 +1,7 @@
-//! Where connections wait until what was before them is over.
+//! Queue of connections that wait until earlier ones have ended.
 //!
-//! Whoever is here has said a name, and proved nothing. So what there is of room is shared by address: one that
-//! crowds it, under whatever names, keeps nobody else out.
+//! A waiting host has given a name, but has not authenticated. So places are shared by address: an address
+//! that fills the queue, under any number of names, keeps no other address out.
 
 use super::connect::AcceptedConnect;
 use super::origin::origin;
@@ -11,16 +11,16 @@ use std::net::IpAddr;
 /// Connections that may wait.
 const WAITING_MAX: usize = 16;
 
-/// Under the name of one host: others are to find room, too.
+/// Connections under the name of one host, which leaves places for others.
 const OF_ONE_HOST_MAX: usize = 4;
 
-/// How long they wait, in nanoseconds: a host that comes back may be here before its last connection is
-/// known to be gone.
+/// Time that a connection waits, in nanoseconds. A host may reconnect before the end of its last connection
+/// is detected.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
-/// Somebody who waits.
+/// Connection that waits.
 pub(super) trait PendingConnection {
-    /// The host that it says it is.
+    /// Returns the NQN that the host gave.
     fn host(&self) -> &str;
 
     fn origin(&self) -> IpAddr;
@@ -38,7 +38,7 @@ impl PendingConnection for AcceptedConnect {
 
 #[derive(Debug)]
 pub(super) struct PendingQueue<V> {
-    /// With the time until which each waits, the oldest first.
+    /// Connections, the oldest first, each with the time when it stops waiting.
     waiting: VecDeque<(V, u64)>,
 }
 
@@ -47,7 +47,7 @@ impl<V: PendingConnection> PendingQueue<V> {
         Self { waiting: VecDeque::with_capacity(WAITING_MAX) }
     }
 
-    /// How many wait.
+    /// Returns the number of waiting connections.
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }
@@ -56,7 +56,7 @@ impl<V: PendingConnection> PendingQueue<V> {
         self.waiting.is_empty()
     }
 
-    /// Lets somebody wait. Returns who cannot, or can no longer.
+    /// Adds a connection. Returns one that has no place: this one, or an earlier one that it displaces.
     pub(super) fn enter(&mut self, connection: V, now_ns: u64) -> Option<V> {
         let is_of_host = |index: &usize| self.waiting[*index].0.host() == connection.host();
         let of_host: Vec<usize> = (0..self.len()).filter(is_of_host).collect();
@@ -74,26 +74,27 @@ impl<V: PendingConnection> PendingQueue<V> {
         gone.map(|(connection, _)| connection)
     }
 
-    /// The oldest of the address that has the most of these, unless the newcomer's has as many.
+    /// Returns the oldest connection of the address with the most in `crowd`, unless the newcomer's address
+    /// has as many.
     fn first_to_go(&self, crowd: &[usize], newcomer: IpAddr) -> Option<usize> {
         let origin = |index: usize| self.waiting[index].0.origin();
         let count = |of: IpAddr| crowd.iter().filter(|index| origin(**index) == of).count();
-        // Of several that have as many, the last is found.
+        // `max_by_key` returns the last of several with the same count.
         let first = *crowd.iter().rev().max_by_key(|index| count(origin(**index)))?;
         (count(origin(first)) > count(newcomer)).then_some(first)
     }
 
-    /// The one that has waited the longest, with the time until which it does.
+    /// Removes the connection that has waited the longest. Returns it with the time when it stops waiting.
     pub(super) fn pop(&mut self) -> Option<(V, u64)> {
         self.waiting.pop_front()
     }
 
-    /// It goes on waiting until then.
+    /// Puts a connection back until `until_ns`.
     pub(super) fn stay(&mut self, connection: V, until_ns: u64) {
         self.waiting.push_back((connection, until_ns));
     }
 
-    /// When the first of them has waited long enough.
+    /// Returns when the first connection stops waiting.
     pub(super) fn until_ns(&self) -> Option<u64> {
         self.waiting.iter().map(|(_, until_ns)| *until_ns).min()
     }
@@ -103,7 +104,7 @@ impl<V: PendingConnection> PendingQueue<V> {
 mod tests {
     use super::*;
 
-    /// A name, an address, and which of them it is.
+    /// Name, address and number of a connection.
     type Somebody = (&'static str, u8, usize);
 
     impl PendingConnection for Somebody {
@@ -128,7 +129,7 @@ mod tests {
         assert_eq!(pending.enter(("nqn.a", 2, 11), 0), Some(("nqn.a", 1, 0)));
         assert_eq!(pending.enter(("nqn.b", 1, 12), 0), None, "the name of another");
         assert_eq!(pending.enter(("nqn.a", 2, 13), 0), Some(("nqn.a", 1, 1)));
-        // Two and two: neither has more than the other.
+        // Two and two: neither address has more than the other.
         assert_eq!(pending.enter(("nqn.a", 2, 14), 0), Some(("nqn.a", 2, 14)));
         assert_eq!(pending.enter(("nqn.a", 3, 15), 0), Some(("nqn.a", 1, 2)));
     }

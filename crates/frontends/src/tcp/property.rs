@@ -10,7 +10,7 @@ use sluice_nvme::register::{self, Cc};
 /// CAP.MQES, 0's based.
 const MQES: u64 = CAPSULES_MAX as u64 - 1;
 
-/// What there is, and its bytes.
+/// Returns the length of the property at `offset`, if it is supported.
 fn length(offset: u32) -> Option<usize> {
     match offset {
         register::CAP => Some(8),
@@ -52,15 +52,14 @@ pub(super) fn set(
     Ok(Outcome::default())
 }
 
-/// Writes CC. The queues of the admin connection are those that the controller finds in its properties
-/// when it is enabled.
+/// Writes CC. On enable, the controller takes the queues of the admin connection from AQA, ASQ and ACQ.
 fn configure(connection: &mut Connection, context: &mut Context<'_>, cc: Cc) -> Result<(), Status> {
     let mut old = [0; 4];
     context.device.read_register(register::CC, &mut old);
     let old = Cc(u32::from_le_bytes(old));
     if cc.enabled() && !old.enabled() {
         if !context.device.is_quiescent() {
-            // CSTS.RDY does not say yet that the last life is over.
+            // The last reset is not over, and CSTS.RDY does not indicate its end yet.
             return Err(Status::COMMAND_SEQUENCE_ERROR);
         }
         connection.abandon_submitted(Outcome::failed(Status::ABORTED_SQ_DELETION));

@@ -1,11 +1,11 @@
-//! The keys that one connection was shown in its TLS handshake.
+//! Keys that were offered to one connection in its TLS handshake.
 
 use super::directory::Directory;
 use sluice_tls::{Identity, Keyring, Psk};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A handshake and a Connect command take their time, and an operator may withdraw a key meanwhile: it lets nobody in
-/// who has not come in by then.
+/// Keyring that records the keys it returns. An operator may withdraw a key between the handshake and the
+/// Connect command; such a connection is refused.
 #[derive(Debug)]
 pub(super) struct PskLookup {
     directory: Arc<Directory>,
@@ -18,11 +18,11 @@ impl PskLookup {
     }
 
     fn shown(&self) -> MutexGuard<'_, Vec<Psk>> {
-        // A panic ends the process, so nobody poisons it.
+        // A panic ends the process, so the mutex is never poisoned.
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True if this identity still has the keys that the handshake was shown.
+    /// Returns whether this identity still has the keys that were offered to the handshake.
     pub(super) fn still_fits(&self, identity: &Identity) -> bool {
         let (now, shown) = (self.directory.candidates(identity), self.shown());
         let then = shown.iter().filter(|psk| psk.identity == *identity).map(|psk| &psk.secret);
@@ -36,7 +36,7 @@ impl Keyring for PskLookup {
         let copies =
             found.iter().map(|psk| Psk { identity: psk.identity.clone(), secret: psk.secret.clone() });
         let mut shown = self.shown();
-        // It may be asked for the same again.
+        // The handshake may look up an identity more than once.
         shown.retain(|psk| psk.identity != *identity);
         shown.extend(copies);
         found

@@ -1,4 +1,4 @@
-//! What a host sends: bytes become capsules and data, each checked against what it was asked for.
+//! Receive path: bytes become capsules and data. Data is checked against the R2T that requested it.
 
 use super::capsule::Transfer;
 use super::close_reason::CloseReason;
@@ -8,15 +8,15 @@ use super::slots::{Outcome, Stage};
 use sluice_nvme::{Status, SubmissionEntry};
 use sluice_nvme_tcp::{Data, Event, Fes, Pdu, Place, Violation};
 
-/// The payload of the PDU at hand.
+/// Payload of the current PDU.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Payload {
     slot: u16,
-    /// Where the next bytes go.
+    /// Offset of the next byte.
     pub(super) at: usize,
-    /// Where the first went.
+    /// Offset of the first byte.
     start: usize,
-    /// It is the data in a capsule.
+    /// Set for in-capsule data.
     in_capsule: bool,
 }
 
@@ -32,8 +32,7 @@ impl From<Violation> for CloseReason {
 }
 
 impl Connection {
-    /// Looks at everything that is staged, as far as there are slots for it. Returns how many PDUs it took
-    /// in.
+    /// Processes all staged bytes, as long as capsules find slots. Returns the number of PDUs.
     pub(super) fn take_staged(&mut self, context: &mut Context<'_>) -> Result<usize, CloseReason> {
         let mut work = 0;
         loop {
@@ -79,7 +78,7 @@ impl Connection {
         Ok(work)
     }
 
-    /// So many bytes of payload went to their place by themselves.
+    /// Accounts for `count` bytes of payload that were received directly to their final place.
     pub(super) fn take_payload(
         &mut self,
         count: usize,
@@ -105,8 +104,10 @@ impl Connection {
         Ok(())
     }
 
-    /// Gives a capsule a slot; false if there is none yet. One that cannot come up for a host that counts
-    /// its commands ends the connection.
+    /// Gives a capsule a slot. Returns false if it must wait for a response that is being sent.
+    ///
+    /// # Errors
+    /// No slot will become free: the host has more commands outstanding than its queue allows.
     fn admit(
         &mut self,
         entry: SubmissionEntry,
@@ -114,7 +115,7 @@ impl Connection {
         context: &mut Context<'_>,
     ) -> Result<bool, CloseReason> {
         let Some(number) = self.slots.take(&entry) else {
-            // A host may know of a response before we know that it was sent.
+            // A host may receive a response before this side has the completion of the send.
             return if self.slots.answering > 0 { Ok(false) } else { Err(Violation::SEQUENCE.into()) };
         };
         let slot = self.slots.slot_mut(number);
@@ -131,7 +132,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Data that was asked for: all of it in order.
+    /// Checks an H2CData PDU: it must belong to an R2T, and continue its data in order.
     fn expect_data(&mut self, data: &Data) -> Result<(), Violation> {
         let slot = self.slots.get(data.ttag).filter(|slot| slot.stage == Stage::Asked);
         let slot = slot.ok_or(Violation::field(TTAG))?;
@@ -150,14 +151,14 @@ impl Connection {
         Ok(())
     }
 
-    /// The payload of a PDU is complete.
+    /// Handles the end of the payload of a PDU.
     fn end_payload(&mut self, digest: Option<u32>, context: &mut Context<'_>) {
         let Some(payload) = self.payload.take() else { return };
         let length = payload.at - payload.start;
         let wrong = digest.is_some_and(|digest| digest != self.memory.digest(payload.start, length));
         let slot = self.slots.slot_mut(payload.slot);
         if wrong {
-            // Not the end of the connection: the host may send the command again (TCP Transport 3.3.1.1).
+            // The connection goes on: the host may send the command again (TCP Transport 3.3.1.1).
             slot.refused = slot.refused.or(Some(Status::TRANSIENT_TRANSPORT_ERROR));
         }
         if payload.in_capsule {

@@ -1,32 +1,32 @@
-//! A connection that has fallen silent gives its memory back to the machine.
+//! Return of the memory of idle connections to the kernel.
 //!
-//! Hosts stay connected for days and do nothing, and each connection has touched as much memory as its busiest moment
-//! needed. What is under way may be received into that memory at any time; so the receive is ended first, and when that
-//! is known and nothing came, there is nobody left who could write to it.
+//! Hosts stay connected for days without I/O, and each connection has touched as much memory as its busiest
+//! moment needed. A receive in flight may write to that memory at any time. So the receive is cancelled
+//! first. Once it has completed without data, nothing can write to the memory.
 
 use super::association::Association;
 use super::connection::Connection;
 use rustix::io::Errno;
 
-/// How long a connection says nothing before it is asked to, in nanoseconds.
+/// Idle time after which a connection returns its memory, in nanoseconds.
 const SILENCE_NS: u64 = 1_000_000_000;
 
-/// Between two connections of an association, in nanoseconds: it takes the kernel a while for each.
+/// Pause between two connections of an association, in nanoseconds, since each takes the kernel some time.
 const PAUSE_NS: u64 = 10_000_000;
 
-/// What a connection knows of it.
+/// State of a connection for reclaiming its memory.
 #[derive(Debug)]
 pub(super) struct Reclaim {
-    /// When something came last.
+    /// Time of the last receive.
     heard_ns: u64,
-    /// Nothing came since it gave back what it had.
+    /// Set while nothing was received since the memory was returned.
     is_lean: bool,
-    /// Its receive is being ended.
+    /// Set while the receive is being cancelled.
     is_asked: bool,
 }
 
 impl Reclaim {
-    /// Of a connection that is new, and has touched little.
+    /// Returns the state of a new connection, which has touched little memory.
     pub(super) fn new() -> Self {
         Self { heard_ns: 0, is_lean: true, is_asked: false }
     }
@@ -36,12 +36,12 @@ impl Reclaim {
         (self.heard_ns, self.is_lean) = (now_ns, false);
     }
 
-    /// When something came last.
+    /// Returns the time of the last receive.
     pub(super) fn heard_ns(&self) -> u64 {
         self.heard_ns
     }
 
-    /// True if a receive ended with this because it was asked to.
+    /// Returns whether a receive ended with `result` because it was cancelled for reclaiming.
     #[inline]
     pub(super) fn is_answer(&mut self, result: i32) -> bool {
         let ended = [Errno::CANCELED, Errno::INTR].map(|errno| -errno.raw_os_error());
@@ -50,7 +50,7 @@ impl Reclaim {
 }
 
 impl Connection {
-    /// Its receive has ended for this alone.
+    /// Returns the memory, if the connection is still idle. Its receive has been cancelled.
     #[cold]
     pub(super) fn give_back(&mut self) {
         if self.is_at_rest() {
@@ -60,7 +60,8 @@ impl Connection {
         }
     }
 
-    /// When it is to be asked, if it has something. The admin queue always has requests for events, and little memory.
+    /// Returns when the connection becomes due, if it has memory to return. The admin queue is exempt: it
+    /// always has event requests outstanding, and little memory.
     fn due_ns(&self) -> Option<u64> {
         let has_some = self.qid != 0 && !self.reclaim.is_lean && !self.reclaim.is_asked && self.is_open();
         has_some.then(|| self.reclaim.heard_ns.saturating_add(SILENCE_NS))
@@ -68,7 +69,7 @@ impl Connection {
 }
 
 impl Association {
-    /// Something came on a connection: it is looked at in a while.
+    /// Schedules a look at the connections after a receive.
     #[inline]
     pub(super) fn heard(&mut self, now_ns: u64) {
         if self.look_ns.is_none() {
@@ -76,7 +77,7 @@ impl Association {
         }
     }
 
-    /// Has the next of those that have fallen silent give back what they have.
+    /// Begins to reclaim the memory of the next idle connection.
     #[cold]
     pub(super) fn look(&mut self, now_ns: u64) {
         let mut asked = false;
@@ -85,7 +86,7 @@ impl Association {
             let Some(mut due_ns) = connection.due_ns() else { continue };
             if due_ns <= now_ns {
                 if !connection.is_at_rest() {
-                    // A command of its takes long, or its host does not read.
+                    // A command takes long, or the host does not read.
                     due_ns = now_ns.saturating_add(SILENCE_NS);
                 } else if asked {
                     due_ns = now_ns.saturating_add(PAUSE_NS);

@@ -1,5 +1,4 @@
-//! The commands that a connection has outstanding: a slot for each, from its capsule to the last byte of its
-//! response.
+//! Outstanding commands of a connection: a slot for each, from its capsule to the last byte of its response.
 
 use super::capsule::{Direction, Transfer};
 use super::memory::{INLINE, QueueMemory};
@@ -7,26 +6,26 @@ use sluice_memory::{Extent, Extents};
 use sluice_nvme::{SglDescriptor, SglType, Status, SubmissionEntry};
 use std::collections::VecDeque;
 
-/// Where a command is.
+/// Stage of a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Stage {
     #[default]
     Free,
-    /// Its capsule is not complete.
+    /// The capsule is incomplete.
     Arriving,
-    /// There is no room for its data yet.
+    /// The data waits for buffer space.
     Waiting,
-    /// The host was asked for its data.
+    /// An R2T requested the data from the host.
     Asked,
-    /// With the controller.
+    /// The controller has the command.
     Submitted,
-    /// Its message is with the notary.
+    /// The authentication worker has the message.
     Proving,
-    /// Its response is on its way.
+    /// The response is queued or being sent.
     Answering,
 }
 
-/// What a command came to.
+/// Result of a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub(super) status: Status,
@@ -43,14 +42,14 @@ impl Outcome {
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     pub(super) stage: Stage,
-    /// As it came.
+    /// Submission queue entry as received.
     pub(super) entry: SubmissionEntry,
     pub(super) transfer: Transfer,
-    /// In the pool; otherwise data is in the slot's own buffer.
+    /// Buffer in the pool; without it the data is in the inline buffer of the slot.
     extent: Option<Extent>,
-    /// Bytes of data that have come, of a command that was asked for them.
+    /// Bytes received of data that an R2T requested.
     pub(super) received: u32,
-    /// What is wrong with it, known before it was complete.
+    /// Error of the command that was found before all of it was received.
     pub(super) refused: Option<Status>,
     pub(super) outcome: Outcome,
 }
@@ -59,12 +58,12 @@ pub(super) struct Slot {
 #[derive(Debug)]
 pub(super) struct Slots {
     slots: Vec<Slot>,
-    /// The last one freed is taken first: its buffer is in the cache.
+    /// Free slots. The last one freed is taken first, since its buffer is in the cache.
     free: Vec<u16>,
-    /// Those of [`Stage::Waiting`], the oldest first.
+    /// Slots in [`Stage::Waiting`], the oldest first.
     waiting: VecDeque<u16>,
     pool: Extents,
-    /// Slots of [`Stage::Answering`].
+    /// Number of slots in [`Stage::Answering`].
     pub(super) answering: u16,
 }
 
@@ -87,19 +86,19 @@ impl Slots {
         &mut self.slots[usize::from(number)]
     }
 
-    /// The slot of this number, if there is one.
+    /// Returns the slot of this number, if it exists.
     pub(super) fn get(&self, number: u16) -> Option<&Slot> {
         self.slots.get(usize::from(number))
     }
 
-    /// The slot of a command that is with the controller, by the host's identifier.
+    /// Returns the slot of the submitted command with this command identifier of the host.
     pub(super) fn submitted(&self, cid: u16) -> Option<u16> {
         let found =
             self.slots.iter().position(|slot| slot.stage == Stage::Submitted && slot.entry.cid == cid);
         found.map(|index| index as u16)
     }
 
-    /// Nobody has one.
+    /// Returns whether all slots are free.
     pub(super) fn are_free(&self) -> bool {
         self.free.len() == self.slots.len()
     }
@@ -108,7 +107,7 @@ impl Slots {
         !self.free.is_empty()
     }
 
-    /// A slot for a capsule that arrives.
+    /// Takes a slot for a capsule.
     pub(super) fn take(&mut self, entry: &SubmissionEntry) -> Option<u16> {
         let number = self.free.pop()?;
         *self.slot_mut(number) = Slot { stage: Stage::Arriving, entry: *entry, ..Slot::default() };
@@ -124,8 +123,8 @@ impl Slots {
         self.free.push(number);
     }
 
-    /// Finds room for the data of a command; false if it has to wait for it. Nobody overtakes those who
-    /// wait already.
+    /// Finds buffer space for the data of a command. Returns false if the command must wait. Waiting commands
+    /// are not overtaken.
     pub(super) fn find_room(&mut self, number: u16) -> bool {
         let slot = &mut self.slots[usize::from(number)];
         let length = slot.transfer.length as usize;
@@ -142,7 +141,7 @@ impl Slots {
         slot.extent.is_some()
     }
 
-    /// The next of those who wait, if there is room for it now.
+    /// Returns the next waiting command, if there is buffer space for it now.
     pub(super) fn next_with_room(&mut self) -> Option<u16> {
         let number = *self.waiting.front()?;
         let slot = &mut self.slots[usize::from(number)];
@@ -151,7 +150,7 @@ impl Slots {
         Some(number)
     }
 
-    /// Where the data of a command is, in bytes from the beginning of the memory.
+    /// Returns the offset of the data of a command, from the beginning of the memory.
     pub(super) fn data(&self, number: u16, memory: &QueueMemory) -> usize {
         let slot = self.slot(number);
         match &slot.extent {
@@ -160,8 +159,8 @@ impl Slots {
         }
     }
 
-    /// The entry as the controller gets it: the slot's number for the host's identifier, and our memory for
-    /// its data pointer.
+    /// Returns the entry for the controller. It has the slot number as its command identifier, and an address
+    /// of the connection's memory as its data pointer.
     pub(super) fn entry_for_controller(&self, number: u16, memory: &QueueMemory) -> SubmissionEntry {
         /// PSDT: an SGL describes the data.
         const SGL: u8 = 1 << 6;

@@ -1,20 +1,20 @@
-//! What the front-end's own completions are for: bits 47:40 say that it is this front-end's.
+//! Tokens of socket operations. Bits 47:40 mark them as those of this front-end.
 
 const OWNER: u64 = 0xfe;
 
-/// What completed.
+/// Kind of operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Receive,
     Send,
 }
 
-/// An operation on the connection of a controller's queue. There is one of each kind at most, and a connection does not
-/// go before they are over; so the queue names it.
+/// Operation on the connection of a queue. A connection has at most one of each kind in flight, and outlives
+/// both. So the queue identifies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token {
     pub(super) kind: Kind,
-    /// Which of the drive's controllers for hosts.
+    /// Index among the drive's TCP controllers.
     pub(super) controller: u8,
     pub(super) qid: u16,
 }
@@ -24,7 +24,7 @@ impl Token {
         OWNER << 40 | (self.kind as u64) << 32 | (self.controller as u64) << 16 | self.qid as u64
     }
 
-    /// `None` if the token is somebody else's.
+    /// Reads a token. Returns `None` if it is not one of this front-end.
     pub(crate) fn of(raw: u64) -> Option<Token> {
         let kind = match raw >> 32 & 0xff {
             0 => Kind::Receive,

@@ -1,4 +1,4 @@
-//! What goes to the host: all that a turn has come to in one send.
+//! Send path: all PDUs that a turn has produced go out in one send.
 
 use super::capsule::Direction;
 use super::memory::QueueMemory;
@@ -8,46 +8,48 @@ use sluice_nvme::CompletionEntry;
 use sluice_nvme_tcp::{Data, Digests, R2t, encode};
 use std::collections::VecDeque;
 
-/// Segments of one send at most; the kernel takes more, but a list that long is a turn that long.
+/// Segments of one send. The kernel takes more, but the length of a turn grows with the list.
 const SEGMENTS_MAX: usize = 512;
 
-/// Segments that one item has at most.
+/// Largest number of segments of an item.
 const SEGMENTS_OF_ITEM: usize = 3;
 
-/// What of a capsule's headers is where: those of its data first, then all that comes after the data.
+/// Offset of the bytes after the data (digest and response) within a capsule's headers. The C2HData header
+/// comes first.
 const BEHIND_DATA: usize = encode::HEAD_MAX;
 
-/// Something to send.
+/// PDUs to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Item {
-    /// Asks for the data of the command in this slot.
+    /// R2T for the command in this slot.
     R2t(u16),
-    /// Answers the command in this slot, with its data if it has some.
+    /// Response to the command in this slot, with its data if it has some.
     Answer(u16),
 }
 
-/// What was agreed for a connection when it began.
+/// Parameters that were negotiated for a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Agreed {
     pub(super) digests: Digests,
-    /// What data begins at a multiple of in what we send.
+    /// Alignment of data in PDUs to the host, in bytes.
     pub(super) alignment: u8,
-    /// Entries of the host's submission queue; none if it does not look at the head in completions.
+    /// Entries of the host's submission queue. None if SQ flow control is disabled, so that completions have
+    /// no SQHD.
     pub(super) sq_entries: Option<u32>,
 }
 
-/// What is to be sent, and what is being sent.
+/// PDUs that are queued, and PDUs that are being sent.
 #[derive(Debug, Default)]
 pub(super) struct Transmit {
     queue: VecDeque<Item>,
-    /// Being sent.
+    /// Items being sent.
     items: Vec<Item>,
     segments: Vec<Segment>,
     /// Segments that are sent already.
     sent: usize,
-    /// The host's submission queue head.
+    /// Head of the host's submission queue.
     head: u32,
-    /// Nothing more is to be said.
+    /// Set once nothing more may be queued.
     is_ending: bool,
 }
 
@@ -58,20 +60,20 @@ impl Transmit {
         }
     }
 
-    /// Nothing is to be sent, and nothing is being sent.
+    /// Returns whether nothing is queued or being sent.
     pub(super) fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.segments.is_empty()
     }
 
-    /// Forgets what was not begun. This comes last, in one list with what is being sent: over TLS, close_notify comes
-    /// behind that list.
+    /// Discards all queued items, and appends `last` to the segments being sent. Over TLS, close_notify
+    /// follows these segments.
     pub(super) fn end(&mut self, last: Option<Segment>) {
         self.queue.clear();
         self.segments.extend(last);
         self.is_ending = true;
     }
 
-    /// The segments to send next: what is left of the last ones, or new ones for as many items as fit.
+    /// Returns the segments to send next: the rest of the last ones, or new ones for as many items as fit.
     pub(super) fn prepare(&mut self, slots: &Slots, memory: &QueueMemory, agreed: &Agreed) -> &[Segment] {
         if self.segments.is_empty() {
             while self.segments.len() + SEGMENTS_OF_ITEM <= SEGMENTS_MAX {
@@ -86,7 +88,7 @@ impl Transmit {
         &self.segments[self.sent..]
     }
 
-    /// So many bytes of the last segments were sent. Calls `done` for each item if that was all.
+    /// Records that `bytes` of the last segments were sent. Calls `done` for each item once all of them are.
     pub(super) fn sent(&mut self, bytes: usize, mut done: impl FnMut(Item)) {
         let mut left = bytes as u32;
         while left > 0 && self.sent < self.segments.len() {
@@ -115,7 +117,8 @@ impl Transmit {
         let slot = slots.slot(number);
         debug_assert_eq!(slot.stage, Stage::Answering);
         let has_data = slot.transfer.direction == Direction::ToHost && slot.outcome.status.is_success();
-        // Without the head of its queue to be told, a success is as good as its data.
+        // Without SQ flow control there is no SQHD to report. The SUCCESS flag of C2HData then replaces the
+        // response.
         let plain = slot.outcome.dw0 == 0 && slot.outcome.dw1 == 0 && slot.outcome.status.0 == 0;
         let success = has_data && plain && agreed.sq_entries.is_none();
         let mut digest = None;
@@ -140,7 +143,7 @@ impl Transmit {
         self.put_head(memory.heads(number) + BEHIND_DATA, &[digest, response], memory);
     }
 
-    /// SQHD for the next completion.
+    /// Returns SQHD of the next completion.
     fn advance_head(&mut self, agreed: &Agreed) -> u16 {
         let Some(entries) = agreed.sq_entries else { return u16::MAX };
         self.head = (self.head + 1) % entries;

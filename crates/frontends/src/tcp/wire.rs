@@ -1,4 +1,4 @@
-//! A connection that the listener's thread has: bytes both ways, which it encrypts where the connection is.
+//! Connection of the listener's thread, in both directions. Encrypts and decrypts where TLS is used.
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -9,17 +9,17 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 const SENDING: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 
-/// Bytes of a host that are thrown away at a time, and how often before others are looked at.
+/// Bytes that are received and dropped at a time, and how often before another connection has its turn.
 const DROPPED: usize = 16 << 10;
 const DROPS_MAX: usize = 4;
 
 #[derive(Debug)]
 pub(super) struct Wire {
-    /// It does not block.
+    /// Non-blocking socket.
     pub(super) stream: TcpStream,
-    /// How it is encrypted, if it is.
+    /// TLS session, if the connection is encrypted.
     pub(super) tls: Option<Box<Session>>,
-    /// What waits for room in the socket, as it goes over the network.
+    /// Bytes that wait for space in the socket, encrypted where TLS is used.
     unsent: Vec<u8>,
 }
 
@@ -28,8 +28,10 @@ impl Wire {
         Self { stream, tls: None, unsent: Vec::new() }
     }
 
-    /// Bytes from the network, or out of the records that it brings. None at the end of the connection. After bytes that are
-    /// no record, which is a protocol error, it is to [`linger`](Self::linger).
+    /// Receives bytes, decrypted where TLS is used. Returns 0 at the end of the connection.
+    ///
+    /// # Errors
+    /// `EPROTO` after bytes that are not a valid record. The connection must [`linger`](Self::linger) then.
     pub(super) fn receive(&mut self, place: &mut [u8]) -> Result<usize, Errno> {
         let Self { stream, tls, unsent } = self;
         let from_socket =
@@ -41,7 +43,7 @@ impl Wire {
                 return Ok(0);
             }
             if let Err(failure) = session.filled(count) {
-                // Behind what is left of a record that was sent in part.
+                // The alert follows the rest of a partly sent record.
                 unsent.extend(session.farewell(Some(failure)));
                 *tls = None;
                 return Err(Errno::PROTO);
@@ -53,12 +55,13 @@ impl Wire {
         Ok(count)
     }
 
-    /// There is something to receive of which the kernel knows nothing: no use to wait for the socket.
+    /// Returns whether decrypted bytes can be received. The kernel gives no event for them, so polling the
+    /// socket would not help.
     pub(super) fn has_content(&self) -> bool {
         self.tls.as_ref().is_some_and(|session| !session.content().is_empty())
     }
 
-    /// Sends this with the next [`flush`](Self::flush).
+    /// Queues bytes for the next [`flush`](Self::flush).
     pub(super) fn put(&mut self, bytes: &[u8]) {
         let Some(session) = &mut self.tls else { return self.unsent.extend_from_slice(bytes) };
         self.unsent.extend(session.notice().unwrap_or_default());
@@ -67,12 +70,12 @@ impl Wire {
         }
     }
 
-    /// Bytes that wait for room.
+    /// Returns the number of bytes that wait for space in the socket.
     pub(super) fn unsent(&self) -> usize {
         self.unsent.len()
     }
 
-    /// Sends what has room.
+    /// Sends as much as the socket has space for.
     pub(super) fn flush(&mut self) -> Result<(), Errno> {
         while !self.unsent.is_empty() {
             match send(&self.stream, &self.unsent, SENDING) {
@@ -85,7 +88,8 @@ impl Wire {
         Ok(())
     }
 
-    /// Ends the connection behind what is yet to be sent, and throws away what comes. False if nothing is left to wait for.
+    /// Ends the connection after the unsent bytes, and drops received ones. Returns false if nothing is left
+    /// to wait for.
     pub(super) fn linger(&mut self) -> bool {
         if let Some(mut session) = self.tls.take() {
             self.unsent.extend(session.farewell(None));
@@ -96,7 +100,7 @@ impl Wire {
         if !self.unsent.is_empty() {
             return true;
         }
-        // More than once is as good as once.
+        // Repeated shutdowns do no harm.
         let _ = shutdown(&self.stream, Shutdown::Write);
         let mut dropped = [0; DROPPED];
         for _ in 0..DROPS_MAX {
@@ -109,7 +113,7 @@ impl Wire {
         true
     }
 
-    /// What to wait for: room, as long as something is to be sent.
+    /// Returns the event to poll for: space while bytes are unsent, otherwise input.
     pub(super) fn polled(&self) -> PollFd<'_> {
         PollFd::new(&self.stream, if self.unsent.is_empty() { PollFlags::IN } else { PollFlags::OUT })
     }
@@ -130,7 +134,7 @@ mod tests {
     use std::net::TcpListener;
     use std::time::Instant;
 
-    /// A connection whose host has read nothing of what it was sent, and whose last record is half in the socket.
+    /// Returns a connection whose host has read nothing, and whose last record is half in the socket.
     fn stuck() -> (Wire, TcpStream, Session, usize) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let far = TcpStream::connect(listener.local_addr().expect("an address")).expect("somebody listens");
@@ -152,7 +156,7 @@ mod tests {
     #[test]
     fn an_alert_comes_behind_the_record_that_was_sent_in_part() {
         let (mut wire, mut far, mut host, records) = stuck();
-        // What is no record, and more than is ever looked at.
+        // These bytes are no record, and more than are ever read.
         while far.write(&[0xff; 5000]).is_ok() {}
         assert_eq!(wire.receive(&mut [0; 16]), Err(Errno::PROTO));
         let (mut lingering, now) = (Lingering::new(), Instant::now());
@@ -172,7 +176,7 @@ mod tests {
                 },
                 Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "after {heard} records"),
             }
-            // It sees late that nobody listens.
+            // The host detects only late that its bytes are dropped.
             let _ = far.write(&[0xff; 500]);
         };
         assert_eq!(heard, records);
