@@ -81,9 +81,9 @@ impl Listener {
         Self::start_with_tls(addresses, &[], directory)
     }
 
-    /// Listens on `plain`, and on `encrypted`, where connections begin with a TLS handshake. Those are for
-    /// drives that have keys, and for the discovery service if it has keys. An address that cannot be bound
-    /// is retried until it can: its interface may come up after the daemon.
+    /// Listens on `plain`, and on `encrypted`, where connections begin with a TLS handshake. Encrypted ones
+    /// are for drives that have keys, and for the discovery service if it has keys. An address that cannot be
+    /// bound is retried until it can: its interface may come up after the daemon.
     ///
     /// # Errors
     /// There is no descriptor or no thread to be had.

@@ -1,4 +1,4 @@
-//! Hosts that have to prove who they are, and those that cannot.
+//! In-band authentication: hosts that succeed, and hosts that fail.
 
 use super::host::{Connect, HOSTNQN, Link, apart, in_capsule};
 use super::rig::{DISK, HOSTS, Rig, SLOW, eventually};
@@ -25,7 +25,7 @@ fn terms(host: &str, controller: Option<&str>) -> Arc<Terms> {
     Arc::new(Terms { host: key(host), controller: controller.map(key), offer })
 }
 
-/// A drive whose host has keys.
+/// Returns a drive whose host has keys.
 fn rig() -> Rig {
     let rig = Rig::new();
     let terms = Some(terms(HOST_KEY, Some(CONTROLLER_KEY)));
@@ -60,7 +60,7 @@ fn hear(link: &mut Link) -> Result<Vec<u8>, Status> {
     }
 }
 
-/// A transaction, as a host has it that keeps to the protocol.
+/// Runs an authentication transaction as a conforming host does.
 fn prove(link: &mut Link, terms: Arc<Terms>) -> Result<(), Failure> {
     let names = Names { hostnqn: HOSTNQN.to_owned(), subnqn: VAULT.to_owned() };
     let mut host = Host::new(names, terms, 5, Entropy::draw().expect("random numbers"));
@@ -78,7 +78,7 @@ fn prove(link: &mut Link, terms: Arc<Terms>) -> Result<(), Failure> {
     }
 }
 
-/// A connection whose queue is not authenticated yet, and its controller.
+/// Returns a connection whose queue is not authenticated yet, and the controller ID.
 fn connected(rig: &Rig, connect: &Connect, digests: Digests) -> (Link, u16) {
     let mut link = Link::open(rig.address, digests);
     let response = link.connect(connect);
@@ -87,13 +87,14 @@ fn connected(rig: &Rig, connect: &Connect, digests: Digests) -> (Link, u16) {
     (link, response.dw0 as u16)
 }
 
-/// Arithmetic may keep a host busy for longer than the keep-alive timeout that it wants to have afterwards.
+/// Starts the keep-alive timer only after authentication, whose arithmetic may take a host longer than that
+/// timer.
 #[test]
 fn the_keep_alive_timer_begins_when_a_host_is_let_in() {
     let rig = rig();
     let short = |subnqn| Connect { kato_ms: 1, ..Connect::admin(subnqn) };
     let (mut admin, _) = connected(&rig, &short(VAULT), Digests::NONE);
-    // Whose time is over after the first one's, if that had begun.
+    // This timer would expire after the first one, if the first one had started.
     let mut other = Link::open(rig.address, Digests::NONE);
     assert_eq!(other.connect(&short(SLOW)).status(), Status::SUCCESS);
     assert!(other.is_over());
@@ -125,7 +126,7 @@ fn a_host_with_the_key_is_let_in_queue_by_queue() {
         prove(&mut io, terms(HOST_KEY, controller)).expect("the right key");
         assert_eq!(io.write(1, 0, &[1; 65_536]), Status::SUCCESS);
         assert!(io.read(2, 0, 4096).is_ok());
-        // Once more, with commands before and after.
+        // The queue is authenticated once more, with commands before and after.
         prove(&mut io, terms(HOST_KEY, controller)).expect("the right key");
         assert!(io.read(3, 0, 4096).is_ok());
         drop((admin, io));
@@ -141,27 +142,27 @@ fn a_host_with_another_key_is_told_and_disconnected() {
     assert_eq!(prove(&mut admin, terms(OTHER_KEY, None)), Err(Failure::FAILED));
     assert!(admin.is_over());
     rig.wait_for_nobody();
-    // One that was let in, too.
+    // The same for a host that was authenticated before.
     let (mut admin, _) = connected(&rig, &Connect::admin(VAULT), Digests::NONE);
     prove(&mut admin, terms(HOST_KEY, None)).expect("the right key");
     admin.enable();
     assert_eq!(prove(&mut admin, terms(OTHER_KEY, None)), Err(Failure::FAILED));
     assert!(admin.is_over());
     rig.wait_for_nobody();
-    // A host that does not believe the controller says so, and goes.
+    // A host that rejects the controller's response sends AUTH_Failure2, and disconnects.
     let (mut admin, _) = connected(&rig, &Connect::admin(VAULT), Digests::NONE);
     assert_eq!(prove(&mut admin, terms(HOST_KEY, Some(OTHER_KEY))), Err(Failure::FAILED));
     let failure2 = [0, 0xf0, 0, 0, 5, 0, 1, 1];
     assert_eq!(say(&mut admin, &failure2), Status::SUCCESS);
     assert!(admin.is_over());
     eventually("all of them were counted", || rig.status().refused == 3);
-    // So does one that has no key, without a word.
+    // A host without a key disconnects silently.
     let (admin, _) = connected(&rig, &Connect::admin(VAULT), Digests::NONE);
     drop(admin);
     eventually("that was counted, too", || rig.status().refused == 4);
 }
 
-/// A name is anybody's to say: until it is proved, nothing that others see changes for it.
+/// Checks that a host changes nothing that others see before it is authenticated: its name proves nothing.
 #[test]
 fn a_host_that_has_proved_nothing_is_not_there() {
     let rig = Rig::with_a_private_namespace();
@@ -177,7 +178,7 @@ fn a_host_that_has_proved_nothing_is_not_there() {
     assert_eq!(owner.namespaces(), [1, 2], "what is private to it");
     let status = rig.status();
     assert_eq!((status.hosts, status.connections, status.associations), (vec![HOSTNQN.into()], 1, 1));
-    // An I/O queue that a stranger begins counts as little.
+    // An unauthenticated I/O queue is not counted, either.
     let idler = connected(&rig, &Connect { cntlid, ..Connect::io(VAULT, 1) }, Digests::NONE).0;
     assert_eq!(rig.status().connections, 1);
     drop(idler);
@@ -187,7 +188,7 @@ fn a_host_that_has_proved_nothing_is_not_there() {
     assert_eq!(rig.status().hosts, [HOSTNQN]);
 }
 
-/// One that merely knocks holds up no end of the drive.
+/// Checks that an unauthenticated connection does not delay a drain.
 #[test]
 fn a_host_that_has_proved_nothing_does_not_delay_the_end_of_the_drive() {
     let rig = rig();
@@ -197,7 +198,7 @@ fn a_host_that_has_proved_nothing_does_not_delay_the_end_of_the_drive() {
     assert!(stranger.is_over());
 }
 
-/// Who knows the name of a host that may come, and no key of its, has a place for a moment.
+/// Checks that a host with a permitted name but without its key occupies a controller only briefly.
 #[test]
 fn nobody_is_kept_out_by_hosts_that_do_not_prove_who_they_are() {
     let rig = rig();
@@ -209,7 +210,7 @@ fn nobody_is_kept_out_by_hosts_that_do_not_prove_who_they_are() {
     let (mut second, cntlid) = connected(&rig, &Connect::admin(VAULT), Digests::NONE);
     prove(&mut second, terms(HOST_KEY, None)).expect("the right key");
     assert!(idler.is_over());
-    // Of those who have, nobody gives way.
+    // Authenticated hosts do not give way.
     let mut third = Link::open(rig.address, Digests::NONE);
     assert_eq!(third.connect(&Connect::admin(VAULT)).status(), Status::CONNECT_CONTROLLER_BUSY);
     let mut third = Link::open(rig.address, Digests::NONE);
@@ -218,7 +219,7 @@ fn nobody_is_kept_out_by_hosts_that_do_not_prove_who_they_are() {
     assert_eq!(rig.status().authenticated.len(), usize::from(HOSTS));
 }
 
-/// The same for a queue of somebody who has proved it.
+/// Checks the same for an I/O queue of an authenticated host.
 #[test]
 fn a_queue_is_not_kept_from_its_host_by_one_that_does_not_prove_who_it_is() {
     let rig = rig();
@@ -230,14 +231,14 @@ fn a_queue_is_not_kept_from_its_host_by_one_that_does_not_prove_who_it_is() {
     let mut io = connected(&rig, &connect, Digests::NONE).0;
     assert!(idler.is_over());
     prove(&mut io, terms(HOST_KEY, None)).expect("the right key");
-    // It is nobody else's any more.
+    // An authenticated queue is not given to another connection.
     let mut late = Link::open(rig.address, Digests::NONE);
     assert_eq!(late.connect(&connect).status(), Status::COMMAND_SEQUENCE_ERROR);
     assert!(io.read(1, 0, 4096).is_ok());
     assert_eq!(rig.status().connections, 2);
 }
 
-/// Each beginning costs the drive's machine up to a tenth of a second.
+/// Limits new transactions, since each costs the drive's machine up to a tenth of a second.
 #[test]
 fn a_host_begins_anew_once_until_it_is_let_in() {
     let rig = rig();
@@ -273,7 +274,7 @@ fn messages_that_make_no_sense() {
         let entry = SubmissionEntry { flags: 1 << 6, cid: 3, dptr: apart(length), ..its };
         assert_eq!(admin.command(&entry).status(), Status::INVALID_FIELD, "{entry:?}");
     }
-    // What does not fit is there for the next Receive. Data that is asked for is as good as data in the capsule.
+    // A reply that does not fit stays for the next Receive. The message may also be sent in answer to an R2T.
     let names = Names { hostnqn: HOSTNQN.to_owned(), subnqn: VAULT.to_owned() };
     let host = Host::new(names, terms(HOST_KEY, None), 5, Entropy::draw().expect("random numbers"));
     let message = host.negotiate();
@@ -284,7 +285,7 @@ fn messages_that_make_no_sense() {
     let short = command(Fctype::AUTHENTICATION_RECEIVE, 64);
     assert_eq!(admin.command(&short).status(), Status::COMMAND_SEQUENCE_ERROR);
     assert_eq!(hear(&mut admin).expect("the challenge")[..2], [1, 1]);
-    // A reply out of nowhere.
+    // A message that is no valid reply.
     assert_eq!(say(&mut admin, &[0x5a; 300]), Status::SUCCESS);
     let failure = hear(&mut admin).expect("why");
     assert_eq!(failure[..8], [0, 0xf1, 0, 0, 5, 0, 1, Failure::MESSAGE.0]);

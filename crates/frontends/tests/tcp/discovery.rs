@@ -1,4 +1,4 @@
-//! The discovery service.
+//! Discovery service.
 
 use super::host::{Connect, HOSTNQN, Link, apart, fabrics};
 use super::rig::{DISK, Rig, SLOW};
@@ -31,7 +31,7 @@ fn admin(opcode: u8, cdw10: u32) -> SubmissionEntry {
     SubmissionEntry { opcode, nsid: 0, cdw10, ..fabrics(Fctype(0)) }
 }
 
-/// A part of the Discovery log page.
+/// Reads a part of the Discovery log page.
 fn log_page(link: &mut Link, offset: u32, bytes: u32) -> Vec<u8> {
     let entry = SubmissionEntry {
         dptr: apart(bytes),
@@ -127,7 +127,8 @@ fn an_encrypted_discovery_is_one_like_any_other() {
     let address = tunnel::tunnel(rig.address, psk);
     for digests in [Digests::NONE, BOTH] {
         let mut link = connect_at(address, digests);
-        // More in one record than is taken at once, and more to answer than one has room for.
+        // One record holds more commands than a turn takes, and their responses exceed the limit of unsent
+        // bytes.
         let capsule = link.capsule(&admin(opcode::admin::KEEP_ALIVE, 0), &[]);
         link.send(&capsule.repeat(1000));
         for _ in 0..1000 {
@@ -146,7 +147,7 @@ fn an_encrypted_discovery_is_one_like_any_other() {
         hostnqn: "nqn.2024-01.org.example:another".to_owned(),
         ..Connect::admin(DISCOVERY_NQN)
     });
-    // An operator who withdraws a key does not wait for who has begun with it.
+    // A withdrawn key is invalid at once, also for a connection that has completed its handshake.
     let mut link = Link::open(address, Digests::NONE);
     rig.directory.set_discovery_keys(None);
     assert_eq!(link.connect(&Connect::admin(DISCOVERY_NQN)).status(), Status::CONNECT_INVALID_HOST);

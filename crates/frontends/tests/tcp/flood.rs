@@ -1,4 +1,4 @@
-//! Floods from one address, while hosts of another come in slowly.
+//! Floods from one address, while hosts with another address connect slowly.
 
 use super::host::{Connect, HOSTNQN, LIMIT, Link, fabrics};
 use super::rig::{DISK, Rig};
@@ -15,13 +15,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Where floods come from.
+/// Address that floods come from.
 const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
-/// More than there are places for.
+/// Connections of a flood, which are more than the limit.
 const MANY: usize = 300;
 
-/// A connection that comes from elsewhere.
+/// Connects from `ELSEWHERE`.
 fn connection(to: SocketAddr) -> TcpStream {
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
     bind(&socket, &SocketAddr::new(ELSEWHERE, 0)).expect("an address of this machine");
@@ -29,14 +29,14 @@ fn connection(to: SocketAddr) -> TcpStream {
     TcpStream::from(socket)
 }
 
-/// Room for the descriptors of a flood, at both of its ends.
+/// Raises the limit of open files, for both ends of a flood.
 fn allow_many_files() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     setrlimit(Resource::Nofile, limit).expect("it is allowed");
 }
 
-/// Waits until the other end has closed a connection, whatever it said before.
+/// Waits until the other end has closed a connection, and drops the bytes received before.
 fn wait_for_the_end(mut stream: &TcpStream) {
     stream.set_read_timeout(Some(LIMIT)).expect("a timeout");
     let mut bytes = [0; 256];
@@ -51,7 +51,8 @@ fn wait_for_the_end(mut stream: &TcpStream) {
     }
 }
 
-/// Connections that say nothing, until the first of them is put out. They are there while this is.
+/// Opens silent connections, until the first of them is dropped. They stay open as long as the returned
+/// vector lives.
 fn flood(to: SocketAddr) -> Vec<TcpStream> {
     allow_many_files();
     let flood: Vec<TcpStream> = (0..MANY).map(|_| connection(to)).collect();
@@ -98,10 +99,11 @@ fn a_flood_from_one_address_ends_no_discovery_of_another() {
     assert_eq!(steady.command(&alive).status(), Status::SUCCESS);
 }
 
-/// Connects of one distance, each of which takes some time.
+/// Connections for one median.
 const CONNECTS: usize = 9;
 
-/// Begins connections as fast as it can while `work` is done. Returns its result, and connections in a second.
+/// Opens connections as fast as possible while `work` runs. Returns its result, and the connections in a
+/// second.
 fn beside_a_flood<R>(to: SocketAddr, work: impl FnOnce() -> R) -> (R, f64) {
     let (is_over, began) = (AtomicBool::new(false), Instant::now());
     let (result, begun) = std::thread::scope(|scope| {
@@ -123,9 +125,11 @@ fn beside_a_flood<R>(to: SocketAddr, work: impl FnOnce() -> R) -> (R, f64) {
     (result.expect("hosts are let in"), f64::from(begun) / began.elapsed().as_secs_f64())
 }
 
-/// Hosts that are far away come in while another address begins connections as fast as it can. Median times are printed:
-/// alone, beside a flood of another listener, which takes as much of the machine, and beside a flood of theirs. Nothing is
-/// compared, since other tests run beside.
+/// Connects distant hosts while another address opens connections as fast as possible, and prints median
+/// times.
+///
+/// The times are for an idle listener, a flood of another listener, which takes as much of the machine, and a
+/// flood of the same one. Nothing is compared, since other tests run at the same time.
 #[test]
 fn hosts_that_are_far_away_come_in_while_another_address_floods() {
     let rig = Rig::new();

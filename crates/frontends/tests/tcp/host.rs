@@ -1,4 +1,4 @@
-//! A host that does what it is told, right or wrong, one PDU after the other.
+//! Test host that sends valid and invalid PDUs, one after the other.
 
 use sluice_nvme::fabrics::{self, CNTLID_DYNAMIC, ConnectData, Fctype};
 use sluice_nvme::register::{self, csts};
@@ -9,18 +9,18 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-/// How long anything may take before the test fails.
+/// Time after which a wait fails the test.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) const HOSTNQN: &str = "nqn.2024-01.org.example:host";
 pub(crate) const HOSTID: [u8; 16] = [9; 16];
 
-/// Entries of its queues.
+/// Entries of each queue.
 pub(crate) const ENTRIES: u16 = 32;
 
 const BOTH_WAYS: u8 = 0x5a;
 
-/// What is put into a Connect command.
+/// Parameters of a Connect command.
 #[derive(Clone, Debug)]
 pub(crate) struct Connect {
     pub(crate) qid: u16,
@@ -54,7 +54,7 @@ impl Connect {
     }
 }
 
-/// One connection.
+/// Connection of a host.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) stream: TcpStream,
@@ -63,12 +63,12 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// An initialized connection.
+    /// Opens and initializes a connection.
     pub(crate) fn open(address: SocketAddr, digests: Digests) -> Self {
         Self::over(TcpStream::connect(address).expect("somebody listens"), digests)
     }
 
-    /// The same on a connection that there is.
+    /// Initializes a connection on an existing stream.
     pub(crate) fn over(stream: TcpStream, digests: Digests) -> Self {
         stream.set_read_timeout(Some(LIMIT)).expect("a timeout");
         stream.set_nodelay(true).expect("no delay");
@@ -85,7 +85,8 @@ impl Link {
         self.stream.write_all(bytes).expect("it is read");
     }
 
-    /// The next PDU with its data, whose digest is right; none at the end of the connection.
+    /// Returns the next PDU with its data, after a check of the data digest. None at the end of the
+    /// connection.
     pub(crate) fn next(&mut self) -> Option<(Pdu, Vec<u8>)> {
         let mut found: Option<(Pdu, Vec<u8>)> = None;
         loop {
@@ -123,7 +124,7 @@ impl Link {
         }
     }
 
-    /// The next PDU is a response capsule.
+    /// Returns the next PDU, which must be a response capsule.
     pub(crate) fn response(&mut self) -> CompletionEntry {
         match self.next() {
             Some((Pdu::Response(entry), _)) => entry,
@@ -131,13 +132,13 @@ impl Link {
         }
     }
 
-    /// A capsule with its data.
+    /// Returns a capsule with its data.
     pub(crate) fn capsule(&self, entry: &SubmissionEntry, data: &[u8]) -> Vec<u8> {
         let head = encode::capsule_cmd(entry, self.digests, 4, data.len() as u32);
         self.with_data(head.as_bytes(), data)
     }
 
-    /// A header with the data behind it, and its digest.
+    /// Returns a header with data and data digest.
     pub(crate) fn with_data(&self, head: &[u8], data: &[u8]) -> Vec<u8> {
         let mut bytes = [head, data].concat();
         if self.digests.data && !data.is_empty() {
@@ -185,7 +186,7 @@ impl Link {
         self.command(&entry).status()
     }
 
-    /// A page of 4,096 bytes that Identify returns.
+    /// Returns a page of 4,096 bytes from Identify.
     pub(crate) fn identify(&mut self, cns: Cns) -> Vec<u8> {
         let identify = transfer(opcode::admin::IDENTIFY, 3, 0, 4096);
         let cdw10 = u32::from(cns.0);
@@ -195,7 +196,7 @@ impl Link {
         bytes
     }
 
-    /// Identifiers of the controllers that the subsystem has.
+    /// Returns the identifiers of the controllers of the subsystem.
     pub(crate) fn controllers(&mut self) -> Vec<u16> {
         let page = self.identify(Cns::CONTROLLERS);
         let mut words = page.chunks_exact(2).map(|word| u16::from_le_bytes([word[0], word[1]]));
@@ -203,14 +204,14 @@ impl Link {
         words.take(count.into()).collect()
     }
 
-    /// Namespaces that are attached to the controller.
+    /// Returns the namespaces that are attached to the controller.
     pub(crate) fn namespaces(&mut self) -> Vec<u32> {
         let page = self.identify(Cns::ACTIVE_NAMESPACES);
         let nsids = page.chunks_exact(4).map(|it| u32::from_le_bytes([it[0], it[1], it[2], it[3]]));
         nsids.take_while(|nsid| *nsid != 0).collect()
     }
 
-    /// True when the other end has nothing more to say.
+    /// Returns whether the next read is the end of the connection.
     pub(crate) fn is_over(&mut self) -> bool {
         self.next().is_none()
     }
@@ -224,21 +225,21 @@ pub(crate) fn entry(cid: u16) -> SubmissionEntry {
     SubmissionEntry { cid, flags: 1 << 6, dptr: apart(0), ..SubmissionEntry::default() }
 }
 
-/// Data in the capsule.
+/// Returns an SGL for in-capsule data.
 pub(crate) fn in_capsule(length: u32) -> [u64; 2] {
     let mut sgl = SglDescriptor::new(SglType::DATA_BLOCK, 0, length);
     sgl.identifier |= 1;
     sgl.to_dptr()
 }
 
-/// Data that is sent apart.
+/// Returns an SGL for data in separate PDUs.
 pub(crate) fn apart(length: u32) -> [u64; 2] {
     let mut sgl = SglDescriptor::new(SglType::TRANSPORT_DATA_BLOCK, 0, length);
     sgl.identifier = BOTH_WAYS;
     sgl.to_dptr()
 }
 
-/// A Read or Write of 512-byte blocks.
+/// Returns a Read or Write of 512-byte blocks.
 pub(crate) fn transfer(opcode: u8, cid: u16, slba: u64, bytes: u32) -> SubmissionEntry {
     SubmissionEntry {
         opcode,
@@ -255,10 +256,10 @@ pub(crate) fn write_in_capsule(cid: u16, slba: u64, bytes: u32) -> SubmissionEnt
     SubmissionEntry { dptr: in_capsule(bytes), ..transfer(opcode::io::WRITE, cid, slba, bytes) }
 }
 
-/// A host with an admin queue and some I/O queues.
+/// Host with an admin queue and some I/O queues.
 #[derive(Debug)]
 pub(crate) struct Host {
-    /// Of the controller that it was given.
+    /// Controller ID that the drive assigned.
     pub(crate) cntlid: u16,
     pub(crate) admin: Link,
     pub(crate) io: Vec<Link>,
@@ -288,7 +289,7 @@ impl Host {
         Self { cntlid, admin, io }
     }
 
-    /// It may not be silent for longer from now on. While it is set up, the machine may have other things to do.
+    /// Sets the keep-alive timeout. Setup has none, since a busy machine may delay it.
     pub(crate) fn set_keep_alive(&mut self, timeout_ms: u32) {
         let keep_alive = u32::from(FeatureId::KEEP_ALIVE_TIMER.0);
         let opcode = opcode::admin::SET_FEATURES;
@@ -303,7 +304,7 @@ impl Link {
         assert_eq!(self.get_property(register::CSTS, 4) as u32 & csts::RDY, csts::RDY);
     }
 
-    /// Writes, by whichever way the length asks for.
+    /// Writes with in-capsule data up to 8 KiB, and with an R2T above.
     pub(crate) fn write(&mut self, cid: u16, slba: u64, data: &[u8]) -> Status {
         let length = data.len() as u32;
         if length <= 8192 {
@@ -315,7 +316,7 @@ impl Link {
         self.response().status()
     }
 
-    /// Answers the R2T for a command with PDUs of so many bytes.
+    /// Answers the R2T of a command with H2CData PDUs of `piece` bytes.
     pub(crate) fn send_data(&mut self, cid: u16, data: &[u8], piece: usize) {
         let Some((Pdu::R2t(r2t), _)) = self.next() else { panic!("no R2T") };
         assert_eq!((r2t.cccid, r2t.offset, r2t.length), (cid, 0, data.len() as u32));

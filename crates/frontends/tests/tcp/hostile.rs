@@ -1,5 +1,5 @@
-//! Hosts that break the protocol in every way there is. Each costs itself its connection; the drive serves
-//! the next, and other drives do not notice.
+//! Hosts that break the protocol. Each loses only its connection: the drive serves the next one, and other
+//! drives are not affected.
 
 use super::host::{Connect, Host, Link, apart, in_capsule, transfer, write_in_capsule};
 use super::rig::{DISK, Rig, SLOW};
@@ -11,7 +11,7 @@ use std::net::TcpStream;
 
 const BOTH: Digests = Digests { header: true, data: true };
 
-/// Sends bytes on an I/O queue and expects them to end it with this termination request.
+/// Sends bytes on an I/O queue, and expects a termination request with this error.
 fn ends_with(rig: &Rig, digests: Digests, bytes: impl FnOnce(&mut Link) -> Vec<u8>, expected: Fes) {
     let mut host = Host::start(rig.address, DISK, digests, 2);
     let bytes = bytes(&mut host.io[0]);
@@ -21,13 +21,13 @@ fn ends_with(rig: &Rig, digests: Digests, bytes: impl FnOnce(&mut Link) -> Vec<u
         other => panic!("{other:?} instead of {expected:?}"),
     }
     assert!(host.io[0].next().is_none(), "nothing follows a termination request");
-    // The other queue of the same host is none the worse.
+    // The other queue of the same host still works.
     assert_eq!(host.io[1].write(1, 0, &[1; 4096]), Status::SUCCESS);
     drop(host);
     rig.wait_for_nobody();
 }
 
-/// A Write that was asked for its data, and what it was asked.
+/// Submits a Write, and returns its R2T.
 fn asked(link: &mut Link, cid: u16, bytes: u32) -> R2t {
     link.submit(&transfer(opcode::io::WRITE, cid, 0, bytes), &[]);
     match link.next() {
@@ -66,7 +66,7 @@ fn each_header_field_wrong_once() {
     }
 }
 
-/// What is changed in the data, and what comes of it.
+/// Change of an H2CData header, and the expected error.
 type Wrong = (fn(&mut Data), Fes);
 
 /// Conformance: TCP 3.5, data that no R2T asked for ends the connection with C2HTermReq.
@@ -146,7 +146,7 @@ fn more_commands_than_the_queue_has_entries() {
     let mut host = Host::start(rig.address, SLOW, Digests::NONE, 1);
     let capsule = host.io[0].capsule(&transfer(opcode::io::READ, 1, 0, 512), &[]);
     let flood: Vec<u8> = capsule.iter().copied().cycle().take(capsule.len() * 200).collect();
-    // It may be closed before all of it is sent.
+    // The connection may be closed before all bytes are sent.
     let _ = host.io[0].stream.write_all(&flood);
     while let Some((pdu, _)) = host.io[0].next() {
         if let Pdu::Terminated(violation) = pdu {
@@ -220,7 +220,7 @@ fn connect_commands_that_fail() {
     }
 }
 
-/// Whoever says nothing, or not enough, keeps nobody out, however many there are.
+/// Opens many connections that send no complete Connect command, and checks that other hosts can connect.
 #[test]
 fn a_flood_of_connections_that_never_come_to_the_point() {
     let rig = Rig::new();
@@ -229,7 +229,7 @@ fn a_flood_of_connections_that_never_come_to_the_point() {
         let mut stream = TcpStream::connect(rig.address).expect("somebody listens");
         let head =
             encode::ic_req(sluice_nvme_tcp::IcReq { alignment: 4, digests: Digests::NONE, r2t_max: 1 });
-        // Some of it, all of it, or nothing.
+        // A part of the ICReq, all of it, or nothing.
         let part = [0, 1, 8, 100, 128][number % 5];
         let _ = stream.write_all(&head.as_bytes()[..part]);
         idle.push(stream);
@@ -246,7 +246,7 @@ fn garbage_instead_of_a_greeting() {
     for garbage in [&[0xff; 8][..], &[0; 200], b"GET / HTTP/1.1\r\n\r\n", &[4; 80]] {
         let mut stream = TcpStream::connect(rig.address).expect("somebody listens");
         stream.write_all(garbage).expect("room");
-        // More than is ever looked at, before and after the answer.
+        // More bytes than are ever read, before and after the answer.
         stream.write_all(&[0; 5000]).expect("room");
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).expect("an end, and no reset");
@@ -259,7 +259,7 @@ fn garbage_instead_of_a_greeting() {
     drop(Host::start(rig.address, DISK, Digests::NONE, 1));
 }
 
-/// A host that goes at any moment leaves nothing behind.
+/// Disconnects hosts at different moments, and checks that nothing is left of them.
 #[test]
 fn hosts_that_vanish() {
     let rig = Rig::new();
@@ -270,7 +270,7 @@ fn hosts_that_vanish() {
             link.submit(&transfer(opcode::io::READ, cid, 0, 128 << 10), &[]);
         }
         match round % 3 {
-            // Amid the data of a command.
+            // Within the data of a command.
             0 => {
                 let r2t = loop {
                     host.io[0].submit(&transfer(opcode::io::WRITE, 99, 0, 65_536), &[]);
@@ -284,7 +284,7 @@ fn hosts_that_vanish() {
                 host.io[0].send(head.as_bytes());
                 host.io[0].send(&[1; 1000]);
             }
-            // Amid a header.
+            // Within a header.
             1 => host.io[1].send(&[4, 0, 72]),
             _ => {}
         }
@@ -294,7 +294,7 @@ fn hosts_that_vanish() {
     assert_eq!(rig.status().associations, 31);
 }
 
-/// One host does all of it on one drive, while another host's I/O on the next drive is verified.
+/// Sends broken PDUs to one drive, while I/O of another host to the next drive is verified.
 #[test]
 fn the_neighbour_does_not_notice() {
     let rig = Rig::new();

@@ -1,5 +1,4 @@
-//! Commands that take longer than every timer of a connection: the memory of silent connections that is given back, and
-//! the keep-alive timer.
+//! Commands that take longer than the timers of a connection: reclaiming of idle memory, and keep-alive.
 
 use super::host::{Connect, Host, Link, entry, transfer, write_in_capsule};
 use super::rig::{DISK, Rig, SLOW};
@@ -9,23 +8,25 @@ use sluice_nvme_tcp::{Data, Digests, Pdu, encode};
 use std::thread::sleep;
 use std::time::Duration;
 
-/// Longer than the second after which memory is given back, several times over, and than the keep-alive timeout.
+/// Duration of a held write: several times the idle time before memory is reclaimed, and above the keep-alive
+/// timeout.
 const HELD: Duration = Duration::from_secs(7);
 
-/// The shortest that a machine with other things to do keeps.
+/// Shortest keep-alive timeout that a busy machine can keep.
 const KEEP_ALIVE_MS: u32 = 5000;
 
-/// Between two signs of life of a host.
+/// Interval of Keep Alive commands.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// How long a host stops in the middle, and reads nothing.
+/// Time during which a host sends and reads nothing.
 const SILENCE: Duration = Duration::from_millis(2500);
 
 fn pattern(seed: usize, length: usize) -> Vec<u8> {
     (0..length).map(|at| (seed + at * 7 + at / 512) as u8 | 1).collect()
 }
 
-/// Writes are held with their data in the memory of a connection that is silent: in capsules, and asked for.
+/// Holds writes with their data in the memory of an idle connection: in-capsule data, and data sent after an
+/// R2T.
 fn held_writes(rig: &Rig, to: std::net::SocketAddr, digests: Digests) {
     let mut host = Host::with(to, Connect::admin(SLOW), digests, 2);
     host.set_keep_alive(KEEP_ALIVE_MS);
@@ -63,7 +64,7 @@ fn what_is_held_for_long_is_written_as_it_was_sent_over_tls() {
     held_writes(&rig, tunnel::tunnel(rig.address, psk), Digests::NONE);
 }
 
-/// A host that stops between two pieces of the data that it was asked for, and in the middle of one.
+/// Pauses between two H2CData PDUs, and within one.
 #[test]
 fn data_that_comes_in_pieces_long_after_one_another_is_written_as_it_was_sent() {
     let rig = Rig::new();
@@ -87,7 +88,7 @@ fn data_that_comes_in_pieces_long_after_one_another_is_written_as_it_was_sent() 
     assert!(link.read(2, 0, 128 << 10) == Ok(data));
 }
 
-/// A host that reads nothing for long of what it has asked for.
+/// Pauses before reading the data of many Reads.
 #[test]
 fn what_is_read_late_is_what_was_read() {
     const READS: u16 = 30;

@@ -1,4 +1,4 @@
-//! The limits of queues: the last value that is taken, and the first that is not.
+//! Limits of queues: the last valid value, and the first invalid one.
 
 use crate::host::{Connect, Link};
 use crate::rig::{DISK, Rig};

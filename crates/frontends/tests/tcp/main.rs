@@ -1,4 +1,4 @@
-//! NVMe/TCP hosts, good and bad, against real controllers over real sockets.
+//! NVMe/TCP hosts, conforming and not, against real controllers over real sockets.
 
 mod authentication;
 mod discovery;

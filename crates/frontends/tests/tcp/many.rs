@@ -34,7 +34,7 @@ fn a_drive_has_as_many_hosts_as_it_may() {
     drop(Host::start(rig.address, DISK, Digests::NONE, 1));
 }
 
-/// Both see one drive, each through a controller of its own.
+/// Checks that two hosts use one drive, each through its own controller.
 /// Conformance: Base 3.1.1, each association has a controller, whose identifier no other of the subsystem has.
 #[test]
 fn two_hosts_have_one_drive() {
@@ -54,7 +54,7 @@ fn two_hosts_have_one_drive() {
     assert_eq!(other.io[0].read(2, 8, 4096), Ok(vec![5; 4096]));
 }
 
-/// A host with several associations keeps what is private to it until the last one ends.
+/// Checks that a host with several associations keeps its private namespace until the last one ends.
 #[test]
 fn a_private_namespace_stays_until_the_last_association_of_its_host_ends() {
     let rig = Rig::with_a_private_namespace();
@@ -78,7 +78,7 @@ fn a_private_namespace_stays_until_the_last_association_of_its_host_ends() {
     });
 }
 
-/// One that comes and goes at any moment disturbs nobody.
+/// Connects and drops a host with commands in flight, while I/O of another is verified.
 #[test]
 fn a_host_that_vanishes_takes_nothing_from_another() {
     let rig = Rig::new();
@@ -102,7 +102,7 @@ fn a_host_that_vanishes_takes_nothing_from_another() {
     assert_eq!(rig.status().associations, 41);
 }
 
-/// What others do says nothing of it, not even that it is alive.
+/// Checks that commands of one host do not keep another host alive.
 #[test]
 fn a_host_that_falls_silent_is_given_up_while_another_is_busy() {
     let rig = Rig::new();

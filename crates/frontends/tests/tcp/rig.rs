@@ -19,17 +19,17 @@ use super::host::{HOSTNQN, LIMIT};
 
 pub(crate) const SIZE: u64 = 16 << 20;
 
-/// Names of the two drives. The second's reads take a while.
+/// NQNs of the two drives. Reads of the second are delayed.
 pub(crate) const DISK: &str = "nqn.2024-01.org.example:disk";
 pub(crate) const SLOW: &str = "nqn.2024-01.org.example:slow";
 
-/// How long, unless a test says otherwise.
+/// Default delay of reads of the second drive.
 const READ: Duration = Duration::from_millis(20);
 
-/// That a drive serves at a time.
+/// Hosts that a drive serves at a time.
 pub(crate) const HOSTS: u8 = 2;
 
-/// I/O queues that each may have.
+/// I/O queues of each host.
 pub(crate) const QUEUES: u16 = 8;
 
 pub(crate) struct Rig {
@@ -41,14 +41,14 @@ pub(crate) struct Rig {
     slow: TaskId,
 }
 
-/// What a test wants of its drives.
+/// Options of the drives.
 #[derive(Clone)]
 struct Plan {
     keys: Option<Arc<Keys>>,
-    /// How long reads and writes of the second drive take.
+    /// Delays of reads and writes of the second drive.
     read: Duration,
     write: Duration,
-    /// Each has a second namespace, which is private and attached to the host of the tests.
+    /// Adds a second namespace to each drive, which is private and attached to the host of the tests.
     private: bool,
 }
 
@@ -63,27 +63,27 @@ impl Rig {
         Self::open(Plan::default())
     }
 
-    /// One whose second drive's reads take so long.
+    /// Opens drives, with this delay of reads of the second.
     pub(crate) fn with_reads_of(read: Duration) -> Self {
         Self::open(Plan { read, ..Plan::default() })
     }
 
-    /// One whose second drive's writes take so long.
+    /// Opens drives, with this delay of writes of the second.
     pub(crate) fn with_writes_of(write: Duration) -> Self {
         Self::open(Plan { write, ..Plan::default() })
     }
 
-    /// One whose drives have a second namespace, which is private and attached to the host of the tests.
+    /// Opens drives with a second namespace, which is private and attached to the host of the tests.
     pub(crate) fn with_a_private_namespace() -> Self {
         Self::open(Plan { private: true, ..Plan::default() })
     }
 
-    /// One whose hosts have keys.
+    /// Opens drives that require TLS with these keys.
     pub(crate) fn encrypted(keys: Arc<Keys>) -> Self {
         Self::open(Plan { keys: Some(keys), ..Plan::default() })
     }
 
-    /// The same, with writes of the second drive that take so long.
+    /// Opens drives that require TLS with these keys, with this delay of writes of the second.
     pub(crate) fn encrypted_with_writes_of(keys: Arc<Keys>, write: Duration) -> Self {
         Self::open(Plan { keys: Some(keys), write, ..Plan::default() })
     }
@@ -108,22 +108,22 @@ impl Rig {
         if subnqn == DISK { self.disk } else { self.slow }
     }
 
-    /// A second name for a drive, for these hosts.
+    /// Adds a second name of the first drive, for these hosts.
     pub(crate) fn list(&self, subnqn: &str, hosts: &[&str]) {
         self.list_known(subnqn, hosts.iter().map(|host| KnownHost { nqn: host.to_string(), terms: None }));
     }
 
-    /// The same, for hosts that may have to prove who they are.
+    /// Adds a second name of the first drive, for hosts that may have to authenticate.
     pub(crate) fn list_known(&self, subnqn: &str, hosts: impl IntoIterator<Item = KnownHost>) {
         self.list_entry(subnqn, hosts.into_iter().collect(), None);
     }
 
-    /// The same, for whoever has a key.
+    /// Adds a second name of the first drive, for all hosts with a key.
     pub(crate) fn list_with_keys(&self, subnqn: &str, keys: Arc<Keys>) {
         self.list_entry(subnqn, Vec::new(), Some(keys));
     }
 
-    /// The first drive has these keys from now on.
+    /// Replaces the keys of the first drive.
     pub(crate) fn change_keys(&self, keys: Arc<Keys>) {
         self.directory.remove(DISK);
         self.list_with_keys(DISK, keys);
@@ -149,7 +149,7 @@ impl Rig {
         self.ask(DISK, |drive| drive.hosts().expect("hosts may come"))
     }
 
-    /// Waits until nobody is there.
+    /// Waits until no host is connected to the first drive.
     pub(crate) fn wait_for_nobody(&self) {
         eventually("the host is gone", || self.status().hosts.is_empty());
     }
@@ -209,7 +209,7 @@ fn subsystem(subnqn: &str, plan: &Plan) -> Subsystem {
     Subsystem::new(ControllerConfig { identity, namespaces }).expect("memory")
 }
 
-/// Waits for something that will be.
+/// Waits until a condition is true. Fails after [`LIMIT`].
 pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + LIMIT;
     while !is_so() {

@@ -1,4 +1,4 @@
-//! What a host that keeps to the protocol gets.
+//! Service for conforming hosts.
 
 use super::host::{CC_ENABLE, Connect, Host, Link, apart, entry, fabrics, transfer};
 use super::rig::{DISK, QUEUES, Rig, SIZE, SLOW, eventually};
@@ -18,7 +18,7 @@ const ALL_DIGESTS: [Digests; 4] = [
     Digests { header: true, data: true },
 ];
 
-/// Small enough to be read, good enough for test patterns.
+/// Random number generator that is simple, and good enough for test patterns.
 struct Random(u64);
 
 impl Random {
@@ -58,7 +58,8 @@ fn what_is_written_is_read_whatever_the_sizes_and_digests() {
     }
 }
 
-/// A drive that any host may have needs no name of it; benchmark clients send none.
+/// Checks that a host with an empty NQN can use a drive without a list of hosts. Benchmark clients send an
+/// empty NQN.
 #[test]
 fn a_host_without_a_name_is_served_where_any_may_come() {
     let rig = Rig::new();
@@ -77,7 +78,7 @@ fn many_commands_are_outstanding_and_their_data_comes_in_any_order() {
     let link = &mut host.io[0];
     const COUNT: u16 = 20;
     const BYTES: u32 = 512 << 10;
-    // Ten megabytes are more than a connection has room for at once: some wait for others.
+    // Ten megabytes exceed the buffer pool of a connection, so some commands wait.
     for cid in 0..COUNT {
         link.submit(&transfer(opcode::io::WRITE, cid, u64::from(cid) * 1024, BYTES), &[]);
     }
@@ -91,7 +92,7 @@ fn many_commands_are_outstanding_and_their_data_comes_in_any_order() {
             }
             other => panic!("{other:?}"),
         }
-        // The last one asked for goes first.
+        // The latest R2T is answered first.
         if let Some(r2t) = asked.pop() {
             let payload = vec![r2t.cccid as u8; BYTES as usize];
             let data = sluice_nvme_tcp::Data {
@@ -163,7 +164,7 @@ fn identify_says_what_is_so_over_tcp() {
     assert_ne!(page.kas, 0);
     assert_eq!(page.sgls, 1 | 1 << 20 | 1 << 21);
     assert!(page.subnqn.starts_with(DISK.as_bytes()));
-    // What only a memory-based transport has.
+    // These commands exist on memory-based transports only.
     for opcode in [0x00, 0x01, 0x04, 0x05, 0x7c] {
         let entry = SubmissionEntry { opcode, dptr: apart(0), ..identify };
         assert_eq!(host.admin.command(&entry).status(), Status::INVALID_OPCODE, "opcode {opcode:#x}");
@@ -197,7 +198,7 @@ fn commands_wait_for_a_controller_that_is_ready() {
     assert_eq!(admin.command(&keep_alive).status(), Status::SUCCESS);
     let mut io = Link::open(rig.address, Digests::NONE);
     assert_eq!(io.connect(&Connect::io(DISK, 1)).status(), Status::SUCCESS);
-    // Disabling it ends the I/O queues; it can be enabled again.
+    // Disabling the controller ends the I/O queues. It can be enabled again.
     assert_eq!(admin.set_property(register::CC, CC_ENABLE & !1), Status::SUCCESS);
     assert!(io.is_over());
     eventually("the controller is disabled", || {
@@ -284,7 +285,7 @@ fn a_shutdown_is_carried_out_when_the_queues_are_gone() {
     eventually("the shutdown is over", || done(host.admin.get_property(register::CSTS, 4)));
 }
 
-/// What it sends again is not overtaken by what it has sent before.
+/// Checks that a reconnected host has no earlier command in flight, which could overtake a repeated one.
 #[test]
 fn a_host_that_comes_back_finds_nothing_of_its_own_under_way() {
     let rig = Rig::new();
@@ -310,7 +311,7 @@ fn a_drain_answers_what_was_taken() {
     drain(&rig, 0);
 }
 
-/// Nothing is taken meanwhile that says that the host is alive.
+/// Drains longer than the keep-alive timeout, although no Keep Alive command is taken meanwhile.
 #[test]
 fn a_drain_answers_what_takes_longer_than_a_host_may_be_silent() {
     let rig = Rig::with_reads_of(Duration::from_secs(6));

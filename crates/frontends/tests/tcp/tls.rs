@@ -1,4 +1,4 @@
-//! Drives with keys: who is let in, and that an encrypted connection is one like any other.
+//! Drives with TLS keys: which hosts may connect, and that encrypted connections work like others.
 
 use super::host::{Connect, Host, LIMIT, Link, transfer};
 use super::rig::{DISK, Rig, SLOW};
@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 
 const ANOTHER: &str = "NVMeTLSkey-1:01:ICEiIyQlJicoKSorLC0uLzAxMjM0NTY3ODk6Ozw9Pj/jBqb2:";
 
-/// The key of a host for a drive, for all who come to the address.
+/// Opens a TLS tunnel to a drive, with the key of this host.
 fn tunnel(to: SocketAddr, hostnqn: &str, subnqn: &str) -> SocketAddr {
     tunnel::tunnel(to, keys().for_host(hostnqn, subnqn).remove(0))
 }
@@ -65,7 +65,7 @@ fn a_key_is_for_two_names() {
     drop(Host::start(address, DISK, Digests::NONE, 1));
 }
 
-/// An operator who withdraws a key does not wait until whoever has begun with it has come in.
+/// Withdraws a key between the handshake and the Connect command.
 #[test]
 fn a_key_that_is_withdrawn_while_a_host_comes_lets_it_in_no_more() {
     let rig = Rig::encrypted(keys());
@@ -90,7 +90,7 @@ fn a_drive_with_keys_is_not_to_be_had_without() {
     assert_eq!(response.status(), Status::CONNECT_INVALID_HOST);
 }
 
-/// What is no record after the handshake ends the connection, and nobody else's.
+/// Sends invalid records after the handshake, and checks that only this connection ends.
 #[test]
 fn a_broken_record_is_answered_with_an_alert() {
     let rig = Rig::encrypted(keys());
@@ -100,7 +100,7 @@ fn a_broken_record_is_answered_with_an_alert() {
         let mut stream = TcpStream::connect(rig.address).expect("it listens");
         stream.set_read_timeout(Some(LIMIT)).expect("a timeout");
         let mut session = tunnel::shake_hands(&stream, &psk).expect("the key is right");
-        // At once: the other end is gone after the first few.
+        // In one write, since the other end closes after the first few bytes.
         stream.write_all(&[bytes, &[0; 64]].concat()).expect("room");
         let failure = loop {
             match stream.read(session.room()) {
@@ -118,8 +118,9 @@ fn a_broken_record_is_answered_with_an_alert() {
     assert_eq!(host.io[0].write(1, 0, &[1; 4096]), Status::SUCCESS);
 }
 
-/// Brings one connection to another address until its host sends nothing more, then says something else, and looks only
-/// then at what comes: returns that, and how it ends.
+/// Tunnels one connection until its host stops sending, then sends the bytes of `say`, and only then reads.
+///
+/// Returns the content received, and how the TLS session ends.
 fn spoiled(
     to: SocketAddr,
     say: impl FnOnce(&mut Session) -> Vec<u8> + Send + 'static,
@@ -153,7 +154,8 @@ fn spoiled(
     (address, thread)
 }
 
-/// What a host hears that has asked for more than is sent at once, read none of it, and says this then.
+/// Sends the bytes of `say` behind many unread Reads. Returns the content that follows, and how the session
+/// ends.
 fn heard_behind_reads(say: impl FnOnce(&mut Session) -> Vec<u8> + Send + 'static) -> (Vec<u8>, Failure) {
     const READS: u16 = 100;
     let rig = Rig::encrypted(keys());
@@ -192,13 +194,13 @@ fn a_termination_request_comes_behind_what_is_being_sent() {
 /// Handshakes that are measured.
 const HANDSHAKES: usize = 100;
 
-/// Prints the time of a handshake, with the host's part of it, while the daemon has one key, and as many as a file has room
-/// for: keys for every host, each of which the host may mean.
+/// Prints the time of a handshake, the host's part included, for one key and for as many as a key file can
+/// hold. All keys are for every host, so each may be the right one.
 #[test]
 #[ignore = "it measures, and compares nothing"]
 fn the_time_of_a_handshake_with_very_many_keys() {
     for count in [1, 124] {
-        // All but the last are of no use to the host.
+        // The host uses the last key only.
         let others = format!("{ANOTHER}\n").repeat(count - 1);
         let rig = Rig::encrypted(tunnel::keys(&(others + KEY)));
         let psk = keys().for_host(super::host::HOSTNQN, DISK).remove(0);

@@ -1,4 +1,4 @@
-//! What a host needs that has no TLS of its own: the handshake, and somebody who encrypts for it.
+//! TLS for a test host that has none: the handshake, and a thread that encrypts.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use sluice_tls::{Handshake, Keys, Psk, Session};
@@ -9,10 +9,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::task::Poll;
 
-/// A key for every host.
+/// Key for every host.
 pub(crate) const KEY: &str = "NVMeTLSkey-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
 
-/// Keys out of a file of such lines.
+/// Returns the keys of a file with these lines.
 pub(crate) fn keys(lines: &str) -> Arc<Keys> {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("keys");
@@ -21,7 +21,7 @@ pub(crate) fn keys(lines: &str) -> Arc<Keys> {
     Arc::new(Keys::read(&path).expect("keys"))
 }
 
-/// The handshake on a new connection; none if the other end wants no such key.
+/// Runs the handshake on a new connection. Returns None if the other end rejects the key.
 pub(crate) fn shake_hands(stream: &TcpStream, psk: &Psk) -> Option<Box<Session>> {
     let mut handshake = Handshake::client(stream.as_fd(), psk).expect("a handshake");
     loop {
@@ -32,11 +32,11 @@ pub(crate) fn shake_hands(stream: &TcpStream, psk: &Psk) -> Option<Box<Session>>
     }
 }
 
-/// Encrypts what comes to an address of its own, and brings it to another.
+/// Listens on a new address, and forwards its connections to `to`, encrypted. Returns the new address.
 pub(crate) fn tunnel(to: SocketAddr, psk: Psk) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
-    // It ends with the process.
+    // The thread ends with the process.
     std::thread::spawn(move || {
         while let Ok((near, _)) = listener.accept() {
             let far = TcpStream::connect(to).expect("somebody listens");
@@ -51,7 +51,7 @@ pub(crate) fn tunnel(to: SocketAddr, psk: Psk) -> SocketAddr {
     address
 }
 
-/// Brings everything to the other side, until one of them ends.
+/// Forwards bytes in both directions until one side ends.
 pub(crate) fn pump(mut near: &TcpStream, mut far: &TcpStream, session: &mut Session) -> std::io::Result<()> {
     loop {
         let mut polled = [PollFd::new(near, PollFlags::IN), PollFd::new(far, PollFlags::IN)];
