@@ -1,4 +1,4 @@
-//! One daemon for each folder and socket.
+//! Ensures that one daemon at a time uses a folder or socket.
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::process::geteuid;
@@ -8,16 +8,16 @@ use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-/// The right to be the only one, held until dropped or the process ends, however it ends.
+/// An exclusive lock, held until it is dropped or the process ends for any reason.
 #[derive(Debug)]
 pub struct Exclusive {
-    /// The lock goes with the file description. The file itself stays: to unlink it would let a third
-    /// daemon lock a new one of the same name beside us.
+    /// File description that holds the lock. The file is never unlinked: another daemon could then lock a new
+    /// file of the same name while this lock is held.
     _file: File,
 }
 
 impl Exclusive {
-    /// Takes the lock file at `path`, for what is called `what` in messages.
+    /// Takes the lock file at `path`. `what` names the locked object in messages.
     pub fn take(path: &Path, what: &str) -> Result<Self, Problem> {
         let mut file = open_own(path).map_err(|error| {
             let is_link = error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error());
@@ -36,12 +36,12 @@ impl Exclusive {
     }
 }
 
-/// Opens the lock file, or makes it. A link, or a file that other users have a hand in, is refused untouched: another
-/// user may have placed it there, so that the daemon overwrites the file behind it.
+/// Opens or creates the lock file. Refuses a symbolic link, and a file that has several names or another owner.
+/// Another user may have placed it there, so that the daemon overwrites the file behind it.
 fn open_own(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    // A pipe or a terminal would keep the daemon waiting.
+    // An open of a pipe or a terminal could block the daemon.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = options.custom_flags(flags.bits().cast_signed()).open(path)?;
     let found = file.metadata()?;
@@ -59,7 +59,7 @@ fn open_own(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Only for people who look, and for the message of the one who comes second.
+/// Writes the process ID, for administrators and for the error message of a second daemon.
 fn note_owner(file: &mut File) -> std::io::Result<()> {
     file.set_len(0)?;
     file.rewind()?;
@@ -68,7 +68,7 @@ fn note_owner(file: &mut File) -> std::io::Result<()> {
 
 fn taken(file: &mut File, what: &str) -> Problem {
     let mut owner = String::new();
-    // Whoever locked it may not have written its number yet.
+    // The owner of the lock may not have written its process ID yet.
     let known = file.take(16).read_to_string(&mut owner).is_ok() && !owner.trim().is_empty();
     let who = if known { format!("process {}", owner.trim()) } else { "another process".to_owned() };
     Problem::conflict(format!("{what} is in use by {who}"))

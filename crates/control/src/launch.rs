@@ -1,8 +1,8 @@
 //! The rights that a function's process loses before its program starts, whatever the program is.
 //!
-//! The daemon starts this program first, as the function's user. It gives up what it can and executes the function's
-//! program in its own place, so a hostile program never runs with more. What stays is what the user of the process may
-//! do: a function that is not trusted has a user of its own.
+//! The daemon starts this program first, as the function's user. It gives up all rights that it can and
+//! executes the function's program in its own process, so a hostile program never has more. The remaining
+//! rights are those of the user of the process: an untrusted function needs a user of its own.
 
 use landlock::{
     ABI, Access, AccessFs, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, path_beneath_rules,
@@ -17,34 +17,38 @@ use std::fs::read_dir;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Bytes of address space: room for the arena, an interpreter and the memory of a key derivation.
+/// Bytes of address space: enough for the arena, an interpreter and the memory of a key derivation.
 pub const ADDRESS_SPACE: u64 = 8 << 30;
 
-/// Open files of a process.
+/// Maximum number of open files of a process.
 pub const FILES: u64 = 256;
 
-/// Processes and threads of a user that only functions have.
+/// Maximum number of processes and threads of a user that only functions have.
 pub const PROCESSES: u64 = 256;
 
-/// How a process is restricted.
+/// Restrictions of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restrictions {
-    /// Files and folders that it can neither open nor list, by Landlock. Folders above them cannot be listed, either.
+    /// Files and folders that the process can neither open nor list, by Landlock. Folders above them cannot
+    /// be listed, either.
     pub hidden: Vec<PathBuf>,
-    /// Words of its command. The folder of a file among them can be listed, since interpreters look there for the rest of
-    /// a program. So can folders below it then, also hidden ones; their files stay hidden.
+    /// Words of the command. Where a word names a file, its folder can be listed, since interpreters search
+    /// there for the rest of a program. All folders below that folder can be listed, too, even hidden ones;
+    /// their files stay hidden.
     pub command: Vec<OsString>,
-    /// Its user is not the daemon's, so that the processes of that user can be counted.
+    /// Whether the process has a user other than the daemon's, so that the processes of that user can be
+    /// counted.
     pub has_own_user: bool,
 }
 
 impl Restrictions {
-    /// Restricts this thread for good. Call it in a process with one thread, before it executes another program.
+    /// Restricts this thread for good. Call it in a process with one thread, before it executes another
+    /// program.
     ///
-    /// A kernel without Landlock hides nothing.
+    /// A kernel without Landlock hides no file.
     ///
     /// # Errors
-    /// The kernel refuses something that it offers.
+    /// The kernel refuses a restriction that it supports.
     pub fn apply(&self) -> io::Result<()> {
         set_no_new_privs(true)?;
         drop_capabilities()?;
@@ -61,7 +65,7 @@ impl Restrictions {
             (Resource::As, ADDRESS_SPACE),
             (Resource::Nofile, FILES),
             (Resource::Core, 0),
-            // By this one the daemon recognizes functions, and all that they start.
+            // The daemon recognizes functions and their child processes by this limit.
             (Resource::Msgqueue, 0),
         ];
         for (resource, most) in limits.into_iter().chain(processes) {
@@ -73,10 +77,10 @@ impl Restrictions {
     }
 }
 
-/// No program that is executed later has any, not even as root.
+/// Drops all capabilities. No program that is executed later gains any, not even as root.
 fn drop_capabilities() -> io::Result<()> {
     for capability in CapabilitySet::all().iter() {
-        // Refused to users that have none, and for those that this kernel does not know.
+        // The kernel refuses users without CAP_SETPCAP, and capabilities that it does not support.
         let _ = remove_capability_from_bounding_set(capability);
     }
     clear_ambient_capability_set()?;
@@ -84,11 +88,11 @@ fn drop_capabilities() -> io::Result<()> {
     Ok(set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?)
 }
 
-/// The newest rules of Landlock that are asked for; older kernels get what they have.
+/// The newest Landlock ABI that is requested; an older kernel applies the rules that it supports.
 const LANDLOCK: ABI = ABI::V5;
 
-/// Leaves this thread, and those it starts, these files and folders with all below them, and no others. It can list
-/// `listed` besides, and all folders below.
+/// Restricts this thread and its later threads to the files and folders of `allowed`, with all below them.
+/// The thread can also list `listed` and all folders below.
 fn allow_files(allowed: &[PathBuf], listed: &[PathBuf]) -> Result<(), RulesetError> {
     let all = AccessFs::from_all(LANDLOCK);
     let rules = Ruleset::default().handle_access(all)?.create()?;
@@ -96,7 +100,8 @@ fn allow_files(allowed: &[PathBuf], listed: &[PathBuf]) -> Result<(), RulesetErr
     rules.add_rules(path_beneath_rules(listed, AccessFs::ReadDir))?.restrict_self().map(drop)
 }
 
-/// Folders of the files that words of a command name, also of those that links lead to.
+/// Returns the folders of files that words of a command name. For a link it also returns the folder of its
+/// target.
 fn folders_of(command: &[OsString]) -> Vec<PathBuf> {
     let files = command.iter().map(Path::new).filter(|path| path.is_file());
     let folders = files.flat_map(|path| {
@@ -106,8 +111,8 @@ fn folders_of(command: &[OsString]) -> Vec<PathBuf> {
     folders.flatten().collect()
 }
 
-/// True if the limits of a process, as /proc shows them, are those of a function. They cannot be raised again, and
-/// every process that it starts has them.
+/// Returns whether the limits of a process, as shown in /proc, are those of a function. The process cannot
+/// raise them again, and its children inherit them.
 pub fn is_limited(limits: &str) -> bool {
     limits.lines().any(|line| {
         let values = line.strip_prefix("Max msgqueue size").unwrap_or_default();
@@ -115,8 +120,8 @@ pub fn is_limited(limits: &str) -> bool {
     })
 }
 
-/// Every path that has none of `hidden` in it or below it, as few as possible. Entries that are made later beside
-/// these are not among them.
+/// Returns every path that has none of `hidden` in it or below it, as few as possible. Entries that are
+/// created later beside these paths are not included.
 fn all_but(hidden: &[PathBuf]) -> Vec<PathBuf> {
     let hidden: Vec<_> = hidden.iter().filter_map(|path| path.canonicalize().ok()).collect();
     let mut allowed = Vec::new();
@@ -131,9 +136,9 @@ fn add_all_but(path: &Path, hidden: &[PathBuf], allowed: &mut Vec<PathBuf>) {
     if !hidden.iter().any(|it| it.starts_with(path)) {
         return allowed.push(path.to_owned());
     }
-    // One that this user cannot list stays hidden as a whole.
+    // A folder that this user cannot list stays hidden as a whole.
     for entry in read_dir(path).into_iter().flatten().flatten() {
-        // A link has no rights of its own.
+        // A symbolic link has no rights of its own.
         if entry.file_type().is_ok_and(|kind| !kind.is_symlink()) {
             add_all_but(&entry.path(), hidden, allowed);
         }

@@ -1,4 +1,4 @@
-//! What the drives of a daemon should be, and how to get there: configuration, state, changes.
+//! Desired state of a daemon's drives, and how to reach it: configuration, state, changes.
 //!
 //! [`drives::Engine`] is the joint to the parts that make drives work; `crates/wiring` implements it.
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! UNIX sockets to listen on: never somebody else's, never left behind.
+//! UNIX sockets to listen on. A socket in use is never replaced, and no socket is left behind.
 
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -11,10 +11,10 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-/// The longest path a socket can be bound to (sockaddr_un, less the final zero).
+/// Maximum length of a socket's path (`sockaddr_un` without the final zero), bytes.
 const SOCKET_PATH_MAX: usize = 107;
 
-/// Connections that may wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
 /// A bound socket file; removed when dropped.
@@ -37,8 +37,8 @@ impl Drop for SocketFile {
     }
 }
 
-/// Listens at `path`, non-blocking, with these permissions from the first moment. A socket that a
-/// crashed daemon left is replaced; one that somebody listens on is not.
+/// Listens at `path`, non-blocking, with these permissions from the first moment. The socket of a crashed
+/// daemon is replaced; a socket with a listener is not.
 pub fn listen(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), Problem> {
     check_length(path)?;
     remove_stale(path)?;
@@ -49,8 +49,8 @@ pub fn listen(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), Prob
     Ok((UnixListener::from(bound), SocketFile { path: path.to_owned() }))
 }
 
-/// Makes a folder and those above it; others may enter, but not write. One that is there, and that every user may
-/// write to, is refused: another user could replace what is made in it.
+/// Creates a folder and its missing parents with `mode`. An existing folder is refused if every user may
+/// write to it: another user could replace files in the folder.
 pub fn make_folder(path: &Path, mode: u32) -> Result<(), Problem> {
     std::fs::DirBuilder::new().recursive(true).mode(mode).create(path).map_err(|error| {
         Problem::io("create the folder", path, &error)
@@ -62,7 +62,7 @@ pub fn make_folder(path: &Path, mode: u32) -> Result<(), Problem> {
     })
 }
 
-/// A path too long for a socket is an error that names the limit.
+/// Checks that a path fits a socket address. The error names the limit.
 pub fn check_length(path: &Path) -> Result<(), Problem> {
     let length = path.as_os_str().len();
     if length > SOCKET_PATH_MAX {
@@ -76,8 +76,8 @@ pub fn check_length(path: &Path) -> Result<(), Problem> {
 fn bind(path: &Path, mode: u32) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // The file is born with the mode of the socket, less the umask; so nobody finds it wider than it
-    // should be for a moment. What the umask took is given afterwards.
+    // The kernel creates the file with the mode of the socket, less the umask. The file is thus never wider
+    // than `mode`, not even for a moment. `set_socket_mode` adds the bits that the umask removed.
     rustix::fs::fchmod(&socket, Mode::from_raw_mode(mode))?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     set_socket_mode(path, mode)?;
@@ -101,7 +101,7 @@ fn remove_stale(path: &Path) -> Result<(), Problem> {
     std::fs::remove_file(path).map_err(|error| Problem::io("remove the stale socket", path, &error))
 }
 
-/// Connects, without waiting: a listener whose backlog is full is a listener, too.
+/// Connects without blocking. A listener whose backlog is full counts as a listener.
 fn somebody_listens(path: &Path) -> Result<bool, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -117,7 +117,7 @@ fn occupied(path: &Path) -> Problem {
         .hint("stop the other daemon, or configure another place for this one")
 }
 
-/// The permission bits of a file.
+/// Returns the permission bits of a file.
 pub fn mode_of(path: &Path) -> io::Result<u32> {
     Ok(std::fs::metadata(path)?.permissions().mode() & 0o777)
 }

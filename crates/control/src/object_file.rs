@@ -1,20 +1,20 @@
-//! Object files of classifiers, as they lie on the disk.
+//! Object files of classifiers on the disk.
 
 use sluice_spec::problem::{Kind, Problem};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// The largest that is read, bytes.
+/// Maximum size of an object file, bytes.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// What an object file begins with.
+/// First bytes of an object file.
 const ELF: &[u8] = b"\x7fELF";
 
-/// An object file's bytes.
+/// Reads an object file.
 pub fn read(path: &Path) -> Result<Vec<u8>, Problem> {
     let mut bytes = Vec::new();
-    // What is no file might never answer: a pipe that nobody writes to, a terminal.
+    // An open or read of a pipe without a writer, or of a terminal, could block forever.
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let opened = std::fs::File::options().read(true).custom_flags(flags).open(path);
     let read = opened.and_then(|file| match file.metadata()?.is_file() {
@@ -38,7 +38,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Problem> {
     }
 }
 
-/// Refuses what is no object file at all, before a program is looked for in it.
+/// Refuses a file that is no object file, before a program is searched for in it.
 pub fn check(bytes: &[u8], path: &Path) -> Result<(), Problem> {
     if bytes.starts_with(ELF) {
         return Ok(());
@@ -53,7 +53,7 @@ pub fn check(bytes: &[u8], path: &Path) -> Result<(), Problem> {
         .hint("compile it with clang -target bpf -O2 -g -c, and name the file that comes of it"))
 }
 
-/// Tells object files apart: 16 hexadecimal digits.
+/// Returns a digest of an object file as 16 hexadecimal digits.
 pub fn digest(bytes: &[u8]) -> String {
     format!("{:016x}", twox_hash::XxHash3_64::oneshot(bytes))
 }

@@ -1,4 +1,4 @@
-//! Reading the file. Every error names the file, the line, the key, and what to do.
+//! Reads the configuration file. Every error names the file, the line, the key, and what to do.
 
 use super::locate::Document;
 use super::{Settings, Tcp};
@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// The largest configuration file that is read, bytes.
+/// Maximum size of a configuration file, bytes.
 const BYTES_MAX: u64 = 4 << 20;
 
 /// A whole configuration file.
@@ -23,15 +23,15 @@ pub struct Config {
     pub daemon: Settings,
     #[serde(default)]
     pub tcp: Tcp,
-    /// Drives that are declared; others are created through the API.
+    /// Declared drives; others are created through the API.
     #[serde(default, rename = "drive")]
     pub drives: Vec<DriveSpec>,
-    /// The file it came from, to be named in messages.
+    /// Path of the file, for messages.
     #[serde(skip)]
     pub file: PathBuf,
 }
 
-/// What drives must not share.
+/// Values that must be unique among drives.
 #[derive(Default)]
 struct Seen<'a> {
     names: HashSet<&'a str>,
@@ -44,7 +44,8 @@ pub fn load(file: &Path) -> Result<Config, Problem> {
     parse(&read(file)?, file)
 }
 
-/// Reads a configuration file, with all that is wrong with it. One that cannot be understood is an error.
+/// Reads a configuration file and returns it with all of its faults. A file that cannot be parsed is an
+/// error.
 pub fn examine(file: &Path) -> Result<(Config, Vec<Problem>), Problem> {
     understand(&read(file)?, file)
 }
@@ -69,13 +70,13 @@ fn unreadable(file: &Path, error: &std::io::Error) -> Problem {
     }
 }
 
-/// Checks the text of a configuration file; `file` is where it came from.
+/// Checks the text of a configuration file; `file` is its path. Returns the first fault as an error.
 pub fn parse(text: &str, file: &Path) -> Result<Config, Problem> {
     let (config, faults) = understand(text, file)?;
     faults.into_iter().next().map_or(Ok(config), Err)
 }
 
-/// The same, with all faults.
+/// Parses the text of a configuration file and returns it with all of its faults.
 fn understand(text: &str, file: &Path) -> Result<(Config, Vec<Problem>), Problem> {
     let document = Document::parse(text).map_err(|error| unparsable(text, file, &error))?;
     let read = Config::deserialize(toml::de::Deserializer::from(document.table()));
@@ -91,7 +92,7 @@ fn understand(text: &str, file: &Path) -> Result<(Config, Vec<Problem>), Problem
 }
 
 impl Config {
-    /// The first of each part: of `[daemon]`, of `[tcp]`, and of each drive.
+    /// Returns the first fault of `[daemon]`, of `[tcp]`, and of each drive.
     fn faults(&self) -> Vec<Fault> {
         let mut faults = Vec::new();
         faults.extend(self.daemon.check().err().map(|fault| fault.under("daemon")));
@@ -105,7 +106,7 @@ impl Config {
         faults
     }
 
-    /// What only shows beside the others.
+    /// Checks a drive against the drives before it and against `[daemon]` and `[tcp]`.
     fn check_among<'a>(&self, drive: &'a DriveSpec, seen: &mut Seen<'a>) -> Result<(), Fault> {
         if !seen.names.insert(&drive.name) {
             return Err(Fault::at_key("name", format!("`{}` is the name of an earlier drive", drive.name))
@@ -148,7 +149,7 @@ fn check_room(before: usize) -> Result<(), Fault> {
     }
 }
 
-/// If the reactor that a drive asks for exists.
+/// Checks that the reactor of a drive exists, if the drive names one.
 pub fn check_reactor(drive: &DriveSpec, reactors: usize) -> Result<(), Fault> {
     match drive.reactor {
         Some(reactor) if reactor >= reactors => {
@@ -161,14 +162,15 @@ pub fn check_reactor(drive: &DriveSpec, reactors: usize) -> Result<(), Fault> {
     }
 }
 
-/// Paths in the file are relative to the folder it is in, wherever the daemon was started.
+/// Returns the absolute folder of the file. Paths in the file are relative to this folder, wherever the
+/// daemon was started.
 fn folder_of(file: &Path) -> Result<PathBuf, Problem> {
     let folder = file.parent().unwrap_or(Path::new(""));
     std::path::absolute(if folder.as_os_str().is_empty() { Path::new(".") } else { folder })
         .map_err(|error| Problem::io("find the folder of", file, &error))
 }
 
-/// Not TOML.
+/// Describes a syntax error of TOML.
 fn unparsable(text: &str, file: &Path, error: &toml::de::Error) -> Problem {
     let offset = error.span().map_or(0, |span| span.start).min(text.len());
     let line = 1 + text.as_bytes()[..offset].iter().filter(|byte| **byte == b'\n').count();
@@ -176,7 +178,7 @@ fn unparsable(text: &str, file: &Path, error: &toml::de::Error) -> Problem {
         .hint("this line is not TOML; strings need quotes, lists brackets")
 }
 
-/// TOML, but not of our shape.
+/// Describes valid TOML that does not have the shape of a configuration.
 fn unsuitable(document: &Document<'_>, file: &Path, error: &toml::de::Error) -> Problem {
     let (span, message) = (error.span().unwrap_or(0..0), error.message());
     let problem = if message.starts_with("unknown field") {
@@ -196,7 +198,7 @@ fn unsuitable(document: &Document<'_>, file: &Path, error: &toml::de::Error) -> 
     }
 }
 
-/// Of our shape, but it asks for something that cannot be.
+/// Describes a configuration of the right shape whose values are impossible.
 fn faulty(document: &Document<'_>, file: &Path, fault: Fault) -> Problem {
     let line = document.line(document.find(&fault.at));
     let key = fault.at.0.iter().rev().find_map(|step| match step {

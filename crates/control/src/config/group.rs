@@ -1,14 +1,14 @@
-//! Groups of the system by their names.
+//! System groups by their names.
 
-/// Where they are.
+/// File that lists the groups.
 pub(super) const FILE: &str = "/etc/group";
 
-/// The number of a group, which is named or given by its number.
+/// Returns the number of a group that is given by its name or number.
 pub(super) fn number_of(group: &str) -> Option<u32> {
     group.parse().ok().or_else(|| find(&std::fs::read_to_string(FILE).ok()?, group))
 }
 
-/// The number of the group of this name: a line is `name:password:number:members`.
+/// Returns the number of the group with this name. A line is `name:password:number:members`.
 fn find(text: &str, name: &str) -> Option<u32> {
     let of_line = |line: &str| {
         let mut fields = line.split(':');

@@ -1,11 +1,11 @@
-//! Where in a TOML text something is: from a key path to a line, and from a place to its key.
+//! Positions in a TOML text: from a key path to a line, and from a position to its key.
 
 use sluice_spec::{KeyPath, Step};
 use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// A parsed text that still knows where everything stood.
+/// A parsed TOML text that keeps the position of each key and value.
 pub(super) struct Document<'a> {
     text: &'a str,
     table: Spanned<DeTable<'a>>,
@@ -20,14 +20,14 @@ impl<'a> Document<'a> {
         self.table.clone()
     }
 
-    /// The line that a byte stands in, counted from one.
+    /// Returns the line that contains a byte, counted from one.
     pub(super) fn line(&self, offset: usize) -> usize {
         let before = self.text.as_bytes().get(..offset).unwrap_or(self.text.as_bytes());
         1 + before.iter().filter(|byte| **byte == b'\n').count()
     }
 
-    /// The byte at which the value stands that `path` leads to, or as much of the path as exists: what
-    /// is missing is reported at the table that lacks it.
+    /// Returns the byte at which the last step of `path` that exists begins. A missing key is thus reported
+    /// at the table that lacks it.
     pub(super) fn find(&self, path: &KeyPath) -> usize {
         let mut place = 0;
         let mut here: Option<&DeTable<'_>> = Some(self.table.get_ref());
@@ -45,7 +45,7 @@ impl<'a> Document<'a> {
         place
     }
 
-    /// The nearest key named `key` that lies within `span`, as bytes.
+    /// Returns the byte of the first key named `key` at or after the start of `span`.
     pub(super) fn key_within(&self, span: &Range<usize>, key: &str) -> Option<usize> {
         let mut found = Vec::new();
         keys(self.table.get_ref(), &mut |name, at| {
@@ -53,12 +53,13 @@ impl<'a> Document<'a> {
                 found.push(at.start);
             }
         });
-        // A table header's span may end before the table's keys do: the next one after it is it, too.
+        // The span of a table header may end before the keys of the table do, so the end of `span` is not
+        // compared.
         found.sort_unstable();
         found.into_iter().find(|start| *start >= span.start)
     }
 
-    /// The innermost key whose value is, or contains, `span`.
+    /// Returns the innermost key whose value is, or contains, `span`.
     pub(super) fn key_of(&self, span: &Range<usize>) -> Option<String> {
         let mut found: Option<(usize, String)> = None;
         values(self.table.get_ref(), &mut |name, value| {
@@ -72,11 +73,11 @@ impl<'a> Document<'a> {
     }
 }
 
-/// A key's value in a table, with the byte at which the key stands. Lists have two names in a spec, of
-/// which the file uses one.
+/// Returns the value of a key in a table, with the byte at which the key begins. A list has a plural and a
+/// singular name in a spec, of which the file uses one.
 fn lookup<'t, 'a>(table: &'t DeTable<'a>, key: &str) -> Option<(usize, &'t DeValue<'a>)> {
     let named = |wanted: &str| table.iter().find(|(name, _)| name.get_ref() == wanted);
-    // `path` is not the other name of `paths` where both are there.
+    // Where a table has both `path` and `paths`, `path` is a key of its own.
     let singular = key.strip_suffix('s').unwrap_or(key);
     named(key).or_else(|| named(singular)).map(|(name, value)| (name.span().start, value.get_ref()))
 }
@@ -86,12 +87,12 @@ fn element<'t, 'a>(list: &'t DeValue<'a>, index: usize) -> Option<(usize, &'t De
     Some((value.span().start, value.get_ref()))
 }
 
-/// Visits every key of a table and of all below it.
+/// Visits every key of a table and of all tables below it.
 fn keys(table: &DeTable<'_>, visit: &mut impl FnMut(&str, Range<usize>)) {
     each(table, &mut |key, _| visit(key.get_ref(), key.span()));
 }
 
-/// Visits every key with the place of its value.
+/// Visits every key with the span of its value.
 fn values(table: &DeTable<'_>, visit: &mut impl FnMut(&str, Range<usize>)) {
     each(table, &mut |key, value| visit(key.get_ref(), value.span()));
 }

@@ -1,4 +1,4 @@
-//! The configuration file: what a daemon is told when it starts.
+//! The configuration file, which a daemon reads when it starts.
 
 mod file;
 mod group;

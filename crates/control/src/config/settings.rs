@@ -1,4 +1,4 @@
-//! `[daemon]`: where the daemon lives, and what it runs on.
+//! `[daemon]`: paths, reactors and access rights of the daemon.
 
 use super::group;
 use serde::Deserialize;
@@ -9,10 +9,10 @@ use sluice_spec::problem::Problem;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Reactors of one daemon.
+/// Maximum number of reactors of one daemon.
 const CORES_MAX: usize = 256;
 
-/// Longest time that commands get when the daemon is told to stop, seconds.
+/// Longest time that commands get to complete when the daemon is stopped, seconds.
 const DRAIN_MAX_S: u64 = 24 * 60 * 60;
 
 /// The table `[daemon]`; every key has a default.
@@ -27,21 +27,22 @@ pub struct Settings {
     pub sockets: Option<PathBuf>,
     /// Mode of the drives' sockets, in octal.
     pub socket_mode: Option<String>,
-    /// Group of the drives' sockets, by its name or number; the daemon's own if there is none.
+    /// Group of the drives' sockets, by its name or number. Without it, the sockets have the daemon's own
+    /// group.
     pub socket_group: Option<String>,
-    /// Processors, one reactor on each. One reactor that the kernel places if there are none.
+    /// Processors, one reactor on each. If the list is empty, there is one reactor, which the kernel places.
     pub cores: Vec<usize>,
     pub idle: Idle,
-    /// Drives move by themselves from a reactor that is too busy.
+    /// Whether drives move by themselves from a reactor that is too busy.
     pub balance: bool,
-    /// Who may call the API, besides root and the daemon's own user.
+    /// Users that may call the API, besides root and the daemon's own user.
     pub allow_uids: Vec<u32>,
     pub allow_gids: Vec<u32>,
-    /// Seconds that commands in flight get when the daemon is told to stop.
+    /// Seconds that commands in flight get to complete when the daemon is stopped.
     pub drain_s: u64,
-    /// Reactors find out what their turns spend time on.
+    /// Whether reactors measure how their turns spend time.
     pub watch_turns: bool,
-    /// Other processes of the daemon's user may look into its memory, and it leaves cores.
+    /// Whether other processes of the daemon's user may read its memory, and the daemon leaves core dumps.
     pub dumpable: bool,
 }
 
@@ -65,13 +66,13 @@ impl Default for Settings {
     }
 }
 
-/// When a reactor stops polling.
+/// Polling of a reactor without work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Idle {
     /// Microseconds that a drive is polled without work before it sleeps.
     pub spin_us: u64,
-    /// Never sleep.
+    /// Whether reactors never sleep.
     pub always_poll: bool,
 }
 
@@ -82,7 +83,7 @@ impl Default for Idle {
 }
 
 impl Idle {
-    /// Longer than this is not spinning but always polling.
+    /// Maximum of `spin_us`. A longer time would amount to `always_poll`.
     const SPIN_MAX_US: u64 = 1_000_000;
 
     pub fn spin(&self) -> Duration {
@@ -121,22 +122,22 @@ impl Settings {
         Ok(())
     }
 
-    /// Relative paths become absolute ones below `folder`.
+    /// Makes relative paths absolute; they are relative to `folder`.
     pub(super) fn resolve_paths(&mut self, folder: &Path) {
         for path in [&mut self.api, &mut self.state, &mut self.sockets].into_iter().flatten() {
             *path = folder.join(&path);
         }
     }
 
-    /// Where everything is, defaults filled in for whoever runs this.
+    /// Returns the paths of the daemon. A path that is not configured has the default of the daemon's user.
     pub fn places(&self) -> Result<Places, Problem> {
         Places::resolve(self.api.clone(), self.sockets.clone(), self.state.clone())
     }
 
-    /// Who may connect to the drives' sockets.
+    /// Returns the mode and group of the drives' sockets.
     pub fn access(&self) -> Access {
         let group = self.socket_group.as_deref().and_then(group::number_of);
-        // A group that could not connect would be of no use.
+        // A group without write permission could not connect.
         let usual = if group.is_some() { 0o660 } else { 0o600 };
         let mode = self.socket_mode.as_deref().and_then(parse_mode).unwrap_or(usual);
         Access { mode, group }

@@ -1,4 +1,4 @@
-//! `[tcp]`: where hosts on the network come in.
+//! `[tcp]`: addresses at which the daemon accepts hosts on the network.
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
@@ -6,24 +6,25 @@ use sluice_spec::{Fault, check_keys};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Addresses of one daemon.
+/// Maximum number of addresses of one daemon.
 const ADDRESSES_MAX: usize = 64;
 
 /// The table `[tcp]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tcp {
-    /// Addresses with their ports. Nobody is let in without any.
+    /// Addresses with their ports. If the list is empty, no unencrypted connection is accepted.
     #[serde(deserialize_with = "addresses")]
     pub listen: Vec<SocketAddr>,
-    /// The same for drives that have keys: connections to these addresses are encrypted.
+    /// Addresses with their ports for drives that have keys. Connections to these addresses use TLS.
     #[serde(deserialize_with = "addresses")]
     pub listen_tls: Vec<SocketAddr>,
-    /// File with keys of hosts for the discovery service, which is at the addresses of `listen_tls`, too, then.
+    /// File with keys of hosts for the discovery service. With this file the service is also at the addresses
+    /// of `listen_tls`.
     pub discovery_keys: Option<PathBuf>,
 }
 
-/// Reads addresses, which are numbers: a name may mean several, and others later.
+/// Reads numeric addresses. A host name is refused: it may have several addresses, and others later.
 fn addresses<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<SocketAddr>, D::Error> {
     let texts = Vec::<String>::deserialize(from)?;
     texts.iter().map(|text| text.parse().map_err(|_| D::Error::custom(not_an_address(text)))).collect()
@@ -37,7 +38,7 @@ fn not_an_address(text: &str) -> String {
 }
 
 impl Tcp {
-    /// All addresses, each with its key.
+    /// Returns all addresses, each with its key.
     pub fn addresses(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
         let plain = self.listen.iter().map(|address| ("tcp.listen", *address));
         plain.chain(self.listen_tls.iter().map(|address| ("tcp.listen_tls", *address)))
