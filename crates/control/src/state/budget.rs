@@ -1,31 +1,31 @@
-//! What the hosts of one drive may store: so many bytes, and so often.
+//! Limits of the records that hosts of one drive cause: their size, and the rate of their stores.
 
 use super::hosts::HostState;
 use super::text;
 use sluice_spec::problem::Problem;
 use std::time::{Duration, Instant};
 
-/// Bytes that what hosts of one drive did has at most.
+/// Maximum size of the records of one drive's hosts, bytes.
 const BYTES_MAX: usize = 4 << 20;
 
-/// Stores of one drive in a second, in the long run.
+/// Stores of one drive per second, in the long run.
 const RATE: f64 = 50.0;
 
 /// Stores of one drive that need not wait after a pause.
 const BURST: f64 = 200.0;
 
-/// Bytes of a file that count as one more store.
+/// Size of a file that counts as one more store, bytes.
 const LARGE: usize = 64 << 10;
 
-/// Between two messages that hosts of a drive wait.
+/// Minimum interval between two log messages that hosts of a drive wait.
 const SAY_EVERY: Duration = Duration::from_secs(60);
 
 impl HostState {
-    /// Checks what the hosts of a drive want remembered, beside what is remembered now. Less than that is always taken.
-    /// Returns its bytes.
+    /// Checks the size of a new host state against the limit, and returns its size in bytes. A state that is
+    /// no larger than `now` is always accepted.
     ///
     /// # Errors
-    /// In words: it is more than a drive has.
+    /// The state is larger than the limit of a drive.
     pub fn check_size(&self, now: &HostState, drive: &str) -> Result<usize, Problem> {
         let bytes = text::encode_hosts(self).len();
         if bytes <= BYTES_MAX || bytes <= text::encode_hosts(now).len() {
@@ -38,7 +38,7 @@ impl HostState {
     }
 }
 
-/// How often the hosts of one drive may have something stored.
+/// Rate limit for the stores of one drive's hosts.
 #[derive(Debug)]
 pub struct StoreBudget {
     left: f64,
@@ -51,19 +51,19 @@ impl StoreBudget {
         Self { left: BURST, since: now, said: None }
     }
 
-    /// Returns true if another store may begin now.
+    /// Returns whether another store may begin now.
     pub fn allows(&mut self, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.since).as_secs_f64();
         (self.left, self.since) = ((self.left + passed * RATE).min(BURST), now);
         self.left >= 1.0
     }
 
-    /// Notes a store of so many bytes.
+    /// Counts a store of `bytes` bytes.
     pub fn spend(&mut self, bytes: usize) {
         self.left -= 1.0 + (bytes / LARGE) as f64;
     }
 
-    /// Logs that hosts of a drive wait, now and then.
+    /// Logs that hosts of a drive wait, at most once per interval.
     pub fn say_that_they_wait(&mut self, drive: &str, now: Instant) {
         if self.said.is_none_or(|said| now.saturating_duration_since(said) >= SAY_EVERY) {
             self.said = Some(now);
@@ -94,7 +94,7 @@ mod tests {
         marked(50_000).check_size(&none, "a").expect("it is a lot");
         let problem = marked(250_000).check_size(&none, "a").expect_err("it is too much");
         assert!(problem.error.contains("hosts of drive `a`") && problem.hint.is_some(), "{problem}");
-        // A daemon before this one took more.
+        // An older daemon accepted larger states.
         marked(250_000).check_size(&marked(250_001), "a").expect("it is less than it was");
     }
 

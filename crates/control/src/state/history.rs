@@ -1,4 +1,5 @@
-//! What has happened to drives, a file for each: it changes with every reset of a guest, and the state file does not.
+//! Persistent events of drives, one file per drive. They change with every reset of a guest; the state file
+//! does not.
 
 use super::{StateFile, create_private, read, remove_if_there};
 use crate::listen::make_folder;
@@ -8,7 +9,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-/// What a file begins with.
+/// First bytes of each file.
 const MAGIC: &[u8] = b"sluice history 1\n";
 
 impl StateFile {
@@ -16,8 +17,8 @@ impl StateFile {
         self.folder.join("history")
     }
 
-    /// What was stored of a drive last. No drive is refused for what has happened to it: a file that cannot be used is
-    /// reported, and replaced by the next.
+    /// Returns the stored events of a drive. A file that cannot be used is reported in the log, and the next
+    /// store replaces it. It is no reason to refuse a drive.
     pub fn load_history(&self, drive: &str) -> PersistentEventRecord {
         let path = self.histories().join(drive);
         let bytes = match read(&path) {
@@ -35,14 +36,15 @@ impl StateFile {
         })
     }
 
-    /// Replaces what is stored of a drive. When this returns, it survives a power cut.
+    /// Replaces the stored events of a drive. When this returns, the events survive a power cut.
     pub fn store_history(&self, drive: &str, record: &PersistentEventRecord) -> Result<(), Problem> {
         let folder = self.histories();
         make_folder(&folder, 0o700)?;
         // No drive has a name that begins with a dot.
         let new = folder.join(format!(".{drive}"));
         let write = || -> io::Result<()> {
-            // Before the rename: a daemon that is out of descriptors has changed nothing then.
+            // Open the folder before the rename: a daemon without a free descriptor then fails without any
+            // change.
             let held = File::open(&folder)?;
             let mut file = create_private(&new)?;
             file.write_all(MAGIC)?;
@@ -57,10 +59,11 @@ impl StateFile {
         })
     }
 
-    /// The drive is gone. A file that stays takes room; a later drive of that name would show what is in it.
+    /// Removes the events of a deleted drive. A file that stays takes space, and a later drive of that name
+    /// would show its events.
     pub fn forget_history(&self, drive: &str) {
         let path = self.histories().join(drive);
-        // Synced, so that a power cut does not bring it back.
+        // Sync the folder, so that a power cut does not bring the file back.
         let removed = remove_if_there(&path).and_then(|()| match File::open(self.histories()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             folder => folder?.sync_all(),

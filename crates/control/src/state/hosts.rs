@@ -1,8 +1,8 @@
-//! What hosts have done to drives, a file for each drive: hosts of one fill neither the file of another nor the
-//! operator's.
+//! Changes that hosts made to drives, one file per drive. Hosts of one drive fill neither the file of another
+//! drive nor the state file of the operator.
 //!
-//! The state file lists the drives that have such a file. A file that is listed and missing is a loss, and one that is
-//! not listed is what an interrupted change left.
+//! The state file lists the drives that have such a file. A listed file that is missing is a loss. A file
+//! that is not listed is left from an interrupted change.
 
 use super::replace::{Failure, Replacer, Version};
 use super::{
@@ -13,29 +13,29 @@ use sluice_spec::problem::Problem;
 use std::collections::BTreeMap;
 use std::io;
 
-/// What the name of such a file ends with.
+/// Suffix of the name of such a file.
 const SUFFIX: &str = ".state";
 
-/// What hosts have done to one drive that outlives the daemon.
+/// Changes that hosts made to one drive and that outlive the daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostState {
-    /// Namespaces that a host gave another block size.
+    /// Namespaces whose block size a host changed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub formatted: Vec<Formatted>,
-    /// Namespaces that a host began to format.
+    /// Namespaces whose format a host started and that has not ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub formatting: Vec<Formatting>,
-    /// Namespaces with blocks that cannot be read, because a host said so.
+    /// Namespaces with blocks that a host marked by Write Uncorrectable.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub uncorrectable: Vec<Uncorrectable>,
-    /// A sanitize operation that a host began.
+    /// The sanitize operation that a host started last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sanitized: Vec<Sanitized>,
     /// Reservations that persist through power loss.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reserved: Vec<Reserved>,
-    /// Namespaces that hosts have created, and to whom namespaces are attached.
+    /// Namespaces created by hosts, and attachments of namespaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pools: Vec<Pooled>,
 }
@@ -47,7 +47,7 @@ impl HostState {
 }
 
 impl Saved {
-    /// Takes the records of hosts out of a state of one piece, by drive.
+    /// Moves the records of hosts out of a state of the single-file format, and returns them by drive.
     pub fn take_hosts(&mut self) -> BTreeMap<String, HostState> {
         let mut hosts: BTreeMap<String, HostState> = BTreeMap::new();
         for it in self.formatted.drain(..) {
@@ -80,10 +80,10 @@ pub struct HostFile {
 }
 
 impl HostFile {
-    /// Returns what was stored last; none if there is no file.
+    /// Returns the state that was stored last; none if the file does not exist.
     ///
     /// # Errors
-    /// In words: why it cannot be used, and what may be done.
+    /// The file cannot be used; the error describes why, and how to proceed.
     pub fn load(&mut self) -> Result<Option<HostState>, Problem> {
         let current = self.replacer.current.clone();
         let found = match read(&current) {
@@ -100,10 +100,11 @@ impl HostFile {
         }
     }
 
-    /// Replaces what is stored, as [`StateFile::store`] does. With `owed` it holds whether or not it can be stored now.
+    /// Replaces the stored state, as [`StateFile::store`] does. With `owed`, the new state applies even if it
+    /// cannot be stored now.
     ///
     /// # Errors
-    /// As those of [`StateFile::store`].
+    /// Same as [`StateFile::store`].
     pub fn store(&mut self, state: &HostState, owed: bool) -> Result<(), Problem> {
         let (drive, current) = (&self.drive, &self.replacer.current);
         let what = format!("store what hosts of drive `{drive}` did in");
@@ -122,7 +123,7 @@ impl HostFile {
         self.replacer.is_settled()
     }
 
-    /// Removes the file, and all that was made in its course. The state file does not list it any more.
+    /// Removes the file, and the files that were created beside it. The state file must not list it any more.
     pub fn remove(&mut self) {
         if let Err(error) = self.replacer.remove() {
             tracing::warn!(
@@ -132,7 +133,7 @@ impl HostFile {
         }
     }
 
-    /// The file is gone, although the state file lists it.
+    /// Returns the error for a missing file that the state file lists.
     pub fn missing(&mut self) -> Problem {
         self.damaged("it is missing")
     }
@@ -159,20 +160,20 @@ impl HostFile {
 }
 
 impl StateFile {
-    /// The file of a drive's hosts, whether or not it is there.
+    /// Returns the file of a drive's hosts, whether or not it exists.
     pub fn host_file(&self, drive: &str) -> HostFile {
         let name = format!("{drive}{SUFFIX}");
         HostFile { drive: drive.to_owned(), replacer: self.replacer_of_hosts(&name) }
     }
 
-    /// Drives of whose hosts there is a file.
+    /// Returns the drives with a file of their hosts' changes.
     pub fn drives_with_host_files(&self) -> Vec<String> {
         let Ok(entries) = std::fs::read_dir(self.hosts_folder()) else { return Vec::new() };
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         names.filter_map(|name| name.strip_suffix(SUFFIX).map(str::to_owned)).collect()
     }
 
-    /// Returns true if there is a file with anything in it, or one that cannot be read.
+    /// Returns whether a file holds any record, or cannot be read.
     pub(super) fn has_host_records(&self) -> bool {
         let is_used = |drive: String| match self.host_file(&drive).load() {
             Ok(state) => state.is_some_and(|state| !state.is_empty()),

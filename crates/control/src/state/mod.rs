@@ -1,10 +1,11 @@
-//! What the daemon remembers: drives created through the API, and what was said of others through it.
+//! Durable state of the daemon: drives created through the API, and changes of declared drives made through
+//! it.
 //!
-//! What hosts did to a drive is in a file of its own ([`hosts`]); the rest is in the state file.
+//! Changes that hosts made to a drive are in a file per drive ([`hosts`]); the rest is in the state file.
 //!
-//! The state file is one header line and a JSON body. It is replaced as a whole: written beside,
-//! synced, and renamed over the old one, which stays as the previous version ([`replace`]). A file that is torn or
-//! was tampered with is refused, never dropped.
+//! The state file is one header line and a JSON body. It is replaced as a whole: written beside, synced, and
+//! renamed over the old file, which stays as the previous version ([`replace`]). A file that is torn or was
+//! tampered with is refused, never dropped.
 
 mod budget;
 mod history;
@@ -41,7 +42,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The largest state file that is read, bytes.
+/// Maximum size of a state file that is read, bytes.
 const BYTES_MAX: u64 = 64 << 20;
 
 /// The state file.
@@ -50,8 +51,8 @@ const STATE: &str = "drives.state";
 /// The folder of the files of drives' hosts.
 const HOSTS: &str = "hosts";
 
-/// The content of the state file. Records of hosts are in it only in a state of one piece, which the next start takes
-/// apart ([`HostState`]).
+/// The content of the state file. It holds records of hosts only in the single-file format of older daemons.
+/// The next start moves these records into files per drive ([`HostState`]).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Saved {
@@ -68,38 +69,38 @@ pub struct Saved {
     /// Classifiers that were detached for their errors.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub detached: Vec<Detached>,
-    /// Drives of whose hosts there is a file.
+    /// Drives with a file of their hosts' changes.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub hosted: BTreeSet<String>,
-    /// Namespaces that a host gave another block size.
+    /// Namespaces whose block size a host changed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub formatted: Vec<Formatted>,
-    /// Namespaces that a host began to format.
+    /// Namespaces whose format a host started and that has not ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub formatting: Vec<Formatting>,
-    /// Namespaces with blocks that cannot be read, because a host said so.
+    /// Namespaces with blocks that a host marked by Write Uncorrectable.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub uncorrectable: Vec<Uncorrectable>,
-    /// Drives that a host sanitized, or began to.
+    /// Drives with a sanitize operation, completed or not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sanitized: Vec<Sanitized>,
     /// Reservations that persist through power loss.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reserved: Vec<Reserved>,
-    /// States that ANA groups were given.
+    /// States of ANA groups that were set through the API.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ana: Vec<Access>,
-    /// Namespaces that hosts have created, and to whom namespaces are attached.
+    /// Namespaces created by hosts, and attachments of namespaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pools: Vec<Pooled>,
-    /// Storage that drives have had open; none under a daemon without such records.
+    /// Storage that drives have opened. None if an older daemon without such records wrote the state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<Storage>,
 }
 
 impl Saved {
-    /// Takes what was asked for of a drive back to what it was. What hosts have done meanwhile stays, and what was asked
-    /// for of other drives.
+    /// Restores the requested state of one drive from `former`. Changes that hosts made meanwhile stay, and
+    /// so do the requests for other drives.
     pub fn take_back(&mut self, drive: &str, former: &Saved) {
         take_back(&mut self.drives, &former.drives, |it| it.name == drive);
         take_back(&mut self.resized, &former.resized, |it| it.drive == drive);
@@ -110,7 +111,7 @@ impl Saved {
     }
 }
 
-/// Takes those records back that are a drive's own.
+/// Restores the records that belong to a drive.
 fn take_back<T: Clone + PartialEq>(now: &mut Vec<T>, former: &[T], is_own: impl Fn(&T) -> bool) {
     let owned = |records: &[T]| records.iter().filter(|it| is_own(it)).cloned().collect::<Vec<_>>();
     let own = owned(former);
@@ -120,7 +121,7 @@ fn take_back<T: Clone + PartialEq>(now: &mut Vec<T>, former: &[T], is_own: impl 
     }
 }
 
-/// The states of a drive's ANA groups that are not optimized, in the order they were given.
+/// The states of a drive's ANA groups that are not optimized, in the order they were set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Access {
@@ -134,8 +135,8 @@ pub struct Access {
 pub struct Resized {
     pub drive: String,
     pub nsid: u32,
-    /// What the configuration said at that time. If it says something else now, it was changed since,
-    /// and the newer word counts.
+    /// Size in the configuration at that time. If the configuration has another size now, it was changed
+    /// later, and its size applies.
     pub declared: Option<Size>,
     pub size: Size,
 }
@@ -145,7 +146,7 @@ pub struct Resized {
 #[serde(deny_unknown_fields)]
 pub struct Classified {
     pub drive: String,
-    /// What the configuration said at that time; as with [`Resized`].
+    /// Classifier in the configuration at that time; as with [`Resized`].
     pub declared: Option<ClassifierSpec>,
     pub classifier: Option<ClassifierSpec>,
 }
@@ -156,43 +157,44 @@ pub struct Classified {
 pub struct Arranged {
     pub drive: String,
     pub nsid: u32,
-    /// What the configuration said at that time; as with [`Resized`].
+    /// Arrangement in the configuration at that time; as with [`Resized`].
     pub declared: Arrangement,
     pub arrangement: Arrangement,
 }
 
-/// A drive whose classifier was detached for its errors. That counts for as long as it is the same program.
+/// A drive whose classifier was detached for its errors. The record applies as long as the program is the
+/// same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Detached {
     pub drive: String,
     pub classifier: ClassifierSpec,
-    /// Of its object file, which may be another one under the same name by now.
+    /// Digest of the object file, since another file may have the same name by now.
     pub digest: String,
     pub namespaces: Vec<u32>,
 }
 
-/// A namespace that a host formatted with a block size other than the one it was given.
+/// A namespace that a host formatted with a block size other than that of its specification.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Formatted {
     pub drive: String,
     pub nsid: u32,
-    /// What the drive was given at that time, bytes; as with [`Resized`].
+    /// Block size in the drive's specification at that time, bytes; as with [`Resized`].
     pub declared: u32,
-    /// Bytes.
+    /// Block size that the host chose, bytes.
     pub block_size: u32,
 }
 
-/// A namespace whose format has not come to its end: it begins again with the next daemon.
+/// A namespace whose Format NVM has not completed. The next daemon starts the format again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Formatting {
     pub drive: String,
     pub nsid: u32,
-    /// That it is to have, bytes.
+    /// Block size after the format, bytes.
     pub block_size: u32,
-    /// What the drive ended on at that time: nothing else is erased.
+    /// Targets of the drive when the format started. No other target is erased.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<String>,
 }
@@ -203,7 +205,7 @@ pub struct Formatting {
 pub struct Uncorrectable {
     pub drive: String,
     pub nsid: u32,
-    /// Where each range begins and ends, bytes.
+    /// Begin and end of each range, bytes.
     pub ranges: Vec<[u64; 2]>,
 }
 
@@ -214,15 +216,15 @@ pub struct Sanitized {
     pub drive: String,
     /// Command dword 10.
     pub cdw10: u32,
-    /// Command dword 11.
+    /// Command dword 11, the overwrite pattern.
     pub pattern: u32,
     pub state: SanitizedState,
-    /// As with [`Formatting`].
+    /// Targets of the drive when the operation started; as with [`Formatting`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<String>,
 }
 
-/// What became of it; one that runs begins again with the next daemon.
+/// State of a sanitize operation. A running operation starts again with the next daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SanitizedState {
@@ -232,21 +234,22 @@ pub enum SanitizedState {
     GivenUp,
 }
 
-/// The folder of the state file, ours alone.
+/// The folder of the state file, locked by this daemon.
 #[derive(Debug)]
 pub struct StateFile {
     folder: PathBuf,
     replacer: Mutex<Replacer>,
-    /// The folder with the files of drives' hosts, open from the start.
+    /// The folder with the files of drives' hosts. It is open from the start, so that no store needs a
+    /// descriptor for it.
     hosts: Arc<File>,
     disk: Arc<dyn Disk>,
-    /// Copies that stay for as long as a change is under way.
+    /// Copies of object files that are not removed while a change is in progress.
     kept_objects: Mutex<Vec<PathBuf>>,
     _exclusive: Exclusive,
 }
 
 impl StateFile {
-    /// Takes the folder for this daemon.
+    /// Locks the folder for this daemon, and creates it if it does not exist.
     pub fn open(folder: &Path) -> Result<Self, Problem> {
         Self::open_on(folder, Arc::new(FileSystem))
     }
@@ -292,11 +295,11 @@ impl StateFile {
         self.replacer().previous.clone()
     }
 
-    /// What was stored last; nothing if nothing ever was.
+    /// Returns the state that was stored last, or an empty state if none was ever stored.
     pub fn load(&self) -> Result<Saved, Problem> {
         let (current, previous) = (self.current(), self.previous());
         let found = find(&current, &previous)?;
-        // Records of hosts are not stored before it lists them.
+        // Records of hosts are stored only after the state file lists their drives.
         if found.is_none() && self.has_host_records() {
             return Err(damaged(&current, &previous, "it is missing"));
         }
@@ -305,36 +308,37 @@ impl StateFile {
         Ok(saved)
     }
 
-    /// Reads what a daemon with this folder would [load](Self::load). Nothing is made, locked or changed.
+    /// Reads the state that a daemon with this folder would [load](Self::load). Creates, locks and changes no
+    /// file.
     pub fn peek(folder: &Path) -> Result<Saved, Problem> {
         let [current, previous] =
             [STATE.to_owned(), format!("{STATE}.previous")].map(|name| folder.join(name));
         Ok(find(&current, &previous)?.map(|(saved, _)| saved).unwrap_or_default())
     }
 
-    /// Replaces what is stored. When this returns, it survives a power cut.
+    /// Replaces the stored state. When this returns, the state survives a power cut.
     ///
     /// # Errors
-    /// The next start finds what was stored before, unless the state is not [settled](Self::is_settled) now.
+    /// The next start finds the former state, unless the state is not [settled](Self::is_settled) now.
     pub fn store(&self, saved: &Saved) -> Result<(), Problem> {
         self.put(saved, false)
     }
 
-    /// The same for what holds whether or not it can be stored, such as an order that failed after it was stored. If
-    /// this fails, the state is not [settled](Self::is_settled).
+    /// Replaces the stored state with a state that applies even if it cannot be stored now. An example is a
+    /// request that failed after it was stored. If this fails, the state is not [settled](Self::is_settled).
     pub fn store_owed(&self, saved: &Saved) -> Result<(), Problem> {
         self.put(saved, true)
     }
 
-    /// Returns false while the next start may find something else than what holds. The next store that succeeds, of
-    /// whatever, mends that.
+    /// Returns false while the next start may find a state other than that in memory. The next store that
+    /// succeeds, of any state, settles it.
     pub fn is_settled(&self) -> bool {
         self.replacer().is_settled()
     }
 
     fn put(&self, saved: &Saved, owed: bool) -> Result<(), Problem> {
         let bytes = text::encode(saved);
-        // What could not be read again must not be written.
+        // A larger file could not be read again, so it must not be written.
         if bytes.len() as u64 > BYTES_MAX {
             return Err(Problem::conflict(format!(
                 "the drives together need {} bytes of the state file, which has at most {BYTES_MAX}",
@@ -349,7 +353,7 @@ impl StateFile {
                 .hint("nothing was changed; make room on the disk or let the daemon's user write there"),
             Failure::Unknown(error) => {
                 let problem = self.unknown(&error);
-                // Once, and not with each try.
+                // Log the error once, and not at each retry.
                 if was_settled {
                     tracing::error!("{}", problem.in_one_line());
                 }
@@ -367,7 +371,7 @@ impl StateFile {
     }
 }
 
-/// Reads the state file; none if nothing was ever stored.
+/// Reads the state file. Returns none if no state was ever stored.
 fn find(current: &Path, previous: &Path) -> Result<Option<(Saved, Version)>, Problem> {
     match read(current) {
         Ok(bytes) => {
@@ -377,7 +381,7 @@ fn find(current: &Path, previous: &Path) -> Result<Option<(Saved, Version)>, Pro
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(Problem::io("read the state file", current, &error))
         }
-        // The first store has no previous version, and later ones never take the current one away.
+        // The first store makes no previous version, and later stores never remove the current one.
         Err(_) if previous.exists() => Err(damaged(current, previous, "it is missing")),
         Err(_) => Ok(None),
     }
@@ -406,8 +410,8 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A new file, or an old one emptied, that only the daemon's user can read: options of functions are in it. A link is
-/// refused.
+/// Creates or empties a file that only the daemon's user can read, since it may hold options of functions.
+/// Refuses a symbolic link.
 fn create_private(path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW.bits().cast_signed();
     File::options().write(true).create(true).truncate(true).mode(0o600).custom_flags(flags).open(path)

@@ -1,7 +1,7 @@
-//! Copies of the object files of classifiers that came through the API: what was attached is there after
-//! a restart, whatever became of the file it came from.
+//! Copies of the object files of classifiers that were attached through the API. An attached classifier thus
+//! exists after a restart, even if its original file changed or is gone.
 //!
-//! A copy is named after what is in it, and never changes.
+//! A copy is named after its content, and never changes.
 
 use super::{Saved, StateFile, create_private, read, text};
 use crate::listen::make_folder;
@@ -14,10 +14,10 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{MutexGuard, PoisonError};
 
-/// Letters of a copy's name that come from its original.
+/// Maximum number of letters of a copy's name that come from its original.
 const STEM_MAX: usize = 64;
 
-/// A copy of an object file that stays, whether or not a drive has it yet.
+/// A copy of an object file that is not removed, whether or not a drive uses it yet.
 #[derive(Debug)]
 pub struct KeptObject<'a> {
     pub path: PathBuf,
@@ -25,7 +25,7 @@ pub struct KeptObject<'a> {
 }
 
 impl KeptObject<'_> {
-    /// Returns the copy's path, and does not keep it any longer.
+    /// Returns the copy's path. From then on the copy stays only while a drive uses it.
     pub fn into_path(self) -> PathBuf {
         self.path.clone()
     }
@@ -51,7 +51,7 @@ impl StateFile {
 
     /// Copies an object file. When this returns, the copy survives a power cut.
     pub fn keep_object(&self, original: &Path) -> Result<KeptObject<'_>, Problem> {
-        // Not under the lock: its file system may not answer.
+        // The original is read without the lock: its file system may not respond.
         let bytes = object_file::read(original)?;
         let folder = self.objects();
         let copy = KeptObject { path: folder.join(name(original, &bytes)), state: self };
@@ -65,7 +65,7 @@ impl StateFile {
     fn write_object(&self, folder: &Path, copy: &Path, bytes: &[u8]) -> Result<(), Problem> {
         make_folder(folder, 0o700)?;
         let is_there = std::fs::read(copy).is_ok_and(|there| there == bytes);
-        // One that is there may be left of a try that failed before it was durable.
+        // An existing copy may be left from an attempt that failed before the copy was durable.
         let written = if is_there { Ok(()) } else { write(folder, copy, bytes) };
         let synced = written.and_then(|()| {
             [copy, folder, &self.folder].into_iter().try_for_each(|path| File::open(path)?.sync_all())
@@ -76,12 +76,12 @@ impl StateFile {
         })
     }
 
-    /// Removes copies that are not kept for a change, and that neither what `saved` returns nor the version before it
-    /// speaks of. One that stays takes room and does no harm, so nothing comes of a failure.
+    /// Removes copies that no change keeps, and that neither the state returned by `saved` nor the version
+    /// before it refers to. A copy that stays takes space and does no harm, so failures are ignored.
     pub fn sweep(&self, saved: impl FnOnce() -> Saved) {
-        // All the while: a copy that is kept no longer is in the state by then.
+        // The lock is held throughout: a copy that is no longer kept is in the state by then.
         let kept = self.kept_objects();
-        // The version that the next start finds may speak of others.
+        // The version that the next start finds may refer to other copies.
         if !self.is_settled() {
             return;
         }
@@ -90,7 +90,7 @@ impl StateFile {
             Err(error) => (error.kind() == io::ErrorKind::NotFound).then(Saved::default),
         };
         let Some(previous) = previous else { return };
-        // By name: the folder may have another one than it had when the copy was made.
+        // Compare file names: the state folder may have had another path when the copy was made.
         let wanted = wanted(&saved()).chain(wanted(&previous)).chain(kept.iter().cloned());
         let wanted: HashSet<OsString> =
             wanted.filter_map(|path| path.file_name().map(ToOwned::to_owned)).collect();
@@ -103,7 +103,7 @@ impl StateFile {
     }
 }
 
-/// Written beside and renamed, so that a copy that is there is whole.
+/// Writes a copy to another name and renames it, so that an existing copy is always complete.
 fn write(folder: &Path, copy: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = folder.join("new");
     let mut file = create_private(&new)?;
@@ -118,10 +118,11 @@ fn wanted(saved: &Saved) -> impl Iterator<Item = PathBuf> + use<> {
     created.chain(declared).map(|spec| spec.object.clone()).collect::<Vec<_>>().into_iter()
 }
 
-/// `observe-0123456789abcdef.o`: so that people know it again.
+/// Returns the name of a copy, such as `observe-0123456789abcdef.o`. It begins with the original's name,
+/// which people recognize.
 fn name(original: &Path, bytes: &[u8]) -> String {
     let stem = original.file_stem().map(|stem| stem.to_string_lossy()).unwrap_or_default();
-    // A copy of a copy is the same file.
+    // A copy of a copy gets the same name.
     let stem = match stem.rsplit_once('-') {
         Some((front, hash)) if hash.len() == 16 && hash.bytes().all(|b| b.is_ascii_hexdigit()) => front,
         _ => &stem,

@@ -1,21 +1,22 @@
-//! The namespaces that hosts manage, as the state file has them.
+//! Namespaces that hosts manage, in the format of the state file.
 
 use serde::{Deserialize, Serialize};
 use sluice_controller::{Attachment, Creation, KnownAs};
 use sluice_spec::size::Size;
 
-/// What hosts have made of a drive's pool, and to whom its namespaces are attached.
+/// Namespaces that hosts created in a drive's pool, and attachments of the drive's namespaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pooled {
     pub drive: String,
-    /// How many namespaces were ever created: no two have the same number, nor so the same identifiers.
+    /// Number of namespaces ever created. No two get the same number, and so no two get the same identifiers.
     pub numbers: u64,
-    /// By NSID.
+    /// Namespaces in the order of their NSIDs.
     pub created: Vec<Created>,
-    /// Of namespaces that are not attached as they were at first.
+    /// Attachments that differ from the initial one.
     pub attached: Vec<Attached>,
-    /// Files that no namespace has, or not yet: what is found of them goes.
+    /// Files without a namespace, or whose namespace is not stored yet. The next daemon removes them where
+    /// they exist.
     pub leaving: Vec<String>,
 }
 
@@ -25,20 +26,20 @@ pub struct Pooled {
 pub struct Created {
     pub nsid: u32,
     pub number: u64,
-    /// Its name in the pool's folder; none in memory.
+    /// Name of the file in the pool's folder; none if the pool is in memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     pub size: Size,
-    /// That it was created with, bytes.
+    /// Block size at the creation, bytes.
     pub block_size: u32,
     pub shared: bool,
     pub ana_group: u32,
-    /// Random, of its file. None under a daemon that did not give one.
+    /// Random identity of the file. None if an older daemon, which assigned none, created the namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<String>,
 }
 
-/// To whom a namespace is attached: to all but those that are listed, or to those alone.
+/// Hosts that a namespace is attached to: all hosts except those listed, or only the listed ones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Attached {
@@ -57,12 +58,12 @@ impl Pooled {
         self.attached.iter().find(|it| it.nsid == nsid).map(Attached::attachment)
     }
 
-    /// Has another file, for a namespace that is still to be stored.
+    /// Adds the file of a namespace that is not stored yet.
     pub fn expect(&mut self, file: &str) {
         self.leaving.push(file.to_owned());
     }
 
-    /// Has another namespace, which stays.
+    /// Adds a namespace, whose file is no longer to be removed.
     pub fn add(&mut self, created: Created) {
         self.numbers = self.numbers.max(created.number);
         self.leaving.retain(|file| Some(file) != created.file.as_ref());
@@ -70,7 +71,7 @@ impl Pooled {
         self.created.sort_by_key(|it| it.nsid);
     }
 
-    /// Does not have these any more.
+    /// Removes namespaces; their files are to be removed.
     pub fn remove(&mut self, nsids: &[u32]) {
         let gone = self.created.extract_if(.., |it| nsids.contains(&it.nsid));
         self.leaving.extend(gone.filter_map(|it| it.file));

@@ -1,10 +1,11 @@
-//! Replaces a state file, and answers only what is true after a restart.
+//! Replaces a state file. A returned result is true even after a restart.
 //!
-//! After an error past the rename, the new version may be found by the next start. So the former version is put back
-//! before the error is returned. Where that fails, too, the file is *unsettled*: the versions of it in memory and on
+//! After an error past the rename, the next start may find the new version. So the former version is put back
+//! before the error is returned. If that fails, too, the file is *unsettled*: its versions in memory and on
 //! the disk may differ, until a later store succeeds.
 //!
-//! Nothing past the rename opens a file: a daemon without a free descriptor puts the former version back all the same.
+//! No step past the rename opens a file, so a daemon without a free descriptor can still put the former
+//! version back.
 
 use super::remove_if_there;
 use std::fmt::Debug;
@@ -13,9 +14,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The steps of storing. The tests have one of them fail.
+/// The steps of a store. Tests make single steps fail.
 pub trait Disk: Debug + Send + Sync {
-    /// Creates a file that only the daemon's user can read, or empties it.
+    /// Creates or empties a file that only the daemon's user can read.
     fn create(&self, path: &Path) -> io::Result<File>;
     fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<()>;
     fn sync(&self, file: &File) -> io::Result<()>;
@@ -59,10 +60,10 @@ impl Disk for FileSystem {
     }
 }
 
-/// A version of the file, told from others by its content.
+/// A version of the file, identified by its length and checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Version {
-    /// There is no file.
+    /// No file exists.
     None,
     Bytes {
         length: usize,
@@ -76,35 +77,35 @@ impl Version {
     }
 }
 
-/// Why a version was not stored.
+/// Reason why a version was not stored.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The version before is on the disk.
+    /// The former version is on the disk.
     Unchanged(io::Error),
-    /// Which version the next start finds is not known.
+    /// The next start may find either version.
     Unknown(io::Error),
 }
 
-/// The state file, and which versions of it are on the disk.
+/// The state file, and its versions on the disk.
 #[derive(Debug)]
 pub(super) struct Replacer {
     pub(super) current: PathBuf,
     pub(super) previous: PathBuf,
     new: PathBuf,
     spare: PathBuf,
-    /// The folder, open from the start.
+    /// The folder of the file, open from the start.
     folder: Arc<File>,
     disk: Arc<dyn Disk>,
-    /// The version that the next start is to find.
+    /// The version that the next start must find.
     wanted: Version,
-    /// The version that it finds; none if that is not known.
+    /// The version that the next start finds; none if it is uncertain.
     on_disk: Option<Version>,
-    /// The content of the previous version's file, if it is known.
+    /// The content of the previous version's file; none if it is uncertain.
     before: Option<Version>,
 }
 
 impl Replacer {
-    /// Replaces the file of this name in a folder.
+    /// Returns a replacer of the file `name` in the folder `path`.
     pub(super) fn new(path: &Path, name: &str, folder: Arc<File>, disk: Arc<dyn Disk>) -> Self {
         let [current, previous, new, spare] =
             ["", ".previous", ".new", ".spare"].map(|suffix| path.join(format!("{name}{suffix}")));
@@ -117,12 +118,12 @@ impl Replacer {
         (self.wanted, self.on_disk) = (version, Some(version));
     }
 
-    /// Notes that the file cannot be used, or is missing. There is no version to go back to.
+    /// Notes that the file cannot be used, or is missing. No former version can be put back.
     pub(super) fn lost(&mut self) {
         (self.wanted, self.on_disk, self.before) = (Version::None, None, None);
     }
 
-    /// Removes the file, and those that were made beside it.
+    /// Removes the file, and the files that were created beside it.
     pub(super) fn remove(&mut self) -> io::Result<()> {
         self.lost();
         for path in [&self.current, &self.previous, &self.new, &self.spare] {
@@ -133,13 +134,12 @@ impl Replacer {
         Ok(())
     }
 
-    /// Returns true if the next start finds the version that it is to find.
+    /// Returns whether the next start finds the version that it must find.
     pub(super) fn is_settled(&self) -> bool {
         self.on_disk == Some(self.wanted)
     }
 
-    /// Replaces the file. With `owed` this version is the one to be found from now on, whether or not it can be stored
-    /// now.
+    /// Replaces the file. With `owed`, the new version applies from now on, even if it cannot be stored now.
     pub(super) fn put(&mut self, bytes: &[u8], owed: bool) -> Result<(), Failure> {
         let version = Version::of(bytes);
         if owed {
@@ -167,7 +167,7 @@ impl Replacer {
         self.disk.write(&mut file, bytes)?;
         self.disk.sync(&file)?;
         drop(file);
-        // An unsettled file may have a version that is not to be gone back to.
+        // An unsettled file may hold a version that must not be put back later.
         if self.is_settled() {
             self.keep_current()?;
         }
@@ -178,7 +178,8 @@ impl Replacer {
         Ok(())
     }
 
-    /// Makes the current version the previous one. It has a second name first, so that it is there at each moment.
+    /// Makes the current version the previous one. The version gets a second name first, so that no moment is
+    /// without it.
     fn keep_current(&mut self) -> io::Result<()> {
         if self.wanted != Version::None {
             self.disk.remove(&self.spare)?;
@@ -190,7 +191,7 @@ impl Replacer {
         Ok(())
     }
 
-    /// Puts the previous version back in place of the current one. Opens nothing and writes no data.
+    /// Puts the previous version back in place of the current one. Opens no file and writes no data.
     fn put_back(&mut self) {
         self.on_disk = None;
         let put_back = || match self.wanted {

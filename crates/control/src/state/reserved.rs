@@ -1,29 +1,31 @@
-//! Reservations as the state file has them.
+//! Reservations in the format of the state file.
 
 use serde::{Deserialize, Serialize};
 use sluice_controller::{HostId, KnownAs, RegistrantRecord, ReservationRecord, ReservationType};
 
-/// A namespace whose reservations persist through power loss: who is registered, and how it is reserved.
+/// A namespace whose reservations persist through power loss: its registrants and the type of its
+/// reservation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reserved {
     pub drive: String,
     pub nsid: u32,
     pub registrants: Vec<SavedRegistrant>,
-    /// The specification's number of the reservation's type; zero for none.
+    /// Reservation type as numbered by the specification; zero for no reservation.
     pub rtype: u8,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SavedRegistrant {
-    /// The Host Identifier in hexadecimal digits, as it stands in memory: 16 of them or 32.
+    /// The Host Identifier in hexadecimal digits, in the byte order of memory: 16 or 32 digits.
     pub host: String,
-    /// Who registered it: a host's NQN, or a guest's socket. Nothing in states that are older than this.
+    /// Name that registered the identifier: a host's NQN, or a guest's socket. Empty in states of older
+    /// daemons.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
     pub key: u64,
-    /// It holds the reservation.
+    /// Whether the registrant holds the reservation.
     pub holds: bool,
 }
 
@@ -34,7 +36,8 @@ impl Reserved {
         Self { drive: drive.to_owned(), nsid, registrants, rtype }
     }
 
-    /// Without what no daemon has stored.
+    /// Returns the reservations as the controller holds them. Registrants and types that no daemon stores are
+    /// left out.
     pub fn record(&self) -> ReservationRecord {
         let registrants = self.registrants.iter().filter_map(SavedRegistrant::record).collect();
         ReservationRecord { registrants, reservation: ReservationType::of(self.rtype) }
@@ -42,7 +45,7 @@ impl Reserved {
 }
 
 impl SavedRegistrant {
-    /// None of a host that has no name.
+    /// Returns the record of a registrant; none for a host without an identifier.
     fn of(record: &RegistrantRecord) -> Option<Self> {
         let host = match record.host {
             HostId::Short(bytes) => hex(&bytes),
@@ -64,7 +67,7 @@ impl SavedRegistrant {
     }
 }
 
-/// Two digits for each byte, in their order.
+/// Returns two hexadecimal digits for each byte, in order.
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

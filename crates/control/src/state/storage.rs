@@ -1,4 +1,4 @@
-//! Storage that drives have had open, as the state file has it.
+//! Storage that drives have opened, in the format of the state file.
 
 use super::Saved;
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Storage {
-    /// There was no state at all when these records began.
+    /// Whether no state was stored yet when these records began.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub began_empty: bool,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -23,19 +23,20 @@ pub struct KnownStorage {
     pub drive: String,
     /// The path of a file.
     pub location: String,
-    /// Inode and time of birth, or the name that a device has for good. None if a daemon without such records may have
-    /// had it open.
+    /// Inode and birth time, or the permanent name of a device. None if a daemon without such records may
+    /// have opened the storage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// Number of the device that it is, or is on. It may be another after the next boot.
+    /// Device number of the storage, or of the device that holds it. The number may change at the next boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// Random. None for storage that is older than these records: the identifiers of its namespace do without.
+    /// Random identity. None for storage older than these records: the identifiers of its namespace do not
+    /// contain it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<String>,
 }
 
-/// Identities of storage that the identifiers of a namespace are made of.
+/// Identities of storage from which the identifiers of a namespace are computed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Identified {
@@ -45,7 +46,7 @@ pub struct Identified {
 }
 
 impl Saved {
-    /// Storage that is known at a location of a drive.
+    /// Returns the record of the storage at a location of a drive.
     pub fn known_storage(&self, drive: &str, location: &str) -> Option<&KnownStorage> {
         self.storage.as_ref()?.known.iter().find(|it| it.drive == drive && it.location == location)
     }
@@ -55,7 +56,7 @@ impl Saved {
         identified.iter().find(|it| it.drive == drive && it.nsid == nsid).map(|it| it.identities.as_slice())
     }
 
-    /// Everything that is known of a drive's storage.
+    /// Returns all records of a drive's storage.
     pub fn storage_of(&self, drive: &str) -> Storage {
         let Some(storage) = &self.storage else { return Storage::default() };
         Storage {
@@ -65,7 +66,7 @@ impl Saved {
         }
     }
 
-    /// Nothing is known of a drive's storage any more.
+    /// Removes all records of a drive's storage.
     pub fn forget_storage(&mut self, drive: &str) {
         if let Some(storage) = &mut self.storage {
             storage.known.retain(|it| it.drive != drive);
@@ -73,7 +74,7 @@ impl Saved {
         }
     }
 
-    /// Notes storage in place of the former at the same locations.
+    /// Adds records of storage; each replaces the former record of the same location or namespace.
     pub fn note_storage(&mut self, new: &Storage) {
         if new.known.is_empty() && self.storage.is_none() {
             return;

@@ -155,7 +155,7 @@ fn every_flipped_bit_is_noticed() {
     for bit in 0..whole.len() * 8 {
         let mut bytes = whole.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
-        // The case of a hexadecimal digit says nothing.
+        // A hexadecimal digit has the same value in both cases.
         if !bytes.eq_ignore_ascii_case(&whole) {
             assert!(text::decode(&bytes).is_err(), "bit {bit}");
         }
@@ -200,7 +200,7 @@ fn a_store_that_fails_changes_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = StateFile::open(folder.path()).expect("a folder");
     file.store(&saved(&["a"])).expect("room on the disk");
-    // A folder in the way of the new version: not even root can write that.
+    // A folder has the name of the new version; not even root can write a file over it.
     std::fs::create_dir(folder.path().join("drives.state.new")).expect("room on the disk");
     let problem = file.store(&saved(&["b"])).expect_err("a folder is in the way");
     assert!(problem.hint.is_some_and(|hint| hint.starts_with("nothing was changed")));
@@ -228,7 +228,7 @@ fn nobody_else_reads_what_is_stored() {
     assert_eq!(mode & 0o777, 0o600);
 }
 
-/// The same folder, reached through a link.
+/// Covers the same folder, reached through a symbolic link.
 #[test]
 fn copies_in_use_are_kept_whatever_their_folder_is_called() {
     let folder = tempfile::tempdir().expect("a folder");

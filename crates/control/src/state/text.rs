@@ -1,4 +1,4 @@
-//! Bytes of state files: `MAGIC VERSION CHECKSUM LENGTH`, a new line, and as much JSON.
+//! Encoding of state files: `MAGIC VERSION CHECKSUM LENGTH`, a newline, and LENGTH bytes of JSON.
 
 use super::Saved;
 use super::hosts::HostState;
@@ -7,10 +7,10 @@ use serde::de::DeserializeOwned;
 /// The first word of the state file.
 const MAGIC: &str = "sluice-state";
 
-/// Raised when an older daemon could misread the body.
+/// Current version. It is raised when an older daemon could misread the body.
 const VERSION: u32 = 2;
 
-/// The version of a state without files of hosts, as daemons before them wrote it.
+/// The version of a state without files of hosts, as written by older daemons.
 const ONE_PIECE: u32 = 1;
 
 /// The first word of the file of a drive's hosts.
@@ -35,12 +35,12 @@ fn framed(magic: &str, version: u32, mut body: String) -> Vec<u8> {
     (header + &body).into_bytes()
 }
 
-/// What the bytes say, or why they cannot be trusted.
+/// Decodes the state file. The error describes why it cannot be trusted.
 pub(super) fn decode(bytes: &[u8]) -> Result<Saved, String> {
     decode_as(bytes, MAGIC, VERSION)
 }
 
-/// The same of the file of a drive's hosts.
+/// Decodes the file of a drive's hosts. The error describes why it cannot be trusted.
 pub(super) fn decode_hosts(bytes: &[u8]) -> Result<HostState, String> {
     decode_as(bytes, HOSTS_MAGIC, HOSTS_VERSION)
 }

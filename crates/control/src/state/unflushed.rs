@@ -1,6 +1,7 @@
-//! Whether a drive may have left acknowledged writes which no Flush has made durable, a file for each: of drives on other
-//! controllers, and of those for hosts on the network. It says so from before the drive is opened until it was synced
-//! and closed in an orderly stop.
+//! Records of drives that may have acknowledged writes which no Flush has made durable, one file per drive.
+//! Drives whose data is on other controllers, and drives for hosts on the network, have such a record. The
+//! record exists before the drive is opened, and is marked clean when the drive is synced and closed in an
+//! orderly stop.
 
 use super::{StateFile, create_private, read, remove_if_there};
 use crate::listen::make_folder;
@@ -13,40 +14,40 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-/// What was known of a drive when it was opened.
+/// State of a drive when it was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Unflushed {
-    /// The kernel's identifier of that start of this machine.
+    /// The kernel's boot ID at that time.
     pub boot: Option<String>,
     /// The power identifier that hosts get, in hexadecimal.
     pub power: Option<String>,
-    /// It was synced at its end.
+    /// Whether the drive was synced when it was closed.
     #[serde(default)]
     pub clean: bool,
-    /// NSIDs of namespaces with losses that hosts are yet to be told of; zero for all.
+    /// NSIDs of namespaces with losses that hosts have not been notified of; zero for all namespaces.
     #[serde(default)]
     pub untold: BTreeSet<u32>,
-    /// The same of namespaces that may have such a loss, as long as that is so.
+    /// NSIDs of namespaces that may have such a loss, as long as the doubt lasts.
     #[serde(default)]
     pub doubtful: BTreeSet<u32>,
-    /// What the SMART log counts from when the drive is opened.
+    /// Power cycles in the SMART log when the drive is opened.
     #[serde(default)]
     pub power_cycles: u64,
     #[serde(default)]
     pub unsafe_shutdowns: u64,
-    /// The controllers that the drive's data is on, with the power identifier of each, in hexadecimal. One without has
-    /// given none, or was not there.
+    /// Controllers that hold the drive's data, with the power identifier of each, in hexadecimal. An entry
+    /// without identifier belongs to a controller that gave none or was not connected.
     pub peers: BTreeMap<String, Option<String>>,
 }
 
 impl Unflushed {
-    /// Of a drive without one until now.
+    /// Returns the record of a drive that had none until now.
     fn begun() -> Self {
         Self { boot: boot_id(), ..Self::default() }
     }
 
-    /// NSIDs of all namespaces that hosts are to be told of.
+    /// Returns the NSIDs of all namespaces whose losses, certain or possible, hosts must be notified of.
     pub fn owed(&self) -> BTreeSet<u32> {
         &self.untold | &self.doubtful
     }
@@ -59,7 +60,7 @@ impl Unflushed {
         (self.power_cycles, self.unsafe_shutdowns) = (counts.cycles, counts.unsafe_shutdowns);
     }
 
-    /// Of a drive whose file cannot be read: each host is told.
+    /// Returns the record of a drive whose file cannot be read. It makes each host get a notification.
     fn unknown() -> Self {
         Self { untold: BTreeSet::from([0]), ..Self::default() }
     }
@@ -70,7 +71,7 @@ impl StateFile {
         self.folder.join("unflushed")
     }
 
-    /// What was stored of a drive. A file that cannot be read counts as a loss.
+    /// Returns the stored record of a drive. A file that cannot be read counts as a loss.
     pub fn load_unflushed(&self, drive: &str) -> Option<Unflushed> {
         let path = self.unflushed().join(drive);
         match read(&path) {
@@ -83,7 +84,7 @@ impl StateFile {
         }
     }
 
-    /// Replaces what is stored of a drive. When this returns, it survives a power cut.
+    /// Replaces the stored record of a drive. When this returns, the record survives a power cut.
     pub fn store_unflushed(&self, drive: &str, unflushed: &Unflushed) -> Result<(), Problem> {
         let folder = self.unflushed();
         make_folder(&folder, 0o700)?;
@@ -91,7 +92,7 @@ impl StateFile {
         // No drive has a name that begins with a dot.
         let new = folder.join(format!(".{drive}"));
         let write = || -> io::Result<()> {
-            // Before the rename: an error past it would leave the outcome unknown.
+            // Open the folder before the rename: an error after it would leave the outcome unknown.
             let directory = File::open(&folder)?;
             let mut file = create_private(&new)?;
             file.write_all(&text)?;
@@ -107,8 +108,8 @@ impl StateFile {
         })
     }
 
-    /// The drive was synced at its end. If that is not stored, a Flush fails without need, or the next daemon does not
-    /// tell hosts of a loss: the log says so.
+    /// Stores that the drive was synced when it was closed. If the store fails, a later Flush fails without
+    /// need, or the next daemon does not notify hosts of a loss. The failure is logged.
     pub fn note_synced(&self, drive: &str, synced: &Synced) {
         let stored = self.load_unflushed(drive);
         if stored.is_none() && synced.unreported.is_empty() {
@@ -126,22 +127,24 @@ impl StateFile {
         }
     }
 
-    /// Writes of namespaces may be lost while hosts are there, which the next daemon tells them. When this returns, it
-    /// survives a power cut.
+    /// Stores that writes of namespaces may be lost while hosts are connected; the next daemon notifies the
+    /// hosts. When this returns, the record survives a power cut.
     pub fn note_losses(&self, drive: &str, nsids: &[u32]) -> Result<(), Problem> {
         let mut unflushed = self.load_unflushed(drive).unwrap_or_else(Unflushed::begun);
         unflushed.untold.extend(nsids);
         self.store_unflushed(drive, &unflushed)
     }
 
-    /// These namespaces may have such losses, and no others. When this returns, it survives a power cut.
+    /// Stores that these namespaces, and no others, may have such losses. When this returns, the record
+    /// survives a power cut.
     pub fn note_doubts(&self, drive: &str, nsids: &BTreeSet<u32>) -> Result<(), Problem> {
         let mut unflushed = self.load_unflushed(drive).unwrap_or_else(Unflushed::begun);
         unflushed.doubtful.clone_from(nsids);
         self.store_unflushed(drive, &unflushed)
     }
 
-    /// The drive could not be opened: what was stored before counts. If that is not stored, a Flush fails without need.
+    /// Restores the former record of a drive that could not be opened. If the store fails, a later Flush
+    /// fails without need.
     pub fn restore_unflushed(&self, drive: &str, before: Option<&Unflushed>) {
         let Some(before) = before else { return self.forget_unflushed(drive) };
         if let Err(problem) = self.store_unflushed(drive, before) {
@@ -149,7 +152,7 @@ impl StateFile {
         }
     }
 
-    /// The drive is gone.
+    /// Removes the record of a deleted drive.
     pub fn forget_unflushed(&self, drive: &str) {
         let path = self.unflushed().join(drive);
         if let Err(error) = remove_if_there(&path) {

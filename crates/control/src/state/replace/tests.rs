@@ -2,23 +2,23 @@ use super::*;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-/// What becomes of a step.
+/// Outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Done,
-    /// It fails without effect.
+    /// Failure without effect.
     Refused,
-    /// It fails and is done all the same.
+    /// Failure of a step that takes effect all the same.
     Late,
 }
 
-/// Fails some steps, and knows what a power cut could leave: the state file after any rename since the folder was
-/// synced last.
+/// A disk that fails some steps. It tracks the files that a power cut could leave: the state file after any
+/// rename since the folder was synced last.
 #[derive(Debug, Default)]
 struct Power {
     fates: Vec<Fate>,
     steps: usize,
-    /// Content of the state file that a start may find.
+    /// Contents of the state file that a start may find.
     possible: BTreeSet<Option<Vec<u8>>>,
 }
 
@@ -108,7 +108,7 @@ impl Rig {
         self.power.lock().expect("no test panics with it").steps
     }
 
-    /// Asserts what the next start finds, also after a power cut now.
+    /// Asserts the content that the next start finds, even after a power cut now.
     fn finds(&self, bytes: Option<&[u8]>, what: &str) {
         let possible = self.power.lock().expect("no test panics with it").possible.clone();
         assert_eq!(possible, BTreeSet::from([bytes.map(<[u8]>::to_vec)]), "{what}");
@@ -119,7 +119,8 @@ impl Rig {
     }
 }
 
-/// Every step of a store fails, in both ways, alone and with every step after it up to the third.
+/// Runs a test with every step of a store failing, in both ways, alone and with the steps after it up to the
+/// third.
 fn for_each_plan(mut run: impl FnMut(&[Fate])) {
     let fates = [Fate::Done, Fate::Refused, Fate::Late];
     for first in 0..12 {
@@ -150,14 +151,14 @@ fn what_was_refused_is_not_found_by_the_next_start_and_what_was_done_is() {
             let what = format!("{before} stores before, then {plan:?}");
             match rig.put(b"next") {
                 Ok(()) => rig.finds(Some(b"next"), &what),
-                // Nothing was stored and no rename made: there is nothing to be found.
+                // No version was stored and no rename was made, so no file exists.
                 Err(Failure::Unchanged(_)) => rig.finds(wanted.as_deref(), &what),
                 Err(Failure::Unknown(_)) => {
                     unknown += 1;
                     assert!(!rig.replacer.is_settled(), "{what}");
                 }
             }
-            // The disk is well again: what is tried again settles it.
+            // The disk works again, so a retry settles the file.
             rig.plan(&[]);
             if !rig.replacer.is_settled() {
                 let owed = wanted.clone().unwrap_or_else(|| b"nothing".to_vec());
@@ -212,7 +213,7 @@ fn a_version_that_holds_whether_or_not_it_can_be_stored_is_owed() {
             Err(Failure::Unknown(_)) => assert!(!rig.replacer.is_settled(), "{what}"),
             Err(Failure::Unchanged(_)) => panic!("{what}: it is not what it was"),
         }
-        // One more that is refused does not make the one before it come true.
+        // Another refused store does not make the refused one before it take effect.
         rig.plan(&[Fate::Refused]);
         match rig.put(b"another") {
             Ok(()) => panic!("{what}: its first step fails"),
