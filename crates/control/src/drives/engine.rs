@@ -1,4 +1,4 @@
-//! The joint between the drives as users know them and the parts that make them work.
+//! The joint between drives as users see them and the parts that make them work.
 
 use super::{ClassifierStatus, DeviceView, FunctionView, Remembered, ToKeep};
 use crate::state::Created;
@@ -16,13 +16,13 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 use utoipa::ToSchema;
 
-/// Builds drives out of targets, functions, controllers and front-ends.
+/// Builds drives from targets, functions, controllers and front-ends.
 ///
-/// Who checks what: a spec that arrives was checked by itself ([`DriveSpec::check`]), its name is free
-/// and its reactor exists. Everything that only opening can tell (files, locks, memory) is checked here.
+/// The caller has checked the spec by itself ([`DriveSpec::check`]), that its name is free and that its
+/// reactor exists. The engine checks everything that only an open can find out (files, locks, memory).
 pub trait Engine: Send + Sync {
-    /// Opens a drive's targets and listens at its socket. Blocks for as long as a file takes. The classifier is
-    /// loaded, but decides on nothing in the namespaces that it was detached from.
+    /// Opens a drive's targets and listens at its socket. Blocks for as long as a file takes. The classifier
+    /// is loaded, but gets no command of the namespaces that it was detached from.
     fn open(
         &self,
         spec: &DriveSpec,
@@ -30,111 +30,115 @@ pub trait Engine: Send + Sync {
         remembered: &Remembered,
     ) -> Result<Arc<dyn Running>, Problem>;
 
-    /// Names drives as their classifiers are detached for their errors. To be taken once.
+    /// Returns the channel with names of drives whose classifiers are detached for their errors. It can be
+    /// taken once.
     fn detachments(&self) -> Option<Receiver<String>> {
         None
     }
 
-    /// What controllers want remembered, which then wait for [`Running::kept`]. To be taken once.
+    /// Returns the channel with records that controllers need stored. A controller then waits for
+    /// [`Running::kept`]. The channel can be taken once.
     fn to_keep(&self) -> Option<Receiver<ToKeep>> {
         None
     }
 
-    /// Waits until the controllers that closed drives were on are shut down. Returns how many are not after `limit`.
+    /// Waits until the remote controllers of closed drives are shut down. Returns the number that are not
+    /// after `limit`.
     fn await_shutdowns(&self, limit: Duration) -> usize {
         let _ = limit;
         0
     }
 
-    /// What each reactor has counted.
+    /// Returns the counters of each reactor.
     fn reactors(&self) -> Vec<ReactorCounters>;
 
-    /// How far each reactor is.
+    /// Returns the progress of each reactor.
     fn progress(&self) -> Vec<Progress> {
         Vec::new()
     }
 }
 
-/// Puts a classifier to use that was loaded.
+/// Activates a loaded classifier.
 pub type ReadyClassifier<'a> = Box<dyn FnOnce() -> Result<(), Problem> + 'a>;
 
-/// Has a change remembered.
+/// Stores a change.
 pub type Store<'a> = &'a mut dyn FnMut() -> Result<(), Problem>;
 
-/// A drive at work. Every method may block until its reactor has answered.
+/// A running drive. Every method may block until its reactor has replied.
 pub trait Running: Send + Sync {
-    /// A number that no other drive has had, nor this one when it was opened before.
+    /// Returns a number that is unique among all drives, and among all opens of this drive.
     fn life(&self) -> u64;
 
     fn status(&self) -> Result<Status, Problem>;
 
-    /// Returns true if it is the reactors' task of this index.
+    /// Returns whether the drive is the reactors' task of this index.
     fn is_task(&self, index: usize) -> bool {
         let _ = index;
         false
     }
 
-    /// Bytes of a namespace's target, which may have more than the guest sees: a resize to less would cut
-    /// something off.
+    /// Returns the size of a namespace's target. The target may be larger than the namespace of the guest: a
+    /// resize to less would cut data off.
     fn target_size(&self, nsid: u32) -> Result<Size, Problem> {
         Ok(self.status()?.sizes.get(nsid as usize - 1).copied().unwrap_or_default())
     }
 
-    /// Makes the target of a namespace `size` bytes large, and tells the guest if it sees that.
+    /// Resizes the target of a namespace to `size`, and notifies the guest if the size of its namespace
+    /// changes.
     fn resize(&self, nsid: u32, size: Size) -> Result<(), Problem>;
 
-    /// Loads a classifier, or none, which the answer puts to use when it is called. With `fresh_maps` it
-    /// begins with maps of its own; else it takes over those of the one before it.
+    /// Loads a classifier, or none; calling the result activates it. With `fresh_maps` the classifier gets
+    /// new maps, else it takes over those of the classifier before it.
     fn prepare_classifier(
         &self,
         spec: Option<&ClassifierSpec>,
         fresh_maps: bool,
     ) -> Result<ReadyClassifier<'_>, Problem>;
 
-    /// What the classifier does, if there is one.
+    /// Returns the status of the classifier, if there is one.
     fn classifier(&self) -> Result<Option<ClassifierStatus>, Problem>;
 
-    /// The maps of the classifier, if there is one. They can be read and changed from any thread.
+    /// Returns the maps of the classifier, if there is one. They can be read and changed from any thread.
     fn maps(&self) -> Option<Vec<Arc<Map>>>;
 
-    /// The NVMe devices behind it.
+    /// Returns the NVMe devices behind the drive.
     fn devices(&self) -> Vec<DeviceView> {
         Vec::new()
     }
 
-    /// Its functions behind the function SDK.
+    /// Returns the drive's functions behind the function SDK.
     fn functions(&self) -> Vec<FunctionView> {
         Vec::new()
     }
 
-    /// If it has one of this number, counted from 1.
+    /// Returns whether the drive has a function of this number, counted from 1.
     fn has_function(&self, number: usize) -> bool {
         let _ = number;
         false
     }
 
-    /// Tells one of them something, and returns its answer. With `quiesce` no command of the drive is in flight
+    /// Sends a text to a function, and returns its reply. With `quiesce` no command of the drive is in flight
     /// meanwhile, on any path.
     fn tell_function(&self, number: usize, text: &str, quiesce: bool) -> Result<String, Problem> {
         let _ = (text, quiesce);
         Err(Problem::not_found(format!("there is no function {number}")))
     }
 
-    /// Restarts one of them, if it is in a process; whether it is.
+    /// Restarts a function if it is in a process. Returns whether it is.
     fn restart_function(&self, number: usize) -> bool {
         let _ = number;
         false
     }
 
-    /// Moves one of them to where it is to be now, under load; everything else of it is as it was.
+    /// Moves a function to the place of `spec`, under load. Its other options are unchanged.
     fn move_function(&self, number: usize, spec: &UifSpec) -> Result<(), Problem> {
         let _ = spec;
         Err(Problem::not_found(format!("there is no function {number}")))
     }
 
-    /// Attaches the function that the drive shall have in a namespace at this place of its stack, counted from the
-    /// top. No command is lost, and none is seen halfway. `store` has it remembered: when it serves, and before it
-    /// gets a command.
+    /// Attaches the function that `spec` has at index `at` of a namespace's stack, counted from the top. No
+    /// command is lost, and none is seen halfway. `store` stores the change when the function is ready,
+    /// before it gets a command.
     fn attach_function(
         &self,
         spec: &DriveSpec,
@@ -146,8 +150,8 @@ pub trait Running: Send + Sync {
         Err(Problem::conflict("this drive has no functions"))
     }
 
-    /// Detaches the one that it has there. `store` has that remembered: when it is known that it can be done, and
-    /// before a command goes by without it.
+    /// Detaches the function that `spec` has at index `at` of a namespace's stack. `store` stores the change
+    /// when the detach is certain to succeed, before a command bypasses the function.
     fn detach_function(
         &self,
         spec: &DriveSpec,
@@ -159,13 +163,14 @@ pub trait Running: Send + Sync {
         Err(Problem::conflict("this drive has no functions"))
     }
 
-    /// Its ANA groups are in these states from now on, and otherwise optimized.
+    /// Sets the states of the drive's ANA groups. Groups without a rule are optimized.
     fn set_ana(&self, rules: Vec<AnaRule>) -> Result<(), Problem> {
         let _ = rules;
         Ok(())
     }
 
-    /// Makes the namespace that a host creates, of zeros, and hands it over: the drive has it when that is stored.
+    /// Makes the namespace that a host creates, filled with zeros. It becomes visible when its creation is
+    /// stored.
     fn create_namespace(
         &self,
         spec: &DriveSpec,
@@ -181,89 +186,93 @@ pub trait Running: Send + Sync {
         Err(Problem::not_found(format!("no host has created a namespace {nsid}")))
     }
 
-    /// What its controller wanted remembered is, or `well` is false.
+    /// Reports that a record which the controller needed stored is stored, or with `well` false that it is
+    /// not.
     fn kept(&self, what: PersistentRecord, well: bool) -> Result<(), Problem> {
         let _ = (what, well);
         Ok(())
     }
 
-    /// Goes to another reactor, counted from zero, at work; whoever has it sees a short pause, and no error. Stays if
-    /// its reads and writes do not end within `limit`.
+    /// Moves the drive to another reactor, counted from zero, under load. Hosts see a short pause, and no
+    /// error. The drive stays if its reads and writes do not end within `limit`.
     fn move_to(&self, reactor: usize, limit: Duration) -> Result<(), Problem> {
         let _ = (reactor, limit);
         Err(Problem::conflict("this drive does not move"))
     }
 
-    /// One of its queue groups goes to another reactor, by its completion queue; the drive stays where it is. It comes back when
-    /// something is to be done that takes all queues.
+    /// Moves the queue group of a completion queue to another reactor, while the drive stays. The group
+    /// returns when an operation needs all queues.
     fn move_queue(&self, queue: u16, reactor: usize, limit: Duration) -> Result<(), Problem> {
         let _ = (queue, reactor, limit);
         Err(Problem::conflict("queues of this drive do not move"))
     }
 
-    /// Completion queues whose groups are on other reactors, and on which.
+    /// Returns the completion queues whose groups are on other reactors, each with its reactor.
     fn queues_away(&self) -> Vec<(u16, usize)> {
         Vec::new()
     }
 
-    /// Completion queues that are where the drive is, of a virtual machine.
+    /// Returns the completion queues of a virtual machine that are on the drive's own reactor.
     fn queues_here(&self) -> Vec<u16> {
         Vec::new()
     }
 
-    /// The reactor that it is on now, if it is one that moves.
+    /// Returns the reactor that the drive is on now, if the drive can move.
     fn reactor(&self) -> Option<usize> {
         None
     }
 
-    /// Begins the end: the socket is gone and nothing new begins. What is in flight goes on, and the client
-    /// is told of its end and disconnected. [`Status::drained`] tells when that is over.
+    /// Starts the end of the drive. The socket is removed, and no new command begins. Commands in flight
+    /// complete, then the client is notified and disconnected. [`Status::drained`] shows when that is over.
     fn drain(&self) -> Result<(), Problem>;
 
-    /// Flushes all that is cached of a drive that was drained, whether hosts have or not; waits for `limit` at most, or until
-    /// `hurry` is set.
+    /// Flushes all cached writes of a drained drive, whether hosts flushed them or not. Waits at most
+    /// `limit`, or until `hurry` is set.
     fn sync(&self, limit: Duration, hurry: &AtomicBool) -> Result<Synced, Problem> {
         let _ = (limit, hurry);
         Ok(Synced { is_durable: true, ..Synced::default() })
     }
 
-    /// NSIDs of namespaces with acknowledged writes that may be lost, of which perhaps no host was told.
+    /// Returns the NSIDs of namespaces with acknowledged writes that may be lost, without a host having been
+    /// notified.
     fn doubts(&self) -> BTreeSet<u32> {
         BTreeSet::new()
     }
 
-    /// The controllers that its data is on, with the power identifier that each gave when it was opened, in hexadecimal.
+    /// Returns the controllers that hold the drive's data, with the power identifier of each at the open, in
+    /// hexadecimal.
     fn peers(&self) -> BTreeMap<String, Option<String>> {
         BTreeMap::new()
     }
 
-    /// Closes the files of a drive that was drained, or whose commands nobody waits for any more.
+    /// Closes the files of a drive that was drained, or whose commands are not waited for any longer.
     fn close(&self) -> Result<(), Problem>;
 }
 
-/// What a drive is doing.
+/// Current activity of a drive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// A client (a virtual machine, or a host on the network) is there.
+    /// Whether a client (a virtual machine, or a host on the network) is connected.
     pub connected: bool,
-    /// Virtual machines that are.
+    /// Number of virtual machines that are connected.
     pub clients: usize,
-    /// NVMe Qualified Names of the hosts on the network that are; of one that is there twice, twice.
+    /// NVMe Qualified Names of the connected hosts on the network. A host that is connected twice is listed
+    /// twice.
     pub hosts: Vec<String>,
-    /// Those of them that proved who they are.
+    /// NVMe Qualified Names of the hosts that are authenticated.
     pub authenticated: Vec<String>,
-    /// What the connections of each are encrypted with; none if they are not.
+    /// TLS cipher suite of each host's connections; empty for a host without TLS.
     pub ciphers: Vec<String>,
-    /// Commands in flight; requests for events, which a guest always has some of, do not count.
+    /// Commands in flight. Asynchronous Event Requests do not count, since a guest always has some.
     pub in_flight: u32,
-    /// Told to [`drain`](Running::drain), and nothing is in flight any more, and nobody there.
+    /// Whether [`drain`](Running::drain) was called, no command is in flight, and no client is connected.
     pub drained: bool,
-    /// What brought queues home from other reactors, and how often.
+    /// Causes that returned queues from other reactors, each with its count.
     pub called_home: Vec<(&'static str, u64)>,
     pub counters: DriveCounters,
-    /// Bytes of each namespace, in the order of the spec.
+    /// Size of each namespace, in the order of the spec.
     pub sizes: Vec<Size>,
-    /// Bytes of a block of each namespace, likewise.
+    /// Block size of each namespace in bytes, in the order of the spec.
     pub block_sizes: Vec<u32>,
     /// Namespaces that hosts have created.
     pub created: Vec<CreatedStatus>,
@@ -274,16 +283,16 @@ pub struct Status {
 pub struct CreatedStatus {
     pub nsid: u32,
     pub size: Size,
-    /// Bytes.
+    /// Block size in bytes.
     pub block_size: u32,
 }
 
-/// What a drive has counted since it was opened.
+/// Counters of a drive since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DriveCounters {
     /// I/O commands completed.
     pub commands: u64,
-    /// Those of them that failed.
+    /// I/O commands that failed.
     pub errors: u64,
     /// Commands, or steps of one, that failed because of the drive's classifier.
     #[serde(default)]
@@ -292,10 +301,10 @@ pub struct DriveCounters {
     pub bytes_written: u64,
 }
 
-/// What a reactor has counted since it started.
+/// Counters of a reactor since it started.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReactorCounters {
-    /// Counted from zero, as drives name it.
+    /// Number of the reactor, counted from zero, as in the configuration of drives.
     pub reactor: usize,
     /// The processor it is bound to; none if the kernel places it.
     pub core: Option<usize>,
@@ -303,9 +312,9 @@ pub struct ReactorCounters {
     pub turns: u64,
     /// Turns that found work.
     pub busy_turns: u64,
-    /// Commands, doorbells and messages that were worked on.
+    /// Commands, doorbells and messages that were processed.
     pub commands: u64,
-    /// Looks at a drive that found nothing.
+    /// Polls of a drive that found no work.
     pub spurious_polls: u64,
     /// Times the thread went to sleep.
     pub sleeps: u64,
@@ -313,66 +322,67 @@ pub struct ReactorCounters {
     pub drive_sleeps: u64,
     /// Times a sleeping drive was woken.
     pub wakes: u64,
-    /// Times a drive had to wait that was woken again and again for a time at which it did nothing: a fault of Sluice's,
-    /// if it is not zero.
+    /// Times a drive was made to wait because it was woken repeatedly for a time at which it had no work. A
+    /// value other than zero is a fault of Sluice.
     #[serde(default)]
     pub overdue: u64,
     /// Entries into the kernel.
     pub syscalls: u64,
-    /// Of these: looks at a socket that found nothing, while there was nothing else to do.
+    /// Entries into the kernel that polled a socket without data, while there was no other work.
     #[serde(default)]
     pub vain_receives: u64,
-    /// The longest turn, nanoseconds; up to sixteen turns that find nothing count as one.
+    /// The longest turn, nanoseconds. Up to sixteen turns without work count as one.
     pub longest_turn_ns: u64,
-    /// Time spent in turns that found work, nanoseconds: its load is what of an interval was spent so.
+    /// Time spent in turns that found work, nanoseconds. Its share of an interval is the reactor's load.
     #[serde(default)]
     pub busy_ns: u64,
-    /// Time spent in turns that found nothing, nanoseconds.
+    /// Time spent in turns without work, nanoseconds.
     pub spin_ns: u64,
     /// Time spent asleep, nanoseconds.
     pub sleep_ns: u64,
-    /// How long a drive is polled without work now, nanoseconds: less than configured while the core
-    /// is shared.
+    /// Time that a drive is polled without work before it sleeps, nanoseconds. It is less than configured
+    /// while the core is shared.
     pub spin_budget_ns: u64,
-    /// With `daemon.watch_turns`.
+    /// Measurements of turns, if `daemon.watch_turns` is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watched: Option<WatchedTurns>,
 }
 
-/// What a reactor's turns spent their time on. Processor time is what the kernel charged its thread for: without what
-/// other threads had, or the hypervisor took and said so.
+/// Time that a reactor's turns took, by part. Processor time is the time that the kernel charged to the
+/// thread. It excludes time of other threads, and time that the hypervisor reports as stolen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WatchedTurns {
-    /// The eight turns that took the most processor time, the most first.
+    /// The eight turns that took the most processor time, the longest first.
     pub longest: Vec<WatchedTurn>,
-    /// The longest that a turn was kept from its processor, or from beginning when the reactor was woken, nanoseconds.
+    /// The longest time that a turn was kept from its processor, or that a woken reactor was kept from its
+    /// turn, nanoseconds.
     pub away_ns: u64,
-    /// How often turns waited for something of their own will.
+    /// Number of voluntary waits of turns.
     pub waits: u64,
-    /// The longest that a turn was kept from its processor in which it did.
+    /// The longest time that a turn with a voluntary wait was kept from its processor, nanoseconds.
     pub waited_ns: u64,
 }
 
 /// A turn of a reactor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WatchedTurn {
-    /// When it began, nanoseconds of the machine's monotonic clock, and how long it took by that.
+    /// Begin of the turn on the machine's monotonic clock, and its duration by that clock, nanoseconds.
     pub began_ns: u64,
     pub took_ns: u64,
-    /// The processor on which it ended.
+    /// The processor on which the turn ended.
     pub processor: u64,
-    /// Its processor time, nanoseconds; told up to 50 us too long.
+    /// Processor time of the turn, nanoseconds. It may be up to 50 us too high.
     pub own_ns: u64,
-    /// What it consisted of, by the clock: what io_uring had completed.
+    /// Time for completions of io_uring, nanoseconds by the clock.
     pub events_ns: u64,
-    /// The drives' turns.
+    /// Time for the drives' turns, nanoseconds.
     pub drives_ns: u64,
-    /// What the control plane wanted.
+    /// Time for requests of the control plane, nanoseconds.
     pub mails_ns: u64,
-    /// What had waited for a time.
+    /// Time for expired timers, nanoseconds.
     pub times_ns: u64,
-    /// What io_uring was given.
+    /// Time for submissions to io_uring, nanoseconds.
     pub submit_ns: u64,
-    /// Page faults in it.
+    /// Page faults in the turn.
     pub faults: u64,
 }

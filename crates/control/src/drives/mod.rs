@@ -1,7 +1,7 @@
-//! All drives of the daemon: created, resized, shown and deleted, and remembered.
+//! All drives of the daemon: created, resized, shown, deleted, and stored.
 //!
-//! One change of a drive is made at a time. It may take long, and changes of other drives go on. A change that cannot be
-//! stored is not made: what the API has acknowledged is there after a restart.
+//! One change of a drive is made at a time. It may take long, while changes of other drives proceed. A change
+//! that cannot be stored is not made: a change that the API has acknowledged persists across a restart.
 
 mod ana;
 mod arrangement;
@@ -63,28 +63,28 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use storage::{Settled, Why};
 
-/// Drives of one daemon.
+/// Maximum number of drives of one daemon.
 pub const DRIVES_MAX: usize = 1024;
 
-/// One drive: what was asked for, and what became of it.
+/// A drive: its specification, and the running drive or the error of its open.
 #[derive(Clone)]
 struct Entry {
     spec: DriveSpec,
     origin: Origin,
-    /// The reactor that it was opened on.
+    /// The reactor that the drive was opened on.
     reactor: usize,
-    /// Somebody has moved it: it stays where it is.
+    /// Whether an operator has moved the drive. It is not moved by itself then.
     moved: bool,
     running: Result<Arc<dyn Running>, Problem>,
 }
 
 impl Entry {
-    /// The reactor that it is on.
+    /// Returns the reactor that the drive is on now.
     fn reactor(&self) -> usize {
         self.running.as_ref().ok().and_then(|running| running.reactor()).unwrap_or(self.reactor)
     }
 
-    /// Its queues that are on others.
+    /// Returns the drive's queues that are on other reactors.
     fn queues_away(&self) -> Vec<QueueView> {
         let away = self.running.as_ref().map_or_else(|_| Vec::new(), |running| running.queues_away());
         away.into_iter().map(|(queue, reactor)| QueueView { queue, reactor }).collect()
@@ -97,35 +97,35 @@ pub struct Drives {
     places: Places,
     /// The configuration file; empty if there is none.
     config_file: PathBuf,
-    /// What it said of the daemon at the start, and of where hosts come in.
+    /// `[daemon]` and `[tcp]` as they were at the start.
     settings: Settings,
     tcp: Tcp,
     reactors: usize,
     state: StateFile,
-    /// Which drives are being changed.
+    /// Changes in progress, by drive.
     changes: Changes,
-    /// Held by a reload, from beginning to end.
+    /// Held for the whole of a reload.
     reloads: Mutex<()>,
-    /// What the state file holds. Locked while it is stored; taken before that of the entries.
+    /// Content of the state file. Locked while it is stored; taken before the lock of the entries.
     saved: Mutex<Saved>,
-    /// States of ANA groups in it: callers that look do not wait until something is stored.
+    /// A copy of the ANA states in `saved`, so that readers do not wait for a store.
     ana: Mutex<Vec<Access>>,
-    /// What hosts did to each drive. Locked for a moment only.
+    /// Changes that hosts made to each drive. Locked for a moment only.
     hosted: Mutex<AllHosted>,
-    /// The drives as the configuration file says they are, when it was last read. Taken before what is saved: no drive is
+    /// Drives in the configuration file when it was last read. Taken before the lock of `saved`: no drive is
     /// both declared and created.
     declared: Mutex<Vec<DriveSpec>>,
-    /// Held by whoever moves a drive.
+    /// Held while a drive or queue group moves.
     moves: Mutex<()>,
-    /// How often drives have stopped their reactors.
+    /// Number of times that drives have stopped their reactors.
     stalls: Mutex<BTreeMap<String, u64>>,
     /// Drives that are being created.
     coming: Mutex<Vec<Coming>>,
-    /// Files that were removed.
+    /// Removed files that are still to be closed.
     bin: pool::Bin,
-    /// The daemon stops: no change begins any more.
+    /// Whether the daemon stops, so that no change begins any more.
     ending: AtomicBool,
-    /// Locked for a moment only: never while something blocks.
+    /// Locked for a moment only: never while a call blocks.
     entries: Mutex<BTreeMap<String, Entry>>,
 }
 
@@ -136,8 +136,8 @@ impl std::fmt::Debug for Drives {
 }
 
 impl Drives {
-    /// No drive is open yet: whoever remembers what hosts do begins before they do anything. With those that are
-    /// declared or remembered, which are to be [opened](Self::open_all).
+    /// Loads the state without opening a drive, so that changes of hosts can be stored from the first open
+    /// on. Also returns the declared and stored drives, which are to be [opened](Self::open_all).
     pub fn prepare(
         config: &Config,
         places: Places,
@@ -181,7 +181,8 @@ impl Drives {
     }
 
     fn open_entry(&self, spec: DriveSpec, origin: Origin, reactor: usize) -> Entry {
-        // The drive is kept as failed; a change that is refused leaves nothing to open.
+        // A drive that failed stays in the list and can be opened again. A refused creation leaves no drive,
+        // so its error has no such hint.
         let hint = || format!("when that is mended, `sluice drive open {}` tries again", spec.name);
         let running = self.open_again(&spec, reactor, Why::KNOWN).map_err(|problem| match problem.hint {
             Some(_) => problem,
@@ -190,7 +191,7 @@ impl Drives {
         Entry { spec, origin, reactor, moved: false, running }
     }
 
-    /// Opens a drive with what is remembered of it.
+    /// Opens a drive with its stored state.
     fn open_again(&self, spec: &DriveSpec, reactor: usize, why: Why) -> Result<Arc<dyn Running>, Problem> {
         let remembered = self.remembered(spec, why)?;
         let settled = self.settle_and_store(spec, why)?;
@@ -198,7 +199,7 @@ impl Drives {
         self.open_engine(&settled.spec(spec), reactor, remembered).inspect_err(|_| self.unsettle(&settled))
     }
 
-    /// Opens a drive that failed, perhaps for being one too many.
+    /// Opens a drive that failed before. Refuses it if the maximum number of drives is open.
     fn try_again(&self, spec: &DriveSpec, reactor: usize, why: Why) -> Result<Arc<dyn Running>, Problem> {
         let open = lock(&self.entries).values().filter(|entry| entry.running.is_ok()).count();
         match open < DRIVES_MAX {
@@ -219,14 +220,15 @@ impl Drives {
         self.open_with_account(spec, reactor, remembered)
     }
 
-    /// A guest takes two drives of one serial number for one, and refuses the second.
+    /// Checks that the serial number is unique. A guest takes two drives with one serial number for the same
+    /// drive, and refuses the second.
     fn check_serial(&self, spec: &DriveSpec) -> Result<(), Problem> {
         let entries = lock(&self.entries);
         coming::check_serial(spec, &entries, &lock(&self.coming))
     }
 
-    /// The reactor a drive goes to: the one it asks for, else the one with the fewest drives, those included that are
-    /// about to be on these.
+    /// Returns the reactor for a drive: its configured one, else the one with the fewest drives. The count
+    /// includes drives that are about to be on the reactors `placed`.
     fn place(&self, spec: &DriveSpec, placed: &[usize]) -> usize {
         let entries = lock(&self.entries);
         self.place_beside(spec, &entries, &lock(&self.coming), placed)
@@ -247,7 +249,7 @@ impl Drives {
         spec.reactor.or_else(|| (0..self.reactors).min_by_key(load)).unwrap_or(0)
     }
 
-    /// Opens a new drive and remembers it.
+    /// Creates a new drive: opens and stores it.
     pub fn create(&self, mut spec: DriveSpec) -> Result<DriveView, Problem> {
         spec.check()?;
         let reserved = self.reserve(&spec)?;
@@ -262,15 +264,15 @@ impl Drives {
         })
     }
 
-    /// The same, when its name is taken.
+    /// Creates a drive whose name is reserved.
     fn create_reserved(&self, spec: DriveSpec, reactor: usize) -> Result<DriveView, Problem> {
-        // It is a new one, whatever had the name before.
+        // The drive is new, even if another had its name before.
         let settled = self.settle_storage(&spec, Why::Created)?;
         let created = self.create_settled(spec, reactor, &settled);
         created.inspect_err(|_| settled.remove_made())
     }
 
-    /// The same, when its files are there.
+    /// Creates a drive whose files exist.
     fn create_settled(
         &self,
         spec: DriveSpec,
@@ -291,7 +293,7 @@ impl Drives {
         Ok(view)
     }
 
-    /// Remembers a drive that is open, unless the configuration file has come to declare one of its name.
+    /// Stores a drive that is open, unless the configuration file meanwhile declares a drive of its name.
     fn store_created(&self, spec: &DriveSpec, settled: &Settled) -> Result<(), Problem> {
         self.may_change()?;
         let declared = lock(&self.declared);
@@ -305,8 +307,8 @@ impl Drives {
         })
     }
 
-    /// Ends a drive and forgets it; its files stay. One with a client goes only by `force`, because the
-    /// virtual machine does not survive it.
+    /// Ends a drive and removes its records; its files stay. A drive with a client is refused without
+    /// `force`, because the virtual machine does not survive the end of its drive.
     pub fn delete(&self, name: &str, force: bool) -> Result<(), Problem> {
         let _only = self.change(name)?;
         let entry = self.entry(name)?;
@@ -327,13 +329,13 @@ impl Drives {
         self.end(entry)
     }
 
-    /// Ends a drive of which nothing is remembered any more. It is known until then: its commands may wait for what they
-    /// want remembered.
+    /// Ends a drive whose records are removed. The drive stays listed until its end, since commands may wait
+    /// for the result of a store.
     fn end(&self, entry: Entry) -> Result<(), Problem> {
         let name = &entry.spec.name;
         let running = entry.running.ok();
         let ended = running.clone().map_or(Ok(()), |running| drain::end_one(name, running));
-        // Not under the lock: dropping it may take long.
+        // The entry is dropped without the lock: dropping it may take long.
         let gone = lock(&self.entries).remove(name);
         drop(gone);
         running.into_iter().for_each(drain::let_go);
@@ -351,7 +353,7 @@ impl Drives {
             .hint(format!("remove its [[drive]] from {file} and run `sluice reload`"))
     }
 
-    /// Tries again to open a drive that failed.
+    /// Opens a drive again that failed.
     pub fn open(&self, name: &str, insist: Insist) -> Result<DriveView, Problem> {
         let _only = self.change(name)?;
         let entry = self.entry(name)?;
@@ -364,7 +366,7 @@ impl Drives {
         self.show(name)
     }
 
-    /// Makes the target of a namespace larger, or smaller if `shrink` says that what lies behind may go.
+    /// Resizes the target of a namespace. With `shrink`, the data behind the new end may be discarded.
     pub fn resize(&self, name: &str, nsid: u32, size: Size, shrink: bool) -> Result<DriveView, Problem> {
         let _only = self.change(name)?;
         let entry = self.entry(name)?;
@@ -391,17 +393,17 @@ impl Drives {
         self.show(name)
     }
 
-    /// What the configuration says of a drive, if anything.
+    /// Returns the drive's specification in the configuration, if the drive is declared.
     fn declared(&self, name: &str) -> Option<DriveSpec> {
         lock(&self.declared).iter().find(|declared| declared.name == name).cloned()
     }
 
-    /// One drive.
+    /// Returns a view of one drive.
     pub fn show(&self, name: &str) -> Result<DriveView, Problem> {
         Ok(self.view(&self.entry(name)?))
     }
 
-    /// All drives, by name.
+    /// Returns views of all drives, in the order of their names.
     pub fn list(&self) -> Vec<DriveView> {
         let entries: Vec<Entry> = lock(&self.entries).values().cloned().collect();
         entries.iter().map(|entry| self.view(entry)).collect()
@@ -520,7 +522,7 @@ fn check_resize(entry: &Entry, nsid: u32, size: Size) -> Result<(), Problem> {
     Ok(namespace.check_size(size)?)
 }
 
-/// Notes a new size: in the spec of a created drive, beside that of a declared one.
+/// Notes a new size: in the spec of a created drive, in a separate record of a declared one.
 fn remember_size(saved: &mut Saved, entry: &Entry, declared: Option<&DriveSpec>, nsid: u32, size: Size) {
     let drive = &entry.spec.name;
     if entry.origin == Origin::Created {
@@ -531,7 +533,7 @@ fn remember_size(saved: &mut Saved, entry: &Entry, declared: Option<&DriveSpec>,
         return;
     }
     let before = saved.resized.extract_if(.., |it| it.drive == *drive && it.nsid == nsid).last();
-    // What the file does not have now it may have again, as it was.
+    // A namespace that the file does not declare now may be declared again, unchanged.
     let declared = match declared.and_then(|declared| declared.namespace(nsid)) {
         Some(namespace) => namespace.size,
         None => before.map_or(entry.spec.namespace(nsid).and_then(|it| it.size), |before| before.declared),
@@ -565,7 +567,7 @@ fn in_use(name: &str) -> Problem {
         .hint("shut the virtual machine down first, or insist (--force)")
 }
 
-/// A lock that a panic cannot poison: a panic ends the process.
+/// Locks a mutex. A panic cannot poison it, since a panic ends the process.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

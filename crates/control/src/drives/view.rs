@@ -11,63 +11,65 @@ use sluice_spec::{
 };
 use utoipa::ToSchema;
 
-/// A drive, and how it is doing.
+/// A drive and its status.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DriveView {
     pub name: String,
     pub state: DriveState,
-    /// Why it is not open, if it is not.
+    /// Error that keeps the drive from being open, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<Problem>,
     pub origin: Origin,
-    /// Serial number the guest sees.
+    /// Serial number that the guest sees.
     pub serial: String,
     /// NVMe Qualified Name of the NVM subsystem.
     pub subnqn: String,
-    /// The vfio-user socket of its first controller; none if it is for hosts on the network alone.
+    /// The vfio-user socket of the first controller; none if the drive is for hosts on the network alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket: Option<String>,
     /// The sockets of further controllers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub more_sockets: Vec<String>,
-    /// Whether a virtual machine keeps the drive when it is migrated, saved and restored: no drive can be kept so yet, and
-    /// the monitor may not refuse.
+    /// Whether a virtual machine keeps the drive when it is migrated, saved and restored. No drive supports
+    /// that yet, and the monitor may not refuse to do it.
     #[serde(default)]
     pub migratable: bool,
-    /// Clients (virtual machines) that are there.
+    /// Number of clients (virtual machines) that are connected.
     #[serde(default)]
     pub clients: usize,
-    /// Who may connect over NVMe/TCP, if hosts on the network may.
+    /// Hosts that may connect over NVMe/TCP, if the drive is for hosts on the network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp: Option<TcpSpec>,
-    /// NVMe Qualified Names of the hosts that are connected over NVMe/TCP; of one that is twice, twice.
+    /// NVMe Qualified Names of the hosts that are connected over NVMe/TCP. A host that is connected twice is
+    /// listed twice.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
-    /// Those of them that proved who they are (DH-HMAC-CHAP).
+    /// NVMe Qualified Names of the hosts that are authenticated (DH-HMAC-CHAP).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub authenticated: Vec<String>,
-    /// What the connections of each of them are encrypted with, a TLS cipher suite; none if they are not.
+    /// TLS cipher suite of each host's connections; empty for a host without TLS.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ciphers: Vec<String>,
     pub reactor: usize,
     /// Queues that are on other reactors.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queues_away: Vec<QueueView>,
-    /// What brought such queues home, and how often.
+    /// Causes that returned such queues to the drive's reactor, with their counts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub called_home: Vec<CallView>,
     pub doorbells: Doorbells,
     /// Commands in flight.
     pub in_flight: u32,
-    /// How often it was seen to stop its reactor in an access to memory that its client was taking back.
+    /// Number of times that the drive was seen to stop its reactor in an access to memory that its client was
+    /// reclaiming.
     #[serde(default)]
     pub stalls: u64,
     pub counters: DriveCounters,
-    /// Decides where each command goes, if there is one.
+    /// The classifier that decides where each command goes, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub classifier: Option<ClassifierSpec>,
     pub namespaces: Vec<NamespaceView>,
-    /// The NVMe devices behind it.
+    /// The NVMe devices behind the drive.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<DeviceView>,
 }
@@ -77,29 +79,29 @@ pub struct DriveView {
 pub struct QueueView {
     /// Identifier of the completion queue.
     pub queue: u16,
-    /// Counted from zero.
+    /// The reactor, counted from zero.
     pub reactor: usize,
 }
 
-/// Something that takes all queues of a drive, and so brought those home that were on other reactors.
+/// A cause that needed all queues of a drive, and so returned those on other reactors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CallView {
     /// `admin_command`, `io_command`, `reset`, `memory`, `client`, `buffer`, `doorbell`, `fatal`, `operator`, `end` or
     /// `room`.
     pub cause: String,
-    /// How often.
+    /// Number of times.
     pub times: u64,
 }
 
-/// Where a drive stands.
+/// State of a drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DriveState {
     /// Open, without a client.
     Ready,
-    /// A client (a virtual machine), or a host on the network, is there.
+    /// A client (a virtual machine), or a host on the network, is connected.
     Connected,
-    /// It could not be opened, or its reactor does not answer.
+    /// The drive could not be opened, or its reactor does not respond.
     Failed,
 }
 
@@ -113,7 +115,7 @@ impl DriveState {
     }
 }
 
-/// Who made a drive.
+/// Creator of a drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
@@ -136,20 +138,20 @@ impl Origin {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct NamespaceView {
     pub nsid: u32,
-    /// A host has created it, in the drive's pool.
+    /// Whether a host has created the namespace in the drive's pool.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub by_host: bool,
     pub target: TargetKind,
     /// File or block device of a `file` target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// Bytes; none while the drive is not open and nobody said.
+    /// Size of the namespace; none if the drive is not open and its spec has no size.
     pub size: Option<Size>,
     /// Bytes of a logical block.
     pub block_size: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_full: Option<OnFull>,
-    /// As it was said.
+    /// Image format in the drive's spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<ImageFormat>,
     /// The lease of a `file` target.
@@ -166,13 +168,13 @@ pub struct NamespaceView {
     /// Storage functions over the target, topmost first.
     #[serde(default)]
     pub functions: Vec<FunctionSpec>,
-    /// Further ways that a classifier can choose: path 1, path 2 and so on.
+    /// Further paths that a classifier can choose: path 1, path 2 and so on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<PathSpec>,
 }
 
 impl NamespaceView {
-    /// One of which nothing but this is known.
+    /// Returns a view of a namespace with no more than a target.
     pub(super) fn of(target: TargetKind) -> Self {
         Self {
             nsid: 0,

@@ -15,8 +15,8 @@ pub struct Pooled {
     pub created: Vec<Created>,
     /// Attachments that differ from the initial one.
     pub attached: Vec<Attached>,
-    /// Files without a namespace, or whose namespace is not stored yet. The next daemon removes them where
-    /// they exist.
+    /// Files without a namespace, or whose namespace is not stored yet. A sweep removes them where they
+    /// exist.
     pub leaving: Vec<String>,
 }
 
