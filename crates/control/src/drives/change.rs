@@ -1,7 +1,7 @@
-//! Changes of the drives: one at a time for each drive, and each stored before it counts.
+//! Changes of drives: one at a time for each drive, and each stored before it applies.
 //!
-//! A change may take as long as a machine that does not answer. So it excludes other changes of the same drive alone:
-//! changes of other drives, and what hosts want remembered, go on.
+//! A change may take as long as a machine that does not respond. So it excludes only other changes of the
+//! same drive. Changes of other drives, and stores for hosts, proceed meanwhile.
 
 use super::{Drives, Entry, lock};
 use crate::state::Saved;
@@ -18,7 +18,7 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    /// Waits until no other change of the drive is under way.
+    /// Begins a change, after it has waited until no other change of the drive is in progress.
     pub(super) fn begin(&self, drive: &str) -> Change<'_> {
         let mut drives = lock(&self.drives);
         while drives.contains(drive) {
@@ -28,7 +28,7 @@ impl Changes {
         Change { changes: self, drive: drive.to_owned() }
     }
 
-    /// The same, unless another change of the drive is under way.
+    /// Begins a change, unless another change of the drive is in progress.
     pub(super) fn try_begin(&self, drive: &str) -> Option<Change<'_>> {
         let is_only = lock(&self.drives).insert(drive.to_owned());
         is_only.then(|| Change { changes: self, drive: drive.to_owned() })
@@ -38,13 +38,13 @@ impl Changes {
         lock(&self.drives).contains(drive)
     }
 
-    /// Returns true if no drive is being changed.
+    /// Returns whether no drive is being changed.
     pub(super) fn are_over(&self) -> bool {
         lock(&self.drives).is_empty()
     }
 }
 
-/// The only change of a drive, for as long as this lives.
+/// Guard of a change, the only one of its drive while the guard lives.
 #[must_use]
 pub(super) struct Change<'a> {
     changes: &'a Changes,
@@ -59,7 +59,8 @@ impl Drop for Change<'_> {
 }
 
 impl Drives {
-    /// Begins a change of a drive, which is the drive's only one until the guard is dropped.
+    /// Begins a change of a drive, which is the drive's only one until the guard is dropped. Refuses it while
+    /// the daemon stops.
     pub(super) fn change(&self, drive: &str) -> Result<Change<'_>, Problem> {
         let only = self.changes.begin(drive);
         self.may_change().map(|()| only)
@@ -72,12 +73,12 @@ impl Drives {
         }
     }
 
-    /// What is remembered now.
+    /// Returns a copy of the current state.
     pub(super) fn saved(&self) -> Saved {
         lock(&self.saved).clone()
     }
 
-    /// Remembers what `note` makes of what is remembered. If that cannot be stored, nothing has changed.
+    /// Stores the state that `note` makes of the current one. If it cannot be stored, the state is unchanged.
     pub(super) fn store(&self, note: impl FnOnce(&mut Saved)) -> Result<(), Problem> {
         let mut saved = lock(&self.saved);
         let mut next = saved.clone();
@@ -85,7 +86,7 @@ impl Drives {
         self.commit(&mut saved, next)
     }
 
-    /// Remembers this from now on. If it cannot be stored, nothing has changed.
+    /// Replaces the state by `next`. If `next` cannot be stored, the state is unchanged.
     pub(super) fn commit(&self, saved: &mut Saved, next: Saved) -> Result<(), Problem> {
         if next != *saved || !self.state.is_settled() {
             self.state.store(&next)?;
@@ -101,8 +102,8 @@ impl Drives {
         *saved = next;
     }
 
-    /// Stores what is remembered where the disk may have something else: an error came when a change was stored or
-    /// taken back.
+    /// Stores the current state again if the disk may hold another one. That is so after an error while a
+    /// change was stored or taken back.
     pub(super) fn settle(&self) {
         self.settle_all_hosted();
         let saved = lock(&self.saved);
@@ -117,8 +118,8 @@ impl Drives {
         }
     }
 
-    /// Remembers what was asked for of a drive, and does it. That is the order: after a crash in between, the next start
-    /// goes the rest of the way.
+    /// Stores a change of a drive, then makes it. In this order, a restart after a crash in between completes
+    /// the change.
     pub(super) fn store_and_do(
         &self,
         drive: &str,
@@ -130,7 +131,8 @@ impl Drives {
         act().or_else(|problem| self.take_back(drive, &former).and(Err(problem)))
     }
 
-    /// What was asked for of a drive is what it was before this change: also if that cannot be stored now.
+    /// Restores the requested state of a drive from before a change. The former state applies even if it
+    /// cannot be stored now.
     pub(super) fn take_back(&self, drive: &str, former: &Saved) -> Result<(), Problem> {
         let mut saved = lock(&self.saved);
         let mut next = saved.clone();
@@ -142,11 +144,13 @@ impl Drives {
         self.state.store_owed(&saved)
     }
 
-    /// Changes what is known of a drive. Not what others may have changed meanwhile.
+    /// Amends the entry of a drive. Fields that another thread may have changed meanwhile are not to be
+    /// replaced.
     pub(super) fn amend(&self, name: &str, amend: impl FnOnce(&mut Entry)) {
         let mut entries = lock(&self.entries);
         let Some(entry) = entries.get_mut(name) else { return };
-        // A drive that is no longer in it ends when it is dropped, which may take long: not under the lock.
+        // A running drive that `amend` replaces ends when it is dropped. That may take long, so the lock is
+        // released first.
         let former = entry.clone();
         amend(entry);
         drop(entries);

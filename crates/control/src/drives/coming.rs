@@ -1,12 +1,13 @@
-//! Drives that are being created: their names and serial numbers are taken, and other changes go on until they are open.
-//! To open one may take long: a key is derived for as long as its header says, a machine on the network does not answer.
+//! Drives that are being created. Their names and serial numbers are taken, while other changes proceed until
+//! the drives are open. An open may take long: a key derivation takes as long as its header demands, or a
+//! machine on the network does not respond.
 
 use super::{DRIVES_MAX, Drives, Entry, lock, serial_taken};
 use sluice_spec::DriveSpec;
 use sluice_spec::problem::Problem;
 use std::collections::BTreeMap;
 
-/// A drive on its way.
+/// A drive that is being created.
 #[derive(Clone, Debug)]
 pub(super) struct Coming {
     pub(super) name: String,
@@ -14,11 +15,11 @@ pub(super) struct Coming {
     pub(super) reactor: usize,
 }
 
-/// Holds what a drive takes while it is created.
+/// Reservation of a drive's name, serial number and reactor while the drive is created.
 pub(super) struct Reservation<'a> {
     drives: &'a Drives,
     name: String,
-    /// The reactor that it goes to.
+    /// The reactor that the drive is opened on.
     pub(super) reactor: usize,
 }
 
@@ -29,12 +30,12 @@ impl Drop for Reservation<'_> {
 }
 
 impl Drives {
-    /// Takes name, serial number and place of a drive.
+    /// Reserves the name, serial number and reactor of a drive.
     pub(super) fn reserve(&self, spec: &DriveSpec) -> Result<Reservation<'_>, Problem> {
         self.reserve_if(spec, check_serial)
     }
 
-    /// The same for a drive that fails, and is kept, if another has its serial number.
+    /// Reserves them for a declared drive. It is kept as failed if another drive has its serial number.
     pub(super) fn reserve_declared(&self, spec: &DriveSpec) -> Result<Reservation<'_>, Problem> {
         self.reserve_if(spec, |_, _, _| Ok(()))
     }
@@ -53,11 +54,11 @@ impl Drives {
         coming.push(Coming { name: name.clone(), serial, reactor });
         drop((entries, coming));
         let reservation = Reservation { drives: self, name, reactor };
-        // A daemon that stops waits for those that were there before it looked.
+        // A daemon that stops waits for all reservations made before its check.
         self.may_change().map(|()| reservation)
     }
 
-    /// A drive of this name is being created.
+    /// Returns whether a drive of this name is being created.
     pub(super) fn is_coming(&self, name: &str) -> bool {
         lock(&self.coming).iter().any(|coming| coming.name == name)
     }
@@ -78,7 +79,7 @@ fn check_free(name: &str, entries: &BTreeMap<String, Entry>, coming: &[Coming]) 
     Ok(())
 }
 
-/// Checks that no drive has the serial number of another, or is about to have it.
+/// Checks that no other drive has the serial number, open or being created.
 pub(super) fn check_serial(
     spec: &DriveSpec,
     entries: &BTreeMap<String, Entry>,
@@ -93,7 +94,7 @@ pub(super) fn check_serial(
     }
 }
 
-/// A change of a drive that is not open yet.
+/// Returns the error for a change of a drive that is still being created.
 pub(super) fn still_coming(name: &str) -> Problem {
     Problem::conflict(format!("drive `{name}` is being created")).hint("try again when it is there")
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use sluice_targets::{NvmeStatus, NvmeTcpStatus};
 use utoipa::ToSchema;
 
-/// Where a range of an NVMe device is.
+/// Location of a range of an NVMe device.
 #[derive(Clone, Debug)]
 pub struct DevicePlace {
     pub device: String,
@@ -12,40 +12,40 @@ pub struct DevicePlace {
     pub first_block: u64,
 }
 
-/// A range of an NVMe device, and how it is doing.
+/// A range of an NVMe device, with its status.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DeviceView {
     pub nsid: u32,
-    /// Where it is: a socket, a PCI address, a file of a device, or a subsystem's name and address.
+    /// Address of the device: a socket, a PCI address, a device file, or a subsystem's name and address.
     pub device: String,
-    /// NSID there.
+    /// NSID on the device.
     #[serde(default)]
     pub namespace: u32,
     /// The range's first block, in the device's blocks.
     pub first_block: u64,
-    /// It is there.
+    /// Whether the device is connected.
     pub connected: bool,
-    /// Over a network: how good a path it is, if the controller reports that (ANA).
+    /// ANA state of the path, if the device is on the network and its controller reports one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access: Option<String>,
-    /// Over a network: commands that it has now, or that wait for it.
+    /// Commands in flight or waiting, if the device is on the network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub under_way: Option<u64>,
-    /// Commands sent to it.
+    /// Commands sent to the device.
     pub sent: u64,
-    /// Commands that it has completed.
+    /// Commands completed by the device.
     pub completed: u64,
-    /// Of those that were sent, how many had their data copied.
+    /// Commands whose data was copied on the way.
     pub copied: u64,
-    /// How often it was lost.
+    /// Number of times that the device was lost.
     pub losses: u64,
-    /// Commands that it had when it was lost.
+    /// Commands in flight when the device was lost.
     pub interrupted: u64,
     /// Completions that belonged to no command.
     pub strays: u64,
-    /// Events that it reported by itself; the log says which.
+    /// Asynchronous events that the device reported; the log lists them.
     pub events: u64,
-    /// Over a network: bytes of data moved, and of those, how many were copied on the way.
+    /// Bytes of data moved, and bytes that were copied on the way, if the device is on the network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -73,7 +73,7 @@ impl DeviceView {
         }
     }
 
-    /// A namespace of a subsystem on the network.
+    /// Returns a view of a namespace of a subsystem on the network.
     pub fn over_tcp(nsid: u32, place: &DevicePlace, status: NvmeTcpStatus) -> Self {
         let DevicePlace { device, namespace, first_block } = place.clone();
         let NvmeTcpStatus { connected, sent, completed, losses, interrupted, events, .. } = status;

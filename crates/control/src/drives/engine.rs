@@ -261,7 +261,7 @@ pub struct Status {
     pub hosts: Vec<String>,
     /// NVMe Qualified Names of the hosts that are authenticated.
     pub authenticated: Vec<String>,
-    /// TLS cipher suite of each host's connections; empty for a host without TLS.
+    /// TLS cipher suite of each host's connections; empty if the drive is served without TLS.
     pub ciphers: Vec<String>,
     /// Commands in flight. Asynchronous Event Requests do not count, since a guest always has some.
     pub in_flight: u32,

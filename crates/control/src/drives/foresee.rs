@@ -1,4 +1,4 @@
-//! The drives that a daemon would open, and what it would refuse before it opens them.
+//! Preview of the drives that a daemon would open, and of refusals before the open.
 
 use super::{merge, storage};
 use crate::config::Config;
@@ -7,17 +7,17 @@ use sluice_spec::DriveSpec;
 use sluice_spec::problem::Problem;
 use std::path::Path;
 
-/// A drive, and why its storage is refused, if it is.
+/// A drive, with the reason if its storage is refused.
 #[derive(Debug)]
 pub struct Foreseen {
     pub spec: DriveSpec,
     pub refused: Option<Problem>,
 }
 
-/// Reads the state in a folder, and puts it together with the configuration. Nothing is made, locked or changed.
+/// Reads the state in a folder, and merges it with the configuration. Creates, locks and changes no file.
 ///
 /// # Errors
-/// Those for which no drive would be opened.
+/// An error for which the daemon would open no drive at all.
 pub fn foresee(config: &Config, state: &Path) -> Result<Vec<Foreseen>, Problem> {
     let mut saved = StateFile::peek(state)?;
     let specs = merge::merge(config, &mut saved)?;

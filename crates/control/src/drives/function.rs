@@ -1,4 +1,4 @@
-//! The functions of drives, as far as there is something to see of them.
+//! The functions of drives that have a status.
 
 use super::{Drives, lock};
 use serde::{Deserialize, Serialize};
@@ -7,62 +7,63 @@ use sluice_spec::problem::Problem;
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
-/// A function behind the function SDK, and how it is doing.
+/// A function behind the function SDK, with its status.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FunctionView {
-    /// Counted from 1, over all functions of the drive that are listed.
+    /// Number of the function, counted from 1 over all functions of the drive that are listed.
     pub number: usize,
     pub nsid: u32,
-    /// Its name, its program or its socket.
+    /// Name, program or socket of the function.
     pub function: String,
-    /// It is there.
+    /// Whether the function is running or connected.
     pub up: bool,
-    /// It can be sent commands.
+    /// Whether the function accepts commands.
     #[serde(default)]
     pub ready: bool,
-    /// Why it cannot, by its own word: the status of its commands, in the specification's name.
+    /// Status that the function gives to commands while it does not accept them, in the specification's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,
-    /// Of the process that the daemon started for it.
+    /// ID of the process that the daemon started for the function.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// Times that it was started, or connected to.
+    /// Times that the function was started, or connected to.
     pub starts: u64,
-    /// Commands that it was sent, each time that it was.
+    /// Commands sent to the function; a command that is sent again counts again.
     pub sent: u64,
-    /// Its answers to them.
+    /// Replies of the function to commands.
     pub replies: u64,
-    /// What it asked the layers below for itself.
+    /// Requests that the function sent to the layers below on its own behalf.
     #[serde(default)]
     pub requests: u64,
-    /// Replies to nothing that it had been sent: late, repeated or invented. They were dropped.
+    /// Replies to no command: late, repeated or invented. They were dropped.
     pub stray: u64,
-    /// Replies that made no sense. Their commands failed.
+    /// Replies that were invalid. Their commands failed.
     pub invalid: u64,
-    /// Times that it went, or was ended.
+    /// Times that the function ended or disconnected, or was ended.
     pub deaths: u64,
-    /// Those of them because it did not answer in time.
+    /// Times that the function was ended because it did not reply in time.
     pub timeouts: u64,
-    /// Commands that failed because it was not there.
+    /// Commands that failed because the function was not running.
     pub failed: u64,
-    /// Times that a command waited for a buffer or a place in the ring.
+    /// Times that a command waited for a buffer or a slot of the ring.
     pub waits: u64,
-    /// Times that it slept and was woken.
+    /// Times that the function slept and was woken.
     pub rings: u64,
     /// Commands that wait now.
     pub waiting: u64,
-    /// What it counts itself.
+    /// Metrics of the function itself.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metrics: BTreeMap<String, u64>,
 }
 
-/// Things that a function may count.
+/// Maximum number of metrics of a function.
 const METRICS_MAX: usize = 64;
 
-/// Letters of the name of one.
+/// Maximum length of a metric's name, bytes.
 const METRIC_NAME_MAX: usize = 64;
 
-/// What a function says that it counts: `name value` lines. It may be anything; what is no such line is left out.
+/// Parses the metrics of a function: `name value` lines. The function is untrusted, so lines of any other
+/// form are skipped.
 pub fn metrics(lines: &str) -> BTreeMap<String, u64> {
     let is_name = |name: &str| {
         name.len() <= METRIC_NAME_MAX
@@ -108,13 +109,13 @@ impl FunctionView {
 }
 
 impl Drives {
-    /// The functions of a drive that there is something to see of.
+    /// Returns the functions of a drive that have a status.
     pub fn functions(&self, name: &str) -> Result<Vec<FunctionView>, Problem> {
         Ok(self.entry(name)?.running?.functions())
     }
 
-    /// Tells a function something, and returns what it says to that. With `quiesce` no command of the drive is
-    /// in flight meanwhile.
+    /// Sends a text to a function, and returns its reply. With `quiesce` no command of the drive is in flight
+    /// meanwhile.
     pub fn tell_function(
         &self,
         name: &str,
@@ -122,7 +123,7 @@ impl Drives {
         text: &str,
         quiesce: bool,
     ) -> Result<String, Problem> {
-        // A drive is not opened, resized or deleted while it is quiet.
+        // A drive is not opened, resized or deleted while it is quiesced.
         let _change = if quiesce { Some(self.change(name)?) } else { None };
         let running = self.entry(name)?.running?;
         if !running.has_function(number) {
@@ -131,7 +132,7 @@ impl Drives {
         running.tell_function(number, text, quiesce)
     }
 
-    /// What the functions of all drives count, with the drive's name and the function's number.
+    /// Returns the status of all drives' functions, each with its drive's name.
     pub fn function_metrics(&self) -> Vec<(String, FunctionView)> {
         let names: Vec<String> = lock(&self.entries).keys().cloned().collect();
         let of = |name: String| {
@@ -141,8 +142,8 @@ impl Drives {
         names.into_iter().flat_map(of).collect()
     }
 
-    /// Ends the processes of a drive's functions, or of one of them, and starts them again. Their commands
-    /// wait meanwhile.
+    /// Ends the process of one function, or of all functions of a drive, and starts it again. Commands wait
+    /// meanwhile.
     pub fn restart_functions(&self, name: &str, number: Option<usize>) -> Result<Vec<FunctionView>, Problem> {
         let running = self.entry(name)?.running?;
         let functions = running.functions();

@@ -1,5 +1,5 @@
-//! What hosts did to drives, each drive's under a lock and in a file of its own: what hosts of one drive store holds up
-//! neither those of another nor the operator.
+//! Changes that hosts made to drives, with a lock and a file per drive. A store for the hosts of one drive
+//! delays neither the hosts of another drive nor the operator.
 
 use super::storage::Why;
 use super::{Drives, lock};
@@ -9,19 +9,20 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// What hosts did to one drive. Locked while it is stored, before what is saved of all drives.
+/// Changes that hosts made to one drive. It is locked while it is stored, and before the state of all drives.
 #[derive(Debug)]
 pub(super) struct Hosted {
     pub(super) state: HostState,
     file: HostFile,
     budget: StoreBudget,
-    /// The state file lists the file.
+    /// Whether the state file lists the file.
     is_listed: bool,
-    /// Why the file cannot be used. No drive is opened without it unless the operator says so.
+    /// Error that makes the file unusable. The drive is not opened without its file unless the operator
+    /// insists.
     lost: Option<Problem>,
 }
 
-/// That of all drives.
+/// Changes that hosts made to all drives, by drive.
 pub(super) type AllHosted = BTreeMap<String, Arc<Mutex<Hosted>>>;
 
 impl Hosted {
@@ -34,12 +35,12 @@ impl Hosted {
         self.file.is_settled()
     }
 
-    /// Notes a store of the drive that is none of these records.
+    /// Counts a store of the drive that is not part of its host state.
     pub(super) fn spend(&mut self, bytes: usize) {
         self.budget.spend(bytes);
     }
 
-    /// Takes what was stored.
+    /// Loads the stored host state of a drive that the state file lists.
     fn load(state: &StateFile, drive: &str) -> Self {
         let mut hosted = Self { is_listed: true, ..Self::new(state.host_file(drive)) };
         match hosted.file.load() {
@@ -51,14 +52,14 @@ impl Hosted {
     }
 }
 
-/// Loads what hosts did to drives. A state of one piece is taken apart: the files are there before the state file lists
-/// them, and until then a start finds what it was.
+/// Loads the changes that hosts made to drives. A state of the single-file format is split: the files exist
+/// before the state file lists them. Until then, a start finds the former state.
 pub(super) fn load(state: &StateFile, saved: &mut Saved) -> Result<AllHosted, Problem> {
     let mut all: BTreeMap<String, Hosted> =
         saved.hosted.iter().map(|drive| (drive.clone(), Hosted::load(state, drive))).collect();
     for drive in state.drives_with_host_files() {
         if !saved.hosted.contains(&drive) {
-            // Of a change that was interrupted.
+            // The file is left from an interrupted change.
             state.host_file(&drive).remove();
         }
     }
@@ -76,7 +77,7 @@ pub(super) fn load(state: &StateFile, saved: &mut Saved) -> Result<AllHosted, Pr
 }
 
 impl Drives {
-    /// What hosts did to a drive.
+    /// Returns the host state of a drive; it is empty if hosts made no change.
     pub(super) fn hosted(&self, drive: &str) -> Arc<Mutex<Hosted>> {
         let mut all = lock(&self.hosted);
         if let Some(hosted) = all.get(drive) {
@@ -87,7 +88,8 @@ impl Drives {
         hosted
     }
 
-    /// What hosts did to a drive that is about to be opened.
+    /// Returns the host state of a drive that is about to be opened. Fails if its file cannot be used, unless
+    /// `why` adopts the storage without it.
     pub(super) fn usable_hosted(&self, drive: &str, why: Why) -> Result<Arc<Mutex<Hosted>>, Problem> {
         let hosted = self.hosted(drive);
         let mut found = lock(&hosted);
@@ -105,7 +107,7 @@ impl Drives {
         }
     }
 
-    /// Remembers what hosts did to a drive. If it cannot be stored, nothing has changed.
+    /// Stores the changed host state of a drive. If it cannot be stored, the state is unchanged.
     pub(super) fn commit_hosted(
         &self,
         drive: &str,
@@ -125,13 +127,13 @@ impl Drives {
         Ok(())
     }
 
-    /// Stores what is remembered, whether or not that was stored before.
+    /// Stores the current host state, whether or not it was stored before.
     pub(super) fn settle_hosted(&self, hosted: &mut Hosted) -> Result<(), Problem> {
         hosted.file.store(&hosted.state, true)
     }
 
-    /// Has the state file list the file of a drive's hosts, which is empty until then. The version before lists it, too:
-    /// an operator may go back to that.
+    /// Adds a drive's file to the list in the state file; the file is empty until then. The state is stored
+    /// twice, so that the previous version lists the file, too: an operator may go back to that version.
     fn list_hosted(&self, drive: &str, hosted: &mut Hosted) -> Result<(), Problem> {
         hosted.file.store(&HostState::default(), false)?;
         let mut saved = lock(&self.saved);
@@ -143,14 +145,14 @@ impl Drives {
         Ok(())
     }
 
-    /// Remembers what `note` makes of what was asked for, and nothing of what hosts did to a drive any more.
+    /// Stores a change of the state by `note`, together with the removal of a drive's host state.
     pub(super) fn store_without_hosted(
         &self,
         drive: &str,
         note: impl FnOnce(&mut Saved),
     ) -> Result<(), Problem> {
         let hosted = self.hosted(drive);
-        // Until the file is gone: nothing of the drive is stored in between.
+        // The lock is held until the file is removed, so that no change of the drive is stored in between.
         let mut hosted = lock(&hosted);
         self.store(|saved| {
             note(saved);
@@ -161,7 +163,7 @@ impl Drives {
         Ok(())
     }
 
-    /// Stores what is remembered where the disk may have something else.
+    /// Stores the host states again whose files may differ from memory.
     pub(super) fn settle_all_hosted(&self) {
         let all: Vec<_> = lock(&self.hosted).values().cloned().collect();
         for hosted in all {
@@ -178,7 +180,7 @@ impl Drives {
         }
     }
 
-    /// Returns true if hosts of a drive may have another thing stored now.
+    /// Returns whether the hosts of a drive may cause another store now. Logs if they must wait.
     pub(super) fn may_store(&self, drive: &str, now: Instant) -> bool {
         let hosted = self.hosted(drive);
         let mut hosted = lock(&hosted);

@@ -1,5 +1,5 @@
-//! What hosts do to drives that outlives the daemon: block sizes that they format namespaces with, sanitize operations,
-//! reservations that persist through power loss, and namespaces that they create.
+//! Changes by hosts that outlive the daemon: block sizes after Format NVM, sanitize operations, reservations
+//! that persist through power loss, and namespaces that hosts create.
 
 mod words;
 
@@ -20,60 +20,62 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
-/// What is remembered of a drive besides what was asked for.
+/// Stored state of a drive besides its specification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Remembered {
     /// NSIDs that the classifier was detached from for its errors.
     pub detached: Vec<u32>,
     /// NSIDs with the block sizes that hosts formatted them with.
     pub block_sizes: Vec<(u32, u32)>,
-    /// NSID of the namespace whose format did not come to its end, and the block size that it is to have.
+    /// NSID of the namespace whose format did not complete, and its new block size.
     pub formatting: Option<(u32, u32)>,
     /// NSIDs with the ranges of bytes that a host marked by Write Uncorrectable.
     pub uncorrectable: Vec<(u32, Vec<[u64; 2]>)>,
     /// The last sanitize operation.
     pub sanitized: Option<SanitizeRecord>,
-    /// What has happened to it.
+    /// The persistent events of the drive.
     pub history: PersistentEventRecord,
-    /// What was stored when it was opened last, and whether it was synced since.
+    /// Record of unflushed writes that was stored when the drive was opened last, and whether the drive was
+    /// synced since.
     pub unflushed: Option<Unflushed>,
     /// The power identifier that hosts get, in hexadecimal.
     pub power: Option<String>,
-    /// What the SMART log counts from, and whether the last daemon was cut off together with writes that were not flushed.
+    /// Initial counts of the SMART log, and whether the last daemon was cut off with unflushed writes.
     pub power_counts: PowerCounts,
     pub was_cut: bool,
     /// NSIDs with the reservations that persist.
     pub reservations: Vec<(u32, ReservationRecord)>,
-    /// In which states its ANA groups are.
+    /// States of the drive's ANA groups.
     pub ana: Vec<AnaRule>,
-    /// What hosts have made of its pool.
+    /// Namespaces that hosts created in the drive's pool, and their attachments.
     pub pooled: Pooled,
     /// NSIDs with the identifiers that their storage gives them.
     pub uuids: Vec<(u32, [u8; 16])>,
 }
 
-/// What a drive's controller wants remembered.
+/// A record that a drive's controller needs stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToKeep {
     pub drive: String,
-    /// Which of those that have had this name, or were opened as it, wants it ([`Running::life`](super::Running::life)).
+    /// The instance of the drive that sent the record ([`Running::life`](super::Running::life)). Others may
+    /// have had its name, or the drive may have been opened again.
     pub life: u64,
     pub what: PersistentRecord,
 }
 
-/// Until it is seen again whether a drive that wants something remembered is known.
+/// Interval between two checks whether the drive of a waiting record is listed.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Between two tries to store what could not be stored.
+/// Interval between two attempts to store state that could not be stored.
 const SETTLE: Duration = Duration::from_secs(1);
 
 impl Drives {
-    /// What a drive that is opened is to know.
+    /// Returns the stored state of a drive that is opened.
     pub(super) fn remembered(&self, spec: &DriveSpec, why: Why) -> Result<Remembered, Problem> {
         let hosted = self.usable_hosted(&spec.name, why)?;
         let mut hosted = lock(&hosted);
         pool::check(spec, &hosted.state)?;
-        // Before anybody can write to what is not to be erased.
+        // Give up before a host can write to storage that must not be erased.
         let mut next = hosted.state.clone();
         give_up(&mut next, spec);
         self.commit_hosted(&spec.name, &mut hosted, next)?;
@@ -96,7 +98,7 @@ impl Drives {
         })
     }
 
-    /// Forgets block sizes that hosts gave, where the configuration has a newer word.
+    /// Removes block sizes set by hosts where the configuration has changed since.
     pub(super) fn forget_former_formats(&self, config: &Config) -> Result<(), Problem> {
         let all: Vec<_> =
             lock(&self.hosted).iter().map(|(drive, it)| (drive.clone(), Arc::clone(it))).collect();
@@ -111,7 +113,7 @@ impl Drives {
         Ok(())
     }
 
-    /// Remembers from now on what hosts do to drives.
+    /// Starts a thread that stores changes by hosts.
     pub fn heed_hosts(self: &Arc<Self>) -> Result<(), Problem> {
         let Some(orders) = self.engine.to_keep() else { return Ok(()) };
         let drives = Arc::downgrade(self);
@@ -137,8 +139,8 @@ impl Drives {
             .map_err(|error| Problem::internal(format!("cannot start a thread: {error}")))
     }
 
-    /// Stores what drives want remembered. What one wants that is being opened is left: nobody could be told yet.
-    /// So is what one wants that has stored too much lately.
+    /// Stores the records that drives have sent. The record of a drive that is being opened is left, since no
+    /// drive could be notified yet. So is the record of a drive that has stored too much lately.
     pub(super) fn keep_all(&self, orders: &mut Vec<ToKeep>) {
         let mut left: Vec<ToKeep> = Vec::new();
         for order in orders.drain(..) {
@@ -152,24 +154,25 @@ impl Drives {
         *orders = left;
     }
 
-    /// A change of the drive is under way, and after it the drive may be known that is not yet.
+    /// Returns whether a change is in progress that may list the drive of a record, which is not listed yet.
     fn may_be_opening(&self, order: &ToKeep) -> bool {
-        // In this order: a change that is over by now has left what there is to know.
+        // The order matters: a change that has ended by now has already listed its drive.
         (self.is_coming(&order.drive) || self.changes.is_under_way(&order.drive))
             && self.asker(order).is_none()
     }
 
-    /// The drive that wants something remembered, if it is there yet: not another of its name.
+    /// Returns the drive that sent a record, if it is listed. Another drive of its name is not returned.
     fn asker(&self, order: &ToKeep) -> Option<(Entry, Arc<dyn Running>)> {
         let entry = lock(&self.entries).get(&order.drive)?.clone();
         let running = entry.running.clone().ok()?;
         (running.life() == order.life).then_some((entry, running))
     }
 
-    /// Stores what a drive's controller wants remembered, and tells it how that went.
+    /// Stores a record that a drive's controller needs stored, and reports the result to the controller.
     pub(super) fn keep(&self, order: &ToKeep) {
         let Some((entry, running)) = self.asker(order) else {
-            // It waits for no answer, and what there is now is not what it did that to.
+            // A removed drive waits for no reply, and the record is not about the drive that has its name
+            // now.
             return tracing::debug!(
                 "drive {} is gone: {} is not remembered",
                 order.drive,
@@ -192,7 +195,7 @@ impl Drives {
     }
 
     fn store_kept(&self, entry: &Entry, order: &ToKeep) -> Result<(), Problem> {
-        // What is done to files takes its time: others' changes do not wait for it.
+        // File operations take time, so other drives' changes do not wait for them.
         match order.what {
             PersistentRecord::Creation(creation) => {
                 return self.create_namespace(entry, creation);
@@ -200,10 +203,10 @@ impl Drives {
             PersistentRecord::Removal => return self.sweep_pool(&entry.spec),
             _ => {}
         }
-        // Also while the daemon is stopping: a command that ends waits for this.
+        // A record is stored even while the daemon stops: a command in flight waits for it.
         let hosted = self.hosted(&order.drive);
         let mut hosted = lock(&hosted);
-        // It may be on its way out, or have been resized.
+        // The drive may have been removed or resized meanwhile.
         let Some((entry, _)) = self.asker(order) else {
             return Err(Problem::not_found(format!("drive `{}` is gone", order.drive)));
         };
@@ -216,13 +219,14 @@ impl Drives {
         }
         let mut next = hosted.state.clone();
         match &order.what {
-            // Of a namespace that was deleted meanwhile: nothing of it is for the next of its NSID.
+            // A record of a namespace that was deleted meanwhile must not apply to the next one with its
+            // NSID.
             PersistentRecord::Uncorrectable { nsid, .. } | PersistentRecord::Attachment { nsid, .. }
                 if !pool::has(&entry.spec, &hosted.state, *nsid) => {}
             PersistentRecord::Uncorrectable { nsid, ranges } => {
                 note_uncorrectable(&mut next, &order.drive, *nsid, ranges)
             }
-            // These are stored above.
+            // These records are stored above.
             PersistentRecord::PersistentEvents(_)
             | PersistentRecord::Losses(_)
             | PersistentRecord::Creation(_)
@@ -243,10 +247,10 @@ impl Drives {
         self.commit_hosted(&order.drive, &mut hosted, next)
     }
 
-    /// A drive is gone.
+    /// Removes all records of a deleted drive.
     pub(super) fn forget(&self, name: &str) -> Result<(), Problem> {
         let forgotten = self.store_without_hosted(name, |saved| forget(saved, name));
-        // Not before: nobody stores anything of it any more.
+        // Remove these files last: no later store can bring them back.
         self.state.forget_history(name);
         self.state.forget_unflushed(name);
         forgotten
@@ -269,8 +273,8 @@ fn note_format(saved: &mut HostState, spec: &DriveSpec, record: FormatRecord) {
     }
 }
 
-/// Notes the block size beside the drive's spec, whoever gave that: functions keep counting in the blocks that it
-/// says.
+/// Notes the block size in a separate record, not in the drive's spec: functions keep counting in the blocks
+/// of the spec.
 fn note_block_size(saved: &mut HostState, spec: &DriveSpec, nsid: u32, block_size: u32) {
     let Some(declared) = pool::first_block_size(spec, saved, nsid) else { return };
     saved.formatted.retain(|it| it.drive != spec.name || it.nsid != nsid);
@@ -285,14 +289,15 @@ fn note_record(saved: &mut HostState, drive: &str, nsid: u32, record: Option<&Re
     saved.reserved.extend(record.map(|record| Reserved::of(drive, nsid, record)));
 }
 
-/// Reservations of a drive's namespaces that persist.
+/// Returns the persistent reservations of a drive's namespaces.
 fn reservations(spec: &DriveSpec, saved: &HostState) -> Vec<(u32, ReservationRecord)> {
     let of_drive = saved.reserved.iter().filter(|it| it.drive == spec.name);
     let is_there = |it: &&Reserved| pool::has(spec, saved, it.nsid);
     of_drive.filter(is_there).map(|it| (it.nsid, it.record())).collect()
 }
 
-/// Block sizes of a drive's namespaces that were formatted. A size that the configuration says anew is the newer word.
+/// Returns the block sizes of a drive's formatted namespaces. A block size that the configuration changed
+/// since has precedence.
 fn block_sizes(spec: &DriveSpec, saved: &HostState) -> Vec<(u32, u32)> {
     let counts = |it: &&Formatted| {
         it.drive == spec.name && pool::first_block_size(spec, saved, it.nsid) == Some(it.declared)
@@ -300,7 +305,7 @@ fn block_sizes(spec: &DriveSpec, saved: &HostState) -> Vec<(u32, u32)> {
     saved.formatted.iter().filter(counts).map(|it| (it.nsid, it.block_size)).collect()
 }
 
-/// Of the namespace that was being formatted.
+/// Returns the NSID and new block size of the namespace that was being formatted.
 fn formatting(spec: &DriveSpec, saved: &HostState) -> Option<(u32, u32)> {
     let found = saved.formatting.iter().find(|it| it.drive == spec.name)?;
     is_the_same_namespace(spec, &found.targets, found.nsid).then_some((found.nsid, found.block_size))
@@ -313,7 +318,7 @@ fn note_uncorrectable(saved: &mut HostState, drive: &str, nsid: u32, ranges: &[[
     }
 }
 
-/// By NSID, of namespaces that the drive still has.
+/// Returns marked ranges by NSID, of namespaces that the drive still has.
 fn uncorrectable(spec: &DriveSpec, saved: &HostState) -> Vec<(u32, Vec<[u64; 2]>)> {
     let marked = saved.uncorrectable.iter();
     let is_there = |nsid| pool::has(spec, saved, nsid);
@@ -329,7 +334,7 @@ fn note_sanitized(saved: &mut HostState, spec: &DriveSpec, record: SanitizeRecor
         SanitizeState::Failed => SanitizedState::Failed,
         SanitizeState::GivenUp => SanitizedState::GivenUp,
     };
-    // It erases what a format would have, and more.
+    // A sanitize operation erases all that the format would have erased, and more.
     saved.formatting.retain(|it| it.drive != drive);
     saved.sanitized.retain(|it| it.drive != drive);
     if record.state == SanitizeState::Done {
@@ -354,15 +359,15 @@ fn sanitized(spec: &DriveSpec, saved: &HostState) -> Option<SanitizeRecord> {
     Some(SanitizeRecord { cdw10: found.cdw10, pattern: found.pattern, state })
 }
 
-/// The drive is gone.
+/// Removes the records of a deleted drive from the state.
 pub(super) fn forget(saved: &mut Saved, drive: &str) {
     saved.detached.retain(|it| it.drive != drive);
     saved.ana.retain(|it| it.drive != drive);
     saved.forget_storage(drive);
 }
 
-/// What a host began to erase of a drive that ends on something else now is not erased when it ends on the first again,
-/// either: that may have new data by then.
+/// Gives up erasures by hosts if the drive has other targets now. The erasure does not resume when the former
+/// targets are back, either: they may hold new data by then.
 fn give_up(saved: &mut HostState, spec: &DriveSpec) {
     let drive = &spec.name;
     let warn = |what: &str, targets: &[String]| {
@@ -383,12 +388,14 @@ fn give_up(saved: &mut HostState, spec: &DriveSpec) {
     }
 }
 
-/// Whether a drive ends on what it ended on when a host began to erase that. A daemon before this one has not said.
+/// Returns whether a drive has the same targets as when an erasure began. Records of older daemons have no
+/// targets and match.
 fn is_the_same(spec: &DriveSpec, targets: &[String]) -> bool {
     targets.is_empty() || targets == spec.targets()
 }
 
-/// The same of one namespace. One of a pool has no target that is declared, then or now.
+/// Returns whether a namespace has the same target as when its erasure began. A namespace of a pool has no
+/// declared target, neither then nor now.
 fn is_the_same_namespace(spec: &DriveSpec, targets: &[String], nsid: u32) -> bool {
     let was = targets.get(nsid.wrapping_sub(1) as usize);
     targets.is_empty() || was.cloned() == spec.namespace(nsid).map(NamespaceSpec::whereabouts)

@@ -1,4 +1,4 @@
-//! What the configuration declares and what the state file remembers, put together at the start.
+//! Merges the declared drives of the configuration with the stored state at the start.
 
 use super::Origin;
 use crate::config::Config;
@@ -7,10 +7,10 @@ use sluice_spec::problem::Problem;
 use sluice_spec::size::Size;
 use sluice_spec::{Arrangement, DriveSpec};
 
-/// The drives there shall be, the declared ones first.
+/// Returns the drives to open, the declared ones first.
 ///
-/// Two drives of one name are refused: neither may silently stand for the other. A size that was given
-/// through the API counts for as long as the configuration says what it said then.
+/// Two drives of one name are refused: neither may silently replace the other. A size that was set through
+/// the API applies as long as the configuration has the same size as then.
 pub(super) fn merge(config: &Config, saved: &mut Saved) -> Result<Vec<(DriveSpec, Origin)>, Problem> {
     check_names(config, saved)?;
     saved.resized.retain(|resized| {
@@ -36,14 +36,14 @@ pub(super) fn merge(config: &Config, saved: &mut Saved) -> Result<Vec<(DriveSpec
     Ok(declared.chain(created).collect())
 }
 
-/// Forgets block sizes that hosts gave to namespaces of which the configuration has a newer word.
+/// Removes block sizes set by hosts where the configuration has changed since.
 pub(super) fn forget_formats(config: &Config, hosted: &mut HostState) {
     let pools = std::mem::take(&mut hosted.pools);
     hosted.formatted.retain(|formatted| formatted_still_counts(config, &pools, formatted));
     hosted.pools = pools;
 }
 
-/// Forgets the classifiers given through the API to drives of which the configuration has a newer word.
+/// Removes classifiers set through the API where the configuration has changed since.
 pub(super) fn forget_classifiers(config: &Config, saved: &mut Saved) {
     saved.classified.retain(|classified| {
         let counts = !is_declared(config, &classified.drive) || is_unchanged(config, classified);
@@ -62,13 +62,13 @@ fn is_declared(config: &Config, name: &str) -> bool {
     config.drives.iter().any(|drive| drive.name == name)
 }
 
-/// No drive is both declared and created.
+/// Checks that no drive is both declared and created.
 pub(super) fn check_names(config: &Config, saved: &Saved) -> Result<(), Problem> {
     let twice = saved.drives.iter().find(|drive| is_declared(config, &drive.name));
     twice.map_or(Ok(()), |twice| Err(clash(config, &twice.name)))
 }
 
-/// The declared drives, with the sizes, functions and classifiers that were given to them since.
+/// Returns the declared drives, with the sizes, functions and classifiers that were set since.
 pub(super) fn declared(config: &Config, saved: &Saved) -> Vec<DriveSpec> {
     let counting: Vec<&Resized> =
         saved.resized.iter().filter(|resized| still_counts(config, resized)).collect();
@@ -86,7 +86,7 @@ pub(super) fn declared(config: &Config, saved: &Saved) -> Vec<DriveSpec> {
     config.drives.iter().map(one).collect()
 }
 
-/// The configuration says of the drive's classifier what it said when another was attached.
+/// Returns whether the configuration has the same classifier for the drive as when another was attached.
 fn is_unchanged(config: &Config, classified: &Classified) -> bool {
     let drive = config.drives.iter().find(|drive| drive.name == classified.drive);
     drive.is_some_and(|drive| drive.classifier == classified.declared)
@@ -102,8 +102,8 @@ fn clash(config: &Config, name: &str) -> Problem {
     ))
 }
 
-/// What the configuration says of the functions that were changed through the API; none if it no longer has the
-/// namespace.
+/// Returns the arrangement of functions in the configuration, for a namespace that was changed through the
+/// API. None if the namespace is no longer declared.
 fn arrangement(config: &Config, arranged: &Arranged) -> Option<Arrangement> {
     let drive = config.drives.iter().find(|drive| drive.name == arranged.drive)?;
     Some(drive.namespace(arranged.nsid)?.arrangement())
@@ -120,8 +120,8 @@ fn with_arrangements(drive: &mut DriveSpec, config: &Config, saved: &Saved) {
     }
 }
 
-/// What the configuration says of a size that was given through the API; none if it no longer has the
-/// namespace.
+/// Returns the size in the configuration, for a namespace that was resized through the API. None if the
+/// namespace is no longer declared.
 fn named_size(config: &Config, resized: &Resized) -> Option<Option<Size>> {
     let drive = config.drives.iter().find(|drive| drive.name == resized.drive)?;
     Some(drive.namespace(resized.nsid)?.size)
@@ -131,8 +131,8 @@ fn still_counts(config: &Config, resized: &Resized) -> bool {
     named_size(config, resized) == Some(resized.declared)
 }
 
-/// A block size that a host gave counts for as long as the configuration says what it said then, or nothing of the
-/// drive, which then was created through the API.
+/// Returns whether a block size set by a host still applies. It does if the configuration has the same block
+/// size as then, or does not declare the drive, which then was created through the API.
 fn formatted_still_counts(config: &Config, pools: &[Pooled], formatted: &Formatted) -> bool {
     let Some(drive) = config.drives.iter().find(|drive| drive.name == formatted.drive) else { return true };
     let mut created = pools.iter().filter(|it| it.drive == formatted.drive);
@@ -152,7 +152,7 @@ fn formatted_still_counts(config: &Config, pools: &[Pooled], formatted: &Formatt
     counts
 }
 
-/// Says that the configuration's is the newer word, if it has one.
+/// Logs that the configuration replaces a size, if it still declares the namespace.
 fn tell(config: &Config, resized: &Resized) {
     if named_size(config, resized).is_some() {
         tracing::info!(

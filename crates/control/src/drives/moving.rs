@@ -1,28 +1,29 @@
-//! Drives that go to another reactor at work.
+//! Moves of running drives and queue groups to other reactors.
 
 use super::{DriveView, Drives, Entry, lock};
 use crate::config::check_reactor;
 use sluice_spec::problem::Problem;
 use std::time::Duration;
 
-/// How long reads and writes have to end before a drive that moves goes on where it is: hosts wait for that long.
+/// Time that reads and writes of a moving drive get to complete; else the drive stays. Hosts wait for that
+/// long.
 const MOVE_LIMIT: Duration = Duration::from_secs(1);
 
 impl Drives {
-    /// Moves a drive to another reactor, whoever has it. It is there until the daemon ends.
+    /// Moves a drive to another reactor, even with a client. The drive stays there until the daemon ends.
     pub fn move_to(&self, name: &str, reactor: usize) -> Result<DriveView, Problem> {
         self.carry(name, reactor, MOVE_LIMIT)?;
         self.amend(name, |entry| entry.moved = true);
         self.show(name)
     }
 
-    /// Moves the queue group of a completion queue to another reactor than its drive's, or back.
+    /// Moves the queue group of a completion queue to a reactor other than its drive's, or back.
     pub fn move_queue(&self, name: &str, queue: u16, reactor: usize) -> Result<DriveView, Problem> {
         self.carry_queue(name, queue, reactor, MOVE_LIMIT)?;
         self.show(name)
     }
 
-    /// The same, if its commands end within `limit`.
+    /// Moves a queue group if its commands end within `limit`.
     pub(super) fn carry_queue(
         &self,
         name: &str,
@@ -37,8 +38,8 @@ impl Drives {
         Ok(())
     }
 
-    /// Moves a drive, which may move again by itself, if its reads and writes end within `limit`. Nothing of it is stored, so other changes do not wait for
-    /// that: what they want of the drive finds it wherever it is.
+    /// Moves a drive if its reads and writes end within `limit`. The drive may move again by itself. A move
+    /// is not stored, so other changes do not wait for it: they find the drive on either reactor.
     pub(super) fn carry(&self, name: &str, reactor: usize, limit: Duration) -> Result<(), Problem> {
         let _one_at_a_time = lock(&self.moves);
         let entry = self.bound_for(name, reactor)?;
@@ -50,7 +51,7 @@ impl Drives {
         Ok(())
     }
 
-    /// A drive that may be changed, if there is such a reactor for it.
+    /// Returns the entry of a drive, if the drive may be changed and the reactor exists.
     fn bound_for(&self, name: &str, reactor: usize) -> Result<Entry, Problem> {
         self.may_change()?;
         let entry = self.entry(name)?;

@@ -1,5 +1,6 @@
-//! Drives that are opened when the daemon starts: those of this machine first, then those on the network, side by
-//! side. A machine that does not answer takes its time once, and none of that of drives which do without it.
+//! Opens drives when the daemon starts: first the drives of this machine, then those on the network, in
+//! parallel. The time of a machine that does not respond is spent only once, and drives without such a
+//! machine do not wait for it.
 
 use super::{DRIVES_MAX, Drives, Entry, Origin, lock, no_room};
 use sluice_spec::DriveSpec;
@@ -8,18 +9,18 @@ use std::collections::HashSet;
 use std::thread::{Builder, scope};
 use std::time::{Duration, Instant};
 
-/// How long all drives together wait for what a daemon before this one still holds.
+/// Time that all drives together wait for resources that an earlier daemon still holds.
 const LINGER_LIMIT: Duration = Duration::from_secs(5);
 
-/// Between two tries.
+/// Pause between two attempts.
 const LINGER_PAUSE: Duration = Duration::from_millis(10);
 
-/// Drives that are opened at a time.
+/// Number of drives that are opened at a time.
 const AT_ONCE: usize = 32;
 
 impl Drives {
-    /// Opens these, before any change. One that cannot be opened is kept as failed, so that one missing disk does
-    /// not hold up the others, as are those that are too many.
+    /// Opens drives, before any change. A drive that cannot be opened, or exceeds the maximum number, is kept
+    /// as failed. So one missing disk does not stop the other drives.
     pub fn open_all(&self, mut specs: Vec<(DriveSpec, Origin)>) {
         let _changes: Vec<_> = specs.iter().map(|(spec, _)| self.changes.begin(&spec.name)).collect();
         let deadline = Instant::now() + LINGER_LIMIT;
@@ -30,7 +31,8 @@ impl Drives {
             let has_name = spec.tcp.is_none() || taken.insert(spec.subnqn());
             has_serial && has_name
         };
-        // Of two that are one to a host the first counts: the other comes when that one is known, and is refused.
+        // Of two drives that a host cannot distinguish, the first has precedence. The second is opened after
+        // it, and is refused.
         let (specs, others): (Vec<_>, Vec<_>) = specs.into_iter().partition(is_first);
         let (far, near): (Vec<_>, Vec<_>) = specs.into_iter().partition(|(spec, _)| spec.is_remote());
         let open = |(spec, origin): (DriveSpec, Origin)| {
@@ -55,9 +57,9 @@ impl Drives {
         }
         scope(|threads| {
             let left = specs.iter().zip(placed).filter_map(|((spec, origin), reactor)| {
-                // It is known as soon as it is open: its hosts wait for what they want remembered.
+                // The drive is listed as soon as it is open: its hosts may wait for stores.
                 let open = move || self.take_in(self.open_patiently(spec, *origin, reactor, deadline));
-                // Without a thread it waits for its turn.
+                // If no thread can be started, the drive is opened after the others.
                 Builder::new().spawn_scoped(threads, open).is_err().then_some(open)
             });
             left.collect::<Vec<_>>().into_iter().for_each(|open| open());
@@ -71,8 +73,8 @@ impl Drives {
         lock(&self.entries).insert(entry.spec.name.clone(), entry);
     }
 
-    /// The kernel ends the io_uring of a killed daemon in its own time, and until then that daemon's sockets and locks
-    /// are there: what is in use gets until the deadline.
+    /// Opens a drive, and tries again until `deadline` while something is in use. The kernel takes time to
+    /// end the io_uring of a killed daemon, and keeps that daemon's sockets and locks until then.
     fn open_patiently(&self, spec: &DriveSpec, origin: Origin, reactor: usize, deadline: Instant) -> Entry {
         loop {
             let entry = self.open_entry(spec.clone(), origin, reactor);

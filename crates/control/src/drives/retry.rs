@@ -1,7 +1,8 @@
-//! Drives that failed because something was in use, or another machine did not answer, are opened later.
+//! Opens drives later that failed because something was in use, or another machine did not respond.
 //!
-//! The kernel keeps the locks of a killed daemon for as long as a write of it is under way, which a slow device may take
-//! minutes for. Another process may serve the storage, and end. After a power cut, machines start in any order.
+//! The kernel keeps the locks of a killed daemon while a write of that daemon is in progress. A slow device
+//! may take minutes for the write. Another process may serve the storage, and end. After a power cut,
+//! machines start in any order.
 
 use super::{Drives, Entry, Why, lock};
 use sluice_spec::problem::{Kind, Problem};
@@ -9,26 +10,27 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Between two looks for drives that failed.
+/// Interval between two checks for failed drives.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// From one try to the next: at first, and at most.
+/// Initial and maximum time between two attempts.
 const FIRST: Duration = Duration::from_secs(1);
 const MOST: Duration = Duration::from_secs(30);
 
-/// A drive that is tried again.
+/// The next attempt to open a drive, and the pause before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Try {
     at: Instant,
     pause: Duration,
 }
 
-/// The drives that failed, by name.
+/// Attempts for the failed drives, by name.
 #[derive(Debug, Default)]
 pub(super) struct Tries(BTreeMap<String, Try>);
 
 impl Drives {
-    /// Tries drives again that failed for a reason that may pass, more and more rarely.
+    /// Starts a thread that opens failed drives again if the failure may be temporary. The attempts become
+    /// rarer with time.
     pub fn heed_failures(self: &Arc<Self>) -> Result<(), Problem> {
         let drives = Arc::downgrade(self);
         let heed = move || {
@@ -49,7 +51,7 @@ impl Drives {
             .map_err(|error| Problem::internal(format!("cannot start a thread: {error}")))
     }
 
-    /// Opens those that it is time for.
+    /// Opens the failed drives whose next attempt is due.
     pub(super) fn retry_failed(&self, tries: &mut Tries, now: Instant) {
         let may_pass = |entry: &Entry| entry.running.as_ref().is_err_and(may_pass);
         let entries = lock(&self.entries);
@@ -72,7 +74,7 @@ impl Drives {
         }
     }
 
-    /// Tries one again, unless a change is under way.
+    /// Opens a failed drive, unless a change of it is in progress.
     fn retry(&self, name: &str) {
         let Some(_only) = self.changes.try_begin(name) else { return };
         let Ok(entry) = self.entry(name) else { return };
@@ -93,7 +95,7 @@ impl Drives {
     }
 }
 
-/// The reason of the failure may be gone later, without a change of the drive.
+/// Returns whether the reason of a failure may disappear without a change of the drive.
 fn may_pass(problem: &Problem) -> bool {
     matches!(problem.kind, Kind::InUse | Kind::Unreachable)
 }
@@ -105,7 +107,7 @@ mod tests {
     use crate::drives::DriveState;
     use std::sync::atomic::Ordering::SeqCst;
 
-    /// As after a restart whose device still had a write of the killed daemon under way.
+    /// Covers a restart while the device still completes a write of the killed daemon.
     #[test]
     fn a_drive_whose_storage_was_in_use_is_opened_when_that_is_free() {
         let stage = Stage::new();

@@ -47,7 +47,7 @@ pub struct DriveView {
     /// NVMe Qualified Names of the hosts that are authenticated (DH-HMAC-CHAP).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub authenticated: Vec<String>,
-    /// TLS cipher suite of each host's connections; empty for a host without TLS.
+    /// TLS cipher suite of each host's connections; empty if the drive is served without TLS.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ciphers: Vec<String>,
     pub reactor: usize,

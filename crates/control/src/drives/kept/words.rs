@@ -1,9 +1,9 @@
-//! What a drive's controller wants remembered, in words for the log.
+//! Descriptions of controllers' records, for the log.
 
 use sluice_controller::{FormatState, PersistentRecord, SanitizeState};
 use sluice_spec::words::count;
 
-/// What it is, to stand before "is not remembered".
+/// Returns the description of a record as a subject of "is not stored".
 pub(super) fn of(what: &PersistentRecord) -> String {
     match what {
         PersistentRecord::Format(format) => match format.state {
