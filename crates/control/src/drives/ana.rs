@@ -1,4 +1,4 @@
-//! Which of its ways to a drive a host should take: states of ANA groups at ports.
+//! States of ANA groups at ports, by which hosts choose their path to a drive.
 
 use super::Drives;
 use crate::state::{Access, Saved};
@@ -6,7 +6,8 @@ use sluice_spec::problem::Problem;
 use sluice_spec::{AnaSpec, AnaStateName};
 
 impl Drives {
-    /// Gives groups a state, at a port or at all. It is there when this returns, and after a restart.
+    /// Sets the state of ANA groups, at one port or at all. It applies when this returns, and after a
+    /// restart.
     pub fn set_ana(&self, name: &str, spec: AnaSpec) -> Result<Vec<AnaSpec>, Problem> {
         let _only = self.change(name)?;
         let entry = self.entry(name)?;
@@ -28,20 +29,21 @@ impl Drives {
         Ok(states)
     }
 
-    /// What was said of a drive, in the order it was said: of two about the same the later counts.
+    /// Returns the states that were set, in that order. Of two about the same group and port the later
+    /// applies.
     pub fn ana(&self, name: &str) -> Result<Vec<AnaSpec>, Problem> {
         self.entry(name)?;
         Ok(of(name, &super::lock(&self.ana)))
     }
 }
 
-/// For the log.
+/// Formats states for the log.
 fn in_words(states: &[AnaSpec]) -> String {
     let words: Vec<String> = states.iter().map(AnaSpec::to_string).collect();
     if words.is_empty() { AnaStateName::Optimized.to_string() } else { words.join(", then ") }
 }
 
-/// States of a drive's groups that were given.
+/// Returns the stored states of a drive's groups.
 pub(super) fn states(name: &str, saved: &Saved) -> Vec<AnaSpec> {
     of(name, &saved.ana)
 }
@@ -50,7 +52,8 @@ fn of(name: &str, all: &[Access]) -> Vec<AnaSpec> {
     all.iter().find(|access| access.drive == name).map_or_else(Vec::new, |access| access.states.clone())
 }
 
-/// What counts after one more word: it replaces all that it covers, and that all is optimized need not be said.
+/// Returns the states after another one is set. It replaces all states that it covers. Optimized is the
+/// default, so the state is left out if no other remains.
 fn with(mut states: Vec<AnaSpec>, spec: AnaSpec) -> Vec<AnaSpec> {
     states.retain(|before| !before.is_covered_by(&spec));
     if !states.is_empty() || spec.state != AnaStateName::Optimized {

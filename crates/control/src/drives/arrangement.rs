@@ -1,4 +1,4 @@
-//! The functions of drives: moved, attached and detached under load, and remembered.
+//! Functions of drives: moved, attached and detached under load, and stored.
 
 use super::function::no_function;
 use super::storage::Why;
@@ -9,7 +9,8 @@ use sluice_spec::words::count;
 use sluice_spec::{DriveSpec, FunctionSpec, Place, UifSpec};
 
 impl Drives {
-    /// A function goes on in another place: it finishes what it has where it was, and gets what comes after there.
+    /// Moves a function to another place. Its commands in flight complete in the old place; later commands go
+    /// to the new one.
     pub fn move_function(
         &self,
         name: &str,
@@ -28,14 +29,14 @@ impl Drives {
         uif.place = place;
         let uif = uif.clone();
         spec.check()?;
-        // It is right in both places, whenever the daemon ends.
+        // Either place is valid after a restart, so the move is stored first.
         let go = |store: Store<'_>| store().and_then(|()| running.move_function(number, &uif));
         self.arrange(&entry, spec, nsid, go)?;
         tracing::info!("the function {} of drive {name} is {} now", uif.about(), place.in_words());
         Ok(running.functions())
     }
 
-    /// A function sees the commands of a namespace from now on, below so many of the functions that it has.
+    /// Attaches a function to a namespace, below `below` of the functions that it has.
     pub fn attach_function(
         &self,
         name: &str,
@@ -68,7 +69,7 @@ impl Drives {
         Ok(running.functions())
     }
 
-    /// A function sees no command any more: those of the namespace go on without it.
+    /// Detaches a function. The commands of its namespace bypass it from then on.
     pub fn detach_function(&self, name: &str, number: usize) -> Result<Vec<FunctionView>, Problem> {
         let _only = self.change(name)?;
         let entry = self.entry(name)?;
@@ -93,7 +94,7 @@ impl Drives {
         Ok(running.functions())
     }
 
-    /// Makes a change of a namespace's functions, which has what comes of it stored in its course.
+    /// Makes a change of a namespace's functions, which stores the new arrangement in its course.
     fn arrange(
         &self,
         entry: &Entry,
@@ -110,7 +111,8 @@ impl Drives {
     }
 }
 
-/// Notes how the functions of a namespace stand now: in the spec of a created drive, beside that of a declared one.
+/// Notes the functions of a namespace: in the spec of a created drive, in a separate record of a declared
+/// one.
 fn remember(saved: &mut Saved, entry: &Entry, declared: Option<&DriveSpec>, spec: &DriveSpec, nsid: u32) {
     let (Some(was), Some(is)) = (entry.spec.namespace(nsid), spec.namespace(nsid)) else { return };
     let (drive, arrangement) = (&entry.spec.name, is.arrangement());
@@ -122,12 +124,12 @@ fn remember(saved: &mut Saved, entry: &Entry, declared: Option<&DriveSpec>, spec
         return;
     }
     let before = saved.arranged.extract_if(.., |it| it.drive == *drive && it.nsid == nsid).last();
-    // What the file does not have now it may have again, as it was.
+    // A namespace that the file does not declare now may be declared again, unchanged.
     let declared = match declared.and_then(|declared| declared.namespace(nsid)) {
         Some(namespace) => namespace.arrangement(),
         None => before.map_or_else(|| was.arrangement(), |before| before.declared),
     };
-    // What is as the configuration has it needs no word.
+    // An arrangement equal to that of the configuration needs no record.
     if declared != arrangement {
         saved.arranged.push(Arranged { drive: drive.clone(), nsid, declared, arrangement });
     }

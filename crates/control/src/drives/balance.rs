@@ -1,10 +1,11 @@
-//! Drives move by themselves from a reactor that has too much to do to one that has not; and of a drive that is alone too
-//! much for a reactor, queue groups.
+//! Balance of reactors: drives move by themselves from a busy reactor to one that has time. If a single drive
+//! is too much for a reactor, queue groups of it move instead.
 //!
-//! What is looked at is what reactors and drives count anyway, once in a second; drives only when a reactor is busy. How
-//! much of a reactor's load is a drive's is told from its commands and bytes, which is a guess: so a move must promise
-//! much, and a drive that moved rests. What a queue's share is nobody counts: one goes after the other, while the reactor stays
-//! too busy. A drive whose queues came home since something took all of them is let be for longer each time.
+//! The decision uses counters that reactors and drives have anyway, once a second; those of drives only when
+//! a reactor is busy. A drive's share of a reactor's load is estimated from its commands and bytes. As this
+//! is a guess, a move must promise much, and a drive that moved rests. The share of a queue is not counted:
+//! one queue group after the other moves while the reactor stays too busy. A drive whose groups were
+//! returned, because an operation needed all queues, rests longer each time.
 
 use super::{DriveCounters, Drives, Entry, ReactorCounters, Running, lock};
 use sluice_spec::problem::Problem;
@@ -12,30 +13,31 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Between two looks.
+/// Interval between two checks.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Looks in a row that have to find a reactor busy: between them it is seen whose load that is.
+/// Consecutive checks that must find a reactor busy. Between them the load is attributed to drives.
 const LOOKS: u32 = 3;
 
-/// Percent of its time that a reactor works which is too busy, and one that can take a drive, at most.
+/// Minimum load of a reactor that is too busy, and maximum load of a reactor that can take a drive, in
+/// percent of its time.
 const BUSY: u64 = 90;
 const FREE: u64 = 60;
 
-/// What the busier of the two has to be relieved of, at least, in percent of its time.
+/// Minimum load that a move must take off the busier of the two reactors, in percent of its time.
 const GAIN: u64 = 15;
 
 /// Bytes that take about as long as a command.
 const BYTES_OF_COMMAND: u64 = 16 << 10;
 
-/// How long a drive that moved by itself stays where it is.
+/// Time that a drive which moved by itself stays on its reactor.
 const REST: Duration = Duration::from_secs(60);
 
-/// How long one that could not move is let be at first, and at most: each try is a pause for its hosts.
+/// Initial and maximum rest of a drive that could not move. Each attempt is a pause for its hosts.
 const RETRY: Duration = Duration::from_secs(5);
 const RETRY_MAX: Duration = Duration::from_secs(3600);
 
-/// The pause that a drive is given at most to be moved: nobody has asked for it.
+/// Longest pause of a drive for a move. It is short because no operator requested the move.
 const LIMIT: Duration = Duration::from_millis(50);
 
 /// A drive on a reactor that is too busy.
@@ -43,16 +45,16 @@ const LIMIT: Duration = Duration::from_millis(50);
 struct Tenant {
     name: String,
     reactor: usize,
-    /// What it did since the last look.
+    /// Work of the drive since the last check, in commands.
     work: u64,
-    /// It may not move: it rests, or was put where it is.
+    /// Whether the drive may not move: it rests, or an operator placed it.
     stays: bool,
-    /// Queue groups that are on this reactor, and how many are on others.
+    /// Queue groups that are on this reactor, and the number of those on others.
     queues: Vec<u16>,
     away: usize,
 }
 
-/// What a queue group is to do.
+/// A move of a queue group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Part {
     name: String,
@@ -60,7 +62,7 @@ struct Part {
     to: usize,
 }
 
-/// What a drive is to do.
+/// A move of a drive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Move {
     name: String,
@@ -68,7 +70,8 @@ struct Move {
     to: usize,
 }
 
-/// The move that helps a busy reactor most, if one does. `loads` are percent of their time that reactors work.
+/// Returns the move that relieves a busy reactor most, if there is one. `loads` are percent of their time
+/// that reactors work.
 fn choose(busy: usize, loads: &[u64], tenants: &[Tenant]) -> Option<Move> {
     let (to, free) = idlest(busy, loads)?;
     let load = *loads.get(busy)?;
@@ -78,13 +81,14 @@ fn choose(busy: usize, loads: &[u64], tenants: &[Tenant]) -> Option<Move> {
         let share = load * tenant.work / all.max(1);
         (load - share).max(free + share)
     };
-    // One that has queues elsewhere would have to call them home.
+    // A drive with queue groups on other reactors would have to recall them.
     let movable = here().filter(|tenant| !tenant.stays && tenant.away == 0);
     let best = movable.min_by_key(|tenant| after(tenant))?;
     (after(best) + GAIN <= load).then(|| Move { name: best.name.clone(), from: busy, to })
 }
 
-/// A queue group of the drive that has most of a busy reactor's load. One stays where the drive is.
+/// Returns a move of a queue group, of the drive that causes most of a busy reactor's load. One group stays
+/// with its drive.
 fn divide(busy: usize, loads: &[u64], tenants: &[Tenant]) -> Option<Part> {
     let (to, _) = idlest(busy, loads)?;
     let here = || tenants.iter().filter(|tenant| tenant.reactor == busy);
@@ -98,40 +102,40 @@ fn divide(busy: usize, loads: &[u64], tenants: &[Tenant]) -> Option<Part> {
     })
 }
 
-/// The reactor with the lowest load, if that is low enough, and not this one.
+/// Returns the reactor with the lowest load, if that is low enough, and the reactor is not `busy`.
 fn idlest(busy: usize, loads: &[u64]) -> Option<(usize, u64)> {
     let (to, free) = loads.iter().copied().enumerate().min_by_key(|(_, load)| *load)?;
     (to != busy && free <= FREE).then_some((to, free))
 }
 
-/// What was seen at the last look.
+/// State of reactors and drives at the last check.
 #[derive(Default)]
 struct Watch {
     busy_ns: Vec<u64>,
-    /// By reactor, how many looks in a row found it busy.
+    /// Number of consecutive checks that found a reactor busy, by reactor.
     looks: Vec<u32>,
     work: BTreeMap<String, u64>,
-    /// Drives that are let be.
+    /// Drives that must not move for some time.
     rests: BTreeMap<String, Rest>,
-    /// How many queue groups of a drive were elsewhere after one was sent there.
+    /// Number of a drive's queue groups on other reactors, after one was moved there.
     away: BTreeMap<String, usize>,
 }
 
-/// A drive that moved, or could not.
+/// Rest of a drive that moved, or could not.
 #[derive(Clone, Copy, Debug)]
 struct Rest {
     until: Instant,
-    /// How often in a row it could not.
+    /// Number of consecutive moves that failed.
     refusals: u32,
 }
 
 impl Watch {
-    /// Takes in what reactors have counted. Returns their loads.
+    /// Updates the counters of reactors. Returns their loads.
     fn look(&mut self, counters: &[ReactorCounters], passed: Duration) -> Vec<u64> {
         let passed_ns = (passed.as_nanos() as u64).max(1);
         let now: Vec<u64> = counters.iter().map(|reactor| reactor.busy_ns).collect();
         if self.busy_ns.len() != now.len() {
-            // The first look has nothing to compare with.
+            // The first check has no earlier counters to compare with.
             self.looks = vec![0; now.len()];
             self.busy_ns.clone_from(&now);
         }
@@ -144,7 +148,7 @@ impl Watch {
         loads
     }
 
-    /// Takes in what a drive has counted. Returns what it did since the last look.
+    /// Updates the counters of a drive. Returns its work since the last check.
     fn worked(&mut self, name: &str, counters: &DriveCounters) -> u64 {
         let bytes = counters.bytes_read.saturating_add(counters.bytes_written);
         let work = counters.commands.saturating_add(bytes / BYTES_OF_COMMAND);
@@ -156,13 +160,14 @@ impl Watch {
         self.rests.get(name).is_some_and(|rest| now < rest.until)
     }
 
-    /// A queue group was sent away: how many are now.
+    /// Notes that a queue group was moved away, and the number of groups away now.
     fn sent(&mut self, name: &str, away: usize) {
         self.away.insert(name.to_owned(), away);
         self.looks.fill(0);
     }
 
-    /// So many groups of a drive are elsewhere. If there were more, something has called them home, and would again.
+    /// Compares the number of groups away with the last one. If it is lower, an operation has recalled them,
+    /// and may again.
     fn count_away(&mut self, name: &str, away: usize, now: Instant) {
         if self.away.get(name).is_some_and(|before| away < *before) {
             self.away.remove(name);
@@ -170,26 +175,27 @@ impl Watch {
         }
     }
 
-    /// A drive has moved, or could not: it is let be for a while, and all loads are looked at anew.
+    /// Notes that a drive has moved, or could not. The drive rests for a while, and all loads are measured
+    /// anew.
     fn tried(&mut self, name: &str, moved: bool, now: Instant) {
         let before = self.rests.get(name).map_or(0, |rest| rest.refusals);
         let refusals = if moved { 0 } else { before + 1 };
         let pause = if moved { REST } else { pause_after(refusals) };
-        // How often one could not move counts for as long as it may be let be.
+        // A number of failures is kept for the longest possible rest.
         self.rests.retain(|_, rest| now < rest.until + RETRY_MAX);
         self.rests.insert(name.to_owned(), Rest { until: now + pause, refusals });
         self.looks.fill(0);
     }
 }
 
-/// How long a drive is let be that could not move so often in a row.
+/// Returns the rest of a drive after this number of consecutive failures.
 fn pause_after(refusals: u32) -> Duration {
     let doubled = 1 << refusals.saturating_sub(1).min(16);
     RETRY.saturating_mul(doubled).min(RETRY_MAX)
 }
 
 impl Drives {
-    /// Moves drives from reactors that are too busy from now on.
+    /// Starts a thread that moves drives from reactors that are too busy.
     pub fn balance(self: &Arc<Self>) -> Result<(), Problem> {
         if !self.settings.balance || self.reactors < 2 {
             return Ok(());
@@ -259,7 +265,7 @@ impl Drives {
         }
     }
 
-    /// The drives on reactors that are busy, and what they did since the last look.
+    /// Returns the drives on busy reactors, with their work since the last check.
     fn tenants(&self, watch: &mut Watch) -> Vec<Tenant> {
         let entries: Vec<Entry> = lock(&self.entries).values().cloned().collect();
         let on_busy = entries.into_iter().filter(|entry| watch.looks.get(entry.reactor()) > Some(&0));
@@ -328,7 +334,7 @@ mod tests {
         assert_eq!(divide(0, &[100, 0], &[Tenant { stays: true, ..with(&[1, 2], 0) }, idle.clone()]), None);
         assert_eq!(divide(0, &[100, 0], &[idle]), part(2, 1).map(|it| Part { name: "b".to_owned(), ..it }));
         assert_eq!(divide(0, &[100, 0], &[Tenant { work: 0, ..with(&[1, 2], 0) }]), None);
-        // What has queues elsewhere does not move as a whole.
+        // A drive with queue groups on other reactors does not move as a whole.
         assert_eq!(chosen(&[100, 0], &[with(&[1], 1), Tenant { away: 1, ..tenant("b", 0, 95) }]), None);
     }
 
@@ -349,7 +355,7 @@ mod tests {
 
     #[test]
     fn what_was_moved_is_not_moved_back() {
-        // Both are hungry: what one gives up the other takes.
+        // Both drives have more work than a reactor can do: either takes the time that the other gives up.
         let mut tenants = [tenant("a", 0, 50), tenant("b", 0, 50)];
         let Some(Move { name, to, .. }) = choose(0, &[100, 0], &tenants) else { panic!("one moves") };
         tenants.iter_mut().filter(|tenant| tenant.name == name).for_each(|tenant| tenant.reactor = to);
@@ -385,12 +391,12 @@ mod tests {
             now = end;
         }
         assert_eq!((watch.looks.as_slice(), watch.rests("b", now)), (&[0][..], false));
-        // Once it has moved it may begin anew.
+        // A move that succeeds resets the pause.
         watch.tried("a", true, now);
         assert!(!watch.rests("a", now + REST));
         watch.tried("a", false, now + REST);
         assert!(!watch.rests("a", now + REST + RETRY));
-        // Whoever has not been tried for long is forgotten.
+        // A drive without an attempt for a long time is removed from the list.
         watch.tried("b", true, now + 3 * RETRY_MAX);
         assert_eq!(watch.rests.len(), 1);
     }

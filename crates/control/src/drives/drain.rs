@@ -1,4 +1,4 @@
-//! The end: no new commands, those in flight finished, everything closed.
+//! The end of drives: no new commands, commands in flight completed, everything closed.
 
 use super::{Drives, Running, lock};
 use sluice_controller::Synced;
@@ -9,38 +9,38 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 use std::thread::{Builder, scope};
 use std::time::{Duration, Instant};
 
-/// Between two looks whether commands are still in flight.
+/// Interval between two checks whether commands are still in flight.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Between two messages that say what is waited for.
+/// Interval between two log messages that list the remaining work.
 const SAY_EVERY: Duration = Duration::from_secs(1);
 
-/// How long a drive that is deleted may take.
+/// Time that a deleted drive gets to end.
 const DELETE_LIMIT: Duration = Duration::from_secs(10);
 
-/// What disconnecting clients takes; they get that even if commands get no time.
+/// Time that clients get to be disconnected, even if commands get no time.
 const MOMENT: Duration = Duration::from_millis(250);
 
-/// How long the controllers that drives were on get for their shutdown.
+/// Time that the remote controllers of drives get for their shutdown.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(3);
 
-/// Drives that are flushed at a time.
+/// Number of drives that are flushed at a time.
 const AT_ONCE: usize = 32;
 
 type Named = (String, Arc<dyn Running>);
 
 impl Drives {
-    /// Ends every drive, and waits until nothing is in flight: until `deadline`, or until `hurry` is set.
-    /// From here on there are no changes. One that is under way is waited for, too, and ends what it
-    /// began; the drives there are do not wait for it.
+    /// Ends every drive, and waits until no command is in flight: until `deadline`, or until `hurry` is set.
+    /// From here on no change begins. A change in progress is waited for, too, and ends the drive that it
+    /// opened. The other drives do not wait for it.
     ///
     /// # Errors
-    /// If something still was in flight: which drives' commands, and how many.
+    /// Commands were still in flight. The error lists their drives and numbers.
     pub fn drain(&self, deadline: Instant, hurry: &AtomicBool) -> Result<(), Problem> {
         self.ending.store(true, SeqCst);
         let mut drives = self.running();
         begin(&drives);
-        // What hosts do is still stored, so nothing is locked for long.
+        // Changes by hosts are still stored meanwhile, so no lock is held for long.
         let mut is_last_over = false;
         let mut synced = Vec::new();
         let outcome = wait(deadline, hurry, || {
@@ -53,7 +53,7 @@ impl Drives {
             left.extend((!is_last_over).then(|| "a change of the drives".to_owned()));
             left
         });
-        // One that was cut short may have left something.
+        // A drain that was cut short may have left unflushed writes, so those drives are not synced.
         if outcome.is_ok() && !hurry.load(Relaxed) {
             synced = sync_all(&drives, deadline, hurry);
         }
@@ -69,7 +69,7 @@ impl Drives {
             }
         }
         self.settle();
-        // Of those that were not, what was stored when they were opened counts.
+        // For a drive that was not synced, the record from its open applies.
         let _saved = lock(&self.saved);
         synced.iter().for_each(|(name, synced)| self.state.note_synced(name, synced));
         outcome
@@ -93,8 +93,8 @@ pub(super) fn end_one(name: &str, drive: Arc<dyn Running>) -> Result<(), Problem
     outcome
 }
 
-/// Drops a drive that has ended, of which no new references are made. The last reference waits for the drive's threads,
-/// and no caller that only looked at the drive is to have that one.
+/// Drops an ended drive that gets no new references. The drop of the last reference waits for the drive's
+/// threads, so a caller that only showed the drive must not hold that one.
 pub(super) fn let_go(drive: Arc<dyn Running>) {
     let began = Instant::now();
     while Arc::strong_count(&drive) > 1 && began.elapsed() < MOMENT {
@@ -103,7 +103,7 @@ pub(super) fn let_go(drive: Arc<dyn Running>) {
     if Arc::strong_count(&drive) == 1 {
         return;
     }
-    // An order that waits for it has it, or one that looks and does not get a processor.
+    // A request that waits for the drive holds a reference, or a reader that gets no processor does.
     let wait = move || {
         while Arc::strong_count(&drive) > 1 {
             std::thread::sleep(LOOK_EVERY);
@@ -112,8 +112,8 @@ pub(super) fn let_go(drive: Arc<dyn Running>) {
     drop(std::thread::Builder::new().name("drive-end".to_owned()).spawn(wait));
 }
 
-/// Makes durable what hosts did not flush, side by side: one that does not answer holds up no other. How that ended, of
-/// those that answered.
+/// Flushes drives in parallel: a drive that does not respond delays no other. Returns the results of the
+/// drives that responded.
 fn sync_all(drives: &[Named], deadline: Instant, hurry: &AtomicBool) -> Vec<(String, Synced)> {
     let mut synced = Vec::new();
     for some in drives.chunks(AT_ONCE) {
@@ -131,7 +131,7 @@ fn sync_all(drives: &[Named], deadline: Instant, hurry: &AtomicBool) -> Vec<(Str
     synced
 }
 
-/// The same for one. The log says what failed.
+/// Flushes one drive. Failures are logged.
 fn sync(name: &str, drive: &dyn Running, deadline: Instant, hurry: &AtomicBool) -> Option<Synced> {
     let limit = deadline.saturating_duration_since(Instant::now()).max(MOMENT);
     let synced = drive.sync(limit, hurry);
@@ -155,7 +155,7 @@ fn begin(drives: &[Named]) {
     }
 }
 
-/// Begins the end of those that are not among the `known`, and returns them.
+/// Begins the end of the drives that are not among the `known`, and returns them.
 fn begin_others(mut drives: Vec<Named>, known: &[Named]) -> Vec<Named> {
     drives.retain(|(_, drive)| !known.iter().any(|(_, known)| Arc::ptr_eq(known, drive)));
     begin(&drives);
@@ -170,7 +170,7 @@ fn close(drives: &[Named]) {
     }
 }
 
-/// Waits until nothing is `left` to wait for, and says what is.
+/// Waits until `left` returns an empty list. The error lists the rest.
 fn wait(deadline: Instant, hurry: &AtomicBool, mut left: impl FnMut() -> Vec<String>) -> Result<(), Problem> {
     let mut said = Instant::now();
     let deadline = deadline.max(said + MOMENT);
@@ -192,7 +192,8 @@ fn wait(deadline: Instant, hurry: &AtomicBool, mut left: impl FnMut() -> Vec<Str
     }
 }
 
-/// Drives that are not drained, in words. One that does not answer has nothing that could be waited for.
+/// Describes the drives that are not drained. A drive that does not respond is left out: there is nothing to
+/// wait for.
 fn busy(drives: &[Named]) -> Vec<String> {
     let words = |(name, drive): &Named| {
         let status = drive.status().ok().filter(|status| !status.drained)?;

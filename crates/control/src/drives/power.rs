@@ -1,5 +1,5 @@
-//! The account of unflushed writes that outlives a daemon, and the power identifier of a drive, which proves to hosts that
-//! it has lost no acknowledged write.
+//! The record of unflushed writes that outlives a daemon, and the power identifier of a drive. An unchanged
+//! identifier proves to hosts that the drive has lost no acknowledged write.
 
 use super::{Drives, Remembered, Running, drain, lock};
 use crate::state::Unflushed;
@@ -13,14 +13,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Drives {
-    /// Opens a drive with what an earlier daemon has left of it, after it is stored that this one may leave something.
+    /// Opens a drive with the record of an earlier daemon. Stores before that this daemon may leave unflushed
+    /// writes, too.
     pub(super) fn open_with_account(
         &self,
         spec: &DriveSpec,
         reactor: usize,
         remembered: Remembered,
     ) -> Result<Arc<dyn Running>, Problem> {
-        // Hosts of the sockets end with this daemon, unless a Flush has failed before.
+        // Hosts of the sockets end with this daemon, so no record is needed unless a Flush has failed before.
         if !spec.has_peers() && spec.tcp.is_none() && remembered.unflushed.is_none() {
             let power_counts = remembered.history.power_counts();
             return self.engine.open(spec, reactor, &Remembered { power_counts, ..remembered });
@@ -29,7 +30,7 @@ impl Drives {
         let was_cut = was_cut(spec, before.as_ref());
         let mut now = begin(spec, before.as_ref());
         now.note_counts(counts(before.as_ref(), remembered.history.power_counts(), was_cut));
-        // Before a host can write anything that may be lost with this daemon.
+        // Store before a host can write data that may be lost with this daemon.
         if before.as_ref() != Some(&now) {
             self.state.store_unflushed(&spec.name, &now)?;
         }
@@ -37,9 +38,10 @@ impl Drives {
         let (power, power_counts) = (now.power.clone(), now.counts());
         let remembered = Remembered { power, power_counts, was_cut, ..remembered };
         let opened = self.engine.open(spec, reactor, &remembered);
-        // No host has written anything.
+        // After a failed open no host has written, so the former record applies.
         let running = opened.inspect_err(|_| self.state.restore_unflushed(&spec.name, before.as_ref()))?;
-        // What an earlier daemon has left is known by what its controllers gave then.
+        // Unflushed writes of an earlier daemon are judged by the power identifiers of that time, so peers
+        // change only after a clean end.
         if is_clean && spec.has_peers() {
             now.peers = running.peers();
             if let Err(problem) = self.state.store_unflushed(&spec.name, &now) {
@@ -51,15 +53,15 @@ impl Drives {
     }
 }
 
-/// The doubts of drives that are stored, by name.
+/// Stored doubts of drives, by name.
 type Doubts = BTreeMap<String, BTreeSet<u32>>;
 
-/// Between two looks for doubts.
+/// Interval between two checks for doubts.
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Drives {
-    /// Stores from now on which drives may have lost writes. The thread does nothing else: a peer that does not answer
-    /// holds up no store.
+    /// Starts a thread that stores which drives may have lost writes. The thread has no other job: a peer
+    /// that does not respond delays no other store.
     pub fn heed_doubts(self: &Arc<Self>) -> Result<(), Problem> {
         let drives = Arc::downgrade(self);
         let heed = move || {
@@ -80,8 +82,8 @@ impl Drives {
             .map_err(|error| Problem::internal(format!("cannot start a thread: {error}")))
     }
 
-    /// Stores which namespaces may have lost writes without a host having been told: a flush has failed that no host sent,
-    /// and this daemon may be killed before the next.
+    /// Stores which namespaces may have lost writes without a host having been notified. A flush that no host
+    /// sent has failed there, and this daemon may be killed before the next flush.
     fn note_doubts(&self, stored: &mut Doubts) {
         let entries: Vec<_> =
             lock(&self.entries).iter().map(|(name, it)| (name.clone(), it.running.clone())).collect();
@@ -100,8 +102,9 @@ impl Drives {
     }
 }
 
-/// What is stored before a drive is opened. It keeps its power identifier if no Flush has failed, and it was synced at its
-/// end; or if nothing but a loss of this machine's power could lose a write, and there was none.
+/// Returns the record to store before a drive is opened. The drive keeps its power identifier in two cases,
+/// if no Flush has failed. The first: it was synced when it was closed. The second: only a power loss of this
+/// machine could lose its writes, and there was none.
 fn begin(spec: &DriveSpec, before: Option<&Unflushed>) -> Unflushed {
     let boot = boot_id();
     let has_kept = |before: &&Unflushed| before.owed().is_empty() && !was_cut(spec, Some(before));
@@ -117,8 +120,9 @@ fn begin(spec: &DriveSpec, before: Option<&Unflushed>) -> Unflushed {
     }
 }
 
-/// True if the last daemon was cut off together with writes that were not flushed: it was not synced at its end, and this
-/// machine lost its power; or it kept writes in itself, or on other controllers.
+/// Returns whether the last daemon was cut off with unflushed writes. The drive was not synced when it was
+/// closed. In addition, this machine lost its power, or the drive keeps writes in the daemon or on other
+/// controllers.
 fn was_cut(spec: &DriveSpec, before: Option<&Unflushed>) -> bool {
     let boot = boot_id();
     let has_lost = |before: &Unflushed| {
@@ -128,11 +132,11 @@ fn was_cut(spec: &DriveSpec, before: Option<&Unflushed>) -> bool {
     before.is_some_and(has_lost)
 }
 
-/// Power cycles that an end without a stop may have left unstored: a virtual machine that resets its drive again and again
-/// adds to them.
+/// Power cycles that a killed daemon may have left unstored. A virtual machine that resets its drive
+/// repeatedly adds to them.
 const UNSTORED: u64 = 100;
 
-/// What the SMART log counts from. After a cut it is more than any host has seen.
+/// Returns the initial counts of the SMART log. After a cut they exceed all counts that a host has seen.
 fn counts(before: Option<&Unflushed>, history: PowerCounts, was_cut: bool) -> PowerCounts {
     let stored = before.map(Unflushed::counts).unwrap_or_default().max(history);
     match was_cut {

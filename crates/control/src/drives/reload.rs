@@ -1,5 +1,5 @@
-//! The configuration file, read again: drives and their classifiers come and go with it, everything else waits
-//! for a restart.
+//! Reload of the configuration file: drives are added and removed, and classifiers replaced. All other
+//! changes need a restart.
 
 use super::storage::Why;
 use super::{DRIVES_MAX, Drives, Entry, Origin, kept, lock, merge, no_room};
@@ -10,22 +10,22 @@ use sluice_spec::problem::Problem;
 use std::path::Path;
 use utoipa::ToSchema;
 
-/// What became of the differences between the file and the daemon.
+/// Result of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Reloaded {
-    /// Drives that are declared now; one that cannot be opened is also among the refused.
+    /// Drives that are newly declared. A drive that cannot be opened is also among the refused.
     pub added: Vec<String>,
-    /// Drives that no longer are.
+    /// Drives that are no longer declared.
     pub removed: Vec<String>,
-    /// Drives that have another classifier now, or none any more.
+    /// Drives whose classifier was replaced, attached or detached.
     #[serde(default)]
     pub classified: Vec<String>,
-    /// What stays as it was.
+    /// Changes that were not made, each with its reason.
     pub refused: Vec<Problem>,
 }
 
 impl Reloaded {
-    /// Says so in the log, line by line.
+    /// Logs the result, one line for each refused change.
     pub fn log(&self) {
         let list = |names: &[String]| match names {
             [] => "none".to_owned(),
@@ -44,12 +44,11 @@ impl Reloaded {
 }
 
 impl Drives {
-    /// Reads the configuration file again, opens the drives that it declares now, ends those that it no longer
-    /// does, and puts their classifiers in the place of others. What differs in any other way is refused, and
-    /// stays as it is until a restart.
+    /// Reads the configuration file again, opens newly declared drives, ends drives that are no longer
+    /// declared, and replaces classifiers. Any other difference is refused, and needs a restart.
     ///
     /// # Errors
-    /// If there is no file, or something is wrong with it. Nothing has changed then.
+    /// There is no file, or the file has a fault. Nothing is changed then.
     pub fn reload(&self) -> Result<Reloaded, Problem> {
         if self.config_file == Path::new("") {
             return Err(Problem::conflict("the daemon was started without a configuration file")
@@ -68,7 +67,8 @@ impl Drives {
             Problem::conflict(format!("[{table}] is not what it was"))
                 .hint("restart the daemon to apply that")
         }));
-        // First those that go: their names are taken already, but their files and serials may be wanted.
+        // Removed drives go first. Names stay unique either way, but new drives may need the files and serial
+        // numbers of old ones.
         let gone = |entry: &&Entry| {
             entry.origin == Origin::Declared && !declared.iter().any(|spec| spec.name == entry.spec.name)
         };
@@ -86,25 +86,25 @@ impl Drives {
         Ok(outcome)
     }
 
-    /// Takes the drives that are declared now for declared, and returns them as they are to be. No drive is created
-    /// meanwhile.
+    /// Replaces the list of declared drives, and returns their specifications with the changes that were made
+    /// through the API. No drive is created meanwhile.
     fn take_declared(&self, config: &Config) -> Result<Vec<DriveSpec>, Problem> {
         let mut known = lock(&self.declared);
         merge::check_names(config, &self.saved())?;
-        // Else the classifiers of which the file has a newer word would be back when it says again what it said then.
+        // A record that the file has overruled would else apply again if the file returns to its former text.
         self.store(|saved| merge::forget_classifiers(config, saved))?;
         known.clone_from(&config.drives);
         Ok(merge::declared(config, &self.saved()))
     }
 
-    /// Whether `[daemon]` says what it said; the command line's word for the API's socket counts still.
+    /// Returns whether `[daemon]` is unchanged. The API socket of the command line still has precedence.
     fn is_as_started(&self, config: &Config) -> bool {
         let mut settings = config.daemon.clone();
         settings.api.clone_from(&self.settings.api);
         settings == self.settings
     }
 
-    /// Ends a drive that is no longer declared, and forgets its sizes. Not one with a client.
+    /// Ends a drive that is no longer declared, and removes its records. A drive with a client is refused.
     fn withdraw(&self, name: &str) -> Result<(), Problem> {
         let _only = self.change(name)?;
         let entry = self.entry(name)?;
@@ -126,7 +126,7 @@ impl Drives {
         self.end(entry)
     }
 
-    /// Opens a drive if it is new, and sees whether it is what it was if not.
+    /// Opens a drive if it is new, else checks whether its declaration is unchanged.
     fn declare(&self, spec: DriveSpec, outcome: &mut Reloaded) {
         let name = spec.name.clone();
         let _only = match self.change(&name) {
@@ -161,14 +161,14 @@ impl Drives {
             Err(problem) => return outcome.refused.push(problem),
         };
         let entry = self.open_entry(spec, Origin::Declared, reserved.reactor);
-        // Like at the start it is there, as failed, and can be tried again.
+        // As at the start, a drive that failed is listed as failed, and can be opened again.
         outcome.refused.extend(entry.running.as_ref().err().cloned());
         lock(&self.entries).insert(name.clone(), entry);
         outcome.added.push(name);
     }
 
-    /// Gives a drive the classifier that the file names now, or none. One that could not be opened, perhaps
-    /// for its classifier, is tried again.
+    /// Replaces the classifier of a drive by that of the file, or by none. A drive that is not open is
+    /// opened, since its former classifier may have been the reason.
     fn classify_anew(&self, entry: &Entry, spec: DriveSpec) -> Result<(), Problem> {
         if entry.running.is_ok() {
             return self.exchange_classifier(entry, spec.classifier, false, |_| ());
@@ -180,7 +180,7 @@ impl Drives {
     }
 }
 
-/// Whether a drive has another classifier and is the same in everything else.
+/// Returns whether a drive has another classifier and is the same in everything else.
 fn is_classified_anew(was: &DriveSpec, is: &DriveSpec) -> bool {
     let alike = DriveSpec { classifier: is.classifier.clone(), ..was.clone() };
     was.classifier != is.classifier && alike == *is

@@ -1,9 +1,10 @@
 //! Reactors that a page fault has stopped.
 //!
-//! A guest's memory is its monitor's: while the monitor punches a hole into it, an access to the hole waits in the kernel
-//! until the hole is there, and with it the reactor and all its drives. So does an access to memory that was swapped out.
-//! No process can keep others from that. A thread looks whether a reactor has stopped in a fault, and in whose turn. The
-//! drive whose accesses stop a reactor again and again goes to another reactor, where it holds up fewer drives.
+//! A guest's memory belongs to its monitor. While the monitor punches a hole into it, an access to the hole
+//! waits in the kernel until the hole is complete. The reactor and all its drives wait with it. So does an
+//! access to memory that was swapped out. No process can prevent that in another. A thread checks whether a
+//! reactor has stopped in a fault, and in which drive's turn. A drive whose accesses stop a reactor
+//! repeatedly moves to another reactor, where it delays fewer drives.
 
 use super::{Drives, lock};
 use sluice_reactor::Progress;
@@ -12,20 +13,21 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Between two looks while a reactor is awake, and while all sleep.
+/// Interval between two checks: while a reactor is awake, and while all sleep.
 const LOOK: Duration = Duration::from_millis(20);
 const LOOK_ASLEEP: Duration = Duration::from_millis(500);
 
-/// Stops of a drive in [`WINDOW`] after which it goes to another reactor.
+/// Stops of a drive in [`WINDOW`] after which the drive moves to another reactor.
 const STOPS: u32 = 3;
 
-/// How far apart they may be; also between two messages of a drive, and between two moves.
+/// Time in which stops are counted. Also the minimum interval between two messages of a drive, and between
+/// two moves.
 const WINDOW: Duration = Duration::from_secs(30);
 
-/// How long a drive that moves may take: reads and writes into such memory may take long themselves.
+/// Time that a drive gets to move: reads and writes into such memory may take long themselves.
 const MOVE_LIMIT: Duration = Duration::from_secs(1);
 
-/// A reactor that was seen.
+/// State of a reactor at the last check.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     progress: Progress,
@@ -42,7 +44,7 @@ struct Stops {
     moved: Option<Instant>,
 }
 
-/// What was seen at the last look.
+/// State of reactors and drives at the last check.
 #[derive(Debug, Default)]
 struct Watch {
     reactors: Vec<Seen>,
@@ -50,8 +52,9 @@ struct Watch {
 }
 
 impl Watch {
-    /// Takes in how far reactors are. Returns those that have stopped in a task's turn, with the task's index and since
-    /// when, each stop once. `in_fault` tells whether a thread waits in a page fault.
+    /// Updates the progress of reactors. Returns the reactors that have stopped in a task's turn, with the
+    /// task's index and the duration. Each stop is returned once. `in_fault` returns whether a thread waits
+    /// in a page fault.
     fn look(
         &mut self,
         progress: &[Progress],
@@ -80,7 +83,7 @@ impl Watch {
         stopped
     }
 
-    /// Notes a stop of a drive. Returns whether it is to be logged, and whether the drive should go elsewhere.
+    /// Counts a stop of a drive. Returns whether it is to be logged, and whether the drive should move.
     fn note(&mut self, drive: &str, now: Instant) -> (bool, bool) {
         let new = || Stops { since: now, count: 0, said: None, moved: None };
         let stops = self.stops.entry(drive.to_owned()).or_insert_with(new);
@@ -100,21 +103,22 @@ impl Watch {
     }
 }
 
-/// Returns true if a thread of this process waits in the kernel, and not for a call of its own: in a page fault.
+/// Returns whether a thread of this process waits in the kernel outside of a system call: in a page fault.
 fn is_in_fault(thread: u32) -> bool {
     let read =
         |name: &str| std::fs::read_to_string(format!("/proc/self/task/{thread}/{name}")).unwrap_or_default();
-    // Without a number of a call; a thread that runs has only a word there.
+    // The file begins with -1 if the thread is in no system call. For a running thread it has only the word
+    // `running`.
     read("syscall").starts_with("-1 ") && is_waiting(&read("stat"))
 }
 
-/// The state after the name, which is in parentheses: D.
+/// Returns whether a thread's state is D. The state follows the name, which is in parentheses.
 fn is_waiting(stat: &str) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('D'))
 }
 
 impl Drives {
-    /// Watches reactors from now on.
+    /// Starts a thread that watches reactors for stops.
     pub fn watch_stalls(self: &Arc<Self>) -> Result<(), Problem> {
         let drives = Arc::downgrade(self);
         let watch = move || {
@@ -165,7 +169,7 @@ impl Drives {
         entries.values().find(is_it).map(|entry| entry.spec.name.clone())
     }
 
-    /// The reactor on which a drive holds up the fewest others, if there are fewer than where it is.
+    /// Returns the reactor with the fewest other drives, if it has fewer than the current one.
     fn reactor_for_a_stalling(&self, name: &str, here: usize) -> Option<usize> {
         let entries = lock(&self.entries);
         let others = |reactor: usize| {

@@ -1,5 +1,5 @@
-//! Classifiers that were detached for their errors: they stay so when their drive is opened again, until somebody
-//! says otherwise or the program is another.
+//! Classifiers that were detached for their errors. They stay detached when their drive is opened again,
+//! until an operator changes that or the program changes.
 
 use super::super::Drives;
 use crate::object_file;
@@ -9,7 +9,7 @@ use sluice_spec::problem::Problem;
 use std::sync::Arc;
 
 impl Drives {
-    /// Remembers from now on what is detached for its errors.
+    /// Starts a thread that stores detachments for errors.
     pub fn heed_detachments(self: &Arc<Self>) -> Result<(), Problem> {
         let Some(names) = self.engine.detachments() else { return Ok(()) };
         let drives = Arc::downgrade(self);
@@ -31,12 +31,12 @@ impl Drives {
             .map_err(|error| Problem::internal(format!("cannot start a thread: {error}")))
     }
 
-    /// Notes from which namespaces of a drive its classifier is detached now.
+    /// Stores the namespaces of a drive from which its classifier is detached now.
     pub(super) fn remember_detachment(&self, name: &str) -> Result<(), Problem> {
         let _only = self.change(name)?;
         let entry = self.entry(name)?;
         let status = entry.running?.classifier()?;
-        // Another may have come meanwhile, of which nothing is to be said.
+        // The classifier may have been removed meanwhile; then there is no detachment to store.
         let (Some(classifier), Some(status)) = (entry.spec.classifier, status) else { return Ok(()) };
         self.store(|saved| {
             saved.detached.retain(|detached| detached.drive != name);
@@ -48,8 +48,7 @@ impl Drives {
     }
 }
 
-/// The namespaces whose commands are not shown to the drive's classifier: it was detached from them, and is the
-/// same program still.
+/// Returns the namespaces that the drive's classifier was detached from, if the program is still the same.
 pub(in super::super) fn still_detached(spec: &DriveSpec, saved: &Saved) -> Vec<u32> {
     let found = saved.detached.iter().find(|detached| detached.drive == spec.name);
     let Some((detached, classifier)) = found.zip(spec.classifier.as_ref()) else { return Vec::new() };

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use utoipa::ToSchema;
 
-/// Entries of a map that one answer has at most.
+/// Maximum number of a map's entries in one response.
 pub const ENTRIES_MAX: usize = 65_536;
 
-/// Bytes of keys and values that one answer has at most, but for a single entry that has more.
+/// Maximum bytes of keys and values in one response, except that a single larger entry fits.
 const PAGE_BYTES: usize = 4 << 20;
 
-/// Tries to change a map that somebody else is changing: the program's changes take microseconds.
+/// Attempts to change a map that is being changed. Changes by the program take microseconds.
 const TRIES: u32 = 100;
 
 /// A map of a classifier.
@@ -22,27 +22,27 @@ const TRIES: u32 = 100;
 pub struct MapView {
     pub name: String,
     pub kind: MapKindName,
-    /// Bytes.
+    /// Size of a key, bytes.
     pub key_size: u32,
-    /// Bytes.
+    /// Size of a value, bytes.
     pub value_size: u32,
     pub max_entries: u32,
-    /// The program may not change it.
+    /// Whether the program may not change the map.
     pub read_only: bool,
-    /// All drives whose classifiers have such a map have the same one.
+    /// Whether all drives whose classifiers have such a map share it.
     pub shared: bool,
 }
 
-/// What a map does.
+/// Kind of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MapKindName {
-    /// Elements that are always there.
+    /// Array whose elements always exist.
     Array,
     Hash,
-    /// A hash that forgets what was not used lately.
+    /// Hash that evicts the least recently used elements.
     LruHash,
-    /// Ranges of blocks to where they are.
+    /// Map from ranges of blocks to their locations.
     Translation,
 }
 
@@ -57,21 +57,21 @@ impl MapKindName {
     }
 }
 
-/// An element of a map. Bytes are in hexadecimal, in the order they have in memory.
+/// An element of a map. Bytes are in hexadecimal, in their order in memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MapEntry {
     pub key: String,
     pub value: String,
 }
 
-/// A map with what is in it.
+/// A map with a page of its entries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MapDump {
     pub map: MapView,
     pub entries: Vec<MapEntry>,
-    /// Entries that come after these.
+    /// Number of entries after this page.
     pub left_out: usize,
-    /// The place that the next page begins `from`, if there is more.
+    /// The position that the next page begins `from`; none at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<usize>,
 }
@@ -96,7 +96,7 @@ impl From<&Arc<Map>> for MapView {
     }
 }
 
-/// The map of this name.
+/// Returns the map of this name.
 pub(super) fn find(maps: &[Arc<Map>], name: &str) -> Result<Arc<Map>, Problem> {
     if let Some(map) = maps.iter().find(|map| map.def().name == name) {
         return Ok(Arc::clone(map));
@@ -108,7 +108,7 @@ pub(super) fn find(maps: &[Arc<Map>], name: &str) -> Result<Arc<Map>, Problem> {
     })
 }
 
-/// A page of what is in a map, of at most `limit` entries and not too many bytes.
+/// Returns a page of a map, with at most `limit` entries and about [`PAGE_BYTES`].
 pub(super) fn dump(map: &Arc<Map>, from: usize, limit: usize) -> MapDump {
     let def = map.def();
     let fitting = PAGE_BYTES / (def.key_size as usize + def.value_size as usize);
@@ -135,7 +135,7 @@ pub(super) fn remove(map: &Map, key: &str) -> Result<(), Problem> {
     patiently(|| map.remove(&key)).map_err(|error| failed(map, error))
 }
 
-/// Again for as long as somebody else is changing the map.
+/// Repeats an access while the map is being changed, at most [`TRIES`] times.
 fn patiently<T>(mut work: impl FnMut() -> Result<T, MapError>) -> Result<T, MapError> {
     for _ in 0..TRIES {
         match work() {
@@ -156,13 +156,13 @@ fn failed(map: &Map, error: MapError) -> Problem {
     Problem::new(kind, format!("map `{}`: {error}", map.def().name))
 }
 
-/// Bytes as two digits each.
+/// Returns two hexadecimal digits for each byte.
 pub fn to_hex(bytes: &[u8]) -> String {
     let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble)]);
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
-/// As many bytes as a key or a value has.
+/// Parses the `size` bytes of a key or value.
 fn from_hex(text: &str, what: &str, size: u32) -> Result<Vec<u8>, Problem> {
     let digit = |byte: &u8| char::from(*byte).to_digit(16).map(|digit| digit as u8);
     let digits: Option<Vec<u8>> = text.as_bytes().iter().map(digit).collect();

@@ -1,4 +1,4 @@
-//! The classifiers of drives: attached, replaced and detached under load, and remembered.
+//! Classifiers of drives: attached, replaced and detached under load, and stored.
 
 mod detached;
 mod maps;
@@ -15,27 +15,28 @@ use sluice_spec::ClassifierSpec;
 use sluice_spec::problem::Problem;
 use std::sync::Arc;
 
-/// What a change of a classifier finds, and leaves.
+/// Kind of a change of a drive's classifier.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Change {
-    /// There is none yet.
+    /// Attach to a drive without a classifier.
     Attach,
-    /// There is one, whose maps the new one takes over unless it is to start afresh.
+    /// Replacement of a classifier. The new one takes over the maps of the old one unless `fresh_maps` is
+    /// set.
     Replace { fresh_maps: bool },
-    /// There is one, and then there is none.
+    /// Removal of a classifier.
     Detach,
 }
 
 impl Drives {
-    /// A program decides on the drive's commands from now on.
+    /// Attaches a classifier to a drive.
     ///
-    /// The object is copied, so that what happens to the file later changes nothing.
+    /// The object file is copied, so that later changes of the file have no effect.
     pub fn attach_classifier(&self, name: &str, spec: ClassifierSpec) -> Result<ClassifierStatus, Problem> {
         self.change_classifier(name, Some(spec), Change::Attach)?;
         self.show_classifier(name)
     }
 
-    /// Another program does. Commands in flight finish with the one they began with.
+    /// Replaces the classifier of a drive. Commands in flight finish with the one they began with.
     pub fn replace_classifier(
         &self,
         name: &str,
@@ -46,7 +47,7 @@ impl Drives {
         self.show_classifier(name)
     }
 
-    /// Commands take the first path from now on.
+    /// Detaches the classifier of a drive. Commands take the first path from then on.
     pub fn detach_classifier(&self, name: &str) -> Result<(), Problem> {
         self.change_classifier(name, None, Change::Detach)
     }
@@ -84,7 +85,7 @@ impl Drives {
         })
     }
 
-    /// Puts a classifier, or none, in the place of another, when what `note` makes of the state is stored.
+    /// Replaces a classifier by another, or by none, after the state that `note` changes is stored.
     pub(super) fn exchange_classifier(
         &self,
         entry: &Entry,
@@ -110,7 +111,8 @@ impl Drives {
         Ok(())
     }
 
-    /// The same program, out of a copy of its object that is ours. The copy stays for as long as the second lives.
+    /// Copies the object file of a classifier into the state folder. The copy stays while the second result
+    /// lives.
     pub(super) fn keep_object(
         &self,
         spec: Option<ClassifierSpec>,
@@ -120,27 +122,28 @@ impl Drives {
         Ok((Some(ClassifierSpec { object: copy.path.clone(), ..spec }), Some(copy)))
     }
 
-    /// Removes copies that no drive has any more.
+    /// Removes copies that no drive uses any more.
     pub(super) fn sweep_objects(&self) {
         self.state.sweep(|| self.saved());
     }
 
-    /// The maps of a drive's classifier.
+    /// Returns the maps of a drive's classifier.
     pub fn list_maps(&self, name: &str) -> Result<Vec<MapView>, Problem> {
         Ok(self.maps(name)?.iter().map(MapView::from).collect())
     }
 
-    /// A page of what is in a map: at most `limit` entries, from a place on that an earlier page named.
+    /// Returns a page of a map: at most `limit` entries. `from` is zero, or the position that an earlier page
+    /// gave as `next`.
     pub fn dump_map(&self, name: &str, map: &str, from: usize, limit: usize) -> Result<MapDump, Problem> {
         Ok(maps::dump(&self.map(name, map)?, from, limit))
     }
 
-    /// An element of a map, its key in hexadecimal.
+    /// Returns an element of a map by its key in hexadecimal.
     pub fn get_map_entry(&self, name: &str, map: &str, key: &str) -> Result<MapEntry, Problem> {
         maps::get(&*self.map(name, map)?, key)
     }
 
-    /// Inserts an element or replaces it, key and value in hexadecimal.
+    /// Inserts or replaces an element, key and value in hexadecimal.
     pub fn set_map_entry(&self, name: &str, map: &str, key: &str, value: &str) -> Result<(), Problem> {
         maps::set(&*self.map(name, map)?, key, value)
     }
@@ -176,7 +179,8 @@ fn has_none(name: &str) -> Problem {
         .hint(format!("`sluice classifier attach {name} OBJECT` gives it one"))
 }
 
-/// Notes a classifier, or that there is none: in the spec of a created drive, beside that of a declared one.
+/// Notes a classifier, or its absence: in the spec of a created drive, in a separate record of a declared
+/// one.
 fn remember(
     saved: &mut Saved,
     entry: &Entry,
@@ -191,7 +195,7 @@ fn remember(
         return;
     }
     let before = saved.classified.extract_if(.., |it| it.drive == *drive).last();
-    // What the file does not have now it may have again, as it was.
+    // A classifier that the file does not have now may be declared again, unchanged.
     let declared = declared
         .unwrap_or_else(|| before.map_or_else(|| entry.spec.classifier.clone(), |before| before.declared));
     saved.classified.push(Classified { drive: drive.clone(), declared, classifier });

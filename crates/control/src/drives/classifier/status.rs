@@ -1,50 +1,51 @@
-//! What a classifier does, as the API shows it.
+//! Status of a classifier, as the API shows it.
 
 use serde::{Deserialize, Serialize};
 use sluice_classifier::TraceRecord;
 use utoipa::ToSchema;
 
-/// A drive's classifier, and how it is doing. What is counted is counted since it was attached, over all
-/// namespaces of the drive.
+/// A drive's classifier, with its status. Counters count from its attachment, over all namespaces of the
+/// drive.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ClassifierStatus {
-    /// The object file. One that came through the API is a copy in the daemon's state folder.
+    /// The object file. If it was attached through the API, this is a copy in the daemon's state folder.
     pub object: String,
-    /// What tells this object file from others: the XXH3 of its bytes.
+    /// Digest of the object file: the XXH3 of its bytes.
     #[serde(default)]
     pub digest: String,
-    /// The section of the object that the program is in.
+    /// The section of the object file that holds the program.
     pub section: String,
-    /// Errors after which it is detached from a namespace, if there is such a number.
+    /// Errors after which the classifier is detached from a namespace, if there is such a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub errors_max: Option<u64>,
-    /// Namespaces that it was detached from because of its errors; their commands take the first path.
+    /// Namespaces that the classifier was detached from because of its errors; their commands take the first
+    /// path.
     pub detached: Vec<u32>,
     /// Instructions, as the object file counts them.
     pub instructions: usize,
-    /// It runs as machine code, not interpreted.
+    /// Whether the program runs as machine code, not interpreted.
     pub compiled: bool,
-    /// What its author may want to know.
+    /// Notes for the program's author.
     pub notes: Vec<String>,
     pub hooks: HookCounts,
-    /// Commands that failed because of it, by what it did wrong.
+    /// Commands that failed because of the classifier, by error.
     pub errors: Vec<ErrorCount>,
-    /// Hooks at which it asked for what it may not have, and did not get it.
+    /// Hook calls that requested something without permission; the request was refused.
     pub overreached: u64,
-    /// Times it ended without a verdict.
+    /// Times that the program ended without a verdict.
     pub traps: u64,
-    /// How it did that last.
+    /// Reason of the last such end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_trap: Option<String>,
-    /// The counters it counts up itself, by index.
+    /// Counters that the program increments, by index.
     pub counters: Vec<u64>,
-    /// What it said last, the oldest first.
+    /// Last trace lines of the program, the oldest first.
     pub trace: Vec<TraceLine>,
-    /// What it said and nobody heard, because there was no room.
+    /// Trace lines that were dropped because the buffer was full.
     pub trace_dropped: u64,
 }
 
-/// How often a classifier was called.
+/// Number of calls of a classifier, by hook.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HookCounts {
     pub submission: u64,
@@ -52,14 +53,14 @@ pub struct HookCounts {
     pub before_completion: u64,
 }
 
-/// Commands that failed for one reason.
+/// Number of commands that failed for one reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorCount {
     pub error: String,
     pub commands: u64,
 }
 
-/// Something that a classifier said.
+/// A trace line of a classifier.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TraceLine {
     /// Nanoseconds of the machine's monotonic clock.

@@ -1,7 +1,7 @@
 //! The files of created namespaces.
 //!
-//! One that goes loses its name at once, and its bytes beside everything else: what a large file system takes back of a
-//! large file takes long.
+//! A removed file loses its name at once, and its bytes later, in another thread: a large file system takes
+//! long to free a large file.
 
 use super::notes::{of, of_mut};
 use crate::state::{Created, HostState};
@@ -14,7 +14,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// Where files go that have no name any more: a thread closes them.
+/// Channel to a thread that closes removed files.
 #[derive(Debug)]
 pub(in crate::drives) struct Bin(Sender<Vec<File>>);
 
@@ -29,13 +29,13 @@ impl Bin {
     }
 
     pub(in crate::drives) fn take(&self, files: Vec<File>) {
-        // The thread takes them for as long as this is there.
+        // The thread receives files as long as the sender exists.
         drop(self.0.send(files));
     }
 }
 
-/// Removes what no namespace of a drive has, and forgets it when it is gone. Returns what was removed; the bytes are
-/// there until it is dropped.
+/// Removes the files that no namespace of a drive owns, and drops them from the list once they are gone.
+/// Returns the removed files, whose bytes are freed when they are dropped.
 pub(in crate::drives) fn sweep(spec: &DriveSpec, saved: &mut HostState) -> Vec<File> {
     let mut removed = Vec::new();
     let Some(folder) = spec.pool.as_ref().and_then(|pool| pool.folder.as_deref()) else { return removed };
@@ -44,7 +44,7 @@ pub(in crate::drives) fn sweep(spec: &DriveSpec, saved: &mut HostState) -> Vec<F
     }
     of_mut(saved, &spec.name).leaving.retain(|file| {
         let path = folder.join(file);
-        // By path alone: whatever it is, nothing is done to it but that it stays for now.
+        // O_PATH opens no device and reads no data: the descriptor only keeps the file alive, whatever it is.
         let flags = OFlags::PATH | OFlags::NOFOLLOW;
         let held = File::options().read(true).custom_flags(flags.bits().cast_signed()).open(&path);
         let is_gone = remove(&path);
@@ -54,7 +54,7 @@ pub(in crate::drives) fn sweep(spec: &DriveSpec, saved: &mut HostState) -> Vec<F
     removed
 }
 
-/// Whether it is gone.
+/// Removes a file. Returns whether it is gone.
 fn remove(path: &Path) -> bool {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -65,7 +65,7 @@ fn remove(path: &Path) -> bool {
     }
 }
 
-/// Makes a file that nobody has. False if somebody has one of that name.
+/// Creates a file. Returns false if one of that name exists.
 pub(super) fn make_new(path: &Path) -> Result<bool, Problem> {
     match File::options().write(true).create_new(true).mode(0o600).open(path) {
         Ok(_) => Ok(true),
@@ -74,7 +74,7 @@ pub(super) fn make_new(path: &Path) -> Result<bool, Problem> {
     }
 }
 
-/// Makes it durable that the file is there, before the state says that it has to be.
+/// Makes a new file durable, before the state requires it to exist.
 pub(super) fn sync(pool: &PoolSpec, created: &Created) -> Result<(), Problem> {
     let (Some(folder), Some(file)) = (&pool.folder, &created.file) else { return Ok(()) };
     let sync = |path: &Path| File::open(path).and_then(|file| file.sync_all());
@@ -99,7 +99,7 @@ mod tests {
         assert!(sweep(&spec, &mut saved).is_empty());
         std::fs::write(folder.path().join("large"), [7; 5000]).expect("room");
         std::fs::write(folder.path().join("other"), [7; 10]).expect("room");
-        // A folder is not removed as a file is, and is tried again.
+        // A folder cannot be removed as a file, so it stays in the list.
         std::fs::create_dir(folder.path().join("folder")).expect("room");
         for name in ["large", "gone", "folder"] {
             of_mut(&mut saved, "a").expect(name);
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(make_new(&path), Ok(true));
         std::fs::write(&path, "theirs").expect("room");
         assert_eq!(make_new(&path), Ok(false));
-        // Nor is what a link points to taken for a new one.
+        // The target of a symbolic link is not created, either.
         std::os::unix::fs::symlink(folder.path().join("nowhere"), folder.path().join("link"))
             .expect("a link");
         assert_eq!(make_new(&folder.path().join("link")), Ok(false));

@@ -1,8 +1,9 @@
-//! The namespaces that hosts make of drives' pools (Namespace Management): made, stored, and gone for good.
+//! Namespaces that hosts create in drives' pools (Namespace Management): created, stored, and deleted for
+//! good.
 //!
-//! A file is known to the state before it exists, and until it does not any more. So whenever the daemon ends, the next
-//! one knows of every file whether it is a namespace's, and removes those that are not. What is done to files is done
-//! while other drives' changes are stored.
+//! The state lists a file before the file exists, and until it no longer exists. So whenever the daemon ends,
+//! the next one can decide for every file whether a namespace owns it, and removes the others. Operations on
+//! files run while other drives' changes are stored.
 
 mod files;
 mod notes;
@@ -20,15 +21,16 @@ use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The name of a new namespace's file. Nobody else has one like it, nor makes one between the note that it is to be and
-/// the moment it is, when the daemon may be killed: what the next finds of that name is ours.
+/// Returns the name of a new namespace's file. The random part makes it unique: no other program has or
+/// creates such a file. The daemon may be killed between the note of the name and the creation. A file that
+/// the next daemon finds under the name is thus its own.
 fn file_name(drive: &str, nsid: u32, number: u64) -> String {
     let own = RandomState::new().hash_one((drive, nsid, number));
     format!("{drive}-{nsid}-{number}-{own:016x}.img")
 }
 
 impl Drives {
-    /// Makes the namespace that a host creates, hands it to its drive, and stores that it is there.
+    /// Makes the namespace that a host creates, gives it to its drive, and stores it.
     pub(super) fn create_namespace(&self, entry: &Entry, creation: Creation) -> Result<(), Problem> {
         let (spec, running) = (&entry.spec, entry.running.clone()?);
         let no_pool = || Problem::conflict(format!("drive `{}` has no pool", spec.name));
@@ -36,7 +38,8 @@ impl Drives {
         let created = self.make_file(spec, pool, creation)?;
         running.create_namespace(spec, &created, creation)?;
         files::sync(pool, &created)?;
-        // What cannot be stored may be, for all that is known: its file goes when the state says again that it does.
+        // After a failed store the namespace may or may not be on the disk. Its file is removed once the
+        // state is settled.
         let hosted = self.hosted(&spec.name);
         let mut hosted = lock(&hosted);
         let now = self.entry(&spec.name)?.running?;
@@ -48,7 +51,7 @@ impl Drives {
         self.commit_hosted(&spec.name, &mut hosted, next)
     }
 
-    /// Gives a new namespace its number, and makes its file, which the state knows before.
+    /// Assigns a new namespace its number, and creates its file after the state lists it.
     fn make_file(&self, spec: &DriveSpec, pool: &PoolSpec, creation: Creation) -> Result<Created, Problem> {
         let first =
             of(&lock(&self.hosted(&spec.name)).state, &spec.name).map_or(0, |pooled| pooled.numbers) + 1;
@@ -60,7 +63,7 @@ impl Drives {
         Ok(Created { identity, ..Created::of(creation, first, Some(file)) })
     }
 
-    /// Makes a file that is removed if nothing comes of it.
+    /// Creates a file that a sweep removes unless its namespace is stored.
     fn make_expected(&self, drive: &str, file: &str, path: &Path) -> Result<(), Problem> {
         {
             let hosted = self.hosted(drive);
@@ -73,7 +76,7 @@ impl Drives {
         if files::make_new(path)? {
             return Ok(());
         }
-        // It is somebody's, and stays: whether or not that can be stored.
+        // The file belongs to another program, so it is not removed, whether or not that can be stored.
         let hosted = self.hosted(drive);
         let mut hosted = lock(&hosted);
         of_mut(&mut hosted.state, drive).leaving.retain(|it| it != file);
@@ -81,21 +84,21 @@ impl Drives {
         Err(Problem::conflict(format!("somebody has made {} just now", path.display())).hint("try again"))
     }
 
-    /// Removes what a creation that failed has left: a host that tries again and again has only one file at a time.
+    /// Removes the file of a failed creation, so that a host which retries has at most one such file.
     pub(super) fn clear_up(&self, entry: &Entry) -> Result<(), Problem> {
-        // The namespace may be stored, for all that is known, if that is what failed.
+        // If the store failed, the namespace may be on the disk: settle the state first.
         self.settle_hosted(&mut lock(&self.hosted(&entry.spec.name)))?;
         self.sweep_pool(&entry.spec)
     }
 
-    /// Removes the files that no namespace of a drive has any more.
+    /// Removes the files that no namespace of a drive owns any more.
     pub(super) fn sweep_pool(&self, spec: &DriveSpec) -> Result<(), Problem> {
         let hosted = self.hosted(&spec.name);
         let mut hosted = lock(&hosted);
         if of(&hosted.state, &spec.name).is_none_or(|pooled| pooled.leaving.is_empty()) {
             return Ok(());
         }
-        // No file goes that a restart may find to be a namespace's.
+        // A file that a restart may find to be a namespace's must not be removed.
         if !hosted.is_settled() {
             self.settle_hosted(&mut hosted)?;
         }
@@ -104,10 +107,10 @@ impl Drives {
         self.commit_hosted(&spec.name, &mut hosted, next)
     }
 
-    /// Deletes a namespace that a host has created, with what is in it. One of a drive with a client goes only by
-    /// `force`.
+    /// Deletes a namespace that a host has created, with its data. If the drive has a client, `force` is
+    /// needed.
     pub fn delete_namespace(&self, name: &str, nsid: u32, force: bool) -> Result<(), Problem> {
-        // What it changes is stored by who remembers what hosts do.
+        // The thread for changes by hosts stores the deletion.
         let entry = self.entry(name)?;
         let running = entry.running.clone()?;
         if entry.spec.namespace(nsid).is_some() {

@@ -1,11 +1,11 @@
-//! What is remembered of drives' pools.
+//! Records of drives' pools.
 
 use crate::state::{HostState, Pooled};
 use sluice_controller::Attachment;
 use sluice_spec::DriveSpec;
 use sluice_spec::problem::Problem;
 
-/// What is remembered of a drive's pool.
+/// Returns the record of a drive's pool.
 pub(in crate::drives) fn of<'a>(saved: &'a HostState, drive: &str) -> Option<&'a Pooled> {
     saved.pools.iter().find(|it| it.drive == drive)
 }
@@ -18,18 +18,18 @@ pub(super) fn of_mut<'a>(saved: &'a mut HostState, drive: &str) -> &'a mut Poole
     &mut saved.pools[at]
 }
 
-/// The block size that a namespace was given at first, if the drive has it.
+/// Returns the initial block size of a namespace, if the drive has the namespace.
 pub(in crate::drives) fn first_block_size(spec: &DriveSpec, saved: &HostState, nsid: u32) -> Option<u32> {
     let declared = spec.namespace(nsid).map(|namespace| namespace.block_size);
     declared.or_else(|| Some(of(saved, &spec.name)?.namespace(nsid)?.block_size))
 }
 
-/// If a drive has a namespace, whoever made it.
+/// Returns whether a drive has a namespace, declared or created by a host.
 pub(in crate::drives) fn has(spec: &DriveSpec, saved: &HostState, nsid: u32) -> bool {
     first_block_size(spec, saved, nsid).is_some()
 }
 
-/// If a drive can have what hosts made of it.
+/// Checks that a drive can have the namespaces that hosts created.
 pub(in crate::drives) fn check(spec: &DriveSpec, saved: &HostState) -> Result<(), Problem> {
     let created = of(saved, &spec.name).map_or(&[][..], |pooled| &pooled.created);
     let name = &spec.name;
@@ -50,7 +50,7 @@ pub(in crate::drives) fn check(spec: &DriveSpec, saved: &HostState) -> Result<()
 
 pub(in crate::drives) fn note_deletion(saved: &mut HostState, drive: &str, nsids: &[u32]) {
     of_mut(saved, drive).remove(nsids);
-    // What was said of them is not said of whatever has their NSIDs next.
+    // Records of deleted namespaces must not apply to the next ones with their NSIDs.
     saved.formatted.retain(|it| it.drive != drive || !nsids.contains(&it.nsid));
     saved.uncorrectable.retain(|it| it.drive != drive || !nsids.contains(&it.nsid));
     saved.reserved.retain(|it| it.drive != drive || !nsids.contains(&it.nsid));

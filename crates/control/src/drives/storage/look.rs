@@ -1,4 +1,4 @@
-//! Files and block devices as they are found: labels, and identities stored with them.
+//! Examination of files and block devices: labels, and identities stored with them.
 
 use rustix::fs::{
     AtFlags, CWD, FileType, FlockOperation, Statx, StatxFlags, XattrFlags, flock, getxattr, setxattr, statx,
@@ -11,21 +11,22 @@ use std::path::{Path, PathBuf};
 /// The extended attribute with the identity of a file. Tools that copy files need not copy it.
 const IDENTITY: &str = "user.sluice.identity";
 
-/// Letters of an identity.
+/// Length of an identity, letters.
 const IDENTITY_LETTERS: usize = 32;
 
-/// What there is at a path.
+/// A file or block device at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Found {
-    /// The same for as long as it is the same file or device, also after a boot; as far as that can be said.
+    /// Label that stays the same as long as the file or device does, even across a boot, as far as that can
+    /// be determined.
     pub(super) label: String,
-    /// Number of the device that it is, or is on.
+    /// Device number of the storage, or of the device that holds it.
     pub(super) device: String,
     pub(super) identity: Option<String>,
 }
 
-/// Looks at a path. Nothing is opened, since that does things to FIFOs and tapes. None if there is nothing, or nothing
-/// that a drive can have.
+/// Examines a path without opening it, since an open has side effects on FIFOs and tapes. Returns none if
+/// there is no file or block device.
 pub(super) fn look(path: &Path) -> io::Result<Option<Found>> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
     let stat = match statx(CWD, path, AtFlags::empty(), wanted) {
@@ -48,7 +49,7 @@ pub(super) fn look(path: &Path) -> io::Result<Option<Found>> {
     }
 }
 
-/// Inode numbers are used again, times of birth are not.
+/// Returns the label of a file. Inode numbers are reused, so the birth time is part of it.
 fn label_of_file(stat: &Statx) -> String {
     match stat.stx_mask & StatxFlags::BTIME.bits() {
         0 => format!("inode {}", stat.stx_ino),
@@ -56,7 +57,7 @@ fn label_of_file(stat: &Statx) -> String {
     }
 }
 
-/// A device's name for good, if its driver tells one, from its folder in sysfs.
+/// Returns a device's permanent name from its folder in sysfs, if its driver provides one.
 fn label_of_device(folder: &Path) -> String {
     let read = |name: &str| {
         let text = std::fs::read_to_string(folder.join(name)).ok()?;
@@ -81,34 +82,34 @@ fn identity(path: &Path) -> Option<String> {
     is_one.then(|| text.to_owned())
 }
 
-/// Stores an identity with a file. Not every file system can: the state has it, too.
+/// Stores an identity with a file. Not every file system supports that, so the state holds it, too.
 pub(super) fn mark(path: &Path, identity: &str) {
     if let Err(error) = setxattr(path, IDENTITY, identity.as_bytes(), XattrFlags::empty()) {
         tracing::debug!("{} cannot carry its identity: {error}", path.display());
     }
 }
 
-/// An identity that nothing else has.
+/// Returns a new random identity.
 pub(super) fn new_identity() -> io::Result<String> {
     let mut bytes = [0; IDENTITY_LETTERS / 2];
     getrandom::fill(&mut bytes).map_err(io::Error::other)?;
     Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
 }
 
-/// Returns true if a drive has the file open: it holds its lock.
+/// Returns whether a drive has the file open, and so holds its lock.
 fn is_open(path: &Path) -> bool {
     File::open(path).is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockExclusive).is_err())
 }
 
-/// A file that was made for an order, which may fail yet.
+/// A file that was created for an operation that may still fail.
 #[derive(Clone, Debug)]
 pub(super) struct Made {
-    /// Where it is: links are followed.
+    /// Path of the file, with links resolved.
     path: PathBuf,
     label: String,
 }
 
-/// Makes an empty file, and makes it durable that it is there.
+/// Creates an empty file durably.
 pub(super) fn make(path: &Path, identity: &str) -> io::Result<Made> {
     let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(path)?;
     mark(path, identity);
@@ -126,7 +127,7 @@ impl Made {
         &self.label
     }
 
-    /// Removes the file, unless another has its name by now, or another drive has it open.
+    /// Removes the file, unless its name belongs to another file by now, or a drive has it open.
     pub(super) fn remove(&self) {
         let is_it = look(&self.path).ok().flatten().is_some_and(|found| found.label == self.label);
         if is_it

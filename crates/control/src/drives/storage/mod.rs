@@ -1,8 +1,8 @@
-//! Files are made once, and storage behind a known name is recognized.
+//! Creates files once, and recognizes storage behind a known name.
 //!
-//! Before a drive is opened, each of its locations is looked at. A file that a drive had open before is not made anew
-//! unless the operator says so. Storage has a random identity, which is part of its namespace's identifiers: hosts see
-//! another namespace where there is other data.
+//! Before a drive is opened, each of its locations is examined. A file that a drive had open before is not
+//! created again unless the operator insists. Storage has a random identity, which is part of its namespace's
+//! identifiers. Hosts thus see another namespace where there is other data.
 
 mod look;
 
@@ -13,26 +13,26 @@ use sluice_spec::problem::Problem;
 use sluice_spec::{DriveSpec, Location};
 use std::path::{Path, PathBuf};
 
-/// Why a drive is opened.
+/// Reason why a drive is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// It is declared, or was created before. The operator may insist on some things.
+    /// The drive is declared, or was created before. The operator may insist on some actions.
     Known(Insist),
-    /// An order creates it, whatever had its name before.
+    /// The drive is created now, even if another had its name before.
     Created,
 }
 
-/// What the operator insists on when a drive is opened.
+/// Actions that the operator insists on when a drive is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Insist {
-    /// Files that the drive has had open, and that do not exist any more, are made again, empty.
+    /// Whether missing files that the drive had open before are created again, empty.
     pub make_anew: bool,
-    /// Files that were served under another state are taken over without that.
+    /// Whether files that were served under another state are used without that state.
     pub adopt: bool,
 }
 
 impl Why {
-    /// Nothing is insisted on.
+    /// A known drive, for which the operator insists on nothing.
     pub(super) const KNOWN: Self = Self::Known(Insist { make_anew: false, adopt: false });
 
     fn makes_anew(self) -> bool {
@@ -51,24 +51,25 @@ pub(super) struct Settled {
     storage: Storage,
     former: Storage,
     made: Vec<Made>,
-    /// Files that the drive has had open before. A guest may have written the signature of an image format there.
+    /// Files that the drive had open before. A guest may have written the signature of an image format into
+    /// them.
     raw: Vec<PathBuf>,
-    /// By NSID.
+    /// UUIDs of namespaces, by NSID.
     pub(super) uuids: Vec<(u32, [u8; 16])>,
 }
 
 impl Settled {
-    /// Notes it as the drive's.
+    /// Notes the storage in the state.
     pub(super) fn note(&self, saved: &mut Saved) {
         saved.note_storage(&self.storage);
     }
 
-    /// The drive as it is opened: a file that it has served as raw stays raw.
+    /// Returns the specification for the open: a file that the drive has served as raw stays raw.
     pub(super) fn spec(&self, spec: &DriveSpec) -> DriveSpec {
         spec.with_raw(&self.raw)
     }
 
-    /// True if nothing was made, and nothing new is noted.
+    /// Returns whether no file was created, and no record is new.
     fn is_as_before(&self) -> bool {
         let Storage { known, identified, .. } = &self.storage;
         self.made.is_empty()
@@ -76,13 +77,14 @@ impl Settled {
             && identified.iter().all(|it| self.former.identified.contains(it))
     }
 
-    /// Removes the files that were made.
+    /// Removes the files that were created.
     pub(super) fn remove_made(&self) {
         self.made.iter().for_each(Made::remove);
     }
 }
 
-/// Notes, once, that what drives name now may have been open under a daemon without such records: their identifiers stay.
+/// Begins the records of storage, once. Storage that drives name now may have been open under an older
+/// daemon, so its identifiers do not change.
 pub(super) fn note_older<'a>(specs: impl Iterator<Item = &'a DriveSpec>, saved: &mut Saved) {
     if saved.storage.is_some() {
         return;
@@ -105,7 +107,8 @@ pub(super) fn note_older<'a>(specs: impl Iterator<Item = &'a DriveSpec>, saved: 
     }
 }
 
-/// Looks whether the storage of a drive would be refused. Returns the drive as it would be opened. Nothing is changed.
+/// Checks whether the storage of a drive would be refused. Returns the specification for the open. Changes
+/// nothing.
 pub(super) fn foresee(spec: &DriveSpec, saved: &Saved) -> Result<DriveSpec, Problem> {
     let began_empty = saved.storage.as_ref().is_some_and(|storage| storage.began_empty);
     let mut raw = Vec::new();
@@ -126,7 +129,8 @@ pub(super) fn foresee(spec: &DriveSpec, saved: &Saved) -> Result<DriveSpec, Prob
 }
 
 impl Drives {
-    /// Looks at the storage of a drive that is about to be opened, and makes the files that are to be made.
+    /// Examines the storage of a drive that is about to be opened, and creates missing files where that is
+    /// allowed.
     pub(super) fn settle_storage(&self, spec: &DriveSpec, why: Why) -> Result<Settled, Problem> {
         let saved = lock(&self.saved).clone();
         let mut settled = Settled {
@@ -139,14 +143,15 @@ impl Drives {
         Ok(settled)
     }
 
-    /// The same, and remembers it.
+    /// Examines the storage of a drive like [`Self::settle_storage`], and stores the records of it.
     pub(super) fn settle_and_store(&self, spec: &DriveSpec, why: Why) -> Result<Settled, Problem> {
         let settled = self.settle_storage(spec, why)?;
         self.store(|saved| settled.note(saved)).inspect_err(|_| settled.remove_made())?;
         Ok(settled)
     }
 
-    /// An order came to nothing: the files that were made for it go, and what was noted of others is what it was.
+    /// Reverts the preparation of storage after a failure: removes created files and restores the former
+    /// records.
     pub(super) fn unsettle(&self, settled: &Settled) {
         if settled.is_as_before() {
             return;
@@ -162,7 +167,8 @@ impl Drives {
         }
     }
 
-    /// Whether the paths of a drive at work, or of one of its namespaces, still name the files that it has open.
+    /// Checks that the paths of a running drive, or of one of its namespaces, still name the files that it
+    /// has open.
     pub(super) fn check_storage(&self, spec: &DriveSpec, nsid: Option<u32>) -> Result<(), Problem> {
         let saved = lock(&self.saved).clone();
         let locations = spec.locations().into_iter().filter(|it| nsid.is_none_or(|nsid| nsid == it.nsid));
@@ -202,7 +208,7 @@ fn settle(spec: &DriveSpec, why: Why, saved: &Saved, settled: &mut Settled) -> R
             Why::Created => None,
             _ => saved.known_storage(drive, &location.name),
         };
-        // Nothing is known of what it was used for, and it was used.
+        // The records began without any state. A file that was used before belongs to a state that is missing.
         let is_strange = began_empty && known.is_some_and(|known| known.label.is_none()) && !why.adopts();
         let found = settle_one(drive, location, known, why, is_strange, &mut settled.made)?;
         if let (Some(path), Some(known), Some(found)) = (&location.path, known, &found)
@@ -219,7 +225,8 @@ fn settle(spec: &DriveSpec, why: Why, saved: &Saved, settled: &mut Settled) -> R
     Ok(())
 }
 
-/// Finds out which storage is at a location. None if there is none that could be told, and the target says why.
+/// Examines the storage at a location, and creates a file if that is allowed. Returns none if the storage
+/// cannot be examined; the target then reports the error.
 fn settle_one(
     drive: &str,
     location: &Location,
@@ -236,7 +243,7 @@ fn settle_one(
         identity,
     };
     let Some(path) = &location.path else {
-        // A peer's own identifiers tell when it has changed.
+        // For storage on the network, the peer's own identifiers show a change.
         return match known {
             Some(known) => Ok(Some(known.clone())),
             None => Ok(Some(new(None, None, Some(random()?)))),
@@ -267,7 +274,8 @@ fn settle_one(
     }
 }
 
-/// True if what was found is the storage that was known: by its identity, or by its label if it carries none.
+/// Returns whether the found storage is the known one: by its identity, or by its label if it carries no
+/// identity.
 fn is_same(known: &KnownStorage, found: &Found) -> bool {
     match &found.identity {
         Some(_) => found.identity == known.identity,
@@ -275,7 +283,7 @@ fn is_same(known: &KnownStorage, found: &Found) -> bool {
     }
 }
 
-/// An identity that nothing else has.
+/// Returns a new random identity.
 pub fn random() -> Result<String, Problem> {
     new_identity().map_err(|error| Problem::internal(format!("the kernel gives no random numbers: {error}")))
 }
@@ -305,7 +313,7 @@ fn is_of_another_state(drive: &str, path: &Path) -> Problem {
     ))
 }
 
-/// The identity of storage that is there; stored with it if it is new.
+/// Returns the identity of existing storage. A new identity is also stored with the file.
 fn identity_of(
     drive: &str,
     location: &Location,
@@ -335,7 +343,7 @@ fn identity_of(
     Ok(identity)
 }
 
-/// Finds the identifiers of a namespace.
+/// Computes the identifiers of a namespace.
 fn identify(
     spec: &DriveSpec,
     nsid: u32,
@@ -352,7 +360,7 @@ fn identify(
     };
     let now: Vec<String> = own.iter().filter_map(of).collect();
     let before = saved.identities(drive, nsid).filter(|_| why != Why::Created);
-    // A set keeps its data when one of its members is another.
+    // A set with copies keeps its data when a member is replaced, so it keeps its identities.
     let mut identities = match before {
         Some(before) if spec.has_copies(nsid) => before.to_vec(),
         _ => now,
