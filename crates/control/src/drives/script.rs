@@ -1,4 +1,4 @@
-//! Drives that only remember what they are, for tests of what stands on them.
+//! Drives without storage that only record calls, for tests of the code above them.
 #![allow(missing_debug_implementations, clippy::new_without_default)] // Parts of tests.
 
 use super::*;
@@ -11,51 +11,51 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// An engine of drives that only remember what they are, and fail when told to.
+/// An engine of drives that only record calls. Its fields make calls fail or wait.
 #[derive(Default)]
 pub struct Script {
     pub open: Mutex<HashMap<String, Arc<Played>>>,
-    /// That were opened.
+    /// Number of drives that were opened.
     pub lives: AtomicU64,
     pub refuse_open: Mutex<Vec<String>>,
     pub refuse_resize: AtomicBool,
-    /// No program passes the verifier.
+    /// Whether each program fails the verifier.
     pub refuse_program: AtomicBool,
-    /// No function can be moved, attached or detached.
+    /// Whether no function can be moved, attached or detached.
     pub refuse_move: AtomicBool,
-    /// A folder that is made when one is to be moved: no change can be stored from then on.
+    /// A folder that is created when a function is moved. No change can be stored from then on.
     pub break_at_move: Mutex<Option<std::path::PathBuf>>,
-    /// No program can be put to use.
+    /// Whether no program can be activated.
     pub refuse_classifier: AtomicBool,
-    /// Who opens anything says so, and waits for whoever holds the other.
+    /// Set by each open, which then waits for the lock `hang_open`.
     pub opening: AtomicBool,
     pub hang_open: Mutex<()>,
-    /// Whose opening waits, if not everybody's.
+    /// The drive whose open waits; none if each open waits.
     pub hangs: Mutex<Option<String>>,
-    /// Flushes of drives that end have no end, and how many were begun.
+    /// Whether flushes of drives that end never complete, and the number of flushes that began.
     pub hang_sync: AtomicBool,
     pub syncs: AtomicU32,
-    /// The last reference to a drive waits for this.
+    /// Lock that the drop of the last reference to a drive waits for.
     pub hang_drop: Mutex<()>,
     pub dropping: AtomicBool,
-    /// Who moves anything says so, and waits for whoever holds the other.
+    /// Set by each move, which then waits for the lock `hang_move`.
     pub moving: AtomicBool,
     pub hang_move: Mutex<()>,
-    /// Who makes a namespace says so, and waits for whoever holds the other.
+    /// Set by each creation of a namespace, which then waits for the lock `hang_make`.
     pub making: AtomicBool,
     pub hang_make: Mutex<()>,
     pub refuse_make: AtomicBool,
-    /// As many tries to open anything find it in use.
+    /// Number of opens that fail because something is in use.
     pub lingering: AtomicU32,
-    /// So many drives on the network are opened side by side, or none of them is there.
+    /// Number of drives on the network that must be opened in parallel, else each of their opens fails.
     pub side_by_side: AtomicU32,
     pub far: AtomicU32,
-    /// What was open before the first of them.
+    /// Drives that were open before the first open of a drive on the network.
     pub before_far: Mutex<Vec<String>>,
 }
 
 impl Script {
-    /// As one is opened that does not answer before all are asked.
+    /// Waits as the open of a drive on the network does, until enough of them are opened in parallel.
     fn ask_far(&self) -> Result<(), Problem> {
         if self.far.fetch_add(1, SeqCst) == 0 {
             *lock(&self.before_far) = lock(&self.open).keys().cloned().collect();
@@ -79,11 +79,11 @@ pub struct Played {
     pub classifier: Mutex<Option<ClassifierSpec>>,
     /// Namespaces that the classifier is detached from.
     pub detached: Mutex<Vec<u32>>,
-    /// What it was opened with.
+    /// Stored state that the drive was opened with.
     pub remembered: Remembered,
-    /// In which states its ANA groups are.
+    /// States of the drive's ANA groups.
     pub ana: Mutex<Vec<AnaRule>>,
-    /// Answers to what it wanted remembered.
+    /// Results of stores for the drive's controller.
     pub kept: Mutex<Vec<bool>>,
     pub connected: AtomicBool,
     pub in_flight: AtomicU32,
@@ -289,7 +289,7 @@ pub const MIB: u64 = 1 << 20;
 pub struct Stage {
     pub folder: tempfile::TempDir,
     pub script: Arc<Script>,
-    /// Stores the state, if not the file system.
+    /// The disk that stores the state, if not the file system.
     pub disk: Option<Arc<dyn Disk>>,
 }
 
@@ -317,7 +317,7 @@ impl Stage {
         Ok(drives)
     }
 
-    /// What a drive wants remembered.
+    /// Returns a record that a drive's controller needs stored.
     pub fn order(&self, drive: &str, what: PersistentRecord) -> ToKeep {
         ToKeep { drive: drive.to_owned(), life: self.played(drive).life, what }
     }
@@ -330,12 +330,12 @@ impl Stage {
         Arc::clone(&lock(&self.script.open)[name])
     }
 
-    /// No change can be stored from now on, not even by root.
+    /// Makes each later store fail, even for root.
     pub fn break_disk(&self) {
         self.in_the_way().iter().for_each(|path| std::fs::create_dir(path).expect("room on the disk"));
     }
 
-    /// It can be again.
+    /// Lets stores succeed again.
     pub fn mend_disk(&self) {
         self.in_the_way().iter().for_each(|path| std::fs::remove_dir(path).expect("it was broken"));
     }

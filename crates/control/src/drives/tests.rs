@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// Longer than anything takes.
+/// A limit that no operation reaches.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
 pub(super) fn wait_for(flag: &AtomicBool) {
@@ -115,11 +115,11 @@ fn a_size_given_to_a_declared_drive_counts_until_the_file_is_changed() {
     assert_eq!(size(&stage.start(DECLARED), "fixed"), 3 * MIB);
     let changed = DECLARED.replace("1MiB", "5MiB");
     assert_eq!(size(&stage.start(&changed), "fixed"), 5 * MIB);
-    // The former word is forgotten, not just overruled.
+    // The former size is removed, not just overruled.
     assert_eq!(size(&stage.start(DECLARED), "fixed"), MIB);
 }
 
-/// The file is brought up to date, and read again while the drive is what it says now.
+/// Covers a reload of an edited file that matches the drive as it is.
 #[test]
 fn a_size_given_after_the_file_was_read_again_is_newer_than_the_file() {
     let stage = Stage::new();
@@ -132,7 +132,7 @@ fn a_size_given_after_the_file_was_read_again_is_newer_than_the_file() {
     drop(drives);
     let drives = stage.start(&edited);
     assert_eq!(size(&drives, "fixed"), 3 * MIB);
-    // Of a drive that is not as the file says, which a restart would change.
+    // The drive differs from the file; a restart would apply the file.
     let other = DECLARED.replace("1MiB", "5MiB");
     assert_eq!(apply(&drives, &other).expect("the rest is done").refused.len(), 1);
     drives.resize("fixed", 1, Size(4 * MIB), false).expect("there is room");
@@ -153,7 +153,7 @@ fn resizes_that_cannot_be_are_refused() {
     assert_eq!(size(&drives, "fixed"), MIB / 2);
 }
 
-/// Its function would end its service.
+/// Covers a resize at which the function would end its service.
 #[test]
 fn a_mirror_does_not_outgrow_its_members() {
     let stage = Stage::new();
@@ -219,12 +219,12 @@ fn what_a_killed_daemon_still_holds_is_waited_for() {
     stage.script.lingering.store(3, SeqCst);
     let drives = stage.start(DECLARED);
     assert_eq!(drives.show("fixed").expect("it is known").state, DriveState::Ready);
-    // Later on it is somebody else who has it, and the caller is told at once.
+    // Later another process uses it, and the caller gets the error at once.
     stage.script.lingering.store(1, SeqCst);
     assert_eq!(drives.create(spec("a")).map(|view| view.name).expect_err("in use").kind, Kind::InUse);
 }
 
-/// One that is partly on another machine.
+/// Returns the declaration of a drive that is partly on another machine.
 pub(super) fn far(name: &str) -> String {
     format!(
         "[[drive]]\nname = \"{name}\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"1MiB\"\n\
@@ -233,14 +233,14 @@ pub(super) fn far(name: &str) -> String {
     )
 }
 
-/// A machine that does not answer takes its time once, and none of the others'.
+/// Covers machines that do not respond: their time is spent once, and other drives do not wait for them.
 #[test]
 fn drives_on_the_network_are_opened_side_by_side_and_after_the_others() {
     let stage = Stage::new();
     let remote = r#"{"name": "e", "serial": "SAME", "namespaces": [{"target": "nvme-tcp",
         "nvme_tcp": {"address": "10.0.0.1:4420", "subnqn": "nqn.2024-01.org.example:e"}}]}"#;
     stage.start("").create(serde_json::from_str(remote).expect("a spec")).expect("a free name");
-    // Declared later on: the two are one to a guest.
+    // The drive is declared later, and a guest cannot distinguish the two.
     let same = far("d").replace("name = \"d\"", "name = \"d\"\nserial = \"SAME\"");
     stage.script.far.store(0, SeqCst);
     stage.script.side_by_side.store(4, SeqCst);
@@ -344,7 +344,7 @@ fn a_drain_in_a_hurry_does_not_wait() {
     assert!(drives.drain(Instant::now() + 60 * LIMIT, &AtomicBool::new(true)).is_err());
 }
 
-/// An order that takes its time does not undo what was said of the drive meanwhile.
+/// Covers a slow request, which must not undo a move of the drive meanwhile.
 #[test]
 fn a_drive_that_is_moved_during_a_change_stays_where_it_is() {
     let stage = Stage::new();
@@ -365,7 +365,7 @@ fn a_drive_that_is_moved_during_a_change_stays_where_it_is() {
     assert!(drives.entry("fixed").expect("it is there").moved);
 }
 
-/// The file does not have a drive that stays because of its client, and then has it again.
+/// Covers a drive that stays because of its client when the file drops it. The file then declares it again.
 #[test]
 fn what_is_said_of_a_drive_that_the_file_has_lost_counts_when_it_is_there_again() {
     let stage = Stage::new();
@@ -396,7 +396,7 @@ fn a_daemon_has_so_many_drives_and_the_others_are_said_to_fail() {
     assert_eq!(drives.open("a", Insist::default()).expect_err("there still is none").kind, Kind::Conflict);
     assert_eq!(lock(&stage.script.open).len(), DRIVES_MAX);
     drop(drives);
-    // The place of one that fails is another's, also when that one is tried again.
+    // A failed drive gives up its place, even if it is opened again.
     lock(&stage.script.open).clear();
     lock(&stage.script.refuse_open).push("d0".into());
     let drives = stage.start(&format!("{CORES}{declared}"));
@@ -412,8 +412,8 @@ fn a_daemon_has_so_many_drives_and_the_others_are_said_to_fail() {
     assert_eq!(apply(&drives, "").expect("nobody uses them").removed.len(), DRIVES_MAX);
 }
 
-/// Runs `end` while somebody creates the drive `slow`, which takes until the guard that `end` gets is
-/// dropped.
+/// Runs `end` while another thread creates the drive `slow`. The creation lasts until the guard that `end`
+/// gets is dropped.
 pub(super) fn while_creating(stage: &Stage, drives: &Drives, end: impl FnOnce(MutexGuard<'_, ()>)) {
     let hanging = lock(&stage.script.hang_open);
     stage.script.opening.store(false, SeqCst);
@@ -424,7 +424,7 @@ pub(super) fn while_creating(stage: &Stage, drives: &Drives, end: impl FnOnce(Mu
     });
 }
 
-/// A drive whose functions take their time to end, as one may whose descriptors cannot be closed.
+/// Covers a drive whose functions end slowly, such as one whose descriptors cannot be closed.
 #[test]
 fn looking_does_not_wait_for_a_drive_that_is_slow_to_end() {
     let stage = Stage::new();
@@ -475,7 +475,7 @@ fn a_change_under_way_is_waited_for_and_ended_too() {
     assert_eq!(drives.create(spec("late")).expect_err("too late").kind, Kind::Unavailable);
 }
 
-/// A drive with a pool of this target.
+/// Returns the declaration of a drive with this pool.
 fn pooled(pool: &str) -> String {
     DECLARED.replace(
         "[[drive.namespace]]",
@@ -494,7 +494,7 @@ fn creation(nsid: u32) -> sluice_controller::PersistentRecord {
     })
 }
 
-/// The name of what is in a folder.
+/// Returns the name of the only file in a folder.
 fn only_file(folder: &Path) -> String {
     let mut names: Vec<_> =
         std::fs::read_dir(folder).expect("a folder").flatten().map(|it| it.file_name()).collect();
@@ -551,7 +551,7 @@ fn creations_that_fail_leave_nothing() {
     drop(drives);
     let drives = stage.start(&config);
     assert_eq!(only_file(&folder), name);
-    // Nobody can have the name of another by accident, be it the next of the same number.
+    // Names are unique by their random part, even for the same number.
     assert_eq!(keep(&stage, &drives, sluice_controller::PersistentRecord::Deletion(vec![2])), Some(true));
     assert_eq!(keep(&stage, &drives, sluice_controller::PersistentRecord::Removal), Some(true));
     drop(drives);
@@ -587,7 +587,7 @@ fn nothing_of_a_deleted_namespace_is_the_next_ones() {
     let drives = stage.start(&config);
     assert_eq!(stage.played("fixed").remembered.reservations.len(), 2);
     assert_eq!(keep(&stage, &drives, PersistentRecord::Deletion(vec![2])), Some(true));
-    // What was under way when it went comes too late.
+    // A record that was in flight at the deletion comes too late.
     assert_eq!(keep(&stage, &drives, reserved(2)), Some(true));
     assert_eq!(keep(&stage, &drives, creation(2)), Some(true));
     drop(drives);

@@ -5,7 +5,7 @@ use sluice_spec::FunctionSpec;
 use sluice_spec::problem::Kind;
 use std::sync::atomic::Ordering::SeqCst;
 
-/// A drive with a function that has another below it, and one on a further path.
+/// A drive with a function that has another one below it, and with a function on a further path.
 const DECLARED: &str = "[[drive]]\nname = \"fixed\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"1MiB\"\n\
     functions = [ { kind = \"pass\" }, { kind = \"uif\", function = \"replicate\", layers = [\
     { target = \"null\", size = \"1MiB\", functions = [ { kind = \"uif\", function = \"encrypt\" } ] } ] } ]\n\
@@ -13,7 +13,7 @@ const DECLARED: &str = "[[drive]]\nname = \"fixed\"\n[[drive.namespace]]\ntarget
     [[drive.namespace]]\ntarget = \"memory\"\nsize = \"1MiB\"\n\
     functions = [ { kind = \"uif\", function = \"snapshot\" } ]\n";
 
-/// The functions of a drive in the order of their numbers, and where they are.
+/// Returns the functions of a drive in the order of their numbers, each with its place.
 fn places(drives: &Drives, name: &str) -> Vec<(String, Place)> {
     let mut spec = drives.entry(name).expect("it is there").spec;
     let place = |number| spec.uif_mut(number).map(|(_, uif)| (uif.about(), uif.place));
@@ -57,7 +57,7 @@ fn what_was_moved_stays_where_it_is_until_the_file_has_a_newer_word() {
     let drives = stage.start(DECLARED);
     assert_eq!((moved(&drives, "made"), moved(&drives, "fixed")), (vec![1], vec![3, 4]));
     drop(drives);
-    // Of the second namespace.
+    // Only the second namespace changes.
     let changed = DECLARED.replace("\"snapshot\"", "\"snapshot\", deadline_ms = 1");
     let drives = stage.start(&changed);
     assert_eq!(moved(&drives, "fixed"), [3]);
@@ -68,7 +68,7 @@ fn what_was_moved_stays_where_it_is_until_the_file_has_a_newer_word() {
     assert!(lock(&drives.saved).arranged.is_empty(), "all is as the file has it");
 }
 
-/// The file is brought up to date, and read again while the functions are as it says now.
+/// Covers a reload of an edited file that matches the functions as they are.
 #[test]
 fn what_is_moved_after_the_file_was_read_again_is_newer_than_the_file() {
     let stage = Stage::new();
@@ -103,7 +103,8 @@ const STACKED: &str = "[[drive]]\nname = \"fixed\"\n[[drive.namespace]]\ntarget 
     functions = [ { kind = \"delay\" }, { kind = \"uif\", function = \"pass\" }, { kind = \"pass\" } ]\n\
     paths = [ { name = \"one\", below = 1 }, { name = \"all\", below = 3 } ]\n";
 
-/// The functions of a drive from the top, and how many of them its paths pass by.
+/// Returns the functions of a drive from the top, and the number of functions that each of its paths
+/// bypasses.
 fn stack(drives: &Drives) -> (Vec<String>, Vec<usize>) {
     let spec = drives.entry("fixed").expect("it is there").spec;
     let name = |function: &FunctionSpec| match function {
@@ -153,7 +154,7 @@ fn what_cannot_be_attached_or_detached_is_left() {
     assert!(attach(1, 0, unknown).hint.expect("what to do").contains("`encrypt`"));
     let detach = |name: &str, number| drives.detach_function(name, number).expect_err("it cannot be").kind;
     assert_eq!(detach("fixed", 2), Kind::NotFound);
-    // One stands below another, one on a path.
+    // The first function is below another one, the second is on a path.
     assert_eq!([detach("nested", 2), detach("nested", 3)], [Kind::Conflict; 2]);
     stage.script.refuse_move.store(true, SeqCst);
     assert_eq!([detach("fixed", 1), attach(1, 0, encrypt()).kind], [Kind::Conflict; 2]);
@@ -172,7 +173,7 @@ fn a_path_that_would_pass_by_nothing_keeps_its_function() {
     assert!(problem.error.contains("the path `one` passes by this function"), "{problem}");
 }
 
-/// The disk fails between the note that the function is elsewhere and the note that it is not, after all.
+/// Covers a disk that fails after the move is stored and before its refusal is stored.
 #[test]
 fn a_move_that_is_refused_is_not_made_by_a_restart_also_if_nothing_can_be_stored_any_more() {
     for other_stores in [false, true] {

@@ -5,7 +5,7 @@ use sluice_spec::problem::Kind;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::SeqCst;
 
-/// An object file that nobody looks into.
+/// Writes an object file whose content is never parsed, and returns its specification.
 fn program(stage: &Stage, name: &str) -> ClassifierSpec {
     let object = stage.folder.path().join(name);
     std::fs::write(&object, name).expect("room on the disk");
@@ -103,7 +103,8 @@ fn a_new_word_of_the_file_replaces_what_was_said_since() {
     assert_eq!(attached(&stage.start(DECLARED), "fixed"), None, "what was said before is forgotten");
 }
 
-/// What the drive's classifier is detached from, as the engine is told when the drive is opened.
+/// Returns the namespaces that the classifier is detached from, as passed to the engine when the drive was
+/// opened.
 fn detached(stage: &Stage, name: &str) -> Vec<u32> {
     lock(&stage.played(name).detached).clone()
 }

@@ -1,4 +1,4 @@
-//! Files of drives' hosts: what a crash, a loss or a busy neighbour leaves of them.
+//! Files of drives' hosts after a crash or a loss, or beside a busy neighbour.
 
 use crate::drives::script::{DECLARED, Stage, spec};
 use crate::drives::*;
@@ -19,7 +19,7 @@ fn keep(stage: &Stage, drives: &Drives, drive: &str, what: PersistentRecord) -> 
     lock(&stage.played(drive).kept).pop()
 }
 
-/// Which mark a drive was opened with.
+/// Returns the mark that a drive was opened with.
 fn marked(stage: &Stage, drive: &str) -> Option<u64> {
     let remembered = &stage.played(drive).remembered.uncorrectable;
     remembered.first().map(|(_, ranges)| ranges[0][0] >> 9)
@@ -32,7 +32,7 @@ fn what_hosts_of_a_drive_store_holds_up_neither_the_operator_nor_another_drive()
     for drive in ["fixed", "other"] {
         assert_eq!(keep(&stage, &drives, drive, mark(1)), Some(true));
     }
-    // As while it is stored.
+    // Lock the host state, as a store in progress does.
     let hosted = drives.hosted("fixed");
     let storing = lock(&hosted);
     drives.create(spec("new")).expect("the operator's state is another file");
@@ -141,7 +141,7 @@ fn a_new_drive_has_nothing_of_the_hosts_of_one_that_had_its_name() {
     assert!(!stage.state().join("hosts/fixed.state").exists());
 }
 
-/// Copies the state's folder before each step: as many crashes.
+/// A disk that copies the state's folder before each step, so that each copy is the result of a crash.
 #[derive(Debug)]
 struct Crashes {
     state: PathBuf,
@@ -200,7 +200,7 @@ impl Disk for Crashes {
     }
 }
 
-/// After a crash at any step each drive is there with what its hosts had stored last, or were about to store.
+/// Covers a crash at each step: every drive has the state that its hosts stored last, or were about to store.
 #[test]
 fn a_crash_between_files_leaves_each_drive_as_it_was_or_as_it_was_to_be() {
     let mut stage = Stage::new();
@@ -213,7 +213,7 @@ fn a_crash_between_files_leaves_each_drive_as_it_was_or_as_it_was_to_be() {
     stage.disk = Some(Arc::clone(&crashes) as Arc<dyn Disk>);
     let drives = stage.start(DECLARED);
     let step = || crashes.steps.load(SeqCst);
-    // From which step on a mark, or a drive, is certain.
+    // The step from which on each mark, or drive, is certain.
     let mut certain = vec![(step(), None)];
     for at in 1..4 {
         assert_eq!(keep(&stage, &drives, "fixed", mark(at)), Some(true));
@@ -256,7 +256,7 @@ fn a_crash_between_files_leaves_each_drive_as_it_was_or_as_it_was_to_be() {
     assert!(step() > 40, "{}", step());
 }
 
-/// Hosts that store without end wait, and others do not.
+/// Covers hosts that store without end: they wait, and other hosts do not.
 #[test]
 fn hosts_that_store_without_end_are_slowed_down_by_themselves() {
     let stage = Stage::new();

@@ -1,4 +1,4 @@
-//! What is remembered of what hosts do: stored, told, and given to the next daemon's drives.
+//! Changes by hosts: stored, reported, and given to the next daemon's drives.
 
 use crate::drives::script::{DECLARED, Stage, spec};
 use crate::drives::tests::{LIMIT, far, keep, wait_for, while_creating};
@@ -8,7 +8,7 @@ use sluice_spec::TargetKind;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Instant;
 
-/// What hosts want remembered does not wait for one either, nor does who asks what there is.
+/// Covers stores for hosts, and readers, while a change of another drive hangs.
 #[test]
 fn a_change_that_hangs_holds_up_no_host() {
     let stage = Stage::new();
@@ -21,13 +21,13 @@ fn a_change_that_hangs_holds_up_no_host() {
     assert_eq!(drives.host_state("fixed").uncorrectable.len(), 1, "the change did not undo it");
 }
 
-/// What a drive wants remembered before it is known is stored, and told, when it is.
+/// Covers a record of a drive that is not listed yet: it is stored and reported once the drive is listed.
 #[test]
 fn what_a_drive_wants_remembered_while_it_is_opened_waits_for_that() {
     let stage = Stage::new();
     let drives = stage.start(DECLARED);
     let of = |drive: &str, life| ToKeep { drive: drive.to_owned(), life, what: uncorrectable() };
-    // It is going to be the next that is opened.
+    // The drive `slow` is the next one that is opened.
     let next = stage.played("fixed").life + 1;
     let mut orders = vec![of("slow", next), of("fixed", next - 1), of("slow", next)];
     while_creating(&stage, &drives, |hanging| {
@@ -37,7 +37,7 @@ fn what_a_drive_wants_remembered_while_it_is_opened_waits_for_that() {
     });
     drives.keep_all(&mut orders);
     assert_eq!((orders.len(), lock(&stage.played("slow").kept).len()), (0, 2));
-    // Nobody is going to know this one.
+    // This drive will never be listed.
     orders.push(of("gone", next + 1));
     drives.keep_all(&mut orders);
     assert!(orders.is_empty());
@@ -46,7 +46,7 @@ fn what_a_drive_wants_remembered_while_it_is_opened_waits_for_that() {
     }
 }
 
-/// It has the name, and nothing of what was done to the one before it.
+/// Covers a new drive with the name of a former one: it gets none of the former one's records.
 #[test]
 fn what_a_drive_wanted_remembered_is_not_said_of_the_next_of_its_name() {
     let stage = Stage::new();
@@ -60,7 +60,7 @@ fn what_a_drive_wanted_remembered_is_not_said_of_the_next_of_its_name() {
     assert!(lock(&stage.played("a").kept).is_empty());
 }
 
-/// A machine on the network may take its time to answer.
+/// Covers an open that waits for a machine on the network.
 #[test]
 fn what_hosts_want_remembered_is_stored_while_other_drives_are_opened() {
     let stage = Stage::new();
@@ -104,7 +104,7 @@ fn what_hosts_of_a_far_drive_want_remembered_does_not_wait_for_another_machine()
     assert_eq!(drives.show("late").expect("it is known").state, DriveState::Ready);
 }
 
-/// A command that waits until something is remembered is heard while its drive is ended.
+/// Covers a command that waits for a store while its drive ends: the result is reported.
 #[test]
 fn a_drive_that_is_deleted_is_told_what_is_remembered() {
     let stage = Stage::new();
@@ -123,7 +123,7 @@ fn a_drive_that_is_deleted_is_told_what_is_remembered() {
     assert_eq!(drives.saved(), Saved::default());
 }
 
-/// A sanitize operation that is resumed, or a format, writes over everything.
+/// Covers sanitize operations and formats that are resumed, and then erase everything.
 #[test]
 fn what_a_host_began_to_erase_is_erased_and_no_other() {
     use sluice_controller::{FormatRecord, FormatState, PersistentRecord, SanitizeRecord, SanitizeState};
@@ -150,14 +150,14 @@ fn what_a_host_began_to_erase_is_erased_and_no_other() {
             drop(stage.start(&on(file)));
             assert!(!erases(), "on {file}, where hosts may have written since");
         }
-        // A format is of one namespace, whatever stands beside it.
+        // A format covers one namespace, whatever other namespaces the drive has.
         begin();
         for more in ["[[drive.namespace]]\ntarget = \"null\"\nsize = \"1MiB\"\n", ""] {
             drop(stage.start(&format!("{}{more}", on("a"))));
             assert_eq!(erases(), matches!(what, PersistentRecord::Format(_)));
         }
         begin();
-        // One that is created is a new one.
+        // A created drive is new, even with the name of a former one.
         let drives = stage.start("");
         let mut created = spec("fixed");
         lock(&stage.script.refuse_open).push("fixed".into());
@@ -194,7 +194,7 @@ fn block_sizes_that_hosts_gave_are_remembered_until_the_configuration_says_anoth
     drop(drives);
     let drives = stage.start(DECLARED);
     assert_eq!((opened_with("fixed"), opened_with("made")), (vec![(1, 4096)], vec![(1, 4096)]));
-    // One that is what it was given again, and one that cannot be stored.
+    // One namespace gets its initial block size again; the change of the other cannot be stored.
     assert_eq!(format(&drives, "made", 512), Some(true));
     stage.break_disk();
     assert_eq!(format(&drives, "fixed", 512), Some(false));
@@ -236,7 +236,7 @@ fn reservations_that_persist_are_given_to_the_next_daemons_drive() {
     assert_eq!(opened_with("fixed"), [(1, record.clone())]);
     assert_eq!(opened_with("made"), [(1, record.clone())]);
     assert_eq!(keep(&drives, "fixed", None), Some(true));
-    // A drive that is gone leaves nothing to the next of its name.
+    // A deleted drive leaves no record to the next one of its name.
     drives.delete("made", false).expect("nobody is there");
     drives.create(spec("made")).expect("a drive");
     stage.break_disk();
@@ -247,7 +247,7 @@ fn reservations_that_persist_are_given_to_the_next_daemons_drive() {
     assert_eq!((opened_with("fixed"), opened_with("made")), (vec![], vec![]));
 }
 
-/// Ranges belong to one drive and one of its namespaces.
+/// Covers ranges that belong to one drive and one of its namespaces.
 #[test]
 fn marks_are_given_to_the_namespace_of_the_drive_alone() {
     use crate::state::{HostState, Uncorrectable};

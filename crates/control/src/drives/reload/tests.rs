@@ -1,4 +1,4 @@
-//! Reloads: drives come and go with the configuration file.
+//! Reloads: drives are added and removed with the configuration file.
 
 use super::super::script::{DECLARED, MIB, Stage, spec};
 use super::super::tests::{apply, names, size};
@@ -97,7 +97,8 @@ fn a_reload_puts_classifiers_in_the_place_of_others() {
         assert_eq!(attached(), name.and_then(given));
         assert_eq!(apply(&drives, &config).expect("nothing is wrong"), Reloaded::default());
     }
-    // What was said through the API is older than the file's next word, and does not come back with the one before.
+    // The classifier attached through the API is older than the file's next change. It does not return when
+    // the file has its former text again.
     let spec = serde_json::json!({ "object": object("c.o") });
     let spec = serde_json::from_value(spec).expect("a classifier");
     drives.attach_classifier("fixed", spec).expect("it has none");
@@ -124,7 +125,7 @@ fn a_reload_leaves_a_classifier_whose_successor_is_refused() {
     assert!(drives.show_classifier("fixed").expect("it is there").object.ends_with("a.o"));
     stage.script.refuse_program.store(false, SeqCst);
     assert_eq!(apply(&drives, &declared("b.o")).expect("nothing is wrong").classified, ["fixed"]);
-    // Together with anything else it waits for a restart.
+    // A change of the classifier together with any other change needs a restart.
     let both = declared("a.o").replace("1MiB", "2MiB");
     assert_eq!(apply(&drives, &both).expect("the rest is done").refused.len(), 1);
     assert!(drives.show_classifier("fixed").expect("it is there").object.ends_with("b.o"));

@@ -36,7 +36,7 @@ fn a_file_is_made_once_and_again_by_order_alone() {
     assert!(problem.hint.is_some_and(|hint| hint.contains("sluice drive open a --make-anew")));
     drives.open("a", Insist { make_anew: true, adopt: false }).expect("the operator insists");
     assert!(path.exists() && uuid(&stage) != first);
-    // The next daemon has nothing to insist on.
+    // The next daemon needs no insistence.
     drop(drives);
     let drives = stage.start(&config(&path, SIZED));
     drives.open("a", Insist::default()).expect("it is open");
@@ -70,7 +70,7 @@ fn what_an_order_made_before_it_failed_goes_again() {
     lock(&stage.script.refuse_open).push("b".to_owned());
     drives.create(spec).expect_err("it cannot be opened");
     assert!(!path.exists(), "nothing came of it");
-    // Nor has a drive had open what it never could.
+    // A drive whose opens all failed never had the file open.
     std::fs::write(&path, [7; 4096]).expect("room");
     drives.open("a", Insist::default()).expect_err("it cannot be opened");
     std::fs::remove_file(&path).expect("it is there");
@@ -88,7 +88,7 @@ fn drives_of_a_daemon_without_such_records_keep_their_identifiers() {
         drop(stage.start(&config(&path, "")));
         assert_eq!(uuid(&stage), legacy());
     }
-    // Another file in its place is not what they knew.
+    // Another file in its place is not the one that the older daemon had open.
     std::fs::write(path.with_extension("new"), [8; 4096]).expect("room");
     std::fs::rename(path.with_extension("new"), &path).expect("room");
     drop(stage.start(&config(&path, "")));
@@ -103,7 +103,7 @@ fn a_drive_that_failed_over_the_upgrade_keeps_its_identifiers() {
     std::fs::write(&path, [7; 4096]).expect("room");
     drives.end(drives.entry("a").expect("it is declared")).expect("nothing is in the way");
     drop(drives);
-    // The records began without it.
+    // The records began without the drive.
     let mut saved = Saved::default();
     note_older(std::iter::once(&spec_of(&path)), &mut saved);
     assert_eq!(saved.known_storage("a", &path.display().to_string()).expect("it is noted").label, None);
@@ -117,7 +117,7 @@ fn spec_of(path: &Path) -> DriveSpec {
     serde_json::from_str(&format!(r#"{{"name": "a", "namespaces": [{text}]}}"#)).expect("a drive")
 }
 
-/// Starts a daemon with the drive on this file.
+/// Starts a daemon with the drive on this file, and returns the UUID of its namespace.
 fn uuid_on(stage: &Stage, path: &Path) -> [u8; 16] {
     drop(stage.start(&config(path, "")));
     uuid(stage)
@@ -134,7 +134,7 @@ fn identifiers_are_those_of_the_file() {
     let other = uuid_on(&stage, &at("b.img"));
     assert_ne!(other, first);
     assert_eq!(uuid_on(&stage, &at("a.img")), first, "it is back");
-    // With the file goes its identity.
+    // A file that is renamed keeps its identity.
     std::fs::rename(at("b.img"), at("c.img")).expect("room");
     let moved = uuid_on(&stage, &at("c.img"));
     if look(&at("c.img")).expect("it is there").is_some_and(|found| found.identity.is_some()) {
@@ -179,7 +179,7 @@ fn a_set_of_copies_is_the_same_when_a_member_is_another() {
     let first = uuid(&stage);
     drop(stage.start(&set("two")));
     assert_eq!(uuid(&stage), first);
-    // The log and the copy are made once, too.
+    // The log and the copy are created once, too.
     for name in ["copy", "log"] {
         std::fs::rename(at(name), at("away")).expect("it was made");
         let drives = stage.start(&set("two"));
