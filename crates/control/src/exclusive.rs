@@ -36,8 +36,8 @@ impl Exclusive {
     }
 }
 
-/// Opens or creates the lock file. Refuses a symbolic link, and a file that has several names or another owner.
-/// Another user may have placed it there, so that the daemon overwrites the file behind it.
+/// Opens or creates the lock file. Refuses a symbolic link, and a file that has several names or another
+/// owner. Another user may have placed it there, so that the daemon overwrites the file behind it.
 fn open_own(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);

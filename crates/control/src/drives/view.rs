@@ -86,8 +86,8 @@ pub struct QueueView {
 /// A cause that needed all queues of a drive, and so returned those on other reactors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CallView {
-    /// `admin_command`, `io_command`, `reset`, `memory`, `client`, `buffer`, `doorbell`, `fatal`, `operator`, `end` or
-    /// `room`.
+    /// Cause: `admin_command`, `io_command`, `reset`, `memory`, `client`, `buffer`, `doorbell`, `fatal`,
+    /// `operator`, `end` or `room`.
     pub cause: String,
     /// Number of times.
     pub times: u64,

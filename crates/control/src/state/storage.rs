@@ -21,7 +21,7 @@ pub struct Storage {
 #[serde(deny_unknown_fields)]
 pub struct KnownStorage {
     pub drive: String,
-    /// The path of a file.
+    /// Name of the location; of a file, its path.
     pub location: String,
     /// Inode and birth time, or the permanent name of a device. None if a daemon without such records may
     /// have opened the storage.

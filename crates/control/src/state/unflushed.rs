@@ -31,7 +31,7 @@ pub struct Unflushed {
     /// NSIDs of namespaces that may have such a loss, as long as the doubt lasts.
     #[serde(default)]
     pub doubtful: BTreeSet<u32>,
-    /// Power cycles in the SMART log when the drive is opened.
+    /// Power cycles and unsafe shutdowns in the SMART log when the drive is opened.
     #[serde(default)]
     pub power_cycles: u64,
     #[serde(default)]

@@ -34,7 +34,7 @@ pub struct ClassifierStatus {
     pub overreached: u64,
     /// Times that the program ended without a verdict.
     pub traps: u64,
-    /// Reason of the last such end.
+    /// Reason and source line of the last such end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_trap: Option<String>,
     /// Counters that the program increments, by index.

@@ -37,7 +37,7 @@ fn what_a_drive_wants_remembered_while_it_is_opened_waits_for_that() {
     });
     drives.keep_all(&mut orders);
     assert_eq!((orders.len(), lock(&stage.played("slow").kept).len()), (0, 2));
-    // This drive will never be listed.
+    // No drive with this `life` will ever be listed.
     orders.push(of("gone", next + 1));
     drives.keep_all(&mut orders);
     assert!(orders.is_empty());

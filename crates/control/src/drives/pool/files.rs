@@ -1,7 +1,7 @@
 //! The files of created namespaces.
 //!
-//! A removed file loses its name at once, and its bytes later, in another thread: a large file system takes
-//! long to free a large file.
+//! A removed file loses its name at once. Its bytes are freed later, in another thread: freeing a large file
+//! may take long.
 
 use super::notes::{of, of_mut};
 use crate::state::{Created, HostState};

@@ -208,7 +208,7 @@ fn settle(spec: &DriveSpec, why: Why, saved: &Saved, settled: &mut Settled) -> R
             Why::Created => None,
             _ => saved.known_storage(drive, &location.name),
         };
-        // The records began without any state. A file that was used before belongs to a state that is missing.
+        // The records began without any state, so a file that was used before belongs to a missing state.
         let is_strange = began_empty && known.is_some_and(|known| known.label.is_none()) && !why.adopts();
         let found = settle_one(drive, location, known, why, is_strange, &mut settled.made)?;
         if let (Some(path), Some(known), Some(found)) = (&location.path, known, &found)
