@@ -1,4 +1,5 @@
-//! `sluice serve --check`: all that would keep a daemon from starting, or a drive from opening, said at once.
+//! `sluice serve --check`: reports all faults at once that would keep a daemon from starting or a drive from
+//! opening.
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -12,14 +13,14 @@ use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
-/// What was found to be right, with what may be a mistake all the same.
+/// A configuration without faults, with notes on possible mistakes.
 #[derive(Debug)]
 pub(crate) struct Checked {
     pub(crate) config: Config,
     pub(crate) notes: Vec<String>,
 }
 
-/// Looks at a configuration file, and at everything that it names. Nothing is changed.
+/// Checks a configuration file and everything that it names. Changes nothing.
 ///
 /// # Errors
 /// All faults, one after the other.
@@ -39,7 +40,7 @@ pub(crate) fn check(file: &Path, api: Option<PathBuf>) -> Result<Checked, Proble
     check_places(&places, &mut found);
     check_cores(&config.daemon.cores, &mut found);
     check_tcp(&config.tcp, &mut found);
-    // One that is wrong by itself was named already.
+    // `examine` has already reported the drives that are wrong by themselves.
     config.drives.retain(|drive| drive.check().is_ok());
     check_drives(&config, &places, &mut found);
     let Examination { faults, notes, .. } = found;
@@ -49,14 +50,14 @@ pub(crate) fn check(file: &Path, api: Option<PathBuf>) -> Result<Checked, Proble
     }
 }
 
-/// All of them as one, whose text has each in turn.
+/// Joins the faults into one problem, whose text has each in turn.
 fn all(faults: Vec<Problem>) -> Problem {
     let kind = faults.first().map(|first| first.kind).unwrap_or_default();
     let words: Vec<String> = faults.iter().map(ToString::to_string).collect();
     Problem::new(kind, words.join("\nerror: "))
 }
 
-/// A daemon has these places, perhaps with this configuration.
+/// Returns whether a daemon uses these places, perhaps with this configuration.
 fn is_running(places: &Places) -> bool {
     let mut lock = places.api.clone().into_os_string();
     lock.push(".lock");
@@ -64,7 +65,7 @@ fn is_running(places: &Places) -> bool {
     flock(&lock, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
 }
 
-/// The drives, also those that were created through the API, as they are now.
+/// Checks the drives as they are now, with those created through the API.
 fn check_drives(config: &Config, places: &Places, found: &mut Examination<'_>) {
     let Some(drives) = found.note("daemon.state", foresee(config, &places.state)) else {
         return config.drives.iter().for_each(|drive| found.drive(drive));
@@ -85,7 +86,7 @@ fn check_places(places: &Places, found: &mut Examination<'_>) {
     found.note("daemon.api", sluice_control::listen::check_length(&places.api));
 }
 
-/// The processors are there, and this process may use them.
+/// Checks that the processors exist and that this process may use them.
 fn check_cores(cores: &[usize], found: &mut Examination<'_>) {
     let Ok(usable) = rustix::thread::sched_getaffinity(None) else { return };
     for core in
@@ -98,7 +99,7 @@ fn check_cores(cores: &[usize], found: &mut Examination<'_>) {
     }
 }
 
-/// The addresses can be listened at, which is tried where no daemon runs.
+/// Checks that the addresses can be listened on. They are tried only where no daemon runs.
 fn check_tcp(tcp: &Tcp, found: &mut Examination<'_>) {
     found.note("tcp.discovery_keys", tls_keys(tcp.discovery_keys.as_deref()));
     let addresses = if found.in_use { tcp.addresses().collect() } else { Vec::new() };

@@ -26,26 +26,26 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-/// How long the end may take once the operator has insisted, or the time is up.
+/// Time limit of the end once the operator has sent a second signal, or the drain limit has passed.
 const HURRY_LIMIT: Duration = Duration::from_secs(2);
 
-/// How long a thread for orders stays without one: as good as for ever.
+/// Idle time after which an order thread ends: a century, so that it never ends.
 const ORDER_THREAD_IDLE: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 #[derive(Debug, Args)]
 pub struct ServeArgs {
-    /// Configuration file; everything has a default without one
+    /// Configuration file; without it, every key has its default
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Say all that is wrong with the configuration file and with what it names, change nothing, and end
+    /// Report all faults of the configuration file and of what it names, change nothing, and end
     #[arg(long, requires = "config")]
     check: bool,
-    /// How messages are written
+    /// Form of the log messages
     #[arg(long, value_enum, default_value_t)]
     log: log::Format,
 }
 
-/// Runs the daemon until it is told to stop. `api` overrides the socket that the configuration names.
+/// Runs the daemon until a signal stops it. `api` overrides the socket that the configuration names.
 pub fn serve(arguments: &ServeArgs, api: Option<PathBuf>) -> Result<(), Problem> {
     if let (Some(file), true) = (&arguments.config, arguments.check) {
         return report(&check(file, api)?);
@@ -66,8 +66,9 @@ pub fn serve(arguments: &ServeArgs, api: Option<PathBuf>) -> Result<(), Problem>
     outcome
 }
 
-/// The runtime of the control thread, with a thread for orders that stays: tokio ends the process when it has none and
-/// the limits of the process (RLIMIT_AS, RLIMIT_NPROC, pids.max of a cgroup) do not let it start one.
+/// Builds the runtime of the control thread, with one order thread that stays. tokio ends the process when it
+/// has no such thread and the limits of the process (RLIMIT_AS, RLIMIT_NPROC, pids.max of a cgroup) do not
+/// let it start one.
 fn runtime() -> std::io::Result<Runtime> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -78,7 +79,7 @@ fn runtime() -> std::io::Result<Runtime> {
     Ok(runtime)
 }
 
-/// Says that a configuration is right.
+/// Prints that a configuration has no faults, with the notes.
 fn report(checked: &Checked) -> Result<(), Problem> {
     checked.notes.iter().for_each(|note| println!("note: {note}"));
     let Checked { config, .. } = checked;
@@ -118,11 +119,12 @@ impl Daemon {
         drives.heed_failures()?;
         drives.heed_doubts()?;
         drives.watch_stalls()?;
-        // When the drives are open: a host that is told of none does not ask again.
+        // The drives must be open before hosts connect: a host that finds no such subsystem does not try
+        // again.
         let hosts = listen_for_hosts(&config.tcp, directory)?;
-        // Before anybody can see that the daemon is there, and tell it to stop.
+        // The signals are caught before the daemon is visible and can get one.
         let told = runtime.block_on(async { Told::new() }).map_err(trouble)?;
-        // Anybody may connect; who may call is decided by credentials, and the others are told.
+        // Every user may connect. Credentials decide who may call; other callers get an error.
         let (listener, api_socket) = listen(&places.api, 0o666)?;
         tracing::info!(
             "serving {} on {}; API at {}",
@@ -145,9 +147,10 @@ impl Daemon {
         tracing::info!("told to stop by {signal}");
         notify(&[NotifyState::Stopping]);
         let deadline = Instant::now() + self.config.daemon.drain_limit();
-        // Before the drives: a host that is told of none does not ask again, and one that is not let in does.
+        // The listener ends before the drives. A host that finds no such subsystem does not try again, but a
+        // host that cannot connect does.
         drop(self.hosts.take());
-        // Fails only if the server has ended by itself. Callers are answered while the drives end.
+        // Sending fails only if the server has ended by itself. Callers are answered while the drives end.
         let _ = raise.send(true);
         let outcome = drain(deadline, &self.drives, &mut self.told).await;
         let answered = match outcome {
@@ -161,7 +164,7 @@ impl Daemon {
     }
 }
 
-/// How many drives are served, in words that do not count those that are not.
+/// Returns the number of drives served, as text, with the number of failed drives apart.
 fn served(drives: &[DriveView]) -> String {
     let failed = drives.iter().filter(|drive| drive.state == DriveState::Failed).count();
     match failed {
@@ -170,7 +173,7 @@ fn served(drives: &[DriveView]) -> String {
     }
 }
 
-/// Lets hosts on the network in, if there is an address for that.
+/// Lets hosts on the network connect, if an address is configured.
 fn listen_for_hosts(tcp: &Tcp, directory: Arc<Directory>) -> Result<Option<HostListener>, Problem> {
     if tcp.listen.is_empty() && tcp.listen_tls.is_empty() {
         return Ok(None);
@@ -186,12 +189,12 @@ fn listen_for_hosts(tcp: &Tcp, directory: Arc<Directory>) -> Result<Option<HostL
     Ok(Some(listener))
 }
 
-/// Reloads as often as the daemon is told to; returns with the signal that stops it.
+/// Reloads at each signal to reload. Returns the name of the signal that stops the daemon.
 async fn obey_until_stop(told: &mut Told, drives: &Arc<Drives>) -> &'static str {
     loop {
         match told.next().await {
             Order::Stop(signal) => return signal,
-            // In a task of its own: one that hangs does not keep the daemon from stopping.
+            // A reload that hangs in a task of its own does not keep the daemon from stopping.
             Order::Reload => drop(tokio::spawn(reload(Arc::clone(drives)))),
         }
     }
@@ -208,7 +211,7 @@ async fn reload(drives: Arc<Drives>) {
     notify(&[NotifyState::Ready]);
 }
 
-/// Finishes what is in flight; a second signal ends the patience.
+/// Finishes the commands in flight. After a second signal it waits only for [`HURRY_LIMIT`].
 async fn drain(deadline: Instant, drives: &Arc<Drives>, told: &mut Told) -> Result<(), Problem> {
     let (drives, hurry) = (Arc::clone(drives), Arc::new(AtomicBool::new(false)));
     let hurried = Arc::clone(&hurry);
@@ -227,7 +230,7 @@ async fn drain(deadline: Instant, drives: &Arc<Drives>, told: &mut Told) -> Resu
     Ok(())
 }
 
-/// Makes the folders and takes them for this daemon; the state's has a lock of its own.
+/// Makes the folders and locks them for this daemon. The state folder has a lock of its own.
 fn claim(places: &Places) -> Result<[Exclusive; 2], Problem> {
     if let Some(folder) = places.api.parent() {
         make_folder(folder, 0o755)?;
@@ -236,13 +239,13 @@ fn claim(places: &Places) -> Result<[Exclusive; 2], Problem> {
     let mut lock = places.api.clone().into_os_string();
     lock.push(".lock");
     let api = Exclusive::take(Path::new(&lock), &format!("the API socket {}", places.api.display()))?;
-    // No drive can have this name: they start with a letter or a digit.
+    // No drive can have this name: drive names start with a letter or a digit.
     let lock = places.sockets.join(".lock");
     let sockets = Exclusive::take(&lock, &format!("the sockets folder {}", places.sockets.display()))?;
     Ok([api, sockets])
 }
 
-/// What a signal asks for.
+/// Effect of a signal.
 enum Order {
     /// The name of the signal.
     Stop(&'static str),
@@ -254,7 +257,7 @@ struct Told {
     terminate: Signal,
     interrupt: Signal,
     hang_up: Signal,
-    /// Of the limit of processor time; at its hard end the kernel kills the process.
+    /// SIGXCPU, the soft limit of processor time; at the hard limit the kernel kills the process.
     processor_time: Signal,
 }
 
@@ -268,7 +271,7 @@ impl Told {
         })
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     async fn next(&mut self) -> Order {
         tokio::select! {
             _ = self.terminate.recv() => Order::Stop("SIGTERM"),
@@ -280,7 +283,7 @@ impl Told {
         }
     }
 
-    /// Waits for the next one that stops a daemon, and says which it was.
+    /// Waits for the next signal that stops a daemon, and returns its name.
     async fn stop(&mut self) -> &'static str {
         loop {
             if let Order::Stop(signal) = self.next().await {
@@ -290,8 +293,8 @@ impl Told {
     }
 }
 
-/// Keeps other processes of this user out of the daemon's memory, with its keys and the guests' data, unless the
-/// operator wants to debug it. Before a key is read.
+/// Keeps other processes of this user out of the daemon's memory, with its keys and the guests' data, unless
+/// the operator allows debuggers. Call before a key is read.
 fn hide_memory(dumpable: bool) -> Result<(), Problem> {
     if dumpable {
         return Ok(());
@@ -300,7 +303,8 @@ fn hide_memory(dumpable: bool) -> Result<(), Problem> {
         .map_err(|error| Problem::internal(format!("cannot keep other processes out of this one: {error}")))
 }
 
-/// A hundred controllers with a hundred interrupts each need more descriptors than the usual limit.
+/// Raises the soft limit of open files to the hard limit. A hundred controllers with a hundred interrupts
+/// each need more descriptors than the usual limit.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
@@ -310,7 +314,7 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Tells systemd, if it is there.
+/// Sends the state to systemd, if it is there.
 fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::warn!("cannot notify the service manager: {error}");

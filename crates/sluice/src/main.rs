@@ -8,7 +8,7 @@ fn main() -> ExitCode {
     sluice::cli::run(std::env::args_os())
 }
 
-/// A panic ends the process, in whichever profile it was built: nothing may unwind past memory that a
+/// Makes a panic end the process, in whichever profile it was built: nothing may unwind past memory that a
 /// kernel or a device still writes to.
 fn end_with_a_panic() {
     let report = std::panic::take_hook();

@@ -12,13 +12,13 @@ use sluice_spec::{AnaSpec, AnaStateName};
 #[derive(Debug, Args)]
 pub(super) struct Ana {
     name: String,
-    /// The state from now on; without it, what was said is shown
+    /// The state from now on; without it, the current settings are shown
     #[arg(long, value_enum)]
     state: Option<AnaStateName>,
-    /// At this port alone: the address that hosts come to, or vfio-user:1 for the first socket
+    /// The only port to set: the address that hosts connect to, or vfio-user:1 for the first socket
     #[arg(long, value_name = "ADDRESS:PORT", requires = "state")]
     port: Option<String>,
-    /// Of this group of namespaces alone
+    /// The only ANA group to set
     #[arg(long, requires = "state")]
     group: Option<u32>,
 }

@@ -1,4 +1,4 @@
-//! What to tell a virtual machine monitor so that it attaches a drive.
+//! Arguments with which a virtual machine monitor attaches a drive.
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -14,30 +14,31 @@ pub(super) enum Monitor {
     Libvirt,
 }
 
-/// How a drive is attached.
+/// Configuration with which a monitor attaches a drive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Attachment {
-    /// For the monitor's command line; none for libvirt.
+    /// Arguments of the monitor's command line; none for libvirt.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) arguments: Vec<String>,
-    /// For libvirt's domain.
+    /// XML for libvirt's domain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) xml: Option<String>,
-    /// What else the monitor needs: the daemon reads and writes the guest's memory, so that must be shared.
+    /// Further needs of the monitor: the guest's memory must be shared, because the daemon reads and writes
+    /// it.
     pub(super) memory: String,
     /// Whether the machine keeps the drive when it is migrated, saved and restored.
     pub(super) migratable: bool,
-    /// What has the monitor refuse that, if there is anything.
+    /// Arguments with which the monitor refuses migration, if there are any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) refuse_migration: Vec<String>,
 }
 
-/// What becomes of a virtual machine that is migrated all the same.
+/// Warning about the migration of a virtual machine with such a drive.
 const STAYS: &str =
     "a machine with this drive must not be migrated, saved or restored: the guest would lose the drive";
 
-/// An image in a format with which QEMU migrates no machine; the guest does not see it. 560 bytes, which QEMU does not
-/// write to.
+/// File name of an image in a format with which QEMU migrates no machine. The guest does not see the image.
+/// It has 560 bytes, and QEMU does not write to it.
 const BLOCKER: &str = "stay.qcow";
 
 impl Attachment {
@@ -73,7 +74,7 @@ impl Attachment {
         }
     }
 
-    /// For people, and to be pasted: the needs in a comment, the arguments as a shell reads them.
+    /// Returns text to read and to paste: the needs in a comment, and the arguments in shell syntax.
     pub(super) fn text(&self) -> String {
         if let Some(xml) = &self.xml {
             return format!(
@@ -97,7 +98,7 @@ impl Attachment {
     }
 }
 
-/// As a shell reads them.
+/// Returns the arguments in shell syntax.
 fn words(arguments: &[String]) -> String {
     let words: Vec<String> = arguments.iter().map(|argument| shell_word(argument)).collect();
     words.join(" ")
@@ -120,7 +121,7 @@ fn libvirt_xml(socket: &str) -> String {
     )
 }
 
-/// The word in quotes if the shell would see anything else in it.
+/// Returns the word, in quotes if it has a character that is special to the shell.
 fn shell_word(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:+@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

@@ -14,13 +14,13 @@ use std::path::PathBuf;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ClassifierCommand {
-    /// Let a program decide where a drive's commands go; it stays after a restart of the daemon
+    /// Let a program choose the path of each command of a drive; it stays after a restart of the daemon
     Attach {
         drive: String,
         #[command(flatten)]
         program: Program,
     },
-    /// Put another program in the place of a drive's classifier, under load
+    /// Replace a drive's classifier by another program, under load
     Replace {
         drive: String,
         #[command(flatten)]
@@ -31,9 +31,9 @@ pub(super) enum ClassifierCommand {
     },
     /// Let all commands of a drive take the first path again
     Detach { drive: String },
-    /// Show what a drive's classifier does
+    /// Show the state of a drive's classifier
     Show { drive: String },
-    /// Look at a classifier's maps, and change them
+    /// Show and change a classifier's maps
     #[command(subcommand)]
     Maps(MapCommand),
 }
@@ -45,7 +45,7 @@ pub(super) struct Program {
     /// Section of the object that the program is in
     #[arg(long, default_value_t = default_section())]
     section: String,
-    /// Detach it from a namespace after so many errors; commands take the first path then
+    /// Number of errors after which it is detached from a namespace; commands take the first path then
     #[arg(long, value_name = "ERRORS")]
     errors_max: Option<u64>,
 }
@@ -79,7 +79,7 @@ pub(super) fn run(command: ClassifierCommand, client: &Client, output: Output) -
     }
 }
 
-/// The classifier of a drive in the API.
+/// Returns the API path of a drive's classifier.
 pub(super) fn path(drive: &str) -> String {
     format!("/v1/drives/{}/classifier", segment(drive))
 }

@@ -1,4 +1,4 @@
-//! How the copies of a drive are doing, for `sluice drive show`.
+//! States of a drive's copies, for `sluice drive show`.
 
 use super::converse;
 use serde::Deserialize;
@@ -13,18 +13,18 @@ use sluice_spec::table::Table;
 /// Functions that keep copies.
 const KINDS: [&str; 2] = ["mirror", "replicate"];
 
-/// What such a function says of itself, as far as it is shown.
+/// Shown part of such a function's status.
 #[derive(Debug, Deserialize)]
 struct Status {
     state: String,
-    /// Of each member.
+    /// States of the members.
     members: Vec<String>,
     bytes: u64,
     stale_bytes: u64,
     resync_bytes_s: u64,
 }
 
-/// A line for each set of copies; nothing if there is none.
+/// Returns a table with a line for each set of copies; an empty string if there is none.
 pub(super) fn copies(drive: &DriveView, client: &Client) -> String {
     let has_some = |function: &FunctionSpec| matches!(function, FunctionSpec::Uif(_));
     if !drive.namespaces.iter().any(|namespace| namespace.functions.iter().any(has_some)) {
@@ -55,7 +55,7 @@ fn ask(client: &Client, path: &str) -> Result<Status, Problem> {
 impl Status {
     fn cells(self) -> [String; 5] {
         let size = |bytes: u64| Size(bytes).to_string();
-        // In whole MiB, because nobody reads the rest.
+        // Whole MiB are exact enough.
         let rate = format!("{} MiB", self.resync_bytes_s >> 20);
         [self.state, self.members.join(", "), size(self.stale_bytes), size(self.bytes), rate]
     }

@@ -1,4 +1,4 @@
-//! `sluice discover`: which subsystems there are at an address.
+//! `sluice discover`: lists the subsystems at an address.
 
 use super::output::Output;
 use clap::Args;
@@ -18,10 +18,10 @@ const PORT: u16 = sluice_nvme_tcp::DISCOVERY_PORT;
 pub(super) struct DiscoverArgs {
     /// Host, and port if it is not 8009: 10.0.0.1, [fd00::1]:8009, storage.example.org
     address: String,
-    /// What this host calls itself; else what /etc/nvme/hostnqn says. Hosts see what they may have
+    /// NQN of this host, by default that of /etc/nvme/hostnqn; only subsystems that it may have are listed
     #[arg(long, value_name = "NQN")]
     hostnqn: Option<String>,
-    /// File with the key of this host for the discovery service: the connection is encrypted then
+    /// File with the key of this host for the discovery service; it makes the connection encrypted
     #[arg(long, value_name = "FILE")]
     tls_keys: Option<PathBuf>,
 }
@@ -37,7 +37,7 @@ struct Found {
     /// `nvm`, `discovery`, or the type's number.
     kind: String,
     portid: u16,
-    /// Connections have to be encrypted.
+    /// Whether connections have to be encrypted.
     tls: bool,
 }
 
@@ -62,7 +62,7 @@ pub(super) fn run(arguments: &DiscoverArgs, output: Output) -> Result<(), Proble
     })
 }
 
-/// The address, with the usual port if it has none.
+/// Returns the address, with the discovery port if it has none.
 fn with_port(address: &str) -> String {
     let has_port = match address.rsplit_once(':') {
         Some((host, _)) if host.contains(':') => host.ends_with(']'),
@@ -98,7 +98,8 @@ impl Found {
     }
 }
 
-/// A field without what fills it up, and without what a terminal would obey.
+/// Returns a field's text without its padding, and with control characters replaced, which a terminal would
+/// obey.
 fn text(field: &[u8]) -> String {
     let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
     let text = String::from_utf8_lossy(&field[..end]);

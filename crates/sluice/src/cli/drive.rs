@@ -19,59 +19,59 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum DriveCommand {
-    /// Create a drive; it is there at once, and after a restart of the daemon
+    /// Create a drive, at once; it stays after a restart of the daemon
     Create(Create),
     /// List all drives
     List,
     /// Show one drive
     Show { name: String },
-    /// Resize a namespace; the guest is told
+    /// Resize a namespace and notify the guest
     Resize(Resize),
-    /// Show or say which ways to a drive hosts should take (Asymmetric Namespace Access)
+    /// Show or set which ways to a drive hosts should take (Asymmetric Namespace Access)
     Ana(Ana),
     /// Delete a drive; its files stay
     Delete {
         name: String,
-        /// Also if a virtual machine uses it, which will not survive it
+        /// Delete it also while a virtual machine uses it, which will not survive it
         #[arg(long)]
         force: bool,
     },
-    /// Delete a namespace that a host has created, with what is in it
+    /// Delete a namespace that a host has created, with its data
     DeleteNamespace {
         name: String,
         #[arg(long)]
         nsid: u32,
-        /// Also if a client is there, which may use it
+        /// Delete it also while a client is connected, which may use it
         #[arg(long)]
         force: bool,
     },
     /// Move a drive to another reactor, under load
     Move {
         name: String,
-        /// Counted from 0, see `sluice reactor list`
+        /// Number of the reactor, counted from 0, see `sluice reactor list`
         #[arg(long)]
         reactor: usize,
-        /// Not the drive, but this completion queue of its virtual machine, with its submission queues
+        /// Move only this completion queue of its virtual machine, with its submission queues
         #[arg(long, value_name = "ID")]
         queue: Option<u16>,
     },
     /// Open a drive that could not be opened when the daemon started
     Open {
         name: String,
-        /// Make files that it has had open, and that do not exist any more, again: empty
+        /// Create files again, empty, that the drive had open before and that do not exist any more
         #[arg(long)]
         make_anew: bool,
-        /// Take files over that were served before, although the state folder with their reservations is gone
+        /// Take over files that were served before, although the state folder with their reservations is gone
         #[arg(long)]
         adopt: bool,
     },
-    /// Print what a virtual machine monitor needs to attach a drive
+    /// Print the arguments with which a virtual machine monitor attaches a drive
     Attach {
         name: String,
-        /// Which of its sockets, counted from 1
+        /// Number of the drive's socket, counted from 1
         #[arg(long, default_value_t = 1, value_name = "NUMBER")]
         socket: usize,
-        /// Which monitor
+        /// Monitor to print the arguments for
         #[arg(long, value_enum, default_value_t, value_name = "MONITOR")]
         print: Monitor,
     },
@@ -81,25 +81,26 @@ pub(super) enum DriveCommand {
 #[command(group = clap::ArgGroup::new("target").required(true).args(["memory", "file", "null", "spec"]))]
 pub(super) struct Create {
     name: String,
-    /// In the daemon's memory, of this size; gone when it stops
+    /// Size of a drive in the daemon's memory; its data is lost when the daemon stops
     #[arg(long, value_name = "SIZE")]
     memory: Option<Size>,
-    /// On a file or a block device
+    /// Path of a file or a block device for the data
     #[arg(long, value_name = "PATH")]
     file: Option<PathBuf>,
-    /// On nothing: reads and writes succeed and do not move any data
+    /// Size of a drive without data: reads and writes succeed and do not move any
     #[arg(long, value_name = "SIZE")]
     null: Option<Size>,
-    /// As a file says: the JSON body of POST /v1/drives, or the keys of a [[drive]] in TOML; `-` is standard input
+    /// Description of the drive: the JSON body of POST /v1/drives, or the keys of a [[drive]] in TOML; `-` is
+    /// standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["size", "block_size", "on_full", "format", "serial", "doorbells", "reactor"])]
     spec: Option<PathBuf>,
-    /// Size of a file, which is created if it is not there
+    /// Size of a file, which is created if it does not exist
     #[arg(long, requires = "file")]
     size: Option<Size>,
     /// Bytes of a logical block: 512 or 4096
     #[arg(long, value_name = "BYTES", default_value_t = 512)]
     block_size: u32,
-    /// What becomes of a write when the file system is full
+    /// Result of a write when the file system is full
     #[arg(long, requires = "file", value_enum)]
     on_full: Option<OnFull>,
     /// `raw` if a file is to be served as it is, although it begins like an image of another format
@@ -108,10 +109,10 @@ pub(super) struct Create {
     /// Serial number; derived from the name if not given
     #[arg(long)]
     serial: Option<String>,
-    /// How doorbells reach the daemon
+    /// Way in which doorbells reach the daemon
     #[arg(long, value_enum, default_value_t)]
     doorbells: Doorbells,
-    /// Which reactor serves it, counted from 0
+    /// Number of the reactor that serves it, counted from 0
     #[arg(long)]
     reactor: Option<usize>,
 }
@@ -119,12 +120,12 @@ pub(super) struct Create {
 #[derive(Debug, Args)]
 pub(super) struct Resize {
     name: String,
-    /// Which namespace
+    /// Number of the namespace
     #[arg(long, default_value_t = 1)]
     nsid: u32,
     #[arg(long)]
     size: Size,
-    /// It may become smaller; what lies behind is lost
+    /// Allow a smaller size; the data behind it is lost
     #[arg(long)]
     shrink: bool,
 }
@@ -180,7 +181,10 @@ fn fetch(client: &Client, name: &str) -> Result<DriveView, Problem> {
     converse(client.get(&path(name)))
 }
 
-/// The socket of this number, to attach it by.
+/// Returns the socket of this number, if the drive can be attached by it.
+///
+/// # Errors
+/// If the drive has no such socket, or is not open.
 fn check_attachable(view: &DriveView, number: usize) -> Result<&str, Problem> {
     let name = &view.name;
     let sockets: Vec<&String> = view.socket.iter().chain(&view.more_sockets).collect();
@@ -252,7 +256,7 @@ impl Create {
     }
 }
 
-/// The drive that a file describes, under the name that the command line says.
+/// Reads the description of a drive from a file. The name on the command line replaces a name in the file.
 fn read_spec(file: &Path, name: String) -> Result<DriveSpec, Problem> {
     let mut keys = spec_file::read(file)?;
     keys.insert("name".to_owned(), name.into());
@@ -275,7 +279,7 @@ fn list(list: &DriveList) -> String {
     table.text()
 }
 
-/// Where a drive stands, and how many have it, if they are several.
+/// Returns the state of a drive, with the number of clients and hosts if there are several.
 fn state_of(drive: &DriveView) -> String {
     match drive.clients + drive.hosts.len() {
         0 | 1 => drive.state.as_str().to_owned(),
@@ -283,7 +287,7 @@ fn state_of(drive: &DriveView) -> String {
     }
 }
 
-/// Where it is attached, or who may connect to it.
+/// Returns the sockets of a drive, and the hosts that may connect to it.
 fn way_in(drive: &DriveView) -> String {
     let over_tcp = drive.tcp.as_ref().map(|tcp| match (tcp.hosts.is_empty(), &tcp.tls_keys) {
         (true, None) => "NVMe/TCP, those on this machine".to_owned(),
@@ -301,7 +305,7 @@ fn size_of(namespace: &NamespaceView) -> String {
     namespace.size.map_or_else(|| "?".to_owned(), |size| size.to_string())
 }
 
-/// Its own, and those of queues that are elsewhere.
+/// Returns the drive's reactor, and the reactors of queues that were moved to others.
 fn reactors(drive: &DriveView) -> String {
     let away = drive.queues_away.iter().map(|it| format!(", queue {} on {}", it.queue, it.reactor));
     drive.reactor.to_string() + &away.collect::<String>()
@@ -366,7 +370,7 @@ fn namespaces(drive: &DriveView) -> String {
     table.text() + &paths(drive) + &devices(drive)
 }
 
-/// How the NVMe devices behind it are doing.
+/// Returns a table of the NVMe devices behind the drive, with their states.
 fn devices(drive: &DriveView) -> String {
     if drive.devices.is_empty() {
         return String::new();
@@ -404,7 +408,7 @@ fn devices(drive: &DriveView) -> String {
     format!("\n{}", table.text())
 }
 
-/// Ways that a classifier can choose, where there are several.
+/// Lists the paths that a classifier can choose, for each namespace with several.
 fn paths(drive: &DriveView) -> String {
     let mut text = String::new();
     for namespace in drive.namespaces.iter().filter(|namespace| !namespace.paths.is_empty()) {

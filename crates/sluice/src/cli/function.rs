@@ -21,28 +21,28 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum FunctionCommand {
-    /// Show the functions of a drive that are behind the function SDK
+    /// Show the functions of a drive that use the function SDK
     Show { drive: String },
     /// End the processes of a drive's functions and start them again; no command is lost
     Restart {
         drive: String,
-        /// Only this one, as `show` numbers them
+        /// Number of the only function to restart, as `show` prints it
         #[arg(long)]
         number: Option<usize>,
     },
-    /// Put a function into the stack of a drive, under load; it stays after a restart of the daemon
+    /// Insert a function into the stack of a drive, under load; it stays after a restart of the daemon
     Attach {
         drive: String,
         #[command(flatten)]
         function: Described,
-        /// Of this namespace
+        /// Number of the namespace
         #[arg(long, value_name = "NSID", default_value_t = 1)]
         namespace: u32,
-        /// Below so many of the functions that are there, instead of over all
+        /// Number of existing functions above the new one, by default none
         #[arg(long, value_name = "COUNT", default_value_t = 0)]
         below: usize,
     },
-    /// Take a function out of the stack of a drive, under load; no command is lost
+    /// Remove a function from the stack of a drive, under load; no command is lost
     Detach {
         drive: String,
         #[command(flatten)]
@@ -55,10 +55,10 @@ pub(super) enum FunctionCommand {
         #[command(flatten)]
         which: Which,
     },
-    /// Tell a function something, and print what it says to that
+    /// Send a text to a function, and print its answer
     Tell {
         drive: String,
-        /// What it means is between you and the function
+        /// The text; its meaning is up to the function
         #[arg(required = true)]
         text: Vec<String>,
         #[command(flatten)]
@@ -67,27 +67,27 @@ pub(super) enum FunctionCommand {
         #[arg(long)]
         quiesce: bool,
     },
-    /// Be the process of one of Sluice's own functions
+    /// Run one of Sluice's own functions in this process
     Run {
-        /// Which: pass, encrypt, replicate, mirror or snapshot
+        /// Kind of the function: pass, encrypt, replicate, mirror or snapshot
         kind: String,
-        /// Listen here, for any number of drives; else standard input is a daemon's socket
+        /// Socket to listen on, for any number of drives; by default standard input is a daemon's socket
         #[arg(long, value_name = "PATH")]
         socket: Option<PathBuf>,
-        /// What its drives' options name: a file, or a folder with all below it, that it may read
+        /// A file, or a folder with all below it, that it may read because its drives' options name it
         #[arg(long, value_name = "PATH", requires = "socket")]
         readable: Vec<PathBuf>,
-        /// A descriptor that it was started with, which its drives' option key_fd may name
+        /// An inherited descriptor, which its drives' option key_fd may name
         #[arg(long, value_name = "NUMBER", requires = "socket")]
         key_fd: Vec<i32>,
     },
-    /// Give up what a function's process may not do, and become its program; the daemon starts it
+    /// Drop the rights that a function's process must not have, and execute its program; the daemon starts it
     #[command(hide = true)]
     Launch {
         /// A file or folder that the program cannot open
         #[arg(long, value_name = "PATH")]
         hide: Vec<PathBuf>,
-        /// Only functions run as this user
+        /// The user of this process runs only functions
         #[arg(long)]
         own_user: bool,
         /// The program and its arguments
@@ -96,19 +96,19 @@ pub(super) enum FunctionCommand {
     },
 }
 
-/// One of a drive's functions.
+/// Choice of one of a drive's functions.
 #[derive(Debug, Args)]
 pub(super) struct Which {
-    /// Which: its number, or what `show` calls it; needed if the drive has several
+    /// Number of the function, or its name as `show` prints it; needed if the drive has several
     #[arg(long, value_name = "WHICH")]
     function: Option<String>,
-    /// Only those of this namespace
+    /// Number of the namespace whose functions are meant
     #[arg(long, value_name = "NSID")]
     namespace: Option<u32>,
 }
 
 impl Which {
-    /// Where it is in the API.
+    /// Returns the API path of the function.
     fn path(&self, drive: &str, client: &Client) -> Result<String, Problem> {
         let path = functions_path(drive);
         let list = converse(client.get::<FunctionList>(&path))?;
@@ -186,7 +186,10 @@ fn table(list: &FunctionList) -> String {
     table.text()
 }
 
-/// The number of the only function that this may mean.
+/// Returns the number of the only function that matches.
+///
+/// # Errors
+/// If no function matches, or several do.
 pub(super) fn which(
     drive: &str,
     list: &FunctionList,
@@ -215,7 +218,8 @@ fn state(function: &FunctionView) -> String {
     }
 }
 
-/// Returns only if the program cannot be executed.
+/// Restricts this process and executes the program. Returns only if the program cannot be executed, or none
+/// is given.
 fn launch(restrictions: &Restrictions) -> Result<(), Problem> {
     restrictions
         .apply()
@@ -226,11 +230,11 @@ fn launch(restrictions: &Restrictions) -> Result<(), Problem> {
         .hint("let the function's user read and execute it; it cannot be in a folder of the daemon's"))
 }
 
-/// Serves until the daemon is gone.
+/// Serves a function in this process until the daemon is gone.
 fn be(kind: &str, arguments: &Arguments, key_fds: &[i32]) -> Result<(), Problem> {
     check_kind(kind)?;
     log::start_plainly();
-    // Before it has a key.
+    // The process must be hidden before it has a key.
     sandbox::hide().map_err(|error| Problem::internal(format!("this process cannot hide: {error}")))?;
     let given = Given::read(key_fds).map_err(Problem::invalid)?;
     arguments.serve(&mut |options| make(kind, options, &given)).map_err(|failure| {

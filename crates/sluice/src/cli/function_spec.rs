@@ -7,26 +7,26 @@ use sluice_spec::{Place, UifSpec};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// By its name, its program or its socket; or in a file, which can say everything of it.
+/// Description of a function by its name, its program or its socket; or by a file, which can have every key.
 #[derive(Debug, Args)]
 #[group(id = "described", required = true)]
 pub(super) struct Described {
-    /// One that comes with Sluice: pass, encrypt, replicate, mirror or snapshot
+    /// Name of a function that comes with Sluice: pass, encrypt, replicate, mirror or snapshot
     #[arg(group = "described")]
     function: Option<String>,
     /// A program that the daemon starts, and its arguments
     #[arg(long, value_name = "PROGRAM", num_args = 1.., group = "described")]
     command: Vec<String>,
-    /// Where a function process listens that somebody else started
+    /// Socket of a function process that the daemon does not start
     #[arg(long, value_name = "PATH", group = "described")]
     socket: Option<PathBuf>,
     /// A file with the keys that a function has in the configuration, in TOML or JSON; `-` is standard input
     #[arg(long, value_name = "FILE", group = "described", conflicts_with_all = ["option", "place"])]
     spec: Option<PathBuf>,
-    /// What it is told; may be given again
+    /// An option for the function; may be given again
     #[arg(long, value_name = "KEY=VALUE", value_parser = option)]
     option: Vec<(String, String)>,
-    /// Where it lives: process, unless daemon is given
+    /// Place of the function: `process` by default, or `daemon`
     #[arg(long)]
     place: Option<Place>,
 }
@@ -52,7 +52,8 @@ impl Described {
     }
 }
 
-/// Relative paths in it are relative to its folder, as in the configuration.
+/// Reads a function from a file. Relative paths in the file are relative to its folder, as in the
+/// configuration.
 fn read(file: &Path) -> Result<UifSpec, Problem> {
     let mut keys = spec_file::read(file)?;
     if keys.remove("kind").is_some_and(|kind| kind != "uif") {

@@ -14,7 +14,7 @@ use sluice_spec::table::Table;
 pub(super) enum MapCommand {
     /// List the maps of a drive's classifier
     List { drive: String },
-    /// Show what is in a map
+    /// Show the entries of a map
     Dump { drive: String, map: String },
     /// Show one entry of a map
     Get {
@@ -73,7 +73,7 @@ fn fetch(client: &Client, drive: &str) -> Result<MapList, Problem> {
     converse(client.get(&format!("{}/maps", classifier::path(drive))))
 }
 
-/// All that is in a map, page by page.
+/// Fetches all entries of a map, page by page.
 fn fetch_all(client: &Client, path: &str) -> Result<MapDump, Problem> {
     let mut whole = converse(client.get::<MapDump>(path))?;
     while let Some(from) = whole.next {
@@ -88,7 +88,7 @@ fn fetch_all(client: &Client, path: &str) -> Result<MapDump, Problem> {
     Ok(whole)
 }
 
-/// Where an entry is in the API, and the map it is of.
+/// Returns the API path of an entry, and the map that the entry belongs to.
 fn entry_path(client: &Client, drive: &str, map: &str, key: &str) -> Result<(String, MapView), Problem> {
     let maps = fetch(client, drive)?.maps;
     let Some(view) = maps.into_iter().find(|view| view.name == map) else {
@@ -99,7 +99,7 @@ fn entry_path(client: &Client, drive: &str, map: &str, key: &str) -> Result<(Str
     Ok((format!("{}/{key}", path(drive, map)), view))
 }
 
-/// What a person wrote, as `size` bytes in hexadecimal.
+/// Converts a key or value of the command line into `size` bytes in hexadecimal.
 fn bytes(what: &str, text: &str, size: u32) -> Result<String, Problem> {
     if let Some(hex) = text.strip_prefix("hex:") {
         return Ok(hex.to_owned());
@@ -125,7 +125,8 @@ fn number(word: &str) -> Option<u64> {
     }
 }
 
-/// Bytes in hexadecimal, as numbers if they can be: up to 8 bytes are one, more are words.
+/// Converts bytes from hexadecimal to numbers where possible: up to 8 bytes are one number, more are 64-bit
+/// words.
 fn people(hex: &str) -> String {
     let digits = hex.len() / 2;
     if digits > 8 && !digits.is_multiple_of(8) {
@@ -156,7 +157,7 @@ fn list(list: &MapList) -> String {
 
 fn dump(dump: &MapDump) -> String {
     let is_zero = |entry: &&MapEntry| entry.value.bytes().all(|digit| digit == b'0');
-    // An array's elements are always there; those that were never used say nothing.
+    // An array's elements always exist, so elements that were never used are left out.
     let hides_zeros = dump.map.kind == MapKindName::Array;
     let hidden = if hides_zeros { dump.entries.iter().filter(is_zero).count() } else { 0 };
     let mut table = Table::new(&["KEY", "VALUE"]);

@@ -33,11 +33,11 @@ pub struct Cli {
     #[command(subcommand)]
     command: Command,
 
-    /// Socket of the daemon's API; else what SLUICE_API names, else the usual place
+    /// Socket of the daemon's API; by default that of SLUICE_API, or else the usual place
     #[arg(long, global = true, value_name = "SOCKET")]
     api: Option<PathBuf>,
 
-    /// How answers are written
+    /// Form of the answers
     #[arg(short, long, global = true, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
 }
@@ -49,18 +49,18 @@ enum Command {
     /// Create, show, resize, delete and attach drives
     #[command(subcommand)]
     Drive(drive::DriveCommand),
-    /// Let programs decide where the commands of a drive go
+    /// Let programs choose the paths of a drive's commands
     #[command(subcommand)]
     Classifier(classifier::ClassifierCommand),
-    /// Attach functions to a drive, move them, detach them, tell them something, and be one
+    /// Attach functions to a drive, move them, detach them, send them texts, and run one
     #[command(subcommand)]
     Function(function::FunctionCommand),
     /// Freeze the state of a drive with the function `snapshot`, and go back to it
     #[command(subcommand)]
     Snapshot(snapshot::SnapshotCommand),
-    /// Make the daemon read its configuration file again: drives come and go with it
+    /// Make the daemon read its configuration file again, and add and remove drives accordingly
     Reload,
-    /// Look at the reactors
+    /// Show the reactors
     #[command(subcommand)]
     Reactor(reactor::ReactorCommand),
     /// List the subsystems at an address on the network that this host may have
@@ -81,7 +81,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version are "errors", too, and go to standard output.
+            // clap returns help and version as "errors", too; they go to standard output.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
@@ -120,12 +120,12 @@ impl Cli {
     }
 }
 
-/// The daemon has a working directory of its own.
+/// Makes a path absolute, because the daemon has a working directory of its own.
 fn absolute(path: &Path) -> Result<PathBuf, Problem> {
     std::path::absolute(path).map_err(|error| Problem::io("find", path, &error))
 }
 
-/// Runs a conversation with the daemon to its end.
+/// Runs a request to the daemon to its end.
 fn converse<T>(talk: impl Future<Output = Result<T, Problem>>) -> Result<T, Problem> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -5,17 +5,17 @@ use serde::Serialize;
 use sluice_spec::problem::Problem;
 use std::io::{self, Write};
 
-/// How answers are written.
+/// Form of the answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum Form {
-    /// For people
+    /// Text for people
     #[default]
     Table,
-    /// For programs: what the API answered
+    /// The API's answer, for programs
     Json,
 }
 
-/// Standard output, in the form that was asked for.
+/// Standard output, in the chosen form.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Output {
     form: Form,
@@ -26,7 +26,7 @@ impl Output {
         Self { form }
     }
 
-    /// An answer: as JSON, or as the words that `text` makes of it.
+    /// Writes an answer: as JSON, or as the text that `text` makes of it.
     pub(super) fn answer<T: Serialize>(
         self,
         answer: &T,
@@ -47,7 +47,7 @@ impl Output {
     pub(super) fn raw(self, bytes: &[u8]) -> Result<(), Problem> {
         let mut out = io::stdout().lock();
         match out.write_all(bytes).and_then(|()| out.flush()) {
-            // Whoever reads has seen enough: `sluice drive list | head -1`.
+            // The reader has seen enough, as in `sluice drive list | head -1`.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             written => written
                 .map_err(|error| Problem::internal(format!("cannot write to standard output: {error}"))),

@@ -42,7 +42,8 @@ fn list(list: &ReactorList) -> String {
     table.text()
 }
 
-/// Fails if something was refused; what was done is said all the same.
+/// Reloads the configuration and prints the changes. Fails if a change was refused, after printing the
+/// others.
 pub(super) fn reload(client: &Client, output: Output) -> Result<(), Problem> {
     let outcome: Reloaded = converse(client.post("/v1/reload", &()))?;
     output.answer(&outcome, |outcome| {
@@ -60,7 +61,7 @@ pub(super) fn reload(client: &Client, output: Output) -> Result<(), Problem> {
     }
 }
 
-/// Both versions, to see whether they fit.
+/// Versions of the tool and of the daemon, to compare them.
 #[derive(Serialize)]
 struct Versions {
     tool: &'static str,

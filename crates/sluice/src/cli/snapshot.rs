@@ -1,4 +1,4 @@
-//! `sluice snapshot`: orders to the function `snapshot` of a drive, in words of their own.
+//! `sluice snapshot`: sends orders to the function `snapshot` of a drive, with a subcommand for each.
 
 use super::converse;
 use super::function::which;
@@ -13,7 +13,7 @@ use sluice_spec::table::Table;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum SnapshotCommand {
-    /// Freeze a drive as it is, under a name
+    /// Freeze the current state of a drive as a version with a name
     Create {
         drive: String,
         name: String,
@@ -26,14 +26,14 @@ pub(super) enum SnapshotCommand {
         #[command(flatten)]
         of: Of,
     },
-    /// Forget a version, and free what only it has
+    /// Delete a version, and free the chunks that only it has
     Delete {
         drive: String,
         name: String,
         #[command(flatten)]
         of: Of,
     },
-    /// Make a drive what it was; its version stays
+    /// Set a drive back to the data of a version; the version stays
     Rollback {
         drive: String,
         name: String,
@@ -50,7 +50,7 @@ pub(super) enum SnapshotCommand {
 
 #[derive(Debug, Args)]
 pub(super) struct Of {
-    /// Of the drive's namespaces; needed if several have versions
+    /// Number of the namespace; needed if several have versions
     #[arg(long, value_name = "NSID")]
     namespace: Option<u32>,
 }
@@ -84,7 +84,7 @@ pub(super) fn run(command: SnapshotCommand, client: &Client, output: Output) -> 
         SnapshotCommand::Status { .. } => {
             output.answer(&serde_json::from_str::<serde_json::Value>(&answer).map_err(said)?, status)
         }
-        // Nothing is said of what was done.
+        // A change that succeeded prints nothing.
         _ => Ok(()),
     }
 }
@@ -97,7 +97,7 @@ fn table(versions: &[Version]) -> String {
     table.text()
 }
 
-/// What of the status is a number of bytes.
+/// Fields of the status that are a number of bytes.
 const BYTES: [&str; 5] = ["size", "chunk", "mapped", "store", "free"];
 
 fn status(status: &serde_json::Value) -> String {
@@ -112,13 +112,13 @@ fn status(status: &serde_json::Value) -> String {
     table.text()
 }
 
-/// Seconds since 1970 as a date of the Gregorian calendar and a time, UTC.
+/// Converts seconds since 1970 into a date of the Gregorian calendar and a time, UTC.
 fn utc(seconds: u64) -> String {
     let (mut day, time) = (seconds / 86_400, seconds % 86_400);
     let is_leap =
         |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let mut year = 1970;
-    // Nobody's clock is further off than a few thousand years.
+    // The limit bounds the loop: no clock is further off than a few thousand years.
     while year < 9999 && day >= 365 + u64::from(is_leap(year)) {
         day -= 365 + u64::from(is_leap(year));
         year += 1;

@@ -6,7 +6,7 @@ use sluice_spec::problem::Problem;
 use std::io::Read;
 use std::path::Path;
 
-/// The keys in a file; `-` is standard input. JSON begins with a brace.
+/// Reads the keys in a file; `-` is standard input. JSON begins with a brace.
 pub(super) fn read(file: &Path) -> Result<Map<String, Value>, Problem> {
     let mut text = String::new();
     if file == Path::new("-") {
@@ -21,7 +21,7 @@ pub(super) fn read(file: &Path) -> Result<Map<String, Value>, Problem> {
     }
 }
 
-/// What the keys describe.
+/// Builds the value that the keys describe.
 pub(super) fn understand<T: DeserializeOwned>(file: &Path, keys: Map<String, Value>) -> Result<T, Problem> {
     serde_json::from_value(Value::Object(keys)).map_err(|error| misfit(file, &error.to_string()))
 }

@@ -1,4 +1,4 @@
-//! A guest or a stranger can cause messages as fast as it likes; they are written only so fast.
+//! Rate limit of log messages, because a guest or an unknown client can cause them at any rate.
 
 use sluice_frontends::LogLimit;
 use std::collections::HashMap;
@@ -11,22 +11,22 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Messages of one place in the code that are written in one [`WINDOW_NS`]: enough for a hundred guests
-/// that start at once. Front-ends hold back each single guest much earlier.
+/// Number of messages that one place in the code writes in one [`WINDOW_NS`]: enough for a hundred guests
+/// that start at once. Front-ends limit each single guest much earlier.
 pub(super) const BURST: u32 = 100;
 
-/// The time in which they are counted, in nanoseconds.
+/// Length of the interval in which messages are counted, in nanoseconds.
 const WINDOW_NS: u64 = 10_000_000_000;
 
-/// A format that leaves out what comes too often, and says how much that was.
+/// A format that drops messages above the limit, and notes their number.
 #[derive(Debug)]
 pub(super) struct Limited<F> {
     inner: F,
-    /// Words for a number of messages left out.
+    /// Text for a number of messages left out.
     note: fn(u64) -> String,
-    /// There is one for each place in the code, so their number is bounded.
+    /// Limits, one for each place in the code, so their number is bounded.
     limits: Mutex<HashMap<Identifier, LogLimit>>,
-    /// What time is counted from.
+    /// Start of the clock.
     epoch: Instant,
 }
 
@@ -39,14 +39,15 @@ impl<F> Limited<F> {
         if !is_limited(metadata.target()) {
             return Some(0);
         }
-        // It lasts for centuries.
+        // 64 bits of nanoseconds last for centuries.
         let now_ns = self.epoch.elapsed().as_nanos() as u64;
         let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
         limits.entry(metadata.callsite()).or_insert(LogLimit::new(BURST, WINDOW_NS)).admit(now_ns)
     }
 }
 
-/// What the operator causes is written in full; what anybody else can cause is not.
+/// Returns whether the messages of a target are limited. Messages that only the operator causes are written
+/// in full.
 fn is_limited(target: &str) -> bool {
     let name = target.split("::").next().unwrap_or_default();
     !matches!(name, "sluice" | "sluice_control" | "sluice_spec" | "sluice_wiring")

@@ -1,4 +1,4 @@
-//! Messages: to standard error, without ever waiting for whoever reads it.
+//! Log messages to standard error, without ever waiting for its reader.
 
 mod limit;
 mod writer;
@@ -17,21 +17,21 @@ use tracing_subscriber::registry::Registry;
 /// Environment variable with the levels that are shown: `info`, or `warn,sluice_frontends=debug`.
 pub const VARIABLE: &str = "SLUICE_LOG";
 
-/// How messages are written.
+/// Form of the log messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// A line of words for each.
+    /// A line of text for each.
     #[default]
     Text,
     /// A JSON object for each, on a line.
     Json,
 }
 
-/// Sends this process's messages to standard error from now on. Dropping the answer waits a moment
-/// until they are written.
+/// Sends this process's messages to standard error from now on. Dropping the returned [`Flush`] waits up to a
+/// second until they are written.
 ///
 /// # Errors
-/// If `levels` cannot be read.
+/// If `levels` cannot be parsed, or messages go elsewhere already.
 pub fn start(format: Format, levels: &str) -> Result<Flush, Problem> {
     let levels: Targets = levels.parse().map_err(|error| {
         Problem::invalid(format!("{VARIABLE} is not a list of levels: {error}"))
@@ -46,7 +46,8 @@ pub fn start(format: Format, levels: &str) -> Result<Flush, Problem> {
     Ok(flush)
 }
 
-/// The same for a process that is about to be confined, and so can have no thread that writes for it.
+/// Sends messages to standard error without a thread, for a process that is about to be confined and can
+/// start none.
 pub fn start_plainly() {
     let levels = std::env::var(VARIABLE).ok().and_then(|levels| levels.parse().ok());
     let levels = levels.unwrap_or_else(|| Targets::new().with_default(tracing::Level::INFO));

@@ -2,7 +2,7 @@ use super::*;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
-/// Keeps what is written.
+/// A writer that stores the messages.
 #[derive(Clone, Default)]
 struct Kept(Arc<Mutex<Vec<u8>>>);
 

@@ -8,26 +8,26 @@ use std::thread;
 use std::time::Duration;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Messages that can wait to be written; further ones are dropped and counted.
+/// Number of messages that can wait to be written; further ones are dropped and counted.
 const WAITING_MAX: usize = 1024;
 
-/// How long [`Flush`] waits at the end of the process.
+/// Time limit of [`Flush`] at the end of the process.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 
 enum Item {
     Line(Vec<u8>),
-    /// Everything before this one has been written when it is answered.
+    /// A request for a reply once everything before it has been written.
     Mark(SyncSender<()>),
 }
 
-/// Where formatted messages go.
+/// Queue of formatted messages to the thread.
 #[derive(Clone)]
 pub(super) struct Sink {
     queue: SyncSender<Item>,
     dropped: Arc<AtomicU64>,
 }
 
-/// Waits, when dropped, until what was said before is written.
+/// Handle that waits, when dropped, until earlier messages are written.
 #[must_use = "dropped at once it waits for nothing"]
 pub struct Flush {
     queue: SyncSender<Item>,
@@ -59,14 +59,14 @@ fn start_with(waiting_max: usize, out: impl Write + Send + 'static) -> (Sink, Fl
     let counted = Arc::clone(&dropped);
     let spawned =
         thread::Builder::new().name("log".to_owned()).spawn(move || write_all(&items, &counted, out));
-    // Without the thread nobody takes the messages, and they are dropped: the daemon goes on.
+    // If the thread cannot be started, messages are dropped, and the daemon goes on.
     drop(spawned);
     (Sink { queue: queue.clone(), dropped }, Flush { queue })
 }
 
 fn write_all(items: &Receiver<Item>, dropped: &AtomicU64, mut out: impl Write) {
     for item in items {
-        // Nobody can be told if standard error is closed.
+        // An error is ignored: if standard error is closed, there is nowhere to report it.
         let _ = match item {
             Item::Line(line) => out.write_all(&line),
             Item::Mark(answer) => answer.send(()).map_err(io::Error::other),
@@ -109,7 +109,7 @@ mod tests {
     fn a_reader_that_does_not_read_holds_up_nobody() {
         let (mut reader, pipe) = io::pipe().expect("a pipe");
         let (sink, flush) = start_with(4, pipe);
-        // Far more than a pipe and the queue can take.
+        // The lines are far more than a pipe and the queue can take.
         let line = [&[b'x'; 1023][..], b"\n"].concat();
         for _ in 0..1000 {
             (&sink).write_all(&line).expect("it never fails");
