@@ -1,4 +1,4 @@
-//! A member on another machine that is not there when the near daemon starts, and comes back with a blank disk.
+//! A remote member that is absent when the near daemon starts, and comes back with a blank disk.
 
 use crate::common::{Daemon, namespace, wait_for};
 use crate::nvme::pattern;
@@ -6,10 +6,10 @@ use std::net::TcpListener;
 
 const NQN: &str = "nqn.2026-11.example.sluice:absent";
 
-/// Bytes that a test writes.
+/// Number of bytes that a test writes.
 const PART: usize = 64 << 10;
 
-/// A set of a file here and a remote member, with its log here.
+/// Returns the configuration of a set of a local file and a remote member, with a local log.
 fn set(function: &str, address: &str) -> String {
     format!(
         "[[drive]]\nname = \"near\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"near.img\"\nsize = \"4MiB\"\n\

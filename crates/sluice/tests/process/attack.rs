@@ -1,7 +1,8 @@
-//! A hostile guest and a hostile classifier, on one part of a device whose other part somebody else uses.
+//! A hostile guest and a hostile classifier on one part of a device, whose other part has another user.
 //!
-//! Two daemons: below, a drive on a file; above, the two drives that share it. Whatever the one guest and its
-//! program ask for, the other guest's blocks and memory, and the blocks that are nobody's, stay as they are.
+//! Two daemons: below, a drive on a file; above, the two drives that share it. No command of the guest and no
+//! answer of its program may change or read the other guest's blocks and memory, or the blocks that no drive
+//! has.
 
 use crate::common::{Daemon, LIMIT, namespace};
 use crate::programs::compile;
@@ -13,22 +14,24 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const BLOCK: usize = 512;
 
-/// Blocks of the device. The hostile drive has two paths, each with blocks of its own, and nobody's between.
+/// Blocks of the device. The hostile drive has two paths, each with blocks of its own and unused blocks
+/// behind them.
 const NEIGHBOUR: Range<usize> = 0..8000;
 const HOSTILE: [Range<usize>; 2] = [8000..12_000, 14_000..18_000];
 const NOBODY: [Range<usize>; 2] = [12_000..14_000, 18_000..32_768];
 
-/// Bytes that the hostile guest shares with its drive.
+/// Number of bytes that the hostile guest shares with its drive.
 const MEMORY: usize = 1 << 20;
-/// Commands of one attack.
+/// Number of commands of one attack.
 const COMMANDS: u64 = 1500;
 const IN_FLIGHT: u32 = 48;
 
-/// What every eight bytes of the one and of the other begin with: nobody writes them by accident.
+/// Marks at the beginning of every eight bytes of the neighbour and of the attacker, which no writer makes by
+/// accident.
 const SECRET: u32 = 0x5ec2_e757;
 const POISON: u32 = 0x0bad_0bad;
 
-/// Steers anywhere, and answers with anything, most of it possible.
+/// Source of a classifier that steers anywhere and answers with anything, most of it possible.
 const STEERING: &str = r#"
 static __u64 state = SEED;
 
@@ -75,16 +78,16 @@ fn holds(bytes: &[u8], mark: u32) -> bool {
     bytes.windows(4).any(|window| window == mark)
 }
 
-/// The hostile guest: a driver that has forgotten its manners.
+/// The hostile guest: a driver that keeps to no rule.
 struct Attacker {
     random: Random,
     queue: QueuePair,
     memory: DmaBuffer,
-    /// Memory that comes and goes while commands name it.
+    /// Memory that is mapped and unmapped while commands name it.
     fleeting: Option<DmaBuffer>,
-    /// Writes that succeeded.
+    /// Number of writes that succeeded.
     written: u64,
-    /// By command identifier, if it is a Write.
+    /// Whether a command is a Write, by command identifier.
     writes: Vec<bool>,
 }
 
@@ -96,7 +99,7 @@ impl Attacker {
         Self { random: Random::new(seed), queue, memory, fleeting: None, written: 0, writes }
     }
 
-    /// Until so many commands have come back, with whatever status.
+    /// Sends commands until [`COMMANDS`] of them have come back, with any status.
     fn rage(&mut self, guest: &Controller) {
         let deadline = Deadline::after(LIMIT, "the end of an attack");
         let mut back = 0;
@@ -108,7 +111,7 @@ impl Attacker {
                 self.writes[usize::from(cid)] = command.opcode == opcode::io::WRITE;
             }
             self.queue.ring().expect("rung");
-            // Lists and data change under the commands that were just rung for.
+            // Lists and data change under the commands whose doorbell was just rung.
             let page = self.random.below(MEMORY as u64 / 4096) as usize * 4096;
             poison(&mut self.random, &self.memory, page..page + 4096);
             if self.random.one_in(100) {
@@ -126,7 +129,7 @@ impl Attacker {
     fn command(&mut self) -> SubmissionEntry {
         let random = &mut self.random;
         if random.one_in(8) {
-            // What an honest guest would write, so that the program has something to lead astray.
+            // An honest guest's Write gives the program something to misdirect.
             let blocks = random.between(1, 8) as u32;
             let slba = random.below(HOSTILE[0].len() as u64 - 8);
             let page = self.memory.iova() + (random.below(MEMORY as u64) & !0xfff);
@@ -137,7 +140,7 @@ impl Attacker {
         let size = HOSTILE[0].len() as u64;
         let slba = match random.below(5) {
             0 => random.next_u64(),
-            // The end that overflows, as blocks and as bytes.
+            // The end overflows, counted in blocks, and in the next case in bytes.
             1 => u64::MAX - random.below(u64::from(blocks) + 2),
             2 => (1 << 55) - random.below(100),
             3 => size - random.below(100),
@@ -152,7 +155,8 @@ impl Attacker {
         };
         entry.dptr = [self.address() & !3, self.address() & !0xfff];
         if self.random.one_in(4) {
-            // An SGL: data, a segment, the last one, or no such type; of the right length or any.
+            // An SGL descriptor of any type: data, segment, last segment or an invalid one; of the right
+            // length or any.
             let kind = self.random.below(16) << 60;
             let length =
                 if self.random.one_in(2) { u64::from(blocks) * 512 } else { self.random.below(1 << 32) };
@@ -165,13 +169,13 @@ impl Attacker {
         entry
     }
 
-    /// In its memory, or where it has none.
+    /// Returns an address in the guest's memory, or one where it has none.
     fn address(&mut self) -> u64 {
         let random = &mut self.random;
         match random.below(8) {
             0 => foreign(random),
             1 => random.next_u64(),
-            // Over the end of what it has.
+            // The transfer runs over the end of the memory.
             2 => self.memory.iova() + MEMORY as u64 - random.below(4096),
             3 => self.fleeting.as_ref().map_or(0, |fleeting| fleeting.iova() + random.below(64 << 10)),
             _ => self.memory.iova() + random.below(MEMORY as u64),
@@ -179,7 +183,7 @@ impl Attacker {
     }
 }
 
-/// Where the other guest has its memory in its own addresses, and where the device sees that of both.
+/// Returns an address where the other guest has its memory, or where the device sees the memory of both.
 fn foreign(random: &mut Random) -> u64 {
     match random.below(3) {
         0 => (1 << 32) + (random.below(1 << 12) << 12),
@@ -188,7 +192,8 @@ fn foreign(random: &mut Random) -> u64 {
     }
 }
 
-/// Fills some memory with its own mark; every third page is a list of pages: its own, and those of others.
+/// Fills some memory with the attacker's mark. Every third page is a list of pages: the attacker's own, and
+/// those of others.
 fn poison(random: &mut Random, memory: &DmaBuffer, range: Range<usize>) {
     for page in range.step_by(4096) {
         let mut bytes = marked(POISON, random.next_u64() as u32, 4096);
@@ -205,9 +210,10 @@ fn poison(random: &mut Random, memory: &DmaBuffer, range: Range<usize>) {
     }
 }
 
-/// The neighbour, who reads back what it wrote until it is told to stop. What its blocks have to hold then.
+/// Runs the neighbour, which reads back its writes until `stop`. Returns the data that its blocks have to
+/// hold then.
 fn work(mut guest: Controller, stop: &AtomicBool) -> Vec<u8> {
-    // Memory that no command of its own ever names.
+    // No command of the neighbour ever names this memory.
     let guarded = guest.memory().allocate(MEMORY).expect("memory");
     let guard = marked(SECRET, 77, MEMORY);
     guarded.region().write(0, &guard);
@@ -233,7 +239,7 @@ fn work(mut guest: Controller, stop: &AtomicBool) -> Vec<u8> {
     model
 }
 
-/// The keys of a range of the device.
+/// Returns the keys of a range of the device.
 fn range(socket: &str, blocks: &Range<usize>) -> String {
     let (first, count) = (blocks.start, blocks.len());
     format!("nvme = {{ vfio_user = \"{socket}\", first_block = {first}, blocks = {count} }}")
@@ -278,12 +284,12 @@ fn attack(seed: u64) {
     for blocks in &HOSTILE {
         assert!(!holds(of(blocks), SECRET), "seed {seed}: a secret on the hostile drive");
     }
-    // What it wrote it may have made zeros again.
+    // The blocks do not prove that a write succeeded: the attacker may have zeroed them again.
     assert!(attacker.written > 0, "seed {seed}: the attack never got anywhere");
     let mut stolen = vec![0; MEMORY];
     attacker.memory.region().read(0, &mut stolen);
     assert!(!holds(&stolen, SECRET), "seed {seed}: a secret in the hostile guest's memory");
-    // Both daemons have seen worse.
+    // Both daemons still answer.
     assert!(upper.ok(&["drive", "list"]).contains("neighbour"));
     assert!(lower.ok(&["drive", "list"]).contains("disk"));
 }

@@ -1,5 +1,5 @@
-//! Two drives on one reactor with more to do than it can: one of them moves to the other reactor by itself, in use; and of a drive
-//! that is alone too much for one, a queue.
+//! Balancing of two overloaded reactors' drives, in use: one of two drives moves to the other reactor by
+//! itself. Of a drive that alone overloads a reactor, a queue moves.
 
 use crate::common::{Daemon, wait_for};
 use crate::load::{Load, block_on};
@@ -11,22 +11,23 @@ use sluice_nvme::opcode::io;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// Longer than it takes: some seconds, and more on a machine that does other things.
+/// Time limit: it takes some seconds, and more on a machine with other work.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Each drive goes where there are the fewest. Those that name a reactor stay there, and do nothing.
+/// Drives without a reactor go where there are the fewest. Those with a reactor stay there, and do nothing.
 const DRIVES: &str = "[[drive]]\nname = \"one\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"16MiB\"\n\
      [[drive]]\nname = \"still\"\nreactor = 1\n[[drive.namespace]]\ntarget = \"null\"\nsize = \"1MiB\"\n\
      [[drive]]\nname = \"silent\"\nreactor = 1\n[[drive.namespace]]\ntarget = \"null\"\nsize = \"1MiB\"\n\
      [[drive]]\nname = \"two\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"16MiB\"\n";
 
-/// A host that keeps a reactor busy, and costs no processor's time itself: a queue full of Verify commands is a tenth
-/// of a second's work, so the reactor has some however seldom the host is at work.
+/// A host that keeps a reactor busy with little processor time of its own. A queue full of Verify commands is
+/// a tenth of a second's work, so the reactor has some however seldom the host runs.
 struct Burden(QueuePair);
 
 impl Burden {
     const ENTRIES: u32 = 4096;
-    /// Less one. Few enough that a turn of the reactor, which takes 64 of them, is short.
+    /// Number of blocks of a command, less one. So few keep a turn of the reactor short, which takes 64
+    /// commands.
     const BLOCKS: u32 = (256 << 10) / 512 - 1;
 
     fn new(host: &mut Controller, qid: u16) -> Self {
@@ -43,7 +44,7 @@ impl Burden {
     }
 }
 
-/// A host of a drive: what it writes it reads back, beside its burden.
+/// A host of a drive, which reads back its writes beside its burden.
 struct Guest {
     host: Controller,
     load: Load,
@@ -63,7 +64,7 @@ impl Guest {
         self.burden.turn(true);
     }
 
-    /// Everything comes back, once, and goes on where the drive is now.
+    /// Checks that each command is completed once, and that a new load works where the drive is now.
     fn end(mut self) {
         self.load.end();
         wait_for("the end of what was asked for", || {
@@ -84,7 +85,7 @@ fn show(daemon: &Daemon, drive: &str) -> DriveView {
     serde_json::from_str(&shown).expect("JSON")
 }
 
-/// The same with lists of blocks to deallocate, for namespaces without data.
+/// A burden of lists of blocks to deallocate, for namespaces without data.
 struct Lists {
     queue: QueuePair,
     list: DmaBuffer,
@@ -97,7 +98,7 @@ impl Lists {
         let layout = QueueLayout { entries: Burden::ENTRIES, max_transfer: 4096 };
         let list = host.memory().allocate(4096).expect("memory");
         for range in 0..Self::RANGES {
-            // A context attribute, one block, and where.
+            // A range of Dataset Management: context attributes, one block, and its first block.
             let words = [0, 1, range, 0].map(u32::to_le_bytes).concat();
             list.region().write(range as usize * 16, &words);
         }
@@ -126,7 +127,7 @@ fn a_queue_leaves_a_reactor_for_which_one_drive_is_too_much() {
     let mut load = Load::new(&mut host, 1, 1);
     let mut burdens = [2, 3].map(|qid| Lists::new(&mut host, qid));
     let began = Instant::now();
-    // The last, which leaves the others where they are.
+    // The balancer moves the last queue, and leaves the others where they are.
     let moved = || daemon.log().contains("queue 3 of drive disk moved to reactor 1");
     let mut looked = Instant::now();
     loop {
@@ -141,7 +142,7 @@ fn a_queue_leaves_a_reactor_for_which_one_drive_is_too_much() {
         assert!(began.elapsed() < LIMIT, "none moved:\n{}", daemon.log());
         std::thread::yield_now();
     }
-    // It goes on there.
+    // The load goes on with the queue on the other reactor.
     load.end();
     wait_for("the end of what was asked for", || {
         burdens.iter_mut().for_each(|burden| burden.turn(false));

@@ -1,7 +1,8 @@
-//! A mirror of a file and a remote drive, on a network that is cut, drops and reorders, while either daemon is
-//! killed at any moment: nothing that was acknowledged is lost, no command fails, and other drives do not notice.
+//! A mirror of a file and a remote drive, on a network that is cut, drops and reorders, while either daemon
+//! is killed at any moment. No acknowledged write is lost, no command fails, and other drives are not
+//! delayed.
 //!
-//! `SLUICE_CHAOS_S` says for how many seconds, and `SLUICE_CHAOS_SEED` what happens.
+//! `SLUICE_CHAOS_S` is the number of seconds, and `SLUICE_CHAOS_SEED` determines the faults.
 
 use crate::common::{Daemon, namespace, wait_for};
 use crate::function::Verified;
@@ -15,19 +16,19 @@ use std::time::{Duration, Instant, SystemTime};
 
 const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555";
 
-/// Seconds in CI.
+/// Number of seconds in CI.
 const SECONDS: u64 = 20;
 
-/// Two processors are shared by two daemons, the hosts and the wire: nobody polls longer than it must, and the time that
-/// a turn was kept from its processor is told from its own.
+/// Settings for two processors that are shared by two daemons, the hosts and the wire. Reactors do not spin,
+/// and the time that a turn had no processor is counted apart from its own.
 const SHARED: &str = "idle = { spin_us = 0 }\nwatch_turns = true\n";
 
-/// A folder that no disk has, where there is one: what a disk of the machine does to a turn is not asked here.
+/// Returns a folder in memory where there is one, so that the machine's disk does not lengthen turns.
 fn in_memory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder")
 }
 
-/// The daemon that has the remote drives.
+/// Starts the daemon that has the remote drives.
 fn far(wire: &Wire) -> Daemon {
     let drive = |name: &str| {
         format!(
@@ -50,7 +51,7 @@ fn remote(name: &str, more: &str) -> String {
     )
 }
 
-/// The daemon that has the mirror, and a drive that has nothing to do with it, on one reactor.
+/// Starts the daemon that has the mirror, and an independent drive on the same reactor.
 fn near(wire: &Wire, more: &str) -> Daemon {
     let drives = format!(
         "{SHARED}[[drive]]\nname = \"disk\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"near.img\"\nsize = \"16MiB\"\n\
@@ -60,12 +61,12 @@ fn near(wire: &Wire, more: &str) -> Daemon {
         remote("disk", ", fast_io_fail_s = 0"),
     );
     let daemon = Daemon::start_at(in_memory(), Some(wire.near), &drives);
-    // A remote member may have been used before.
+    // The copy needs an order, because a remote member may have been used before.
     daemon.ok(&["function", "tell", "disk", "copy from 0"]);
     daemon
 }
 
-/// A host of the drive that has nothing to do with any of it. Returns what a command took at most.
+/// Starts a host of the independent drive. It returns the longest time of a command.
 fn neighbour(daemon: &Daemon) -> Going<Duration> {
     let mut host = daemon.host("other");
     let mut disk = namespace(&mut host, 1);
@@ -90,10 +91,10 @@ fn neighbour(daemon: &Daemon) -> Going<Duration> {
     Going::start(step, move || *worst.lock().expect("nobody panicked"))
 }
 
-/// What becomes of a host of the mirror: the model, with how far it is known, and what went wrong.
+/// Result of a host of the mirror: the model, with how far it is known, and the error.
 type Outcome = (Verified, Option<Error>);
 
-/// A host of the mirror that verifies what it reads.
+/// Starts a host of the mirror that verifies its reads.
 fn load(verified: Verified) -> Going<Outcome> {
     let state = Arc::new(Mutex::new(Some((verified, None))));
     let kept = Arc::clone(&state);
@@ -123,7 +124,7 @@ fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().expect("a number"))
 }
 
-/// One thing goes wrong, and is well again.
+/// Causes one fault and repairs it.
 fn trouble(wire: &mut Wire, far: &mut Daemon, dice: &mut Dice) {
     match dice.below(5) {
         0 => {
@@ -183,7 +184,7 @@ fn a_mirror_over_a_bad_network_loses_nothing_and_nobody_else_waits() {
         }
         let is_last = Instant::now() >= end;
         if !is_last && dice.below(2) == 0 {
-            // It comes up where nobody is there.
+            // The daemon starts while its peer cannot be reached.
             wire.set("drop");
         }
         let (turns, killed) = (turns(&near), !is_last);
@@ -213,7 +214,8 @@ fn a_mirror_over_a_bad_network_loses_nothing_and_nobody_else_waits() {
     assert!(image(&far, "disk.img") == verified.model, "and so has the far one");
 }
 
-/// Packets are dropped, not refused: what waits for the peer fails at its deadline, and nobody else waits.
+/// Checks a network that drops packets without refusing them. Commands for the peer fail at their deadline,
+/// and no others wait.
 #[test]
 fn a_peer_in_a_black_hole_holds_up_its_own_commands_until_their_deadline() {
     let Some(mut wire) = Wire::open() else { return };
@@ -231,7 +233,7 @@ fn a_peer_in_a_black_hole_holds_up_its_own_commands_until_their_deadline() {
     let verified = Verified::new(namespace(&mut mirrored, 1));
     wait_for("equal copies", || is_in_sync(&near));
     let (next_door, host_of_mirror) = (neighbour(&near), load(verified));
-    // A Keep Alive may have been the first that was not answered.
+    // The time counts from the cut: the first request without an answer may be a Keep Alive.
     let began = Instant::now();
     wire.set("drop");
     let error = plain.write(0, &[8; 4096]).expect_err("nobody answers");

@@ -1,4 +1,4 @@
-//! `serve --check`: all faults at once, and nothing changed by looking for them.
+//! `serve --check`: reports all faults at once, and changes nothing.
 
 use crate::common::{Daemon, tool, wait_for};
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ fn drive(name: &str, namespace: &str) -> String {
     format!("[[drive]]\nname = \"{name}\"\n[[drive.namespace]]\n{namespace}\n")
 }
 
-/// Every file below a folder, and what is in it.
+/// Returns every file below a folder, with its content.
 fn contents(folder: &Path) -> BTreeMap<std::path::PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(folder).expect("it is a folder") {
@@ -100,7 +100,7 @@ fn all_faults_are_said_at_once_and_nothing_changes() {
     ] {
         assert!(said.contains(&expected), "{expected} is not in\n{said}");
     }
-    // The last drive has two: what is wrong with its description, and what it names.
+    // The last drive has two faults: one in its description, and one in a file that it names.
     assert_eq!(said.matches("error: ").count(), 15, "{said}");
     assert!(contents(folder.path()) == before, "it changed something");
 }
@@ -115,7 +115,8 @@ fn a_configuration_that_is_in_use_by_its_daemon_is_right() {
     daemon.ok(&["drive", "show", "disk"]);
 }
 
-/// Drives that the API made, and files that are made once, are in the state folder.
+/// Checks that the state folder is examined: it has the drives that the API created, and the files that are
+/// created once.
 #[test]
 fn what_the_daemon_remembers_is_looked_at() {
     let declared = drive("disk", "target = \"file\"\npath = \"disk.img\"\nsize = \"1MiB\"");
@@ -124,7 +125,7 @@ fn what_the_daemon_remembers_is_looked_at() {
     let made = folder.join("made.img").display().to_string();
     daemon.ok(&["drive", "create", "made", "--file", &made, "--size", "1MiB"]);
     daemon.ok(&["drive", "create", "other", "--memory", "1MiB"]);
-    // A guest may write anything.
+    // A guest may write any data, also the signature of an image format.
     crate::common::namespace(&mut daemon.host("disk"), 1).write(0, &signed()).expect("written");
     daemon.stop();
     let config = daemon.config().display().to_string();
@@ -142,13 +143,13 @@ fn what_the_daemon_remembers_is_looked_at() {
     assert!(before.iter().all(|(path, bytes)| path.ends_with("disk.img")
         || path.ends_with("made.img")
         || after.get(path) == Some(bytes)));
-    // A name that the API gave away.
+    // The API has already given this name to a drive.
     daemon.declare("", &(declared + &drive("other", "target = \"null\"\nsize = \"1MiB\"")));
     let said = tool(&daemon.api(), &["serve", "-c", &config, "--check"]).stderr;
     assert!(String::from_utf8_lossy(&said).contains("other"), "{}", String::from_utf8_lossy(&said));
 }
 
-/// A block that begins like a qcow image.
+/// Returns a block that begins like a qcow image.
 fn signed() -> [u8; 512] {
     let mut block = [0; 512];
     block[..4].copy_from_slice(b"QFI\xfb");
@@ -159,7 +160,7 @@ fn signed() -> [u8; 512] {
 fn what_may_be_a_mistake_is_noted() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("odd.img"), [0; 1000]).expect("room on the disk");
-    // An address of a network for documentation, which no machine has.
+    // The address is of a network for documentation, and no machine has it.
     let text = "[tcp]\nlisten = [\"192.0.2.1:4420\"]\n".to_owned()
         + &drive("odd", "target = \"file\"\npath = \"odd.img\"");
     let done = check(folder.path(), &text);

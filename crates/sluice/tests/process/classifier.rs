@@ -1,4 +1,4 @@
-//! Classifiers on drives of a daemon: what they do, what they cannot, and how they come and go.
+//! Classifiers on drives of a daemon: their effects, their limits, and how they are attached and detached.
 
 use crate::common::{Daemon, namespace, wait_for};
 use crate::programs::{COUNTING, ENDLESS, FORGING, IMPOSSIBLE, SHARED, TALKING, WILD, compile, compile_own};
@@ -17,7 +17,7 @@ fn show(daemon: &Daemon) -> Value {
     json(&daemon.ok(&["classifier", "show", "demo", "-o", "json"]))
 }
 
-/// A map of numbers, by key.
+/// Returns the numbers in a map, by key.
 fn numbers(daemon: &Daemon, map: &str) -> Vec<u64> {
     let dump = json(&daemon.ok(&["classifier", "maps", "dump", "demo", map, "-o", "json"]));
     let number = |entry: &Value| {
@@ -50,7 +50,7 @@ fn a_program_comes_is_seen_and_goes() {
     assert_eq!(status["errors"], Value::Array(Vec::new()));
     let object = daemon.folder.path().join("counting.o").display().to_string();
     assert!(daemon.fails(&["classifier", "attach", "demo", &object]).contains("classifier replace demo"));
-    // Maps of equal name and shape stay, unless they are to be fresh.
+    // Maps of equal name and shape stay, unless fresh ones are requested.
     daemon.ok(&["classifier", "replace", "demo", &object]);
     assert_eq!(numbers(&daemon, "calls"), [10, 0, 10]);
     daemon.ok(&["classifier", "replace", "demo", &object, "--fresh-maps"]);
@@ -89,7 +89,7 @@ fn a_program_speaks_and_counts() {
     let mut disk = namespace(&mut host, 1);
     disk.read(0, &mut [0; 512]).expect("it takes the first path");
     disk.write(0, &[0; 512]).expect("it takes the first path");
-    // Looking takes nothing away.
+    // Showing the state removes nothing from it.
     for _ in 0..2 {
         let status = show(&daemon);
         assert_eq!(status["trace"].as_array().expect("a list").len(), 2);
@@ -117,8 +117,8 @@ fn what_is_refused_is_said_with_its_place() {
     assert!(kept.is_ok_and(|mut kept| kept.next().is_none()), "nothing is left of them");
 }
 
-/// Reads of a drive with this program fail; the program is detached after three of them, and the other drive
-/// knows nothing of it.
+/// Checks that reads of a drive with this program fail. The program is detached after three of them, and the
+/// other drive is not affected. Returns the classifier's status after the detachment.
 fn misbehaves(name: &str, source: &str, reason: &str) -> Value {
     let other = MEMORY.replace("demo", "other");
     let mut daemon = Daemon::start(&format!("{MEMORY}{other}"));
@@ -144,7 +144,7 @@ fn misbehaves(name: &str, source: &str, reason: &str) -> Value {
     assert!(shown.contains("detached for its errors from namespace 1"), "{shown}");
     let log = daemon.log();
     assert!(log.contains("the classifier made too many errors and was detached"), "{log}");
-    // It stays so when the daemon is killed and started again.
+    // The program stays detached when the daemon is killed and started again.
     let state = daemon.folder.path().join("state/drives.state");
     let remembered = || std::fs::read_to_string(&state).is_ok_and(|text| text.contains("\"detached\""));
     wait_for("the detachment to be remembered", remembered);
@@ -155,7 +155,7 @@ fn misbehaves(name: &str, source: &str, reason: &str) -> Value {
     disk.write(50, &[2; 512]).expect("the drive is empty again");
     disk.read(50, &mut read).expect("the program is detached still");
     assert_eq!(show(&daemon)["detached"], serde_json::json!([1]));
-    // It may try again when it was mended.
+    // A repaired program may be attached.
     let mended = compile(daemon.folder.path(), "mended", COUNTING).display().to_string();
     daemon.ok(&["classifier", "replace", "demo", &mended]);
     disk.read(50, &mut read).expect("it takes the first path");
@@ -194,7 +194,7 @@ fn what_was_attached_is_there_after_a_crash() {
     for drive in ["demo", "web"] {
         daemon.ok(&["classifier", "attach", drive, &path, "--errors-max", "9"]);
     }
-    // The daemon has a copy of its own.
+    // The daemon has a copy of its own, so the object may go.
     std::fs::remove_file(&object).expect("it is there");
     daemon.crash();
     daemon.restart();
@@ -224,7 +224,7 @@ fn a_declared_program_decides_from_the_first_command_on() {
     let mut host = daemon.host("demo");
     namespace(&mut host, 1).read(0, &mut [0; 512]).expect("it takes the first path");
     assert_eq!(numbers(&daemon, "calls"), [1, 0, 1]);
-    // Said through the API, until the file says something new.
+    // An order through the API holds until the file changes.
     daemon.ok(&["classifier", "detach", "demo"]);
     daemon.stop();
     daemon.restart();
@@ -287,7 +287,7 @@ fn a_deleted_drive_leaves_no_copies() {
     daemon.ok(&["classifier", "attach", "web", &object]);
     assert_eq!(kept(&objects), 1);
     wait_for("the end of the drive", || daemon.run(&["drive", "delete", "web"]).status.success());
-    // The version before the last change still speaks of it.
+    // The previous version of the state file still names the object.
     daemon.ok(&["drive", "create", "web", "--null", "1MiB"]);
     daemon.ok(&["classifier", "attach", "web", &object]);
     daemon.ok(&["classifier", "detach", "web"]);
@@ -295,7 +295,7 @@ fn a_deleted_drive_leaves_no_copies() {
     assert_eq!(kept(&objects), 0);
 }
 
-/// Two drives on two reactors count in one map at the same time, and each in one of its own.
+/// Checks that two drives on two reactors count in one map at the same time, and each in one of its own.
 #[test]
 fn a_shared_map_is_one_for_all_drives() {
     const COMMANDS: u64 = 2000;
@@ -327,7 +327,7 @@ fn a_shared_map_is_one_for_all_drives() {
     for name in names {
         assert_eq!((count(name, "own"), count(name, "common")), (COMMANDS, 2 * COMMANDS));
     }
-    // It is there for as long as a drive has it, and fresh maps are those of the drive's own.
+    // A shared map exists for as long as a drive has it. `--fresh-maps` is about the drive's own maps.
     daemon.ok(&["classifier", "replace", "demo", &object, "--fresh-maps"]);
     assert_eq!((count("demo", "own"), count("demo", "common")), (0, 2 * COMMANDS));
     daemon.ok(&["classifier", "detach", "demo"]);

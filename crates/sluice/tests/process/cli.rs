@@ -1,4 +1,4 @@
-//! What the tool prints, to the letter.
+//! Exact output of the tool.
 
 use crate::common::{BINARY, Daemon, tool};
 use std::os::unix::fs::PermissionsExt;
@@ -69,7 +69,7 @@ fn programs_get_json() {
     let attach = daemon.ok(&["-o", "json", "drive", "attach", "demo"]);
     let attach: serde_json::Value = serde_json::from_str(&attach).expect("JSON");
     assert_eq!(attach["arguments"][0], "-device");
-    // No machine takes it along, and nobody says yes by leaving it out.
+    // No machine with this drive can be migrated. The field is there also if it is false.
     assert_eq!((&demo["migratable"], &attach["migratable"]), (&false.into(), &false.into()));
     assert_eq!(attach["refuse_migration"][0], "-blockdev");
     let device = attach["arguments"][1].as_str().expect("a word");

@@ -1,4 +1,4 @@
-//! What hosts do while something of their drive moves.
+//! Changes by hosts while a part of their drive moves.
 
 use crate::common::namespace;
 use crate::load::Load;
@@ -7,7 +7,7 @@ use sluice_nvme::SubmissionEntry;
 use sluice_nvme::opcode::admin;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// Ends moves, also those of a test that fails.
+/// Guard that ends moves, also those of a test that fails.
 pub(crate) struct Stop<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -21,7 +21,7 @@ pub(crate) fn reset(host: &mut Controller) {
     host.enable().expect("it is ready again");
 }
 
-/// A reset with commands in flight, and work after it.
+/// Resets the controller with commands in flight, and writes after that.
 pub(crate) fn begin_anew(host: &mut Controller, loads: [Load; 2]) {
     drop(loads.map(Load::into_queue));
     reset(host);
@@ -30,7 +30,7 @@ pub(crate) fn begin_anew(host: &mut Controller, loads: [Load; 2]) {
     disk.flush().expect("flushed");
 }
 
-/// One queue goes, another comes and goes, and the namespace is formatted.
+/// Deletes a queue, creates and deletes another, and formats the namespace.
 pub(crate) fn recreate_and_format(host: &mut Controller, mut loads: [Load; 2]) {
     loads.iter_mut().for_each(Load::end);
     let [load, _other] = loads;

@@ -1,5 +1,5 @@
-//! What a real daemon serves over each front-end, found out by sending it every command there could be; that
-//! its logs say just that, and docs/commands.md too.
+//! Commands that a real daemon serves over each front-end, found by sending every possible command. The
+//! controller's logs and docs/commands.md must list the same commands.
 
 use crate::common::{Daemon, LIMIT};
 use crate::names::{ADMIN, FABRICS, FEATURES, IO, LOGS, Names, STRUCTURES};
@@ -15,24 +15,24 @@ use std::path::Path;
 
 const NQN: &str = "nqn.2026-11.example.sluice:disk";
 
-/// The page, from this package.
+/// Path of the page, relative to this package.
 const PAGE: &str = "../../docs/commands.md";
 
-/// When this is set the page is written, not compared.
+/// Environment variable with which the page is written, not compared.
 const WRITE: &str = "SLUICE_WRITE_DOCS";
 
-/// Whoever asks a controller, by whichever way.
+/// A host that sends commands to a controller over one of the transports.
 trait Host {
-    /// The status of an admin command without data.
+    /// Returns the status of an admin command without data.
     fn admin(&mut self, entry: SubmissionEntry) -> Status;
 
-    /// The status of an I/O command without data; none where there are no I/O queues.
+    /// Returns the status of an I/O command without data; none where there are no I/O queues.
     fn io(&mut self, entry: SubmissionEntry) -> Option<Status>;
 
-    /// What an admin command sends, of at most so many bytes.
+    /// Returns the data of an admin command, at most `length` bytes.
     fn read(&mut self, entry: SubmissionEntry, length: usize) -> Result<Vec<u8>, Status>;
 
-    /// True if an Asynchronous Event Request waits for an event.
+    /// Returns whether an Asynchronous Event Request waits for an event.
     fn event_request_waits(&mut self) -> bool;
 }
 
@@ -41,7 +41,7 @@ struct Pci {
     queue: QueuePair,
 }
 
-/// Where a guest has no memory.
+/// Addresses where a guest has no memory.
 const NOWHERE: [u64; 2] = [!0xfff; 2];
 
 impl Pci {
@@ -85,7 +85,7 @@ struct Tcp {
     io: Option<Link>,
 }
 
-/// An entry as capsules have it, with room for so many bytes.
+/// Returns an entry as capsules have it, with room for `length` bytes.
 fn capsule(entry: SubmissionEntry, length: usize) -> SubmissionEntry {
     const SGL: u8 = 1 << 6;
     SubmissionEntry { flags: SGL, cid: 5, dptr: apart(length as u32), ..entry }
@@ -124,7 +124,7 @@ impl Host for Tcp {
 
 type Set = BTreeSet<u8>;
 
-/// What a controller was found to take.
+/// Numbers that a controller was found to take.
 struct Served {
     over: &'static str,
     admin: Set,
@@ -135,7 +135,8 @@ struct Served {
     structures: Set,
 }
 
-/// A command about nothing that there is: whatever else is wrong with it, its opcode is looked at first.
+/// Returns a command for a namespace that does not exist. The controller checks its opcode before its other
+/// faults.
 fn about_nothing(opcode: u8) -> SubmissionEntry {
     SubmissionEntry { opcode, nsid: 0xffff_0000, cdw10: 0xffff_ffff, ..Default::default() }
 }
@@ -146,13 +147,14 @@ fn get_log(log: u8, length: usize) -> SubmissionEntry {
     SubmissionEntry { opcode: admin::GET_LOG_PAGE, nsid: NSID_ALL, cdw10, ..Default::default() }
 }
 
-/// Get Features of what there is to know of a feature (select 3), or, where nobody selects, of its value.
+/// Returns a Get Features command: of the capabilities (Select 3), or, without Select, of the value.
 fn get_feature(feature: u8, selects: bool) -> SubmissionEntry {
     let select = if selects { 3 << 8 } else { 0 };
     SubmissionEntry { opcode: admin::GET_FEATURES, cdw10: u32::from(feature) | select, ..Default::default() }
 }
 
-/// Of namespace 1, where it is of one; of no controller in particular.
+/// Returns an Identify command, of namespace 1 where the structure is of one, and of no controller in
+/// particular.
 fn identify(structure: u8) -> SubmissionEntry {
     let cdw10 = u32::from(structure) | 0xffff << 16;
     SubmissionEntry { opcode: admin::IDENTIFY, nsid: 1, cdw10, ..Default::default() }
@@ -188,7 +190,7 @@ impl Served {
         Self { over, admin, io, fabrics, logs, features, structures }
     }
 
-    /// Everything that a drive took is in its logs, and nothing else is.
+    /// Checks that the logs list exactly what the drive took.
     fn agrees_with_its_logs(&self, host: &mut dyn Host) {
         let mut listed = |log: LogId, bytes: usize| {
             let page = host.read(get_log(log.0, bytes), bytes).expect("a page");
@@ -209,7 +211,7 @@ impl Served {
     }
 }
 
-/// A daemon with the same drive behind each front-end.
+/// Starts a daemon with the same drive behind each front-end.
 fn daemon() -> (Daemon, std::net::SocketAddr) {
     let address = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port");
     let drive = |name: &str, more: &str| {
@@ -227,7 +229,7 @@ fn daemon() -> (Daemon, std::net::SocketAddr) {
     (Daemon::start(&drives.concat()), address)
 }
 
-/// One table: a line for each thing that has a name, a column for each front-end.
+/// Returns one table, with a line for each name and a column for each front-end.
 fn table(title: &str, id: &str, names: Names, all: &[Served], of: fn(&Served) -> &Set) -> String {
     let unnamed: Vec<_> =
         all.iter().flat_map(of).filter(|id| names.iter().all(|(named, _)| named != *id)).collect();

@@ -1,4 +1,4 @@
-//! A daemon in a folder of its own, and the tool that talks to it.
+//! A daemon in a folder of its own, and the tool that calls it.
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
@@ -12,34 +12,34 @@ use std::time::{Duration, Instant};
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_sluice");
 
-/// Longer than anything takes; only a test that fails waits for it.
+/// Time limit, longer than any step takes; only a test that fails waits for it.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
-/// A script that executes a program which finds another boot identifier of the machine.
+/// Script that executes a program with another boot identifier of the machine.
 const WITH_BOOT_ID: &str = "mount --bind \"$1\" /proc/sys/kernel/random/boot_id && shift && exec \"$@\"";
 
-/// `sluice serve`, and everything it leaves.
+/// A `sluice serve` process, with its folder.
 pub(crate) struct Daemon {
     pub(crate) folder: tempfile::TempDir,
     child: Option<Child>,
-    /// A process in whose network namespace it runs, and user namespace.
+    /// Process in whose network and user namespaces the daemon runs.
     inside: Option<u32>,
-    /// A file whose content the daemon finds as the machine's boot identifier. Takes root.
+    /// File whose content the daemon reads as the machine's boot identifier. Needs root.
     pub(crate) boot: Option<PathBuf>,
 }
 
 impl Daemon {
-    /// Starts one with these drives declared.
+    /// Starts a daemon with these drives declared.
     pub(crate) fn start(drives: &str) -> Self {
         Self::start_in(None, drives)
     }
 
-    /// The same, in the namespaces of this process.
+    /// Starts a daemon in the namespaces of this process.
     pub(crate) fn start_in(inside: Option<u32>, drives: &str) -> Self {
         Self::start_at(tempfile::tempdir().expect("a folder"), inside, drives)
     }
 
-    /// The same, in this folder.
+    /// Starts a daemon in this folder and in the namespaces of this process.
     pub(crate) fn start_at(folder: tempfile::TempDir, inside: Option<u32>, drives: &str) -> Self {
         let mut daemon = Self { folder, child: None, inside, boot: None };
         daemon.declare("", drives);
@@ -71,12 +71,12 @@ impl Daemon {
         std::fs::read_to_string(self.folder.path().join("log")).expect("it was started")
     }
 
-    /// Starts it again, and waits until it answers.
+    /// Starts the daemon again, and waits until it answers.
     pub(crate) fn restart(&mut self) {
         self.restart_by(&[]);
     }
 
-    /// The same by a program that executes it, such as `prlimit` with its options.
+    /// Starts the daemon by a program that executes it, such as `prlimit` with its options.
     pub(crate) fn restart_by(&mut self, program: &[&str]) {
         assert!(self.child.is_none(), "it runs");
         let log = File::create(self.folder.path().join("log")).expect("room on the disk");
@@ -121,14 +121,14 @@ impl Daemon {
         tool(&self.api(), words)
     }
 
-    /// The same, which has to succeed; what it prints.
+    /// Runs the tool, which has to succeed. Returns its standard output.
     pub(crate) fn ok(&self, words: &[&str]) -> String {
         let done = self.run(words);
         assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
         self.plain(&done.stdout)
     }
 
-    /// The same, which has to fail; what it complains about.
+    /// Runs the tool, which has to fail. Returns its standard error.
     pub(crate) fn fails(&self, words: &[&str]) -> String {
         let done = self.run(words);
         assert_eq!(done.status.code(), Some(1), "{words:?}");
@@ -136,7 +136,7 @@ impl Daemon {
         self.plain(&done.stderr)
     }
 
-    /// Output with the folder called DIR, so that it is the same in every run.
+    /// Returns output in which the folder is DIR, so that it is the same in every run.
     pub(crate) fn plain(&self, bytes: &[u8]) -> String {
         let folder = self.folder.path().display().to_string();
         String::from_utf8(bytes.to_vec()).expect("text").replace(&folder, "DIR")
@@ -152,7 +152,7 @@ impl Daemon {
         rustix::process::kill_process(pid, signal).expect("it is ours");
     }
 
-    /// Waits until it has ended.
+    /// Waits until the daemon has ended.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         let mut child = self.child.take().expect("it runs");
         let start = Instant::now();
@@ -168,31 +168,31 @@ impl Daemon {
         }
     }
 
-    /// Ends it as an operator does.
+    /// Ends the daemon as an operator does, by SIGTERM.
     pub(crate) fn stop(&mut self) {
         self.signal(rustix::process::Signal::TERM);
         let status = self.wait();
         assert!(status.success(), "{status}:\n{}", self.log());
     }
 
-    /// Ends it as a crash does.
+    /// Ends the daemon as a crash does, by SIGKILL.
     pub(crate) fn crash(&mut self) {
         self.signal(rustix::process::Signal::KILL);
         self.wait();
     }
 
-    /// A host on one of its drives.
+    /// Connects a host to a drive.
     pub(crate) fn host(&self, drive: &str) -> Controller {
         self.host_with(drive, Mode::Trapped)
     }
 
-    /// A host that rings its doorbells in this way.
+    /// Connects a host that rings its doorbells in this way.
     pub(crate) fn host_with(&self, drive: &str, mode: Mode) -> Controller {
         let start = Instant::now();
         let transport = loop {
             match VfioUser::connect(&self.socket(drive), mode, LIMIT) {
-                // A process that another test is just starting may hold the last client's socket open
-                // for a moment, until it executes its own program.
+                // A process that another test is just starting may hold the last client's socket open for a
+                // moment, until it executes its own program.
                 Err(error) if is_taken(&error) && start.elapsed() < LIMIT => {
                     std::thread::sleep(Duration::from_millis(5));
                 }
@@ -204,7 +204,7 @@ impl Daemon {
     }
 }
 
-/// Another client has the socket.
+/// Returns whether the error is that another client has the socket.
 fn is_taken(error: &sluice_host::Error) -> bool {
     matches!(error, sluice_host::Error::Connection(_) | sluice_host::Error::Refused(_, Errno::BUSY))
 }
@@ -218,18 +218,19 @@ impl Drop for Daemon {
     }
 }
 
-/// The tool, for the daemon at a socket.
+/// Runs the tool for the daemon at a socket.
 pub(crate) fn tool(api: &Path, words: &[&str]) -> Output {
     Command::new(BINARY).args(words).env("SLUICE_API", api).output().expect("the binary is there")
 }
 
-/// A namespace behind a queue pair of its own.
+/// Opens a namespace behind a queue pair of its own.
 pub(crate) fn namespace(controller: &mut Controller, nsid: u32) -> Namespace {
     let queue = controller.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
     Namespace::open(controller, nsid, queue).expect("an active namespace")
 }
 
-/// A file in memory that can be sealed, and where others find it while this process has it.
+/// Creates a file in memory that can be sealed. Returns it with its path, which is valid while this process
+/// has it open.
 pub(crate) fn sealable() -> (OwnedFd, String) {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let memory = memfd_create("image", flags).expect("there is memory");

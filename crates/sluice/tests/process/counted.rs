@@ -1,4 +1,4 @@
-//! Metrics of a daemon whose drives do what is known beforehand.
+//! Metrics of a daemon whose drives have a predetermined load.
 
 use crate::common::{Daemon, namespace, wait_for};
 use crate::load::block_on;
@@ -8,7 +8,7 @@ fn metrics(daemon: &Daemon) -> String {
     block_on(Client::new(daemon.api()).get_text("/metrics")).expect("metrics")
 }
 
-/// The only sample of that name, if it is there.
+/// Returns the only sample of that name, if it is there.
 fn find(text: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().filter(|line| line.starts_with(&format!("{name}{{")));
     let line = lines.next()?;
@@ -16,7 +16,8 @@ fn find(text: &str, name: &str) -> Option<u64> {
     Some(line.rsplit_once(' ').and_then(|(_, value)| value.parse().ok()).expect("a number"))
 }
 
-/// The same. A function that is busy is not waited for, and its samples come with a later page.
+/// Returns the only sample of that name. A page does not wait for a busy function, whose samples come with a
+/// later one.
 fn sample(daemon: &Daemon, name: &str) -> u64 {
     let mut found = None;
     wait_for(name, || {
@@ -78,7 +79,7 @@ fn chunks_versions_and_copies_of_a_store_are_counted() {
         ("sluice_function_chunks_mapped", 3),
         ("sluice_function_store_chunks_free", all - 3),
         ("sluice_function_versions", 0),
-        // What of a new chunk is not written is made of zeros.
+        // The unwritten part of a new chunk is filled with zeros.
         ("sluice_function_copies_total", 3),
         ("sluice_function_store_low", 0),
         ("sluice_function_capacity_exceeded_total", 0),
@@ -86,7 +87,8 @@ fn chunks_versions_and_copies_of_a_store_are_counted() {
     ];
     assert_samples(&daemon, &before);
     daemon.ok(&["snapshot", "create", "d", "monday"]);
-    // A part of a chunk that the version has, twice: it is copied once.
+    // The chunk belongs to the version, too. The first of two writes to a part of it copies it, and the
+    // second does not.
     (0..2).for_each(|_| write(&mut disk, 0).expect("there is room"));
     disk.flush().expect("nothing is wrong");
     let frozen = [
@@ -136,7 +138,7 @@ fn losses_and_copied_bytes_of_a_mirror_are_counted() {
     daemon.ok(&["function", "tell", "d", "resync 1"]);
     wait_for("a set in sync", is_in_sync);
     expect(&[("sluice_function_stale_bytes", 0), ("sluice_function_resync_bytes_total", before + (4 << 20))]);
-    // One byte of another member, behind its back.
+    // One byte of another member is changed without the function.
     wait_for("a clean set", || sample(&daemon, "sluice_function_dirty_bytes") == 0);
     let second = daemon.folder.path().join("second");
     let mut image = std::fs::read(&second).expect("it is there");

@@ -1,5 +1,5 @@
-//! Clients of a few drives that take as much of what all drives share as they get: mappings, descriptors, the disk of the
-//! state folder. Other drives, their machines and hosts, and the operator go on.
+//! Clients of a few drives that take as many shared resources as they get: mappings, descriptors, and the
+//! disk of the state folder. Other drives, their machines and hosts, and the operator go on.
 //!
 //! SLUICE_CROWD=full has 75 hosts and a limit of 20,000 open files; it takes half a minute.
 
@@ -28,7 +28,7 @@ use zerocopy::IntoBytes;
 
 const PAGE: u64 = 4096;
 
-/// Messages on their way at a time.
+/// Number of messages in flight at a time.
 const BATCH: usize = 64;
 
 fn is_full() -> bool {
@@ -43,12 +43,13 @@ fn nqn(name: &str) -> String {
     format!("nqn.2026-11.example.sluice:{name}")
 }
 
-/// A drive for hosts on the network.
+/// Returns a drive for hosts on the network.
 fn remote(name: &str) -> String {
     drive(name, &format!("[drive.tcp]\nnqn = \"{}\"\nmax_hosts = 24\nmax_queues = 128\n", nqn(name)))
 }
 
-/// A machine at another drive is served, and so are new clients, and orders. Returns how long an order takes.
+/// Checks that a machine at another drive, new clients and orders are served. Returns how long an order
+/// takes.
 fn others_go_on(
     daemon: &Daemon,
     disk: &mut Namespace,
@@ -69,14 +70,14 @@ fn others_go_on(
     took
 }
 
-/// A daemon with these drives, and those that are beside: for machines `good` and `late`, and for hosts `other`.
+/// Starts a daemon with these drives and three more: `good` and `late` for machines, and `other` for hosts.
 fn daemon(drives: &str) -> (Daemon, SocketAddr) {
     let address = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port");
     let beside = [drive("good", ""), drive("late", ""), remote("other")].concat();
     (Daemon::start(&format!("[tcp]\nlisten = [\"{address}\"]\n{beside}{drives}")), address)
 }
 
-/// Maps a file of its own in each of so many regions. Returns how many were taken.
+/// Maps a new file in each of `count` regions. Returns how many were taken.
 fn map_files(peer: &mut Peer, count: usize) -> usize {
     let mut taken = 0;
     for batch in (0..count).collect::<Vec<_>>().chunks(BATCH) {
@@ -93,7 +94,8 @@ fn map_files(peer: &mut Peer, count: usize) -> usize {
     taken
 }
 
-/// 127 monitors with 256 files each had all mappings that a process may have.
+/// Checks a limit of mappings. Without it, 127 monitors with 256 files each had all mappings that a process
+/// may have.
 #[test]
 fn monitors_with_very_many_files_leave_mappings_to_others() {
     const MONITORS: usize = 127;
@@ -129,7 +131,7 @@ fn limit_files(daemon: &Daemon, most: u64) {
     prlimit(Pid::from_raw(daemon.pid() as i32), Resource::Nofile, limit).expect("it is ours");
 }
 
-/// Connects queue after queue of a host, as many as it is let. None if it is not let in at all.
+/// Connects queue after queue of a host, as many as are accepted. Returns none if the host is refused.
 fn connect_all(address: SocketAddr, subnqn: &str, number: usize) -> Option<Vec<Link>> {
     let mut links = Vec::new();
     let mut id = [7; 16];
@@ -154,7 +156,7 @@ fn connect_all(address: SocketAddr, subnqn: &str, number: usize) -> Option<Vec<L
     Some(links)
 }
 
-/// 75 hosts with 9,600 connections had all descriptors.
+/// Checks a limit of connections. Without it, 75 hosts with 9,600 connections had all descriptors.
 #[test]
 fn connections_of_very_many_hosts_leave_descriptors_to_others() {
     let (hosts, files) = if is_full() { (75, 20_000) } else { (30, 1536) };
@@ -166,7 +168,8 @@ fn connections_of_very_many_hosts_leave_descriptors_to_others() {
     limit_files(&daemon, files);
     let mut connections = Vec::new();
     for number in 0..hosts {
-        // One drive after the other; a drive that takes no further host has had its part.
+        // The hosts connect to one drive after the other. A drive that accepts no further host has had its
+        // share.
         let name = names[number * names.len() / hosts];
         connections.extend(connect_all(address, &nqn(name), number).unwrap_or_default());
     }
@@ -181,7 +184,7 @@ fn connections_of_very_many_hosts_leave_descriptors_to_others() {
     daemon.stop();
 }
 
-/// Sends the same question as often as it is taken, and reads no answer. Returns how often.
+/// Sends the same request as often as it is taken, and reads no answer. Returns how often.
 fn ask_without_reading(stream: &mut UnixStream) -> usize {
     let question = RegionInfo { argsz: 4096, index: 0, ..RegionInfo::default() };
     let header = Header::command(1, Command::DEVICE_GET_REGION_INFO);
@@ -202,7 +205,7 @@ fn ask_without_reading(stream: &mut UnixStream) -> usize {
     asked
 }
 
-/// Seven clients that never read had 3,400 descriptors each.
+/// Checks a limit of unread answers. Without it, seven clients that never read had 3,400 descriptors each.
 #[test]
 fn clients_that_never_read_leave_descriptors_to_others() {
     const SOCKETS: usize = 7;
@@ -236,13 +239,13 @@ fn clients_that_never_read_leave_descriptors_to_others() {
     daemon.stop();
 }
 
-/// Marks of one namespace, as many as it may have.
+/// Returns the marks of one namespace, as many as it may have.
 fn marks(nsid: u32) -> Uncorrectable {
     let ranges = (0..512).map(|range| [range << 20, (range << 20) + 512]).collect();
     Uncorrectable { drive: "busy".to_owned(), nsid, ranges }
 }
 
-/// A machine that marks a block and writes it again, until it is to stop.
+/// Marks a block and writes it again, until `is_over`.
 fn toggle(host: &mut Controller, nsid: u32, is_over: &AtomicBool, changes: &AtomicU64) {
     let queue = host.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
     let mut disk = Namespace::open(host, nsid, queue).expect("an active namespace");
@@ -256,7 +259,8 @@ fn toggle(host: &mut Controller, nsid: u32, is_over: &AtomicBool, changes: &Atom
     }
 }
 
-/// Two hosts that changed one mark again and again had an operator wait for 1.8 to 2.8 s.
+/// Checks that marks do not delay orders. Two hosts that changed one mark again and again delayed an operator
+/// by 1.8 to 2.8 s.
 #[test]
 fn hosts_that_change_marks_without_end_hold_up_no_operator() {
     const NAMESPACES: u32 = 120;
@@ -267,7 +271,7 @@ fn hosts_that_change_marks_without_end_hold_up_no_operator() {
     daemon.stop();
     config += &(busy + &one.repeat(NAMESPACES as usize));
     std::fs::write(daemon.config(), config).expect("room");
-    // As a daemon left it whose hosts had marked as much as a drive may have.
+    // The state is that of a daemon whose hosts marked as much as a drive may have.
     let state = daemon.folder.path().join("state");
     let saved = Saved { uncorrectable: (1..=NAMESPACES).map(marks).collect(), ..Saved::default() };
     StateFile::open(&state).expect("nobody has it").store(&saved).expect("room");

@@ -1,10 +1,11 @@
-//! Power cuts at random moments under a verified load: of the machine that a drive's data is on, of the daemon that
+//! Power cuts at random moments under a verified load: of the machine with a drive's data, of the daemon that
 //! serves the drive, and of both.
 //!
-//! Two daemons run, the far one on a [disk with a volatile cache](crate::volatile). After each cut nothing that was
-//! flushed is missing unless an error came first, and a set that is in sync has equal members.
+//! Two daemons run, the far one on a [disk with a volatile cache](crate::volatile). After each cut no flushed
+//! write is missing unless an error came first, and a set that is in sync has equal members.
 //!
-//! `SLUICE_CUTS` is the number of cuts, `SLUICE_CUTS_SEED` determines them, and `SLUICE_CUTS_STACK` names the only stack.
+//! `SLUICE_CUTS` is the number of cuts, `SLUICE_CUTS_SEED` determines them, and `SLUICE_CUTS_STACK` names the
+//! only stack.
 
 use crate::common::{Daemon, LIMIT, wait_for};
 use crate::numbered::{Dice, Epoch, Numbered};
@@ -16,13 +17,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// Cuts in CI.
+/// Number of cuts in CI.
 const CUTS: u64 = 10;
 
-/// Cuts of one pair of daemons at most.
+/// Highest number of cuts of one pair of daemons.
 const SESSION: u64 = 32;
 
-/// Bytes of the drive, of the disk of the far machine, and of the log of a set.
+/// Bytes of the drive, of the log of a set, and of the far machine's disk, except for a snapshot function's
+/// [`STORE`].
 const SIZE: usize = 4 << 20;
 const STORE: usize = 16 << 20;
 
@@ -50,7 +52,7 @@ impl Stack {
         matches!(self, Self::Mirror | Self::Replicate)
     }
 
-    /// The near drive. Remote layers have a size, so that the drive opens while its peer is away.
+    /// Returns the near drive. Remote layers have a size, so that the drive opens while its peer is away.
     fn drive(self, far: &Far) -> String {
         let target = |more: &str| {
             far.target_with(&format!(
@@ -90,7 +92,7 @@ impl Stack {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cut {
     Far,
-    /// The same, and it is silent before: packets are dropped, or it is stopped.
+    /// The far machine, after a silence in which packets are dropped or its daemon is stopped.
     SilentFar,
     Near,
     Both,
@@ -106,12 +108,12 @@ struct Rig {
     load: Numbered,
     epoch: Epoch,
     dice: Dice,
-    /// How often the near daemon was killed.
+    /// Number of times that the near daemon was killed.
     near_ends: usize,
 }
 
 impl Rig {
-    /// None where there can be no disk with a volatile cache.
+    /// Starts both daemons. Returns none where there can be no disk with a volatile cache.
     fn start(stack: Stack, has_wire: bool, seed: u64) -> Option<Self> {
         let wire = if has_wire { Wire::open() } else { None };
         let address = match wire {
@@ -153,7 +155,7 @@ impl Rig {
             assert!(start.elapsed() < LIMIT, "the drive is not served: {complaint}\n{}", self.near.log());
             self.near.run(&["drive", "open", "near"]);
             if complaint.contains("the log before block") {
-                // The order that leads on from a store that lost a part of its log.
+                // The order opens a store that lost a part of its log.
                 self.near.run(&["function", "tell", "near", "open at last durable point"]);
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -163,7 +165,7 @@ impl Rig {
         self.host = Some(host);
     }
 
-    /// The load works for a random time, and a cut comes.
+    /// Lets the load work for a random time, and makes a cut.
     fn cut(&mut self, cut: Cut) {
         self.work_until_after(40);
         self.near_ends += usize::from(matches!(cut, Cut::Near | Cut::Both));
@@ -191,7 +193,8 @@ impl Rig {
         self.connect();
     }
 
-    /// The far machine is cut and comes back while the load goes on, and after such a time the near daemon is killed.
+    /// Cuts the far machine and brings it back while the load goes on. Kills the near daemon after
+    /// `near_after`.
     fn cut_far_under_load(&mut self, is_silent: bool, near_after: Option<Duration>) {
         let Self { far, wire, load, near, epoch, dice, .. } = self;
         let (seed, start) = (dice.below(1 << 31), Instant::now());
@@ -222,11 +225,11 @@ impl Rig {
         }
     }
 
-    /// Everything comes to rest: commands end, a Flush succeeds, all is read and checked.
+    /// Waits until commands end and a Flush succeeds, and then reads and checks all data.
     fn settle(&mut self) {
         self.load.drain();
-        // The first may say that writes are lost. A snapshot function is told as well, by flushes of its own, and fails
-        // a Flush of the host for each.
+        // The first Flush may report that writes are lost. Flushes of a snapshot function get such reports,
+        // too, and the function fails a Flush of the host for each.
         let tries = match self.stack {
             Stack::Plain => 3,
             Stack::Snapshot => 6,
@@ -254,7 +257,8 @@ impl Rig {
         self.load.flush().expect("both members are there");
         assert!(near == self.far.disk.durable(), "flushed, and the far member has not all of it");
         self.load.is_in(&near).expect("the host's writes");
-        // The near member is well. A near daemon that was killed leaves the loss of the far one to be told, too.
+        // The near member is well. If the near daemon was killed, its successor may report the loss of the
+        // far member once more.
         let failures = self.load.failures;
         assert!(
             failures.others == 0 && failures.flushes as usize <= self.near_ends,
@@ -266,7 +270,7 @@ impl Rig {
 }
 
 fn cut_far(far: &mut Far, mut wire: Option<&mut Wire>, is_silent: bool, epoch: &Epoch, dice: &mut Dice) {
-    // What is acknowledged from now on may be lost.
+    // Writes that are acknowledged from now on may be lost.
     epoch.fetch_add(1, Relaxed);
     if is_silent {
         match &mut wire {
@@ -286,7 +290,7 @@ fn cut_far(far: &mut Far, mut wire: Option<&mut Wire>, is_silent: bool, epoch: &
     }
 }
 
-/// One pair of daemons goes through some cuts. False if that cannot be tested here.
+/// Runs one pair of daemons through some cuts. Returns false if that cannot be tested here.
 fn session(stack: Stack, has_wire: bool, seed: u64, cuts: u64) -> bool {
     let Some(mut rig) = Rig::start(stack, has_wire, seed) else { return false };
     for number in 0..cuts {
@@ -294,7 +298,7 @@ fn session(stack: Stack, has_wire: bool, seed: u64, cuts: u64) -> bool {
         let start = Instant::now();
         println!("{} {number}: {cut:?}", stack.name());
         rig.cut(cut);
-        // Sometimes another one comes before all is well.
+        // Sometimes another cut comes before all is well.
         if rig.dice.below(4) > 0 {
             rig.settle();
         }
@@ -319,7 +323,7 @@ fn nothing_flushed_is_lost_by_power_cuts_at_any_moment() {
     let mut faults = Vec::new();
     for (number, first) in (0..cuts).step_by(each as usize).enumerate() {
         let stack = stacks[number % stacks.len()];
-        // The seed of a session says all about it but the stack, so that it can be run again alone.
+        // The seed and the stack determine a session, so that it can be run again alone.
         let seed = seed + (number + number / stacks.len()) as u64;
         let has_wire = seed.is_multiple_of(2);
         let run = || session(stack, has_wire, seed, each.min(cuts - first));
