@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Time limit: it takes some seconds, and more on a machine with other work.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Drives without a reactor go where there are the fewest. Those with a reactor stay there, and do nothing.
+/// Drives without a reactor go where there are the fewest. Drives with a reactor stay there, and do nothing.
 const DRIVES: &str = "[[drive]]\nname = \"one\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"16MiB\"\n\
      [[drive]]\nname = \"still\"\nreactor = 1\n[[drive.namespace]]\ntarget = \"null\"\nsize = \"1MiB\"\n\
      [[drive]]\nname = \"silent\"\nreactor = 1\n[[drive.namespace]]\ntarget = \"null\"\nsize = \"1MiB\"\n\

@@ -1,4 +1,5 @@
-//! Encrypt: where its keys come from and where they are not to be found, and what its classifier lets by.
+//! Encrypt: the sources of its keys, the places where the keys must not be found, and the commands that its
+//! classifier passes by.
 
 use crate::common::{BINARY, Daemon, namespace, wait_for};
 use crate::programs::compile_own;
@@ -9,15 +10,15 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Bytes of a piece of a key that is looked for.
+/// Length in bytes of the pieces of a key that are searched for.
 const PIECE: usize = 16;
 
-/// Made by cryptsetup: its key, and what opens it.
+/// A header made by cryptsetup, its key, and its passphrase.
 const LUKS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../crypt/tests/data/argon2id.luks2");
 const LUKS_KEY: &str = "732080c411543f1965e4f64484c9152d6a49720ce8009d454116cc10a80c22e1";
 const PASSPHRASE: &[u8] = b"correct horse battery staple";
 
-/// Some bytes that nobody has seen before.
+/// Returns random bytes, which are new in each run.
 fn random(length: usize) -> Vec<u8> {
     let word = |n| {
         let mut hasher = RandomState::new().build_hasher();
@@ -41,7 +42,7 @@ fn drive(name: &str, image: &str, function: &str) -> String {
     )
 }
 
-/// A daemon with these drives.
+/// Starts a daemon with these drives.
 fn daemon(drives: impl FnOnce(&Path) -> String) -> Daemon {
     let mut daemon = Daemon::start("");
     daemon.stop();
@@ -61,8 +62,8 @@ fn reads(daemon: &Daemon, drive: &str) -> bool {
     read == [7; 8192]
 }
 
-/// Where pieces of the key are found in a process's memory: in what a core dump would have of it, or in all that
-/// a debugger can read.
+/// Returns the parts of a process's memory that have pieces of the key. It searches the memory in a core
+/// dump, or, with `all`, the memory that a debugger can read.
 fn found(process: u32, key: &[u8], all: bool) -> Vec<String> {
     let folder = Path::new("/proc").join(process.to_string());
     let (Ok(maps), Ok(memory)) =
@@ -104,12 +105,12 @@ fn number(daemon: &Daemon, words: &[&str], pointer: &str) -> u32 {
     shown.pointer(pointer).and_then(serde_json::Value::as_u64).expect("a number") as u32
 }
 
-/// A key file and a LUKS header, in a process and in the daemon: nobody can dump the key, and the daemon does
-/// not have that of a function in a process.
+/// Checks a key file and a LUKS header, each in a process and in the daemon. No dump has the key, and the
+/// daemon does not have the key of a function in a process.
 #[test]
 fn a_key_is_in_no_dump_and_with_its_function_alone() {
     let (key, other) = (random(64), random(32));
-    // It would be found: this is one.
+    // The search works: this process has the key.
     assert!(!found(std::process::id(), &key, false).is_empty());
     let luks_key: Vec<u8> =
         (0..32).map(|n| u8::from_str_radix(&LUKS_KEY[2 * n..][..2], 16).expect("digits")).collect();
@@ -162,7 +163,7 @@ fn a_key_is_in_no_dump_and_with_its_function_alone() {
     assert!(!daemon.log().contains("correct horse"), "{}", daemon.log());
 }
 
-/// A process that somebody else started, which has a key from a pipe, and may read a file.
+/// A function process that the daemon did not start, with a key from a pipe and a readable file.
 struct Served(Child);
 
 impl Served {
@@ -215,12 +216,12 @@ fn a_key_comes_through_a_descriptor_and_serves_many_drives() {
     for other in ["b.img", "c.img", "e.img"] {
         assert!(image("a.img") == image(other), "{other}: one key");
     }
-    // The pipe is empty by now; the process still has what it held.
+    // The pipe is empty by now, but the process still has the key.
     daemon.restart();
     assert!(reads(&daemon, "a") && reads(&daemon, "b"));
 }
 
-/// The classifier, over a function that would see everything: it meets data, and nothing else.
+/// Checks the classifier above a function that takes all commands: the function gets data, and nothing else.
 #[test]
 fn the_classifier_sends_data_through_the_function_and_the_rest_by() {
     let daemon = daemon(|folder| {
@@ -248,8 +249,8 @@ fn the_classifier_sends_data_through_the_function_and_the_rest_by() {
     assert!(sent() > seen);
 }
 
-/// What cryptsetup makes of a disk: the header, and the data behind it. Nothing is written over it, and what is
-/// stored is what the header's key gives.
+/// Checks a disk that cryptsetup formatted: the header, and the data behind it. The header is not
+/// overwritten, and the stored data is encrypted with the header's key.
 #[test]
 fn a_disk_of_cryptsetups_is_used_as_it_is() {
     let folder = tempfile::tempdir().expect("a folder");

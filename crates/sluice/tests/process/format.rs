@@ -1,4 +1,4 @@
-//! What a host formats stays formatted.
+//! A new format of a namespace that persists.
 
 use crate::common::{Daemon, namespace};
 use sluice_host::{Controller, Error};

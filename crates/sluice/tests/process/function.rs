@@ -20,7 +20,7 @@ pub(crate) fn drive(name: &str, target: &str, functions: &str) -> String {
     )
 }
 
-/// An image in the daemon's folder, and a key for it.
+/// Returns a drive on an image, and writes its key into the daemon's folder.
 fn encrypted(folder: &Path, name: &str, more: &str) -> String {
     let key = folder.join("key");
     std::fs::write(&key, (0..64).collect::<Vec<u8>>()).expect("room on the disk");
@@ -32,7 +32,7 @@ fn encrypted(folder: &Path, name: &str, more: &str) -> String {
     drive(name, "target = \"file\"\npath = \"image.img\"", &function)
 }
 
-/// A drive beside an array that has what it must have.
+/// A drive, with an array of its expected content.
 pub(crate) struct Verified {
     pub(crate) disk: Namespace,
     pub(crate) model: Vec<u8>,
@@ -43,7 +43,7 @@ pub(crate) struct Verified {
 impl Verified {
     pub(crate) fn new(disk: Namespace) -> Self {
         let mut verified = Self { disk, model: vec![0; SIZE as usize], random: 1, wrong: 0 };
-        // Every byte is known from here on.
+        // Every byte has a defined value from here on.
         for first in (0..SIZE as usize).step_by(LONGEST) {
             verified.write(first, LONGEST).expect("it is in range");
         }
@@ -64,7 +64,7 @@ impl Verified {
         Ok(())
     }
 
-    /// Some random reads and writes, one after the other. A read that differs is counted.
+    /// Does some random reads and writes, one after the other. A read that differs is counted.
     pub(crate) fn work(&mut self, commands: usize) -> Result<(), sluice_host::Error> {
         for _ in 0..commands {
             let length = (self.next(LONGEST / BLOCK) + 1) * BLOCK;
@@ -85,7 +85,7 @@ impl Verified {
         self.is_right();
     }
 
-    /// Every read so far was what was written.
+    /// Checks that every read so far returned the written data.
     pub(crate) fn is_right(&self) {
         assert_eq!(self.wrong, 0, "reads that were not what was written");
     }
@@ -105,7 +105,7 @@ pub(crate) fn pid(daemon: &Daemon, drive: &str) -> Option<Pid> {
     Pid::from_raw(functions(daemon, drive)["pid"].as_i64().unwrap_or(0) as i32)
 }
 
-/// The same bytes on the disk whichever place wrote them, and none of the host's.
+/// Checks that the same bytes are on the disk whichever place wrote them, and none of the host's.
 #[test]
 fn encrypt_writes_in_a_process_what_it_reads_in_the_daemon() {
     let mut daemon = Daemon::start("");
@@ -171,14 +171,14 @@ fn or_its_commands_fail_until_it_is_back() {
     daemon.restart();
     let mut host = daemon.host("disk");
     let mut verified = Verified::new(namespace(&mut host, 1));
-    // One that hangs is ended at its deadline, and what it had fails.
+    // A process that hangs is ended at its deadline, and its commands fail.
     let hanging = pid(&daemon, "disk").expect("it is there");
     kill_process(hanging, Signal::STOP).expect("it is ours");
     let error = verified.write(0, BLOCK).expect_err("nobody answers");
     assert!(error.status().is_some_and(|status| status.same_code(Status::INTERNAL_ERROR)), "{error}");
     wait_for("the next one", || functions(&daemon, "disk")["up"] == true);
     assert_eq!(number(&daemon, "disk", "timeouts"), 1);
-    // What failed may have been written or not.
+    // A failed write may have been done or not.
     wait_for("a write that succeeds", || verified.write(0, BLOCK).is_ok());
     verified.all_is_well();
 }
@@ -204,7 +204,7 @@ fn a_restart_loses_nothing_whatever_becomes_of_the_dead() {
     assert!(complaint.contains("drive `disk` has no function 2"), "{complaint}");
 }
 
-/// A function process that nobody started but the test.
+/// A function process that the test started, not the daemon.
 pub(crate) struct Served {
     child: Child,
     pub(crate) socket: PathBuf,
@@ -217,7 +217,7 @@ impl Served {
         Self::spawn(folder, command)
     }
 
-    /// A program of a function that listens in this folder.
+    /// Starts the program of a function, which listens in this folder.
     pub(crate) fn spawn(folder: &Path, mut command: Command) -> Self {
         let socket = folder.join("function.sock");
         command.arg("--socket").arg(&socket).stdin(Stdio::null());

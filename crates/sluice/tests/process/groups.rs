@@ -1,5 +1,6 @@
-//! Queue groups that move from reactor to reactor while they are in use: no command is lost, none fails, and every block is
-//! what was written. Whatever the host or the operator does meanwhile finds all queues in one place.
+//! Queue groups that move from reactor to reactor while they are in use: no command is lost, none fails, and
+//! every block has the written data. Other operations of the host or the operator find all queues on one
+//! reactor.
 
 use crate::comings::{Stop, begin_anew, recreate_and_format};
 use crate::common::{Daemon, LIMIT, namespace, wait_for};
@@ -14,22 +15,23 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Instant;
 use zerocopy::FromBytes;
 
-/// Moves of a group; `SLUICE_GROUP_MOVES` asks for more.
+/// Returns the number of moves of a group, which `SLUICE_GROUP_MOVES` can raise.
 fn moves() -> usize {
     std::env::var("SLUICE_GROUP_MOVES").ok().and_then(|count| count.parse().ok()).unwrap_or(300)
 }
 
-/// A daemon of two reactors with a drive on a file.
+/// Starts a daemon of two reactors with a drive on a file.
 fn start() -> Daemon {
     start_with("")
 }
 
-/// The same, with functions over the file.
+/// Starts a daemon of two reactors with a drive with functions on a file.
 fn start_with(functions: &str) -> Daemon {
     of_two_reactors("16MiB", functions)
 }
 
-/// A daemon of two reactors with a drive on a file, on the first, and what else there is to say.
+/// Starts a daemon of two reactors with a drive on a file, on the first reactor, and with `more`
+/// configuration.
 pub(crate) fn of_two_reactors(size: &str, more: &str) -> Daemon {
     let mut daemon = Daemon::start("");
     daemon.stop();
@@ -42,7 +44,8 @@ pub(crate) fn of_two_reactors(size: &str, more: &str) -> Daemon {
     daemon
 }
 
-/// Moves a group. One whose commands are slow for a moment stays, and says so. None if it stays for another reason.
+/// Moves a group. Tries again while its commands are slow. Returns none if the group stays for another
+/// reason.
 pub(crate) async fn try_move(client: &Client, queue: u16, reactor: usize) -> Option<DriveView> {
     let start = Instant::now();
     loop {
@@ -63,7 +66,7 @@ pub(crate) fn view(daemon: &Daemon) -> DriveView {
     serde_json::from_str(&words).expect("JSON")
 }
 
-/// Moves groups to and fro until told to stop, wherever they may go. Returns how often one did.
+/// Moves groups to and fro until `stop`, where that is possible. Returns the number of moves that succeeded.
 fn travel(daemon: &Daemon, stop: &AtomicBool) -> usize {
     let client = Client::new(daemon.api());
     block_on(async {
@@ -103,7 +106,7 @@ fn move_under_load(daemon: &Daemon, mode: Mode) {
     block_on(try_move(&client, 2, 1)).expect("it goes once more");
     loads.iter_mut().for_each(Load::end);
     let submitted: u64 = loads.iter().map(|load| load.submitted).sum();
-    // An outpost has counted what it did when its turn is over.
+    // Queues on another reactor have counted their commands at the end of that reactor's turn.
     wait_for("all of them are counted", || view(daemon).counters.commands == submitted);
     let seen = view(daemon);
     assert_eq!(seen.counters.errors, 0);
@@ -120,7 +123,7 @@ fn so_do_those_whose_doorbells_are_mapped() {
     move_under_load(&start(), Mode::Mapped);
 }
 
-/// The load lies on all files.
+/// Checks moves with a load on all of the functions' files.
 #[test]
 fn so_do_those_of_drives_with_functions_that_keep_nothing() {
     let file = |name, size| format!("{{ target = \"file\", path = \"{name}\", size = \"{size}\" }}");
@@ -153,8 +156,8 @@ fn a_drive_that_is_rid_of_such_a_function_may_be_in_two_places() {
     assert!(daemon.ok(&to_one).contains("queue 1 on 1"));
 }
 
-/// Queues come and go, controllers are reset, memory is taken away, namespaces are formatted and resized, the drive moves, and
-/// hosts go without a word.
+/// Checks that queues come and go, controllers are reset, memory is unmapped, namespaces are formatted and
+/// resized, the drive moves, and hosts disconnect without notice, all during moves.
 #[test]
 fn whatever_happens_finds_all_queues_in_one_place() {
     let daemon = start();
@@ -176,7 +179,7 @@ fn whatever_happens_finds_all_queues_in_one_place() {
                 }
             }
             match round % 5 {
-                // It goes with commands in flight.
+                // The host goes with commands in flight.
                 0 => drop(host),
                 1 => begin_anew(&mut host, [load, other]),
                 2 => recreate_and_format(&mut host, [load, other]),
@@ -208,7 +211,7 @@ fn whatever_happens_finds_all_queues_in_one_place() {
     assert!(moved >= 15, "{moved} moves");
 }
 
-/// Monitors ask every second.
+/// Checks the health log, which monitoring programs read every second.
 #[test]
 fn health_that_is_read_under_load_is_of_all_queues_and_leaves_them_where_they_are() {
     let daemon = start();
@@ -254,7 +257,7 @@ fn what_brings_queues_home_is_said_and_counted() {
     daemon.ok(&to_one);
     daemon.ok(&["drive", "resize", "disk", "--nsid", "1", "--size", "20MiB"]);
     daemon.ok(&to_one);
-    // Whoever asks for it knows why.
+    // The operator requests this move, so the log has no line of it.
     daemon.ok(&["drive", "move", "disk", "--queue", "1", "--reactor", "0"]);
     wait_for("lines in the log", || {
         let said = daemon.log();

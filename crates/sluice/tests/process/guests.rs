@@ -1,8 +1,9 @@
-//! Guests that mean harm, against a real daemon: it lives, the drive beside goes on with the right data, the next guest
-//! is served, and nothing is left behind. What a client can do wrong in its messages is in the front-end's own tests.
+//! Malicious guests against a real daemon: it lives, the drive beside goes on with the right data, the next
+//! guest is served, and no resource leaks. Faults in the messages of a client are in the front-end's own
+//! tests.
 //!
-//! SLUICE_ROUNDS says how often all of it is done, and SLUICE_GUESTS how many have thousands of maps at a time; by hand it
-//! may be more.
+//! SLUICE_ROUNDS is the number of rounds, and SLUICE_GUESTS the number of guests with thousands of maps at a
+//! time. Manual runs may use more.
 
 use crate::common::{Daemon, LIMIT, namespace, wait_for};
 use crate::neighbour::Neighbour;
@@ -24,14 +25,14 @@ const GUESTS: usize = 100;
 const MAPS: u64 = 2000;
 const REGIONS_MAX: u64 = 65_535;
 
-/// Messages on their way at a time.
+/// Number of messages in flight at a time.
 const BATCH: u64 = 64;
 
 fn drive(name: &str, size: &str) -> String {
     format!("[[drive]]\nname = \"{name}\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"{size}\"\n")
 }
 
-/// Memory as a monitor has it, and its file.
+/// Returns memory like a monitor's, with its file.
 fn memory(bytes: usize) -> (SharedRegion, OwnedFd) {
     let file = memfd_create("sluice-test-guest", MemfdFlags::CLOEXEC).expect("a file in memory");
     ftruncate(&file, bytes as u64).expect("room");
@@ -39,7 +40,7 @@ fn memory(bytes: usize) -> (SharedRegion, OwnedFd) {
     (region.expect("it can be mapped"), file)
 }
 
-/// Its entries are rewritten while the daemon reads them, and its doorbells ring as they like.
+/// Rewrites the entries of a queue while the daemon reads them, and rings its doorbells with random values.
 fn queues_that_are_rewritten(host: &mut Controller, place: Place<'_>) {
     let memory = host.memory();
     let [sq, cq, data] = [PAGE, PAGE, 16 * PAGE].map(|bytes| memory.allocate(bytes).expect("memory"));
@@ -50,7 +51,7 @@ fn queues_that_are_rewritten(host: &mut Controller, place: Place<'_>) {
         scope.spawn(|| {
             let mut random = Random::new(1);
             while !over.load(Relaxed) {
-                // A word of an entry: one that might do something, or anything.
+                // A word of an entry gets a plausible value, or a random one.
                 let slot = random.below(64) as usize * 64;
                 let (at, value) = match random.below(4) {
                     0 => (0, random.below(26) | random.below(4) << 14 | 1 << 32),
@@ -67,7 +68,7 @@ fn queues_that_are_rewritten(host: &mut Controller, place: Place<'_>) {
                 place(1);
             }
             let which = random.below(2) as u32;
-            // The drive may have had enough of it.
+            // Writing fails if the drive has disconnected the guest.
             let _ = host.write_doorbell(2 + which, random.below(64) as u32);
         }
         over.store(true, Relaxed);
@@ -86,7 +87,7 @@ fn doorbells_that_are_not_there(host: &mut Controller, place: Place<'_>) {
     }
 }
 
-/// Lists that point at themselves, and lists of billions.
+/// Sends lists that point at themselves, and lists of billions of bytes.
 fn lists_without_end(host: &mut Controller, place: Place<'_>) {
     let mut queue = host.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
     let list = host.memory().allocate(PAGE).expect("memory");
@@ -122,7 +123,7 @@ fn lists_without_end(host: &mut Controller, place: Place<'_>) {
     }
 }
 
-/// The file behind data, and then behind a queue, is truncated while commands use it.
+/// Truncates the file behind data, and then behind a queue, while commands use it.
 fn memory_that_is_truncated(host: &mut Controller, place: Place<'_>) {
     let mut queue = host.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
     let (region, file) = memory(1 << 20);
@@ -152,7 +153,7 @@ fn memory_that_is_truncated(host: &mut Controller, place: Place<'_>) {
     let _ = host.write_doorbell(4, 63);
 }
 
-/// Is told of a queue that could be elsewhere now.
+/// Callback with the number of a queue that could be moved now.
 type Place<'a> = &'a dyn Fn(u16);
 
 type Attack = (&'static str, fn(&mut Controller, Place<'_>));
@@ -171,7 +172,7 @@ fn guests_that_mean_harm_harm_nobody_but_their_own_drive() {
     let rounds = std::env::var("SLUICE_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().expect("a number"));
     let daemon = Daemon::start(&(drive("victim", "4MiB") + &drive("other", "16MiB")));
     let neighbour = Neighbour::on(&daemon, "other");
-    // Its memory is all there from the beginning.
+    // The first write allocates all memory of the drive, so that later rounds need no more.
     namespace(&mut daemon.host("victim"), 1).write(0, &vec![1; 4 << 20]).expect("it is in range");
     let mut before = None;
     for round in 0..rounds {
@@ -198,7 +199,7 @@ fn guests_that_mean_harm_harm_nobody_but_their_own_drive() {
     assert!(after <= memory + (8 << 10), "{after} KiB, and {memory} before");
 }
 
-/// Maps of one page each, with a page between them, out of one file.
+/// Maps pages out of one file, each by itself, with a gap of a page between them.
 fn map(peer: &mut Peer, pages: std::ops::Range<u64>, file: &OwnedFd) {
     let mut page = pages.start;
     while page < pages.end {
@@ -242,7 +243,7 @@ fn guests_with_thousands_of_maps_each() {
     assert!(per_map <= 512, "{per_map} bytes for each map");
     assert!(added <= guests * 4, "{added} mappings");
     assert!(after.0 <= before.0 + guests * 4, "{} descriptors, and {} before", after.0, before.0);
-    // One of them goes on to as many as there may be.
+    // One of the guests goes on to the limit of maps.
     let (peer, file) = &mut there[0];
     map(peer, MAPS..REGIONS_MAX, file);
     peer.map(REGIONS_MAX * 8192, PAGE as u64, Some(file.as_fd())).expect_err("one more than there may be");

@@ -1,4 +1,4 @@
-//! Orders that hang, as many as it likes: reading goes on, and so do orders for other drives.
+//! Orders that hang, in any number. Reading goes on, and so do orders for other drives.
 
 use crate::common::{Daemon, LIMIT, namespace};
 use crate::function::drive;
@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// Orders that hang at once.
+/// Number of orders that hang at once.
 const ORDERS: usize = 1000;
 
-/// Far more than a page takes on a machine with other work.
+/// Time limit of a page, far above its time on a machine with other work.
 const PAGE_LIMIT: Duration = Duration::from_secs(4);
 
-/// Pages that callers look at.
+/// Pages that callers read.
 const PAGES: [&str; 9] = [
     "/v1/drives",
     "/v1/drives/far",
@@ -30,7 +30,7 @@ const PAGES: [&str; 9] = [
     "/openapi.json",
 ];
 
-/// Sends a request and leaves its answer.
+/// Sends a request without reading its answer.
 fn send(daemon: &Daemon, method: &str, path: &str, body: &str) -> UnixStream {
     let mut stream = UnixStream::connect(daemon.api()).expect("the API listens");
     let length = body.len();
@@ -49,14 +49,14 @@ fn answer(mut stream: UnixStream, limit: Duration) -> Option<String> {
     Some(text)
 }
 
-/// A namespace at an address where a machine listens and never answers.
+/// Returns a namespace at an address where a machine listens and never answers.
 fn silent(address: &str, name: &str) -> String {
     format!(
         r#""nvme_tcp": {{"address": "{address}", "subnqn": "nqn.2026-11.example.sluice:{name}", "timeout_s": 60}}"#
     )
 }
 
-/// The same as the configuration file has it.
+/// Returns a drive with such a namespace, for the configuration file.
 fn declared(address: &str, name: &str) -> String {
     format!(
         "[[drive]]\nname = \"{name}\"\n[[drive.namespace]]\ntarget = \"nvme-tcp\"\n\
@@ -64,8 +64,8 @@ fn declared(address: &str, name: &str) -> String {
     )
 }
 
-/// A daemon with a drive that cannot be opened yet, a drive whose reads take a minute, and one whose function answers
-/// no order.
+/// Starts a daemon with a drive that cannot be opened yet, a drive whose reads take a minute, and one whose
+/// function answers no order.
 fn daemon(address: &str) -> Daemon {
     let function = format!("{{ kind = \"uif\", command = [{}] }}", quoted(&be("mute")));
     let mute = drive("mute", "target = \"memory\"", &[&*function; 4].join(", "));
@@ -77,7 +77,7 @@ fn daemon(address: &str) -> Daemon {
     daemon
 }
 
-/// The longest that a page takes.
+/// Reads all pages. Returns the slowest with its time.
 fn look(daemon: &Daemon) -> (Duration, &'static str) {
     let timed = PAGES.map(|page| {
         let began = Instant::now();
@@ -89,11 +89,11 @@ fn look(daemon: &Daemon) -> (Duration, &'static str) {
     timed.into_iter().max().expect("there are pages")
 }
 
-/// Creations, openings and deletions, each of which waits for a machine or a command that does not answer.
+/// Sends creations, openings and deletions. Each waits for a machine or a command that does not answer.
 fn hang(daemon: &Arc<Daemon>, address: &str) -> Vec<UnixStream> {
     let (daemon, address) = (Arc::clone(daemon), address.to_owned());
     let (sent, all) = channel();
-    // The daemon may not accept them.
+    // The sender has a thread of its own, because the daemon may not accept its connections.
     std::thread::spawn(move || drop(sent.send(send_all(&daemon, &address))));
     all.recv_timeout(LIMIT).expect("each caller is accepted")
 }
@@ -114,7 +114,7 @@ fn send_all(daemon: &Daemon, address: &str) -> Vec<UnixStream> {
     (0..ORDERS).map(order).collect()
 }
 
-/// Creates, resizes and deletes a drive, beside orders for others that hang. Returns how long that takes.
+/// Creates, resizes and deletes a drive, while orders for others hang. Returns how long that takes.
 fn change_another(daemon: &Daemon) -> Duration {
     const WAITS: &str = "it waits for other drives";
     let began = Instant::now();
@@ -131,7 +131,7 @@ fn change_another(daemon: &Daemon) -> Duration {
 
 #[test]
 fn a_thousand_orders_that_hang_hold_up_neither_readers_nor_other_drives() {
-    // Nothing listens there while the daemon starts, so that the drive fails at once.
+    // The port has no listener while the daemon starts, so that the drive fails at once.
     let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
     let address = format!("127.0.0.1:{port}");
     let daemon = Arc::new(daemon(&address));
@@ -157,7 +157,7 @@ fn a_thousand_orders_that_hang_hold_up_neither_readers_nor_other_drives() {
     drop(host);
 }
 
-/// An order for one drive takes no longer because orders for another hang.
+/// Checks that an order for one drive takes no longer while orders for another hang.
 #[test]
 fn drives_that_hang_in_orders_hold_up_no_other() {
     let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
@@ -167,7 +167,7 @@ fn drives_that_hang_in_orders_hold_up_no_other() {
     let mut host = daemon.host("stuck");
     let mut disk = namespace(&mut host, 1);
     let reading = std::thread::spawn(move || drop(disk.read(0, &mut [0; 512])));
-    // One of each kind; the reload opens a drive that does not answer, either.
+    // There is one order of each kind. The reload opens a drive that does not answer, either.
     let config = std::fs::read_to_string(daemon.config()).expect("it is ours");
     std::fs::write(daemon.config(), config + &declared(&address, "late")).expect("room on the disk");
     let hanging = [

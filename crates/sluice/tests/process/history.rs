@@ -8,7 +8,7 @@ use zerocopy::FromBytes;
 
 const DRIVE: &str = "[[drive]]\nname = \"demo\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"1MiB\"\n";
 
-/// Type and data of every event, the newest first.
+/// Returns the type and the data of every event, the newest first.
 pub(crate) fn events(host: &mut Controller) -> Vec<(u8, Vec<u8>)> {
     let mut header = [0; LogHeader::SIZE];
     let get = entry::get_log_page(LogId::PERSISTENT_EVENT, NSID_ALL, 0, LogHeader::SIZE as u32, false);
@@ -47,7 +47,7 @@ fn what_happened_is_known_under_the_next_daemon() {
     let after = events(&mut host);
     assert_eq!((after[0].0, after[1].0), (event::POWER_ON_OR_RESET, event::SMART_SNAPSHOT));
     assert!(after.ends_with(&before), "{after:?}");
-    // One that is torn does not keep a drive from its host.
+    // A torn file does not keep a drive from its host.
     drop(host);
     daemon.crash();
     let whole = std::fs::read(&file).expect("the file is there");

@@ -1,6 +1,6 @@
-//! Functions that mean harm, as real processes of a real daemon; and what a confined one cannot do.
+//! Malicious functions, as real processes of a real daemon, and the limits of a confined one.
 //!
-//! The processes are this test program again: what they are is an ignored test that only they run.
+//! The processes are this test program again. Each role is an ignored test that only such a process runs.
 
 use crate::common::{Daemon, namespace, wait_for};
 use crate::function::{Verified, drive, functions};
@@ -19,19 +19,19 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// How long each of them is let loose.
+/// Time that each function is let loose.
 const WHILE: Duration = Duration::from_secs(3);
 
-/// How long one of them lives that nobody ends, because its daemon was killed.
+/// Lifetime of a function whose daemon was killed, so that no one ends it.
 const LIFE: Duration = Duration::from_secs(60);
 
-/// What makes this program one of them.
+/// Returns the command that runs this program in a role.
 pub(crate) fn be(what: &str) -> [String; 5] {
     let this = std::env::current_exe().expect("it runs").display().to_string();
     [this, format!("hostile::{what}"), "--exact".into(), "--ignored".into(), "--nocapture".into()]
 }
 
-/// Wants to see everything.
+/// A function that requests every command.
 struct Curious;
 
 impl Function for Curious {
@@ -138,7 +138,8 @@ fn thief() {
     if open(format!("/proc/{parent}/mem")) {
         got.push("its memory".to_owned());
     }
-    // What is a daemon's: whoever started that may have left it other things.
+    // Only descriptors of a daemon's kinds count: the process that started the daemon may have left it
+    // others.
     let is_its = |fd: &i32| {
         let link = std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
         let link = link.display().to_string();
@@ -153,28 +154,28 @@ fn thief() {
     let _ = accept(socket.as_fd(), &mut |_| Err(refuse.clone()));
 }
 
-/// What the test's functions write to standard error in front of their findings.
+/// Prefix of findings that the test's functions write to standard error.
 const FOUND: &str = "found: ";
 
-/// What a file of this process in /proc says of `key`.
+/// Returns the value of `key` in a file of this process in /proc.
 fn of_itself(file: &str, key: &str) -> String {
     said_of("self", file, key)
 }
 
-/// The same of another process.
+/// Returns the value of `key` in a file of a process in /proc.
 fn said_of(process: &str, file: &str, key: &str) -> String {
     let text = std::fs::read_to_string(format!("/proc/{process}/{file}")).expect("it is mounted");
     let line = text.lines().find(|line| line.starts_with(key)).expect("this kernel has it");
     line[key.len()..].split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// True if a process has CAP_SETPCAP.
+/// Returns whether a process has CAP_SETPCAP.
 fn may_set_capabilities(process: i32) -> bool {
     let effective = said_of(&process.to_string(), "status", "CapEff:");
     u64::from_str_radix(&effective, 16).expect("a number") & 1 << 8 != 0
 }
 
-/// True if the daemon's API in this folder answers a caller like this one.
+/// Returns whether the daemon's API in this folder answers a caller like this one.
 fn may_call(folder: &str) -> bool {
     let Ok(mut api) = std::os::unix::net::UnixStream::connect(format!("{folder}/api.sock")) else {
         return false;
@@ -185,7 +186,7 @@ fn may_call(folder: &str) -> bool {
         && answer.starts_with("HTTP/1.1 200")
 }
 
-/// What a process with the daemon's user reaches in the daemon's folder, and in the daemon.
+/// Returns the resources of the daemon and of its folder that a process with the daemon's user can reach.
 fn reached(folder: &str, daemon: i32) -> Vec<&'static str> {
     let reads = |path: String| std::fs::File::open(path).and_then(|mut file| file.read(&mut [0])).is_ok();
     let tries = [
@@ -217,7 +218,8 @@ fn burglar() {
     note("a larger arena", rustix::fs::ftruncate(served.arena.fd(), 1 << 30).is_ok());
     note("new privileges", of_itself("status", "NoNewPrivs:") != "1");
     let sets = ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"];
-    // The last of them can be emptied by a daemon that has CAP_SETPCAP; without new privileges it gives nothing to others.
+    // Only a daemon that has CAP_SETPCAP can empty CapBnd. Without new privileges, CapBnd gives no capability
+    // to others.
     let emptied = sets.iter().filter(|set| may_set_capabilities(daemon) || **set != "CapBnd:");
     note("capabilities", emptied.into_iter().any(|set| of_itself("status", set) != "0000000000000000"));
     note("memory without end", of_itself("limits", "Max address space").contains("unlimited"));
@@ -228,7 +230,7 @@ fn burglar() {
     );
     eprintln!("\r\x1b[2K2026-01-01T00:00:00.000000Z ERROR forged\n2026-01-01T00:00:00.000000Z ERROR forged");
     eprintln!("{FOUND}{found:?}");
-    // A process that it starts is no better off.
+    // A process that the function starts has no more rights.
     let [this, words @ ..] = be("accomplice");
     let mut accomplice = Command::new(this);
     let _ = accomplice.args(words).env("FOLDER", &folder).process_group(0).status();
@@ -243,7 +245,7 @@ fn accomplice() {
     eprintln!("{FOUND}{found:?} by an accomplice");
 }
 
-/// Of the daemon's own user, without which it is still not the daemon.
+/// Checks a function with the daemon's own user, which still cannot act as the daemon.
 #[test]
 fn a_function_with_the_daemons_user_is_not_the_daemon() {
     let mut daemon = Daemon::start("");
@@ -262,13 +264,13 @@ fn a_function_with_the_daemons_user_is_not_the_daemon() {
     assert!(!log.contains("[2K2026") || !log.contains('\r'), "{log}");
 }
 
-/// The last words of [`talker`].
+/// Last words of [`talker`].
 const LAST: &str = "the last of it";
 
 #[test]
 #[ignore = "is the process of a function: writes more than a pipe holds before it answers, and much at its end"]
 fn talker() {
-    // Empty lines are not logged, of which too many alike would be left out.
+    // Empty lines are not logged. Of other lines, too many alike would be left out.
     let mut words = std::io::stderr();
     words.write_all(&[b'\n'; 200 << 10]).expect("the daemon reads");
     let _served = connected();
@@ -285,7 +287,7 @@ fn all_that_a_function_writes_to_standard_error_is_read() {
     wait_for("the last words", || daemon.log().contains(LAST));
 }
 
-/// A debugger of the daemon's user is let in only where the operator says so.
+/// Checks that a debugger of the daemon's user is let in only if the operator allows it.
 #[test]
 fn the_daemon_is_hidden_unless_it_is_to_be_debugged() {
     let mut daemon = Daemon::start("");
@@ -330,7 +332,7 @@ fn functions_that_mean_harm_harm_nobody_but_their_own_drive() {
         }
         verified
     });
-    // Their own drives get an answer to each command, whatever it is.
+    // Drives with a malicious function complete each command, with any status.
     let victims = ["scribbler", "liar", "mute"].map(|what| {
         let mut host = daemon.host(what);
         std::thread::spawn(move || {
@@ -355,7 +357,7 @@ fn functions_that_mean_harm_harm_nobody_but_their_own_drive() {
     assert!(count("mute", "timeouts") > 0 && count("other", "deaths") == 0);
 }
 
-/// Of another user than the daemon's, as it should be of a function that is not trusted.
+/// Checks a function with another user than the daemon's, as an untrusted function should have.
 #[test]
 fn a_function_gets_hold_of_nothing_that_it_was_not_given() {
     if !rustix::process::getuid().is_root() {
@@ -380,7 +382,7 @@ fn a_process_that_is_killed_fails_its_commands_and_nothing_after_it_is_back() {
     let mut disk = namespace(&mut host, 1);
     for times in 1..=5 {
         let pid = functions(&daemon, "disk")["pid"].as_i64().expect("it is there") as i32;
-        // Stopped first, so that it has the command when it dies.
+        // The process is stopped first, so that it has the command when it dies.
         let pid = Pid::from_raw(pid).expect("it is there");
         kill_process(pid, Signal::STOP).expect("it is ours");
         let killer = std::thread::spawn(move || {
@@ -396,7 +398,7 @@ fn a_process_that_is_killed_fails_its_commands_and_nothing_after_it_is_back() {
     }
 }
 
-/// What a confined process tries, by number.
+/// Attempts of a confined process, by number.
 const TRIES: [fn() -> bool; 7] = [
     || std::fs::File::open("/etc/passwd").is_ok(),
     || std::fs::write("/tmp/confined", "x").is_ok(),
@@ -419,7 +421,7 @@ fn confined() {
         None => TRIES[number](),
         Some(earlier) => start.send(()).is_ok() && earlier.join().unwrap_or(true),
     };
-    // Without what a test does at its end, which is more than a function does.
+    // Exiting here leaves out the end of a test, which needs more rights than a function.
     std::process::exit(if got_out { 42 } else { 0 });
 }
 
@@ -427,7 +429,7 @@ fn confined() {
 fn who_is_confined_cannot_open_connect_start_or_signal() {
     let [this, arguments @ ..] = be("confined");
     for number in 0..TRIES.len() {
-        // The third time a thread tries it that was there before.
+        // In the third case, a thread makes the attempt that existed before the confinement.
         for (many, earlier) in [(false, false), (true, false), (false, true)] {
             let mut child = Command::new(&this);
             if earlier {
@@ -439,7 +441,7 @@ fn who_is_confined_cannot_open_connect_start_or_signal() {
             }
             let ended = child.stdout(Stdio::null()).stderr(Stdio::null()).status().expect("it starts");
             let killed = ended.signal() == Some(Signal::SYS.as_raw());
-            // A file may be asked for by who serves many drives: Landlock says no.
+            // A process that serves many drives may call `open`, and Landlock refuses it.
             let refused = many && number < 2 && ended.code() == Some(0);
             assert!(killed || refused, "try {number}: {ended}");
         }

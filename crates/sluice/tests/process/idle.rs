@@ -1,5 +1,5 @@
-//! Nothing to do costs nothing, and timers go off: every function, target and place, without a host, with one that came
-//! and left, and with one that idles.
+//! Idle daemons use no processor, and timers still expire. Every function, target and place is tested without
+//! a host, after a host has left, and with an idle host.
 
 use crate::common::{Daemon, LIMIT, namespace, wait_for};
 use crate::sdk::{compile, sdk};
@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 const NQN: &str = "nqn.2026-11.example.sluice:idle";
 
-/// How long processor time is looked at. Much that burns does so from then on.
+/// Time in which processor time is measured. Most faults use processor time from then on.
 const WINDOW: Duration = Duration::from_secs(2);
 
-/// Layers and functions that need no more than this.
+/// Names of drives, with functions that need no further layers or files.
 const PLAIN: [(&str, &str); 5] = [
     ("pass", ""),
     ("delay", "{ kind = \"delay\", read_us = 100, write_us = 100 }"),
@@ -26,11 +26,11 @@ const PLAIN: [(&str, &str); 5] = [
     ("two", "{ kind = \"delay\", read_us = 1 }, { kind = \"delay\", read_us = 1 }"),
 ];
 
-/// One that has places of its own.
+/// A function that can run in several places.
 struct Function {
     name: &'static str,
     options: &'static str,
-    /// Layers beside what it stands on, as of a drive of this name.
+    /// Further layers of the function: files, each with the suffix of its name and its size.
     layers: &'static [(&'static str, &'static str)],
 }
 
@@ -69,7 +69,7 @@ fn of_function(folder: &Path, function: &Function, place: &str) -> (String, Stri
     (drive(&name, size, &text), name)
 }
 
-/// Everything there is, and the names of its drives.
+/// Returns drives with every function, target and place, and their names.
 fn drives(folder: &Path, address: SocketAddr) -> (String, Vec<String>) {
     let (mut text, mut names) = (format!("[tcp]\nlisten = [\"{address}\"]\n"), Vec::new());
     let mut add = |(more, name): (String, String)| {
@@ -118,7 +118,7 @@ fn start() -> (Daemon, Vec<String>, SocketAddr) {
     (daemon, names, address)
 }
 
-/// Nanoseconds of processor time that each thread of a process has had, by its name and number.
+/// Returns the nanoseconds of processor time that each thread of a process has used, by its name and number.
 fn threads(pid: u32) -> BTreeMap<String, u64> {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return BTreeMap::new() };
     let used = |path: &Path| {
@@ -130,7 +130,7 @@ fn threads(pid: u32) -> BTreeMap<String, u64> {
     tasks.flatten().filter_map(|task| used(&task.path())).collect()
 }
 
-/// The same of a daemon and of the processes it started.
+/// Returns the processor times of a daemon's threads, and of those of the processes it started.
 fn everything(daemon: &Daemon) -> BTreeMap<String, u64> {
     let children = std::fs::read_dir("/proc").expect("Linux").flatten().filter_map(|entry| {
         let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
@@ -141,8 +141,8 @@ fn everything(daemon: &Daemon) -> BTreeMap<String, u64> {
     children.chain([daemon.pid()]).flat_map(threads).collect()
 }
 
-/// Waits for a while in which all threads together use less than so many thousandths of a processor. What burns one never
-/// has such a while.
+/// Waits for an interval in which all threads together use less than `thousandths` of a processor. A thread
+/// that spins allows no such interval.
 fn is_idle(daemon: &Daemon, what: &str, thousandths: u64) {
     let began = Instant::now();
     loop {
@@ -165,7 +165,7 @@ fn is_idle(daemon: &Daemon, what: &str, thousandths: u64) {
     }
 }
 
-/// A resync that has nothing to copy, and whatever else a function has to do by the clock, comes to its end.
+/// Checks that resyncs without anything to copy and a comparison end, which needs the functions' timers.
 fn timers_go_off(daemon: &Daemon, what: &str) {
     for place in PLACES {
         for function in ["replicate", "mirror"] {
@@ -186,7 +186,7 @@ fn timers_go_off(daemon: &Daemon, what: &str) {
     }
 }
 
-/// Hosts of all drives that have used them.
+/// Returns hosts of all drives, which have used them.
 fn hosts(daemon: &Daemon, names: &[String], mode: Mode) -> Vec<Controller> {
     let use_it = |name: &String| {
         let mut host = daemon.host_with(name, mode);
@@ -217,13 +217,14 @@ fn what_has_nothing_to_do_uses_no_processor_and_its_timers_go_off() {
     timers_go_off(&daemon, "with hosts that idle");
     is_idle(&daemon, "with hosts that idle", 10);
     drop((idle, network));
-    // Doorbells that are not heard are looked at by the clock, which costs something for each drive.
+    // Mapped doorbells are polled by a timer, which has a cost for each drive.
     let idle = hosts(&daemon, &names, Mode::Mapped);
     is_idle(&daemon, "with hosts whose doorbells are looked at", 100);
     drop(idle);
 }
 
-/// A remote drive sends a Keep Alive now and then, and tries to connect again where its peer is gone.
+/// Checks remote drives. Such a drive sends a Keep Alive now and then, and tries to connect again where its
+/// peer is gone.
 #[test]
 fn remote_drives_use_no_processor_whether_their_peers_are_there_or_gone() {
     let far = || {

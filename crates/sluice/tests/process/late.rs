@@ -1,7 +1,8 @@
-//! Writes that are still in the disk when the connection they came on is gone.
+//! Writes that are still in the disk when their connection is gone.
 //!
-//! The host sends such a write again on another connection, and then a newer one to the same blocks. The first must not
-//! end after them. The disk is a [disk with a volatile cache](crate::volatile) that holds the first write.
+//! The host sends such a write again on another connection, and then a newer one to the same blocks. The
+//! first must not end after them. The disk is a [disk with a volatile cache](crate::volatile) that holds the
+//! first write.
 
 use crate::common::{Daemon, namespace, wait_for};
 use crate::nvme::pattern;
@@ -21,10 +22,10 @@ const SIZE: usize = 16 << 20;
 /// Bytes of a write.
 const PART: usize = 4096;
 
-/// Where commands go that overlap none of those.
+/// First block of commands that do not overlap the tested writes.
 const ELSEWHERE: u64 = 4096;
 
-/// Commands that a test sends to see whether another is answered meanwhile.
+/// Number of commands that a test sends, to see whether another is answered meanwhile.
 const TRIES: u16 = 50;
 
 /// A daemon with two addresses, whose disk can hold writes.
@@ -36,7 +37,7 @@ struct Far {
 }
 
 impl Far {
-    /// None where there can be no such disk.
+    /// Starts the daemon. Returns none where there can be no such disk.
     fn start() -> Option<Self> {
         let disk = Disk::new(SIZE)?;
         let device = LoopDevice::over(&disk)?;
@@ -56,7 +57,7 @@ impl Far {
         Host::start(self.addresses[path], NQN, Digests::NONE, queues)
     }
 
-    /// A write is in the disk, and stays there.
+    /// Sends a write, and holds it in the disk.
     fn hold_write(&self, link: &mut Link, data: &[u8]) {
         self.disk.hold_next(1);
         link.submit(&write_in_capsule(1, 0, PART as u32), data);
@@ -68,8 +69,8 @@ impl Far {
     }
 }
 
-/// Sends the write again and then a newer one, as a host does: each when the one before is answered. Meanwhile the first
-/// one ends.
+/// Sends the write again and then a newer one, as a host does: each when the one before is answered.
+/// Meanwhile the first one ends.
 fn overtake(far: &Far, link: &mut Link, [first, second]: [&[u8]; 2]) {
     link.submit(&write_in_capsule(2, 0, PART as u32), first);
     let mut is_written = false;
@@ -96,7 +97,8 @@ fn overtake(far: &Far, link: &mut Link, [first, second]: [&[u8]; 2]) {
     wait_for("the newer write", || far.content() == second);
 }
 
-/// The path is another controller at another address. The new connection is there before the old one is lost.
+/// Checks a path by another controller at another address. The new connection exists before the old one is
+/// lost.
 #[test]
 fn a_newer_write_on_another_path_survives_a_late_one() {
     let Some(far) = Far::start() else { return };
@@ -109,7 +111,7 @@ fn a_newer_write_on_another_path_survives_a_late_one() {
     overtake(&far, &mut other.io[0], [&first, &second]);
 }
 
-/// The host connects again while its write is in the disk, which may be for ever.
+/// Checks a host that connects again while its write is in the disk, which may be for ever.
 #[test]
 fn a_newer_write_of_a_new_association_survives_a_late_one() {
     let Some(far) = Far::start() else { return };
@@ -121,7 +123,7 @@ fn a_newer_write_of_a_new_association_survives_a_late_one() {
     overtake(&far, &mut again.io[0], [&first, &second]);
 }
 
-/// One I/O queue of two is lost.
+/// Checks a host that loses one of two I/O queues.
 #[test]
 fn a_newer_write_on_another_queue_survives_a_late_one() {
     let Some(far) = Far::start() else { return };
@@ -134,7 +136,7 @@ fn a_newer_write_on_another_queue_survives_a_late_one() {
     overtake(&far, &mut host.io[0], [&first, &second]);
 }
 
-/// A drive of another daemon that ends on the far one, by both addresses.
+/// Starts a daemon with a drive whose data is on the far one, by both addresses.
 fn near(far: &Far) -> Daemon {
     let [one, other] = far.addresses;
     Daemon::start(&format!(
@@ -143,7 +145,7 @@ fn near(far: &Far) -> Daemon {
     ))
 }
 
-/// A host of that drive writes one after the other.
+/// Starts a host of that drive, which writes one part after the other.
 fn write_in_turn(mut host: Controller, parts: [Vec<u8>; 2]) -> JoinHandle<()> {
     let mut disk = namespace(&mut host, 1);
     std::thread::spawn(move || {
@@ -177,7 +179,7 @@ fn two_daemons_with_two_paths_lose_no_newer_write_to_a_late_one() {
     assert!(far.content() == second, "a flushed write was overtaken by an earlier one");
 }
 
-/// The member is lost with the write in its disk, and taken back.
+/// Checks a mirror whose member is lost with the write in its disk, and is taken back.
 #[test]
 fn a_mirror_over_two_daemons_has_equal_members_after_a_late_write() {
     let Some(far) = Far::start() else { return };

@@ -1,11 +1,12 @@
-//! A lease on a disk that two machines have.
+//! A lease on a disk that two machines share.
 
 use crate::common::{Daemon, namespace, wait_for};
 use rustix::process::Signal;
 use sluice_nvme::Status;
 use std::path::Path;
 
-/// Creates a drive on a file of the daemon's own: two daemons of one machine keep each other away from one file already.
+/// Creates a drive on a file of the daemon's own, because two daemons of one machine already exclude each
+/// other from one file.
 fn create(daemon: &Daemon, lease: &Path) -> Result<(), String> {
     let folder = daemon.folder.path();
     let spec = folder.join("it.toml");
@@ -43,7 +44,7 @@ fn a_daemon_that_stood_still_finds_its_lease_taken() {
     let failed = disk.write(0, &[2; 4096]).expect_err("it is another's now");
     assert!(failed.to_string().contains(&format!("{:?}", Status::INTERNAL_PATH_ERROR)), "{failed}");
     wait_for("the log says so", || first.log().contains("is lost"));
-    // Given back in order, it can be taken at once.
+    // A lease that was released in order can be taken at once.
     second.ok(&["drive", "delete", "it"]);
     drop(host);
     wait_for("the drive goes", || first.run(&["drive", "delete", "it"]).status.success());

@@ -1,5 +1,5 @@
-//! Limits of the environment: each ends the command or the order that meets it, and neither the daemon nor its other
-//! drives.
+//! Limits of the environment. Each ends the command or the order that meets it, and neither the daemon nor
+//! its other drives.
 
 use crate::common::{Daemon, namespace, wait_for};
 use crate::tcp_host::{Connect, HOSTID, HOSTNQN, Host, Link, fabrics, in_capsule};
@@ -25,7 +25,7 @@ const FILE: &str = "[[drive]]\nname = \"file\"\n[[drive.namespace]]\ntarget = \"
 /// Sets a limit of a daemon at work.
 fn limit(daemon: &Daemon, resource: Resource, value: u64) {
     let pid = Pid::from_raw(daemon.pid() as i32);
-    // No descriptor limit is beyond what the kernel allows at all.
+    // The hard limit of descriptors cannot be above the kernel's own.
     let maximum = (resource == Resource::Nofile).then_some(4096);
     prlimit(pid, resource, Rlimit { current: Some(value), maximum }).expect("it is ours");
 }
@@ -35,7 +35,7 @@ fn unlimited(daemon: &Daemon, resource: Resource) {
     prlimit(pid, resource, Rlimit { current: None, maximum: None }).expect("it is ours");
 }
 
-/// Bytes of address space that a daemon has.
+/// Returns the bytes of address space that a daemon has.
 fn address_space(daemon: &Daemon) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).expect("it runs");
     let line = status.lines().find(|line| line.starts_with("VmSize:")).expect("a line");
@@ -46,7 +46,7 @@ pub(crate) fn descriptors(daemon: &Daemon) -> u64 {
     std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).expect("it runs").count() as u64
 }
 
-/// Another drive goes on as if nothing were wrong.
+/// Checks that another drive works without errors.
 pub(crate) fn is_served(disk: &mut Namespace, round: u8) {
     disk.write(0, &[round; 8192]).expect("nothing is wrong with it");
     disk.flush().expect("nothing is wrong with it");
@@ -81,14 +81,14 @@ fn a_limit_of_file_sizes_fails_commands_and_orders_alone() {
     assert!(refused.contains("File too large"), "{refused}");
     is_served(&mut good, 2);
 
-    // A host's association is a file in memory, too.
+    // An association of a host needs a file in memory, too.
     limit(&daemon, Resource::Fsize, 64 << 10);
     let mut link = Link::open(address, Digests::NONE);
     let data = ConnectData::new(HOSTID, CNTLID_DYNAMIC, NQN, HOSTNQN);
     let entry =
         SubmissionEntry { dptr: in_capsule(ConnectData::SIZE as u32), cdw11: 31, ..fabrics(Fctype::CONNECT) };
     link.submit(&entry, data.as_bytes());
-    // Refused by a status or by the end of the connection: no more is said of it than that it is over.
+    // The Connect is refused by a status, or by the end of the connection.
     if let Some((Pdu::Response(answer), _)) = link.next() {
         assert_ne!(answer.status(), Status::SUCCESS);
     }
@@ -112,7 +112,7 @@ fn a_daemon_starts_under_a_limit_of_file_sizes_and_says_what_it_cannot_open() {
     let mut daemon = Daemon::start("");
     daemon.stop();
     daemon.declare("", &[GOOD, FILE].concat());
-    // Too little for what a drive shares, and for the file.
+    // The limit is too low for a drive's shared memory, and for the file.
     daemon.restart_by(&["prlimit", "--fsize=1048576:unlimited"]);
     let list = daemon.ok(&["drive", "list"]);
     assert!(list.contains("failed"), "{list}");
@@ -126,14 +126,15 @@ fn a_daemon_starts_under_a_limit_of_file_sizes_and_says_what_it_cannot_open() {
     daemon.stop();
 }
 
-/// What cannot be stored is refused, and said in words: no data is lost, no structure of the program is printed.
+/// Checks that changes that cannot be stored are refused in words. No data is lost, and no message has a Rust
+/// structure.
 #[test]
 fn what_the_state_folder_cannot_store_is_refused_and_costs_no_data() {
     let daemon = Daemon::start(FILE);
     let mut host = daemon.host("file");
     let mut disk = namespace(&mut host, 1);
     is_served(&mut disk, 7);
-    // No file of that name can be made any more.
+    // A folder of that name keeps the file from being created.
     let blocked = daemon.folder.path().join("state/drives.state.new");
     std::fs::create_dir(&blocked).expect("room");
     let uncorrectable = SubmissionEntry { opcode: io::WRITE_UNCORRECTABLE, nsid: 1, ..Default::default() };
@@ -168,7 +169,8 @@ fn what_the_state_folder_cannot_store_is_refused_and_costs_no_data() {
     }
 }
 
-/// The API answers, from the thread that serves callers alone: all of the daemon has been started.
+/// Checks that the API answers a page that takes no order thread. It shows that the daemon has started
+/// completely.
 fn answers_without_an_order(daemon: &Daemon) {
     let mut stream = UnixStream::connect(daemon.api()).expect("it listens");
     stream
@@ -192,7 +194,7 @@ fn limits_of_memory_and_descriptors_fail_orders_alone() {
         &["drive", "create", "null", "--null", "64MiB"],
     ];
     answers_without_an_order(&daemon);
-    // Not enough for the stack of a thread, at the daemon's very first order.
+    // The limits do not suffice for the stack of a thread, at the daemon's very first order.
     for (round, resource, value) in [
         (1, Resource::As, address_space(&daemon) + (512 << 10)),
         (2, Resource::Nofile, descriptors(&daemon) + 3),
@@ -258,7 +260,7 @@ fn a_daemon_that_was_stopped_for_a_while_goes_on() {
     daemon.stop();
 }
 
-/// Hosts of one drive that connect as often as they may leave descriptors for others.
+/// Checks that hosts with as many connections as possible to one drive leave descriptors for others.
 #[test]
 fn hosts_of_one_drive_leave_descriptors_for_others() {
     const OTHER: &str = "nqn.2026-11.example.sluice:other";
@@ -272,9 +274,9 @@ fn hosts_of_one_drive_leave_descriptors_for_others() {
     let listen = format!("[tcp]\nlisten = [\"{address}\"]\n");
     let mut daemon =
         Daemon::start(&[listen, drive("greedy", NQN), drive("other", OTHER), GOOD.into()].concat());
-    // Half of it leaves the first some sixty connections.
+    // Half of the limit leaves the first drive some sixty connections.
     limit(&daemon, Resource::Nofile, 2 * (descriptors(&daemon) + 64));
-    // Until a queue is refused, or its connection is not even accepted.
+    // The host connects until a queue is refused, or its connection is not even accepted.
     let mut greedy = Host::start(address, NQN, Digests::NONE, 1);
     let refused = (2..=128u16).map(|qid| {
         let mut link = Link::open(address, Digests::NONE);

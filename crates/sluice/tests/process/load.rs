@@ -4,31 +4,31 @@ use crate::common::{Daemon, LIMIT};
 use sluice_host::{Controller, DmaBuffer, QueueLayout, QueuePair, entry};
 use std::time::Instant;
 
-/// Places that are written and read back, each by itself.
+/// Number of places, each of which is written and read back by itself.
 const PLACES: u32 = 24;
 const BYTES: usize = 4096;
 
-/// What a place is waiting for, and how often it was written.
+/// State of a place: its command in flight, and how often it was written.
 struct Place {
-    /// Of the command in flight, if there is one.
+    /// Identifier of the command in flight, if there is one.
     cid: Option<u16>,
     is_reading: bool,
     round: u32,
 }
 
-/// A host that writes something else again and again, and reads it back.
+/// A host that writes new data again and again, and reads it back.
 pub(crate) struct Load {
     queue: QueuePair,
     data: DmaBuffer,
     places: Vec<Place>,
-    /// Of the first place.
+    /// First block of the first place.
     slba: u64,
     pub(crate) submitted: u64,
     completed: u64,
 }
 
 impl Load {
-    /// On places of its own: those of another load have another `share`.
+    /// Starts a load on places of its own. Each load needs another `share`.
     pub(crate) fn new(host: &mut Controller, qid: u16, share: u64) -> Self {
         let queue = host.create_queue_pair(qid, QueueLayout::default(), None).expect("a queue pair");
         let data = host.memory().allocate(PLACES as usize * BYTES).expect("memory");
@@ -41,13 +41,13 @@ impl Load {
         load
     }
 
-    /// Submits what the place needs next.
+    /// Submits the next command of a place.
     fn start(&mut self, number: usize) {
         let place = &mut self.places[number];
         let (at, slba, blocks) = (number * BYTES, self.slba + number as u64 * 8, 8);
         let command = match place.is_reading {
             true => {
-                // What is not read stays as it is here.
+                // Bytes that the read does not transfer keep this value.
                 self.data.region().write(at, &[0xee; BYTES]);
                 entry::read(1, slba, blocks)
             }
@@ -61,11 +61,11 @@ impl Load {
         self.submitted += 1;
     }
 
-    /// Takes what came back, and goes on with it if `more`.
+    /// Takes completions, and submits the next commands if `more`.
     pub(crate) fn turn(&mut self, more: bool) {
         let mut back = Vec::new();
         let Self { queue, places, .. } = self;
-        // Before anything new is submitted, which may get the same identifiers.
+        // All completions are taken before new commands are submitted, which may get the same identifiers.
         queue.reap(|completion| {
             assert!(completion.status().is_success(), "{:?}", completion.status());
             let asked = |place: &Place| place.cid == Some(completion.cid);
@@ -95,7 +95,7 @@ impl Load {
         place.is_reading = !place.is_reading;
     }
 
-    /// Waits until everything has come back, once, and sees that it was verified.
+    /// Waits until every command is completed, once, and checks that data was verified.
     pub(crate) fn end(&mut self) {
         let start = Instant::now();
         while self.completed < self.submitted {
@@ -110,7 +110,7 @@ impl Load {
         self.places.iter().all(|place| place.round > 1)
     }
 
-    /// The queue, with what is in flight in it.
+    /// Returns the queue, with its commands in flight.
     pub(crate) fn into_queue(self) -> QueuePair {
         self.queue
     }
@@ -126,13 +126,14 @@ pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
     runtime.expect("a runtime").block_on(work)
 }
 
-/// A host of the drive `demo` writes and reads back for as long as `change` takes; then everything comes back, once.
+/// Runs a host of the drive `demo`, which writes and reads back while `change` runs. Then checks that each
+/// command is completed once.
 pub(crate) fn under_load<C: Future<Output = ()>>(daemon: &Daemon, change: impl FnOnce() -> C + Send) -> Load {
     let mut host = daemon.host("demo");
     let mut load = Load::new(&mut host, 1, 0);
     std::thread::scope(|scope| {
         let changing = scope.spawn(|| block_on(change()));
-        // However little of the machine it is given meanwhile.
+        // The load goes on until all places are verified, even if the machine gives it little time.
         let (begun, is_verified) = (Instant::now(), |place: &Place| place.round > 1);
         while !changing.is_finished() || !load.places.iter().all(is_verified) && begun.elapsed() < LIMIT {
             load.turn(true);
