@@ -60,7 +60,7 @@ fn a_guest_is_told_of_a_new_size() {
     assert!(error.status().is_some_and(|status| status.same_code(Status::LBA_OUT_OF_RANGE)), "{error}");
 }
 
-/// What the guest is told follows the file, also when that stays as it is.
+/// Checks that the guest sees the size of the file, also when the file cannot be shrunk.
 #[test]
 fn a_drive_whose_file_cannot_be_made_smaller_stays_as_large_as_it_was() {
     let (image, path) = sealable();
@@ -100,7 +100,7 @@ fn created_drives_survive_a_crash() {
     assert!(!daemon.socket("gone").exists());
     let image = daemon.folder.path().join("x.img").display().to_string();
     daemon.ok(&["drive", "create", "file", "--file", &image, "--size", "1MiB"]);
-    // More than once: the kernel lets go of a killed daemon's sockets and locks in its own time.
+    // Several rounds are needed: the kernel releases a killed daemon's sockets and locks after a while.
     for _ in 0..5 {
         daemon.crash();
         assert!(daemon.socket("web").exists() && daemon.api().exists(), "as crashes leave them");
@@ -142,7 +142,7 @@ fn a_forced_delete_disconnects() {
 fn a_drain_waits_for_commands_in_flight_and_tells_the_guest() {
     let mut daemon = Daemon::start(&with_function("{ kind = \"delay\", read_us = 300000 }"));
     let mut host = daemon.host("demo");
-    // It is in flight for ever, and nobody waits for it.
+    // The request is in flight for ever, and the stop must not wait for it.
     host.request_async_event().expect("the limit is not reached");
     let interrupt = host.interrupt(1).expect("wired");
     let mut queue = host.create_queue_pair(1, QueueLayout::default(), Some(1)).expect("created");
@@ -161,7 +161,8 @@ fn a_drain_waits_for_commands_in_flight_and_tells_the_guest() {
     assert!(!daemon.socket("demo").exists() && !daemon.api().exists());
 }
 
-/// A host that is told of no such drive does not come back; one that nobody lets in does.
+/// Checks that hosts cannot connect at the end of a daemon. A host that finds no such subsystem does not come
+/// back, but a host that cannot connect does.
 #[test]
 fn a_daemon_that_stops_lets_no_host_in_on_the_network() {
     let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
@@ -183,7 +184,7 @@ fn a_daemon_that_stops_lets_no_host_in_on_the_network() {
     daemon.wait();
 }
 
-/// A drive whose reads hang, and a host on it that has sent one.
+/// Connects a host to a drive whose reads hang, and sends one.
 fn with_a_read_that_hangs(daemon: &Daemon) -> (DmaBuffer, Namespace, Controller) {
     let mut host = daemon.host("demo");
     let mut disk = namespace(&mut host, 1);
@@ -251,7 +252,7 @@ fn sockets_have_the_mode_that_is_configured() {
     assert_eq!(folder.expect("it is there"), 0o755, "whoever may connect can get there");
 }
 
-/// A group that a file can be given to: any, if the user is root.
+/// Returns a group that a file can be given to: any, if the user is root.
 fn other_group(folder: &std::path::Path) -> u32 {
     const ANY: u32 = 12_345;
     let given = std::os::unix::fs::chown(folder, None, Some(ANY));
@@ -281,7 +282,7 @@ fn sockets_have_the_group_that_is_configured() {
             "{path:?}"
         );
     }
-    // A mode that is configured comes before the group's usual one.
+    // A configured mode overrides the usual one of a group.
     daemon.stop();
     daemon.declare(&format!("socket_group = \"{group}\"\nsocket_mode = \"0666\""), &drive);
     daemon.restart();
@@ -348,7 +349,7 @@ fn an_idle_daemon_sleeps() {
         let list: serde_json::Value = serde_json::from_str(&list).expect("JSON");
         list["reactors"][0]["turns"].as_u64().expect("a number")
     };
-    // A reactor at rest makes no turns; how long it takes to come to rest is its own matter.
+    // An idle reactor makes no turns, but there is no limit on when it becomes idle.
     let mut before = turns();
     wait_for("rest", || before == std::mem::replace(&mut before, turns()));
 }
@@ -388,7 +389,7 @@ fn a_reload_follows_the_configuration_file() {
     assert_eq!(daemon.ok(&["reload"]), "drive demo removed\n");
     assert_eq!(daemon.ok(&["reload"]), "no drive came or went\n");
     namespace(&mut daemon.host("second"), 1).write(0, &pattern(0, 512)).expect("it is well");
-    // The same by signal; a file that is wrong changes nothing.
+    // SIGHUP reloads, too. An invalid file changes nothing.
     daemon.declare("", &format!("{MEMORY}{second}"));
     daemon.signal(Signal::HUP);
     wait_for("the drive", || daemon.ok(&["drive", "list"]).contains("demo"));

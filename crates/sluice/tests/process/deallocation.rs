@@ -23,7 +23,7 @@ fn fragment(path: &Path) {
     file.sync_all().expect("it can be stored");
 }
 
-/// Bytes that the file system has stored.
+/// Returns the number of bytes that the file system has stored.
 fn stored(path: &Path) -> u64 {
     metadata(path).expect("the file is there").blocks() * 512
 }
@@ -40,7 +40,8 @@ fn begin(host: &mut Controller, path: &Path) {
     wait_for("the begin of a deallocation", || stored(path) < before);
 }
 
-/// It would be over if the reset, or the next client, had waited for it.
+/// Checks that a deallocation was not waited for. A reset or a new client that waited would have left nothing
+/// of it.
 fn is_unfinished(path: &Path) {
     let left = stored(path);
     assert!(left > SIZE / 16, "the deallocation was waited for: {left} bytes are left");
@@ -66,14 +67,14 @@ fn a_reset_and_the_next_client_do_not_wait_for_a_long_deallocation() {
     let mut disk = namespace(&mut host, 1);
     disk.write(0, &[7; 4096]).expect("written");
     drop(disk);
-    // Another that is given up with the client.
+    // The next deallocation is given up with its client.
     reset(&mut host);
     begin(&mut host, &path);
     drop(host);
     let mut host = daemon.host("long");
     is_unfinished(&path);
     neighbour.goes_on();
-    // None of what was given up goes on.
+    // No deallocation that was given up goes on.
     let mut disk = namespace(&mut host, 1);
     disk.write(0, &[9; 4096]).expect("written");
     disk.write_zeroes(8, 8, false).expect("zeroed");

@@ -1,6 +1,6 @@
 //! A daemon that runs out of descriptors in the middle of an order.
 //!
-//! Whatever it answers has to be true after a restart: what was refused is not done then, what was done is.
+//! Each answer has to be true after a restart: a refused change is not done then, and an accepted one is.
 
 use crate::common::{Daemon, namespace};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
@@ -10,7 +10,7 @@ use sluice_nvme::opcode::admin;
 use std::path::Path;
 use std::time::Duration;
 
-/// Numbers of descriptors that a process has open.
+/// Returns the numbers of the descriptors that a process has open.
 fn open_in(process: u32) -> Vec<u64> {
     let entries =
         std::fs::read_dir(Path::new("/proc").join(process.to_string()).join("fd")).expect("it runs");
@@ -23,7 +23,7 @@ fn limit(daemon: &Daemon, descriptors: u64) {
     prlimit(Some(process), Resource::Nofile, wanted).expect("it is ours");
 }
 
-/// Leaves a daemon so many descriptors that are free.
+/// Leaves a daemon `free` unused descriptors.
 fn leave(daemon: &Daemon, free: usize) {
     let open = open_in(daemon.pid());
     let unused = (0..4096).filter(|number| !open.contains(number));
@@ -78,7 +78,8 @@ fn a_drive_whose_deletion_was_refused_for_want_of_descriptors_is_there_after_a_r
         leave(&daemon, free);
         let is_done = std::thread::scope(|scope| {
             let order = scope.spawn(|| daemon.run(&["drive", "delete", &name]).status.success());
-            // Where not even a caller is let in, it waits. It gets its answer then.
+            // Where the daemon cannot even accept a caller, the order waits. It gets its answer once the
+            // limit is raised.
             let waits = (0..200).all(|_| {
                 std::thread::sleep(Duration::from_millis(10));
                 !order.is_finished()

@@ -1,4 +1,4 @@
-//! The documentation says what the program does.
+//! Agreement of the documentation with the program.
 
 use crate::common::BINARY;
 use std::path::Path;
@@ -40,7 +40,7 @@ fn every_route_is_on_the_page() {
     }
 }
 
-/// Refusals lead on: each order on the page is one of the tool's, with that option.
+/// Checks that each order on the page, as after a refusal, is a command of the tool, with its options.
 #[test]
 fn every_order_after_a_refusal_is_one() {
     let page = include_str!("../../../../docs/durability.md");
@@ -60,7 +60,7 @@ fn every_order_after_a_refusal_is_one() {
     }
 }
 
-/// Links to a page and to a heading of it lead there.
+/// Checks that links to a page or to a heading of it have a target.
 #[test]
 fn every_link_of_the_page_on_durability_leads_somewhere() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");

@@ -1,8 +1,8 @@
-//! Limits of the configuration: the last value that is taken, and the first that is not.
+//! Limits of the configuration: the last valid value, and the first invalid one.
 
 use std::path::Path;
 
-/// A limit, and a configuration with so many, or so much, of it.
+/// A limit, with a function that writes a configuration with a given count or size.
 struct Limit {
     what: &'static str,
     write: fn(u64) -> String,
@@ -10,7 +10,7 @@ struct Limit {
     bad: &'static [u64],
 }
 
-/// One drive, with keys of its own and of its namespace.
+/// Returns a drive, with keys of its own and of its namespace.
 fn drive(keys: &str, namespace: &str) -> String {
     format!(
         "[[drive]]\nname = \"d\"\n{keys}\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"64MiB\"\n{namespace}\n"
@@ -174,7 +174,7 @@ const LIMITS: &[Limit] = &[
     Limit {
         what: "opcodes of I/O that pass",
         write: |n| device(&format!("passthrough = {{ io = [{n}] }}")),
-        // Data goes one way, as the lowest two bits say.
+        // The lowest two bits of an opcode are the direction of its data, and only one direction is allowed.
         good: &[0x80, 0xfe],
         bad: &[0x7f, 0x83, 0xff, 0x100],
     },

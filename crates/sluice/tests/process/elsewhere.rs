@@ -1,5 +1,5 @@
-//! What can go wrong while queue groups are on another reactor than their drive: the daemon is killed, the drive is deleted, an
-//! interrupt cannot be delivered, the guest means harm.
+//! Faults while queue groups are on another reactor than their drive: the daemon is killed, the drive is
+//! deleted, an interrupt cannot be delivered, the guest is malicious.
 
 use crate::common::{Daemon, LIMIT, namespace, wait_for};
 use crate::function::Verified;
@@ -13,14 +13,15 @@ use sluice_api::client::Client;
 use sluice_host::{Deadline, Mode, QueueLayout, entry};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-/// A daemon of two reactors: a drive on the first, whose queues can go to the second, and another drive there.
+/// Starts a daemon of two reactors: a drive on the first, whose queues can go to the second, and another
+/// drive there.
 fn start(size: &str) -> Daemon {
     let other = "[[drive]]\nname = \"other\"\nreactor = 1\n\
                  [[drive.namespace]]\ntarget = \"memory\"\nsize = \"16MiB\"\n";
     of_two_reactors(size, other)
 }
 
-/// A queue of the drive goes to the other reactor.
+/// Moves a queue of the drive to the other reactor.
 fn send(daemon: &Daemon, queue: u16) {
     let moved = block_on(try_move(&Client::new(daemon.api()), queue, 1));
     let again = || daemon.run(&["drive", "move", "disk", "--queue", &queue.to_string(), "--reactor", "1"]);
@@ -61,7 +62,7 @@ fn a_daemon_that_is_killed_has_kept_what_it_acknowledged() {
 fn a_drive_is_deleted_whose_queues_are_elsewhere_and_at_work() {
     let daemon = start("16MiB");
     let neighbour = Neighbour::on(&daemon, "other");
-    // On nothing: how long a disk takes is not what this is about.
+    // The drive has no disk, whose speed must not matter here.
     daemon.ok(&["drive", "create", "scratch", "--null", "16MiB", "--reactor", "0"]);
     let mut host = daemon.host("scratch");
     let mut queue = host.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
@@ -72,14 +73,15 @@ fn a_drive_is_deleted_whose_queues_are_elsewhere_and_at_work() {
         queue.ring().expect("a doorbell");
         queue.reap(drop);
     }
-    // With what it was just told of.
+    // The drive is deleted with the commands whose doorbell was just rung.
     daemon.ok(&["drive", "delete", "scratch", "--force"]);
     daemon.fails(&["drive", "show", "scratch"]);
     neighbour.goes_on();
     neighbour.end();
 }
 
-/// Its write to the eventfd waits in the kernel, with nobody of the daemon.
+/// Checks an eventfd whose writes block. The daemon's write waits in the kernel, and no thread of the daemon
+/// waits for it.
 #[test]
 fn an_interrupt_that_cannot_be_delivered_holds_up_neither_its_queue_nor_another_drive() {
     let daemon = start("16MiB");
@@ -88,7 +90,7 @@ fn an_interrupt_that_cannot_be_delivered_holds_up_neither_its_queue_nor_another_
     let bell = host.interrupt(1).expect("an eventfd");
     let mut queue = host.create_queue_pair(1, QueueLayout::default(), Some(1)).expect("a queue pair");
     let data = host.memory().allocate(4096).expect("memory");
-    // Blocking, and one short of the most it can hold.
+    // The eventfd blocks, and is one short of the most it can hold.
     fcntl_setfl(&bell, OFlags::empty()).expect("a flag");
     rustix::io::write(&bell, &(u64::MAX - 1).to_ne_bytes()).expect("there is room");
     let mut read = || {
@@ -106,13 +108,13 @@ fn an_interrupt_that_cannot_be_delivered_holds_up_neither_its_queue_nor_another_
     assert_eq!(block_on(try_move(&Client::new(daemon.api()), 1, 0)).expect("home").queues_away, []);
     read();
     neighbour.goes_on();
-    // Once there is room, what was held back arrives.
+    // Once there is room, the delayed interrupt arrives.
     assert_eq!(bell.take().expect("it is ours"), u64::MAX - 1);
     wait_for("the interrupt that waited", || bell.take().expect("it is ours") > 0);
     neighbour.end();
 }
 
-/// What guests do that mean harm, to queues that are sent away as often as may be.
+/// Checks the attacks of malicious guests, with queues that move away as often as possible.
 #[test]
 fn a_guest_that_means_harm_harms_nobody_from_there() {
     let daemon = start("4MiB");
@@ -123,7 +125,8 @@ fn a_guest_that_means_harm_harms_nobody_from_there() {
             eprintln!("{what}, {mode:?}");
             let sent = AtomicU32::new(0);
             attack(&mut daemon.host_with("disk", mode), &|queue| {
-                // It may have come to rest, or gone, or have done what keeps its queues at home.
+                // A move may fail: the controller may be disabled or gone, or the attack may keep its queues
+                // on the drive's reactor.
                 let moved = block_on(try_move(&client, queue, 1));
                 sent.fetch_add(u32::from(moved.is_some()), Relaxed);
             });
@@ -133,7 +136,7 @@ fn a_guest_that_means_harm_harms_nobody_from_there() {
             let mut disk = namespace(&mut next, 1);
             let data = vec![7; 4 << 20];
             disk.write(0, &data).expect("the next guest is served");
-            // There are no marked blocks any more.
+            // The next guest's writes have removed all marked blocks, so that the move succeeds.
             send(&daemon, 1);
             let mut read = vec![0; 4 << 20];
             disk.read(0, &mut read).expect("the next guest is served");

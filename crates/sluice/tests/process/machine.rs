@@ -1,4 +1,4 @@
-//! What a reactor's turns took, less what the machine did to them.
+//! Time of a reactor's turns, without the delays that the machine caused.
 
 use crate::common::Daemon;
 use rustix::thread::sched_getaffinity;
@@ -9,17 +9,18 @@ use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
-/// What a turn takes at most of its processor's time, on a machine that does nothing else.
+/// Highest processor time of a turn, on a machine that does nothing else.
 const TURN: Duration = Duration::from_millis(1);
 
-/// The same where many share caches and cores: less than anybody waits for on a network here.
+/// Highest processor time of a turn where others share caches and cores: less than any wait for the network
+/// here.
 const SHARED_TURN: Duration = Duration::from_millis(10);
 
-/// How long a turn is away from its processor at most in which it waited of its own will: as much as other threads may have
-/// it meanwhile on a machine that is not fast, and less than anybody waits for on a network here.
+/// Highest time that a turn which waited by itself was off its processor. It is as much as other threads may
+/// use meanwhile on a machine that is not fast, and less than any wait for the network here.
 const NO_WAIT: Duration = Duration::from_millis(100);
 
-/// Something that goes on until it is told to stop.
+/// A thread that repeats a step until it is stopped.
 pub(crate) struct Going<T> {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<T>,
@@ -45,7 +46,7 @@ impl<T: Send + 'static> Going<T> {
     }
 }
 
-/// How much too late the machine let a thread go on, at most, that had slept.
+/// Measures the longest delay with which the machine woke a sleeping thread.
 fn hiccups() -> Going<Duration> {
     const NAP: Duration = Duration::from_micros(500);
     let worst = Arc::new(Mutex::new(Duration::ZERO));
@@ -60,22 +61,22 @@ fn hiccups() -> Going<Duration> {
     Going::start(step, move || *worst.lock().expect("nobody panicked"))
 }
 
-/// The machine, while it is watched: how late its threads are woken, and when its processors stood still.
+/// Observation of the machine: how late its threads are woken, and when its processors stood still.
 pub(crate) struct Machine {
     hiccups: Going<Duration>,
-    /// None where nobody may see that.
+    /// Observer of the processors; none where it is not permitted.
     sentinel: Option<Sentinel>,
     processors: Vec<usize>,
 }
 
-/// What it did.
+/// Result of the observation.
 pub(crate) struct Seen {
     hiccup: Duration,
-    /// By processor; none if nobody could see it.
+    /// Times at which each processor stood still; none if they could not be observed.
     standstills: Option<Vec<(usize, Vec<Absence>)>>,
 }
 
-/// What a reactor tells of its turns.
+/// Counters of a reactor about its turns.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Turns {
     longest_turn_ns: u64,
@@ -105,7 +106,7 @@ struct Turn {
     faults: u64,
 }
 
-/// Of the daemon's first reactor.
+/// Returns the counters of the daemon's first reactor.
 pub(crate) fn turns(daemon: &Daemon) -> Turns {
     let shown = daemon.ok(&["reactor", "list", "-o", "json"]);
     let mut shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
@@ -127,13 +128,13 @@ impl Machine {
     }
 }
 
-/// How much of a span lies in others that do not overlap, ns.
+/// Returns the nanoseconds of a span that lie in other spans, which do not overlap.
 fn within((from, to): Absence, spans: &[Absence]) -> u64 {
     spans.iter().map(|(start, end)| to.min(*end).saturating_sub(from.max(*start))).sum()
 }
 
 impl Seen {
-    /// How long the processor of a turn stood still in it.
+    /// Returns how long the processor of a turn stood still in it.
     fn stood_still(&self, turn: &Turn) -> Duration {
         let all = self.standstills.iter().flatten();
         let of_processor = all.filter(|(processor, _)| *processor == turn.processor);
@@ -141,13 +142,13 @@ impl Seen {
         Duration::from_nanos(of_processor.map(|(_, spans)| within(span, spans)).sum())
     }
 
-    /// What a turn took of its processor's time, as far as that stood not still.
+    /// Returns the processor time of a turn, without the time that its processor stood still.
     fn own(&self, turn: &Turn) -> Duration {
         Duration::from_nanos(turn.own_ns).saturating_sub(self.stood_still(turn))
     }
 
-    /// The reactor had no turn that waited for a peer, nor one that took long by itself. `strictly`: on a machine that
-    /// does nothing else, since who shares a cache and a core is slower.
+    /// Checks that the reactor had no turn that waited for a peer, nor one that took long by itself.
+    /// `strictly` is for a machine that does nothing else: threads that share a cache and a core are slower.
     pub(crate) fn no_turn_was_long(&self, turns: &Turns, neighbour: Duration, strictly: bool) {
         let Self { hiccup, standstills } = self;
         let Watched { longest, away_ns, waits, waited_ns } = &turns.watched;
@@ -161,7 +162,7 @@ impl Seen {
         for turn in longest.iter().filter(|turn| turn.own_ns >= TURN.as_nanos() as u64 / 2) {
             println!("  {:?} after {:?} standing still: {turn:?}", self.own(turn), self.stood_still(turn));
         }
-        // What a processor that stood still took looks like the turn's own, if nobody could see that.
+        // Without an observer, time in which the processor stood still looks like the turn's own.
         let unseen = if standstills.is_none() { *hiccup } else { Duration::ZERO };
         let allowed = if strictly { TURN } else { SHARED_TURN } + unseen;
         let long = longest.iter().find(|turn| self.own(turn) >= allowed);

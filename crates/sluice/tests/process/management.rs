@@ -1,4 +1,4 @@
-//! What hosts make of a pool is there under the next daemon, and nothing else is.
+//! Changes by hosts to a pool, which persist under the next daemon, with no others.
 
 use crate::common::{Daemon, namespace, wait_for};
 use sluice_host::{Controller, Error};
@@ -46,7 +46,7 @@ fn pool(folder: &Path) -> String {
 }
 
 fn files(folder: &Path) -> BTreeSet<String> {
-    // A daemon that was killed early has not made it.
+    // A daemon that was killed early has not created the folder.
     let entries = std::fs::read_dir(folder).into_iter().flatten();
     entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect()
 }
@@ -91,7 +91,7 @@ fn namespaces_survive_a_crash_and_are_gone_when_they_are_deleted() {
     let shown = daemon.ok(&["drive", "show", "demo"]);
     assert!(shown.lines().filter(|line| line.contains("host")).count() >= 2, "{shown}");
     assert_eq!(files(&path).len(), 2);
-    // What has its blocks next is another one, and has nothing of it.
+    // The next namespace with the same blocks has another identity, and no data of the old one.
     delete(&mut host, 2).expect("it can be deleted");
     assert_eq!(create(&mut host, 8 << 11).expect("there is room"), 2);
     attach(&mut host, 2, &[1], true).expect("it can be attached");
@@ -108,7 +108,7 @@ fn namespaces_survive_a_crash_and_are_gone_when_they_are_deleted() {
     assert_eq!(allocated(&mut host), [1, 2]);
     let left = files(&path);
     assert!(left.len() == 1 && left.iter().all(|name| name.starts_with("demo-2-3-")), "{left:?}");
-    // The operator deletes what hosts have created, and they are told.
+    // The operator deletes a namespace that a host has created, and hosts get an event.
     let delete_namespace = |nsid| ["drive", "delete-namespace", "demo", "--nsid", nsid];
     assert!(daemon.fails(&delete_namespace("1")).contains("not one that a host has created"));
     assert!(daemon.fails(&delete_namespace("3")).contains("no namespace 3"));
@@ -122,7 +122,7 @@ fn namespaces_survive_a_crash_and_are_gone_when_they_are_deleted() {
     assert!(is(&error, Status::OPERATION_DENIED), "{error}");
 }
 
-/// What hosts have is not forgotten because the configuration does not know of it.
+/// Checks that namespaces of hosts are kept if the configuration has lost their pool.
 #[test]
 fn a_drive_that_lost_its_pool_is_not_opened() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -147,7 +147,7 @@ fn a_drive_that_lost_its_pool_is_not_opened() {
     assert_eq!(allocated(&mut daemon.host("demo")), [1, 2]);
 }
 
-/// A daemon that is killed at any moment has a namespace or does not, with its file.
+/// Checks that a daemon that is killed at any moment has a namespace with its file, or neither.
 #[test]
 fn a_kill_leaves_a_namespace_or_none() {
     const ROUNDS: u64 = 12;
@@ -160,7 +160,7 @@ fn a_kill_leaves_a_namespace_or_none() {
         let mut is = known.clone();
         let at_work = std::thread::spawn(move || {
             for step in round.. {
-                // What is under way when the end comes may have happened, or not.
+                // The command that is in flight at the end may have been done, or not.
                 let oldest = is.iter().copied().find(|nsid| *nsid > 1);
                 let (done, nsid) = match oldest.filter(|_| is.len() > 4 || step % 3 == 2) {
                     Some(nsid) => (delete(&mut host, nsid).map(|()| is.remove(&nsid)), nsid),
@@ -184,7 +184,8 @@ fn a_kill_leaves_a_namespace_or_none() {
         let differ: Vec<u32> = there.symmetric_difference(&acknowledged).copied().collect();
         let may_differ = match (doubtful, differ.as_slice()) {
             (_, []) => true,
-            // It was about to be deleted, or to be created.
+            // The last command was a creation, of whose number there was no answer. In the next case it was a
+            // deletion.
             (0, [nsid]) => there.contains(nsid),
             (doubtful, [nsid]) => doubtful == *nsid,
             _ => false,
@@ -195,7 +196,7 @@ fn a_kill_leaves_a_namespace_or_none() {
     }
 }
 
-/// A pool whose file system is not mounted is not taken for an empty one.
+/// Checks that a pool whose file system is not mounted is not taken for an empty one.
 #[test]
 fn a_pool_without_the_files_of_its_namespaces_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");

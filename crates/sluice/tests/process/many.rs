@@ -1,5 +1,5 @@
-//! One drive, and three hosts of it at once: two virtual machines, each with a socket, and one on the network. A
-//! virtual machine is killed again and again; the others have the right data, and see each other's.
+//! One drive with three hosts at once: two virtual machines, each with a socket, and one on the network. The
+//! second virtual machine is killed again and again. The others have the right data, and see each other's.
 
 use crate::common::{Daemon, LIMIT, wait_for};
 use crate::function::Verified;
@@ -18,10 +18,11 @@ use std::time::Duration;
 
 const NQN: &str = "nqn.2026-11.example.sluice:many";
 const KILLS: u64 = 40;
-/// Behind what the monitors write.
+/// First block behind those that the monitors write.
 const FIRST: u64 = 4096;
 
-/// Two namespaces on a device of another daemon, so that hosts' memory is lent further.
+/// Starts two daemons: a drive with two namespaces on a device of the other daemon, which maps the hosts'
+/// memory, too.
 fn daemons() -> (Daemon, Daemon, SocketAddr) {
     let lower = Daemon::start(
         "[[drive]]\nname = \"disk\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"disk.img\"\nsize = \"32MiB\"\n",
@@ -44,7 +45,7 @@ fn second_socket(daemon: &Daemon) -> PathBuf {
     daemon.folder.path().join("drives/disk/2/cntrl")
 }
 
-/// A virtual machine at the second socket.
+/// Connects a virtual machine to the second socket.
 fn second(daemon: &Daemon) -> Controller {
     let transport = VfioUser::connect(&second_socket(daemon), Mode::Trapped, LIMIT).expect("it is let in");
     let settings = Settings { timeout: LIMIT, ..Settings::default() };
@@ -57,7 +58,7 @@ fn open(controller: &mut Controller, nsid: u32) -> Namespace {
     Namespace::open(controller, nsid, queue).expect("an active namespace")
 }
 
-/// Time that a process had a processor for, in the kernel's ticks.
+/// Returns the processor time of a process, in the kernel's ticks.
 pub(crate) fn ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
     let (_, fields) = stat.rsplit_once(')').expect("its name is in brackets");
@@ -108,7 +109,7 @@ fn a_host_that_is_killed_disturbs_no_other_of_the_drive() {
     over.store(true, Relaxed);
     let machine = here.join().expect("the virtual machine is well");
     let (mut remote, round) = there.join().expect("the host on the network is well");
-    // Each sees what the others wrote.
+    // Each host sees the writes of the others.
     let mut read = [0; 512];
     shared.read(FIRST, &mut read).expect("it is in range");
     assert_eq!(read, [round; 512]);
@@ -121,13 +122,13 @@ fn a_host_that_is_killed_disturbs_no_other_of_the_drive() {
     assert!(acknowledged.len() > 50, "{} writes are no load", acknowledged.len());
     let (before, after) = (before.expect("half of it was done"), belongings(daemon.pid()));
     assert!(after.0 <= before.0 + 4, "{} descriptors, and {} before", after.0, before.0);
-    // Three hosts that want nothing cost nothing.
+    // Three idle hosts use no processor time.
     wait_for("the daemon sleeps", || {
         let before = ticks(daemon.pid());
         std::thread::sleep(Duration::from_millis(100));
         ticks(daemon.pid()) == before
     });
-    // All are seen off, and no socket is left behind.
+    // The stop disconnects all hosts, and leaves no socket behind.
     daemon.stop();
     assert!(remote.admin.is_over());
     assert!(!daemon.folder.path().join("drives/disk").exists());

@@ -1,4 +1,5 @@
-//! Functions that move, come and go while commands are in flight: none of those is lost, done twice or done wrong.
+//! Functions that are moved, attached and detached with commands in flight. No command is lost, done twice or
+//! done wrong.
 
 use crate::common::{Daemon, namespace, tool, wait_for};
 use crate::function::{Verified, functions};
@@ -10,17 +11,18 @@ use sluice_spec::{Place, UifSpec};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Of each of the two functions.
+/// Number of moves of each of the two functions.
 const MOVES: usize = 500;
-/// Functions that are attached and detached.
+/// Number of functions that are attached and detached.
 const ROUNDS: usize = 90;
-/// Commands that each of them sees, at least.
+/// Lowest number of commands that each of them sees.
 const SEEN: u64 = 20;
 
 const FUNCTIONS: &str = "/v1/drives/demo/functions";
 const PASS: &str = "{ kind = \"uif\", function = \"pass\" },";
 
-/// A drive whose commands are in flight for a while, with this function, given as the configuration has it.
+/// Returns a drive whose commands are in flight for a while, with this function, given as the configuration
+/// has it.
 fn drive(function: &str) -> String {
     drive_on("target = \"memory\"", function)
 }
@@ -32,7 +34,7 @@ fn drive_on(target: &str, function: &str) -> String {
     )
 }
 
-/// The function `encrypt`, with a key in this folder.
+/// Returns the function `encrypt`, with a key in this folder.
 fn encrypt(folder: &Path) -> String {
     let key = folder.join("key");
     std::fs::write(&key, (0..64).collect::<Vec<u8>>()).expect("room on the disk");
@@ -48,7 +50,7 @@ async fn move_to(client: &Client, place: Place) -> FunctionView {
     function
 }
 
-/// Moves the drive's function to and fro, and sees that it was shown every command once.
+/// Moves the drive's function to and fro, and checks that it got every command once.
 fn moves_under_load(daemon: &Daemon) {
     let client = Client::new(daemon.api());
     let load = under_load(daemon, || async {
@@ -83,7 +85,7 @@ fn a_key_moves_with_its_function_and_every_block_is_what_it_was() {
     moves_under_load(&daemon);
 }
 
-/// It stays where it was moved to, until the configuration has a newer word.
+/// Checks that a function stays in its new place until the configuration changes.
 #[test]
 fn a_move_is_remembered_and_one_that_cannot_be_is_refused() {
     let configuration = drive(PASS);
@@ -109,7 +111,8 @@ fn a_move_is_remembered_and_one_that_cannot_be_is_refused() {
     assert!(functions(&daemon, "demo")["pid"].is_u64(), "the configuration has a newer word");
 }
 
-/// A detach that cannot be remembered does not happen, and one whose process cannot be started by then is awaited.
+/// Checks a detach that cannot be stored. It does not happen, and the drive waits for a function whose
+/// process cannot be started again at once.
 #[test]
 fn one_that_stays_and_cannot_be_back_is_waited_for() {
     for place in ["process", "daemon"] {
@@ -136,7 +139,7 @@ fn one_that_stays_and_cannot_be_back_is_waited_for() {
     }
 }
 
-/// Wherever they are put: over the function that stays, between it and what is slow, and under all.
+/// Checks each position: above the function that stays, between it and the slow layer, and below all.
 #[test]
 fn functions_that_come_and_go_under_load_lose_nothing() {
     let daemon = Daemon::start(&drive(PASS));
@@ -162,7 +165,7 @@ fn functions_that_come_and_go_under_load_lose_nothing() {
     assert_eq!(counted, [load.submitted, load.submitted, 0], "what the others let by came once");
 }
 
-/// A copy of a drive that is in use, and nobody noticed.
+/// Checks that a drive in use is copied without an effect on its host.
 #[test]
 fn a_copy_is_made_by_a_function_that_is_attached_for_it() {
     let daemon = Daemon::start(&drive_on("target = \"file\"\npath = \"image.img\"", ""));
@@ -175,7 +178,7 @@ fn a_copy_is_made_by_a_function_that_is_attached_for_it() {
         let [image, copy] = ["image.img", "copy.img"].map(|name| std::fs::read(folder.join(name)));
         image.expect("it is there") == copy.expect("it is there")
     };
-    // Once more with the log of the first time, which does not know what was written in between.
+    // The second round has the log of the first, which lacks the writes in between.
     for _ in 0..2 {
         under_load(&daemon, || async {
             daemon.ok(&["function", "attach", "demo", "--spec", spec.to_str().expect("text")]);
@@ -188,7 +191,7 @@ fn a_copy_is_made_by_a_function_that_is_attached_for_it() {
         Verified::new(namespace(&mut host, 1)).all_is_well();
         assert!(!is_equal(), "it is not written any more");
     }
-    // Its files are nobody's.
+    // No drive uses the copy's files any more.
     daemon.ok(&["drive", "create", "copy", "--file", folder.join("copy.img").to_str().expect("text")]);
 }
 
@@ -206,7 +209,7 @@ fn a_function_that_cannot_be_there_is_refused_in_words_and_nothing_changes() {
     refused(&["pass", "--namespace", "2"], "has no namespace 2");
     refused(&["pass", "--option", "a=b"], "pass has no options, and so no `a`");
     refused(&["encrypt", "--option", "key_file=/not/there"], "/not/there");
-    // Of its size, too: what the host has there would be gone.
+    // The function is refused also with the drive's own size, since the host's data would be gone.
     for size in ["size=8MiB", "size=16MiB"] {
         refused(&["snapshot", "--option", size], "keeps blocks in places of its own");
     }
@@ -218,12 +221,13 @@ fn a_function_that_cannot_be_there_is_refused_in_words_and_nothing_changes() {
     Verified::new(namespace(&mut host, 1)).all_is_well();
 }
 
-/// What is left of a function that could not be attached is taken for no other.
+/// Checks a detach beside the rest of a function that could not be attached. The rest is not taken for
+/// another function.
 #[test]
 fn a_function_is_detached_beside_what_is_left_of_another() {
     let daemon = Daemon::start(&drive(PASS));
     let spec = daemon.folder.path().join("copy.toml");
-    // Its log is not read before the drive gives up on it.
+    // The drive gives up before the function has read its log.
     let slow = "functions = [ { kind = \"delay\", read_us = 15000000 } ]";
     let layers = format!(
         "{{ target = \"memory\", size = \"16MiB\" }}, {{ target = \"memory\", size = \"1MiB\", {slow} }}"

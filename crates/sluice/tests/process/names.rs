@@ -1,5 +1,5 @@
-//! What the specifications call things (Base 3.1.3.4, 3.1.3.5, 5 and 6; NVM Command Set 3 to 5): everything that a
-//! controller for I/O may have, whether ours has it or not.
+//! Names in the specifications (Base 3.1.3.4, 3.1.3.5, 5 and 6; NVM Command Set 3 to 5), of everything that a
+//! controller for I/O may have, whether Sluice's has it or not.
 
 pub(crate) type Names = &'static [(u8, &'static str)];
 

@@ -1,4 +1,4 @@
-//! Somebody beside those who mean harm, at work all the while.
+//! A host that is at work beside malicious ones.
 
 use crate::common::{Daemon, namespace, wait_for};
 use crate::function::Verified;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
-/// A thread that does the same again and again, and panics when it cannot.
+/// A thread that repeats some work, and panics when it fails.
 pub(crate) struct Neighbour {
     rounds: Arc<AtomicU64>,
     over: Arc<AtomicBool>,
@@ -14,7 +14,7 @@ pub(crate) struct Neighbour {
 }
 
 impl Neighbour {
-    /// `work` is given how often it was called before.
+    /// Starts the thread. `work` gets the number of its earlier calls.
     pub(crate) fn start(mut work: impl FnMut(u64) + Send + 'static) -> Self {
         let (rounds, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (counted, is_over) = (Arc::clone(&rounds), Arc::clone(&over));
@@ -26,11 +26,11 @@ impl Neighbour {
         Self { rounds, over, thread }
     }
 
-    /// A guest on this drive of 16 MiB, all of whose reads are right.
+    /// Starts a guest on this drive of 16 MiB, which checks its reads.
     pub(crate) fn on(daemon: &Daemon, drive: &str) -> Self {
         let mut controller = daemon.host(drive);
         let verified = Verified::new(namespace(&mut controller, 1));
-        // The queues are gone with the controller.
+        // The controller is kept, because the queues are gone with it.
         let mut host = (verified, controller);
         Self::start(move |_| {
             let host = &mut host;
@@ -39,13 +39,13 @@ impl Neighbour {
         })
     }
 
-    /// It has not stopped.
+    /// Waits until the work was repeated, which shows that it goes on.
     pub(crate) fn goes_on(&self) {
         let now = self.rounds.load(Relaxed);
         wait_for("a neighbour's I/O", || self.rounds.load(Relaxed) > now + 1);
     }
 
-    /// Its end: everything was as it should be.
+    /// Stops the thread, and checks that no work failed.
     pub(crate) fn end(self) {
         self.over.store(true, Relaxed);
         self.thread.join().expect("every command succeeds, and its data is right");

@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Places that are written, each of [`BYTES`], one every [`DISTANCE`] blocks of 512 bytes.
+/// Number of places that are written, each of [`BYTES`], one every [`DISTANCE`] blocks of 512 bytes.
 pub(crate) const PLACES: usize = 96;
 const BYTES: usize = 4096;
 const BLOCKS: u32 = 8;
 const DISTANCE: u64 = 80;
 
-/// Commands in flight at most.
+/// Highest number of commands in flight.
 const DEPTH: usize = 16;
 
 /// Random numbers of a seed.
@@ -38,17 +38,17 @@ impl Dice {
     }
 }
 
-/// The cuts of the machine that holds the data: odd while one is under way.
+/// Counter of the cuts of the machine that holds the data: odd while a cut is under way.
 pub(crate) type Epoch = Arc<AtomicU32>;
 
-/// The host's knowledge of a write.
+/// Result of a write, as far as its host can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// It failed, or no answer came.
+    /// The write failed, or no answer came.
     Unknown,
-    /// It was acknowledged, and was submitted in this epoch.
+    /// The write was acknowledged, and was submitted in this epoch.
     Acknowledged(u32),
-    /// A Flush failed after that, so no later Flush says anything about it.
+    /// The write was acknowledged, but then a Flush failed, so that no later Flush is about it.
     Doubtful(u32),
 }
 
@@ -83,7 +83,7 @@ struct Flight {
     epoch: u32,
 }
 
-/// Commands that were answered with an error.
+/// Number of commands that were answered with an error.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Failures {
     pub(crate) flushes: u32,
@@ -103,21 +103,23 @@ pub(crate) struct Numbered {
     connection: Option<Connection>,
     dice: Dice,
     epoch: Epoch,
-    /// Another copy has each acknowledged write: reads return the last one whatever happens to a machine.
+    /// Whether another copy has each acknowledged write. Reads return the last one then, whatever happens to
+    /// a machine.
     has_copy: bool,
-    /// Of the Flush in flight: for each place the last write that was acknowledged before.
+    /// Last write of each place that was acknowledged before the Flush in flight.
     flushing: Option<Vec<u32>>,
     pub(crate) failures: Failures,
     pub(crate) acknowledged: u64,
 }
 
-/// The content of a place after the write of that number.
+/// Returns the content of a place after the write of that number.
 fn content(place: usize, number: u32) -> Vec<u8> {
     let word = (place as u64) << 48 | u64::from(number) << 12;
     (0..BYTES as u64 / 8).flat_map(|index| (word | index).to_le_bytes()).collect()
 }
 
-/// The number of the write that left this in the place. Zeros are the content before the first.
+/// Returns the number of the write that left this content in the place. Zeros are the content before the
+/// first.
 fn number_in(place: usize, data: &[u8]) -> Result<u32, String> {
     if data.iter().all(|byte| *byte == 0) {
         return Ok(0);
@@ -152,7 +154,7 @@ impl Numbered {
         self.connection = Some(Connection { queue, memory, flights: [None; DEPTH] });
     }
 
-    /// Takes completions, and fills the queue if `more`. False if the daemon is gone.
+    /// Takes completions, and fills the queue if `more`. Returns false if the daemon is gone.
     pub(crate) fn turn(&mut self, more: bool) -> bool {
         let done = self.reap();
         if more {
@@ -177,7 +179,8 @@ impl Numbered {
         self.connection.as_ref().map_or(0, |connection| connection.queue.in_flight())
     }
 
-    /// The daemon is gone. Takes the completions that it has posted; commands that have none are unknown.
+    /// Ends the connection to a daemon that is gone. Takes the completions that it has posted; commands that
+    /// have none are unknown.
     pub(crate) fn disconnect(&mut self) {
         self.reap();
         let connection = self.connection.take().expect("it was connected");
@@ -250,7 +253,7 @@ impl Numbered {
         count
     }
 
-    /// A command has ended, with a status and the data in its memory, or without an answer.
+    /// Records the end of a command, with a status and the data in its memory, or without an answer.
     fn finish(&mut self, flight: Flight, answer: Option<(Status, &[u8])>) {
         let has_failed = answer.is_some_and(|(status, _)| !status.is_success());
         let data = answer.and_then(|(status, data)| status.is_success().then_some(data));
@@ -284,7 +287,7 @@ impl Numbered {
         }
     }
 
-    /// A Flush has failed: later ones say nothing about the writes acknowledged so far.
+    /// Records that a Flush has failed: later ones are not about the writes acknowledged so far.
     fn doubt(&mut self) {
         for version in self.places.iter_mut().flat_map(|place| &mut place.versions) {
             if let Outcome::Acknowledged(epoch) = version.outcome {
@@ -293,7 +296,8 @@ impl Numbered {
         }
     }
 
-    /// Checks the content of a place without a write in flight; the number of the write that is there.
+    /// Checks the content of a place without a write in flight. Returns the number of the write that is
+    /// there.
     fn check(&self, place: usize, data: &[u8]) -> u32 {
         let number = number_in(place, data).unwrap_or_else(|fault| panic!("{fault}"));
         let epoch = self.epoch.load(Relaxed);
@@ -325,8 +329,8 @@ impl Numbered {
         self.alone(Kind::Flush, 0).map(drop)
     }
 
-    /// Reads and checks all places. Between two successful flushes without a write the content is durable, and is the
-    /// only one from then on.
+    /// Reads and checks all places. Between two successful flushes without a write the content is durable,
+    /// and the only one from then on.
     pub(crate) fn settle(&mut self) -> Result<(), Status> {
         let read = |load: &mut Self| -> Result<Vec<u32>, Status> {
             let one = |place| load.alone(Kind::Read, place).map(|data| load.check(place, &data));
@@ -343,7 +347,7 @@ impl Numbered {
         Ok(())
     }
 
-    /// After [`Self::settle`]: an image of the namespace holds each place.
+    /// Checks that an image of the namespace holds each place. Call after [`Self::settle`].
     pub(crate) fn is_in(&self, image: &[u8]) -> Result<(), String> {
         for (index, place) in self.places.iter().enumerate() {
             let (at, number) = (index * DISTANCE as usize * 512, place.versions[0].number);
@@ -361,7 +365,7 @@ impl Connection {
         let cid = match kind {
             Kind::Flush => self.queue.submit(command),
             Kind::Read => {
-                // A read that moves nothing leaves this.
+                // Bytes that the read does not transfer keep this value.
                 self.memory.region().write(slot * BYTES, &[0xee; BYTES]);
                 self.queue.submit_prp(command, self.memory.range(slot * BYTES, BYTES as u32))
             }
@@ -375,13 +379,13 @@ impl Connection {
 }
 
 impl Place {
-    /// The last write that was acknowledged.
+    /// Returns the last write that was acknowledged.
     fn acknowledged(&self) -> u32 {
         let is = |version: &&Version| version.outcome != Outcome::Unknown;
         self.versions.iter().rev().find(is).map_or(0, |version| version.number)
     }
 
-    /// A Flush was successful that was sent when this write was the last one acknowledged.
+    /// Records the success of a Flush that was sent when this write was the last one acknowledged.
     fn flushed(&mut self, mark: u32) {
         let is =
             |version: &Version| version.number == mark && matches!(version.outcome, Outcome::Acknowledged(_));
@@ -399,8 +403,8 @@ impl Place {
         }
     }
 
-    /// Versions that a read may return now. A write that was acknowledged is the oldest of them unless a cut came after
-    /// its submission.
+    /// Returns the versions that a read may return now. A write that was acknowledged is the oldest of them
+    /// unless a cut came after its submission.
     fn visible(&self, has_copy: bool, epoch: u32) -> &[Version] {
         let is_certain = |version: &Version| match version.outcome {
             Outcome::Unknown => false,

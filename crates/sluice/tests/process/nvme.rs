@@ -1,4 +1,4 @@
-//! A daemon whose drives end on a drive of another daemon.
+//! A daemon whose drives are on a drive of another daemon.
 
 use crate::common::{Daemon, LIMIT, namespace, wait_for};
 use sluice_host::{Controller, Deadline, DmaBuffer, QueueLayout, QueuePair, entry};
@@ -6,14 +6,14 @@ use sluice_nvme::Status;
 
 const BLOCK: usize = 512;
 
-/// A device on a file.
+/// Starts a daemon whose drive on a file is the device.
 fn lower() -> Daemon {
     Daemon::start(
         "[[drive]]\nname = \"disk\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"disk.img\"\nsize = \"16MiB\"\n",
     )
 }
 
-/// A drive of that name on some blocks of the device.
+/// Returns a drive of that name on some blocks of the device.
 fn drive(lower: &Daemon, name: &str, keys: &str) -> String {
     let socket = lower.socket("disk").display().to_string();
     format!(
@@ -89,7 +89,7 @@ fn what_cannot_be_opened_says_why() {
     }
 }
 
-/// What a device does, and what it reports, can be seen.
+/// Checks that the tool shows a device's counters and its events.
 #[test]
 fn a_device_is_watched() {
     let lower = lower();
@@ -150,8 +150,8 @@ impl Load {
     }
 }
 
-/// kill -9 of the device's daemon, again and again, with commands in flight: the guest sees a pause, no
-/// error, and everything it was told is written is.
+/// Kills the device's daemon again and again, with commands in flight. The guest sees a pause and no error,
+/// and every acknowledged write is there.
 #[test]
 fn the_device_may_be_killed_under_load() {
     let mut lower = lower();

@@ -1,4 +1,4 @@
-//! Orders for functions, and what they count.
+//! Orders for functions, and the functions' counters.
 
 use crate::common::{Daemon, namespace};
 use crate::function::{Verified, drive, functions};

@@ -1,21 +1,21 @@
-//! "No Flush succeeds after a failed one", over the end of the daemon or the function that had it fail.
+//! "No Flush succeeds after a failed one", over the end of the daemon or the function whose flush failed.
 //!
-//! The host stays: after each restart it connects again. The data is on a [disk with a volatile cache](crate::volatile)
-//! that fails a sync, and then has lost what was not synced.
+//! The host stays: after each restart it connects again. The data is on a [disk with a volatile
+//! cache](crate::volatile) that fails a sync, and then has lost the unsynced data.
 
 use crate::common::{Daemon, namespace, wait_for};
 use crate::nvme::pattern;
 use crate::volatile::{Disk, boot_id};
 use sluice_nvme::Status;
 
-/// Bytes of the drives, and of what a store of versions has beside them.
+/// Sizes in bytes of the drives, and of the disk below a store of versions.
 const SIZE: usize = 16 << 20;
 const STORE: usize = 64 << 20;
 
 /// Bytes that a test writes at once.
 const PART: usize = 64 << 10;
 
-/// A drive on the disk, with a function above it or none.
+/// Returns a drive on the disk, with a function above it or none.
 fn drive(disk: &Disk, functions: &str) -> String {
     format!(
         "[[drive]]\nname = \"disk\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"{}\"\n{functions}\n",
@@ -33,13 +33,14 @@ fn versioned() -> &'static str {
     "functions = [ { kind = \"uif\", function = \"snapshot\", place = \"daemon\", options = { size = \"16MiB\" } } ]"
 }
 
-/// What a Flush of a host that has just connected comes to.
+/// Connects a host. Returns the result of its first Flush.
 fn flush(daemon: &Daemon) -> Result<(), Status> {
     let mut host = daemon.host("disk");
     namespace(&mut host, 1).flush().map_err(|error| error.status().expect("a status"))
 }
 
-/// A host that sent the Flush once more would be told that all is well.
+/// Returns whether the status is Write Fault with DNR. Without DNR, the host would send the Flush once more,
+/// and get success.
 fn is_final_write_fault(status: Result<(), Status>) -> bool {
     status == Err(Status(Status::WRITE_FAULT.0 | Status::DNR))
 }
@@ -48,7 +49,7 @@ fn account(daemon: &Daemon) -> String {
     std::fs::read_to_string(daemon.folder.path().join("state/unflushed/disk")).unwrap_or_default()
 }
 
-/// The first Flush of a host fails after the daemon ended in such a way, and no other does.
+/// Checks that the first Flush of a host fails after such an end of the daemon, and that no other does.
 fn is_told_once(daemon: &mut Daemon, end: impl Fn(&mut Daemon), what: &str) {
     end(daemon);
     daemon.restart();
@@ -82,7 +83,7 @@ fn no_flush_succeeds_after_a_failed_one_and_a_restart() {
     }
 }
 
-/// A sync that fails at the stop, when no host is there to be told.
+/// Checks a sync that fails at the stop, when no host is connected.
 #[test]
 fn a_sync_that_fails_at_the_stop_is_told_after_it() {
     let Some(disk) = Disk::new(SIZE) else { return };
@@ -94,7 +95,7 @@ fn a_sync_that_fails_at_the_stop_is_told_after_it() {
     is_told_once(&mut daemon, Daemon::stop, "stopped");
 }
 
-/// A flush that no host sent fails, and then the daemon is killed, or the function is started again.
+/// Checks a failed flush that no host sent, followed by a stop or a kill of the daemon.
 #[test]
 fn a_flush_of_the_functions_own_that_failed_is_told_after_the_end_of_the_daemon() {
     for how in ["stopped", "killed"] {
@@ -114,7 +115,7 @@ fn a_flush_of_the_functions_own_that_failed_is_told_after_the_end_of_the_daemon(
     }
 }
 
-/// A host on a virtual machine ends with its machine, and the next one has lost nothing that it wrote.
+/// Checks a virtual machine that ended with its machine. The next one has lost none of its own writes.
 #[test]
 fn a_virtual_machine_that_ended_with_its_machine_is_not_told() {
     let Some(disk) = Disk::new(SIZE) else { return };
@@ -131,13 +132,14 @@ fn a_virtual_machine_that_ended_with_its_machine_is_not_told() {
     flush(&daemon).expect("that is another life");
 }
 
-/// The first block of 4 KiB in which two images differ.
+/// Returns the first block of 4 KiB in which two images differ.
 fn first_difference(before: &[u8], after: &[u8]) -> usize {
     let blocks = before.chunks(4096).zip(after.chunks(4096));
     blocks.into_iter().position(|(before, after)| before != after).expect("a commit")
 }
 
-/// A store that has lost a block of its log, and has later ones, opens at its last durable point by order.
+/// Checks a store that has lost a block of its log, and has later ones. It opens at its last durable point by
+/// order.
 #[test]
 fn a_store_that_lost_its_tail_opens_at_its_last_durable_point() {
     const CHUNKS: [u64; 4] = [0, 40, 80, 120];
@@ -147,7 +149,8 @@ fn a_store_that_lost_its_tail_opens_at_its_last_durable_point() {
     let mut host = daemon.host("disk");
     let mut namespace = namespace(&mut host, 1);
     let block = |chunk: u64| chunk * PART as u64 / 512;
-    // Each is a chunk of its own, and a block of the log. The first comes with the store's first metadata.
+    // Each write is a chunk of its own, and a block of the log. The first comes with the store's first
+    // metadata.
     namespace.write(block(160), &parts[0]).expect("written");
     namespace.flush().expect("flushed");
     let mut log = Vec::new();
@@ -161,7 +164,7 @@ fn a_store_that_lost_its_tail_opens_at_its_last_durable_point() {
     assert!(log.windows(2).all(|two| two[0] + 1 == two[1]), "the log is written in order: {log:?}");
     drop((namespace, host));
     daemon.crash();
-    // Block 4 is lost; block 5 and the order after it are there.
+    // Block 4 is lost; block 5 and the later ones are there.
     let file = std::fs::File::options().write(true).open(disk.path()).expect("the disk");
     std::os::unix::fs::FileExt::write_all_at(&file, &[0; 4096], log[2] as u64 * 4096).expect("written");
     file.sync_all().expect("synced");
@@ -174,7 +177,7 @@ fn a_store_that_lost_its_tail_opens_at_its_last_durable_point() {
     assert!(said.contains("changes of 1 chunks") && said.contains("create monday"), "{said}");
     assert!(is_final_write_fault(flush(&daemon)), "acknowledged writes are lost");
     flush(&daemon).expect("the host was told");
-    // It is the state of the last durable point, also after a restart, and it can be written.
+    // The drive has the state of the last durable point, also after a restart, and it can be written.
     for round in 0..2 {
         let mut host = daemon.host("disk");
         let mut namespace = crate::common::namespace(&mut host, 1);

@@ -1,7 +1,7 @@
-//! This machine loses its power while hosts on the network stay up.
+//! Power losses of this machine while hosts on the network stay up.
 //!
-//! The specification lets a volatile write cache lose what was not flushed, and gives a later Flush no status for that. So
-//! the Flush succeeds, and hosts find the loss where the specification has a place for it.
+//! The specification lets a volatile write cache lose unflushed data, and gives a later Flush no status for
+//! it. So the Flush succeeds, and hosts find the loss where the specification has a place for it.
 
 use crate::common::{Daemon, namespace};
 use crate::history::events;
@@ -17,13 +17,13 @@ use zerocopy::{FromZeros, IntoBytes};
 const SIZE: usize = 16 << 20;
 const PART: usize = 64 << 10;
 
-/// What a host finds of the drive's power.
+/// Values about the drive's power that a host can read.
 #[derive(Debug, PartialEq)]
 struct Found {
     cycles: u64,
     unsafe_shutdowns: u64,
     power_id: [u8; 16],
-    /// Events of an unsafe shutdown in the Persistent Event Log.
+    /// Number of unsafe shutdown events in the Persistent Event Log.
     events: usize,
 }
 
@@ -37,7 +37,7 @@ fn look(daemon: &Daemon) -> Found {
     Found { cycles: page.power_cycles[0], unsafe_shutdowns: page.unsafe_shutdowns[0], power_id, events }
 }
 
-/// The machine is started again, the disk having lost what was not synced.
+/// Starts the machine again, after the disk has lost its unsynced data.
 fn lose_power(daemon: &mut Daemon, disk: &Disk, boots: u32) {
     daemon.crash();
     disk.cut();
@@ -77,7 +77,7 @@ fn hosts_find_that_this_machine_lost_its_power() {
     writer.write(0, &pattern(2, PART)).expect("written");
     drop((writer, host));
     lose_power(&mut daemon, &disk, 1);
-    // Nothing is served before that is stored: it counts also if the power is lost again at once.
+    // The daemon stores the loss before it serves, so it counts also if the power is lost again at once.
     lose_power(&mut daemon, &disk, 2);
     let after = look(&daemon);
     assert!(after.cycles > before.cycles && after.power_id != before.power_id, "{before:?}, {after:?}");

@@ -3,7 +3,7 @@
 use crate::common::{Daemon, namespace};
 use crate::programs::compile;
 
-/// Path 1 leads to a copy, path 2 past the fault.
+/// Drive whose path 1 leads to a copy, and path 2 past the fault.
 const DRIVE: &str = r#"
 [[drive]]
 name = "demo"
@@ -14,7 +14,7 @@ functions = [ { kind = "fault", outcome = "fail", status = "write_fault", operat
 paths = [ { name = "copy", target = "memory", functions = [ { kind = "pass" } ] }, { name = "quick", below = 1 } ]
 "#;
 
-/// Writes go to the copy and past the fault at once, reads come from the copy.
+/// Classifier that sends writes to the copy and past the fault at once, and reads to the copy.
 const MIRROR: &str = r#"
 SEC("classifier")
 sluice_verdict mirror(struct sluice_context *ctx)

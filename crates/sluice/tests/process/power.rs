@@ -1,7 +1,7 @@
 //! Power cuts of a machine that a drive's data is on, while the daemon that serves the drive stays up.
 //!
-//! The far daemon has its file on a [disk with a volatile cache](crate::volatile). A power cut ends it with SIGKILL,
-//! takes unsynced data from the disk, and starts it again with another boot identifier.
+//! The far daemon has its file on a [disk with a volatile cache](crate::volatile). A power cut ends it with
+//! SIGKILL, takes unsynced data from the disk, and starts it again with another boot identifier.
 
 use crate::common::{Daemon, namespace, wait_for};
 use crate::nvme::pattern;
@@ -27,14 +27,14 @@ pub(crate) struct Far {
 }
 
 impl Far {
-    /// None where there can be no such disk.
+    /// Starts the daemon. Returns none where there can be no such disk.
     fn start() -> Option<Self> {
         let port =
             TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
         Self::start_at(None, &format!("127.0.0.1:{port}"), SIZE)
     }
 
-    /// The same at this address, in the namespaces of a process, with a disk of so many bytes.
+    /// Starts the daemon at this address, in the namespaces of a process, with a disk of `size` bytes.
     pub(crate) fn start_at(inside: Option<u32>, address: &str, size: usize) -> Option<Self> {
         let disk = Disk::new(size)?;
         let drive = format!(
@@ -47,7 +47,7 @@ impl Far {
         Some(Self { daemon, disk, address: address.to_owned(), boots: 0 })
     }
 
-    /// The machine loses its power, with all that was not synced, and starts again.
+    /// Cuts the machine's power, with the unsynced data, and starts the machine again.
     fn lose_power(&mut self) {
         self.go_down();
         self.come_up();
@@ -68,7 +68,7 @@ impl Far {
         self.target_with("")
     }
 
-    /// The target that a drive elsewhere has of it, with further keys.
+    /// Returns the keys of a target on this daemon, with further ones.
     pub(crate) fn target_with(&self, more: &str) -> String {
         let address = &self.address;
         let names = format!("subnqn = \"{NQN}\", hostnqn = \"{HOST}\"");
@@ -80,13 +80,13 @@ impl Far {
     }
 }
 
-/// A drive on the far daemon alone.
+/// Returns a drive on the far daemon alone.
 fn plain(far: &Far) -> String {
     let lines = far.target().replacen(", ", "\n", 1);
     format!("[[drive]]\nname = \"near\"\n[[drive.namespace]]\n{lines}\n")
 }
 
-/// A set of two members and a log on this machine; the far one is the member of that number.
+/// Returns a drive with two members and a log on this machine. The far daemon has the member of that number.
 fn set(function: &str, far: &Far, number: usize) -> String {
     let near = "target = \"file\", path = \"near.img\", size = \"16MiB\"".to_owned();
     let [first, second] = if number == 0 { [far.target(), near] } else { [near, far.target()] };
@@ -101,7 +101,8 @@ fn set(function: &str, far: &Far, number: usize) -> String {
     )
 }
 
-/// Starts the near daemon with a new set. A remote member may have been used before: an order says which is right.
+/// Starts the near daemon with a new set. A remote member may have been used before, so an order chooses the
+/// member to copy.
 fn start_set(function: &str, far: &Far, number: usize) -> Daemon {
     let near = Daemon::start(&set(function, far, number));
     if !near.run(&["function", "tell", "near", "status"]).status.success() {
@@ -133,7 +134,7 @@ fn the_next_flush_fails_after_the_far_machine_lost_acknowledged_writes() {
     let mut read = vec![0; PART];
     disk.read(0, &mut read).expect("read");
     assert!(read == flushed, "what was flushed is there");
-    // The host was told, and goes on.
+    // The host has got the error, and goes on.
     disk.write(0, &lost).expect("written");
     disk.flush().expect("flushed");
     assert!(far.has(&lost));
@@ -199,7 +200,7 @@ fn a_set_takes_a_member_back_that_lost_acknowledged_writes() {
     }
 }
 
-/// A source that nothing takes the place of: the host is told.
+/// Checks a source without a replacement: the host gets an error.
 #[test]
 fn the_next_flush_of_a_replicated_drive_fails_after_its_primary_lost_acknowledged_writes() {
     let Some(mut far) = Far::start() else { return };
@@ -256,7 +257,7 @@ fn an_orderly_stop_flushes_what_hosts_did_not() {
     let data = pattern(9, PART);
     let mut host = near.host("near");
     namespace(&mut host, 1).write(0, &data).expect("written");
-    // It disappears without a shutdown.
+    // The host disappears without a shutdown.
     drop(host);
     near.stop();
     assert!(far.has(&data), "an orderly stop syncs every target");
@@ -266,7 +267,8 @@ fn an_orderly_stop_flushes_what_hosts_did_not() {
     namespace(&mut host, 1).flush().expect("nothing was lost");
 }
 
-/// A process that ended before would leave the far drive with an unsafe shutdown.
+/// Checks that the process does not end before the shutdown, which would leave the far drive with an unsafe
+/// one.
 #[test]
 fn an_orderly_stop_shuts_the_far_controller_down() {
     let Some(far) = Far::start() else { return };
@@ -283,7 +285,8 @@ fn an_orderly_stop_shuts_the_far_controller_down() {
     assert_eq!(unsafe_shutdowns, 0, "bytes 159:144, Unsafe Shutdowns");
 }
 
-/// A copy on the far machine that is attached to a drive at work. The log of the set has what it may lack.
+/// Checks a copy on the far machine that is attached to a drive at work. The set's log covers the writes that
+/// the copy may have lost.
 #[test]
 fn a_copy_that_was_attached_gets_what_it_lost_after_both_daemons_ended() {
     let Some(mut far) = Far::start() else { return };

@@ -3,18 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where the sources of the project's own classifiers are.
+/// Folder of the sources of the project's own classifiers.
 const OWN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../classifiers");
 const INCLUDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../ebpf/include");
 
-/// Compiles a source that is written here.
+/// Compiles a source that is given as text.
 pub(crate) fn compile(folder: &Path, name: &str, source: &str) -> PathBuf {
     let file = folder.join(name).with_extension("c");
     std::fs::write(&file, format!("#include \"sluice.h\"\n{source}")).expect("room on the disk");
     compile_file(&file, folder)
 }
 
-/// Compiles one of the project's own.
+/// Compiles a classifier of the project.
 pub(crate) fn compile_own(folder: &Path, name: &str) -> PathBuf {
     compile_file(&Path::new(OWN).join(name).with_extension("c"), folder)
 }
@@ -32,7 +32,7 @@ fn compile_file(source: &Path, folder: &Path) -> PathBuf {
     object
 }
 
-/// Everything takes the first path; how often it was called, by hook, is in a map.
+/// Classifier that sends everything to the first path, and counts its calls in a map, by hook.
 pub(crate) const COUNTING: &str = r#"
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
@@ -55,7 +55,8 @@ sluice_verdict counting(struct sluice_context *ctx)
 }
 "#;
 
-/// The same by another way: the command is held, and called back for when its leg is done.
+/// Classifier that does the same by another way: it holds the command, and is called back when its leg is
+/// done.
 pub(crate) const COUNTING_LEGS: &str = r#"
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
@@ -78,7 +79,7 @@ sluice_verdict counting(struct sluice_context *ctx)
 }
 "#;
 
-/// Everything takes the first path, and is counted in a map that all drives have in common.
+/// Classifier that sends everything to the first path, and counts commands in a map that all drives share.
 pub(crate) const SHARED: &str = r#"
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
@@ -110,7 +111,7 @@ sluice_verdict shared(struct sluice_context *ctx)
 }
 "#;
 
-/// Reads are answered with a verdict that cannot be: a leg for which there is no path.
+/// Classifier that answers reads with an invalid verdict: a leg without a path.
 pub(crate) const IMPOSSIBLE: &str = r#"
 SEC("classifier")
 sluice_verdict impossible(struct sluice_context *ctx)
@@ -119,7 +120,7 @@ sluice_verdict impossible(struct sluice_context *ctx)
 }
 "#;
 
-/// Reads never end.
+/// Classifier whose calls for reads never end.
 pub(crate) const ENDLESS: &str = r#"
 SEC("classifier")
 sluice_verdict endless(struct sluice_context *ctx)
@@ -132,7 +133,7 @@ sluice_verdict endless(struct sluice_context *ctx)
 }
 "#;
 
-/// It reads where nothing of its own is, with an index that no verifier can know.
+/// Classifier that reads outside its memory, with an index that no verifier can predict.
 pub(crate) const WILD: &str = r#"
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
@@ -154,7 +155,7 @@ sluice_verdict wild(struct sluice_context *ctx)
 }
 "#;
 
-/// Not even worth running: it writes what it may only read.
+/// Classifier that cannot be loaded, because it writes to a read-only field.
 pub(crate) const FORGING: &str = r#"
 SEC("classifier")
 sluice_verdict forging(struct sluice_context *ctx)
@@ -164,7 +165,7 @@ sluice_verdict forging(struct sluice_context *ctx)
 }
 "#;
 
-/// It speaks and counts.
+/// Classifier that traces a text and counts.
 pub(crate) const TALKING: &str = r#"
 SEC("classifier")
 sluice_verdict talking(struct sluice_context *ctx)

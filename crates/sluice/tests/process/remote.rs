@@ -1,4 +1,4 @@
-//! A daemon whose drives end on a drive of another daemon, over NVMe/TCP.
+//! A daemon whose drives are on a drive of another daemon, over NVMe/TCP.
 
 use crate::common::{Daemon, namespace, tool, wait_for};
 use crate::nvme::{Load, PAGES, image, pattern};
@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 
 const NQN: &str = "nqn.2026-11.example.sluice:disk";
 
-/// A drive on a file, for hosts at this address.
+/// Starts a daemon with a drive on a file, for hosts. Returns it with its address.
 fn lower() -> (Daemon, String) {
     let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
     let address = format!("127.0.0.1:{port}");
@@ -26,7 +26,7 @@ fn drive(address: &str, more: &str) -> String {
     )
 }
 
-/// After a power cut, machines start in any order.
+/// Checks a machine that starts late: after a power cut, machines start in any order.
 #[test]
 fn a_machine_that_starts_late_is_waited_for() {
     let (mut lower, address) = lower();
@@ -39,8 +39,8 @@ fn a_machine_that_starts_late_is_waited_for() {
     namespace(&mut host, 1).write(0, &[1; 4096]).expect("written");
 }
 
-/// kill -9 of the other daemon, again and again, with commands in flight: the guest sees a pause, no error, and
-/// everything it was told is written is.
+/// Kills the other daemon again and again, with commands in flight. The guest sees a pause and no error, and
+/// every acknowledged write is there.
 #[test]
 fn the_other_daemon_may_be_killed_under_load() {
     let (mut lower, address) = lower();
@@ -59,7 +59,7 @@ fn the_other_daemon_may_be_killed_under_load() {
         }
     }
     wait_for("the log", || upper.log().contains("an NVMe/TCP controller is there again"));
-    // It is told a little later than it is counted.
+    // The view has the losses a little later than the log.
     wait_for("four losses, told", || {
         let view: serde_json::Value =
             serde_json::from_str(&upper.ok(&["drive", "show", "remote", "-o", "json"])).expect("JSON");
@@ -101,7 +101,7 @@ fn a_remote_drive_may_have_several_paths() {
         "[tcp]\nlisten = [\"{one}\", \"{other}\"]\n[[drive]]\nname = \"disk\"\n[drive.tcp]\n\
          nqn = \"{NQN}\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"disk.img\"\nsize = \"16MiB\"\n"
     ));
-    // Nobody is at the third.
+    // The third address has no listener.
     let upper = Daemon::start(&format!(
         "[[drive]]\nname = \"remote\"\n[[drive.namespace]]\ntarget = \"nvme-tcp\"\nnvme_tcp = {{ subnqn = \"{NQN}\", \
          policy = \"queue-depth\", addresses = [ \"{one}\", \"{other}\", \"127.0.0.1:1\" ] }}\n"
@@ -165,7 +165,7 @@ fn what_is_at_an_address_is_listed_over_tls() {
     assert!(complaint.contains("the file of keys has none for the host"), "{complaint}");
 }
 
-/// Local and remote targets in one drive: what goes where is seen on both.
+/// Checks local and remote targets in one drive: each file has its part of the data.
 #[test]
 fn a_drive_is_made_of_near_and_far() {
     const CHUNK: usize = 16 << 10;

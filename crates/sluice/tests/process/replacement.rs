@@ -1,4 +1,4 @@
-//! Programs that are replaced while commands are in flight: none of those is lost, done twice or done wrong.
+//! Programs that are replaced while commands are in flight. No command is lost, done twice or done wrong.
 
 use crate::common::Daemon;
 use crate::load::{block_on, under_load};
@@ -9,7 +9,7 @@ use sluice_control::drives::{ClassifierStatus, MapEntry};
 use sluice_spec::{ClassifierSpec, default_section};
 use std::path::Path;
 
-/// Commands are in flight for a while: each sees several programs come.
+/// Drive whose commands are in flight for a while, so that several programs are loaded meanwhile.
 const DELAYED: &str = "[[drive]]\nname = \"demo\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"16MiB\"\n\
                        functions = [ { kind = \"delay\", read_us = 3000, write_us = 1000 } ]\n";
 const REPLACEMENTS: usize = 1000;
@@ -20,7 +20,7 @@ fn spec(object: &Path) -> ClassifierSpec {
     ClassifierSpec { object: object.to_owned(), section: default_section(), errors_max: None }
 }
 
-/// Puts a program in the place of the drive's.
+/// Replaces the drive's program by another.
 async fn replace(client: &Client, object: &Path) {
     let request = ReplaceRequest { classifier: spec(object), fresh_maps: false };
     let status: ClassifierStatus = client.put(PATH, &request).await.expect("it is replaced");
@@ -32,7 +32,7 @@ async fn attach(client: &Client, drive: &str, object: &Path) {
     client.post::<ClassifierStatus>(&path, &spec(object)).await.expect("it is attached");
 }
 
-/// How often all programs were called at a hook.
+/// Returns how often all programs were called at a hook.
 async fn calls(client: &Client, hook: u32) -> u64 {
     let path = format!("{PATH}/maps/calls/{hook:02x}000000");
     let entry: MapEntry = client.get(&path).await.expect("it has this entry");
@@ -43,7 +43,7 @@ async fn calls(client: &Client, hook: u32) -> u64 {
 fn a_thousand_replacements_under_load_lose_nothing() {
     let daemon = Daemon::start(DELAYED);
     let folder = daemon.folder.path();
-    // The same, done in different ways.
+    // Both programs count the same calls, by different ways.
     let objects = [compile(folder, "legs", COUNTING_LEGS), compile(folder, "counting", COUNTING)];
     let client = Client::new(daemon.api());
     block_on(attach(&client, "demo", &objects[1]));
@@ -57,8 +57,8 @@ fn a_thousand_replacements_under_load_lose_nothing() {
     assert_eq!(seen, (load.submitted, load.submitted));
 }
 
-/// Programs come to a drive without, and go from one that has commands in flight. The counters are shared with a
-/// second drive, so that they stay.
+/// Checks programs that are attached to a drive without one, and detached with commands in flight. The
+/// counters are shared with a second drive, so that they stay.
 #[test]
 fn programs_that_come_and_go_under_load_lose_nothing() {
     let second = DELAYED.replace("demo", "second");
@@ -78,7 +78,7 @@ fn programs_that_come_and_go_under_load_lose_nothing() {
             client.delete(PATH).await.expect("it has one");
         }
     });
-    // Some began without a program. Those that a program saw, one saw to the end.
+    // Some commands began without a program. The others have a program until their end.
     block_on(attach(&client, "demo", &objects[0]));
     let (begun, ended) = block_on(async { (calls(&client, 0).await, calls(&client, 2).await) });
     assert_eq!(begun, ended);

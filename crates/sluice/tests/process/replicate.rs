@@ -1,4 +1,4 @@
-//! Replicate with real files: what it writes to both, what becomes of it when something dies.
+//! Replicate with real files: its writes to both, and its behaviour when a part fails.
 
 use crate::common::{Daemon, namespace, sealable, wait_for};
 use crate::function::{Verified, number, pid};
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 const SIZE: usize = 16 << 20;
 const BLOCK: usize = 512;
 
-/// A drive on two files and a log; `more` is of the layer of the secondary.
+/// Returns a drive on two files and a log; `more` is of the layer of the secondary.
 fn replicated(place: &str, more: &str) -> String {
     format!(
         r#"
@@ -47,13 +47,13 @@ fn image(folder: &Path, name: &str) -> Vec<u8> {
     std::fs::read(folder.join(name)).expect("it is there")
 }
 
-/// Nobody writes to the drive. The secondary has what the primary has, now or when it was copied.
+/// Waits until the secondary equals the primary. No host may write to the drive meanwhile.
 fn copies_become_equal(daemon: &Daemon) {
     let folder = daemon.folder.path();
     wait_for("equal copies", || image(folder, "primary.img") == image(folder, "secondary.img"));
 }
 
-/// After a write that nobody was told of: what the drive has there, and that all else is what it must be.
+/// Reads the drive after a write without an answer, takes over its content there, and checks all else.
 pub(crate) fn take_over(mut verified: Verified, disk: Namespace) -> Verified {
     verified.disk = disk;
     let mut differing = Vec::new();
@@ -159,7 +159,8 @@ fn a_set_that_cannot_be_says_why() {
     assert!(complaint.contains(words), "{complaint}");
 }
 
-/// The same drive, without the path that would pass by nothing then.
+/// Returns the same drive without the path that leads past the function, so that the function can be
+/// detached.
 fn detachable() -> String {
     replicated("process", "").replace("paths = [ { name = \"primary\", below = 1 } ]\n", "")
 }
@@ -186,7 +187,7 @@ fn a_log_does_not_say_clean_of_what_was_written_after_a_detach_and_one_that_fail
     assert!(why.iter().all(|why| said.contains(why)), "{said}");
     std::fs::remove_dir(&in_its_place).expect("it is ours");
     is_in_sync(&daemon);
-    // What its user took out stays so.
+    // A member that its user took out stays out.
     daemon.ok(&["function", "tell", "disk", "fail"]);
     std::fs::create_dir(&in_its_place).expect("room on the disk");
     let said = daemon.fails(&["function", "detach", "disk"]);
@@ -225,7 +226,7 @@ fn one_that_does_not_answer_or_cannot_write_its_log_is_not_detached() {
     assert_eq!(number(&daemon, "disk", "deaths"), 0);
 }
 
-/// A host writes a pattern to all of the drive, which both files have then.
+/// Fills the drive with a pattern, which both files have then.
 fn fill(daemon: &Daemon, seed: u8) {
     let mut host = daemon.host("disk");
     let mut disk = namespace(&mut host, 1);
@@ -243,7 +244,7 @@ fn mirrored() -> String {
     replicated("daemon", "").replace("\"replicate\"", "\"mirror\"").replace("paths = [", "# paths = [")
 }
 
-/// Disks that are not mounted when the daemon starts: nobody looks, and nothing of the survivor is lost.
+/// Checks a start without the mounts of some disks. No data of the surviving copy is overwritten.
 #[test]
 fn a_copy_survives_a_start_without_the_primary_and_the_log() {
     for drive in [replicated("process", ""), mirrored()] {
@@ -266,7 +267,7 @@ fn a_copy_survives_a_start_without_the_primary_and_the_log() {
         assert!(words.contains("the log is blank") && words.contains("copy from N"), "{words}");
         std::thread::sleep(std::time::Duration::from_secs(2));
         assert!(image(&folder, "secondary.img").iter().all(|byte| *byte == 7), "it was overwritten");
-        // As the words say: what was missing is there again.
+        // The advice of the message is followed: the missing files are there again.
         daemon.stop();
         for name in ["primary.img", "replicate.log"] {
             std::fs::rename(away.join(name), folder.join(name)).expect("it is there");
@@ -278,7 +279,7 @@ fn a_copy_survives_a_start_without_the_primary_and_the_log() {
     }
 }
 
-/// The log is there, and a member's disk is not, is blank, or is an older image.
+/// Checks a set with its log, when a member's disk is missing, is blank, or is an older image.
 #[test]
 fn a_member_that_is_another_file_is_copied_to() {
     let mut daemon = start(&mirrored());

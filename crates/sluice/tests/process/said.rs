@@ -1,10 +1,10 @@
-//! What operators are told when something is wrong: the name that they gave, the unit, and what helps.
+//! Messages for operators when something is wrong. Each has the name that they gave, the unit, and a remedy.
 
 use crate::common::{Daemon, namespace, tool, wait_for};
 use crate::programs::compile;
 use rustix::fs::{CWD, Mode, mkfifoat};
 
-/// An object file in which there is no classifier.
+/// Source of an object file without a classifier.
 const NO_PROGRAM: &str = "int nothing(void) { return 0; }\n";
 
 fn drive(name: &str, namespace: &str) -> String {
@@ -70,7 +70,7 @@ fn a_refused_change_leaves_no_file_and_no_hint_of_another_order() {
     let said = daemon.fails(&["drive", "create", "two", "--spec", &path]);
     assert!(said.contains("/no/such/program") && !said.contains("drive open"), "{said}");
     assert!(!folder.join("image.img").exists(), "what it made is taken away");
-    // What was there before stays.
+    // A file that existed before the order stays.
     std::fs::write(folder.join("image.img"), [7; 4096]).expect("room on the disk");
     daemon.fails(&["drive", "create", "two", "--spec", &path]);
     assert!(folder.join("image.img").exists(), "it was not made by the order");
@@ -161,7 +161,7 @@ fn what_a_guest_writes_makes_no_image_of_another_format() {
     assert_eq!(bytes, signed());
     drop(host);
     daemon.stop();
-    // Another file of that name was never served.
+    // A new file of that name was never served.
     let path = daemon.folder.path().join("disk.img");
     std::fs::remove_file(&path).expect("it is there");
     let mut other = vec![0; 1 << 20];
@@ -171,7 +171,7 @@ fn what_a_guest_writes_makes_no_image_of_another_format() {
     assert!(daemon.ok(&["drive", "show", "disk"]).contains("image, and would be served as raw bytes"));
 }
 
-/// A block that begins like a qcow image.
+/// Returns a block that begins like a qcow image.
 fn signed() -> [u8; 512] {
     let mut block = [0; 512];
     block[..4].copy_from_slice(b"QFI\xfb");
@@ -193,7 +193,7 @@ fn an_image_that_loses_its_tail_is_said_to() {
 fn an_address_that_is_absent_does_not_keep_the_others() {
     let mut daemon = Daemon::start("");
     daemon.stop();
-    // An address of a network for documentation, which no machine has.
+    // The address is of a network for documentation, and no machine has it.
     let tcp = "[tcp]\nlisten = [\"192.0.2.1:4420\", \"127.0.0.1:0\"]\n";
     daemon.declare("", &(tcp.to_owned() + &drive("disk", "target = \"null\"\nsize = \"1MiB\"")));
     daemon.restart();
