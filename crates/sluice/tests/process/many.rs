@@ -18,7 +18,7 @@ use std::time::Duration;
 
 const NQN: &str = "nqn.2026-11.example.sluice:many";
 const KILLS: u64 = 40;
-/// First block behind those that the monitors write.
+/// First block behind the blocks of the monitors.
 const FIRST: u64 = 4096;
 
 /// Starts two daemons: a drive with two namespaces on a device of the other daemon, which maps the hosts'

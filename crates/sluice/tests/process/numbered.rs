@@ -41,7 +41,7 @@ impl Dice {
 /// Counter of the cuts of the machine that holds the data: odd while a cut is under way.
 pub(crate) type Epoch = Arc<AtomicU32>;
 
-/// Result of a write, as far as its host can tell.
+/// Result of a write, from the view of its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     /// The write failed, or no answer came.

@@ -1,4 +1,5 @@
-//! What a daemon was killed in the middle of is ended by the next: Sanitize, and Format NVM; what a host marked stays so.
+//! Operations that the next daemon finishes after a kill: Sanitize, and Format NVM; and marks of a host,
+//! which it keeps.
 
 use crate::common::{Daemon, LIMIT, namespace, wait_for};
 use sluice_host::{Controller, Deadline, QueueLayout};
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 const BLOCK_ERASE: u32 = 2;
 
-/// A drive on a file; with `slow`, one piece of an erasure takes longer than a test waits for it.
+/// Returns a drive on a file; with `slow`, one chunk of an erasure takes longer than a test waits for it.
 fn drive(path: &Path, slow: bool) -> String {
     let functions = if slow { "functions = [{ kind = \"delay\", write_us = 60_000_000 }]\n" } else { "" };
     format!(
@@ -17,7 +18,7 @@ fn drive(path: &Path, slow: bool) -> String {
     )
 }
 
-/// A full disk, and a daemon that erases it slowly.
+/// Returns a full disk, and a daemon that erases it slowly.
 fn slow(folder: &Path) -> (PathBuf, Daemon) {
     let path = folder.join("disk.img");
     std::fs::write(&path, vec![7; 8 << 20]).expect("room on the disk");
@@ -38,7 +39,7 @@ fn is_erased(path: &Path) -> bool {
     std::fs::read(path).expect("the target").iter().all(|&byte| byte == 0)
 }
 
-/// Sanitize Status: SSTAT's bits 2:0.
+/// Returns SSTAT bits 2:0 of the Sanitize Status log.
 fn sanitized(host: &mut Controller) -> u16 {
     let mut page = [0; 512];
     host.get_log_page(LogId::SANITIZE_STATUS, 0xffff_ffff, 0, &mut page).expect("a page");
@@ -60,7 +61,7 @@ fn a_sanitize_goes_on_with_the_next_daemon() {
     let mut host = daemon.host("demo");
     wait_for("word of it", || sanitized(&mut host) == 1);
     namespace(&mut host, 1).write(0, &[9; 512]).expect("the drive takes commands again");
-    // That it was done is remembered, too.
+    // The success is stored, too.
     drop(host);
     daemon.crash();
     daemon.restart();

@@ -1,4 +1,5 @@
-//! Functions of others in a real daemon: in C and in Python, and one that was built for the first rings.
+//! Functions of other authors in a real daemon: in C and in Python, and one that was built for version 1 of
+//! the rings.
 
 use crate::common::{Daemon, namespace, tool, wait_for};
 use crate::function::{SIZE, Served, Verified, drive, functions};
@@ -9,7 +10,7 @@ pub(crate) fn sdk() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../sdk").canonicalize().expect("it is there")
 }
 
-/// A program in C with the library, compiled into this folder.
+/// Compiles a program in C with the library, into this folder.
 pub(crate) fn compile(folder: &Path, source: &Path) -> PathBuf {
     let build = folder.join("c");
     let made = Command::new("make").arg("-s").arg("-C").arg(sdk().join("c")).env("BUILD", &build).status();
@@ -22,14 +23,14 @@ pub(crate) fn compile(folder: &Path, source: &Path) -> PathBuf {
     program
 }
 
-/// A `uif` function with this command.
+/// Returns a drive with a `uif` function with this command.
 fn with_command(words: &[&str], more: &str) -> String {
     let words: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
     let function = format!("{{ kind = \"uif\", command = [{}]{more} }}", words.join(", "));
     drive("disk", "target = \"file\"\npath = \"image.img\"", &function)
 }
 
-/// A daemon that starts what `declare` says of its folder.
+/// Starts a daemon with the drives that `declare` returns for its folder.
 fn daemon(declare: impl FnOnce(&Path) -> String) -> Daemon {
     let mut daemon = Daemon::start("");
     daemon.stop();
@@ -38,7 +39,7 @@ fn daemon(declare: impl FnOnce(&Path) -> String) -> Daemon {
     daemon
 }
 
-/// What the host has, every byte of it combined with this one.
+/// Returns whether the image has the host's data, with `byte` XORed to every byte.
 fn stored_with(daemon: &Daemon, verified: &Verified, byte: u8) -> bool {
     let image = std::fs::read(daemon.folder.path().join("image.img")).expect("it is there");
     image.iter().zip(&verified.model).all(|(stored, seen)| stored ^ byte == *seen)
@@ -52,7 +53,7 @@ fn exchanges(daemon: &Daemon, byte: u8) {
     assert_eq!(verified.model.len() as u64, SIZE);
 }
 
-/// Zeros are written as such, too.
+/// Checks that the function transforms zeros like other data.
 fn zeroes(daemon: &Daemon, byte: u8) {
     let mut host = daemon.host("disk");
     let mut disk = namespace(&mut host, 1);
@@ -80,7 +81,7 @@ fn a_function_in_c_serves_and_is_confined() {
     exchanges(&daemon, 165);
 }
 
-/// Three drives on one process that listens, of which it refuses one.
+/// Checks three drives on one process that listens, which refuses one of them.
 fn serves_several(start: impl FnOnce(&Path) -> Command) {
     let mut daemon = Daemon::start("");
     daemon.stop();
@@ -103,7 +104,7 @@ fn serves_several(start: impl FnOnce(&Path) -> Command) {
     verified.iter_mut().for_each(Verified::all_is_well);
     let shown = daemon.ok(&["drive", "show", "no"]);
     assert!(shown.contains("byte is a number"), "{shown}");
-    // And it sleeps, and is woken.
+    // The process sleeps, and must be woken.
     verified.iter_mut().rev().for_each(Verified::all_is_well);
 }
 
@@ -151,7 +152,7 @@ mod earlier_and_later {
         fixtures.join(name).canonicalize().expect("it is there")
     }
 
-    /// Built when there was version 1, and never since.
+    /// Checks a program that was built for version 1, and never since.
     #[test]
     fn a_function_of_version_1_is_still_served() {
         let program = fixture("function-version1").display().to_string();

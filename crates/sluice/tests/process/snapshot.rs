@@ -1,5 +1,5 @@
-//! The snapshot function in a real daemon: versions, an old one as a drive of its own, and what goes past the
-//! function.
+//! The snapshot function in a real daemon: versions, an old one as a drive of its own, and the commands that
+//! pass by the function.
 
 use crate::common::{Daemon, namespace, wait_for};
 use crate::programs::compile_own;
@@ -10,10 +10,10 @@ use std::path::Path;
 
 const SIZE: usize = 16 << 20;
 const BLOCK: usize = 512;
-/// Bytes of a command: not of one chunk only.
+/// Bytes of a command of several chunks.
 const SPAN: usize = 96 << 10;
 
-/// The drive and, once there is such a version, that one.
+/// Returns the drive, and a drive of a version if there is one.
 fn drives(folder: &Path, place: &str, version: Option<&str>) -> String {
     let object = compile_own(folder, "snapshot");
     let mut drives = format!(
@@ -33,7 +33,7 @@ fn drives(folder: &Path, place: &str, version: Option<&str>) -> String {
     drives
 }
 
-/// A drive beside what it must be.
+/// A drive, with its expected content.
 struct Verified {
     disk: Namespace,
     model: Vec<u8>,
@@ -47,7 +47,7 @@ impl Verified {
         (self.random >> 33) as usize % below
     }
 
-    /// Random writes and reads, some of them of several chunks.
+    /// Does random writes and reads, some of them of several chunks.
     fn work(&mut self, commands: usize) {
         for number in 0..commands {
             let blocks = if number % 4 == 0 { SPAN / BLOCK } else { 8 };
@@ -76,14 +76,15 @@ fn look(disk: &mut Namespace, model: &[u8]) {
     }
 }
 
-/// What the classifier counted: reads and writes past the function, and those that it saw.
+/// Returns the classifier's counters: reads and writes past the function, and commands that it got.
 fn counted(daemon: &Daemon) -> Vec<u64> {
     let shown = daemon.ok(&["classifier", "show", "disk", "-o", "json"]);
     let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
     (0..3).map(|index| shown["counters"][index].as_u64().unwrap_or(0)).collect()
 }
 
-/// More than the drive has is still less than its store has.
+/// Checks that a resize to more than the drive, but less than its store, is refused. A larger size makes the
+/// store grow.
 fn the_store_grows(daemon: &Daemon) {
     let said = daemon.fails(&["drive", "resize", "disk", "--size", "32MiB"]);
     assert!(said.contains("64MiB") && said.contains("--shrink"), "{said}");
@@ -117,7 +118,7 @@ fn go_through(place: &str) {
     assert!(said.contains("there is a version `monday` already"), "{said}");
     let said = daemon.fails(&["function", "tell", "disk", "create", "tuesday"]);
     assert!(said.contains("quiet drive"), "{said}");
-    // Beside a load.
+    // The versions are created under a load.
     let worker = std::thread::spawn(move || {
         drive.work(1500);
         drive
@@ -140,7 +141,7 @@ fn go_through(place: &str) {
     look(&mut drive.disk, &drive.model);
     let counted = counted(&daemon);
     assert!(counted[0] > 100 && counted[1] > 100 && counted[2] > 100, "{counted:?}");
-    // The daemon dies: what was acknowledged is there, and the version beside it.
+    // The daemon dies. Acknowledged data is there, and the version beside it.
     let now = drive.model.clone();
     drop((drive, host));
     daemon.crash();
@@ -162,7 +163,7 @@ fn go_through(place: &str) {
     look(&mut old, &monday);
     daemon.ok(&["snapshot", "delete", "disk", "monday"]);
     drive.work(200);
-    // What was nowhere is zeros still; what it had is not read any more.
+    // Unwritten chunks are still zeros. Reads of the version's own data fail.
     let mut read = (0..SIZE / SPAN).map(|number| old.read((number * SPAN / BLOCK) as u64, &mut [0; SPAN]));
     let gone = read.find_map(Result::err).expect("the version was deleted");
     assert_eq!(gone.status(), Some(Status::UNRECOVERED_READ_ERROR), "{gone}");
@@ -180,7 +181,7 @@ fn versions_of_a_drive_behind_a_process() {
     go_through("process");
 }
 
-/// The cache that the function of one namespace fills knows nothing of another.
+/// Checks that the cache that the function of one namespace fills has no entries for another.
 #[test]
 fn a_namespace_beside_one_with_a_cache_has_its_own_places() {
     let mut daemon = Daemon::start("");

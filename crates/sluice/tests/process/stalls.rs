@@ -1,5 +1,5 @@
-//! A monitor that takes back its guest's memory while its drive reads into it: the reactor stops in page faults. And memory
-//! that is populated beforehand.
+//! A monitor that removes pages of its guest's memory while its drive reads into it, so that page faults stop
+//! the reactor. And memory that is populated beforehand.
 
 use crate::common::{Daemon, LIMIT, namespace, wait_for};
 use crate::peer::Peer;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Instant;
 
-/// Large enough that a hole of it takes a while.
+/// Bytes of memory, enough that punching a hole of that size takes a while.
 const MEMORY: usize = 1 << 30;
 
 /// Two drives on the reactor of the one that stops it, and a reactor without any.
@@ -74,7 +74,7 @@ fn a_drive_whose_client_takes_back_memory_in_use_is_told_of_and_moved() {
     daemon.stop();
 }
 
-/// Bytes of a file that there are pages for.
+/// Returns the bytes of a file that have pages.
 fn pages(file: &OwnedFd) -> u64 {
     fstat(file).expect("it is ours").st_blocks as u64 * 512
 }
@@ -104,7 +104,7 @@ fn memory_is_populated_when_it_is_mapped_where_the_operator_says_so() {
     wait_for("all pages are there", || pages(&eager) == SIZE);
     assert_eq!(pages(&plain), 0);
     drop((first, second));
-    // The sizes of files count, whatever parts of them are mapped.
+    // The sizes of whole files count, even if only parts of them are mapped.
     let show = || daemon.ok(&["drive", "show", "eager", "-o", "json"]);
     let shown = || serde_json::from_str::<serde_json::Value>(&show()).expect("JSON");
     wait_for("the first client is gone", || shown()["state"] == "ready");

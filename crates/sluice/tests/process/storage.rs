@@ -1,4 +1,5 @@
-//! Files are made once; hosts and other daemons see other storage behind the same name as another namespace.
+//! Files that are created once. Other storage behind the same name appears to hosts and to other daemons as
+//! another namespace.
 
 use crate::common::{Daemon, namespace, wait_for};
 use std::net::TcpListener;
@@ -14,7 +15,7 @@ fn layer(path: &str) -> String {
     format!("{{ target = \"file\", path = \"{path}\", size = \"8MiB\" }}")
 }
 
-/// A drive of each kind that has files, all of them in the folder `disk`.
+/// Returns a drive of each kind that has files, all of them in the folder `disk`.
 fn all_kinds() -> (Vec<&'static str>, String) {
     let functions = |function: &str, layers: &str| {
         format!(
@@ -137,7 +138,7 @@ fn identifiers_follow_the_storage() {
     daemon.stop();
 }
 
-/// Restarts a daemon whose drive has other storage then, while another daemon's drive stands on it.
+/// Restarts a daemon whose drive has other storage then, while another daemon's drive is on it.
 fn exchange(target: &str, over: &str, change: impl FnOnce(&Path)) {
     const NQN: &str = "nqn.2026-11.example.sluice:exchanged";
     let address = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port");

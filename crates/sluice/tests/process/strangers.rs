@@ -1,7 +1,7 @@
-//! Hosts on the network that break the protocol in every way, against a real daemon: it lives, the drives beside go on
-//! with the right data, and nothing is left behind.
+//! Hosts on the network that break the protocol in every way, against a real daemon: it lives, the drives
+//! beside go on with the right data, and no resource leaks.
 //!
-//! SLUICE_ROUNDS says how often all of it is done; by hand it may be thousands of times.
+//! SLUICE_ROUNDS is the number of rounds; manual runs may use thousands.
 
 use crate::common::{Daemon, LIMIT, wait_for};
 use crate::neighbour::Neighbour;
@@ -22,26 +22,26 @@ const VICTIM: &str = "nqn.2026-11.example.sluice:victim";
 const OTHER: &str = "nqn.2026-11.example.sluice:other";
 const BOTH: Digests = Digests { header: true, data: true };
 
-/// Bytes that are sent apart from their command.
+/// Bytes of data that are sent apart from their command.
 const APART: u32 = 64 << 10;
 
-/// Daemon-wide bounds while attacks last: KiB of memory and descriptors beyond what there were before.
+/// Limits of the daemon's memory in KiB and of its descriptors during attacks, above the values before.
 const MEMORY_KIB: u64 = 96 << 10;
 const DESCRIPTORS: usize = 300;
 
-/// What a field is changed by, once each.
+/// Values that each field is XORed with, once each.
 const CHANGES: [u8; 2] = [0x01, 0xff];
 
-/// Where the daemon is that is attacked.
+/// The daemon that is attacked.
 struct Scene {
     address: SocketAddr,
     pid: u32,
-    /// What it had when it had seen one round.
+    /// Descriptors and memory of the daemon after the first round.
     before: (usize, u64),
 }
 
 impl Scene {
-    /// A host with an admin queue and an I/O queue on the drive that is attacked.
+    /// Connects a host with an admin queue and an I/O queue to the drive that is attacked.
     fn host(&self, digests: Digests) -> Host {
         let start = Instant::now();
         loop {
@@ -54,7 +54,7 @@ impl Scene {
                 assert!(queue.connect(&connect).status().is_success());
                 return Host { cntlid: response.dw0 as u16, admin, io: vec![queue] };
             }
-            // The last host may be on its way out.
+            // The last host may still be disconnecting.
             assert!(start.elapsed() < LIMIT, "{:?}", response.status());
         }
     }
@@ -65,7 +65,7 @@ impl Scene {
         stream
     }
 
-    /// No more is held than a bounded number of strangers may hold.
+    /// Checks that the daemon holds no more resources than a bounded number of unknown hosts may have.
     fn is_bounded(&self) {
         let (descriptors, memory) = belongings(self.pid);
         assert!(descriptors <= self.before.0 + DESCRIPTORS, "{descriptors} descriptors");
@@ -73,9 +73,9 @@ impl Scene {
     }
 }
 
-/// Sends this and nothing more, and reads to the end of the connection, which has to come.
+/// Sends these last bytes, and reads to the end of the connection, which has to come.
 fn last_words(stream: &mut TcpStream, bytes: &[u8]) {
-    // It may be over before all of it is sent.
+    // The daemon may close the connection before all of it is sent.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(Shutdown::Write);
     let mut answer = Vec::new();
@@ -87,7 +87,7 @@ fn last_words(stream: &mut TcpStream, bytes: &[u8]) {
     }
 }
 
-/// Each of the first bytes changed, one at a time, in what a host at work sends.
+/// Sends a PDU of a host at work with one of its first `count` bytes changed, for each byte and change.
 fn each_byte_wrong(scene: &Scene, count: usize, pdu: fn(&mut Link) -> Vec<u8>) {
     for at in 0..count {
         for change in CHANGES {
@@ -110,7 +110,7 @@ fn connect(link: &Link) -> Vec<u8> {
     link.capsule(&entry, data.as_bytes())
 }
 
-/// A Write that was asked for its data, and what it was asked.
+/// Sends a Write whose data is requested by an R2T. Returns the R2T.
 fn asked(link: &mut Link) -> R2t {
     link.submit(&transfer(io::WRITE, 7, 0, APART), &[]);
     match link.next() {
@@ -134,7 +134,7 @@ fn initializations(scene: &Scene) {
 }
 
 fn connects(scene: &Scene) {
-    // The header, the entry, host identifier and controller identifier, and the first of each name.
+    // Offsets of the header, the entry, the host and controller identifiers, and bytes of each name.
     let fields = (0..72 + 18).chain([72 + 256, 72 + 511, 72 + 512, 72 + 767, 72 + 1023]);
     for at in fields {
         let mut link = Link::open(scene.address, Digests::NONE);
@@ -155,12 +155,13 @@ fn data(scene: &Scene) {
     });
 }
 
-/// An answer to an R2T.
+/// Wrong answer to an R2T.
 type Way = fn(&Link, &R2t) -> Vec<u8>;
 
 fn data_that_was_not_asked_for(scene: &Scene) {
     let ways: [Way; 5] = [
-        // Twice, the second half first, more than asked, a part and then something else, and nothing.
+        // The data comes twice, its second half comes first, it is too long, it is followed by a Connect, or
+        // it is empty.
         |link, r2t| [answer(link, r2t, 0, APART), answer(link, r2t, 0, APART)].concat(),
         |link, r2t| answer(link, r2t, APART / 2, APART / 2),
         |link, r2t| answer(link, &R2t { length: APART + 512, ..*r2t }, 0, APART + 512),
@@ -182,7 +183,7 @@ fn digests(scene: &Scene) {
         bytes[at] ^= 0x10;
         last_words(&mut host.io[0].stream, &bytes);
     }
-    // A wrong data digest costs the command alone, as often as it likes.
+    // A wrong data digest fails the command alone, any number of times.
     let mut host = scene.host(BOTH);
     let link = &mut host.io[0];
     for _ in 0..100 {
@@ -194,7 +195,7 @@ fn digests(scene: &Scene) {
     assert_eq!(link.write(2, 0, &[1; 512]), Status::SUCCESS);
 }
 
-/// Whoever is half there: nothing said, half a PDU, initialized, half a Connect.
+/// Opens connections that stop halfway: without a byte, in a PDU, after the initialization, in a Connect.
 fn half_open(scene: &Scene) {
     let mut there = Vec::new();
     for number in 0..300 {
@@ -213,7 +214,7 @@ fn half_open(scene: &Scene) {
     drop(scene.host(Digests::NONE));
 }
 
-/// One byte after the other, from many at once.
+/// Sends one byte after the other, on many connections at once.
 fn slow(scene: &Scene) {
     let mut greetings: Vec<TcpStream> = (0..32).map(|_| scene.stream()).collect();
     let mut host = scene.host(Digests::NONE);
@@ -228,7 +229,7 @@ fn slow(scene: &Scene) {
     scene.is_bounded();
 }
 
-/// A host that asks for as much as it can, and reads nothing of it.
+/// Sends as many reads as possible, and receives no data of them.
 fn deaf(scene: &Scene) {
     let mut host = scene.host(Digests::NONE);
     let reads: Vec<u8> =
@@ -238,7 +239,7 @@ fn deaf(scene: &Scene) {
     scene.is_bounded();
 }
 
-/// Everybody wants to connect, and waits for no answer.
+/// Sends many Connects without waiting for the answers.
 fn floods(scene: &Scene) {
     let mut there = Vec::new();
     for number in 0..500 {
@@ -251,13 +252,13 @@ fn floods(scene: &Scene) {
     }
     scene.is_bounded();
     drop(there);
-    // More commands than the queue has entries.
+    // The host sends more commands than the queue has entries.
     let mut host = scene.host(Digests::NONE);
     let capsule = host.io[0].capsule(&transfer(io::READ, 1, 0, 512), &[]);
     last_words(&mut host.io[0].stream, &capsule.repeat(500));
 }
 
-/// PDUs of every type where a Connect is expected, and bytes of any kind.
+/// Sends PDUs of every type in place of a Connect, and random bytes.
 fn nonsense(scene: &Scene) {
     for kind in 0..=16u8 {
         let mut link = Link::open(scene.address, Digests::NONE);
@@ -294,10 +295,10 @@ const ATTACKS: [Attack; 11] = [
     ("nonsense", nonsense),
 ];
 
-/// A host on the network whose every command succeeds and whose every read is right.
+/// Starts a host on the network that checks that every command succeeds and every read is right.
 pub(crate) fn remote_neighbour(mut host: Host) -> Neighbour {
     Neighbour::start(move |round| {
-        // All of the host, which is gone with the last of it.
+        // The closure takes the whole host, which is gone with the last of it.
         let host = &mut host;
         let data = vec![round as u8; 16 << 10];
         assert_eq!(host.io[0].write(1, 8, &data), Status::SUCCESS);
@@ -344,7 +345,7 @@ fn hosts_that_mean_harm_harm_nobody_but_their_own_drive() {
 
 const HOST_KEY: &str = "DHHC-1:01:AQADAgUEBwYJCAsKDQwPDhEQExIVFBcWGRgbGh0cHx7rtB3q:";
 
-/// A connection to a drive under the name of a host that has a key, without the key.
+/// Connects to a drive under the name of a host that has a key, without the key.
 fn knock(address: SocketAddr, subnqn: &str) -> Link {
     let mut link = Link::open(address, Digests::NONE);
     let response = link.connect(&Connect::admin(subnqn));
@@ -352,7 +353,8 @@ fn knock(address: SocketAddr, subnqn: &str) -> Link {
     link
 }
 
-/// Who has proved nothing is no client: `drive delete` goes without `--force`, and `reload` withdraws the drive.
+/// Checks that a host without authentication does not count as a client: `drive delete` succeeds without
+/// `--force`, and `reload` withdraws the drive.
 #[test]
 fn strangers_that_merely_knock_hinder_no_reload_and_no_delete() {
     let address = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port");

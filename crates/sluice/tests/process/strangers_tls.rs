@@ -1,4 +1,5 @@
-//! The same over TLS: hosts that break off a handshake, have another key, or have the right one and say what they must not.
+//! Attacks over TLS: hosts that break off a handshake, have another key, or have the right key and send
+//! invalid records.
 
 use crate::common::{Daemon, LIMIT, wait_for};
 use crate::neighbour::Neighbour;
@@ -21,8 +22,8 @@ const ROUNDS: u32 = 2;
 const VAULT: &str = "nqn.2026-11.example.sluice:vault";
 const OTHER: &str = "nqn.2026-11.example.sluice:other";
 
-/// Bounds of the daemon's memory in KiB and of its descriptors, beyond what there were before. A connection has two while
-/// it shakes hands.
+/// Limits of the daemon's memory in KiB and of its descriptors, above the values before. A connection has two
+/// descriptors during its handshake.
 const MEMORY_KIB: u64 = 96 << 10;
 const DESCRIPTORS: usize = 700;
 
@@ -48,8 +49,8 @@ impl Scene {
         stream
     }
 
-    /// Connections with the right key: one after its handshake, whose host is yet to say what it wants, one that the
-    /// discovery service has, and one that the drive's reactor has.
+    /// Opens connections with the right key: one that is only past its handshake, one to the discovery
+    /// service, and one to the drive's reactor.
     fn each(&self) -> [Veiled; 3] {
         [Veiled::open(self, VAULT), Veiled::connected(self, DISCOVERY_NQN), Veiled::connected(self, VAULT)]
     }
@@ -88,7 +89,7 @@ impl Veiled {
         last.expect("just made")
     }
 
-    /// Whoever is to hear it may be gone.
+    /// Sends bytes. An error is ignored, because the peer may have closed the connection.
     fn send(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
@@ -110,7 +111,7 @@ impl Veiled {
         heard
     }
 
-    /// Sends this, and sees that the connection is over then, whatever is heard before.
+    /// Sends these bytes, and checks that the connection ends then, whatever is received before.
     fn ends_with(mut self, bytes: &[u8]) {
         self.send(bytes);
         is_over(&mut self.stream);
@@ -135,7 +136,7 @@ fn connect(subnqn: &str) -> Vec<u8> {
     [encode::capsule_cmd(&entry, Digests::NONE, 4, size).as_bytes(), data.as_bytes()].concat()
 }
 
-/// What a host with the right key begins with.
+/// Returns the ClientHello of a host with the right key.
 fn client_hello() -> Vec<u8> {
     let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
     let (ours, theirs) = pair.expect("sockets");
@@ -147,7 +148,8 @@ fn client_hello() -> Vec<u8> {
     hello
 }
 
-/// Nothing said, the first byte, a part, all but the last byte; and all of it, with nothing behind.
+/// Opens connections that stop in the ClientHello: before it, after its first byte, in it, before its last
+/// byte, and after it.
 fn half_handshakes(scene: &Scene) {
     let hello = client_hello();
     let mut there = Vec::new();
@@ -160,7 +162,7 @@ fn half_handshakes(scene: &Scene) {
     drop(Veiled::connected(scene, VAULT));
 }
 
-/// Each of the first bytes of a ClientHello wrong.
+/// Sends a ClientHello with one wrong byte, for each byte.
 fn hellos(scene: &Scene) {
     let hello = client_hello();
     for at in 0..hello.len() {
@@ -178,7 +180,7 @@ fn names(scene: &Scene) {
     for psk in [other.for_host(HOSTNQN, VAULT).remove(0), psk("nqn.2026-11.example.sluice:none")] {
         assert!(shake_hands(&scene.stream(), &psk).is_none());
     }
-    // The right key, and another name in the Connect command.
+    // The key is right, but the Connect command has another name.
     for (key, name) in [(VAULT, OTHER), (VAULT, DISCOVERY_NQN), (DISCOVERY_NQN, VAULT)] {
         let mut veiled = Veiled::open(scene, key);
         veiled.speak(&ic_req());
@@ -187,7 +189,7 @@ fn names(scene: &Scene) {
     }
 }
 
-/// One byte after the other: of handshakes, and of records within.
+/// Sends one byte after the other: of handshakes, and of records in a session.
 fn slow(scene: &Scene) {
     let hello = client_hello();
     let mut greetings: Vec<TcpStream> = (0..16).map(|_| scene.stream()).collect();
@@ -204,7 +206,7 @@ fn slow(scene: &Scene) {
     scene.is_bounded();
 }
 
-/// What costs work and says nothing has an end.
+/// Checks that floods of records that cost work and carry no data are ended.
 fn floods(scene: &Scene) {
     for asks in [false, true] {
         for mut veiled in scene.each() {
@@ -240,7 +242,7 @@ fn alerts(scene: &Scene) {
     }
 }
 
-/// What is no record of the connection, or one that must not be.
+/// Sends records that do not belong to the connection, and ones that are not allowed.
 fn records(scene: &Scene) {
     type Wrong = fn(&mut Session) -> Vec<u8>;
     let ways: [Wrong; 10] = [
@@ -264,7 +266,7 @@ fn records(scene: &Scene) {
             veiled.ends_with(&bytes);
         }
     }
-    // Those that end amid a record.
+    // These connections end in the middle of a record.
     for length in [1, 4, 5, 20, 100] {
         for mut veiled in scene.each() {
             let record = veiled.session.seal_any(DATA, &[1; 100], 0);

@@ -1,4 +1,5 @@
-//! Hosts on the network that are silent cost little memory, and are served as before when they are not.
+//! Silent hosts on the network, which cost little memory. When they send commands again, they are served as
+//! before.
 
 use crate::common::{Daemon, wait_for};
 use crate::tcp_host::{Host, transfer, write_in_capsule};
@@ -9,7 +10,7 @@ use std::net::TcpListener;
 const NQN: &str = "nqn.2026-11.example.sluice:disk";
 const QUEUES: u16 = 4;
 
-/// KiB of memory that the connections of a daemon have.
+/// Returns the KiB of memory that the connections of a daemon use.
 fn memory_kib(pid: u32) -> u64 {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/smaps")).expect("it runs");
     let (mut sum, mut is_theirs) = (0, false);
@@ -24,7 +25,7 @@ fn memory_kib(pid: u32) -> u64 {
     sum
 }
 
-/// Writes and reads, thirty at a time and one that is long; all of it right.
+/// Writes and reads, thirty commands at a time and a long one, and checks the data.
 fn use_it(host: &mut Host, round: u8) {
     for link in &mut host.io {
         let data = [round; 4096];

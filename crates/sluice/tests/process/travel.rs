@@ -1,5 +1,5 @@
-//! Drives that move from reactor to reactor while they are in use: no command is lost, none fails, and every block is
-//! what was written.
+//! Drives that move from reactor to reactor while they are in use: no command is lost, none fails, and every
+//! block has the written data.
 
 use crate::comings::{Stop, begin_anew, recreate_and_format};
 use crate::common::{Daemon, LIMIT, namespace, wait_for};
@@ -21,12 +21,12 @@ const HOST_KEY: &str = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+Kfi
 const CONTROLLER_KEY: &str = "DHHC-1:00:ICEiIyQlJicoKSorLC0uLzAxMjM0NTY3ODk6Ozw9Pj/jBqb2:";
 const TWO: &str = "cores = [0, 1]\nbalance = false";
 
-/// Moves of a drive; `SLUICE_DRIVE_MOVES` asks for more.
+/// Returns the number of moves of a drive, which `SLUICE_DRIVE_MOVES` can raise.
 fn moves() -> usize {
     std::env::var("SLUICE_DRIVE_MOVES").ok().and_then(|count| count.parse().ok()).unwrap_or(300)
 }
 
-/// A daemon of two reactors.
+/// Starts a daemon of two reactors.
 fn start(drives: &str) -> Daemon {
     let mut daemon = Daemon::start("");
     daemon.stop();
@@ -35,7 +35,8 @@ fn start(drives: &str) -> Daemon {
     daemon
 }
 
-/// A drive on a file behind a function in a process, for virtual machines and for hosts at this address.
+/// Returns a drive on a file behind a function in a process, for virtual machines and for hosts at this
+/// address.
 fn disk(address: &str) -> String {
     format!(
         "[tcp]\nlisten = [\"{address}\"]\n[[drive]]\nname = \"disk\"\n[drive.tcp]\nnqn = \"{NQN}\"\n[drive.vfio_user]\nsockets = 1\n\
@@ -55,7 +56,7 @@ fn free_address() -> String {
     TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").to_string()
 }
 
-/// Moves a drive. What it is on may be slow for a moment, and then it says so, and stays.
+/// Moves a drive. Tries again while the layers below it are slow, which keeps the drive on its reactor.
 async fn move_to(client: &Client, drive: &str, reactor: usize) {
     let (path, start) = (format!("/v1/drives/{drive}/move"), Instant::now());
     loop {
@@ -69,7 +70,7 @@ async fn move_to(client: &Client, drive: &str, reactor: usize) {
     }
 }
 
-/// Moves a drive to and fro until told to stop. Returns how often.
+/// Moves a drive to and fro until `stop`. Returns how often.
 fn travel(daemon: &Daemon, drive: &str, stop: &AtomicBool) -> usize {
     let client = Client::new(daemon.api());
     block_on(async {
@@ -82,7 +83,8 @@ fn travel(daemon: &Daemon, drive: &str, stop: &AtomicBool) -> usize {
     })
 }
 
-/// Loads of several queues of two hosts: one with the drive's memory, one over the network, whose own drive moves, too.
+/// Checks loads of several queues of two hosts: one over vfio-user, and one over the network, whose own drive
+/// moves, too.
 #[test]
 fn drives_that_move_to_and_fro_under_load_lose_nothing() {
     let address = free_address();
@@ -118,7 +120,8 @@ fn drives_that_move_to_and_fro_under_load_lose_nothing() {
     assert!(!upper.log().contains("lost"), "the connection stayed:\n{}", upper.log());
 }
 
-/// Queues come and go, controllers are reset, memory is taken away, namespaces are formatted, and hosts go without a word.
+/// Checks that queues come and go, controllers are reset, memory is unmapped, namespaces are formatted, and
+/// hosts disconnect without notice, all during moves.
 #[test]
 fn a_drive_moves_while_its_hosts_come_and_go() {
     let daemon = start(&disk(&free_address()));
@@ -138,7 +141,7 @@ fn a_drive_moves_while_its_hosts_come_and_go() {
                 drop(host.memory().allocate(2 << 20).expect("memory"));
             }
             match round % 4 {
-                // It goes with commands in flight.
+                // The host goes with commands in flight.
                 0 => drop(host),
                 1 => begin_anew(&mut host, [load, other]),
                 2 => recreate_and_format(&mut host, [load, other]),
@@ -167,7 +170,7 @@ fn a_drive_moves_while_its_hosts_come_and_go() {
     assert!(moved >= 12, "{moved} moves in {} rounds", rounds.load(SeqCst));
 }
 
-/// What was acknowledged is there, wherever the drive was when its daemon died.
+/// Checks that acknowledged writes are there, wherever the drive was when its daemon died.
 #[test]
 fn a_daemon_that_dies_amid_moves_has_what_it_acknowledged() {
     let mut daemon = start(&disk(&free_address()));
@@ -230,7 +233,7 @@ fn a_move_is_said_and_one_that_cannot_be_is_refused() {
     assert!(said.contains("there is no drive `nothing`"), "{said}");
 }
 
-/// A file with a secret, which nobody else may read.
+/// Writes a file with a secret, which only its owner may read. Returns its path.
 fn secret(daemon: &Daemon, name: &str, text: &str) -> String {
     let path = daemon.folder.path().join(name);
     std::fs::write(&path, format!("{text}\n")).expect("room on the disk");
@@ -238,7 +241,7 @@ fn secret(daemon: &Daemon, name: &str, text: &str) -> String {
     path.display().to_string()
 }
 
-/// Encrypted connections whose hosts have proved who they are, and a device behind a socket: both ends of them move.
+/// Checks encrypted connections of authenticated hosts, and a device behind a socket. Both ends of them move.
 #[test]
 fn drives_with_secrets_and_on_devices_move_at_both_ends() {
     let address = free_address();
@@ -280,7 +283,7 @@ fn drives_with_secrets_and_on_devices_move_at_both_ends() {
             std::thread::yield_now();
         }
         drop(until);
-        // Moves take as long as what is under way, which goes on only if it is looked at.
+        // A move waits for the commands in flight, which go on only if the loads are polled.
         while !movers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
             loads.iter_mut().for_each(|load| load.turn(true));
         }

@@ -1,4 +1,4 @@
-//! docs/first-function.md, carried out: every file it shows is written, every command it shows is run.
+//! docs/first-function.md, carried out: every file of the page is written, every command of the page is run.
 
 use crate::common::{BINARY, Daemon, namespace};
 use crate::function::functions;
@@ -9,7 +9,8 @@ use std::process::Command;
 
 const PAGE: &str = include_str!("../../../../docs/first-function.md");
 
-/// What stands after the three back ticks, and what comes until the next.
+/// Returns the code blocks of the page, each as the rest of the line after its three back ticks and its
+/// content.
 fn blocks() -> impl Iterator<Item = (&'static str, &'static str)> {
     let odd = PAGE.split("```").skip(1).step_by(2);
     odd.map(|block| block.split_once('\n').expect("a block has lines"))
@@ -48,7 +49,7 @@ impl Reader {
         }
         let checkout = sdk().parent().expect("a folder").display().to_string();
         let tools = Path::new(BINARY).parent().expect("a folder").display().to_string();
-        // The same dependencies as everything else here, which are there already.
+        // A target folder of the workspace has the same dependencies already.
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tutorial").display().to_string();
         let line = line.replace("--target-dir target", &format!("--target-dir {target}"));
         let line = line.replace("cp target/", &format!("cp {target}/"));
@@ -65,7 +66,7 @@ impl Reader {
         assert!(done.status.success(), "{line}: {}", String::from_utf8_lossy(&done.stderr));
     }
 
-    /// What the page promises.
+    /// Checks the behaviour that the page promises.
     fn is_guarded(&self) {
         let mut host = self.daemon.host("disk");
         let mut disk = namespace(&mut host, 1);
@@ -109,7 +110,7 @@ fn the_first_function_is_there_in_ten_minutes() {
         }
     }
     assert_eq!(checked, 5, "python, its second look, c, rust, and past it");
-    // Four refusals are the function's; the write beyond them it did not see.
+    // The function refuses four writes. The write beyond its blocks passes by it.
     let before = reader.sent();
     reader.is_guarded();
     assert_eq!(reader.sent() - before, 4, "a classifier sends past it what is none of its business");
@@ -117,7 +118,7 @@ fn the_first_function_is_there_in_ten_minutes() {
     assert!(!log.contains("ERROR"), "{log}");
 }
 
-/// What the page shows is what the template has.
+/// Checks that the page has the text of the template.
 #[test]
 fn the_template_is_the_one_on_the_page() {
     let shown = blocks().find(|(title, _)| *title == "rust src/main.rs").expect("it is there").1;

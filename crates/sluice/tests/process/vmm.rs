@@ -1,7 +1,7 @@
-//! Virtual machines that are killed at any moment, again and again: the drive takes the next one, what was
-//! acknowledged is there, nothing is left behind, and the drive next to it does not notice.
+//! Virtual machines that are killed at any moment, again and again: the drive takes the next one,
+//! acknowledged writes are there, no resource leaks, and the drive next to it is not affected.
 //!
-//! The monitors are this test program again. SLUICE_KILLS says how many; ten thousand take some minutes.
+//! The monitors are this test program again. SLUICE_KILLS is their number; ten thousand take some minutes.
 
 use crate::common::{Daemon, LIMIT, namespace};
 use crate::function::Verified;
@@ -18,12 +18,12 @@ use std::time::Duration;
 
 const KILLS: u64 = 200;
 const BLOCK: usize = 512;
-/// Commands of a monitor on their way at a time.
+/// Number of commands in flight of a monitor.
 const DEPTH: u64 = 16;
-/// Blocks that each of them has for itself.
+/// Number of blocks that each command slot has for itself.
 const BLOCKS: u64 = 64;
 
-/// Writes blocks that are full of a number, which goes up, and says of each when it was acknowledged.
+/// Writes blocks that are filled with an increasing number, and prints each acknowledged write.
 #[test]
 #[ignore = "is a monitor that waits to be killed"]
 fn monitor() {
@@ -57,7 +57,7 @@ fn monitor() {
     }
 }
 
-/// Starts a monitor at a socket, whose first number is this.
+/// Starts a monitor at a socket, whose first number is `first`.
 pub(crate) fn start_at(socket: &Path, first: u64) -> Child {
     Command::new(std::env::current_exe().expect("it runs"))
         .args(["vmm::monitor", "--exact", "--ignored", "--nocapture"])
@@ -70,13 +70,14 @@ pub(crate) fn start_at(socket: &Path, first: u64) -> Child {
         .expect("it is there")
 }
 
-/// Kills it after a while, from its start or from its first acknowledged write; what it had said by then, in its order.
+/// Kills a monitor `after` its start or its first acknowledged write. Returns the writes that it has printed,
+/// in order.
 pub(crate) fn kill(mut monitor: Child, after: Duration, at_work: bool) -> Vec<(u64, u64)> {
     let out = monitor.stdout.take().expect("a pipe");
     let (first, begins) = channel();
     let reader = std::thread::spawn(move || {
         let lines = BufReader::new(out).lines().map_while(Result::ok);
-        // Nobody may wait for it.
+        // Sending fails if the test does not wait for the first write.
         let tell = |_: &(u64, u64)| {
             let _ = first.send(());
         };
@@ -91,7 +92,7 @@ pub(crate) fn kill(mut monitor: Child, after: Duration, at_work: bool) -> Vec<(u
     reader.join().expect("it reads")
 }
 
-/// A block and what it has; none of a line that was cut off.
+/// Parses a line into a block and its number. Returns none for a line that was cut off.
 fn said(line: &str) -> Option<(u64, u64)> {
     let mut words = line.strip_prefix("done ")?.split(' ');
     let (block, number) = (words.next()?, words.next()?);
@@ -111,7 +112,7 @@ fn check(daemon: &Daemon, acknowledged: &BTreeMap<u64, u64>) {
     }
 }
 
-/// Descriptors of a process, and its memory in KiB.
+/// Returns the number of descriptors of a process, and its memory in KiB.
 pub(crate) fn belongings(pid: u32) -> (usize, u64) {
     let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs").count();
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");

@@ -1,10 +1,11 @@
 //! A disk with a volatile write cache: a file of which only synced data survives a power cut.
 //!
-//! The test process is a FUSE server for one regular file, which is mounted over a file in a folder of its own. Writes
-//! go to a cache. FSYNC copies the cache to the medium, and a write with O_DSYNC goes to both. [`Disk::cut`] replaces
-//! the cache by the medium, as a power cut does. All I/O is direct, so that the kernel keeps no copy of the data.
+//! The test process is a FUSE server for one regular file, which is mounted over a file in a folder of its
+//! own. Writes go to a cache. FSYNC copies the cache to the medium, and a write with O_DSYNC goes to both.
+//! [`Disk::cut`] replaces the cache by the medium, as a power cut does. All I/O is direct, so that the kernel
+//! keeps no copy of the data.
 //!
-//! Mounting takes root and /dev/fuse. Without them a test says so and is skipped.
+//! Mounting takes root and /dev/fuse. Without them a test prints that and is skipped.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -65,7 +66,7 @@ struct ReplyHead {
     unique: U64,
 }
 
-/// What INIT is answered with.
+/// Answer to INIT.
 #[derive(Debug, Default, IntoBytes, FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Init {
@@ -102,7 +103,7 @@ struct Attributes {
     flags: U32,
 }
 
-/// What READ and WRITE begin with.
+/// Head of READ and WRITE.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Transfer {
@@ -121,11 +122,11 @@ struct Content {
     cache: Vec<u8>,
     medium: Vec<u8>,
     syncs: u64,
-    /// Syncs to come that fail.
+    /// Number of the next syncs that fail.
     failing_syncs: u32,
-    /// Writes to come that wait for [`Disk::let_go`].
+    /// Number of the next writes that wait for [`Disk::let_go`].
     to_hold: u32,
-    /// Answers of the writes that wait: requests as they came.
+    /// Requests of the writes that wait, as they came.
     held: Vec<Vec<u8>>,
 }
 
@@ -139,7 +140,8 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// A disk of so many bytes, all zero. None where FUSE file systems cannot be mounted, which is said.
+    /// Creates a disk of `size` bytes, all zero. Returns none where FUSE file systems cannot be mounted, and
+    /// prints that.
     pub(crate) fn new(size: usize) -> Option<Self> {
         let skipped = |why: &dyn std::fmt::Display| {
             eprintln!("SKIPPED: no disk with a volatile cache here: {why}");
@@ -181,18 +183,18 @@ impl Disk {
         self.content.lock().expect("nobody panicked")
     }
 
-    /// Power is cut and returns: unsynced data is lost.
+    /// Cuts the power and turns it on again: unsynced data is lost.
     pub(crate) fn cut(&self) {
         let mut content = self.content();
         content.cache = content.medium.clone();
-        // Their issuers are gone, or get an error.
+        // The issuers of held writes are gone, or get an error.
         let held = std::mem::take(&mut content.held);
         content.to_hold = 0;
         held.iter().for_each(|request| reply(&self.device, request, Err(EIO)));
     }
 
-    /// The same, but a block of 4096 bytes reaches the medium where `survives` is true: a cache is written back in any
-    /// order.
+    /// Cuts the power, but a block of 4096 bytes reaches the medium before where `survives` returns true: a
+    /// cache is written back in any order.
     pub(crate) fn cut_partly(&self, mut survives: impl FnMut() -> bool) {
         const BLOCK: usize = 4096;
         let mut guard = self.content();
@@ -206,42 +208,42 @@ impl Disk {
         self.cut();
     }
 
-    /// The data as reads return it.
+    /// Returns the data as reads return it.
     pub(crate) fn read(&self) -> Vec<u8> {
         self.content().cache.clone()
     }
 
-    /// The data that would survive a power cut now.
+    /// Returns the data that would survive a power cut now.
     pub(crate) fn durable(&self) -> Vec<u8> {
         self.content().medium.clone()
     }
 
-    /// Syncs so far.
+    /// Returns the number of syncs so far.
     pub(crate) fn syncs(&self) -> u64 {
         self.content().syncs
     }
 
-    /// So many of the next syncs fail, and the unsynced data is lost, as after a failed write-back.
+    /// Makes the next `count` syncs fail, with the unsynced data lost, as after a failed write-back.
     pub(crate) fn fail_syncs(&self, count: u32) {
         self.content().failing_syncs = count;
     }
 
-    /// Writes wait from now on.
+    /// Holds writes from now on.
     pub(crate) fn hold(&self) {
         self.hold_next(u32::MAX);
     }
 
-    /// So many of the next writes wait. Those after them are carried out before them.
+    /// Holds the next `count` writes. Those after them are carried out before them.
     pub(crate) fn hold_next(&self, count: u32) {
         self.content().to_hold = count;
     }
 
-    /// Writes that wait.
+    /// Returns the number of writes that wait.
     pub(crate) fn held(&self) -> usize {
         self.content().held.len()
     }
 
-    /// Writes that wait are carried out, in the order they came.
+    /// Carries out the writes that wait, in the order they came.
     pub(crate) fn let_go(&self) {
         let mut content = self.content();
         content.to_hold = 0;
@@ -266,14 +268,14 @@ impl Drop for Disk {
 }
 
 impl Content {
-    /// Carries a request out; the data of the answer, or an error.
+    /// Carries out a request. Returns the data of the answer, or an error.
     fn carry_out(&mut self, request: &[u8]) -> Result<Vec<u8>, i32> {
         let (head, body) = Head::read_from_prefix(request).map_err(|_| EIO)?;
         match head.operation.get() {
             operation::INIT => Ok(self.init(body)),
             operation::GETATTR => Ok(self.attributes()),
             operation::SETATTR => self.set_attributes(body),
-            // FOPEN_DIRECT_IO.
+            // The flag is FOPEN_DIRECT_IO.
             operation::OPEN => Ok([0_u64.to_ne_bytes(), 1_u64.to_le_bytes()].concat()),
             operation::READ => self.read(body),
             operation::WRITE => self.write(body),
@@ -376,7 +378,7 @@ fn serve(mut device: &File, content: &Mutex<Content>) {
         let length = match device.read(&mut buffer) {
             Ok(length) => length,
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            // ENOENT: the request was taken back before it was read.
+            // ENOENT: the kernel withdrew the request before it was read.
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             Err(_) => return,
         };
@@ -405,23 +407,24 @@ fn reply(mut device: &File, request: &[u8], answer: Result<Vec<u8>, i32>) {
     };
     let length = (size_of::<ReplyHead>() + data.len()) as u32;
     let reply = ReplyHead { length: U32::new(length), error: error.to_ne_bytes(), unique: head.unique };
-    // Fails if the request was aborted.
+    // Writing fails if the request was aborted.
     let _ = device.write(&[reply.as_bytes(), &data].concat());
 }
 
-/// A block device above a [`Disk`]: two of its writes can be under way at the same blocks, which those of a file cannot.
+/// A block device above a [`Disk`]. Two of its writes can be in flight at the same blocks, which is
+/// impossible for a file.
 #[derive(Debug)]
 pub(crate) struct LoopDevice {
     pub(crate) path: PathBuf,
 }
 
 impl LoopDevice {
-    /// None where there can be none, which is said.
+    /// Creates a device above a disk. Returns none where that is impossible, and prints it.
     pub(crate) fn over(disk: &Disk) -> Option<Self> {
         Self::with(&["--direct-io=on"], &disk.path())
     }
 
-    /// The same above any file.
+    /// Creates a device above any file.
     pub(crate) fn over_file(path: &Path) -> Option<Self> {
         Self::with(&[], path)
     }
@@ -443,7 +446,7 @@ impl LoopDevice {
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
-        // It goes when its last user has closed it.
+        // The device goes when its last user has closed it.
         let _ = Command::new("losetup").arg("-d").arg(&self.path).status();
     }
 }

@@ -1,4 +1,4 @@
-//! Several ways to the same storage: one drive has all of them.
+//! Several paths to the same storage, all of which belong to one drive.
 
 use crate::common::Daemon;
 use crate::volatile::LoopDevice;
@@ -13,7 +13,7 @@ fn create(daemon: &Daemon, name: &str, path: &Path) -> Result<(), String> {
     }
 }
 
-/// Two daemons, each of which is refused everything that the other one's drive has.
+/// Checks that each of two daemons refuses the storage of the other one's drive, by every path.
 #[test]
 fn a_file_and_the_loop_devices_over_it_are_one_drives() {
     let [daemon, other] = [Daemon::start(""), Daemon::start("")];
@@ -21,7 +21,7 @@ fn a_file_and_the_loop_devices_over_it_are_one_drives() {
     std::fs::File::create(&file).and_then(|file| file.set_len(16 << 20)).expect("room on the disk");
     let Some(first) = LoopDevice::over_file(&file) else { return };
     let Some(second) = LoopDevice::over_file(&file) else { return };
-    // Another node of the first device.
+    // The second node is of the first device.
     let node = daemon.folder.path().join("node");
     let number = std::fs::metadata(&first.path)
         .map(|meta| std::os::unix::fs::MetadataExt::rdev(&meta))

@@ -1,18 +1,18 @@
-"""A wire between two network namespaces that does to packets what a bad network does.
+"""A wire between two network namespaces, with the faults of a bad network.
 
   unshare -Urn python3 wire.py
 
 This process is in the near namespace, a child of it in the far one; each has one end of the wire, a TUN device. The
-first line that is printed has the numbers of both processes. Then each line of standard input is obeyed, and answered
-with "ok":
+first printed line has the numbers of both processes. Each line of standard input is an order, which is answered with
+"ok":
 
   pass     packets arrive
-  drop     they do not, and nobody is told
-  reorder  each takes its time, up to 20 ms, so that later ones come first; some are lost
+  drop     packets are dropped without an error
+  reorder  packets are delayed by up to 20 ms each, so that their order changes; some are lost
   down     the near end has no link
-  up       it has one again
+  up       the near end has a link again
 
-It ends with its standard input.
+The script ends with its standard input.
 """
 
 import fcntl
@@ -46,7 +46,7 @@ def set_link(name, up):
 
 
 def open_end(address):
-    """The end of the wire in this namespace, with this address."""
+    """Opens the end of the wire in this namespace, with this address."""
     tun = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(tun, TUNSETIFF, struct.pack("16sH14x", NAME, IFF_TUN | IFF_NO_PI))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
@@ -60,7 +60,7 @@ def open_end(address):
 
 
 def be_far():
-    """Opens the far end, hands it over, and stays for as long as the other process does."""
+    """Opens the far end, sends it to the other process, and runs for as long as that process does."""
     other = socket.socket(fileno=0)
     socket.send_fds(other, [b"!"], [open_end(FAR)])
     other.recv(1)
@@ -74,7 +74,7 @@ class Wire:
         self.count = 0
 
     def take(self, end):
-        """Packets that came in at one end."""
+        """Takes the packets that arrived at one end."""
         while True:
             try:
                 packet = os.read(end, MTU + 64)
@@ -93,7 +93,7 @@ class Wire:
             pass  # no link, or no room: lost, as on any wire
 
     def deliver(self):
-        """What is late and due. Returns when the next is, if there is one."""
+        """Delivers the delayed packets that are due. Returns the time to the next one, if there is one."""
         now = time.monotonic()
         while self.late and self.late[0][0] <= now:
             _, _, end, packet = heapq.heappop(self.late)

@@ -1,10 +1,10 @@
-//! Two network namespaces with a wire between them, which drops, delays or is cut when it is told to.
+//! Two network namespaces with a wire between them, which drops or delays packets, or is cut, on order.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// The address of the far end.
+/// Address of the far end.
 pub(crate) const FAR: &str = "10.77.0.2";
 
 /// A wire, for as long as it lives.
@@ -18,7 +18,8 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// None, with a word about it, where an ordinary user gets no network namespace or no TUN device.
+    /// Opens a wire. Returns none, and prints why, where an ordinary user gets no network namespace or no TUN
+    /// device.
     pub(crate) fn open() -> Option<Self> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/process/wire.py");
         let mut child = Command::new("unshare")
@@ -42,7 +43,7 @@ impl Wire {
         Some(Self { child, orders, answers, near, far })
     }
 
-    /// What becomes of packets from now on, in the words of the script.
+    /// Sends an order of the script for all further packets.
     pub(crate) fn set(&mut self, what: &str) {
         writeln!(self.orders, "{what}").expect("it listens");
         let mut line = String::new();
@@ -53,7 +54,7 @@ impl Wire {
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        // It is ours, and so is its child, which ends with it.
+        // Killing the child also ends its own child.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
