@@ -233,7 +233,7 @@ impl Disk {
         self.hold_next(u32::MAX);
     }
 
-    /// Holds the next `count` writes. Those after them are carried out before them.
+    /// Holds the next `count` writes. Later ones are carried out before them.
     pub(crate) fn hold_next(&self, count: u32) {
         self.content().to_hold = count;
     }
