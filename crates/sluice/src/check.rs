@@ -99,7 +99,7 @@ fn check_cores(cores: &[usize], found: &mut Examination<'_>) {
     }
 }
 
-/// Checks that the addresses can be listened on. They are tried only where no daemon runs.
+/// Checks that the addresses can be listened on. A test bind is made only where no daemon runs.
 fn check_tcp(tcp: &Tcp, found: &mut Examination<'_>) {
     found.note("tcp.discovery_keys", tls_keys(tcp.discovery_keys.as_deref()));
     let addresses = if found.in_use { tcp.addresses().collect() } else { Vec::new() };

@@ -37,7 +37,7 @@ pub struct ServeArgs {
     /// Configuration file; without it, every key has its default
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Report all faults of the configuration file and of what it names, change nothing, and end
+    /// Report all faults of the configuration file and of the files that it names, change nothing, and end
     #[arg(long, requires = "config")]
     check: bool,
     /// Form of the log messages
@@ -66,9 +66,9 @@ pub fn serve(arguments: &ServeArgs, api: Option<PathBuf>) -> Result<(), Problem>
     outcome
 }
 
-/// Builds the runtime of the control thread, with one order thread that stays. tokio ends the process when it
-/// has no such thread and the limits of the process (RLIMIT_AS, RLIMIT_NPROC, pids.max of a cgroup) do not
-/// let it start one.
+/// Builds the runtime of the control thread, with one order thread that stays. Limits of the process
+/// (RLIMIT_AS, RLIMIT_NPROC, pids.max of a cgroup) may keep tokio from starting one. If there is none then,
+/// tokio ends the process.
 fn runtime() -> std::io::Result<Runtime> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -26,7 +26,7 @@ pub(super) struct Attachment {
     /// Further needs of the monitor: the guest's memory must be shared, because the daemon reads and writes
     /// it.
     pub(super) memory: String,
-    /// Whether the machine keeps the drive when it is migrated, saved and restored.
+    /// Ability of the machine to keep the drive when it is migrated, saved and restored.
     pub(super) migratable: bool,
     /// Arguments with which the monitor refuses migration, if there are any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -38,7 +38,7 @@ const STAYS: &str =
     "a machine with this drive must not be migrated, saved or restored: the guest would lose the drive";
 
 /// File name of an image in a format with which QEMU migrates no machine. The guest does not see the image.
-/// It has 560 bytes, and QEMU does not write to it.
+/// The image has 560 bytes, and QEMU does not write to it.
 const BLOCKER: &str = "stay.qcow";
 
 impl Attachment {

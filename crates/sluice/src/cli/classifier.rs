@@ -25,7 +25,7 @@ pub(super) enum ClassifierCommand {
         drive: String,
         #[command(flatten)]
         program: Program,
-        /// Begin with empty maps, instead of taking over those of equal name and shape
+        /// Begin with empty maps, instead of the old ones of equal name and shape
         #[arg(long)]
         fresh_maps: bool,
     },

@@ -37,7 +37,7 @@ struct Found {
     /// `nvm`, `discovery`, or the type's number.
     kind: String,
     portid: u16,
-    /// Whether connections have to be encrypted.
+    /// Requirement that connections are encrypted.
     tls: bool,
 }
 

@@ -1,8 +1,7 @@
 //! A hostile guest and a hostile classifier on one part of a device, whose other part has another user.
 //!
-//! Two daemons: below, a drive on a file; above, the two drives that share it. No command of the guest and no
-//! answer of its program may change or read the other guest's blocks and memory, or the blocks that no drive
-//! has.
+//! Two daemons: below, a drive on a file; above, the two drives that share it. The attack must not change or
+//! read the other guest's blocks and memory. The same holds for blocks that no drive has.
 
 use crate::common::{Daemon, LIMIT, namespace};
 use crate::programs::compile;
@@ -87,7 +86,7 @@ struct Attacker {
     fleeting: Option<DmaBuffer>,
     /// Number of writes that succeeded.
     written: u64,
-    /// Whether a command is a Write, by command identifier.
+    /// Flag for each command identifier, set if the command is a Write.
     writes: Vec<bool>,
 }
 

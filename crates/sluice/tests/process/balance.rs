@@ -1,5 +1,5 @@
-//! Balancing of two overloaded reactors' drives, in use: one of two drives moves to the other reactor by
-//! itself. Of a drive that alone overloads a reactor, a queue moves.
+//! Balancing of overloaded reactors. If two drives overload one reactor, one of them moves to the other
+//! reactor by itself, in use. If a drive overloads a reactor alone, one of its queues moves.
 
 use crate::common::{Daemon, wait_for};
 use crate::load::{Load, block_on};

@@ -66,7 +66,7 @@ fn near(wire: &Wire, more: &str) -> Daemon {
     daemon
 }
 
-/// Starts a host of the independent drive. It returns the longest time of a command.
+/// Starts a host of the independent drive, which returns the longest time of a command.
 fn neighbour(daemon: &Daemon) -> Going<Duration> {
     let mut host = daemon.host("other");
     let mut disk = namespace(&mut host, 1);

@@ -138,7 +138,7 @@ fn losses_and_copied_bytes_of_a_mirror_are_counted() {
     daemon.ok(&["function", "tell", "d", "resync 1"]);
     wait_for("a set in sync", is_in_sync);
     expect(&[("sluice_function_stale_bytes", 0), ("sluice_function_resync_bytes_total", before + (4 << 20))]);
-    // One byte of another member is changed without the function.
+    // A byte of another member is changed without the function.
     wait_for("a clean set", || sample(&daemon, "sluice_function_dirty_bytes") == 0);
     let second = daemon.folder.path().join("second");
     let mut image = std::fs::read(&second).expect("it is there");

@@ -78,7 +78,7 @@ fn a_drive_whose_deletion_was_refused_for_want_of_descriptors_is_there_after_a_r
         leave(&daemon, free);
         let is_done = std::thread::scope(|scope| {
             let order = scope.spawn(|| daemon.run(&["drive", "delete", &name]).status.success());
-            // Where the daemon cannot even accept a caller, the order waits. It gets its answer once the
+            // An order waits if the daemon cannot even accept its caller. The caller gets an answer once the
             // limit is raised.
             let waits = (0..200).all(|_| {
                 std::thread::sleep(Duration::from_millis(10));

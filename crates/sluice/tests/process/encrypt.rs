@@ -62,8 +62,8 @@ fn reads(daemon: &Daemon, drive: &str) -> bool {
     read == [7; 8192]
 }
 
-/// Returns the parts of a process's memory that have pieces of the key. It searches the memory in a core
-/// dump, or, with `all`, the memory that a debugger can read.
+/// Returns the parts of a process's memory that have pieces of the key. The search covers the memory in a
+/// core dump, or, with `all`, the memory that a debugger can read.
 fn found(process: u32, key: &[u8], all: bool) -> Vec<String> {
     let folder = Path::new("/proc").join(process.to_string());
     let (Ok(maps), Ok(memory)) =

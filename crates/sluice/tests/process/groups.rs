@@ -156,8 +156,8 @@ fn a_drive_that_is_rid_of_such_a_function_may_be_in_two_places() {
     assert!(daemon.ok(&to_one).contains("queue 1 on 1"));
 }
 
-/// Checks that queues come and go, controllers are reset, memory is unmapped, namespaces are formatted and
-/// resized, the drive moves, and hosts disconnect without notice, all during moves.
+/// Moves queue groups while queues come and go, controllers are reset, memory is unmapped and namespaces are
+/// formatted and resized. The drive moves, too, and hosts disconnect without notice.
 #[test]
 fn whatever_happens_finds_all_queues_in_one_place() {
     let daemon = start();

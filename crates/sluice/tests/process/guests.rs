@@ -243,7 +243,7 @@ fn guests_with_thousands_of_maps_each() {
     assert!(per_map <= 512, "{per_map} bytes for each map");
     assert!(added <= guests * 4, "{added} mappings");
     assert!(after.0 <= before.0 + guests * 4, "{} descriptors, and {} before", after.0, before.0);
-    // One of the guests goes on to the limit of maps.
+    // The first guest goes on to the limit of maps.
     let (peer, file) = &mut there[0];
     map(peer, MAPS..REGIONS_MAX, file);
     peer.map(REGIONS_MAX * 8192, PAGE as u64, Some(file.as_fd())).expect_err("one more than there may be");

@@ -270,7 +270,7 @@ const LAST: &str = "the last of it";
 #[test]
 #[ignore = "is the process of a function: writes more than a pipe holds before it answers, and much at its end"]
 fn talker() {
-    // Empty lines are not logged. Of other lines, too many alike would be left out.
+    // Empty lines are not logged. The log limit would leave out other lines.
     let mut words = std::io::stderr();
     words.write_all(&[b'\n'; 200 << 10]).expect("the daemon reads");
     let _served = connected();

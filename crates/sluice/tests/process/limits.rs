@@ -169,7 +169,7 @@ fn what_the_state_folder_cannot_store_is_refused_and_costs_no_data() {
     }
 }
 
-/// Checks that the API answers a page that takes no order thread. It shows that the daemon has started
+/// Checks that the API answers a page that takes no order thread, which shows that the daemon has started
 /// completely.
 fn answers_without_an_order(daemon: &Daemon) {
     let mut stream = UnixStream::connect(daemon.api()).expect("it listens");

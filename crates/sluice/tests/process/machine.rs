@@ -16,8 +16,8 @@ const TURN: Duration = Duration::from_millis(1);
 /// here.
 const SHARED_TURN: Duration = Duration::from_millis(10);
 
-/// Highest time that a turn which waited by itself was off its processor. It is as much as other threads may
-/// use meanwhile on a machine that is not fast, and less than any wait for the network here.
+/// Highest time that a turn which waited by itself was off its processor. The limit is as much as other
+/// threads may use meanwhile on a machine that is not fast, and less than any wait for the network here.
 const NO_WAIT: Duration = Duration::from_millis(100);
 
 /// A thread that repeats a step until it is stopped.

@@ -111,7 +111,7 @@ fn a_move_is_remembered_and_one_that_cannot_be_is_refused() {
     assert!(functions(&daemon, "demo")["pid"].is_u64(), "the configuration has a newer word");
 }
 
-/// Checks a detach that cannot be stored. It does not happen, and the drive waits for a function whose
+/// Checks a detach that cannot be stored. The function stays attached, and the drive waits for it if its
 /// process cannot be started again at once.
 #[test]
 fn one_that_stays_and_cannot_be_back_is_waited_for() {

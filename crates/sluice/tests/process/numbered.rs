@@ -103,8 +103,8 @@ pub(crate) struct Numbered {
     connection: Option<Connection>,
     dice: Dice,
     epoch: Epoch,
-    /// Whether another copy has each acknowledged write. Reads return the last one then, whatever happens to
-    /// a machine.
+    /// Existence of another copy with each acknowledged write. Reads return the last one then, whatever
+    /// happens to a machine.
     has_copy: bool,
     /// Last write of each place that was acknowledged before the Flush in flight.
     flushing: Option<Vec<u32>>,

@@ -138,8 +138,8 @@ fn first_difference(before: &[u8], after: &[u8]) -> usize {
     blocks.into_iter().position(|(before, after)| before != after).expect("a commit")
 }
 
-/// Checks a store that has lost a block of its log, and has later ones. It opens at its last durable point by
-/// order.
+/// Checks a store that has lost a block of its log, and has later ones. The store opens at its last durable
+/// point by order.
 #[test]
 fn a_store_that_lost_its_tail_opens_at_its_last_durable_point() {
     const CHUNKS: [u64; 4] = [0, 40, 80, 120];

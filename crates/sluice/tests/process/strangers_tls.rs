@@ -266,7 +266,7 @@ fn records(scene: &Scene) {
             veiled.ends_with(&bytes);
         }
     }
-    // These connections end in the middle of a record.
+    // The connections end in the middle of a record.
     for length in [1, 4, 5, 20, 100] {
         for mut veiled in scene.each() {
             let record = veiled.session.seal_any(DATA, &[1; 100], 0);

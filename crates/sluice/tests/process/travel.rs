@@ -120,8 +120,8 @@ fn drives_that_move_to_and_fro_under_load_lose_nothing() {
     assert!(!upper.log().contains("lost"), "the connection stayed:\n{}", upper.log());
 }
 
-/// Checks that queues come and go, controllers are reset, memory is unmapped, namespaces are formatted, and
-/// hosts disconnect without notice, all during moves.
+/// Moves a drive while queues come and go, controllers are reset, memory is unmapped and namespaces are
+/// formatted. Hosts disconnect without notice.
 #[test]
 fn a_drive_moves_while_its_hosts_come_and_go() {
     let daemon = start(&disk(&free_address()));
