@@ -174,7 +174,7 @@ const LIMITS: &[Limit] = &[
     Limit {
         what: "opcodes of I/O that pass",
         write: |n| device(&format!("passthrough = {{ io = [{n}] }}")),
-        // The lowest two bits of an opcode are the direction of its data, and only one direction is allowed.
+        // The lowest two bits of an opcode are the direction of its data, and at most one direction is allowed.
         good: &[0x80, 0xfe],
         bad: &[0x7f, 0x83, 0xff, 0x100],
     },
