@@ -1,6 +1,6 @@
 //! A drive: one subsystem, and whoever brings its hosts in, as one task of a reactor.
 
-use crate::outposts::{Departure, Outposts, Post};
+use crate::remote_queues::{Migration, RemoteGroups, RemoteHandle};
 use crate::{tcp, vfio_user};
 use sluice_controller::{Attached, CannotMigrate, Controller, RecallCause, ReturningGroup, Subsystem};
 use sluice_memory::Space;
@@ -21,9 +21,9 @@ pub struct Drive {
     subsystem: Subsystem,
     sockets: Vec<Socket>,
     hosts: Option<tcp::Hosts>,
-    outposts: Outposts,
+    remote_groups: RemoteGroups,
     /// The memory of nobody.
-    nowhere: Space,
+    no_memory: Space,
 }
 
 /// A controller for whoever comes to a socket.
@@ -36,8 +36,8 @@ struct Socket {
 impl Drive {
     /// For `Local::add`, whose closure gets `task` and `io`. Nobody can come yet.
     pub fn new(task: TaskId, io: Io, subsystem: Subsystem) -> Self {
-        let (sockets, hosts, outposts) = (Vec::new(), None, Outposts::default());
-        Self { task, io, subsystem, sockets, hosts, outposts, nowhere: Space::new() }
+        let (sockets, hosts, remote_groups) = (Vec::new(), None, RemoteGroups::default());
+        Self { task, io, subsystem, sockets, hosts, remote_groups, no_memory: Space::new() }
     }
 
     /// Serves a socket, too: with the controller identifier that follows those of the others, from 1 on.
@@ -96,10 +96,10 @@ impl Drive {
     /// What is seen of the sockets, in their order.
     pub fn sockets(&self) -> impl Iterator<Item = vfio_user::Status> {
         // One that has some is alone.
-        let away = self.outposts.interrupts();
+        let remote = self.remote_groups.interrupts();
         self.sockets.iter().map(move |socket| {
             let mut status = socket.port.status();
-            status.counters.interrupts += away;
+            status.counters.interrupts += remote;
             status
         })
     }
@@ -120,7 +120,7 @@ impl Drive {
     /// Commands in flight, wherever their queues are. What is [unfinished](Self::unfinished) of queues that are away is
     /// that they are.
     pub fn in_flight(&self) -> u32 {
-        let groups = self.outposts.away().count() as u32;
+        let groups = self.remote_groups.handles().count() as u32;
         self.unfinished().saturating_sub(groups) + self.subsystem.in_flight_remote()
     }
 
@@ -154,12 +154,12 @@ impl Drive {
 /// Queue groups that are served elsewhere.
 impl Drive {
     /// Has a queue group leave for an outpost, when its commands have ended.
-    pub fn send_away(&mut self, departure: Departure) {
-        let Self { subsystem, sockets, outposts, .. } = self;
+    pub fn migrate_group(&mut self, migration: Migration) {
+        let Self { subsystem, sockets, remote_groups, .. } = self;
         match sockets.first_mut() {
-            Some(Socket { controller, .. }) => outposts.begin(departure, controller, subsystem),
+            Some(Socket { controller, .. }) => remote_groups.begin(migration, controller, subsystem),
             None => {
-                (departure.answer)(Err(CannotMigrate("queues of hosts on the network stay with their drive")))
+                (migration.answer)(Err(CannotMigrate("queues of hosts on the network stay with their drive")))
             }
         }
     }
@@ -170,31 +170,37 @@ impl Drive {
     }
 
     /// Calls a queue group home that the operator wants elsewhere, by its completion queue, or all of them for an order.
-    pub fn call_home(&mut self, queue: Option<u16>, now_ns: u64) {
-        let Self { sockets, outposts, .. } = self;
+    pub fn recall_groups(&mut self, queue: Option<u16>, now_ns: u64) {
+        let Self { sockets, remote_groups, .. } = self;
         match (queue, sockets.first()) {
-            (Some(queue), _) => outposts.call_one(queue),
-            (None, Some(socket)) => outposts.call(RecallCause::Operator, socket.port.drive(), now_ns),
+            (Some(queue), _) => remote_groups.recall_one(queue),
+            (None, Some(socket)) => remote_groups.recall(RecallCause::Operator, socket.port.drive(), now_ns),
             (None, None) => {}
         }
     }
 
     /// What brought queue groups home, and how often.
-    pub fn called_home(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        self.outposts.causes()
+    pub fn recalls(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.remote_groups.causes()
     }
 
     /// A queue group is back.
-    pub(crate) fn welcome(&mut self, group: ReturningGroup, interrupts: u64, _map: Space, now_ns: u64) {
-        let Self { subsystem, sockets, outposts, .. } = self;
+    pub(crate) fn take_back_group(
+        &mut self,
+        group: ReturningGroup,
+        interrupts: u64,
+        _map: Space,
+        now_ns: u64,
+    ) {
+        let Self { subsystem, sockets, remote_groups, .. } = self;
         let Some(Socket { controller, port }) = sockets.first_mut() else { return };
-        outposts.welcome(controller, subsystem, group, port, now_ns);
+        remote_groups.take_back_group(controller, subsystem, group, port, now_ns);
         port.count_interrupts(interrupts);
     }
 
     /// Queue groups that are away, by their completion queues.
-    pub fn away(&self) -> impl Iterator<Item = (u16, &Post)> {
-        self.outposts.away()
+    pub fn remote_groups(&self) -> impl Iterator<Item = (u16, &RemoteHandle)> {
+        self.remote_groups.handles()
     }
 
     /// Completion queues of a virtual machine that are here.
@@ -203,10 +209,10 @@ impl Drive {
     }
 
     #[cold]
-    fn advance_outposts(&mut self, now_ns: u64) {
-        let Self { task, subsystem, sockets, outposts, .. } = self;
+    fn advance_remote_groups(&mut self, now_ns: u64) {
+        let Self { task, subsystem, sockets, remote_groups, .. } = self;
         if let Some(Socket { controller, port }) = sockets.first_mut() {
-            outposts.advance(*task, controller, subsystem, port, now_ns);
+            remote_groups.advance(*task, controller, subsystem, port, now_ns);
         }
     }
 }
@@ -228,12 +234,12 @@ impl Task for Drive {
         if let Some(hosts) = hosts {
             work += hosts.turn(subsystem, now_ns);
         }
-        if self.outposts.are_some() {
-            self.advance_outposts(now_ns);
+        if self.remote_groups.are_some() {
+            self.advance_remote_groups(now_ns);
         }
         if self.is_vacant() {
             // Layers hear of their devices and functions without a host, too.
-            work += self.subsystem.turn(&self.nowhere, now_ns);
+            work += self.subsystem.turn(&self.no_memory, now_ns);
         }
         work
     }
@@ -271,7 +277,7 @@ impl Task for Drive {
             busy |= hosts.arm(subsystem);
             armed = armed.no_later_than(hosts.deadline_ns(subsystem));
         }
-        busy |= subsystem.has_work() || subsystem.arm() || self.outposts.are_busy();
+        busy |= subsystem.has_work() || subsystem.arm() || self.remote_groups.are_busy();
         if busy {
             self.disarm();
             return Arm::Busy;

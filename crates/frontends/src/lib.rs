@@ -7,18 +7,18 @@
 //! - [`tcp`]: NVMe controllers for hosts on the network, over NVMe/TCP.
 //!
 //! A [`Drive`] has any number of either, beside one subsystem. One with a single socket can have queues served by an
-//! [`Outpost`].
+//! [`RemoteQueues`].
 #![forbid(unsafe_code)]
 
+mod deferred_drop;
 mod descriptors;
 mod drive;
 pub mod folder;
 mod log_limit;
-mod outposts;
-mod release;
+mod remote_queues;
 pub mod tcp;
 pub mod vfio_user;
 
 pub use drive::Drive;
 pub use log_limit::LogLimit;
-pub use outposts::{Departure, Outpost, Post};
+pub use remote_queues::{Migration, RemoteHandle, RemoteQueues};

@@ -4,7 +4,7 @@ use super::drive::{WiredDrive, closed, gone, in_words};
 use super::namespace::{Site, StackSeed};
 use super::reactor_of;
 use sluice_controller::{CannotMigrate, Config, Identity, Namespace, NamespaceConfig, PeerConfig, Subsystem};
-use sluice_frontends::{Departure, Outpost, Post};
+use sluice_frontends::{Migration, RemoteHandle, RemoteQueues};
 use sluice_reactor::{CALL_LIMIT, Io, Local, ReactorHandle, TaskId};
 use sluice_router::RouterBuilder;
 use sluice_spec::problem::Problem;
@@ -28,23 +28,22 @@ struct OutpostSeed {
 
 impl OutpostSeed {
     /// Builds it on the thread of its reactor.
-    fn plant(self, reactor: ReactorHandle, local: &mut Local) -> Result<(Post, PeerConfig), Problem> {
+    fn plant(self, reactor: ReactorHandle, local: &mut Local) -> Result<(RemoteHandle, PeerConfig), Problem> {
         let (mut planted, mut seed) = (None, Some(self));
         let task = local.add(|task, io| {
             let built = seed.take().ok_or_else(closed).and_then(|seed| seed.build(reactor, task, io));
             super::seed::or_stillborn(built, &mut planted)
         });
         let likeness = match planted {
-            None => local
-                .task::<Outpost>(task)
-                .ok_or_else(closed)
-                .and_then(|outpost| Ok((outpost.post(), outpost.likeness().map_err(|why| in_words(&why))?))),
+            None => local.task::<RemoteQueues>(task).ok_or_else(closed).and_then(|outpost| {
+                Ok((outpost.handle(), outpost.peer_config().map_err(|why| in_words(&why))?))
+            }),
             Some(problem) => Err(problem),
         };
         likeness.inspect_err(|_| drop(local.remove(task)))
     }
 
-    fn build(self, reactor: ReactorHandle, task: TaskId, io: Io) -> Result<Outpost, Problem> {
+    fn build(self, reactor: ReactorHandle, task: TaskId, io: Io) -> Result<RemoteQueues, Problem> {
         let namespaces = self.namespaces.into_iter().map(|(config, stack)| {
             let stack = stack.build_alone(&Site { task, io: &io, nsid: config.nsid })?;
             let router = RouterBuilder::new(stack).drive(self.name.clone()).build();
@@ -53,7 +52,7 @@ impl OutpostSeed {
         let namespaces = namespaces.collect::<Result<_, _>>()?;
         let no_memory = |error| Problem::internal(format!("there is no memory for a controller: {error}"));
         let subsystem = Subsystem::new(Config { identity: self.identity, namespaces }).map_err(no_memory)?;
-        Outpost::new(reactor, task, io, subsystem).map_err(no_memory)
+        RemoteQueues::new(reactor, task, io, subsystem).map_err(no_memory)
     }
 }
 
@@ -62,7 +61,7 @@ impl WiredDrive {
     pub(super) fn move_group(&self, queue: u16, reactor: usize, limit: Duration) -> Result<(), Problem> {
         let to = reactor_of(&self.reactors, reactor)?;
         let here = self.ask(move |drive| {
-            let mut away = drive.away();
+            let mut away = drive.remote_groups();
             away.find(|(away, _)| *away == queue).map(|(_, post)| post.reactor().clone())
         })?;
         if here.as_ref().is_some_and(|here| here.is(&to)) {
@@ -90,7 +89,14 @@ impl WiredDrive {
         let answered = Box::new(move |outcome| _ = reply.send(outcome));
         let sent = self.change(move |drive, now_ns| {
             let until_ns = now_ns.saturating_add(limit.as_nanos() as u64);
-            drive.send_away(Departure { queue, to: post, likeness, home, until_ns, answer: answered });
+            drive.migrate_group(Migration {
+                queue,
+                to: post,
+                peer_config: likeness,
+                owner: home,
+                until_ns,
+                answer: answered,
+            });
         });
         let outcome = sent.and_then(|()| {
             let outcome = answer.recv_timeout(limit + CALL_LIMIT).map_err(|_| closed())?;
@@ -99,7 +105,7 @@ impl WiredDrive {
         if outcome.is_err() {
             // A group that came all the same keeps it.
             let remove = move |local: &mut Local| {
-                if local.task::<Outpost>(task).is_some_and(Outpost::is_vacant) {
+                if local.task::<RemoteQueues>(task).is_some_and(RemoteQueues::is_vacant) {
                     drop(local.remove(task));
                 }
             };
@@ -113,10 +119,10 @@ impl WiredDrive {
     /// Has groups that are away come home, all or that of one completion queue, and waits for it.
     pub(super) fn bring_home(&self, queue: Option<u16>) -> Result<(), Problem> {
         let is_back = move |drive: &sluice_frontends::Drive| {
-            !drive.away().any(|(away, _)| queue.is_none_or(|queue| queue == away))
+            !drive.remote_groups().any(|(away, _)| queue.is_none_or(|queue| queue == away))
         };
         let (began, mut pause) = (Instant::now(), LOOK);
-        self.change(move |drive, now_ns| drive.call_home(queue, now_ns))?;
+        self.change(move |drive, now_ns| drive.recall_groups(queue, now_ns))?;
         while !self.ask(is_back)? {
             if began.elapsed() > HOMECOMING_LIMIT {
                 return Err(Problem::conflict(format!(
@@ -134,7 +140,7 @@ impl WiredDrive {
     /// Reactors that have queue groups of the drive, by completion queue.
     pub(super) fn away(&self) -> Result<Vec<(u16, usize)>, Problem> {
         let away = self.ask(|drive| {
-            drive.away().map(|(queue, post)| (queue, post.reactor().clone())).collect::<Vec<_>>()
+            drive.remote_groups().map(|(queue, post)| (queue, post.reactor().clone())).collect::<Vec<_>>()
         })?;
         let place = |handle: &ReactorHandle| self.reactors.iter().position(|it| it.handle.is(handle));
         Ok(away.iter().filter_map(|(queue, handle)| Some((*queue, place(handle)?))).collect())

@@ -278,7 +278,7 @@ fn status(drive: &Drive) -> Status {
         ciphers: ciphers.iter().map(ToString::to_string).collect(),
         in_flight: drive.in_flight(),
         drained: drive.is_drained(),
-        called_home: drive.called_home().collect(),
+        called_home: drive.recalls().collect(),
         counters: DriveCounters {
             commands: counted.commands,
             errors: counted.errors,

@@ -1,6 +1,6 @@
 //! What a client asked for, message by message.
 
-use super::closer::Closer;
+use super::deferred_close::DeferredClose;
 use super::describe::{self, Attachment};
 use super::device::Device;
 use super::populate::Populator;
@@ -28,7 +28,7 @@ pub(super) struct Context<'a> {
     pub(super) space: &'a mut Space,
     pub(super) counters: &'a mut Counters,
     /// For descriptors that are of no use.
-    pub(super) closer: &'a mut Closer,
+    pub(super) deferred_close: &'a mut DeferredClose,
     /// For memory that comes, if it is to be populated.
     pub(super) populator: Option<&'a Populator>,
     /// For what is said about clients; it outlives them, or they would come back for more.

@@ -3,9 +3,9 @@
 //! A client can send any descriptor it has, also one of a file system that it serves itself and never
 //! answers for. On such a file fstat(2), poll(2), a write and even close(2) wait for the client. So a
 //! descriptor is first recognised by means that ask nobody but the kernel, and one that is not what the
-//! message is about is closed by a thread that has nothing better to do, the [`Closer`]'s.
+//! message is about is closed by a thread that has nothing better to do, the [`DeferredClose`]'s.
 
-use super::closer::Closer;
+use super::deferred_close::DeferredClose;
 use rustix::fs::{CWD, fcntl_get_seals, readlinkat};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -36,20 +36,20 @@ impl Kind {
 }
 
 /// Lets go of descriptors that nobody took. Returns how many of them a client had no reason to send.
-pub(super) fn close_surplus(fds: Vec<OwnedFd>, closer: &mut Closer) -> usize {
-    let mut strangers = 0;
+pub(super) fn close_surplus(fds: Vec<OwnedFd>, deferred_close: &mut DeferredClose) -> usize {
+    let mut surplus = 0;
     for fd in fds {
         match Kind::of(fd.as_fd()) {
             Kind::Eventfd => drop(fd),
             // The last descriptor of a guest's memory takes the memory with it, which takes its time.
-            Kind::Memory => crate::release::slow(fd),
+            Kind::Memory => crate::deferred_drop::drop_later(fd),
             Kind::Stranger => {
-                strangers += 1;
-                closer.close(fd);
+                surplus += 1;
+                deferred_close.close(fd);
             }
         }
     }
-    strangers
+    surplus
 }
 
 #[cfg(test)]
@@ -81,6 +81,6 @@ mod tests {
     fn strangers_are_counted() {
         let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
         let eventfd = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
-        assert_eq!(close_surplus(vec![reader, eventfd, writer], &mut Closer::default()), 2);
+        assert_eq!(close_surplus(vec![reader, eventfd, writer], &mut DeferredClose::default()), 2);
     }
 }

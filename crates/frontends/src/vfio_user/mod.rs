@@ -21,27 +21,27 @@
 //! take time goes to the crate's `release`, and what may never end to the port's `closer`. Memory is brought in beforehand
 //! by `populate`, where the operator says so.
 
+mod accept;
 mod client;
-mod closer;
+mod client_dma;
 mod config_space;
+mod deferred_close;
 mod describe;
 mod descriptor;
 mod device;
 mod dma;
-mod door;
 mod drain;
 mod endpoint;
-mod errands;
 mod interrupts;
 mod listener;
 mod populate;
 mod port;
 mod region;
+mod rejected;
 mod reset;
 mod session;
 mod set_up;
 mod token;
-mod turned_away;
 mod version;
 
 pub use config_space::PciIdentity;

@@ -1,18 +1,18 @@
 //! One socket, and the client that is served on it: what a controller is at work for.
 
+use super::accept::Acceptor;
 use super::client::{Client, Context};
-use super::closer::{Backlog, Closer};
+use super::deferred_close::{Backlog, DeferredClose};
 use super::device::Device;
-use super::door::Door;
 use super::drain::Drain;
 use super::interrupts::Interrupts;
 use super::populate::Populator;
 use super::region::Function;
-use super::reset::{Farewell, Waiting};
+use super::rejected::{LOOK_NS, Rejected};
+use super::reset::{FinalReset, Waiting};
 use super::session::{Ended, Session};
 use super::set_up::SetUp;
 use super::token::{Kind, Token};
-use super::turned_away::{LOOK_NS, TurnedAway};
 use super::{Counters, DoorbellPolicy, Listener, PciIdentity};
 use crate::log_limit::{LogLimit, limited};
 use rustix::io::Errno;
@@ -65,11 +65,11 @@ const LOST: &str = "if it was migrated here, or restored, it has lost the drive"
 
 /// Who is there.
 #[derive(Debug)]
-enum Guest {
-    Nobody,
-    Here(Box<Session>),
+enum ClientState {
+    None,
+    Connected(Box<Session>),
     /// Gone, and commands of it are in flight. The next one waits in the listener's queue.
-    Leaving(Farewell),
+    Leaving(FinalReset),
 }
 
 /// A socket for a controller: at most one client at a time, and another after it. The controller is lent to it for
@@ -81,15 +81,15 @@ pub(crate) struct Port {
     number: u8,
     task: TaskId,
     io: Io,
-    door: Door,
+    acceptor: Acceptor,
     space: Space,
-    guest: Guest,
+    state: ClientState,
     /// The client that is there is to be the last.
     drain: Option<Drain>,
-    closer: Closer,
+    deferred_close: DeferredClose,
     populator: Option<Populator>,
     /// Clients that came while this one was there.
-    turned_away: TurnedAway,
+    rejected: Rejected,
     /// Counts clients, to tell their events apart.
     epoch: u32,
     /// The client's socket is polled for room.
@@ -110,8 +110,8 @@ impl Port {
         files: bool,
         config: Config,
     ) -> Self {
-        let mut door = Door::new(listener, number);
-        door.watch(&io, task);
+        let mut acceptor = Acceptor::new(listener, number);
+        acceptor.watch(&io, task);
         let mut space = if files { Space::with_files() } else { Space::new() };
         let populator = config.populate.then(|| Populator::new(&config.name));
         config.memory_max.into_iter().for_each(|bytes| space.set_memory_limit(bytes));
@@ -120,13 +120,13 @@ impl Port {
             number,
             task,
             io,
-            door,
+            acceptor,
             space,
-            guest: Guest::Nobody,
+            state: ClientState::None,
             drain: None,
-            closer: Closer::default(),
+            deferred_close: DeferredClose::default(),
             populator,
-            turned_away: TurnedAway::default(),
+            rejected: Rejected::default(),
             epoch: 0,
             awaits_room: false,
             counters: Counters::default(),
@@ -142,15 +142,15 @@ impl Port {
     }
 
     pub(crate) fn status(&self) -> Status {
-        let doorbells = match &self.guest {
-            Guest::Here(session) => session.client.doorbell_mode(),
+        let doorbells = match &self.state {
+            ClientState::Connected(session) => session.client.doorbell_mode(),
             _ => None,
         };
         Status {
-            connected: matches!(self.guest, Guest::Here(_)),
+            connected: matches!(self.state, ClientState::Connected(_)),
             doorbells,
             regions: self.space.len(),
-            unclosed: self.closer.unclosed(),
+            unclosed: self.deferred_close.unclosed(),
             counters: self.counters,
         }
     }
@@ -175,7 +175,7 @@ impl Port {
     /// in; no more commands are taken, those in flight finish, and when the client has been told of them
     /// it is disconnected. Remove the task when it [`is_drained`](Self::is_drained).
     pub(crate) fn drain<D: Device>(&mut self, device: &mut D, now_ns: u64) {
-        self.close_door();
+        self.close_acceptor();
         if self.drain.is_none() && self.session().is_some() {
             limited!(info, self.visits, now_ns, drive = self.config.name, "no more commands are taken");
         }
@@ -184,16 +184,16 @@ impl Port {
         device.pause();
     }
 
-    fn close_door(&mut self) {
-        self.turned_away.end(&mut self.closer);
-        for socket in self.door.close(&self.io, self.task) {
-            self.closer.end(Connection::new(socket));
+    fn close_acceptor(&mut self) {
+        self.rejected.end(&mut self.deferred_close);
+        for socket in self.acceptor.close(&self.io, self.task) {
+            self.deferred_close.end(Connection::new(socket));
         }
     }
 
     /// Nobody is there, nobody can come, and nothing is in flight.
     pub(crate) fn is_drained(&self) -> bool {
-        self.door.is_closed() && matches!(self.guest, Guest::Nobody)
+        self.acceptor.is_closed() && matches!(self.state, ClientState::None)
     }
 
     /// A token for an event of the client that is there now.
@@ -203,56 +203,56 @@ impl Port {
 
     /// Somebody may be at the door. Returns the work done.
     #[cold]
-    fn answer_door<D: Device>(&mut self, device: &mut D, now_ns: u64) -> usize {
-        self.turned_away.advance(now_ns, &mut self.closer);
-        let work = self.see_who_knocks(device, now_ns);
-        if !self.turned_away.is_empty() {
-            self.door.look_again(LOOK_NS, now_ns);
+    fn accept_clients<D: Device>(&mut self, device: &mut D, now_ns: u64) -> usize {
+        self.rejected.advance(now_ns, &mut self.deferred_close);
+        let work = self.accept_next(device, now_ns);
+        if !self.rejected.is_empty() {
+            self.acceptor.look_again(LOOK_NS, now_ns);
         }
         work
     }
 
-    fn see_who_knocks<D: Device>(&mut self, device: &mut D, now_ns: u64) -> usize {
-        self.door.watch(&self.io, self.task);
-        match &self.guest {
+    fn accept_next<D: Device>(&mut self, device: &mut D, now_ns: u64) -> usize {
+        self.acceptor.watch(&self.io, self.task);
+        match &self.state {
             // The next one is let in when this one's commands are done.
-            Guest::Leaving(_) => return 0,
+            ClientState::Leaving(_) => return 0,
             // It may be gone without our having got as far as reading that.
-            Guest::Here(session) if !session.is_alive() => {
+            ClientState::Connected(session) if !session.is_alive() => {
                 self.disconnect(device, Ended::Connection(Error::Closed), now_ns);
                 return 1;
             }
             _ => {}
         }
-        let backlog = self.closer.backlog(now_ns);
+        let backlog = self.deferred_close.backlog(now_ns);
         if matches!(backlog, Backlog::Busy | Backlog::Overfull) {
-            let (drive, unclosed) = (&self.config.name, self.closer.unclosed());
+            let (drive, unclosed) = (&self.config.name, self.deferred_close.unclosed());
             limited!(warn, self.complaints, now_ns, drive, unclosed, "clients have to wait: {UNCLOSABLE}");
-            self.door.hold(now_ns);
+            self.acceptor.hold(now_ns);
             return 0;
         }
-        if let Some(socket) = self.door.open(&self.config.name, now_ns) {
-            match (&self.guest, backlog) {
-                (Guest::Nobody, Backlog::Small) => self.welcome(device, socket, now_ns),
-                (Guest::Nobody, _) => {
-                    self.count_turned_away(UNCLOSABLE, now_ns);
-                    self.closer.end(Connection::new(socket));
+        if let Some(socket) = self.acceptor.accept(&self.config.name, now_ns) {
+            match (&self.state, backlog) {
+                (ClientState::None, Backlog::Small) => self.connect(device, socket, now_ns),
+                (ClientState::None, _) => {
+                    self.count_rejected(UNCLOSABLE, now_ns);
+                    self.deferred_close.end(Connection::new(socket));
                 }
                 // Gone since the look above: this one may have waited for that.
-                (Guest::Here(session), _) if !session.is_alive() => {
-                    self.door.keep(socket);
+                (ClientState::Connected(session), _) if !session.is_alive() => {
+                    self.acceptor.put_back(socket);
                     self.disconnect(device, Ended::Connection(Error::Closed), now_ns);
                 }
                 _ => {
-                    self.count_turned_away(TAKEN, now_ns);
-                    self.turned_away.add(socket, now_ns, &mut self.closer);
+                    self.count_rejected(TAKEN, now_ns);
+                    self.rejected.add(socket, now_ns, &mut self.deferred_close);
                 }
             }
         }
         1
     }
 
-    fn welcome<D: Device>(&mut self, device: &mut D, socket: UnixStream, now_ns: u64) {
+    fn connect<D: Device>(&mut self, device: &mut D, socket: UnixStream, now_ns: u64) {
         limited!(info, self.visits, now_ns, drive = self.config.name, "a client connected");
         self.counters.clients += 1;
         self.epoch = self.epoch.wrapping_add(1);
@@ -262,11 +262,11 @@ impl Port {
         device.set_doorbell_mode(DoorbellMode::Trapped);
         self.io.poll(socket.as_fd(), PollFlags::IN, self.task, self.token(Kind::Message));
         let session = Session::new(socket, Client::new(self.config.doorbells, function));
-        self.guest = Guest::Here(Box::new(session));
+        self.state = ClientState::Connected(Box::new(session));
     }
 
-    fn count_turned_away(&mut self, why: &str, now_ns: u64) {
-        let (drive, unclosed) = (&self.config.name, self.closer.unclosed());
+    fn count_rejected(&mut self, why: &str, now_ns: u64) {
+        let (drive, unclosed) = (&self.config.name, self.deferred_close.unclosed());
         limited!(warn, self.visits, now_ns, drive, unclosed, "turned a client away: {why}");
         self.counters.turned_away += 1;
     }
@@ -274,9 +274,9 @@ impl Port {
     /// The client goes: its connection now, its memory when nothing in flight needs it.
     #[cold]
     fn disconnect<D: Device>(&mut self, device: &mut D, why: Ended, now_ns: u64) {
-        let session = match std::mem::replace(&mut self.guest, Guest::Nobody) {
-            Guest::Here(session) => session,
-            other => return self.guest = other,
+        let session = match std::mem::replace(&mut self.state, ClientState::None) {
+            ClientState::Connected(session) => session,
+            other => return self.state = other,
         };
         let drive = &self.config.name;
         match why {
@@ -287,8 +287,8 @@ impl Port {
         }
         self.io.cancel(self.task, self.token(Kind::Message));
         self.stop_awaiting_room();
-        let unmapped = session.end(&mut self.closer);
-        self.guest = Guest::Leaving(Farewell::begin(device, unmapped, now_ns));
+        let unmapped = session.end(&mut self.deferred_close);
+        self.state = ClientState::Leaving(FinalReset::begin(device, unmapped, now_ns));
     }
 
     /// A turn with a client: messages, the device, interrupts, an answer that waited.
@@ -302,11 +302,11 @@ impl Port {
             device.pause();
         }
         work += device.turn(&self.space, now_ns);
-        if let Guest::Here(session) = &mut self.guest {
+        if let ClientState::Connected(session) = &mut self.state {
             self.counters.interrupts += session.client.function.interrupt(device);
         }
         if device.has_dma_requests() {
-            work += self.converse(device, now_ns, Session::send_errands);
+            work += self.converse(device, now_ns, Session::send_dma_requests);
         }
         if self.waiting().is_some() {
             work += self.converse(device, now_ns, Session::settle);
@@ -323,7 +323,7 @@ impl Port {
     /// Disconnects the client if there is nothing left to tell it. Returns the work done.
     #[cold]
     fn finish_drain<D: Device>(&mut self, device: &mut D, now_ns: u64) -> usize {
-        let (Some(drain), Guest::Here(session)) = (&mut self.drain, &self.guest) else { return 0 };
+        let (Some(drain), ClientState::Connected(session)) = (&mut self.drain, &self.state) else { return 0 };
         if !drain.is_over(device, &session.client.function.interrupts, now_ns) {
             return 0;
         }
@@ -339,13 +339,13 @@ impl Port {
         now_ns: u64,
         run: impl FnOnce(&mut Session, &mut Context<'_>) -> Result<usize, Ended>,
     ) -> usize {
-        let Guest::Here(session) = &mut self.guest else { return 0 };
+        let ClientState::Connected(session) = &mut self.state else { return 0 };
         let mut context = Context {
             name: &self.config.name,
             device,
             space: &mut self.space,
             counters: &mut self.counters,
-            closer: &mut self.closer,
+            deferred_close: &mut self.deferred_close,
             populator: self.populator.as_ref(),
             complaints: &mut self.complaints,
             now_ns,
@@ -361,37 +361,37 @@ impl Port {
 
     /// A turn without a client, while commands of the last one are in flight.
     #[cold]
-    fn see_off<D: Device>(&mut self, device: &mut D, now_ns: u64) -> usize {
+    fn finish_leaving<D: Device>(&mut self, device: &mut D, now_ns: u64) -> usize {
         let work = device.turn(&self.space, now_ns);
-        let Guest::Leaving(farewell) = &mut self.guest else { return work };
-        if !farewell.is_over(device, &self.config.name, now_ns) {
+        let ClientState::Leaving(reset) = &mut self.state else { return work };
+        if !reset.is_over(device, &self.config.name, now_ns) {
             return work;
         }
-        if let Guest::Leaving(farewell) = std::mem::replace(&mut self.guest, Guest::Nobody) {
-            farewell.finish(&mut self.space);
+        if let ClientState::Leaving(reset) = std::mem::replace(&mut self.state, ClientState::None) {
+            reset.finish(&mut self.space);
         }
         work + 1
     }
 
     fn session(&self) -> Option<&Session> {
-        match &self.guest {
-            Guest::Here(session) => Some(session),
+        match &self.state {
+            ClientState::Connected(session) => Some(session),
             _ => None,
         }
     }
 
     /// What somebody waits for at the moment.
     fn waiting(&self) -> Option<&Waiting> {
-        match &self.guest {
-            Guest::Nobody => None,
-            Guest::Here(session) => session.waiting(),
-            Guest::Leaving(farewell) => Some(farewell.waiting()),
+        match &self.state {
+            ClientState::None => None,
+            ClientState::Connected(session) => session.waiting(),
+            ClientState::Leaving(reset) => Some(reset.waiting()),
         }
     }
 
     /// Polls for room in the client's socket while answers wait for it.
     fn watch_room(&mut self) {
-        let Guest::Here(session) = &self.guest else { return };
+        let ClientState::Connected(session) = &self.state else { return };
         match session.has_unsent() {
             true if !self.awaits_room => {
                 self.awaits_room = true;
@@ -416,9 +416,9 @@ impl Port {
         more: bool,
         now_ns: u64,
     ) {
-        match (token.kind, &mut self.guest) {
-            (Kind::Listener, _) => self.door.event(result, more, now_ns),
-            (Kind::Message, Guest::Here(session)) if token.epoch == self.epoch => {
+        match (token.kind, &mut self.state) {
+            (Kind::Listener, _) => self.acceptor.event(result, more, now_ns),
+            (Kind::Message, ClientState::Connected(session)) if token.epoch == self.epoch => {
                 if result < 0 {
                     let errno = Errno::from_raw_os_error(-result);
                     return self.disconnect(device, Ended::Connection(Error::Socket(errno)), now_ns);
@@ -428,15 +428,17 @@ impl Port {
                     self.io.poll(session.as_fd(), PollFlags::IN, self.task, token.raw());
                 }
             }
-            (Kind::Room, Guest::Here(_)) if token.epoch == self.epoch && self.awaits_room && result >= 0 => {
+            (Kind::Room, ClientState::Connected(_))
+                if token.epoch == self.epoch && self.awaits_room && result >= 0 =>
+            {
                 self.awaits_room = more;
                 self.converse(device, now_ns, |session, _| session.flush());
                 self.watch_room();
             }
-            (Kind::Unmask, Guest::Here(session)) => {
+            (Kind::Unmask, ClientState::Connected(session)) => {
                 session.client.function.interrupts.unmask_event(token.epoch);
             }
-            (Kind::Signal, Guest::Here(session)) => {
+            (Kind::Signal, ClientState::Connected(session)) => {
                 session.client.function.interrupts.sent(token.epoch);
             }
             // This was for a client that is gone.
@@ -455,7 +457,7 @@ impl Port {
         let complaint = self.waiting().and_then(Waiting::deadline_ns);
         let drain = self.drain.as_ref().filter(|_| self.session().is_some()).and_then(Drain::deadline_ns);
         let set_up = self.set_up.deadline_ns();
-        [device.deadline_ns(), self.door.retry_ns(now_ns), complaint, drain, set_up]
+        [device.deadline_ns(), self.acceptor.retry_ns(now_ns), complaint, drain, set_up]
             .into_iter()
             .flatten()
             .min()
@@ -481,9 +483,9 @@ impl Port {
 /// One that was not drained goes with everybody who is there.
 impl Drop for Port {
     fn drop(&mut self) {
-        self.close_door();
-        if let Guest::Here(session) = std::mem::replace(&mut self.guest, Guest::Nobody) {
-            drop(session.end(&mut self.closer));
+        self.close_acceptor();
+        if let ClientState::Connected(session) = std::mem::replace(&mut self.state, ClientState::None) {
+            drop(session.end(&mut self.deferred_close));
         }
     }
 }
@@ -492,24 +494,24 @@ impl Drop for Port {
 impl Port {
     /// Nobody is there, and nothing of anybody in flight: the device has nothing to do.
     pub(crate) fn is_vacant(&self) -> bool {
-        matches!(self.guest, Guest::Nobody)
+        matches!(self.state, ClientState::None)
     }
 
     pub(crate) fn turn<D: Device>(&mut self, device: &mut D, now_ns: u64) -> usize {
         let mut work = 0;
-        if self.door.is_knocked(now_ns) {
-            work += self.answer_door(device, now_ns);
+        if self.acceptor.is_pending(now_ns) {
+            work += self.accept_clients(device, now_ns);
         }
-        work + match self.guest {
-            Guest::Here(_) => self.serve(device, now_ns),
-            Guest::Nobody => 0,
-            Guest::Leaving(_) => self.see_off(device, now_ns),
+        work + match self.state {
+            ClientState::Connected(_) => self.serve(device, now_ns),
+            ClientState::None => 0,
+            ClientState::Leaving(_) => self.finish_leaving(device, now_ns),
         }
     }
 
     pub(crate) fn arm<D: Device>(&mut self, device: &mut D, now_ns: u64) -> Arm {
         if self.is_vacant() {
-            return Arm::Asleep { until: self.door.retry_ns(now_ns) };
+            return Arm::Asleep { until: self.acceptor.retry_ns(now_ns) };
         }
         if self.session().is_some_and(Session::is_ready) || device.arm() {
             return Arm::Busy;

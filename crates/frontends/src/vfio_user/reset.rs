@@ -35,11 +35,11 @@ impl Waiting {
     /// Begins a reset of device and function: DEVICE_RESET, function level reset, the end of D3hot.
     pub(super) fn reset(device: &mut dyn Device, function: &mut Function, now_ns: u64) -> Self {
         function.reset();
-        Self::farewell(device, now_ns)
+        Self::final_reset(device, now_ns)
     }
 
     /// Begins the reset after a client that is gone.
-    pub(super) fn farewell(device: &mut dyn Device, now_ns: u64) -> Self {
+    pub(super) fn final_reset(device: &mut dyn Device, now_ns: u64) -> Self {
         device.reset();
         Self::new(Until::Quiescent, now_ns)
     }
@@ -50,7 +50,7 @@ impl Waiting {
     }
 
     /// Waits until all queues are here: one that is elsewhere does not know of what has changed.
-    pub(super) fn homecoming(device: &mut dyn Device, now_ns: u64) -> Self {
+    pub(super) fn recall(device: &mut dyn Device, now_ns: u64) -> Self {
         device.recall_groups();
         Self::new(Until::Whole, now_ns)
     }
@@ -95,15 +95,15 @@ impl Waiting {
 
 /// The reset after a client that is gone, with all that commands in flight may still need.
 #[derive(Debug)]
-pub(super) struct Farewell {
+pub(super) struct FinalReset {
     reset: Waiting,
     /// An unmap that the client did not live to see.
     _unmapped: Option<Removed>,
 }
 
-impl Farewell {
+impl FinalReset {
     pub(super) fn begin(device: &mut dyn Device, unmapped: Option<Removed>, now_ns: u64) -> Self {
-        Self { reset: Waiting::farewell(device, now_ns), _unmapped: unmapped }
+        Self { reset: Waiting::final_reset(device, now_ns), _unmapped: unmapped }
     }
 
     pub(super) fn waiting(&self) -> &Waiting {
@@ -117,6 +117,6 @@ impl Farewell {
 
     /// The device is quiescent: its memory can go, on a thread that has the time.
     pub(super) fn finish(self, space: &mut Space) {
-        crate::release::slow((space.unmap_all(), self));
+        crate::deferred_drop::drop_later((space.unmap_all(), self));
     }
 }

@@ -1,9 +1,9 @@
 //! One client, from VERSION to the end of its connection: messages in, answers out.
 
 use super::client::{self, Client, Context, Next, Refusal};
-use super::closer::{Backlog, Closer};
+use super::client_dma::ClientDma;
+use super::deferred_close::{Backlog, DeferredClose};
 use super::descriptor;
-use super::errands::Errands;
 use super::reset::Waiting;
 use crate::log_limit::limited;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,7 +18,7 @@ pub(super) const MAX_MESSAGES_PER_TURN: usize = 32;
 
 /// Descriptors that have no business in any message, before the client is disconnected: closing them
 /// may take for ever.
-const MAX_STRANGERS: usize = 64;
+const MAX_SURPLUS_FDS: usize = 64;
 
 /// Why a client's connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +57,8 @@ pub(super) struct Session {
     waiting: Option<(Header, Waiting)>,
     /// The socket may have something to read.
     readable: bool,
-    strangers: usize,
-    errands: Errands,
+    surplus_fds: usize,
+    client_dma: ClientDma,
 }
 
 impl Session {
@@ -69,8 +69,8 @@ impl Session {
             reply: Vec::new(),
             waiting: None,
             readable: true,
-            strangers: 0,
-            errands: Errands::default(),
+            surplus_fds: 0,
+            client_dma: ClientDma::default(),
         }
     }
 
@@ -116,21 +116,21 @@ impl Session {
         if header.is_reply() {
             // Nothing that is asked for has any, and who closes one may wait for it.
             if !fds.is_empty() {
-                close_surplus(fds, &mut self.strangers, context)?;
+                close_surplus(fds, &mut self.surplus_fds, context)?;
             }
-            self.errands.answered(&header, message.payload, context.device)?;
+            self.client_dma.answered(&header, message.payload, context.device)?;
             return Ok(true);
         }
         self.reply.clear();
         let next = self.client.handle(&header, message.payload, &mut fds, &mut self.reply, context);
         if !fds.is_empty() {
-            close_surplus(fds, &mut self.strangers, context)?;
+            close_surplus(fds, &mut self.surplus_fds, context)?;
         }
         let next = match next {
             Ok(Next::Reply)
                 if !context.device.is_whole() && !client::is_known_to_all(&header, message.payload) =>
             {
-                Ok(Next::Wait(Waiting::homecoming(context.device, context.now_ns)))
+                Ok(Next::Wait(Waiting::recall(context.device, context.now_ns)))
             }
             next => next,
         };
@@ -149,9 +149,9 @@ impl Session {
     }
 
     /// Has the client do what only it can, as far as it takes that now. Returns how much was sent.
-    pub(super) fn send_errands(&mut self, context: &mut Context<'_>) -> Result<usize, Ended> {
+    pub(super) fn send_dma_requests(&mut self, context: &mut Context<'_>) -> Result<usize, Ended> {
         let most = self.client.data_max();
-        self.errands.send(&mut self.connection, most, context.device, context.now_ns)
+        self.client_dma.send(&mut self.connection, most, context.device, context.now_ns)
     }
 
     /// Answers the message that waits, if what it waits for is over. Returns how many it answered.
@@ -164,7 +164,7 @@ impl Session {
         let Some((header, waiting)) = self.waiting.take() else { return Ok(0) };
         // Nothing reaches the memory any more, so when exactly it is unmapped is nobody's concern.
         if let Some(removed) = waiting.into_removed() {
-            crate::release::slow(removed);
+            crate::deferred_drop::drop_later(removed);
         }
         let (socket, _, sender) = self.connection.halves();
         answer(sender, socket, &header, &self.reply, &[])?;
@@ -186,8 +186,8 @@ impl Session {
     }
 
     /// Ends the connection. What a command in flight may still need comes back.
-    pub(super) fn end(self, closer: &mut Closer) -> Option<Removed> {
-        closer.end(self.connection);
+    pub(super) fn end(self, deferred_close: &mut DeferredClose) -> Option<Removed> {
+        deferred_close.end(self.connection);
         self.waiting.and_then(|(_, waiting)| waiting.into_removed())
     }
 }
@@ -233,13 +233,13 @@ fn refuse(
 }
 
 #[cold]
-fn close_surplus(fds: Vec<OwnedFd>, strangers: &mut usize, context: &mut Context<'_>) -> Result<(), Ended> {
-    let new = descriptor::close_surplus(fds, context.closer);
-    *strangers += new;
-    if *strangers > MAX_STRANGERS {
+fn close_surplus(fds: Vec<OwnedFd>, surplus_fds: &mut usize, context: &mut Context<'_>) -> Result<(), Ended> {
+    let new = descriptor::close_surplus(fds, context.deferred_close);
+    *surplus_fds += new;
+    if *surplus_fds > MAX_SURPLUS_FDS {
         return Err(Ended::Violation("too many file descriptors that are of no use to a device"));
     }
-    match context.closer.backlog(context.now_ns) {
+    match context.deferred_close.backlog(context.now_ns) {
         Backlog::Full | Backlog::Overfull if new > 0 => {
             Err(Ended::Violation("it sent a file descriptor of no use while others cannot be closed"))
         }

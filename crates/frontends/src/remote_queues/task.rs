@@ -1,7 +1,7 @@
 //! A task that serves a queue group away from its drive.
 
-use super::home::Parcel;
-use super::line::{Line, Post};
+use super::handle::{RemoteHandle, Signals};
+use super::owner::GroupTransfer;
 use crate::Drive;
 use sluice_controller::{
     CannotMigrate, Controller, DoorbellMode, PeerConfig, RecallCause, ReturningGroup, Subsystem,
@@ -18,8 +18,8 @@ const SIGNAL: u64 = u64::MAX >> 16;
 
 /// Serves one queue group, and ends when that goes home.
 #[derive(Debug)]
-pub struct Outpost {
-    post: Post,
+pub struct RemoteQueues {
+    handle: RemoteHandle,
     io: Io,
     subsystem: Subsystem,
     controller: Controller,
@@ -31,13 +31,13 @@ pub struct Outpost {
 /// What is known of a group beside its queues.
 #[derive(Debug)]
 struct Group {
-    home: (ReactorHandle, TaskId),
+    owner: (ReactorHandle, TaskId),
     eventfd: Option<FileSlot>,
     /// It is called home, or has to go.
     leaves: bool,
 }
 
-impl Outpost {
+impl RemoteQueues {
     /// For `Local::add`, whose closure gets `task` and `io`, on the thread of `reactor`: with layers that reach the data
     /// of a drive.
     ///
@@ -45,8 +45,8 @@ impl Outpost {
     /// There is no memory, or there are no descriptors.
     pub fn new(reactor: ReactorHandle, task: TaskId, io: Io, mut subsystem: Subsystem) -> io::Result<Self> {
         let controller = Controller::new_remote(&mut subsystem, 1)?;
-        let post = Post { reactor, task, line: Arc::new(Line::default()) };
-        Ok(Self { post, io, subsystem, controller, space: Space::new(), group: None, interrupts: 0 })
+        let handle = RemoteHandle { reactor, task, signals: Arc::new(Signals::default()) };
+        Ok(Self { handle, io, subsystem, controller, space: Space::new(), group: None, interrupts: 0 })
     }
 
     /// It has no group.
@@ -54,27 +54,27 @@ impl Outpost {
         self.group.is_none()
     }
 
-    pub fn post(&self) -> Post {
-        self.post.clone()
+    pub fn handle(&self) -> RemoteHandle {
+        self.handle.clone()
     }
 
     /// What it is like, which has to be what the drive is like.
     ///
     /// # Errors
     /// Its layers are not of the kind that can be in two places.
-    pub fn likeness(&self) -> Result<PeerConfig, CannotMigrate> {
+    pub fn peer_config(&self) -> Result<PeerConfig, CannotMigrate> {
         self.subsystem.peer_config()
     }
 
     /// A group comes.
-    pub(super) fn unpack(&mut self, parcel: Parcel) {
-        let Parcel { posting, space, eventfd, home } = parcel;
-        self.controller.accept_group(&mut self.subsystem, posting);
+    pub(super) fn accept(&mut self, transfer: GroupTransfer) {
+        let GroupTransfer { group, space, eventfd, owner } = transfer;
+        self.controller.accept_group(&mut self.subsystem, group);
         self.space = space;
         let registered = eventfd.map(|it: OwnedFd| self.io.register_file(it)).transpose();
         // There is no room for it here: then it goes home before it has served anything.
         let leaves = registered.is_err();
-        self.group = Some(Group { home, eventfd: registered.ok().flatten(), leaves });
+        self.group = Some(Group { owner, eventfd: registered.ok().flatten(), leaves });
         if leaves {
             self.controller.recall_groups(RecallCause::Room);
             self.controller.stop_taking();
@@ -82,11 +82,11 @@ impl Outpost {
     }
 
     fn interrupt(&mut self) {
-        let Self { controller, group, io, interrupts, post, .. } = self;
+        let Self { controller, group, io, interrupts, handle, .. } = self;
         let eventfd = group.as_ref().and_then(|group| group.eventfd.as_ref());
         controller.take_vectors(|_| {
             if let Some(eventfd) = eventfd {
-                io.signal(eventfd, post.task, SIGNAL);
+                io.signal(eventfd, handle.task, SIGNAL);
                 *interrupts += 1;
             }
         });
@@ -96,34 +96,34 @@ impl Outpost {
     fn leave(&mut self) -> usize {
         let Some(group) = &mut self.group else { return 0 };
         if !group.leaves {
-            group.leaves = self.post.line.is_called() || self.controller.recall_cause().is_some();
+            group.leaves = self.handle.signals.is_recalled() || self.controller.recall_cause().is_some();
             if !group.leaves {
                 return 0;
             }
             self.controller.stop_taking();
         }
         let Some(queues) = self.controller.return_group(&mut self.subsystem) else { return 0 };
-        self.send_home(queues);
+        self.send_to_owner(queues);
         1
     }
 
     /// With the queues goes the map of the client's memory: home is to be the last to let go of that.
-    fn send_home(&mut self, queues: ReturningGroup) {
-        let Some(Group { home: (reactor, home), .. }) = self.group.take() else { return };
+    fn send_to_owner(&mut self, queues: ReturningGroup) {
+        let Some(Group { owner: (reactor, owner), .. }) = self.group.take() else { return };
         let (space, interrupts) = (mem::take(&mut self.space), self.interrupts);
         reactor.mail_always(move |local| {
             let now_ns = local.now_ns();
-            match local.task_mut::<Drive>(home) {
-                Some(drive) => drive.welcome(queues, interrupts, space, now_ns),
-                None => crate::release::slow((queues, space)),
+            match local.task_mut::<Drive>(owner) {
+                Some(drive) => drive.take_back_group(queues, interrupts, space, now_ns),
+                None => crate::deferred_drop::drop_later((queues, space)),
             }
         });
-        let task = self.post.task;
-        self.post.reactor.mail_always(move |local| drop(local.remove(task)));
+        let task = self.handle.task;
+        self.handle.reactor.mail_always(move |local| drop(local.remove(task)));
     }
 }
 
-impl Task for Outpost {
+impl Task for RemoteQueues {
     fn turn(&mut self, now_ns: u64) -> usize {
         if self.group.is_none() {
             return 0;
@@ -131,7 +131,7 @@ impl Task for Outpost {
         let work = self.controller.remote_turn(&mut self.subsystem, &self.space, now_ns);
         self.interrupt();
         if work > 0 {
-            self.post.line.count(self.interrupts);
+            self.handle.signals.count(self.interrupts);
         }
         work + self.leave()
     }
@@ -148,11 +148,11 @@ impl Task for Outpost {
 
     fn arm(&mut self, _now_ns: u64) -> Arm {
         let Some(group) = &self.group else { return Arm::Asleep { until: None } };
-        self.post.line.fall_asleep();
-        let is_called = self.post.line.is_called() || self.controller.recall_cause().is_some();
-        let is_called = !group.leaves && is_called;
+        self.handle.signals.fall_asleep();
+        let is_recalled = self.handle.signals.is_recalled() || self.controller.recall_cause().is_some();
+        let is_recalled = !group.leaves && is_recalled;
         let Self { controller, subsystem, .. } = self;
-        if is_called || controller.arm(subsystem) || subsystem.has_work() || subsystem.arm() {
+        if is_recalled || controller.arm(subsystem) || subsystem.has_work() || subsystem.arm() {
             self.disarm();
             return Arm::Busy;
         }
@@ -165,7 +165,7 @@ impl Task for Outpost {
     }
 
     fn disarm(&mut self) {
-        self.post.line.wake_up();
+        self.handle.signals.wake_up();
         self.controller.disarm();
         self.subsystem.disarm();
     }

@@ -1,7 +1,7 @@
 //! Clients that come while a drive has one: each is sent an error in reply to its first message, so that it can say
 //! why it was not let in.
 
-use super::closer::Closer;
+use super::deferred_close::DeferredClose;
 use sluice_vfio_user::{Connection, Errno};
 use std::os::unix::net::UnixStream;
 
@@ -16,43 +16,43 @@ const WAITING_MAX: usize = 8;
 
 /// Connections that end after one reply.
 #[derive(Debug, Default)]
-pub(super) struct TurnedAway(Vec<(Connection, u64)>);
+pub(super) struct Rejected(Vec<(Connection, u64)>);
 
-impl TurnedAway {
+impl Rejected {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Takes a client in, to be replied to.
-    pub(super) fn add(&mut self, socket: UnixStream, now_ns: u64, closer: &mut Closer) {
+    pub(super) fn add(&mut self, socket: UnixStream, now_ns: u64, deferred_close: &mut DeferredClose) {
         let connection = Connection::new(socket);
         match self.0.len() < WAITING_MAX {
             true => self.0.push((connection, now_ns.saturating_add(LIMIT_NS))),
-            false => closer.end(connection),
+            false => deferred_close.end(connection),
         }
     }
 
     /// Replies to those that have sent something, and ends those whose time is up.
-    pub(super) fn advance(&mut self, now_ns: u64, closer: &mut Closer) {
+    pub(super) fn advance(&mut self, now_ns: u64, deferred_close: &mut DeferredClose) {
         for (mut connection, until_ns) in std::mem::take(&mut self.0) {
             let first = connection.receive().map(|first| first.map(|first| (first.header, first.fds)));
             match first {
                 Ok(None) if now_ns < until_ns => self.0.push((connection, until_ns)),
                 Ok(Some((header, fds))) => {
-                    fds.into_iter().for_each(|fd| closer.close(fd));
+                    fds.into_iter().for_each(|fd| deferred_close.close(fd));
                     if header.is_command() {
                         // One that is gone needs no reply.
                         let _ = connection.reply_error(&header, Errno::BUSY);
                     }
-                    closer.end(connection);
+                    deferred_close.end(connection);
                 }
-                _ => closer.end(connection),
+                _ => deferred_close.end(connection),
             }
         }
     }
 
     /// Ends all.
-    pub(super) fn end(&mut self, closer: &mut Closer) {
-        self.0.drain(..).for_each(|(connection, _)| closer.end(connection));
+    pub(super) fn end(&mut self, deferred_close: &mut DeferredClose) {
+        self.0.drain(..).for_each(|(connection, _)| deferred_close.end(connection));
     }
 }

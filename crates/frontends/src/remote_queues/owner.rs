@@ -1,7 +1,7 @@
 //! A drive's outposts, as home sees them.
 
-use super::Outpost;
-use super::line::Post;
+use super::RemoteQueues;
+use super::handle::RemoteHandle;
 use crate::Drive;
 use crate::log_limit::{LogLimit, limited};
 use crate::vfio_user::Port;
@@ -14,50 +14,50 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 
 /// Groups of a drive that can be away at a time.
-const AWAY_MAX: usize = 16;
+const GROUPS_MAX: usize = 16;
 
 /// Regions of a client whose map is handed on: a client that has more changes them all the time, and has its queues
 /// called home each time.
 const REGIONS_MAX: usize = 1024;
 
 /// A queue group that is to leave.
-pub struct Departure {
+pub struct Migration {
     /// Identifier of its completion queue.
     pub queue: u16,
-    pub to: Post,
+    pub to: RemoteHandle,
     /// What it is like there.
-    pub likeness: PeerConfig,
+    pub peer_config: PeerConfig,
     /// Where the drive is.
-    pub home: ReactorHandle,
+    pub owner: ReactorHandle,
     /// When it stays if its commands have not ended.
     pub until_ns: u64,
     /// Is told when it has gone, or stays.
     pub answer: Box<dyn FnOnce(Result<(), CannotMigrate>) + Send>,
 }
 
-impl fmt::Debug for Departure {
+impl fmt::Debug for Migration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Departure").field("queue", &self.queue).finish_non_exhaustive()
+        f.debug_struct("Migration").field("queue", &self.queue).finish_non_exhaustive()
     }
 }
 
 /// What goes to an outpost.
-pub(super) struct Parcel {
-    pub(super) posting: MigratingGroup,
+pub(super) struct GroupTransfer {
+    pub(super) group: MigratingGroup,
     pub(super) space: Space,
     pub(super) eventfd: Option<OwnedFd>,
-    pub(super) home: (ReactorHandle, TaskId),
+    pub(super) owner: (ReactorHandle, TaskId),
 }
 
-impl Parcel {
+impl GroupTransfer {
     /// There is no outpost that would take it.
-    fn return_home(self) {
-        let Self { posting, space, home: (reactor, home), .. } = self;
+    fn return_to_owner(self) {
+        let Self { group, space, owner: (reactor, owner), .. } = self;
         reactor.mail_always(move |local| {
             let now_ns = local.now_ns();
-            match local.task_mut::<Drive>(home) {
-                Some(drive) => drive.welcome(posting.into_returning(), 0, space, now_ns),
-                None => crate::release::slow((posting, space)),
+            match local.task_mut::<Drive>(owner) {
+                Some(drive) => drive.take_back_group(group.into_returning(), 0, space, now_ns),
+                None => crate::deferred_drop::drop_later((group, space)),
             }
         });
     }
@@ -65,18 +65,18 @@ impl Parcel {
 
 /// A group that is away.
 #[derive(Debug)]
-struct Away {
+struct RemoteGroup {
     queue: u16,
-    post: Post,
-    called: bool,
+    handle: RemoteHandle,
+    recalled: bool,
 }
 
-impl Away {
+impl RemoteGroup {
     /// Calls it home. False if it was.
-    fn call(&mut self) -> bool {
-        let is_first = !std::mem::replace(&mut self.called, true);
+    fn recall(&mut self) -> bool {
+        let is_first = !std::mem::replace(&mut self.recalled, true);
         if is_first {
-            self.post.call();
+            self.handle.recall();
         }
         is_first
     }
@@ -84,34 +84,34 @@ impl Away {
 
 /// The outposts of a drive with one socket.
 #[derive(Debug, Default)]
-pub(crate) struct Outposts {
-    departing: Option<Departure>,
-    away: Vec<Away>,
+pub(crate) struct RemoteGroups {
+    migrating: Option<Migration>,
+    groups: Vec<RemoteGroup>,
     /// How often groups were brought home, by the number of what did.
     causes: [u64; RecallCause::LABELS.len()],
     log: LogLimit,
 }
 
-impl Outposts {
+impl RemoteGroups {
     #[inline]
     pub(crate) fn are_some(&self) -> bool {
-        self.departing.is_some() || !self.away.is_empty()
+        self.migrating.is_some() || !self.groups.is_empty()
     }
 
     /// A group is about to leave, and its commands may end at any time.
     pub(crate) fn are_busy(&self) -> bool {
-        self.departing.is_some()
+        self.migrating.is_some()
     }
 
     /// Has a group leave, if it may.
-    pub(crate) fn begin(&mut self, departure: Departure, controller: &mut Controller, subsystem: &Subsystem) {
-        let begun = match self.away.len() < AWAY_MAX && self.departing.is_none() {
-            true => controller.begin_migration(subsystem, departure.queue),
+    pub(crate) fn begin(&mut self, migration: Migration, controller: &mut Controller, subsystem: &Subsystem) {
+        let begun = match self.groups.len() < GROUPS_MAX && self.migrating.is_none() {
+            true => controller.begin_migration(subsystem, migration.queue),
             false => Err(CannotMigrate("as many of the drive's queues have moved as can")),
         };
         match begun {
-            Ok(()) => self.departing = Some(departure),
-            Err(why) => (departure.answer)(Err(why)),
+            Ok(()) => self.migrating = Some(migration),
+            Err(why) => (migration.answer)(Err(why)),
         }
     }
 
@@ -125,27 +125,30 @@ impl Outposts {
         port: &Port,
         now_ns: u64,
     ) {
-        if let Some(departure) = self.departing.take() {
-            self.send(departure, task, controller, subsystem, port, now_ns);
+        if let Some(migration) = self.migrating.take() {
+            self.send(migration, task, controller, subsystem, port, now_ns);
         }
         if let Some(cause) = controller.recall_cause() {
-            self.call(cause, port.drive(), now_ns);
+            self.recall(cause, port.drive(), now_ns);
         }
         controller.take_rung(|queue| {
-            self.away.iter().filter(|away| away.queue == queue).for_each(|away| away.post.nudge());
+            self.groups
+                .iter()
+                .filter(|group| group.queue == queue)
+                .for_each(|group| group.handle.notify_doorbell());
         });
     }
 
     /// Calls all groups home that were not called yet.
-    pub(crate) fn call(&mut self, cause: RecallCause, drive: &str, now_ns: u64) {
-        if self.away.iter_mut().fold(false, |any, away| away.call() | any) {
+    pub(crate) fn recall(&mut self, cause: RecallCause, drive: &str, now_ns: u64) {
+        if self.groups.iter_mut().fold(false, |any, group| group.recall() | any) {
             self.note(cause, drive, now_ns);
         }
     }
 
     /// Calls a group home that somebody wants elsewhere.
-    pub(crate) fn call_one(&mut self, queue: u16) {
-        self.away.iter_mut().filter(|away| away.queue == queue).for_each(|away| _ = away.call());
+    pub(crate) fn recall_one(&mut self, queue: u16) {
+        self.groups.iter_mut().filter(|group| group.queue == queue).for_each(|group| _ = group.recall());
     }
 
     fn note(&mut self, cause: RecallCause, drive: &str, now_ns: u64) {
@@ -160,7 +163,7 @@ impl Outposts {
 
     fn send(
         &mut self,
-        departure: Departure,
+        migration: Migration,
         task: TaskId,
         controller: &mut Controller,
         subsystem: &mut Subsystem,
@@ -168,38 +171,38 @@ impl Outposts {
         now_ns: u64,
     ) {
         let late = CannotMigrate("commands under way did not end in time: try again");
-        let packed = match now_ns < departure.until_ns {
-            true => Self::pack(&departure, task, controller, subsystem, port),
+        let prepared = match now_ns < migration.until_ns {
+            true => Self::prepare(&migration, task, controller, subsystem, port),
             false => Err(late),
         };
-        match packed {
-            Ok(None) => self.departing = Some(departure),
-            Ok(Some(parcel)) => {
-                let Departure { queue, to, answer, .. } = departure;
-                let outpost = to.task;
+        match prepared {
+            Ok(None) => self.migrating = Some(migration),
+            Ok(Some(transfer)) => {
+                let Migration { queue, to, answer, .. } = migration;
+                let remote = to.task;
                 to.reactor.mail_always(move |local| {
-                    match local.task_mut::<Outpost>(outpost).filter(|outpost| outpost.is_vacant()) {
-                        Some(outpost) => outpost.unpack(parcel),
-                        None => parcel.return_home(),
+                    match local.task_mut::<RemoteQueues>(remote).filter(|remote| remote.is_vacant()) {
+                        Some(remote) => remote.accept(transfer),
+                        None => transfer.return_to_owner(),
                     }
                 });
-                self.away.push(Away { queue, post: to, called: false });
+                self.groups.push(RemoteGroup { queue, handle: to, recalled: false });
                 answer(Ok(()));
             }
             Err(why) => {
                 controller.cancel_migration();
-                (departure.answer)(Err(why));
+                (migration.answer)(Err(why));
             }
         }
     }
 
-    fn pack(
-        departure: &Departure,
+    fn prepare(
+        migration: &Migration,
         task: TaskId,
         controller: &mut Controller,
         subsystem: &mut Subsystem,
         port: &Port,
-    ) -> Result<Option<Parcel>, CannotMigrate> {
+    ) -> Result<Option<GroupTransfer>, CannotMigrate> {
         if !controller.migrating_is_idle(subsystem) {
             return Ok(None);
         }
@@ -210,17 +213,17 @@ impl Outposts {
             return Err(CannotMigrate("the host's memory is in too many pieces"));
         }
         let eventfd = port.interrupt_of(controller.migrating_vector())?;
-        let posting = controller.finish_migration(subsystem, &departure.likeness, port.space())?;
-        Ok(posting.map(|posting| Parcel {
-            posting,
+        let group = controller.finish_migration(subsystem, &migration.peer_config, port.space())?;
+        Ok(group.map(|group| GroupTransfer {
+            group,
             space: port.space().shared_part(),
             eventfd,
-            home: (departure.home.clone(), task),
+            owner: (migration.owner.clone(), task),
         }))
     }
 
     /// A group is home.
-    pub(crate) fn welcome(
+    pub(crate) fn take_back_group(
         &mut self,
         controller: &mut Controller,
         subsystem: &mut Subsystem,
@@ -230,8 +233,8 @@ impl Outposts {
     ) {
         let (queue, cause) = (group.queue(), group.cause());
         controller.take_back_group(subsystem, group, port.space());
-        let came = self.away.extract_if(.., |away| away.queue == queue).next();
-        if came.is_some_and(|away| !away.called)
+        let came = self.groups.extract_if(.., |group| group.queue == queue).next();
+        if came.is_some_and(|group| !group.recalled)
             && let Some(cause) = cause
         {
             self.note(cause, port.drive(), now_ns);
@@ -239,18 +242,18 @@ impl Outposts {
     }
 
     /// Groups that are away, by their completion queues.
-    pub(crate) fn away(&self) -> impl Iterator<Item = (u16, &Post)> {
-        self.away.iter().map(|away| (away.queue, &away.post))
+    pub(crate) fn handles(&self) -> impl Iterator<Item = (u16, &RemoteHandle)> {
+        self.groups.iter().map(|group| (group.queue, &group.handle))
     }
 
     pub(crate) fn interrupts(&self) -> u64 {
-        self.away.iter().map(|away| away.post.interrupts()).sum()
+        self.groups.iter().map(|group| group.handle.interrupts()).sum()
     }
 }
 
 /// Groups whose drive is gone end.
-impl Drop for Outposts {
+impl Drop for RemoteGroups {
     fn drop(&mut self) {
-        self.away.iter_mut().for_each(|away| _ = away.call());
+        self.groups.iter_mut().for_each(|group| _ = group.recall());
     }
 }

@@ -6,19 +6,19 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64, fence};
 
 #[derive(Debug, Default)]
-pub(super) struct Line {
+pub(super) struct Signals {
     /// Home wants the group back.
-    called: AtomicBool,
+    recalled: AtomicBool,
     /// The outpost sleeps, or has looked for the last time before it does.
     asleep: AtomicBool,
     interrupts: AtomicU64,
 }
 
 /// As the outpost.
-impl Line {
+impl Signals {
     #[inline]
-    pub(super) fn is_called(&self) -> bool {
-        self.called.load(Relaxed)
+    pub(super) fn is_recalled(&self) -> bool {
+        self.recalled.load(Relaxed)
     }
 
     /// Only a look after this tells that there is nothing to do.
@@ -40,13 +40,13 @@ impl Line {
 
 /// An outpost as others see it.
 #[derive(Clone, Debug)]
-pub struct Post {
+pub struct RemoteHandle {
     pub(super) reactor: ReactorHandle,
     pub(super) task: TaskId,
-    pub(super) line: Arc<Line>,
+    pub(super) signals: Arc<Signals>,
 }
 
-impl Post {
+impl RemoteHandle {
     /// Where it is, for as long as it is there.
     pub fn reactor(&self) -> &ReactorHandle {
         &self.reactor
@@ -56,15 +56,15 @@ impl Post {
         self.task
     }
 
-    pub(super) fn call(&self) {
-        self.line.called.store(true, Relaxed);
+    pub(super) fn recall(&self) {
+        self.signals.recalled.store(true, Relaxed);
         self.wake();
     }
 
     /// A doorbell was stored: the outpost sees it, or is woken.
-    pub(super) fn nudge(&self) {
+    pub(super) fn notify_doorbell(&self) {
         fence(SeqCst);
-        if self.line.asleep.swap(false, Relaxed) {
+        if self.signals.asleep.swap(false, Relaxed) {
             self.wake();
         }
     }
@@ -76,6 +76,6 @@ impl Post {
     }
 
     pub(super) fn interrupts(&self) -> u64 {
-        self.line.interrupts.load(Relaxed)
+        self.signals.interrupts.load(Relaxed)
     }
 }

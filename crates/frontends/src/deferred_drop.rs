@@ -23,7 +23,7 @@ static THREAD: OnceLock<SyncSender<Thing>> = OnceLock::new();
 static OTHERS: AtomicUsize = AtomicUsize::new(0);
 
 /// Drops what takes time but comes to an end. Here only if no thread can be had.
-pub(crate) fn slow(thing: impl Send + 'static) {
+pub(crate) fn drop_later(thing: impl Send + 'static) {
     match THREAD.get_or_init(start).try_send(Box::new(thing)) {
         Ok(()) => {}
         Err(TrySendError::Full(thing) | TrySendError::Disconnected(thing)) => beside(thing),
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn things_are_dropped_elsewhere() {
         let (sender, receiver) = std::sync::mpsc::channel();
-        slow(Witness(sender));
+        drop_later(Witness(sender));
         let dropped_by = receiver.recv_timeout(Duration::from_secs(60)).expect("dropped");
         assert_ne!(dropped_by, thread::current().id());
     }
@@ -99,11 +99,11 @@ mod tests {
     fn so_they_are_while_many_wait() {
         let (begins, begun) = std::sync::mpsc::channel();
         let (end, lasts) = std::sync::mpsc::channel();
-        slow(Lasting(begins, lasts));
+        drop_later(Lasting(begins, lasts));
         begun.recv_timeout(Duration::from_secs(60)).expect("it begins");
-        (0..QUEUE).for_each(|_| slow(()));
+        (0..QUEUE).for_each(|_| drop_later(()));
         let (sender, receiver) = std::sync::mpsc::channel();
-        slow(Witness(sender));
+        drop_later(Witness(sender));
         let dropped_by = receiver.recv_timeout(Duration::from_secs(60)).expect("dropped");
         assert_ne!(dropped_by, thread::current().id());
         drop(end);

@@ -15,7 +15,7 @@ const RETRY_NS: u64 = 100_000_000;
 
 /// Where clients knock.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct Acceptor {
     /// `None` once closed.
     listener: Option<Listener>,
     token: Token,
@@ -23,24 +23,24 @@ pub(super) struct Door {
     early: Option<UnixStream>,
     polled: bool,
     /// Somebody may be waiting.
-    knocked: bool,
+    pending: bool,
     /// Nobody is let in before this time.
     not_before_ns: u64,
     troubles: LogLimit,
 }
 
-impl Door {
+impl Acceptor {
     pub(super) fn new(listener: Listener, port: u8) -> Self {
         let token = Token { port, kind: Kind::Listener, epoch: 0 };
         let listener = Some(listener);
         let troubles = LogLimit::default();
-        Self { listener, token, early: None, polled: false, knocked: true, not_before_ns: 0, troubles }
+        Self { listener, token, early: None, polled: false, pending: true, not_before_ns: 0, troubles }
     }
 
     /// Whether it is worth a look.
     #[inline]
-    pub(super) fn is_knocked(&self, now_ns: u64) -> bool {
-        self.knocked && now_ns >= self.not_before_ns
+    pub(super) fn is_pending(&self, now_ns: u64) -> bool {
+        self.pending && now_ns >= self.not_before_ns
     }
 
     /// Sees to it that a knock is an event.
@@ -53,7 +53,7 @@ impl Door {
 
     /// An event of the listening socket.
     pub(super) fn event(&mut self, result: i32, more: bool, now_ns: u64) {
-        self.knocked = true;
+        self.pending = true;
         self.polled = more;
         if result < 0 {
             self.hold(now_ns);
@@ -61,7 +61,7 @@ impl Door {
     }
 
     /// The next client, if one waits.
-    pub(super) fn open(&mut self, drive: &str, now_ns: u64) -> Option<UnixStream> {
+    pub(super) fn accept(&mut self, drive: &str, now_ns: u64) -> Option<UnixStream> {
         if let Some(client) = self.early.take() {
             return Some(client);
         }
@@ -79,7 +79,7 @@ impl Door {
                 self.hold(now_ns);
             }
             Ok(Some(client)) => return Some(client),
-            Ok(None) => self.knocked = false,
+            Ok(None) => self.pending = false,
             // It went away again.
             Err(Errno::CONNABORTED) => {}
             Err(errno) => {
@@ -91,13 +91,13 @@ impl Door {
     }
 
     /// Takes one back, to be the next again.
-    pub(super) fn keep(&mut self, client: UnixStream) {
+    pub(super) fn put_back(&mut self, client: UnixStream) {
         self.early = Some(client);
     }
 
     /// When to look again after a while.
     pub(super) fn retry_ns(&self, now_ns: u64) -> Option<u64> {
-        (self.knocked && self.not_before_ns > now_ns).then_some(self.not_before_ns)
+        (self.pending && self.not_before_ns > now_ns).then_some(self.not_before_ns)
     }
 
     /// Lets nobody in for a while.
@@ -107,7 +107,7 @@ impl Door {
 
     /// Has the door looked at again after so long.
     pub(super) fn look_again(&mut self, after_ns: u64, now_ns: u64) {
-        self.knocked = true;
+        self.pending = true;
         self.not_before_ns = self.not_before_ns.max(now_ns.saturating_add(after_ns));
     }
 

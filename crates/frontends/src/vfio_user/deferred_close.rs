@@ -49,7 +49,7 @@ struct Leftover {
 
 /// Closes what clients of one endpoint sent.
 #[derive(Debug, Default)]
-pub(super) struct Closer {
+pub(super) struct DeferredClose {
     /// `None` until there is something to close.
     thread: Option<Sender<Leftover>>,
     /// Descriptors that the thread has not closed yet.
@@ -58,7 +58,7 @@ pub(super) struct Closer {
     busy_since_ns: Option<u64>,
 }
 
-impl Closer {
+impl DeferredClose {
     /// Descriptors that are still open.
     pub(super) fn unclosed(&self) -> usize {
         self.unclosed.load(Relaxed)
@@ -192,10 +192,10 @@ mod tests {
         let (ours, mut theirs) = UnixStream::pair().expect("a pair");
         let header = Header { size: 16, ..Header::command(1, Command::DEVICE_RESET) };
         std::io::Write::write_all(&mut theirs, header.as_bytes()).expect("sent");
-        let mut closer = Closer::default();
-        closer.end(Connection::new(ours));
-        assert_eq!(closer.unclosed(), 0);
-        assert!(closer.thread.is_none(), "no thread was needed");
+        let mut deferred_close = DeferredClose::default();
+        deferred_close.end(Connection::new(ours));
+        assert_eq!(deferred_close.unclosed(), 0);
+        assert!(deferred_close.thread.is_none(), "no thread was needed");
         assert_eq!(std::io::Read::read(&mut theirs, &mut [0; 1]).expect("an end"), 0);
     }
 
@@ -203,14 +203,14 @@ mod tests {
     fn descriptors_in_a_whole_message_are_closed() {
         let header = Header { size: 16, ..Header::command(1, Command::DEVICE_RESET) };
         let (_theirs, ours, reader) = client(header.as_bytes());
-        Closer::default().end(ours);
+        DeferredClose::default().end(ours);
         wait_for_the_end(&reader);
     }
 
     #[test]
     fn descriptors_in_half_a_message_are_closed() {
         let (_theirs, ours, reader) = client(&[1]);
-        Closer::default().end(ours);
+        DeferredClose::default().end(ours);
         wait_for_the_end(&reader);
     }
 
@@ -219,14 +219,14 @@ mod tests {
         let (theirs, ours, reader) = client(&[0xff; 64]);
         // As the ring's poll does.
         let held = ours.as_fd().try_clone_to_owned().expect("a descriptor");
-        Closer::default().end(ours);
+        DeferredClose::default().end(ours);
         wait_for_the_end(&reader);
         drop((held, theirs));
     }
 
     #[test]
     fn too_much_is_too_much() {
-        let mut closer = Closer::default();
+        let mut deferred_close = DeferredClose::default();
         for (unclosed, now_ns, backlog) in [
             (UNCLOSED_MAX - 1, 0, Backlog::Small),
             (UNCLOSED_MAX, 7, Backlog::Busy),
@@ -236,8 +236,8 @@ mod tests {
             (0, 8 + PATIENCE_NS, Backlog::Small),
             (2 * UNCLOSED_MAX, 9 + PATIENCE_NS, Backlog::Busy),
         ] {
-            closer.unclosed.store(unclosed, Relaxed);
-            assert_eq!(closer.backlog(now_ns), backlog, "{unclosed} at {now_ns}");
+            deferred_close.unclosed.store(unclosed, Relaxed);
+            assert_eq!(deferred_close.backlog(now_ns), backlog, "{unclosed} at {now_ns}");
         }
     }
 }
