@@ -1,28 +1,30 @@
-//! Letting go of things whose end takes its time, on a thread that has it: the last reference to a
-//! guest's memory takes milliseconds.
+//! Deferred drop of objects that take time to release: the last reference to a guest's memory takes
+//! milliseconds.
 //!
-//! One thread for the whole process, started when first needed, and others for what comes while that is behind: a client
-//! can see to it that it is, and then give back gigabytes. What a client may have made endless is none of its business:
-//! that goes to the `closer` of its endpoint.
+//! The process has one drop thread, started when first needed. While that thread is behind, each further
+//! object gets a thread of its own: a client can keep the drop thread behind and then release gigabytes. A
+//! client may be able to make the close of a descriptor endless. Such descriptors do not come here; the
+//! endpoint's `deferred_close` takes them.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
-/// Things that wait for the thread, at most.
+/// Objects that may wait for the drop thread.
 const QUEUE: usize = 1024;
 
-/// Other threads at a time, at most: each has one thing, and few are large.
+/// Further threads at a time: each drops one object, and few objects are large.
 const MORE: usize = 64;
 
 type Thing = Box<dyn Send>;
 
 static THREAD: OnceLock<SyncSender<Thing>> = OnceLock::new();
 
-/// Other threads that there are.
+/// Number of further threads.
 static OTHERS: AtomicUsize = AtomicUsize::new(0);
 
-/// Drops what takes time but comes to an end. Here only if no thread can be had.
+/// Drops an object whose drop takes time but ends. The caller's thread drops the object only if no thread can
+/// be started.
 pub(crate) fn drop_later(thing: impl Send + 'static) {
     match THREAD.get_or_init(start).try_send(Box::new(thing)) {
         Ok(()) => {}
@@ -30,14 +32,14 @@ pub(crate) fn drop_later(thing: impl Send + 'static) {
     }
 }
 
-/// Drops it on a thread of its own.
+/// Drops an object on a thread of its own.
 fn beside(thing: Thing) {
     if OTHERS.fetch_add(1, Relaxed) < MORE {
         let run = move || {
             drop(thing);
             OTHERS.fetch_sub(1, Relaxed);
         };
-        // One that is not started drops what it was to.
+        // A spawn that fails drops the closure, and with it the object.
         if std::thread::Builder::new().name("sluice-release".to_owned()).spawn(run).is_ok() {
             return;
         }
@@ -49,7 +51,7 @@ fn start() -> SyncSender<Thing> {
     let (sender, receiver) = sync_channel(QUEUE);
     let run = move || drop_all(&receiver);
     if let Err(error) = std::thread::Builder::new().name("sluice-release".to_owned()).spawn(run) {
-        // The receiver went with the closure, so every thing will be handed back.
+        // The closure held the receiver, so every send fails and returns its object.
         tracing::warn!(%error, "cannot start the thread that releases guests' memory");
     }
     sender
@@ -68,7 +70,7 @@ mod tests {
     use std::thread::{self, ThreadId};
     use std::time::Duration;
 
-    /// Says which thread dropped it.
+    /// Object that sends the identifier of the thread that drops it.
     struct Witness(Sender<ThreadId>);
 
     impl Drop for Witness {
@@ -85,7 +87,7 @@ mod tests {
         assert_ne!(dropped_by, thread::current().id());
     }
 
-    /// Says when its end begins, which comes when somebody else's does.
+    /// Object that reports the begin of its drop, which lasts until the other sender is dropped.
     struct Lasting(Sender<()>, Receiver<()>);
 
     impl Drop for Lasting {

@@ -1,26 +1,27 @@
-//! How full the process's table of descriptors is. A new descriptor tells: the kernel gives out the lowest number that is
-//! free, so all numbers below it are in use.
+//! Fill level of the process's descriptor table. The number of a new descriptor shows the level: the kernel
+//! returns the lowest free number, so all numbers below are in use.
 //!
-//! Connections of one drive take at most half of the table while others have few, and none takes the last eighth. That
-//! is for callers of the API, for new drives, and for what drives open at work.
+//! Connections of one drive take at most half of the table while others have few, and none takes the last
+//! eighth. That reserve is for callers of the API, for new drives, and for files that drives open while they
+//! run.
 
 use rustix::process::{Resource, getrlimit};
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Connections that a drive may have however full the table is, but for its last eighth.
+/// Connections that a drive may have at any fill level below the last eighth.
 pub(crate) const CONNECTIONS_OF_EACH: usize = 32;
 
-/// How full the table was when a descriptor was made.
+/// Fill level of the table when a descriptor was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fill {
     Free,
-    /// More than half is in use.
+    /// More than half in use.
     Crowded,
-    /// The reserve alone is left.
+    /// Only the reserve left.
     Full,
 }
 
-/// The table as a new descriptor tells of it.
+/// Returns the fill level of the table, judged by the number of a new descriptor.
 pub(crate) fn fill(new: impl AsFd) -> Fill {
     let number = new.as_fd().as_raw_fd().unsigned_abs().into();
     of(number, getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))

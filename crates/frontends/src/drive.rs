@@ -1,4 +1,4 @@
-//! A drive: one subsystem, and whoever brings its hosts in, as one task of a reactor.
+//! A drive: one subsystem with its vfio-user sockets and its hosts on the network, as one task of a reactor.
 
 use crate::remote_queues::{Migration, RemoteGroups, RemoteHandle};
 use crate::{tcp, vfio_user};
@@ -12,8 +12,8 @@ const SOCKETS_MAX: usize = 8;
 
 const _: () = assert!(SOCKETS_MAX <= vfio_user::PORTS_MAX, "tokens can name them");
 
-/// A subsystem with its controllers: one for each socket, and one for each host on the network. They have their turns
-/// one after the other.
+/// A subsystem with its controllers: one for each socket, and one for each host on the network. The
+/// controllers have their turns one after the other.
 #[derive(Debug)]
 pub struct Drive {
     task: TaskId,
@@ -22,11 +22,11 @@ pub struct Drive {
     sockets: Vec<Socket>,
     hosts: Option<tcp::Hosts>,
     remote_groups: RemoteGroups,
-    /// The memory of nobody.
+    /// Space without memory, for turns of the subsystem without a host.
     no_memory: Space,
 }
 
-/// A controller for whoever comes to a socket.
+/// A socket and the controller for its clients.
 #[derive(Debug)]
 struct Socket {
     controller: Controller,
@@ -34,16 +34,18 @@ struct Socket {
 }
 
 impl Drive {
-    /// For `Local::add`, whose closure gets `task` and `io`. Nobody can come yet.
+    /// Makes a drive that no host can reach yet. `task` and `io` are those that the closure of `Local::add`
+    /// gets.
     pub fn new(task: TaskId, io: Io, subsystem: Subsystem) -> Self {
         let (sockets, hosts, remote_groups) = (Vec::new(), None, RemoteGroups::default());
         Self { task, io, subsystem, sockets, hosts, remote_groups, no_memory: Space::new() }
     }
 
-    /// Serves a socket, too: with the controller identifier that follows those of the others, from 1 on.
+    /// Adds a socket. Its controller gets the next controller identifier, from 1 on.
     ///
     /// # Errors
-    /// There are [as many](Self::SOCKETS_MAX) as there can be, or no memory for another controller.
+    /// The drive has [as many](Self::SOCKETS_MAX) sockets as it can have, or no memory is left for another
+    /// controller.
     pub fn listen(&mut self, listener: vfio_user::Listener, config: vfio_user::Config) -> io::Result<()> {
         let number = self.sockets.len();
         if number == SOCKETS_MAX {
@@ -59,7 +61,7 @@ impl Drive {
         Ok(())
     }
 
-    /// Serves hosts on the network, too, which a [`Directory`](tcp::Directory) sends here.
+    /// Admits hosts on the network, too, which a [`Directory`](tcp::Directory) sends here.
     pub fn admit_hosts(&mut self, config: tcp::Config) {
         self.hosts = Some(tcp::Hosts::new(self.task, self.io.clone(), config));
         self.expect_controllers();
@@ -70,7 +72,7 @@ impl Drive {
         self.subsystem.expect(self.sockets.len() + hosts);
     }
 
-    /// Sockets of a drive.
+    /// Most sockets of a drive.
     pub const SOCKETS_MAX: usize = SOCKETS_MAX;
 
     pub fn subsystem(&self) -> &Subsystem {
@@ -85,7 +87,7 @@ impl Drive {
         self.hosts.as_mut()
     }
 
-    /// Takes the result of a message with which a host proves who it is.
+    /// Takes the result of an authentication message of a host.
     pub(crate) fn heard(&mut self, result: tcp::AuthResult, now_ns: u64) {
         let Self { subsystem, hosts, .. } = self;
         if let Some(hosts) = hosts {
@@ -93,9 +95,9 @@ impl Drive {
         }
     }
 
-    /// What is seen of the sockets, in their order.
+    /// Returns the status of each socket, in their order.
     pub fn sockets(&self) -> impl Iterator<Item = vfio_user::Status> {
-        // One that has some is alone.
+        // A drive with remote groups has a single socket.
         let remote = self.remote_groups.interrupts();
         self.sockets.iter().map(move |socket| {
             let mut status = socket.port.status();
@@ -104,12 +106,12 @@ impl Drive {
         })
     }
 
-    /// What is seen of the hosts on the network, if there may be some.
+    /// Returns the status of the hosts on the network, if such hosts are admitted.
     pub fn hosts(&self) -> Option<tcp::Status> {
         self.hosts.as_ref().map(tcp::Hosts::status)
     }
 
-    /// Commands in flight, apart from those that wait for what may never happen.
+    /// Returns the number of commands in flight, without commands that wait for events that may never come.
     pub fn unfinished(&self) -> u32 {
         let Self { subsystem, sockets, hosts, .. } = self;
         let of_sockets: u32 = sockets.iter().map(|socket| socket.controller.unfinished(subsystem)).sum();
@@ -117,20 +119,21 @@ impl Drive {
         subsystem.unfinished() + of_sockets + of_hosts
     }
 
-    /// Commands in flight, wherever their queues are. What is [unfinished](Self::unfinished) of queues that are away is
-    /// that they are.
+    /// Returns the number of commands in flight, those of remote queues included.
+    /// [`unfinished`](Self::unfinished) counts each remote group as one command instead.
     pub fn in_flight(&self) -> u32 {
         let groups = self.remote_groups.handles().count() as u32;
         self.unfinished().saturating_sub(groups) + self.subsystem.in_flight_remote()
     }
 
-    /// The end, for a drive that is deleted or a daemon that stops: sockets go and nobody else is let in; no more
-    /// commands are taken, those in flight finish, and hosts that have been told of them are disconnected. Remove
-    /// the task when it [`is_drained`](Self::is_drained).
+    /// Starts to drain the drive, before the drive is deleted or the daemon stops. The sockets are closed and
+    /// no host is let in. No more commands are taken, and those in flight finish. Hosts are then
+    /// disconnected, after their completions were sent. Remove the task when it
+    /// [`is_drained`](Self::is_drained).
     pub fn drain(&mut self, now_ns: u64) {
         let Self { subsystem, sockets, hosts, .. } = self;
         subsystem.note_hosts_at_end();
-        // The last first: it has its folder in that of the first.
+        // The last socket closes first: its folder lies in the folder of the first one.
         for Socket { controller, port } in sockets.iter_mut().rev() {
             port.drain(&mut Attached { controller, subsystem: &mut *subsystem }, now_ns);
         }
@@ -139,7 +142,7 @@ impl Drive {
         }
     }
 
-    /// Nobody is there, nobody can come, and nothing is in flight.
+    /// Returns whether no host is connected or can connect, and no command is in flight.
     pub fn is_drained(&self) -> bool {
         self.sockets.iter().all(|socket| socket.port.is_drained())
             && self.hosts.as_ref().is_none_or(tcp::Hosts::is_drained)
@@ -151,9 +154,9 @@ impl Drive {
     }
 }
 
-/// Queue groups that are served elsewhere.
+/// Remote queue groups, which other reactors serve.
 impl Drive {
-    /// Has a queue group leave for an outpost, when its commands have ended.
+    /// Starts the migration of a queue group to a remote task. The group leaves when its commands have ended.
     pub fn migrate_group(&mut self, migration: Migration) {
         let Self { subsystem, sockets, remote_groups, .. } = self;
         match sockets.first_mut() {
@@ -164,12 +167,14 @@ impl Drive {
         }
     }
 
-    /// Every queue is served here. Whatever else than looking at a drive needs that.
+    /// Returns whether this reactor serves every queue. All work on a drive except reading its state needs
+    /// that.
     pub fn is_whole(&self) -> bool {
         self.sockets.iter().all(|socket| socket.controller.has_all_queues())
     }
 
-    /// Calls a queue group home that the operator wants elsewhere, by its completion queue, or all of them for an order.
+    /// Recalls the group of a completion queue, which the operator moves, or all groups for an operator's
+    /// order.
     pub fn recall_groups(&mut self, queue: Option<u16>, now_ns: u64) {
         let Self { sockets, remote_groups, .. } = self;
         match (queue, sockets.first()) {
@@ -179,12 +184,12 @@ impl Drive {
         }
     }
 
-    /// What brought queue groups home, and how often.
+    /// Returns how often queue groups were recalled, by cause.
     pub fn recalls(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.remote_groups.causes()
     }
 
-    /// A queue group is back.
+    /// Takes back a returned queue group.
     pub(crate) fn take_back_group(
         &mut self,
         group: ReturningGroup,
@@ -198,12 +203,12 @@ impl Drive {
         port.count_interrupts(interrupts);
     }
 
-    /// Queue groups that are away, by their completion queues.
+    /// Returns the remote queue groups, by the identifiers of their completion queues.
     pub fn remote_groups(&self) -> impl Iterator<Item = (u16, &RemoteHandle)> {
         self.remote_groups.handles()
     }
 
-    /// Completion queues of a virtual machine that are here.
+    /// Returns the completion queues of a virtual machine that this reactor serves.
     pub fn here(&self) -> impl Iterator<Item = u16> {
         self.sockets.first().into_iter().flat_map(|socket| socket.controller.queues_here())
     }
@@ -217,7 +222,7 @@ impl Drive {
     }
 }
 
-/// The last socket goes first, as in a drain.
+/// Drop of the sockets, the last one first, as in a drain.
 impl Drop for Drive {
     fn drop(&mut self) {
         while self.sockets.pop().is_some() {}
@@ -238,7 +243,7 @@ impl Task for Drive {
             self.advance_remote_groups(now_ns);
         }
         if self.is_vacant() {
-            // Layers hear of their devices and functions without a host, too.
+            // Layers receive events of their devices and functions without a host, too.
             work += self.subsystem.turn(&self.no_memory, now_ns);
         }
         work

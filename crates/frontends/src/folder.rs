@@ -34,8 +34,8 @@ pub fn check_folder(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// True if users without a special right may replace entries of a folder. In a user namespace the owner of a folder
-/// above is often unknown, so only that of the folder itself counts.
+/// Returns whether users without a special right may replace entries of a folder. In a user namespace the
+/// owner of a folder above is often unknown, so only the owner of the folder itself counts.
 fn is_open_to_all(stat: &Stat, owner_counts: bool) -> bool {
     let is_trusted = stat.st_uid == 0 || stat.st_uid == geteuid().as_raw();
     let is_sticky = stat.st_mode & STICKY != 0 && (is_trusted || !owner_counts);

@@ -1,13 +1,13 @@
-//! Front-ends: where commands come in.
+//! Front-ends, in which commands arrive.
 //!
-//! A front-end sees the doorbell (or the capsule), gives the controller its turns and carries interrupts
-//! back. It knows controllers and guest memory, and neither functions nor targets.
+//! A front-end receives the doorbell (or the capsule), gives the controller its turns and delivers
+//! interrupts. It depends on controllers and guest memory, and on neither functions nor targets.
 //!
 //! - [`vfio_user`]: NVMe controllers for virtual machines, over the vfio-user protocol.
 //! - [`tcp`]: NVMe controllers for hosts on the network, over NVMe/TCP.
 //!
-//! A [`Drive`] has any number of either, beside one subsystem. One with a single socket can have queues served by an
-//! [`RemoteQueues`].
+//! A [`Drive`] has any number of either, beside one subsystem. A drive with a single socket can migrate queue
+//! groups to [`RemoteQueues`] on other reactors.
 #![forbid(unsafe_code)]
 
 mod deferred_drop;

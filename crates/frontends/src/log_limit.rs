@@ -1,14 +1,14 @@
-//! Messages that others can provoke, in numbers that a log can bear.
+//! Rate limits for log messages that clients can provoke.
 
-/// Messages of one kind in a window that a client gets by default, and the window in nanoseconds.
+/// Default limit for a client: messages of one kind in a window, and the window in nanoseconds.
 const OF_A_CLIENT: (u32, u64) = (8, 40_000_000_000);
 
-/// So many messages in so much time: one for each thing that is said, of everyone whom it is said of.
+/// Rate limit of a log message. Each kind of message has a limit of its own for each client or other source.
 #[derive(Clone, Debug)]
 pub struct LogLimit {
     burst: u32,
     window_ns: u64,
-    /// When the present window began; it does with a message.
+    /// Begin of the present window, which starts with a message.
     start_ns: u64,
     written: u32,
     left_out: u64,
@@ -22,12 +22,13 @@ impl Default for LogLimit {
 }
 
 impl LogLimit {
-    /// At most `burst` messages, which are not none, in `window_ns` nanoseconds.
+    /// Makes a limit of `burst` messages, at least one, in `window_ns` nanoseconds.
     pub const fn new(burst: u32, window_ns: u64) -> Self {
         Self { burst, window_ns, start_ns: 0, written: 0, left_out: 0 }
     }
 
-    /// Whether a message may be written now; if so, how many were left out since the last.
+    /// Returns the number of messages left out since the last one, or `None` if no message may be written
+    /// now.
     pub fn admit(&mut self, now_ns: u64) -> Option<u64> {
         if self.written == 0 || now_ns.saturating_sub(self.start_ns) >= self.window_ns {
             (self.start_ns, self.written) = (now_ns, 0);
@@ -41,7 +42,7 @@ impl LogLimit {
     }
 }
 
-/// A macro of `tracing`, named by the first argument, behind a [`LogLimit`] and the time.
+/// Macro of `tracing` with the name of the first argument, subject to a [`LogLimit`] at a time.
 macro_rules! limited {
     ($level:ident, $limit:expr, $now_ns:expr, $($argument:tt)+) => {
         match $limit.admit($now_ns) {

@@ -1,4 +1,4 @@
-//! What home and an outpost know of each other without a mail.
+//! State that the owner and a remote task share without mail between reactors.
 
 use sluice_reactor::{ReactorHandle, TaskId};
 use std::sync::Arc;
@@ -7,21 +7,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, fence};
 
 #[derive(Debug, Default)]
 pub(super) struct Signals {
-    /// Home wants the group back.
+    /// Recall of the group by the owner.
     recalled: AtomicBool,
-    /// The outpost sleeps, or has looked for the last time before it does.
+    /// Mark of a remote task that sleeps, or that is about to after one last check for work.
     asleep: AtomicBool,
     interrupts: AtomicU64,
 }
 
-/// As the outpost.
+/// Calls of the remote task.
 impl Signals {
     #[inline]
     pub(super) fn is_recalled(&self) -> bool {
         self.recalled.load(Relaxed)
     }
 
-    /// Only a look after this tells that there is nothing to do.
+    /// Marks the task as asleep. Only a check after this call shows reliably that no work is left.
     pub(super) fn fall_asleep(&self) {
         self.asleep.store(true, Relaxed);
         fence(SeqCst);
@@ -31,14 +31,14 @@ impl Signals {
         self.asleep.store(false, Relaxed);
     }
 
-    /// How often it has interrupted since it got its group.
+    /// Stores the number of interrupts that the task has signalled since it received its group.
     #[inline]
     pub(super) fn count(&self, interrupts: u64) {
         self.interrupts.store(interrupts, Relaxed);
     }
 }
 
-/// An outpost as others see it.
+/// Handle of a remote task for other reactors.
 #[derive(Clone, Debug)]
 pub struct RemoteHandle {
     pub(super) reactor: ReactorHandle,
@@ -47,7 +47,7 @@ pub struct RemoteHandle {
 }
 
 impl RemoteHandle {
-    /// Where it is, for as long as it is there.
+    /// Returns the reactor of the task, which runs there until it ends.
     pub fn reactor(&self) -> &ReactorHandle {
         &self.reactor
     }
@@ -61,7 +61,8 @@ impl RemoteHandle {
         self.wake();
     }
 
-    /// A doorbell was stored: the outpost sees it, or is woken.
+    /// Wakes the task if it sleeps, after a doorbell was stored. A task that is awake reads the doorbell
+    /// itself.
     pub(super) fn notify_doorbell(&self) {
         fence(SeqCst);
         if self.signals.asleep.swap(false, Relaxed) {
@@ -71,7 +72,7 @@ impl RemoteHandle {
 
     fn wake(&self) {
         let task = self.task;
-        // One that is gone has nothing to look at.
+        // A wake-up of a task that has ended has no effect.
         self.reactor.mail_always(move |local| local.wake(task));
     }
 

@@ -1,10 +1,11 @@
-//! Queue groups of a virtual machine on reactors other than their drive's.
+//! Remote queue groups of a virtual machine, served by other reactors than their drive's.
 //!
-//! The drive is home: it has the client's socket, and everything but the commands of the queues that are away. An
-//! [`RemoteQueues`] is a task of another reactor that serves one group. Home sends it the group with what it takes to serve
-//! it (the queues, the map of the client's memory, the eventfd of its interrupt), and gets it back likewise; nothing is
-//! touched by both, but for the doorbells. A doorbell that comes over the socket is stored where the outpost looks, and wakes
-//! it if it sleeps.
+//! The drive is the owner: it has the client's socket, and does everything except the commands of remote
+//! queues. A [`RemoteQueues`] is a task of another reactor that serves one group. The owner sends the group
+//! with all that is needed to serve it: the queues, the map of the client's memory, the eventfd of its
+//! interrupt. The remote task returns the group in the same way. The two share nothing except the doorbells
+//! and a few [flags](RemoteHandle). The owner stores a doorbell that arrives over the socket in the memory
+//! that the remote task reads, and wakes a sleeping task.
 
 mod handle;
 mod owner;

@@ -1,4 +1,4 @@
-//! A drive's outposts, as home sees them.
+//! Remote queue groups, from the side of the owner.
 
 use super::RemoteQueues;
 use super::handle::RemoteHandle;
@@ -13,25 +13,25 @@ use sluice_reactor::{ReactorHandle, TaskId};
 use std::fmt;
 use std::os::fd::OwnedFd;
 
-/// Groups of a drive that can be away at a time.
+/// Groups of a drive that can be remote at a time.
 const GROUPS_MAX: usize = 16;
 
-/// Regions of a client whose map is handed on: a client that has more changes them all the time, and has its queues
-/// called home each time.
+/// Regions of a client whose map is sent with a group. A client with more regions changes them all the time,
+/// and each change recalls its queues.
 const REGIONS_MAX: usize = 1024;
 
-/// A queue group that is to leave.
+/// Order to move a queue group to a remote task.
 pub struct Migration {
-    /// Identifier of its completion queue.
+    /// Identifier of the group's completion queue.
     pub queue: u16,
     pub to: RemoteHandle,
-    /// What it is like there.
+    /// Configuration of the remote controller, to be compared with the drive's.
     pub peer_config: PeerConfig,
-    /// Where the drive is.
+    /// Reactor of the drive.
     pub owner: ReactorHandle,
-    /// When it stays if its commands have not ended.
+    /// Deadline for the group's commands to end; the group stays with the owner if they do not.
     pub until_ns: u64,
-    /// Is told when it has gone, or stays.
+    /// Callback for the outcome: the group was sent, or the reason why it stays.
     pub answer: Box<dyn FnOnce(Result<(), CannotMigrate>) + Send>,
 }
 
@@ -41,7 +41,7 @@ impl fmt::Debug for Migration {
     }
 }
 
-/// What goes to an outpost.
+/// Queue group in a mail to a remote task, with the memory and the eventfd that are needed to serve it.
 pub(super) struct GroupTransfer {
     pub(super) group: MigratingGroup,
     pub(super) space: Space,
@@ -50,7 +50,7 @@ pub(super) struct GroupTransfer {
 }
 
 impl GroupTransfer {
-    /// There is no outpost that would take it.
+    /// Returns the group to its owner, because no vacant task can accept it.
     fn return_to_owner(self) {
         let Self { group, space, owner: (reactor, owner), .. } = self;
         reactor.mail_always(move |local| {
@@ -63,7 +63,7 @@ impl GroupTransfer {
     }
 }
 
-/// A group that is away.
+/// Queue group that a remote task serves.
 #[derive(Debug)]
 struct RemoteGroup {
     queue: u16,
@@ -72,7 +72,7 @@ struct RemoteGroup {
 }
 
 impl RemoteGroup {
-    /// Calls it home. False if it was.
+    /// Recalls the group. Returns false if the group was recalled before.
     fn recall(&mut self) -> bool {
         let is_first = !std::mem::replace(&mut self.recalled, true);
         if is_first {
@@ -82,12 +82,12 @@ impl RemoteGroup {
     }
 }
 
-/// The outposts of a drive with one socket.
+/// Remote queue groups of a drive, which has one socket.
 #[derive(Debug, Default)]
 pub(crate) struct RemoteGroups {
     migrating: Option<Migration>,
     groups: Vec<RemoteGroup>,
-    /// How often groups were brought home, by the number of what did.
+    /// Number of recalls, by the number of their cause.
     causes: [u64; RecallCause::LABELS.len()],
     log: LogLimit,
 }
@@ -98,12 +98,13 @@ impl RemoteGroups {
         self.migrating.is_some() || !self.groups.is_empty()
     }
 
-    /// A group is about to leave, and its commands may end at any time.
+    /// Returns whether a group is about to migrate. Its last commands may end at any time, so the drive keeps
+    /// polling.
     pub(crate) fn are_busy(&self) -> bool {
         self.migrating.is_some()
     }
 
-    /// Has a group leave, if it may.
+    /// Starts the migration of a group, or answers with the reason why the group stays.
     pub(crate) fn begin(&mut self, migration: Migration, controller: &mut Controller, subsystem: &Subsystem) {
         let begun = match self.groups.len() < GROUPS_MAX && self.migrating.is_none() {
             true => controller.begin_migration(subsystem, migration.queue),
@@ -115,7 +116,8 @@ impl RemoteGroups {
         }
     }
 
-    /// After a turn of the drive: a group leaves, others are called home, or are told of a doorbell.
+    /// Sends the migrating group, recalls groups and notifies them of doorbells. Call after a turn of the
+    /// drive.
     #[cold]
     pub(crate) fn advance(
         &mut self,
@@ -139,14 +141,14 @@ impl RemoteGroups {
         });
     }
 
-    /// Calls all groups home that were not called yet.
+    /// Recalls all groups that were not recalled yet.
     pub(crate) fn recall(&mut self, cause: RecallCause, drive: &str, now_ns: u64) {
         if self.groups.iter_mut().fold(false, |any, group| group.recall() | any) {
             self.note(cause, drive, now_ns);
         }
     }
 
-    /// Calls a group home that somebody wants elsewhere.
+    /// Recalls one group, which the operator moves to another reactor.
     pub(crate) fn recall_one(&mut self, queue: u16) {
         self.groups.iter_mut().filter(|group| group.queue == queue).for_each(|group| _ = group.recall());
     }
@@ -156,7 +158,7 @@ impl RemoteGroups {
         limited!(info, self.log, now_ns, drive, "queues come home from other reactors: {cause}");
     }
 
-    /// How often groups were brought home by what, as its [label](RecallCause::LABELS).
+    /// Returns how often groups were recalled, by the [label](RecallCause::LABELS) of the cause.
     pub(crate) fn causes(&self) -> impl Iterator<Item = (&'static str, u64)> {
         RecallCause::LABELS.into_iter().zip(self.causes).filter(|(_, times)| *times > 0)
     }
@@ -222,7 +224,7 @@ impl RemoteGroups {
         }))
     }
 
-    /// A group is home.
+    /// Takes back a returned group.
     pub(crate) fn take_back_group(
         &mut self,
         controller: &mut Controller,
@@ -241,7 +243,7 @@ impl RemoteGroups {
         }
     }
 
-    /// Groups that are away, by their completion queues.
+    /// Returns the handles of remote groups, by the identifiers of their completion queues.
     pub(crate) fn handles(&self) -> impl Iterator<Item = (u16, &RemoteHandle)> {
         self.groups.iter().map(|group| (group.queue, &group.handle))
     }
@@ -251,7 +253,7 @@ impl RemoteGroups {
     }
 }
 
-/// Groups whose drive is gone end.
+/// Recall of all groups when their drive is gone, so that they end.
 impl Drop for RemoteGroups {
     fn drop(&mut self) {
         self.groups.iter_mut().for_each(|group| _ = group.recall());

@@ -1,4 +1,4 @@
-//! A task that serves a queue group away from its drive.
+//! Remote task, which serves a queue group on another reactor than the owner's.
 
 use super::handle::{RemoteHandle, Signals};
 use super::owner::GroupTransfer;
@@ -13,10 +13,10 @@ use std::mem;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// A token that no layer has: an interrupt has arrived at its eventfd.
+/// Token of a completed write to the eventfd of an interrupt. No layer uses this value.
 const SIGNAL: u64 = u64::MAX >> 16;
 
-/// Serves one queue group, and ends when that goes home.
+/// Task that serves one queue group, and ends when the group has returned to its owner.
 #[derive(Debug)]
 pub struct RemoteQueues {
     handle: RemoteHandle,
@@ -28,28 +28,28 @@ pub struct RemoteQueues {
     interrupts: u64,
 }
 
-/// What is known of a group beside its queues.
+/// State of the group besides its queues.
 #[derive(Debug)]
 struct Group {
     owner: (ReactorHandle, TaskId),
     eventfd: Option<FileSlot>,
-    /// It is called home, or has to go.
+    /// Return of the group to its owner has begun: the group was recalled, or cannot be served here.
     leaves: bool,
 }
 
 impl RemoteQueues {
-    /// For `Local::add`, whose closure gets `task` and `io`, on the thread of `reactor`: with layers that reach the data
-    /// of a drive.
+    /// Makes a vacant task. `task` and `io` are those that the closure of `Local::add` gets on the thread of
+    /// `reactor`. The layers of `subsystem` must reach the data of the drive.
     ///
     /// # Errors
-    /// There is no memory, or there are no descriptors.
+    /// Memory or descriptors are lacking.
     pub fn new(reactor: ReactorHandle, task: TaskId, io: Io, mut subsystem: Subsystem) -> io::Result<Self> {
         let controller = Controller::new_remote(&mut subsystem, 1)?;
         let handle = RemoteHandle { reactor, task, signals: Arc::new(Signals::default()) };
         Ok(Self { handle, io, subsystem, controller, space: Space::new(), group: None, interrupts: 0 })
     }
 
-    /// It has no group.
+    /// Returns whether the task has no group.
     pub fn is_vacant(&self) -> bool {
         self.group.is_none()
     }
@@ -58,21 +58,21 @@ impl RemoteQueues {
         self.handle.clone()
     }
 
-    /// What it is like, which has to be what the drive is like.
+    /// Returns the configuration of the task's subsystem, which must equal the drive's.
     ///
     /// # Errors
-    /// Its layers are not of the kind that can be in two places.
+    /// A layer is of a kind that works on one reactor at a time.
     pub fn peer_config(&self) -> Result<PeerConfig, CannotMigrate> {
         self.subsystem.peer_config()
     }
 
-    /// A group comes.
+    /// Accepts a group from its owner.
     pub(super) fn accept(&mut self, transfer: GroupTransfer) {
         let GroupTransfer { group, space, eventfd, owner } = transfer;
         self.controller.accept_group(&mut self.subsystem, group);
         self.space = space;
         let registered = eventfd.map(|it: OwnedFd| self.io.register_file(it)).transpose();
-        // There is no room for it here: then it goes home before it has served anything.
+        // Without a file slot for the eventfd, the group returns before it has served any command.
         let leaves = registered.is_err();
         self.group = Some(Group { owner, eventfd: registered.ok().flatten(), leaves });
         if leaves {
@@ -92,7 +92,8 @@ impl RemoteQueues {
         });
     }
 
-    /// Begins to go home if it has to, and goes when nothing of it is in flight. Returns 1 if it did.
+    /// Stops taking commands if the group was recalled or cannot go on here. Sends the group to its owner
+    /// when none of its commands is in flight. Returns 1 if the group was sent.
     fn leave(&mut self) -> usize {
         let Some(group) = &mut self.group else { return 0 };
         if !group.leaves {
@@ -107,7 +108,7 @@ impl RemoteQueues {
         1
     }
 
-    /// With the queues goes the map of the client's memory: home is to be the last to let go of that.
+    /// Sends the queues and the map of the client's memory to the owner, which must release that map last.
     fn send_to_owner(&mut self, queues: ReturningGroup) {
         let Some(Group { owner: (reactor, owner), .. }) = self.group.take() else { return };
         let (space, interrupts) = (mem::take(&mut self.space), self.interrupts);
