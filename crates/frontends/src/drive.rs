@@ -34,7 +34,7 @@ struct Socket {
 }
 
 impl Drive {
-    /// Makes a drive that no host can reach yet. `task` and `io` are those that the closure of `Local::add`
+    /// Makes a drive that no host can reach yet. `task` and `io` come from the closure of `Local::add`
     /// gets.
     pub fn new(task: TaskId, io: Io, subsystem: Subsystem) -> Self {
         let (sockets, hosts, remote_groups) = (Vec::new(), None, RemoteGroups::default());

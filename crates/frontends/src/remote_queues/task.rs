@@ -38,7 +38,7 @@ struct Group {
 }
 
 impl RemoteQueues {
-    /// Makes a vacant task. `task` and `io` are those that the closure of `Local::add` gets on the thread of
+    /// Makes a vacant task. `task` and `io` come from the closure of `Local::add` on the thread of
     /// `reactor`. The layers of `subsystem` must reach the data of the drive.
     ///
     /// # Errors

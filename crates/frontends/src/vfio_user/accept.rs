@@ -1,4 +1,4 @@
-//! The listening socket as a task sees it: when to accept.
+//! Acceptor: the listening socket within a task, and the times at which to accept.
 
 use super::Listener;
 use super::token::{Kind, Token};
@@ -9,22 +9,22 @@ use sluice_reactor::{Io, PollFlags, TaskId};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
-/// How long to wait after accept(2), or the poll, failed for want of something, or we cannot have anybody,
-/// in nanoseconds.
+/// Pause after accept(2) or the poll failed for lack of a resource, or while no client can be admitted, in
+/// nanoseconds.
 const RETRY_NS: u64 = 100_000_000;
 
-/// Where clients knock.
+/// Listening socket of a port.
 #[derive(Debug)]
 pub(super) struct Acceptor {
-    /// `None` once closed.
+    /// Socket; `None` once closed.
     listener: Option<Listener>,
     token: Token,
-    /// Accepted before the client before it was known to be gone.
+    /// Client that was accepted before its predecessor was found to be gone.
     early: Option<UnixStream>,
     polled: bool,
-    /// Somebody may be waiting.
+    /// Possibility that a client waits.
     pending: bool,
-    /// Nobody is let in before this time.
+    /// Time before which no client is admitted.
     not_before_ns: u64,
     troubles: LogLimit,
 }
@@ -37,13 +37,13 @@ impl Acceptor {
         Self { listener, token, early: None, polled: false, pending: true, not_before_ns: 0, troubles }
     }
 
-    /// Whether it is worth a look.
+    /// Returns whether a call of [`accept`](Self::accept) is due.
     #[inline]
     pub(super) fn is_pending(&self, now_ns: u64) -> bool {
         self.pending && now_ns >= self.not_before_ns
     }
 
-    /// Sees to it that a knock is an event.
+    /// Polls the socket, so that a connection causes an event.
     pub(super) fn watch(&mut self, io: &Io, task: TaskId) {
         if let Some(listener) = self.listener.as_ref().filter(|_| !self.polled) {
             self.polled = true;
@@ -51,7 +51,7 @@ impl Acceptor {
         }
     }
 
-    /// An event of the listening socket.
+    /// Handles an event of the listening socket.
     pub(super) fn event(&mut self, result: i32, more: bool, now_ns: u64) {
         self.pending = true;
         self.polled = more;
@@ -60,7 +60,7 @@ impl Acceptor {
         }
     }
 
-    /// The next client, if one waits.
+    /// Returns the next client, if one waits.
     pub(super) fn accept(&mut self, drive: &str, now_ns: u64) -> Option<UnixStream> {
         if let Some(client) = self.early.take() {
             return Some(client);
@@ -80,7 +80,7 @@ impl Acceptor {
             }
             Ok(Some(client)) => return Some(client),
             Ok(None) => self.pending = false,
-            // It went away again.
+            // The client has closed the connection already.
             Err(Errno::CONNABORTED) => {}
             Err(errno) => {
                 limited!(warn, self.troubles, now_ns, drive, %errno, "cannot accept a client");
@@ -90,28 +90,28 @@ impl Acceptor {
         None
     }
 
-    /// Takes one back, to be the next again.
+    /// Puts a client back, which the next [`accept`](Self::accept) returns.
     pub(super) fn put_back(&mut self, client: UnixStream) {
         self.early = Some(client);
     }
 
-    /// When to look again after a while.
+    /// Returns the end of a pause, if a client may wait for it.
     pub(super) fn retry_ns(&self, now_ns: u64) -> Option<u64> {
         (self.pending && self.not_before_ns > now_ns).then_some(self.not_before_ns)
     }
 
-    /// Lets nobody in for a while.
+    /// Pauses: admits no client for [`RETRY_NS`].
     pub(super) fn hold(&mut self, now_ns: u64) {
         self.not_before_ns = now_ns.saturating_add(RETRY_NS);
     }
 
-    /// Has the door looked at again after so long.
+    /// Schedules another [`accept`](Self::accept) in `after_ns` nanoseconds.
     pub(super) fn look_again(&mut self, after_ns: u64, now_ns: u64) {
         self.pending = true;
         self.not_before_ns = self.not_before_ns.max(now_ns.saturating_add(after_ns));
     }
 
-    /// Closes for good; the socket file goes. Returns those who wait.
+    /// Closes the socket for good and removes its file. Returns the clients that wait.
     pub(super) fn close(&mut self, io: &Io, task: TaskId) -> Vec<UnixStream> {
         let Some(listener) = self.listener.take() else { return Vec::new() };
         io.cancel(task, self.token.raw());

@@ -1,4 +1,4 @@
-//! DMA_READ and DMA_WRITE: what the device has the client do in memory that only the client reaches.
+//! DMA_READ and DMA_WRITE: requests to the client for memory that only the client reaches.
 
 use super::device::Device;
 use super::session::Ended;
@@ -7,32 +7,33 @@ use sluice_vfio_user::dma::DmaAccess;
 use sluice_vfio_user::{Command, Connection, Header};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// ClientDma that a client has not answered, and how they are numbered.
+/// DMA requests that a client has not answered, and the numbering of their messages.
 ///
-/// The device limits how many there are. One that the device has forgotten stays here until it is answered, and its
-/// answer is dropped there.
+/// The device limits the number of requests. A request that the device has dropped stays here until it is
+/// answered. The device then ignores the answer.
 #[derive(Debug, Default)]
 pub(super) struct ClientDma {
-    /// With the identifier of its message.
+    /// Requests with the identifiers of their messages.
     sent: Vec<(u16, DmaRequest)>,
     last_message: u16,
-    /// What an errand writes; kept for the next.
+    /// Data of a DMA_WRITE. The next request reuses the buffer.
     data: Vec<u8>,
 }
 
-/// Messages that a client may leave unanswered, those of earlier resets among them.
+/// Messages that a client may leave unanswered, those of earlier resets included.
 const SENT_MAX: usize = 256;
 
-/// Bytes of one errand, whatever the client says it takes: Linux takes this much into a socket at once or not at all.
-/// QEMU (11.1, `vfio_user_send_one`) counts a reply as sent of which the socket took a part, and what it sends after
-/// that is read as the rest.
+/// Bytes of one request, whatever limit the client announces. Linux takes this much into a socket at once or
+/// not at all. QEMU (11.1, `vfio_user_send_one`) counts a reply as sent even if the socket took only a part.
+/// QEMU's next bytes would then be read as the rest of that reply.
 const DMA_REQUEST_MAX: usize = 16 << 10;
 
 impl ClientDma {
-    /// Sends what the device has, of at most `most` bytes and [`DMA_REQUEST_MAX`] each, while the client reads it. Returns how many.
+    /// Sends the requests of the device, of at most `most` bytes and [`DMA_REQUEST_MAX`] each, while the
+    /// client reads them. Returns the number of requests sent.
     ///
     /// # Errors
-    /// The socket's, or [`SENT_MAX`].
+    /// An error of the socket, or [`SENT_MAX`] unanswered messages.
     pub(super) fn send(
         &mut self,
         connection: &mut Connection,
@@ -40,7 +41,7 @@ impl ClientDma {
         device: &mut dyn Device,
         now_ns: u64,
     ) -> Result<usize, Ended> {
-        // Completion entries are whole.
+        // A multiple of 16 bytes keeps completion entries whole.
         let most = (most.min(DMA_REQUEST_MAX) & !15).max(16);
         let mut count = 0;
         while !connection.has_unsent()
@@ -60,7 +61,7 @@ impl ClientDma {
         Ok(count)
     }
 
-    /// An identifier that no message has which is not answered.
+    /// Returns an identifier that no unanswered message has.
     fn next_message(&mut self) -> u16 {
         loop {
             self.last_message = self.last_message.wrapping_add(1);
@@ -70,10 +71,10 @@ impl ClientDma {
         }
     }
 
-    /// The client has answered.
+    /// Takes an answer of the client and passes it to the device.
     ///
     /// # Errors
-    /// It answered what it was not asked, or with bytes that it was not asked for.
+    /// The answer belongs to no request, or has other bytes than were requested.
     pub(super) fn answered(
         &mut self,
         header: &Header,

@@ -1,13 +1,14 @@
-//! Closing what a client sent, on a thread that may be stuck with it.
+//! Deferred close of the descriptors that clients sent, on a thread that may block in it.
 //!
-//! A client chooses what its descriptors are of, and close(2) of the last one may wait for whom the client
-//! chooses: the server of a file system that never answers, the reader of a TCP socket that lingers for
-//! hours. Each endpoint has a thread of its own for that, so that what one client left costs no other
-//! endpoint anything. The thread is started by the first descriptor and gone with the endpoint, unless it
-//! is stuck.
+//! A client chooses the files behind its descriptors, and close(2) of the last descriptor may wait for a peer
+//! that the client chooses: the server of a file system that never answers, the reader of a TCP socket that
+//! lingers for hours. Each endpoint has a thread of its own for that, so that the descriptors of one client
+//! do no harm to other endpoints. The first descriptor starts the thread, which ends with the endpoint unless
+//! it is stuck.
 //!
-//! There is no telling whether a close will end, so nobody waits for one. What is open is counted, and an
-//! endpoint that has had too much of it for too long lets nobody in until that is less.
+//! Whether a close will end is unknown in advance, so the reactor never waits for one. Unclosed descriptors
+//! are counted. An endpoint that has had too many of them for too long admits no client until there are
+//! fewer.
 
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 use sluice_vfio_user::{Connection, Error};
@@ -17,49 +18,48 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SendError, Sender, channel};
 
-/// Descriptors of one endpoint that wait to be closed before nobody is let in any more. Those who come are
-/// turned away; and if there are twice as many, because those left some, too, nobody is even looked at.
+/// Unclosed descriptors of one endpoint at which no client is admitted any more. Clients are rejected then.
+/// Rejected clients can leave descriptors, too: at twice as many no client is even accepted.
 const UNCLOSED_MAX: usize = 128;
 
-/// How long the thread gets to catch up before it counts as stuck, in nanoseconds.
+/// Time that the thread gets to catch up before it counts as stuck, in nanoseconds.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
-/// Messages that are looked through for descriptors when a connection ends, before that is left to the
-/// thread.
+/// Messages that the reactor searches for descriptors when a connection ends, before the thread takes over.
 const UNREAD_MAX: usize = 4096;
 
-/// How an endpoint gets on with what clients left.
+/// Backlog of an endpoint's unclosed descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Backlog {
     Small,
-    /// There is much to close, but perhaps not for long.
+    /// Much to close, but perhaps not for long.
     Busy,
-    /// Nobody is let in.
+    /// Too much to close: clients are rejected.
     Full,
-    /// Nobody is even turned away.
+    /// Twice too much to close: clients are not even accepted.
     Overfull,
 }
 
-/// What the thread gets: descriptors, and the connection that others of them may be stuck in.
+/// Job of the thread: descriptors, and a connection in which further ones may be unread.
 #[derive(Debug)]
 struct Leftover {
     fds: Vec<OwnedFd>,
     connection: Option<Connection>,
 }
 
-/// Closes what clients of one endpoint sent.
+/// Deferred close of the descriptors that clients of one endpoint sent.
 #[derive(Debug, Default)]
 pub(super) struct DeferredClose {
-    /// `None` until there is something to close.
+    /// Sender to the thread; `None` until a descriptor is to be closed.
     thread: Option<Sender<Leftover>>,
     /// Descriptors that the thread has not closed yet.
     unclosed: Arc<AtomicUsize>,
-    /// When these were first seen to be too many.
+    /// Time since which the unclosed descriptors are too many.
     busy_since_ns: Option<u64>,
 }
 
 impl DeferredClose {
-    /// Descriptors that are still open.
+    /// Returns the number of descriptors that are still open.
     pub(super) fn unclosed(&self) -> usize {
         self.unclosed.load(Relaxed)
     }
@@ -78,16 +78,16 @@ impl DeferredClose {
         }
     }
 
-    /// Closes a descriptor, in its own time.
+    /// Closes a descriptor on the thread.
     pub(super) fn close(&mut self, fd: OwnedFd) {
         self.hand_over(Leftover { fds: vec![fd], connection: None });
     }
 
-    /// Ends a connection. The peer sees it now, and so does whoever counts our descriptors, unless the
-    /// peer sent descriptors that nobody has read: those go with the last reference to the socket, and
-    /// have to be taken out of it before.
+    /// Ends a connection. The peer sees the end at once, and the socket's descriptor is closed at once, with
+    /// one exception. Unread descriptors that the peer sent would be closed with the last reference to the
+    /// socket. The thread has to take them out of the socket before.
     pub(super) fn end(&mut self, mut connection: Connection) {
-        // From here on nothing more comes in.
+        // From here on nothing more arrives.
         let _ = shutdown(&connection, Shutdown::Both);
         if let Some(fds) = unread(&mut connection) {
             self.hand_over(Leftover { fds, connection: Some(connection) });
@@ -98,18 +98,19 @@ impl DeferredClose {
         self.unclosed.fetch_add(leftover.count(), Relaxed);
         let thread = self.thread.get_or_insert_with(|| start(Arc::clone(&self.unclosed)));
         if let Err(SendError(leftover)) = thread.send(leftover) {
-            // There was no thread to be had. This stays open, and counted; the next one tries again.
+            // No thread could be started. The descriptors stay open and counted, and the next close tries
+            // again.
             mem::forget(leftover);
             self.thread = None;
         }
     }
 }
 
-/// Looks for descriptors in what a peer sent before the connection was shut down. `None` if there is
-/// nothing left of it at all; else those that were found, and there may be others.
+/// Reads the messages that a peer sent before the connection was shut down. Returns the first descriptors
+/// found, and further ones may follow. Returns `None` if everything was read and no descriptor is left.
 fn unread(connection: &mut Connection) -> Option<Vec<OwnedFd>> {
-    // A connection that was reset says so once, wherever it stands, so the first end does not count.
-    // After the second every byte was read, and with it every descriptor.
+    // A connection that was reset reports that once, before its bytes are read, so the first end does not
+    // count. At the second end every byte was read, and with it every descriptor.
     let mut ends = 0;
     for _ in 0..UNREAD_MAX {
         match connection.receive() {
@@ -145,12 +146,12 @@ impl Leftover {
         self.fds.len() + usize::from(self.connection.is_some())
     }
 
-    /// May never return.
+    /// Closes the descriptors. May never return.
     fn close(self) {
         drop(self.fds);
         if let Some(connection) = self.connection {
-            // The reactor's ring may hold the socket a moment longer than this thread does, and must not
-            // find any descriptors in it. The kernel closes those that are read without being asked for.
+            // The reactor's ring may hold the socket a moment longer than this thread does, and must not find
+            // descriptors in it. The kernel closes descriptors whose bytes are read without a control buffer.
             let mut discarded = [0; 1 << 14];
             while matches!(recv(connection.as_fd(), &mut discarded[..], RecvFlags::DONTWAIT), Ok((1.., _))) {}
         }
@@ -169,7 +170,8 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use zerocopy::IntoBytes;
 
-    /// A client that sends `bytes` with the only writer of a pipe; its socket, ours, and the reader.
+    /// Makes a client that sends `bytes` with the only writer of a pipe. Returns its socket, the server's,
+    /// and the reader.
     fn client(bytes: &[u8]) -> (UnixStream, Connection, OwnedFd) {
         let (ours, theirs) = UnixStream::pair().expect("a pair");
         let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
@@ -217,7 +219,7 @@ mod tests {
     #[test]
     fn descriptors_behind_nonsense_are_taken_out_of_the_socket() {
         let (theirs, ours, reader) = client(&[0xff; 64]);
-        // As the ring's poll does.
+        // Holds the socket as the ring's poll does.
         let held = ours.as_fd().try_clone_to_owned().expect("a descriptor");
         DeferredClose::default().end(ours);
         wait_for_the_end(&reader);

@@ -1,32 +1,32 @@
-//! File descriptors that a client sent: what they are, and how to let go of them.
+//! File descriptors that a client sent: their kind, and their close.
 //!
-//! A client can send any descriptor it has, also one of a file system that it serves itself and never
-//! answers for. On such a file fstat(2), poll(2), a write and even close(2) wait for the client. So a
-//! descriptor is first recognised by means that ask nobody but the kernel, and one that is not what the
-//! message is about is closed by a thread that has nothing better to do, the [`DeferredClose`]'s.
+//! A client can send any descriptor it has, also one of a file system that it serves itself and never answers
+//! for. On such a file fstat(2), poll(2), a write and even close(2) wait for the client. So a descriptor is
+//! first recognised by calls that only the kernel answers. A descriptor of no use to the message is closed by
+//! the thread of [`DeferredClose`], which may block.
 
 use super::deferred_close::DeferredClose;
 use rustix::fs::{CWD, fcntl_get_seals, readlinkat};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// What a descriptor is of, as far as this front-end has a use for it.
+/// Kind of the file behind a descriptor, as far as this front-end has a use for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// An eventfd. Nothing about it can block but a write while its counter is full.
+    /// Eventfd, on which nothing can block but a write while its counter is full.
     Eventfd,
-    /// A file in memory: memfd, tmpfs, hugetlbfs.
+    /// File in memory: memfd, tmpfs, hugetlbfs.
     Memory,
-    /// Anything else.
+    /// Any other file.
     Stranger,
 }
 
 impl Kind {
     pub(super) fn of(fd: BorrowedFd<'_>) -> Kind {
-        // Only files in memory can be sealed, or asked whether they are.
+        // Only files in memory have seals; F_GET_SEALS fails on all others.
         if fcntl_get_seals(fd).is_ok() {
             return Kind::Memory;
         }
-        // Paths of files begin with a slash, so nobody can give a file this name.
+        // Paths of files begin with a slash, so no user can give a file this name.
         let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
         match readlinkat(CWD, link, Vec::new()) {
             Ok(name) if name.as_bytes() == b"anon_inode:[eventfd]" => Kind::Eventfd,
@@ -35,13 +35,13 @@ impl Kind {
     }
 }
 
-/// Lets go of descriptors that nobody took. Returns how many of them a client had no reason to send.
+/// Closes descriptors that no message used. Returns how many of them a client had no reason to send.
 pub(super) fn close_surplus(fds: Vec<OwnedFd>, deferred_close: &mut DeferredClose) -> usize {
     let mut surplus = 0;
     for fd in fds {
         match Kind::of(fd.as_fd()) {
             Kind::Eventfd => drop(fd),
-            // The last descriptor of a guest's memory takes the memory with it, which takes its time.
+            // The last descriptor of a guest's memory releases the memory, which takes time.
             Kind::Memory => crate::deferred_drop::drop_later(fd),
             Kind::Stranger => {
                 surplus += 1;

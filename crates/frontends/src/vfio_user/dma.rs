@@ -1,4 +1,4 @@
-//! DMA_MAP and DMA_UNMAP: the client's memory comes and goes.
+//! DMA_MAP and DMA_UNMAP: the client's memory.
 
 use super::client::Refusal;
 use super::descriptor::Kind;
@@ -10,10 +10,12 @@ use sluice_vfio_user::dma::{DmaMap, DmaUnmap};
 use std::os::fd::{AsFd, OwnedFd};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Maps what a DMA_MAP says. Takes the descriptor out of `fds` if it did.
+/// Maps the region of a DMA_MAP. Takes the descriptor out of `fds` on success.
 ///
-/// A region without a descriptor is one that the client has to be asked for, with DMA_READ and DMA_WRITE. Returns
-/// where the region begins, and false for such a one if the client offers it to be written, as it would memory: ROM and flash always come so.
+/// A region without a descriptor is reached through the client alone, with DMA_READ and DMA_WRITE. Returns
+/// the begin of the region, and whether it is reached as it should be. That is false for a writable region
+/// without a descriptor, which may be guest memory. ROM and flash always come without a descriptor, and
+/// read-only.
 pub(super) fn map(space: &mut Space, payload: &[u8], fds: &mut Vec<OwnedFd>) -> Result<(u64, bool), Refusal> {
     let (map, _) = DmaMap::read_from_prefix(payload).map_err(|_| Errno::INVAL)?;
     let known = map.flags & !(DmaMap::READ | DmaMap::WRITE) == 0;
@@ -24,10 +26,10 @@ pub(super) fn map(space: &mut Space, payload: &[u8], fds: &mut Vec<OwnedFd>) -> 
         Permissions { read: map.flags & DmaMap::READ != 0, write: map.flags & DmaMap::WRITE != 0 };
     let backing = match fds.first() {
         None => Backing::Remote,
-        // What is not memory stays in `fds`, where it is let go of with care.
+        // A descriptor of no memory stays in `fds`, for a close that may block.
         Some(fd) if Kind::of(fd.as_fd()) != Kind::Memory => return Err(MapError::NotMemory.into()),
-        // A copy: should the map be refused, the client's may be the last descriptor of a large memory,
-        // which takes its time to close and so stays in `fds` too.
+        // A copy is mapped. If the map is refused, the client's descriptor may be the last one of a large
+        // memory. Closing that takes time, so the descriptor stays in `fds`, too.
         Some(fd) => Backing::File { fd: fcntl_dupfd_cloexec(fd, 0)?, offset: map.offset },
     };
     let reachable = matches!(backing, Backing::File { .. }) || !permissions.write;
@@ -37,8 +39,8 @@ pub(super) fn map(space: &mut Space, payload: &[u8], fds: &mut Vec<OwnedFd>) -> 
     Ok((map.address, reachable))
 }
 
-/// Takes what a DMA_UNMAP says out of translation, and the queues over it out of service. The client may
-/// be answered, and the memory released, when nothing in flight points into it.
+/// Removes the memory of a DMA_UNMAP from translation, and takes the queues in it out of service. Answer the
+/// client, and release the memory, when no command in flight points into it.
 pub(super) fn unmap(
     space: &mut Space,
     device: &mut dyn Device,
@@ -52,7 +54,7 @@ pub(super) fn unmap(
     let removed = match unmap.flags {
         0 => space.unmap(unmap.address, unmap.size)?,
         DmaUnmap::ALL if unmap.address == 0 && unmap.size == 0 => space.unmap_all(),
-        // Nobody keeps account of dirty pages, and a bitmap of zeros would be a lie.
+        // Dirty pages are not tracked, and a bitmap of zeros would be wrong.
         DmaUnmap::GET_DIRTY_BITMAP => return Err(Errno::NOTSUP.into()),
         _ => return Err(Errno::INVAL.into()),
     };

@@ -1,25 +1,25 @@
-//! The end of a drive's service while a client is there.
+//! Drain: the end of a drive's service while a client is connected.
 //!
-//! The client goes last: nothing more is taken from its queues, what is in flight finishes as ever, its
-//! completions are posted and its interrupts sent, and only then is it disconnected. Whoever ordered the
-//! drain limits how long that may take.
+//! The client is disconnected last. No more commands are taken from its queues, and commands in flight finish
+//! as ever. Their completions are posted and their interrupts sent, and only then is the client disconnected.
+//! The caller that ordered the drain limits its duration.
 
 use super::device::Device;
 use super::interrupts::Interrupts;
 
-/// How long the last interrupts may take, in nanoseconds: a client that leaves an eventfd full and
-/// blocking does not get more.
+/// Time limit for the last interrupts, in nanoseconds: a client that leaves an eventfd full and blocking gets
+/// no more time.
 const INTERRUPTS_NS: u64 = 100_000_000;
 
-/// A drain that has begun.
+/// Drain that has begun.
 #[derive(Debug, Default)]
 pub(super) struct Drain {
-    /// When interrupts are not waited for any more; `None` while commands are.
+    /// Time after which interrupts are not awaited any more; `None` while commands are awaited.
     give_up_ns: Option<u64>,
 }
 
 impl Drain {
-    /// After a turn: whether the client has got everything that it will.
+    /// Returns whether the client has got all completions and interrupts that it will get. Call after a turn.
     pub(super) fn is_over(&mut self, device: &dyn Device, interrupts: &Interrupts, now_ns: u64) -> bool {
         if !device.is_at_rest() {
             self.give_up_ns = None;

@@ -1,4 +1,4 @@
-//! One device with a socket of its own, as a task of a reactor.
+//! Device with a socket of its own, as a task of a reactor.
 
 use super::Listener;
 use super::device::Device;
@@ -7,10 +7,10 @@ use super::token::Token;
 use sluice_controller::Attached;
 use sluice_reactor::{Arm, Io, Task, TaskId};
 
-/// A device and the socket it is served on: at most one client at a time, and another after it.
+/// Device and the socket on which it is served, to at most one client at a time, and others after it.
 ///
-/// A drive is a [`Drive`](crate::Drive); this is what is left of one for whoever has another device, or wants no more
-/// than one host.
+/// A drive is a [`Drive`](crate::Drive). An endpoint is its smaller form, for another device or for a single
+/// host.
 #[derive(Debug)]
 pub struct Endpoint<D: Device = Attached> {
     port: Port,
@@ -18,7 +18,7 @@ pub struct Endpoint<D: Device = Attached> {
 }
 
 impl<D: Device> Endpoint<D> {
-    /// For `Local::add`, whose closure gets `task` and `io`.
+    /// Makes an endpoint. `task` and `io` come from the closure of `Local::add`.
     pub fn new(task: TaskId, io: Io, listener: Listener, device: D, config: Config) -> Self {
         let port = Port::new(0, task, io, listener, device.shares_memory(), config);
         Self { port, device }
@@ -36,14 +36,14 @@ impl<D: Device> Endpoint<D> {
         self.port.status()
     }
 
-    /// The end: the socket goes and nobody else is let in; no more commands are taken, those in flight finish, and
-    /// when the client has been told of them it is disconnected. Remove the task when it
-    /// [`is_drained`](Self::is_drained).
+    /// Starts to drain the endpoint. The socket is closed and no client is let in. No more commands are
+    /// taken, and those in flight finish. The client is disconnected when it has got their completions.
+    /// Remove the task when it [`is_drained`](Self::is_drained).
     pub fn drain(&mut self, now_ns: u64) {
         self.port.drain(&mut self.device, now_ns);
     }
 
-    /// Nobody is there, nobody can come, and nothing is in flight.
+    /// Returns whether no client is connected or can connect, and no command is in flight.
     pub fn is_drained(&self) -> bool {
         self.port.is_drained()
     }
@@ -53,7 +53,7 @@ impl<D: Device + Send + 'static> Task for Endpoint<D> {
     fn turn(&mut self, now_ns: u64) -> usize {
         let work = self.port.turn(&mut self.device, now_ns);
         match self.port.is_vacant() {
-            // Layers hear of their devices and functions without a client, too.
+            // Layers receive events of their devices and functions without a client, too.
             true => work + self.device.turn(self.port.space(), now_ns),
             false => work,
         }

@@ -1,8 +1,8 @@
 //! NVMe controllers for virtual machines: a vfio-user server.
 //!
-//! A port is a socket `DIR/cntrl` for one controller, and part of a task of a reactor: no threads,
-//! no timers of its own, nothing that waits. A client (QEMU, Cloud Hypervisor, a host that polls)
-//! connects, lends its memory with DMA_MAP, and drives the PCI function that it finds:
+//! A port is a socket `DIR/cntrl` for one controller, and part of a task of a reactor. It has no threads and
+//! no timers of its own, and never blocks. A client (QEMU, Cloud Hypervisor, a host that polls) connects,
+//! shares its memory with DMA_MAP, and drives the PCI function that it finds:
 //!
 //! | BAR0 | |
 //! |---|---|
@@ -11,15 +11,15 @@
 //! | 0x2000 | MSI-X table |
 //! | 0x3000 | MSI-X pending bits |
 //!
-//! Doorbells reach us in one of two modes. *Trapped*: each write is a message, and the client is offered
-//! Doorbell Buffer Config to save most of them. *Mapped*: the client maps the page, and nothing tells us
-//! of its stores, so the reactor looks. [`DoorbellPolicy`] says who gets which.
+//! Doorbells arrive in one of two modes. *Trapped*: each write is a message, and the client is offered
+//! Doorbell Buffer Config to save most of the messages. *Mapped*: the client maps the page and its stores
+//! cause no event, so the reactor polls the page. [`DoorbellPolicy`] selects the mode.
 //!
-//! A client comes through the `door`. Its messages go through these files: `port` (when to look) →
-//! `session` (one message, one answer) → `client` (which message) → `version`, `describe`, `dma`,
-//! `region`, `interrupts`. What cannot be answered at once waits in `reset`. What is let go of and may
-//! take time goes to the crate's `release`, and what may never end to the port's `closer`. Memory is brought in beforehand
-//! by `populate`, where the operator says so.
+//! The acceptor (`accept`) admits a client. Its messages go through these files: `port` (when to look) →
+//! `session` (one message, one answer) → `client` (which message) → `version`, `describe`, `dma`, `region`,
+//! `interrupts`. An answer that has to wait is kept in `reset`. Objects whose release takes time go to the
+//! crate's `deferred_drop`. Descriptors whose close may never end go to the port's `deferred_close`.
+//! `populate` populates memory in advance, if the operator has configured that.
 
 mod accept;
 mod client;
@@ -52,24 +52,25 @@ pub(crate) use port::Port;
 pub use port::{Config, Status};
 pub(crate) use token::{PORTS_MAX, Token};
 
-/// Who may map the doorbells.
+/// Policy for clients that would map the doorbells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DoorbellPolicy {
-    /// Clients that send no capabilities, which is what hosts that poll do. All others trap.
+    /// Mapped by clients that send no capabilities, as hosts that poll do; trapped for all others.
     #[default]
     Auto,
-    /// Nobody.
+    /// Mapped by no client.
     Trapped,
-    /// Everybody.
+    /// Mapped by every client that takes descriptors.
     Mapped,
 }
 
-/// What an endpoint has counted since it was made.
+/// Counters of an endpoint since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Clients that were let in.
+    /// Clients that were admitted.
     pub clients: u64,
-    /// Clients that came while there was one, or while too much of earlier ones could not be closed.
+    /// Clients that were rejected: another client was connected, or too many descriptors of earlier ones
+    /// could not be closed.
     pub turned_away: u64,
     pub messages: u64,
     /// Messages answered with an error.
@@ -79,6 +80,6 @@ pub struct Counters {
     pub interrupts: u64,
     pub maps: u64,
     pub unmaps: u64,
-    /// Device and function level resets; not those by CC.EN.
+    /// Device and function level resets, without resets by CC.EN.
     pub resets: u64,
 }

@@ -1,4 +1,4 @@
-//! One socket, and the client that is served on it: what a controller is at work for.
+//! One socket of a controller, and the client that is served on it.
 
 use super::accept::Acceptor;
 use super::client::{Client, Context};
@@ -24,75 +24,75 @@ use sluice_vfio_user::{Connection, Error};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-/// What an operator says of an endpoint.
+/// Configuration of an endpoint.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// The drive's, for the log.
+    /// Name of the drive, for the log.
     pub name: String,
     pub doorbells: DoorbellPolicy,
     pub identity: PciIdentity,
-    /// The function has its interrupt pin and no MSI-X.
+    /// Interrupt pin instead of MSI-X.
     pub by_pin: bool,
-    /// Bytes of memory that a client may lend, if there is a limit.
+    /// Limit of the memory that a client may share, in bytes.
     pub memory_max: Option<u64>,
-    /// Memory that a client lends is populated.
+    /// Population of the memory that a client shares.
     pub populate: bool,
 }
 
-/// What an operator sees of an endpoint.
+/// Status of an endpoint for the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// A client is there.
+    /// Presence of a client.
     pub connected: bool,
-    /// How its doorbells reach us, once it has asked for the regions.
+    /// Mode of the client's doorbells, which is set when the client first requests the regions.
     pub doorbells: Option<DoorbellMode>,
-    /// Regions of memory it has lent.
+    /// Regions of memory that the client has shared.
     pub regions: usize,
-    /// File descriptors that clients sent and that are not closed yet; some never may be.
+    /// File descriptors that clients sent and that are not closed yet. Some may stay open for ever.
     pub unclosed: usize,
     pub counters: Counters,
 }
 
-/// Why nobody is let in.
+/// Reason to admit no client.
 const UNCLOSABLE: &str = "file descriptors that earlier ones sent are not closed yet";
 
-/// The same while a client is there: how a migration within a host ends.
+/// Reason to reject a client while another is connected. A migration within a host fails like this.
 const TAKEN: &str =
     "there is one already, and a virtual machine that is migrated cannot take its drive along";
 
-/// What may have happened to a guest that leaves its controller unused.
+/// Explanation for a guest that leaves its controller unused.
 const LOST: &str = "if it was migrated here, or restored, it has lost the drive";
 
-/// Who is there.
+/// State of a port's client.
 #[derive(Debug)]
 enum ClientState {
     None,
     Connected(Box<Session>),
-    /// Gone, and commands of it are in flight. The next one waits in the listener's queue.
+    /// Client that is gone while its commands are in flight. The next client waits in the listener's queue.
     Leaving(FinalReset),
 }
 
-/// A socket for a controller: at most one client at a time, and another after it. The controller is lent to it for
-/// each call.
+/// Socket of a controller, for at most one client at a time, and others after it. Each call borrows the
+/// controller.
 #[derive(Debug)]
 pub(crate) struct Port {
     config: Config,
-    /// Tells its events from those of the other ports of its task.
+    /// Number of the port among those of its task, which its events carry.
     number: u8,
     task: TaskId,
     io: Io,
     acceptor: Acceptor,
     space: Space,
     state: ClientState,
-    /// The client that is there is to be the last.
+    /// Drain that has begun: the present client is the last one.
     drain: Option<Drain>,
     deferred_close: DeferredClose,
     populator: Option<Populator>,
-    /// Clients that came while this one was there.
+    /// Clients that connected while this one was connected.
     rejected: Rejected,
-    /// Counts clients, to tell their events apart.
+    /// Count of clients, which distinguishes their events.
     epoch: u32,
-    /// The client's socket is polled for room.
+    /// Poll for room in the client's socket.
     awaits_room: bool,
     counters: Counters,
     set_up: SetUp,
@@ -101,7 +101,8 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// `files` says that somebody may want to show the client's memory to another.
+    /// Makes a port. `files` keeps the files of the client's memory, for a layer that gives a device access
+    /// to it.
     pub(crate) fn new(
         number: u8,
         task: TaskId,
@@ -136,7 +137,7 @@ impl Port {
         }
     }
 
-    /// The name of its drive.
+    /// Returns the name of the drive.
     pub(crate) fn drive(&self) -> &str {
         &self.config.name
     }
@@ -155,10 +156,12 @@ impl Port {
         }
     }
 
-    /// The eventfd of a queue's interrupts, for whoever is to signal it as well; none if it has no vector.
+    /// Returns a copy of the eventfd of an interrupt vector, for another reactor to signal. Returns `None`
+    /// for a queue without a vector.
     ///
     /// # Errors
-    /// Nothing can be told of this queue's interrupts elsewhere.
+    /// No client is connected, or it waits for all of its queues, or the interrupt has no eventfd to be
+    /// signalled elsewhere.
     pub(crate) fn interrupt_of(&self, vector: Option<u16>) -> Result<Option<OwnedFd>, CannotMigrate> {
         let session = self.session().ok_or(CannotMigrate("no host is at work with the drive"))?;
         if session.waiting().is_some() {
@@ -171,16 +174,17 @@ impl Port {
         self.counters.interrupts += interrupts;
     }
 
-    /// The end, for a drive that is deleted or a daemon that stops: the socket goes and nobody else is let
-    /// in; no more commands are taken, those in flight finish, and when the client has been told of them
-    /// it is disconnected. Remove the task when it [`is_drained`](Self::is_drained).
+    /// Starts to drain the port, before a drive is deleted or the daemon stops. The socket is closed and no
+    /// client is let in. No more commands are taken, and those in flight finish. The client is disconnected
+    /// when it has got their completions. Remove the task when it [`is_drained`](Self::is_drained).
     pub(crate) fn drain<D: Device>(&mut self, device: &mut D, now_ns: u64) {
         self.close_acceptor();
         if self.drain.is_none() && self.session().is_some() {
             limited!(info, self.visits, now_ns, drive = self.config.name, "no more commands are taken");
         }
         self.drain.get_or_insert_default();
-        // Now, and not only with the next turn: what a client is told after this was told during the drain.
+        // The device pauses now and not only in the next turn, so that all later completions belong to the
+        // drain.
         device.pause();
     }
 
@@ -191,17 +195,17 @@ impl Port {
         }
     }
 
-    /// Nobody is there, nobody can come, and nothing is in flight.
+    /// Returns whether no client is connected or can connect, and no command is in flight.
     pub(crate) fn is_drained(&self) -> bool {
         self.acceptor.is_closed() && matches!(self.state, ClientState::None)
     }
 
-    /// A token for an event of the client that is there now.
+    /// Returns a token for an event of the present client.
     fn token(&self, kind: Kind) -> u64 {
         Token { port: self.number, kind, epoch: self.epoch }.raw()
     }
 
-    /// Somebody may be at the door. Returns the work done.
+    /// Accepts the next client, if one waits, and continues with rejected clients. Returns the work done.
     #[cold]
     fn accept_clients<D: Device>(&mut self, device: &mut D, now_ns: u64) -> usize {
         self.rejected.advance(now_ns, &mut self.deferred_close);
@@ -215,9 +219,9 @@ impl Port {
     fn accept_next<D: Device>(&mut self, device: &mut D, now_ns: u64) -> usize {
         self.acceptor.watch(&self.io, self.task);
         match &self.state {
-            // The next one is let in when this one's commands are done.
+            // The next client is admitted when the commands of the last one have ended.
             ClientState::Leaving(_) => return 0,
-            // It may be gone without our having got as far as reading that.
+            // The client may be gone although the end of its connection was not read yet.
             ClientState::Connected(session) if !session.is_alive() => {
                 self.disconnect(device, Ended::Connection(Error::Closed), now_ns);
                 return 1;
@@ -238,7 +242,8 @@ impl Port {
                     self.count_rejected(UNCLOSABLE, now_ns);
                     self.deferred_close.end(Connection::new(socket));
                 }
-                // Gone since the look above: this one may have waited for that.
+                // The connected client has gone since the check above, and the new client may have waited for
+                // that.
                 (ClientState::Connected(session), _) if !session.is_alive() => {
                     self.acceptor.put_back(socket);
                     self.disconnect(device, Ended::Connection(Error::Closed), now_ns);
@@ -271,7 +276,8 @@ impl Port {
         self.counters.turned_away += 1;
     }
 
-    /// The client goes: its connection now, its memory when nothing in flight needs it.
+    /// Disconnects the client. Its connection ends now, and its memory is released when no command in flight
+    /// needs it.
     #[cold]
     fn disconnect<D: Device>(&mut self, device: &mut D, why: Ended, now_ns: u64) {
         let session = match std::mem::replace(&mut self.state, ClientState::None) {
@@ -291,7 +297,7 @@ impl Port {
         self.state = ClientState::Leaving(FinalReset::begin(device, unmapped, now_ns));
     }
 
-    /// A turn with a client: messages, the device, interrupts, an answer that waited.
+    /// Runs a turn with a client: messages, the device, interrupts, a deferred answer.
     #[inline]
     fn serve<D: Device>(&mut self, device: &mut D, now_ns: u64) -> usize {
         let mut work = 0;
@@ -320,7 +326,7 @@ impl Port {
         work
     }
 
-    /// Disconnects the client if there is nothing left to tell it. Returns the work done.
+    /// Disconnects the client if nothing is left to be sent to it. Returns the work done.
     #[cold]
     fn finish_drain<D: Device>(&mut self, device: &mut D, now_ns: u64) -> usize {
         let (Some(drain), ClientState::Connected(session)) = (&mut self.drain, &self.state) else { return 0 };
@@ -331,7 +337,7 @@ impl Port {
         1
     }
 
-    /// Lets the client's session do something. Returns the work it says it did; a session that comes to
+    /// Runs a step of the client's session. Returns the work that the step reports. A session that comes to
     /// its end is disconnected.
     fn converse<D: Device>(
         &mut self,
@@ -359,7 +365,7 @@ impl Port {
         }
     }
 
-    /// A turn without a client, while commands of the last one are in flight.
+    /// Runs a turn without a client, while commands of the last one are in flight.
     #[cold]
     fn finish_leaving<D: Device>(&mut self, device: &mut D, now_ns: u64) -> usize {
         let work = device.turn(&self.space, now_ns);
@@ -380,7 +386,7 @@ impl Port {
         }
     }
 
-    /// What somebody waits for at the moment.
+    /// Returns the wait of the present client, or that of the reset after the last one.
     fn waiting(&self) -> Option<&Waiting> {
         match &self.state {
             ClientState::None => None,
@@ -441,7 +447,7 @@ impl Port {
             (Kind::Signal, ClientState::Connected(session)) => {
                 session.client.function.interrupts.sent(token.epoch);
             }
-            // This was for a client that is gone.
+            // The event belongs to a client that is gone.
             _ => {}
         }
     }
@@ -452,7 +458,7 @@ impl Port {
         Cc(u32::from_le_bytes(cc)).enabled()
     }
 
-    /// When to look although nothing happened.
+    /// Returns the time of the next turn that needs no event.
     fn deadline_ns(&self, device: &mut impl Device, now_ns: u64) -> Option<u64> {
         let complaint = self.waiting().and_then(Waiting::deadline_ns);
         let drain = self.drain.as_ref().filter(|_| self.session().is_some()).and_then(Drain::deadline_ns);
@@ -463,7 +469,8 @@ impl Port {
             .min()
     }
 
-    /// Says so if a client leaves its controller unused, which a guest does that believes to be at work with it.
+    /// Logs a warning if a client leaves its controller unused, as a guest does that believes the controller
+    /// to be enabled.
     fn look_at_set_up<D: Device>(&mut self, device: &D, now_ns: u64) {
         let lives = self.counters.clients + self.counters.resets;
         let is_there = self.session().is_some() && !self.space.is_empty();
@@ -480,7 +487,7 @@ impl Port {
     }
 }
 
-/// One that was not drained goes with everybody who is there.
+/// Drop of a port that was not drained, with all of its clients.
 impl Drop for Port {
     fn drop(&mut self) {
         self.close_acceptor();
@@ -490,9 +497,10 @@ impl Drop for Port {
     }
 }
 
-/// As of a [`Task`](sluice_reactor::Task).
+/// Calls of the [`Task`](sluice_reactor::Task) that has the port.
 impl Port {
-    /// Nobody is there, and nothing of anybody in flight: the device has nothing to do.
+    /// Returns whether no client is connected and no command of one is in flight: the device has nothing to
+    /// do.
     pub(crate) fn is_vacant(&self) -> bool {
         matches!(self.state, ClientState::None)
     }
@@ -516,7 +524,7 @@ impl Port {
         if self.session().is_some_and(Session::is_ready) || device.arm() {
             return Arm::Busy;
         }
-        // A client that maps its doorbells is not heard when it rings them.
+        // Stores to mapped doorbells cause no event.
         let mode = self.session().and_then(|session| session.client.doorbell_mode());
         self.look_at_set_up(device, now_ns);
         let rings_unheard = mode == Some(DoorbellMode::Mapped) && Self::is_enabled(device);

@@ -1,17 +1,17 @@
-//! Clients that come while a drive has one: each is sent an error in reply to its first message, so that it can say
-//! why it was not let in.
+//! Rejected clients, which connect while a drive has a client. Each gets an error in reply to its first
+//! message, so that it can report the reason.
 
 use super::deferred_close::DeferredClose;
 use sluice_vfio_user::{Connection, Errno};
 use std::os::unix::net::UnixStream;
 
-/// How long a client has to send its first message, in nanoseconds.
+/// Time for a client to send its first message, in nanoseconds.
 const LIMIT_NS: u64 = 500_000_000;
 
-/// Between two looks for it.
+/// Interval between two checks for the first message, in nanoseconds.
 pub(super) const LOOK_NS: u64 = 10_000_000;
 
-/// Clients that are waited for at once; others are disconnected without a word.
+/// Clients whose first message is awaited at a time; others are disconnected without a reply.
 const WAITING_MAX: usize = 8;
 
 /// Connections that end after one reply.
@@ -23,7 +23,7 @@ impl Rejected {
         self.0.is_empty()
     }
 
-    /// Takes a client in, to be replied to.
+    /// Adds a client, which is to get a reply.
     pub(super) fn add(&mut self, socket: UnixStream, now_ns: u64, deferred_close: &mut DeferredClose) {
         let connection = Connection::new(socket);
         match self.0.len() < WAITING_MAX {
@@ -32,7 +32,7 @@ impl Rejected {
         }
     }
 
-    /// Replies to those that have sent something, and ends those whose time is up.
+    /// Replies to clients that have sent a message, and disconnects clients whose time is up.
     pub(super) fn advance(&mut self, now_ns: u64, deferred_close: &mut DeferredClose) {
         for (mut connection, until_ns) in std::mem::take(&mut self.0) {
             let first = connection.receive().map(|first| first.map(|first| (first.header, first.fds)));
@@ -41,7 +41,7 @@ impl Rejected {
                 Ok(Some((header, fds))) => {
                     fds.into_iter().for_each(|fd| deferred_close.close(fd));
                     if header.is_command() {
-                        // One that is gone needs no reply.
+                        // A client that is gone needs no reply.
                         let _ = connection.reply_error(&header, Errno::BUSY);
                     }
                     deferred_close.end(connection);
@@ -51,7 +51,7 @@ impl Rejected {
         }
     }
 
-    /// Ends all.
+    /// Ends all connections.
     pub(super) fn end(&mut self, deferred_close: &mut DeferredClose) {
         self.0.drain(..).for_each(|(connection, _)| deferred_close.end(connection));
     }

@@ -1,33 +1,34 @@
-//! What a client waits for: a reset, or an unmap, that is over when nothing is in flight any more; or a change of what
-//! its queues have elsewhere, that is over when they are here.
+//! Deferred vfio-user replies. DEVICE_RESET and DMA_UNMAP are answered when no command is in flight, or none
+//! that uses the memory. Changes of memory or interrupts are answered when all queue groups are back on this
+//! reactor.
 //!
-//! The device is never stopped and nobody else waits: commands finish in their own time, each turn looks
-//! whether the last one has, and the answer goes out then. Meanwhile the client's next messages stay
+//! The device is never stopped and no other client waits. Commands finish in their own time. Each turn checks
+//! whether the last one has finished, and then the answer is sent. Meanwhile the client's next messages stay
 //! in its socket.
 
 use super::device::Device;
 use super::region::Function;
 use sluice_memory::{Removed, Space};
 
-/// How long a client waits before that is worth a line in the log, in nanoseconds.
+/// Time that a client waits before a warning is logged, in nanoseconds.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
-/// What has to be over.
+/// Condition that ends a wait.
 #[derive(Debug)]
 enum Until {
-    /// Nothing is in flight, and registers are as after power-on.
+    /// No command in flight, and registers as after power-on.
     Quiescent,
-    /// Every queue is served here.
+    /// Every queue served by this reactor.
     Whole,
-    /// No command in flight points into this memory.
+    /// No command in flight that points into this memory.
     Unused(Removed),
 }
 
-/// Something that takes as long as commands in flight do.
+/// Wait for commands in flight.
 #[derive(Debug)]
 pub(super) struct Waiting {
     until: Until,
-    /// When it is worth a line in the log; `None` after that.
+    /// Time of the warning in the log; `None` once it is written.
     complain_at_ns: Option<u64>,
 }
 
@@ -49,7 +50,8 @@ impl Waiting {
         Self::new(Until::Unused(removed), now_ns)
     }
 
-    /// Waits until all queues are here: one that is elsewhere does not know of what has changed.
+    /// Recalls all remote queues and waits for them: a remote queue would still use the state from before a
+    /// change.
     pub(super) fn recall(device: &mut dyn Device, now_ns: u64) -> Self {
         device.recall_groups();
         Self::new(Until::Whole, now_ns)
@@ -67,7 +69,7 @@ impl Waiting {
         }
     }
 
-    /// Writes a line in the log, once, if this has taken too long.
+    /// Logs a warning, once, if the wait has taken too long.
     pub(super) fn complain_if_overdue(&mut self, drive: &str, now_ns: u64) {
         if self.complain_at_ns.take_if(|at| *at <= now_ns).is_some() {
             let what = match self.until {
@@ -79,12 +81,12 @@ impl Waiting {
         }
     }
 
-    /// When [`complain_if_overdue`](Self::complain_if_overdue) wants to be called.
+    /// Returns the time at which [`complain_if_overdue`](Self::complain_if_overdue) is due.
     pub(super) fn deadline_ns(&self) -> Option<u64> {
         self.complain_at_ns
     }
 
-    /// The memory that was waited for, mapped until it is dropped.
+    /// Returns the memory whose last use was awaited. The memory stays mapped until the value is dropped.
     pub(super) fn into_removed(self) -> Option<Removed> {
         match self.until {
             Until::Quiescent | Until::Whole => None,
@@ -93,11 +95,11 @@ impl Waiting {
     }
 }
 
-/// The reset after a client that is gone, with all that commands in flight may still need.
+/// Reset after a client that is gone, with all memory that commands in flight may still need.
 #[derive(Debug)]
 pub(super) struct FinalReset {
     reset: Waiting,
-    /// An unmap that the client did not live to see.
+    /// Memory of an unmap that was not answered before the client was gone.
     _unmapped: Option<Removed>,
 }
 
@@ -115,7 +117,7 @@ impl FinalReset {
         self.reset.is_over(device)
     }
 
-    /// The device is quiescent: its memory can go, on a thread that has the time.
+    /// Releases the client's memory on another thread. The device must be quiescent.
     pub(super) fn finish(self, space: &mut Space) {
         crate::deferred_drop::drop_later((space.unmap_all(), self));
     }

@@ -1,4 +1,4 @@
-//! One client, from VERSION to the end of its connection: messages in, answers out.
+//! Session of one client, from VERSION to the end of its connection: messages in, answers out.
 
 use super::client::{self, Client, Context, Next, Refusal};
 use super::client_dma::ClientDma;
@@ -13,21 +13,21 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-/// Messages of one client handled in one turn, so that a flood does not starve its neighbours.
+/// Messages of one client handled in one turn, so that a flood does not starve other tasks.
 pub(super) const MAX_MESSAGES_PER_TURN: usize = 32;
 
-/// Descriptors that have no business in any message, before the client is disconnected: closing them
-/// may take for ever.
+/// Descriptors of no use to any message that a client may send before it is disconnected: closing them may
+/// take for ever.
 const MAX_SURPLUS_FDS: usize = 64;
 
-/// Why a client's connection ends.
+/// Reason for the end of a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// The socket, or what came out of it.
+    /// Failure of the socket or of the byte stream in it.
     Connection(Error),
-    /// A message that no client sends.
+    /// Message that no correct client sends.
     Violation(&'static str),
-    /// Nothing that the client did.
+    /// Decision of the server, without a fault of the client.
     ByServer,
 }
 
@@ -47,15 +47,15 @@ impl fmt::Display for Ended {
     }
 }
 
-/// A connected client.
+/// Connected client.
 #[derive(Debug)]
 pub(super) struct Session {
     connection: Connection,
     pub(super) client: Client,
-    /// The answer to the message at hand; also to the one that waits, since no other is taken meanwhile.
+    /// Answer to the present message, or to the one that waits: no other message is taken meanwhile.
     reply: Vec<u8>,
     waiting: Option<(Header, Waiting)>,
-    /// The socket may have something to read.
+    /// Possibility that the socket has bytes to read.
     readable: bool,
     surplus_fds: usize,
     client_dma: ClientDma,
@@ -74,27 +74,27 @@ impl Session {
         }
     }
 
-    /// The socket has news.
+    /// Notes that the socket may have bytes to read.
     pub(super) fn set_readable(&mut self) {
         self.readable = true;
     }
 
-    /// True if a turn would find a message to look for.
+    /// Returns whether a turn would look for a message.
     pub(super) fn is_ready(&self) -> bool {
         self.readable && self.waiting.is_none()
     }
 
-    /// True while answers wait for the client to read.
+    /// Returns whether answers wait for room in the client's socket.
     pub(super) fn has_unsent(&self) -> bool {
         self.connection.has_unsent()
     }
 
-    /// Sends what had no room before. Returns 1 if that was all.
+    /// Sends bytes that had no room before. Returns 1 if all were sent.
     pub(super) fn flush(&mut self) -> Result<usize, Ended> {
         Ok(usize::from(self.connection.flush()?))
     }
 
-    /// Handles the messages that are there, up to a limit. Returns how many.
+    /// Handles the messages that have arrived, up to a limit. Returns their number.
     pub(super) fn turn(&mut self, context: &mut Context<'_>) -> Result<usize, Ended> {
         let mut handled = 0;
         while self.is_ready() && handled < MAX_MESSAGES_PER_TURN {
@@ -107,14 +107,14 @@ impl Session {
         Ok(handled)
     }
 
-    /// False if there is no message.
+    /// Handles the next message. Returns false if none has arrived.
     fn handle_next(&mut self, context: &mut Context<'_>) -> Result<bool, Ended> {
         let (socket, receiver, sender) = self.connection.halves();
         let Some(message) = receiver.receive(socket)? else { return Ok(false) };
         let (header, mut fds) = (message.header, message.fds);
         context.counters.messages += 1;
         if header.is_reply() {
-            // Nothing that is asked for has any, and who closes one may wait for it.
+            // Replies to DMA requests have no descriptors, and a close on this thread could block.
             if !fds.is_empty() {
                 close_surplus(fds, &mut self.surplus_fds, context)?;
             }
@@ -148,13 +148,14 @@ impl Session {
         Ok(true)
     }
 
-    /// Has the client do what only it can, as far as it takes that now. Returns how much was sent.
+    /// Sends DMA requests for memory that only the client reaches, as many as it takes now. Returns their
+    /// number.
     pub(super) fn send_dma_requests(&mut self, context: &mut Context<'_>) -> Result<usize, Ended> {
         let most = self.client.data_max();
         self.client_dma.send(&mut self.connection, most, context.device, context.now_ns)
     }
 
-    /// Answers the message that waits, if what it waits for is over. Returns how many it answered.
+    /// Answers the message that waits, if its wait is over. Returns the number of answers.
     pub(super) fn settle(&mut self, context: &mut Context<'_>) -> Result<usize, Ended> {
         let Some((_, waiting)) = &mut self.waiting else { return Ok(0) };
         if !waiting.is_over(context.device) {
@@ -162,7 +163,7 @@ impl Session {
             return Ok(0);
         }
         let Some((header, waiting)) = self.waiting.take() else { return Ok(0) };
-        // Nothing reaches the memory any more, so when exactly it is unmapped is nobody's concern.
+        // Nothing reaches the memory any more, so the exact time of its munmap does not matter.
         if let Some(removed) = waiting.into_removed() {
             crate::deferred_drop::drop_later(removed);
         }
@@ -171,21 +172,21 @@ impl Session {
         Ok(1)
     }
 
-    /// What the client waits for.
+    /// Returns the wait of the client, if it waits.
     pub(super) fn waiting(&self) -> Option<&Waiting> {
         self.waiting.as_ref().map(|(_, waiting)| waiting)
     }
 
-    /// False if the client has closed its end, whatever may still be unread.
+    /// Returns false if the client has closed its end, even with bytes still unread.
     pub(super) fn is_alive(&self) -> bool {
         let mut polled = [PollFd::new(&self.connection, PollFlags::RDHUP)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let ended = PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR;
-        // A poll that fails says nothing about the client.
+        // A poll that fails shows nothing about the client.
         poll(&mut polled, Some(&now)).is_err() || !polled[0].revents().intersects(ended)
     }
 
-    /// Ends the connection. What a command in flight may still need comes back.
+    /// Ends the connection. Returns memory that a command in flight may still need.
     pub(super) fn end(self, deferred_close: &mut DeferredClose) -> Option<Removed> {
         deferred_close.end(self.connection);
         self.waiting.and_then(|(_, waiting)| waiting.into_removed())
@@ -211,7 +212,7 @@ fn answer(
     Ok(())
 }
 
-/// Says no, and ends the connection if the message was beyond that.
+/// Answers with an error, and ends the connection if the refusal is of the client itself.
 #[cold]
 fn refuse(
     sender: &mut Sender,

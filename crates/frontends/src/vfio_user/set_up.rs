@@ -1,28 +1,29 @@
-//! A guest that does not set its controller up.
+//! Detection of a guest that does not set its controller up.
 //!
-//! A virtual machine that was migrated or restored believes that it has done so. Its monitor has a new device, or one that
-//! was reset, and nothing of what the guest does reaches that. No message tells such a machine from one that has not
-//! started yet, so this is found out by waiting. Looked at when the drive goes to sleep: a turn pays nothing for it.
+//! The guest of a migrated or restored virtual machine believes that it has set the controller up. But the
+//! virtual machine monitor has a new or a reset device, which the guest's doorbells and registers do not
+//! reach. No message distinguishes such a machine from one that has not started yet, so only waiting shows
+//! it. The check is made when the drive goes to sleep: a turn pays nothing for it.
 
-/// How long a guest may take: firmware that waits for its user takes as long.
+/// Time that a guest may take: firmware that waits for its user takes as long.
 const LIMIT_NS: u64 = 60_000_000_000;
 
 #[derive(Debug, Default)]
 pub(super) struct SetUp {
-    /// Of the client and reset that it began with.
+    /// Number of the client and reset with which the wait began.
     life: u64,
-    /// None once it is known whether it was set up.
+    /// End of the wait; `None` once the outcome is certain.
     until_ns: Option<u64>,
 }
 
 impl SetUp {
-    /// When to look.
+    /// Returns the time of the next check.
     pub(super) fn deadline_ns(&self) -> Option<u64> {
         self.until_ns
     }
 
-    /// `life` is another number after each client and each reset; none if no guest can be at work. True once in each, if
-    /// the controller was not enabled in time.
+    /// Returns true, once for each `life`, if the controller was not enabled in time. `life` differs after
+    /// each client and each reset, and is `None` if no guest can be at work.
     pub(super) fn is_overdue(
         &mut self,
         life: Option<u64>,

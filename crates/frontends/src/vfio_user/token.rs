@@ -1,23 +1,23 @@
-//! What the front-end's own completions are for.
+//! Tokens of the front-end's own completions.
 //!
-//! A token has 48 bits. Bits 47:40 name its owner: all ones is the front-end, other values belong to
-//! the device and are passed on as they are.
+//! A token has 48 bits. Bits 47:40 name its owner: all ones is the front-end, other values belong to the
+//! device and are passed on as they are.
 
-/// The owner in bits 47:40 that is the front-end itself.
+/// Owner in bits 47:40 for the front-end itself.
 const OWNER: u64 = 0xff;
 
-/// What completed.
+/// Kind of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Somebody wants to connect.
+    /// Connection of a client that waits to be accepted.
     Listener,
-    /// The client sent something, or is gone.
+    /// Bytes from the client, or the end of its connection.
     Message,
-    /// The client's socket has room again.
+    /// Room in the client's socket.
     Room,
-    /// An interrupt is on its way.
+    /// Arrival of the last signal at the eventfd of an interrupt.
     Signal,
-    /// The client's eventfd that unmasks INTx was signalled.
+    /// Signal on the client's eventfd that unmasks INTx.
     Unmask,
 }
 
@@ -25,11 +25,11 @@ impl Kind {
     const ALL: [Kind; 5] = [Kind::Listener, Kind::Message, Kind::Room, Kind::Signal, Kind::Unmask];
 }
 
-/// A token of the front-end. The epoch tells the polls of one client from those of the next, whose
-/// events may still be under way.
+/// Token of the front-end. The epoch distinguishes the polls of one client from those of the next: events of
+/// the former may still be under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token {
-    /// Which of the task's ports, below [`PORTS_MAX`].
+    /// Number of the port in its task, below [`PORTS_MAX`].
     pub(crate) port: u8,
     pub(super) kind: Kind,
     pub(super) epoch: u32,
@@ -38,7 +38,7 @@ pub(crate) struct Token {
 /// Ports that a task can have.
 pub(crate) const PORTS_MAX: usize = 1 << (8 - KIND_BITS);
 
-/// Of the byte that says the kind and the port.
+/// Bits of the kind, in the byte that holds the kind and the port.
 const KIND_BITS: u32 = 3;
 
 impl Token {
@@ -47,7 +47,7 @@ impl Token {
         OWNER << 40 | what << 32 | self.epoch as u64
     }
 
-    /// `None` if the token is the device's.
+    /// Parses a token. Returns `None` if the token belongs to the device.
     pub(crate) fn of(raw: u64) -> Option<Token> {
         let what = (raw >> 32) as u8;
         let kind = *Kind::ALL.get(usize::from(what & ((1 << KIND_BITS) - 1)))?;

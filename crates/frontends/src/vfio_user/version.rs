@@ -1,14 +1,14 @@
-//! VERSION: what the two ends agree on.
+//! VERSION: the agreement of client and server.
 
 use sluice_vfio_user::Errno;
 use sluice_vfio_user::version::{self, Capabilities, Version};
 use zerocopy::IntoBytes;
 
-/// What a client said of itself. A host that polls sends no capabilities at all, which is how it is
-/// told from a virtual machine monitor.
+/// Capabilities that a client sent. A host that polls sends no capabilities at all, which distinguishes it
+/// from a virtual machine monitor.
 pub(super) type ClientCapabilities = Option<Capabilities>;
 
-/// Answers a VERSION message: our capabilities, and the older of the two minor versions.
+/// Answers a VERSION message with the server's capabilities, and the older of the two minor versions.
 ///
 /// # Errors
 /// EINVAL for a payload that makes no sense, ENOTSUP for another major version.
@@ -23,8 +23,8 @@ pub(super) fn negotiate(payload: &[u8], reply: &mut Vec<u8>) -> Result<ClientCap
     Ok(capabilities)
 }
 
-/// REGION_WRITE_MULTI is understood but not offered: QEMU (10.1 to 11.1), when it is offered, sets a
-/// flag of another meaning with it and sends every message through a queue.
+/// Returns the server's capabilities. REGION_WRITE_MULTI is supported but not offered. QEMU (10.1 to 11.1),
+/// if it is offered, sets a flag of another meaning with it and sends every message through a queue.
 fn ours() -> Capabilities {
     Capabilities {
         max_dma_maps: sluice_memory::MAX_REGIONS as u64,
