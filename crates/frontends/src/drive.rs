@@ -34,8 +34,7 @@ struct Socket {
 }
 
 impl Drive {
-    /// Makes a drive that no host can reach yet. `task` and `io` come from the closure of `Local::add`
-    /// gets.
+    /// Makes a drive that no host can reach yet. `task` and `io` come from the closure of `Local::add`.
     pub fn new(task: TaskId, io: Io, subsystem: Subsystem) -> Self {
         let (sockets, hosts, remote_groups) = (Vec::new(), None, RemoteGroups::default());
         Self { task, io, subsystem, sockets, hosts, remote_groups, no_memory: Space::new() }

@@ -1,4 +1,4 @@
-//! What a client asked for, message by message.
+//! Requests of a client, message by message.
 
 use super::deferred_close::DeferredClose;
 use super::describe::{self, Attachment};
@@ -18,49 +18,50 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Writes in one message: a reset is among what each of them can be, and others have their turn after some messages.
+/// Writes in one message. Each can be a reset, and other tasks get their turn only after some messages.
 const WRITES_MAX: usize = 32;
 
-/// What handling a message needs besides the client's own state.
+/// Context of a message, besides the client's own state.
 pub(super) struct Context<'a> {
     pub(super) name: &'a str,
     pub(super) device: &'a mut dyn Device,
     pub(super) space: &'a mut Space,
     pub(super) counters: &'a mut Counters,
-    /// For descriptors that are of no use.
+    /// Close of descriptors that are of no use.
     pub(super) deferred_close: &'a mut DeferredClose,
-    /// For memory that comes, if it is to be populated.
+    /// Populator for newly mapped memory, if it is to be populated.
     pub(super) populator: Option<&'a Populator>,
-    /// For what is said about clients; it outlives them, or they would come back for more.
+    /// Limit of log messages about clients. It outlives each client, which could otherwise reconnect to log
+    /// more.
     pub(super) complaints: &'a mut LogLimit,
     pub(super) now_ns: u64,
 }
 
-/// What becomes of a message that was understood.
+/// Next step after a message that was understood.
 #[derive(Debug)]
 #[must_use]
 pub(super) enum Next {
-    /// Its reply goes out.
+    /// Reply at once.
     Reply,
-    /// Its reply goes out with the file that the doorbells are in.
+    /// Reply at once, with the file that has the doorbells.
     ReplyWithDoorbells,
-    /// Its reply goes out when something is over.
+    /// Reply at the end of a wait.
     Wait(Waiting),
 }
 
-/// What becomes of a message that was not: an error goes back.
+/// Refusal of a message, which is answered with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// Nothing else happens.
+    /// Error reply only.
     Message(Errno),
-    /// The same, for what is wrong with a map.
+    /// Error reply only, for a map that is refused.
     Memory(MapError),
-    /// The connection ends as well.
+    /// Error reply, and the end of the connection.
     Client(Errno, &'static str),
 }
 
 impl Refusal {
-    /// What the client is told.
+    /// Returns the error number in the reply.
     pub(super) fn errno(self) -> Errno {
         match self {
             Refusal::Message(errno) | Refusal::Client(errno, _) => errno,
@@ -91,25 +92,25 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// How far a client has come.
+/// Stage of a client's negotiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// It has not said its version.
+    /// No VERSION received.
     Connected,
-    /// How its doorbells reach us is open until it asks for the regions.
+    /// VERSION answered. The doorbell mode is open until the client requests the regions.
     Negotiated { may_map: bool },
-    /// It knows what it can map.
+    /// Doorbell mode fixed.
     Settled(DoorbellMode),
 }
 
-/// A client's side of the device.
+/// State of the device for one client.
 #[derive(Debug)]
 pub(super) struct Client {
     stage: Stage,
     policy: DoorbellPolicy,
-    /// It has been logged that not all memory can be reached.
+    /// Log message written, that not all memory is shared.
     told_of_holes: bool,
-    /// Bytes of data that it takes in one message.
+    /// Bytes of data that one message may carry to the client.
     data_max: usize,
     pub(super) function: Function,
 }
@@ -119,7 +120,7 @@ impl Client {
         Self { stage: Stage::Connected, policy, told_of_holes: false, data_max: 0, function }
     }
 
-    /// How the doorbells reach us, once that is settled.
+    /// Returns the doorbell mode, once it is fixed.
     pub(super) fn doorbell_mode(&self) -> Option<DoorbellMode> {
         match self.stage {
             Stage::Settled(mode) => Some(mode),
@@ -127,13 +128,13 @@ impl Client {
         }
     }
 
-    /// Bytes of data that it takes in one message, and that we do.
+    /// Returns the limit of data in one message, in bytes: the smaller one of the client's and the server's.
     pub(super) fn data_max(&self) -> usize {
         self.data_max
     }
 
-    /// Handles one message: does what it says and writes the payload of the reply. Takes the descriptors
-    /// it has a use for out of `fds`.
+    /// Executes one message and writes the payload of the reply. Takes the descriptors that it uses out of
+    /// `fds`.
     pub(super) fn handle(
         &mut self,
         header: &Header,
@@ -149,7 +150,7 @@ impl Client {
             return self.negotiate(header, payload, reply);
         }
         match header.command {
-            // By far the most frequent ones.
+            // These two are by far the most frequent.
             Command::REGION_WRITE => return self.write(payload, reply, context),
             Command::REGION_READ => self.read(payload, reply, context)?,
 
@@ -170,7 +171,7 @@ impl Client {
         Ok(Next::Reply)
     }
 
-    /// The first message; anything but a VERSION we can speak ends the connection.
+    /// Handles the first message. Anything but a VERSION that the server supports ends the connection.
     fn negotiate(&mut self, header: &Header, payload: &[u8], reply: &mut Vec<u8>) -> Result<Next, Refusal> {
         if header.command != Command::VERSION {
             return Err(Refusal::Client(Errno::INVAL, "a message before VERSION"));
@@ -185,8 +186,8 @@ impl Client {
         Ok(Next::Reply)
     }
 
-    /// The doorbell mode is fixed when a client first asks for the regions, or writes to the device
-    /// without: then it cannot have mapped anything.
+    /// Fixes the doorbell mode, when a client first requests the regions, or when it writes to the device
+    /// before that. In the latter case it cannot have mapped anything.
     fn settle(&mut self, asked: bool, device: &mut dyn Device) -> DoorbellMode {
         let mode = match self.stage {
             Stage::Settled(mode) => return mode,
@@ -258,8 +259,8 @@ impl Client {
         }
     }
 
-    /// Several posted writes in one message. All are checked before the first is done; they go to BAR0,
-    /// where a write never has to wait.
+    /// Executes several posted writes of one message. All are checked before the first is executed. They go
+    /// to BAR0, in which a write never has to wait.
     fn write_multi(
         &mut self,
         payload: &[u8],
@@ -298,8 +299,9 @@ impl Client {
     }
 }
 
-/// A message that changes nothing that a queue served elsewhere has a copy of: questions, and writes to BAR0, where a
-/// doorbell is heard everywhere and the controller sees to its registers itself. REGION_WRITE_MULTI writes nowhere else.
+/// Returns whether a message changes no state that remote queues have copied. Such messages are queries, and
+/// writes to BAR0: doorbells reach remote queues, and the controller recalls them for its registers where
+/// needed. REGION_WRITE_MULTI writes to BAR0 only.
 pub(super) fn is_known_to_all(header: &Header, payload: &[u8]) -> bool {
     match header.command {
         Command::REGION_READ
@@ -322,8 +324,8 @@ fn unmap(payload: &[u8], reply: &mut Vec<u8>, context: &mut Context<'_>) -> Resu
 }
 
 impl DoorbellPolicy {
-    /// Whether a client with these capabilities may map the doorbells. One that takes no descriptors
-    /// cannot.
+    /// Returns whether a client with these capabilities may map the doorbells. A client that takes no
+    /// descriptors cannot.
     fn may_map(self, capabilities: Option<&Capabilities>) -> bool {
         let takes_fds = capabilities.is_none_or(|client| client.max_msg_fds > 0);
         match self {

@@ -3,15 +3,15 @@
 use sluice_controller::PCI_VENDOR;
 use std::ops::Range;
 
-/// Bytes of the configuration space of a PCI Express function. All behind the first 256 is zero: there
+/// Bytes of the configuration space of a PCI Express function. All bytes behind the first 256 are zero: there
 /// are no extended capabilities.
 pub(super) const SIZE: u64 = 4096;
 
 /// Bytes of the part that every PCI function has.
 const HEADER_SIZE: usize = 256;
 
-/// What the guest sees as the maker of the device. The defaults are nobody's real device, and
-/// NVMe drivers go by the class. The vendor is also in Identify Controller.
+/// Maker of the device in the guest's view. The defaults belong to no real device, and NVMe drivers bind by
+/// the class. The vendor is also in Identify Controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PciIdentity {
     pub vendor: u16,
@@ -105,10 +105,10 @@ mod express {
     pub(super) const VERSION: u16 = 2;
     /// Role-based error reporting and function level reset.
     pub(super) const DEVICE: u32 = 1 << 15 | 1 << 28;
-    /// After a reset: relaxed ordering, no snoop, read requests of 512 bytes.
+    /// Value after a reset: relaxed ordering, no snoop, read requests of 512 bytes.
     pub(super) const DEVICE_CONTROL_RESET: u16 = 0x2810;
     pub(super) const DEVICE_CONTROL_WRITABLE: u16 = 0x78ff;
-    /// In the upper byte of Device Control; reads as zero.
+    /// Bit in the upper byte of Device Control; reads as zero.
     pub(super) const INITIATE_FLR: u8 = 1 << 7;
     /// 8 GT/s, four lanes.
     pub(super) const LINK: u32 = 0x43;
@@ -121,21 +121,21 @@ mod express {
     pub(super) const TARGET_SPEED: u16 = 3;
 }
 
-/// What a write to configuration space asks for beyond what it stores.
+/// Effect of a write to configuration space beyond the stored bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(super) enum Effect {
     Nothing,
-    /// A function level reset, or the one that ends D3hot. The space itself is still as written.
+    /// Function level reset, or the reset at the end of D3hot. The space itself is still as written.
     Reset,
 }
 
-/// Where BAR0 keeps the MSI-X structures, and how large it is.
+/// Size of BAR0, and the offsets of the MSI-X structures in it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     /// Bytes, a power of two.
     pub(super) bar0_size: u32,
-    /// Of MSI-X; zero for a function that has nothing but its interrupt pin.
+    /// Vectors of MSI-X; zero for a function that has only its interrupt pin.
     pub(super) vectors: u16,
     /// Offset in BAR0, in bytes.
     pub(super) msix_table: u32,
@@ -143,10 +143,10 @@ pub(super) struct Layout {
     pub(super) msix_pending: u32,
 }
 
-/// The configuration space of one function.
+/// Configuration space of one function.
 ///
-/// Bus mastering is stored and not enforced: there is no bus, and the client decides by DMA_MAP what
-/// memory we reach.
+/// Bus mastering is stored and not enforced: there is no bus, and the client decides by DMA_MAP which memory
+/// the device reaches.
 #[derive(Debug)]
 pub(super) struct ConfigSpace {
     bytes: [u8; HEADER_SIZE],
@@ -179,7 +179,7 @@ impl ConfigSpace {
         }
     }
 
-    /// Writes any bytes; those that are read-only stay as they are.
+    /// Writes any bytes. Read-only bytes stay as they are.
     pub(super) fn write(&mut self, offset: u64, data: &[u8]) -> Effect {
         let mut effect = Effect::Nothing;
         for (at, &value) in places(offset).zip(data).take_while(|(at, _)| *at < HEADER_SIZE) {
@@ -201,13 +201,13 @@ impl ConfigSpace {
         }
     }
 
-    /// Back to how it is after power-on.
+    /// Restores the values after power-on.
     pub(super) fn reset(&mut self) {
         self.bytes = self.after_reset;
     }
 
-    /// Whether the function may assert its interrupt pin: not while MSI-X is enabled (PCI Local Bus 3.0,
-    /// 6.8.2.3), nor while the command register disables it.
+    /// Returns whether the function may assert its interrupt pin. It may not while MSI-X is enabled (PCI
+    /// Local Bus 3.0, 6.8.2.3), nor while the command register disables it.
     pub(super) fn may_assert_intx(&self) -> bool {
         !self.msix_enabled() && self.word(header::COMMAND) & header::INTERRUPT_DISABLE == 0
     }
@@ -221,15 +221,15 @@ impl ConfigSpace {
     }
 }
 
-/// The bytes from `offset` on; all that are beyond the header are alike.
+/// Returns the byte indexes from `offset` on. All bytes beyond the header are alike.
 fn places(offset: u64) -> std::ops::RangeFrom<usize> {
     offset.min(SIZE) as usize..
 }
 
-/// The byte of Device Control that starts a function level reset.
+/// Byte of Device Control that starts a function level reset.
 const FLR_BYTE: usize = express::DEVICE_CONTROL + 1;
 
-/// A configuration space being drawn up.
+/// Configuration space under construction.
 struct Image {
     bytes: [u8; HEADER_SIZE],
     writable: [u8; HEADER_SIZE],
@@ -262,7 +262,7 @@ impl Image {
     fn msix(&mut self, layout: &Layout) {
         self.capability(msix::AT, msix::ID, express::AT);
         self.put_u16(msix::CONTROL, layout.vectors - 1, msix::ENABLE | msix::FUNCTION_MASK);
-        // Both in BAR0, which the low three bits say.
+        // The low three bits of both select BAR0.
         self.put_u32(msix::TABLE, layout.msix_table, 0);
         self.put_u32(msix::PENDING, layout.msix_pending, 0);
     }

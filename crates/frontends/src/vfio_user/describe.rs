@@ -1,4 +1,4 @@
-//! The questions a client asks before it uses the device: what it is, its regions, its interrupts.
+//! Queries of a client before it uses the device: device, regions, interrupts.
 
 use super::interrupts;
 use super::region;
@@ -9,14 +9,14 @@ use sluice_vfio_user::device::{DeviceInfo, MmapArea, RegionInfo, SparseMmap, reg
 use sluice_vfio_user::irq::{self, IrqInfo};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Whether the file with the doorbells goes along with an answer.
+/// File that is sent with an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attachment {
     Nothing,
     Doorbells,
 }
 
-/// DEVICE_GET_INFO.
+/// Answers DEVICE_GET_INFO.
 pub(super) fn device_info(payload: &[u8], reply: &mut Vec<u8>) -> Result<(), Errno> {
     let asked: DeviceInfo = question(payload)?;
     check_room(asked.argsz, DeviceInfo::SIZE)?;
@@ -30,12 +30,12 @@ pub(super) fn device_info(payload: &[u8], reply: &mut Vec<u8>) -> Result<(), Err
     Ok(())
 }
 
-/// DEVICE_GET_REGION_INFO. BAR0's doorbells can be mapped in one mode, which takes a capability and a
+/// Answers DEVICE_GET_REGION_INFO. BAR0's doorbells can be mapped in one mode, which takes a capability and a
 /// file descriptor.
 ///
-/// A client whose `argsz` has no room for a capability gets an answer without a word of mapping, and the
-/// `argsz` that it takes: a flag without what belongs to it is fatal to QEMU (the capabilities) and
-/// invites to map all of BAR0 (the mapping).
+/// A client whose `argsz` has no room for a capability gets an answer that offers no mapping, and the `argsz`
+/// that is needed. A CAPS flag without capabilities is fatal to QEMU. An MMAP flag without them invites to
+/// map all of BAR0.
 pub(super) fn region_info(
     payload: &[u8],
     mode: DoorbellMode,
@@ -73,8 +73,8 @@ pub(super) fn region_info(
     Ok(Attachment::Doorbells)
 }
 
-/// DEVICE_GET_REGION_IO_FDS, question and answer: parts of a region with descriptors of their own that
-/// are written to instead of the socket.
+/// Query and answer of DEVICE_GET_REGION_IO_FDS: parts of a region with descriptors of their own, to which a
+/// client writes instead of the socket.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct RegionIoFds {
@@ -84,7 +84,7 @@ struct RegionIoFds {
     count: u32,
 }
 
-/// DEVICE_GET_REGION_IO_FDS: there are none.
+/// Answers DEVICE_GET_REGION_IO_FDS: there are no such descriptors.
 pub(super) fn region_io_fds(payload: &[u8], reply: &mut Vec<u8>) -> Result<(), Errno> {
     let asked: RegionIoFds = question(payload)?;
     check_room(asked.argsz, size_of::<RegionIoFds>())?;
@@ -96,7 +96,7 @@ pub(super) fn region_io_fds(payload: &[u8], reply: &mut Vec<u8>) -> Result<(), E
     Ok(())
 }
 
-/// DEVICE_GET_IRQ_INFO.
+/// Answers DEVICE_GET_IRQ_INFO.
 pub(super) fn irq_info(payload: &[u8], vectors: u16, reply: &mut Vec<u8>) -> Result<(), Errno> {
     let asked: IrqInfo = question(payload)?;
     check_room(asked.argsz, IrqInfo::SIZE)?;
@@ -111,7 +111,7 @@ fn question<T: FromBytes>(payload: &[u8]) -> Result<T, Errno> {
     T::read_from_prefix(payload).map(|(asked, _)| asked).map_err(|_| Errno::INVAL)
 }
 
-/// A client that has no room for the smallest answer is mistaken.
+/// Checks that the client has room for the smallest answer.
 fn check_room(argsz: u32, size: usize) -> Result<(), Errno> {
     if (argsz as usize) < size { Err(Errno::INVAL) } else { Ok(()) }
 }

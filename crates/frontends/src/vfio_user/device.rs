@@ -1,69 +1,71 @@
-//! What this front-end needs of a controller.
+//! Interface of this front-end to a controller.
 
 use sluice_controller::{Attached, Controller, DmaRequest, DoorbellMode, RecallCause, Subsystem};
 use sluice_memory::{Removed, SharedRegion, Space};
 use std::borrow::BorrowMut;
 
-/// A controller as its transport sees it: registers, doorbells, turns and interrupts.
+/// Controller from the side of its transport: registers, doorbells, turns and interrupts.
 ///
-/// A trait, so that the front-end can be shown a device that is in the middle of something for as long
-/// as a test wants. [`Controller`] says what each method means.
+/// It is a trait so that a test can keep a device in the middle of an operation for any time. [`Controller`]
+/// documents each method.
 pub trait Device {
-    /// BAR0 below the doorbells; any offset and length.
+    /// Reads BAR0 below the doorbells, at any offset and length.
     fn read_register(&self, offset: u32, data: &mut [u8]);
-    /// BAR0 below the doorbells; any offset and length.
+    /// Writes BAR0 below the doorbells, at any offset and length.
     fn write_register(&mut self, offset: u32, data: &[u8], space: &Space, now_ns: u64);
-    /// A doorbell written over the socket; `offset` is in bytes from the first doorbell.
+    /// Rings a doorbell that was written over the socket. `offset` is in bytes from the first doorbell.
     fn ring(&mut self, offset: u32, value: u32);
-    /// The memory that a client may map. The doorbells are at the offset in its *file* that they have
-    /// in BAR0, [`DOORBELLS`](sluice_nvme::register::DOORBELLS).
+    /// Returns the memory that a client may map. In its *file* the doorbells have the same offset as in BAR0,
+    /// [`DOORBELLS`](sluice_nvme::register::DOORBELLS).
     fn doorbells(&self) -> &SharedRegion;
     fn set_doorbell_mode(&mut self, mode: DoorbellMode);
     fn turn(&mut self, space: &Space, now_ns: u64) -> usize;
-    /// Asks the cache for what the next turn looks at first.
+    /// Prefetches the memory that the next turn reads first.
     fn look_ahead(&self) {}
-    /// A completion for one of the device's own targets.
+    /// Handles a completion for one of the device's own targets.
     fn event(&mut self, token: u64, result: i32, now_ns: u64);
-    /// About to sleep. True if there is work after all.
+    /// Prepares for sleep. Returns whether there is work after all.
     fn arm(&mut self) -> bool;
-    /// The same of what several devices may share.
+    /// Prepares layers for sleep, which several devices may share. Returns whether there is work after all.
     fn arm_layers(&mut self) -> bool {
         false
     }
     fn disarm(&mut self);
     fn deadline_ns(&mut self) -> Option<u64>;
-    /// Takes no more commands in the next turn; those in flight go on.
+    /// Takes no more commands in the next turn. Commands in flight go on.
     fn pause(&mut self);
-    /// What was taken has completed, all but requests for events that may never come.
+    /// Returns whether all taken commands have completed, except requests for events that may never come.
     fn is_at_rest(&self) -> bool;
-    /// Every queue is served here.
+    /// Returns whether every queue is served on this reactor.
     fn is_whole(&self) -> bool {
         true
     }
-    /// Has those that are not come here.
+    /// Recalls the queues that other reactors serve.
     fn recall_groups(&mut self) {}
     /// Begins a reset, which is over when the device is quiescent.
     fn reset(&mut self);
-    /// Nothing is in flight, and no reset is under way.
+    /// Returns whether no command is in flight and no reset is under way.
     fn is_quiescent(&self) -> bool;
     fn uses(&self, removed: &Removed) -> bool;
     fn forget_memory(&mut self, removed: &Removed);
-    /// There is more memory.
+    /// Serves unmapped queues again whose memory was mapped.
     fn find_memory(&mut self, _space: &Space) {}
     fn take_vectors(&mut self, signal: &mut dyn FnMut(u16));
     fn intx_asserted(&mut self) -> bool;
     fn vectors(&self) -> u16;
-    /// There is something that only the client can do.
+    /// Returns whether the device has requests that only the client can execute.
     fn has_dma_requests(&self) -> bool {
         false
     }
-    /// The next thing that only the client can do, in at most so many bytes; those that it writes go to `data`.
+    /// Returns the next request for the client, of at most `most` bytes. The bytes of a DMA_WRITE are put
+    /// into `data`.
     fn take_dma_request(&mut self, _most: usize, _data: &mut Vec<u8>, _now_ns: u64) -> Option<DmaRequest> {
         None
     }
-    /// The client has done an errand, and sent what it read; none if it could not.
+    /// Completes a request with the bytes that the client has read, or with `None` if the client failed.
     fn complete_dma_request(&mut self, _id: u64, _data: Option<&[u8]>) {}
-    /// Shows the client's memory to a device of its own, and so needs its files.
+    /// Returns whether a layer gives a device of its own access to the client's memory, and so needs the
+    /// files of that memory.
     fn shares_memory(&self) -> bool {
         false
     }

@@ -1,7 +1,7 @@
-//! Interrupts: eventfds that the client gave us, signalled through the ring.
+//! Interrupts: eventfds of the client, signalled through the ring.
 //!
-//! The ring keeps at most one write per eventfd in flight and remembers that another was asked for, so a
-//! full eventfd costs its client an interrupt and us nothing.
+//! The ring keeps at most one write per eventfd in flight and notes further signals, so a full eventfd costs
+//! its client an interrupt and the server nothing.
 
 use super::descriptor::Kind as Descriptor;
 use super::token::{Kind, Token};
@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use zerocopy::FromBytes;
 
-/// The interrupts of one client.
+/// Interrupts of one client.
 #[derive(Debug)]
 pub(super) struct Interrupts {
     io: Io,
@@ -22,18 +22,18 @@ pub(super) struct Interrupts {
     port: u8,
     msix: Vec<Vector>,
     intx: Pin,
-    /// Interrupts asked of the ring.
+    /// Interrupts that were passed to the ring.
     signalled: u64,
-    /// Counts the eventfds that unmask INTx, to tell their events apart.
+    /// Count of eventfds that unmask INTx, which distinguishes their events.
     epochs: u32,
 }
 
 #[derive(Debug, Default)]
 struct Vector {
     eventfd: Option<FileSlot>,
-    /// A signal is on its way to the eventfd.
+    /// Signal on its way to the eventfd.
     sending: bool,
-    /// An interrupt that had no eventfd to go to; its bit in the pending bit array.
+    /// Interrupt without an eventfd; its bit in the pending bit array.
     pending: bool,
 }
 
@@ -42,18 +42,18 @@ struct Vector {
 #[derive(Debug, Default)]
 struct Pin {
     eventfd: Option<FileSlot>,
-    /// A signal is on its way to the eventfd.
+    /// Signal on its way to the eventfd.
     sending: bool,
     masked: bool,
-    /// The eventfd that unmasks, and the epoch of its events.
+    /// Eventfd that unmasks, and the epoch of its events.
     unmask: Option<(FileSlot, u32)>,
 }
 
-/// A SET_IRQS message whose flags and bounds make sense.
+/// SET_IRQS message with valid flags and bounds.
 #[derive(Debug)]
 struct Request<'a> {
     index: u32,
-    /// Which interrupts; empty only to turn all off.
+    /// Range of interrupts; empty only to turn all off.
     range: Range<usize>,
     action: u32,
     data: Data<'a>,
@@ -61,16 +61,16 @@ struct Request<'a> {
 
 #[derive(Debug)]
 enum Data<'a> {
-    /// All of the range.
+    /// All interrupts of the range.
     None,
-    /// Those of the range whose byte is not zero.
+    /// Interrupts of the range whose byte is not zero.
     Bool(&'a [u8]),
-    /// Descriptors come with the message.
+    /// Descriptors that come with the message.
     Eventfds,
 }
 
 impl<'a> Request<'a> {
-    /// `vectors` is how many interrupts MSI-X has.
+    /// Parses a message. `vectors` is the number of MSI-X interrupts.
     fn parse(payload: &'a [u8], vectors: u32) -> Result<Self, Errno> {
         let (set, rest) = IrqSet::read_from_prefix(payload).map_err(|_| Errno::INVAL)?;
         let one_of_each = set.data().is_power_of_two() && set.action().is_power_of_two();
@@ -93,7 +93,7 @@ impl<'a> Request<'a> {
         Ok(Self { index: set.index, range, action: set.action(), data })
     }
 
-    /// The interrupts that the message is about, where it brings no descriptors.
+    /// Returns the interrupts that a message without descriptors selects.
     fn chosen(&self) -> impl Iterator<Item = usize> {
         let start = self.range.start;
         self.range.clone().filter(move |&number| match self.data {
@@ -103,7 +103,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// How many interrupts of a type there are.
+/// Returns the number of interrupts of a type.
 fn count(index: u32, vectors: u32) -> u32 {
     match index {
         index::INTX => 1,
@@ -112,7 +112,7 @@ fn count(index: u32, vectors: u32) -> u32 {
     }
 }
 
-/// What DEVICE_GET_IRQ_INFO answers for one type.
+/// Returns the answer to DEVICE_GET_IRQ_INFO for one type.
 pub(super) fn info(index: u32, vectors: u16) -> IrqInfo {
     let flags = match index {
         index::INTX => IrqInfo::EVENTFD | IrqInfo::MASKABLE | IrqInfo::AUTOMASKED,
@@ -128,12 +128,12 @@ impl Interrupts {
         Self { io, task, port, msix, intx: Pin::default(), signalled: 0, epochs: 0 }
     }
 
-    /// How many MSI-X has.
+    /// Returns the number of MSI-X vectors.
     pub(super) fn vectors(&self) -> u16 {
         self.msix.len() as u16
     }
 
-    /// Signals an MSI-X vector. One without an eventfd stays pending if `keep`.
+    /// Signals an MSI-X vector. A vector without an eventfd stays pending if `keep`.
     #[inline]
     pub(super) fn signal(&mut self, vector: u16, keep: bool) {
         let number = u32::from(vector);
@@ -148,19 +148,19 @@ impl Interrupts {
         }
     }
 
-    /// A copy of a vector's eventfd, if it has one.
+    /// Returns a copy of a vector's eventfd, if it has one.
     pub(super) fn eventfd(&self, vector: u16) -> Option<OwnedFd> {
         let eventfd = self.msix.get(usize::from(vector))?.eventfd.as_ref()?;
         eventfd.as_fd().try_clone_to_owned().ok()
     }
 
-    /// Whether anyone listens to INTx.
+    /// Returns whether INTx has an eventfd.
     #[inline]
     pub(super) fn has_intx(&self) -> bool {
         self.intx.eventfd.is_some()
     }
 
-    /// INTx has this level now. Asserted and unmasked, it is signalled, which masks it.
+    /// Sets the level of INTx. A pin that is asserted and unmasked is signalled, which masks it.
     pub(super) fn set_intx(&mut self, asserted: bool) {
         if let Some(eventfd) = self.intx.eventfd.as_ref().filter(|_| asserted && !self.intx.masked) {
             self.io.signal(eventfd, self.task, signal_token(self.port, INTX));
@@ -170,7 +170,8 @@ impl Interrupts {
         }
     }
 
-    /// The eventfd that unmasks INTx was signalled, or may have been: after a move nobody knows.
+    /// Handles an event of the eventfd that unmasks INTx. After a move of the task the event may come without
+    /// a signal.
     pub(super) fn unmask_event(&mut self, epoch: u32) {
         let unmask = self.intx.unmask.as_ref().filter(|(_, its)| *its == epoch);
         if unmask.is_some_and(|(eventfd, _)| take_count(eventfd)) {
@@ -178,7 +179,7 @@ impl Interrupts {
         }
     }
 
-    /// The last signal to an eventfd has arrived there.
+    /// Notes that the last signal to an eventfd has arrived there.
     pub(super) fn sent(&mut self, epoch: u32) {
         match self.msix.get_mut(epoch as usize) {
             Some(vector) => vector.sending = false,
@@ -186,17 +187,17 @@ impl Interrupts {
         }
     }
 
-    /// Every interrupt that was signalled has arrived at its eventfd.
+    /// Returns whether every signalled interrupt has arrived at its eventfd.
     pub(super) fn are_sent(&self) -> bool {
         !self.intx.sending && !self.msix.iter().any(|vector| vector.sending)
     }
 
-    /// How many interrupts were signalled since this was last asked.
+    /// Returns the number of interrupts signalled since the last call.
     pub(super) fn take_signalled(&mut self) -> u64 {
         std::mem::take(&mut self.signalled)
     }
 
-    /// The pending bit array (PCI Local Bus 3.0, 6.8.2.10), from byte `offset` of it.
+    /// Reads the pending bit array (PCI Local Bus 3.0, 6.8.2.10), from its byte `offset` on.
     pub(super) fn read_pending(&self, offset: usize, out: &mut [u8]) {
         for (at, byte) in (offset..).zip(out) {
             let vectors = self.msix.iter().skip(at.saturating_mul(8)).take(8);
@@ -204,16 +205,16 @@ impl Interrupts {
         }
     }
 
-    /// A reset: nothing is pending or masked any more. Eventfds stay; they are the client's wiring.
+    /// Resets the interrupts: none is pending or masked any more. The client's eventfds stay.
     pub(super) fn reset(&mut self) {
         self.msix.iter_mut().for_each(|vector| vector.pending = false);
         self.intx.masked = false;
     }
 
-    /// DEVICE_SET_IRQS. Takes the descriptors that it uses out of `fds`.
+    /// Executes DEVICE_SET_IRQS. Takes the descriptors that it uses out of `fds`.
     ///
     /// # Errors
-    /// EINVAL for what makes no sense or is not an eventfd; then nothing has changed.
+    /// EINVAL for a message that makes no sense, or for a descriptor of no eventfd. Then nothing has changed.
     pub(super) fn set(&mut self, payload: &[u8], fds: &mut Vec<OwnedFd>) -> Result<(), Errno> {
         let request = Request::parse(payload, self.msix.len() as u32)?;
         if matches!(request.data, Data::Eventfds) {
@@ -227,7 +228,7 @@ impl Interrupts {
             (IrqSet::ACTION_TRIGGER, index) if request.range.is_empty() => self.turn_off(index),
             (IrqSet::ACTION_TRIGGER, _) => return self.set_trigger(&request, fds),
             (_, index::INTX) => return self.set_mask(&request, fds),
-            // MSI-X is masked in its table, which is the client's business.
+            // The client masks MSI-X vectors itself, in their table.
             _ => return Err(Errno::INVAL),
         }
         Ok(())
@@ -246,7 +247,7 @@ impl Interrupts {
             return Ok(());
         }
         let slots = self.register(fds)?;
-        // Without descriptors this takes the eventfds of the whole range away.
+        // A message without descriptors removes the eventfds of the whole range.
         let slots = slots.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
         for (number, slot) in request.range.clone().zip(slots) {
             match request.index {
@@ -269,14 +270,14 @@ impl Interrupts {
 
     fn assign(&mut self, number: usize, eventfd: Option<FileSlot>) {
         let vector = &mut self.msix[number];
-        // Of a signal to an eventfd that is let go of, nothing is heard any more.
+        // A signal to an eventfd that is dropped causes no event any more.
         (vector.eventfd, vector.sending) = (eventfd, false);
         if vector.eventfd.is_some() && std::mem::take(&mut vector.pending) {
             self.signal(number as u16, false);
         }
     }
 
-    /// The client signals an interrupt in the device's name.
+    /// Signals an interrupt for the client, as the device would.
     fn trigger(&mut self, index: u32, number: usize) {
         match index {
             index::INTX => self.set_intx(true),
@@ -307,20 +308,21 @@ impl Interrupts {
     }
 }
 
-/// Whether an eventfd was signalled since this was last asked. It is the client's, who may make reads wait.
+/// Returns whether an eventfd was signalled since the last call. The eventfd is the client's, which may make
+/// reads wait.
 fn take_count(eventfd: &FileSlot) -> bool {
     let mut count = [0; size_of::<u64>()];
     let buffers = &mut [IoSliceMut::new(&mut count)];
-    // It has no offset.
+    // An eventfd has no offset.
     let taken = rustix::io::preadv2(eventfd, buffers, u64::MAX, ReadWriteFlags::NOWAIT);
-    // If it cannot be read so, the event is all there is to know.
+    // If it cannot be read without waiting, the event itself counts as a signal.
     taken != Err(Errno::AGAIN)
 }
 
-/// In the place of a vector's number.
+/// Number of INTx in place of a vector's.
 const INTX: u32 = u32::MAX;
 
-/// The token of signals to the eventfd of a vector, or of INTx.
+/// Returns the token of signals to the eventfd of a vector, or of INTx.
 const fn signal_token(port: u8, number: u32) -> u64 {
     Token { port, kind: Kind::Signal, epoch: number }.raw()
 }

@@ -1,4 +1,4 @@
-//! The socket `DIR/cntrl` that clients connect to.
+//! Socket `DIR/cntrl`, to which clients connect.
 
 use crate::folder::{check_folder, set_socket_mode};
 use rustix::fs::{AtFlags, fchmod};
@@ -18,12 +18,12 @@ pub const SOCKET_NAME: &str = "cntrl";
 /// Clients that may wait to be accepted.
 const BACKLOG: i32 = 8;
 
-/// Who may connect to a socket.
+/// Permissions to connect to a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Of the socket.
+    /// Mode of the socket.
     pub mode: u32,
-    /// Whose it is; the process's own if there is none.
+    /// Group of the socket; the process's own if there is none.
     pub group: Option<u32>,
 }
 
@@ -31,7 +31,7 @@ impl Access {
     /// Gives a path to the group, if there is one.
     ///
     /// # Errors
-    /// In words that name the path: the process may not.
+    /// A message that names the path: the process may not give it to the group.
     pub fn give(self, path: &Path) -> io::Result<()> {
         let Some(group) = self.group else { return Ok(()) };
         lchown(path, None, Some(group)).map_err(|error| {
@@ -46,34 +46,34 @@ impl Access {
     }
 }
 
-/// A listening socket that belongs to this process alone, removed when dropped.
+/// Listening socket that belongs to this process alone, removed when dropped.
 ///
-/// Made on a thread that may wait for the file system, and then handed to a reactor.
+/// It is made on a thread that may wait for the file system, and then handed to a reactor.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
     path: PathBuf,
-    /// Device and inode of the socket file, so that nobody else's is removed in its place.
+    /// Device and inode of the socket file, so that a foreign socket in its place is not removed.
     identity: (u64, u64),
-    /// The directory, locked against other servers for as long as this lives.
+    /// Directory, locked against other servers for the lifetime of the listener.
     _directory: OwnedFd,
     created_directory: bool,
 }
 
 impl Listener {
-    /// Listens on `cntrl` in `directory`, which is made (for its owner only) if it is not there.
-    /// `mode` is that of the socket: 0o600 unless somebody else shall connect.
+    /// Listens on `cntrl` in `directory`, which is made (for its owner only) if it is not there. `mode` is
+    /// that of the socket: 0o600 unless other users shall connect.
     ///
     /// A socket that a dead server left behind is replaced.
     ///
     /// # Errors
-    /// In words that name the path: it is served already, it is not a socket, it is too long, or what
-    /// the kernel says.
+    /// A message that names the path: it is served already, it is not a socket, it is too long, or the error
+    /// of the kernel.
     pub fn bind(directory: &Path, mode: u32) -> io::Result<Listener> {
         Self::bind_for(directory, Access { mode, group: None })
     }
 
-    /// The same for those who may connect.
+    /// Listens like [`bind`](Self::bind), with a group whose members may connect.
     ///
     /// # Errors
     /// As [`bind`](Self::bind), or the group cannot be given.
@@ -92,12 +92,12 @@ impl Listener {
         Ok(Listener { socket, path, identity, _directory: locked, created_directory })
     }
 
-    /// Where clients connect.
+    /// Returns the path to which clients connect.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The next client that waits, if one does.
+    /// Returns the next client that waits, if one does.
     pub(super) fn accept(&self) -> Result<Option<UnixStream>, Errno> {
         match accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) => Ok(Some(socket.into())),
@@ -106,8 +106,8 @@ impl Listener {
         }
     }
 
-    /// Lets nobody connect any more, and returns those who have. They would otherwise go with the socket,
-    /// and with them whatever descriptors they sent.
+    /// Stops listening, and returns the clients that wait. The end of the socket would otherwise close their
+    /// connections, and with them all descriptors that they sent.
     pub(super) fn refuse(&self) -> impl Iterator<Item = UnixStream> {
         let _ = shutdown(&self.socket, Shutdown::Both);
         std::iter::from_fn(|| self.accept().ok().flatten())
@@ -133,13 +133,13 @@ impl Drop for Listener {
             tracing::warn!(path = %self.path.display(), %error, "cannot remove a socket");
         }
         if let Some(directory) = self.path.parent().filter(|_| self.created_directory) {
-            // Fails if somebody put something into it, and then it stays.
+            // A directory that is not empty stays: the call fails.
             let _ = std::fs::remove_dir(directory);
         }
     }
 }
 
-/// True if there was none.
+/// Makes a directory. Returns whether there was none.
 fn make_directory(directory: &Path) -> io::Result<bool> {
     if directory.is_dir() {
         return Ok(false);
@@ -149,7 +149,7 @@ fn make_directory(directory: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Keeps other servers away, also while neither has a socket yet.
+/// Locks a directory against other servers, also while neither has a socket yet.
 fn lock(directory: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = open(directory, flags, Mode::empty()).map_err(|e| refused(directory, e))?;
@@ -160,7 +160,7 @@ fn lock(directory: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// Removes a socket at `path` that nobody listens on.
+/// Removes a socket at `path` on which no server listens.
 fn remove_stale(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
     let stat = match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => stat,
@@ -172,7 +172,7 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
     }
     match connect(new_socket()?, address) {
         Err(Errno::CONNREFUSED) => {}
-        // Somebody listens, if with a full backlog.
+        // A server listens, perhaps with a full backlog.
         Ok(()) | Err(Errno::AGAIN) => return Err(in_use(path)),
         Err(errno) => return Err(refused(path, errno)),
     }
@@ -182,11 +182,11 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
 fn open_socket(path: &Path, address: &SocketAddrUnix, access: Access) -> io::Result<OwnedFd> {
     let socket = new_socket()?;
     let refused = |errno| refused(path, errno);
-    // The socket file gets the mode of the socket, less the process's mask, so at no moment is it open
-    // to others; the mask is put right before anyone can connect.
+    // The socket file gets the mode of the socket without the bits of the process's umask, so it is never
+    // open to others. The configured mode is set before any client can connect.
     fchmod(&socket, Mode::from_raw_mode(0o600)).map_err(refused)?;
     bind(&socket, address).map_err(refused)?;
-    // The group first: the mode is for no other.
+    // The group is set first: the mode is meant for no other group.
     access.give(path)?;
     set_socket_mode(path, access.mode).map_err(refused)?;
     listen(&socket, BACKLOG).map_err(refused)?;

@@ -1,8 +1,8 @@
-//! Populating the memory that clients lend, on a thread of the process: a piece of each client's after the other, so that
-//! a client with very much memory keeps no other waiting.
+//! Population of the memory that clients share, on a thread of the process. The thread populates a chunk for
+//! each client in turn, so that a client with very much memory keeps no other waiting.
 //!
-//! The kernel charges pages to the daemon that no other process has touched before. The limit of a socket's memory bounds
-//! them, since it counts files as a whole.
+//! The kernel charges pages to the daemon that no other process has touched before. The limit of a socket's
+//! memory bounds them, since it counts files as a whole.
 
 use crate::log_limit::{LogLimit, limited};
 use sluice_memory::Unpopulated;
@@ -15,10 +15,10 @@ use std::time::Instant;
 /// Regions of a client that wait to be populated; further ones are left as they are.
 const WAITING_MAX: usize = 64;
 
-/// What the thread is sent its jobs by. None until a client has lent memory.
+/// Sender of jobs to the thread; `None` until a client has shared memory.
 static THREAD: Mutex<Option<Sender<Job>>> = Mutex::new(None);
 
-/// A region of a client.
+/// Region of a client to be populated.
 #[derive(Debug)]
 struct Job {
     memory: Unpopulated,
@@ -26,7 +26,7 @@ struct Job {
     place: Place,
 }
 
-/// One of the regions of a client that wait.
+/// Place among the regions of a client that wait.
 #[derive(Debug)]
 struct Place(Arc<AtomicUsize>);
 
@@ -44,7 +44,7 @@ impl Drop for Place {
     }
 }
 
-/// Populates what the clients of one socket lend.
+/// Populator of the memory that the clients of one socket share.
 #[derive(Debug)]
 pub(super) struct Populator {
     drive: Arc<str>,
@@ -56,13 +56,14 @@ impl Populator {
         Self { drive: drive.into(), waiting: Arc::default() }
     }
 
-    /// Has memory populated, if there is any and few other regions of the socket wait. Does not wait for it.
+    /// Populates memory on the thread, if there is any and few other regions of the socket wait. Returns at
+    /// once.
     pub(super) fn populate(&self, memory: Option<Unpopulated>) {
         let Some((memory, place)) = memory.zip(Place::take(&self.waiting)) else { return };
         let job = Job { memory, drive: Arc::clone(&self.drive), place };
-        // A panic ends the process, so nobody poisons it. It is held for a moment only.
+        // A panic ends the process, so the lock is never poisoned. It is held for a moment only.
         let mut thread = THREAD.lock().unwrap_or_else(PoisonError::into_inner);
-        // If there was no thread to be had, the next region tries again.
+        // If no thread can be started, the next region tries again.
         if thread.get_or_insert_with(start).send(job).is_err() {
             *thread = None;
         }
@@ -78,7 +79,7 @@ fn start() -> Sender<Job> {
     sender
 }
 
-/// Populates a piece of each region in turns.
+/// Populates a chunk of each region in turn.
 fn populate_all(jobs: &Receiver<Job>) {
     let (mut waiting, mut troubles, began) = (VecDeque::new(), LogLimit::default(), Instant::now());
     loop {
@@ -117,7 +118,7 @@ mod tests {
 
     const SIZE: u64 = 5 << 20;
 
-    /// A file in memory without any page.
+    /// Makes a file in memory without any page.
     fn file() -> OwnedFd {
         let file = memfd_create("guest", MemfdFlags::CLOEXEC).expect("a file in memory");
         ftruncate(&file, SIZE).expect("room");

@@ -1,4 +1,4 @@
-//! REGION_READ and REGION_WRITE: what lies where in BAR0, and in configuration space.
+//! REGION_READ and REGION_WRITE: the layout of BAR0, and configuration space.
 
 use super::config_space::{self, ConfigSpace, Effect, Layout, PciIdentity};
 use super::device::Device;
@@ -12,7 +12,7 @@ use sluice_vfio_user::region::RegionAccess;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
-/// BAR0 consists of pages, each with one thing in it.
+/// Bytes of a page of BAR0. Each page has one purpose.
 pub(super) const PAGE: u64 = 4096;
 
 /// Bytes of BAR0: registers, doorbells, MSI-X table, MSI-X pending bits.
@@ -32,7 +32,7 @@ const MAX_VECTORS: usize = PAGE as usize / TABLE_ENTRY;
 
 const _: () = assert!(DOORBELLS as u64 == PAGE, "the doorbells are the second page");
 
-/// Bytes of a region; zero if there is none.
+/// Returns the bytes of a region; zero if there is none.
 pub(super) fn size(index: u32) -> u64 {
     match index {
         regions::BAR0 => BAR0_SIZE,
@@ -48,23 +48,23 @@ pub(super) fn check(access: &RegionAccess) -> Result<(), Errno> {
     if fits { Ok(()) } else { Err(Errno::INVAL) }
 }
 
-/// What a client wrote to, as far as others are concerned.
+/// Effect of a write outside the function itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(super) enum Written {
-    /// Nothing else happens.
+    /// No further effect.
     Plainly,
-    /// So many doorbells.
+    /// Number of doorbells rung.
     Doorbells(usize),
-    /// A reset of the function.
+    /// Reset of the function.
     Reset,
 }
 
-/// The PCI function around a device: what a client sees of it besides its registers.
+/// PCI function around a device: everything that a client can access besides the device's registers.
 #[derive(Debug)]
 pub(super) struct Function {
     config: ConfigSpace,
-    /// Kept for the client, which masks and routes the vectors itself.
+    /// Table that is only stored: the client masks and routes the vectors itself.
     msix_table: Vec<u8>,
     pub(super) interrupts: Interrupts,
 }
@@ -86,7 +86,7 @@ impl Function {
         function
     }
 
-    /// Everything but the client's wiring is as after power-on.
+    /// Resets the function as at power-on. The client's eventfds stay.
     pub(super) fn reset(&mut self) {
         self.config.reset();
         self.interrupts.reset();
@@ -94,7 +94,7 @@ impl Function {
         self.msix_table.iter_mut().skip(VECTOR_CONTROL).step_by(TABLE_ENTRY).for_each(|byte| *byte = 1);
     }
 
-    /// Reads what [`check`] has let pass.
+    /// Reads a range that [`check`] has accepted.
     pub(super) fn read(&self, device: &mut dyn Device, access: &RegionAccess, out: &mut [u8]) {
         if access.region == regions::CONFIG {
             let intx = device.intx_asserted();
@@ -106,13 +106,13 @@ impl Function {
                 0 => device.read_register(offset, out),
                 MSIX_TABLE => read_table(&self.msix_table, offset as usize, out),
                 MSIX_PENDING => self.interrupts.read_pending(offset as usize, out),
-                // What a doorbell reads as is not defined (NVMe over PCIe Transport 1.0, 3.1.2.1).
+                // The value of a doorbell read is not defined (NVMe over PCIe Transport 1.0, 3.1.2.1).
                 _ => out.fill(0),
             }
         }
     }
 
-    /// Writes what [`check`] has let pass.
+    /// Writes a range that [`check`] has accepted.
     pub(super) fn write(
         &mut self,
         device: &mut dyn Device,
@@ -145,17 +145,17 @@ impl Function {
         entries.iter_mut().zip(data).for_each(|(byte, value)| *byte = *value);
     }
 
-    /// A vector's eventfd.
+    /// Returns a copy of a vector's eventfd.
     ///
     /// # Errors
-    /// Its interrupts go elsewhere, or nowhere yet.
+    /// The host does not take interrupts by MSI-X, or the vector has no eventfd yet.
     pub(super) fn eventfd(&self, vector: u16) -> Result<OwnedFd, CannotMigrate> {
         let by_vectors = self.config.msix_enabled() && !self.interrupts.has_intx();
         let eventfd = self.interrupts.eventfd(vector).filter(|_| by_vectors);
         eventfd.ok_or(CannotMigrate("the host does not take the queue's interrupts by MSI-X"))
     }
 
-    /// Carries the device's interrupts to the client. Returns how many.
+    /// Signals the device's interrupts to the client. Returns their number.
     #[inline]
     pub(super) fn interrupt<D: Device>(&mut self, device: &mut D) -> u64 {
         let Self { config, interrupts, .. } = self;
@@ -172,7 +172,8 @@ fn read_table(table: &[u8], offset: usize, out: &mut [u8]) {
     out.iter_mut().zip(entries.chain(std::iter::repeat(0))).for_each(|(byte, value)| *byte = value);
 }
 
-/// Rings the doorbells that are written as a whole; a host that writes eight bytes means two of them.
+/// Rings the doorbells that are written as a whole; a write of eight bytes rings two of them. Returns their
+/// number.
 fn ring(device: &mut dyn Device, offset: u32, data: &[u8]) -> usize {
     if !offset.is_multiple_of(4) {
         return 0;
@@ -184,7 +185,8 @@ fn ring(device: &mut dyn Device, offset: u32, data: &[u8]) -> usize {
     doorbells.len()
 }
 
-/// Cuts an access at page boundaries: the page, the offset in it, and which of the bytes.
+/// Splits an access at page boundaries. Each item has the page, the offset in the page, and the range of the
+/// bytes.
 fn pieces(offset: u64, length: usize) -> impl Iterator<Item = (u64, u32, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
