@@ -1,4 +1,5 @@
-//! Clients that share no memory, or not all of it, against a real controller: they are asked for what is there.
+//! Clients that share no memory, or not all of it, against a real controller. DMA_READ and DMA_WRITE reach
+//! the rest.
 
 mod rig;
 
@@ -24,7 +25,7 @@ const BASE: u64 = 0x10_0000;
 const MEMORY: usize = 2 << 20;
 const CHUNK: u64 = 64 << 10;
 
-/// A drive in memory, on a reactor of its own.
+/// Adds a drive in memory to a reactor.
 fn add_drive(reactor: &ReactorHandle, directory: PathBuf) {
     reactor
         .call(move |local| {
@@ -49,7 +50,7 @@ fn add_drive(reactor: &ReactorHandle, directory: PathBuf) {
         .expect("the reactor runs");
 }
 
-/// How a client answers what it is asked.
+/// Client's way to answer a DMA request.
 type Answer = fn(&mut Host, Header, DmaAccess, &[u8]);
 
 struct Host {
@@ -58,14 +59,14 @@ struct Host {
     answer: Answer,
     asked: usize,
     free: u64,
-    /// By queue: where its entries are, its completions, tail and head.
+    /// Queues: address of the entries, address of the completions, tail and head.
     queues: Vec<(u64, u64, u32, u32)>,
     random: u64,
 }
 
 const ENTRIES: u32 = 16;
 
-/// What every client should do.
+/// Answers a DMA request as every client should.
 fn properly(host: &mut Host, header: Header, access: DmaAccess, data: &[u8]) {
     let (offset, count) = ((access.address - BASE) as usize, access.count as usize);
     if header.command == Command::DMA_WRITE {
@@ -78,7 +79,7 @@ fn properly(host: &mut Host, header: Header, access: DmaAccess, data: &[u8]) {
 }
 
 impl Host {
-    /// A client of which only the shared chunks of memory come with a descriptor.
+    /// Connects a client of which only the shared chunks of memory come with a descriptor.
     fn connect(directory: &Path, is_shared: fn(u64) -> bool) -> Self {
         let mut peer = Peer::connect(directory);
         peer.negotiate(b"{\"capabilities\":{\"max_msg_fds\":16,\"max_data_xfer_size\":1048576}}\0");
@@ -102,9 +103,9 @@ impl Host {
         (self.random >> 33) % limit
     }
 
-    /// The next message, if it is a reply; what the server asks for is answered.
+    /// Receives the next message and returns it if it is a reply. A DMA request of the server is answered.
     fn listen(&mut self) -> Option<(Header, Vec<u8>)> {
-        // Answers may be more than the socket holds. The server reads them whatever it waits for.
+        // Answers may be more than the socket holds. The server reads them even while it waits.
         while !self.peer.connection.flush().expect("the server is there") {
             std::thread::yield_now();
         }
@@ -113,7 +114,7 @@ impl Host {
             return Some((header, payload));
         }
         let (access, data) = DmaAccess::read_from_prefix(&payload).expect("long enough");
-        // A reply that does not fit into a socket at once is cut off by QEMU 11.1, though it takes a mebibyte.
+        // QEMU 11.1 cuts off a reply that does not fit into a socket at once, though it announces a mebibyte.
         assert!(access.count > 0 && access.count <= 16 << 10, "{access:?}");
         self.asked += 1;
         (self.answer)(self, header, access, data);
@@ -153,7 +154,7 @@ impl Host {
     }
 
     fn enable(&mut self) {
-        // The function may use the bus.
+        // Memory space and bus master are enabled.
         self.write_region(7, 4, &[6, 0]);
         let (sq, cq) = self.new_queue();
         self.write_register(register::AQA, &((ENTRIES - 1) << 16 | (ENTRIES - 1)).to_le_bytes());
@@ -201,7 +202,7 @@ impl Host {
                 self.write_register(0x1004 + queue as u32 * 8, &head.to_le_bytes());
                 return completion;
             }
-            // A register is read rather than waited: with shared queues, nothing may come.
+            // A register read replaces a wait for messages: with shared queues, none may come.
             self.csts();
         }
     }
@@ -233,7 +234,7 @@ fn a_load_without_shared_memory_or_with_some_is_verified() {
             let blocks = 1 + host.any(512) as usize;
             let slba = host.any(DISK / 512 - 512) as usize;
             let length = blocks * 512;
-            // Behind each other, but as a list, from anywhere on.
+            // The pages are contiguous, but listed, from any page on.
             let at = data + host.any(64) * 4096;
             let pages: Vec<u64> = (1..=length as u64 / 4096 + 1).map(|page| at + page * 4096).collect();
             host.memory.write((list - BASE) as usize, pages.as_bytes());
@@ -301,7 +302,7 @@ fn answers_to_what_was_not_asked_end_the_connection_and_nothing_else() {
         }
         host.peer.assert_disconnected();
     }
-    // One that cannot is told by its controller; one that never answers is in nobody's way.
+    // An error reply sets fatal status. A client that never answers delays no reset.
     let mut host = Host::connect(&directory, |_| false);
     host.enable();
     host.answer = |host, header, _, _| host.peer.connection.reply_error(&header, Errno::FAULT).expect("sent");

@@ -1,4 +1,4 @@
-//! What clients really say, in their order.
+//! Messages of real clients, in their order.
 
 mod rig;
 
@@ -88,7 +88,7 @@ fn as_a_host_that_polls() {
         eventually("the doorbell is seen", || rig.drive.script().mapped_doorbell == tail);
     }
     assert!(rig.drive.script().rung.is_empty());
-    // The registers stay where they are.
+    // The registers are still read over the socket.
     assert_eq!(host.read(0, 0x14, 8).expect("a register")[1..], [0x15, 0x16, 0x17, 0x18, 0x19, 0x1a, 0x1b]);
 }
 
@@ -156,7 +156,7 @@ fn the_msix_table_is_kept_for_the_client() {
     let entry: Vec<u8> = (1..17).collect();
     guest.write(0, 0x2010, &entry).expect("an entry");
     assert_eq!(guest.read(0, 0x2010, 16), Ok(entry));
-    // Behind the table is nothing.
+    // The page has nothing behind the table.
     guest.write(0, 0x2800, &[0xff; 0x800]).expect("the end of the page");
     assert_eq!(guest.read(0, 0x2810, 0x7f0), Ok(vec![0; 0x7f0]));
     guest.call(Command::DEVICE_RESET, &[]).expect("reset");
@@ -202,7 +202,7 @@ fn a_posted_message_is_never_answered() {
     guest.post(Command::DMA_MAP, &[]);
     guest.post(Command(999), &[]);
     guest.post(Command::REGION_READ, RegionAccess { offset: 0, region: 0, count: 4 }.as_bytes());
-    // The reply that comes is the one to this.
+    // The first reply is that to this message.
     guest.ping();
     assert_eq!(rig.drive.script().resets, 1);
 }

@@ -1,4 +1,4 @@
-//! A host of our own against a real controller, all the way through the socket.
+//! Sluice's own host against a real controller, through the socket.
 
 mod rig;
 
@@ -18,12 +18,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-/// How long anything may take before the test fails.
+/// Time limit of each operation, after which the test fails.
 const LIMIT: Duration = Duration::from_secs(60);
 
 const SIZE: u64 = 16 << 20;
 
-/// A drive with one namespace in memory, whose reads may be made to take a while.
+/// Drive with one namespace in memory, whose reads can be delayed.
 struct Drive {
     reactor: ReactorHandle,
     task: TaskId,
@@ -65,7 +65,7 @@ impl Drive {
     }
 
     fn wait_for_commands(&self, count: u32) {
-        // On a busy machine the first may be done before the last is seen.
+        // On a busy machine the first command may have completed before the last is seen.
         let taken = |endpoint: &Endpoint| {
             let controller = endpoint.device();
             u64::from(controller.in_flight()) + controller.statistics().commands
@@ -112,7 +112,7 @@ impl Drop for Rig {
     }
 }
 
-/// Bytes that are nowhere the same.
+/// Returns bytes that differ at each place.
 fn pattern(seed: u64, length: usize) -> Vec<u8> {
     let words = (0..length as u64 / 8).map(|i| (i ^ seed << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     words.flat_map(u64::to_le_bytes).collect()
@@ -167,7 +167,7 @@ fn a_sleeping_server_is_woken_every_time() {
         let mut namespace = sluice_host::Namespace::open(&mut controller, 1, queue).expect("opened");
         let mut block = [0; 512];
         for _ in 0..200 {
-            // Longer than the reactor spins, now and then.
+            // This is longer than the reactor spins, now and then.
             std::thread::sleep(Duration::from_micros(200));
             namespace.read(0, &mut block).expect("read");
         }
@@ -191,7 +191,7 @@ fn completions_interrupt() {
     }
 }
 
-/// A drive whose reads take long, with as many in flight as fit the queue.
+/// Starts a controller whose reads take long, with a hundred of them in flight.
 fn with_reads_in_flight(rig: &Rig) -> (sluice_host::Controller, sluice_host::QueuePair) {
     let mut controller = rig.drive.start(Mode::Trapped, false);
     let mut queue = controller.create_queue_pair(1, QueueLayout::default(), None).expect("created");
@@ -204,7 +204,7 @@ fn with_reads_in_flight(rig: &Rig) -> (sluice_host::Controller, sluice_host::Que
     (controller, queue)
 }
 
-/// Long enough for a reset to arrive before the reads are done, short enough to wait for.
+/// Delay long enough for a reset to arrive before the reads are done, and short enough to wait for.
 const SLOW_NS: u64 = 50_000_000;
 
 #[test]
@@ -260,7 +260,7 @@ fn an_unmap_under_load_waits_for_the_reads_into_it() {
     queue.ring().expect("rung");
     rig.drive.wait_for_commands(1);
     controller.transport().unmap(buffer.iova(), 4096).expect("unmapped");
-    // It has completed by now, with success; no need to wait for it.
+    // The read has completed by now, with success; the test need not wait for it.
     let mut done = Vec::new();
     queue.reap(|completion| done.push((completion.cid, completion.status().is_success())));
     assert_eq!(done, [(cid, true)]);
@@ -271,7 +271,7 @@ fn queues_whose_memory_is_unmapped_are_dead_and_hurt_nobody() {
     let rig = Rig::new(0);
     let neighbour = Drive::add(&rig.reactor, rig.scratch.path().join("second"), 0);
     let transport = rig.drive.transport(Mode::Trapped);
-    // What is not answered any more is given up soon.
+    // Commands without an answer time out soon.
     let settings = Settings { timeout: Duration::from_millis(200), ..Settings::default() };
     let mut controller = sluice_host::Controller::start(transport.clone(), settings).expect("enabled");
     let all = DmaUnmap { argsz: 24, flags: DmaUnmap::ALL, address: 0, size: 0 };

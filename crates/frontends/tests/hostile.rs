@@ -1,4 +1,4 @@
-//! Clients that mean harm, or are merely broken.
+//! Hostile and broken clients.
 
 mod rig;
 
@@ -22,7 +22,7 @@ fn memory(bytes: u64) -> OwnedFd {
     fd
 }
 
-/// Well-formed messages of every kind, which tests then spoil.
+/// Returns well-formed messages of every kind, which tests then spoil.
 fn good_messages() -> Vec<(Command, Vec<u8>)> {
     let info = DeviceInfo { argsz: 16, ..DeviceInfo::default() };
     let region = RegionInfo { argsz: 64, index: 0, ..RegionInfo::default() };
@@ -67,7 +67,7 @@ fn messages_that_end_too_early() {
     assert_eq!(rig.drive.status().regions, 0);
 }
 
-/// Every field of every message, by its offset and size, with values that no client may send there.
+/// Returns every field of every message, by its offset and size, with values that no client may send there.
 fn spoiled_fields() -> Vec<(Command, usize, usize, Vec<u64>)> {
     let far = u64::MAX;
     vec![
@@ -277,7 +277,7 @@ fn too_many_descriptors_end_the_connection() {
     rig.drive.guest().ping();
 }
 
-/// Messages as they might come from a client that has lost its mind, but not its framing.
+/// Generates messages of any content with valid framing.
 fn messages() -> impl Strategy<Value = Vec<(Header, Vec<u8>, u8)>> {
     let small = prop_oneof![0u32..40, Just(4096), any::<u32>()];
     let words = prop::collection::vec(small, 0..16);
@@ -290,7 +290,7 @@ fn messages() -> impl Strategy<Value = Vec<(Header, Vec<u8>, u8)>> {
     prop::collection::vec(one, 1..40)
 }
 
-/// A server with a client that behaves, and one that does not.
+/// Server with a correct client on one drive, and a broken one on the other.
 struct Asylum {
     rig: Rig,
     _neighbour: rig::Drive,
@@ -305,7 +305,7 @@ impl Asylum {
         Self { rig, _neighbour: neighbour, bystander }
     }
 
-    /// Nobody else has noticed anything, and the next client is served.
+    /// Checks that the other client is still served, and that the next client is served, too.
     fn check(&mut self) {
         self.bystander.ping();
         let mut guest = self.rig.drive.guest();
@@ -331,7 +331,7 @@ fn messages_of_any_kind_hurt_nobody() {
         }
         for (header, payload, count) in messages {
             let fds = &fds[..usize::from(count).min(fds.len())];
-            // It fails once the server has had enough, which is its good right.
+            // The send fails once the server has disconnected the client, as it may.
             let _ = guest.connection.send(header, &payload, &[], fds);
             let _ = guest.connection.receive();
         }

@@ -1,4 +1,4 @@
-//! SET_IRQS in all its forms, and what arrives at the eventfds.
+//! SET_IRQS in all its forms, and the signals that arrive at the eventfds.
 
 mod rig;
 
@@ -14,7 +14,7 @@ const FIRE: u32 = IrqSet::DATA_NONE | IrqSet::ACTION_TRIGGER;
 const UNMASK: u32 = IrqSet::DATA_NONE | IrqSet::ACTION_UNMASK;
 const MASK: u32 = IrqSet::DATA_NONE | IrqSet::ACTION_MASK;
 
-/// An eventfd to be looked at.
+/// Eventfd whose counter a test reads.
 struct Bell(OwnedFd);
 
 impl Bell {
@@ -26,7 +26,7 @@ impl Bell {
         self.0.as_fd()
     }
 
-    /// How often it was signalled since the last look.
+    /// Returns the number of signals since the last call.
     fn take(&self) -> u64 {
         let mut count = 0u64;
         match rustix::io::read(&self.0, count.as_mut_bytes()) {
@@ -47,7 +47,7 @@ impl Bell {
     }
 }
 
-/// Completions on a vector. Interrupts have been asked for when this returns.
+/// Completes commands on vectors. Their interrupts have been passed to the ring when this returns.
 fn complete(drive: &Drive, vectors: &[u16]) {
     drive.direct(|script| script.vectors.extend(vectors));
     eventually("a turn", || drive.script().vectors.is_empty());
@@ -100,7 +100,7 @@ fn taken_away_one_by_one_and_all_at_once() {
 
     guest.set_irqs(FIRE, index::MSIX, 0..0, &[]).expect("all taken away");
     complete(&rig.drive, &[0, 1, 2, 3]);
-    // What comes after is signalled, so what came before would have been seen.
+    // A later interrupt arrives, so an earlier one would have arrived before.
     wire(&mut guest, index::MSIX, 9, &bells[0]);
     complete(&rig.drive, &[9]);
     bells[0].assert_rings();
@@ -161,7 +161,7 @@ fn intx_is_a_level() {
     wire(&mut guest, index::INTX, 0, &bell);
     rig.drive.direct(|script| script.intx = true);
     bell.assert_rings();
-    // It has masked itself; unmasked with the level still there, it comes again.
+    // The pin has masked itself. Unmasked while the level is still asserted, it is signalled again.
     for _ in 0..3 {
         guest.ping();
         assert_eq!(bell.take(), 0);
@@ -208,7 +208,7 @@ fn intx_is_unmasked_by_an_eventfd_again_and_again() {
         unmask.add(1);
         bell.assert_rings();
     }
-    // Without it, nothing unmasks any more.
+    // Without the eventfd, nothing unmasks the pin any more.
     guest.set_irqs(flags, index::INTX, 0..1, &[]).expect("taken away");
     guest.ping();
     unmask.add(1);
@@ -217,14 +217,14 @@ fn intx_is_unmasked_by_an_eventfd_again_and_again() {
     assert_eq!(bell.take(), 0);
 }
 
-/// A move says of every watch that there may be something; a pin that its client keeps masked stays so.
+/// Checks that a pin that its client keeps masked stays masked, though a move causes an event of every watch.
 #[test]
 fn intx_that_is_masked_stays_so_when_its_drive_moves() {
     let rig = Rig::new();
     let other = rig::start_reactor();
     let mut guest = rig.drive.guest();
     let bell = Bell::new();
-    // One that lets reads wait, as any client may choose.
+    // Reads of this eventfd block, as any client may choose.
     let unmask = Bell(eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd"));
     wire(&mut guest, index::INTX, 0, &bell);
     let flags = IrqSet::DATA_EVENTFD | IrqSet::ACTION_UNMASK;
@@ -251,7 +251,7 @@ fn a_full_eventfd_that_blocks_costs_its_client_an_interrupt_and_nobody_else() {
     let rig = Rig::new();
     let neighbour = rig.neighbour();
     let mut guest = rig.drive.guest();
-    // Blocking, and one short of the most it can hold.
+    // The eventfd blocks, and its counter is at the maximum.
     let full = Bell(eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd"));
     full.add(u64::MAX - 1);
     let bell = Bell::new();
@@ -263,7 +263,7 @@ fn a_full_eventfd_that_blocks_costs_its_client_an_interrupt_and_nobody_else() {
         guest.ping();
         neighbour.guest().ping();
     }
-    // Once there is room, what was held back arrives, as one.
+    // Once there is room, the interrupts held back arrive as one.
     assert_eq!(full.take(), u64::MAX - 1);
     eventually("the interrupt that waited", || full.take() > 0);
 }
@@ -293,7 +293,7 @@ fn only_eventfds_are_taken() {
     for stranger in strangers {
         assert_eq!(guest.set_irqs(EVENTFD, index::MSIX, 0..1, &[stranger]), Err(Errno::INVAL));
         assert_eq!(guest.set_irqs(EVENTFD, index::INTX, 0..1, &[stranger]), Err(Errno::INVAL));
-        // One bad one spoils all.
+        // One invalid descriptor makes the whole message invalid.
         assert_eq!(guest.set_irqs(EVENTFD, index::MSIX, 0..2, &[bell.fd(), stranger]), Err(Errno::INVAL));
     }
     let unmask = IrqSet::DATA_EVENTFD | IrqSet::ACTION_UNMASK;
@@ -316,7 +316,7 @@ fn numbers_of_descriptors_that_make_no_sense() {
     let mask = IrqSet::DATA_EVENTFD | IrqSet::ACTION_MASK;
     assert_eq!(guest.set_irqs(mask, index::INTX, 0..1, &two[..1]), Err(Errno::INVAL));
     assert_eq!(guest.set_irqs(MASK, index::MSIX, 0..1, &[]), Err(Errno::INVAL));
-    // Superfluous ones are closed, and the message is good.
+    // Superfluous descriptors are closed, and the message is valid.
     guest.set_irqs(FIRE, index::MSIX, 0..1, &two).expect("fired");
     guest.ping();
 }

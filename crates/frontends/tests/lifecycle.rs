@@ -1,4 +1,4 @@
-//! What takes time: resets and unmaps while commands are in flight, clients that come and go.
+//! Resets and unmaps while commands are in flight, and clients that come and go.
 
 mod rig;
 
@@ -17,8 +17,8 @@ fn memory(bytes: u64) -> OwnedFd {
     fd
 }
 
-/// Sends something that has to wait while the device is busy, then sees that it and what follows do,
-/// that a neighbour does not, and that both go on when the device is done.
+/// Sends a message that has to wait while the device is busy. Checks that it and the next message wait, that
+/// a neighbour does not, and that both are answered when the device is done.
 fn waits_for_the_device(ask: impl FnOnce(&mut Peer) -> u16) {
     let rig = Rig::new();
     let neighbour = rig.neighbour();
@@ -61,7 +61,7 @@ fn a_device_reset_waits_for_commands_in_flight() {
     waits_for_the_device(|guest| guest.send(Command::DEVICE_RESET, &[], &[]));
 }
 
-/// REGION_WRITE to configuration space.
+/// Sends a REGION_WRITE to configuration space.
 fn config_write(guest: &mut Peer, offset: u64, data: &[u8]) -> u16 {
     let access = sluice_vfio_user::region::RegionAccess { offset, region: 7, count: data.len() as u32 };
     guest.send(Command::REGION_WRITE, &[access.as_bytes(), data].concat(), &[])
@@ -134,7 +134,7 @@ fn the_next_client_waits_until_the_last_one_is_out() {
     let ram = memory(1 << 20);
     guest.map(0, 1 << 20, Some(ram.as_fd())).expect("mapped");
     rig.drive.direct(|script| script.busy = true);
-    // An unmap that it does not live to see.
+    // The client is gone before this unmap is answered.
     guest.send(
         Command::DMA_UNMAP,
         DmaUnmap { argsz: 24, flags: 0, address: 0, size: 1 << 20 }.as_bytes(),
@@ -178,7 +178,7 @@ fn a_client_can_go_at_any_point() {
             let _ = guest.send(Command::DMA_MAP, &[0; 32], &[ram.as_fd()]);
         }
     }
-    // One more, who finds everything as the first one did.
+    // One more client finds the same state as the first one.
     let mut guest = rig.drive.guest();
     guest.ping();
     assert_eq!(rig.drive.status().regions, 0);
@@ -195,7 +195,7 @@ fn one_client_at_a_time() {
         other.assert_disconnected();
         guest.ping();
     }
-    // One that says nothing is not waited for long.
+    // A client that sends no message is soon disconnected.
     rig.drive.connect().assert_disconnected();
     guest.ping();
     assert_eq!(rig.drive.status().counters.turned_away, 10);
@@ -207,7 +207,7 @@ fn a_client_that_has_hung_up_does_not_keep_others_out() {
     let rig = Rig::new();
     let mut guest = rig.drive.guest();
     guest.map(0, 4096, None).expect("mapped");
-    // It waits for the device, so its end is not read.
+    // The session waits for the device, so the end of the connection is not read.
     rig.drive.direct(|script| script.busy = true);
     guest.send(Command::DEVICE_RESET, &[], &[]);
     rustix::net::shutdown(&guest, rustix::net::Shutdown::Both).expect("hung up");
@@ -230,7 +230,7 @@ fn a_client_that_never_reads_is_disconnected() {
         end = connection.send(header, access.as_bytes(), &[], &[]).err();
         end.is_some()
     });
-    // Not that the server had stopped reading.
+    // The server has disconnected the client, and has not merely stopped reading.
     assert_eq!(end, Some(sluice_vfio_user::Error::Closed));
     neighbour.guest().ping();
     let mut guest = rig.drive.connect();
@@ -242,7 +242,7 @@ fn slow_readers_are_not_those_who_never_read() {
     let rig = Rig::new();
     let mut guest = rig.drive.guest();
     let access = sluice_vfio_user::region::RegionAccess { offset: 0, region: 7, count: 4096 };
-    // More than the socket holds, less than what may wait.
+    // The replies are more than the socket holds, and less than the server buffers.
     let ids: Vec<u16> = (0..100).map(|_| guest.send(Command::REGION_READ, access.as_bytes(), &[])).collect();
     for _ in 0..20 {
         rig.drive.direct(|_| ());
@@ -283,16 +283,16 @@ fn draining_waits_for_commands_in_flight() {
     guest.set_irqs(0x24, 2, 0..1, &[eventfd.as_fd()]).expect("MSI-X vector 0");
     rig.drive.direct(|script| script.busy = true);
     rig.drive.on_endpoint(|endpoint, now_ns| endpoint.drain(now_ns));
-    // The client is still served, but nothing new begins and nobody else is let in.
+    // The client is still served, but no command is taken and no other client is let in.
     guest.ping();
     assert!(rig.drive.script().paused);
     assert!(!rig.drive.directory.join("cntrl").exists());
     assert!(!rig.drive.on_endpoint(|endpoint, _| endpoint.is_drained()));
-    // In this order: a turn that is under way must not find the end without what came before it.
+    // The order matters: a turn that is under way must not see the end without the completion before it.
     rig.drive.direct(|script| script.vectors = vec![0]);
     rig.drive.direct(|script| script.busy = false);
     guest.assert_disconnected();
-    // What finished last was told before.
+    // The last completion was signalled before the disconnection.
     assert_eq!(rustix::io::read(&eventfd, &mut [0; 8][..]), Ok(8));
     eventually("drained", || rig.drive.on_endpoint(|endpoint, _| endpoint.is_drained()));
     rig.drive.remove();
@@ -304,7 +304,7 @@ fn draining_waits_for_commands_in_flight() {
 fn draining_does_not_wait_for_an_eventfd_that_takes_nothing() {
     let rig = Rig::new();
     let mut guest = rig.drive.guest();
-    // Full and blocking.
+    // The eventfd is full, and blocks.
     let eventfd = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
     rustix::io::write(&eventfd, &(u64::MAX - 1).to_ne_bytes()).expect("room");
     guest.set_irqs(0x24, 2, 0..1, &[eventfd.as_fd()]).expect("MSI-X vector 0");
@@ -340,7 +340,7 @@ fn an_idle_endpoint_is_not_looked_at() {
     let mut guest = rig.drive.guest();
     guest.ping();
     let turns = || rig.drive.script().turns;
-    // It sleeps once its turns no longer grow while the reactor itself is kept awake by mail.
+    // The endpoint sleeps once its turns no longer grow while mail keeps the reactor itself awake.
     eventually("it sleeps", || {
         let before = turns();
         for _ in 0..50 {

@@ -1,7 +1,7 @@
-//! Clients that send descriptors which nobody can close.
+//! Clients that send descriptors whose close does not end.
 //!
-//! Such a descriptor needs no odd file system: a TCP socket that lingers, over a peer that does not read,
-//! keeps whoever closes it last for as long as its owner likes.
+//! Such a descriptor needs no special file system. A TCP socket that lingers, over a peer that does not read,
+//! blocks its last close for as long as its owner likes.
 
 mod rig;
 
@@ -16,10 +16,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// Longer than any test runs.
+/// Time longer than any test runs.
 const HOURS: Duration = Duration::from_secs(5 * 3600);
 
-/// Where stuck descriptors come from. They come loose when it is dropped.
+/// Source of stuck descriptors. Their close ends when it is dropped.
 struct Tar {
     listener: TcpListener,
     peers: Vec<TcpStream>,
@@ -32,7 +32,7 @@ impl Tar {
         Self { listener, peers: Vec::new() }
     }
 
-    /// A socket that the last one to close it does not get rid of.
+    /// Returns a socket whose last close blocks.
     fn stuck(&mut self) -> OwnedFd {
         let mut socket =
             TcpStream::connect(self.listener.local_addr().expect("an address")).expect("connected");
@@ -49,22 +49,22 @@ impl Tar {
         }
     }
 
-    /// Sends `count` of them with a message that has no use for them, and keeps none. The reactor has to
-    /// be paused, or it could be this end that closes them last.
+    /// Sends `count` stuck descriptors with a message that has no use for them, and keeps none. The reactor
+    /// has to be paused: otherwise the last close could be that of the test.
     fn send(&mut self, client: &mut Peer, count: usize) {
         let fds: Vec<OwnedFd> = (0..count).map(|_| self.stuck()).collect();
         let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
         client.send(Command(999), &[], &fds);
     }
 
-    /// The same, with an answer to nothing.
+    /// Sends a stuck descriptor with an answer to no request.
     fn answer(&mut self, client: &mut Peer) {
         let fd = self.stuck();
         let header = Header::command(1, Command::DMA_READ).reply();
         client.connection.send(header, &[0; 16], &[], &[fd.as_fd()]).expect("sent");
     }
 
-    /// Connects, and has sent `count` of them before anybody can say no.
+    /// Connects, and sends `count` stuck descriptors before the server can reject the client.
     fn client(&mut self, rig: &Rig, count: usize) -> Peer {
         while_paused(&rig.reactor, || {
             let mut client = rig.drive.connect();
@@ -74,7 +74,7 @@ impl Tar {
     }
 }
 
-/// Runs something while a reactor does nothing.
+/// Runs a closure while a reactor is paused.
 fn while_paused<R>(reactor: &ReactorHandle, run: impl FnOnce() -> R) -> R {
     let ((go_on, wait), (say, paused)) = (channel::<()>(), channel());
     let pause = move |_: &mut Local| {
@@ -88,7 +88,7 @@ fn while_paused<R>(reactor: &ReactorHandle, run: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Sees that the server closes what is of no use to it, which shows at the other end of a pipe.
+/// Checks that the server closes a descriptor of no use, by the other end of a pipe.
 fn closes(drive: &Drive) {
     let mut guest = drive.guest();
     let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
@@ -131,7 +131,7 @@ fn clients_that_come_later_leave_nothing_behind() {
     drop(guest);
     for _ in 0..200 {
         rig.drive.guest().ping();
-        // And a second one, which is turned away.
+        // A second client is rejected.
         let _first = rig.drive.guest();
         let mut second = rig.drive.connect();
         assert_eq!(second.call(Command::VERSION, &[0; 4]), Err(Errno::BUSY));
@@ -150,7 +150,7 @@ fn hundreds_stay_a_bounded_number() {
         tar.client(&rig, 16).assert_disconnected();
         assert!(tar.peers.len() < 1000, "no end to it");
     }
-    // Those with clean hands are told, and cost nothing.
+    // Clients without descriptors are rejected and leave nothing unclosed.
     let unclosed = rig.drive.status().unclosed;
     assert!((128..256).contains(&unclosed), "{unclosed}");
     for _ in 0..100 {
@@ -190,7 +190,7 @@ fn what_waits_at_a_door_that_closes_is_closed_elsewhere() {
     rig.drive.direct(|script| script.busy = true);
     drop(first);
     eventually("it is gone", || !rig.drive.status().connected);
-    // The first one's commands are still in flight, so the second has to wait.
+    // The first client's commands are still in flight, so the second client has to wait.
     let mut second = tar.client(&rig, 3);
     rig.drive.on_endpoint(|endpoint, now_ns| endpoint.drain(now_ns));
     second.assert_disconnected();
@@ -211,7 +211,7 @@ fn a_drive_that_is_removed_leaves_its_thread_to_its_fate() {
     closes(&neighbour);
 }
 
-/// Threads of this process that close what clients sent.
+/// Counts the threads of this process for deferred closes.
 fn closers() -> usize {
     let threads = std::fs::read_dir("/proc/self/task").expect("there are threads");
     let names =

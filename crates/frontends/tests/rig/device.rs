@@ -1,33 +1,33 @@
-//! A device that does what a test tells it, and remembers what was done to it.
+//! Device with scripted behaviour, which records the calls.
 
 use sluice_controller::DoorbellMode;
 use sluice_frontends::vfio_user::Device;
 use sluice_memory::{Removed, SharedRegion, Space};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What the test and the device share.
+/// State that the test and the device share.
 #[derive(Default)]
 pub(crate) struct Script {
-    /// Commands are in flight, and they point into all memory there is.
+    /// Commands in flight, which point into all memory.
     pub(crate) busy: bool,
     /// Vectors that have completions.
     pub(crate) vectors: Vec<u16>,
     /// Level of the interrupt pin.
     pub(crate) intx: bool,
-    /// Registers as they were written, by offset.
+    /// Register writes, by offset.
     pub(crate) registers: Vec<(u32, Vec<u8>)>,
-    /// Doorbells that came over the socket.
+    /// Doorbells that were written over the socket.
     pub(crate) rung: Vec<(u32, u32)>,
-    /// What the mapped doorbell of SQ 0 held when last looked at.
+    /// Value of the mapped doorbell of SQ 0 in the last turn.
     pub(crate) mapped_doorbell: u32,
     pub(crate) mode: DoorbellMode,
     pub(crate) enabled: bool,
-    /// Told to take no more commands.
+    /// Pause requested.
     pub(crate) paused: bool,
     pub(crate) resets: u32,
     pub(crate) forgotten: u32,
     pub(crate) turns: u64,
-    /// A reset was asked for and no turn has seen to it yet.
+    /// Reset requested that no turn has finished yet.
     resetting: bool,
 }
 
@@ -51,13 +51,13 @@ impl Scripted {
     }
 }
 
-/// The script, also after a test has failed while it looked at it: the failure is what should be read.
+/// Locks the script. A test that failed with the lock held does not hide its failure behind a poisoned lock.
 pub(crate) fn look(script: &Mutex<Script>) -> MutexGuard<'_, Script> {
     script.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Device for Scripted {
-    /// Every byte reads as the low byte of its offset, but CC as what the script says.
+    /// Returns for every byte the low byte of its offset, but for CC the value in the script.
     fn read_register(&self, offset: u32, data: &mut [u8]) {
         for (at, byte) in (offset..).zip(&mut *data) {
             *byte = at as u8;

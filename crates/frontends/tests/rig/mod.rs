@@ -1,5 +1,5 @@
-//! An endpoint on a real reactor, around a device that does what the test says, and a client that can
-//! say anything.
+//! Endpoint on a real reactor, around a device with scripted behaviour, and a client that can send any
+//! message.
 #![allow(dead_code, reason = "each test file uses its part of it")]
 
 mod device;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// A directory of our own, removed in the end.
+/// Directory of the test, removed in the end.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
@@ -42,7 +42,7 @@ pub(crate) fn start_reactor() -> ReactorHandle {
     ReactorHandle::start(ReactorConfig { idle, ..ReactorConfig::default() }).expect("io_uring works here")
 }
 
-/// One endpoint with a scripted device.
+/// Endpoint with a scripted device.
 pub(crate) struct Drive {
     reactor: ReactorHandle,
     task: TaskId,
@@ -67,7 +67,7 @@ impl Drive {
         Self { reactor: reactor.clone(), task, script, directory }
     }
 
-    /// Connects, and says nothing.
+    /// Connects, and sends nothing.
     pub(crate) fn connect(&self) -> Peer {
         Peer::connect(&self.directory)
     }
@@ -83,7 +83,7 @@ impl Drive {
         device::look(&self.script)
     }
 
-    /// Changes what the device does, and wakes the endpoint as a completion would.
+    /// Changes the script of the device, and wakes the endpoint as a completion would.
     pub(crate) fn direct<R>(&self, change: impl FnOnce(&mut Script) -> R) -> R {
         let result = change(&mut self.script());
         let task = self.task;
@@ -103,7 +103,8 @@ impl Drive {
         self.reactor.call(run).expect("the reactor runs")
     }
 
-    /// The endpoint, on whichever reactor it is. What else is here finds it where it was.
+    /// Returns a handle of the endpoint that follows its moves. The other methods reach its first reactor
+    /// only.
     pub(crate) fn handle(&self) -> TaskHandle {
         TaskHandle::new(self.reactor.clone(), self.task)
     }
@@ -118,7 +119,7 @@ impl Drive {
     }
 }
 
-/// A reactor with one drive, which is what most tests need.
+/// Reactor with one drive, as most tests need it.
 pub(crate) struct Rig {
     pub(crate) reactor: ReactorHandle,
     pub(crate) drive: Drive,
@@ -137,7 +138,7 @@ impl Rig {
         Self { reactor, drive, scratch }
     }
 
-    /// Another drive on the same reactor.
+    /// Adds another drive to the same reactor.
     pub(crate) fn neighbour(&self) -> Drive {
         Drive::add(&self.reactor, self.scratch.path().join("second"), DoorbellPolicy::Auto)
     }

@@ -13,10 +13,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// How long anything may take before the test fails. Nothing is measured.
+/// Time limit of each operation, after which the test fails. No test measures time.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Waits until something is true.
+/// Waits until a condition is true.
 pub(crate) fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
     let deadline = Instant::now() + LIMIT;
     while !is_true() {
@@ -25,7 +25,7 @@ pub(crate) fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
     }
 }
 
-/// A reply: its payload and its descriptors, or the error it reports.
+/// Reply: its payload and its descriptors, or the error that it reports.
 pub(crate) type Reply = Result<(Vec<u8>, Vec<OwnedFd>), Errno>;
 
 pub(crate) struct Peer {
@@ -52,13 +52,13 @@ impl Peer {
         header.id
     }
 
-    /// Sends a command that wants no reply.
+    /// Sends a command with the flag for no reply.
     pub(crate) fn post(&mut self, command: Command, payload: &[u8]) {
         let header = self.header(command).without_reply();
         self.connection.send(header, payload, &[], &[]).expect("the server is there");
     }
 
-    /// The next reply, which must be that to `id`.
+    /// Returns the next reply, which must be that to `id`.
     pub(crate) fn reply_to(&mut self, id: u16) -> Reply {
         let (header, payload, fds) = self.receive().expect("the server is there");
         assert!(header.is_reply() && header.id == id, "{header:?} instead of the reply to {id}");
@@ -75,18 +75,18 @@ impl Peer {
         }
     }
 
-    /// True if the socket has something to read within `limit`.
+    /// Returns whether the socket has something to read within `limit`.
     fn wait(&self, limit: Duration) -> bool {
         let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
         poll(&mut [PollFd::new(&self.connection, PollFlags::IN)], Some(&limit)).expect("poll") > 0
     }
 
-    /// True if no reply has come. Meaningful after something else has been seen to be answered.
+    /// Returns whether no reply has come. Meaningful once another exchange has shown that the server has had its turns.
     pub(crate) fn is_waiting(&mut self) -> bool {
         self.connection.receive().expect("the server is there").is_none()
     }
 
-    /// Waits until the server has ended the connection, whatever it says before.
+    /// Waits until the server has ended the connection. Messages before that are ignored.
     pub(crate) fn assert_disconnected(&mut self) {
         while self.receive().is_ok() {}
     }
@@ -133,7 +133,7 @@ impl Peer {
         self.post(Command::REGION_WRITE, &write_payload(region, offset, data));
     }
 
-    /// Reads a register, to see that everything before has been handled.
+    /// Reads a register, to check that all earlier messages have been handled.
     pub(crate) fn ping(&mut self) {
         self.read(0, 0, 4).expect("registers can always be read");
     }
@@ -142,7 +142,7 @@ impl Peer {
         self.map_at(address, size, 0, fd)
     }
 
-    /// The same, from an offset of the file.
+    /// Maps memory from an offset of the file.
     pub(crate) fn map_at(
         &mut self,
         address: u64,
