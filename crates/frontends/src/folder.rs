@@ -15,8 +15,8 @@ const OTHERS_WRITE: u32 = 0o002;
 
 /// Checks that other users cannot replace the entries of `folder`, nor `folder` itself.
 ///
-/// Only a folder like `/tmp` may be writable for all: it is sticky, and root or this user owns it. Members of its
-/// group may have write access: the operator chose them.
+/// Only a folder like `/tmp` may be writable for all: it is sticky, and root or this user owns it. Members of
+/// its group may have write access: the operator chose them.
 ///
 /// # Errors
 /// The folder that other users may write to, in words, or an error of the kernel.
@@ -42,8 +42,8 @@ fn is_open_to_all(stat: &Stat, owner_counts: bool) -> bool {
     stat.st_mode & OTHERS_WRITE != 0 && !is_sticky
 }
 
-/// Sets the mode of a socket that this process has just bound at `path`. A link or another file that has taken its
-/// place is left alone.
+/// Sets the mode of a socket that this process has just bound at `path`. A link or another file that has
+/// taken its place is left alone.
 ///
 /// # Errors
 /// `EEXIST` if there is no socket at `path`, or an error of the kernel.

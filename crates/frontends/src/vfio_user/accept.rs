@@ -26,15 +26,15 @@ pub(super) struct Acceptor {
     pending: bool,
     /// Time before which no client is admitted.
     not_before_ns: u64,
-    troubles: LogLimit,
+    warnings: LogLimit,
 }
 
 impl Acceptor {
     pub(super) fn new(listener: Listener, port: u8) -> Self {
         let token = Token { port, kind: Kind::Listener, epoch: 0 };
         let listener = Some(listener);
-        let troubles = LogLimit::default();
-        Self { listener, token, early: None, polled: false, pending: true, not_before_ns: 0, troubles }
+        let warnings = LogLimit::default();
+        Self { listener, token, early: None, polled: false, pending: true, not_before_ns: 0, warnings }
     }
 
     /// Returns whether a call of [`accept`](Self::accept) is due.
@@ -70,7 +70,7 @@ impl Acceptor {
             Ok(Some(client)) if fill(&client) == Fill::Full => {
                 limited!(
                     warn,
-                    self.troubles,
+                    self.warnings,
                     now_ns,
                     drive,
                     "turned a client away: hardly any descriptors are left; raise the limit of open files (LimitNOFILE=, \
@@ -83,7 +83,7 @@ impl Acceptor {
             // The client has closed the connection already.
             Err(Errno::CONNABORTED) => {}
             Err(errno) => {
-                limited!(warn, self.troubles, now_ns, drive, %errno, "cannot accept a client");
+                limited!(warn, self.warnings, now_ns, drive, %errno, "cannot accept a client");
                 self.hold(now_ns);
             }
         }

@@ -33,7 +33,7 @@ pub(super) struct Context<'a> {
     pub(super) populator: Option<&'a Populator>,
     /// Limit of log messages about clients. It outlives each client, which could otherwise reconnect to log
     /// more.
-    pub(super) complaints: &'a mut LogLimit,
+    pub(super) warnings: &'a mut LogLimit,
     pub(super) now_ns: u64,
 }
 
@@ -109,7 +109,7 @@ pub(super) struct Client {
     stage: Stage,
     policy: DoorbellPolicy,
     /// Log message written, that not all memory is shared.
-    told_of_holes: bool,
+    unshared_logged: bool,
     /// Bytes of data that one message may carry to the client.
     data_max: usize,
     pub(super) function: Function,
@@ -117,7 +117,7 @@ pub(super) struct Client {
 
 impl Client {
     pub(super) fn new(policy: DoorbellPolicy, function: Function) -> Self {
-        Self { stage: Stage::Connected, policy, told_of_holes: false, data_max: 0, function }
+        Self { stage: Stage::Connected, policy, unshared_logged: false, data_max: 0, function }
     }
 
     /// Returns the doorbell mode, once it is fixed.
@@ -222,10 +222,10 @@ impl Client {
         context.populator.into_iter().for_each(|it| it.populate(context.space.unpopulated(address)));
         context.device.find_memory(context.space);
         context.counters.maps += 1;
-        if !reachable && !std::mem::replace(&mut self.told_of_holes, true) {
+        if !reachable && !std::mem::replace(&mut self.unshared_logged, true) {
             limited!(
                 info,
-                context.complaints,
+                context.warnings,
                 context.now_ns,
                 drive = context.name,
                 "some of the guest's memory came without a file descriptor: each access to it is a message to \

@@ -23,7 +23,7 @@ use std::sync::mpsc::{Receiver, SendError, Sender, channel};
 const UNCLOSED_MAX: usize = 128;
 
 /// Time that the thread gets to catch up before it counts as stuck, in nanoseconds.
-const PATIENCE_NS: u64 = 1_000_000_000;
+const STUCK_NS: u64 = 1_000_000_000;
 
 /// Messages that the reactor searches for descriptors when a connection ends, before the thread takes over.
 const UNREAD_MAX: usize = 4096;
@@ -71,7 +71,7 @@ impl DeferredClose {
             return Backlog::Small;
         }
         let since_ns = *self.busy_since_ns.get_or_insert(now_ns);
-        match now_ns.saturating_sub(since_ns) < PATIENCE_NS {
+        match now_ns.saturating_sub(since_ns) < STUCK_NS {
             true => Backlog::Busy,
             false if unclosed < 2 * UNCLOSED_MAX => Backlog::Full,
             false => Backlog::Overfull,
@@ -232,11 +232,11 @@ mod tests {
         for (unclosed, now_ns, backlog) in [
             (UNCLOSED_MAX - 1, 0, Backlog::Small),
             (UNCLOSED_MAX, 7, Backlog::Busy),
-            (usize::MAX, 6 + PATIENCE_NS, Backlog::Busy),
-            (UNCLOSED_MAX, 7 + PATIENCE_NS, Backlog::Full),
-            (2 * UNCLOSED_MAX, 7 + PATIENCE_NS, Backlog::Overfull),
-            (0, 8 + PATIENCE_NS, Backlog::Small),
-            (2 * UNCLOSED_MAX, 9 + PATIENCE_NS, Backlog::Busy),
+            (usize::MAX, 6 + STUCK_NS, Backlog::Busy),
+            (UNCLOSED_MAX, 7 + STUCK_NS, Backlog::Full),
+            (2 * UNCLOSED_MAX, 7 + STUCK_NS, Backlog::Overfull),
+            (0, 8 + STUCK_NS, Backlog::Small),
+            (2 * UNCLOSED_MAX, 9 + STUCK_NS, Backlog::Busy),
         ] {
             deferred_close.unclosed.store(unclosed, Relaxed);
             assert_eq!(deferred_close.backlog(now_ns), backlog, "{unclosed} at {now_ns}");

@@ -17,7 +17,7 @@ pub(super) enum Kind {
     /// File in memory: memfd, tmpfs, hugetlbfs.
     Memory,
     /// Any other file.
-    Stranger,
+    Other,
 }
 
 impl Kind {
@@ -30,7 +30,7 @@ impl Kind {
         let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
         match readlinkat(CWD, link, Vec::new()) {
             Ok(name) if name.as_bytes() == b"anon_inode:[eventfd]" => Kind::Eventfd,
-            _ => Kind::Stranger,
+            _ => Kind::Other,
         }
     }
 }
@@ -43,7 +43,7 @@ pub(super) fn close_surplus(fds: Vec<OwnedFd>, deferred_close: &mut DeferredClos
             Kind::Eventfd => drop(fd),
             // The last descriptor of a guest's memory releases the memory, which takes time.
             Kind::Memory => crate::deferred_drop::drop_later(fd),
-            Kind::Stranger => {
+            Kind::Other => {
                 surplus += 1;
                 deferred_close.close(fd);
             }
@@ -67,7 +67,7 @@ mod tests {
         let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
         let null = std::fs::File::open("/dev/null").expect("there is one");
         for stranger in [reader.as_fd(), writer.as_fd(), null.as_fd()] {
-            assert_eq!(Kind::of(stranger), Kind::Stranger);
+            assert_eq!(Kind::of(stranger), Kind::Other);
         }
     }
 

@@ -81,7 +81,7 @@ fn start() -> Sender<Job> {
 
 /// Populates a chunk of each region in turn.
 fn populate_all(jobs: &Receiver<Job>) {
-    let (mut waiting, mut troubles, began) = (VecDeque::new(), LogLimit::default(), Instant::now());
+    let (mut waiting, mut warnings, began) = (VecDeque::new(), LogLimit::default(), Instant::now());
     loop {
         if waiting.is_empty() {
             let Ok(job) = jobs.recv() else { return };
@@ -96,7 +96,7 @@ fn populate_all(jobs: &Receiver<Job>) {
                 let now_ns = began.elapsed().as_nanos() as u64;
                 limited!(
                     warn,
-                    troubles,
+                    warnings,
                     now_ns,
                     drive = &*job.drive,
                     %error,

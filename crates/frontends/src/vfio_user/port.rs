@@ -96,8 +96,8 @@ pub(crate) struct Port {
     awaits_room: bool,
     counters: Counters,
     set_up: SetUp,
-    visits: LogLimit,
-    complaints: LogLimit,
+    connects: LogLimit,
+    warnings: LogLimit,
 }
 
 impl Port {
@@ -132,8 +132,8 @@ impl Port {
             awaits_room: false,
             counters: Counters::default(),
             set_up: SetUp::default(),
-            visits: LogLimit::default(),
-            complaints: LogLimit::default(),
+            connects: LogLimit::default(),
+            warnings: LogLimit::default(),
         }
     }
 
@@ -180,7 +180,7 @@ impl Port {
     pub(crate) fn drain<D: Device>(&mut self, device: &mut D, now_ns: u64) {
         self.close_acceptor();
         if self.drain.is_none() && self.session().is_some() {
-            limited!(info, self.visits, now_ns, drive = self.config.name, "no more commands are taken");
+            limited!(info, self.connects, now_ns, drive = self.config.name, "no more commands are taken");
         }
         self.drain.get_or_insert_default();
         // The device pauses now and not only in the next turn, so that all later completions belong to the
@@ -231,7 +231,7 @@ impl Port {
         let backlog = self.deferred_close.backlog(now_ns);
         if matches!(backlog, Backlog::Busy | Backlog::Overfull) {
             let (drive, unclosed) = (&self.config.name, self.deferred_close.unclosed());
-            limited!(warn, self.complaints, now_ns, drive, unclosed, "clients have to wait: {UNCLOSABLE}");
+            limited!(warn, self.warnings, now_ns, drive, unclosed, "clients have to wait: {UNCLOSABLE}");
             self.acceptor.hold(now_ns);
             return 0;
         }
@@ -258,7 +258,7 @@ impl Port {
     }
 
     fn connect<D: Device>(&mut self, device: &mut D, socket: UnixStream, now_ns: u64) {
-        limited!(info, self.visits, now_ns, drive = self.config.name, "a client connected");
+        limited!(info, self.connects, now_ns, drive = self.config.name, "a client connected");
         self.counters.clients += 1;
         self.epoch = self.epoch.wrapping_add(1);
         let vectors = if self.config.by_pin { 0 } else { device.vectors() };
@@ -272,7 +272,7 @@ impl Port {
 
     fn count_rejected(&mut self, why: &str, now_ns: u64) {
         let (drive, unclosed) = (&self.config.name, self.deferred_close.unclosed());
-        limited!(warn, self.visits, now_ns, drive, unclosed, "turned a client away: {why}");
+        limited!(warn, self.connects, now_ns, drive, unclosed, "turned a client away: {why}");
         self.counters.turned_away += 1;
     }
 
@@ -287,9 +287,9 @@ impl Port {
         let drive = &self.config.name;
         match why {
             Ended::Connection(Error::Closed) | Ended::ByServer => {
-                limited!(info, self.visits, now_ns, drive, reason = %why, "a client is gone");
+                limited!(info, self.connects, now_ns, drive, reason = %why, "a client is gone");
             }
-            _ => limited!(warn, self.complaints, now_ns, drive, reason = %why, "disconnected a client"),
+            _ => limited!(warn, self.warnings, now_ns, drive, reason = %why, "disconnected a client"),
         }
         self.io.cancel(self.task, self.token(Kind::Message));
         self.stop_awaiting_room();
@@ -353,7 +353,7 @@ impl Port {
             counters: &mut self.counters,
             deferred_close: &mut self.deferred_close,
             populator: self.populator.as_ref(),
-            complaints: &mut self.complaints,
+            warnings: &mut self.warnings,
             now_ns,
         };
         match run(session, &mut context) {
@@ -460,10 +460,10 @@ impl Port {
 
     /// Returns the time of the next turn that needs no event.
     fn deadline_ns(&self, device: &mut impl Device, now_ns: u64) -> Option<u64> {
-        let complaint = self.waiting().and_then(Waiting::deadline_ns);
+        let warning = self.waiting().and_then(Waiting::deadline_ns);
         let drain = self.drain.as_ref().filter(|_| self.session().is_some()).and_then(Drain::deadline_ns);
         let set_up = self.set_up.deadline_ns();
-        [device.deadline_ns(), self.acceptor.retry_ns(now_ns), complaint, drain, set_up]
+        [device.deadline_ns(), self.acceptor.retry_ns(now_ns), warning, drain, set_up]
             .into_iter()
             .flatten()
             .min()
@@ -471,14 +471,14 @@ impl Port {
 
     /// Logs a warning if a client leaves its controller unused, as a guest does that believes the controller
     /// to be enabled.
-    fn look_at_set_up<D: Device>(&mut self, device: &D, now_ns: u64) {
-        let lives = self.counters.clients + self.counters.resets;
+    fn check_set_up<D: Device>(&mut self, device: &D, now_ns: u64) {
+        let generation = self.counters.clients + self.counters.resets;
         let is_there = self.session().is_some() && !self.space.is_empty();
-        if self.set_up.is_overdue(is_there.then_some(lives), || Self::is_enabled(device), now_ns) {
+        if self.set_up.is_overdue(is_there.then_some(generation), || Self::is_enabled(device), now_ns) {
             let drive = &self.config.name;
             limited!(
                 warn,
-                self.complaints,
+                self.warnings,
                 now_ns,
                 drive,
                 "a client's guest has not set its controller up for a minute: {LOST}"
@@ -526,7 +526,7 @@ impl Port {
         }
         // Stores to mapped doorbells cause no event.
         let mode = self.session().and_then(|session| session.client.doorbell_mode());
-        self.look_at_set_up(device, now_ns);
+        self.check_set_up(device, now_ns);
         let rings_unheard = mode == Some(DoorbellMode::Mapped) && Self::is_enabled(device);
         let until = self.deadline_ns(device, now_ns);
         if rings_unheard { Arm::Timed { until } } else { Arm::Asleep { until } }

@@ -100,7 +100,7 @@ impl Function {
             let intx = device.intx_asserted();
             return self.config.read(access.offset, out, intx);
         }
-        for (page, offset, range) in pieces(access.offset, out.len()) {
+        for (page, offset, range) in split_at_pages(access.offset, out.len()) {
             let out = &mut out[range];
             match page * PAGE {
                 0 => device.read_register(offset, out),
@@ -128,7 +128,7 @@ impl Function {
             };
         }
         let mut doorbells = 0;
-        for (page, offset, range) in pieces(access.offset, data.len()) {
+        for (page, offset, range) in split_at_pages(access.offset, data.len()) {
             let data = &data[range];
             match page * PAGE {
                 0 => device.write_register(offset, data, space, now_ns),
@@ -187,7 +187,7 @@ fn ring(device: &mut dyn Device, offset: u32, data: &[u8]) -> usize {
 
 /// Splits an access at page boundaries. Each item has the page, the offset in the page, and the range of the
 /// bytes.
-fn pieces(offset: u64, length: usize) -> impl Iterator<Item = (u64, u32, Range<usize>)> {
+fn split_at_pages(offset: u64, length: usize) -> impl Iterator<Item = (u64, u32, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
         let at = offset + done as u64;
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn accesses_are_cut_at_pages() {
-        let cut = |offset, length| pieces(offset, length).collect::<Vec<_>>();
+        let cut = |offset, length| split_at_pages(offset, length).collect::<Vec<_>>();
         assert_eq!(cut(0x14, 4), [(0, 0x14, 0..4)]);
         assert_eq!(cut(0xffc, 8), [(0, 0xffc, 0..4), (1, 0, 4..8)]);
         assert_eq!(

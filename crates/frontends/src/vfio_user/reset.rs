@@ -11,7 +11,7 @@ use super::region::Function;
 use sluice_memory::{Removed, Space};
 
 /// Time that a client waits before a warning is logged, in nanoseconds.
-const PATIENCE_NS: u64 = 5_000_000_000;
+const WARN_NS: u64 = 5_000_000_000;
 
 /// Condition that ends a wait.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ enum Until {
 pub(super) struct Waiting {
     until: Until,
     /// Time of the warning in the log; `None` once it is written.
-    complain_at_ns: Option<u64>,
+    warn_at_ns: Option<u64>,
 }
 
 impl Waiting {
@@ -58,7 +58,7 @@ impl Waiting {
     }
 
     fn new(until: Until, now_ns: u64) -> Self {
-        Self { until, complain_at_ns: Some(now_ns.saturating_add(PATIENCE_NS)) }
+        Self { until, warn_at_ns: Some(now_ns.saturating_add(WARN_NS)) }
     }
 
     pub(super) fn is_over(&self, device: &dyn Device) -> bool {
@@ -70,8 +70,8 @@ impl Waiting {
     }
 
     /// Logs a warning, once, if the wait has taken too long.
-    pub(super) fn complain_if_overdue(&mut self, drive: &str, now_ns: u64) {
-        if self.complain_at_ns.take_if(|at| *at <= now_ns).is_some() {
+    pub(super) fn warn_if_overdue(&mut self, drive: &str, now_ns: u64) {
+        if self.warn_at_ns.take_if(|at| *at <= now_ns).is_some() {
             let what = match self.until {
                 Until::Quiescent => "reset",
                 Until::Whole => "change of what its queues use",
@@ -81,9 +81,9 @@ impl Waiting {
         }
     }
 
-    /// Returns the time at which [`complain_if_overdue`](Self::complain_if_overdue) is due.
+    /// Returns the time at which [`warn_if_overdue`](Self::warn_if_overdue) is due.
     pub(super) fn deadline_ns(&self) -> Option<u64> {
-        self.complain_at_ns
+        self.warn_at_ns
     }
 
     /// Returns the memory whose last use was awaited. The memory stays mapped until the value is dropped.
@@ -113,7 +113,7 @@ impl FinalReset {
     }
 
     pub(super) fn is_over(&mut self, device: &dyn Device, drive: &str, now_ns: u64) -> bool {
-        self.reset.complain_if_overdue(drive, now_ns);
+        self.reset.warn_if_overdue(drive, now_ns);
         self.reset.is_over(device)
     }
 

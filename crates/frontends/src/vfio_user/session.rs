@@ -159,7 +159,7 @@ impl Session {
     pub(super) fn settle(&mut self, context: &mut Context<'_>) -> Result<usize, Ended> {
         let Some((_, waiting)) = &mut self.waiting else { return Ok(0) };
         if !waiting.is_over(context.device) {
-            waiting.complain_if_overdue(context.name, context.now_ns);
+            waiting.warn_if_overdue(context.name, context.now_ns);
             return Ok(0);
         }
         let Some((header, waiting)) = self.waiting.take() else { return Ok(0) };
@@ -223,7 +223,7 @@ fn refuse(
 ) -> Result<(), Ended> {
     context.counters.refused += 1;
     let (drive, command) = (context.name, to.command);
-    limited!(warn, context.complaints, context.now_ns, drive, ?command, reason = %refusal, "refused a message");
+    limited!(warn, context.warnings, context.now_ns, drive, ?command, reason = %refusal, "refused a message");
     if to.is_command() && !to.no_reply() {
         sender.send(socket, to.error_reply(refusal.errno()), &[], &[], &[])?;
     }

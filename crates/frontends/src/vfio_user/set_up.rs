@@ -11,7 +11,7 @@ const LIMIT_NS: u64 = 60_000_000_000;
 #[derive(Debug, Default)]
 pub(super) struct SetUp {
     /// Number of the client and reset with which the wait began.
-    life: u64,
+    generation: u64,
     /// End of the wait; `None` once the outcome is certain.
     until_ns: Option<u64>,
 }
@@ -22,20 +22,20 @@ impl SetUp {
         self.until_ns
     }
 
-    /// Returns true, once for each `life`, if the controller was not enabled in time. `life` differs after
-    /// each client and each reset, and is `None` if no guest can be at work.
+    /// Returns true, once for each `generation`, if the controller was not enabled in time. `generation`
+    /// differs after each client and each reset, and is `None` if no guest can be at work.
     pub(super) fn is_overdue(
         &mut self,
-        life: Option<u64>,
+        generation: Option<u64>,
         is_enabled: impl FnOnce() -> bool,
         now_ns: u64,
     ) -> bool {
-        let Some(life) = life else {
+        let Some(generation) = generation else {
             *self = Self::default();
             return false;
         };
-        if life != self.life {
-            *self = Self { life, until_ns: Some(now_ns.saturating_add(LIMIT_NS)) };
+        if generation != self.generation {
+            *self = Self { generation, until_ns: Some(now_ns.saturating_add(LIMIT_NS)) };
         }
         let Some(until_ns) = self.until_ns else { return false };
         let is_enabled = is_enabled();
@@ -54,14 +54,14 @@ mod tests {
     #[test]
     fn one_that_is_never_set_up_is_told_of_once_in_each_life() {
         let mut set_up = SetUp::default();
-        for life in 1..=3 {
-            let began_ns = life * 1_000_000_000_000;
-            assert!(!set_up.is_overdue(Some(life), || false, began_ns));
+        for generation in 1..=3 {
+            let began_ns = generation * 1_000_000_000_000;
+            assert!(!set_up.is_overdue(Some(generation), || false, began_ns));
             let until_ns = set_up.deadline_ns().expect("it is looked at again");
-            assert!(!set_up.is_overdue(Some(life), || false, until_ns - 1));
-            assert!(set_up.is_overdue(Some(life), || false, until_ns));
+            assert!(!set_up.is_overdue(Some(generation), || false, until_ns - 1));
+            assert!(set_up.is_overdue(Some(generation), || false, until_ns));
             assert_eq!(set_up.deadline_ns(), None);
-            assert!(!set_up.is_overdue(Some(life), || false, until_ns + 1));
+            assert!(!set_up.is_overdue(Some(generation), || false, until_ns + 1));
         }
     }
 

@@ -81,7 +81,8 @@ impl Peer {
         poll(&mut [PollFd::new(&self.connection, PollFlags::IN)], Some(&limit)).expect("poll") > 0
     }
 
-    /// Returns whether no reply has come. Meaningful once another exchange has shown that the server has had its turns.
+    /// Returns whether no reply has come. Meaningful once another exchange has shown that the server has had
+    /// its turns.
     pub(crate) fn is_waiting(&mut self) -> bool {
         self.connection.receive().expect("the server is there").is_none()
     }
