@@ -1,7 +1,7 @@
 //! Front-ends, in which commands arrive.
 //!
 //! A front-end receives the doorbell (or the capsule), gives the controller its turns and delivers
-//! interrupts. It depends on controllers and guest memory, and on neither functions nor targets.
+//! interrupts. A front-end depends on controllers and guest memory, and on neither functions nor targets.
 //!
 //! - [`vfio_user`]: NVMe controllers for virtual machines, over the vfio-user protocol.
 //! - [`tcp`]: NVMe controllers for hosts on the network, over NVMe/TCP.

@@ -18,7 +18,7 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Writes in one message. Each can be a reset, and other tasks get their turn only after some messages.
+/// Writes in one message. Each write can be a reset, and other tasks get their turn only after some messages.
 const WRITES_MAX: usize = 32;
 
 /// Context of a message, besides the client's own state.
@@ -31,8 +31,8 @@ pub(super) struct Context<'a> {
     pub(super) deferred_close: &'a mut DeferredClose,
     /// Populator for newly mapped memory, if it is to be populated.
     pub(super) populator: Option<&'a Populator>,
-    /// Limit of log messages about clients. It outlives each client, which could otherwise reconnect to log
-    /// more.
+    /// Limit of log messages about clients. The limit outlives each client, which could otherwise reconnect
+    /// to log more.
     pub(super) warnings: &'a mut LogLimit,
     pub(super) now_ns: u64,
 }
@@ -259,8 +259,8 @@ impl Client {
         }
     }
 
-    /// Executes several posted writes of one message. All are checked before the first is executed. They go
-    /// to BAR0, in which a write never has to wait.
+    /// Executes several posted writes of one message. All writes are checked before the first is executed.
+    /// The writes go to BAR0, in which a write never has to wait.
     fn write_multi(
         &mut self,
         payload: &[u8],

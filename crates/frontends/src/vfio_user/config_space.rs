@@ -206,8 +206,8 @@ impl ConfigSpace {
         self.bytes = self.after_reset;
     }
 
-    /// Returns whether the function may assert its interrupt pin. It may not while MSI-X is enabled (PCI
-    /// Local Bus 3.0, 6.8.2.3), nor while the command register disables it.
+    /// Returns whether the function may assert its interrupt pin. The pin stays deasserted while MSI-X is
+    /// enabled (PCI Local Bus 3.0, 6.8.2.3), or while the command register disables it.
     pub(super) fn may_assert_intx(&self) -> bool {
         !self.msix_enabled() && self.word(header::COMMAND) & header::INTERRUPT_DISABLE == 0
     }

@@ -109,7 +109,7 @@ impl DeferredClose {
 /// Reads the messages that a peer sent before the connection was shut down. Returns the first descriptors
 /// found, and further ones may follow. Returns `None` if everything was read and no descriptor is left.
 fn unread(connection: &mut Connection) -> Option<Vec<OwnedFd>> {
-    // A connection that was reset reports that once, before its bytes are read, so the first end does not
+    // A connection that was reset reports that once, at any position in the stream, so the first end does not
     // count. At the second end every byte was read, and with it every descriptor.
     let mut ends = 0;
     for _ in 0..UNREAD_MAX {

@@ -6,8 +6,8 @@ use std::borrow::BorrowMut;
 
 /// Controller from the side of its transport: registers, doorbells, turns and interrupts.
 ///
-/// It is a trait so that a test can keep a device in the middle of an operation for any time. [`Controller`]
-/// documents each method.
+/// The trait exists so that a test can keep a device in the middle of an operation for any time.
+/// [`Controller`] documents each method.
 pub trait Device {
     /// Reads BAR0 below the doorbells, at any offset and length.
     fn read_register(&self, offset: u32, data: &mut [u8]);

@@ -13,9 +13,8 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Maps the region of a DMA_MAP. Takes the descriptor out of `fds` on success.
 ///
 /// A region without a descriptor is reached through the client alone, with DMA_READ and DMA_WRITE. Returns
-/// the begin of the region, and whether it is reached as it should be. That is false for a writable region
-/// without a descriptor, which may be guest memory. ROM and flash always come without a descriptor, and
-/// read-only.
+/// the begin of the region, and a flag. The flag is false for a writable region without a descriptor, which
+/// may be guest memory. ROM and flash always come without a descriptor, and read-only.
 pub(super) fn map(space: &mut Space, payload: &[u8], fds: &mut Vec<OwnedFd>) -> Result<(u64, bool), Refusal> {
     let (map, _) = DmaMap::read_from_prefix(payload).map_err(|_| Errno::INVAL)?;
     let known = map.flags & !(DmaMap::READ | DmaMap::WRITE) == 0;

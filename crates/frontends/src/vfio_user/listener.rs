@@ -48,7 +48,7 @@ impl Access {
 
 /// Listening socket that belongs to this process alone, removed when dropped.
 ///
-/// It is made on a thread that may wait for the file system, and then handed to a reactor.
+/// A listener is made on a thread that may wait for the file system, and then handed to a reactor.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,

@@ -1,7 +1,7 @@
 //! NVMe controllers for virtual machines: a vfio-user server.
 //!
-//! A port is a socket `DIR/cntrl` for one controller, and part of a task of a reactor. It has no threads and
-//! no timers of its own, and never blocks. A client (QEMU, Cloud Hypervisor, a host that polls) connects,
+//! A port is a socket `DIR/cntrl` for one controller, and part of a task of a reactor. A port has no threads
+//! and no timers of its own, and never blocks. A client (QEMU, Cloud Hypervisor, a host that polls) connects,
 //! shares its memory with DMA_MAP, and drives the PCI function that it finds:
 //!
 //! | BAR0 | |

@@ -61,7 +61,7 @@ impl Populator {
     pub(super) fn populate(&self, memory: Option<Unpopulated>) {
         let Some((memory, place)) = memory.zip(Place::take(&self.waiting)) else { return };
         let job = Job { memory, drive: Arc::clone(&self.drive), place };
-        // A panic ends the process, so the lock is never poisoned. It is held for a moment only.
+        // A panic ends the process, so the lock is never poisoned. The lock is held for a moment only.
         let mut thread = THREAD.lock().unwrap_or_else(PoisonError::into_inner);
         // If no thread can be started, the next region tries again.
         if thread.get_or_insert_with(start).send(job).is_err() {

@@ -48,7 +48,8 @@ pub struct Status {
     pub doorbells: Option<DoorbellMode>,
     /// Regions of memory that the client has shared.
     pub regions: usize,
-    /// File descriptors that clients sent and that are not closed yet. Some may stay open for ever.
+    /// File descriptors that clients sent and that are not closed yet. Some descriptors may stay open for
+    /// ever.
     pub unclosed: usize,
     pub counters: Counters,
 }
@@ -160,8 +161,8 @@ impl Port {
     /// for a queue without a vector.
     ///
     /// # Errors
-    /// No client is connected, or it waits for all of its queues, or the interrupt has no eventfd to be
-    /// signalled elsewhere.
+    /// No client is connected, or the client waits for all of its queues, or the interrupt has no eventfd to
+    /// be signalled elsewhere.
     pub(crate) fn interrupt_of(&self, vector: Option<u16>) -> Result<Option<OwnedFd>, CannotMigrate> {
         let session = self.session().ok_or(CannotMigrate("no host is at work with the drive"))?;
         if session.waiting().is_some() {

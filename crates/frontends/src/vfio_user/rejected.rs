@@ -1,5 +1,5 @@
-//! Rejected clients, which connect while a drive has a client. Each gets an error in reply to its first
-//! message, so that it can report the reason.
+//! Rejected clients, which connect while a drive has a client. Each client gets an error in reply to its
+//! first message, so that it can report the reason.
 
 use super::deferred_close::DeferredClose;
 use sluice_vfio_user::{Connection, Errno};

@@ -148,8 +148,8 @@ impl Session {
         Ok(true)
     }
 
-    /// Sends DMA requests for memory that only the client reaches, as many as it takes now. Returns their
-    /// number.
+    /// Sends DMA requests for memory that only the client reaches, as many as the client takes now. Returns
+    /// their number.
     pub(super) fn send_dma_requests(&mut self, context: &mut Context<'_>) -> Result<usize, Ended> {
         let most = self.client.data_max();
         self.client_dma.send(&mut self.connection, most, context.device, context.now_ns)
