@@ -1,24 +1,24 @@
-//! Copying and comparing, a piece at a time, beside the host's writes.
+//! Background copy and comparison, a piece at a time, beside the host's writes.
 
 use crate::Members;
 use crate::mirror::{Mirror, Step};
 use crate::writes::overlap;
 use std::ops::Range;
 
-/// How long nothing is copied after the source could not be read, nanoseconds.
+/// Pause of the copy after the source could not be read, nanoseconds.
 const PAUSE_NS: u64 = 1_000_000_000;
 
-/// A comparison of all that members have.
+/// Comparison of the contents of all members.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Check {
     pub running: bool,
-    /// Bytes that were looked at: all of them, when it is over. What is stale is passed by.
+    /// Bytes that were compared or skipped: the whole drive at the end. Stale regions are skipped.
     pub done: u64,
     /// Pieces that differ.
     pub different: u64,
     /// Pieces that could not be read.
     pub unreadable: u64,
-    /// Where the first is that differs, bytes.
+    /// Offset of the first piece that differs, bytes.
     pub first: Option<u64>,
 }
 
@@ -26,7 +26,7 @@ pub struct Check {
 pub(crate) struct Background {
     piece: Option<Piece>,
     region: Option<Copying>,
-    /// The region that is looked at next.
+    /// Region at which the search for the next copy starts.
     cursor: usize,
     pub(crate) check: Check,
     pub(crate) copied_bytes: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Background {
     pace: Pace,
 }
 
-/// How fast is copied, seen over a second or more.
+/// Copy rate, measured over a second or more.
 #[derive(Debug, Default)]
 struct Pace {
     since_ns: u64,
@@ -43,7 +43,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// How long nothing is copied before the next that is belongs to another run.
+    /// Gap without a copy after which the next copy starts a new measurement.
     const PAUSE_NS: u64 = 5_000_000_000;
     const WHILE_NS: u64 = 1_000_000_000;
 
@@ -59,42 +59,42 @@ impl Pace {
     }
 }
 
-/// Bytes that no write goes to.
+/// Range of bytes that is closed to writes.
 #[derive(Debug)]
 struct Piece {
     bytes: Range<u64>,
-    /// Who is copied to; nobody if it is compared.
+    /// Members that are copied to; none if the piece is compared.
     to: Members,
-    /// Writes that are still under way there.
+    /// Writes that are still in flight in the piece.
     writes: usize,
     asked: bool,
 }
 
-/// A region that is being copied.
+/// Region that is being copied.
 #[derive(Debug)]
 struct Copying {
     number: usize,
     to: Members,
-    /// Bytes of the drive that were copied, up to here.
+    /// Offset on the drive up to which the region was copied, bytes.
     next: u64,
-    /// Something has happened since it began: once more.
+    /// Whether the copy starts again, because members or contents have changed since it began.
     again: bool,
 }
 
 impl Background {
-    /// True if no write may go there now.
+    /// Returns whether the range overlaps the piece in progress, so that no write may go there now.
     pub(crate) fn is_busy_in(&self, bytes: &Range<u64>) -> bool {
         self.piece.as_ref().is_some_and(|piece| overlap(&piece.bytes, bytes))
     }
 
-    /// A write has left.
+    /// Removes an ended write from the count of the piece that it overlaps.
     pub(crate) fn left(&mut self, bytes: &Range<u64>) {
         if let Some(piece) = self.piece.as_mut().filter(|piece| overlap(&piece.bytes, bytes)) {
             piece.writes = piece.writes.saturating_sub(1);
         }
     }
 
-    /// What was copied of these is not good enough.
+    /// Restarts the copy of a region that is stale again.
     pub(crate) fn is_stale_again(&mut self, regions: &Range<usize>) {
         if let Some(region) = &mut self.region {
             region.again |= regions.contains(&region.number);
@@ -103,33 +103,33 @@ impl Background {
 }
 
 impl Mirror {
-    /// Bytes a second that are copied now; zero if there is nothing to copy.
+    /// Returns the current copy rate in bytes per second; zero if there is nothing to copy.
     pub(crate) fn copied_bytes_s(&self) -> u64 {
         let behind = self.set.regions.behind().and(self.standing.joined);
         if behind.is_empty() { 0 } else { self.background.pace.bytes_s }
     }
 
-    /// Members or regions have changed: the region that was being copied begins anew.
+    /// Restarts the copy of the current region, because members or regions have changed.
     pub(crate) fn restart_copy(&mut self) {
         if let Some(region) = &mut self.background.region {
             region.again = true;
         }
     }
 
-    /// The drive has another size: what is compared ends with it, and a piece that nobody was asked for yet may
-    /// lie beyond its end.
+    /// Adapts to a new size of the drive. The comparison ends at the new size. A piece that was not issued
+    /// yet is dropped, because it may lie beyond the end.
     pub(crate) fn is_resized(&mut self, size: u64) {
         let background = &mut self.background;
         background.check.done = background.check.done.min(size);
         background.piece.take_if(|piece| !piece.asked);
     }
 
-    /// Compares all members, in the background. What differs is counted, and left as it is.
+    /// Starts a background comparison of all members. Differences are counted, and not repaired.
     pub fn check(&mut self) {
         self.background.check = Check { running: true, ..Check::default() };
     }
 
-    /// When the next piece begins, if there is one.
+    /// Returns the time at which the next piece begins, if there is one.
     pub(crate) fn piece_ns(&self) -> Option<u64> {
         let stale = !self.set.regions.behind().and(self.standing.joined).is_empty();
         let wanted = self.background.piece.is_none() && (stale || self.background.check.running);
@@ -165,7 +165,7 @@ impl Mirror {
         self.background.piece = Some(Piece { bytes, to, writes, asked: false });
     }
 
-    /// What is copied next, and to whom.
+    /// Returns the next range to copy, and its destinations.
     fn next_copy(&mut self) -> Option<(Range<u64>, Members)> {
         if self.background.region.as_ref().is_none_or(|region| region.again) {
             self.background.region = None;
@@ -183,12 +183,12 @@ impl Mirror {
         Some((self.piece_at(region.next, region.number), region.to))
     }
 
-    /// What is compared next: what is stale is not.
+    /// Returns the next range to compare. Regions that are stale are skipped.
     fn next_comparison(&mut self) -> Option<Range<u64>> {
         while self.background.check.running {
             let at = self.background.check.done;
             let number = (at / self.set.regions.region_bytes()) as usize;
-            // The end may lie inside of the last region, and before what was compared last.
+            // After a resize, the end may lie inside of the last region, and before the last compared byte.
             let Some(region) = self.set.regions.list.get(number).filter(|_| at < self.config.size) else {
                 self.background.check.running = false;
                 break;
@@ -206,11 +206,12 @@ impl Mirror {
         at..(at + self.config.piece_bytes).min(end).max(at)
     }
 
-    /// What [`Step::Copy`] asked for is done, but for these: among them the source, if it cannot be read.
+    /// Ends a [`Step::Copy`]. `failed` are the members on which it failed, the source included if it cannot
+    /// be read.
     pub fn copied(&mut self, failed: Members, now_ns: u64) {
         let Some(piece) = self.background.piece.take() else { return };
         if failed.contains(self.standing.source) {
-            // There are others to go on with.
+            // The copy goes on with other regions after a pause.
             self.standing.source_errors += 1;
             self.background.region = None;
             self.background.not_before_ns = now_ns + PAUSE_NS;
@@ -236,11 +237,11 @@ impl Mirror {
         self.set.regions.is_copied(number, to);
     }
 
-    /// What [`Step::Compare`] asked for: if it is equal; none if it cannot be read.
+    /// Ends a [`Step::Compare`]: whether the members are equal, or `None` if one cannot be read.
     pub fn compared(&mut self, equal: Option<bool>) {
         let Some(piece) = self.background.piece.take() else { return };
         let check = &mut self.background.check;
-        // The drive may have become smaller meanwhile.
+        // The drive may have shrunk since the comparison was issued.
         check.done = piece.bytes.end.min(self.config.size);
         check.unreadable += u64::from(equal.is_none() && piece.bytes.end <= self.config.size);
         if equal == Some(false) {

@@ -1,4 +1,4 @@
-//! For fuzzing: logs that are damaged in ways that their checksums do not show.
+//! Fuzzing of logs with damage that their checksums do not show.
 
 use crate::log::{BLOCK, LOG_MIN, sign};
 use crate::{Begun, Config, Ended, MEMBERS_MAX, Members, Mirror, Step};
@@ -6,11 +6,11 @@ use crate::{Begun, Config, Ended, MEMBERS_MAX, Members, Mirror, Step};
 const SIZE: u64 = 64 << 10;
 const MEMBERS: usize = 3;
 const LOG: usize = LOG_MIN as usize;
-/// Blocks of a half that the short history of [`write`] reaches.
+/// Blocks of a half that the short history of [`write`] can reach.
 const REACHED: usize = 10;
-/// Orders of a history.
+/// Operations of a history.
 const ORDERS: usize = 16;
-/// No set has that much to do until it rests.
+/// Limit of steps; a set that needs more until it is idle never ends.
 const STEPS_MAX: u32 = 20_000;
 
 const CONFIG: Config = Config {
@@ -27,8 +27,8 @@ const CONFIG: Config = Config {
     new: Members(0b111),
 };
 
-/// Makes a log, damages it where the input says, and loads it: it is refused in words, or there is a set that
-/// asks for nothing outside of it and comes to rest, with every member current.
+/// Writes a log, damages it as the input determines, and loads it. Either the log is refused with a message,
+/// or the set issues no step outside of the drive and becomes idle, with every member current.
 pub fn run(input: &[u8]) {
     let (orders, damage) = input.split_at(input.len().min(ORDERS));
     let mut log = vec![0; LOG];
@@ -48,7 +48,7 @@ pub fn run(input: &[u8]) {
     match set.ready.take().expect("it was read") {
         Err(words) => {
             assert!(!words.is_empty() && words.len() < 400, "{words:.400}");
-            // What an operator may say then.
+            // An operator may now choose a member.
             if set.mirror.asks() {
                 assert!(set.mirror.copy_from(MEMBERS).is_err());
                 set.mirror.copy_from(1).expect("it is a member");
@@ -67,7 +67,7 @@ pub fn run(input: &[u8]) {
     }
 }
 
-/// A log with some history: an order for each byte.
+/// Writes a log with a history: one operation for each byte of `orders`.
 fn write(log: &mut [u8], orders: &[u8]) {
     let mut set = Set::open(log);
     set.rest(0);
@@ -85,13 +85,13 @@ fn write(log: &mut [u8], orders: &[u8]) {
     }
 }
 
-/// A set whose members never fail by themselves.
+/// Set whose members fail only where a test requests it.
 struct Set<'a> {
     mirror: Mirror,
     log: &'a mut [u8],
     ready: Option<Result<(), String>>,
     now_ns: u64,
-    /// Of the write that is under way.
+    /// Members on which the write in flight fails.
     failing: Members,
 }
 
@@ -113,8 +113,8 @@ impl<'a> Set<'a> {
         self.rest(0);
     }
 
-    /// Does all that is wanted, until there is nothing; and lets time go by so often, as long as the set waits
-    /// for it and is not at rest.
+    /// Performs steps until there are none. Then advances the clock at most `times` times, as long as the set
+    /// has an alarm and is not idle.
     fn rest(&mut self, times: u32) {
         for turn in 0.. {
             let mut steps = 0;
@@ -193,7 +193,7 @@ mod tests {
         }
     }
 
-    /// Found by fuzzing: a record that changes the generation of member 251.
+    /// Checks a crash found by fuzzing: a record that changes the generation of member 251.
     #[test]
     fn a_member_that_cannot_be_is_in_no_set() {
         assert!(!Members::first(8).contains(251));
@@ -205,7 +205,7 @@ mod tests {
         ]);
     }
 
-    /// Found by fuzzing: the first of the ticks that a region needs was the last that was asked for.
+    /// Checks a hang found by fuzzing: a region needs several ticks, and no alarm followed the first.
     #[test]
     fn a_set_that_is_left_alone_becomes_clean() {
         let mut log = vec![0; LOG];
@@ -229,7 +229,7 @@ mod tests {
         for (log, damaged) in [(&mut whole, false), (&mut spoilt, true)] {
             let mut set = Set::open(log);
             set.rest(0);
-            // Nothing else knows which of the members is the newest.
+            // Without the log, the newest member is unknown.
             assert_eq!(set.ready.as_ref().map(Result::is_err), Some(damaged));
         }
     }

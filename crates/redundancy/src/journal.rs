@@ -1,4 +1,4 @@
-//! The set's changes on their way into the log.
+//! Changes of the set on their way into the log.
 
 use crate::log::{Loader, Outcome, Piece, Writer};
 use crate::mirror::{Mirror, Step};
@@ -6,28 +6,28 @@ use crate::set::{CHANGES_MAX, Change, REGIONS_MAX, Set};
 use crate::{Members, log};
 use std::ops::Range;
 
-/// Times that a log is read or written without success before that is an error.
+/// Attempts to read or write the log before a failure is an error.
 const TRIES: u32 = 3;
 
-/// Between two tries, nanoseconds.
+/// Delay between two attempts, nanoseconds.
 const RETRY_NS: u64 = 500_000_000;
 
-/// What is to be in the log, and how far that is.
+/// Changes that belong into the log, and their progress.
 #[derive(Debug)]
 pub(crate) struct Journal {
     stage: Stage,
-    /// Not yet on their way. They go together, in one record or in a checkpoint: so what becomes of them is
-    /// all or nothing.
+    /// Changes that are not issued yet. They are issued together, in one record or in a checkpoint, so all or
+    /// none of them become durable.
     pending: Vec<Change>,
     issued: Vec<Change>,
-    /// A checkpoint is to be written; one is on its way.
+    /// Whether a checkpoint is due; `whole_issued`: whether one is in flight.
     whole: bool,
     whole_issued: bool,
-    /// Changes so far: made, on their way, durable.
+    /// Numbers of changes: made, in flight, durable.
     made: u64,
     issuing: u64,
     safe: u64,
-    /// Changes up to here are to be durable before a write is acknowledged.
+    /// Number of changes that must be durable before a write is acknowledged.
     barrier: u64,
     failures: u32,
     pub(crate) retry_ns: Option<u64>,
@@ -41,7 +41,8 @@ enum Stage {
         asked: bool,
     },
     Run(Writer),
-    /// An operator has to say which member is right: the log does not, or what it says is of other storage.
+    /// Waits for an operator to choose the right member: the log does not show it, or belongs to other
+    /// storage.
     Asks(Writer),
     Refused,
 }
@@ -70,24 +71,24 @@ impl Journal {
         }
     }
 
-    /// All of the set is to be written.
+    /// Requests a checkpoint of the whole set.
     pub(crate) fn make_whole(&mut self) {
         self.made += 1;
         self.whole = true;
         self.pending.clear();
     }
 
-    /// No write is acknowledged before what has changed so far is durable.
+    /// Holds all acknowledgements until the changes made so far are durable.
     pub(crate) fn make_barrier(&mut self) {
         self.barrier = self.made;
     }
 
-    /// True if all is durable that an acknowledgement tells of.
+    /// Returns whether all changes that an acknowledgement depends on are durable.
     pub(crate) fn is_past_barrier(&self) -> bool {
         self.safe >= self.barrier
     }
 
-    /// True if it cannot be written.
+    /// Returns whether the log cannot be written.
     pub(crate) fn is_broken(&self) -> bool {
         self.failures >= TRIES || matches!(self.stage, Stage::Refused)
     }
@@ -98,13 +99,13 @@ impl Journal {
 }
 
 impl Mirror {
-    /// The set has another mask for these regions.
+    /// Sets the mask of these regions, in memory and in the log.
     pub(crate) fn mark(&mut self, regions: Range<usize>, members: Members) {
         self.set.regions.mark(regions.clone(), members);
         self.journal.make(Change::mark(regions, members));
     }
 
-    /// A mask for every region: runs of equal ones at a time.
+    /// Maps the mask of every region; a run of equal masks becomes one change.
     pub(crate) fn mark_each(&mut self, mask: impl Fn(Members) -> Members) {
         let count = self.set.regions.list.len();
         let mut first = 0;
@@ -119,13 +120,13 @@ impl Mirror {
         }
     }
 
-    /// What the log is told of a member.
+    /// Records a member's generation and whether it is out in the log.
     pub(crate) fn note_member(&mut self, member: usize) {
         let (generation, out) = (self.set.generations[member], self.set.out.contains(member));
         self.journal.make(Change::member(member, generation, out));
     }
 
-    /// What the log wants now.
+    /// Returns the next read or write of the log, if there is one.
     pub(crate) fn journal_step(&mut self, now_ns: u64) -> Option<Step> {
         if let Stage::Load { loader, asked, .. } = &mut self.journal.stage {
             let (offset, length) = loader.next().filter(|_| !*asked)?;
@@ -148,7 +149,7 @@ impl Mirror {
         }
         (journal.retry_ns, journal.issuing) = (None, journal.made);
         journal.whole |= !writer.has_room() || journal.pending.len() > CHANGES_MAX;
-        // From here on the log may have the new masks, or the old ones.
+        // Until this write has ended, the log may have the new masks or the old ones.
         if std::mem::take(&mut journal.whole) {
             journal.whole_issued = true;
             journal.pending.clear();
@@ -165,7 +166,7 @@ impl Mirror {
         writer.append(Set::bytes_of(&journal.issued));
     }
 
-    /// What [`Step::ReadLog`] asked for; none if it cannot be read.
+    /// Ends a [`Step::ReadLog`] with its bytes; `None` if they cannot be read.
     pub fn log_read(&mut self, bytes: Option<&[u8]>) {
         let Stage::Load { loader, set, asked } = &mut self.journal.stage else { return };
         *asked = false;
@@ -231,13 +232,13 @@ impl Mirror {
             return self.refuse(words);
         }
         self.journal.stage = Stage::Run(writer);
-        // Those of reading it say nothing about writing.
+        // Failures of reading the log are no evidence about writing it.
         self.journal.failures = 0;
         self.journal.make_whole();
         self.journal.make_barrier();
     }
 
-    /// Nothing is read, written or copied until an operator has said [which member is right](Self::copy_from).
+    /// Stops all reads, writes and copies until an operator has [chosen the right member](Self::copy_from).
     fn ask(&mut self, writer: Writer, why: String) {
         self.journal.stage = Stage::Asks(writer);
         self.steps.push_back(Step::Ready(Err(format!(
@@ -246,15 +247,15 @@ impl Mirror {
         ))));
     }
 
-    /// True if an operator has to say [which member is right](Self::copy_from).
+    /// Returns whether an operator has to [choose the right member](Self::copy_from).
     pub fn asks(&self) -> bool {
         matches!(self.journal.stage, Stage::Asks(_))
     }
 
-    /// An operator says that this member is right: everything is copied from it to the others.
+    /// Declares a member right, by an operator's order: everything is copied from it to the others.
     ///
     /// # Errors
-    /// In words: nothing asks for it, or it cannot be that member.
+    /// Returns a message if no choice is due, or if this member cannot be chosen.
     pub fn copy_from(&mut self, member: usize) -> Result<(), String> {
         if !self.set.members.contains(member) {
             return Err(format!("there is no member {member}; they are {:?}", self.set.members));
@@ -281,7 +282,7 @@ impl Mirror {
         self.steps.push_back(Step::Ready(Err(words)));
     }
 
-    /// What [`Step::WriteLog`] asked for is durable, or failed.
+    /// Ends a [`Step::WriteLog`]: `good` if it is durable.
     pub fn log_written(&mut self, good: bool, now_ns: u64) {
         let Stage::Run(writer) = &mut self.journal.stage else { return };
         let Some(good) = writer.wrote(good) else { return };
@@ -298,12 +299,12 @@ impl Mirror {
         let Stage::Run(writer) = &journal.stage else { return };
         let regions = &mut self.set.regions.list;
         if std::mem::take(&mut journal.whole_issued) {
-            // A region that came since is not in it.
+            // A region that was added since is not in the checkpoint.
             let masks = Set::masks(writer.state());
             regions.iter_mut().zip(masks).for_each(|(region, mask)| region.durable = Members(*mask));
         }
         for (range, mask) in journal.issued.iter().filter_map(Change::marks) {
-            // They may be gone since.
+            // The regions may have been removed since.
             let regions = regions.get_mut(range).unwrap_or_default();
             regions.iter_mut().for_each(|region| region.durable = mask);
         }
@@ -316,7 +317,7 @@ impl Mirror {
 
     fn log_has_failed(&mut self, now_ns: u64) {
         let journal = &mut self.journal;
-        // Nobody knows what of it is there.
+        // The part of the failed write that reached the log is unknown.
         (journal.whole, journal.whole_issued) = (true, false);
         journal.issued.clear();
         journal.failures += 1;
@@ -326,7 +327,7 @@ impl Mirror {
         }
     }
 
-    /// Regions that fit into the log.
+    /// Checks that the regions of a drive fit into the log.
     pub(crate) fn check_shape(&self, size: u64, region_bytes: u64) -> Result<(), String> {
         let regions = size.div_ceil(region_bytes);
         if regions > REGIONS_MAX || Set::state_bytes(regions) > log::state_max(self.config.log_bytes) {

@@ -1,19 +1,20 @@
 //! Copies that stay equal: a metadata log, a dirty-region log, member generations, and resync.
 //!
-//! A *set* has members 0 to n, each with the same contents, and a log somewhere. [`Mirror`] decides: where a
-//! write goes and when it may, when it is over, what has to be copied from where to where. It does no I/O and
-//! has no clock: it says what it wants as [`Step`]s, and is told what came of them. So it can be driven by a
-//! storage function, by a layer in the daemon, or by a simulation that cuts the power at every step.
+//! A *set* has members 0 to n, each with the same contents, and a log on storage of its own choice.
+//! [`Mirror`] decides where and when a write goes, when it is complete, and which bytes are copied from which
+//! member to which. It does no I/O and has no clock: it returns requests as [`Step`]s, and receives their
+//! results. So a storage function, a layer in the daemon, or a simulation that cuts the power at every step
+//! can drive it.
 //!
-//! What it promises, as long as the log is durable when it is said to be:
+//! Guarantees, as long as the log is durable when its writes are reported as durable:
 //!
-//! - Before a write goes out, the log says that the members may differ in its regions. It stops saying so when
-//!   no write has been there for a while, and all members were flushed since.
-//! - A member that missed a write is marked there before that write is acknowledged, and those that have it
-//!   get a higher generation. It is not read, and nothing is copied from it, until it was copied to.
-//! - Of two writes that overlap, the second begins when the first is over: their order is the same everywhere.
-//! - While a piece is copied, no write goes there. Pieces are small, and no faster than is allowed while the
-//!   host writes.
+//! - Before a write is issued, its regions are marked in the log as possibly different. The mark is cleared when the
+//!   region has had no write for a while, and all members were flushed since.
+//! - A member that missed a write is marked there before that write is acknowledged, and the members that have the
+//!   write get a higher generation. The outdated member is neither read nor copied from until it was copied to.
+//! - Of two writes that overlap, the second begins when the first has ended: their order is the same on all members.
+//! - While a piece is copied, no write goes there. Pieces are small, and the copy rate is limited while the host
+//!   writes.
 #![forbid(unsafe_code)]
 
 mod background;

@@ -1,23 +1,23 @@
-//! Which members of a set.
+//! Subsets of the members of a set.
 
 use std::fmt;
 
-/// Members of a set at most.
+/// Maximum number of members in a set.
 pub const MEMBERS_MAX: usize = 8;
 
-/// Some members of a set, a bit each.
+/// Some members of a set, as a bit mask.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Members(pub(crate) u8);
 
 impl Members {
     pub const NONE: Self = Self(0);
 
-    /// Members 0 to `count`, itself not included.
+    /// Returns members 0 to `count`, itself not included.
     pub fn first(count: usize) -> Self {
         Self(((1u16 << count.min(MEMBERS_MAX)) - 1) as u8)
     }
 
-    /// One; none of that number if there cannot be one.
+    /// Returns one member; none if the number is out of range.
     pub fn one(member: usize) -> Self {
         Self(if member < MEMBERS_MAX { 1 << member } else { 0 })
     }
@@ -26,7 +26,7 @@ impl Members {
         self.0 & Self::one(member).0 != 0
     }
 
-    /// True if all of `others` are among these.
+    /// Returns whether all of `others` are among these.
     pub fn covers(self, others: Self) -> bool {
         self.0 & others.0 == others.0
     }
@@ -35,7 +35,7 @@ impl Members {
         self.0 == 0
     }
 
-    /// The lowest of them.
+    /// Returns the lowest member.
     pub fn lowest(self) -> Option<usize> {
         (self.0 != 0).then(|| self.0.trailing_zeros() as usize)
     }

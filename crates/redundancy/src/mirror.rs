@@ -1,4 +1,4 @@
-//! A set at work: what it wants done, and what it is told.
+//! The state machine of a set: the steps that it issues, and their results.
 
 use crate::background::Background;
 use crate::journal::Journal;
@@ -8,70 +8,70 @@ use crate::writes::{WriteId, Writes};
 use crate::{LOG_MIN, MEMBERS_MAX, Members};
 use std::collections::VecDeque;
 
-/// Regions that a drive is divided into, unless they become smaller than [`REGION_USUAL`].
+/// Usual number of regions of a drive, unless they become smaller than [`REGION_USUAL`].
 const REGIONS_USUAL: u64 = 1 << 16;
 
-/// Bytes of a region at least, unless somebody says otherwise.
+/// Minimum size of a region by default, bytes.
 const REGION_USUAL: u64 = 1 << 20;
 
-/// Nanoseconds between two looks at which regions are clean again.
+/// Nanoseconds between two checks for regions that are clean again.
 const TICK_NS: u64 = 1_000_000_000;
 
-/// Bytes of a region of a drive of so many bytes, as it is usual.
+/// Returns the default size of a region on a drive of `size` bytes.
 pub fn region_bytes(size: u64) -> u64 {
     (size / REGIONS_USUAL).max(REGION_USUAL).next_power_of_two()
 }
 
-/// The shape of a set.
+/// Shape of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// 1 to [`MEMBERS_MAX`](crate::MEMBERS_MAX).
+    /// Number of members, 1 to [`MEMBERS_MAX`](crate::MEMBERS_MAX).
     pub members: usize,
     /// Bytes of the drive, and of each member.
     pub size: u64,
-    /// Bytes of a region of a set that is new: a power of two. See [`region_bytes`].
+    /// Bytes of a region in a new set: a power of two. See [`region_bytes`].
     pub region_bytes: u64,
     /// Bytes of the log's storage, at least [`LOG_MIN`].
     pub log_bytes: u64,
-    /// Bytes that are copied at once, at most.
+    /// Maximum size of one copy, bytes.
     pub piece_bytes: u64,
-    /// Bytes a second that are copied while the host writes.
+    /// Copy rate while the host writes, bytes per second.
     pub rate: u64,
-    /// True if another member takes the source's place when it fails. False if the source is what the host
-    /// reads, come what may: its failure is the write's.
+    /// Whether another member takes the source's place when the source fails. If not, the host always reads
+    /// the source, and a write fails when it fails on the source.
     pub promotes: bool,
-    /// What tells a new log from any other: random.
+    /// Random identifier of a new log.
     pub id: u64,
-    /// Tells the storage of each member from any other's, and outlives restarts; zero if there is no such number, and
-    /// [`UNSEEN`](crate::UNSEEN) if it is not known yet.
+    /// Identifier of each member's storage, unique and stable across restarts; zero for storage that has
+    /// none, and [`UNSEEN`](crate::UNSEEN) if it is not available yet.
     pub storage: [u128; MEMBERS_MAX],
-    /// Members that nothing was ever written to.
+    /// Members that were never written to.
     pub new: Members,
 }
 
-/// What is to be done now. Each is asked for once, and its end is to be told.
+/// Request of the set. Each is issued once, and its result must be returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The log was read: writes may come; or there cannot be a set, in words.
+    /// The log was read: writes may arrive. An error message if there cannot be such a set.
     Ready(Result<(), String>),
     /// Read of the log's storage: [`Mirror::log_read`].
     ReadLog { offset: u64, length: usize },
-    /// Write [`Mirror::log_bytes`] there, done when it is durable (Force Unit Access):
+    /// Write of [`Mirror::log_bytes`] to the log's storage, done when durable (Force Unit Access):
     /// [`Mirror::log_written`].
     WriteLog { offset: u64 },
-    /// Flush a member: [`Mirror::flushed`].
+    /// Flush of a member: [`Mirror::flushed`].
     Flush { member: usize },
-    /// Copy from a member to others: [`Mirror::copied`].
+    /// Copy from one member to others: [`Mirror::copied`].
     Copy { from: usize, to: Members, offset: u64, length: u64 },
-    /// Compare what these have: [`Mirror::compared`].
+    /// Comparison of the contents of these members: [`Mirror::compared`].
     Compare { members: Members, offset: u64, length: u64 },
-    /// A write that waited goes to these now: [`Mirror::end`].
+    /// Start of a write that waited, to these members: [`Mirror::end`].
     Go { write: WriteId, to: Members },
-    /// A write that waited for the log is over: acknowledge it, or fail it.
+    /// End of a write that waited for the log: acknowledge it, or fail it.
     Over { write: WriteId, good: bool },
 }
 
-/// A set of members with the same contents.
+/// Set of members with the same contents.
 #[derive(Debug)]
 pub struct Mirror {
     pub(crate) config: Config,
@@ -87,10 +87,10 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// A set whose log has to be read first.
+    /// Creates a set whose log has to be read first.
     ///
     /// # Errors
-    /// In words: there cannot be such a set.
+    /// Returns a message if there cannot be such a set.
     pub fn new(config: Config) -> Result<Self, String> {
         let Config { members, size, region_bytes, log_bytes, piece_bytes, .. } = config;
         if log_bytes < LOG_MIN {
@@ -114,7 +114,7 @@ impl Mirror {
         Ok(mirror)
     }
 
-    /// What is to be done next; none until something is told, or [`alarm_ns`](Self::alarm_ns) has come.
+    /// Returns the next step; none until a result arrives, or [`alarm_ns`](Self::alarm_ns) has come.
     pub fn next(&mut self, now_ns: u64) -> Option<Step> {
         if self.steps.is_empty() {
             if let Some(step) = self.journal_step(now_ns) {
@@ -133,19 +133,19 @@ impl Mirror {
         Some(step)
     }
 
-    /// When to ask again at the latest.
+    /// Returns the latest time for the next call of [`next`](Self::next).
     pub fn alarm_ns(&self) -> Option<u64> {
         let alarms = [self.tick_ns, self.rejoin_ns(), self.piece_ns(), self.journal.retry_ns];
         alarms.into_iter().flatten().min()
     }
 
-    /// What [`Step::WriteLog`] is to write.
+    /// Returns the bytes for a [`Step::WriteLog`].
     pub fn log_bytes(&self) -> &[u8] {
         self.journal.bytes()
     }
 
-    /// Looks now and then at which regions are clean again: no write was there for a while, so what was
-    /// written is flushed, and then the log may forget it.
+    /// Searches periodically for regions that are clean again. A region without a recent write is flushed,
+    /// and then its mark in the log is cleared.
     fn tick(&mut self, now_ns: u64) {
         let settling = self.set.regions.are_settling() || !self.standing.arriving(self).is_empty();
         if !settling || self.standing.is_flushing() {
@@ -155,16 +155,17 @@ impl Mirror {
         if self.tick_ns.get_or_insert(now_ns + TICK_NS) > &mut { now_ns } {
             return;
         }
-        // Also if there is no more to do: who asks only when this says so would else never ask again.
+        // The alarm is set even if nothing is left to do: a caller that polls only at alarms would otherwise
+        // stop.
         self.tick_ns = Some(now_ns + TICK_NS);
         self.set.regions.tick();
         self.begin_flush();
     }
 
-    /// The drive, and so each member, has another size. What comes to it is copied from the source.
+    /// Changes the size of the drive, and so of each member. Added bytes are copied from the source.
     ///
     /// # Errors
-    /// In words: the log has no room for so many regions. Nothing has changed then.
+    /// Returns a message if the log has no room for so many regions. Nothing has changed then.
     pub fn resize(&mut self, size: u64) -> Result<(), String> {
         self.check_shape(size, self.set.regions.region_bytes())?;
         self.config.size = size;
@@ -180,7 +181,8 @@ impl Mirror {
         self.config.size
     }
 
-    /// True if what [`take_out`](Self::take_out) has changed is durable: none of it comes back after a restart.
+    /// Returns whether the changes of [`take_out`](Self::take_out) are durable, so that a restart does not
+    /// undo them.
     pub fn is_noted(&self) -> bool {
         self.journal.is_past_barrier()
     }

@@ -1,43 +1,44 @@
-//! Where the members may differ: a region of the drive at a time.
+//! The regions of the drive, and where the members may differ.
 
 use crate::Members;
 use std::ops::Range;
 
-/// Ticks after its last write that a region stays as it is.
+/// Ticks after its last write during which a region stays dirty.
 const AGE: u8 = 2;
 
-/// A part of the drive. A bit of a mask says that the member may not have what the newest has there.
+/// Part of the drive. A bit in a mask means that the member may lack the newest contents of the region.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Region {
-    /// What the log has for sure, whatever becomes of the write to it that is under way.
+    /// Mask that the log certainly has, whatever the result of the log write in flight.
     pub(crate) durable: Members,
-    /// What it will have when all is written.
+    /// Mask that the log has once all changes are written.
     pub(crate) wanted: Members,
-    /// Of these members: has to be copied to them. What is not stale is dirty only because it is, or was,
-    /// being written.
+    /// Members to which the region has to be copied. A member in the mask that is not stale is dirty only
+    /// because of a current or recent write.
     pub(crate) stale: Members,
-    /// Ticks that are to go by before it is clean.
+    /// Ticks left until the region may be clean.
     age: u8,
-    /// Writes that are under way.
+    /// Writes in flight.
     writers: u16,
-    /// A flush of the source failed while it was dirty: what was written may be gone there, and nowhere else.
+    /// Whether a flush of the source failed while the region was dirty: its writes may be lost on the source
+    /// alone.
     pub(crate) doubtful: bool,
 }
 
-/// All of them.
+/// All regions of a drive.
 #[derive(Debug, Default)]
 pub(crate) struct Regions {
     pub(crate) list: Vec<Region>,
     size: u64,
     region_bytes: u64,
-    /// Members that may be stale somewhere.
+    /// Members that may be stale in some region.
     behind: Members,
-    /// Regions may be dirty without being stale.
+    /// Whether regions may be dirty without being stale.
     settling: bool,
 }
 
 impl Regions {
-    /// All dirty for `members`, which the log does not know yet.
+    /// Creates regions that are all dirty for `members`. The log does not have their masks yet.
     pub(crate) fn new(size: u64, region_bytes: u64, members: Members) -> Self {
         let mut regions =
             Self { list: Vec::new(), size: 0, region_bytes, behind: Members::NONE, settling: true };
@@ -45,10 +46,10 @@ impl Regions {
         regions
     }
 
-    /// Of another size; what comes to it is dirty for `members`.
+    /// Changes the size; added regions are dirty for `members`.
     pub(crate) fn resize(&mut self, size: u64, members: Members) {
         let count = size.div_ceil(self.region_bytes) as usize;
-        // The last one may have been a part only, and so unequal beyond its end.
+        // The last region may have been a part of one, and so unequal beyond its old end.
         if size > self.size
             && let Some(last) = self.list.last_mut()
         {
@@ -67,20 +68,20 @@ impl Regions {
         self.region_bytes
     }
 
-    /// The regions of a range of bytes.
+    /// Returns the regions of a range of bytes.
     pub(crate) fn of(&self, bytes: &Range<u64>) -> Range<usize> {
         let end = bytes.end.div_ceil(self.region_bytes) as usize;
         let first = (bytes.start / self.region_bytes) as usize;
         first.min(self.list.len())..end.min(self.list.len())
     }
 
-    /// The bytes of a region.
+    /// Returns the bytes of a region.
     pub(crate) fn bytes(&self, region: usize) -> Range<u64> {
         let start = region as u64 * self.region_bytes;
         start..(start + self.region_bytes).min(self.size)
     }
 
-    /// Of these members, they are to be copied from now on.
+    /// Makes these regions stale for `members`, so that they are copied.
     pub(crate) fn make_stale(&mut self, regions: Range<usize>, members: Members) {
         let end = regions.end.min(self.list.len());
         for region in &mut self.list[regions.start.min(end)..end] {
@@ -89,7 +90,7 @@ impl Regions {
         self.behind = self.behind.with(members);
     }
 
-    /// The same, for those that are dirty for them.
+    /// Makes all regions stale for the `members` for which they are dirty.
     pub(crate) fn make_dirty_stale(&mut self, members: Members) {
         for region in &mut self.list {
             region.stale = region.stale.with(region.wanted.with(region.durable).and(members));
@@ -97,14 +98,14 @@ impl Regions {
         self.behind = self.behind.with(members);
     }
 
-    /// A flush of the source failed: what is dirty is doubtful.
+    /// Makes the dirty regions doubtful, because a flush of the source failed.
     pub(crate) fn doubt_dirty(&mut self) {
         for region in &mut self.list {
             region.doubtful |= !region.wanted.is_empty();
         }
     }
 
-    /// Of these members, what is doubtful is to be copied. True if anything is.
+    /// Makes the doubtful regions stale for `members`. Returns whether there are any.
     pub(crate) fn make_doubtful_stale(&mut self, members: Members) -> bool {
         let mut any = false;
         for region in self.list.iter_mut().filter(|region| region.doubtful) {
@@ -115,7 +116,7 @@ impl Regions {
         any
     }
 
-    /// A region was copied to these.
+    /// Ends the copy of a region to `members`.
     pub(crate) fn is_copied(&mut self, number: usize, members: Members) {
         let region = &mut self.list[number];
         region.stale = region.stale.without(members);
@@ -123,25 +124,25 @@ impl Regions {
         self.settling = true;
     }
 
-    /// Has another mask for these.
+    /// Sets the mask of these regions.
     pub(crate) fn mark(&mut self, regions: Range<usize>, members: Members) {
         self.list[regions].iter_mut().for_each(|region| region.wanted = members);
     }
 
-    /// Writes to these are about to begin: they stay dirty for a while.
+    /// Keeps these regions dirty for a while, because writes to them are about to begin.
     pub(crate) fn keep(&mut self, regions: Range<usize>) {
         self.list[regions].iter_mut().for_each(|region| region.age = AGE);
         self.settling = true;
     }
 
-    /// Writes to these begin.
+    /// Counts a write that begins in these regions.
     pub(crate) fn enter(&mut self, regions: Range<usize>) {
         for region in &mut self.list[regions] {
             region.writers = region.writers.saturating_add(1);
         }
     }
 
-    /// They are over. They may be in regions that are gone.
+    /// Counts a write that has ended in these regions. Some of the regions may have been removed.
     pub(crate) fn leave(&mut self, regions: Range<usize>) {
         let end = regions.end.min(self.list.len());
         for region in &mut self.list[regions.start.min(end)..end] {
@@ -150,12 +151,12 @@ impl Regions {
         self.settling = true;
     }
 
-    /// True if no write is under way in these.
+    /// Returns whether no write is in flight in these regions.
     pub(crate) fn are_quiet(&self, regions: Range<usize>) -> bool {
         self.list[regions].iter().all(|region| region.writers == 0)
     }
 
-    /// A while has gone by.
+    /// Advances the age of all regions by a tick.
     pub(crate) fn tick(&mut self) {
         self.settling = false;
         for region in &mut self.list {
@@ -164,23 +165,24 @@ impl Regions {
         }
     }
 
-    /// Those that are dirty for no reason any more.
+    /// Returns the regions that have no reason any more to be dirty.
     pub(crate) fn idle(&self) -> impl Iterator<Item = usize> {
         let idle = |region: &Region| region.writers == 0 && region.age == 0 && region.wanted != region.stale;
         self.list.iter().enumerate().filter(move |(_, region)| idle(region)).map(|(number, _)| number)
     }
 
-    /// False if none is dirty without being stale.
+    /// Returns whether regions may be dirty without being stale.
     pub(crate) fn are_settling(&self) -> bool {
         self.settling
     }
 
-    /// Members that may be stale somewhere.
+    /// Returns the members that may be stale in some region.
     pub(crate) fn behind(&self) -> Members {
         self.behind
     }
 
-    /// The first from `from` on, and then from the beginning, that has to be copied to one of `members`.
+    /// Returns the next region to copy to one of `members`: the first from `from` on, and then from the
+    /// beginning.
     pub(crate) fn next_stale(&mut self, from: usize, members: Members) -> Option<usize> {
         let from = from.min(self.list.len());
         let stale = |number: &usize| !self.list[*number].stale.and(members).is_empty();
@@ -191,7 +193,7 @@ impl Regions {
         found
     }
 
-    /// Bytes of the regions of which this is true.
+    /// Returns the bytes of the regions that match.
     pub(crate) fn count(&self, which: impl Fn(&Region) -> bool) -> u64 {
         let regions = self.list.iter().enumerate().filter(|(_, region)| which(region));
         let bytes = regions.map(|(number, _)| self.bytes(number));

@@ -1,4 +1,4 @@
-//! What the log says of a set: its members and regions, as bytes.
+//! The state of a set in the log: its members and regions, as bytes.
 
 use crate::members::MEMBERS_MAX;
 use crate::regions::Regions;
@@ -6,19 +6,19 @@ use crate::{Members, log::RECORD_BYTES};
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Changes that a record has room for.
+/// Capacity of a record in changes.
 pub(crate) const CHANGES_MAX: usize = RECORD_BYTES / size_of::<Change>();
 
-/// Regions of a drive at most.
+/// Maximum number of regions of a drive.
 pub(crate) const REGIONS_MAX: u64 = 1 << 20;
 
-/// No set lives to lose so many members.
+/// Limit of a generation. No set reaches it by losing members.
 const GENERATION_MAX: u64 = 1 << 62;
 
-/// The smallest region, bytes.
+/// Size of the smallest region, bytes.
 pub(crate) const REGION_MIN: u64 = 4096;
 
-/// What a state begins with; a byte for each region follows, the mask of its members.
+/// First bytes of a state. A byte for each region follows, the mask of its members.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct StateHead {
@@ -32,13 +32,13 @@ struct StateHead {
     reserved: [u8; 5],
 }
 
-/// The number of storage that may have one, and was not there when the set was opened.
+/// Number of storage that was not available when the set was opened, and may have a number.
 pub const UNSEEN: u128 = u128::MAX;
 
-/// The number of each member's storage, its low half first; zero for one that has none.
+/// Number of each member's storage, its low half first; zero for storage that has none.
 type Storage = [[u64; 2]; MEMBERS_MAX];
 
-/// Bytes before the masks, in a state that is written here.
+/// Bytes before the masks, in a state that this version writes.
 const HEAD_BYTES: usize = size_of::<StateHead>() + size_of::<Storage>();
 
 /// Values of [`Change::kind`].
@@ -47,17 +47,17 @@ mod kind {
     pub(super) const MEMBER: u8 = 2;
 }
 
-/// A change of the state, in a record.
+/// Change of the state, in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Change {
     kind: u8,
-    /// The mask of regions from now on; or a member.
+    /// New mask of the regions; or a member's number.
     members: u8,
-    /// Of a member: 1 if it is out.
+    /// 1 if the member is out; zero for regions.
     flags: u16,
     first: u32,
-    /// Of regions; or a generation.
+    /// Number of regions; or a generation.
     value: u64,
 }
 
@@ -72,13 +72,13 @@ impl Change {
         Self { kind: kind::MEMBER, members, flags, first: 0, value: generation }
     }
 
-    /// The regions that it marks, and for whom.
+    /// Returns the regions that the change marks, and their mask.
     pub(crate) fn marks(&self) -> Option<(Range<usize>, Members)> {
         let end = usize::try_from(self.value).ok()?.checked_add(self.first as usize)?;
         (self.kind == kind::MARK).then_some((self.first as usize..end, Members(self.members)))
     }
 
-    /// Makes one of this and of `later`, if they are marks of regions that follow each other.
+    /// Merges `later` into this change, if both mark adjacent regions alike. Returns whether it did.
     pub(crate) fn join(&mut self, later: &Self) -> bool {
         let follows = self.kind == kind::MARK
             && later.kind == kind::MARK
@@ -89,24 +89,24 @@ impl Change {
     }
 }
 
-/// A set: how new its members are, and where they may differ.
+/// Set of members with their generations, and the regions in which they may differ.
 ///
-/// A member is *newest* if no other has a higher generation. When a member is lost, those that go on get a
-/// higher one before any write is acknowledged that it does not have: so a copy that was left behind is never
-/// taken for one that was not.
+/// A member is *newest* if no other has a higher generation. When a member is lost, the remaining members get
+/// a higher generation. That is durable before any write that the lost member lacks is acknowledged. So an
+/// outdated copy is never taken for a current one.
 #[derive(Debug)]
 pub(crate) struct Set {
     pub(crate) members: Members,
     pub(crate) generations: [u64; MEMBERS_MAX],
-    /// Taken out by an operator; they stay out.
+    /// Members that an operator took out; they stay out.
     pub(crate) out: Members,
-    /// Which storage each member was when the log was last opened; zero if that is not known.
+    /// Number of each member's storage when the log was last opened; zero if it is unknown.
     pub(crate) storage: [u128; MEMBERS_MAX],
     pub(crate) regions: Regions,
 }
 
 impl Set {
-    /// Of members that nothing is known of but that `source` is right.
+    /// Creates a set in which nothing is established but that `source` is right.
     pub(crate) fn new(members: usize, size: u64, region_bytes: u64, source: usize) -> Self {
         let members = Members::first(members);
         let regions = Regions::new(size, region_bytes, members.without(Members::one(source)));
@@ -115,8 +115,9 @@ impl Set {
         Self { members, generations, out: Members::NONE, storage: [0; MEMBERS_MAX], regions }
     }
 
-    /// The members whose storage is other than the log says. One that has no number, or had none, is taken for what
-    /// it was. One that is [not seen](UNSEEN) may come back as another.
+    /// Returns the members whose storage differs from the log. Storage without a number, now or before, is
+    /// taken for the same. [Unseen](UNSEEN) storage counts as different, because it may come back as other
+    /// storage.
     pub(crate) fn replaced(&self, storage: &[u128; MEMBERS_MAX]) -> Members {
         let is_other = |member: &usize| {
             let (was, is) = (self.storage[*member], storage[*member]);
@@ -126,14 +127,14 @@ impl Set {
         other.fold(Members::NONE, |all, member| all.with(Members::one(member)))
     }
 
-    /// Notes which storage the members are now.
+    /// Notes the numbers of the members' storage.
     pub(crate) fn note_storage(&mut self, storage: &[u128; MEMBERS_MAX]) {
         for (noted, is) in self.storage.iter_mut().zip(storage).filter(|(_, is)| ![0, UNSEEN].contains(*is)) {
             *noted = *is;
         }
     }
 
-    /// Those with the highest generation.
+    /// Returns the members with the highest generation.
     pub(crate) fn newest(&self) -> Members {
         let highest = self.highest();
         let newest = self.members.iter().filter(|member| self.generations[*member] == highest);
@@ -160,17 +161,17 @@ impl Set {
         state.extend(self.regions.list.iter().map(|region| region.wanted.0));
     }
 
-    /// Bytes of its state.
+    /// Returns the size in bytes of the state of a set with so many regions.
     pub(crate) fn state_bytes(regions: u64) -> u64 {
         HEAD_BYTES as u64 + regions
     }
 
-    /// The masks in a state that was written here.
+    /// Returns the masks in a state that this version wrote.
     pub(crate) fn masks(state: &[u8]) -> &[u8] {
         &state[HEAD_BYTES..]
     }
 
-    /// The set of a state; none if there cannot be such a set.
+    /// Reads the set of a state; none if there cannot be such a set.
     pub(crate) fn read(state: &[u8]) -> Option<Self> {
         let (head, rest) = StateHead::read_from_prefix(state).ok()?;
         let (storage, masks) = match head.has_storage {
@@ -199,7 +200,7 @@ impl Set {
         Some(Self { members, generations: head.generations, out: Members(head.out), storage, regions })
     }
 
-    /// The changes of a record. False if they make no sense.
+    /// Applies the changes of a record. Returns false if one is invalid.
     pub(crate) fn replay(&mut self, record: &[u8]) -> bool {
         let chunks = record.chunks(size_of::<Change>());
         chunks.map(Change::read_from_bytes).all(|change| change.is_ok_and(|change| self.redo(&change)))
@@ -225,7 +226,7 @@ impl Set {
         known
     }
 
-    /// The bytes of changes, for a record.
+    /// Returns the bytes of changes, for a record.
     pub(crate) fn bytes_of(changes: &[Change]) -> &[u8] {
         changes.as_bytes()
     }

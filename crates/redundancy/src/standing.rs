@@ -1,48 +1,50 @@
-//! Which members go along, and how they are lost and come back.
+//! The state of the members, and how they are lost and rejoin.
 
 use crate::Members;
 use crate::mirror::{Mirror, Step};
 use crate::regions::Region;
 use std::ops::Range;
 
-/// How soon a member that was lost is tried again, nanoseconds: longer each time, until something was copied.
+/// Bounds of the delay before a lost member is tried again, nanoseconds. It doubles each time, until a copy
+/// succeeds.
 const REJOIN_MIN_NS: u64 = 1_000_000_000;
 const REJOIN_MAX_NS: u64 = 60_000_000_000;
 
 #[derive(Debug, Default)]
 pub(crate) struct Standing {
-    /// They have everything, but for regions that are dirty.
+    /// Members that have everything, except in dirty regions.
     pub(crate) current: Members,
-    /// They get writes.
+    /// Members that get writes.
     pub(crate) joined: Members,
-    /// Read, and copied from.
+    /// Member that is read, and copied from.
     pub(crate) source: usize,
     pub(crate) losses: u64,
     pub(crate) source_errors: u64,
-    /// Losses of writes by a member that nothing takes the place of.
+    /// Times that a member without a replacement lost writes.
     pub(crate) irreplaceable: u64,
-    /// Flushes that failed on a member that nothing takes the place of.
+    /// Flushes that failed on a member without a replacement.
     pub(crate) failed_flushes: u64,
     flush: Flush,
-    /// When those that were lost are tried again.
+    /// Time at which the lost members are tried again.
     rejoin_ns: Option<u64>,
     patience_ns: u64,
-    /// Lost since somebody looked at the clock.
+    /// Whether a member was lost since the last call that has the time.
     just_lost: bool,
-    /// Acknowledged writes that may be lost, of which a Flush of the host has to tell.
+    /// Acknowledged writes that may be lost, for which a Flush of the host has to fail.
     pub(crate) unflushed: Unflushed,
 }
 
-/// How often acknowledged writes were lost before a Flush made them durable.
+/// Count of losses of acknowledged writes before a Flush made them durable.
 #[derive(Debug, Default)]
 pub(crate) struct Unflushed {
     pub(crate) losses: u64,
-    /// Of these, how many a Flush has told.
+    /// Losses of these that a Flush has reported.
     told: u64,
 }
 
 impl Unflushed {
-    /// A Flush ends that arrived after so many losses. True if all losses were told before: it may succeed.
+    /// Ends a Flush that arrived after so many losses. Returns whether all losses were reported before, so
+    /// that it may succeed.
     pub(crate) fn are_told(&mut self, losses: u64) -> bool {
         let all = self.told == self.losses;
         self.told = self.told.max(losses);
@@ -50,21 +52,21 @@ impl Unflushed {
     }
 }
 
-/// A flush of all that go along.
+/// Flush of all joined members.
 #[derive(Debug, Default)]
 struct Flush {
     left: Members,
     failed: Members,
-    /// They are current when it succeeds.
+    /// Members that become current when the flush succeeds.
     arriving: Members,
 }
 
-/// What a failure means.
+/// Consequence of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Members were lost, and others go on.
+    /// Members were lost, and the others go on.
     Survived,
-    /// There is nobody to go on with.
+    /// No member is left to go on with.
     Fatal,
 }
 
@@ -73,19 +75,19 @@ impl Standing {
         !self.flush.left.is_empty()
     }
 
-    /// Those that were copied to, and are not current yet.
+    /// Returns the members that were fully copied to, and are not current yet.
     pub(crate) fn arriving(&self, mirror: &Mirror) -> Members {
         self.joined.without(self.current).without(mirror.set.regions.behind())
     }
 
-    /// Something was copied: the next time is like the first.
+    /// Resets the rejoin delay, because a copy has succeeded.
     pub(crate) fn is_well(&mut self) {
         self.patience_ns = 0;
     }
 }
 
 impl Mirror {
-    /// The log was read: who is who.
+    /// Derives the state of each member from the log that was read.
     pub(crate) fn open(&mut self, size: u64) -> Result<(), String> {
         self.check_shape(size, self.set.regions.region_bytes())?;
         let newest = self.set.newest().without(self.set.out);
@@ -98,7 +100,7 @@ impl Mirror {
                 "member {source} is newer than member 0, which the drive would be read from"
             ));
         }
-        // What it is copied from is right by definition, whatever the log makes of it.
+        // The source is right by definition, whatever its bits in the log.
         if dirty.contains(source) {
             self.mark_each(|mask| mask.without(Members::one(source)));
         }
@@ -114,10 +116,10 @@ impl Mirror {
         Ok(())
     }
 
-    /// These members are other storage than the log knows: what they hold counts for nothing, and they are copied to.
+    /// Discards the contents of members whose storage is not the one in the log: they are copied to.
     ///
     /// # Errors
-    /// In words: no member is left that has everything.
+    /// Returns a message if no member is left that has everything.
     pub(crate) fn lose_replaced(&mut self, replaced: Members) -> Result<(), String> {
         let left = self.set.newest().without(self.set.out).without(replaced);
         if replaced.is_empty() {
@@ -139,14 +141,15 @@ impl Mirror {
         Ok(())
     }
 
-    /// These members failed, in a write that went `to` some.
+    /// Handles the failure of some members in a write that went to the members `to`.
     pub(crate) fn take_faults(&mut self, failed: Members, to: Members) -> Fault {
         let source = Members::one(self.standing.source);
         let good = to.without(failed);
         if failed.covers(source) {
             self.standing.source_errors += 1;
             if !self.config.promotes || good.and(self.standing.current).is_empty() {
-                // The others may be all right: if they differ from the source now, they are copied to.
+                // The other members may have the write. If they differ from the source now, they are copied
+                // to.
                 return Fault::Fatal;
             }
         }
@@ -154,7 +157,7 @@ impl Mirror {
         Fault::Survived
     }
 
-    /// A member does not go along any more, until it is tried again.
+    /// Removes a member from the joined ones, until it is tried again.
     pub fn lose(&mut self, member: usize) {
         let gone = Members::one(member);
         let left = self.standing.current.without(gone);
@@ -169,7 +172,7 @@ impl Mirror {
         if member == self.standing.source {
             self.promote(gone);
         }
-        // Where it was written last, nobody knows what of it is durable.
+        // The durable part of its last writes is unknown.
         self.set.regions.make_dirty_stale(gone);
         if was_current {
             self.outdate();
@@ -177,20 +180,21 @@ impl Mirror {
         self.restart_copy();
     }
 
-    /// A member has lost writes that it had acknowledged, and says so before it is read again: it does not go along until
-    /// it was copied to. If no other has everything, the host is told with its next Flush, and the others get what is left.
+    /// Handles a member that reports the loss of acknowledged writes before its next read. The member is lost
+    /// until it was copied to. If no other member has everything, the host's next Flush fails, and the others
+    /// get the remaining contents.
     pub fn has_lost_writes(&mut self, member: usize) {
         let is_irreplaceable = !self.config.promotes && member == self.standing.source;
         if is_irreplaceable || self.standing.current == Members::one(member) {
             self.standing.unflushed.losses += 1;
-            // Those under way may have been there already: they fail, too.
+            // Writes in flight may have reached the member before the loss, so they fail, too.
             self.standing.irreplaceable += 1;
             return self.flush_has_failed();
         }
         self.lose(member);
     }
 
-    /// Those that go on are newer from now on than those that do not.
+    /// Makes the current members newer than the others.
     fn outdate(&mut self) {
         let generation = self.set.highest() + 1;
         for member in self.standing.current.iter() {
@@ -200,7 +204,7 @@ impl Mirror {
         self.journal.make_barrier();
     }
 
-    /// The source is gone: another one takes its place, and what was dirty is dirty for the old one.
+    /// Replaces the lost source by another member. Dirty regions are now dirty for the old source.
     fn promote(&mut self, gone: Members) {
         self.standing.source = self.standing.current.lowest().expect("somebody is left");
         let source = Members::one(self.standing.source);
@@ -210,7 +214,7 @@ impl Mirror {
         }
     }
 
-    /// Tries those again that were lost.
+    /// Tries the lost members again, when their delay has passed.
     pub(crate) fn rejoin_lost(&mut self, now_ns: u64) {
         let lost = self.set.members.without(self.standing.joined).without(self.set.out);
         if lost.is_empty() {
@@ -232,7 +236,8 @@ impl Mirror {
         self.standing.rejoin_ns
     }
 
-    /// The members that a read of these bytes may go to: those that have all of them. The source is one.
+    /// Returns the members that may serve a read of these bytes, because they have all of them. The source is
+    /// one.
     pub fn readers(&self, bytes: &Range<u64>) -> Members {
         let regions = &self.set.regions.list[self.set.regions.of(bytes)];
         let others = self.set.members.without(Members::one(self.standing.source));
@@ -241,10 +246,11 @@ impl Mirror {
         self.standing.current.without(lacking)
     }
 
-    /// An operator takes a member out: it is not tried again, and nothing of what it has is relied on.
+    /// Takes a member out, by an operator's order. It is not tried again, and none of its contents is relied
+    /// on.
     ///
     /// # Errors
-    /// In words: nobody else has everything.
+    /// Returns a message if no other member has everything.
     pub fn take_out(&mut self, member: usize) -> Result<(), String> {
         let gone = Members::one(member);
         if self.standing.current.without(gone).is_empty() || !self.set.members.contains(member) {
@@ -257,7 +263,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Tries members at once that are lost or were taken out; `whole`: and copies everything to them.
+    /// Tries members again that are lost or were taken out. With `whole`, everything is copied to them.
     pub fn bring_back(&mut self, members: Members, whole: bool) {
         let members = members.and(self.set.members).without(Members::one(self.standing.source));
         for member in members.and(self.set.out).iter() {
@@ -279,7 +285,7 @@ impl Mirror {
         self.journal.make_barrier();
     }
 
-    /// All that go along are flushed, if a region is clean by then or a member is current.
+    /// Flushes all joined members, if a region becomes clean or a member current by that.
     pub(crate) fn begin_flush(&mut self) {
         let arriving = self.standing.arriving(self);
         if arriving.is_empty() && self.set.regions.idle().next().is_none() {
@@ -290,7 +296,7 @@ impl Mirror {
         self.steps.extend(left.iter().map(|member| Step::Flush { member }));
     }
 
-    /// What [`Step::Flush`] asked for is done, or failed.
+    /// Ends a [`Step::Flush`] of a member.
     pub fn flushed(&mut self, member: usize, good: bool) {
         let flush = &mut self.standing.flush;
         let one = Members::one(member).and(flush.left);
@@ -307,16 +313,17 @@ impl Mirror {
         self.settle(arriving.without(failed));
     }
 
-    /// A flush has failed on the source, and nobody takes its place. What was written since the last good one may
-    /// be gone there and be elsewhere, and a later flush does not bring it back. The host reads the source, so
-    /// the others are to have the same, wherever the log says that they may differ: once a flush is good again,
-    /// because what is copied before may be gone with the next.
+    /// Handles a failed flush of a source that has no replacement. Writes since the last good flush may be
+    /// lost on the source and be present elsewhere, and a later flush does not bring them back. The host
+    /// reads the source, so the other members must become equal to it, wherever the log marks a possible
+    /// difference. That begins after the next good flush, because contents copied earlier may be lost by the
+    /// next failure.
     pub(crate) fn flush_has_failed(&mut self) {
         self.standing.failed_flushes += 1;
         self.set.regions.doubt_dirty();
     }
 
-    /// A flush has succeeded: what was quiet before is clean, and who has everything is current.
+    /// Completes a good flush: idle regions become clean, and members that have everything become current.
     fn settle(&mut self, arriving: Members) {
         let others = self.set.members.without(Members::one(self.standing.source));
         if self.set.regions.make_doubtful_stale(others) {

@@ -1,37 +1,37 @@
-//! How a set is doing, for people and for programs.
+//! The state of a set, for people and for programs.
 
 use crate::{Check, Members, Mirror};
 use std::fmt;
 
-/// How a set is doing.
+/// State of a set, with its counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     pub members: Members,
-    /// Those that have everything.
+    /// Members that have everything.
     pub current: Members,
-    /// Those that get writes: the current ones, and those that are copied to.
+    /// Members that get writes: the current ones, and the ones being copied to.
     pub joined: Members,
-    /// Taken out by an operator.
+    /// Members that an operator took out.
     pub out: Members,
-    /// What is read, and copied from.
+    /// Member that is read, and copied from.
     pub source: usize,
     pub generation: u64,
     /// Bytes of the drive.
     pub size: u64,
     /// Bytes of the regions in which members may differ.
     pub dirty_bytes: u64,
-    /// Bytes of those that have to be copied.
+    /// Bytes of the regions that have to be copied.
     pub stale_bytes: u64,
     pub copied_bytes: u64,
-    /// Bytes a second that are copied now.
+    /// Copy rate now, bytes per second.
     pub copied_bytes_s: u64,
     /// Times that a member was lost.
     pub losses: u64,
     /// Times that the source could not be read or written.
     pub source_errors: u64,
-    /// The log cannot be written now: writes to regions that it does not know to be dirty fail.
+    /// Whether the log cannot be written now: writes to regions that it does not mark as dirty fail.
     pub log_is_broken: bool,
-    /// The log was of no use when it was read: everything is copied.
+    /// Whether the log was damaged when it was read: everything is copied.
     pub log_was_damaged: bool,
     pub check: Check,
 }
@@ -61,7 +61,7 @@ impl Mirror {
 }
 
 impl Status {
-    /// In a word or two.
+    /// Returns the state of the set in a word or two.
     pub fn state(&self) -> &'static str {
         let missing = self.members.without(self.current);
         match () {
@@ -72,7 +72,7 @@ impl Status {
         }
     }
 
-    /// Of one member, in a word.
+    /// Returns the state of one member in a word or two.
     pub fn state_of(&self, member: usize) -> &'static str {
         let one = Members::one(member);
         match () {
@@ -91,7 +91,7 @@ impl Status {
         }
     }
 
-    /// Its numbers, named in the manner of Prometheus.
+    /// Counts the numbers under names in the manner of Prometheus.
     pub fn count(&self, count: &mut dyn FnMut(&str, u64)) {
         count("degraded", u64::from(self.current != self.members));
         count("dirty_bytes", self.dirty_bytes);
@@ -106,7 +106,7 @@ impl Status {
     }
 }
 
-/// In JSON.
+/// JSON object.
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (state, log) = (self.state(), self.log());

@@ -6,46 +6,46 @@ use crate::standing::Fault;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Writes that wait which are looked at in one go: what is beyond follows when one of these went.
+/// Maximum number of waiting writes that one pass looks at. The rest follows when one of these has ended.
 const LOOKS: usize = 64;
 
-/// A write, from [`Mirror::begin`] to [`Mirror::end`] or [`Step::Over`]. Then the number is free for another.
+/// Number of a write from [`Mirror::begin`] to [`Mirror::end`] or [`Step::Over`]. It is reused after that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WriteId(pub u32);
 
-/// What becomes of a write that arrives.
+/// Result of the arrival of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begun {
-    /// It goes to these members now.
+    /// The write goes to these members now.
     Go(Members),
-    /// [`Step::Go`] will say so, or [`Step::Over`] that it failed.
+    /// The write waits for [`Step::Go`], or for [`Step::Over`] if it fails.
     Wait,
 }
 
-/// What becomes of a write that was done.
+/// Result of a write that the members have completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It is acknowledged.
+    /// The write is acknowledged.
     Good,
-    /// It fails. What it wrote is there or not, in time on all members alike.
+    /// The write fails. Its bytes are written or not, in the end alike on all members.
     Failed,
-    /// [`Step::Over`] will say which.
+    /// The result follows with [`Step::Over`].
     Wait,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Write {
     bytes: Range<u64>,
-    /// Where it went.
+    /// Members that the write went to.
     to: Members,
-    /// The losses that were there when it went: see [`Mirror::has_lost_writes`].
+    /// Count of losses when the write was issued: see [`Mirror::has_lost_writes`].
     irreplaceable: u64,
-    /// The flushes that had failed when it went: see [`Mirror::flush_has_failed`].
+    /// Count of failed flushes when the write was issued: see [`Mirror::flush_has_failed`].
     failed_flushes: u64,
-    /// The writes that were acknowledged when it arrived, and the losses that there were.
+    /// Count of acknowledged writes when this one arrived; `losses`: count of losses then.
     acknowledged: u64,
     losses: u64,
-    /// In the list of those that are under way.
+    /// Index in the list of active writes.
     place: usize,
 }
 
@@ -53,15 +53,15 @@ struct Write {
 pub(crate) struct Writes {
     list: Vec<Write>,
     free: Vec<u32>,
-    /// Under way.
+    /// Writes in flight.
     active: Vec<u32>,
-    /// For the log, for a piece that is copied, or for another write.
+    /// Writes that wait for the log, for a piece that is copied, or for another write.
     waiting: VecDeque<u32>,
-    /// Done, and not yet to be acknowledged.
+    /// Writes that have ended and wait for their acknowledgement.
     ending: VecDeque<u32>,
-    /// Since somebody asked.
+    /// Writes since the last call of [`were_busy`](Self::were_busy).
     count: u64,
-    /// All that succeeded so far.
+    /// Writes that have succeeded so far.
     acknowledged: u64,
 }
 
@@ -76,7 +76,7 @@ impl Writes {
         id
     }
 
-    /// The number is free.
+    /// Frees the number of a write.
     fn close(&mut self, WriteId(id): WriteId) {
         self.free.push(id);
     }
@@ -99,12 +99,12 @@ impl Writes {
         }
     }
 
-    /// Those under way in a range.
+    /// Returns the number of active writes in a range.
     pub(crate) fn count_in(&self, bytes: &Range<u64>) -> usize {
         self.active.iter().filter(|id| overlap(self.bytes(**id), bytes)).count()
     }
 
-    /// True if the host has written since this was last asked, or does now.
+    /// Returns whether the host has written since the last call, or has writes in flight.
     pub(crate) fn were_busy(&mut self) -> bool {
         std::mem::take(&mut self.count) > 0 || !self.active.is_empty()
     }
@@ -115,8 +115,8 @@ pub(crate) fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
 }
 
 impl Mirror {
-    /// A write of the host arrives: these bytes change, whatever it is called. They lie inside of the drive. A
-    /// Flush changes none.
+    /// Begins a write of the host: any command that changes these bytes. They must lie inside of the drive. A
+    /// Flush has an empty range.
     pub fn begin(&mut self, bytes: Range<u64>) -> (WriteId, Begun) {
         self.writes.count += 1;
         let mut earlier = self.writes.waiting.iter();
@@ -129,7 +129,7 @@ impl Mirror {
         (WriteId(id), Begun::Wait)
     }
 
-    /// Lets a write go, if it can.
+    /// Issues a write, if nothing holds it back.
     fn admit(&mut self, id: u32) -> Option<Members> {
         let bytes = self.writes.bytes(id).clone();
         let regions = self.set.regions.of(&bytes);
@@ -153,7 +153,8 @@ impl Mirror {
         Some(to)
     }
 
-    /// True if the log says that the members may differ in these regions; else it will.
+    /// Returns whether the log marks these regions for all members but the source. If not, requests that
+    /// mark.
     fn is_marked(&mut self, regions: Range<usize>) -> bool {
         let others = self.set.members.without(Members::one(self.standing.source));
         let mut marked = true;
@@ -169,12 +170,13 @@ impl Mirror {
         marked
     }
 
-    /// A write that went is done, on these of its members without success.
+    /// Ends a write that was issued; it failed on the members `failed`.
     pub fn end(&mut self, write: WriteId, failed: Members) -> Ended {
         self.end_for(write, failed, false)
     }
 
-    /// The same. A write that the host gave up fails on all its members, and none is the worse for it.
+    /// Ends a write as [`end`](Self::end) does. A write that the host gave up fails on all its members,
+    /// without a fault of theirs.
     pub fn end_for(&mut self, WriteId(id): WriteId, failed: Members, is_given_up: bool) -> Ended {
         let Write { bytes, to, .. } = self.writes.list[id as usize].clone();
         let failed = if is_given_up { to } else { failed };
@@ -187,7 +189,7 @@ impl Mirror {
         let good = match bytes.is_empty() {
             true => self.flush_is_good(id, survived, is_given_up),
             false if good => true,
-            // Nobody knows what the source has; the others are to have the same.
+            // The source may or may not have the write; the others must become equal to it.
             false => self.make_stale(regions),
         };
         self.look_at_waiting();
@@ -199,12 +201,14 @@ impl Mirror {
         if good { Ended::Good } else { Ended::Failed }
     }
 
-    /// The end of a Flush. It fails for all that was lost and not told, and tells what was lost before it arrived: it says
-    /// nothing about writes that were acknowledged since, so the next one fails for those.
+    /// Returns whether a Flush succeeds. It fails while losses are unreported, and reports the losses before
+    /// its arrival. It covers no write that was acknowledged since its arrival, so the next Flush fails for
+    /// the later losses.
     fn flush_is_good(&mut self, id: u32, survived: bool, is_given_up: bool) -> bool {
         let write = &self.writes.list[id as usize];
         if survived {
-            // One that failed anyway, perhaps because its host gave it up, tells nobody of an earlier loss.
+            // A Flush that failed for another reason, as when its host gave it up, does not report an earlier
+            // loss.
             return self.standing.unflushed.are_told(write.losses);
         }
         if write.acknowledged != self.writes.acknowledged && !is_given_up {
@@ -214,8 +218,8 @@ impl Mirror {
         false
     }
 
-    /// The host is told of a write now. If a flush of the source failed since it went, that may have lost it: the next
-    /// Flush tells.
+    /// Frees a write whose result goes to the host now. If a flush of the source failed since the write was
+    /// issued, the write may be lost: the next Flush fails.
     pub(crate) fn is_over(&mut self, write: WriteId, good: bool) {
         let Write { bytes, failed_flushes, .. } = &self.writes.list[write.0 as usize];
         if good && !bytes.is_empty() {
@@ -225,13 +229,13 @@ impl Mirror {
         self.writes.close(write);
     }
 
-    /// True if the source lost writes since this one went: its part there may be among them.
+    /// Returns whether the source lost writes since this one was issued: this one may be among them.
     fn may_be_gone(&self, id: u32) -> bool {
         let write = &self.writes.list[id as usize];
         !write.bytes.is_empty() && write.irreplaceable != self.standing.irreplaceable
     }
 
-    /// A write fails: the others are copied to in these regions, which the log knows to be dirty.
+    /// Makes the other members stale in the regions of a failed write, which the log already marks as dirty.
     fn make_stale(&mut self, regions: Range<usize>) -> bool {
         let others = self.set.members.without(Members::one(self.standing.source));
         self.set.regions.make_stale(regions.clone(), others);
@@ -239,7 +243,7 @@ impl Mirror {
         false
     }
 
-    /// Something has changed that writes may have waited for.
+    /// Reconsiders waiting writes, because something that they may have waited for has changed.
     pub(crate) fn look_at_waiting(&mut self) {
         let broken = self.journal.is_broken();
         while let Some(id) = self.writes.ending.front().copied()

@@ -1,23 +1,24 @@
-//! What stands in the log: little-endian, in blocks. See docs/formats.md.
+//! The format of the log: little-endian, in blocks. See docs/formats.md.
 
 use crc32c::{crc32c, crc32c_append};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Bytes of a block, the unit in which the log is read and written.
+/// Size of a block in bytes, the unit in which the log is read and written.
 pub const BLOCK: usize = 4096;
 
-/// Of what stands in the log. Version 1 had no numbers of storage in its state.
+/// Version of the format. Version 1 had no storage numbers in its state.
 const VERSION: u32 = 2;
 const VERSION_MIN: u32 = 1;
 
-/// "sluiceML", as bytes on the disk.
+/// Magic number of a header, "sluiceML" as bytes on the disk.
 const HEADER: u64 = u64::from_le_bytes(*b"sluiceML");
 
-/// "sluiceMR", as bytes on the disk.
+/// Magic number of a record, "sluiceMR" as bytes on the disk.
 const RECORD: u64 = u64::from_le_bytes(*b"sluiceMR");
 
-/// What a block of records and a header begin with. All of it is in the first sector of the block, whose
-/// rest is zeros in a header: so one that was torn by a power cut is ours or is blank.
+/// First bytes of a header and of a block of records. All of it is in the first sector of the block, and the
+/// rest of a header block is zeros. So a header that was torn by a power cut is recognized as ours or is
+/// blank.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct Head {
@@ -25,31 +26,31 @@ pub(super) struct Head {
     version: u32,
     /// CRC-32C of the block, without these four bytes.
     checksum: u32,
-    /// Which log this is.
+    /// Identifier of the log.
     pub(super) id: u64,
-    /// Counts checkpoints.
+    /// Number of the checkpoint.
     pub(super) epoch: u64,
-    /// Of a record: which of its half, from 0.
+    /// Number of a record within its half, from 0.
     pub(super) number: u32,
-    /// Bytes of the record, or of the state in the blocks that follow.
+    /// Size in bytes of the record, or of the state in the blocks that follow.
     pub(super) length: u32,
-    /// Of the state.
+    /// CRC-32C of the state, in a header.
     pub(super) state_checksum: u32,
     reserved: u32,
 }
 
-/// Bytes of a record.
+/// Capacity of a record in bytes.
 pub(crate) const RECORD_BYTES: usize = BLOCK - size_of::<Head>();
 
-/// What a block is that should be a header.
+/// Content of a block that should be a header.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Header {
     Valid(Head),
-    /// Zeros.
+    /// Zeros only.
     Blank,
-    /// Once ours, or torn.
+    /// Header of a log whose checksum is wrong: damaged or torn.
     Broken,
-    /// Of a version that we do not know.
+    /// Header of a version that this program does not support.
     Version(u32),
     Foreign,
 }
@@ -65,14 +66,14 @@ impl Head {
         Self { magic: RECORD, version: VERSION, id, epoch, number, length, ..Self::default() }
     }
 
-    /// Puts this before what is in the block, and the checksum of all of it.
+    /// Writes this head into the block, with the checksum of the whole block.
     pub(super) fn seal(mut self, block: &mut [u8]) {
         block[..size_of::<Self>()].copy_from_slice(self.as_bytes());
         self.checksum = checksum(block);
         block[..size_of::<Self>()].copy_from_slice(self.as_bytes());
     }
 
-    /// The header in a block.
+    /// Returns the header in a block.
     pub(super) fn read_header(block: &[u8]) -> Header {
         let Some(head) = Self::read(block) else { return Header::Foreign };
         match (head.magic, head.version) {
@@ -84,7 +85,7 @@ impl Head {
         }
     }
 
-    /// The record in a block, if it is number `number` of the half with this header.
+    /// Returns the record in a block, if it is number `number` of the half with this header.
     pub(super) fn read_record<'a>(&self, number: u32, block: &'a [u8]) -> Option<&'a [u8]> {
         let head = Self::read(block)?;
         let next = head.magic == RECORD
@@ -103,7 +104,7 @@ impl Head {
     }
 }
 
-/// Makes the checksums of a half right, whatever it holds.
+/// Recomputes the checksums of a half, for any content.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn sign(half: &mut [u8]) {
     let (first, rest) = half.split_at_mut(BLOCK);

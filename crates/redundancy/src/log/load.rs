@@ -1,33 +1,33 @@
-//! Finds out what a log holds. Trusts none of it.
+//! Reading of a log. No byte of it is trusted.
 
 use super::format::{BLOCK, Head, Header};
 use super::{LOG_IO_MAX, half_bytes, state_max};
 
-/// No log lives to have so many checkpoints.
+/// Limit of the epoch. No log reaches so many checkpoints.
 const EPOCH_MAX: u64 = 1 << 62;
 
-/// What a log turned out to be.
+/// Result of reading a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Blank.
+    /// Blank log.
     New,
-    /// Ours, and nothing in it can be relied on. A checkpoint with this epoch, in this half, is later than
-    /// what is there.
+    /// Log of ours whose content cannot be relied on. A checkpoint with this epoch, in this half, is later
+    /// than the content.
     Damaged { epoch: u64, half: usize },
-    /// Loaded: the next checkpoint has this epoch, and goes to this half.
+    /// Log that was loaded. The next checkpoint has this epoch, and goes to this half.
     Loaded { id: u64, epoch: u64, half: usize },
-    /// It is not to be touched, in words.
+    /// Storage that must not be touched, with the reason as a message.
     Refused(String),
 }
 
-/// A part of what was loaded, in order.
+/// Part of a loaded log, in order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Piece<'a> {
     State(&'a [u8]),
     Record(&'a [u8]),
 }
 
-/// Reads a log.
+/// Reader of a log.
 #[derive(Debug)]
 pub(crate) struct Loader {
     log_bytes: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Loader {
 #[derive(Debug)]
 enum Stage {
     Header(usize),
-    /// `state` has what was read so far.
+    /// State being read; `state` holds the bytes read so far.
     State {
         half: usize,
         head: Head,
@@ -57,7 +57,7 @@ impl Loader {
         Self { log_bytes, headers: [Header::Blank; 2], stage: Stage::Header(0) }
     }
 
-    /// What is to be read: from where, how many bytes. None when it is [over](Self::outcome).
+    /// Returns the offset and length of the next read. None when the [outcome](Self::outcome) is known.
     pub(crate) fn next(&self) -> Option<(u64, usize)> {
         let half_bytes = half_bytes(self.log_bytes);
         match &self.stage {
@@ -80,7 +80,7 @@ impl Loader {
         if let Stage::Over(outcome) = &self.stage { Some(outcome) } else { None }
     }
 
-    /// What was asked for. `take` is shown what it means, and says whether that can be.
+    /// Takes the bytes of the last read. `take` receives their parts, and returns whether a part is valid.
     pub(crate) fn read(&mut self, bytes: &[u8], take: &mut dyn FnMut(Piece<'_>) -> bool) {
         let stage = std::mem::replace(&mut self.stage, Stage::Over(Outcome::New));
         self.stage = match stage {
@@ -93,13 +93,13 @@ impl Loader {
             over @ Stage::Over(_) => over,
         };
         if matches!(self.next(), Some((_, 0))) {
-            // A half that is full to its end.
+            // The half is full to its end.
             let Stage::Records { half, head, .. } = self.stage else { return };
             self.stage = end(half, &head);
         }
     }
 
-    /// Both headers were read: the half with the later one counts.
+    /// Chooses the half with the later header, when both headers were read.
     fn choose(&self) -> Stage {
         let over = |outcome| Stage::Over(outcome);
         let refused = |words: String| over(Outcome::Refused(words));
@@ -128,7 +128,8 @@ impl Loader {
         if head.epoch >= EPOCH_MAX {
             return refused("it holds a log that no program can have written".into());
         }
-        // A header is not torn on any disk whose sectors are whole. The one that is broken may have been later.
+        // A disk whose sectors are whole does not tear a header. The broken header may have been the later
+        // one.
         if matches!(self.headers[1 - half], Header::Broken | Header::Foreign) {
             return damaged(&head, 1 - half);
         }
@@ -150,7 +151,7 @@ impl Loader {
             return Stage::State { half, head, state };
         }
         state.truncate(head.length as usize);
-        // The header is written when its state is durable: that this is another one is no power cut.
+        // The header is written after its state is durable, so a power cut cannot explain another state.
         if !head.is_of(&state) || !take(Piece::State(&state)) {
             return damaged(&head, half);
         }
@@ -167,7 +168,7 @@ impl Loader {
     ) -> Stage {
         for (number, block) in bytes.chunks_exact(BLOCK).enumerate() {
             let Some(record) = head.read_record(next, block) else {
-                // A record is written when the one before is durable.
+                // A record is written after the previous one is durable.
                 let mut later = bytes.chunks_exact(BLOCK).skip(number + 1).zip(next + 1..);
                 let gap = later.any(|(block, next)| head.read_record(next, block).is_some());
                 return if gap { damaged(&head, half) } else { end(half, &head) };
@@ -189,7 +190,7 @@ fn damaged(newest: &Head, half: usize) -> Stage {
     Stage::Over(Outcome::Damaged { epoch: newest.epoch + 1, half })
 }
 
-/// Where the records of a half begin whose state has so many bytes.
+/// Returns the offset of the records in a half whose state has `state_bytes` bytes.
 pub(super) fn records_at(state_bytes: u32) -> u64 {
     (BLOCK + (state_bytes as usize).next_multiple_of(BLOCK)) as u64
 }

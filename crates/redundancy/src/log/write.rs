@@ -1,33 +1,33 @@
-//! Writes a log.
+//! Writing of a log.
 
 use super::format::{BLOCK, Head, RECORD_BYTES};
 use super::load::records_at;
 use super::{LOG_IO_MAX, half_bytes};
 
-/// Writes one thing at a time; each write is to be durable when it is said to be done.
+/// Writer of one record or checkpoint at a time. Each write must be durable when it is reported as done.
 #[derive(Debug)]
 pub(crate) struct Writer {
     half_bytes: u64,
     id: u64,
-    /// Of the checkpoint that counts, or is being written.
+    /// Epoch of the checkpoint that is valid, or is being written.
     epoch: u64,
     half: usize,
-    /// The next record's.
+    /// Number of the next record.
     number: u32,
-    /// Of the last checkpoint.
+    /// State of the last checkpoint.
     state: Vec<u8>,
     job: Job,
-    /// What is being written, and where.
+    /// Bytes that are being written; `at` is their offset.
     buffer: Vec<u8>,
     at: u64,
     under_way: bool,
-    /// Nothing but a checkpoint comes next.
+    /// Whether a checkpoint must come next.
     stale: bool,
-    /// Which goes to the other half.
+    /// Whether the next checkpoint goes to the other half.
     switch: bool,
-    /// The other half counts as long as this one has no header.
+    /// Whether the other half is valid as long as this one has no header.
     fallback: bool,
-    /// Nobody knows if this half has the header that was last written.
+    /// Whether this half may or may not have the header that was last written.
     doubtful: bool,
 }
 
@@ -37,13 +37,13 @@ enum Job {
     Record,
     /// Zeros in place of a header.
     Void,
-    /// Bytes of the state that were written.
+    /// Number of bytes of the state that were written.
     State(usize),
     Header,
 }
 
 impl Writer {
-    /// For a log whose next checkpoint goes to this half with this epoch.
+    /// Creates the writer of a log whose next checkpoint goes to this half with this epoch.
     pub(crate) fn new(log_bytes: u64, id: u64, epoch: u64, half: usize) -> Self {
         Self {
             half_bytes: half_bytes(log_bytes),
@@ -63,7 +63,8 @@ impl Writer {
         }
     }
 
-    /// For a log in which nothing can be relied on: what is in the other half may be older than what was lost.
+    /// Drops the fallback of a log that cannot be relied on: the other half may be older than the lost
+    /// content.
     pub(crate) fn after_damage(self) -> Self {
         Self { fallback: false, ..self }
     }
@@ -72,13 +73,13 @@ impl Writer {
         self.job == Job::None
     }
 
-    /// False if a checkpoint comes next.
+    /// Returns whether the half has room for a record; if not, a checkpoint must come next.
     pub(crate) fn has_room(&self) -> bool {
         let end = records_at(self.state.len() as u32) + (u64::from(self.number) + 1) * BLOCK as u64;
         !self.stale && end <= self.half_bytes
     }
 
-    /// Begins a record of at most [`RECORD_BYTES`]. There is room for it, and nothing else under way.
+    /// Begins a record of at most [`RECORD_BYTES`]. The half must have room, and no write may be in flight.
     pub(crate) fn append(&mut self, record: &[u8]) {
         assert!(self.is_idle() && self.has_room() && record.len() <= RECORD_BYTES);
         self.buffer.clear();
@@ -91,10 +92,10 @@ impl Writer {
         self.job = Job::Record;
     }
 
-    /// Begins a checkpoint: `fill` writes the state. Nothing else is under way.
+    /// Begins a checkpoint: `fill` writes the state. No write may be in flight.
     pub(crate) fn checkpoint(&mut self, fill: impl FnOnce(&mut Vec<u8>)) {
         assert!(self.is_idle());
-        // One that failed is tried again where it was: it may be there, and then it counts.
+        // A failed checkpoint is retried in the same half: its header may be there, and would then be valid.
         if self.switch {
             self.half = 1 - self.half;
             self.epoch = self.epoch.wrapping_add(1);
@@ -108,12 +109,12 @@ impl Writer {
         self.write_state(0);
     }
 
-    /// The state of the checkpoint that was written last.
+    /// Returns the state of the checkpoint that was written last.
     pub(crate) fn state(&self) -> &[u8] {
         &self.state
     }
 
-    /// What is to be written: where, and what. Nothing while a write is under way.
+    /// Returns the offset at which [`bytes`](Self::bytes) are to be written. None while a write is in flight.
     pub(crate) fn next(&mut self) -> Option<u64> {
         if self.under_way || self.is_idle() {
             return None;
@@ -126,7 +127,7 @@ impl Writer {
         &self.buffer
     }
 
-    /// A write is done. Returns, when all of a record or checkpoint is, if it is durable.
+    /// Ends a write. Returns, when a whole record or checkpoint has ended, whether it is durable.
     pub(crate) fn wrote(&mut self, good: bool) -> Option<bool> {
         self.under_way = false;
         let job = std::mem::replace(&mut self.job, Job::None);
@@ -155,15 +156,16 @@ impl Writer {
         Some(true)
     }
 
-    /// Begins a checkpoint where a header may be of another state: without that, what is in the other half is
-    /// as good until this one is whole, and with it the half would be damaged.
+    /// Begins a checkpoint in a half that may have the header of another state, with zeros over that header.
+    /// Without the zeros, a crash before the new header would leave a half whose header and state disagree,
+    /// which is damage. With them, the other half is valid until this one is complete.
     fn write_void(&mut self) {
         self.buffer.clear();
         self.buffer.resize(BLOCK, 0);
         (self.at, self.job) = (self.at_half(), Job::Void);
     }
 
-    /// Goes on with a checkpoint; the header is the last.
+    /// Continues a checkpoint; the header is written last.
     fn write_state(&mut self, written: usize) {
         let rest = &self.state[written..];
         let bytes = rest.len().min(LOG_IO_MAX);
