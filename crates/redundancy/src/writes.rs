@@ -176,7 +176,7 @@ impl Mirror {
     }
 
     /// Ends a write as [`end`](Self::end) does. A write that the host gave up fails on all its members,
-    /// without a fault of theirs.
+    /// and none of them is lost.
     pub fn end_for(&mut self, WriteId(id): WriteId, failed: Members, is_given_up: bool) -> Ended {
         let Write { bytes, to, .. } = self.writes.list[id as usize].clone();
         let failed = if is_given_up { to } else { failed };

@@ -1,43 +1,44 @@
-//! What a part of a block may hold, by what the host was told of its writes.
+//! Possible contents of a part of a block, by the results that the host received for its writes.
 
 use std::collections::HashMap;
 
-/// A write to one part, and when.
+/// Write to one part, with its times.
 #[derive(Clone, Copy, Debug)]
 struct Written {
     tag: u64,
     issued: u64,
-    /// When the host was told how it went, if it was.
+    /// Time at which the host received the result, if it has.
     ended: Option<u64>,
     good: bool,
-    /// It survives a power cut.
+    /// Whether the write survives a power cut.
     durable: bool,
-    /// The members have flushed it, and the host was not told yet: a power cut of all, with the log, may take it.
+    /// Whether the members have flushed the write before the host received the result of the flush. A power
+    /// cut of all members and the log may lose it.
     flushed: bool,
-    /// Storage that nothing takes the place of lost it before it was durable.
+    /// Whether storage without a replacement lost the write before it was durable.
     lost: bool,
 }
 
 impl Written {
-    /// The host may rely on it.
+    /// Returns whether the host may rely on the write.
     fn counts(&self) -> bool {
         self.durable || self.good && !self.lost
     }
 }
 
-/// The reference model.
+/// Reference model.
 #[derive(Debug, Default)]
 pub(super) struct History {
     now: u64,
     parts: HashMap<u64, Vec<Written>>,
-    /// When acknowledged writes ended that were lost since, until a Flush fails for them.
+    /// End times of acknowledged writes that were lost since, until a Flush fails for them.
     owed: Vec<u64>,
-    /// All storage lost its power, and no write came since.
+    /// Whether all storage lost its power, with no write since.
     is_durable: bool,
 }
 
 impl History {
-    /// The storage begins with this content.
+    /// Sets the initial content of the storage.
     pub(super) fn begin(&mut self, found: impl IntoIterator<Item = u64>) {
         for (part, tag) in (0..).zip(found) {
             self.parts.insert(part, vec![durable(tag, 0)]);
@@ -68,7 +69,7 @@ impl History {
         self.owed.extend(lost.then_some(self.now));
     }
 
-    /// A Flush that was issued then has ended.
+    /// Ends a Flush that was issued at `issued`.
     pub(super) fn flushed(&mut self, issued: u64, good: bool) {
         if !good {
             return self.owed.retain(|ended| *ended > issued);
@@ -81,25 +82,25 @@ impl History {
                 write.durable |= write.counts() && write.ended.is_some_and(|ended| ended < issued);
                 newest = newest.max(if write.durable { write.issued } else { 0 });
             }
-            // What was over before does not come back, whatever happens.
+            // Writes that had ended before do not come back in any case.
             writes.retain(|write| write.ended.is_none_or(|ended| ended >= newest));
         }
     }
 
-    /// The members are done with a Flush that was issued then, and the log is not.
+    /// Notes that the members have completed a Flush that was issued at `issued`, before the log has.
     pub(super) fn is_flushed(&mut self, issued: u64) {
         for write in self.parts.values_mut().flatten() {
             write.flushed |= write.counts() && write.ended.is_some_and(|ended| ended < issued);
         }
     }
 
-    /// Forgets each Flush that the members have done and the host was not told of.
+    /// Forgets each Flush that the members have completed and whose result the host has not received.
     pub(super) fn forget_flushes(&mut self) {
         self.parts.values_mut().flatten().for_each(|write| write.flushed = false);
     }
 
-    /// The storage that the host relies on lost writes that were not durable, but for these, which have not reached it.
-    /// A Flush has to tell the host.
+    /// Loses the writes that were not durable on the storage that the host relies on. The writes in `waiting`
+    /// have not reached it. A Flush has to report the loss to the host.
     pub(super) fn lose_unflushed(&mut self, waiting: &[u64]) {
         let mut owed = Vec::new();
         let may_be = |write: &&mut Written| {
@@ -114,8 +115,8 @@ impl History {
         self.owed.extend(owed);
     }
 
-    /// Everything begins anew, after a power cut of all storage if it is `cut`. The layer above fails the first Flush
-    /// of a host that was there before.
+    /// Restarts the set, after a power cut of all storage if `cut`. The layer above fails the first Flush of
+    /// a host that was connected before.
     pub(super) fn restart(&mut self, cut: bool) {
         self.forget_flushes();
         if cut {
@@ -125,13 +126,13 @@ impl History {
         self.owed.clear();
     }
 
-    /// An operator says which storage is right: the host may find another content, and was told.
+    /// Accepts other content, because an operator chose the right storage and the host is informed.
     pub(super) fn is_ordered(&mut self) {
         self.lose_unflushed(&[]);
         self.owed.clear();
     }
 
-    /// Panics if the part may not hold this.
+    /// Panics if the part may not hold this tag.
     pub(super) fn check(&self, part: u64, found: u64) {
         let writes = &self.parts[&part];
         let Some(write) = writes.iter().find(|write| write.tag == found) else {
@@ -143,7 +144,8 @@ impl History {
         }
     }
 
-    /// Nothing is under way, and the host finds this: no other content comes back, unless this is lost.
+    /// Takes the content that an idle host reads as current: no other content comes back, unless this one is
+    /// lost.
     pub(super) fn settle(&mut self, found: impl Fn(u64) -> u64) {
         self.now += 1;
         let now = self.now;
@@ -164,7 +166,7 @@ impl History {
         }
     }
 
-    /// The same for content that survives a power cut, whatever it is.
+    /// Takes this content as durable: it survives a power cut.
     pub(super) fn settle_durably(&mut self, found: impl Fn(u64) -> u64) {
         self.now += 1;
         for (part, writes) in &mut self.parts {

@@ -1,11 +1,11 @@
-//! The log by itself, in memory.
+//! Tests of the log alone, in memory.
 
 use crate::log::{BLOCK, LOG_MIN, Loader, Outcome, Piece, Writer, sign, state_max};
 
 const ID: u64 = 7;
 const HALF: usize = LOG_MIN as usize / 2;
 
-/// What a log turns out to be, and its state.
+/// Loads a log, and returns the outcome and its state.
 fn load(log: &[u8]) -> (Outcome, Vec<u8>) {
     let (mut loader, mut state) = (Loader::new(LOG_MIN), Vec::new());
     while let Some((at, length)) = loader.next() {
@@ -23,7 +23,7 @@ fn begin(writer: &mut Writer, state: &[u8]) {
     writer.checkpoint(|bytes| bytes.extend_from_slice(state));
 }
 
-/// The next write is done, or not, and said to be good or not.
+/// Performs the next write if `done`, and reports it as `good` or failed.
 fn write(writer: &mut Writer, log: &mut [u8], done: bool, good: bool) -> Option<bool> {
     let at = writer.next().expect("something is to be written") as usize;
     if done {
@@ -45,7 +45,7 @@ fn a_header_that_may_be_there_is_void_before_its_state_is_written_over() {
     assert_eq!(write(&mut writer, &mut log, true, true), None);
     assert_eq!(write(&mut writer, &mut log, true, false), Some(false));
     assert_eq!(load(&log), (Outcome::Loaded { id: ID, epoch: 3, half: 0 }, b"second".to_vec()));
-    // Zeros that may be there or not are written again.
+    // Zeros that may or may not be on the disk are written again.
     begin(&mut writer, b"third");
     assert_eq!(write(&mut writer, &mut log, false, false), Some(false));
     begin(&mut writer, b"third");
@@ -58,7 +58,7 @@ fn a_header_that_may_be_there_is_void_before_its_state_is_written_over() {
     assert!(is_over == Some(true) && writer.has_room());
 }
 
-/// What is in the other half is older than what was lost.
+/// Checks that the other half, which is older than the lost state, is not used as a fallback.
 #[test]
 fn nothing_makes_an_old_state_count_in_a_log_that_is_damaged() {
     for header_is_there in [false, true] {
@@ -82,7 +82,7 @@ fn nothing_makes_an_old_state_count_in_a_log_that_is_damaged() {
     }
 }
 
-/// Nothing that a header says is believed: it may be of another log size, or made up.
+/// Checks that no value of a header is trusted: it may be of another log size, or made up.
 #[test]
 fn a_header_with_a_length_that_cannot_be_is_damage_and_is_not_followed() {
     let most = state_max(LOG_MIN) as usize;
@@ -101,7 +101,7 @@ fn a_header_with_a_length_that_cannot_be_is_damage_and_is_not_followed() {
     }
 }
 
-/// Version 1 had no numbers of storage in its state.
+/// Checks the load of a version 1 log, whose state has no storage numbers.
 #[test]
 fn a_log_of_version_1_is_read_and_one_of_a_later_version_is_not() {
     let (mut log, mut writer) = (vec![0; 2 * HALF], Writer::new(LOG_MIN, ID, 1, 0));
@@ -113,7 +113,7 @@ fn a_log_of_version_1_is_read_and_one_of_a_later_version_is_not() {
     log[8] = 3;
     sign(&mut log[..HALF]);
     assert!(matches!(load(&log).0, Outcome::Refused(words) if words.contains("version 3")));
-    // The state, of a set of 64 KiB with two members.
+    // The state is that of a set of 64 KiB with two members.
     let mut state = vec![0; 88 + 16];
     state[..2].copy_from_slice(&[0, 0]);
     state[2] = 1;

@@ -1,4 +1,4 @@
-//! Sets on simulated disks: power cuts, kills, members and logs that fail, at any step.
+//! Sets on simulated disks, with power cuts, kills, and failures of members and logs at any step.
 
 mod history;
 mod log;
@@ -11,7 +11,7 @@ use crate::{Begun, Members, Step};
 use rig::{Rig, SIZE};
 use sluice_sim::seeds;
 
-/// Lives of the process in a run.
+/// Processes that serve the set in a run, one after the other.
 const LIVES: u64 = 12;
 
 fn start(rig: &mut Rig) {
@@ -29,7 +29,7 @@ fn start(rig: &mut Rig) {
     assert_eq!(rig.ready, Some(Ok(())));
 }
 
-/// The same for a log that does not say which member is right: an operator does.
+/// Starts a set whose log does not show which member is right: an operator chooses `source`.
 fn start_by_order(rig: &mut Rig, source: usize) {
     while rig.ready.is_none() {
         if !rig.turn() {
@@ -42,7 +42,7 @@ fn start_by_order(rig: &mut Rig, source: usize) {
     start(rig);
 }
 
-/// A life under load, ended in the middle.
+/// Runs one process of the set under load, and stops in the middle.
 fn live(rig: &mut Rig) {
     for _ in 0..rig.random.between(1, 600) {
         match rig.random.below(100) {
@@ -63,12 +63,12 @@ fn trouble(rig: &mut Rig, members: &[usize]) {
     rig.log_up = true;
 }
 
-/// Many lives of a set, with trouble on these of its members.
+/// Runs many processes of a set, with faults of the members in `trouble_on`.
 fn lives(seed: u64, members: usize, promotes: bool, trouble_on: &[usize]) -> Rig {
     let mut rig = Rig::new(seed, members, promotes);
     for _ in 0..LIVES {
         start(&mut rig);
-        // The members that were down are seen to be: so the source is one that works.
+        // The set detects the members that are down, so its source is one that works.
         for _ in 0..rig.random.between(1, 4) {
             trouble(&mut rig, trouble_on);
             live(&mut rig);
@@ -113,11 +113,11 @@ fn a_damaged_log_costs_a_copy_and_no_data() {
         rig.come_to_rest();
         live(&mut rig);
         rig.restart(seed.is_multiple_of(2));
-        // A header, or a state.
+        // Offset of a header, or of a state.
         let half = (256 << 10) * rig.random.below(2);
         let at = half + *rig.random.pick(&[12, 4096]);
         rig.spoil_log(at..at + 200);
-        // What was spoiled may be older than what counts.
+        // The damaged half may be older than the valid one.
         while rig.ready.is_none() {
             rig.turn();
         }
@@ -237,7 +237,7 @@ fn a_check_finds_what_differs_and_leaves_it() {
     assert_eq!(rig.mirror.status().check.first, Some(4096));
 }
 
-/// Its end is in the middle of a region, and behind what was compared.
+/// Checks an end in the middle of a region, and before the last compared byte.
 #[test]
 fn a_check_ends_where_a_drive_does_that_has_become_smaller() {
     for was_asked in [false, true] {
@@ -272,7 +272,7 @@ fn a_check_ends_where_a_drive_does_that_has_become_smaller() {
     }
 }
 
-/// A flush of what was written fails, one of ours or of the host's, and those after it are good.
+/// Fails a flush of written data, either an internal one or the host's; the later flushes are good.
 fn fails_to_flush(rig: &mut Rig, by_host: bool) {
     rig.write_at(0..512);
     while rig.turn() {}
@@ -304,7 +304,7 @@ fn fails_to_flush(rig: &mut Rig, by_host: bool) {
     assert_eq!(rig.mirror.status().copied_bytes - before.copied_bytes, 4096, "the region is copied");
 }
 
-/// What the disk dropped then is dropped: a later flush does not bring it back.
+/// Checks that data dropped by a disk stays lost: a later flush does not bring it back.
 #[test]
 fn a_flush_that_fails_on_the_source_is_told_and_made_up_for_by_a_copy() {
     for (members, promotes) in [(2, false), (3, true)] {
@@ -349,7 +349,7 @@ fn only_what_was_written_is_copied_to_a_member_that_was_away() {
     assert!(before >= SIZE);
 }
 
-/// Measured in the time of the simulation.
+/// Measures the rate in the time of the simulation.
 #[test]
 fn a_busy_host_leaves_copying_the_rate_that_it_was_given_and_an_idle_one_all_there_is() {
     for rate in [2048, 8192, 32 << 10] {
@@ -364,7 +364,7 @@ fn a_busy_host_leaves_copying_the_rate_that_it_was_given_and_an_idle_one_all_the
         }
         let passed_ns = rig.now_ns - began;
         let due_ns = SIZE / 2 * 1_000_000_000 / rate;
-        // What is lost by chance costs some seconds.
+        // Random failures of writes and flushes cost some seconds.
         let most_ns = due_ns * 2 + 8_000_000_000;
         assert!((due_ns / 2..most_ns).contains(&passed_ns), "{rate}: {passed_ns} ns, not {due_ns}");
     }
@@ -400,7 +400,7 @@ fn each_number_has_its_name() {
     assert!(well.starts_with("degraded 0,") && well.ends_with("log_broken 0"), "{well}");
 }
 
-/// A drive that grows: what comes to it is equal nowhere. The power fails after as many turns as the seed says.
+/// Checks a drive that grows: its added bytes differ on all members. The power fails after `seed` turns.
 #[test]
 fn what_comes_to_a_drive_that_grows_is_copied() {
     for seed in seeds(&[], 24) {

@@ -1,13 +1,13 @@
-//! One part of a set at a time: a member, or the log, that loses power, loses what it was to flush, answers too late,
-//! or is another disk, while the others go on.
+//! Faults of one part of a set at a time, a member or the log, while the others go on. It loses power, loses
+//! the data of a flush, answers too late, or is another disk.
 
 use super::rig::{Rig, SIZE, Task, disk};
 use crate::{Members, Mirror, WriteId};
 
-/// The key of a flush that the set asks for itself, among those of the host.
+/// Key of a flush that the set itself issues, among those of the host.
 const OWN: u32 = u32::MAX;
 
-/// What came of a write to the log that is said to have failed.
+/// Effect of a write to the log that is reported as failed.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Partly {
     Nothing,
@@ -17,24 +17,26 @@ pub(super) enum Partly {
 
 #[derive(Debug)]
 pub(super) struct Parts {
-    /// Bytes that a power cut leaves as a whole or not at all.
+    /// Bytes that a power cut keeps as a whole or not at all.
     pub(super) unit: u64,
-    /// They lost power since they last answered, and say so with their next answer.
+    /// Members that lost power since their last answer, and report the loss with the next one.
     lost_power: Vec<bool>,
-    /// Another disk is in the place of a member: it answers nothing before the set is opened again.
+    /// Members with another disk in their place: they do not answer before the set is opened again.
     swapped: Vec<bool>,
-    /// The next flush of a member fails and loses what it was to make durable. True if that can be read until the power
-    /// fails.
+    /// Members whose next flush fails and loses the data it should make durable. True if that data can be
+    /// read until the power fails.
     fails_to_flush: Vec<Option<bool>>,
-    /// A flush failed, and what it lost can be read until the member is opened again: no flush succeeds before.
+    /// Members with a failed flush whose lost data can be read until they are opened again. No flush succeeds
+    /// before.
     is_stuck: Vec<bool>,
-    /// The flushes that failed so, by their key, until the set is told.
+    /// Flushes that failed so, by their key, until their result goes to the set.
     failed: Vec<(u32, usize, bool)>,
-    /// Of so many writes to a member one times out, and is done later.
+    /// Average number of writes to a member of which one times out, and is done later.
     pub(super) late: Option<u64>,
-    /// A member answers again before its late writes are done, as no transport may let it.
+    /// Whether a member answers again before its late writes are done, which no transport may allow.
     pub(super) is_hasty: bool,
-    /// Writes to the log so far, the one that fails, and what comes of it. No other succeeds after it.
+    /// Writes to the log so far. `log_fault` is the write that fails, with its effect; no write succeeds
+    /// after it.
     pub(super) log_writes: u64,
     pub(super) log_fault: Option<(u64, Partly)>,
     /// Times that each of these happened.
@@ -64,42 +66,43 @@ impl Parts {
         }
     }
 
-    /// What a member is told is lost: it is another disk.
+    /// Returns whether the member is another disk, so that its writes are lost.
     pub(super) fn is_swapped(&self, member: usize) -> bool {
         self.swapped[member]
     }
 }
 
 impl Rig {
-    /// A member alone loses power, and with it what was not flushed, while the set lives on.
+    /// Cuts the power of one member alone, which loses its unflushed data, while the set lives on.
     pub(super) fn lose_power_of(&mut self, member: usize) {
         self.disks[member].lock().power_cut();
         self.parts.lost_power[member] = true;
         self.parts.power_losses += 1;
     }
 
-    /// The member says that it lost power, if it did: that is the answer to whatever it was asked for.
+    /// Returns whether the member answers that it lost power. That is its answer to any request after the
+    /// loss.
     pub(super) fn says_it_lost_power(&mut self, member: usize) -> bool {
         if !std::mem::take(&mut self.parts.lost_power[member]) {
             return false;
         }
         let status = self.mirror.status();
         if status.current == Members::one(member) || !self.config.promotes && status.source == member {
-            // Nothing else has what it lost: a Flush that fails tells the host.
+            // No other member has the lost data: a Flush that fails informs the host.
             self.source_loses();
         }
         self.mirror.has_lost_writes(member);
         true
     }
 
-    /// What nothing takes the place of loses what is not durable.
+    /// Loses the data that is not durable on a member without a replacement.
     fn source_loses(&mut self) {
         let waiting: Vec<u64> = self.asked.values().filter(|it| it.is_waiting()).map(|it| it.tag).collect();
         self.history.lose_unflushed(&waiting);
         self.cut = true;
     }
 
-    /// Between two associations the member becomes another disk, with this content or any.
+    /// Replaces a member by another disk between two associations, with this content or random content.
     pub(super) fn swap(&mut self, member: usize, image: Option<&[u8]>) {
         self.disks[member] = disk(SIZE, true, &mut self.random);
         if let Some(image) = image {
@@ -110,17 +113,17 @@ impl Rig {
         self.parts.swaps += 1;
     }
 
-    /// A member's next flush fails, and loses what it was to make durable.
+    /// Makes a member's next flush fail and lose the data it should make durable.
     pub(super) fn fail_next_flush_of(&mut self, member: usize, is_cached: bool) {
         self.parts.fails_to_flush[member] = Some(is_cached);
     }
 
-    /// The set begins anew: it is told which disks the members are.
+    /// Restarts the set, which receives the storage numbers of its disks.
     pub(super) fn part_restart(&mut self) {
         let source = self.mirror.status().source;
         if !self.mirror.is_noted() {
-            // The log does not have the last loss. That member may be believed once more, without the writes that it lost
-            // and that the others have flushed: no Flush of these was acknowledged since.
+            // The log does not have the last loss, so that member may be trusted once more. It lacks the
+            // writes that it lost and that the others have flushed: no Flush of these was acknowledged since.
             self.history.forget_flushes();
             self.source_loses();
         }
@@ -136,7 +139,7 @@ impl Rig {
         self.parts.failed.clear();
     }
 
-    /// Nothing fails any more.
+    /// Ends all faults.
     pub(super) fn part_rest(&mut self) {
         self.parts.fails_to_flush.fill(None);
         self.parts.late = None;
@@ -148,15 +151,15 @@ impl Rig {
         self.up[member] && !self.is_mute(member)
     }
 
-    /// True if the member answers nothing: it is another disk, or a write that timed out may still be done there, and the
-    /// transport waits for that.
+    /// Returns whether the member does not answer. It is another disk, or a write that timed out may still be
+    /// done there, and the transport waits for that.
     pub(super) fn is_mute(&self, member: usize) -> bool {
         let is_late = |task: &Task| matches!(task, Task::Late { member: other, .. } if *other == member);
         let waits = !self.parts.is_hasty && self.tasks.iter().any(is_late);
         self.parts.swapped[member] || waits
     }
 
-    /// A leg of a write has failed. It may be done later.
+    /// Fails a leg of a write, which may be done later.
     pub(super) fn fail_leg(&mut self, write: WriteId, member: usize) {
         let (bytes, data) = self.leg_data(write);
         if bytes.is_empty() || self.parts.late.is_none() || self.parts.swapped[member] {
@@ -166,12 +169,12 @@ impl Rig {
         self.tasks.push(Task::Late { member, offset: bytes.start, data });
     }
 
-    /// True if a leg to this member times out.
+    /// Returns whether a leg to this member times out.
     pub(super) fn times_out(&mut self, member: usize) -> bool {
         self.is_there(member) && self.parts.late.is_some_and(|of| self.random.one_in(of))
     }
 
-    /// A flush that the set asked for itself.
+    /// Performs a flush that the set itself issued.
     pub(super) fn flush(&mut self, member: usize) {
         let good = self.flush_works(OWN, member);
         if good {
@@ -190,7 +193,8 @@ impl Rig {
         false
     }
 
-    /// The set is told of the end of a flush, if it is one: what its members lost by it is lost now.
+    /// Returns a result to the set. If it ends a flush, the members lose the data that the flush failed to
+    /// make durable.
     pub(super) fn may_lose<T>(&mut self, key: Option<u32>, told: impl FnOnce(&mut Mirror) -> T) -> T {
         let is_over = |failed: &mut (u32, usize, bool)| Some(failed.0) == key;
         let failed: Vec<_> = self.parts.failed.extract_if(.., is_over).collect();

@@ -1,4 +1,4 @@
-//! A set on simulated disks, with a host, and all that can happen to them.
+//! A set on simulated disks, with a host, and with all events that can happen to them.
 
 use super::history::History;
 use super::parts::Parts;
@@ -11,10 +11,10 @@ pub(super) const SIZE: u64 = 64 << 10;
 const BLOCK: u64 = 512;
 pub(super) const LOG: u64 = 512 << 10;
 
-/// Bytes that a power cut leaves as a whole or not at all.
+/// Bytes that a power cut keeps as a whole or not at all.
 const UNIT_USUAL: u64 = 512;
 
-/// Something that a disk was asked for.
+/// Request to a disk.
 #[derive(Debug)]
 pub(super) enum Task {
     ReadLog(u64, usize),
@@ -40,7 +40,7 @@ pub(super) enum Task {
         write: WriteId,
         member: usize,
     },
-    /// What is left of a leg that timed out.
+    /// Rest of a leg that timed out.
     Late {
         member: usize,
         offset: u64,
@@ -48,7 +48,7 @@ pub(super) enum Task {
     },
 }
 
-/// A write, or a flush, of the host.
+/// Write or flush of the host.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     pub(super) tag: u64,
@@ -61,7 +61,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// It has gone to no member.
+    /// Returns whether the write has gone to no member.
     pub(super) fn is_waiting(&self) -> bool {
         self.to.is_empty()
     }
@@ -75,7 +75,7 @@ pub(super) struct Rig {
     pub(super) disks: Vec<SimDisk>,
     pub(super) log: SimDisk,
     pub(super) up: Vec<bool>,
-    /// More that happens to them.
+    /// Faults of single parts.
     pub(super) parts: Parts,
     pub(super) log_up: bool,
     pub(super) tasks: Vec<Task>,
@@ -83,7 +83,7 @@ pub(super) struct Rig {
     pub(super) history: History,
     pub(super) now_ns: u64,
     next_tag: u64,
-    /// Writes were lost since the host last looked.
+    /// Whether writes were lost since the host last read everything.
     pub(super) cut: bool,
     pub(super) ready: Option<Result<(), String>>,
     pub(super) acknowledged: u64,
@@ -132,20 +132,20 @@ impl Rig {
         rig
     }
 
-    /// A power cut leaves whole units of a write, which are smaller than a block. Call before the first turn.
+    /// Sets the unit that a power cut keeps as a whole, smaller than a block. Call before the first turn.
     pub(super) fn set_unit(&mut self, unit: u64) {
         self.parts.unit = unit;
         self.history = History::default();
         self.history.begin(self.tags(0));
     }
 
-    /// So many bytes a second are copied while the host writes. Call before the first turn.
+    /// Sets the copy rate while the host writes, bytes per second. Call before the first turn.
     pub(super) fn set_rate(&mut self, rate: u64) {
         self.config.rate = rate;
         self.mirror = Mirror::new(self.config).expect("a shape that can be");
     }
 
-    /// Everything that holds no contents is gone, and begins anew. What was asked for was done, or not.
+    /// Restarts all parts that hold no contents. Each request in flight was done, in part or not at all.
     pub(super) fn restart(&mut self, cut: bool) {
         while !self.tasks.is_empty() {
             let task = self.tasks.swap_remove(self.random.below(self.tasks.len() as u64) as usize);
@@ -164,7 +164,7 @@ impl Rig {
         self.mirror = Mirror::new(self.config).expect("a shape that can be");
     }
 
-    /// Does some of a task that nobody is told of.
+    /// Does some of a task, without a result for the set.
     pub(super) fn do_some(&mut self, task: &Task) {
         let (mut random, unit) = (self.random.split(), self.parts.unit);
         let mut blocks = |disk: &SimDisk, offset: u64, data: &[u8]| {
@@ -191,15 +191,15 @@ impl Rig {
         }
     }
 
-    /// The log loses what it holds, or some of it.
+    /// Overwrites some bytes of the log with noise.
     pub(super) fn spoil_log(&mut self, bytes: Range<u64>) {
         let noise: Vec<u8> = bytes.clone().map(|_| self.random.next_u64() as u8).collect();
         self.log.lock().write(bytes.start, &noise);
         self.log.lock().flush();
     }
 
-    /// Between two lives another disk takes the place of a member: a blank one, one of somebody else, or an older image of
-    /// this one. Call after [`Self::restart`].
+    /// Replaces a member by another disk between two processes: a blank one, a foreign one, or an older image
+    /// of this one. Call after [`Self::restart`].
     pub(super) fn replace(&mut self, member: usize, image: Option<&[u8]>) {
         let (random, used) = (&mut self.random, image.is_none());
         self.disks[member] = disk(SIZE, used && random.one_in(2), random);
@@ -213,19 +213,19 @@ impl Rig {
         self.mirror = Mirror::new(self.config).expect("a shape that can be");
     }
 
-    /// The log is blank. Call after [`Self::restart`].
+    /// Blanks the log. Call after [`Self::restart`].
     pub(super) fn blank_log(&mut self) {
         self.log = blank_log(&mut self.random);
     }
 
-    /// The drive has so many bytes more, and its members have them.
+    /// Grows the drive and its members by so many bytes.
     pub(super) fn grow(&mut self, bytes: u64) {
         self.config.size += bytes;
         self.disks.iter().for_each(|disk| disk.lock().resize(self.config.size));
         self.mirror.resize(self.config.size).expect("the log has room");
     }
 
-    /// All that a member has, grown or not.
+    /// Returns all contents of a member, grown or not.
     pub(super) fn whole(&self, member: usize) -> Vec<u8> {
         contents(&self.disks[member], 0, self.config.size)
     }
@@ -234,7 +234,7 @@ impl Rig {
         contents(&self.disks[member], 0, SIZE)
     }
 
-    /// Which storage the members are is not known.
+    /// Hides the storage numbers of the members.
     pub(super) fn hide_storage(&mut self) {
         self.config.storage = [0; MEMBERS_MAX];
         self.mirror = Mirror::new(self.config).expect("a shape that can be");
@@ -244,25 +244,25 @@ impl Rig {
         self.config.storage[member]
     }
 
-    /// A member's storage has this number now.
+    /// Gives a member's storage this number.
     pub(super) fn number_storage(&mut self, member: usize, number: u128) {
         self.config.storage[member] = number;
         self.mirror = Mirror::new(self.config).expect("a shape that can be");
     }
 
-    /// What the members hold is what the host finds from now on.
+    /// Takes the contents of this member as the content that the host reads from now on.
     pub(super) fn believe(&mut self, member: usize) {
         self.disks[member].lock().flush();
         let tags = self.tags(member);
         self.history.settle_durably(|part| tags[part as usize]);
     }
 
-    /// A block of a member becomes something else.
+    /// Corrupts a block of a member.
     pub(super) fn rot(&mut self, member: usize, at: u64) {
         self.disks[member].lock().write(at, &[0xaa; 512]);
     }
 
-    /// The host writes, or flushes.
+    /// Begins a random write or flush of the host.
     pub(super) fn write(&mut self) {
         let flush = self.random.one_in(8);
         let first = self.random.below(SIZE / BLOCK);
@@ -304,7 +304,7 @@ impl Rig {
         *if good { &mut self.acknowledged } else { &mut self.refused } += 1;
     }
 
-    /// One thing happens. False if nothing can, and time has to go by.
+    /// Performs the steps of the set and one task. Returns false if there are none, and time has to pass.
     pub(super) fn turn(&mut self) -> bool {
         let mut happened = false;
         while let Some(step) = self.mirror.next(self.now_ns) {
@@ -407,7 +407,7 @@ impl Rig {
             match self.may_lose(flushes.then_some(write.0), |mirror| mirror.end(write, failed)) {
                 Ended::Good => self.over(write, true),
                 Ended::Failed => self.over(write, false),
-                // The members have flushed, whatever becomes of the log.
+                // The members have flushed, whatever the result of the log.
                 Ended::Wait if flushes => self.history.is_flushed(issued),
                 Ended::Wait => {}
             }
@@ -434,7 +434,7 @@ impl Rig {
         self.is_there(member) && !self.says_it_lost_power(member) && !self.random.one_in(200)
     }
 
-    /// Each unit survives a power cut by itself.
+    /// Writes in units, each of which survives a power cut by itself.
     pub(super) fn write_units(&self, member: usize, offset: u64, data: &[u8]) {
         let unit = self.parts.unit as usize;
         for (at, piece) in (offset..).step_by(unit).zip(data.chunks(unit)) {
@@ -446,7 +446,7 @@ impl Rig {
         bytes.start / self.parts.unit..bytes.end / self.parts.unit
     }
 
-    /// The host reads everything, of all members that it may read it of.
+    /// Reads everything as the host, from all members that may serve the reads.
     pub(super) fn read_all(&mut self) {
         for member in 0..self.disks.len() {
             self.says_it_lost_power(member);
@@ -475,7 +475,8 @@ impl Rig {
         contents(&self.disks[member], 0, SIZE).chunks(self.parts.unit as usize).map(tag_of).collect()
     }
 
-    /// Everything works again, until all is done: then the members are equal, and have what they must.
+    /// Ends all faults, and runs until the set is idle. Then the members must be equal, and have the right
+    /// contents.
     pub(super) fn come_to_rest(&mut self) {
         self.up.fill(true);
         self.log_up = true;
@@ -516,7 +517,7 @@ fn tagged(tag: u64, bytes: &Range<u64>) -> Vec<u8> {
     tag.repeat((bytes.end - bytes.start) as usize / tag.len())
 }
 
-/// The tag of a unit that one write has, and else a number that no other content has.
+/// Returns the tag of a unit of one write, and for any other content a number of its own.
 fn tag_of(unit: &[u8]) -> u64 {
     let word = |bytes: &[u8]| u64::from_le_bytes(*bytes.first_chunk().expect("a word"));
     let first = word(unit);
@@ -526,7 +527,7 @@ fn tag_of(unit: &[u8]) -> u64 {
     }
 }
 
-/// A log that nothing was written to yet. Behind its headers there may be anything.
+/// Returns a log that was never written to. Its bytes beyond the headers are random.
 fn blank_log(random: &mut Random) -> SimDisk {
     let log = disk(LOG, true, random);
     for half in [0, LOG / 2] {

@@ -1,4 +1,4 @@
-//! Sets of which one part or another fails, alone or together with others, at any step.
+//! Sets in which one part or another fails, alone or together with others, at any step.
 
 use super::parts::Partly;
 use super::rig::{Rig, SIZE};
@@ -6,12 +6,12 @@ use super::{LIVES, live, start};
 use crate::Members;
 use sluice_sim::seeds;
 
-/// What happens besides members that come and go.
+/// Faults besides members that come and go.
 #[derive(Clone, Copy, Debug, Default)]
 struct Steps {
     /// One member loses power.
     power: bool,
-    /// A flush fails, and loses what it was to make durable.
+    /// A flush fails, and loses the data it should make durable.
     flushes: bool,
     /// A write times out on a member, and is done later.
     late: bool,
@@ -28,12 +28,12 @@ impl Steps {
         Self { power: true, flushes: true, late: true, swaps: true, replaced: true, torn: true };
 }
 
-/// A run with these, and what happened.
+/// Run with these faults, and its counters.
 struct Run {
     rig: Rig,
     steps: Steps,
     members: usize,
-    /// An older content of a member.
+    /// Older contents of a member.
     older: Option<Vec<u8>>,
     orders: u64,
 }
@@ -53,7 +53,7 @@ impl Run {
         self.rig.random.below(self.members as u64) as usize
     }
 
-    /// Something happens to one part.
+    /// Applies a random fault to one part.
     fn happens(&mut self) {
         let (member, steps) = (self.member(), self.steps);
         match self.rig.random.below(8) {
@@ -86,14 +86,14 @@ impl Run {
         (self.rig.log_up, self.rig.parts.late) = (true, None);
     }
 
-    /// The process begins anew, with or without a power cut, and finds other disks.
+    /// Restarts the process, with or without a power cut, which may find other disks.
     fn restart(&mut self) {
         let cut = self.rig.random.one_in(2);
         let status = self.rig.mirror.status();
         let there = (0..self.members).filter(|member| !self.rig.parts.is_swapped(*member));
         let there = there.fold(Members::NONE, |all, member| all.with(Members::one(member)));
         let mut good = status.current.and(there);
-        // Where it is doubtful what the source lost, the others are not read.
+        // In regions where the source may have lost data, the other members are not read.
         if good.contains(status.source) {
             good = Members::one(status.source);
         }
@@ -113,7 +113,7 @@ impl Run {
         self.open(good);
     }
 
-    /// Serves, by an order if it has to be: one of these members is right.
+    /// Opens the set, by an operator's order if it requests one. The members in `good` are right.
     fn open(&mut self, good: Members) {
         let rig = &mut self.rig;
         rig.up.fill(true);
@@ -133,7 +133,7 @@ impl Run {
         }
         start(rig);
         if right.is_none() {
-            // No disk is left that has everything, and the operator says to go on with what there is.
+            // No disk is left that has everything, and the operator chooses to go on with an incomplete one.
             let source = rig.mirror.status().source;
             rig.believe(source);
         }
@@ -141,7 +141,7 @@ impl Run {
     }
 }
 
-/// What happened in all runs of a test.
+/// Counters of all runs of a test.
 #[derive(Debug, Default)]
 struct Happened {
     runs: u64,
@@ -153,7 +153,8 @@ struct Happened {
 }
 
 impl Happened {
-    /// Panics if so little of it happened that the test shows nothing. Fewer seeds than usual may do with less.
+    /// Panics if a fault happened too rarely for the test to show anything. With fewer seeds than usual,
+    /// there is no limit.
     fn at_least(&self, usual: u64, happened: u64, least: u64) {
         assert!(self.runs < usual || happened > least, "{self:?}");
     }
@@ -227,8 +228,8 @@ fn whatever_happens_to_one_part_after_the_other() {
     run(Steps::ALL, &[1253, 1430], 60);
 }
 
-/// Each write to the log fails, in turn: nothing of it is there, some, or all. The next process finds it so, with or
-/// without a power cut.
+/// Fails each write to the log in turn, with no effect, a partial one, or the whole one. The next process
+/// finds that log, with or without a power cut.
 #[test]
 fn an_error_at_every_write_of_the_log() {
     for seed in seeds(&[], 3) {
@@ -270,7 +271,7 @@ fn an_error_at_every_write_of_the_log() {
     }
 }
 
-/// Where a member is read that is another disk, this says so.
+/// Checks that the model notices a read from another disk.
 #[test]
 fn the_model_notices_another_disk() {
     let mut rig = Rig::new(1, 2, true);

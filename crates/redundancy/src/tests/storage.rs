@@ -1,11 +1,11 @@
-//! Members and logs that come back as others.
+//! Members and logs that come back as other storage.
 
 use super::rig::{Rig, SIZE};
 use super::{live, start, start_by_order};
 use crate::{Members, UNSEEN};
 use sluice_sim::seeds;
 
-/// Until it has said whether it serves; no longer.
+/// Runs a set until it reports whether it can serve, and no longer.
 fn open(rig: &mut Rig) -> Result<(), String> {
     while rig.ready.is_none() {
         if !rig.turn() {
@@ -15,7 +15,7 @@ fn open(rig: &mut Rig) -> Result<(), String> {
     rig.ready.clone().expect("it has said so")
 }
 
-/// A set that has lived, and is off.
+/// Returns a set that has run under load, and was restarted.
 fn lived(seed: u64, members: usize, promotes: bool, cut: bool) -> Rig {
     let mut rig = Rig::new(seed, members, promotes);
     start(&mut rig);
@@ -26,7 +26,7 @@ fn lived(seed: u64, members: usize, promotes: bool, cut: bool) -> Rig {
     rig
 }
 
-/// Whatever goes by, nothing is written.
+/// Checks that no time and no step changes a member.
 fn nothing_changes(rig: &mut Rig, members: usize) {
     let images: Vec<_> = (0..members).map(|member| rig.image(member)).collect();
     for _ in 0..200 {
@@ -43,7 +43,7 @@ fn a_blank_log_beside_members_that_are_not_new_changes_nothing_without_an_order(
         let promotes = seed.is_multiple_of(2);
         let mut rig = lived(seed, 3, promotes, true);
         rig.blank_log();
-        // Also with another disk in the place of the first: the survivors are not overwritten.
+        // The survivors are not overwritten either when another disk is in the place of the first.
         let is_first_gone = promotes && seed.is_multiple_of(4);
         if is_first_gone {
             rig.replace(0, None);
@@ -86,12 +86,12 @@ fn a_member_that_is_another_disk_or_an_older_image_is_copied_to_and_never_from()
         rig.come_to_rest();
         let older = rig.image(member);
         live(&mut rig);
-        // Also when it was dirty, and with the power.
+        // The set is dirty or clean here, and the power stays on or fails.
         if seed.is_multiple_of(2) {
             rig.come_to_rest();
         }
         rig.restart(seed.is_multiple_of(3));
-        // What is under way is not flushed, so it may be lost with any member.
+        // Writes in flight are not flushed, so any member may lose them.
         let is_older = seed.is_multiple_of(5);
         rig.replace(member, is_older.then_some(&older[..]));
         if open(&mut rig).is_err() {
@@ -104,7 +104,7 @@ fn a_member_that_is_another_disk_or_an_older_image_is_copied_to_and_never_from()
         assert!(status.joined.contains(member), "it is copied to");
         rig.read_all();
         rig.come_to_rest();
-        // It is known from now on.
+        // The log has the new storage from now on.
         rig.restart(true);
         start(&mut rig);
         assert_eq!(rig.mirror.status().current, Members::first(3));
@@ -148,7 +148,7 @@ fn storage_without_a_number_is_taken_for_what_it_was() {
     assert_eq!(rig.mirror.status().current, Members::first(2));
 }
 
-/// It may come back as another one, which is not noticed then.
+/// Checks a member that is missing at the start: it may come back as other storage unnoticed.
 #[test]
 fn a_member_that_is_not_there_at_the_start_is_copied_to_when_it_comes() {
     let mut rig = lived(11, 2, true, true);
@@ -160,7 +160,7 @@ fn a_member_that_is_not_there_at_the_start_is_copied_to_when_it_comes() {
     assert!(!status.current.contains(1) && status.stale_bytes == status.size, "{status:?}");
     rig.come_to_rest();
     rig.read_all();
-    // The log does not know that storage yet.
+    // The log does not have that storage yet.
     rig.restart(true);
     rig.number_storage(1, other);
     assert_eq!(open(&mut rig), Ok(()));
