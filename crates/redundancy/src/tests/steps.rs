@@ -9,17 +9,17 @@ use sluice_sim::seeds;
 /// Faults besides members that come and go.
 #[derive(Clone, Copy, Debug, Default)]
 struct Steps {
-    /// One member loses power.
+    /// Power loss of one member.
     power: bool,
-    /// A flush fails, and loses the data it should make durable.
+    /// Failed flush that loses the data it should make durable.
     flushes: bool,
-    /// A write times out on a member, and is done later.
+    /// Write that times out on a member, and is done later.
     late: bool,
-    /// A member becomes another disk, or an older one, while the set is alive.
+    /// Member that becomes another disk, or an older one, while the set is alive.
     swaps: bool,
-    /// Members and the log are other disks, or older ones, after a restart.
+    /// Members and a log that are other disks, or older ones, after a restart.
     replaced: bool,
-    /// A power cut tears a block.
+    /// Power cut that tears a block.
     torn: bool,
 }
 
