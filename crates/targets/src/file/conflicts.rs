@@ -1,13 +1,14 @@
-//! Which commands wait for others.
+//! Order of overlapping commands.
 //!
-//! The page cache moves a page at a time and lets a read see half of a write, even of one block. NVMe does
-//! not: a block is written as a whole (NVM Command Set 1.1, 2.1.4.1: AWUN is at least one block). The same is so of direct
-//! I/O in units that are smaller than a block. There a command waits for those before it that overlap it, unless both only read.
+//! The page cache moves a page at a time, so a read may see half of a write, even of one block. NVMe forbids
+//! that: a block is written as a whole (NVM Command Set 1.1, 2.1.4.1: AWUN is at least one block). Direct I/O
+//! in units smaller than a block has the same defect. In both cases a command waits for the earlier commands
+//! that overlap it, unless both only read.
 
 use sluice_command::{Request, Ticket};
 use std::collections::VecDeque;
 
-/// A command at work or waiting.
+/// Command in progress or waiting.
 #[derive(Debug, Clone, Copy)]
 struct Claim {
     ticket: Ticket,
@@ -23,16 +24,16 @@ impl Claim {
     }
 }
 
-/// The commands of a file, in the order they came.
+/// Commands of a file, in the order of their arrival.
 #[derive(Debug, Default)]
 pub(super) struct Conflicts {
     claims: Vec<Claim>,
-    /// Those whose turn has come.
+    /// Commands that need not wait any more.
     ready: VecDeque<Ticket>,
 }
 
 impl Conflicts {
-    /// Notes a command that has a range; whether it must wait.
+    /// Adds a command that has a range. Returns whether it must wait.
     pub(super) fn enter(&mut self, ticket: Ticket, request: &Request) -> bool {
         let Request { offset, operation, .. } = *request;
         let changes = operation.modifies();
@@ -42,7 +43,7 @@ impl Conflicts {
         claim.waits
     }
 
-    /// A command is over, whether or not it had entered: those that waited for nothing else are ready.
+    /// Removes a command that has ended, if it was added. Commands that waited for no other become ready.
     pub(super) fn leave(&mut self, ticket: Ticket) {
         let Some(index) = self.claims.iter().position(|claim| claim.ticket == ticket) else { return };
         let left = self.claims.remove(index);
@@ -57,7 +58,7 @@ impl Conflicts {
         }
     }
 
-    /// The next whose turn has come.
+    /// Returns the next command that is ready.
     pub(super) fn next(&mut self) -> Option<Ticket> {
         self.ready.pop_front()
     }
@@ -95,7 +96,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes and goes: no two commands at work conflict, and in the end everybody was.
+        /// Checks that in any order no two commands in progress conflict, and that all of them are done in
+        /// the end.
         #[test]
         fn nobody_is_at_work_beside_a_conflict_and_nobody_is_forgotten(
             commands in prop::collection::vec((any::<bool>(), 0u64..16, 1u64..6), 1..60),

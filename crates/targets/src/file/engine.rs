@@ -1,9 +1,9 @@
-//! Commands at work: each stage starts one operation, its answer decides the next stage.
+//! Commands in progress: each stage starts one operation, whose result decides the next stage.
 
 use super::*;
 
 impl File {
-    /// How a new command begins; `None` if there is nothing to do.
+    /// Returns the first stage of a new command; `None` if there is nothing to do.
     pub(super) fn first_stage(&self, slot: &Slot) -> Option<Stage> {
         let request = &slot.request;
         let empty = request.length == 0 && request.operation != Operation::Flush;
@@ -28,7 +28,7 @@ impl File {
         if fits { Stage::Direct } else { Stage::Staged }
     }
 
-    /// The best way to zeros that the file system has not refused yet.
+    /// Returns the best way to write zeros that the file system has not refused yet.
     fn zeroing_stage(&self, deallocate: bool) -> Stage {
         match (self.zeroes_ranges, self.punches) {
             (_, true) if deallocate => Stage::PunchHole,
@@ -42,15 +42,15 @@ impl File {
         self.token_prefix | u64::from(ticket.0)
     }
 
-    /// Starts the operation of the stage the command is in.
+    /// Starts the operation of the command's stage.
     pub(super) fn start(&mut self, ticket: Ticket, lane: &mut Lane<'_>) {
         let Some(slot) = lane.parked(ticket) else { return };
         let work = self.works.of(ticket);
-        // Of one that is made again without FUA it is to be known whether the flush was at fault.
+        // A command that is retried without FUA must go on, to show whether the flush was at fault.
         if let (Some(status), None) = (work.aborted, &work.plain) {
             return self.finish(ticket, status, lane);
         }
-        // The drive may have become smaller while the command waited, for a buffer or for space.
+        // The drive may have shrunk while the command waited, for a buffer or for space.
         if let Err(status) = self.admit(slot, lane.now_ns()) {
             return self.finish(ticket, status, lane);
         }
@@ -67,7 +67,7 @@ impl File {
         }
     }
 
-    /// Moves what is left of a command between the file and the host's memory.
+    /// Moves the rest of a command's data between the file and the host's memory.
     fn transfer(&mut self, ticket: Ticket, slot: &Slot) {
         let token = self.token(ticket);
         let &mut Work { done, plain, .. } = self.works.of(ticket);
@@ -85,7 +85,7 @@ impl File {
         self.works.of(ticket).writes_to = written_to(&slot.request, slot.request.length);
     }
 
-    /// The same by way of a buffer, as much as it holds. Waits if there is none.
+    /// Moves data by way of a staging buffer, at most the size of the buffer. Waits if none is free.
     fn transfer_staged(&mut self, ticket: Ticket, slot: &Slot) {
         let token = self.token(ticket);
         let work = self.works.of(ticket);
@@ -119,7 +119,7 @@ impl File {
     /// Starts the next piece of a range, if none is with the kernel.
     pub(super) fn begin_pieces(&mut self, lane: &mut Lane<'_>) {
         while let Some(ticket) = self.pieces.next() {
-            // It may have ended meanwhile, or the drive may have become smaller.
+            // The command may have ended since, or the drive may have shrunk.
             let Some(slot) = lane.parked(ticket) else { continue };
             let request = slot.request;
             match self.admit(slot, lane.now_ns()) {
@@ -146,7 +146,7 @@ impl File {
         self.io.fallocate(&self.opened.data, mode, offset, bytes, self.task, token);
     }
 
-    /// Adds commands of the same stage to the piece that ends at `end`. Returns how many bytes they are.
+    /// Adds commands of the same stage to the piece that ends at `end`. Returns the number of added bytes.
     fn join_pieces(&mut self, stage: Stage, end: u64, lane: &Lane<'_>) -> u64 {
         let mut more = 0;
         while let Some((ticket, room)) = self.pieces.candidate() {
@@ -164,7 +164,7 @@ impl File {
         more
     }
 
-    /// The piece with the rest of other commands is over: those are done with it, or try by themselves.
+    /// Ends a piece that included other commands. They are done with these bytes, or are retried one by one.
     fn answer_joined(&mut self, succeeded: bool, lane: &mut Lane<'_>) {
         let joined = self.pieces.joined();
         for (ticket, bytes) in &joined {
@@ -181,7 +181,7 @@ impl File {
         self.io.fdatasync(&self.opened.sync, self.task, self.token(SYNC_TICKET));
     }
 
-    /// The kernel answered.
+    /// Handles the kernel's result for a command.
     pub(super) fn answer(&mut self, ticket: Ticket, result: i32, lane: &mut Lane<'_>) {
         let Some(slot) = lane.parked(ticket) else { return };
         let request = slot.request;
@@ -203,8 +203,9 @@ impl File {
             Outcome::Again if self.may_repeat(ticket) => self.start(ticket, lane),
             Outcome::Again => self.finish(ticket, Status::INTERNAL_ERROR, lane),
             Outcome::Moved(bytes) => self.moved(ticket, piece.unwrap_or(u64::from(bytes)), lane),
-            // It may have been the flush, of a cache with what others wrote: the write alone will tell. If that fails,
-            // too, it is taken for the one that did.
+            // The flush of RWF_DSYNC may have failed, and with it data of earlier writes. The write is
+            // retried without a flush: if it succeeds, the flush had failed. If it fails, too, the failure is
+            // taken for the write's own.
             Outcome::Failed(status) if fua && stage.writes() && may_be_a_flush(status) => {
                 match self.works.of(ticket).plain.take() {
                     None => {
@@ -243,12 +244,13 @@ impl File {
         self.start(ticket, lane);
     }
 
-    /// Something was moved, or a range of the file changed.
+    /// Accounts for bytes that were moved, or for a range of the file that was changed.
     fn moved(&mut self, ticket: Ticket, bytes: u64, lane: &mut Lane<'_>) {
         let Some(slot) = lane.parked(ticket) else { return };
         let request = slot.request;
         let work = self.works.of(ticket);
-        // With FUA it failed, alone it does not: that says enough. What is left of it could fail for another reason.
+        // The write failed with FUA and succeeds without: its flush had failed. The rest could fail for
+        // another reason.
         if work.plain.is_some() {
             return self.finish(ticket, Status::WRITE_FAULT, lane);
         }
@@ -263,7 +265,7 @@ impl File {
                 false => self.finish(ticket, Status::SUCCESS, lane),
             };
         }
-        // The rest begins where direct I/O can. If nothing was gained the file has ended here.
+        // The rest begins at a multiple of the unit of direct I/O. Without progress, the file has ended here.
         done -= done % self.opened.unit();
         if done <= work.done {
             return self.finish(ticket, media_error(request.operation), lane);
@@ -272,15 +274,15 @@ impl File {
         self.start(ticket, lane);
     }
 
-    /// The kernel does not take an operation of this offset, length or memory.
+    /// Handles an operation whose offset, length or memory the kernel does not accept.
     fn misaligned(&mut self, ticket: Ticket, stage: Stage, operation: Operation, lane: &mut Lane<'_>) {
         match (stage, operation) {
             (Stage::Direct, _) => self.go_on(ticket, Stage::Staged, lane),
-            // A device whose blocks are larger than the drive's.
+            // The device has larger blocks than the drive.
             (Stage::ZeroRange | Stage::PunchHole, Operation::WriteZeroes) => {
                 self.go_on(ticket, Stage::Zeroes, lane);
             }
-            // What is no whole block stays, as it may.
+            // Partial blocks of the device may keep their data.
             (Stage::PunchHole, Operation::Deallocate) if self.deallocated() != Deallocated::Zeroes => {
                 self.finish(ticket, Status::SUCCESS, lane);
             }
@@ -289,7 +291,8 @@ impl File {
         }
     }
 
-    /// Begins an fdatasync for all who wait for one; looks again later if another target's runs, or is to.
+    /// Begins an fdatasync for all waiting commands. Checks again later if another target's runs, or is due
+    /// first.
     pub(super) fn begin_sync(&mut self, lane: &mut Lane<'_>) {
         let mut answered = std::mem::take(&mut self.answered);
         let durable = self.syncs.conclude(&mut answered);
@@ -304,7 +307,7 @@ impl File {
         self.answer_syncs(answered, false, lane);
     }
 
-    /// The kernel answered for an fdatasync.
+    /// Handles the kernel's result for an fdatasync.
     pub(super) fn sync_answer(&mut self, result: i32, lane: &mut Lane<'_>) {
         let again = Outcome::of(result, Operation::Flush) == Outcome::Again;
         if again && self.sync_repeats < REPEATS_MAX {
@@ -314,7 +317,7 @@ impl File {
         self.synced(result, lane);
     }
 
-    /// An fdatasync is over, for all who waited for it.
+    /// Ends an fdatasync for all commands that waited for it.
     fn synced(&mut self, result: i32, lane: &mut Lane<'_>) {
         let succeeded = result >= 0;
         if !succeeded {
@@ -357,7 +360,7 @@ impl File {
         }
     }
 
-    /// The file system is full.
+    /// Handles a full file system.
     fn full(&mut self, ticket: Ticket, lane: &mut Lane<'_>) {
         if self.opened.no_space == NoSpace::Fail {
             return self.finish(ticket, Status::CAPACITY_EXCEEDED, lane);
@@ -369,17 +372,18 @@ impl File {
         self.without_space.push(ticket);
         let work = self.works.of(ticket);
         if work.stage.writes() {
-            // Others may write the same block meanwhile: one that went on inside of it would leave a part of each.
+            // Other commands may write the same block meanwhile. A write that resumed inside of it would mix
+            // the two.
             work.done = 0;
         }
-        // Others need not wait for space.
+        // Other commands need not wait for space.
         self.conflicts.leave(ticket);
         self.space_retry_ns.get_or_insert(lane.now_ns().saturating_add(SPACE_RETRY_NS));
-        // A buffer would be missed by those that could go on.
+        // The buffer goes to a command that can proceed.
         self.give_back(ticket, lane);
     }
 
-    /// Tries again what found the file system full.
+    /// Retries the commands that found the file system full.
     pub(super) fn retry_without_space(&mut self, lane: &mut Lane<'_>) {
         self.space_retry_ns = None;
         for ticket in std::mem::take(&mut self.without_space) {
@@ -391,7 +395,7 @@ impl File {
         }
     }
 
-    /// Nobody needs the room any more that what found the file system full waits for.
+    /// Ends the commands of these controllers that wait for space.
     pub(super) fn fail_without_space(&mut self, of: Controllers, why: Status, lane: &mut Lane<'_>) {
         for ticket in self.without_space.extract_if(.., |it| lane.is_of(of, *it)).collect::<Vec<_>>() {
             self.finish(ticket, why, lane);
@@ -399,7 +403,8 @@ impl File {
         self.space_retry_ns.take_if(|_| self.without_space.is_empty());
     }
 
-    /// The file system cannot do what the stage asks for: the next best, now and from now on.
+    /// Handles an operation that the file system does not support. The next best one is used, now and from
+    /// now on.
     fn unsupported(&mut self, ticket: Ticket, lane: &mut Lane<'_>) {
         let Some(slot) = lane.parked(ticket) else { return };
         match self.works.of(ticket).stage {
@@ -414,7 +419,8 @@ impl File {
     }
 
     pub(super) fn finish(&mut self, ticket: Ticket, status: Status, lane: &mut Lane<'_>) {
-        // It does not end by its own fault: what its flush was to make durable is lost, or may be, whoever wrote it.
+        // The command ends before its retry has shown the cause. So data that its flush was to make durable
+        // may be lost, of this and of other writes.
         if let Some(doubt) = self.works.of(ticket).plain.take() {
             self.syncs.settle(doubt, true);
             let path = self.opened.path.display();
@@ -428,7 +434,7 @@ impl File {
         self.give_back(ticket, lane);
     }
 
-    /// Starts the commands that waited for others which are over.
+    /// Starts the commands that waited for others which have ended.
     pub(super) fn start_ready(&mut self, lane: &mut Lane<'_>) {
         while let Some(ticket) = self.conflicts.next() {
             self.start(ticket, lane);
@@ -436,8 +442,8 @@ impl File {
         self.begin_pieces(lane);
     }
 
-    /// Gives a command's buffer, if it has one, to who waits for it: to the next, if that one ends
-    /// without having needed it.
+    /// Releases a command's buffer, if it has one, to the next waiting command. If that one ends without a
+    /// buffer, the next follows.
     fn give_back(&mut self, ticket: Ticket, lane: &mut Lane<'_>) {
         let Some(buffer) = self.works.of(ticket).buffer.take() else { return };
         self.staging.release(buffer);
@@ -447,7 +453,8 @@ impl File {
     }
 }
 
-/// Where in the file a write ends that has come to `done` bytes; zero for what writes no data, and so makes no file longer.
+/// Returns the end in the file of a write that has come to `done` bytes. Zero for a read, which extends no
+/// file.
 fn written_to(request: &Request, done: u64) -> u64 {
     if request.operation == Operation::Read { 0 } else { request.offset + done }
 }

@@ -1,10 +1,10 @@
-//! Why a file cannot be a drive, in words that say what to do.
+//! Reasons why a file cannot be a drive, with advice.
 
 use super::lease::Refusal;
 use std::path::{Path, PathBuf};
 use std::{error, fmt, io};
 
-/// A file or block device that cannot be opened, locked, made or resized.
+/// Failure to open, lock, make or resize a file or block device.
 #[derive(Debug)]
 pub struct FileError {
     path: PathBuf,
@@ -13,39 +13,39 @@ pub struct FileError {
 
 #[derive(Debug)]
 pub(super) enum Trouble {
-    /// It does not exist, and no size was given to make it with.
+    /// The file does not exist, and no size was given to make it with.
     Missing,
-    /// Somebody else has it open as a drive.
+    /// Another drive or program has the file open.
     InUse,
-    /// The same, and this loop device has it, too.
+    /// Another drive or program has the file open, perhaps as this loop device over it.
     InUseAbove(PathBuf),
-    /// Somebody else has this file or device, which has the same data.
+    /// Another drive or program has this file or device, which has the same data.
     InUseBelow(PathBuf),
-    /// Neither a regular file nor a block device.
+    /// The path is neither a regular file nor a block device.
     NotAFile,
-    /// It begins like an image of this format.
+    /// The file begins like an image of this format.
     Format(&'static str),
-    /// Less than one block.
+    /// The file is smaller than one block.
     TooSmall { size: u64 },
-    /// A file that is only read is smaller than it should be.
+    /// A file that is only read is smaller than configured.
     NotGrown { size: u64, wanted: u64 },
-    /// A block device is smaller than it should be.
+    /// A block device is smaller than configured.
     DeviceTooSmall { size: u64, wanted: u64 },
-    /// It was replaced between two looks.
+    /// The file was replaced while it was being opened.
     Replaced,
-    /// Commands on it go through the page cache.
+    /// Commands on the file go through the page cache.
     NotDirect,
     /// Writes wait until there is room.
     Parks,
-    /// Its blocks are written in several units.
+    /// Blocks of the drive are larger than the units that the device writes atomically.
     NotAtomic,
-    /// Writes behind the new end do not come to their end.
+    /// Writes behind the new end do not complete in time.
     Writing,
     /// The device, or a file that was sealed, takes no writes.
     ReadOnly,
     /// The lease in this file cannot be taken.
     Lease(PathBuf, Refusal),
-    /// A system call failed; the first word says which step.
+    /// A system call failed; the string names the step.
     Step(&'static str, io::Error),
 }
 
@@ -60,7 +60,7 @@ impl Trouble {
 }
 
 impl FileError {
-    /// True if somebody else uses the file: trying again later can help.
+    /// Returns whether the file is in use elsewhere, so that a later attempt may succeed.
     #[must_use]
     pub fn is_in_use(&self) -> bool {
         matches!(
@@ -72,7 +72,7 @@ impl FileError {
         )
     }
 
-    /// The error of the system call that failed, if one did.
+    /// Returns the error of the system call that failed, if one did.
     #[must_use]
     pub fn io_error(&self) -> Option<&io::Error> {
         match &self.what {
@@ -81,13 +81,13 @@ impl FileError {
         }
     }
 
-    /// True if it is not what was said of it.
+    /// Returns whether the file is of an unexpected kind: no file or device, or an image of another format.
     #[must_use]
     pub fn is_unfit(&self) -> bool {
         matches!(self.what, Trouble::NotAFile | Trouble::Format(_))
     }
 
-    /// True if the file does not exist.
+    /// Returns whether the file does not exist.
     #[must_use]
     pub fn is_missing(&self) -> bool {
         matches!(self.what, Trouble::Missing)

@@ -1,14 +1,14 @@
-//! What the kernel refused, in the log: a status of NVMe has lost the reason.
+//! Log of refusals by the kernel, whose reasons are lost in an NVMe status.
 
 use std::io;
 use std::path::Path;
 
 use sluice_command::Request;
 
-/// Between two messages about one file, ns.
+/// Minimum time between two messages about one file, ns.
 const PAUSE_NS: u64 = 1_000_000_000;
 
-/// What of the failures of one file is written.
+/// Rate limiter for the failures of one file.
 #[derive(Debug, Default)]
 pub(super) struct FailureLog {
     next_ns: u64,
@@ -16,7 +16,7 @@ pub(super) struct FailureLog {
 }
 
 impl FailureLog {
-    /// The kernel answered a request with this errno.
+    /// Logs that the kernel failed a request with this errno, unless the last message is too recent.
     #[cold]
     pub(super) fn failed(&mut self, path: &Path, request: &Request, errno: i32, now_ns: u64) {
         let Some(left_out) = self.admit(now_ns) else { return };
@@ -25,7 +25,7 @@ impl FailureLog {
         tracing::error!(%path, ?operation, offset, length, %error, left_out, "the kernel refuses an operation");
     }
 
-    /// How many failures were left out since the last message, if there may be another now.
+    /// Returns the number of failures left out since the last message, if another message is due.
     fn admit(&mut self, now_ns: u64) -> Option<u64> {
         if now_ns < self.next_ns {
             self.left_out += 1;

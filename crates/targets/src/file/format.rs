@@ -1,14 +1,14 @@
-//! Image formats that a file may have, told by how it begins: served as raw, a guest would see their tables as its disk
-//! and write over them.
+//! Image formats, recognized by their first bytes. Served as raw, such an image would show its tables to the
+//! guest as its disk, and the guest would overwrite them.
 
 use std::fs::File as OsFile;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Bytes that are looked at.
+/// Number of bytes that are examined.
 const LOOKED_AT: usize = 512;
 
-/// Where each format has its signature, and what it is.
+/// Name of each format, with the offset and bytes of its signature.
 const SIGNATURES: [(&str, usize, &[u8]); 11] = [
     ("qcow", 0, b"QFI\xfb"),
     ("QED", 0, b"QED\0"),
@@ -23,7 +23,7 @@ const SIGNATURES: [(&str, usize, &[u8]); 11] = [
     ("bochs", 0, b"Bochs Virtual HD Image"),
 ];
 
-/// The format that the file seems to have, if it is not raw.
+/// Returns the image format that the file seems to have, if it is not raw.
 pub(super) fn recognize(file: &OsFile) -> io::Result<Option<&'static str>> {
     let mut bytes = [0; LOOKED_AT];
     let mut length = 0;

@@ -1,10 +1,10 @@
 //! The file target: a file or block device through io_uring.
 //!
-//! Direct I/O where the kernel reports how it wants to be asked and the data fits; through buffers of our
-//! own where the data does not fit; through the page cache where there is no direct I/O. A short transfer
-//! goes on with the rest, and is an error if it cannot: it is never success.
+//! I/O is direct where the kernel reports its requirements and the data meets them. It goes through staging
+//! buffers where the data does not meet them, and through the page cache where there is no direct I/O. A
+//! short transfer continues with the rest, and is an error if it cannot: it is never success.
 //!
-//! A command is parked for as long as it is here. Its [`Work`] says what it does next; each stage is one
+//! A command is parked for as long as it is here. Its [`Work`] holds its next stage. Each stage is one
 //! operation in flight, under the command's ticket.
 
 mod abort;
@@ -55,12 +55,13 @@ use staging::{BUFFER_BYTES, Staging};
 use sync::Syncs;
 use work::{SYNC_TICKET, Stage, Work, WorkTable};
 
-/// How often writes are tried again that found the file system full, ns.
+/// Interval between retries of writes that found the file system full, ns.
 const SPACE_RETRY_NS: u64 = 1_000_000_000;
-/// Bytes of a Deallocate that ends soon. Hosts send a thousand at a time, one for each entry of a queue, and give each 30 s:
-/// so many take 4 s on ext4 with an extent for every 8 KiB, at 60 us each, and a third of the limit on a busy machine.
+/// Bytes of a Deallocate that ends soon. Hosts send a thousand at a time, one for each entry of a queue, with
+/// a timeout of 30 s each. A thousand take 4 s on ext4 with an extent for every 8 KiB, at 60 us each, and a
+/// third of the timeout on a busy machine.
 const DEALLOCATE_LIMIT: u64 = 512 << 10;
-/// How often an operation is asked again at once when the kernel did nothing.
+/// Maximum number of immediate retries of an operation on which the kernel did nothing.
 const REPEATS_MAX: u8 = 16;
 
 /// A file or block device as a target.
@@ -69,35 +70,36 @@ pub struct File {
     opened: Opened,
     io: Io,
     task: TaskId,
-    /// Beside the 32 bits of a ticket, what a token of this layer looks like.
+    /// Bits of this layer's tokens beside the 32 bits of a ticket.
     token_prefix: u64,
     size: u64,
-    /// Of the namespace, bytes.
+    /// Block size of the namespace, bytes.
     block_size: u32,
     works: WorkTable,
     conflicts: Conflicts,
     pieces: Pieces,
     syncs: Syncs,
-    /// Times in a row that the kernel had us ask again for an fdatasync.
+    /// Times in a row that an fdatasync had to be retried.
     sync_repeats: u8,
-    /// When the next fdatasync may begin, if not now.
+    /// Time at which the next fdatasync may begin, if not now.
     sync_ns: Option<u64>,
     staging: Staging,
-    /// Those that found the file system full, and when they try again.
+    /// Commands that found the file system full; `space_retry_ns`: time of their next attempt.
     without_space: Vec<Ticket>,
     space_retry_ns: Option<u64>,
-    /// What the file system turned out not to do.
+    /// Whether the file system supports `FALLOC_FL_ZERO_RANGE`, and hole punching, as far as it has not
+    /// refused them.
     zeroes_ranges: bool,
     punches: bool,
-    /// The log has a line on a write beyond what the file may have.
+    /// Whether a write beyond the limit of file sizes was logged.
     told_too_long: bool,
     failure_log: FailureLog,
-    /// Scratch, kept for its memory.
+    /// Scratch lists, kept for their memory.
     rest: SegmentList,
     answered: Vec<Ticket>,
 }
 
-/// What an open file is, for as long as it is open.
+/// Properties of an open file that stay the same while it is open.
 #[derive(Debug)]
 struct Opened {
     data: FileSlot,
@@ -109,7 +111,7 @@ struct Opened {
     kind: Kind,
     no_space: NoSpace,
     optimal_write: u32,
-    /// Holes can be punched, and read as zeros.
+    /// Whether holes can be punched, and read as zeros.
     punches: bool,
     read_only: bool,
     storage: Storage,
@@ -117,11 +119,11 @@ struct Opened {
 }
 
 impl FileSeed {
-    /// Builds the target, on its reactor's thread. `token_prefix` is what the tokens of this layer have
+    /// Builds the target, on its reactor's thread. `token_prefix` holds the bits of this layer's tokens
     /// beside their low 32 bits, which are the ticket.
     ///
     /// # Errors
-    /// The reactor has no room for two more files, or the system none for the buffers.
+    /// Fails if the reactor has no room for two more files, or the system has no memory for the buffers.
     pub fn build(self, task: TaskId, io: &Io, token_prefix: u64) -> io::Result<File> {
         let (size, syncs) = (self.size(), Syncs::new(Arc::clone(&self.control.syncs)));
         let block_size = self.control.block_size.load(Relaxed);
@@ -167,24 +169,24 @@ impl FileSeed {
 }
 
 impl Opened {
-    /// What offsets and lengths are multiples of, bytes.
+    /// Returns the unit of offsets and lengths, bytes.
     fn unit(&self) -> u64 {
         self.direct.map_or(1, |alignment| u64::from(alignment.unit))
     }
 }
 
 impl File {
-    /// What Deallocate does, as it was promised when the file was opened.
+    /// Returns the effect of Deallocate, as it was announced when the file was opened.
     fn deallocated(&self) -> Deallocated {
         match (self.opened.kind, self.opened.punches) {
             (Kind::Regular, true) => Deallocated::Zeroes,
-            // A device that cannot says so only when it is asked to, and then old data stays.
+            // A device without support reports that only on the first attempt, and then old data stays.
             (Kind::BlockDevice, _) => Deallocated::Indeterminate,
             (Kind::Regular, false) => Deallocated::Unsupported,
         }
     }
 
-    /// Checks a command that is to go to the kernel: that it lies in the drive, and that the storage may be used.
+    /// Checks a command before it goes to the kernel: it must lie in the drive, and the lease must be held.
     fn admit(&self, slot: &Slot, now_ns: u64) -> Result<(), Status> {
         if let Some(lease) = self.opened.lock.lease()
             && !lease.is_held(now_ns)
@@ -196,12 +198,13 @@ impl File {
         slot.check(self.size)
     }
 
-    /// True if neither the kernel nor the device keeps commands apart that overlap in a block.
+    /// Returns whether neither the kernel nor the device orders commands that overlap in a block.
     fn orders(&self) -> bool {
         self.opened.direct.is_none_or(|it| it.unit.max(self.opened.facts.atomic) < self.block_size)
     }
 
-    /// Notes a command, where nothing else keeps overlapping ones apart; whether it must wait.
+    /// Adds a command to the conflicts, where nothing else orders overlapping ones. Returns whether it must
+    /// wait.
     fn must_wait(&mut self, ticket: Ticket, request: &Request) -> bool {
         request.operation != Operation::Flush && self.orders() && self.conflicts.enter(ticket, request)
     }

@@ -1,4 +1,4 @@
-//! Opening a file or block device: everything that may block, on a control thread.
+//! Opening of a file or block device. All calls that may block run here, on a control thread.
 
 use std::fs::{self, File as OsFile, Metadata};
 use std::io::{self, Seek, SeekFrom};
@@ -31,33 +31,35 @@ use super::storage;
 use super::sync::Shared;
 use super::ways;
 
-/// How long a file that becomes shorter waits for writes behind its new end.
+/// Timeout for writes behind the new end of a file that shrinks.
 const WRITES_END: Duration = Duration::from_secs(5);
 
-/// What a full file system means for a write.
+/// Effect of a full file system on a write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum NoSpace {
-    /// It fails with Capacity Exceeded.
+    /// The write fails with Capacity Exceeded.
     #[default]
     Fail,
-    /// It waits until there is room.
+    /// The write waits until there is room.
     Park,
 }
 
-/// A file target, as configured.
+/// Configuration of a file target.
 #[derive(Debug, Clone)]
 pub struct FileConfig {
     pub path: PathBuf,
-    /// Bytes. Without it the file exists and has the size it has. With it the file is made if it does not
-    /// exist, grown if it is shorter, and not touched if it is longer: the rest is not seen. A block device
-    /// has at least so many.
+    /// Size in bytes. Without a size the file must exist, and keeps its size. With a size the file is made if
+    /// it does not exist, and grown if it is shorter. A longer file is not touched, and its rest is not
+    /// visible. A block device must have at least this size.
     pub size: Option<u64>,
     pub no_space: NoSpace,
-    /// The namespace's block size, bytes. Direct I/O is used where the file allows it in such units.
+    /// Block size of the namespace, bytes. Direct I/O is used where the file allows it in such units.
     pub block_size: u32,
-    /// Only to be read, and so another's at the same time: it is neither made, grown nor locked.
+    /// Whether the file is only read, and may be in use elsewhere at the same time. It is neither made, grown
+    /// nor locked.
     pub read_only: bool,
-    /// It is raw, whatever it begins with. Otherwise a file that begins like an image of another format is refused.
+    /// Whether the file is raw, whatever its first bytes. If not, a file that begins like an image of another
+    /// format is refused.
     pub raw: bool,
 }
 
@@ -65,18 +67,18 @@ pub struct FileConfig {
 #[derive(Debug)]
 pub struct FileSeed {
     pub(super) path: PathBuf,
-    /// Data and fallocate go through this description of the file; it holds the lock.
+    /// Open file description for data and fallocate; it holds the lock.
     pub(super) data: OwnedFd,
-    /// fdatasync goes through this one. The kernel reports a write-back error once for each open
-    /// description, and a durable write on the same one would swallow what a Flush has to tell.
+    /// Open file description for fdatasync. The kernel reports a write-back error once for each open file
+    /// description. A durable write on the same one would consume the error that a Flush has to report.
     pub(super) sync: OwnedFd,
     pub(super) lock: Arc<Lock>,
     pub(super) control: FileControl,
     pub(super) no_space: NoSpace,
-    /// `None` for I/O through the page cache, which takes everything.
+    /// Alignment of direct I/O; `None` for I/O through the page cache, which has no requirements.
     pub(super) direct: Option<Alignment>,
     pub(super) kind: Kind,
-    /// Bytes the file system likes to write at once.
+    /// Preferred write size of the file system, bytes.
     pub(super) optimal_write: u32,
     pub(super) punches: bool,
     pub(super) read_only: bool,
@@ -84,13 +86,13 @@ pub struct FileSeed {
     pub(super) facts: Facts,
 }
 
-/// The lock of a file, given up when the last target on it goes.
+/// The lock of a file, released when the last target on the file is dropped.
 #[derive(Debug)]
 pub(super) struct Lock {
     file: OsFile,
-    /// Other ways to the same storage.
+    /// Other files and devices with the same data.
     ways: Vec<OsFile>,
-    /// What keeps other machines away from it.
+    /// Lease that keeps other machines away from the storage.
     lease: Option<Lease>,
 }
 
@@ -102,20 +104,20 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // It would go with the last descriptor; the kernel may keep one a moment longer, and the next to open the file
-        // need not wait for that. Nothing of this drive is in flight any more.
+        // The lock would end with its last descriptor, which the kernel may keep for a moment. The explicit
+        // unlock lets the next opener in at once. No command of this drive is in flight any more.
         for file in [&self.file].into_iter().chain(&self.ways) {
             let _ = flock(file, FlockOperation::Unlock);
         }
     }
 }
 
-/// What the kernel says about the device under a file.
+/// Properties of the device under a file, from the kernel.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Facts {
-    /// Bytes at such a multiple that are written as a whole, beside what else is written at the same time.
+    /// Unit in bytes of atomic writes at multiples of it, beside other writes at the same time.
     pub(super) atomic: u32,
-    /// A finished write may be lost at a power cut until a flush.
+    /// Whether a finished write may be lost at a power cut until a flush.
     pub(super) volatile_cache: bool,
 }
 
@@ -124,10 +126,10 @@ impl Facts {
         let physical = |device| device::physical_block(device).unwrap_or(512);
         let (atomic, device) = match kind {
             Kind::BlockDevice => (physical(meta.rdev()), Some(meta.rdev())),
-            // The file system may have the blocks of its own in several places.
+            // The file system may store a block of its own in several places.
             Kind::Regular => (physical(meta.dev()).min(u32::try_from(meta.blksize()).unwrap_or(512)), None),
         };
-        // A file system stores where data is later than the data.
+        // A file system stores the location of data later than the data.
         let is_stable = is_direct && device.is_some_and(device::writes_through);
         Self { atomic, volatile_cache: !config.read_only && !is_stable }
     }
@@ -143,16 +145,16 @@ impl FileSeed {
     /// Opens, makes or grows, and locks the file. Blocks as long as the file system does.
     ///
     /// # Errors
-    /// In words that name the file and say what to do.
+    /// Returns a message that names the file and the remedy.
     pub fn open(config: &FileConfig) -> Result<Self, FileError> {
         Self::open_leased(config, None)
     }
 
-    /// Opens a file of which several machines have the disk, when the lease in the file or partition `lease` is taken.
-    /// Blocks for some seconds more.
+    /// Opens a file on a disk that several machines share, after taking the lease in the file or partition
+    /// `lease`. Blocks for some seconds more.
     ///
     /// # Errors
-    /// The same; and the lease is another daemon's, or cannot be taken.
+    /// Fails as [`open`](Self::open) does; and if the lease is another daemon's, or cannot be taken.
     pub fn open_leased(config: &FileConfig, lease: Option<&Path>) -> Result<Self, FileError> {
         Self::open_timed(config, lease, Timing::USUAL)
     }
@@ -165,19 +167,19 @@ impl FileSeed {
         open(config, lease, timing).map_err(|trouble| trouble.at(&config.path))
     }
 
-    /// Bytes of the drive.
+    /// Returns the size of the drive in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.control.size.load(Relaxed)
     }
 
-    /// True if the page cache is not used.
+    /// Returns whether I/O bypasses the page cache.
     #[must_use]
     pub fn is_direct(&self) -> bool {
         self.direct.is_some()
     }
 
-    /// What the control side keeps, to resize the file.
+    /// Returns the handle with which the control side resizes the file.
     #[must_use]
     pub fn control(&self) -> FileControl {
         self.control.clone()
@@ -194,7 +196,7 @@ fn open(config: &FileConfig, lease: Option<&Path>, timing: Timing) -> Result<Fil
         return Err(Trouble::ReadOnly);
     }
     let sync = open_again(config, &data)?;
-    // Before it is grown.
+    // The storage is examined before it is grown.
     let storage = storage::of(&data, kind);
     let size = size_of(config, kind, &data)?;
     let direct = direct_alignment(&data, config.block_size);
@@ -222,7 +224,7 @@ fn open(config: &FileConfig, lease: Option<&Path>, timing: Timing) -> Result<Fil
     Ok(control.seed(data, sync, direct, held))
 }
 
-/// Looks before opening: opening a FIFO or a tape does things.
+/// Determines the kind of the file before it is opened: opening a FIFO or a tape has side effects.
 pub(super) fn kind_of(config: &FileConfig) -> Result<Kind, Trouble> {
     match fs::metadata(&config.path) {
         Ok(meta) if meta.file_type().is_block_device() => Ok(Kind::BlockDevice),
@@ -242,7 +244,7 @@ fn open_data(config: &FileConfig, kind: Kind) -> Result<OsFile, Trouble> {
     match kind {
         _ if config.read_only => &mut options,
         Kind::Regular => options.create(config.size.is_some()).truncate(false),
-        // Refused while it is mounted, part of a RAID, or another's drive.
+        // The kernel refuses this while the device is mounted, part of a RAID, or in use by another drive.
         Kind::BlockDevice => options.custom_flags(OFlags::EXCL.bits().cast_signed()),
     };
     options.open(&config.path).map_err(|error| match Errno::from_io_error(&error) {
@@ -251,17 +253,17 @@ fn open_data(config: &FileConfig, kind: Kind) -> Result<OsFile, Trouble> {
     })
 }
 
-/// True if it was opened for writing and none would succeed.
+/// Returns whether a file that was opened for writing would fail all writes.
 fn takes_no_writes(kind: Kind, data: &OsFile) -> Result<bool, Trouble> {
     Ok(match kind {
         Kind::BlockDevice => device::is_read_only(data.metadata().map_err(Trouble::step("examined"))?.rdev()),
-        // Files in memory can be sealed; others have no seals.
+        // Files in memory can be sealed; other files have no seals.
         Kind::Regular => fcntl_get_seals(data)
             .is_ok_and(|seals| seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE)),
     })
 }
 
-/// Makes it this drive's alone; what else leads to its data.
+/// Claims the file for this drive alone. Returns the other files and devices with its data, claimed as well.
 pub(super) fn claim(kind: Kind, data: &OsFile) -> Result<Vec<OsFile>, Trouble> {
     lock(data)?;
     match kind {
@@ -270,15 +272,15 @@ pub(super) fn claim(kind: Kind, data: &OsFile) -> Result<Vec<OsFile>, Trouble> {
     }
 }
 
-/// Looks whether a file or partition can have a lease, and leaves it as it is.
+/// Checks whether a file or partition can hold a lease, without changing it.
 ///
 /// # Errors
-/// In words that name it.
+/// Returns a message that names the file.
 pub fn probe_lease(lease: &Path) -> Result<(), FileError> {
     lease::look(lease).map_err(|trouble| trouble.at(lease))
 }
 
-/// The lock belongs to this open description, and goes with its last descriptor.
+/// Locks the file. The lock belongs to this open file description, and ends with its last descriptor.
 fn lock(data: &OsFile) -> Result<(), Trouble> {
     match flock(data, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(()),
@@ -289,7 +291,7 @@ fn lock(data: &OsFile) -> Result<(), Trouble> {
     }
 }
 
-/// A second open description of the same file.
+/// Opens a second file description of the same file.
 fn open_again(config: &FileConfig, first: &OsFile) -> Result<OsFile, Trouble> {
     let mut options = OsFile::options();
     let second =
@@ -302,8 +304,8 @@ fn open_again(config: &FileConfig, first: &OsFile) -> Result<OsFile, Trouble> {
     }
 }
 
-/// Refuses a regular file that begins like an image of another format, unless it is said to be raw. The content of a
-/// block device is a guest's business more often than not.
+/// Refuses a regular file that begins like an image of another format, unless it is configured as raw. A
+/// block device is not checked: its content belongs to a guest more often than not.
 pub(super) fn check_format(config: &FileConfig, kind: Kind, data: &OsFile) -> Result<(), Trouble> {
     if config.raw || kind == Kind::BlockDevice {
         return Ok(());
@@ -314,12 +316,12 @@ pub(super) fn check_format(config: &FileConfig, kind: Kind, data: &OsFile) -> Re
     }
 }
 
-/// Bytes at the end that fill no block.
+/// Returns the number of bytes at the end that fill no block.
 pub(super) fn tail_of(size: u64, block_size: u32) -> u64 {
     size % u64::from(block_size)
 }
 
-/// Brings the file to the size asked for; what the drive has then.
+/// Grows the file to the configured size. Returns the size of the drive.
 fn size_of(config: &FileConfig, kind: Kind, data: &OsFile) -> Result<u64, Trouble> {
     let mut size = end_of(data).map_err(Trouble::step("measured"))?;
     if let Some(wanted) = config.size {
@@ -352,12 +354,12 @@ fn grow(file: &OsFile, kind: Kind, size: u64, wanted: u64) -> Result<(), Trouble
     }
 }
 
-/// Bytes, of a file as of a block device.
+/// Returns the size of a file or block device in bytes.
 pub(super) fn end_of(mut file: &OsFile) -> io::Result<u64> {
     file.seek(SeekFrom::End(0))
 }
 
-/// Turns direct I/O on, if the kernel says how it wants to be asked and takes the namespace's blocks.
+/// Turns direct I/O on, if the kernel reports its alignment and that suits the namespace's blocks.
 fn direct_alignment(data: &OsFile, block_size: u32) -> Option<Alignment> {
     let stat = statx(data, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
     let known = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
@@ -369,46 +371,46 @@ fn direct_alignment(data: &OsFile, block_size: u32) -> Option<Alignment> {
     Some(alignment)
 }
 
-/// Drops clean pages of the file from the page cache, so that reads find what the disk has. After a write-back that failed
-/// there may be pages with data that the disk does not have, which count as clean. A file system without a page cache
-/// has none.
+/// Drops clean pages of the file from the page cache, so that reads return the disk's data. After a failed
+/// write-back, pages whose data is not on the disk may count as clean. A file system without a page cache has
+/// none.
 pub(super) fn drop_clean_pages(data: &OsFile) {
     let _ = fadvise(data, 0, None, Advice::DontNeed);
 }
 
-/// Tries a hole behind the end, where it changes nothing.
+/// Punches a hole behind the end, where that changes nothing. Returns whether it succeeds.
 fn punches_holes(data: &OsFile, size: u64) -> bool {
     fallocate(data, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, size, 4096).is_ok()
 }
 
-/// The control side of a file target: changes the file's size, from any thread.
+/// The control side of a file target: resizes the file, from any thread.
 #[derive(Debug, Clone)]
 pub struct FileControl {
     config: Arc<FileConfig>,
-    /// Without the lock, so that it does not outlive the drive.
+    /// Descriptor without the lock, so that the lock does not outlive the drive.
     file: Arc<OsFile>,
     kind: Kind,
     punches: bool,
     optimal_write: u32,
     storage: Storage,
     pub(super) facts: Facts,
-    /// Of the namespace, bytes.
+    /// Block size of the namespace, bytes.
     pub(super) block_size: Arc<AtomicU32>,
-    /// Writes behind the present end that the kernel has.
+    /// Number of writes behind the present end that are with the kernel.
     pub(super) beyond: Arc<AtomicUsize>,
-    /// What the file has; the target never claims more.
+    /// Size of the file in bytes; the target never reports more.
     pub(super) size: Arc<AtomicU64>,
     pub(super) syncs: Arc<Shared>,
     lock: Weak<Lock>,
 }
 
 impl FileControl {
-    /// True if a flush has failed: finished writes may be lost, and no Flush succeeds any more.
+    /// Returns whether a flush has failed: finished writes may be lost, and no Flush succeeds any more.
     pub fn has_lost(&self) -> bool {
         self.syncs.has_lost()
     }
 
-    /// The file on its way to a reactor.
+    /// Builds the file's seed, on its way to a reactor.
     fn seed(self, data: OsFile, sync: OsFile, direct: Option<Alignment>, lock: Arc<Lock>) -> FileSeed {
         FileSeed {
             path: self.config.path.clone(),
@@ -427,12 +429,12 @@ impl FileControl {
         }
     }
 
-    /// Another target on the same file, for another reactor at the same time: the lock is given up when both have gone.
-    /// Blocks.
+    /// Opens another target on the same file, for another reactor at the same time. The lock is released when
+    /// both have gone. Blocks.
     ///
     /// # Errors
-    /// In words that name the file: it was replaced since; the kernel would not keep commands of the two apart that
-    /// overlap; or writes may wait for room in it.
+    /// Returns a message that names the file, if it was replaced since, or if its writes may wait for room.
+    /// Also if the kernel would not order overlapping commands of the two targets.
     pub fn twin(&self) -> Result<FileSeed, FileError> {
         self.try_twin().map_err(|trouble| trouble.at(&self.config.path))
     }
@@ -453,10 +455,11 @@ impl FileControl {
         }
     }
 
-    /// Bytes that a resize to less would cut off: a file may be longer than what is seen of it. Blocks.
+    /// Returns the size of the file in bytes; a resize to less cuts bytes off. A file may be longer than its
+    /// visible part. Blocks.
     ///
     /// # Errors
-    /// In words that name the file.
+    /// Returns a message that names the file.
     pub fn held(&self) -> Result<u64, FileError> {
         match self.kind {
             Kind::Regular => {
@@ -466,17 +469,17 @@ impl FileControl {
         }
     }
 
-    /// Makes the file `size` bytes long. Blocks. The drive learns of it by
-    /// [`Layer::resized`](sluice_command::Layer::resized): afterwards if it grows, before if it shrinks.
-    /// A block device is only looked at: it must have that many bytes already.
+    /// Makes the file `size` bytes long. Blocks. The caller informs the drive by
+    /// [`Layer::resized`](sluice_command::Layer::resized): afterwards if it grows, before if it shrinks. A
+    /// block device is only measured: it must have that many bytes already.
     ///
     /// # Errors
-    /// In words that name the file and say what to do.
+    /// Returns a message that names the file and the remedy.
     pub fn resize(&self, size: u64) -> Result<(), FileError> {
         self.try_resize(size).map_err(|trouble| trouble.at(&self.config.path))
     }
 
-    /// Makes the file shorter, when nothing is written any more behind its new end.
+    /// Shortens the file, once no write behind its new end is in flight.
     fn cut_off(&self, size: u64, wanted: u64) -> Result<(), Trouble> {
         let start = Instant::now();
         while self.beyond.load(Acquire) > 0 {
@@ -487,7 +490,7 @@ impl FileControl {
         }
         let shortened = shorten(&self.file, size, wanted);
         if shortened.is_err() {
-            // What is gone is zeros.
+            // The bytes that were cut off become zeros.
             let _ = self.file.set_len(size);
         }
         shortened.map_err(Trouble::step("resized"))

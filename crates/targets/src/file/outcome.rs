@@ -1,26 +1,26 @@
-//! What the kernel's answer to one operation means.
+//! Classification of the kernel's result of one operation.
 
 use sluice_command::Operation;
 use sluice_nvme::Status;
 
-/// An answer, in terms of what to do next.
+/// Result of an operation, in terms of the next action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// So many bytes were moved; for what moves none, done.
+    /// Number of bytes that were moved; success for an operation that moves none.
     Moved(u32),
-    /// Nothing was done, and the same can be asked again.
+    /// Nothing was done, and the same operation can be retried.
     Again,
     /// The file system is full.
     Full,
     /// The kernel cannot move these bytes directly.
     Misaligned,
-    /// The file system cannot do this at all.
+    /// The file system does not support the operation.
     Unsupported,
     Failed(Status),
 }
 
 impl Outcome {
-    /// Of a completion's result: bytes, or a negated errno.
+    /// Classifies a completion's result: bytes, or a negated errno.
     pub(super) fn of(result: i32, operation: Operation) -> Self {
         if result >= 0 {
             return Outcome::Moved(result.cast_unsigned());
@@ -35,9 +35,9 @@ impl Outcome {
             libc::EROFS | libc::EPERM if operation.modifies() => {
                 Outcome::Failed(Status::NAMESPACE_WRITE_PROTECTED)
             }
-            // The host's memory is not there any more.
+            // The host's memory is not mapped any more.
             libc::EFAULT => Outcome::Failed(Status::DATA_TRANSFER_ERROR),
-            // The file may not be so long: by a limit of the process (RLIMIT_FSIZE) or of the file system.
+            // The file exceeds a limit of the process (RLIMIT_FSIZE) or of the file system.
             libc::EFBIG if operation != Operation::Read => Outcome::Failed(Status::CAPACITY_EXCEEDED),
             libc::ENOMEM | libc::ENOBUFS => Outcome::Failed(Status::INTERNAL_ERROR),
             _ => Outcome::Failed(media_error(operation)),
@@ -49,12 +49,12 @@ fn moves_no_data(operation: Operation) -> bool {
     matches!(operation, Operation::WriteZeroes | Operation::Deallocate)
 }
 
-/// True if it may be the flush of a write with FUA that failed, and not the write.
+/// Returns whether the flush of a write with FUA may have failed, and not the write.
 pub(super) fn may_be_a_flush(status: Status) -> bool {
     [Status::WRITE_FAULT, Status::NAMESPACE_WRITE_PROTECTED, Status::CAPACITY_EXCEEDED].contains(&status)
 }
 
-/// The status of data that cannot be read or written (NVM Command Set, 3.1.2).
+/// Returns the status of data that cannot be read or written (NVM Command Set, 3.1.2).
 pub(super) fn media_error(operation: Operation) -> Status {
     match operation {
         Operation::Read => Status::UNRECOVERED_READ_ERROR,

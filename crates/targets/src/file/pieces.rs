@@ -1,9 +1,10 @@
 //! Changes of ranges of the file, cut into pieces that the kernel finishes soon.
 //!
-//! One call for a whole range takes as long as the file has extents there, and nothing ends it before: ext4 takes
-//! about 60 us for each, a device as long as it likes. A piece is measured, and the next one is as long as it should be.
-//! One piece of a file runs at a time, since the kernel locks the file for each; commands take turns. Hosts cut long
-//! ranges into many commands: those that go on where a piece ends are part of it.
+//! One call for a whole range takes as long as the file has extents there, and nothing ends it before. ext4
+//! takes about 60 us for each extent; the time of a device is unbounded. Each piece is timed, and its time
+//! decides the length of the next. One piece of a file runs at a time, since the kernel locks the file for
+//! each; commands take turns. Hosts cut long ranges into many commands: commands that continue where a piece
+//! ends become part of it.
 
 use std::collections::VecDeque;
 
@@ -11,15 +12,16 @@ use sluice_command::Ticket;
 
 use super::open::Kind;
 
-/// A piece that took less is followed by one twice as long, ns.
+/// Time below which the next piece is twice as long, ns.
 const SHORT_NS: u64 = 10_000_000;
-/// One that took longer is followed by a shorter one, ns.
+/// Time above which the next piece is shorter, ns.
 const LONG_NS: u64 = 50_000_000;
-/// Bytes of the first piece.
+/// Length of the first piece, bytes.
 const FIRST: u64 = 4 << 20;
 
-/// Bytes of the shortest and the longest piece. A piece can meet more extents than the one before it, so even the
-/// longest of a regular file has few: 2048 at 8 KiB each. A device is not known to have any, and may have large units.
+/// Returns the lengths of the shortest and the longest piece, bytes. A piece can meet more extents than the
+/// one before, so even the longest of a regular file has few: 2048 at 8 KiB each. A device may have no
+/// extents, and large units.
 fn bounds(kind: Kind) -> (u64, u64) {
     match kind {
         Kind::Regular => (64 << 10, 16 << 20),
@@ -27,25 +29,25 @@ fn bounds(kind: Kind) -> (u64, u64) {
     }
 }
 
-/// The piece that the kernel has.
+/// Piece that is with the kernel.
 #[derive(Debug)]
 struct Running {
     ticket: Ticket,
     since_ns: u64,
-    /// Of that command.
+    /// Bytes of the command that began the piece.
     bytes: u64,
-    /// Of all.
+    /// Bytes of all commands in the piece.
     total: u64,
 }
 
-/// The commands that change a range, and how long their pieces are.
+/// The commands that change a range, and the length of their pieces.
 #[derive(Debug)]
 pub(super) struct Pieces {
     waiting: VecDeque<Ticket>,
     running: Option<Running>,
-    /// The other commands whose rest is part of that piece, and how many bytes each.
+    /// Other commands whose rest is part of that piece, with their bytes.
     joined: Vec<(Ticket, u64)>,
-    /// Bytes of the next piece; a power of two.
+    /// Length of the next piece in bytes; a power of two.
     length: u64,
     bounds: (u64, u64),
 }
@@ -61,19 +63,19 @@ impl Pieces {
         }
     }
 
-    /// The command has a piece to be done.
+    /// Adds a command that has a piece to be done.
     pub(super) fn join(&mut self, ticket: Ticket) {
         self.waiting.push_back(ticket);
     }
 
-    /// The next command, if no piece is with the kernel.
+    /// Returns the next command, if no piece is with the kernel.
     pub(super) fn next(&mut self) -> Option<Ticket> {
         self.running.is_none().then(|| self.waiting.pop_front()).flatten()
     }
 
-    /// Begins a piece of what is `left` of a command from `offset` on. Returns its length.
+    /// Begins a piece of the `left` bytes of a command from `offset` on. Returns its length.
     ///
-    /// It ends at a multiple of the length, so that none of the units of a device is cut.
+    /// A piece ends at a multiple of the length, so that it cuts no unit of a device.
     pub(super) fn begin(&mut self, ticket: Ticket, offset: u64, left: u64, now_ns: u64) -> u64 {
         let end = offset.saturating_add(self.length);
         let bytes = (end - end % self.length - offset).min(left);
@@ -81,7 +83,7 @@ impl Pieces {
         bytes
     }
 
-    /// The command that may become part of the piece, with the most bytes that it may have left.
+    /// Returns the command that may become part of the piece, with the maximum of its remaining bytes.
     pub(super) fn candidate(&self) -> Option<(Ticket, u64)> {
         let room = self.length.saturating_sub(self.running.as_ref()?.total);
         self.waiting.front().map(|ticket| (*ticket, room))
@@ -95,7 +97,8 @@ impl Pieces {
         }
     }
 
-    /// The other commands of the piece that is over. To be given back by [`recycle`](Self::recycle).
+    /// Returns the other commands of the piece that has ended. The caller returns the list by
+    /// [`recycle`](Self::recycle).
     pub(super) fn joined(&mut self) -> Vec<(Ticket, u64)> {
         std::mem::take(&mut self.joined)
     }
@@ -106,7 +109,8 @@ impl Pieces {
         self.joined = joined;
     }
 
-    /// The piece of this command is back from the kernel: its own length. `None` if it has none there.
+    /// Ends the piece of this command. Returns the command's own bytes; `None` if it has no piece with the
+    /// kernel.
     pub(super) fn end(&mut self, ticket: Ticket, now_ns: u64) -> Option<u64> {
         let Running { since_ns, bytes, total, .. } = self.running.take_if(|it| it.ticket == ticket)?;
         let (shortest, longest) = self.bounds;
@@ -149,10 +153,11 @@ mod tests {
         let mut pieces = Pieces::new(Kind::Regular);
         run(&mut pieces, 64 * MIB, 0);
         assert_eq!(pieces.length, 16 * MIB);
-        // As slow as ext4 is with an extent every 8 KiB: only the first piece was chosen without knowing that.
+        // This is as slow as ext4 with an extent every 8 KiB. Only the first piece has a length without a
+        // measurement.
         assert!(run(&mut pieces, 64 * MIB, 60_000) < 150 * MS);
         assert!(run(&mut pieces, 64 * MIB, 60_000) <= LONG_NS);
-        // A disk that does hardly anything any more.
+        // This disk makes hardly any progress.
         run(&mut pieces, 64 * MIB, 10 * MS);
         assert!(run(&mut pieces, MIB, 10 * MS) <= 100 * MS, "no longer than the shortest piece");
         run(&mut pieces, 64 * MIB, 0);
@@ -183,13 +188,13 @@ mod tests {
         pieces.join(Ticket(1));
         pieces.join(Ticket(2));
         assert_eq!(pieces.next(), Some(Ticket(1)));
-        // It ends at a multiple of its length.
+        // The piece ends at a multiple of its length.
         assert_eq!(pieces.begin(Ticket(1), MIB, 64 * MIB, 0), 3 * MIB);
         assert_eq!((pieces.next(), pieces.end(Ticket(2), 0)), (None, None));
         assert_eq!(pieces.end(Ticket(1), 0), Some(3 * MIB));
         pieces.join(Ticket(1));
         assert_eq!(pieces.next(), Some(Ticket(2)));
-        // The last piece of a range, however short.
+        // The last piece of a range may be short.
         assert_eq!(pieces.begin(Ticket(2), 4 * MIB, 512, 0), 512);
         assert_eq!(pieces.end(Ticket(2), 0), Some(512));
         assert_eq!((pieces.next(), pieces.next()), (Some(Ticket(1)), None));

@@ -1,4 +1,4 @@
-//! A look at a file that changes nothing: whether it could be opened as a target now.
+//! Check without side effects whether a file could be opened as a target now.
 
 use std::fs::{self, File as OsFile};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -10,16 +10,17 @@ use rustix::process::{Resource, getrlimit};
 use super::error::{FileError, Trouble};
 use super::open::{FileConfig, Kind, check_format, claim, end_of, kind_of, tail_of};
 
-/// What a look at a file found.
+/// Result of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileProbe {
-    /// The same for each name of the same file: device and inode, or the path of a file that is yet to be made.
+    /// Identity of the file, equal for all its names: device and inode, or the path of a file that is yet to
+    /// be made.
     pub identity: FileIdentity,
-    /// Bytes at the end of the file that fill no block, and are not seen.
+    /// Bytes at the end of the file that fill no block, and are not visible.
     pub tail: u64,
 }
 
-/// What tells files apart.
+/// Identity that distinguishes files.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum FileIdentity {
     Inode { device: u64, inode: u64 },
@@ -27,11 +28,12 @@ pub enum FileIdentity {
 }
 
 impl FileConfig {
-    /// Looks whether [`FileSeed::open`](super::FileSeed::open) would succeed. The file is neither made, grown nor kept.
-    /// Blocks as long as the file system does. `locks` says whether a file that is in use counts as a failure.
+    /// Checks whether [`FileSeed::open`](super::FileSeed::open) would succeed. The file is neither made,
+    /// grown nor kept. Blocks as long as the file system does. With `locks`, a file that is in use counts as
+    /// a failure.
     ///
     /// # Errors
-    /// Those of opening it, in the same words.
+    /// Fails with the errors of opening the file, in the same words.
     pub fn probe(&self, locks: bool) -> Result<FileProbe, FileError> {
         probe(self, locks).map_err(|trouble| trouble.at(&self.path))
     }
@@ -42,7 +44,7 @@ fn probe(config: &FileConfig, locks: bool) -> Result<FileProbe, Trouble> {
     let Ok(found) = fs::metadata(&config.path) else { return probe_missing(config) };
     let data = match open_to_look(config, kind, locks)? {
         Some(data) => data,
-        // Another has the device: nothing more can be said of it.
+        // The device is in use, so no more can be checked.
         None => OsFile::open(&config.path).map_err(Trouble::step("opened"))?,
     };
     if locks && !config.read_only {
@@ -68,7 +70,8 @@ fn probe(config: &FileConfig, locks: bool) -> Result<FileProbe, Trouble> {
     Ok(FileProbe { identity, tail: if config.size.is_none() { tail_of(size, config.block_size) } else { 0 } })
 }
 
-/// Opens the file as its target would be; `None` for a block device that another has, if that is no failure.
+/// Opens the file as its target would. `None` for a block device that is in use elsewhere, if that is no
+/// failure.
 fn open_to_look(config: &FileConfig, kind: Kind, locks: bool) -> Result<Option<OsFile>, Trouble> {
     let mut options = OsFile::options();
     options.read(true).write(!config.read_only);
@@ -84,7 +87,7 @@ fn open_to_look(config: &FileConfig, kind: Kind, locks: bool) -> Result<Option<O
     }
 }
 
-/// A file that is to be made: whether its folder takes it.
+/// Checks a file that is yet to be made: whether its folder allows that.
 fn probe_missing(config: &FileConfig) -> Result<FileProbe, Trouble> {
     let folder = folder_of(&config.path);
     let folder = fs::canonicalize(folder).map_err(Trouble::step("made"))?;
@@ -103,9 +106,9 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Whether a file in this folder can be so long, tried with one that has no name and is gone when it is closed.
+/// Checks that a file in this folder can be so long, with an unnamed file that is gone when it is closed.
 fn fits(path: &Path, wanted: u64) -> Result<(), Trouble> {
-    // A file that grows beyond it ends the process by a signal.
+    // A file that grows beyond the limit ends the process by a signal.
     if getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < wanted) {
         return Err(Trouble::Step("grown", rustix::io::Errno::FBIG.into()));
     }
@@ -113,7 +116,7 @@ fn fits(path: &Path, wanted: u64) -> Result<(), Trouble> {
     options.read(true).write(true).mode(0o600).custom_flags(OFlags::TMPFILE.bits().cast_signed());
     match options.open(folder_of(path)) {
         Ok(unnamed) => unnamed.set_len(wanted).map_err(Trouble::step("grown")),
-        // Not every file system has them.
+        // Some file systems have no unnamed files.
         Err(_) => Ok(()),
     }
 }

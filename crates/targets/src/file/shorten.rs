@@ -14,10 +14,10 @@ pub(super) const BOUNDS: (u64, u64) = (64 << 10, 16 << 20);
 /// A piece that took longer is followed by a shorter one; one that took less than half, by a longer one.
 pub(super) const LONG: Duration = Duration::from_millis(20);
 
-/// Makes the file `wanted` bytes long, which has `size` now. Blocks.
+/// Shortens the file from `size` to `wanted` bytes. Blocks.
 ///
 /// # Errors
-/// Those of the file system. The file has any length between the two then.
+/// Returns an error of the file system. The file has any length between the two then.
 pub(super) fn shorten(file: &OsFile, size: u64, wanted: u64) -> io::Result<()> {
     let (mut end, mut piece) = (size, BOUNDS.0);
     while end > wanted && has_data(file, wanted)? {
@@ -29,7 +29,7 @@ pub(super) fn shorten(file: &OsFile, size: u64, wanted: u64) -> io::Result<()> {
     file.set_len(wanted)
 }
 
-/// Bytes of the piece after one that took so long.
+/// Returns the length of the piece after one that took so long, bytes.
 pub(super) fn next(piece: u64, took: Duration) -> u64 {
     let (shortest, longest) = BOUNDS;
     match took {
@@ -39,7 +39,7 @@ pub(super) fn next(piece: u64, took: Duration) -> u64 {
     }
 }
 
-/// Returns whether anything is stored from `offset` on; true where the file system cannot say.
+/// Returns whether anything is stored from `offset` on; true where the file system cannot report that.
 pub(super) fn has_data(file: &OsFile, offset: u64) -> io::Result<bool> {
     match seek(file, SeekFrom::Data(offset)) {
         Ok(_) | Err(Errno::INVAL) => Ok(true),

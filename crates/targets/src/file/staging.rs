@@ -1,4 +1,4 @@
-//! Private buffers for data the kernel cannot move directly.
+//! Private buffers for data that the kernel cannot move directly.
 
 use std::collections::VecDeque;
 use std::io;
@@ -6,16 +6,16 @@ use std::io;
 use sluice_command::Ticket;
 use sluice_memory::{Segment, SegmentList, SharedRegion};
 
-/// Bytes of one buffer; a longer request goes through it piece by piece.
+/// Size of one buffer in bytes; a longer request goes through it piece by piece.
 pub(super) const BUFFER_BYTES: usize = 64 << 10;
-/// Buffers of one drive. They take memory only once they are used.
+/// Number of buffers of one drive. They take memory only once they are used.
 pub(super) const BUFFERS: usize = 8;
 
-/// One of the buffers. Not `Clone`: it goes back exactly once.
+/// Handle of a buffer. Not `Clone`: it is released exactly once.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Buffer(usize);
 
-/// The buffers of one drive, and who waits for one.
+/// The buffers of one drive, and the commands that wait for one.
 #[derive(Debug)]
 pub(super) struct Staging {
     region: SharedRegion,
@@ -29,7 +29,7 @@ impl Staging {
         Ok(Self { region, free: (0..BUFFERS).map(Buffer).collect(), waiting: VecDeque::new() })
     }
 
-    /// A buffer, or a place in the queue for one.
+    /// Takes a free buffer. Without one, appends the command to the queue.
     pub(super) fn acquire(&mut self, ticket: Ticket) -> Option<Buffer> {
         let buffer = self.free.pop();
         if buffer.is_none() {
@@ -38,17 +38,17 @@ impl Staging {
         buffer
     }
 
-    /// Gives a buffer back, for [`next`](Self::next) in line.
+    /// Releases a buffer, for the [`next`](Self::next) command in the queue.
     pub(super) fn release(&mut self, buffer: Buffer) {
         self.free.push(buffer);
     }
 
-    /// While a buffer is free: who waited longest, and is to try again.
+    /// Returns the command that has waited longest and should retry, while a buffer is free.
     pub(super) fn next(&mut self) -> Option<Ticket> {
         if self.free.is_empty() { None } else { self.waiting.pop_front() }
     }
 
-    /// The first `length` bytes of a buffer, for the kernel.
+    /// Returns the first `length` bytes of a buffer as a segment for the kernel.
     pub(super) fn segment(&self, buffer: &Buffer, length: usize) -> Segment {
         debug_assert!(length <= BUFFER_BYTES);
         self.region.segment(buffer.0 * BUFFER_BYTES, length as u32)
@@ -64,7 +64,7 @@ impl Staging {
         self.region.scatter(buffer.0 * BUFFER_BYTES, data, done, length);
     }
 
-    /// Makes the first `length` bytes of a buffer zeros.
+    /// Zeroes the first `length` bytes of a buffer.
     pub(super) fn clear(&self, buffer: &Buffer, length: usize) {
         self.region.fill(buffer.0 * BUFFER_BYTES, length, 0);
     }
@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(staging.next(), None);
         staging.release(taken.pop().flatten().expect("it was taken"));
         assert_eq!(staging.next(), Some(Ticket(100)));
-        // That one found that it needs none.
+        // The command of ticket 100 needed no buffer.
         assert_eq!(staging.next(), Some(Ticket(101)));
         assert_eq!(staging.next(), None);
     }

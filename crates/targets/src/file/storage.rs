@@ -1,4 +1,5 @@
-//! Which storage a file or block device is: what tells it from another of the same name.
+//! Identity of the storage of a file or block device, which distinguishes it from other storage of the same
+//! name.
 
 use super::open::Kind;
 use rustix::fs::{AtFlags, SeekFrom, StatxFlags, fstatfs, seek, statx};
@@ -20,12 +21,13 @@ pub(super) fn of(file: &File, kind: Kind) -> Storage {
     }
 }
 
-/// Returns true for a file without data: one that was just made, or that was never written to.
+/// Returns whether a file has no data: it was just made, or never written to.
 fn is_hole(file: &File) -> bool {
     seek(file, SeekFrom::Data(0)) == Err(Errno::NXIO)
 }
 
-/// The inode and when it was made. Not the device: its number is another after a restart of the machine.
+/// Identifies a file by its inode and birth time. Its device number would change after a restart of the
+/// machine.
 fn of_inode(file: &File) -> Storage {
     let flags = StatxFlags::INO | StatxFlags::BTIME;
     let is_stable = fstatfs(file).is_ok_and(|found| STABLE.contains(&(found.f_type as u64 & 0xffff_ffff)));
@@ -41,8 +43,8 @@ fn of_inode(file: &File) -> Storage {
     Storage::named(name.as_flattened())
 }
 
-/// The name that the kernel has of the device (`wwid`, or the UUID of the device mapper); none of others, and of
-/// partitions.
+/// Identifies a device by its name in the kernel (`wwid`, or the UUID of the device mapper). Partitions and
+/// other devices have none.
 fn of_device(meta: &Metadata) -> Storage {
     let (major, minor) = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
     let device = Path::new("/sys/dev/block").join(format!("{major}:{minor}"));

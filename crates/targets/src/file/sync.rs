@@ -1,4 +1,4 @@
-//! Flushes: one fdatasync of a file at a time, for all who wait.
+//! Flushes: one fdatasync of a file at a time, for all commands that wait.
 
 use sluice_command::Ticket;
 use std::collections::BTreeSet;
@@ -8,28 +8,30 @@ use std::sync::atomic::{
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How long a target waits until it looks whether another one's fdatasync of the same file is over.
+/// First delay before a target checks again whether another target's fdatasync of the same file has ended,
+/// ns.
 const LOOK_NS: u64 = 50_000;
 
-/// How long at most: each time it waits twice as long as the time before.
+/// Maximum of that delay, which doubles with each check, ns.
 const LOOK_MAX_NS: u64 = 5_000_000;
 
-/// How long a target that has had one gives way to another that waits: longer than that one sleeps between two looks.
+/// Time for which a target gives way to another that waits after its own fdatasync, ns. It is longer than
+/// that one's delay between two checks.
 const WAY_NS: u64 = 2 * LOOK_MAX_NS;
 
-/// What all targets on a file know of its fdatasyncs.
+/// State of the fdatasyncs of a file, shared by all its targets.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// One runs.
+    /// Whether an fdatasync runs.
     runs: AtomicBool,
-    /// Another target found that it runs, and waits.
+    /// Whether another target has found one running, and waits.
     wanted: AtomicBool,
-    /// The kernel has lost finished writes: no Flush succeeds any more.
+    /// Whether the kernel has lost finished writes, so that no Flush succeeds any more.
     lost: AtomicBool,
-    /// Doubts that were raised so far, and how many are open. These change while `open` is locked.
+    /// Number of doubts raised so far; `count`: number of open ones. Both change only while `open` is locked.
     raised: AtomicU64,
     count: AtomicUsize,
-    /// Locked only when something has failed.
+    /// Open doubts, locked only after a failure.
     open: Mutex<BTreeSet<Doubt>>,
 }
 
@@ -42,37 +44,38 @@ impl Shared {
         self.lost.load(Acquire)
     }
 
-    /// True if one is open that was raised before this one.
+    /// Returns whether a doubt is open that was raised before this one.
     fn is_in_doubt(&self, before: Doubt) -> bool {
         self.count.load(Acquire) > 0 && self.open().first().is_some_and(|first| *first < before)
     }
 }
 
-/// A write of which it is not known yet whether what failed was its flush, and with it others' data, by its number.
+/// Number of a write that failed with FUA, while it is open whether its flush failed, and with it data of
+/// other writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Doubt(u64);
 
-/// Who waits for which fdatasync.
+/// The commands that wait for each fdatasync.
 ///
-/// Two that ran at the same time could not be told apart: the kernel reports a lost write to one of them, and what a
-/// device has lost to whoever asked it first. So there is one of a file, whichever of its targets began it; whoever
-/// comes meanwhile shares the next; and after a failed one none succeeds: the kernel has forgotten which data was lost
-/// and would say yes.
+/// Results of two fdatasyncs at the same time would be ambiguous. The kernel reports a lost write to one of
+/// them, and a device reports its lost data to the first request. So one fdatasync of a file runs at a time,
+/// whichever of its targets began it, and commands that arrive meanwhile share the next. After a failed one
+/// none succeeds: the kernel has forgotten which data was lost, and would report success.
 #[derive(Debug)]
 pub(super) struct Syncs {
-    /// The kernel has an fdatasync of this target.
+    /// Whether the kernel has an fdatasync of this target.
     runs: bool,
-    /// Those whom it is for. They may have ended meanwhile.
+    /// Commands that the running fdatasync is for. They may have ended meanwhile.
     running: Vec<Ticket>,
     waiting: Vec<Ticket>,
-    /// Those whose fdatasync is over, and the first of the doubts that were raised after that.
+    /// Commands whose fdatasync has ended; `ended_before`: the first doubt that was raised after that.
     ended: Vec<Ticket>,
     ended_before: Doubt,
-    /// Until when this target gives way to others.
+    /// Time until which this target gives way to others.
     gives_way_ns: u64,
-    /// Of the doubts, those that are this target's.
+    /// Open doubts of this target.
     doubts: Vec<Doubt>,
-    /// How long it waits until it looks again.
+    /// Delay before the next check.
     look_ns: u64,
     shared: Arc<Shared>,
 }
@@ -92,26 +95,27 @@ impl Syncs {
         }
     }
 
-    /// The next one is for this ticket too.
+    /// Adds a command to the next fdatasync.
     pub(super) fn join(&mut self, ticket: Ticket) {
         self.waiting.push(ticket);
     }
 
-    /// Somebody waits, while none of this target's runs.
+    /// Returns whether commands wait, while no fdatasync of this target runs.
     pub(super) fn is_due(&self) -> bool {
         let somebody_waits = !self.waiting.is_empty() || !self.ended.is_empty();
         somebody_waits && !self.runs
     }
 
-    /// A command has ended early: none is for it any more.
+    /// Removes a command that has ended early.
     pub(super) fn leave(&mut self, ticket: Ticket) {
         for of in [&mut self.running, &mut self.waiting, &mut self.ended] {
             of.retain(|it| *it != ticket);
         }
     }
 
-    /// Begins one for all who wait; true if it is to be started. Not if one runs, if what the last came to is in doubt,
-    /// if it is another target's turn, or if data was lost; `answered` gets those that must not hope any more.
+    /// Begins an fdatasync for all waiting commands; returns whether to start it. It does not begin while one
+    /// runs, while the result of the last one is in doubt, in another target's turn, or after data was lost.
+    /// `answered` receives the commands that fail because data was lost.
     pub(super) fn begin(&mut self, now_ns: u64, answered: &mut Vec<Ticket>) -> bool {
         if !self.is_due() || !self.ended.is_empty() {
             return false;
@@ -119,7 +123,7 @@ impl Syncs {
         if now_ns < self.gives_way_ns && self.shared.wanted.load(Acquire) {
             return false;
         }
-        // Whoever ran one has said what it came to before it was over.
+        // The target of an earlier fdatasync has stored its result before it cleared `runs`.
         if self.shared.runs.swap(true, Acquire) {
             self.shared.wanted.store(true, Release);
             return false;
@@ -136,32 +140,34 @@ impl Syncs {
         true
     }
 
-    /// When to look again after one could not begin.
+    /// Returns the time of the next check, after an fdatasync could not begin.
     pub(super) fn look_again_ns(&mut self, now_ns: u64) -> u64 {
         let at_ns = now_ns.saturating_add(self.look_ns);
         self.look_ns = (2 * self.look_ns).min(LOOK_MAX_NS);
         at_ns
     }
 
-    /// The running one is over. Of those it was for, `answered` gets those as `conclude` says.
+    /// Ends the running fdatasync. `answered` receives its commands, and the result is returned, as by
+    /// `conclude`.
     pub(super) fn done(&mut self, succeeded: bool, now_ns: u64, answered: &mut Vec<Ticket>) -> bool {
         if !succeeded {
             self.lose();
         }
         self.runs = false;
         self.ended.append(&mut self.running);
-        // Others that come meanwhile are of writes that are answered later: there may always be one.
+        // Later doubts belong to writes that are answered later, and are not waited for: there may always be
+        // one.
         self.ended_before = Doubt(self.shared.raised.load(Acquire));
         self.gives_way_ns = now_ns.saturating_add(WAY_NS);
         self.shared.runs.store(false, Release);
         self.conclude(answered)
     }
 
-    /// `answered` gets those whose fdatasync is over, if no doubt is left that was raised before it was; whether their
-    /// data is on stable storage.
+    /// Moves the commands whose fdatasync has ended to `answered`, unless a doubt is open that was raised
+    /// before its end. Returns whether their data is on stable storage.
     pub(super) fn conclude(&mut self, answered: &mut Vec<Ticket>) -> bool {
         let in_doubt = !self.ended.is_empty() && self.shared.is_in_doubt(self.ended_before);
-        // Whoever settles a doubt has said before what it came to.
+        // A doubt is settled after its result was stored.
         let durable = !self.shared.lost.load(Acquire);
         if !(durable && in_doubt) {
             answered.append(&mut self.ended);
@@ -169,20 +175,21 @@ impl Syncs {
         durable
     }
 
-    /// A write failed, or its flush did: none that has not ended by now succeeds before it is known which.
+    /// Raises a doubt: a write failed, or its flush did. No fdatasync that has not ended succeeds before the
+    /// doubt is settled.
     pub(super) fn doubt(&mut self) -> Doubt {
         let mut open = self.shared.open();
         let number = self.shared.raised.load(Relaxed);
         let doubt = Doubt(number);
         open.insert(doubt);
         self.shared.count.store(open.len(), Release);
-        // Whoever sees this one sees that it is open.
+        // A reader of this number finds the doubt open.
         self.shared.raised.store(number + 1, Release);
         self.doubts.push(doubt);
         doubt
     }
 
-    /// It is known of one of them: if it was the flush, finished writes are lost.
+    /// Settles a doubt. If the flush failed, finished writes are lost.
     pub(super) fn settle(&mut self, doubt: Doubt, was_flush: bool) {
         if was_flush {
             self.lose();
@@ -200,7 +207,7 @@ impl Syncs {
 
 impl Drop for Syncs {
     fn drop(&mut self) {
-        // What they came to nobody will hear.
+        // The results of open doubts and of a running fdatasync will never arrive, so they count as failures.
         for doubt in std::mem::take(&mut self.doubts) {
             self.settle(doubt, true);
         }
@@ -219,7 +226,7 @@ mod tests {
         [Syncs::new(Arc::clone(&shared)), Syncs::new(shared)]
     }
 
-    /// Begins one; whose it is, and who must not hope any more.
+    /// Begins an fdatasync. Returns whether it begins, and the commands that fail.
     fn begin(syncs: &mut Syncs) -> (bool, Vec<Ticket>) {
         let mut answered = Vec::new();
         (syncs.begin(0, &mut answered), answered)
@@ -276,7 +283,7 @@ mod tests {
             assert_eq!(conclude(&mut one), (!was_flush, vec![Ticket(1)]));
             assert!(!one.is_due());
         }
-        // Nobody will ever know.
+        // A dropped doubt is never settled.
         let [mut one, mut other] = two();
         other.doubt();
         drop(other);
@@ -284,7 +291,7 @@ mod tests {
         assert_eq!(begin(&mut one), (false, vec![Ticket(1)]));
     }
 
-    /// Writers that fail again and again: there is always one that is in doubt.
+    /// Checks writers that fail again and again, so that there is always a doubt.
     #[test]
     fn doubts_that_come_later_are_not_waited_for() {
         let [mut one, mut other] = two();
@@ -305,7 +312,7 @@ mod tests {
             assert_eq!(done(&mut one, true), [Ticket(2)]);
             doubt = other.doubt();
         }
-        // One that came later and is settled first says nothing of those before.
+        // A later doubt that is settled first does not settle the earlier ones.
         one.join(Ticket(1));
         begin(&mut one);
         assert_eq!(done(&mut one, true), []);
@@ -351,7 +358,7 @@ mod tests {
         done(&mut other, true);
         other.join(Ticket(2));
         assert!(!begin(&mut other).0, "it waits in its turn");
-        // Who wanted it may be gone.
+        // The target that waited may be gone.
         assert!(other.begin(WAY_NS, &mut Vec::new()));
     }
 
@@ -377,7 +384,8 @@ mod tests {
         assert_eq!(other.look_again_ns(0), LOOK_NS, "the next one may be short");
     }
 
-    /// Their commands end early while the kernel is at it: the next one waits for its answer all the same.
+    /// Checks commands that end early while the kernel has their fdatasync: the next one waits for its result
+    /// all the same.
     #[test]
     fn one_goes_on_without_those_it_is_for_and_is_heard_of_all_the_same() {
         for succeeds in [true, false] {

@@ -1,5 +1,5 @@
-//! Other ways to the storage of a block device, as far as the kernel tells of them: the file below a loop device, and
-//! devices that are paths to the same disk. One drive has all of them.
+//! Other paths to the storage of a block device, as far as the kernel reports them: the file below a loop
+//! device, and other devices of the same disk. One drive claims all of them.
 
 use super::error::Trouble;
 use rustix::fs::{FlockOperation, OFlags, flock, major, minor};
@@ -8,24 +8,25 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Device mapper devices over others, deepest.
+/// Maximum depth of stacked device mapper devices.
 const DEPTH_MAX: u32 = 8;
 
-/// Names of disks (`wwid`) that no two disks have. Others are made of serial numbers, which may be anything.
+/// Prefixes of disk names (`wwid`) that are unique. Other names contain serial numbers, which may be
+/// arbitrary.
 const UNIQUE: [&str; 4] = ["eui.", "naa.", "uuid.", "t10."];
 
-/// A file or device that has the same data.
+/// File or device that has the same data.
 #[derive(Debug, PartialEq, Eq)]
 struct Way {
     path: PathBuf,
-    /// Others may have other parts of it.
+    /// Whether other drives may use other parts of it.
     is_part: bool,
 }
 
-/// Claims the other ways to a block device. They are free again when all that is returned is dropped.
+/// Claims the other paths to a block device. They are free again when all returned files are dropped.
 ///
 /// # Errors
-/// Another drive or program has one of them.
+/// Fails if another drive or program has one of them.
 pub(super) fn claim(device: &File) -> Result<Vec<File>, Trouble> {
     let meta = device.metadata().map_err(Trouble::step("examined"))?;
     let node = format!("{}:{}", major(meta.rdev()), minor(meta.rdev()));
@@ -33,7 +34,8 @@ pub(super) fn claim(device: &File) -> Result<Vec<File>, Trouble> {
     ways.into_iter().filter_map(|way| claim_one(way).transpose()).collect()
 }
 
-/// None of what cannot be opened: it may be in another mount namespace, or another user's.
+/// Claims one file or device. Returns none if it cannot be opened: it may be in another mount namespace, or
+/// another user's.
 fn claim_one(way: Way) -> Result<Option<File>, Trouble> {
     let Ok(meta) = fs::metadata(&way.path) else { return Ok(None) };
     let mut options = File::options();
@@ -60,7 +62,7 @@ fn claim_one(way: Way) -> Result<Option<File>, Trouble> {
     }
 }
 
-/// A loop device whose data is in this file, if there is one.
+/// Returns a loop device whose data is in this file, if there is one.
 pub(super) fn loop_device_over(file: &File) -> Option<PathBuf> {
     let own = file.metadata().ok()?;
     let is_own =
@@ -84,7 +86,7 @@ fn text(device: &Path, name: &str) -> Option<String> {
     Some(text.trim().to_owned()).filter(|it| !it.is_empty())
 }
 
-/// The disk of a partition, and its number there; or the disk itself.
+/// Returns the disk of a partition, and its number there; or the disk itself.
 fn disk(device: &Path) -> (&Path, Option<String>) {
     match (text(device, "partition"), device.parent()) {
         (Some(number), Some(disk)) => (disk, Some(number)),
@@ -92,7 +94,8 @@ fn disk(device: &Path) -> (&Path, Option<String>) {
     }
 }
 
-/// What a loop device has below, or a device mapper device over loop devices. The kernel keeps all else apart.
+/// Collects the files below a loop device, or below a device mapper device over loop devices. The kernel
+/// itself excludes other sharing.
 fn below(device: &Path, is_part: bool, depth: u32, ways: &mut Vec<Way>) {
     let (disk, partition) = disk(device);
     let is_part = is_part || partition.is_some();
@@ -105,7 +108,7 @@ fn below(device: &Path, is_part: bool, depth: u32, ways: &mut Vec<Way>) {
     }
 }
 
-/// Nodes of the other devices that have the same name for their disk.
+/// Returns the nodes of the other devices that have the same name for their disk.
 fn paths(sys: &Path, device: &Path) -> impl Iterator<Item = PathBuf> {
     let (own, partition) = disk(device);
     let name = |disk: &Path| text(disk, "wwid").or_else(|| text(disk, "device/wwid"));
@@ -134,7 +137,7 @@ mod tests {
     struct Sys(Folder);
 
     impl Sys {
-        /// A device with these attributes. A partition's name begins with its disk's and a slash.
+        /// Adds a device with these attributes. A partition's name begins with its disk's and a slash.
         fn add(&self, name: &str, node: &str, attributes: &[(&str, &str)]) {
             let root = self.0.path();
             let device = root.join("devices").join(name);

@@ -1,4 +1,4 @@
-//! How far each parked command has come.
+//! Progress of each parked command.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::AcqRel};
@@ -9,13 +9,13 @@ use sluice_nvme::Status;
 use super::staging::Buffer;
 use super::sync::Doubt;
 
-/// What a command waits for, or does next.
+/// Current or next operation of a command.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Stage {
     /// Bytes move between the file and the host's memory.
     #[default]
     Direct,
-    /// Bytes move by way of a buffer.
+    /// Bytes move by way of a staging buffer.
     Staged,
     /// Zeros are written from a buffer.
     Zeroes,
@@ -25,12 +25,12 @@ pub(super) enum Stage {
     PunchHole,
     /// An fdatasync, and the command is finished.
     Sync,
-    /// An fdatasync, and then the read: what a read with FUA returns is on stable storage.
+    /// An fdatasync, and then the read: a read with FUA returns data from stable storage.
     SyncThenRead,
 }
 
 impl Stage {
-    /// Bytes are written, and with FUA flushed.
+    /// Returns whether the stage writes bytes, which FUA flushes.
     pub(super) fn writes(self) -> bool {
         matches!(self, Self::Direct | Self::Staged | Self::Zeroes)
     }
@@ -40,27 +40,27 @@ impl Stage {
 #[derive(Debug, Default)]
 pub(super) struct Work {
     pub(super) stage: Stage,
-    /// The command; `None` in an entry that was never used. Stale after its end.
+    /// Ticket of the command; `None` in an entry that was never used. Stale after the command's end.
     pub(super) ticket: Option<Ticket>,
-    /// An operation of it is with the kernel.
+    /// Whether an operation of the command is with the kernel.
     pub(super) is_under_way: bool,
-    /// Where in the file that operation ends, if it is a write.
+    /// End of that operation in the file, if it is a write.
     pub(super) writes_to: u64,
-    /// The file is to end before.
+    /// Count of this operation among the writes behind the future end of the file.
     pub(super) beyond: Option<Beyond>,
-    /// It ends with this when that operation is over.
+    /// Status with which the command ends once that operation has returned.
     pub(super) aborted: Option<Status>,
     /// Bytes done.
     pub(super) done: u64,
     pub(super) buffer: Option<Buffer>,
-    /// It failed with FUA, and is made again without: what that will tell.
+    /// Doubt of a write that failed with FUA and is retried without.
     pub(super) plain: Option<Doubt>,
-    /// Times in a row that the kernel had us ask again.
+    /// Retries in a row.
     pub(super) repeats: u8,
 }
 
-/// A write that the kernel has, behind the end that a file is to have. Whoever cuts the file off waits for it: it would make
-/// the file longer again, and be read after the drive has grown.
+/// A write with the kernel behind the future end of the file. The file is not cut off before the write has
+/// ended. The write would make the file longer again, and be read after the drive has grown.
 #[derive(Debug)]
 pub(super) struct Beyond(Arc<AtomicUsize>);
 
@@ -71,25 +71,24 @@ impl Drop for Beyond {
 }
 
 impl Work {
-    /// The operation with the kernel is over.
+    /// Notes that the operation with the kernel has ended.
     pub(super) fn returned(&mut self) {
         (self.is_under_way, self.beyond) = (false, None);
     }
 }
 
-/// By number of the command's slot.
+/// The work of each command, by the number of its slot.
 #[derive(Debug, Default)]
 pub(super) struct WorkTable(Vec<Work>);
 
-/// In place of a command's: the ticket of an fdatasync, which outlives the commands that it was begun for. No drive has
-/// so many slots.
+/// Ticket of an fdatasync, which outlives the commands that it was begun for. No drive has so many slots.
 pub(super) const SYNC_TICKET: Ticket = Ticket(u32::MAX);
 
-/// The bits of a ticket that number the slot.
+/// Bits of a ticket that number the slot.
 const SLOT_MASK: u32 = (1 << 20) - 1;
 
 impl WorkTable {
-    /// Grows, once, to the most commands that are ever here at a time.
+    /// Returns the work of a command. The table grows, once, to the maximum number of commands in the target.
     pub(super) fn of(&mut self, ticket: Ticket) -> &mut Work {
         let number = (ticket.0 & SLOT_MASK) as usize;
         if self.0.len() <= number {
@@ -98,7 +97,7 @@ impl WorkTable {
         &mut self.0[number]
     }
 
-    /// The file is to end at `size`: counts the writes behind that which the kernel has.
+    /// Counts the writes with the kernel behind `size`, the future end of the file.
     pub(super) fn await_beyond(&mut self, size: u64, count: &Arc<AtomicUsize>) {
         let is_beyond = |it: &&mut Work| it.is_under_way && it.writes_to > size && it.beyond.is_none();
         for work in self.0.iter_mut().filter(is_beyond) {
@@ -107,7 +106,7 @@ impl WorkTable {
         }
     }
 
-    /// The commands that are here, and some that were.
+    /// Returns the tickets of the commands in the target, and some stale ones.
     pub(super) fn tickets(&self) -> impl Iterator<Item = Ticket> {
         self.0.iter().filter_map(|work| work.ticket)
     }

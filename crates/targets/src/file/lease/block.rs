@@ -11,20 +11,20 @@ const CRC_AT: usize = SECTOR_BYTES - 4;
 const NAME_AT: usize = 48;
 const NAME_MAX: usize = 256;
 const MAGIC: [u8; 8] = *b"SLUICELS";
-/// The layout, and how long a holder may go without renewing.
+/// Version of the layout, and of the time that a holder may go without renewing.
 const VERSION: u32 = 1;
 const HELD: u32 = 1;
 
 /// A claim to a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Claim {
-    /// Random: another for each attempt to take the lease.
+    /// Random number, a new one for each attempt to take the lease.
     pub(super) holder: u128,
-    /// Goes up with each renewal.
+    /// Counter that goes up with each renewal.
     pub(super) counter: u64,
     /// Host and process, for people.
     pub(super) name: String,
-    /// False if the holder has given it back.
+    /// Whether the holder has the lease; false once it has given the lease back.
     pub(super) held: bool,
 }
 
@@ -69,7 +69,7 @@ impl Content {
         Self::Claim(Claim {
             holder: u128::from(long(16)) | u128::from(long(24)) << 64,
             counter: long(32),
-            // It goes to a log and to a terminal.
+            // The name goes to a log and to a terminal.
             name: String::from_utf8_lossy(name).chars().filter(|it| !it.is_control()).collect(),
             held: word(12) & HELD != 0,
         })

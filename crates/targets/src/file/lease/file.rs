@@ -7,25 +7,25 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-/// What direct I/O of every device takes as the address of a buffer.
+/// Alignment of a buffer's address that direct I/O of every device accepts.
 const ALIGNMENT: usize = 4096;
 
 #[derive(Debug)]
 pub(super) struct BlockFile {
     file: File,
-    /// With room for a block at an aligned address.
+    /// Room for a block at an aligned address.
     buffer: Vec<u8>,
 }
 
 impl BlockFile {
-    /// Opens a file that exists. One that was made now would be on the wrong disk as a rule.
+    /// Opens a file that exists. A new file would be on the wrong disk as a rule.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let open = |flags: OFlags| {
             let flags = flags | OFlags::DSYNC;
             OpenOptions::new().read(true).write(true).custom_flags(flags.bits().cast_signed()).open(path)
         };
         let file = match open(OFlags::DIRECT) {
-            // Its file system has no direct I/O, and no second machine.
+            // The file system has no direct I/O, and so no second machine.
             Err(error) if error.kind() == ErrorKind::InvalidInput && path.is_file() => open(OFlags::empty()),
             opened => opened,
         }?;

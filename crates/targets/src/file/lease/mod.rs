@@ -31,16 +31,16 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Why a lease cannot be taken.
+/// Reason why a lease cannot be taken.
 #[derive(Debug)]
 pub(super) enum Refusal {
     /// The daemon of this name holds it.
     Taken(String),
-    /// The block is something else.
+    /// The block holds something else.
     Other,
-    /// It was held, and is not any more.
+    /// The lease was held, and is lost.
     Lost,
-    /// A system call failed; the first word says which step.
+    /// A system call failed; the string names the step.
     Step(&'static str, io::Error),
 }
 
@@ -50,10 +50,10 @@ pub(super) struct Lease(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// The lease, and the storage that it is for.
+    /// Paths of the lease, and of the storage that it is for.
     path: PathBuf,
     storage: PathBuf,
-    /// The end of the lease, by the clock of reactors; zero after it was lost.
+    /// End of the lease, by the clock of reactors; zero after it was lost.
     until_ns: AtomicU64,
     told: AtomicBool,
     ended: Mutex<bool>,
@@ -61,7 +61,8 @@ struct Shared {
 }
 
 impl Lease {
-    /// Takes the lease in `path` for `storage`. Blocks for as long as a claim settles, and until a dead holder is known to be.
+    /// Takes the lease in `path` for `storage`. Blocks until its claim has settled, and before that until a
+    /// dead holder is recognized.
     pub(super) fn take(path: &Path, storage: &Path, timing: Timing) -> Result<Self, Trouble> {
         let refused = |why| Trouble::Lease(path.to_owned(), why);
         let step = |name| move |error| refused(Refusal::Step(name, error));
@@ -93,7 +94,7 @@ impl Lease {
             ended: Mutex::new(false),
             woken: Condvar::new(),
         });
-        // The daemon waits for it at its end, as for controllers.
+        // The daemon waits for this thread at its end, as for controllers.
         let (held, present) = (Arc::clone(&shared), Present::new());
         let work = move || {
             hold(&held, &mut party, &mut block);
@@ -104,7 +105,7 @@ impl Lease {
         Ok(Self(shared))
     }
 
-    /// Returns true if the storage may be used at this time.
+    /// Returns whether the storage may be used at this time.
     pub(super) fn is_held(&self, now_ns: u64) -> bool {
         now_ns < self.0.until_ns.load(Acquire)
     }
@@ -144,7 +145,7 @@ impl Shared {
         }
     }
 
-    /// Waits until a time; true if the lease is to be given back.
+    /// Waits until a time. Returns whether the lease is to be given back.
     fn wait(&self, until_ns: u64) -> bool {
         let limit = Duration::from_nanos(until_ns.saturating_sub(now_ns()));
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
@@ -184,7 +185,7 @@ fn hold(shared: &Shared, party: &mut Party, block: &mut BlockFile) {
                 shared.until_ns.store(0, Release);
                 return shared.report(&loss.to_string());
             }
-            // Those are of one that has no lease yet.
+            // These steps occur only before the lease is taken.
             Step::Taken(_) | Step::Other => return,
         }
         shared.until_ns.store(party.until_ns().unwrap_or_default(), Release);
@@ -205,7 +206,7 @@ fn not_renewed(shared: &Shared, error: &io::Error) {
     tracing::warn!(%path, %lease, %error, "a lease was not renewed, and will be tried again: look at its disk");
 }
 
-/// Looks at a lease that is not taken.
+/// Examines a lease without taking it.
 pub(super) fn look(path: &Path) -> Result<(), Trouble> {
     let refused = |why| Trouble::Lease(path.to_owned(), why);
     let mut block = BlockFile::open(path).map_err(|error| refused(Refusal::Step("opened", error)))?;
@@ -220,7 +221,7 @@ fn random() -> u128 {
     half() << 64 | half()
 }
 
-/// This process, for people.
+/// Names this process, for people.
 fn name() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     format!("process {} on host {}", std::process::id(), host.trim())

@@ -1,4 +1,4 @@
-//! A lease in simulated time: daemons with clocks of their own, a disk that takes its time, pauses and crashes.
+//! A lease in simulated time: daemons with clocks of their own, a slow disk, pauses and crashes.
 
 use super::block::{Claim, Content};
 use super::protocol::{Party, Step, Timing};
@@ -7,7 +7,7 @@ use std::collections::BinaryHeap;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Seeds that found something once: a daemon that stood still while its claim settled.
+/// Seeds that once failed: a daemon that stood still while its claim settled.
 const FAILED_ONCE: [u64; 1] = [685];
 
 /// Random numbers (splitmix64).
@@ -22,7 +22,7 @@ impl Dice {
         (z ^ (z >> 31)) % below
     }
 
-    /// A delay: short as a rule, and now and then very long.
+    /// Returns a delay: short as a rule, and now and then very long.
     fn delay_ns(&mut self, slow: u64) -> u64 {
         match self.roll(1000) < slow {
             true => self.roll(40 * SECOND_NS),
@@ -33,18 +33,18 @@ impl Dice {
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// The daemon of this life goes on.
+    /// The daemon of this life continues.
     Run {
         daemon: usize,
         life: u64,
     },
-    /// The disk looks, for a read that began then.
+    /// The disk returns its content, for a read that began at `began_ns`.
     Sample {
         daemon: usize,
         life: u64,
         began_ns: u64,
     },
-    /// A write lands, and nothing holds it up: not the end of its daemon.
+    /// A write reaches the disk. Nothing stops it, not even the end of its daemon.
     Land {
         number: usize,
     },
@@ -62,7 +62,7 @@ enum Event {
 struct Daemon {
     party: Party,
     life: u64,
-    /// Its clock in thousandths of the time, and what it showed at the beginning.
+    /// Rate of the clock in thousandths of the time; `offset_ns`: its initial value.
     rate: u64,
     offset_ns: u64,
     ended: bool,
@@ -73,7 +73,7 @@ impl Daemon {
         self.offset_ns + (u128::from(now_ns) * u128::from(self.rate) / 1000) as u64
     }
 
-    /// When its clock shows that.
+    /// Returns the time at which the daemon's clock shows `clock_ns`.
     fn when(&self, clock_ns: u64) -> u64 {
         (u128::from(clock_ns.saturating_sub(self.offset_ns)) * 1000).div_ceil(self.rate.into()) as u64
     }
@@ -82,7 +82,7 @@ impl Daemon {
 struct World {
     dice: Dice,
     timing: Timing,
-    /// Delays of a thousand that are long, and lives that crash in a time.
+    /// Long delays in a thousand; `crash_ns`: mean time between crashes of a daemon.
     slow: u64,
     crash_ns: u64,
     daemons: Vec<Daemon>,
@@ -91,7 +91,7 @@ struct World {
     moving: Vec<Content>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     order: u64,
-    /// What came of it.
+    /// Results of the run.
     taken: u64,
     releases: u64,
     lost: u64,
@@ -147,7 +147,7 @@ impl World {
         self.at(at_ns, Event::Crash { daemon });
     }
 
-    /// Daemons that may use the storage now.
+    /// Returns the number of daemons that may use the storage now.
     fn holders(&self, now_ns: u64) -> usize {
         let holds =
             |it: &&Daemon| !it.ended && it.party.until_ns().is_some_and(|until| it.clock(now_ns) < until);
@@ -185,7 +185,7 @@ impl World {
 
     fn step(&mut self, daemon: usize, now_ns: u64) {
         let (life, clock) = (self.daemons[daemon].life, self.daemons[daemon].clock(now_ns));
-        // Whatever is decided, the process may stand still before it is done.
+        // The process may stand still between a decision and its action.
         let pause_ns = self.dice.delay_ns(self.slow / 4);
         match self.daemons[daemon].party.next(clock) {
             Step::Read => {
@@ -246,7 +246,7 @@ impl World {
         self.plan_crash(daemon, now_ns);
     }
 
-    /// Another daemon in place of this one.
+    /// Replaces a daemon by another one.
     fn begin_anew(&mut self, daemon: usize, now_ns: u64) {
         let holder = u128::from(self.dice.roll(u64::MAX));
         let it = &mut self.daemons[daemon];
@@ -258,7 +258,7 @@ impl World {
     }
 }
 
-/// Runs worlds, an hour each; what came of all of them.
+/// Runs worlds, an hour each. Returns the sums of their results.
 fn worlds(seeds: impl IntoIterator<Item = u64>, timing: Timing, slow: u64, drift: u64) -> [u64; 4] {
     let mut sums = [0; 4];
     for seed in seeds {
@@ -271,7 +271,8 @@ fn worlds(seeds: impl IntoIterator<Item = u64>, timing: Timing, slow: u64, drift
     sums
 }
 
-/// Whatever the disk, the scheduler and the crashes do, with clocks that are a tenth fast or slow.
+/// Checks any behavior of the disk, the scheduler and crashes, with clocks that are up to a tenth fast or
+/// slow.
 #[test]
 fn two_never_hold_it_at_once() {
     let [overlaps, taken, releases, lost] = worlds((0..60).chain(FAILED_ONCE), Timing::USUAL, 30, 100);
@@ -279,7 +280,7 @@ fn two_never_hold_it_at_once() {
     assert!(taken > 1000 && releases > 100 && lost > 20, "{taken} {releases} {lost}");
 }
 
-/// The same with times that are too short: the model finds it.
+/// Checks that the model detects times that are too short.
 #[test]
 fn times_that_are_too_short_are_found_out() {
     let still = Timing { still_ns: Timing::USUAL.expire_ns / 2, ..Timing::USUAL };
@@ -289,7 +290,8 @@ fn times_that_are_too_short_are_found_out() {
     assert!(worlds(0..60, latency, 30, 100)[0] > 0);
 }
 
-/// A quiet disk, and daemons that die every two minutes: the next has the lease within a minute.
+/// Checks that on a quiet disk, with a crash every two minutes, the next daemon has the lease within a
+/// minute.
 #[test]
 fn a_dead_holder_is_followed() {
     for seed in 0..10 {

@@ -1,32 +1,34 @@
-//! How a lease is taken, renewed and lost. No I/O and no clock: a thread does both, and tells.
+//! The protocol by which a lease is taken, renewed and lost. It has no I/O and no clock: a thread has both,
+//! and passes the results.
 //!
-//! A holder may use the storage for [`EXPIRE`](Timing::expire_ns) after the beginning of the read before the last
-//! claim that it has written. Another takes the lease when it has seen the same claim for
-//! longer than that. It writes its own, waits, and reads again: of two that write, the later one is seen.
-//! All times are measured by each one's own clock.
+//! A holder may use the storage for [`EXPIRE`](Timing::expire_ns) after the beginning of the read before the
+//! last claim that it has written. Another daemon takes the lease when it has seen the same claim for longer
+//! than that. It writes its own claim, waits, and reads again: of two claims, the later one is read. Each
+//! daemon measures all times by its own clock.
 
 use super::block::{Claim, Content};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// The times of the protocol, in nanoseconds.
+/// Times of the protocol, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Timing {
-    /// From the beginning of a renewal to that of the next.
+    /// Interval between the beginnings of two renewals.
     pub(in super::super) renew_ns: u64,
-    /// How long a holder may go without a renewal.
+    /// Time that a holder may go without a renewal.
     pub(in super::super) expire_ns: u64,
-    /// How long a claim stands still before another takes the lease.
+    /// Time that a claim stands still before another daemon takes the lease.
     pub(in super::super) still_ns: u64,
-    /// The most from the beginning of the read that shows a lease to be free to the end of the write that claims it.
+    /// Maximum from the beginning of the read that shows a lease to be free to the end of the write that
+    /// claims it.
     pub(in super::super) latency_ns: u64,
-    /// How long a claim has to stand before it is a lease.
+    /// Time that a claim has to stand before it is a lease.
     pub(in super::super) settle_ns: u64,
 }
 
 impl Timing {
-    /// Right for clocks of which none is more than a tenth faster or slower than the time: `still` is longer than `expire`,
-    /// and `settle` than `latency`, by more than that.
+    /// Times for clocks that are at most a tenth fast or slow: `still` is longer than `expire`, and `settle`
+    /// than `latency`, by more than that.
     pub(in super::super) const USUAL: Self = Self {
         renew_ns: 2 * SECOND_NS,
         expire_ns: 10 * SECOND_NS,
@@ -36,22 +38,22 @@ impl Timing {
     };
 }
 
-/// The next thing to do.
+/// Next action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Read,
     Write(Claim),
     /// Nothing before this time.
     Wait(u64),
-    /// Another has the lease, and renews it.
+    /// Another daemon has the lease, and renews it.
     Taken(Claim),
-    /// The block is something else, and is not written to.
+    /// The block holds something else, and is not written to.
     Other,
-    /// The lease was held, and is not any more. There is no way back.
+    /// The lease was held, and is lost for good.
     Lost(Loss),
 }
 
-/// Why a lease was lost.
+/// Reason why a lease was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Loss {
     /// No renewal has succeeded in time.
@@ -62,16 +64,17 @@ pub(super) enum Loss {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
-    /// Looks whether the claim of another stands still: that claim, and when it was first there.
+    /// Checks whether the claim of another daemon stands still. `seen` is that claim, and the time when it
+    /// was first seen.
     Watching {
         seen: Option<(Claim, u64)>,
         wake_ns: u64,
     },
-    /// Writes a claim. The read that showed the lease to be free began then.
+    /// Writes a claim. The read that showed the lease to be free began at `read_ns`.
     Claiming {
         read_ns: u64,
     },
-    /// Waits until others would have been seen. The read before the claim began at `read_ns`.
+    /// Waits until other claims would have been seen. The read before the claim began at `read_ns`.
     Settling {
         until_ns: u64,
         read_ns: u64,
@@ -79,14 +82,14 @@ enum State {
     Held {
         renew_ns: u64,
     },
-    /// Has read its own claim, and writes the next.
+    /// Writes the next claim, after a read that returned the own one.
     Renewing {
         read_ns: u64,
     },
     Stopped(Step),
 }
 
-/// One that wants a lease, or has it.
+/// Daemon that takes a lease, or has it.
 #[derive(Debug)]
 pub(super) struct Party {
     timing: Timing,
@@ -101,7 +104,8 @@ impl Party {
         Self { timing, claim, state: State::Watching { seen: None, wake_ns: 0 }, until_ns: None }
     }
 
-    /// Returns how long the lease is held at least; none before it is, and after it was lost.
+    /// Returns the time until which the lease is held at least; none before it is held, and after it was
+    /// lost.
     pub(super) fn until_ns(&self) -> Option<u64> {
         self.until_ns
     }
@@ -120,11 +124,12 @@ impl Party {
         }
     }
 
-    /// Takes the block that a read has returned which began at `began_ns`.
+    /// Takes the block of a read that began at `began_ns`.
     pub(super) fn read(&mut self, began_ns: u64, now_ns: u64, content: Content) {
         match std::mem::replace(&mut self.state, State::Claiming { read_ns: began_ns }) {
             State::Watching { seen, .. } => self.watch(seen, (began_ns, now_ns), content),
-            // Others count from the time the claim was written, not from this one. One that stood still begins anew.
+            // Other daemons count from the time the claim was written, not from this one. A daemon that stood
+            // still begins anew.
             State::Settling { read_ns, .. }
                 if self.is_own(&content) && now_ns < read_ns + self.timing.expire_ns =>
             {
@@ -141,7 +146,7 @@ impl Party {
         }
     }
 
-    /// Looks at the claim of another: one that stands still for long enough is dead.
+    /// Checks the claim of another daemon: one that stands still for long enough is dead.
     fn watch(&mut self, seen: Option<(Claim, u64)>, (began_ns, now_ns): (u64, u64), content: Content) {
         let claim = match content {
             Content::Other => return self.state = State::Stopped(Step::Other),
@@ -162,7 +167,8 @@ impl Party {
         }
     }
 
-    /// The claim was written, perhaps. `holder` is for another attempt: this one's claim may stay there.
+    /// Ends a write of the claim. `holder` is for another attempt, because a failed claim may stay in the
+    /// block.
     pub(super) fn written(&mut self, now_ns: u64, good: bool, holder: u128) {
         match self.state {
             State::Claiming { read_ns } if good && now_ns <= read_ns + self.timing.latency_ns => {
@@ -185,7 +191,7 @@ impl Party {
         }
     }
 
-    /// A read has failed: there will be another.
+    /// Schedules another read after one that has failed.
     pub(super) fn unread(&mut self, now_ns: u64) {
         let again_ns = now_ns + self.timing.renew_ns / 2;
         match &mut self.state {
@@ -196,7 +202,7 @@ impl Party {
         }
     }
 
-    /// Gives the lease back: returns the claim to write, if the block is known to be the own one.
+    /// Gives the lease back. Returns the claim to write, if the block holds the own claim.
     pub(super) fn release(&mut self, now_ns: u64, content: &Content) -> Option<Claim> {
         let holds = self.until_ns.take().is_some_and(|until_ns| now_ns < until_ns);
         let released = Claim { held: false, counter: self.claim.counter + 1, ..self.claim.clone() };

@@ -6,7 +6,7 @@ use std::fs;
 
 const MS: u64 = 1_000_000;
 
-/// Short where nothing but patience depends on it.
+/// Times that are short where a longer one would only slow the test down.
 pub(in super::super) const QUICK: Timing = Timing {
     renew_ns: 2 * MS,
     expire_ns: 1_000_000 * MS,
@@ -15,14 +15,14 @@ pub(in super::super) const QUICK: Timing = Timing {
     settle_ns: MS,
 };
 
-/// A file for a lease.
+/// Makes a blank file for a lease.
 pub(in super::super) fn blank(folder: &Folder) -> PathBuf {
     let path = folder.path().join("lease");
     fs::write(&path, [0; block::BLOCK_BYTES]).expect("a file");
     path
 }
 
-/// The claim of another takes the place of whatever is there.
+/// Overwrites the block with the claim of another daemon.
 pub(in super::super) fn overwrite(path: &Path) {
     let claim = Claim { holder: 7, counter: 1, name: "process 7 on host far".to_owned(), held: true };
     BlockFile::open(path).and_then(|mut block| block.write(&claim)).expect("it can be written");
@@ -43,7 +43,7 @@ fn one_that_is_held_is_refused_and_one_given_back_is_taken() {
     let words = refused.to_string();
     assert!(words.contains(&format!("is held by process {} on host", std::process::id())), "{words}");
     drop(first);
-    // The last renewal may still be under way.
+    // The last renewal may still be in progress.
     let second = loop {
         match take(&path, QUICK) {
             Err(Trouble::Lease(_, Refusal::Taken(_))) => thread::yield_now(),
@@ -67,7 +67,7 @@ fn a_lease_that_is_overwritten_is_lost() {
     let path = blank(&folder);
     let lease = take(&path, QUICK).expect("nobody has it");
     overwrite(&path);
-    // It may come between a read and a write of the holder.
+    // The claim may come between a read and a write of the holder.
     while lease.is_held(now_ns()) {
         overwrite(&path);
         thread::yield_now();

@@ -1,4 +1,4 @@
-//! A block device: a loop device, where the machine lets us make one.
+//! A block device: a loop device, where the machine permits that.
 
 use std::process::Command as Process;
 
@@ -7,7 +7,7 @@ use super::*;
 struct Loop(PathBuf);
 
 impl Loop {
-    /// `None` where only the administrator may do this.
+    /// Makes a loop device over an image. `None` where only the administrator may do this.
     fn over(image: &Path, sector: u32) -> Option<Self> {
         Self::with(image, &[&format!("--sector-size={sector}")])
     }
@@ -17,12 +17,12 @@ impl Loop {
             Process::new("losetup").args(["--find", "--show"]).args(options).arg(image).output().ok()?;
         let path = String::from_utf8(output.stdout).ok()?;
         let device = output.status.success().then(|| Self(path.trim().into()))?;
-        // As another test may have left it.
+        // Another test may have left the cache in another mode.
         let _ = fs::write(device.cache(), "write back");
         Some(device)
     }
 
-    /// Where the kernel says what cache it has.
+    /// Returns the path of the attribute with the cache mode.
     fn cache(&self) -> PathBuf {
         let name = self.0.file_name().expect("a device has a name");
         Path::new("/sys/block").join(name).join("queue/write_cache")
@@ -35,8 +35,8 @@ impl Drop for Loop {
     }
 }
 
-/// Opens a device that was open a moment ago. A process that another test starts has copies of all descriptors until it
-/// runs its program, and with them the device.
+/// Opens a device that was open a moment ago. A process that another test starts has copies of all
+/// descriptors until it runs its program, and with them the device.
 fn open_again(config: &FileConfig) -> FileSeed {
     let began = std::time::Instant::now();
     loop {
@@ -102,7 +102,7 @@ fn a_read_only_device_is_refused_unless_it_is_only_read() {
     drive.stop();
 }
 
-/// Hosts need not flush what is stable already.
+/// Checks that a device without a volatile cache has none: hosts need not flush stable data.
 #[test]
 fn a_device_that_writes_through_has_no_volatile_cache() {
     let folder = Folder::on_disk();
@@ -129,7 +129,7 @@ fn a_device_that_writes_through_has_no_volatile_cache() {
     only_read.stop();
 }
 
-/// Flushes of its cache that a device was asked for so far.
+/// Returns the number of cache flushes that the device has received so far.
 fn flushes(device: &Path) -> u64 {
     let name = device.file_name().expect("a device has a name").to_string_lossy();
     let stat = fs::read_to_string(format!("/sys/block/{name}/stat")).expect("it counts");
@@ -159,7 +159,7 @@ fn a_write_that_fails_with_fua_is_made_again_without() {
     drive.stop();
 }
 
-/// Blocks of the drive are smaller than the device's.
+/// Checks a drive whose blocks are smaller than the device's.
 #[test]
 fn a_part_of_a_devices_block_is_zeroed_and_deallocated() {
     let folder = Folder::on_disk();

@@ -1,10 +1,10 @@
-//! What goes wrong keeps its meaning.
+//! Errors, which keep their meaning.
 
 use std::fs::File as OsFile;
 
 use super::*;
 
-/// A device that is always full, and cannot be synced.
+/// Opens a device that is always full, and cannot be synced.
 fn dev_full() -> OsFile {
     OsFile::options().read(true).write(true).open("/dev/full").expect("every Linux has it")
 }
@@ -29,7 +29,7 @@ fn a_write_without_space_waits_and_is_tried_again() {
     seed.data = dev_full().into();
     let drive = Drive::new(seed);
     drive.submit(vec![(1, write(0, 4096), one(0, 4096))]);
-    // Reads go on meanwhile.
+    // Reads succeed meanwhile.
     assert_eq!(drive.run(read(0, 4096), one(0, 4096)), Status::SUCCESS);
     let first = drive.with(|host, _| host.stack.deadline_ns()).expect("it will be tried again");
     let start = Instant::now();
@@ -38,7 +38,7 @@ fn a_write_without_space_waits_and_is_tried_again() {
         thread::sleep(Duration::from_millis(10));
     }
     assert!(drive.with(|host, _| host.statuses.is_empty()));
-    // The command is still parked, and nothing of it is in flight: the drive can go all the same.
+    // The command is still parked, with nothing in flight: the drive can be dropped all the same.
     drive.stop();
 }
 
@@ -67,7 +67,7 @@ fn a_write_whose_flush_fails_takes_later_flushes_with_it_and_one_that_fails_itse
     let folder = Folder::on_disk();
     let config = folder.config("image", MIB);
     let durable = Request { fua: true, ..write(0, 4096) };
-    // With FUA, and then without.
+    // Results of the write with FUA, and then of the one without.
     for (answers, flush) in
         [(vec![-libc::EIO, -libc::EIO], Status::SUCCESS), (vec![-libc::EIO, 4096], Status::WRITE_FAULT)]
     {
@@ -79,7 +79,7 @@ fn a_write_whose_flush_fails_takes_later_flushes_with_it_and_one_that_fails_itse
         assert_eq!(drive.run(write(0, 4096), one(0, 4096)), Status::SUCCESS);
         drive.stop();
     }
-    // Nothing was to be durable.
+    // A write without FUA implies no flush.
     let drive = Drive::new(open(&config));
     drive.with(|host, _| host.answers = vec![-libc::EIO].into());
     assert_eq!(drive.run(write(0, 4096), one(0, 4096)), Status::WRITE_FAULT);
@@ -87,14 +87,16 @@ fn a_write_whose_flush_fails_takes_later_flushes_with_it_and_one_that_fails_itse
     drive.stop();
 }
 
-/// A write that fails with FUA, and alone ends in any way but by its own fault: it may have been the flush.
+/// Checks a write that fails with FUA, and whose retry without shows no fault of the write: the flush may
+/// have failed.
 #[test]
 fn a_flush_that_may_have_failed_is_taken_for_failed() {
     let folder = Folder::on_disk();
     let config = folder.config("image", MIB);
     let durable = Request { fua: true, ..write(0, 128 * KIB) };
     let busy = [-libc::EAGAIN; 1 + REPEATS_MAX as usize];
-    // By way of buffers it is two pieces. The first succeeds alone, whatever the second would do; or a part of it does.
+    // By way of buffers the write has two pieces. The first succeeds alone, whatever the result of the
+    // second; or a part of the first does.
     let mut ends = vec![vec![BUFFER_BYTES as i32, -libc::EIO], vec![4096, -libc::EIO], vec![0], busy.into()];
     ends.extend([libc::ENOMEM, libc::EFAULT, libc::EINVAL, libc::ENOSPC].map(|errno| vec![-errno]));
     for end in ends {
@@ -106,7 +108,7 @@ fn a_flush_that_may_have_failed_is_taken_for_failed() {
         assert_eq!(drive.flush(), Status::WRITE_FAULT, "{end:?}");
         drive.stop();
     }
-    // A piece before was durable.
+    // The piece before was durable.
     let drive = Drive::new(open(&config));
     drive.with(|host, _| host.answers = vec![BUFFER_BYTES as i32, -libc::EIO, -libc::EIO].into());
     assert_eq!(drive.run(durable, one(1, 128 << 10)), Status::WRITE_FAULT);
@@ -114,7 +116,7 @@ fn a_flush_that_may_have_failed_is_taken_for_failed() {
     drive.stop();
 }
 
-/// A file system that turns out to be full when the write is made again, whatever a full one means for other writes.
+/// Checks a file system that is full when the write is retried, with each setting for other writes.
 #[test]
 fn a_write_in_doubt_that_finds_the_file_system_full_waits_for_no_room() {
     let folder = Folder::on_disk();
@@ -123,7 +125,7 @@ fn a_write_in_doubt_that_finds_the_file_system_full_waits_for_no_room() {
         for errno in [libc::ENOSPC, libc::EDQUOT] {
             let drive = Drive::new(open(&FileConfig { no_space, ..folder.config("image", MIB) }));
             drive.with(move |host, _| host.answers = vec![-libc::EIO, -errno].into());
-            // The data of others may be lost: that is more than a lack of room.
+            // Data of other writes may be lost, which is more than a lack of room.
             assert_eq!(drive.run(durable, one(0, 4096)), Status::WRITE_FAULT, "{no_space:?}");
             assert_eq!(drive.with(|host, _| host.stack.deadline_ns()), None, "nothing is tried again");
             assert_eq!(drive.flush(), Status::WRITE_FAULT);
@@ -132,7 +134,7 @@ fn a_write_in_doubt_that_finds_the_file_system_full_waits_for_no_room() {
     }
 }
 
-/// A block is of one write or of another, also where one of them found no room half way.
+/// Checks that a block is of one write or of another, even if one of them found no room half way.
 #[test]
 fn a_write_that_waited_for_room_within_a_block_writes_all_of_the_block() {
     let folder = Folder::in_memory();
@@ -156,7 +158,7 @@ fn a_write_that_waited_for_room_within_a_block_writes_all_of_the_block() {
     drive.stop();
 }
 
-/// Each errno keeps its meaning, also of a write with FUA that is made again without.
+/// Checks that each errno keeps its meaning, also of a write with FUA that is retried without.
 #[test]
 fn what_may_not_be_written_is_write_protected_and_what_is_too_large_exceeds_capacity() {
     let folder = Folder::on_disk();
@@ -179,7 +181,7 @@ fn what_may_not_be_written_is_write_protected_and_what_is_too_large_exceeds_capa
     }
 }
 
-/// The drive shrinks while a write is made with FUA, so that it is not made alone any more.
+/// Checks a drive that shrinks during a write with FUA, so that the write is not retried without.
 #[test]
 fn a_flush_that_nobody_can_ask_about_any_more_is_taken_for_failed() {
     let folder = Folder::on_disk();
@@ -195,7 +197,7 @@ fn a_flush_that_nobody_can_ask_about_any_more_is_taken_for_failed() {
     drive.stop();
 }
 
-/// Two targets on one file: one has begun a Flush that will fail, and hears of it late.
+/// Checks two targets on one file, one of which receives the failure of its Flush late.
 #[test]
 fn no_flush_succeeds_of_a_file_whose_other_target_has_one_that_fails() {
     let folder = Folder::on_disk();
@@ -216,7 +218,7 @@ fn no_flush_succeeds_of_a_file_whose_other_target_has_one_that_fails() {
     blocks.expect("room for a mail");
     begins.recv().expect("it begins");
     twin.submit(vec![(2, flush, Vec::new())]);
-    // Long enough for one that does not wait.
+    // This is long enough for a Flush that does not wait.
     for _ in 0..1000 {
         assert!(twin.with(|host, _| host.statuses.is_empty()), "it cannot know yet");
     }

@@ -3,7 +3,7 @@
 use super::super::lease::tests::{QUICK, blank, overwrite};
 use super::*;
 
-/// Commands fail, also those that waited, and do not reach the file any more.
+/// Checks that commands fail, the waiting ones included, and do not reach the file any more.
 #[test]
 fn commands_fail_when_the_lease_is_lost() {
     let folder = Folder::on_disk();

@@ -26,10 +26,10 @@ use super::*;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// Bytes of the host's memory.
+/// Size of the host's memory in bytes.
 const MEMORY: usize = 16 << 20;
 
-/// A folder that goes with the test.
+/// A folder that is removed with the test.
 pub(super) struct Folder(PathBuf);
 
 impl Folder {
@@ -45,12 +45,12 @@ impl Folder {
         &self.0
     }
 
-    /// Where temporary files are: usually on a disk.
+    /// Makes a folder among the temporary files, usually on a disk.
     pub(super) fn on_disk() -> Self {
         Self::new(&std::env::temp_dir())
     }
 
-    /// A file system without direct I/O that says how it wants it.
+    /// Makes a folder on a file system that does not report the alignment of direct I/O.
     fn in_memory() -> Self {
         Self::new(Path::new("/dev/shm"))
     }
@@ -81,16 +81,16 @@ enum Piece {
     Bucket(u32),
 }
 
-/// What a controller does around a stack, and no more.
+/// Minimal controller around a stack.
 struct Host {
     slab: Slab,
     stack: Stack,
     memory: SharedRegion,
     done: Vec<Command>,
     statuses: HashMap<u16, Status>,
-    /// What the kernel's next answers are taken for.
+    /// Results that replace the kernel's next ones.
     answers: VecDeque<i32>,
-    /// The kernel's answers so far.
+    /// Number of results from the kernel so far.
     events: u64,
 }
 
@@ -154,7 +154,7 @@ impl Task for Host {
 
 const PREFIX: u64 = 0x0203_0000_0000;
 
-/// A drive on a reactor, as a test sees it.
+/// A drive on a reactor, from the view of a test.
 struct Drive {
     reactor: ReactorHandle,
     task: TaskId,
@@ -189,7 +189,7 @@ impl Drive {
         });
     }
 
-    /// The status of a command, once it is finished.
+    /// Returns the status of a command, once it is finished.
     fn status(&self, cid: u16) -> Status {
         let start = Instant::now();
         loop {

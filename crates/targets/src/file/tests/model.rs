@@ -8,7 +8,7 @@ const LANE_BYTES: u64 = 256 * KIB;
 const SIZE: u64 = LANES * LANE_BYTES;
 const BATCHES: usize = 60;
 
-/// A small generator: what it draws depends on the seed alone.
+/// A small generator whose numbers depend on the seed alone.
 struct Random(u64);
 
 impl Random {
@@ -24,7 +24,7 @@ impl Random {
     }
 }
 
-/// What one lane is asked to do.
+/// Command of one lane.
 struct Step {
     request: Request,
     data: Vec<Piece>,
@@ -60,7 +60,7 @@ fn pieces(random: &mut Random, lane: u64, request: &Request) -> Vec<Piece> {
     while left > 0 {
         let unit = if odd { 1 } else { 512 };
         let length = (unit * (1 + random.below(20_000 / unit))).min(left) as u32;
-        // A gap, so that pieces stay pieces.
+        // A gap keeps the pieces apart.
         if request.operation == Operation::Read && random.one_in(10) {
             pieces.push(Piece::Bucket(length));
         } else {
@@ -149,8 +149,8 @@ fn through_the_page_cache() {
 fn with_zeros_that_have_to_be_written() {
     let folder = Folder::in_memory();
     let mut seed = open(&folder.config("image", SIZE));
-    // A file in memory knows no zero ranges; now it knows no holes either, and Deallocate does nothing,
-    // which the model does not know.
+    // A file in memory supports no zero ranges. Without holes, too, Deallocate does nothing, which the model
+    // does not cover.
     seed.punches = false;
     let drive = Drive::new(seed);
     drive.fill(0, vec![9; 300 * 1024]);
@@ -174,7 +174,7 @@ fn more_commands_than_buffers() {
     let mut config = folder.config("image", SIZE);
     config.block_size = 4096;
     let mut seed = open(&config);
-    // As strict as a kernel can be: nothing that is not in whole pages is direct.
+    // This is the strictest alignment of a kernel: only whole pages are direct.
     seed.direct = seed.direct.map(|_| Alignment { memory: 4096, unit: 4096 });
     let drive = Drive::new(seed);
     drive.fill(0, (0..MEMORY).map(|n| (n % 251) as u8).collect());

@@ -64,7 +64,7 @@ fn what_cannot_be_opened_is_said_in_words() {
     assert!(refusal(&nowhere).contains("cannot be opened"));
 }
 
-/// It can be opened for writing, and then no write succeeds.
+/// Checks storage that can be opened for writing, but accepts no write.
 #[test]
 fn what_takes_no_writes_is_refused_unless_it_is_only_read() {
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
@@ -106,7 +106,7 @@ fn a_file_of_another_format_is_refused_unless_it_is_said_to_be_raw() {
         );
         drop(open(&FileConfig { raw: true, ..image.clone() }));
     }
-    // Less than a signature is none.
+    // A part of a signature is no signature.
     fs::write(&image.path, b"QFI").expect("room");
     assert!(refusal(&image).contains("less than one block"));
 }
@@ -124,7 +124,7 @@ fn a_look_finds_what_opening_would_and_changes_nothing() {
     let link = folder.config("link", MIB).probe(true).expect("it can be grown");
     assert!(grown.identity == link.identity && grown.identity != missing.identity);
     let said = |config: &FileConfig| config.probe(true).expect_err("it cannot be opened").to_string();
-    // Larger than any file system has files.
+    // No file system has files of this size.
     assert!(said(&folder.config("huge", i64::MAX as u64)).contains("cannot be grown"));
     assert!(said(&folder.config("no/such/folder", MIB)).contains("cannot be made"));
     assert!(said(&FileConfig { size: None, ..new.clone() }).contains("does not exist"));
@@ -168,7 +168,7 @@ fn a_disk_is_used_directly() {
     assert_eq!(seed.is_direct(), stat);
 }
 
-/// Whether the kernel reports how files in this folder take direct I/O.
+/// Returns whether the kernel reports the alignment of direct I/O for files in this folder.
 fn statx(folder: &Path) -> bool {
     use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
     let probe = folder.join("probe");
@@ -190,7 +190,7 @@ fn a_drive_grows_and_shrinks_with_its_file() {
             host.stack.characteristics().size
         })
     };
-    // The reactor does not believe in what is not there.
+    // The reactor uses only bytes that the file has.
     assert_eq!(resize(4 * MIB), MIB);
     control.resize(4 * MIB).expect("room");
     assert_eq!(resize(4 * MIB), 4 * MIB);
@@ -202,7 +202,8 @@ fn a_drive_grows_and_shrinks_with_its_file() {
     drive.stop();
 }
 
-/// What the kernel has of a write would make the file longer again, and be read when the drive has grown.
+/// Checks that a write with the kernel does not make the file longer again, to be read when the drive has
+/// grown.
 #[test]
 fn a_file_is_cut_off_when_nothing_is_written_behind_its_new_end() {
     let folder = Folder::on_disk();
@@ -215,7 +216,8 @@ fn a_file_is_cut_off_when_nothing_is_written_behind_its_new_end() {
         host.submit(2, write(0, 4096), &one(0, 4096), now_ns);
         host.stack.resize(2 * MIB);
         let cutting = thread::spawn(move || cut.resize(2 * MIB));
-        // Long enough for one that does not wait: the reactor hears of no end of a write meanwhile.
+        // This is long enough for a resize that does not wait: no write ends on the blocked reactor
+        // meanwhile.
         thread::sleep(Duration::from_millis(200));
         assert!(!cutting.is_finished(), "it was cut off while a write was under way");
         cutting
@@ -229,7 +231,7 @@ fn a_file_is_cut_off_when_nothing_is_written_behind_its_new_end() {
     drive.stop();
 }
 
-/// Of more writes than there are buffers, those that wait for one must not bring the end back.
+/// Checks more writes than there are buffers: the writes that wait for one must not extend the file again.
 #[test]
 fn what_waits_while_a_drive_shrinks_is_out_of_range() {
     let folder = Folder::on_disk();
@@ -266,7 +268,7 @@ fn deallocated_blocks_give_their_room_back() {
     assert!(full >= 4 * MIB);
     assert_eq!(drive.run(request(Operation::Deallocate, MIB, 2 * MIB), Vec::new()), Status::SUCCESS);
     assert!(room() <= full - 2 * MIB);
-    // Zeroes that keep their room, and zeroes that need not.
+    // The first zeroes keep their room, and the second need not.
     assert_eq!(drive.run(request(Operation::WriteZeroes, 0, MIB), Vec::new()), Status::SUCCESS);
     let kept = room();
     let freed = Request { deallocate: true, ..request(Operation::WriteZeroes, 0, MIB) };
@@ -295,7 +297,8 @@ fn a_file_is_new_until_it_is_written_to_and_another_file_is_another() {
     assert!(!anew.is_new && (anew.id != first.id || first.id == 0), "made anew");
 }
 
-/// After a write-back that failed a page may have data that the disk does not have: another opening reads from the disk.
+/// Checks that another opening reads from the disk: after a failed write-back, a page may differ from the
+/// disk.
 #[test]
 fn pages_of_an_earlier_opening_are_read_anew() {
     let folder = Folder::on_disk();

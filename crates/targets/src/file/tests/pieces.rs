@@ -1,4 +1,4 @@
-//! Long changes of the file: in pieces, and with an end when their host wants one.
+//! Long changes of the file, in pieces that end early when their host aborts them.
 
 use std::os::unix::fs::FileExt;
 
@@ -26,7 +26,7 @@ fn deallocate(offset: u64, length: u64) -> Request {
     request(Operation::Deallocate, offset, length)
 }
 
-/// Every other 4 KiB written, so that the file system has an extent for each.
+/// Writes every other 4 KiB of a file, so that the file system has an extent for each.
 fn fragmented(folder: &Folder, size: u64) -> FileConfig {
     let config = folder.config("image", size);
     let file = fs::File::create(&config.path).expect("a file can be made");
@@ -38,7 +38,7 @@ fn fragmented(folder: &Folder, size: u64) -> FileConfig {
     config
 }
 
-/// Every operation that changes a range of a file by one call each.
+/// Checks every operation that changes a range of a file.
 #[test]
 fn a_fragmented_range_is_changed_in_pieces_that_the_kernel_ends_soon() {
     const SIZE: u64 = 64 * MIB;
@@ -58,7 +58,7 @@ fn a_fragmented_range_is_changed_in_pieces_that_the_kernel_ends_soon() {
     }
 }
 
-/// A long range as hosts send it.
+/// Checks a long range in the commands that hosts send.
 #[test]
 fn commands_that_go_on_where_another_ends_are_one_piece() {
     const EACH: u64 = 512 * KIB;
@@ -69,7 +69,7 @@ fn commands_that_go_on_where_another_ends_are_one_piece() {
         for number in 0..COUNT {
             host.submit(number + 1, deallocate(u64::from(number) * EACH, EACH), &[], now_ns);
         }
-        // One of them has a host that waits no more.
+        // The host aborts one of the commands.
         host.abort(abort_one(COUNT / 2), now_ns);
     });
     for cid in (1..=COUNT).filter(|cid| *cid != COUNT / 2) {
@@ -79,7 +79,7 @@ fn commands_that_go_on_where_another_ends_are_one_piece() {
     assert!(events < u64::from(COUNT), "{events} calls");
     assert_eq!(drive.run(read(EACH, 8192), one(0, 8192)), Status::SUCCESS);
     assert!(drive.bytes(0, 8192).iter().all(|byte| *byte == 0));
-    // Behind the last.
+    // The bytes behind the last command are unchanged.
     assert_eq!(drive.run(read(u64::from(COUNT) * EACH, 8192), one(0, 8192)), Status::SUCCESS);
     assert_eq!(drive.bytes(0, 8192)[..4096], [0x5a; 4096]);
     drive.stop();
@@ -99,7 +99,7 @@ fn what_is_between_two_pieces_ends_there() {
     });
     assert_eq!(drive.status(1), Status::ABORT_REQUESTED);
     assert_eq!(drive.with(|host, _| host.events), 1);
-    // Another's is not meant.
+    // An abort of another command does not end this one.
     drive.with(move |host, now_ns| {
         host.submit(3, deallocate(0, 32 * MIB), &[], now_ns);
         host.submit(4, long, &[], now_ns);
@@ -110,7 +110,7 @@ fn what_is_between_two_pieces_ends_there() {
     drive.stop();
 }
 
-/// By way of buffers, 64 KiB at a time.
+/// Checks a write by way of buffers, 64 KiB at a time.
 #[test]
 fn what_is_copied_in_pieces_ends_between_two() {
     let folder = Folder::on_disk();
@@ -125,7 +125,8 @@ fn what_is_copied_in_pieces_ends_between_two() {
     drive.stop();
 }
 
-/// Whether the second of two writes to the same block waits for the first: only then it ends at once.
+/// Returns whether the second of two writes to the same block waits for the first: only then an abort ends it
+/// at once.
 fn second_waits(drive: &Drive) -> bool {
     let waits = drive.with(|host, now_ns| {
         host.submit(1, write(0, 4096), &one(0, 4096), now_ns);
@@ -139,7 +140,7 @@ fn second_waits(drive: &Drive) -> bool {
     waits.is_some()
 }
 
-/// Neither the page cache nor a device with smaller units keeps two apart within a block.
+/// Checks the page cache and devices with smaller units, which do not order two commands within a block.
 #[test]
 fn commands_that_overlap_in_a_block_wait_for_each_other_where_nothing_else_keeps_them_apart() {
     let folder = Folder::in_memory();
@@ -154,7 +155,7 @@ fn commands_that_overlap_in_a_block_wait_for_each_other_where_nothing_else_keeps
         (seed.facts.atomic, seed.control.facts.atomic) = (atomic, atomic);
         let (is_direct, control, drive) = (seed.is_direct(), seed.control(), Drive::new(seed));
         assert_eq!(second_waits(&drive), waits || !is_direct, "{atomic} of {block_size}");
-        // One reactor keeps them apart.
+        // Only one reactor can order the commands.
         assert!(!(waits && is_fine) || control.twin().is_err());
         // The namespace is formatted with other blocks.
         drive.with(|host, _| host.stack.formatted(4096));
@@ -167,7 +168,7 @@ fn commands_that_overlap_in_a_block_wait_for_each_other_where_nothing_else_keeps
 
 #[test]
 fn commands_that_wait_end_at_once_and_others_take_their_place() {
-    // Through the page cache, where the second waits for the first.
+    // Through the page cache, the second write waits for the first.
     let folder = Folder::in_memory();
     let drive = Drive::new(open(&folder.config("image", MIB)));
     drive.with(move |host, now_ns| {
@@ -179,7 +180,7 @@ fn commands_that_wait_end_at_once_and_others_take_their_place() {
     });
     assert_eq!([1, 3].map(|cid| drive.status(cid)), [Status::SUCCESS; 2]);
     drive.stop();
-    // Those that wait for a buffer.
+    // These commands wait for a buffer.
     let folder = Folder::on_disk();
     let drive = Drive::new(open(&folder.config("image", MIB)));
     drive.with(move |host, now_ns| {
@@ -197,7 +198,7 @@ fn commands_that_wait_end_at_once_and_others_take_their_place() {
     drive.stop();
 }
 
-/// An fdatasync that hangs holds up no reset: it names no memory of the host.
+/// Checks that an fdatasync that hangs delays no reset, because it refers to no memory of the host.
 #[test]
 fn flushes_end_at_once_and_the_next_ones_wait_for_what_the_kernel_has() {
     let folder = Folder::on_disk();
@@ -220,7 +221,7 @@ fn flushes_end_at_once_and_the_next_ones_wait_for_what_the_kernel_has() {
     }
 }
 
-/// A drive that goes while its file cannot be synced.
+/// Checks a drive that is dropped while its file cannot be synced.
 #[test]
 fn a_drive_goes_while_an_fdatasync_without_a_command_is_under_way() {
     let folder = Folder::on_disk();

@@ -46,7 +46,7 @@ fn fill_up_and_make_room(mount: &Path) {
     };
     let drive = Drive::new(open(&config));
     drive.fill(0, vec![7; 2 << 20]);
-    // More than there is room for: it gets half way, and waits.
+    // The write needs more room than there is: it stops half way, and waits.
     drive.submit(vec![(1, write(0, 1536 * KIB), one(0, 1536 << 10))]);
     let start = Instant::now();
     while drive.with(|host, _| host.stack.deadline_ns()).is_none() {
@@ -58,7 +58,7 @@ fn fill_up_and_make_room(mount: &Path) {
     assert_eq!(drive.status(1), Status::SUCCESS);
     assert_eq!(drive.run(read(0, 1536 * KIB), one(4 << 20, 1536 << 10)), Status::SUCCESS);
     assert!(drive.bytes(4 << 20, 1536 << 10).iter().all(|&byte| byte == 7));
-    // Whoever waits is told that there is no room when the namespace goes, and nobody tries again.
+    // When the namespace goes, the waiting command ends for lack of room, and is not retried.
     drive.submit(vec![(2, write(4 * MIB, 1536 * KIB), one(0, 1536 << 10))]);
     let start = Instant::now();
     while drive.with(|host, _| host.stack.deadline_ns()).is_none() {
