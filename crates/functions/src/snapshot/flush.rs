@@ -29,7 +29,8 @@ impl Snapshot {
         let good = call.status.is_success();
         match call.stage {
             REPAIRED if good && self.work.is_some() => return self.flush(call, io),
-            // It does not cover writes that were acknowledged after it arrived: the next one fails for them.
+            // A flush does not cover writes that were acknowledged after it arrived: the next one fails for
+            // them.
             BACK.. if good && (call.stage != self.back || std::mem::take(&mut self.unflushed)) => {
                 call.status = Status::WRITE_FAULT;
             }
@@ -46,11 +47,12 @@ impl Snapshot {
         Answer::Finish(call.status)
     }
 
-    /// A flush has failed. What it was to make durable may be gone, and no later one brings it back: of the log,
-    /// where what came after would make no sense, and of copies that nobody was told of.
+    /// Handles a failed flush. The data that it was to make durable may be lost, and no later flush brings it
+    /// back. Such data belongs to the log, where later records would be meaningless without it, and to copies
+    /// that are not completed yet.
     ///
-    /// A flush of a host says nothing of writes that were acknowledged while it was under way. So the next one fails, too, and
-    /// each that is under way now.
+    /// A flush of a host does not cover writes that were acknowledged while it was in flight. So the next
+    /// flush fails, too, and each that is in flight now.
     pub(super) fn flush_was_lost(&mut self, io: &mut Io<'_>) {
         self.unflushed = self.work.is_some();
         self.back = BACK + (self.back - 1) % (u8::MAX - BACK);

@@ -160,7 +160,7 @@ proptest! {
             model.take(&mut table, step);
             model.look(&table);
         }
-        // And so is one that was loaded from its checkpoint.
+        // A table that was loaded from its checkpoint is equal, too.
         let mut loaded = Table::new(LOGICAL, PHYSICAL, MAPPINGS_MAX);
         loaded.begin(table.epoch().into(), table.deletions()).expect("an epoch");
         for version in table.versions() {
@@ -177,7 +177,7 @@ proptest! {
     }
 }
 
-/// A drive has 128 versions, and a name 64 letters.
+/// Checks the limits of 128 versions of a drive, and of 64 letters of a name.
 #[test]
 fn there_are_so_many_versions_and_no_more() {
     let mut table = Table::new(LOGICAL, PHYSICAL, MAPPINGS_MAX);
@@ -197,7 +197,7 @@ fn there_are_so_many_versions_and_no_more() {
     table.create("beyond", 0).expect_err("one too many");
 }
 
-/// The store of a drive with more versions than there can be is damaged.
+/// Checks that a store with more versions than the limit counts as damaged.
 #[test]
 fn so_many_versions_are_loaded_and_no_more() {
     let mut table = Table::new(LOGICAL, PHYSICAL, MAPPINGS_MAX);

@@ -1,5 +1,5 @@
-//! One part of a set at a time: a member that loses power, loses what it was to flush, or answers too late, while the
-//! function goes on; and disks that are others after a restart.
+//! Faults of one part of a set at a time, while the function goes on: a member that loses power, loses the
+//! data of a flush, or answers too late. Also disks that are others after a restart.
 
 use super::rig::{Asked, Rig, SIZE};
 use sluice_command::Operation;
@@ -14,21 +14,21 @@ pub(super) struct Late {
     data: Vec<u8>,
 }
 
-/// What happens to the members beside what the rig does anyway.
+/// Faults of the members beside those of the rig.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
-    /// They lost power since they last answered, and their next answer tells it.
+    /// Members that lost power since their last answer, and report the loss with the next one.
     owes: Vec<bool>,
-    /// The next flush of a member fails, and loses what it was to make durable.
+    /// Members whose next flush fails, and loses the data it should make durable.
     fails_to_flush: Vec<bool>,
-    /// Of so many writes to a member one times out.
+    /// Average number of writes to a member of which one times out.
     pub(super) late: Option<u64>,
     waiting: Vec<Late>,
-    /// A member answers again before its late writes are done, as no transport may let it.
+    /// Whether a member answers again before its late writes are done, which no transport may allow.
     pub(super) is_hasty: bool,
-    /// A member has lost something since the function began.
+    /// Whether a member has lost data since the function began.
     has_lost: bool,
-    /// Commands of the host that are over, while the function is told of a flush that failed.
+    /// Commands of the host that end while the function handles a failed flush.
     ends: Option<Vec<(FlightId, bool)>>,
     /// Times that each of these happened.
     pub(super) power_losses: u64,
@@ -43,11 +43,11 @@ impl Parts {
     }
 }
 
-/// What a layer answers, and how much of what it was asked for it does.
+/// Answer of a layer, and the part of the request that it executes.
 pub(super) struct Fate {
     pub(super) status: Status,
     pub(super) chance: f64,
-    /// A flush failed: the errors of the source before the function is told.
+    /// Source and its count of errors before the result of a failed flush goes to the function.
     before: Option<(usize, u64)>,
 }
 
@@ -58,7 +58,7 @@ impl Fate {
 }
 
 impl Rig {
-    /// A member alone loses power, and with it what was not flushed.
+    /// Cuts the power of one member alone, which loses its unflushed data.
     pub(super) fn lose_power_of(&mut self, member: usize) {
         self.disks[member].lock().power_cut();
         self.parts.owes[member] = true;
@@ -69,12 +69,13 @@ impl Rig {
         self.parts.fails_to_flush[member] = true;
     }
 
-    /// True if a write that timed out may still be done there: the transport answers nothing before.
+    /// Returns whether a write that timed out may still be done there: the transport delivers no answer
+    /// before.
     fn is_mute(&self, layer: usize) -> bool {
         !self.parts.is_hasty && self.parts.waiting.iter().any(|late| late.layer == layer)
     }
 
-    /// A late write is done, if there is one and its time has come.
+    /// Does a late write, if there is one and its time has come.
     pub(super) fn does_late(&mut self) -> bool {
         let count = self.parts.waiting.len();
         let comes = count > 0 && (self.asked.is_empty() || self.random.one_in(8));
@@ -85,7 +86,7 @@ impl Rig {
         comes
     }
 
-    /// What becomes of something that a member was asked for; none if nothing special does.
+    /// Returns the fault of a member's request; none if it is executed as usual.
     pub(super) fn fate(&mut self, asked: &Asked) -> Option<Fate> {
         let layer = usize::from(asked.reply.layer);
         if layer >= self.members {
@@ -103,7 +104,7 @@ impl Rig {
         }
         let operation = asked.request.operation;
         if operation == Operation::Flush {
-            // A Flush of the host is over when each member is done with it: this one is the last.
+            // A Flush of the host ends when each member has done it: this one is the last.
             let is_last = self.asked.iter().all(|other| other.request.operation != Operation::Flush);
             let fails = self.up[layer] && is_last && std::mem::take(&mut self.parts.fails_to_flush[layer]);
             return fails.then(|| self.lose_by_flush(layer));
@@ -127,8 +128,8 @@ impl Rig {
         Fate { before, ..Fate::undone(Status::WRITE_FAULT) }
     }
 
-    /// The function is told. If nothing takes the place of a source whose flush failed, what that lost is lost, before
-    /// the host is told of anything.
+    /// Returns the answer to the function. If the flush of a source without a replacement failed, its data is
+    /// lost in the model before the host receives any result.
     pub(super) fn meet(&mut self, asked: &Asked, fate: &Fate) {
         let Some((source, errors)) = fate.before else { return self.answer(asked, fate.status) };
         self.parts.ends = Some(Vec::new());
@@ -141,7 +142,7 @@ impl Rig {
         }
     }
 
-    /// A command of the host is over.
+    /// Ends a command of the host.
     pub(super) fn end(&mut self, flight: FlightId, good: bool) {
         match &mut self.parts.ends {
             Some(ends) => ends.push((flight, good)),
@@ -155,7 +156,7 @@ impl Rig {
         number.lines().next().and_then(|line| line.parse().ok()).expect("a number")
     }
 
-    /// By number, if it is in sync.
+    /// Returns for each member whether it is in sync.
     fn in_sync(&mut self) -> Vec<bool> {
         let status = self.tell("status").expect("it serves");
         let (_, states) = status.split_once(r#""members":["#).expect("members");
@@ -163,14 +164,15 @@ impl Rig {
         states.split(',').map(|state| state == r#""in sync""#).collect()
     }
 
-    /// True if no other member has what this one has.
+    /// Returns whether no other member has the data of this one.
     fn is_irreplaceable(&mut self, member: usize) -> bool {
         let in_sync = self.in_sync();
         let others = (0..self.members).filter(|other| *other != member && in_sync[*other]);
         !self.is_mirror && member == 0 || in_sync[member] && others.count() == 0
     }
 
-    /// What the source owes is told before it is read past the function, and what is late there is done.
+    /// Runs until the source has reported its losses and has done its late writes, before a read past the
+    /// function.
     pub(super) fn hear_losses(&mut self) {
         loop {
             let source = self.source();
@@ -182,14 +184,14 @@ impl Rig {
         }
     }
 
-    /// Nothing happens to a part any more.
+    /// Ends all faults of parts.
     pub(super) fn part_rest(&mut self) {
         self.parts.late = None;
         self.parts.fails_to_flush.fill(false);
     }
 
-    /// The function is gone, and what was late is done. Where a member has lost something, the next function may not know
-    /// it: the layer above it fails the host's next Flush.
+    /// Ends the function, after its late writes. The next function may have no record of a member's loss, so
+    /// the layer above it fails the host's next Flush.
     pub(super) fn part_kill_function(&mut self) {
         while !self.parts.waiting.is_empty() {
             self.does_late();
@@ -201,8 +203,8 @@ impl Rig {
         }
     }
 
-    /// The daemon is gone, and what was late is done or not. True if a member has lost something that nothing but a Flush
-    /// made durable.
+    /// Ends the daemon; late writes are done or not. Returns whether a member has lost data that only a Flush
+    /// had made durable.
     pub(super) fn part_kill_daemon(&mut self) -> bool {
         for late in std::mem::take(&mut self.parts.waiting) {
             if self.random.one_in(2) {
@@ -212,8 +214,8 @@ impl Rig {
         std::mem::take(&mut self.parts.has_lost)
     }
 
-    /// The daemon is gone, and when it comes back another disk is in the place of this member, if another member has
-    /// everything. By an order, if nothing else says which that is.
+    /// Restarts the daemon with another disk in the place of this member, if another member has everything.
+    /// An operator chooses that member, if the log does not show which is right.
     pub(super) fn kill_daemon_and_replace(&mut self, member: usize, cut: bool) {
         let member = if self.is_mirror { member } else { 1 };
         let right = self.in_sync().iter().enumerate().position(|(other, good)| *good && other != member);

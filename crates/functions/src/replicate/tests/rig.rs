@@ -35,28 +35,29 @@ struct Command {
 pub(super) struct Asked {
     pub(super) reply: Reply,
     pub(super) request: Request,
-    /// Of a host's command: where its data is.
+    /// Offset of a host command's data.
     data: usize,
 }
 
 pub(super) struct Rig {
     pub(super) random: Random,
     pub(super) up: Vec<bool>,
-    /// Whether nothing was ever written to the layers; and their storage.
+    /// Whether the layers were never written to; `storage`: the numbers of their storage.
     pub(super) is_new: bool,
     pub(super) storage: Vec<u64>,
-    /// Members; the log is the layer after them. Of a mirror, else of a drive and its copy.
+    /// Number of members; the log is the layer after them. Without `is_mirror`, they are a drive and its
+    /// copy.
     pub(super) members: usize,
     pub(super) is_mirror: bool,
     options: Options,
     session: Session,
     memory: Buffers,
     pub(super) disks: Vec<SimDisk>,
-    /// More that happens to them.
+    /// Faults of single parts.
     pub(super) parts: Parts,
     pub(super) now_ns: u64,
     pub(super) asked: Vec<Asked>,
-    /// By slot, with how often it was used.
+    /// Commands by slot, each with the number of times that it was sent.
     commands: Vec<(u32, Option<Command>)>,
     pub(super) model: ModelNamespace,
     next_tag: u64,
@@ -231,7 +232,7 @@ impl Rig {
         self.model.end_read(command.flight, &found).unwrap_or_else(|violation| panic!("{violation}"));
     }
 
-    /// Has the host read through the function, if it has a command left.
+    /// Submits a read of the host through the function, if a slot is free.
     pub(super) fn submit_read(&mut self) {
         let Some(slot) = self.free_slot() else { return };
         let first = self.random.below(64);
@@ -247,7 +248,7 @@ impl Rig {
         self.commands.iter().position(|(_, command)| command.is_none())
     }
 
-    /// Has the host change the drive, if it has a command left.
+    /// Submits a change of the drive by the host, if a slot is free.
     pub(super) fn submit(&mut self) {
         let Some(slot) = self.free_slot() else { return };
         let kinds = [Operation::Write, Operation::Write, Operation::Write, Operation::Flush];
@@ -281,7 +282,7 @@ impl Rig {
         self.send(slot);
     }
 
-    /// The host flushes, if it has a command left.
+    /// Submits a flush of the host, if a slot is free.
     pub(super) fn submit_flush(&mut self) {
         let Some(slot) = self.free_slot() else { return };
         let request = Request { operation: Operation::Flush, ..Request::default() };
@@ -343,7 +344,7 @@ impl Rig {
         self.answer(&asked, if good { Status::SUCCESS } else { Status::WRITE_FAULT });
     }
 
-    /// A layer has done what it was asked for, or not.
+    /// Returns the result of a layer's request to the function.
     pub(super) fn answer(&mut self, asked: &Asked, status: Status) {
         let about = Submission { tag: asked.reply.tag, status: status.0, ..entry::about(&asked.request) };
         match asked.reply.disposition {
@@ -390,7 +391,7 @@ impl Rig {
         }
     }
 
-    /// What a layer was asked to write.
+    /// Returns the data of a request that writes.
     pub(super) fn data_of(&mut self, asked: &Asked) -> Vec<u8> {
         let length = asked.request.length as usize;
         match asked.request.operation {
@@ -399,7 +400,8 @@ impl Rig {
         }
     }
 
-    /// The function's process is gone. What it had asked for is done; commands begin anew with the next one.
+    /// Kills the function's process. Its requests are done first; all commands are sent again to the next
+    /// function.
     pub(super) fn kill_function(&mut self) {
         for asked in std::mem::take(&mut self.asked) {
             self.apply(&asked, 1.0);
@@ -416,7 +418,8 @@ impl Rig {
         self.start();
     }
 
-    /// The same, and the next function was not told of its layers.
+    /// Kills the daemon as [`kill_daemon`](Self::kill_daemon) does, without sending the next function its
+    /// layers.
     pub(super) fn end_daemon(&mut self, cut: bool) {
         for asked in std::mem::take(&mut self.asked) {
             self.apply(&asked, 0.5);
@@ -427,7 +430,7 @@ impl Rig {
                 self.disks.iter().for_each(|disk| disk.lock().power_cut());
                 self.model.power_cut();
             }
-            // The log may not have that a member lost something: that may be believed once more.
+            // The log may lack a member's loss, so that member may be trusted once more.
             false if has_lost => {
                 self.disks.iter().for_each(|disk| disk.lock().flush());
                 self.model.power_cut();
@@ -537,7 +540,7 @@ impl Rig {
     }
 }
 
-/// Blanks a log: behind its headers there may be anything.
+/// Blanks the headers of a log, and leaves its other bytes random.
 fn clear_log(log: &SimDisk) {
     let mut log = log.lock();
     [0, LOG / 2].iter().for_each(|half| log.write(*half, &[0; 4096]));

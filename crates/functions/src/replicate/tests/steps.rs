@@ -5,20 +5,20 @@ use super::live;
 use super::rig::Rig;
 use sluice_sim::seeds;
 
-/// What happens besides members that come and go.
+/// Faults besides members that come and go.
 #[derive(Clone, Copy, Debug, Default)]
 struct Steps {
-    /// One member loses power, and says so with its next answer.
+    /// Power loss of one member, which reports the loss with its next answer.
     power: bool,
-    /// A flush fails, and loses what it was to make durable.
+    /// Failed flush that loses the data it should make durable.
     flushes: bool,
-    /// A write times out on a member, and is done later.
+    /// Write that times out on a member, and is done later.
     late: bool,
-    /// A member is another disk after a restart of the daemon.
+    /// Member that is another disk after a restart of the daemon.
     replaced: bool,
 }
 
-/// What happened in all runs of a test.
+/// Counters of all runs of a test.
 #[derive(Debug, Default)]
 struct Happened {
     good: u64,
@@ -29,7 +29,7 @@ struct Happened {
     replaced: u64,
 }
 
-/// Something happens to one part.
+/// Applies a random fault to one part.
 fn happens(rig: &mut Rig, steps: Steps) {
     let member = rig.random.below(rig.members as u64) as usize;
     match rig.random.below(8) {
@@ -41,7 +41,7 @@ fn happens(rig: &mut Rig, steps: Steps) {
     }
 }
 
-/// A read, or something that the set asks for itself, is the first to find what has happened.
+/// Lets a read, or a request of the set itself, be the first to find a fault.
 fn answer_first(rig: &mut Rig) {
     if rig.is_mirror && rig.random.one_in(2) {
         (0..4).for_each(|_| rig.submit_read());

@@ -1,4 +1,4 @@
-//! The function alone: over a store in memory, whose flushes for the host come back when the test says so.
+//! The function alone, over a store in memory. The test decides when the store completes the host's flushes.
 
 use super::super::make;
 use crate::uif::entry;
@@ -48,7 +48,7 @@ impl Rig {
         rig
     }
 
-    /// Shows the function an entry, and does all that it wants but for the flushes of the host.
+    /// Sends the function an entry, and does all of its requests except the flushes of the host.
     fn show(&mut self, entry: &Submission) {
         self.session.take(entry, &mut self.memory, self.now_ns);
         self.replies.extend(self.session.replies(usize::MAX));
@@ -82,7 +82,7 @@ impl Rig {
         }
     }
 
-    /// The store does what it is asked for, and says so.
+    /// Executes a request on the store, and completes it.
     fn apply(&mut self, reply: &Reply, kind: u8) {
         let request = entry::request(reply).expect("it makes sense");
         if request.has_data() {
@@ -112,7 +112,7 @@ impl Rig {
         self.show(&Submission { tag, ..entry::about(&flush) });
     }
 
-    /// Returns how a write has ended.
+    /// Submits a write, and returns its status.
     fn write(&mut self, tag: u64) -> Status {
         let request = Request { operation: Operation::Write, length: 4096, ..Request::default() };
         let entry = Submission { tag, data_offset: 0, data_length: 4096, ..entry::about(&request) };
@@ -120,7 +120,7 @@ impl Rig {
         self.ended(tag).expect("the store does what it is asked for")
     }
 
-    /// The store is done with the first flush that it has.
+    /// Completes the store's first flush.
     fn end_flush(&mut self, status: Status) {
         let reply = self.flushes.pop_front().expect("it has one");
         self.answer(&reply, kind::RETURNED, status);
@@ -136,14 +136,15 @@ fn operation(reply: &Reply) -> Operation {
     entry::request(reply).expect("it makes sense").operation
 }
 
-/// The store lost its power during the first Flush: the write came later, and the Flush says nothing of it.
+/// Checks a store that loses power during the first Flush: a write came later, and the Flush does not cover
+/// it.
 #[test]
 fn a_flush_that_fails_does_not_cover_writes_that_were_acknowledged_meanwhile() {
     let mut rig = Rig::new();
     assert_eq!(rig.write(1), Status::SUCCESS);
     rig.flush(2);
     assert_eq!(rig.write(3), Status::SUCCESS);
-    // One more is on its way when the first fails.
+    // Another Flush is in flight when the first fails.
     rig.flush(4);
     rig.end_flush(Status::WRITE_FAULT);
     assert_eq!(rig.ended(2), Some(Status::WRITE_FAULT));
