@@ -1,8 +1,8 @@
-//! Bringing memory of a client in before a command names it.
+//! Population of a client's memory before a command uses it.
 //!
-//! The first access to a page of a file in memory waits until the kernel has found a page, cleared it and mapped it; with
-//! a huge page that takes milliseconds. A thread beside may have the kernel do that beforehand. What a client takes away
-//! again by holes in its file is as it was before: the next access waits.
+//! The first access to a page of a file in memory waits until the kernel has found a page, cleared it and
+//! mapped it; with a huge page that takes milliseconds. Another thread may have the kernel do that
+//! beforehand. The next access waits again if the client has punched a hole there.
 
 use crate::mapping::Mapping;
 use rustix::io::Errno;
@@ -13,16 +13,17 @@ use std::sync::{Arc, Weak};
 /// Bytes that are populated at a time. Changes of the process's mappings wait for as long.
 const PIECE: usize = 2 << 20;
 
-/// Memory of a region that is yet to be populated. It keeps nothing mapped: when the region is gone, nothing is left to do.
+/// Memory of a region that is yet to be populated. It keeps no mapping alive: when the region is gone,
+/// nothing is left to do.
 pub struct Unpopulated {
     mapping: Weak<Mapping>,
-    /// Where it begins and ends in the mapping.
+    /// Begin and end of the rest in the mapping.
     next: usize,
     end: usize,
 }
 
 impl Unpopulated {
-    /// `length` bytes of a mapping, all of which are in it.
+    /// Describes `length` bytes of a mapping, all of which must be in it.
     pub(crate) fn new(mapping: &Arc<Mapping>, offset: usize, length: usize) -> Self {
         debug_assert!(offset.checked_add(length).is_some_and(|end| end <= mapping.length()));
         Self { mapping: Arc::downgrade(mapping), next: offset, end: offset + length }
@@ -31,7 +32,8 @@ impl Unpopulated {
     /// Populates the next 2 MiB. Returns false if nothing is left.
     ///
     /// # Errors
-    /// The file has no such page any more or its file system has none left, or the kernel is older than 5.14.
+    /// Fails if the file has no such page any more, its file system has none left, or the kernel is older
+    /// than 5.14.
     pub fn populate_next(&mut self) -> Result<bool, Errno> {
         let Some(mapping) = self.mapping.upgrade() else { return Ok(false) };
         let length = PIECE.min(self.end - self.next);
