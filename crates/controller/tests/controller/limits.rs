@@ -1,4 +1,4 @@
-//! Limits of commands: the last value that is taken, and the first that is not.
+//! Limits of commands: the last value that is accepted, and the first that is not.
 
 use crate::copy::{NAMED, copy, enable_named_ranges};
 use crate::host::{Host, PAGE, entry};
@@ -9,7 +9,7 @@ use sluice_controller::{Attached, Attachment, CAPSULES_MAX, KnownAs, Pool, Queue
 use sluice_nvme::opcode::admin;
 use sluice_nvme::{Status, SubmissionEntry};
 
-/// MSRC is 128 source ranges.
+/// Checks that MSRC is 128 source ranges.
 #[test]
 fn a_copy_has_so_many_ranges_and_no_more() {
     let mut host = Host::with_io(&Model::new(1024));
@@ -21,7 +21,7 @@ fn a_copy_has_so_many_ranges_and_no_more() {
     }
 }
 
-/// An image has 64 MiB at most, and a piece of it MDTS.
+/// Checks that an image has at most 64 MiB, and a piece of it at most MDTS.
 #[test]
 fn a_firmware_image_is_so_large_and_no_larger() {
     const IMAGE: u32 = 64 << 20;
@@ -33,12 +33,12 @@ fn a_firmware_image_is_so_large_and_no_larger() {
     };
     assert_eq!(download(PAGE as u32, IMAGE - PAGE as u32), Ok(0));
     assert_eq!(download(PAGE as u32, IMAGE - PAGE as u32 + 4), Err(Status::INVALID_FIELD));
-    // There is no list of pages at 0: a length within the limits gets that far.
+    // No list of pages lies at 0: only a length within the limits comes as far as the list.
     assert_ne!(download(TRANSFER_MAX, 0), Err(Status::INVALID_FIELD));
     assert_eq!(download(TRANSFER_MAX + 4, 0), Err(Status::INVALID_FIELD));
 }
 
-/// A list of attachments has 256 hosts at most.
+/// Checks that a list of attachments has at most 256 hosts.
 #[test]
 fn a_namespace_is_attached_to_so_many_hosts_and_no_more() {
     for (others, status) in [(255, Status::SUCCESS), (256, Status::NAMESPACE_ATTACHMENT_LIMIT_EXCEEDED)] {
@@ -55,7 +55,7 @@ fn a_namespace_is_attached_to_so_many_hosts_and_no_more() {
     }
 }
 
-/// The queues of a connection have the numbers 1 to 128, and can be deleted when nothing of them is in flight.
+/// Checks that queues have the numbers 1 to 128, and can be deleted when none of their commands is in flight.
 #[test]
 fn a_queue_pair_has_its_limits() {
     let mut host = Host::enabled(vec![Model::new(8).namespace(1)]);

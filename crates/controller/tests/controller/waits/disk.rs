@@ -16,24 +16,24 @@ const FUSED: u8 = 0x7e;
 /// The queue of commands that the drive makes itself.
 const INTERNAL: u16 = u16::MAX;
 
-/// All blocks of all disks are of this byte, and writes change nothing.
+/// Content of each byte of all disks, which writes do not change.
 pub(super) const CONTENT: u8 = 0x5a;
 pub(super) const BLOCKS: u64 = 64;
 
-/// True if the Compare of a pair at this block fails, and so its Write.
+/// Returns whether the Compare of a pair at this block fails, and so its Write.
 pub(super) fn compares_in_vain(slba: u64) -> bool {
     slba.is_multiple_of(4)
 }
 
-/// A command that the layer has.
+/// Command that the layer has.
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     ticket: Ticket,
-    /// Its place among all arrivals.
+    /// Number of its arrival among all arrivals.
     pub(super) arrival: u64,
     pub(super) origin: Origin,
     pub(super) request: Request,
-    /// Its queue is gone, and these were under way at that time: they have no order with it.
+    /// Commands in flight when this command's queue was deleted: they have no order with it.
     pub(super) abandoned: Option<Arc<BTreeSet<Key>>>,
 }
 
@@ -66,7 +66,7 @@ fn is_of_one_queue(one: &Origin, other: &Origin) -> bool {
     (one.controller, one.sq, one.epoch) == (other.controller, other.sq, other.epoch)
 }
 
-/// The Compare of a pair has arrived, its Write has not been answered.
+/// Pair whose Compare has arrived, and whose Write has not been answered.
 #[derive(Debug)]
 struct FusedBlocks {
     origin: Origin,
@@ -77,14 +77,14 @@ struct FusedBlocks {
 pub(super) struct Disk {
     nsid: u32,
     pub(super) held: Vec<Held>,
-    /// Arrivals of the whole run.
+    /// Number of arrivals in the whole run.
     arrivals: u64,
     fused: Option<FusedBlocks>,
-    /// The first thing that must not be.
+    /// First violation of a rule.
     pub(super) breach: Option<String>,
-    /// Commands end when that is requested.
+    /// Whether commands end when an abort is requested.
     aborts: bool,
-    /// When a flush arrived last of those that were answered.
+    /// Number of the last arrival among the flushes that have succeeded.
     pub(super) flushed: u64,
 }
 

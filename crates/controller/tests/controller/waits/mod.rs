@@ -24,7 +24,7 @@ const NAMESPACES: u32 = 3;
 const QUEUES: u16 = 2;
 const SIZE: u32 = 64;
 
-/// Commands of a queue under way at most, so that no completion queue is ever full.
+/// Maximum number of commands in flight of a queue, so that no completion queue is ever full.
 const DEPTH: usize = 40;
 
 /// FUSE of the two.
@@ -60,11 +60,11 @@ struct World {
     sent: BTreeMap<Key, Sent>,
     /// Queues of each host that take commands.
     queues: [Vec<u16>; 2],
-    /// Pages of what the disks are full of, and of something else.
+    /// Pages with the content of the disks, and with other content.
     buffers: [[u64; 2]; 2],
-    /// How many commands of each opcode have completed with success, admin commands and others.
+    /// Number of successful completions by opcode; admin commands are separate.
     succeeded: BTreeMap<(bool, u8), u32>,
-    /// No Copy reads or writes this one.
+    /// Namespace that no Copy reads or writes.
     without_copies: Option<u32>,
     steps: Vec<String>,
 }
