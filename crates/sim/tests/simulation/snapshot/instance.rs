@@ -103,7 +103,8 @@ pub(super) struct Instance {
     chunk: u64,
     /// End of the metadata, number of requests that wrote below it, and the number at which the power fails.
     pub(super) metadata: u64,
-    /// Of metadata, bytes that a power cut leaves as a whole or not at all, if they are fewer than those of a sector.
+    /// Bytes of metadata that a power cut keeps as a whole or not at all, if they are fewer than those of a
+    /// sector.
     pub(super) unit: Option<u64>,
     pub(super) metadata_writes: u64,
     pub(super) cut_at: Option<u64>,
@@ -402,7 +403,7 @@ impl Instance {
             drop(disk);
             return self.answer(index, status);
         }
-        // Some fail when part of them was done, or all.
+        // Some requests fail when a part of them was done, or all.
         if fault && self.random.one_in(2) {
             return self.answer(index, status);
         }
