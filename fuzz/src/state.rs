@@ -5,7 +5,7 @@ use crate::{Input, configuration, scratch};
 use sluice_control::state::{HostFile, HostState, Reserved, Saved, StateFile};
 use std::path::{Path, PathBuf};
 
-/// The drive that the second file is of.
+/// Drive that the second file belongs to.
 const DRIVE: &str = "a";
 
 /// The files and their folder, the same for all inputs.
@@ -26,7 +26,7 @@ impl Place {
     }
 }
 
-/// Both files have the same input: each refuses the words of the other.
+/// Loads the input as each of the two files. Each refuses the first line of the other.
 pub fn run(data: &[u8]) {
     thread_local!(static PLACE: Place = Place::new());
     PLACE.with(|place| {
@@ -36,7 +36,7 @@ pub fn run(data: &[u8]) {
             Err(problem) => check_refusal(&problem, &place.path),
         }
         std::fs::write(&place.hosts, file(&mut Input::new(data), "sluice-hosts")).expect("room");
-        // As at the start of a daemon, which knows nothing of the file.
+        // This is the state at the start of a daemon, which has not read the file yet.
         let mut hosts = place.file.host_file(DRIVE);
         match hosts.load() {
             Ok(state) => check_hosts(&mut hosts, &state.expect("the file is there")),
@@ -50,7 +50,7 @@ fn check_refusal(problem: &sluice_spec::problem::Problem, path: &Path) {
     assert!(problem.error.contains(path) && problem.hint.is_some(), "{problem}");
 }
 
-/// The input as it is, or as the body of a file whose first line fits.
+/// Returns the input as it is, or as the body of a file with a valid first line.
 fn file(input: &mut Input<'_>, magic: &str) -> Vec<u8> {
     let has_header = !input.one_in(4);
     let body = input.bytes(usize::MAX);
@@ -77,7 +77,8 @@ fn check_hosts(file: &mut HostFile, state: &HostState) {
     }
 }
 
-/// A daemon takes what a daemon stores, and leaves out the rest: once, and not again.
+/// Checks that reservations that were loaded are stored and loaded again without a change. Only the first
+/// load leaves out invalid ones.
 fn check_reservations(reserved: &Reserved) {
     let record = reserved.record();
     let stored = Reserved::of(&reserved.drive, reserved.nsid, &record);
