@@ -1,5 +1,5 @@
-//! The state file, and the file of the hosts of a drive: any contents of each are loaded whole or refused with a
-//! reason, and what was loaded can be stored and loaded again.
+//! The state file, and the file of the hosts of a drive. Any contents of each are loaded whole or refused
+//! with a reason. Loaded contents can be stored and loaded again.
 
 use crate::{Input, configuration, scratch};
 use sluice_control::state::{HostFile, HostState, Reserved, Saved, StateFile};

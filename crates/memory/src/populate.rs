@@ -1,7 +1,7 @@
 //! Population of a client's memory before a command uses it.
 //!
 //! The first access to a page of a file in memory waits until the kernel has found a page, cleared it and
-//! mapped it; with a huge page that takes milliseconds. Another thread may have the kernel do that
+//! mapped it. With a huge page that takes milliseconds. Another thread may have the kernel do that
 //! beforehand. The next access waits again if the client has punched a hole there.
 
 use crate::mapping::Mapping;

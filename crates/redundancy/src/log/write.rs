@@ -157,7 +157,7 @@ impl Writer {
     }
 
     /// Begins a checkpoint in a half that may have the header of another state, with zeros over that header.
-    /// Without the zeros, a crash before the new header would leave a half whose header and state disagree,
+    /// Without the zeros, a crash before the new header could leave a half whose header and state disagree,
     /// which is damage. With them, the other half is valid until this one is complete.
     fn write_void(&mut self) {
         self.buffer.clear();

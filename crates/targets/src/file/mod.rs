@@ -58,8 +58,8 @@ use work::{SYNC_TICKET, Stage, Work, WorkTable};
 /// Interval between retries of writes that found the file system full, ns.
 const SPACE_RETRY_NS: u64 = 1_000_000_000;
 /// Bytes of a Deallocate that ends soon. Hosts send a thousand at a time, one for each entry of a queue, with
-/// a timeout of 30 s each. A thousand take 4 s on ext4 with an extent for every 8 KiB, at 60 us each, and a
-/// third of the timeout on a busy machine.
+/// a timeout of 30 s each. A thousand take 4 s on ext4 with an extent for every 8 KiB, at 60 us each. On a
+/// busy machine they take a third of the timeout.
 const DEALLOCATE_LIMIT: u64 = 512 << 10;
 /// Maximum number of immediate retries of an operation on which the kernel did nothing.
 const REPEATS_MAX: u8 = 16;

@@ -114,8 +114,8 @@ impl Syncs {
     }
 
     /// Begins an fdatasync for all waiting commands; returns whether to start it. It does not begin while one
-    /// runs, while the result of the last one is in doubt, in another target's turn, or after data was lost.
-    /// `answered` receives the commands that fail because data was lost.
+    /// runs, while the last result is in doubt, or in another target's turn. After data was lost none begins:
+    /// `answered` receives the waiting commands, which fail.
     pub(super) fn begin(&mut self, now_ns: u64, answered: &mut Vec<Ticket>) -> bool {
         if !self.is_due() || !self.ended.is_empty() {
             return false;
@@ -163,8 +163,8 @@ impl Syncs {
         self.conclude(answered)
     }
 
-    /// Moves the commands whose fdatasync has ended to `answered`, unless a doubt is open that was raised
-    /// before its end. Returns whether their data is on stable storage.
+    /// Moves the commands whose fdatasync has ended to `answered`, once no doubt from before its end is open,
+    /// or data was lost. Returns whether their data is on stable storage.
     pub(super) fn conclude(&mut self, answered: &mut Vec<Ticket>) -> bool {
         let in_doubt = !self.ended.is_empty() && self.shared.is_in_doubt(self.ended_before);
         // A doubt is settled after its result was stored.

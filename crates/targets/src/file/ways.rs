@@ -1,5 +1,5 @@
-//! Other paths to the storage of a block device, as far as the kernel reports them: the file below a loop
-//! device, and other devices of the same disk. One drive claims all of them.
+//! Other paths to the storage of a block device, as far as the kernel reports them. These are the file below
+//! a loop device, and other devices of the same disk. One drive claims all of them.
 
 use super::error::Trouble;
 use rustix::fs::{FlockOperation, OFlags, flock, major, minor};

@@ -29,7 +29,7 @@ pub(super) fn compares_in_vain(slba: u64) -> bool {
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     ticket: Ticket,
-    /// Number of its arrival among all arrivals.
+    /// Ordinal of this command among all arrivals.
     pub(super) arrival: u64,
     pub(super) origin: Origin,
     pub(super) request: Request,

@@ -1,5 +1,5 @@
-//! Faults of one part of a set at a time, while the function goes on: a member that loses power, loses the
-//! data of a flush, or answers too late. Also disks that are others after a restart.
+//! Faults of one part of a set at a time, while the function goes on. A member loses power, loses the data of
+//! a flush, or answers too late. After a restart, disks may be others.
 
 use super::rig::{Asked, Rig, SIZE};
 use sluice_command::Operation;

@@ -1,7 +1,8 @@
 //! A lease on a shared disk: a block that all daemons see, with the claim of the one that may use the disk.
 //!
-//! A [thread](hold) renews the claim. The target compares the clock with the end of the lease before each command, so a
-//! thread or a disk that hangs cannot make it go on for too long. [How a lease is taken and lost](protocol) is apart.
+//! A [thread](hold) renews the claim. The target compares the clock with the end of the lease before each
+//! command. So a thread or a disk that hangs cannot keep the target going for too long. The [protocol] takes,
+//! renews and loses a lease.
 
 mod block;
 mod file;
