@@ -7,14 +7,15 @@
 //!
 //! These guarantees hold as long as the log is durable when its writes are reported as durable:
 //!
-//! - Before a write is issued, its regions are marked in the log as possibly different. The mark is cleared when
-//!   the region has had no write for a while, and all members were flushed since.
-//! - A member that missed a write is marked there before that write is acknowledged. The members that have the
-//!   write get a higher generation before that, too. The outdated member is neither read nor copied from until it
-//!   was copied to.
-//! - Of two writes that overlap, the second begins when the first has ended: their order is the same everywhere.
-//! - While a piece is copied, no write goes there. Pieces are small, and the copy rate is limited while the host
-//!   writes.
+//! - Before a write is issued, its regions are marked in the log as possibly different. The mark is cleared
+//!   when the region has had no write for a while, and all members were flushed since.
+//! - A member that missed a write is marked there before that write is acknowledged. The members that have
+//!   the write get a higher generation before that, too. The outdated member is neither read nor copied from
+//!   until it was copied to.
+//! - Of two writes that overlap, the second begins when the first has ended: their order is the same
+//!   everywhere.
+//! - While a piece is copied, no write goes there. Pieces are small, and the copy rate is limited while the
+//!   host writes.
 #![forbid(unsafe_code)]
 
 mod background;
