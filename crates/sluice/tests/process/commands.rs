@@ -248,14 +248,14 @@ fn table(title: &str, id: &str, names: Names, all: &[Served], of: fn(&Served) ->
 
 const HEAD: &str = "# Commands and log pages
 
-What is served over which front-end. Every line was found out by sending the command to a daemon; this page is
-written by a test (`SLUICE_WRITE_DOCS=1 cargo test --release --workspace --test process commands`), and the same
-test fails when it is not true any more, or when the controller's own logs (Commands Supported and Effects,
-Supported Log Pages, Feature Identifiers Supported and Effects) say anything else.
+Commands, log pages and features of each front-end. A test sends each command to a daemon and writes this page
+(`SLUICE_WRITE_DOCS=1 cargo test --release --workspace --test process commands`). The same test fails when the page is
+not true any more, or when the controller's own logs (Commands Supported and Effects, Supported Log Pages, Feature
+Identifiers Supported and Effects) differ from it.
 
-The drive was one on a file, with a pool: without one ([configuration](configuration.md#drivepool)) there are no Namespace
-Management and no Namespace Attachment. It depends on what is below a drive whether there are Dataset Management (a target
-that can deallocate), the feature Volatile Write Cache (a target that has one) and commands that are handed on to a
+The drive of the test is on a file, with a pool. Without a pool ([configuration](configuration.md#drivepool)) there are no Namespace
+Management and no Namespace Attachment. Three things depend on the layers below a drive: Dataset Management (a target
+that can deallocate), the feature Volatile Write Cache (a target that has one) and commands that are passed to a
 device ([passthrough](configuration.md)). Over vfio-user a drive has either trapped doorbells or mapped ones.
 ";
 
