@@ -1,4 +1,4 @@
-//! The translation cache of a drive's classifier, as a function fills it.
+//! Translation cache of a drive's classifier, filled by a function.
 
 use sluice_classifier::{Map, MapError, MapKind, Translation as Place};
 use sluice_functions::uif::{Translations, UifControl};
@@ -6,16 +6,16 @@ use sluice_uif::Translation;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Tries to clear a cache that nobody fills any more, while somebody else is changing it.
+/// Number of attempts to clear a dropped cache while another thread is changing it.
 const TRIES: u32 = 1000;
 
-/// Which cache a function fills.
+/// Link between a function and the translation cache that it fills.
 #[derive(Debug)]
 pub(super) struct CacheControl {
-    /// Its name, if the function fills one.
+    /// Name of the cache's map; `None` if the function fills no cache.
     name: Option<String>,
     block_size: u32,
-    /// The one that it has now.
+    /// Map that the function fills at present.
     filled: Mutex<Option<Arc<Map>>>,
 }
 
@@ -24,12 +24,14 @@ impl CacheControl {
         Self { name, block_size, filled: Mutex::default() }
     }
 
-    /// True if the function fills one, in blocks of the size that the namespace was given.
+    /// Returns whether the function fills a cache. Its translations are in blocks of the namespace's
+    /// configured size.
     pub(super) fn is_filled(&self) -> bool {
         self.name.is_some()
     }
 
-    /// The drive's classifier has these maps now.
+    /// Connects the function with its translation cache among `maps`, the maps of the drive's present
+    /// classifier.
     pub(super) fn renew(&self, drive: &str, maps: &[Arc<Map>], function: &UifControl) {
         let Some(name) = &self.name else { return };
         let found = maps.iter().find(|map| map.def().name == *name);
@@ -53,26 +55,27 @@ impl CacheControl {
     }
 }
 
-/// Counts bytes in blocks. What a function says may be anything.
+/// Conversion of bytes to blocks. The numbers come from a function and are not trusted.
 #[derive(Clone, Copy, Debug)]
 struct Blocks {
     shift: u32,
 }
 
 impl Blocks {
-    /// Blocks that a range of bytes touches.
+    /// Returns the blocks that overlap a range of bytes.
     fn touched(self, from: u64, length: u64) -> Range<u64> {
         from >> self.shift..self.up(from.saturating_add(length))
     }
 
-    /// Blocks that lie in a range as a whole, and the block where the first of them is; none if there are
-    /// none, or if that is no block.
+    /// Returns the blocks that lie in a range as a whole, and the block to which the first of them is
+    /// translated. Returns `None` if there are no such blocks, or if the translation is not aligned to a
+    /// block.
     fn whole(self, from: u64, length: u64, to: u64) -> Option<(Range<u64>, u64)> {
         let blocks = self.up(from)..from.saturating_add(length) >> self.shift;
         if blocks.is_empty() {
             return None;
         }
-        // The first block begins inside of the range, and so is a number of bytes again.
+        // The first block begins inside of the range, so its offset in bytes does not overflow.
         let to = to.checked_add((blocks.start << self.shift) - from)?;
         to.is_multiple_of(1 << self.shift).then_some((blocks, to >> self.shift))
     }
@@ -82,7 +85,7 @@ impl Blocks {
     }
 }
 
-/// A cache in the hands of the function's layer.
+/// Cache as the function's layer holds it.
 #[derive(Debug)]
 struct Cache {
     map: Arc<Map>,
@@ -99,7 +102,8 @@ impl Translations for Cache {
                 whole.map_or(Ok(()), |(blocks, to)| cache.insert(blocks, to, flags))
             }
             Translation::Forget { from, length } => cache.invalidate(self.blocks.touched(from, length)),
-            // All of it, as when a snapshot is taken, is a word; a piece is asked for again.
+            // Protection of everything, as for a new snapshot, changes one word. A part is invalidated, and
+            // the function is queried for it again.
             Translation::Protect { from: 0, length: u64::MAX } => cache.clear_writable(),
             Translation::Protect { from, length } => cache.invalidate(self.blocks.touched(from, length)),
         };
@@ -120,7 +124,7 @@ impl Translations for Cache {
     }
 }
 
-/// Nobody keeps it true any more.
+/// Removal of all translations: no function keeps them up to date any more.
 impl Drop for Cache {
     fn drop(&mut self) {
         let _ = (0..TRIES).find(|_| self.forget_all());

@@ -1,5 +1,5 @@
-//! What opening drives would find, found without changing anything: no file is made, no socket is bound, no machine is
-//! connected to, no process is started.
+//! Checks of drives without opening them. They change nothing: no file is created, no socket bound, no remote
+//! machine connected, no process started.
 
 use super::classifier::{Programs, SharedMaps};
 use super::drive::known_hosts;
@@ -21,16 +21,16 @@ use std::fs::File;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// Looks at one drive after the other, and gathers what is wrong with them.
+/// Examination of one drive after the other, which gathers their faults.
 #[derive(Debug)]
 pub struct Examination<'a> {
     places: &'a Places,
-    /// What is in use counts as a fault: no daemon runs here that may be the one that uses it.
+    /// Whether a resource in use counts as a fault: true if no daemon runs here that may be its user.
     pub in_use: bool,
-    /// Files that drives write to, and which drive does.
+    /// Files that drives write to, each with its drive.
     files: HashMap<FileIdentity, String>,
     pub faults: Vec<Problem>,
-    /// What does not keep a drive from opening, but may be a mistake.
+    /// Findings that do not keep a drive from opening, but may be mistakes.
     pub notes: Vec<String>,
 }
 
@@ -39,12 +39,12 @@ impl<'a> Examination<'a> {
         Self { places, in_use, files: HashMap::new(), faults: Vec::new(), notes: Vec::new() }
     }
 
-    /// Keeps a fault, if there is one, with what it is about.
+    /// Stores the fault of an outcome, if it is one, with its subject `about`.
     pub fn note<T>(&mut self, about: &str, outcome: Result<T, Problem>) -> Option<T> {
         outcome.map_err(|problem| self.faults.push(problem.about(about))).ok()
     }
 
-    /// Looks at a drive whose description is right by itself.
+    /// Checks a drive whose description is valid by itself.
     pub fn drive(&mut self, drive: &DriveSpec) {
         let name = format!("drive `{}`", drive.name);
         for stack in drive.stacks() {
@@ -115,7 +115,7 @@ impl<'a> Examination<'a> {
         }
     }
 
-    /// A file has one drive that writes to it.
+    /// Adds a fault if another drive already writes to the file.
     fn own(&mut self, about: &str, path: &Path, identity: FileIdentity) {
         match self.files.get(&identity) {
             None => drop(self.files.insert(identity, about.to_owned())),
@@ -160,7 +160,7 @@ impl<'a> Examination<'a> {
         }
     }
 
-    /// Whether something is in a credential that systemd passes to the daemon, and not to this process.
+    /// Returns whether a credential is needed that systemd passes to the daemon, and not to this process.
     fn lacks_credentials(&mut self, about: &str, uses_credential: bool) -> bool {
         let lacks = uses_credential && std::env::var_os("CREDENTIALS_DIRECTORY").is_none();
         if lacks {
@@ -170,7 +170,7 @@ impl<'a> Examination<'a> {
         lacks
     }
 
-    /// The socket of a drive can be made.
+    /// Checks that the socket of a drive can be created.
     fn check_socket(&self, socket: &Path) -> Result<(), Problem> {
         match socket.symlink_metadata() {
             Ok(found) if !found.file_type().is_socket() => {
@@ -180,7 +180,7 @@ impl<'a> Examination<'a> {
             _ => {}
         }
         let Some(Ok(folder)) = socket.parent().filter(|_| self.in_use).map(File::open) else { return Ok(()) };
-        // Held by who serves it, for as long as it is served.
+        // The serving process holds this lock for as long as it serves the socket.
         match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => {
                 Err(Problem::conflict(format!("another process serves {}", socket.display()))
@@ -191,7 +191,8 @@ impl<'a> Examination<'a> {
     }
 }
 
-/// A device that is there, and of the right kind. It is not opened: it may have one user only.
+/// Checks that a device exists and is of the right kind. The device is not opened, because it may allow only
+/// one user.
 fn check_device(nvme: &NvmeSpec) -> Result<(), Problem> {
     if let Some(socket) = &nvme.vfio_user {
         return check_listener(socket);
@@ -225,7 +226,7 @@ fn check_program(path: &Path) -> Result<(), Problem> {
     }
 }
 
-/// Somebody may listen there. It is not connected to: that might be the one connection that it takes.
+/// Checks that the path is a socket. Does not connect, because the listener might accept only one connection.
 fn check_listener(path: &Path) -> Result<(), Problem> {
     let found = path.metadata().map_err(|error| Problem::io("find the socket", path, &error))?;
     match found.file_type().is_socket() {

@@ -1,4 +1,5 @@
-//! A drive's classifier: a program for each of its namespaces, all of the same maps.
+//! A drive's classifier: one program per namespace. The programs share their maps, except for translation
+//! caches.
 
 use sluice_classifier::{LoadError, Loaded, Map, MapKind, TraceRecord, View};
 use sluice_control::drives::{ClassifierStatus, ErrorCount, ToKeep};
@@ -11,24 +12,24 @@ use std::collections::VecDeque;
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Trace records that are kept to be shown, the latest.
+/// Maximum number of trace records kept for display; the latest are kept.
 const TRACE_KEPT: usize = 256;
 
-/// Takes programs whose last command is done: to give their memory back takes its time, and is not done
-/// on a reactor.
+/// Channel for programs whose last command is done. Freeing their memory takes time and is not done on a
+/// reactor.
 pub(super) type Retired = Sender<Box<dyn Classifier>>;
 
-/// Who is told of a drive's programs what its reactor cannot see to.
+/// Channels from a drive's reactor to threads that do the work which would block the reactor.
 #[derive(Clone, Debug)]
 pub(super) struct Heirs {
     pub(super) retired: Retired,
-    /// Gets the drive's name when its classifier was detached for its errors.
+    /// Receives the drive's name when its classifier is detached because of errors.
     pub(super) detached: Sender<String>,
-    /// Gets what a drive's controller wants remembered.
+    /// Receives the persistent records of a drive's controller.
     pub(super) to_keep: Sender<ToKeep>,
 }
 
-/// A thread that drops what it is sent, and ends when nobody can send any more.
+/// Starts a thread that drops the programs it receives, and ends when all senders are gone.
 pub(super) fn start_retiring() -> Result<Retired, Problem> {
     let (retired, programs) = mpsc::channel::<Box<dyn Classifier>>();
     std::thread::Builder::new()
@@ -38,30 +39,30 @@ pub(super) fn start_retiring() -> Result<Retired, Problem> {
     Ok(retired)
 }
 
-/// The maps that are declared shared, of all drives. One that no program has any more is gone.
+/// Maps of all drives that are declared shared. A map ends with the last program that has it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SharedMaps(Arc<Mutex<Vec<Weak<Map>>>>);
 
-/// A program that was loaded for every namespace of a drive.
+/// Classifier programs, one for each namespace of a drive.
 pub(super) struct Programs {
-    /// In the order of the namespaces.
+    /// Classifiers in the order of the namespaces.
     pub(super) classifiers: Vec<Box<dyn Classifier>>,
     views: Vec<View>,
-    /// Of the object file.
+    /// Digest of the object file.
     digest: String,
 }
 
 impl Programs {
-    /// Reads, verifies and compiles the program. Blocks for as long as that takes. It gets the maps of `carry`,
-    /// and the shared ones, that are as it declares them.
+    /// Reads, verifies and compiles the program; blocks meanwhile. The program gets those maps of `carry`,
+    /// and those shared maps, that match its declarations.
     pub(super) fn load(
         spec: &ClassifierSpec,
         namespaces: usize,
         carry: &[Arc<Map>],
         shared: &SharedMaps,
     ) -> Result<Self, Problem> {
-        // Held to the end, so that two programs at once do not make a map each. A panic ends the process, so
-        // nobody poisons it.
+        // Locked to the end, so that two concurrent loads do not each create the same map. A panic ends the
+        // process, so the lock is never poisoned.
         let mut shared = shared.0.lock().unwrap_or_else(PoisonError::into_inner);
         shared.retain(|map| map.strong_count() > 0);
         let mut carry = carry.to_vec();
@@ -81,8 +82,9 @@ impl Programs {
         let digest = object_file::digest(&object);
         let mut programs = Self { classifiers: Vec::new(), views: Vec::new(), digest };
         programs.push(load(carry)?);
-        // What the first has, the others have, too: a drive's maps are its reactor's. But a translation cache knows the
-        // blocks of one namespace, and in another it would be wrong.
+        // All programs of a drive have the maps of the first one, because they run on one reactor. A
+        // translation cache that is not declared shared is excluded: it holds the blocks of one namespace and
+        // would be wrong in another.
         let of_all = |map: &&Arc<Map>| map.def().kind != MapKind::Translation || map.def().shared();
         let shared: Vec<_> = programs.maps().iter().filter(of_all).cloned().collect();
         for _ in 1..namespaces {
@@ -100,7 +102,7 @@ impl Programs {
         self.views.first().map_or(&[], View::maps)
     }
 
-    /// Parts the programs, which go to their routers, from what stays here.
+    /// Splits the programs, which go to their routers, from the state that the control side keeps.
     pub(super) fn part(self, spec: &ClassifierSpec) -> (Vec<Box<dyn Classifier>>, Attached) {
         let attached = Attached {
             spec: spec.clone(),
@@ -117,26 +119,26 @@ fn refused(spec: &ClassifierSpec, error: &LoadError) -> Problem {
     Problem::invalid(format!("classifier {}: {error}", spec.object.display()))
 }
 
-/// A classifier that was attached, seen from the control side.
+/// Attached classifier, as the control side sees it.
 #[derive(Debug)]
 pub(super) struct Attached {
     pub(super) spec: ClassifierSpec,
     digest: String,
     views: Vec<View>,
-    /// What the routers had counted when it came, in the order of the namespaces.
+    /// Counters of the routers at the time of attachment, in the order of the namespaces.
     before: Vec<Counters>,
-    /// The latest trace records.
+    /// Latest trace records.
     trace: VecDeque<TraceRecord>,
 }
 
-/// What a router says of its program.
+/// State of a router's program.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Routed {
     is_attached: bool,
     counters: Counters,
 }
 
-/// What all routers of a drive say, in the order of the namespaces.
+/// Returns the state of all routers of a drive, in the order of the namespaces.
 pub(super) fn routed(subsystem: &Subsystem) -> Vec<Routed> {
     let one = |namespace: &sluice_controller::Namespace| Routed {
         is_attached: namespace.router().is_attached(),
@@ -145,7 +147,8 @@ pub(super) fn routed(subsystem: &Subsystem) -> Vec<Routed> {
     subsystem.namespaces().map(one).collect()
 }
 
-/// Puts a program before each namespace, or none. What the routers had counted until then.
+/// Attaches a program to each namespace; detaches the program of a namespace for which there is none. Returns
+/// the counters of the routers from before.
 pub(super) fn put(
     subsystem: &mut Subsystem,
     classifiers: Vec<Box<dyn Classifier>>,
@@ -166,7 +169,7 @@ pub(super) fn put(
 }
 
 impl Attached {
-    /// What the routers had counted when it was put before them.
+    /// Sets the counters of the routers at the time of attachment.
     pub(super) fn since(mut self, before: Vec<Counters>) -> Self {
         self.before = before;
         self
@@ -176,12 +179,12 @@ impl Attached {
         self.views.first().map_or(&[], View::maps)
     }
 
-    /// Those of a namespace, which has a translation cache of its own.
+    /// Returns the maps of a namespace, including the translation cache of its own.
     pub(super) fn maps_of(&self, nsid: u32) -> &[Arc<Map>] {
         self.views.get(nsid.wrapping_sub(1) as usize).map_or(&[], View::maps)
     }
 
-    /// What the routers say may be from just before the program came.
+    /// Returns the status. The states in `routed` may be from just before the program was attached.
     pub(super) fn status(&mut self, routed: &[Routed]) -> ClassifierStatus {
         self.take_trace();
         let mut status = ClassifierStatus {
@@ -215,7 +218,7 @@ impl Attached {
         status
     }
 
-    /// Takes what the programs said since the last time, in the order they said it.
+    /// Takes the trace records since the last call, and sorts them by time.
     fn take_trace(&mut self) {
         let said =
             self.views.iter().flat_map(|view| std::iter::from_fn(|| view.pop_trace()).take(TRACE_KEPT));

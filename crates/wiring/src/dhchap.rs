@@ -1,4 +1,4 @@
-//! Keys for in-band authentication, from where a description says they are.
+//! Keys for in-band authentication, read from the places that a description names.
 
 use sluice_crypt::{Given, Source};
 use sluice_nvme_auth::{Group, Hash, Key, Offer, Terms};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// Reads the keys.
 ///
 /// # Errors
-/// One of them is not there, or is none: in words that name where it should be.
+/// A key is missing or invalid, or both keys are the same. The message names their place.
 pub(super) fn terms(spec: &DhchapSpec) -> Result<Arc<Terms>, Problem> {
     let host = read(&spec.key)?;
     let controller = spec.controller_key.as_deref().map(read).transpose()?;

@@ -1,4 +1,4 @@
-//! One drive at work: a task on a reactor, and the handles the control side keeps.
+//! One running drive: a task on a reactor, and the handles of the control side.
 
 use super::OneReactor;
 use super::classifier::{Attached, Heirs, Programs, SharedMaps, put};
@@ -23,13 +23,13 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-/// How long a drive takes no commands, whatever happens: guests give up after half a minute.
+/// Maximum time that a drive takes no commands. Guests give up after half a minute.
 const HOLD_LIMIT: Duration = Duration::from_secs(25);
 
-/// How long commands in flight have to end.
+/// Time limit for commands in flight to end.
 const QUIET_LIMIT: Duration = Duration::from_secs(8);
 
-/// Between two looks whether they have.
+/// Interval between two checks whether commands are in flight.
 const QUIET_LOOK: Duration = Duration::from_millis(1);
 
 /// A drive with its task.
@@ -38,13 +38,14 @@ pub(super) struct WiredDrive {
     pub(super) life: u64,
     pub(super) task: TaskHandle,
     pub(super) reactors: Arc<[OneReactor]>,
-    /// One for each namespace, in their order. Locked for a moment, but for a resize.
+    /// Controls of each namespace, in the order of the namespaces. The lock is held briefly, except by a
+    /// resize.
     namespaces: RwLock<Vec<StackControls>>,
-    /// Locked for a moment only, and never by a reactor.
+    /// Attached classifier. The lock is held briefly, and never by a reactor.
     attached: Mutex<Option<Attached>>,
     pub(super) shared_maps: SharedMaps,
     pub(super) heirs: Heirs,
-    /// Where hosts on the network find it, if they may.
+    /// Entry in the directory for hosts on the network, if they may connect.
     listed: Option<Listed>,
 }
 
@@ -54,25 +55,25 @@ struct Listed {
     subnqn: String,
 }
 
-/// A drive that takes no commands, for as long as this lives.
+/// Guard that holds back all commands of a drive until it is dropped.
 pub(super) struct Quiet<'a>(&'a WiredDrive);
 
 impl Drop for Quiet<'_> {
     fn drop(&mut self) {
-        // A drive that does not answer is gone, and nobody waits for it.
+        // An error means that the drive is gone, and then no command waits for it.
         let _ = self.0.tell(|drive, _| drive.subsystem_mut().resume());
     }
 }
 
-/// Where a drive is put.
+/// Environment in which a drive is opened.
 pub(super) struct Surroundings<'a> {
-    /// Of its socket.
+    /// Folder of the drive's socket.
     pub(super) folder: &'a Path,
     pub(super) access: Access,
-    /// A number that no other has had.
+    /// Number that no other opened drive has had.
     pub(super) life: u64,
     pub(super) reactor: ReactorHandle,
-    /// All there are.
+    /// All reactors.
     pub(super) reactors: Arc<[OneReactor]>,
     pub(super) heirs: Heirs,
     pub(super) shared_maps: SharedMaps,
@@ -99,7 +100,7 @@ impl WiredDrive {
         namespaces.iter_mut().for_each(|namespace| namespace.remember(remembered));
         let known = known_hosts(spec)?;
         let keys = tls_keys(spec.tcp.as_ref().and_then(|tcp| tcp.tls_keys.as_deref()))?;
-        // The sockets come last: whoever sees one can use it.
+        // The sockets are opened last: a client can use a socket as soon as it exists.
         let (sockets, hosts) = (seed::sockets(spec, at.folder, at.access)?, seed::hosts(spec));
         let (identity, heirs) = (seed::identity(spec), at.heirs);
         let halfway = Halfway {
@@ -141,7 +142,7 @@ impl WiredDrive {
         Ok(drive)
     }
 
-    /// Lets hosts on the network find it.
+    /// Adds the drive to the directory in which hosts on the network find it.
     fn list(
         &mut self,
         directory: Arc<Directory>,
@@ -167,11 +168,11 @@ impl WiredDrive {
     }
 
     pub(super) fn attached(&self) -> MutexGuard<'_, Option<Attached>> {
-        // A panic ends the process, so nobody poisons it.
+        // A panic ends the process, so the lock is never poisoned.
         self.attached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts programs before the namespaces, and keeps what is seen of them.
+    /// Attaches programs to the namespaces, and stores `next`, the control side's view of them.
     pub(super) fn exchange(
         &self,
         programs: Vec<Box<dyn Classifier>>,
@@ -184,18 +185,18 @@ impl WiredDrive {
         Ok(())
     }
 
-    /// Functions fill the caches of the classifier that there is now.
+    /// Connects functions with the translation caches of the present classifier.
     fn renew_caches(&self) {
         self.uifs().iter().for_each(|(nsid, function)| self.renew_cache(*nsid, function));
     }
 
-    /// A function fills the cache that the classifier has now for its namespace.
+    /// Connects a function with the translation cache that the present classifier has for its namespace.
     pub(super) fn renew_cache(&self, nsid: u32, function: &FunctionControl) {
         let maps = self.attached().as_ref().map_or_else(Vec::new, |attached| attached.maps_of(nsid).to_vec());
         function.cache.renew(&self.name, &maps, &function.uif);
     }
 
-    /// Takes no command any more, and waits until none is in flight.
+    /// Stops taking commands, and waits until none is in flight.
     pub(super) fn quiesce(&self) -> Result<Quiet<'_>, Problem> {
         self.tell(|drive, now_ns| drive.subsystem_mut().hold(now_ns + HOLD_LIMIT.as_nanos() as u64))?;
         let quiet = Quiet(self);
@@ -218,7 +219,7 @@ impl WiredDrive {
         self.namespaces.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The functions behind the function SDK, each with its NSID.
+    /// Returns the functions behind the function SDK, each with its NSID.
     pub(super) fn uifs(&self) -> Vec<(u32, Arc<FunctionControl>)> {
         let stacks = self.stacks();
         let of = |(nsid, stacks): (u32, &StackControls)| {
@@ -228,13 +229,13 @@ impl WiredDrive {
         (1..).zip(&*stacks).flat_map(of).collect()
     }
 
-    /// The function that is listed under this number.
+    /// Returns the function with this number in the list of functions.
     pub(super) fn uif(&self, number: usize) -> Option<Arc<FunctionControl>> {
         let (_, function) = self.uifs().into_iter().nth(number.checked_sub(1)?)?;
         Some(function)
     }
 
-    /// Asks the drive something, on its own thread.
+    /// Runs `question` on the thread of the drive's reactor, and returns its result.
     pub(super) fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&Drive) -> T + Send + 'static,
@@ -244,7 +245,8 @@ impl WiredDrive {
         answer.map_err(gone)?.ok_or_else(closed)
     }
 
-    /// The same, to change it. All of its queues are at home then.
+    /// Runs `order`, which may change the drive, on the thread of its reactor. Recalls all of its queue
+    /// groups first.
     pub(super) fn tell<T: Send + 'static>(
         &self,
         order: impl FnOnce(&mut Drive, u64) -> T + Send + 'static,
@@ -263,7 +265,8 @@ impl WiredDrive {
         }
     }
 
-    /// The same for what may be changed wherever its queues are.
+    /// Runs `order` on the thread of the drive's reactor, for a change that does not depend on the place of
+    /// queue groups.
     pub(super) fn change<T: Send + 'static>(
         &self,
         order: impl FnOnce(&mut Drive, u64) -> T + Send + 'static,
@@ -277,7 +280,7 @@ impl WiredDrive {
     }
 }
 
-/// Puts programs before namespaces that are on their way, but for those it is detached from.
+/// Attaches programs to namespaces that are not built yet, except to those in `detached`.
 fn classify(
     spec: &ClassifierSpec,
     programs: Programs,
@@ -293,7 +296,7 @@ fn classify(
     attached
 }
 
-/// The hosts on the network that may connect, with their keys.
+/// Returns the hosts on the network that may connect, with their keys.
 pub(super) fn known_hosts(spec: &DriveSpec) -> Result<Vec<tcp::KnownHost>, Problem> {
     let hosts = spec.tcp.iter().flat_map(|tcp| &tcp.hosts);
     let known = hosts.map(|host| {
@@ -303,7 +306,7 @@ pub(super) fn known_hosts(spec: &DriveSpec) -> Result<Vec<tcp::KnownHost>, Probl
     known.collect()
 }
 
-/// The reactor did not answer.
+/// Returns the problem for a reactor that did not answer.
 pub(super) fn gone(error: ReactorGone) -> Problem {
     Problem::new(Kind::Unavailable, error.to_string()).hint("the daemon's log may say why; restart it")
 }
@@ -312,7 +315,7 @@ pub(super) fn closed() -> Problem {
     Problem::new(Kind::Unavailable, "the drive is closed")
 }
 
-/// For errors whose words say enough.
+/// Converts an error whose message is sufficient.
 pub(super) fn in_words(error: &impl Display) -> Problem {
     Problem::invalid(error.to_string())
 }

@@ -1,4 +1,4 @@
-//! Functions that are attached to a drive at work, and detached from it, while it is quiet for a moment.
+//! Attaching functions to a running drive, and detaching them, while no command is in flight.
 
 use super::drive::{WiredDrive, closed, gone};
 use super::function::{FunctionControl, FunctionSeed, Held};
@@ -12,26 +12,28 @@ use sluice_spec::{FunctionSpec, NamespaceSpec, UifSpec};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a function that is attached has to start: its drive takes no commands meanwhile.
+/// Time limit for the start of an attached function; the drive takes no commands meanwhile.
 const START_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long one that is detached has to end what it has under way below.
+/// Time limit for requests in flight at the function's place in the stack.
 const END_LIMIT: Duration = Duration::from_secs(2);
 
-/// Between two looks.
+/// Interval between two checks.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Between two tries to have one back that was to be detached, as of a process that cannot be started.
+/// Pauses between attempts to bring back a function that was not detached, the first and the longest. An
+/// example is a process that does not start.
 const PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
 
-/// What takes back what a function is told before it is detached, if there is such a word.
+/// Order that reverses the one which a function receives before it is detached.
 const STAY: &str = "resync";
 
-/// What the status of one has in it that was told so before, by its user.
+/// Substring of `status` which shows that an operator has already taken a member out.
 const IS_OUT: &str = r#""state":"out""#;
 
 impl WiredDrive {
-    /// Attaches the function that the namespace shall have at this place. One that cannot start is not attached.
+    /// Attaches the function that the namespace shall have at index `at` of its functions. A function that
+    /// cannot start is not attached.
     pub(super) fn attach(
         &self,
         spec: &NamespaceSpec,
@@ -41,7 +43,7 @@ impl WiredDrive {
     ) -> Result<(), Problem> {
         let (function, place) = placed(spec, at)?;
         may_move(function)?;
-        // What takes long comes first: the process is there before the drive is held.
+        // The slow part comes first: the process runs before the drive is held.
         let layer = FunctionSpec::Uif(function.clone());
         let opened = FunctionSeed::open(&layer, &self.name, spec.block_size, Losses::default())?;
         let (seed, Held { function: Some(control), .. }) = opened else { return Err(closed()) };
@@ -59,7 +61,7 @@ impl WiredDrive {
         if let Err(problem) = serves {
             let gone = control.uif.leave().map_err(Problem::conflict);
             if let Err(left) = gone.and_then(|()| self.take_out(nsid, at)) {
-                // The commands pass it by until it is out.
+                // Commands bypass the abandoned layer until it is taken out.
                 control.uif.abandon();
                 self.stacks_mut()[nsid as usize - 1][0].leftover = Some(at);
                 let (drive, why) = (&self.name, left.error);
@@ -76,7 +78,7 @@ impl WiredDrive {
         Ok(())
     }
 
-    /// Detaches the function that the namespace has at this place.
+    /// Detaches the function that the namespace has at index `at` of its functions.
     pub(super) fn detach(
         &self,
         spec: &NamespaceSpec,
@@ -94,7 +96,7 @@ impl WiredDrive {
         self.clear_up(nsid)?;
         let can = self.ask(move |drive| drive.subsystem().can_do_without_layer(nsid, at))?;
         can.map_err(|why| refused(Problem::conflict(why.to_string())))?;
-        // Whoever has left is told nothing any more.
+        // The order is sent before `leave`, because a function that has left receives no orders.
         let told = self.bid_farewell(&control, function).map_err(refused)?;
         if let Err(words) = control.uif.leave() {
             return Err(refused(take_back(&control, told, Problem::conflict(words))));
@@ -104,15 +106,15 @@ impl WiredDrive {
         }
         self.stacks_mut()[nsid as usize - 1][0].functions.remove(place);
         if control.uif.owes_flush_error() {
-            // It was told, and no host was.
+            // The function has received a flush error, and no host has.
             self.change(move |drive, now_ns| drive.subsystem_mut().lose_writes(nsid, now_ns))?;
         }
         drop(quiet);
         Ok(())
     }
 
-    /// Tells a function that it will miss writes from now on, so that it does not build on what it knows. The order,
-    /// if it is to be taken back should the function stay.
+    /// Notifies a function that it will miss writes from now on, so that it does not rely on its state.
+    /// Returns the order, if it must be reversed should the function stay.
     fn bid_farewell(
         &self,
         control: &FunctionControl,
@@ -122,7 +124,8 @@ impl WiredDrive {
             function.function.as_deref().and_then(|name| sluice_functions::uif::changes(name).detached);
         let Some(order) = order else { return Ok(None) };
         let untold = |words: String| untold(&self.name, order, &words);
-        // First, because one that does not answer might take the order when nobody waits for that any more.
+        // The status comes first: a function that does not answer might execute the order after the wait has
+        // ended.
         let status = await_start(control).and_then(|()| control.uif.query("status", false, START_LIMIT));
         let told = (!status.map_err(untold)?.contains(IS_OUT)).then_some(order);
         match control.uif.query(order, true, START_LIMIT) {
@@ -131,8 +134,8 @@ impl WiredDrive {
         }
     }
 
-    /// Has a function back that has left, and was not taken out for this problem. Until it can be there, its commands
-    /// wait.
+    /// Brings back a function that has left, and was not taken out because of `problem`. Its commands wait
+    /// until it is back. Returns the problem with the outcome added.
     fn bring_back(
         &self,
         control: &Arc<FunctionControl>,
@@ -155,7 +158,8 @@ impl WiredDrive {
         }
     }
 
-    /// The same, however often it takes, unless the drive is closed.
+    /// Brings back the function on a thread of its own, with as many attempts as needed, unless the drive is
+    /// closed.
     fn bring_back_later(
         &self,
         control: &Arc<FunctionControl>,
@@ -206,8 +210,8 @@ impl WiredDrive {
         })
     }
 
-    /// Takes out what is left of a function that could not be attached: until then the layers are not where the
-    /// functions are.
+    /// Takes out the remaining layer of a function that could not be attached. Until then, the indexes of
+    /// layers differ from those of functions.
     fn clear_up(&self, nsid: u32) -> Result<(), Problem> {
         let Some(at) = self.stacks()[nsid as usize - 1][0].leftover else { return Ok(()) };
         self.take_out(nsid, at).map_err(|why| {
@@ -221,7 +225,7 @@ impl WiredDrive {
         Ok(())
     }
 
-    /// Takes a layer out whose function is gone.
+    /// Takes out a layer whose function is gone.
     fn take_out(&self, nsid: u32, at: usize) -> Result<(), Problem> {
         let began = Instant::now();
         loop {
@@ -233,7 +237,8 @@ impl WiredDrive {
     }
 }
 
-/// The function behind the function SDK at this place of a namespace's stack, and its place among those.
+/// Returns the function at index `at` of a namespace, and its index among the functions behind the function
+/// SDK.
 fn placed(spec: &NamespaceSpec, at: usize) -> Result<(&UifSpec, usize), Problem> {
     let is_uif = |function: &&FunctionSpec| matches!(function, FunctionSpec::Uif(_));
     match spec.functions.get(at) {
@@ -242,7 +247,7 @@ fn placed(spec: &NamespaceSpec, at: usize) -> Result<(&UifSpec, usize), Problem>
     }
 }
 
-/// Refuses a function that is neither attached nor detached, whatever its place.
+/// Refuses a function whose kind is never attached or detached, whatever its place.
 fn may_move(function: &UifSpec) -> Result<(), Problem> {
     let why = function.function.as_deref().and_then(|name| sluice_functions::uif::changes(name).stays);
     why.map_or(Ok(()), |why| {
@@ -252,7 +257,8 @@ fn may_move(function: &UifSpec) -> Result<(), Problem> {
     })
 }
 
-/// Refuses a function that keeps blocks in a place of its own: what lies below it is not what it shows.
+/// Refuses a function that keeps blocks in places of its own: the data below it differ from the data that it
+/// presents.
 fn own_place(control: &FunctionControl) -> Result<(), Problem> {
     match control.uif.has_its_own_map() {
         false => Ok(()),
@@ -264,7 +270,7 @@ fn own_place(control: &FunctionControl) -> Result<(), Problem> {
     }
 }
 
-/// A function that is to be detached did not take the order that it needs for that.
+/// Returns the problem for a function that did not take the order which it needs before it is detached.
 fn untold(drive: &str, order: &str, words: &str) -> Problem {
     Problem::conflict(format!(
         "it did not take the order `{order}`, without which it would not know that it misses writes: {words}"
@@ -276,7 +282,7 @@ fn untold(drive: &str, order: &str, words: &str) -> Problem {
     ))
 }
 
-/// A function stays for this problem, after all: what it was told is taken back.
+/// Reverses the order in `told`, because the function stays. Returns `problem` with the outcome added.
 fn take_back(control: &FunctionControl, told: Option<&str>, problem: Problem) -> Problem {
     let Some(order) = told else { return problem };
     let taken = await_start(control).and_then(|()| control.uif.query(STAY, false, START_LIMIT));
@@ -294,7 +300,7 @@ fn also(mut problem: Problem, more: &str) -> Problem {
     problem
 }
 
-/// Has a function take what lies below for news: it may have known it before, and not seen what was written since.
+/// Orders a function to treat the data below it as new: its state may be older than writes that it missed.
 fn begin_anew(control: &FunctionControl, function: &UifSpec) -> Result<(), Problem> {
     let order = function.function.as_deref().and_then(|name| sluice_functions::uif::changes(name).attached);
     let Some(order) = order else { return Ok(()) };
@@ -302,11 +308,11 @@ fn begin_anew(control: &FunctionControl, function: &UifSpec) -> Result<(), Probl
     begun.map_err(|words| not_attached(control, &format!("it says: {words}")))
 }
 
-/// A function whose layers were used before asks which of them is right. That it is attached is the order to copy the
-/// drive to the others.
+/// Answers a function whose layers were used before, and which therefore needs to learn which layer is right.
+/// Attaching the function is the order to copy the drive to the other layers.
 fn say_which_is_right(control: &FunctionControl, function: &UifSpec) -> Result<(), String> {
     let asked = function.function.as_deref().and_then(|name| sluice_functions::uif::changes(name).asked);
-    // It answers when it is ready.
+    // The reply arrives when the function is ready.
     control.uif.query(asked.ok_or_else(String::new)?, false, START_LIMIT).map(drop)
 }
 
@@ -314,7 +320,7 @@ fn not_attached(control: &FunctionControl, why: &str) -> Problem {
     Problem::conflict(format!("the function {} is not attached: {why}", control.about))
 }
 
-/// Waits until a function can be sent commands; or in words, why it cannot.
+/// Waits until a function can be sent commands; returns the reason if it cannot.
 fn await_start(control: &FunctionControl) -> Result<(), String> {
     let began = Instant::now();
     loop {

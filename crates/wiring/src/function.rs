@@ -1,4 +1,5 @@
-//! Functions: opened by whoever asks, which may mean a process, and built on their reactor.
+//! Functions: opened on the calling thread, which may involve a process, and built on the thread of their
+//! reactor.
 
 use super::cache::CacheControl;
 use super::drive::in_words;
@@ -33,49 +34,50 @@ pub(super) enum FunctionSeed {
     Delay(DelayConfig),
     Range(RangeConfig),
     Fault(u64, Rule),
-    /// Bytes of a chunk, and the layers below it besides the rest of the stack.
+    /// Chunk size in bytes, and the layers below the stripe besides the rest of the stack.
     Stripe(u64, Vec<StackSeed>),
     Concat(Vec<StackSeed>),
-    /// With the layers below it besides the rest of the stack.
+    /// Function behind the function SDK, with the layers below it besides the rest of the stack.
     Uif(PreparedUif, Vec<StackSeed>),
 }
 
-/// What the control side keeps of a function that is open.
+/// Controls of an open function.
 #[derive(Debug, Default)]
 pub(super) struct Held {
-    /// If it is more than a layer.
+    /// Control of a function that is more than a layer.
     pub(super) function: Option<FunctionControl>,
-    /// The layers below one that is no more than a layer.
+    /// Controls of the layers below a function that is only a layer.
     pub(super) layers: Vec<StackControl>,
 }
 
-/// What the control side keeps of a function that is more than a layer.
+/// Control of a function that is more than a layer.
 #[derive(Debug)]
 pub(super) struct FunctionControl {
-    /// Its name, its program or its socket.
+    /// Name, program or socket of the function.
     pub(super) about: String,
     pub(super) uif: UifControl,
     pub(super) cache: CacheControl,
-    /// Of the layers below it.
+    /// Controls of the layers below the function.
     pub(super) layers: Vec<StackControl>,
-    /// It has left, and is to be back. Locked for as long as it moves.
+    /// Whether the function has left and must be brought back. The lock is held while the function moves.
     away: Mutex<bool>,
     counted: Mutex<Counted>,
 }
 
-/// What a function counts itself, as it said last.
+/// Latest metrics that a function has returned.
 #[derive(Debug, Default)]
 struct Counted {
-    /// It was asked, and has not been seen to answer.
+    /// Pending query for metrics.
     asked: Option<PendingAnswer>,
-    /// Callers have waited for that already, and do not wait again.
+    /// Whether callers have waited in vain for the pending query; they do not wait for it again.
     is_late: bool,
     said: BTreeMap<String, u64>,
 }
 
 impl FunctionSeed {
-    /// Opens a function of `drive`, in a namespace with blocks of `block_size` bytes; one in a process is
-    /// started, or found. `above` is of targets right below what is above it. May block.
+    /// Opens a function of `drive`, in a namespace with blocks of `block_size` bytes. May block. A function
+    /// in a process is started, or found. `above` applies to targets right below the layer above the
+    /// function.
     pub(super) fn open(
         spec: &FunctionSpec,
         drive: &str,
@@ -106,7 +108,7 @@ impl FunctionSeed {
                 return Ok((Self::Concat(below), Held { function: None, layers }));
             }
             FunctionSpec::Uif(uif) => {
-                // First, because a function may ask for them as soon as it is there.
+                // The layers are opened first, because a function may need them as soon as it runs.
                 let (below, layers) = open_layers(&uif.layers)?;
                 let (seed, control) = open(uif, drive)?;
                 let cache = CacheControl::new(uif.translations.clone(), block_size);
@@ -118,7 +120,7 @@ impl FunctionSeed {
         Ok((seed, Held::default()))
     }
 
-    /// Adds the layer to a stack, over `top`. On its reactor's thread.
+    /// Adds the layer to a stack, over `top`, on the thread of its reactor.
     pub(super) fn build(
         self,
         top: NodeId,
@@ -182,7 +184,7 @@ fn open(spec: &UifSpec, drive: &str) -> Result<(PreparedUif, UifControl), Proble
     }
 }
 
-/// Where a function is, with what it takes.
+/// Place of a function: in the daemon or in a process, with the means to run it there.
 enum Seat {
     Here(Box<dyn Function>),
     There(Launch),
@@ -210,12 +212,12 @@ fn seat(spec: &UifSpec) -> Result<Seat, Problem> {
 }
 
 impl FunctionControl {
-    /// Moves the function to where it is to be now.
+    /// Moves the function to the place that `spec` names.
     pub(super) fn move_to(&self, spec: &UifSpec) -> Result<(), Problem> {
         self.sit(&mut self.away(), spec)
     }
 
-    /// Has the function say what it counts. One that does not answer is asked once.
+    /// Sends the function a query for its metrics, unless one is pending.
     pub(super) fn ask_for_metrics(&self) {
         let mut counted = self.counted();
         if !self.uif.status().ready {
@@ -225,8 +227,8 @@ impl FunctionControl {
         counted.asked.get_or_insert_with(|| self.uif.start_query("metrics"));
     }
 
-    /// Returns what it counts, or counted when it said so last if it does not answer until then. Waits for each answer
-    /// once.
+    /// Returns the function's metrics, or those of its last answer if none arrives by `until`. Waits once for
+    /// each answer.
     pub(super) fn metrics(&self, until: Instant) -> BTreeMap<String, u64> {
         let mut counted = self.counted();
         if !counted.is_late {
@@ -239,18 +241,19 @@ impl FunctionControl {
         self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It has left, and is to be back. True if it was before.
+    /// Marks the function as one that has left and must be brought back. Returns whether it was marked
+    /// before.
     pub(super) fn note_away(&self) -> bool {
         std::mem::replace(&mut self.away(), true)
     }
 
-    /// It is back where it was, unless it was moved meanwhile.
+    /// Brings the function back to its place, unless it was moved meanwhile.
     pub(super) fn come_back(&self, spec: &UifSpec) -> Result<(), Problem> {
         let mut away = self.away();
         if *away { self.sit(&mut away, spec) } else { Ok(()) }
     }
 
-    /// A panic ends the process, so nobody poisons it.
+    /// Locks the mark. A panic ends the process, so the lock is never poisoned.
     fn away(&self) -> MutexGuard<'_, bool> {
         self.away.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -268,7 +271,7 @@ impl FunctionControl {
 }
 
 impl Counted {
-    /// Takes the answer if it comes until then.
+    /// Takes the answer if it arrives by `until`.
     fn look(&mut self, until: Instant) {
         let Some(answer) = self.asked.as_ref().map(|asked| asked.wait(until)) else { return };
         self.is_late = answer.is_none();
@@ -279,29 +282,31 @@ impl Counted {
     }
 }
 
-/// Files and folders of the daemon that functions of others cannot open. A process has one daemon.
+/// Files and folders of the daemon that third-party functions cannot open. A process has one daemon.
 static HIDDEN: OnceLock<Vec<PathBuf>> = OnceLock::new();
 
-/// Hides the daemon's state, its sockets and its credentials from functions of others.
+/// Hides the daemon's state, its sockets and its credentials from third-party functions.
 pub(super) fn hide(places: &Places) {
     let mut lock = places.api.clone().into_os_string();
     lock.push(".lock");
-    // The lock file of the API's socket is there earlier than the socket, which is then in a folder with a hidden file.
+    // The lock file of the API's socket exists before the socket does. Hiding it puts the socket into a
+    // folder with a hidden file.
     let mut hidden = vec![places.state.clone(), places.sockets.clone(), lock.into()];
     hidden.extend(std::env::var_os(CREDENTIALS).map(PathBuf::from));
-    // Another daemon of this process has what the first one had: that happens in tests alone.
+    // A second daemon of this process keeps the paths of the first one; that happens in tests only.
     let _ = HIDDEN.set(hidden);
 }
 
-/// Names the folder of systemd's credentials.
+/// Name of the environment variable with the folder of systemd's credentials.
 const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
 
-/// The variable that Sluice's own functions need to find a key.
+/// Returns the environment variable that Sluice's own functions need to find a key.
 fn credentials() -> Vec<(OsString, OsString)> {
     std::env::var_os(CREDENTIALS).map(|folder| (CREDENTIALS.into(), folder)).into_iter().collect()
 }
 
-/// A process of `command`, which this program restricts before it becomes that.
+/// Returns the launch of a process that begins as this program, applies restrictions, and then executes
+/// `command`.
 fn program(
     hidden: &[PathBuf],
     command: impl IntoIterator<Item = OsString>,
@@ -321,7 +326,8 @@ fn program(
     Ok(Launch::Program(Program { path: this_program()?, arguments, user: spec.user(), environment }))
 }
 
-/// A program that is not there is an error of the configuration, and is told at once.
+/// Checks that a program is executable. A missing program is an error of the configuration and is reported at
+/// once.
 fn check_executable(path: &Path, spec: &UifSpec) -> Result<(), Problem> {
     rustix::fs::access(path, rustix::fs::Access::EXEC_OK).map_err(|error| {
         Problem::invalid(format!("the function {} does not serve: {error}", spec.about()))
@@ -329,12 +335,13 @@ fn check_executable(path: &Path, spec: &UifSpec) -> Result<(), Problem> {
     })
 }
 
-/// The program `sluice`, for a process that runs another one.
+/// Path of the program `sluice`, for a process that runs another program.
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
-/// Names the program `sluice`, which starts functions in a process. A daemon is that program itself.
+/// Sets the path of the program `sluice`, which starts functions in a process. A daemon is that program
+/// itself.
 pub fn start_functions_by(program: PathBuf) {
-    // A process has one.
+    // A process has one such path: the first.
     let _ = PROGRAM.set(program);
 }
 
@@ -342,7 +349,8 @@ fn this_program() -> Result<PathBuf, Problem> {
     if let Some(program) = PROGRAM.get() {
         return Ok(program.clone());
     }
-    // The file as it was started, also if it has been replaced since: both speak the same version.
+    // The link leads to the file as it was started, even if it has been replaced since, so both sides have
+    // the same version.
     let link = PathBuf::from("/proc/self/exe");
     match link.exists() {
         true => Ok(link),

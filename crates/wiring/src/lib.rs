@@ -1,7 +1,7 @@
-//! Where the crates meet: specs become reactors, targets, functions, controllers and sockets.
+//! Wiring of the crates: specs become reactors, targets, functions, controllers and sockets.
 //!
-//! What may block (files, sockets, memory) is opened on the thread that asks; what belongs to a reactor
-//! is built on its own thread, out of what was opened.
+//! Resources whose opening may block (files, sockets, memory) are opened on the calling thread. Objects that
+//! belong to a reactor are built on its thread, from the opened resources.
 #![forbid(unsafe_code)]
 
 mod cache;
@@ -41,31 +41,31 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The reactors, and what drives on them need to know.
+/// Reactors, and the resources that drives on them share.
 #[derive(Debug)]
 pub struct Wiring {
     reactors: Arc<[OneReactor]>,
     places: Places,
     access: Access,
-    /// Where classifiers go that nobody runs any more.
+    /// Channel for classifiers that no router runs any more.
     retired: Retired,
-    /// Drives whose classifiers were detached for their errors, by name.
+    /// Channel for the names of drives whose classifiers were detached because of errors.
     detached: Sender<String>,
     detachments: Mutex<Option<Receiver<String>>>,
-    /// What controllers want remembered.
+    /// Channel for the persistent records of controllers.
     to_keep: Sender<ToKeep>,
-    /// Drives that were opened.
+    /// Number of drives that were opened.
     lives: AtomicU64,
     orders: Mutex<Option<Receiver<ToKeep>>>,
     shared_maps: SharedMaps,
-    /// The drives that hosts on the network find.
+    /// Drives that hosts on the network find.
     directory: Arc<Directory>,
 }
 
 #[derive(Clone, Debug)]
 struct OneReactor {
     core: Option<usize>,
-    /// Whether its turns are.
+    /// Whether the turns of the reactor are watched.
     watched: bool,
     handle: ReactorHandle,
 }
@@ -97,12 +97,12 @@ impl Wiring {
         })
     }
 
-    /// The drives that hosts on the network find, for whoever lets them in.
+    /// Returns the directory of drives that hosts on the network find, for the code that admits these hosts.
     pub fn directory(&self) -> Arc<Directory> {
         Arc::clone(&self.directory)
     }
 
-    /// A reactor, for whoever brings a task of their own.
+    /// Returns a reactor, for callers that add tasks of their own.
     pub fn reactor(&self, index: usize) -> Option<&ReactorHandle> {
         self.reactors.get(index).map(|reactor| &reactor.handle)
     }
@@ -164,7 +164,7 @@ impl Engine for Wiring {
     }
 
     fn detachments(&self) -> Option<Receiver<String>> {
-        // A panic ends the process, so nobody poisons it.
+        // A panic ends the process, so the lock is never poisoned.
         self.detachments.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
@@ -185,7 +185,7 @@ impl Engine for Wiring {
     }
 }
 
-/// A reactor by its number, counted from zero.
+/// Returns a reactor by its number, counted from zero.
 fn reactor_of(reactors: &[OneReactor], index: usize) -> Result<ReactorHandle, Problem> {
     let found = reactors.get(index).map(|reactor| reactor.handle.clone());
     found.ok_or_else(|| Problem::invalid(format!("there is no reactor {index}")))

@@ -22,76 +22,78 @@ use std::sync::Arc;
 #[allow(missing_debug_implementations)] // Of layers that are built once and never printed.
 pub struct NamespaceSeed {
     config: NamespaceConfig,
-    /// The first path.
+    /// Stack of the first path.
     whole: StackSeed,
-    /// Path 1 and so on.
+    /// Further paths, from path 1 on.
     paths: Vec<PathSeed>,
-    /// The drive's name.
+    /// Name of the drive.
     drive: String,
-    /// Something besides the host counts in its blocks.
+    /// Whether a translation cache, besides the host, depends on the block size.
     fixed_block_size: bool,
-    /// With the errors after which it is detached.
+    /// Classifier, with the number of errors after which it is detached.
     classifier: Option<(Box<dyn Classifier>, Option<u64>)>,
     ana_group: u32,
-    /// Those that persist.
+    /// Reservations that persist.
     reservations: Option<ReservationRecord>,
-    /// A host has created it, for several controllers at a time or not.
+    /// Whether several controllers may share the namespace; `None` if no host has created it.
     created: Option<bool>,
-    /// Hosts have said so.
+    /// Attachment to controllers, if hosts have changed it.
     attachment: Option<Attachment>,
 }
 
 /// A target, and the functions over it.
 pub(super) struct StackSeed {
     pub(super) target: TargetSeed,
-    /// Topmost first, as users write them.
+    /// Functions, topmost first, in the order of the configuration.
     pub(super) functions: Vec<FunctionSeed>,
 }
 
-/// Where layers are built.
+/// Place in which layers are built.
 pub(super) struct Site<'a> {
     pub(super) task: TaskId,
     pub(super) io: &'a Io,
     pub(super) nsid: u32,
 }
 
-/// What the control side keeps of a target, and of those functions over it that are more than a layer.
+/// Controls of a target, and of those functions over it that are more than a layer.
 #[derive(Debug)]
 pub struct StackControl {
     pub(super) target: TargetControl,
     pub(super) functions: Vec<Arc<FunctionControl>>,
-    /// Of functions over it that are no more than layers, but have layers below them.
+    /// Controls of the layers below those functions over the target that are only layers.
     pub(super) layers: Vec<StackControl>,
-    /// Its functions as they were declared, but for those behind the function SDK, as far as they can be in two places.
+    /// Functions as they were declared, without those behind the function SDK; `None` for a function that
+    /// cannot work in two places.
     pub(super) stateless: Vec<Option<Stateless>>,
-    /// A layer that is still there, at this place, although its function could not be attached.
+    /// Index of a layer that is still in the stack although its function could not be attached.
     pub(super) leftover: Option<usize>,
 }
 
 impl StackControl {
-    /// The NVMe devices behind it, and behind the layers of its functions.
+    /// Returns the NVMe devices behind the target, and behind the layers of its functions.
     pub(super) fn devices(&self, nsid: u32) -> Vec<DeviceView> {
         let below = self.functions.iter().flat_map(|function| &function.layers).chain(&self.layers);
         let below = below.flat_map(|stack| stack.devices(nsid));
         self.target.devices(nsid).into_iter().chain(below).collect()
     }
 
-    /// The controllers behind it, likewise, with their power identifiers.
+    /// Returns the controllers behind the target, and behind the layers of its functions, with their power
+    /// identifiers.
     pub(super) fn peers(&self) -> Vec<(String, Option<String>)> {
         let below = self.functions.iter().flat_map(|function| &function.layers).chain(&self.layers);
         self.target.peer().into_iter().chain(below.flat_map(StackControl::peers)).collect()
     }
 
-    /// True if acknowledged writes may be lost, and no host may have been told.
+    /// Returns whether acknowledged writes may be lost without a report to any host.
     pub(super) fn is_in_doubt(&self) -> bool {
-        // Functions over a target may have another copy, and say so themselves.
+        // Functions over a target may have another copy, and report losses themselves.
         let has_lost = self.functions.is_empty() && self.target.has_lost();
         has_lost
             || self.uifs().iter().any(|function| function.uif.has_unreported_loss())
             || self.layers.iter().any(StackControl::is_in_doubt)
     }
 
-    /// The functions behind the function SDK: after each, those in the layers below it.
+    /// Returns the functions behind the function SDK, each followed by those in the layers below it.
     pub(super) fn uifs(&self) -> Vec<&Arc<FunctionControl>> {
         let mut found = Vec::new();
         for function in &self.functions {
@@ -101,7 +103,7 @@ impl StackControl {
         found
     }
 
-    /// Of those, the processes that the daemon started.
+    /// Returns the IDs of the processes that the daemon started for these functions.
     pub fn processes(&self) -> Vec<u32> {
         self.uifs().iter().filter_map(|function| function.uif.status().process).collect()
     }
@@ -109,12 +111,13 @@ impl StackControl {
 
 /// A further path.
 enum PathSeed {
-    /// Into the whole stack, below so many of its functions; with all that is there, or not.
+    /// Entry into the whole stack, below this number of its functions; true if the path reaches blocks beyond
+    /// the namespace.
     Below(usize, bool),
     Own(Box<StackSeed>),
 }
 
-/// What the control side keeps of a namespace: its first path's, and those of others.
+/// Controls of a namespace: of the first path, then of other paths with a target of their own.
 pub type StackControls = Vec<StackControl>;
 
 impl NamespaceSeed {
@@ -123,7 +126,7 @@ impl NamespaceSeed {
         Self::open_after(drive, nsid, Losses::default())
     }
 
-    /// The same, after a daemon that has left something.
+    /// Opens the targets and the functions, with the losses that an earlier daemon has left. May block.
     pub(super) fn open_after(
         drive: &DriveSpec,
         nsid: u32,
@@ -150,7 +153,7 @@ impl NamespaceSeed {
             });
         }
         let drive = drive.name.clone();
-        // A translation cache is filled in the blocks that the drive was given.
+        // A translation cache is filled in blocks of the configured size.
         let fixed_block_size = controls.iter().flat_map(StackControl::uifs).any(|it| it.cache.is_filled());
         let ana_group = spec.ana_group.unwrap_or(1);
         Ok((
@@ -170,7 +173,7 @@ impl NamespaceSeed {
         ))
     }
 
-    /// Opens one that a host has created, or makes it if it is new. May block.
+    /// Opens a namespace that a host has created, or creates it if `new_size` is given. May block.
     pub(super) fn created(
         drive: &DriveSpec,
         created: &Created,
@@ -178,7 +181,7 @@ impl NamespaceSeed {
     ) -> Result<Self, Problem> {
         let Created { nsid, number, block_size, .. } = *created;
         let pool = drive.pool.as_ref().ok_or_else(|| Problem::conflict("the drive has no pool"))?;
-        // What is in memory is made anew, and a file has the size it has.
+        // Memory is allocated anew, and a file keeps its size.
         let size = new_size.or_else(|| created.file.is_none().then_some(created.size));
         let spec = pool.namespace(created.file.as_deref(), block_size, size);
         if let (None, Some(path)) = (new_size, &spec.path)
@@ -188,7 +191,7 @@ impl NamespaceSeed {
         }
         let opened = StackSeed::open(&spec, &drive.name, Losses::default());
         let (whole, _) = opened.map_err(|problem| problem.about(&about(drive, nsid)))?;
-        // In memory it is another one each time.
+        // A namespace in memory is a new one each time.
         let identity = match &created.file {
             Some(_) => created.identity.clone(),
             None => Some(new_identity()?),
@@ -209,8 +212,8 @@ impl NamespaceSeed {
         })
     }
 
-    /// Its identifiers; and what hosts have done to it: blocks of another size, while the layers go on with those that they were given;
-    /// reservations; and the controllers that have it.
+    /// Applies the stored identifiers, and the stored changes by hosts: reservations, the controllers that
+    /// are attached, and another block size. Layers keep the block size with which they were opened.
     pub(super) fn remember(&mut self, remembered: &Remembered) {
         let nsid = self.config.nsid;
         if let Some((_, block_size)) = remembered.block_sizes.iter().find(|(of, _)| *of == nsid) {
@@ -224,19 +227,19 @@ impl NamespaceSeed {
         self.attachment = remembered.pooled.attachment(nsid);
     }
 
-    /// Its commands are decided on by this program from the first on.
+    /// Attaches a program, which decides on all commands from the first on.
     pub(super) fn classify(&mut self, classifier: Box<dyn Classifier>, errors_max: Option<u64>) {
         self.classifier = Some((classifier, errors_max));
     }
 
-    /// Builds what belongs to the reactor, on its thread.
+    /// Builds the objects that belong to the reactor, on its thread.
     pub(super) fn build(mut self, task: TaskId, io: &Io, heirs: Heirs) -> Result<Namespace, Problem> {
         let (config, drive) = (self.config.clone(), std::mem::take(&mut self.drive));
         let (classifier, reservations) = (self.classifier.take(), self.reservations.take());
         let Heirs { retired, detached, .. } = heirs;
         let (fixed_block_size, ana_group) = (self.fixed_block_size, self.ana_group);
         let (created, attachment) = (self.created, self.attachment.take());
-        // Without a thread that takes it, it is dropped here.
+        // Without a thread that receives it, the program is dropped here.
         let retire = move |program| drop(retired.send(program));
         let name = drive.clone();
         let tell = move || drop(detached.send(name.clone()));
@@ -267,7 +270,7 @@ impl NamespaceSeed {
         if fixed_block_size {
             namespace = namespace.fix_block_size();
         }
-        // What a program sent down further paths is not reached through the first.
+        // An erasure through the first path does not reach data that a program sent down further paths.
         Ok(if legs > 1 { namespace.forbid_erasing() } else { namespace })
     }
 
@@ -276,11 +279,13 @@ impl NamespaceSeed {
         self.build_paths(task, io).map(|(stack, _)| stack)
     }
 
-    /// The layers, and where path 1 and the others enter them; and if that leads beyond the namespace.
+    /// Builds the layers. Returns them with the entry of each further path, and whether that path leads
+    /// beyond the namespace.
     fn build_paths(self, task: TaskId, io: &Io) -> Result<(Stack, Vec<(NodeId, bool)>), Problem> {
         let at = Site { task, io, nsid: self.config.nsid };
         let mut stack = StackBuilder::new();
-        // Of each path with a target of its own the top; the others are looked up in the whole stack.
+        // The top of each path with a target of its own; entries of other paths are looked up in the whole
+        // stack.
         let mut tops = Vec::new();
         for path in self.paths {
             tops.push(match path {
@@ -288,7 +293,7 @@ impl NamespaceSeed {
                 PathSeed::Below(functions, beyond) => Err((functions, beyond)),
             });
         }
-        // Last, because the layer that was added last is the root.
+        // The whole stack is built last, because the layer that was added last is the root.
         let whole = self.whole.build(&mut stack, &at)?;
         let entry = |top: Result<NodeId, (usize, bool)>| match top {
             Ok(top) => (top, false),
@@ -306,14 +311,15 @@ impl Chain {
         self.0.last().expect("a chain has a target")
     }
 
-    /// Below so many of its functions, of which it has as many.
+    /// Returns the layer below the topmost `functions` functions; the chain has at least as many.
     fn below(&self, functions: usize) -> NodeId {
         self.0[self.0.len() - 1 - functions]
     }
 }
 
 impl StackSeed {
-    /// `losses` are of targets right below what is above it.
+    /// Opens the target and its functions. `losses` applies to targets right below the layer above this
+    /// stack.
     pub(super) fn open(
         spec: &NamespaceSpec,
         drive: &str,
@@ -357,8 +363,8 @@ impl StackSeed {
         Ok(stack.build())
     }
 
-    /// Builds a stack beside that of a namespace: what becomes of the namespace's size is none of its
-    /// business. Returns its top.
+    /// Builds a stack beside that of a namespace; a resize of the namespace does not affect it. Returns its
+    /// top.
     pub(super) fn build_aside(self, stack: &mut StackBuilder, at: &Site<'_>) -> Result<NodeId, Problem> {
         let chain = self.build(stack, at)?;
         stack.fix(chain.0[0]);
@@ -366,7 +372,7 @@ impl StackSeed {
     }
 }
 
-/// The file of a namespace that a host has created is not there.
+/// Returns the problem for a missing file of a namespace that a host has created.
 fn is_missing(drive: &DriveSpec, nsid: u32, path: &Path) -> Problem {
     let (path, name) = (path.display(), &drive.name);
     Problem::conflict(format!(

@@ -1,4 +1,4 @@
-//! Queue groups that go to other reactors: the layers that serve them there, and their way there and back.
+//! Queue groups on other reactors: the layers that serve them there, and their migration there and back.
 
 use super::drive::{WiredDrive, closed, gone, in_words};
 use super::namespace::{Site, StackSeed};
@@ -12,14 +12,15 @@ use sluice_spec::size::Size;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// Commands of groups that are away have this long to end when they are called home.
+/// Time limit for commands of remote queue groups to end when the groups are recalled.
 const HOMECOMING_LIMIT: Duration = Duration::from_secs(5);
 
-/// Between two looks whether they have, at first and at most: each look wakes the drive's reactor.
+/// Pause between the first two checks whether recalled groups are back; the pause doubles up to `LOOK_MAX`.
+/// Each check wakes the drive's reactor.
 const LOOK: Duration = Duration::from_micros(200);
 const LOOK_MAX: Duration = Duration::from_millis(10);
 
-/// What an outpost is made of.
+/// Opened resources of an outpost, on their way to its reactor.
 struct OutpostSeed {
     name: String,
     identity: Identity,
@@ -27,7 +28,7 @@ struct OutpostSeed {
 }
 
 impl OutpostSeed {
-    /// Builds it on the thread of its reactor.
+    /// Builds the remote queues on the thread of their reactor.
     fn plant(self, reactor: ReactorHandle, local: &mut Local) -> Result<(RemoteHandle, PeerConfig), Problem> {
         let (mut planted, mut seed) = (None, Some(self));
         let task = local.add(|task, io| {
@@ -57,7 +58,7 @@ impl OutpostSeed {
 }
 
 impl WiredDrive {
-    /// Moves the queue group of this completion queue to another reactor, or home.
+    /// Moves the queue group of this completion queue to another reactor, or back to the drive's own.
     pub(super) fn move_group(&self, queue: u16, reactor: usize, limit: Duration) -> Result<(), Problem> {
         let to = reactor_of(&self.reactors, reactor)?;
         let here = self.ask(move |drive| {
@@ -85,7 +86,7 @@ impl WiredDrive {
         let (post, likeness) = to.call(move |local| seed.plant(there, local)).map_err(gone)??;
         let task = post.task();
         let (reply, answer) = mpsc::sync_channel(1);
-        // Nobody listens any more if it took much too long.
+        // The receiver is gone if the migration took much too long.
         let answered = Box::new(move |outcome| _ = reply.send(outcome));
         let sent = self.change(move |drive, now_ns| {
             let until_ns = now_ns.saturating_add(limit.as_nanos() as u64);
@@ -103,7 +104,7 @@ impl WiredDrive {
             outcome.map_err(stays)
         });
         if outcome.is_err() {
-            // A group that came all the same keeps it.
+            // A group that arrived in spite of the error keeps the outpost.
             let remove = move |local: &mut Local| {
                 if local.task::<RemoteQueues>(task).is_some_and(RemoteQueues::is_vacant) {
                     drop(local.remove(task));
@@ -116,7 +117,7 @@ impl WiredDrive {
         outcome
     }
 
-    /// Has groups that are away come home, all or that of one completion queue, and waits for it.
+    /// Recalls remote queue groups, all or that of one completion queue, and waits until they are back.
     pub(super) fn bring_home(&self, queue: Option<u16>) -> Result<(), Problem> {
         let is_back = move |drive: &sluice_frontends::Drive| {
             !drive.remote_groups().any(|(away, _)| queue.is_none_or(|queue| queue == away))
@@ -137,7 +138,7 @@ impl WiredDrive {
         Ok(())
     }
 
-    /// Reactors that have queue groups of the drive, by completion queue.
+    /// Returns the reactors that have queue groups of the drive, by completion queue.
     pub(super) fn away(&self) -> Result<Vec<(u16, usize)>, Problem> {
         let away = self.ask(|drive| {
             drive.remote_groups().map(|(queue, post)| (queue, post.reactor().clone())).collect::<Vec<_>>()
@@ -146,12 +147,12 @@ impl WiredDrive {
         Ok(away.iter().filter_map(|(queue, handle)| Some((*queue, place(handle)?))).collect())
     }
 
-    /// Opens once more what the drive is on. May block.
+    /// Opens the layers of the drive a second time. May block.
     fn twin(&self, likeness: PeerConfig) -> Result<OutpostSeed, Problem> {
         let stacks = self.stacks();
         let namespaces = likeness.namespaces.into_iter().map(|it| {
             let no_twin = || Problem::conflict("its layers are of kinds that work on one reactor at a time");
-            // One with a path besides has another stack, or a second way into this one.
+            // A namespace with a further path has another stack, or a second entry into this one.
             let Some([stack]) = stacks.get(it.config.nsid as usize - 1).map(Vec::as_slice) else {
                 return Err(no_twin());
             };

@@ -1,4 +1,4 @@
-//! The namespaces that hosts create: opened like those of the operator, and handed to their subsystem at work.
+//! Namespaces that hosts create: opened like those of the operator, and added to their running subsystem.
 
 use super::drive::{WiredDrive, closed, gone, in_words};
 use super::namespace::NamespaceSeed;
@@ -9,28 +9,29 @@ use sluice_spec::DriveSpec;
 use sluice_spec::problem::{Kind, Problem};
 use std::time::{Duration, Instant};
 
-/// How long a namespace has to go: longer than its commands have to end.
+/// Time limit for the drain of a namespace; longer than the time that its commands have to end.
 pub(super) const REMOVAL_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long what is stored of it may take.
+/// Time limit for a deletion to be stored.
 pub(super) const STORE_LIMIT: Duration = Duration::from_secs(60);
 
-/// Between two looks whether it has gone.
+/// Interval between two checks whether a namespace is gone.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Opens those that a drive has.
+/// Opens the host-created namespaces of a drive.
 pub(super) fn open(spec: &DriveSpec, pooled: &Pooled) -> Result<Vec<NamespaceSeed>, Problem> {
     pooled.created.iter().map(|created| NamespaceSeed::created(spec, created, None)).collect()
 }
 
-/// What its subsystem is told of a drive's pool.
+/// Returns the properties of a drive's pool for its subsystem.
 pub(super) fn pool(spec: &DriveSpec) -> Option<Pool> {
     let pool = spec.pool.as_ref()?;
     Some(Pool { size: pool.size.0, volatile_cache: pool.has_volatile_cache() })
 }
 
 impl WiredDrive {
-    /// Deletes one, when its commands have ended, and waits for that so long; and so long for what is stored of it.
+    /// Deletes a host-created namespace after its commands have drained. Waits at most `removal` for the
+    /// drain and `store` for the state file.
     pub(super) fn remove_namespace(
         &self,
         nsid: u32,
@@ -44,7 +45,7 @@ impl WiredDrive {
         let began = Instant::now();
         while self.ask(move |drive| drive.subsystem().namespaces().any(|it| it.nsid() == nsid))? {
             let is_late = began.elapsed() > removal;
-            // What has begun is waited for, so that what is said here is what has happened.
+            // A deletion that is being stored is waited for, so that the answer matches the outcome.
             if is_late && !self.tell(|drive, _| drive.subsystem_mut().withdraw_deletions())? {
                 return Err(refused(&"commands in flight did not come to their end").hint("try again"));
             }
@@ -62,7 +63,7 @@ impl WiredDrive {
         Ok(())
     }
 
-    /// Makes a new one. Nobody sees it before it is stored.
+    /// Creates a namespace. It is visible only after it is stored.
     pub(super) fn make_namespace(
         &self,
         spec: &DriveSpec,
@@ -111,7 +112,7 @@ mod tests {
         pooled.add(Created::of(creation, 1, None));
         let remembered = Remembered { pooled, ..Remembered::default() };
         let drive = wiring.wire(&spec, 0, &remembered).expect("it opens");
-        // Nobody has stored it when the time is up; and what has begun is not taken back.
+        // The deletion is not stored within the limit, and a deletion that has begun is not withdrawn.
         let problem =
             drive.remove_namespace(2, Duration::ZERO, Duration::ZERO).expect_err("it is not stored");
         assert_eq!(problem.error, "namespace 2 is still being deleted");

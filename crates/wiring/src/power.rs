@@ -1,4 +1,4 @@
-//! What is known of acknowledged writes across a loss of power, here and at other controllers.
+//! Detection of acknowledged writes that are lost with power, here and at other controllers.
 
 use sluice_control::state::Unflushed;
 use sluice_spec::paths::boot_id;
@@ -6,9 +6,11 @@ use sluice_spec::{DriveSpec, FunctionSpec, uuid};
 use sluice_targets::{LossNotice, PowerId, PreviousSession};
 use std::hash::{BuildHasher, RandomState};
 
-/// The value that hosts get for as long as the drive has lost no acknowledged write: `stored`, if it is. Else it is
-/// another one after each start of the machine, and after each opening of a drive that keeps them in the daemon, or
-/// elsewhere.
+/// Returns the power identifier that hosts receive for as long as the drive has lost no acknowledged write.
+/// It is `stored`, if that is valid.
+///
+/// Otherwise the identifier changes with each start of the machine. It also changes with each opening of a
+/// drive that keeps its writes in the daemon, or elsewhere.
 pub(super) fn power_id(spec: &DriveSpec, stored: Option<&str>) -> PowerId {
     if let Some(power) = stored.and_then(of_hexadecimal) {
         return power;
@@ -20,40 +22,41 @@ pub(super) fn power_id(spec: &DriveSpec, stored: Option<&str>) -> PowerId {
     uuid(&format!("power {} {since}", spec.serial()))
 }
 
-/// Bit per controller whose host has ended together with the daemon that stored this: virtual machines end with their
-/// machine, and hosts on the network do not.
+/// Returns a bit for each controller whose host has ended together with the daemon that stored `former`.
+/// Virtual machines end with their machine; hosts on the network do not.
 fn ended_controllers(spec: &DriveSpec, former: Option<&Unflushed>) -> u32 {
     let has_rebooted = former.is_some_and(|former| former.boot.is_some() && former.boot != boot_id());
     if has_rebooted { (1 << spec.sockets()) - 1 } else { 0 }
 }
 
-/// NSIDs with losses that hosts are yet to be told of, with the controllers whose hosts have ended.
+/// Returns NSIDs with losses not reported to hosts yet, and a bit for each controller whose host has ended.
 pub(super) fn left_losses(spec: &DriveSpec, former: Option<&Unflushed>) -> (Vec<u32>, u32) {
     let untold = former.map(|former| former.owed().into_iter().collect()).unwrap_or_default();
     (untold, ended_controllers(spec, former))
 }
 
-/// How targets tell of a loss of acknowledged writes, and what an earlier daemon has left.
+/// Way in which targets report a loss of acknowledged writes, and the state that an earlier daemon has left.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Losses<'a> {
     pub(super) notice: LossNotice,
     former: Option<&'a Unflushed>,
-    /// Bit per controller whose host may have lived through the end of that daemon.
+    /// Bit for each controller whose host may have outlived that daemon.
     survivors: u64,
 }
 
 impl<'a> Losses<'a> {
-    /// Of a drive that is opened.
+    /// Returns the losses for the targets of a drive that is opened.
     pub(super) fn of(spec: &DriveSpec, former: Option<&'a Unflushed>) -> Self {
         let survivors = !u64::from(ended_controllers(spec, former));
         let former = former.filter(|former| !former.clean);
         Self { notice: LossNotice::default(), former, survivors }
     }
 
-    /// Of targets below a function, where those above it have these.
+    /// Returns the losses for targets below a function; `self` applies to those above it.
     pub(super) fn below(self, function: &FunctionSpec) -> Self {
         let notice = match function {
-            // The host reads the primary of a replicated drive past it, and nothing takes its place.
+            // The host reads the primary of a replicated drive without this function, and no copy takes its
+            // place.
             FunctionSpec::Uif(uif) if uif.function.as_deref() == Some("mirror") => LossNotice::FailCommand,
             FunctionSpec::Uif(_) => LossNotice::FailFlush,
             _ => self.notice,
@@ -61,7 +64,8 @@ impl<'a> Losses<'a> {
         Self { notice, ..self }
     }
 
-    /// The same for a further layer of the function, of so many. The last of a set is its log.
+    /// Returns the losses for further layer `number` of `count` of the function. The last layer of a set is
+    /// its log.
     pub(super) fn in_layer(self, function: &FunctionSpec, number: usize, count: usize) -> Self {
         let notice = match function {
             FunctionSpec::Uif(uif) if !uif.copies().is_empty() && number + 1 < count => {
@@ -73,7 +77,7 @@ impl<'a> Losses<'a> {
         Self { notice, ..self }
     }
 
-    /// What was left at a controller.
+    /// Returns the session that an earlier daemon left at a controller.
     pub(super) fn former(&self, peer: &str) -> Option<PreviousSession> {
         let left = self.former?;
         let power = left.peers.get(peer).and_then(Option::as_deref);
@@ -82,14 +86,14 @@ impl<'a> Losses<'a> {
 }
 
 impl Losses<'_> {
-    /// What was left on a device of this machine. It loses its power with the machine, and not with a daemon: that is no loss
-    /// to tell of, unless it proves one.
+    /// Returns the session that an earlier daemon left on a device of this machine. Such a device loses its
+    /// power with the machine, not with a daemon. So only a stored power identifier can prove a loss.
     pub(super) fn former_of_device(&self, peer: &str) -> Option<PreviousSession> {
         self.former(peer).filter(|former| former.power.is_some())
     }
 }
 
-/// A power identifier as it is stored.
+/// Formats a power identifier as it is stored.
 pub(super) fn in_hexadecimal(power: PowerId) -> String {
     format!("{:032x}", u128::from_be_bytes(power))
 }

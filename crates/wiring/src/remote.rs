@@ -1,5 +1,5 @@
-//! Namespaces of subsystems on the network: connected to by whoever asks, along one path or several, and put
-//! together on their reactor.
+//! Namespaces of subsystems on the network: connected on the calling thread, over one path or several, and
+//! assembled on their reactor.
 
 use super::dhchap;
 use super::drive::in_words;
@@ -27,21 +27,21 @@ pub(super) enum RemoteSeed {
     Several {
         paths: Vec<NvmeTcpSeed>,
         policy: PathPolicy,
-        /// How long commands wait while there is no path.
+        /// Time limit for commands that wait while there is no path.
         limit: Option<Duration>,
     },
 }
 
-/// What the control side keeps: each path, with the subsystem's name and place.
+/// Controls of a remote namespace: each path, with the subsystem's name and place.
 #[derive(Debug)]
 pub(crate) struct RemoteControl {
     paths: Vec<(NvmeTcpControl, DevicePlace)>,
-    /// With the power identifier that its controller gave.
+    /// Remote namespace, with the power identifier that its controller returned.
     peer: (String, Option<PowerId>),
 }
 
 impl RemoteSeed {
-    /// Connects, for a namespace with blocks of `block_size` bytes. Blocks.
+    /// Connects, for a namespace with blocks of `block_size` bytes. Blocks the calling thread.
     pub(super) fn open(
         spec: &NvmeTcpSpec,
         block_size: u32,
@@ -75,12 +75,12 @@ impl RemoteSeed {
             PolicyName::RoundRobin => PathPolicy::RoundRobin,
             PolicyName::QueueDepth => PathPolicy::QueueDepth,
         };
-        // Whichever comes first.
+        // The shorter limit applies.
         let limit = [fast_io_fail(spec), ctrl_loss(spec)].into_iter().flatten().min();
         Ok((Self::Several { paths, policy, limit }, control))
     }
 
-    /// Adds it to a stack, on its reactor's thread.
+    /// Adds the target to a stack, on the thread of its reactor.
     pub(super) fn add(self, stack: &mut StackBuilder, at: &Site<'_>) -> Result<NodeId, Problem> {
         match self {
             Self::One(seed) => add_path(*seed, stack, at),
@@ -112,7 +112,7 @@ fn add_path(seed: NvmeTcpSeed, stack: &mut StackBuilder, at: &Site<'_>) -> Resul
 }
 
 impl RemoteControl {
-    /// How each path is doing.
+    /// Returns the state of each path.
     pub(super) fn devices(&self, nsid: u32) -> Vec<DeviceView> {
         let view = |(control, place): &(NvmeTcpControl, DevicePlace)| {
             DeviceView::over_tcp(nsid, place, control.status())
@@ -120,7 +120,7 @@ impl RemoteControl {
         self.paths.iter().map(view).collect()
     }
 
-    /// The namespace there, with its power identifier.
+    /// Returns the remote namespace, with its power identifier.
     pub(super) fn peer(&self) -> (String, Option<String>) {
         (self.peer.0.clone(), self.peer.1.map(in_hexadecimal))
     }
@@ -150,7 +150,7 @@ fn config(
     })
 }
 
-/// The keys of a file, if one is named.
+/// Reads the keys of a file, if one is named.
 pub fn tls_keys(path: Option<&Path>) -> Result<Option<Arc<Keys>>, Problem> {
     let keys = path.map(Keys::read).transpose();
     let hint = "each line has a key that `nvme gen-tls-key` made, and before it the NQN of its host if it is for one";

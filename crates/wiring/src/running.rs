@@ -1,4 +1,4 @@
-//! What the control side asks of a drive at work.
+//! Operations of the control side on a running drive.
 
 use super::classifier::{Programs, routed};
 use super::drive::{WiredDrive, closed, gone};
@@ -22,17 +22,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// How long a function has for an order.
+/// Time limit for a function's order.
 const ORDER_LIMIT: Duration = Duration::from_secs(60);
 
-/// The same while the drive is quiet; three times as long for one in the daemon, which nobody can end.
+/// Time limit for an order while the drive is quiet. It is three times as long for a function in the daemon,
+/// which cannot be killed.
 const QUIET_ORDER_LIMIT: Duration = Duration::from_secs(8);
 
-/// How long all functions of a drive have to say what they count, before what they said last is shown: callers that look
-/// wait for that.
+/// Time limit for the metrics of all functions of a drive; after it, the previous metrics are returned. The
+/// limit is short because callers wait.
 const METRICS_LIMIT: Duration = Duration::from_millis(40);
 
-/// Between two looks whether a flush has ended.
+/// Interval between two checks whether a flush has ended.
 const SYNC_LOOK: Duration = Duration::from_millis(1);
 
 impl Running for WiredDrive {
@@ -193,7 +194,8 @@ impl Running for WiredDrive {
     }
 
     fn kept(&self, what: PersistentRecord, well: bool) -> Result<(), Problem> {
-        // What it acknowledges is home's alone, and a host waits for it.
+        // A host waits for this acknowledgement. Only the drive's own reactor has it, so queue groups need
+        // not be recalled.
         self.change(move |drive, now_ns| drive.subsystem_mut().persisted(what, well, now_ns))
     }
 
@@ -228,7 +230,7 @@ impl Running for WiredDrive {
 
     fn drain(&self) -> Result<(), Problem> {
         self.unlist();
-        // Queues that are elsewhere come home by themselves.
+        // Remote queue groups return by themselves.
         self.change(|drive, now_ns| drive.drain(now_ns))
     }
 
@@ -308,15 +310,15 @@ fn status(drive: &Drive) -> Status {
     }
 }
 
-/// Bytes of the files of a namespace, path by path.
+/// Returns the sizes of a namespace's files in bytes, path by path.
 fn file_sizes(stacks: &[StackControl]) -> Result<Vec<Option<Size>>, Problem> {
     stacks.iter().map(|stack| stack.target.file_size()).collect()
 }
 
-/// Makes files as large again as they were. What they lost reads as zeros.
+/// Restores the previous sizes of files. The parts that were cut off read as zeros.
 fn restore_files(stacks: &[StackControl], before: &[Option<Size>]) -> Result<(), Problem> {
     for (stack, before) in stacks.iter().zip(before) {
-        // Not those that kept what they had: it may be why they could not be made smaller.
+        // Files that kept their size are left alone: that size may be why they could not shrink.
         if let Some(size) = before
             && stack.target.file_size()? < *before
         {
@@ -326,7 +328,8 @@ fn restore_files(stacks: &[StackControl], before: &[Option<Size>]) -> Result<(),
     Ok(())
 }
 
-/// The targets of a namespace that is smaller already could not be made so; `back` is what became of that.
+/// Returns the problem for targets that could not shrink after their namespace had. `back` is the outcome of
+/// undoing that.
 fn not_shrunk(mut problem: Problem, nsid: u32, size: Size, back: Result<Size, Problem>) -> Problem {
     if let Err(why) = back {
         problem.error = format!("{}; and namespace {nsid} stays at {size}: {}", problem.error, why.error);

@@ -1,4 +1,4 @@
-//! A drive on its way to its reactor: what was opened where that may block.
+//! A drive on its way to its reactor, with the resources whose opening may block.
 
 use super::classifier::Heirs;
 use super::namespace::NamespaceSeed;
@@ -20,10 +20,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::SystemTime;
 
-/// What guests see as the model, in Identify Controller's MN.
+/// Model in Identify Controller's MN, which guests see.
 const MODEL: &str = "Sluice Virtual NVMe Drive";
 
-/// Everything of a drive that had to be opened, on its way to its reactor.
+/// Opened resources of a drive, on their way to its reactor.
 pub(super) struct Seed {
     pub(super) name: String,
     pub(super) life: u64,
@@ -33,23 +33,23 @@ pub(super) struct Seed {
     pub(super) pool: Option<Pool>,
     pub(super) halfway: Halfway,
     pub(super) ana: Vec<AnaRule>,
-    /// All sockets are paths of one virtual machine.
+    /// Whether all sockets are paths of one virtual machine.
     pub(super) one_guest: bool,
     pub(super) sockets: Vec<(Listener, SocketConfig)>,
     pub(super) hosts: Option<tcp::Config>,
     pub(super) heirs: Heirs,
 }
 
-/// What the daemon before this one left, some of it halfway.
+/// State that the previous daemon has left, including unfinished operations.
 pub(super) struct Halfway {
     pub(super) formatting: Option<(u32, u32)>,
     pub(super) sanitized: Option<SanitizeRecord>,
     pub(super) history: PersistentEventRecord,
-    /// By NSID, ranges of bytes that a host marked by Write Uncorrectable.
+    /// Ranges of bytes that a host marked by Write Uncorrectable, by NSID.
     pub(super) uncorrectable: Vec<(u32, Vec<[u64; 2]>)>,
-    /// What the SMART log counts from, and whether the daemon before this one was cut off.
+    /// Counts with which the SMART log begins, and whether the previous daemon was cut off.
     pub(super) power: (PowerCounts, bool),
-    /// NSIDs with losses that hosts are yet to be told of, and bit per controller whose host has ended since.
+    /// NSIDs with losses not reported to hosts yet, and a bit for each controller whose host has ended since.
     pub(super) losses: (Vec<u32>, u32),
 }
 
@@ -78,8 +78,8 @@ impl Seed {
         subsystem.set_power_id(self.power_id);
         self.pool.into_iter().for_each(|pool| subsystem.set_pool(pool));
         let Heirs { to_keep, .. } = self.heirs;
-        // The thread that remembers it is there for as long as drives are; without it the host waits, and is told
-        // nothing wrong.
+        // The thread that stores records runs for as long as there are drives. Without it the host waits, and
+        // receives no wrong answer.
         let (drive, life) = (self.name, self.life);
         let keep = move |what| drop(to_keep.send(ToKeep { drive: drive.clone(), life, what }));
         if let Some((nsid, block_size)) = self.halfway.formatting
@@ -112,12 +112,13 @@ impl Seed {
     }
 }
 
-/// Milliseconds since 1970-01-01, for what is told of the past.
+/// Returns milliseconds since 1970-01-01, for reports about the past.
 fn now_ms() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// Opens the sockets of a drive: the first in its folder, others in folders of their numbers inside of that.
+/// Opens the sockets of a drive: the first in the drive's folder, the others in numbered folders inside of
+/// it.
 pub(super) fn sockets(
     spec: &DriveSpec,
     folder: &Path,
@@ -139,7 +140,7 @@ pub(super) fn sockets(
     (1..=spec.sockets()).map(open).collect()
 }
 
-/// Bytes of memory of this machine. None if the kernel does not tell: then there is no limit.
+/// Returns the bytes of memory of this machine. `None`, if the kernel does not report them, means no limit.
 fn machine_memory() -> Option<u64> {
     memory_total(&std::fs::read_to_string("/proc/meminfo").ok()?)
 }
@@ -150,7 +151,7 @@ fn memory_total(meminfo: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// What hosts on the network find, whose controllers come after those of the sockets.
+/// Returns the configuration for hosts on the network, whose controllers come after those of the sockets.
 pub(super) fn hosts(spec: &DriveSpec) -> Option<tcp::Config> {
     let tcp = spec.tcp.as_ref()?;
     let cntlid = spec.sockets() as u16 + 1;
@@ -158,7 +159,7 @@ pub(super) fn hosts(spec: &DriveSpec) -> Option<tcp::Config> {
     Some(tcp::Config { name, cntlid, hosts_max, queues_max })
 }
 
-/// What was built, or what stands in its place.
+/// Returns the task that was built, or a placeholder for it; then `failed` is set.
 pub(super) fn or_stillborn(built: Result<impl Task, Problem>, failed: &mut Option<Problem>) -> Box<dyn Task> {
     match built {
         Ok(task) => Box::new(task),
@@ -169,7 +170,7 @@ pub(super) fn or_stillborn(built: Result<impl Task, Problem>, failed: &mut Optio
     }
 }
 
-/// Stands where a drive could not be built, until it is removed in the same breath.
+/// Placeholder for a task that could not be built, removed at once.
 struct Stillborn;
 
 impl Task for Stillborn {
@@ -184,7 +185,7 @@ impl Task for Stillborn {
     }
 }
 
-/// Listens in the drive's folder, where whoever may connect has to get.
+/// Listens in the drive's folder, and opens the folder to users that may connect.
 fn listen(name: &str, folder: &Path, access: Access) -> Result<Listener, Problem> {
     let listener = Listener::bind_for(folder, access).map_err(|error| {
         let kind = match error.kind() {
@@ -195,7 +196,7 @@ fn listen(name: &str, folder: &Path, access: Access) -> Result<Listener, Problem
     })?;
     let opened = match (access.mode & 0o077, access.group) {
         (0, _) => Ok(()),
-        // Others need not see what is for the group.
+        // Other users need not see a folder for the group.
         (to, Some(_)) if to & 0o007 == 0 => {
             let given = access.give(folder);
             given.and_then(|()| std::fs::set_permissions(folder, Permissions::from_mode(0o750)))

@@ -1,4 +1,4 @@
-//! Targets: opened by whoever asks, built on their reactor, resized from both sides.
+//! Targets: opened on the calling thread, built on their reactor, resized from both sides.
 
 use super::drive::in_words;
 use super::function::operation;
@@ -30,15 +30,15 @@ pub(super) enum TargetSeed {
     NvmeTcp(RemoteSeed),
 }
 
-/// What the control side keeps of a target.
+/// Control of a target.
 #[derive(Debug)]
 pub(crate) enum TargetControl {
-    /// The reactor's part is all there is.
+    /// Target that lives on its reactor only.
     Nothing,
-    /// The same, and there is nothing in it.
+    /// Target that lives on its reactor only, and holds no data.
     Null,
     File(FileControl),
-    /// With the device's place and the first block of the range, and the power identifier that it gave.
+    /// Device, with its place and the first block of the range, and the power identifier that it returned.
     Nvme(NvmeControl, DevicePlace, Option<PowerId>),
     NvmeTcp(RemoteControl),
 }
@@ -77,7 +77,7 @@ impl TargetSeed {
         }
     }
 
-    /// Adds the target to a stack, on its reactor's thread.
+    /// Adds the target to a stack, on the thread of its reactor.
     pub(super) fn add(self, stack: &mut StackBuilder, at: &Site<'_>) -> Result<NodeId, Problem> {
         let token_prefix = Subsystem::token_prefix(at.nsid, stack.next_id());
         let no_place = |what: &str, error: io::Error, hint: &str| {
@@ -108,8 +108,9 @@ impl TargetSeed {
 }
 
 impl TargetControl {
-    /// Another target that reaches the same data, at the same time and on another reactor, if its kind can have one. May
-    /// block. `size` is that of the namespace, if this is the only layer of that.
+    /// Opens another target with the same data, for use at the same time on another reactor. Returns `None`
+    /// if this kind of target cannot have one. May block. `size` is that of the namespace, if this is its
+    /// only layer.
     pub(super) fn twin(&self, size: Option<Size>) -> Result<Option<TargetSeed>, Problem> {
         match self {
             Self::Null => Ok(size.map(|size| TargetSeed::Null { size })),
@@ -120,7 +121,7 @@ impl TargetControl {
         }
     }
 
-    /// The device behind it, if there is one; one for each path to it.
+    /// Returns the device behind the target, if there is one; one for each path to it.
     pub(super) fn devices(&self, nsid: u32) -> Vec<DeviceView> {
         match self {
             Self::Nvme(control, place, _) => vec![DeviceView::new(nsid, place, control.status())],
@@ -129,7 +130,7 @@ impl TargetControl {
         }
     }
 
-    /// The controller behind it, if there is one, with its power identifier.
+    /// Returns the controller behind the target, if there is one, with its power identifier.
     pub(super) fn peer(&self) -> Option<(String, Option<String>)> {
         match self {
             Self::Nvme(_, place, power) => {
@@ -140,12 +141,12 @@ impl TargetControl {
         }
     }
 
-    /// True if it is a file that has lost finished writes.
+    /// Returns whether the target is a file that has lost finished writes.
     pub(super) fn has_lost(&self) -> bool {
         matches!(self, Self::File(control) if control.has_lost())
     }
 
-    /// Bytes of its file, seen or not. May block.
+    /// Returns the bytes of the target's file, visible to hosts or not. May block.
     pub(super) fn file_size(&self) -> Result<Option<Size>, Problem> {
         match self {
             Self::Nothing | Self::Null | Self::Nvme(..) | Self::NvmeTcp(..) => Ok(None),
@@ -155,7 +156,7 @@ impl TargetControl {
         }
     }
 
-    /// What a change of size needs besides the reactor's part. May block.
+    /// Changes the size of the target outside of its reactor. May block.
     pub(super) fn resize(&self, size: Size) -> Result<(), Problem> {
         match self {
             Self::Nothing | Self::Null | Self::Nvme(..) | Self::NvmeTcp(..) => Ok(()),
@@ -164,10 +165,10 @@ impl TargetControl {
     }
 }
 
-/// A memory target is larger than what the machine can map.
+/// Returns the problem for a memory target that is larger than the machine can map.
 pub(super) fn no_memory(size: Size, error: &io::Error) -> Problem {
     let why = match error.kind() {
-        // More than any machine has.
+        // The size exceeds the memory of any machine.
         io::ErrorKind::InvalidInput => "that is more than a process can have".to_owned(),
         _ => error.to_string(),
     };
@@ -175,7 +176,7 @@ pub(super) fn no_memory(size: Size, error: &io::Error) -> Problem {
         .hint("ask for less, or use a file")
 }
 
-/// A file as its target opens it.
+/// Returns the configuration with which a target opens its file.
 pub(super) fn file_config(file: &FileTarget, block_size: u32) -> FileConfig {
     FileConfig {
         path: file.path.clone(),
@@ -187,7 +188,7 @@ pub(super) fn file_config(file: &FileTarget, block_size: u32) -> FileConfig {
     }
 }
 
-/// A namespace of another controller, by which it is remembered.
+/// Returns the name under which a namespace of another controller is stored.
 pub(super) fn peer(device: &str, namespace: u32) -> String {
     format!("{device} namespace {namespace}")
 }
@@ -251,7 +252,7 @@ fn place(device: String, spec: &NvmeSpec) -> DevicePlace {
     DevicePlace { device, namespace: spec.namespace, first_block: spec.first_block }
 }
 
-/// One of them was given: the description is checked.
+/// Returns the address of the device. The description is checked: exactly one address is given.
 fn address(spec: &NvmeSpec) -> Address {
     match (&spec.vfio_user, &spec.pci) {
         (Some(socket), _) => Address::VfioUser(socket.clone()),
@@ -266,7 +267,7 @@ fn passthrough(spec: &PassthroughSpec) -> Passthrough {
     }
 }
 
-/// The error says itself what to do.
+/// Converts an error, whose message includes the remedy.
 fn nvme_problem(error: &NvmeError) -> Problem {
     match error.is_in_use() {
         true => Problem::new(Kind::InUse, error.to_string()),
@@ -274,7 +275,7 @@ fn nvme_problem(error: &NvmeError) -> Problem {
     }
 }
 
-/// The error says itself what to do.
+/// Converts an error, whose message includes the remedy.
 fn generic_problem(error: &GenericError) -> Problem {
     match error.is_in_use() {
         true => Problem::new(Kind::InUse, error.to_string()),
@@ -282,7 +283,7 @@ fn generic_problem(error: &GenericError) -> Problem {
     }
 }
 
-/// The error says itself what to do.
+/// Converts an error, whose message includes the remedy.
 pub(super) fn file_problem(error: &FileError) -> Problem {
     let words = error.to_string();
     if error.is_in_use() {

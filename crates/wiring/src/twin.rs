@@ -1,7 +1,7 @@
-//! Twins: stacks that reach the same data as others, at the same time and on another reactor.
+//! Twins: stacks that reach the same data as other stacks, at the same time and on another reactor.
 //!
-//! A layer can have a twin if it keeps nothing between two commands but what it was told when it was made, and nobody asks
-//! it for anything else. Whatever is not listed here works on one reactor at a time.
+//! A layer can have a twin if it keeps no state between two commands except its configuration, and if the
+//! control side does not query it. Layers of other kinds work on one reactor at a time.
 
 use super::function::FunctionSeed;
 use super::namespace::{StackControl, StackSeed};
@@ -14,7 +14,7 @@ use sluice_spec::size::Size;
 pub(super) enum Stateless {
     Pass(PassConfig),
     Range(RangeConfig),
-    /// Bytes of a chunk, and how many layers it has besides the rest of the stack.
+    /// Chunk size in bytes, and the number of layers besides the rest of the stack.
     Stripe(u64, usize),
     Concat(usize),
 }
@@ -30,7 +30,7 @@ impl Stateless {
         }
     }
 
-    /// Layers that it has besides the rest of the stack.
+    /// Returns the number of layers besides the rest of the stack.
     fn layers(self) -> usize {
         match self {
             Self::Pass(_) | Self::Range(_) => 0,
@@ -49,7 +49,8 @@ impl Stateless {
 }
 
 impl StackControl {
-    /// Its twin, if each of its layers can have one. `size` is that of the namespace. May block.
+    /// Opens a twin of the stack, if each of its layers can have one. `size` is that of the namespace. May
+    /// block.
     pub(super) fn twin(&self, size: Size) -> Result<Option<StackSeed>, Problem> {
         self.twin_of(Some(size))
     }
