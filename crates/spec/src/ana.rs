@@ -1,4 +1,4 @@
-//! In which state a drive's ANA groups are at the ports where hosts come in.
+//! States of a drive's ANA groups at the ports that hosts connect to.
 
 use super::{DriveSpec, Fault};
 use clap::ValueEnum;
@@ -13,24 +13,25 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AnaSpec {
-    /// The address that hosts come to (`10.0.0.1:4420`), or `vfio-user:1` for the first socket; all if not given.
+    /// Address that hosts connect to (`10.0.0.1:4420`), or `vfio-user:1` for the first socket; all ports if
+    /// not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<String>,
-    /// From 1 to 32; all if not given.
+    /// ANA group, from 1 to 32; all groups if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<u32>,
     pub state: AnaStateName,
 }
 
-/// How namespaces can be accessed.
+/// ANA state of namespaces at a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum AnaStateName {
-    /// This way is as good as any.
+    /// Preferred path: no other path is better.
     Optimized,
-    /// Other ways are better.
+    /// Usable path, although other paths are better.
     NonOptimized,
-    /// Commands are refused: hosts take another way, or wait.
+    /// Commands are refused; hosts take another path, or wait.
     Inaccessible,
     /// Commands are refused, for good.
     PersistentLoss,
@@ -65,26 +66,26 @@ impl fmt::Display for AnaSpec {
 }
 
 impl AnaSpec {
-    /// The same with the port's name as it is remembered, or what is wrong with it for this drive.
+    /// Returns the spec with the stored form of the port's name, or the fault that it has for this drive.
     pub fn checked(self, drive: &DriveSpec) -> Result<Self, Fault> {
         check_group("group", self.group)?;
         let port = self.port.map(|port| port_name(&port, drive)).transpose()?;
         Ok(Self { port, ..self })
     }
 
-    /// For the controllers.
+    /// Returns the rule for the controllers.
     pub fn rule(&self) -> AnaRule {
         AnaRule { port: self.port.clone(), group: self.group, state: self.state.state() }
     }
 
-    /// True if whatever this one says of a port and a group the other says, too.
+    /// Returns whether `other` sets the state of every port and group that this one sets.
     pub fn is_covered_by(&self, other: &Self) -> bool {
         (other.port.is_none() || other.port == self.port)
             && (other.group.is_none() || other.group == self.group)
     }
 }
 
-/// If there can be such a group.
+/// Checks that such a group can exist.
 pub(super) fn check_group(key: &'static str, group: Option<u32>) -> Result<(), Fault> {
     match group {
         Some(group) if !(1..=ANA_GROUPS_MAX).contains(&group) => {
@@ -95,7 +96,7 @@ pub(super) fn check_group(key: &'static str, group: Option<u32>) -> Result<(), F
     }
 }
 
-/// As a port of the drive calls itself.
+/// Converts the name of a port into the form that the drive's ports use.
 fn port_name(name: &str, drive: &DriveSpec) -> Result<String, Fault> {
     const SOCKET: &str = "vfio-user:";
     let socket = name.strip_prefix(SOCKET).and_then(|number| number.parse().ok());

@@ -1,15 +1,15 @@
-//! The functions of a drive as they are counted, and of a namespace as they stand.
+//! Numbers of a drive's functions, and places of a namespace's functions in its stack.
 
 use super::{DriveSpec, Fault, FunctionSpec, NamespaceSpec, PathSpec, UifSpec};
 use serde::{Deserialize, Serialize};
 
-/// What of a namespace changes when a function is moved, attached or detached.
+/// Part of a namespace that changes when a function is moved, attached or detached.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Arrangement {
-    /// As in [`NamespaceSpec::functions`].
+    /// Functions, as in [`NamespaceSpec::functions`].
     pub functions: Vec<FunctionSpec>,
-    /// As in [`NamespaceSpec::paths`].
+    /// Paths, as in [`NamespaceSpec::paths`].
     pub paths: Vec<PathSpec>,
 }
 
@@ -23,8 +23,8 @@ impl NamespaceSpec {
         (self.functions, self.paths) = (functions, paths);
     }
 
-    /// Puts a function below so many of those that there are; false if there are not so many. Further paths go on
-    /// to enter what they entered.
+    /// Puts a function below `below` of the existing functions; returns false if there are fewer. Further
+    /// paths keep their entry into the stack.
     pub fn attach(&mut self, below: usize, function: FunctionSpec) -> bool {
         if below > self.functions.len() {
             return false;
@@ -35,10 +35,11 @@ impl NamespaceSpec {
         true
     }
 
-    /// Takes out the function below so many others. A path that entered it enters what it stood on.
+    /// Takes out the function below `at` others. A path that entered this function enters the layer below it.
     ///
     /// # Errors
-    /// A path passes by this function and no other: it would be the whole stack, which is the first path.
+    /// A path bypasses this function only. Without the function it would be the whole stack, which is the
+    /// first path.
     pub fn detach(&mut self, at: usize) -> Result<(), Fault> {
         if let Some(path) = self.paths.iter().find(|path| at == 0 && path.below == Some(1)) {
             return Err(Fault::at_key(
@@ -55,9 +56,10 @@ impl NamespaceSpec {
 }
 
 impl DriveSpec {
-    /// The function behind the function SDK that is listed under this number, with its NSID: they are counted from
-    /// 1, namespace after namespace, its stack before its further paths, and after each function those in the
-    /// layers below it.
+    /// Returns the function behind the function SDK that has this number, with its NSID.
+    ///
+    /// Numbers start at 1 and follow the namespaces. The stack of a namespace comes before its further paths.
+    /// After each function come those in the layers below it.
     pub fn uif_mut(&mut self, number: usize) -> Option<(u32, &mut UifSpec)> {
         let mut left = number.checked_sub(1)?;
         for (nsid, namespace) in (1..).zip(&mut self.namespaces) {
@@ -72,8 +74,8 @@ impl DriveSpec {
         None
     }
 
-    /// The NSID and the place in the namespace's own stack of the function that is listed under this number; none
-    /// if it stands elsewhere.
+    /// Returns the NSID of the function with this number, and its index in the namespace's own stack; `None`
+    /// if the function is elsewhere.
     pub fn place_of(&self, number: usize) -> Option<(u32, usize)> {
         let mut next = 1;
         for (nsid, namespace) in self.numbered() {
@@ -89,7 +91,7 @@ impl DriveSpec {
     }
 }
 
-/// How many functions behind the function SDK are among these and below them.
+/// Counts the functions behind the function SDK among `functions` and in the layers below them.
 fn uifs(functions: &[FunctionSpec]) -> usize {
     let of = |function: &FunctionSpec| match function {
         FunctionSpec::Uif(uif) => 1 + uif.layers.iter().map(|layer| uifs(&layer.functions)).sum::<usize>(),
@@ -98,7 +100,8 @@ fn uifs(functions: &[FunctionSpec]) -> usize {
     functions.iter().map(of).sum()
 }
 
-/// The function of this number among these and those below them; else as many less are left to go.
+/// Returns function number `left` among `functions` and those below them. Otherwise `left` is reduced by
+/// their count.
 fn nth<'a>(functions: &'a mut [FunctionSpec], left: &mut usize) -> Option<&'a mut UifSpec> {
     for function in functions {
         let FunctionSpec::Uif(uif) = function else { continue };

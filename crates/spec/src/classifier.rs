@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use utoipa::ToSchema;
 
-/// Letters of a section's name.
+/// Maximum length of a section's name, in letters.
 const SECTION_MAX: usize = 64;
 
 /// The program that decides where each command of a drive goes.
@@ -15,16 +15,16 @@ pub struct ClassifierSpec {
     /// Object file of an eBPF program, as `clang -target bpf` makes it.
     #[schema(value_type = String)]
     pub object: PathBuf,
-    /// The section of the object that the program is in.
+    /// Section of the object that contains the program.
     #[serde(default = "default_section")]
     pub section: String,
-    /// Errors after which the program is detached from a namespace, whose commands then take the first
-    /// path unasked. Never if not given.
+    /// Number of errors after which the program is detached from a namespace; never if not given. Commands of
+    /// that namespace then take the first path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub errors_max: Option<u64>,
 }
 
-/// Where a program is unless another section is named.
+/// Returns the section that is used unless another is named.
 pub fn default_section() -> String {
     sluice_classifier::SECTION.to_owned()
 }

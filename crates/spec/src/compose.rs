@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 use sluice_functions::Stripe;
 use utoipa::ToSchema;
 
-/// Layers besides the rest of the stack.
+/// Maximum number of layers besides the rest of the stack.
 const LAYERS_MAX: usize = 7;
 
-/// Pieces of the drive in turn on several layers.
+/// Chunks of the drive, in turn on several layers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StripeSpec {
-    /// Bytes that lie together on one layer: a multiple of 4 KiB, 16 KiB or more.
+    /// Bytes of a chunk, which lies on one layer: a multiple of 4 KiB, 16 KiB or more.
     #[serde(default = "default_chunk")]
     pub chunk: Size,
     /// The layers besides the rest of the stack, which is the first.
@@ -35,9 +35,9 @@ fn default_chunk() -> Size {
 }
 
 impl StripeSpec {
-    /// In smaller pieces a command would have too many parts.
+    /// Minimum size of a chunk: with smaller chunks, a command would have too many parts.
     const CHUNK_MIN: Size = Size(16 << 10);
-    /// In larger pieces hardly any command would have two.
+    /// Maximum size of a chunk: with larger chunks, hardly any command would have two parts.
     const CHUNK_MAX: Size = Size(1 << 30);
 
     pub(super) fn check(&self) -> Result<(), Fault> {
@@ -65,7 +65,8 @@ fn check_layers(layers: &[LayerSpec]) -> Result<(), Fault> {
         return Err(Fault::at_key("layers", format!("at most {LAYERS_MAX} besides the stack are possible")));
     }
     for (index, layer) in layers.iter().enumerate() {
-        // They are counted along the stack, and a layer aside has no place in that.
+        // Functions behind the SDK are numbered along the stack, and a layer aside has no place in that
+        // order.
         if layer.functions.iter().any(|function| matches!(function, FunctionSpec::Uif(_))) {
             return Err(Fault::at_key("functions", "no `uif` can stand on one layer of several")
                 .hint("put it over all of them")

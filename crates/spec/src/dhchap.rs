@@ -5,20 +5,20 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use utoipa::ToSchema;
 
-/// The keys that a host and a subsystem share, and how they use them.
+/// Keys that a host and a subsystem share, and the methods that use them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DhchapSpec {
-    /// Where the key is with which the host proves who it is: a file that `nvme gen-dhchap-key` made, by its
-    /// absolute path, or a credential of systemd's, as `credential:NAME`.
+    /// Place of the key with which the host proves its identity. It is the absolute path of a file that `nvme
+    /// gen-dhchap-key` made, or a credential of systemd, as `credential:NAME`.
     pub key: String,
-    /// Where the key is with which the controller proves who it is.
+    /// Place of the key with which the controller proves its identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller_key: Option<String>,
-    /// Hash functions, what is liked best first; all if not given.
+    /// Hash functions in the order of preference; all if not given.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hashes: Vec<HashName>,
-    /// Diffie-Hellman groups, what is liked best first; all if not given.
+    /// Diffie-Hellman groups in the order of preference; all if not given.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dh_groups: Vec<GroupName>,
 }
@@ -36,7 +36,7 @@ pub enum HashName {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum GroupName {
-    /// The keys are all there is: who records a connection can try keys out on it.
+    /// No group: an attacker with a recorded connection can test keys against it.
     Null,
     Ffdhe2048,
     Ffdhe3072,
@@ -46,10 +46,10 @@ pub enum GroupName {
 }
 
 impl DhchapSpec {
-    /// What a key begins with that is a credential.
+    /// Prefix of a key that is a credential of systemd.
     pub const CREDENTIAL: &str = "credential:";
 
-    /// A key of it is in a credential.
+    /// Returns whether one of its keys is a credential.
     pub fn uses_credential(&self) -> bool {
         [Some(&self.key), self.controller_key.as_ref()]
             .into_iter()

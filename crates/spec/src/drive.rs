@@ -1,4 +1,4 @@
-//! A drive: what is said of it, and what is derived from that.
+//! A drive: its description, and the properties derived from that.
 
 use super::identity::{stable_hash, uuid, uuid_nqn};
 use super::resolve::resolve;
@@ -9,10 +9,10 @@ use sluice_controller::NAMESPACES_MAX;
 use std::path::Path;
 use utoipa::ToSchema;
 
-/// Letters of a drive's name.
+/// Maximum length of a drive's name, in letters.
 pub(super) const NAME_MAX: usize = 64;
 
-/// Characters of a serial number (Base 5.17.2.1, SN).
+/// Maximum length of a serial number, in characters (Base 5.17.2.1, SN).
 const SERIAL_MAX: usize = 20;
 
 /// A drive: one NVM subsystem with its namespaces.
@@ -21,39 +21,39 @@ const SERIAL_MAX: usize = 20;
 pub struct DriveSpec {
     /// Letters, digits, `-`, `_` and `.`; names the folder of the drive's socket.
     pub name: String,
-    /// Serial number the guest sees. Derived from the name if not given.
+    /// Serial number that the guest sees; derived from the name if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,
     #[serde(default)]
     pub doorbells: Doorbells,
-    /// Which reactor serves it, counted from zero. The one with the fewest drives if not given.
+    /// Reactor that serves the drive, counted from zero; the one with the fewest drives if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reactor: Option<usize>,
-    /// Decides where each command goes. Without one all take the first path.
+    /// Program that decides where each command goes. Without a program, all commands take the first path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub classifier: Option<ClassifierSpec>,
-    /// Its sockets for virtual machines: one, unless it is for hosts on the network alone.
+    /// Sockets for virtual machines. Without this key the drive has one socket, or none if it has `tcp`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vfio_user: Option<VfioUserSpec>,
-    /// It is for hosts on the network.
+    /// Access for hosts on the network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp: Option<TcpSpec>,
-    /// What hosts may create namespaces of.
+    /// Storage of which hosts may create namespaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<PoolSpec>,
-    /// In the order of their NSIDs, which start at 1.
+    /// Namespaces in the order of their NSIDs, which start at 1.
     #[serde(default, alias = "namespace")]
     pub namespaces: Vec<NamespaceSpec>,
 }
 
-/// How the guest's doorbells reach the daemon.
+/// Way in which the guest's doorbells reach the daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Doorbells {
     /// Trapped for clients that send a capabilities JSON (QEMU, Cloud Hypervisor), mapped for others.
     #[default]
     Auto,
-    /// Each doorbell is a message, which shadow doorbells save most of.
+    /// Each doorbell write is a message; shadow doorbells avoid most of these messages.
     Trapped,
     /// The doorbell page is shared memory, which the daemon polls.
     Mapped,
@@ -70,12 +70,12 @@ impl Doorbells {
 }
 
 impl DriveSpec {
-    /// Where the data of its namespaces is, in words.
+    /// Describes the place of the data of each namespace.
     pub fn targets(&self) -> Vec<String> {
         self.namespaces.iter().map(NamespaceSpec::whereabouts).collect()
     }
 
-    /// The first thing wrong with it, if anything is.
+    /// Checks the description, and returns its first fault.
     pub fn check(&self) -> Result<(), Fault> {
         check_name(&self.name)?;
         if let Some(serial) = &self.serial {
@@ -114,7 +114,8 @@ impl DriveSpec {
         self.check_translations()
     }
 
-    /// A classifier's maps are the drive's: two functions would fill one with places of two kinds.
+    /// Checks that at most one function fills a translation cache. A classifier's maps are the drive's: two
+    /// functions would fill one map with places of two kinds.
     fn check_translations(&self) -> Result<(), Fault> {
         let functions = self.namespaces.iter().flat_map(|namespace| {
             namespace.functions.iter().chain(namespace.paths.iter().flat_map(|path| &path.functions))
@@ -127,7 +128,7 @@ impl DriveSpec {
         }
     }
 
-    /// Sockets for virtual machines.
+    /// Returns the number of sockets for virtual machines.
     pub fn sockets(&self) -> usize {
         match (&self.vfio_user, &self.tcp) {
             (Some(vfio_user), _) => vfio_user.sockets,
@@ -136,12 +137,12 @@ impl DriveSpec {
         }
     }
 
-    /// Controllers that there may be at a time.
+    /// Returns the maximum number of controllers at a time.
     pub fn controllers(&self) -> usize {
         self.sockets() + self.tcp.as_ref().map_or(0, |tcp| tcp.max_hosts.into())
     }
 
-    /// The serial number the guest sees.
+    /// Returns the serial number that the guest sees.
     pub fn serial(&self) -> String {
         match &self.serial {
             Some(serial) => serial.clone(),
@@ -149,7 +150,8 @@ impl DriveSpec {
         }
     }
 
-    /// The NVMe Qualified Name; unless one is given, in the form that needs no registered domain (Base 4.7).
+    /// Returns the NVMe Qualified Name. Unless one is given, it has the form that needs no registered domain
+    /// (Base 4.7).
     pub fn subnqn(&self) -> String {
         if let Some(nqn) = self.tcp.as_ref().and_then(|tcp| tcp.nqn.as_ref()) {
             return nqn.clone();
@@ -157,14 +159,16 @@ impl DriveSpec {
         uuid_nqn(&format!("drive {}", self.serial()))
     }
 
-    /// Globally unique identifier of a namespace, the same for as long as the storage below has these identities.
+    /// Returns the globally unique identifier of a namespace. It is the same for as long as the storage below
+    /// has these `identities`.
     pub fn namespace_uuid(&self, nsid: u32, identities: &[String]) -> [u8; 16] {
         let mut text = format!("namespace {nsid} of {}", self.serial());
         identities.iter().for_each(|identity| text.extend([", on ", identity]));
         uuid(&text)
     }
 
-    /// The same of one that a host has created, and of no other with its NSID.
+    /// Returns the globally unique identifier of a namespace that a host has created. No other namespace with
+    /// its NSID has the same identifier.
     pub fn created_uuid(&self, nsid: u32, number: u64, identity: Option<&str>) -> [u8; 16] {
         let mut text = format!("namespace {nsid} of {}, created as number {number}", self.serial());
         identity.into_iter().for_each(|identity| text.extend([", on ", identity]));
@@ -179,12 +183,12 @@ impl DriveSpec {
         self.namespaces.get_mut(usize::try_from(nsid.checked_sub(1)?).ok()?)
     }
 
-    /// Namespaces with their NSIDs.
+    /// Returns the namespaces with their NSIDs.
     pub fn numbered(&self) -> impl Iterator<Item = (u32, &NamespaceSpec)> {
         (1..).zip(&self.namespaces)
     }
 
-    /// Relative paths become absolute ones below `folder`.
+    /// Resolves relative paths against `folder`.
     pub fn resolve_paths(&mut self, folder: &Path) {
         for namespace in &mut self.namespaces {
             let NamespaceSpec { path, lease, nvme, paths, functions, .. } = namespace;
@@ -200,7 +204,7 @@ impl DriveSpec {
     }
 }
 
-/// Names become part of paths, and are typed by people.
+/// Checks a name, which becomes part of paths and is typed by people.
 pub fn check_name(name: &str) -> Result<(), Fault> {
     let fault = |words: String| {
         Fault::at_key("name", words).hint("use letters, digits, `-`, `_` and `.`, a letter or digit first")

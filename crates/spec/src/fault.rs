@@ -1,16 +1,16 @@
-//! What is wrong with a spec, and at which key.
+//! A fault of a spec, with the key that it is at.
 
 use crate::problem::Problem;
 use std::fmt;
 
-/// One step from a table to a value in it.
+/// Step from a table to a value in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Key(&'static str),
     Index(usize),
 }
 
-/// The way from the outermost table to a value, outermost step first.
+/// Path from the outermost table to a value, outermost step first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyPath(pub Vec<Step>);
 
@@ -27,12 +27,12 @@ impl fmt::Display for KeyPath {
     }
 }
 
-/// Something wrong with one key.
+/// A fault of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub at: KeyPath,
     pub error: String,
-    /// What to do about it.
+    /// Remedy for the fault.
     pub hint: Option<String>,
 }
 
@@ -46,20 +46,20 @@ impl Fault {
         self
     }
 
-    /// The same fault, seen from the table that holds a list `key` with the faulty value at `index`.
+    /// Returns the fault as seen from the table that holds a list `key` with the faulty value at `index`.
     pub fn inside(mut self, key: &'static str, index: usize) -> Self {
         self.at.0.splice(0..0, [Step::Key(key), Step::Index(index)]);
         self
     }
 
-    /// The same fault, seen from the table that holds the faulty one at `key`.
+    /// Returns the fault as seen from the table that holds the faulty table at `key`.
     pub fn under(mut self, key: &'static str) -> Self {
         self.at.0.insert(0, Step::Key(key));
         self
     }
 }
 
-/// How the API says it.
+/// Form of a fault in the API.
 impl From<Fault> for Problem {
     fn from(fault: Fault) -> Self {
         let problem = Problem::invalid(format!("{}: {}", fault.at, fault.error));

@@ -8,59 +8,59 @@ use sluice_functions::Range;
 use sluice_nvme::Status;
 use utoipa::ToSchema;
 
-/// One storage function.
+/// A storage function.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum FunctionSpec {
-    /// Lets everything through.
+    /// Function that lets all commands through.
     Pass(PassSpec),
-    /// Holds commands for a time.
+    /// Function that holds commands for a time.
     Delay(DelaySpec),
-    /// Fails some of the commands.
+    /// Function that fails some of the commands.
     Fault(FaultSpec),
-    /// Shows a part of what lies below.
+    /// Function that shows a part of the layer below.
     Range(RangeSpec),
-    /// Divides the drive among several layers, piece by piece.
+    /// Function that divides the drive among several layers, chunk by chunk.
     Stripe(StripeSpec),
-    /// Puts several layers one behind the other.
+    /// Function that puts several layers one behind the other.
     Concat(ConcatSpec),
-    /// Behind the function SDK, in the daemon or in a process of its own.
+    /// Function behind the function SDK, in the daemon or in a process of its own.
     Uif(UifSpec),
 }
 
-/// Lets everything through.
+/// Options of a function that lets all commands through.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PassSpec {
-    /// See commands again on their way up.
+    /// Whether the function sees commands again on their way up.
     #[serde(default)]
     pub watch: bool,
 }
 
-/// How long commands are held, by what they do.
+/// Times for which commands are held, by operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DelaySpec {
-    /// Microseconds.
+    /// Microseconds for Read.
     pub read_us: u64,
-    /// Microseconds; for Write, Write Zeroes and Deallocate.
+    /// Microseconds for Write, Write Zeroes and Deallocate.
     pub write_us: u64,
-    /// Microseconds.
+    /// Microseconds for Flush.
     pub flush_us: u64,
 }
 
-/// Which part.
+/// Part of the layer below.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RangeSpec {
-    /// Where it begins.
+    /// Beginning of the part.
     pub from: Size,
-    /// How large it is; all that follows unless given.
+    /// Size of the part; all that follows if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<Size>,
 }
 
-/// Which commands fail, and how.
+/// Commands that fail, and their outcome.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FaultSpec {
@@ -71,43 +71,43 @@ pub struct FaultSpec {
     /// Bytes that a `short` command still moves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved: Option<Size>,
-    /// Operations it is about; all if none is named.
+    /// Operations that can be hit; all if none is named.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub operations: Vec<OperationName>,
-    /// Only commands that touch the bytes from here on.
+    /// First byte of the range that a command must touch to be hit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Size>,
-    /// Only commands that touch the bytes up to here, itself not included.
+    /// End of the range that a command must touch to be hit, itself not included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<Size>,
-    /// Matching commands that are let by first.
+    /// Matching commands that pass first.
     #[serde(default)]
     pub skip: u64,
-    /// Hits the first and every n-th from there on.
+    /// Interval of hits: the first command, and every n-th from there on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every: Option<u64>,
-    /// Hits each with this probability, from 0.0 to 1.0.
+    /// Probability that a command is hit, from 0.0 to 1.0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chance: Option<f64>,
-    /// Hits after which it is used up.
+    /// Hits after which no further command is hit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
-    /// Decides every chance.
+    /// Seed of all random decisions.
     #[serde(default)]
     pub seed: u64,
 }
 
-/// What becomes of a command that is hit.
+/// Outcome of a command that is hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OutcomeName {
-    /// The target never sees it.
+    /// The command fails and never reaches the target.
     Fail,
-    /// The target does it; the answer is lost.
+    /// The target executes the command, and the command fails afterwards.
     FailAfterwards,
-    /// Only its first bytes are moved.
+    /// Only the first bytes of the command are moved.
     Short,
-    /// It is held for ever.
+    /// The command is held for ever.
     Hang,
 }
 
@@ -122,7 +122,8 @@ pub enum OperationName {
 }
 
 impl FunctionSpec {
-    /// What people call it: its kind, or the name, program or socket of one behind the function SDK.
+    /// Returns its name for people: the kind, or the name, program or socket of a function behind the
+    /// function SDK.
     pub fn name(&self) -> String {
         let kind = match self {
             Self::Pass(_) => "pass",
@@ -148,7 +149,7 @@ impl FunctionSpec {
         }
     }
 
-    /// The layers below it besides the rest of the stack.
+    /// Returns the layers below it besides the rest of the stack, to change them.
     pub fn layers_mut(&mut self) -> &mut [LayerSpec] {
         match self {
             Self::Stripe(stripe) => &mut stripe.layers,
@@ -158,7 +159,7 @@ impl FunctionSpec {
         }
     }
 
-    /// The same, to look at.
+    /// Returns the layers below it besides the rest of the stack.
     pub fn layers(&self) -> &[LayerSpec] {
         match self {
             Self::Stripe(stripe) => &stripe.layers,
@@ -168,7 +169,7 @@ impl FunctionSpec {
         }
     }
 
-    /// It is as large as what lies below.
+    /// Returns whether it is as large as the layer below.
     pub(super) fn keeps_size(&self) -> bool {
         match self {
             Self::Pass(_) | Self::Delay(_) | Self::Fault(_) => true,
@@ -177,8 +178,8 @@ impl FunctionSpec {
         }
     }
 
-    /// Which part of what lies below has the data, or what else has, in words. A `uif` does not count: it comes and goes
-    /// while the drive is in use.
+    /// Describes the part of the layer below that holds the data, and the further layers that do. A `uif`
+    /// does not count, because it is attached and detached while the drive is in use.
     pub(super) fn whereabouts(&self) -> Option<String> {
         let layers = self.layers().iter().map(|layer| format!("[{}]", layer.as_namespace().whereabouts()));
         let layers = || layers.collect::<Vec<_>>().join(" ");
@@ -193,14 +194,15 @@ impl FunctionSpec {
         }
     }
 
-    /// With it a namespace has the size of several targets, not of one.
+    /// Returns whether a namespace with it has the size of several targets, not of one.
     pub fn is_composed(&self) -> bool {
         matches!(self, Self::Stripe(_) | Self::Concat(_))
     }
 }
 
 impl DelaySpec {
-    /// A guest gives up on a command after half a minute; a longer delay is a slip of units.
+    /// Maximum delay. A guest gives up on a command after half a minute, so a longer delay is a mistake of
+    /// units.
     const DELAY_MAX_US: u64 = 60_000_000;
 
     fn check(&self) -> Result<(), Fault> {
@@ -249,7 +251,7 @@ impl FaultSpec {
         Ok(())
     }
 
-    /// The status that a failed command gets; Internal Error unless another is named.
+    /// Returns the status that a failed command gets; Internal Error unless another is named.
     pub fn nvme_status(&self) -> Result<Status, Fault> {
         let Some(name) = &self.status else { return Ok(Status::INTERNAL_ERROR) };
         if !matches!(self.outcome, OutcomeName::Fail | OutcomeName::FailAfterwards) {
@@ -271,5 +273,5 @@ impl FaultSpec {
     }
 }
 
-/// Status code type and status code, as they stand side by side.
+/// Values of the status code type and the status code side by side.
 const STATUS_CODES: std::ops::Range<u16> = 0..0x800;

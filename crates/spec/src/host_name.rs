@@ -1,4 +1,4 @@
-//! What this machine calls itself when it is a host.
+//! Name of this machine as a host.
 
 /// An NVMe Qualified Name and a Host Identifier, which belong together.
 #[derive(Debug)]
@@ -8,8 +8,8 @@ pub struct HostName {
 }
 
 impl HostName {
-    /// The name that was given, or else the machine's: that of its NVMe tools, or one out of its machine
-    /// identifier, which is as lasting.
+    /// Returns the given name, or else the machine's. That is the name of its NVMe tools, or a name derived
+    /// from its machine identifier, which is as lasting.
     pub fn of(given: Option<&str>) -> Self {
         let line = |path: &str| {
             let text = std::fs::read_to_string(path).ok()?;
@@ -23,7 +23,7 @@ impl HostName {
     }
 }
 
-/// The UUID of a name that has one: two hosts of one identifier must have one name.
+/// Returns the UUID of a name that has one, because two hosts with one identifier must have one name.
 fn parse_uuid(nqn: &str) -> Option<[u8; 16]> {
     let text = nqn.strip_prefix("nqn.2014-08.org.nvmexpress:uuid:")?;
     let digits: String = text.chars().filter(|c| *c != '-').collect();

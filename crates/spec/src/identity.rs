@@ -1,11 +1,11 @@
-//! What a drive is known by to those who use it, out of its names.
+//! Identifiers of a drive for hosts, derived from its names.
 
-/// A hash that stays what it is: guests remember what is derived from it.
+/// Computes a hash that must never change: guests store identifiers derived from it.
 pub(super) fn stable_hash(text: &str) -> u64 {
     twox_hash::XxHash3_64::oneshot(text.as_bytes())
 }
 
-/// A UUID of our own making, version 8 (RFC 9562 5.8).
+/// Derives a UUID of version 8 from a text (RFC 9562 5.8).
 pub fn uuid(text: &str) -> [u8; 16] {
     let low = twox_hash::XxHash3_64::oneshot_with_seed(1, text.as_bytes());
     let mut bytes = (u128::from(stable_hash(text)) << 64 | u128::from(low)).to_be_bytes();
@@ -14,7 +14,7 @@ pub fn uuid(text: &str) -> [u8; 16] {
     bytes
 }
 
-/// An NVMe Qualified Name in the form that needs no registered domain (Base 4.7).
+/// Derives an NVMe Qualified Name from a text, in the form that needs no registered domain (Base 4.7).
 pub fn uuid_nqn(text: &str) -> String {
     format!("nqn.2014-08.org.nvmexpress:uuid:{}", uuid_text(&uuid(text)))
 }

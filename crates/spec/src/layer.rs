@@ -7,27 +7,26 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use utoipa::ToSchema;
 
-/// A target, and the functions over it, for a function that keeps something elsewhere than in the rest of
-/// its stack: a second copy, its metadata.
+/// A target, and the functions over it, for a function that keeps data elsewhere than in the rest of its
+/// stack: a second copy, or its metadata.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LayerSpec {
     pub target: TargetKind,
-    /// Bytes. May be left out for a file that exists. It is the layer's own: a resize of the namespace leaves
-    /// it alone.
+    /// Bytes. May be left out for a file that exists. A resize of the namespace does not change this size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<Size>,
     /// File or block device of a `file` target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub path: Option<PathBuf>,
-    /// What a `file` target does when its file system is full.
+    /// Reaction of a `file` target to a full file system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_full: Option<OnFull>,
     /// `raw` if a `file` target is to be served as it is, although it begins like an image of another format.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<ImageFormat>,
-    /// A file or partition with the lease of a `file` target whose disk several machines have.
+    /// File or partition with the lease of a `file` target whose disk several machines have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub lease: Option<PathBuf>,
@@ -37,7 +36,7 @@ pub struct LayerSpec {
     /// The subsystem of an `nvme-tcp` target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvme_tcp: Option<NvmeTcpSpec>,
-    /// Bytes of what is read and written at least: 512 or 4096.
+    /// Smallest number of bytes that is read or written: 512 or 4096.
     #[serde(default = "default_block_size")]
     pub block_size: u32,
     /// Storage functions over the target, topmost first.
@@ -47,7 +46,7 @@ pub struct LayerSpec {
 }
 
 impl LayerSpec {
-    /// How large it is, as far as that can be said from here.
+    /// Returns the size of the layer, if the description or the file determines it.
     pub fn known_size(&self) -> Option<Size> {
         if !self.functions.iter().all(FunctionSpec::keeps_size) {
             return None;
@@ -58,7 +57,7 @@ impl LayerSpec {
         self.size.or(far).or_else(of_file)
     }
 
-    /// The namespace that it would be.
+    /// Converts the layer into a namespace.
     pub fn as_namespace(&self) -> NamespaceSpec {
         NamespaceSpec {
             target: self.target,

@@ -1,7 +1,7 @@
-//! What a user says of a drive: the same shapes in the configuration file, the API and the state file.
+//! A user's description of a drive, in the same form in the configuration file, the API and the state file.
 //!
-//! The types here are as lenient as the text they come from; [`DriveSpec::check`] says what is wrong
-//! with one, and [`NamespaceSpec::target`] turns the loose keys of a namespace into one [`Target`].
+//! The types here are as lenient as the text they come from. [`DriveSpec::check`] returns the first fault of
+//! a description. [`NamespaceSpec::target`] converts the loose keys of a namespace into one [`Target`].
 
 #![forbid(unsafe_code)]
 

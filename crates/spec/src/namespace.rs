@@ -1,4 +1,4 @@
-//! A namespace: where its data ends, and what stands between that and the host.
+//! A namespace: the target with its data, and the functions between that and the host.
 
 use super::{Fault, FunctionSpec, LayerSpec, NvmeSpec, NvmeTcpSpec, PathSpec, ana, path};
 use crate::size::Size;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use utoipa::ToSchema;
 
-/// Functions over one target: the target itself takes one frame's depth.
+/// Maximum number of functions over one target; the target itself takes one level of a frame's depth.
 pub(super) const FUNCTIONS_MAX: usize = sluice_command::Frame::MAX - 1;
 
 /// A namespace: a target, and the functions over it.
@@ -22,17 +22,17 @@ pub struct NamespaceSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub path: Option<PathBuf>,
-    /// What a `file` target does when its file system is full.
+    /// Reaction of a `file` target to a full file system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_full: Option<OnFull>,
     /// `raw` if a `file` target is to be served as it is, although it begins like an image of another format.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<ImageFormat>,
-    /// A file or partition with the lease of a `file` target whose disk several machines have.
+    /// File or partition with the lease of a `file` target whose disk several machines have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub lease: Option<PathBuf>,
-    /// A `file` target that is only read, also while another drive has the file.
+    /// Whether a `file` target is only read, which is possible while another drive has the file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub read_only: bool,
     /// The device of an `nvme` target.
@@ -44,13 +44,13 @@ pub struct NamespaceSpec {
     /// Bytes of a logical block: 512 or 4096.
     #[serde(default = "default_block_size")]
     pub block_size: u32,
-    /// The ANA group it is in, from 1 to 32.
+    /// ANA group of the namespace, from 1 to 32.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ana_group: Option<u32>,
     /// Storage functions over the target, topmost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub functions: Vec<FunctionSpec>,
-    /// Further ways that a classifier can choose: path 1, path 2 and so on.
+    /// Further paths that a classifier can choose: path 1, path 2 and so on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<PathSpec>,
 }
@@ -59,13 +59,13 @@ pub(super) fn default_block_size() -> u32 {
     512
 }
 
-/// Where data ends.
+/// Kind of the target in which data ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum TargetKind {
-    /// Reads return nothing in particular, writes are forgotten.
+    /// No storage: reads return nothing in particular, and writes are discarded.
     Null,
-    /// Memory of the daemon; gone when it stops.
+    /// Memory of the daemon, lost when the daemon stops.
     Memory,
     /// A file or a block device.
     File,
@@ -87,7 +87,7 @@ impl TargetKind {
     }
 }
 
-/// What becomes of a write when the file system is full.
+/// Outcome of a write when the file system is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum OnFull {
@@ -98,15 +98,15 @@ pub enum OnFull {
     Park,
 }
 
-/// How the bytes of a file are those of a disk.
+/// Relation of the bytes of a file to those of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum ImageFormat {
-    /// One for one.
+    /// The bytes of the file are those of the disk.
     Raw,
 }
 
-/// The target of a namespace, with exactly what its kind needs.
+/// The target of a namespace, with exactly the properties that its kind needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     Null { size: Size },
@@ -116,21 +116,22 @@ pub enum Target {
     NvmeTcp(NvmeTcpSpec),
 }
 
-/// A file or a block device. Without a size the file must exist, and has the size it has.
+/// A file or a block device. Without a size the file must exist, and keeps its size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileTarget {
     pub path: PathBuf,
     pub size: Option<Size>,
     pub on_full: OnFull,
     pub read_only: bool,
-    /// It is raw, whatever it begins with.
+    /// Whether the file is raw, whatever it begins with.
     pub raw: bool,
     pub lease: Option<PathBuf>,
 }
 
 impl NamespaceSpec {
-    /// The most that its target may grow to: what a function keeps a copy of fits into each of them. A function between
-    /// the two may have a size that does not change with the target's.
+    /// Returns the maximum size to which its target may grow: the data must fit into each copy that a
+    /// function keeps. A function between the two may have a size that does not change with the target's;
+    /// copies above such a function set no limit.
     pub fn room(&self) -> Option<Size> {
         let grow = self.functions.iter().rev().take_while(|function| function.keeps_size());
         let copies = grow.filter_map(|function| match function {
@@ -140,14 +141,14 @@ impl NamespaceSpec {
         copies.min()
     }
 
-    /// Where its data is, in words: others if it is elsewhere.
+    /// Describes the place of its data. The description differs if the data is elsewhere.
     pub fn whereabouts(&self) -> String {
         let mut words = vec![self.target_in_words()];
         words.extend(self.functions.iter().filter_map(FunctionSpec::whereabouts));
         words.join(" ")
     }
 
-    /// The same of its target alone.
+    /// Describes the place of its target alone.
     pub fn target_in_words(&self) -> String {
         let mut words = vec![self.target.as_str().to_owned()];
         words.extend(self.path.as_ref().map(|path| path.display().to_string()));
@@ -182,7 +183,8 @@ impl NamespaceSpec {
         self.check_passthrough()
     }
 
-    /// No function knows what an opcode that passes as it is does to its data.
+    /// Refuses passthrough below functions, because a function cannot tell how a passed opcode changes its
+    /// data.
     fn check_passthrough(&self) -> Result<(), Fault> {
         let functions = self.functions.len();
         let is_bare = functions == 0 || self.paths.iter().any(|path| path.below == Some(functions));
@@ -198,7 +200,7 @@ impl NamespaceSpec {
             )))
     }
 
-    /// If the namespace can have this size, in bytes.
+    /// Checks that the namespace can have this size, in bytes.
     pub fn check_size(&self, size: Size) -> Result<(), Fault> {
         let block = u64::from(self.block_size);
         if size > Size::MAX {
@@ -215,7 +217,7 @@ impl NamespaceSpec {
         Ok(())
     }
 
-    /// The target that the loose keys describe.
+    /// Converts the loose keys into the target that they describe.
     pub fn target(&self) -> Result<Target, Fault> {
         if self.nvme.is_some() && self.target != TargetKind::Nvme {
             let kind = self.target.as_str();
@@ -236,7 +238,7 @@ impl NamespaceSpec {
         }
     }
 
-    /// That there is nothing that only a file has.
+    /// Checks that no key is given that only a file has.
     fn is_no_file(&self) -> Result<(), Fault> {
         let kind = self.target.as_str();
         let misplaced = [
@@ -253,7 +255,7 @@ impl NamespaceSpec {
         }
     }
 
-    /// The size of a target that is nothing but its size.
+    /// Returns the size of a target that has no other property.
     fn own_size(&self) -> Result<Size, Fault> {
         self.is_no_file()?;
         let kind = self.target.as_str();

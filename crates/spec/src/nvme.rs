@@ -9,8 +9,8 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NvmeSpec {
-    /// Socket of a vfio-user server that lets its doorbells be mapped, such as a drive's of another
-    /// daemon. Either this, `pci` or `generic` is needed.
+    /// Socket of a vfio-user server whose doorbells can be mapped, such as a drive's socket of another
+    /// daemon. Exactly one of `vfio_user`, `pci` and `generic` is needed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub vfio_user: Option<PathBuf>,
@@ -21,13 +21,13 @@ pub struct NvmeSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub generic: Option<PathBuf>,
-    /// NSID on the device. A generic device is of one namespace already.
+    /// NSID on the device. A generic device already stands for one namespace.
     #[serde(default = "first_namespace")]
     pub namespace: u32,
-    /// Where the drive's range begins, in the device's logical blocks.
+    /// Beginning of the drive's range, in the device's logical blocks.
     #[serde(default)]
     pub first_block: u64,
-    /// How long it is, in the device's logical blocks; all that follow if not given.
+    /// Length of the drive's range, in the device's logical blocks; all that follow if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocks: Option<u64>,
     #[serde(default)]
@@ -38,16 +38,16 @@ pub struct NvmeSpec {
     /// Operations that pass to the device, all if not given; others are denied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub passes: Option<Vec<OperationName>>,
-    /// Opcodes beside those of the operations, which pass as the guest writes them; none if not given.
+    /// Further opcodes, which pass as the guest writes them; none if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub passthrough: Option<PassthroughSpec>,
 }
 
-/// What becomes of commands while the device is gone.
+/// Outcome of commands while the device is gone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LossName {
-    /// They wait until it is back.
+    /// Commands wait until the device is back.
     #[default]
     Park,
     /// The guest gets Internal Path Error.
@@ -63,7 +63,8 @@ fn default_timeout_s() -> u32 {
 }
 
 impl NvmeSpec {
-    /// A guest gives up on a command after half a minute; what is much longer is a slip of units.
+    /// Maximum time limit. A guest gives up on a command after half a minute, so a much longer limit is a
+    /// mistake of units.
     const TIMEOUT_MAX_S: u32 = 60;
 
     pub(super) fn check(&self) -> Result<(), Fault> {
@@ -103,7 +104,7 @@ impl NvmeSpec {
         }
     }
 
-    /// What does not go together with a device of the kernel's.
+    /// Checks keys that do not fit a device of the kernel.
     fn check_generic(&self) -> Result<(), Fault> {
         if self.namespace != first_namespace() {
             return Err(Fault::at_key("namespace", "a generic device is of one namespace already")
@@ -121,7 +122,7 @@ fn check_absolute(key: &'static str, path: &Path) -> Result<(), Fault> {
     }
 }
 
-/// Domain, bus, device and function, as sysfs writes them.
+/// Returns whether a text is a PCI address: domain, bus, device and function, as sysfs writes them.
 fn is_pci_address(text: &str) -> bool {
     let shape = "hhhh:hh:hh.d";
     let fits = |(letter, shape): (char, char)| match shape {

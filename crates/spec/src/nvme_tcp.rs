@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use utoipa::ToSchema;
 
 impl DriveSpec {
-    /// Something of it is on the network: to open it may take as long as somebody does not answer.
+    /// Returns whether a part of the drive is on the network. Opening the drive may take as long as a remote
+    /// machine does not answer.
     pub fn is_remote(&self) -> bool {
         self.namespaces.iter().any(|namespace| {
             let mut paths = namespace.paths.iter();
@@ -32,57 +33,57 @@ pub struct NvmeTcpSpec {
     /// Host and port of the I/O controller, such as `10.0.0.1:4420`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub address: String,
-    /// Instead of `address`: several, each a path to the namespace.
+    /// Several addresses instead of `address`, each a path to the namespace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<String>,
-    /// Which of several paths a command takes.
+    /// Rule that selects one of several paths for a command.
     #[serde(default, skip_serializing_if = "PolicyName::is_default")]
     pub policy: PolicyName,
     /// NVMe Qualified Name of the subsystem.
     pub subnqn: String,
-    /// NSID there.
+    /// NSID at the subsystem.
     #[serde(default = "first_namespace")]
     pub namespace: u32,
-    /// Bytes of the drive, if it is to open also while the controller cannot be connected to. The namespace is as
-    /// large at least.
+    /// Bytes of the drive, if it shall open even while the controller cannot be connected to. The namespace
+    /// must be at least as large.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<Size>,
-    /// What this host calls itself: the machine's own name (`/etc/nvme/hostnqn`) if not given.
+    /// Name of this host; the machine's own (`/etc/nvme/hostnqn`) if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hostnqn: Option<String>,
-    /// Checksums of what is sent and received; none if not given.
+    /// Checksums of sent and received PDUs; none if not given.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub digests: Vec<DigestName>,
-    /// With what the daemon proves who it is.
+    /// Authentication with which the daemon proves its identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dhchap: Option<DhchapSpec>,
-    /// File with the key of this host for the subsystem. With it connections are encrypted (TLS 1.3).
+    /// File with the key of this host for the subsystem. If given, connections are encrypted (TLS 1.3).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub tls_keys: Option<PathBuf>,
-    /// Seconds that the controller may take for a command, or to be connected to.
+    /// Seconds that the controller may take for a command, or to accept a connection.
     #[serde(default = "default_timeout_s")]
     pub timeout_s: u32,
     /// Seconds without a sign of life after which an idle connection is given up; 0 for never.
     #[serde(default = "default_keep_alive_s")]
     pub keep_alive_s: u32,
-    /// Seconds without a connection after which commands fail; they wait if not given.
+    /// Seconds without a connection after which commands fail; commands wait if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fast_io_fail_s: Option<u32>,
-    /// Seconds without a connection after which nobody tries to connect any more, and commands fail for good;
-    /// 0 for never.
+    /// Seconds without a connection after which attempts to connect end, and commands fail for good; 0 for
+    /// never.
     #[serde(default = "default_ctrl_loss_s")]
     pub ctrl_loss_s: u32,
 }
 
-/// Which of the paths that are as good as each other a command takes.
+/// Rule that selects one of several equally good paths for a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum PolicyName {
-    /// One after the other.
+    /// Paths in turn.
     #[default]
     RoundRobin,
-    /// The one with the fewest commands under way.
+    /// Path with the fewest commands in flight.
     QueueDepth,
 }
 
@@ -92,7 +93,7 @@ impl PolicyName {
     }
 }
 
-/// What has a checksum.
+/// Part of a PDU that has a checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DigestName {
@@ -119,7 +120,8 @@ fn default_ctrl_loss_s() -> u32 {
 }
 
 impl NvmeTcpSpec {
-    /// A guest gives up on a command after half a minute; what is much longer is a slip of units.
+    /// Maximum time limit. A guest gives up on a command after half a minute, so a much longer limit is a
+    /// mistake of units.
     const TIMEOUT_MAX_S: u32 = 60;
 
     pub(super) fn check(&self) -> Result<(), Fault> {
@@ -176,10 +178,10 @@ impl NvmeTcpSpec {
     }
 }
 
-/// A host and a port, of which only the port can be wrong before it is resolved.
+/// Checks a host and a port. Before the host is resolved, only the port can be wrong.
 fn check_address(key: &'static str, address: &str) -> Result<(), Fault> {
     let parts = address.rsplit_once(':').filter(|(host, _)| !host.is_empty());
-    // An IPv6 address has colons of its own, and stands in brackets.
+    // An IPv6 address has colons of its own, and is in brackets.
     let bare = |host: &str| !host.contains(':') || host.starts_with('[') && host.ends_with(']');
     match parts {
         Some((host, port)) if bare(host) && port.parse::<u16>().is_ok_and(|port| port > 0) => Ok(()),

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use sluice_nvme::opcode::{admin, io};
 use utoipa::ToSchema;
 
-/// What a device is handed as the guest wrote it; nothing unless it is listed.
+/// Opcodes of commands that a device receives as the guest wrote them; none unless listed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PassthroughSpec {
@@ -25,24 +25,25 @@ pub enum Opcode {
     Name(String),
 }
 
-/// Those that have names.
+/// Opcodes that have names.
 const IO_NAMES: [(&str, u8); 2] = [("verify", io::VERIFY), ("write_uncorrectable", io::WRITE_UNCORRECTABLE)];
 const ADMIN_NAMES: [(&str, u8); 1] = [("get_log_page", admin::GET_LOG_PAGE)];
 
-/// The first opcode of a vendor's own (Base 3.1.3.4; NVM Command Set 3).
+/// First vendor specific opcode (Base 3.1.3.4; NVM Command Set 3).
 const IO_VENDOR: u8 = 0x80;
 const ADMIN_VENDOR: u8 = 0xc0;
 
-/// Opcodes of a vendor's own with both bits set move data both ways, which no PRP list can say.
+/// Data transfer bits of a vendor specific opcode. With both bits set, data moves both ways, for which a PRP
+/// list has no form.
 const BOTH_WAYS: u8 = 0b11;
 
 impl PassthroughSpec {
-    /// The numbers of its I/O commands.
+    /// Returns the opcodes of its I/O commands.
     pub fn io_opcodes(&self) -> impl Iterator<Item = u8> {
         self.io.iter().filter_map(|opcode| opcode.number(&IO_NAMES))
     }
 
-    /// The numbers of its admin commands.
+    /// Returns the opcodes of its admin commands.
     pub fn admin_opcodes(&self) -> impl Iterator<Item = u8> {
         self.admin.iter().filter_map(|opcode| opcode.number(&ADMIN_NAMES))
     }
@@ -93,7 +94,8 @@ mod tests {
         let name = |name: &str| Opcode::Name(name.to_owned());
         assert!(io(vec![name("verify"), Opcode::Number(0x81), Opcode::Number(io::VERIFY)]).is_ok());
         assert!(admin(vec![name("get_log_page"), Opcode::Number(0xc0)]).is_ok());
-        // Addresses in the data, reservations, both ways, and what a controller must not be told by a guest.
+        // Addresses in the data, reservations, data both ways, and commands that a guest must not send to a
+        // controller.
         for number in [io::COPY, io::DATASET_MANAGEMENT, io::READ, 0x0d, 0x15, 0x83] {
             assert!(io(vec![Opcode::Number(number)]).is_err(), "{number:#x}");
         }

@@ -9,36 +9,36 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use utoipa::ToSchema;
 
-/// Paths of a namespace besides the first, which is its whole stack.
+/// Maximum number of paths of a namespace besides the first, which is its whole stack.
 pub const PATHS_MAX: usize = sluice_router::Leg::COUNT - 1;
 
-/// A way that a classifier can choose besides the whole stack: one into the middle of the stack, or one to a
-/// target of its own. The first in the list is path 1, which leg 1 of a verdict takes, and so on.
+/// A path that a classifier can choose besides the whole stack: into the middle of the stack, or to a target
+/// of its own. The first in the list is path 1, which leg 1 of a verdict takes, and so on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PathSpec {
-    /// For people; programs know it by its number.
+    /// Name for people; programs use the path's number.
     pub name: String,
-    /// Enters the namespace's stack below so many of its functions.
+    /// Number of the namespace's functions below which the path enters the stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub below: Option<usize>,
-    /// A program may send commands to all that is there, also beyond the namespace's size.
+    /// Whether a program may send commands to all blocks there, even beyond the namespace's size.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub beyond: bool,
-    /// Ends at a target of its own instead, which is as large as the namespace.
+    /// Target of its own, instead of `below`, which is as large as the namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<TargetKind>,
     /// File or block device of a `file` target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub path: Option<PathBuf>,
-    /// What a `file` target does when its file system is full.
+    /// Reaction of a `file` target to a full file system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_full: Option<OnFull>,
     /// `raw` if a `file` target is to be served as it is, although it begins like an image of another format.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<ImageFormat>,
-    /// A file or partition with the lease of a `file` target whose disk several machines have.
+    /// File or partition with the lease of a `file` target whose disk several machines have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub lease: Option<PathBuf>,
@@ -53,17 +53,17 @@ pub struct PathSpec {
     pub functions: Vec<FunctionSpec>,
 }
 
-/// Where a path leads.
+/// Destination of a path.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Way {
-    /// Into the namespace's stack, below so many functions.
+    /// The namespace's stack, below this number of functions.
     Below(usize),
-    /// To a stack like that of a namespace.
+    /// A stack of its own, like that of a namespace.
     Own(Box<NamespaceSpec>),
 }
 
 impl PathSpec {
-    /// Where it leads, out of the loose keys.
+    /// Converts the loose keys into the destination of the path.
     pub fn way(&self, namespace: &NamespaceSpec) -> Result<Way, Fault> {
         match (self.below, self.target) {
             (Some(below), None) => self.way_below(below, namespace).map(Way::Below),
@@ -116,7 +116,7 @@ impl PathSpec {
     }
 }
 
-/// The further paths of a namespace.
+/// Checks the further paths of a namespace.
 pub(super) fn check_paths(namespace: &NamespaceSpec) -> Result<(), Fault> {
     if namespace.paths.len() > PATHS_MAX {
         return Err(Fault::at_key(

@@ -1,4 +1,4 @@
-//! Where things are when nobody says so: the system's places for root, the user's own for others.
+//! Default places of files and sockets: the system's for root, the user's own for others.
 
 use crate::problem::Problem;
 use rustix::fs::{Access, OFlags, access};
@@ -7,8 +7,8 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Environment variable that names the API socket where nothing nearer does: for the tool, and for a daemon
-/// that is started from the same shell.
+/// Environment variable with the API socket, used where neither the command line nor the configuration names
+/// it. It applies to the tool, and to a daemon that is started from the same shell.
 const API_VARIABLE: &str = "SLUICE_API";
 
 /// The folders and sockets of one daemon.
@@ -23,8 +23,8 @@ pub struct Places {
 }
 
 impl Places {
-    /// Fills in what is not given. For an ordinary user this needs the places that a login session
-    /// has, and says so where they are missing.
+    /// Fills in places that are not given. For an ordinary user this needs the folders of a login session;
+    /// the error names a missing folder.
     pub fn resolve(
         api: Option<PathBuf>,
         sockets: Option<PathBuf>,
@@ -41,20 +41,20 @@ impl Places {
         })
     }
 
-    /// The first socket of a drive.
+    /// Returns the first socket of a drive.
     pub fn drive_socket(&self, name: &str) -> PathBuf {
         self.drive_sockets(name, 1).swap_remove(0)
     }
 
-    /// The sockets of a drive that has so many, one for each controller.
+    /// Returns the sockets of a drive that has `count` of them, one for each controller.
     pub fn drive_sockets(&self, name: &str, count: usize) -> Vec<PathBuf> {
         let folder = self.sockets.join(name);
         (1..=count).map(|number| socket_folder(&folder, number).join("cntrl")).collect()
     }
 }
 
-/// Where a drive, whose folder this is, has its socket of this number, counted from one: those after the first in
-/// folders of their own inside.
+/// Returns the folder of socket `number`, counted from one, of the drive with this folder. Sockets after the
+/// first have folders of their own inside of it.
 pub fn socket_folder(folder: &Path, number: usize) -> PathBuf {
     match number {
         1 => folder.to_owned(),
@@ -62,7 +62,7 @@ pub fn socket_folder(folder: &Path, number: usize) -> PathBuf {
     }
 }
 
-/// Where the tool looks for the daemon when its command line does not say.
+/// Returns the API socket that the tool uses unless its command line names one.
 pub fn default_api() -> PathBuf {
     named_api().unwrap_or_else(usual_api)
 }
@@ -71,7 +71,7 @@ fn named_api() -> Option<PathBuf> {
     std::env::var_os(API_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// The first of the usual places that exists, else the first.
+/// Returns the first of the usual places that exists, or else the first.
 fn usual_api() -> PathBuf {
     let own = Bases::of_this_process().run.map(|run| run.join("api.sock"));
     let system = Path::new(SYSTEM_RUN).join("api.sock");
@@ -80,7 +80,8 @@ fn usual_api() -> PathBuf {
     existing.cloned().unwrap_or(system)
 }
 
-/// Opens a file to read it, without waiting for the other end of something that is no file.
+/// Opens a regular file for reading. For other kinds of files it returns an error without waiting for their
+/// other end.
 pub fn open_file(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
@@ -90,7 +91,7 @@ pub fn open_file(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Whether this process can make files in a folder, or the folder itself.
+/// Checks that this process can create files in a folder, or the folder itself.
 pub fn is_writable_folder(folder: &Path) -> Result<(), Problem> {
     let existing =
         folder.ancestors().find(|above| above.symlink_metadata().is_ok()).unwrap_or(Path::new("/"));
@@ -108,7 +109,7 @@ pub fn is_writable_folder(folder: &Path) -> Result<(), Problem> {
 const SYSTEM_RUN: &str = "/run/sluice";
 const SYSTEM_STATE: &str = "/var/lib/sluice";
 
-/// The folders below which the defaults lie, for one user.
+/// Parent folders of the default places, for one user.
 #[derive(Debug, PartialEq, Eq)]
 struct Bases {
     run: Option<PathBuf>,
@@ -154,17 +155,18 @@ impl Bases {
     }
 }
 
-/// The folder that a session manager keeps for this user, for a process outside of any session, as one of `su`.
+/// Returns the folder that a session manager keeps for this user, for a process outside of any session, as
+/// one of `su`.
 fn own_runtime_folder() -> Option<PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
     let folder = PathBuf::from(format!("/run/user/{uid}"));
     folder.metadata().is_ok_and(|found| found.is_dir() && found.uid() == uid).then_some(folder)
 }
 
-/// The kernel's identifier of this start of the machine.
+/// File with the kernel's identifier of this start of the machine.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// The identifier of this start of the machine; none where the kernel gives none.
+/// Returns the identifier of this start of the machine; `None` if the kernel gives none.
 pub fn boot_id() -> Option<String> {
     let text = std::fs::read_to_string(BOOT_ID).ok()?;
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())

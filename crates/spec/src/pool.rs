@@ -6,19 +6,20 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use utoipa::ToSchema;
 
-/// What hosts create namespaces of. Without it they have those that the operator gives the drive, and no others.
+/// Storage of which hosts create namespaces. Without a pool, the drive has only the namespaces that the
+/// operator gives it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PoolSpec {
-    /// `memory`, or `file` for a file for each of them.
+    /// `memory`, or `file` for one file per namespace.
     pub target: TargetKind,
-    /// Bytes of all of them together.
+    /// Bytes of all these namespaces together.
     pub size: Size,
-    /// Folder of the files. It is made if it is missing.
+    /// Folder of the files, which is created if it is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub folder: Option<PathBuf>,
-    /// What becomes of a write when the folder's file system is full.
+    /// Outcome of a write when the folder's file system is full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_full: Option<OnFull>,
 }
@@ -51,17 +52,18 @@ impl PoolSpec {
         }
     }
 
-    /// Relative paths become absolute ones below `base`.
+    /// Resolves relative paths against `base`.
     pub(super) fn resolve_paths(&mut self, base: &Path) {
         self.folder.iter_mut().for_each(|folder| *folder = base.join(&folder));
     }
 
-    /// Finished writes may be lost at a power cut, unless they are flushed.
+    /// Returns whether finished writes may be lost at a power cut, unless they are flushed.
     pub fn has_volatile_cache(&self) -> bool {
         self.target == TargetKind::File
     }
 
-    /// A namespace of it, in this file if it has files. One that is there has the size that it has.
+    /// Returns a namespace of the pool, in this file if the pool has files. Without `new_size`, a file that
+    /// exists keeps its size.
     pub fn namespace(&self, file: Option<&str>, block_size: u32, new_size: Option<Size>) -> NamespaceSpec {
         let path = self.folder.as_ref().zip(file).map(|(folder, file)| folder.join(file));
         NamespaceSpec {
@@ -69,7 +71,7 @@ impl PoolSpec {
             size: new_size,
             path,
             on_full: self.on_full,
-            // What it begins with is a host's.
+            // The first bytes are a host's data, so no image format is detected.
             format: (self.target == TargetKind::File).then_some(ImageFormat::Raw),
             lease: None,
             read_only: false,

@@ -1,16 +1,16 @@
-//! What a drive's acknowledged writes depend on until they are flushed.
+//! Events that a drive's acknowledged writes survive before they are flushed.
 
 use super::{DriveSpec, FunctionSpec, LayerSpec, NamespaceSpec, Provenance, TargetKind, UifSpec, Way};
 
 impl DriveSpec {
-    /// True if acknowledged writes are lost only when this machine loses power or is restarted: a daemon that is killed
-    /// leaves them in the page cache, or in a device.
+    /// Returns whether acknowledged writes are lost only when this machine loses power or is restarted. A
+    /// killed daemon leaves such writes in the page cache, or in a device.
     pub fn outlives_daemon(&self) -> bool {
         let is_pool_kept = self.pool.as_ref().is_none_or(|pool| is_kept(pool.target));
         is_pool_kept && self.numbered().all(|(_, namespace)| outlives_daemon(namespace))
     }
 
-    /// True if some of its data is on other NVMe controllers, which may lose power by themselves.
+    /// Returns whether some of its data is on other NVMe controllers, which may lose power by themselves.
     pub fn has_peers(&self) -> bool {
         self.numbered().any(|(_, namespace)| has_peers(namespace))
     }
@@ -28,7 +28,8 @@ fn is_kept(target: TargetKind) -> bool {
     matches!(target, TargetKind::Null | TargetKind::File)
 }
 
-/// A PCI device keeps its cache when its driver ends, and loses it with this machine.
+/// Returns whether the data is on a PCI device. Such a device keeps its cache when its driver ends, and loses
+/// the cache with this machine.
 fn is_on_device(namespace: &NamespaceSpec) -> bool {
     let is_device = namespace.nvme.as_ref().is_some_and(|nvme| nvme.pci.is_some());
     namespace.target == TargetKind::Nvme && is_device
@@ -51,7 +52,8 @@ fn outlives_daemon(namespace: &NamespaceSpec) -> bool {
         && own_paths.into_iter().all(|kept| kept)
 }
 
-/// The functions that come with Sluice acknowledge a write when it is below them. Of others nothing is known.
+/// Returns whether a function holds no acknowledged write itself. The functions that come with Sluice
+/// acknowledge a write when it is below them; other functions may hold writes.
 fn keeps_nothing(uif: &UifSpec) -> bool {
     matches!(uif.provenance(), Ok(Provenance::Here(_) | Provenance::Own(_)))
 }

@@ -1,30 +1,31 @@
-//! What went wrong, in words, and what to do about it.
+//! An error in words, with its remedy.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::Path;
 use utoipa::ToSchema;
 
-/// What kind of trouble it is; decides the HTTP status.
+/// Kind of an error, which decides the HTTP status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
     /// The request cannot be read at all.
     Malformed,
-    /// Readable, but it asks for something that cannot be.
+    /// The request is readable, but cannot be fulfilled.
     Invalid,
-    /// Not for this caller.
+    /// The caller may not do this.
     Forbidden,
-    /// No drive, namespace or page of that name.
+    /// No drive, namespace or page has that name.
     NotFound,
-    /// Clashes with what is there: a name in use, a drive with a client, a file locked by another.
+    /// Conflict with the present state: a name in use, a drive with a client, a file locked by another
+    /// process.
     Conflict,
-    /// Another process has it now; later it may be free.
+    /// Another process uses the resource now; later the resource may be free.
     InUse,
     /// Another machine does not answer now; later it may.
     Unreachable,
-    /// Nobody answers: the daemon is stopping, or does not run.
+    /// The daemon does not answer: it is stopping, or does not run.
     Unavailable,
-    /// Our own trouble, or the machine's.
+    /// Failure of the daemon itself, or of the machine.
     #[default]
     Internal,
 }
@@ -62,9 +63,9 @@ impl Kind {
 pub struct Problem {
     #[serde(skip)]
     pub kind: Kind,
-    /// What went wrong.
+    /// Description of the error.
     pub error: String,
-    /// What to do about it.
+    /// Remedy for the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
@@ -90,12 +91,12 @@ impl Problem {
         Self::new(Kind::Internal, error)
     }
 
-    /// A system call on a file failed: `what` is a verb ("read", "create").
+    /// Returns the problem for a failed system call on a file: `what` is a verb ("read", "create").
     pub fn io(what: &str, path: &Path, error: &std::io::Error) -> Self {
         Self::internal(format!("cannot {what} {}: {error}", path.display())).limited_by(error)
     }
 
-    /// Names the limit of the process that the error comes from, if there is one, and how to raise it.
+    /// Adds the process limit that causes the error, if there is one, and the ways to raise it.
     pub fn limited_by(self, error: &std::io::Error) -> Self {
         match limit_of(error) {
             Some(limit) => self.hint(limit),
@@ -108,7 +109,7 @@ impl Problem {
         self
     }
 
-    /// Both sentences on one line, for the log.
+    /// Returns both sentences on one line, for the log.
     pub fn in_one_line(&self) -> String {
         match &self.hint {
             Some(hint) => format!("{} ({hint})", self.error),
@@ -116,20 +117,21 @@ impl Problem {
         }
     }
 
-    /// Names one path instead of another: a file by the name that the user gave, not by that of our copy of it.
+    /// Replaces a path in the message, so that a file has the name that the user gave, not that of an
+    /// internal copy.
     pub fn naming(mut self, path: &Path, instead_of: &Path) -> Self {
         self.error = self.error.replace(&instead_of.display().to_string(), &path.display().to_string());
         self
     }
 
-    /// Says what it was about, in front.
+    /// Puts the subject of the error in front of the message.
     pub fn about(mut self, what: &str) -> Self {
         self.error = format!("{what}: {}", self.error);
         self
     }
 }
 
-/// The limit of the process that the kernel refuses by, and the ways to raise it.
+/// Returns the process limit that causes the kernel's refusal, and the ways to raise it.
 fn limit_of(error: &std::io::Error) -> Option<&'static str> {
     match rustix::io::Errno::from_io_error(error)? {
         rustix::io::Errno::FBIG => Some(

@@ -1,9 +1,9 @@
-//! Relative paths, which are meant from the folder of the file that they stand in.
+//! Resolution of relative paths against the folder of the file that contains them.
 
 use super::{FunctionSpec, LayerSpec, NvmeSpec, UifSpec};
 use std::path::{Path, PathBuf};
 
-/// Relative paths of a target, and of what stands on it, become absolute ones below `folder`.
+/// Resolves relative paths of a target, and of the functions over it, against `folder`.
 pub(super) fn resolve(
     folder: &Path,
     files: [&mut Option<PathBuf>; 2],
@@ -19,14 +19,14 @@ pub(super) fn resolve(
 }
 
 impl FunctionSpec {
-    /// Relative paths of the layers below become absolute ones below `folder`.
+    /// Resolves relative paths of the layers below against `folder`.
     pub fn resolve_paths(&mut self, folder: &Path) {
         resolve_layers(folder, self.layers_mut());
     }
 }
 
 impl UifSpec {
-    /// Relative paths of the layers below become absolute ones below `folder`.
+    /// Resolves relative paths of the layers below against `folder`.
     pub fn resolve_paths(&mut self, folder: &Path) {
         resolve_layers(folder, &mut self.layers);
     }

@@ -11,7 +11,7 @@ use utoipa::openapi::{RefOr, Schema};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Size(pub u64);
 
-/// Largest first, so that the first that divides a size writes it shortest.
+/// Units, largest first, so that the first one that divides a size gives its shortest form.
 const UNITS: [(&str, u64); 10] = [
     ("PiB", 1 << 50),
     ("TiB", 1 << 40),
@@ -25,11 +25,11 @@ const UNITS: [(&str, u64); 10] = [
     ("KB", 1_000),
 ];
 
-/// How many of [`UNITS`] are powers of two; only those are written.
+/// Number of [`UNITS`] that are powers of two; only those are written.
 const BINARY_UNITS: usize = 5;
 
 impl Size {
-    /// The largest a file offset can name.
+    /// The largest size that a file offset can address.
     pub const MAX: Size = Size(i64::MAX as u64);
 }
 
@@ -66,7 +66,7 @@ fn factor(unit: &str, text: &str) -> Result<u64, String> {
     if let Some((_, factor)) = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)) {
         return Ok(*factor);
     }
-    // `64M` means 2^20 to some tools and 10^6 to others: ask.
+    // `64M` means 2^20 to some tools and 10^6 to others, so the user has to choose.
     match UNITS.iter().find(|(name, _)| unit.len() == 1 && name[..1].eq_ignore_ascii_case(unit)) {
         Some((name, _)) => Err(format!("`{text}` has two meanings: say {name} or {}B", &name[..1])),
         None => Err(not_a_size(text)),
@@ -77,7 +77,7 @@ fn not_a_size(text: &str) -> String {
     format!("`{text}` is not a size: write a whole number with KiB, MiB, GiB or TiB, such as `64MiB`")
 }
 
-/// Always a number of bytes: programs read it.
+/// Serialization as a number of bytes, because programs read it.
 impl Serialize for Size {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_u64(self.0)

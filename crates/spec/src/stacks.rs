@@ -1,17 +1,17 @@
-//! All targets of a drive in one list, wherever they stand in its description.
+//! All targets of a drive in one list, wherever they are in its description.
 
 use super::{DriveSpec, NamespaceSpec, Way};
 
 /// A target with the functions over it.
 #[derive(Clone, Debug)]
 pub struct StackSpec {
-    /// Which it is, in words.
+    /// Place of the stack in the drive, in words.
     pub about: String,
     pub spec: NamespaceSpec,
 }
 
 impl DriveSpec {
-    /// Those of its namespaces, of their further paths, and of the layers below functions.
+    /// Returns the stacks of its namespaces, of their further paths, and of the layers below functions.
     pub fn stacks(&self) -> Vec<StackSpec> {
         let mut found = Vec::new();
         for (nsid, namespace) in self.numbered() {

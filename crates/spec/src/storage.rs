@@ -1,4 +1,4 @@
-//! Where the data of a drive ends, target by target.
+//! Places where the data of a drive ends, target by target.
 
 use super::{DriveSpec, FunctionSpec, ImageFormat, NamespaceSpec, TargetKind, Way};
 use std::path::PathBuf;
@@ -7,18 +7,19 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
     pub nsid: u32,
-    /// Its name in words; of a file, the path.
+    /// Name in words; the path of a file.
     pub name: String,
     pub path: Option<PathBuf>,
-    /// The daemon makes the file if it does not exist.
+    /// Whether the daemon creates the file if it does not exist.
     pub may_make: bool,
     pub read_only: bool,
-    /// Other storage there is other data of the namespace.
+    /// Whether other storage at this place would be other data of the namespace.
     pub is_content: bool,
 }
 
 impl DriveSpec {
-    /// The targets of all namespaces, and of the layers below their functions. Not those of a pool.
+    /// Returns the targets of all namespaces, and of the layers below their functions, without those of a
+    /// pool.
     pub fn locations(&self) -> Vec<Location> {
         let mut found = Vec::new();
         for (nsid, namespace) in self.numbered() {
@@ -27,7 +28,8 @@ impl DriveSpec {
         found
     }
 
-    /// The same drive, whose files of these paths are served as they are, whatever they begin with.
+    /// Returns the drive with the files of these paths marked as raw: they are served as they are, whatever
+    /// they begin with.
     pub fn with_raw(&self, paths: &[PathBuf]) -> Self {
         let mut spec = self.clone();
         for stack in &mut spec.namespaces {
@@ -45,12 +47,13 @@ impl DriveSpec {
         spec
     }
 
-    /// True if some function keeps copies of the namespace, so that its data survives the exchange of one target.
+    /// Returns whether a function keeps copies of the namespace, so that its data survives the exchange of
+    /// one target.
     pub fn has_copies(&self, nsid: u32) -> bool {
         self.namespace(nsid).is_some_and(|namespace| namespace.functions.iter().any(keeps_copies))
     }
 
-    /// True if data of the namespace is in the daemon's memory, and nowhere else.
+    /// Returns whether data of the namespace is in the daemon's memory only.
     pub fn is_in_memory(&self, nsid: u32) -> bool {
         let composed = |functions: &[FunctionSpec]| {
             let layers = functions.iter().filter(|it| it.is_composed()).flat_map(FunctionSpec::layers);
@@ -82,7 +85,7 @@ fn keeps_copies(function: &FunctionSpec) -> bool {
     matches!(function, FunctionSpec::Uif(uif) if !uif.copies().is_empty())
 }
 
-/// Adds the targets of a stack. `is_content` is false where its data is a copy, or what a function keeps beside it.
+/// Adds the targets of a stack. `is_content` is false for a copy, and for data that a function keeps besides.
 fn walk(stack: &NamespaceSpec, nsid: u32, is_content: bool, found: &mut Vec<Location>) {
     found.extend(location(stack, nsid, is_content));
     for function in &stack.functions {

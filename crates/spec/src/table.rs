@@ -1,6 +1,6 @@
-//! Columns, as wide as what stands in them.
+//! Tables of text, whose columns are as wide as their cells.
 
-/// Between two columns.
+/// Gap between two columns.
 const GAP: &str = "  ";
 
 /// A table with a line of titles. Columns of numbers are flush right.
@@ -21,7 +21,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// True if it has no rows.
+    /// Returns whether the table has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -59,7 +59,7 @@ impl Column {
     }
 }
 
-/// Lines of a name and a value, the values flush.
+/// Formats lines of a name and a value, with aligned values.
 pub fn pairs(pairs: &[(&str, String)]) -> String {
     let width = pairs.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 1;
     pairs.iter().map(|(name, value)| format!("{:<width$} {value}\n", format!("{name}:"))).collect()

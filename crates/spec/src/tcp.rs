@@ -10,28 +10,30 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use utoipa::ToSchema;
 
-/// Hosts that one drive can name.
+/// Maximum number of hosts that one drive can name.
 const HOSTS_MAX: usize = 1024;
 
-/// Controllers that one drive can have for them.
+/// Maximum number of controllers that one drive can have for hosts on the network.
 const CONTROLLERS_MAX: u8 = 24;
 
-/// A drive with this is served over NVMe/TCP; over vfio-user only if `vfio_user` says so.
+/// Access over NVMe/TCP. A drive with this key is served over vfio-user only if it has the key `vfio_user`,
+/// too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TcpSpec {
     /// NVMe Qualified Name of the NVM subsystem. Derived from the serial number if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nqn: Option<String>,
-    /// The hosts that may connect. Without any, every host on the daemon's machine may, and no other.
+    /// Hosts that may connect. If none is named, every host on the daemon's machine may connect, and no
+    /// other.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<HostSpec>,
-    /// How many of them may be there at a time; one that connects twice counts twice.
+    /// Maximum number of hosts at a time; a host that connects twice counts twice.
     pub max_hosts: u8,
-    /// How many I/O queues each may have, each a connection with memory of its own.
+    /// Maximum number of I/O queues for each host; each queue is a connection with memory of its own.
     pub max_queues: u16,
-    /// File with the hosts' keys. With it all connections are encrypted (TLS 1.3), and come in at the addresses
-    /// of `tcp.listen_tls`; without `hosts`, every host with a key may connect.
+    /// File with the hosts' keys. If given, all connections are encrypted (TLS 1.3), and arrive at the
+    /// addresses of `tcp.listen_tls`. Without `hosts`, every host with a key may connect.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub tls_keys: Option<PathBuf>,
@@ -47,18 +49,18 @@ impl Default for TcpSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum HostSpec {
-    /// By its NVMe Qualified Name: whoever says it is this one.
+    /// NVMe Qualified Name of the host, which is not authenticated.
     Name(String),
     Known(KnownHostSpec),
 }
 
-/// A host of which more is known than its name.
+/// A host with more properties than its name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KnownHostSpec {
     /// NVMe Qualified Name.
     pub nqn: String,
-    /// With what it has to prove who it is.
+    /// Authentication with which the host has to prove its identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dhchap: Option<DhchapSpec>,
 }
@@ -90,7 +92,7 @@ impl HostSpec {
     }
 }
 
-/// By hand, because the error says what is wrong with a table then.
+/// Implementation by hand, so that an error describes the fault of a table.
 impl<'de> Deserialize<'de> for HostSpec {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct NameOrTable;
@@ -145,7 +147,7 @@ impl TcpSpec {
     }
 }
 
-/// The daemon has no folder of its own to look in.
+/// Checks that the path of a key file is absolute: the daemon has no folder of its own for relative paths.
 pub fn check_keys(key: &'static str, path: Option<&Path>) -> Result<(), Fault> {
     match path {
         Some(path) if !path.is_absolute() => {
@@ -156,7 +158,7 @@ pub fn check_keys(key: &'static str, path: Option<&Path>) -> Result<(), Fault> {
     }
 }
 
-/// As the specification has them (Base 4.7), but for the date.
+/// Checks the form of an NVMe Qualified Name (Base 4.7), except for its date.
 pub(super) fn check_nqn(key: &'static str, nqn: &str) -> Result<(), Fault> {
     let printable = nqn.chars().all(|c| !c.is_control() && !c.is_whitespace());
     if nqn.starts_with("nqn.") && nqn.len() <= NQN_MAX && printable {

@@ -76,7 +76,7 @@ fn names_cannot_leave_their_folder() {
 fn identity_is_derived_and_stays() {
     let namespace = r#"[{"target": "null", "size": 512}]"#;
     let spec = drive(&format!(r#"{{"name": "demo", "namespaces": {namespace}}}"#));
-    // Guests remember these: a change here is a change of every drive's identity.
+    // Guests store these identifiers: a change here changes the identity of every drive.
     assert_eq!(spec.serial(), "SL07F72FB3AF456330");
     assert_eq!(spec.subnqn(), "nqn.2014-08.org.nvmexpress:uuid:273e26a3-9caa-8968-b933-4443e5e3c654");
     let named = drive(&format!(r#"{{"name": "demo", "serial": "S1", "namespaces": {namespace}}}"#));
@@ -156,7 +156,8 @@ fn what_is_written_is_read_back() {
     assert_eq!(again, spec);
 }
 
-/// Found by fuzzing: JSON read 1e-63 as its neighbour, so that a drive was not the one that was stored.
+/// Covers a fault found by fuzzing: JSON read 1e-63 as its neighbour, so that a drive differed from the
+/// stored one.
 #[test]
 fn a_chance_is_read_to_its_last_digit() {
     let chance = |text: &str| {
@@ -238,7 +239,7 @@ fn remote_subsystems_are_checked() {
     assert!(fault_of_namespace(misplaced).contains("a null target has none"));
 }
 
-/// The first namespace of a drive on a file.
+/// Returns the first namespace of a drive on a file.
 fn on_file(path: &str, functions: &str) -> NamespaceSpec {
     let text = format!(
         r#"{{"name": "d", "namespaces": [{{"target": "file", "path": "{path}", "functions": [{functions}]}}]}}"#
@@ -248,7 +249,7 @@ fn on_file(path: &str, functions: &str) -> NamespaceSpec {
     spec.namespaces[0].clone()
 }
 
-/// An erasure that a daemon before this one began goes on only there.
+/// Checks the descriptions that let an erasure of an earlier daemon resume only on the same data.
 #[test]
 fn data_is_elsewhere_on_other_layers_and_on_another_part_of_one() {
     let range = |from: &str| format!(r#"{{"kind": "range", "from": "{from}"}}"#);
@@ -276,7 +277,7 @@ fn data_is_elsewhere_on_other_layers_and_on_another_part_of_one() {
     let words = elsewhere.map(|(path, functions)| on_file(path, &functions).whereabouts());
     let different: std::collections::HashSet<_> = words.iter().collect();
     assert_eq!(different.len(), words.len(), "{words:#?}");
-    // These are attached and detached in use.
+    // These functions are attached and detached in use.
     let mirror = format!(r#"{{"kind": "uif", "function": "replicate", "layers": [{}]}}"#, layer("/b", ""));
     assert_eq!(on_file("/a", &format!(r#"{{"kind": "pass"}}, {mirror}"#)).whereabouts(), words[0]);
 }
@@ -304,7 +305,7 @@ fn a_target_is_limited_by_copies_of_what_grows_with_it() {
     }
     for has_its_own in [&range, &snapshot, &encrypt("luks"), &foreign] {
         assert_eq!(room(&[&replicate, has_its_own]), None, "{has_its_own}");
-        // Nor is it known how large a copy is that is made of it.
+        // The size of a copy with such a function over it is not known either.
         let layer = OF_MIB.replace('}', &format!(r#", "functions": [{has_its_own}]}}"#));
         assert_eq!(room(&[&copied(&layer)]), None, "{has_its_own}");
         assert_eq!(room(&[&copied(&format!("{layer}, {OF_MIB}"))]), limit, "{has_its_own}");

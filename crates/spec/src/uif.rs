@@ -11,55 +11,55 @@ use std::path::PathBuf;
 use std::time::Duration;
 use utoipa::ToSchema;
 
-/// A function behind the function SDK: one of Sluice's own by its name, or somebody's by its program or
-/// its socket.
+/// A function behind the function SDK: one of Sluice's own by its name, or a third-party function by its
+/// program or its socket.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UifSpec {
-    /// One that comes with Sluice: `pass`, `encrypt`, `replicate`, `mirror` or `snapshot`.
+    /// Name of a function that comes with Sluice: `pass`, `encrypt`, `replicate`, `mirror` or `snapshot`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function: Option<String>,
-    /// A program that the daemon starts, and its arguments. It gets its socket as standard input.
+    /// Program that the daemon starts, and its arguments. The program's standard input is its socket.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
-    /// Where a function process listens that somebody else started.
+    /// Socket of a function process that the daemon does not start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub socket: Option<PathBuf>,
     #[serde(default)]
     pub place: Place,
-    /// What the function is told.
+    /// Options that the function receives.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub options: BTreeMap<String, String>,
-    /// Milliseconds that the function has for a command, before it is ended; 5,000 unless given.
+    /// Milliseconds that the function has for a command, before the function is ended; 5,000 if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u64>,
     #[serde(default)]
     pub on_death: OnDeathName,
-    /// The translation cache of the drive's classifier that the function fills, by its name.
+    /// Name of the translation cache of the drive's classifier that the function fills.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub translations: Option<String>,
-    /// Layers below it besides the rest of the stack, which is layer 0: layer 1, layer 2 and so on.
+    /// Layers below the function besides the rest of the stack, which is layer 0: layer 1, layer 2 and so on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(no_recursion)]
     pub layers: Vec<LayerSpec>,
-    /// User that the process runs as, by number. Only a daemon that may switch can do that. With `socket`: the user that
+    /// User ID of the process. Only a daemon that may switch users can set it. With `socket`: the user that
     /// listens there, if it is neither root nor the daemon's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// Its group, by number.
+    /// Group ID of the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gid: Option<u32>,
 }
 
-/// Where a function lives.
+/// Place of a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Place {
-    /// In a process of its own.
+    /// A process of its own.
     #[default]
     Process,
-    /// In the daemon: faster, and trusted.
+    /// The daemon, where the function is faster, and trusted.
     Daemon,
 }
 
@@ -72,34 +72,35 @@ impl Place {
     }
 }
 
-/// What becomes of a function's commands when its process dies, or does not answer.
+/// Outcome of a function's commands when its process dies, or does not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OnDeathName {
-    /// They wait until it is back.
+    /// Commands wait until the function is back.
     #[default]
     Park,
-    /// They fail, and so does what comes until it is back.
+    /// Commands fail, and so do new commands until the function is back.
     Fail,
 }
 
-/// Which function it is, and where.
+/// Source of a function, and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Provenance {
-    /// One of Sluice's own in the daemon.
+    /// Function of Sluice's own in the daemon, by name.
     Here(String),
-    /// One of Sluice's own in a process.
+    /// Function of Sluice's own in a process, by name.
     Own(String),
     /// A program and its arguments.
     Program(PathBuf, Vec<String>),
     Socket(PathBuf),
 }
 
-/// A guest gives up on a command after half a minute; what is much longer is a slip of units.
+/// Maximum deadline. A guest gives up on a command after half a minute, so a much longer deadline is a
+/// mistake of units.
 const DEADLINE_MAX_MS: u64 = 600_000;
 
 impl UifSpec {
-    /// Layers that have a copy of all that lies under it. The last of its layers is the log.
+    /// Returns the layers that have a copy of all data below the function. The last of its layers is the log.
     pub fn copies(&self) -> &[LayerSpec] {
         match (self.function.as_deref(), self.layers.split_last()) {
             (Some("replicate" | "mirror"), Some((_, copies))) => copies,
@@ -107,11 +108,11 @@ impl UifSpec {
         }
     }
 
-    /// It is as large as what lies below. Others may say a size of their own.
+    /// Returns whether it is as large as the layer below. Other functions may have a size of their own.
     pub(super) fn keeps_size(&self) -> bool {
         match self.function.as_deref() {
             Some("pass" | "replicate" | "mirror") => true,
-            // A header may say how much it is of.
+            // A LUKS header may contain the size of its data.
             Some("encrypt") => !self.options.contains_key("luks"),
             _ => false,
         }
@@ -151,7 +152,7 @@ impl UifSpec {
         Ok(())
     }
 
-    /// What the loose keys mean.
+    /// Converts the loose keys into the source and place of the function.
     pub fn provenance(&self) -> Result<Provenance, Fault> {
         match (&self.function, self.command.as_slice(), &self.socket) {
             (Some(name), [], None) => {
@@ -183,7 +184,7 @@ impl UifSpec {
         }
     }
 
-    /// Its name, its program or its socket.
+    /// Returns its name, its program or its socket.
     pub fn about(&self) -> String {
         let program = self.command.first().cloned();
         let socket = self.socket.as_ref().map(|path| path.display().to_string());
@@ -208,7 +209,7 @@ impl From<OnDeathName> for OnDeath {
     }
 }
 
-/// If Sluice has a function of this name.
+/// Checks that Sluice has a function of this name.
 pub fn check_kind(name: &str) -> Result<(), Fault> {
     if KINDS.contains(&name) {
         return Ok(());

@@ -6,22 +6,23 @@ use serde::{Deserialize, Serialize};
 use sluice_frontends::Drive;
 use utoipa::ToSchema;
 
-/// For virtual machines. A drive without this, and without `tcp`, has one socket.
+/// Sockets for virtual machines. A drive without this key, and without `tcp`, has one socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct VfioUserSpec {
-    /// How many virtual machines may have the drive at a time: each socket is a controller of its own.
+    /// Number of virtual machines that may have the drive at a time: each socket is a controller of its own.
     pub sockets: usize,
-    /// All sockets are paths of one virtual machine. Without this each is a host of its own to reservations, whatever
-    /// identifier it says.
+    /// Whether all sockets are paths of one virtual machine. Otherwise each socket is a host of its own to
+    /// reservations, whatever host identifier it presents.
     pub one_guest: bool,
-    /// Interrupts by MSI-X, one vector for each queue. Without it a virtual machine has one interrupt for the whole drive,
-    /// and QEMU up to 11.1 can unplug it.
+    /// Whether interrupts are by MSI-X, with one vector for each queue. Otherwise a virtual machine has one
+    /// interrupt for the whole drive, and QEMU up to 11.1 can unplug the drive.
     pub msix: bool,
-    /// Memory that the monitor at a socket may share with the daemon; as much as this machine has unless given.
+    /// Maximum memory that the monitor at a socket may share with the daemon; as much as this machine has if
+    /// not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_max: Option<Size>,
-    /// Memory that the monitor at a socket shares is populated when it is mapped.
+    /// Whether memory that the monitor at a socket shares is populated when it is mapped.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub populate: bool,
 }

@@ -1,9 +1,10 @@
 //! Words for people: "did you mean", "3 drives".
 
-/// Longer words are nobody's slip, and comparing them takes memory by the square.
+/// Maximum length of a compared word. Longer words are no typing errors, and comparing them takes memory by
+/// the square.
 const LONGEST: usize = 80;
 
-/// The candidate that was most likely meant; none if nothing is near.
+/// Returns the candidate that was most likely meant; `None` if no candidate is near.
 pub fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if given.len() > LONGEST {
         return None;
@@ -17,7 +18,7 @@ pub fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -
         .map(|(_, candidate)| candidate)
 }
 
-/// How many slips of the finger a word of this length may have.
+/// Returns the number of typing errors that a word of this length may have.
 fn tolerance(word: &str) -> usize {
     match word.chars().count() {
         0..=2 => 0,
@@ -27,12 +28,12 @@ fn tolerance(word: &str) -> usize {
     }
 }
 
-/// Every word between backticks: serde names fields and variants this way, the offender first.
+/// Returns every word between backticks: serde names fields and variants this way, the offending one first.
 pub fn quoted(message: &str) -> impl Iterator<Item = &str> {
     message.split('`').skip(1).step_by(2)
 }
 
-/// What to do about a message of serde's, where it says what it would have liked better.
+/// Returns the remedy for a message of serde, if the message lists the possible words.
 pub fn hint_for(message: &str) -> Option<String> {
     if !message.starts_with("unknown field") && !message.starts_with("unknown variant") {
         return None;
@@ -46,7 +47,7 @@ pub fn hint_for(message: &str) -> Option<String> {
     }
 }
 
-/// A number of things: `1 drive`, `2 drives`.
+/// Formats a number of things: `1 drive`, `2 drives`.
 pub fn count(number: usize, thing: &str) -> String {
     match number {
         1 => format!("1 {thing}"),
@@ -66,7 +67,7 @@ mod tests {
         assert_eq!(nearest("web-2", known), Some("web-1"));
         assert_eq!(nearest("backup", known), None);
         assert_eq!(nearest("x", []), None);
-        // And what somebody sends to use up memory is not compared at all.
+        // Long words, which may be sent to use up memory, are not compared at all.
         assert_eq!(nearest(&"d".repeat(1 << 20), known), None);
     }
 
