@@ -1,4 +1,4 @@
-//! The routes about Asymmetric Namespace Access.
+//! Routes for Asymmetric Namespace Access.
 
 use super::answer::{Answer, Body, Checked, looked, ordered};
 use super::routes::App;
@@ -18,7 +18,8 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 /// States of a drive's ANA groups.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct AnaList {
-    /// Of two that are about the same the later counts. What is not said is optimized.
+    /// States in order. If two are for the same port and group, the later one counts. All others are
+    /// optimized.
     pub states: Vec<AnaSpec>,
 }
 

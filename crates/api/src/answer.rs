@@ -1,4 +1,4 @@
-//! Requests in, answers out; every error as a JSON body with `error` and `hint`.
+//! Requests and responses; every error is a JSON body with `error` and `hint`.
 
 use super::orders::{ORDERS_MAX, Place};
 use axum::Json;
@@ -13,7 +13,7 @@ use sluice_spec::words::hint_for;
 use std::fmt::Display;
 use tokio::sync::Semaphore;
 
-/// What a handler returns.
+/// Result of a handler.
 pub type Answer<T> = Result<T, ErrorAnswer>;
 
 /// An error on its way to a caller.
@@ -33,7 +33,7 @@ impl IntoResponse for ErrorAnswer {
     }
 }
 
-/// A JSON body. The content type is not looked at: there is only one.
+/// A JSON body. The content type is not checked, because there is only one.
 pub(super) struct Body<T>(pub(super) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
@@ -76,24 +76,25 @@ fn malformed(rejection: &impl Display) -> Problem {
     Problem::new(Kind::Malformed, rejection.to_string())
 }
 
-/// Logs an order that failed by trouble of the daemon or its machine: limits, full disks, silent reactors. Its caller may
-/// have been a script.
+/// Logs an order that failed because of the daemon or its machine: limits, full disks, silent reactors. The
+/// log has it, too, because the caller may have been a script.
 fn log_own_trouble(problem: &Problem) {
     if matches!(problem.kind, Kind::Internal) {
         tracing::warn!("an order failed: {}", problem.in_one_line());
     }
 }
 
-/// Pages that are put together at a time, each on a thread of its own. No order has these threads.
+/// Maximum number of pages that are prepared at a time, each on a thread of its own. No order has these
+/// threads.
 const PAGES_AT_ONCE: usize = 32;
 
-/// Threads that orders and pages have together, and some for the end of the daemon.
+/// Number of threads for orders and pages together, and some for the end of the daemon.
 pub const THREADS: usize = ORDERS_MAX + PAGES_AT_ONCE + 4;
 
 static PAGES: Semaphore = Semaphore::const_new(PAGES_AT_ONCE);
 
-/// Carries out an order for a drive away from the thread that serves callers. Orders of a drive that hang hold up further
-/// ones of that drive alone. The order keeps its place until it ends, also if its caller has gone.
+/// Executes an order for a drive away from the thread that serves callers. Hanging orders of a drive delay
+/// only further orders of that drive. The order keeps its place until it ends, even if its caller has gone.
 pub async fn ordered<T: Send + 'static>(
     drive: impl Into<String>,
     work: impl FnOnce(&str) -> Result<T, Problem> + Send + 'static,
@@ -108,7 +109,7 @@ pub async fn ordered<T: Send + 'static>(
     blocking(work).await
 }
 
-/// Puts a page together away from the thread that serves callers, whatever orders there are.
+/// Prepares a page away from the thread that serves callers, whatever orders there are.
 pub(super) async fn looked<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
 ) -> Answer<T> {
@@ -121,13 +122,13 @@ pub(super) async fn looked<T: Send + 'static>(
     blocking(work).await
 }
 
-/// Runs what blocks (files, answers of reactors) on another thread.
+/// Runs blocking work (files, answers of reactors) on another thread.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
 ) -> Answer<T> {
     match tokio::task::spawn_blocking(work).await {
         Ok(answer) => Ok(answer.inspect_err(log_own_trouble)?),
-        // A panic ends the process, so this is the runtime on its way out.
+        // A panic ends the process, so the runtime is shutting down.
         Err(_) => Err(Problem::new(Kind::Unavailable, "the daemon is stopping").into()),
     }
 }

@@ -1,9 +1,9 @@
-//! Who may call: decided by the credentials that the kernel vouches for (SO_PEERCRED).
+//! Permission to call the API, by the credentials that the kernel provides (SO_PEERCRED).
 
 use sluice_control::launch::is_limited;
 use sluice_spec::problem::{Kind, Problem};
 
-/// The users and groups that may call.
+/// Users and groups that may call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     pub uids: Vec<u32>,
@@ -11,60 +11,60 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Root and the user the daemon runs as may always call.
+    /// Returns a policy for these users and groups. Root and the daemon's user may always call.
     pub fn new(allow_uids: &[u32], allow_gids: &[u32]) -> Self {
         let own = rustix::process::geteuid().as_raw();
         Self { uids: [&[0, own], allow_uids].concat(), gids: allow_gids.to_vec() }
     }
 
-    /// If a caller with these effective ids may call. A group counts if it is the caller's own, or if
-    /// `/etc/group` lists the caller in it.
+    /// Returns whether a caller with these effective IDs may call. A group counts if it is the caller's own,
+    /// or if `/etc/group` lists the caller in it.
     pub fn allows(&self, uid: u32, gid: u32) -> bool {
         self.uids.contains(&uid) || self.gids.contains(&gid) || (!self.gids.is_empty() && self.is_member(uid))
     }
 
     fn is_member(&self, uid: u32) -> bool {
-        // The kernel tells only the caller's own group in a form that cannot be stale. The others are
-        // looked up by name; users that are only known to a network directory have none here.
+        // The kernel reports only the caller's own group in a form that cannot be stale. The other groups are
+        // looked up by name. Users that only a network directory lists have none here.
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         let Some(name) = user_name(&read("/etc/passwd"), uid) else { return false };
         groups_with(&read("/etc/group"), &name).iter().any(|gid| self.gids.contains(gid))
     }
 }
 
-/// True if the caller is the process of a function, or a process that one has started: by the limits that those have, and
-/// cannot raise again. The user decides nothing, since it may be the daemon's.
+/// Returns whether the caller is the process of a function, or was started by one. Such a process has
+/// resource limits that it cannot raise again. The user decides nothing, since it may be the daemon's.
 pub(super) fn is_function(pid: Option<i32>, uid: u32) -> bool {
-    // A process that this one cannot see, as of another container, was not started by it.
+    // A process that is invisible here, as one of another container, was not started by this process.
     let Some(pid) = pid.filter(|pid| *pid > 0) else { return false };
     match std::fs::read_to_string(format!("/proc/{pid}/limits")) {
         Ok(limits) => is_limited(&limits),
-        // It has ended and left its socket to another, or /proc hides processes of other users.
+        // The process has ended and left its socket to another, or /proc hides processes of other users.
         Err(_) => uid == rustix::process::geteuid().as_raw(),
     }
 }
 
-/// The answer to a function's process.
+/// Returns the error for a function's process.
 pub(super) fn refused_function() -> Problem {
     Problem::new(Kind::Forbidden, "the process of a function may not call this daemon")
         .hint("orders for its own drive are given from outside of it, with `sluice function tell`")
 }
 
-/// What the others hear.
+/// Returns the error for other callers that may not call.
 pub(super) fn refused(uid: u32) -> Problem {
     Problem::new(Kind::Forbidden, format!("user {uid} may not call this daemon")).hint(
         "call as root or as the daemon's user, or add the user to daemon.allow_uids (a group: daemon.allow_gids)",
     )
 }
 
-/// The name of a user in `/etc/passwd`: `name:password:uid:...`.
+/// Returns the name of a user in `/etc/passwd`: `name:password:uid:...`.
 fn user_name(passwd: &str, uid: u32) -> Option<String> {
     let fields = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
     let mut found = fields.filter(|fields| fields.get(2).is_some_and(|field| field.parse() == Ok(uid)));
     Some(found.next()?[0].to_owned())
 }
 
-/// Groups in `/etc/group` that list a user: `name:password:gid:member,member`.
+/// Returns the groups in `/etc/group` that list a user: `name:password:gid:member,member`.
 fn groups_with(group: &str, name: &str) -> Vec<u32> {
     let fields = group.lines().map(|line| line.split(':').collect::<Vec<_>>());
     let listed = fields
@@ -93,7 +93,7 @@ mod tests {
         let own = rustix::process::geteuid().as_raw();
         let this = std::process::id().cast_signed();
         assert!(!is_function(Some(this), own) && !is_function(None, own) && !is_function(Some(0), own));
-        // One that has ended may have been one.
+        // A process that has ended may have been a function.
         assert!(is_function(Some(i32::MAX), own) && !is_function(Some(i32::MAX), own.wrapping_add(1)));
     }
 

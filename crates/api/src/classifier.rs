@@ -56,7 +56,7 @@ async fn attach_classifier(
 pub struct ReplaceRequest {
     #[serde(flatten)]
     pub classifier: ClassifierSpec,
-    /// Begin with empty maps, instead of taking over those that have the same name and shape.
+    /// Whether to begin with empty maps, instead of taking over maps with the same name and shape.
     #[serde(default)]
     pub fresh_maps: bool,
 }
@@ -112,10 +112,10 @@ async fn list_maps(
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct PageQuery {
-    /// Where to begin: the `next` of the page before.
+    /// Position of the first entry: the `next` of the page before.
     #[serde(default)]
     from: usize,
-    /// Entries at most; there may be fewer, and never more than 65,536.
+    /// Maximum number of entries; there may be fewer, and never more than 65,536.
     limit: Option<usize>,
 }
 
@@ -152,7 +152,7 @@ async fn get_map_entry(
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ValueRequest {
-    /// In hexadecimal, as many bytes as the map's values have.
+    /// Value in hexadecimal, with as many bytes as the map's values have.
     pub value: String,
 }
 

@@ -1,4 +1,4 @@
-//! The tool's side of the API.
+//! Client of the API, for the tool.
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::UnixStream;
 
-/// The longest answer that is read, bytes.
+/// Maximum length of an answer that is read, in bytes.
 const ANSWER_MAX: usize = 64 << 20;
 
-/// How long the daemon may take: allocating a large file is slow on some file systems.
+/// Time limit for the daemon's answer: allocating a large file is slow on some file systems.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Talks to the daemon at one socket; a connection for each request.
+/// Client of the daemon at one socket, with a connection for each request.
 #[derive(Clone, Debug)]
 pub struct Client {
     socket: PathBuf,
@@ -29,41 +29,42 @@ impl Client {
         Self { socket }
     }
 
-    /// GET of a JSON answer.
+    /// Sends GET, and returns the JSON answer.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Problem> {
         understood(&self.request(Method::GET, path, Bytes::new()).await?)
     }
 
-    /// GET of an answer as it is.
+    /// Sends GET, and returns the answer as text.
     pub async fn get_text(&self, path: &str) -> Result<String, Problem> {
         let answer = self.request(Method::GET, path, Bytes::new()).await?;
         String::from_utf8(answer.to_vec()).map_err(|_| strange("it is not text"))
     }
 
-    /// POST of a JSON body, with a JSON answer.
+    /// Sends POST with a JSON body, and returns the JSON answer.
     pub async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Problem> {
         let body = serde_json::to_vec(body).map_err(|error| Problem::internal(error.to_string()))?;
         understood(&self.request(Method::POST, path, body.into()).await?)
     }
 
-    /// PUT of a JSON body, with a JSON answer.
+    /// Sends PUT with a JSON body, and returns the JSON answer.
     pub async fn put<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Problem> {
         let body = serde_json::to_vec(body).map_err(|error| Problem::internal(error.to_string()))?;
         understood(&self.request(Method::PUT, path, body.into()).await?)
     }
 
-    /// PUT of a JSON body, with no answer but that it is done.
+    /// Sends PUT with a JSON body; the answer has no content.
     pub async fn put_quietly(&self, path: &str, body: &impl Serialize) -> Result<(), Problem> {
         let body = serde_json::to_vec(body).map_err(|error| Problem::internal(error.to_string()))?;
         self.request(Method::PUT, path, body.into()).await.map(drop)
     }
 
-    /// DELETE, with no answer but that it is done.
+    /// Sends DELETE; the answer has no content.
     pub async fn delete(&self, path: &str) -> Result<(), Problem> {
         self.request(Method::DELETE, path, Bytes::new()).await.map(drop)
     }
 
-    /// Any request; the body of the answer if it was successful, else the problem it tells of.
+    /// Sends any request. Returns the body of a successful answer, or else the problem that the answer
+    /// contains.
     pub async fn request(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, Problem> {
         let exchange = tokio::time::timeout(LIMIT, self.exchange(method, path, body));
         let (status, answer) = exchange.await.map_err(|_| self.silent())??;
@@ -138,7 +139,7 @@ fn broken(error: &dyn std::fmt::Display) -> Problem {
         .hint("its log says why")
 }
 
-/// A word as one segment of a URL's path.
+/// Encodes a word as one segment of a URL's path.
 pub fn segment(word: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     word.bytes()

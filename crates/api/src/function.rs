@@ -1,4 +1,4 @@
-//! The routes about functions.
+//! Routes of functions.
 
 use super::answer::{Answer, Body, Checked, looked, ordered};
 use super::routes::App;
@@ -32,12 +32,12 @@ pub struct FunctionList {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AttachRequest {
-    /// As in a drive's description, without its `kind`.
+    /// Function as in a drive's description, without its `kind`.
     pub function: UifSpec,
-    /// Of the namespace.
+    /// NSID of the namespace.
     #[serde(default = "first")]
     pub nsid: u32,
-    /// Below so many of the functions that the namespace has; over all of them if not given.
+    /// Number of the namespace's functions that stay above the new one; none if not given.
     #[serde(default)]
     pub below: usize,
 }
@@ -46,34 +46,34 @@ fn first() -> u32 {
     1
 }
 
-/// Which function to restart.
+/// Function to restart.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RestartRequest {
-    /// As it is listed; all of the drive if not given.
+    /// Number of the function in the list; all functions of the drive if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<usize>,
 }
 
-/// Where a function is to be.
+/// New place of a function.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MoveRequest {
     pub place: Place,
 }
 
-/// What a function is told.
+/// Order for a function.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ControlRequest {
-    /// What it means is between the operator and the function.
+    /// Text of the order, whose meaning is between the operator and the function.
     pub text: String,
-    /// The drive is quiet meanwhile: commands in flight end first, and none begins before the answer.
+    /// Whether the drive is quiet meanwhile: commands in flight end first, and none begins before the answer.
     #[serde(default)]
     pub quiesce: bool,
 }
 
-/// What the function says to that.
+/// Answer of a function to an order.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct ControlAnswer {
     pub answer: String,

@@ -1,4 +1,4 @@
-//! Counters as Prometheus reads them (text format 0.0.4).
+//! Counters in the format of Prometheus (text format 0.0.4).
 
 use sluice_control::drives::{DeviceView, DriveState, DriveView, FunctionView, ReactorCounters};
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::fmt::Write;
 /// The media type of the text.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
 
-/// One family of the text: a name, its help, and a sample for each labelled thing.
+/// A family of metrics: a name, a help text, and a sample for each labelled thing.
 struct Family<'a, T> {
     name: &'a str,
     kind: &'a str,
@@ -120,7 +120,7 @@ pub(super) fn text(
     DEVICES.iter().for_each(|family| {
         family.write(&mut out, &devices, |(drive, device)| {
             let DeviceView { nsid, namespace, first_block, .. } = device;
-            // A place may be any path: escaped as the format says.
+            // A place may be any path, so it is escaped as the format requires.
             let place = device.device.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
             format!(
                 "drive=\"{drive}\",nsid=\"{nsid}\",device=\"{place}\",namespace=\"{namespace}\",\
@@ -136,7 +136,7 @@ pub(super) fn text(
     out
 }
 
-/// What brought queues home from other reactors.
+/// Writes the causes for which queues on other reactors were recalled.
 fn write_calls(out: &mut String, drives: &[DriveView]) {
     const NAME: &str = "sluice_drive_queues_called_home_total";
     let help = "Times that queues on other reactors were brought home, by what took all queues of the drive.";
@@ -148,7 +148,7 @@ fn write_calls(out: &mut String, drives: &[DriveView]) {
     }
 }
 
-/// What functions count themselves. The names are theirs, and were checked.
+/// Writes the metrics of functions. The functions chose the names, which were checked.
 fn write_functions(out: &mut String, functions: &[(String, FunctionView)]) {
     let mut samples: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for (drive, function) in functions {

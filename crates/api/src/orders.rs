@@ -1,24 +1,24 @@
-//! Orders that are under way or wait, by drive: a drive whose orders hang holds up its own orders alone.
+//! Orders in progress or waiting, by drive: hanging orders of a drive delay only orders of that drive.
 
 use sluice_spec::problem::{Kind, Problem};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Orders of a drive that are carried out at a time, each on a thread of its own. Further ones wait without a thread.
-/// An order may hang for as long as a machine on the network or a file system does.
+/// Maximum number of orders of a drive that are executed at a time, each on a thread of its own. Further
+/// orders wait without a thread. An order may hang for as long as a remote machine or a file system does.
 const OF_A_DRIVE_AT_ONCE: usize = 8;
 
-/// Orders of a drive that wait or are carried out; further ones are refused.
+/// Maximum number of orders of a drive, waiting or in progress; further orders are refused.
 const OF_A_DRIVE_MAX: usize = 512;
 
-/// The same of all drives together.
+/// Maximum number of orders of all drives, waiting or in progress.
 pub(super) const ORDERS_MAX: usize = 1024 + RESERVED;
 
 /// Places for drives that have fewer than [`OF_A_DRIVE_AT_ONCE`] orders.
 const RESERVED: usize = 128;
 
-/// Orders that are for no drive, such as a reload, count as those of this one: no drive has such a name.
+/// Drive name of orders that are for no drive, such as a reload: no drive has this name.
 pub const NO_DRIVE: &str = "";
 
 /// Orders of one drive.
@@ -38,7 +38,7 @@ struct Orders {
 static ORDERS: Mutex<Orders> = Mutex::new(Orders { count: 0, drives: BTreeMap::new() });
 
 fn lock(orders: &Mutex<Orders>) -> MutexGuard<'_, Orders> {
-    // A panic ends the process, so nobody poisons it.
+    // A panic ends the process, so the lock is never poisoned.
     orders.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -79,7 +79,8 @@ impl Place {
         &self.drive
     }
 
-    /// Waits until the order is one of those of its drive that are carried out. None never comes: no semaphore is closed.
+    /// Waits until the order is one of its drive's that are executed. Never returns `None`, because no
+    /// semaphore is closed.
     pub(super) async fn turn(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.at_work).acquire_owned().await.ok()
     }

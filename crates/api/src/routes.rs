@@ -1,4 +1,4 @@
-//! The routes, each described where it is handled; the OpenAPI document is made of the descriptions.
+//! Routes, each described at its handler; the OpenAPI document is made of these descriptions.
 
 use super::ana;
 use super::answer::{Answer, Body, Checked, ErrorAnswer, looked, ordered};
@@ -21,10 +21,10 @@ use utoipa::{IntoParams, OpenApi, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// The longest body that is read, bytes.
+/// Maximum length of a body that is read, in bytes.
 const BODY_MAX: usize = 1 << 20;
 
-/// What the handlers work on.
+/// State that the handlers share.
 #[derive(Clone, Debug)]
 pub struct App {
     pub drives: Arc<Drives>,
@@ -37,7 +37,7 @@ pub struct App {
         description = "Virtual NVMe drives. Every error has a JSON body with `error` and mostly `hint`.",
         license(name = "Apache-2.0 OR MIT")
     ),
-    // A layer has functions and a function layers: nothing that is looked through leads to this one.
+    // Layers and functions contain each other, so no schema that is visited leads to this one.
     components(schemas(LayerSpec)),
     tags(
         (name = "drives", description = "Drives: NVM subsystems with their namespaces."),
@@ -66,13 +66,13 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(openapi))
 }
 
-/// The OpenAPI document of all routes.
+/// Returns the OpenAPI document of all routes.
 pub fn document() -> Document {
     describe(routes().into_openapi())
 }
 
-/// Adds the answer that every page may give: to a caller that may not call, when the daemon stops, to a body that is
-/// no JSON, and when the machine fails.
+/// Adds the response that every page may give. The causes are a caller without permission, the end of the
+/// daemon, a body that is not JSON, and a failure of the machine.
 fn describe(mut document: Document) -> Document {
     let problem = RefOr::Ref(Ref::from_schema_name("Problem"));
     let body = ContentBuilder::new().schema(Some(problem)).build();
@@ -91,8 +91,8 @@ fn describe(mut document: Document) -> Document {
     document
 }
 
-/// What is put together with something else (`allOf`) has keys that it does not know itself: those of a function have
-/// its `kind` beside them. The daemon refuses unknown keys all the same.
+/// Allows further keys in schemas that are parts of another one (`allOf`): the keys of a function have its
+/// `kind` beside them. The daemon refuses unknown keys all the same.
 fn open_parts(document: &mut Document) {
     let Some(components) = &mut document.components else { return };
     let mut parts = Vec::new();
@@ -113,7 +113,7 @@ fn open_parts(document: &mut Document) {
     }
 }
 
-/// Everything an allowed caller can reach.
+/// Returns the router with all pages for an allowed caller.
 pub fn router(app: App) -> Router {
     Router::from(routes())
         .fallback(async || {
@@ -170,7 +170,7 @@ async fn show_drive(
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct DeleteQuery {
-    /// Also if a client is there, which will not survive it.
+    /// Whether to delete even if there is a client, which will not survive the deletion.
     #[serde(default)]
     force: bool,
 }
@@ -213,7 +213,7 @@ async fn delete_namespace(
 pub struct ResizeRequest {
     pub nsid: u32,
     pub size: Size,
-    /// It may become smaller; what lies behind is lost.
+    /// Whether the namespace may become smaller; the data behind its new end is lost.
     #[serde(default)]
     pub shrink: bool,
 }
@@ -240,10 +240,12 @@ async fn resize_drive(
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct OpenQuery {
-    /// Makes files that the drive has had open, and that do not exist any more, again. They are empty.
+    /// Whether to create files again that the drive has had open, and that do not exist any more. They are
+    /// empty.
     #[serde(default)]
     make_anew: bool,
-    /// Takes files over that were served before, when the state folder that belongs to them is gone.
+    /// Whether to take over files that were served before, when the state folder that belongs to them is
+    /// gone.
     #[serde(default)]
     adopt: bool,
 }
@@ -268,13 +270,14 @@ async fn open_drive(
     .await
 }
 
-/// Where a drive shall be.
+/// New place of a drive.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DriveMoveRequest {
-    /// Counted from zero.
+    /// Number of the reactor, counted from zero.
     pub reactor: usize,
-    /// Not the drive, but this completion queue of its host, with the submission queues that complete there.
+    /// Completion queue of the host that moves instead of the drive, with the submission queues that complete
+    /// there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<u16>,
 }
@@ -330,10 +333,10 @@ async fn list_reactors(State(app): State<App>) -> Json<ReactorList> {
     Json(ReactorList { reactors: app.drives.reactors() })
 }
 
-/// Who answers.
+/// Version of the daemon that answers.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Version {
-    /// Of the daemon.
+    /// Version number of the daemon.
     pub version: String,
     /// Process number of the daemon.
     pub pid: u32,

@@ -1,4 +1,4 @@
-//! Accepting callers: a bounded number, each with a time limit, the refused ones with an answer.
+//! Acceptance of callers: a limited number, each with a time limit; refused callers get an answer.
 
 use super::Policy;
 use super::answer::ErrorAnswer;
@@ -14,23 +14,23 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
-/// Callers served at a time; further ones wait to be accepted. There is room for those that look beside all that wait
-/// for an order.
+/// Maximum number of callers served at a time; further callers wait to be accepted. There is room for callers
+/// that only read besides all callers that wait for an order.
 const CALLERS_MAX: usize = ORDERS_MAX + 256;
 
-/// Callers being refused at a time; further ones are cut off without a word.
+/// Maximum number of callers being refused at a time; further ones are disconnected without an answer.
 const REFUSALS_MAX: usize = 8;
 
-/// How long a caller may take to send the head of a request, and to send the next one.
+/// Time limit for a caller to send the head of a request, and to send the next one.
 const HEAD_LIMIT: Duration = Duration::from_secs(30);
 
-/// The same for a caller that will be refused.
+/// Time limit for the head of a request from a caller that will be refused.
 const REFUSAL_LIMIT: Duration = Duration::from_secs(2);
 
-/// How long requests being answered get when the server stops.
+/// Time limit for requests being answered when the server stops.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 
-/// After an error of accept (no more descriptors), to not spin on it.
+/// Pause after an error of accept (no more descriptors), which prevents a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A listening API.
@@ -69,7 +69,7 @@ impl Server {
                     }
                 },
                 () = raised(&mut stopping) => break,
-                // Takes finished connections off the set.
+                // This branch removes finished connections from the set.
                 Some(_) = self.connections.join_next() => {}
             }
         }
@@ -81,7 +81,7 @@ impl Server {
     }
 
     async fn admit(&mut self, stream: UnixStream, stop: &watch::Receiver<bool>) {
-        // Without credentials nobody is anybody.
+        // A caller without credentials has no permission.
         let Ok(caller) = stream.peer_cred() else { return };
         let is_function = is_function(caller.pid(), caller.uid());
         let (router, limit, permit) = if !is_function && self.policy.allows(caller.uid(), caller.gid()) {
@@ -108,17 +108,17 @@ impl Server {
     }
 }
 
-/// What a caller that is not allowed finds, wherever it looks.
+/// Returns the router for a caller that may not call: every page is an error.
 pub fn refusal(uid: u32) -> Router {
     Router::new().fallback(async move || ErrorAnswer(refused(uid)))
 }
 
-/// The same for a function's process.
+/// Returns the router for a function's process: every page is an error.
 fn function_refusal() -> Router {
     Router::new().fallback(async || ErrorAnswer(refused_function()))
 }
 
-/// Waits until the flag is raised, or nobody is left to raise it.
+/// Waits until the flag is raised, or its sender is gone.
 async fn raised(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use tokio::sync::watch;
 
-/// Runs `test` against an API that lets these users call.
+/// Runs `test` against an API that allows these users to call.
 fn with_policy<F: Future<Output = ()>>(policy: Policy, test: impl FnOnce(Client, Stage) -> F) {
     let stage = Stage::new();
     let drives = Arc::new(stage.start(DECLARED));
@@ -171,7 +171,7 @@ fn the_document_lists_every_route() {
             "put /v1/drives/{name}/classifier/maps/{map}/{key}",
         ]
     );
-    // Each is described, and every reference leads somewhere.
+    // Each method has a description, and every reference has a target.
     for methods in paths.values().flat_map(|methods| methods.as_object().expect("methods").values()) {
         assert!(methods["summary"].is_string(), "{methods}");
         for (status, response) in methods["responses"].as_object().expect("responses") {
@@ -250,7 +250,7 @@ fn words_become_segments() {
     assert_eq!(segment("a/b ?é"), "a%2Fb%20%3F%C3%A9");
 }
 
-/// Prometheus takes one of two samples that are called the same.
+/// Checks that names are unique: of two samples with the same name and labels, Prometheus keeps one.
 #[test]
 fn no_two_samples_have_one_name() {
     use sluice_control::drives::DeviceView;
@@ -268,7 +268,7 @@ fn no_two_samples_have_one_name() {
     assert_eq!(text.matches("sluice_device_bytes_total{").count(), 2, "{text}");
 }
 
-/// Counters of one thing, each with a value of its own.
+/// Returns `thing` with a value of its own in each counter, from `first` on.
 fn numbered<T: serde::Serialize + serde::de::DeserializeOwned>(thing: &T, first: u64) -> T {
     fn number(value: &mut Value, next: &mut u64) {
         match value {
