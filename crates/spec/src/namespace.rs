@@ -183,8 +183,8 @@ impl NamespaceSpec {
         self.check_passthrough()
     }
 
-    /// Refuses passthrough below functions, because a function cannot tell how a passed opcode changes its
-    /// data.
+    /// Refuses passthrough below functions, because the functions cannot follow the effect of such an opcode
+    /// on their data.
     fn check_passthrough(&self) -> Result<(), Fault> {
         let functions = self.functions.len();
         let is_bare = functions == 0 || self.paths.iter().any(|path| path.below == Some(functions));
