@@ -1,8 +1,9 @@
-//! When a reactor was kept from its processor while something was measured: by other threads, or by the hypervisor.
+//! Times at which a reactor was kept from its processor during a measurement, by other threads or by the
+//! hypervisor.
 //!
-//! The reactors watch themselves, and the kernel's own account of their processor time says when other threads had it, or a
-//! hypervisor that says what it takes. Of one that does not, threads that go before all others know ([`Sentinel`]), for
-//! those who may have such.
+//! The reactors watch themselves. The kernel's account of their processor time shows when other threads had
+//! the processor, or a hypervisor that reports its share. A hypervisor without such reports is detected by
+//! threads of the highest priority ([`Sentinel`]), if the process may have such threads.
 
 use super::cores::Cores;
 use super::server::Server;
@@ -31,28 +32,28 @@ pub(super) struct Watch<'a> {
     began: Moment,
 }
 
-/// What they were kept from.
+/// Absences of the watched reactors, and standstills of processors.
 #[derive(Debug)]
 pub(super) struct Absences {
-    /// From when to when there was one, in raw ticks of the clock; no two overlap.
+    /// Begin and end of each, in raw ticks of the clock; no two overlap.
     spans: Vec<(u64, u64)>,
-    /// How many there were, of all reactors.
+    /// Number of absences of all reactors.
     pub(super) count: usize,
     pub(super) longest_ns: u64,
-    /// All of them together.
+    /// Sum of all absences.
     pub(super) total_ns: u64,
-    /// How often a processor stood still, and for how long at most; none if nobody could see that.
+    /// Number of standstills of processors, and the longest; `None` if they could not be detected.
     pub(super) standstills: Option<(usize, u64)>,
 }
 
 impl<'a> Watch<'a> {
-    /// Of these servers' reactors, and of the processors.
+    /// Begins to watch the reactors of these servers, and the processors.
     pub(super) fn start(servers: &'a [&'a Server], cores: &Cores, clock: &'a Clock) -> Result<Self, Problem> {
         for server in servers {
             server.take_absences()?;
         }
         let processors: Vec<usize> = cores.reactor.into_iter().chain(cores.host).collect();
-        // Not everybody may have one. The table says so.
+        // The process may lack the permission for a sentinel. The table shows that.
         let sentinel = Sentinel::of(&processors).ok().filter(|_| !processors.is_empty());
         Ok(Self { servers, sentinel, clock, began: Moment::now(clock) })
     }
@@ -79,7 +80,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// The same times, in their order, those that overlap as one.
+/// Sorts times, and merges overlapping ones.
 fn disjoint(mut spans: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     spans.sort_unstable();
     spans.dedup_by(|next, last| {
@@ -93,7 +94,7 @@ fn disjoint(mut spans: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
 }
 
 impl Absences {
-    /// Something that lasted from one time to another may owe it to one of them.
+    /// Returns whether a span of time overlaps an absence, which may be its cause.
     pub(super) fn excuse(&self, (from, to): (u64, u64)) -> bool {
         let begun = self.spans.partition_point(|(start, _)| *start <= to);
         begun > 0 && self.spans[begun - 1].1 >= from
@@ -110,7 +111,7 @@ mod tests {
 
     #[test]
     fn what_overlaps_an_absence_is_excused() {
-        // Those of one reactor, and a longer one of the other.
+        // Absences of one reactor, and a longer one of the other.
         let seen = of(vec![(100, 110), (200, 210), (105, 205), (400, 410)]);
         let excused = [(90, 100), (110, 120), (150, 160), (205, 399), (390, 400), (0, 1000)];
         assert!(excused.into_iter().all(|span| seen.excuse(span)));

@@ -1,4 +1,4 @@
-//! What `sluice bench` understands.
+//! Command line of `sluice bench`.
 
 use super::calls::CallArgs;
 use super::cell::{BlockSize, Drives, Mix, Pattern, QueueDepth, Queues, Shape, Target};
@@ -29,19 +29,19 @@ pub struct BenchArgs {
 pub(super) enum Other {
     /// Count the instructions of a command: the same number in every run
     Instructions(InstructionArgs),
-    /// Measure and count what a call of a classifier costs, in eBPF and in Rust
+    /// Measure and count the cost of a call of a classifier, in eBPF and in Rust
     Classifier(CallArgs),
-    /// Measure what drives cost that nobody uses
+    /// Measure the cost of drives that no host uses
     Idle(IdleArgs),
-    /// Measure what encryption costs for each byte, beside the bare cipher
+    /// Measure the cost of encryption for each byte, beside the bare cipher
     Cipher(CipherArgs),
-    /// Measure NVMe/TCP on this machine's loopback, our host against our controller
+    /// Measure NVMe/TCP on this machine's loopback, Sluice's host against Sluice's controller
     Tcp(TcpArgs),
-    /// Measure how long the slowest commands over NVMe/TCP take, at every depth
+    /// Measure the time of the slowest commands over NVMe/TCP, at every depth
     Tail(Box<TailArgs>),
 }
 
-/// Which cells to measure, and how. Lists are separated by commas; every combination is a cell.
+/// Cells to measure, and the way to measure them. Lists are separated by commas; every combination is a cell.
 #[derive(Debug, Args)]
 pub struct CellArgs {
     /// Targets: null, memory, memory:SIZE or file:PATH; pass@daemon:TARGET, pass@process:TARGET and the same with
@@ -63,7 +63,7 @@ pub struct CellArgs {
     /// Queue pairs
     #[arg(long, value_delimiter = ',', value_name = "PAIRS", default_value = "1")]
     queues: Vec<Queues>,
-    /// Where the commands go
+    /// Order of the commands' addresses
     #[arg(long, value_enum, value_delimiter = ',', default_value = "random")]
     pattern: Vec<Pattern>,
     /// Commands: read, write, or a share of reads such as 70%
@@ -72,7 +72,7 @@ pub struct CellArgs {
     /// Drives under load at the same time, all on one reactor
     #[arg(long, value_delimiter = ',', default_value = "1")]
     drives: Vec<Drives>,
-    /// How doorbells reach the reactor
+    /// Way in which doorbells reach the reactor
     #[arg(long, value_enum, default_value = "mapped")]
     doorbells: Doorbells,
     /// Seconds of a run; the floor beside it takes as long again
@@ -81,41 +81,41 @@ pub struct CellArgs {
     /// Runs of each cell; the median counts
     #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..=9999))]
     runs: u32,
-    /// Make only runs in which a cache line goes from one processor to the other and back in so many
+    /// Make only runs in which a cache line goes from one processor to the other and back in this many
     /// nanoseconds, such as 300..500
     #[arg(long, value_name = "MIN..MAX", conflicts_with_all = ["rate", "first_command"])]
     line_ns: Option<LineRange>,
     /// Seconds that each cell may wait for its --line-ns
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = wait_seconds, requires = "line_ns")]
     wait: Duration,
-    /// Begin so many commands a second, instead of as many as possible
+    /// Begin this many commands a second, instead of as many as possible
     #[arg(long, value_name = "COMMANDS", num_args = 0..=1, default_missing_value = "10000",
         value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "first_command")]
     rate: Option<u32>,
-    /// Measure single commands, each after an idle second, so many times
+    /// Measure this many single commands, each after an idle second
     #[arg(long, value_name = "TIMES", num_args = 0..=1, default_missing_value = "10",
         value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with_all = ["drives", "direct"])]
     first_command: Option<u32>,
     /// Drive each target directly as well, without a controller, a queue and a socket
     #[arg(long, conflicts_with_all = ["rate", "first_command", "drives"])]
     direct: bool,
-    /// Write to a file, a block device or another daemon's drive: what is there is lost
+    /// Write to a file, a block device or another daemon's drive: the data there is lost
     #[arg(long)]
     overwrite: bool,
 }
 
-/// How commands follow each other.
+/// Pace of the commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// As many as the queue depth allows.
+    /// Full speed, up to the queue depth.
     FlatOut,
-    /// So many a second.
+    /// Number of commands a second.
     Rate(u32),
-    /// One after an idle second, so many times.
+    /// Number of single commands, each after an idle second.
     First(u32),
 }
 
-/// Everything that is decided before the first run.
+/// Settings that are decided before the first run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub targets: Vec<Target>,
@@ -125,9 +125,9 @@ pub struct Plan {
     pub direct: bool,
     pub time: Duration,
     pub runs: u32,
-    /// Where the processors have to be.
+    /// Distance that the processors must have.
     pub line: Option<LineRange>,
-    /// How long each cell may wait until they are.
+    /// Time limit of each cell for the wait until the processors have that distance.
     pub wait: Duration,
 }
 

@@ -1,7 +1,7 @@
-//! `sluice bench classifier`: what one call of a classifier costs, in eBPF next to the same in Rust.
+//! `sluice bench classifier`: the cost of one call of a classifier, in eBPF beside the same in Rust.
 //!
-//! Both are asked about the same commands, in turns, so that the ratio is one of the same machine at the same hour. The
-//! native one is called by a pointer to a function, the program as the router calls it.
+//! Both receive the same commands, in turns, so that the ratio is of the same machine at the same hour. The
+//! native classifier is called by a pointer to a function, the program as the router calls it.
 
 use super::instructions::classifier::{INSTRUCTIONS, Native, Windows, commands, decide, ebpf_window};
 use super::instructions::{Classifier as Kind, count_calls};
@@ -13,7 +13,7 @@ use sluice_spec::problem::Problem;
 use sluice_spec::table::Table;
 use std::hint::black_box;
 
-/// Calls between two looks at the clock.
+/// Calls between two readings of the clock.
 const CALLS: usize = 100_000;
 
 /// `sluice bench classifier`
@@ -24,21 +24,21 @@ pub struct CallArgs {
     rounds: u32,
 }
 
-/// What a call costs.
+/// Cost of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Cost {
     pub ns: f64,
     pub instructions: f64,
 }
 
-/// Both, and how many times the native one the other costs.
+/// Costs of both classifiers, and the ratio of their times.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Calls {
-    /// Of the program, as its object file counts them.
+    /// Instructions of the program, as its object file counts them.
     pub program_instructions: usize,
     pub native: Cost,
     pub ebpf: Cost,
-    /// The median over the rounds.
+    /// Time in eBPF divided by the native time: the median over the rounds.
     pub ratio: f64,
 }
 
@@ -62,7 +62,7 @@ pub fn run(arguments: &CallArgs) -> Result<Calls, Problem> {
     })
 }
 
-/// Nanoseconds of a call.
+/// Returns the nanoseconds of a call.
 fn time(clock: &Clock, mut call: impl FnMut(&mut Context) -> Verdict) -> f64 {
     let mut commands = commands();
     let start = clock.now();

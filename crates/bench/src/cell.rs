@@ -1,4 +1,4 @@
-//! What is measured: one cell of a grid.
+//! One cell of a grid, the unit of measurement.
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -8,26 +8,26 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// What lies behind the drive.
+/// Storage behind the drive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     Null(Size),
     Memory(Size),
-    /// A file or block device that is there.
+    /// An existing file or block device.
     File(PathBuf),
-    /// One of the first two, under a function.
+    /// Null or memory, under a function.
     Through(Above, Place, Box<Target>),
-    /// A drive of a daemon that runs already, at its socket.
+    /// A drive of a daemon that runs already, by its socket.
     Daemon(PathBuf),
 }
 
 /// A function that can be put over a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Above {
-    /// It does nothing.
+    /// Function that does nothing.
     Pass,
     Encrypt,
-    /// Two members like the target, and a log in memory.
+    /// Mirror of two members like the target, with a log in memory.
     Mirror,
 }
 
@@ -40,7 +40,7 @@ impl Above {
         }
     }
 
-    /// Describes the function over `below`. `key` is a file with one.
+    /// Describes the function over `below`. `key` is a file with a key.
     fn spec(self, place: Place, below: &NamespaceSpec, key: &Path) -> UifSpec {
         let mut spec = UifSpec { function: Some(self.name().to_owned()), place, ..UifSpec::default() };
         if self == Self::Encrypt {
@@ -68,15 +68,16 @@ fn layer(target: TargetKind, size: Option<Size>) -> LayerSpec {
     }
 }
 
-/// Bytes of a null target unless told otherwise.
+/// Bytes of a null target unless given.
 const NULL_SIZE: Size = Size(64 << 30);
-/// Bytes of a memory target unless told otherwise: more than fits a processor's caches.
+/// Bytes of a memory target unless given: more than fits a processor's caches.
 const MEMORY_SIZE: Size = Size(512 << 20);
 /// Bytes of a mirror's log.
 const LOG_SIZE: Size = Size(1 << 20);
 
 impl Target {
-    /// The namespace of a drive of our own, with a file that has a key; none for another daemon's.
+    /// Returns the namespace for a drive of this process; `None` for another daemon's. `key` is a file with a
+    /// key.
     pub fn namespace(&self, key: &Path) -> Option<NamespaceSpec> {
         let (target, size, path) = match self {
             Self::Null(size) => (TargetKind::Null, Some(*size), None),
@@ -108,7 +109,7 @@ impl Target {
         })
     }
 
-    /// True if a write destroys something that somebody may want to keep.
+    /// Returns whether a write destroys data that may be worth keeping.
     pub fn is_precious(&self) -> bool {
         matches!(self, Self::File(_) | Self::Daemon(_))
     }
@@ -138,7 +139,7 @@ impl FromStr for Target {
     }
 }
 
-/// A target in memory, or null, under a function.
+/// Reads a null or memory target under a function.
 fn through(above: Above, place: Place, below: Option<&str>) -> Result<Target, String> {
     match below.unwrap_or("null").parse()? {
         below @ (Target::Null(_) | Target::Memory(_)) => Ok(Target::Through(above, place, Box::new(below))),
@@ -165,7 +166,7 @@ impl Serialize for Target {
     }
 }
 
-/// The commands of a cell, and how many of them there are at a time.
+/// Commands of a cell, and their number at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Shape {
     /// Bytes of one command.
@@ -181,7 +182,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Writes to all of a drive, one after the other: what makes a target be there.
+    /// Writes to all of a drive, one after the other, which allocate the storage of a target.
     pub const FILL: Shape = Shape {
         block_size: BlockSize(128 << 10),
         queue_depth: QueueDepth(8),
@@ -206,7 +207,7 @@ impl fmt::Display for Shape {
     }
 }
 
-/// Where the commands go.
+/// Order of the commands' addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pattern {

@@ -1,8 +1,8 @@
 //! `sluice bench cipher`: the processor time of encryption, byte by byte, beside the bare cipher.
 //!
-//! The same reactor does all of it, one after the other, several times around: the cipher on a buffer that stays
-//! in the caches, and commands through the layers of a stack on null, without a controller and a host. A function
-//! in a process has the processor time of both, polling included.
+//! One reactor does all the work, in turns, several times around. It runs the cipher on a buffer that stays
+//! in the caches, and commands through the layers of a stack on null, without a controller and a host. For a
+//! function in a process, the processor time of both counts, polling included.
 
 use super::args::seconds;
 use super::cell::{BlockSize, Drives, Mix, Pattern, QueueDepth, Queues, Shape, Target};
@@ -30,7 +30,7 @@ pub struct CipherArgs {
     runs: u32,
 }
 
-/// What was measured.
+/// Results of the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cipher {
     machine: Machine,
@@ -39,16 +39,16 @@ pub struct Cipher {
 
 #[derive(Clone, Debug, Serialize)]
 struct Row {
-    /// What did it; none for the cipher alone.
+    /// Stack of the row; `None` for the cipher alone.
     target: Option<String>,
     #[serde(flatten)]
     shape: Shape,
-    /// Processor time. Medians, as the ratio, which is taken run by run.
+    /// Processor time: the median, as is the ratio, which is taken run by run.
     ns_per_byte: f64,
     of_cipher: f64,
 }
 
-/// What is measured beside the cipher.
+/// Stacks that are measured beside the cipher.
 const STACKS: [&str; 4] =
     ["pass@daemon:null", "pass@process:null", "encrypt@daemon:null", "encrypt@process:null"];
 
@@ -84,7 +84,7 @@ fn shape(bytes: u32, mix: Mix) -> Shape {
     }
 }
 
-/// The cipher's row and those of the stacks.
+/// Returns the cipher's row and those of the stacks.
 fn measure(
     server: &Server,
     stacks: &[(String, Direct)],
@@ -109,7 +109,7 @@ fn measure(
     Ok(rows.collect())
 }
 
-/// Nanoseconds of a byte that the reactor's thread ciphers.
+/// Returns the nanoseconds for each byte of the cipher on the reactor's thread.
 fn bare(server: &Server, shape: &Shape, time: Duration) -> Result<f64, Problem> {
     let (bytes, writes) = (shape.block_size.0 as usize, shape.mix.writes());
     server.on_reactor(move |_| {
@@ -129,7 +129,7 @@ fn bare(server: &Server, shape: &Shape, time: Duration) -> Result<f64, Problem> 
     })
 }
 
-/// Nanoseconds of a byte that goes through a stack: of the reactor, and of the function's process.
+/// Returns the nanoseconds for each byte through a stack: of the reactor, and of the function's process.
 fn through(
     server: &Server,
     stack: &Direct,

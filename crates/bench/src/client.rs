@@ -15,13 +15,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How doorbells reach the reactor.
+/// Way in which doorbells reach the reactor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Doorbells {
-    /// By memory that both sides see
+    /// Memory that both sides see
     Mapped,
-    /// As QEMU does it: shadow doorbells, and messages when the controller asks for them
+    /// QEMU's way: shadow doorbells, and messages when the controller requests them
     Trapped,
 }
 
@@ -34,13 +34,13 @@ impl Doorbells {
     }
 }
 
-/// How long any message or admin command may take.
+/// Time limit of any message or admin command.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Entries of an I/O queue, unless the controller has fewer: as many as the floor has.
 const ENTRIES: u32 = 1024;
 
-/// The one namespace that is measured.
+/// NSID of the namespace that is measured.
 const NSID: u32 = 1;
 
 /// A connection to a drive.
@@ -48,7 +48,7 @@ const NSID: u32 = 1;
 pub struct Client {
     pub controller: Controller,
     pub geometry: Geometry,
-    /// Who serves it.
+    /// Process that serves the drive.
     pub server_pid: Option<u32>,
 }
 
@@ -69,7 +69,7 @@ impl Client {
         Ok(Self { server_pid, ..client })
     }
 
-    /// Makes a controller ready that is reached in another way.
+    /// Makes a controller ready that is reached over another transport.
     pub fn over(transport: Arc<dyn PciTransport>) -> Result<Self, Problem> {
         Self::start(transport).map_err(|error| trouble(&error))
     }
@@ -81,7 +81,7 @@ impl Client {
         Ok(Self { controller, geometry, server_pid: None })
     }
 
-    /// Makes the queue pairs of a cell. `seed` makes different drives do different things.
+    /// Creates the queue pairs of a cell. With different values of `seed`, drives get different commands.
     pub fn open_streams(&mut self, shape: &Shape, seed: u64) -> Result<Vec<Stream>, Problem> {
         self.controller.set_queue_count(shape.queues.0).map_err(|error| trouble(&error))?;
         (1..=shape.queues.0).map(|id| self.open_stream(id as u16, shape, seed)).collect()
@@ -118,7 +118,7 @@ fn geometry(controller: &mut Controller) -> Result<Geometry, Error> {
     Ok(Geometry { nsid: NSID, block_size, blocks: namespace.nsze })
 }
 
-/// The drive did not do what it should.
+/// Returns the problem for a drive that did not work as it should.
 pub fn trouble(error: &impl Display) -> Problem {
     Problem::internal(format!("the drive does not work: {error}"))
 }
@@ -126,27 +126,28 @@ pub fn trouble(error: &impl Display) -> Problem {
 /// Begin of a command that is not in flight.
 pub const NEVER: u64 = u64::MAX;
 
-/// One queue pair, its commands and their data.
+/// A queue pair, its commands and their data.
 ///
-/// It uses the rings of the queue pair and keeps identifiers of its own: a command needs one anyway to
-/// find its data and the time it began, and at great depth the host is as often the slower side.
+/// A stream uses the rings of the queue pair and keeps identifiers of its own. A command needs an identifier
+/// anyway to find its data and the time at which it began. At great depth the host is as often the slower
+/// side.
 #[derive(Debug)]
 pub struct Stream {
     pub queue: QueuePair,
     workload: Workload,
-    /// By the identifier of their command.
+    /// Slots by the identifier of their command.
     slots: Vec<Slot>,
-    /// Identifiers that are free, the last used on top: what belongs to it is still in the cache.
+    /// Free identifiers, the last used on top: its slot and data are still in the cache.
     free: Vec<u16>,
     /// Completions of commands that were not in flight.
     strays: u64,
-    /// Dropped after the queue.
+    /// Data of the commands, dropped after the queue.
     _data: DmaBuffer,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
-    /// When its command began; [`NEVER`] if it has none in flight.
+    /// Time at which its command began; [`NEVER`] if none is in flight.
     begun: u64,
     dptr: [u64; 2],
 }
@@ -164,7 +165,7 @@ impl Stream {
         Self { queue, workload, slots, free, strays: 0, _data: data }
     }
 
-    /// Puts a command in the queue that began at `now`. False if as many are in flight as there should be.
+    /// Puts a command in the queue that began at `now`. Returns false if the queue has its depth in flight.
     #[inline]
     pub fn submit(&mut self, now: u64) -> bool {
         let Some(cid) = self.free.pop() else { return false };
@@ -175,10 +176,10 @@ impl Stream {
         true
     }
 
-    /// Takes all completions there are; `each` gets them with the time their command began.
+    /// Takes all completions; `each` gets them with the time at which their command began.
     #[inline]
     pub fn reap(&mut self, mut each: impl FnMut(CompletionEntry, u64)) {
-        // No device that plays fair has more, and one that does not must not keep us here.
+        // A correct device has no more completions, and a faulty device must not keep the host in this loop.
         for _ in 0..self.slots.len() {
             let Some(completion) = self.queue.completion().pop() else { return };
             match self.slots.get_mut(usize::from(completion.cid)) {
@@ -191,18 +192,18 @@ impl Stream {
         }
     }
 
-    /// Commands that can still be submitted.
+    /// Returns the number of commands that can still be submitted.
     #[inline]
     pub fn room(&self) -> u32 {
         self.free.len() as u32
     }
 
-    /// True if nothing is in flight.
+    /// Returns whether no command is in flight.
     pub fn is_idle(&self) -> bool {
         self.free.len() == self.slots.len()
     }
 
-    /// Completions of commands that were not in flight.
+    /// Returns the number of completions of commands that were not in flight.
     pub fn strays(&self) -> u64 {
         self.strays
     }

@@ -1,4 +1,4 @@
-//! Which processor does what, and whether it really did.
+//! Assignment of processors to threads, and checks that the threads had them.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::path::Path;
 use std::time::Instant;
 
-/// The processors of a measurement; none if there are too few to give one to each thread.
+/// Processors of a measurement; `None` if there are too few to give one to each thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Cores {
     pub reactor: Option<usize>,
@@ -14,7 +14,7 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// The first two that this process may use.
+    /// Returns the first two processors that this process may use.
     pub fn choose() -> Self {
         let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
         let mut cores = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core));
@@ -30,18 +30,18 @@ pub fn pin(core: Option<usize>) {
     if let Some(core) = core {
         let mut set = CpuSet::new();
         set.set(core);
-        // It was in our set a moment ago. Without it the run says that the thread had no core.
+        // The processor was allowed a moment ago. If this fails, the run reports that the thread had no core.
         let _ = sched_setaffinity(None, &set);
     }
 }
 
-/// Processor time of the calling thread, in nanoseconds.
+/// Returns the processor time of the calling thread, in nanoseconds.
 pub fn thread_cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
-/// How much of its core the calling thread had, from the beginning to the end.
+/// Share of its core that the calling thread has, from the beginning to the end.
 #[derive(Debug)]
 pub struct CoreShare {
     start: Instant,
@@ -58,15 +58,15 @@ impl CoreShare {
     }
 }
 
-/// Processor time of the threads of another process, in nanoseconds, to within a tick of the kernel;
-/// threads that have ended are not in it. Zero if the kernel does not say.
+/// Returns the processor time of the threads of another process, in nanoseconds, to within a tick of the
+/// kernel. Threads that have ended do not count. Returns zero if the kernel does not report it.
 pub fn process_cpu_ns(pid: u32) -> u64 {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
     let tasks = tasks.into_iter().flatten().flatten().map(|entry| entry.path());
     tasks.filter_map(|task| task_cpu_ns(&task)).sum()
 }
 
-/// The first number in `schedstat` is the time on a processor.
+/// Returns the first number in `schedstat`, the time on a processor.
 fn task_cpu_ns(task: &Path) -> Option<u64> {
     std::fs::read_to_string(task.join("schedstat")).ok()?.split(' ').next()?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! A daemon in a process of its own, as anyone would run it.
+//! A daemon in a process of its own, as users run it.
 
 use super::program;
 use super::scratch::Scratch;
@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a daemon may take until its last socket is there.
+/// Time limit of a daemon until its last socket exists.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
-/// How long it may take to end before it is killed.
+/// Time limit of a daemon to end before it is killed.
 const END_LIMIT: Duration = Duration::from_secs(20);
 
-/// A daemon with so many null drives, and everything of it in one folder.
+/// A daemon with null drives, and all its files in one folder.
 #[derive(Debug)]
 pub struct Daemon {
     child: Child,
@@ -26,7 +26,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it and waits until all drives are there.
+    /// Starts the daemon and waits until all drives exist.
     pub fn start(drives: u32) -> Result<Self, Problem> {
         let scratch = Scratch::new()?;
         let folder = scratch.path();
@@ -50,12 +50,12 @@ impl Daemon {
         self.child.id()
     }
 
-    /// Where its drives are.
+    /// Returns the sockets of its drives.
     pub fn sockets(&self) -> &[PathBuf] {
         &self.sockets
     }
 
-    /// The API comes last.
+    /// Waits for the API, which the daemon opens last.
     fn wait_until_there(&mut self) -> Result<(), Problem> {
         let deadline = Instant::now() + START_LIMIT;
         let api = self.scratch.path().join("api.sock");
@@ -72,7 +72,7 @@ impl Daemon {
 
     fn stop(&mut self) {
         let deadline = Instant::now() + END_LIMIT;
-        // If it cannot be told it has ended.
+        // An error means that the process has ended.
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(10));

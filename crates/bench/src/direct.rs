@@ -1,7 +1,6 @@
 //! A target driven directly: its layers and nothing else, on the same reactor.
 //!
-//! What a drive on the same target does beside this is what the controller, the queues and the host
-//! cost.
+//! The difference to a drive on the same target is the cost of the controller, the queues and the host.
 
 use super::cell::Shape;
 use super::client::trouble;
@@ -20,10 +19,10 @@ use sluice_wiring::{NamespaceSeed, StackControl, StackControls};
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-/// How long the last commands of a run, or a run without a time, may take.
+/// Time limit of the last commands of a run, or of a run without a time.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Slow commands that are noted.
+/// Maximum number of slow commands that are recorded.
 const SLOW_MAX: usize = 1 << 20;
 
 /// Bytes of a block: the unit in which a [`Workload`] counts.
@@ -36,7 +35,7 @@ pub(super) struct Direct {
     task: TaskId,
     /// Bytes of the target.
     size: u64,
-    /// Ends the processes of its functions when it is dropped.
+    /// Controls of the stacks; the processes of their functions end when these are dropped.
     controls: StackControls,
 }
 
@@ -49,17 +48,17 @@ impl Direct {
         Ok(Self { reactor, task, size, controls })
     }
 
-    /// Processor time of its functions' processes, in nanoseconds.
+    /// Returns the processor time of its functions' processes, in nanoseconds.
     pub(super) fn process_cpu_ns(&self) -> u64 {
         self.controls.iter().flat_map(StackControl::processes).map(process_cpu_ns).sum()
     }
 
-    /// For some time keeps as many commands in flight as all queues of the cell together.
+    /// Keeps as many commands in flight, for `time`, as all queues of the cell together.
     pub(super) fn flat_out(&self, shape: &Shape, clock: &Clock, time: Duration) -> Result<Tally, Problem> {
         self.run(shape, clock, Limit::Time(time), u64::MAX)
     }
 
-    /// The same, with a note of each command that took so long or longer.
+    /// Keeps commands in flight for `time`, and records each command that took `slow_ns` or longer.
     pub(super) fn flat_out_noting(
         &self,
         shape: &Shape,
@@ -75,7 +74,7 @@ impl Direct {
         self.send(&Shape::FILL, clock, self.size / u64::from(Shape::FILL.block_size.0)).map(drop)
     }
 
-    /// Keeps as many commands in flight until so many have been sent.
+    /// Keeps commands in flight until `count` of them have been sent.
     pub(super) fn send(&self, shape: &Shape, clock: &Clock, count: u64) -> Result<Tally, Problem> {
         self.run(shape, clock, Limit::Commands(count), u64::MAX)
     }
@@ -99,12 +98,12 @@ impl Direct {
 impl Drop for Direct {
     fn drop(&mut self) {
         let task = self.task;
-        // If the reactor has ended the task is gone already.
+        // If the reactor has ended, the task is gone already.
         let _ = self.reactor.call(move |local| drop(local.remove(task)));
     }
 }
 
-/// Builds the task on its reactor; its number, and the bytes of the target.
+/// Builds the task on its reactor. Returns its ID, and the bytes of the target.
 fn plant(seed: NamespaceSeed, local: &mut Local) -> Result<(TaskId, u64), Problem> {
     let mut failed = None;
     let task = local.add(|task, io| {
@@ -124,7 +123,7 @@ fn plant(seed: NamespaceSeed, local: &mut Local) -> Result<(TaskId, u64), Proble
 struct Layers {
     stack: Stack,
     slab: Slab,
-    /// Of no client.
+    /// Address space without the memory of any client.
     space: Space,
     /// Finished commands; kept for its memory.
     done: Vec<Command>,
@@ -138,7 +137,7 @@ impl Layers {
         Ok(Self { stack, slab, space: Space::new(), done: Vec::new() })
     }
 
-    /// Works off what moves, and gives what finished to the load.
+    /// Runs completions, and passes finished commands to the load.
     fn settle(&mut self, load: &mut Load, now_ns: u64) -> usize {
         self.stack.poll(0, &self.space, &mut self.slab, now_ns);
         self.stack.run_completions(&mut self.slab, now_ns, &mut self.done);
@@ -155,7 +154,7 @@ impl Layers {
     }
 }
 
-/// When a load ends.
+/// End of a load.
 #[derive(Clone, Copy, Debug)]
 enum Limit {
     Time(Duration),
@@ -171,17 +170,17 @@ impl Limit {
     }
 }
 
-/// Commands, and what came of them.
+/// Commands, and their results.
 struct Load {
     workload: Workload,
     /// Commands in flight.
     depth: u32,
-    /// Bytes of each.
+    /// Bytes of each command.
     length: u32,
-    /// Their data, by the number of their slot.
+    /// Data of the commands, by the number of their slot.
     data: SharedRegion,
     clock: Clock,
-    /// When each began, by the number of its slot.
+    /// Begin of each command, by the number of its slot.
     begun: Vec<u64>,
     submitted: u64,
     limit: Limit,
@@ -206,8 +205,8 @@ impl Load {
         let workload = workload.ok_or_else(|| Problem::invalid("a command does not fit the target"))?;
         let depth = (shape.queue_depth.0 * shape.queues.0).min(sluice_controller::COMMANDS_MAX);
         let length = shape.block_size.0;
-        // For every slot there is: an earlier load may have left any of them to be used next. What is not
-        // touched takes no memory.
+        // There is data for every slot, because an earlier load may have left any of them to be used next.
+        // Untouched memory takes no pages.
         let slots = sluice_controller::COMMANDS_MAX as usize;
         let data = SharedRegion::new("sluice-direct", slots * length as usize);
         Ok(Self {
@@ -227,7 +226,7 @@ impl Load {
         })
     }
 
-    /// Has commands noted that take so long.
+    /// Records commands that take `slow_ns` or longer.
     fn note_from(&mut self, slow_ns: u64) {
         if slow_ns == u64::MAX {
             return;
@@ -250,7 +249,7 @@ impl Load {
         self.tally.failed += u64::from(!good);
     }
 
-    /// True once nothing new is to begin.
+    /// Returns whether no further command is to begin.
     fn is_over(&mut self, now_ns: u64) -> bool {
         let start_ns = *self.start_ns.get_or_insert(now_ns);
         let elapsed = Duration::from_nanos(now_ns - start_ns);
@@ -296,7 +295,7 @@ fn request(entry: &SubmissionEntry, length: u32) -> Request {
     Request { operation, offset, length: length.into(), ..Request::default() }
 }
 
-/// The reactor's side. It has no layers only between a failure to build them and its removal.
+/// Reactor's side. It has no layers only between a failure to build them and its removal.
 struct Driver {
     layers: Option<Layers>,
     load: Option<Load>,
@@ -316,7 +315,7 @@ impl Task for Driver {
         if layers.slab.in_flight() == 0
             && let Some(load) = self.load.take()
         {
-            // Whoever asked may have lost patience.
+            // The receiver may have stopped waiting.
             let _ = load.reply.send(load.tally);
         }
         work
@@ -324,7 +323,7 @@ impl Task for Driver {
 
     fn event(&mut self, token: u64, result: i32, _more: bool, now_ns: u64) {
         let Some(layers) = &mut self.layers else { return };
-        // Laid out as the controller lays out tokens.
+        // The layout is that of the controller's tokens.
         let (node, ticket) = (NodeId((token >> 32) as u8), Ticket(token as u32));
         layers.stack.event(node, ticket, result, &mut layers.slab, now_ns);
     }

@@ -1,11 +1,11 @@
-//! The floor: what two cores can do when a command costs nothing but its 64-byte entry, its 16-byte
-//! completion and its doorbells.
+//! The floor: the speed of two cores when a command costs only its 64-byte entry, its 16-byte completion and
+//! its doorbells.
 //!
-//! One thread is the host, one the device. In a turn the host takes all completions there are, fills up
-//! to the queue depth, and rings each doorbell once; the device copies every new entry and writes a
-//! completion for it. Absolute figures of two cores differ by a factor of eight between machines, and
-//! where the machine is virtual between seconds, so a measurement means something only beside this,
-//! taken just before and just after.
+//! One thread is the host, one the device. In a turn the host takes all completions, fills up to the queue
+//! depth, and rings each doorbell once. The device copies every new entry and writes a completion for it.
+//!
+//! Absolute figures of two cores differ by a factor of eight between machines, and on a virtual machine
+//! between seconds. So a measurement means something only beside a floor taken just before and just after it.
 
 use super::cores::{self, CoreShare, Cores};
 use super::tally::rate;
@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 /// Entries of a ring.
 const ENTRIES: usize = 1024;
 
-/// Turns of the host between two looks at the clock, in all its queues together.
+/// Turns of the host between two readings of the clock, in all its queues together.
 const TURNS_PER_LOOK: usize = 4096;
 
-/// Where the phase tag is in the second half of a completion.
+/// Bit of the phase tag in the second half of a completion.
 const PHASE_SHIFT: u32 = 48;
 
 #[derive(Default)]
@@ -32,7 +32,7 @@ struct Entry([AtomicU64; 8]);
 #[repr(align(16))]
 struct Completion([AtomicU64; 2]);
 
-/// Both doorbells in one cache line, as in a controller with the usual stride.
+/// A pair of doorbells in one cache line, as in a controller with the usual stride.
 #[derive(Default)]
 #[repr(align(4096))]
 struct Doorbells {
@@ -72,7 +72,7 @@ impl Position {
     }
 }
 
-/// What one run of the floor gave.
+/// Result of one run of the floor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Floor {
     /// Commands per second.
@@ -82,7 +82,7 @@ pub struct Floor {
 }
 
 impl Floor {
-    /// That of two halves of the same length.
+    /// Combines two halves of the same length.
     pub fn and(self, other: Floor) -> Floor {
         Floor {
             rate: f64::midpoint(self.rate, other.rate),
@@ -106,12 +106,12 @@ pub fn measure(depth: u32, queues: u32, time: Duration, cores: &Cores) -> Floor 
         let rate = drive(&mut hosts, time);
         let share = share.end();
         stop.store(true, Relaxed);
-        // It cannot panic; if it did it had nothing of its core.
+        // The thread cannot panic; if it did, it had nothing of its core.
         Floor { rate, core_share: share.min(device.join().unwrap_or(0.0)) }
     })
 }
 
-/// The device's thread; the share of its core that it had.
+/// Runs the device's thread. Returns the share of its core that the thread had.
 fn serve(queues: &[Queue], stop: &AtomicBool) -> f64 {
     let mut devices: Vec<Device> = queues.iter().map(Device::new).collect();
     let share = CoreShare::begin();
@@ -122,14 +122,14 @@ fn serve(queues: &[Queue], stop: &AtomicBool) -> f64 {
     share.end()
 }
 
-/// Waits until the device is there: in a short run the time that a thread takes to start is too much.
+/// Waits until the device runs: in a short run, the time to start a thread is too much.
 fn meet(hosts: &mut [Host<'_>]) {
     while hosts.iter().any(|host| host.done == 0) {
         hosts.iter_mut().for_each(Host::turn);
     }
 }
 
-/// Commands per second.
+/// Runs the hosts for `time`. Returns the commands per second.
 fn drive(hosts: &mut [Host<'_>], time: Duration) -> f64 {
     let turns = (TURNS_PER_LOOK / hosts.len().max(1)).max(1);
     let before = done(hosts);
@@ -154,7 +154,7 @@ struct Device<'a> {
     queue: &'a Queue,
     head: usize,
     tail: Position,
-    /// What the entries add up to, so that none of them goes unread.
+    /// Checksum of the entries, so that none of them goes unread.
     sum: u64,
 }
 

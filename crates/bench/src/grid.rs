@@ -14,7 +14,7 @@ pub enum Grid {
     Full,
 }
 
-/// Lists whose every combination is a cell.
+/// Lists of values; every combination of them is a cell.
 #[derive(Clone, Debug)]
 pub struct Axes {
     pub block_sizes: Vec<BlockSize>,
@@ -43,7 +43,7 @@ impl Axes {
         }
     }
 
-    /// All cells, the number of drives changing least often: that takes longest to set up.
+    /// Returns all cells. The number of drives changes least often, because its setup takes longest.
     pub fn cells(&self) -> Vec<Shape> {
         let mut cells = Vec::new();
         for &drives in &self.drives {

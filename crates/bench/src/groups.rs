@@ -1,16 +1,16 @@
-//! Which runs of a cell count, and which of them belong together.
+//! Selection of the runs of a cell that count, and groups of runs that belong together.
 //!
-//! A run in which the processors moved is one of two machines and of neither. One in which a thread was
-//! kept from its processor says nothing. What remains is grouped by how far apart the processors were:
-//! a mean over two distances would be the speed of a machine that does not exist.
+//! A run in which the processors moved belongs to two machines and to neither. A run in which a thread was
+//! kept from its processor means nothing. The other runs are grouped by the distance of the processors: a
+//! mean over two distances would be the speed of a machine that does not exist.
 
 use super::run::Run;
 use serde::Serialize;
 
-/// How much longer than the other one of the two round trips beside a run may be.
+/// Maximum ratio of the longer to the shorter of the two round trips beside a run.
 const MOVED: f64 = 1.5;
 
-/// How much longer than the shortest of its group a round trip may be.
+/// Maximum ratio of a round trip to the shortest one of its group.
 const ALIKE: f64 = 1.6;
 
 /// Runs that make a group of their own.
@@ -28,7 +28,7 @@ impl Line {
         f64::midpoint(self.before_ns, self.after_ns)
     }
 
-    /// True if the processors were somewhere else afterwards.
+    /// Returns whether the processors were somewhere else afterwards.
     pub fn moved(self) -> bool {
         self.before_ns.max(self.after_ns) > self.before_ns.min(self.after_ns) * MOVED
     }
@@ -37,18 +37,18 @@ impl Line {
 /// Runs that do not count, by the reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
-    /// The processors moved meanwhile.
+    /// Runs in which the processors moved.
     pub moved: usize,
-    /// A thread was kept from its processor.
+    /// Runs in which a thread was kept from its processor.
     pub disturbed: usize,
-    /// Too few were made with the processors where they were.
+    /// Runs with too few others at the same distance.
     pub scattered: usize,
-    /// Never made: the processors were not where they were wanted.
+    /// Runs never made, because the processors did not have the required distance.
     pub absent: usize,
 }
 
 impl LeftOut {
-    /// In words; `None` if every run counts.
+    /// Describes the runs left out; `None` if every run counts.
     pub fn words(&self) -> Option<String> {
         let reasons = [
             (self.moved, "in which the processors moved"),
@@ -65,18 +65,18 @@ impl LeftOut {
     }
 }
 
-/// The runs of a cell, sorted out.
+/// Runs of a cell, sorted into groups.
 #[derive(Debug, Default)]
 pub struct Groups {
-    /// By their distance, the shortest first; each has at least one run.
+    /// Groups by their distance, the shortest first; each has at least one run.
     pub groups: Vec<Vec<Run>>,
     pub left_out: LeftOut,
-    /// What to say if runs count that should not, there being no others.
+    /// Warning that runs count which should not, because there are no others.
     pub warning: Option<String>,
 }
 
 impl Groups {
-    /// Sorts runs that went as fast as they could; `absent` more were wanted.
+    /// Sorts runs at full speed; `absent` further runs were never made.
     pub fn sort_out(mut runs: Vec<Run>, absent: usize) -> Self {
         let mut left_out = LeftOut { absent, ..LeftOut::default() };
         let mut warnings = Vec::new();
@@ -94,13 +94,13 @@ impl Groups {
         Self { groups, left_out, warning }
     }
 
-    /// All runs in one group, of a load for which distances do not matter.
+    /// Puts all runs in one group, for a load to which distances do not matter.
     pub fn one(runs: Vec<Run>) -> Self {
         Self { groups: vec![runs], ..Self::default() }
     }
 }
 
-/// Keeps the good runs and returns how many were not. `None`, all of them kept, if none is good.
+/// Keeps the good runs and returns the number of others. Returns `None`, and keeps all runs, if none is good.
 fn keep(runs: &mut Vec<Run>, good: impl Fn(&Run) -> bool) -> Option<usize> {
     let before = runs.len();
     if before > 0 && !runs.iter().any(&good) {
@@ -123,7 +123,7 @@ fn disturbance(runs: &[Run]) -> String {
     format!("disturbed: {}", words.collect::<Vec<_>>().join(", "))
 }
 
-/// Runs whose distance nobody knows are at none.
+/// Groups runs by distance. Runs without a known distance have the distance zero.
 fn by_distance(mut runs: Vec<Run>) -> Vec<Vec<Run>> {
     let ns = |run: &Run| run.line.map_or(0.0, Line::ns);
     runs.sort_by(|a, b| ns(a).total_cmp(&ns(b)));
@@ -137,7 +137,7 @@ fn by_distance(mut runs: Vec<Run>) -> Vec<Vec<Run>> {
     groups
 }
 
-/// Drops groups that are too small, but not the largest; how many runs were in them.
+/// Drops groups that are too small, but not the largest. Returns the number of their runs.
 fn drop_small(groups: &mut Vec<Vec<Run>>) -> usize {
     let largest = groups.iter().map(Vec::len).max().unwrap_or(0);
     let enough = ENOUGH.min(largest);
@@ -155,7 +155,7 @@ mod tests {
     use super::super::run::tests::run;
     use super::*;
 
-    /// Runs with these round trips before and after.
+    /// Returns runs with these round trips before and after.
     fn runs(lines: &[(f64, f64)]) -> Vec<Run> {
         let at = |&(before_ns, after_ns)| run(100, 400.0, 1.0).at(Some(Line { before_ns, after_ns }));
         lines.iter().map(at).collect()
@@ -165,7 +165,7 @@ mod tests {
         runs(&ns.iter().map(|&ns| (ns, ns)).collect::<Vec<_>>())
     }
 
-    /// The distances of each group.
+    /// Returns the distances of each group.
     fn distances(groups: &Groups) -> Vec<Vec<f64>> {
         let ns = |run: &Run| run.line.expect("it was probed").ns();
         groups.groups.iter().map(|group| group.iter().map(ns).collect()).collect()

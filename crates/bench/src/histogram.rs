@@ -1,29 +1,29 @@
 //! Latencies in buckets: exact where they are short, within 1.6 % where they are long.
 //!
-//! A sample costs a few instructions and no memory: the buckets are there from the start, 64 for each
-//! power of two. It is recorded in whatever unit the clock counts; only who asks is told nanoseconds.
+//! A sample costs a few instructions and no memory: the buckets exist from the start, 64 for each power of
+//! two. A sample is recorded in the unit of the clock, and the results are in nanoseconds.
 
 use quanta::Clock;
 
 /// Buckets for each power of two, as a power of two.
 const SUB_BITS: u32 = 6;
-/// Values of this many bits and more are counted as the largest with fewer: 18 minutes in nanoseconds, or
+/// Bits of a recorded value. Longer values are counted as the largest of these: 18 minutes in nanoseconds, or
 /// 5 in ticks of a fast clock.
 const VALUE_BITS: u32 = 40;
 const BUCKETS: usize = ((VALUE_BITS - SUB_BITS + 1) as usize) << SUB_BITS;
 const LARGEST: u64 = (1 << VALUE_BITS) - 1;
 
-/// Samples.
+/// Samples, counted in buckets.
 #[derive(Clone)]
 pub struct Histogram {
     counts: Box<[u64; BUCKETS]>,
-    /// In units, as the buckets are.
+    /// Largest sample in units, as the buckets are.
     largest: u64,
     /// Nanoseconds of a unit.
     unit_ns: f64,
 }
 
-/// Samples are recorded in nanoseconds.
+/// Histogram of samples in nanoseconds.
 impl Default for Histogram {
     fn default() -> Self {
         Self { counts: Box::new([0; BUCKETS]), largest: 0, unit_ns: 1.0 }
@@ -37,7 +37,7 @@ impl std::fmt::Debug for Histogram {
 }
 
 impl Histogram {
-    /// Samples are recorded in the raw ticks of a clock.
+    /// Returns a histogram of samples in the raw ticks of a clock.
     pub fn of_ticks(clock: &Clock) -> Self {
         const SAMPLE: u64 = 1 << 32;
         let unit_ns = clock.delta_as_nanos(0, SAMPLE) as f64 / SAMPLE as f64;
@@ -52,31 +52,31 @@ impl Histogram {
         self.largest = self.largest.max(value);
     }
 
-    /// Takes a sample out again that was recorded. The [`largest`](Self::largest) stays what it was.
+    /// Removes a recorded sample. The [`largest`](Self::largest) stays the same.
     pub fn take_out(&mut self, value: u64) {
         let count = &mut self.counts[bucket(value.min(LARGEST))];
         *count = count.saturating_sub(1);
     }
 
-    /// Adds the samples of another one, of the same clock.
+    /// Adds the samples of another histogram of the same clock.
     pub fn merge(&mut self, other: &Self) {
         debug_assert_eq!(self.unit_ns, other.unit_ns, "histograms of one clock");
         self.counts.iter_mut().zip(other.counts.iter()).for_each(|(sum, count)| *sum += count);
         self.largest = self.largest.max(other.largest);
     }
 
-    /// Samples.
+    /// Returns the number of samples.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// The longest, in nanoseconds; zero if there is none.
+    /// Returns the longest sample in nanoseconds; zero if there is none.
     pub fn largest(&self) -> u64 {
         self.ns(self.largest)
     }
 
-    /// The smallest value that at least this share of the samples (0.0 to 1.0) do not exceed, in
-    /// nanoseconds, rounded up to the end of its bucket. Zero if there is no sample.
+    /// Returns the smallest value that at least this share of the samples (0.0 to 1.0) do not exceed. The
+    /// value is in nanoseconds, rounded up to the end of its bucket; zero if there is no sample.
     pub fn quantile(&self, share: f64) -> u64 {
         let total = self.count();
         let wanted = ((share * total as f64).ceil() as u64).clamp(1, total.max(1));
@@ -95,21 +95,21 @@ impl Histogram {
     }
 }
 
-/// The bucket of a value. Below 2^(SUB_BITS + 1) each value has its own; above, the bits after the
-/// leading one choose.
+/// Returns the bucket of a value. Each value below 2^(SUB_BITS + 1) has its own bucket; above, the bits after
+/// the leading one choose.
 #[inline]
 fn bucket(value: u64) -> usize {
     let shift = shift_of(value);
     ((shift as usize) << SUB_BITS) + (value >> shift) as usize
 }
 
-/// How many low bits of a value its bucket does not tell apart.
+/// Returns the number of low bits of a value that its bucket does not distinguish.
 #[inline]
 fn shift_of(value: u64) -> u32 {
     (value | 1).ilog2().saturating_sub(SUB_BITS)
 }
 
-/// The largest value of a bucket.
+/// Returns the largest value of a bucket.
 fn last_of(index: usize) -> u64 {
     let shift = (index >> SUB_BITS).saturating_sub(1) as u32;
     let first = (index - ((shift as usize) << SUB_BITS)) as u64;

@@ -1,7 +1,7 @@
-//! `sluice bench idle`: what drives cost that nobody uses, and how soon they are there again.
+//! `sluice bench idle`: the cost of drives that no host uses, and the time until they are awake again.
 //!
-//! A daemon of its own, as anyone would run it, with many drives, each enabled by a host that has its
-//! queues and its interrupts and sends nothing: what many virtual machines do most of the time.
+//! The daemon is a process of its own with many drives, as users run it. Each drive is enabled by a host that
+//! has its queues and its interrupts and sends nothing, as many virtual machines do most of the time.
 
 use super::cell::{Drives, Queues};
 use super::client::{Client, Doorbells, trouble};
@@ -32,12 +32,12 @@ pub struct IdleArgs {
     /// Seconds to watch
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     time: u32,
-    /// How doorbells reach the reactor
+    /// Way in which doorbells reach the reactor
     #[arg(long, value_enum, default_value = "trapped")]
     doorbells: Doorbells,
 }
 
-/// What was seen.
+/// Results of the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Idle {
     machine: Machine,
@@ -47,21 +47,21 @@ pub struct Idle {
     seconds: u32,
     /// Processor time of all threads of the daemon, in percent of one processor.
     cpu_percent: f64,
-    /// Of the first command on some of the drives, until its interrupt.
+    /// Latency of the first command on some of the drives, until its interrupt.
     wake: Latency,
-    /// The daemon's memory without drives.
+    /// Memory of the daemon without drives.
     daemon_bytes: u64,
-    /// What each drive adds; memory of the host, such as its queues, is not in it.
+    /// Memory that each drive adds, without memory of the host, such as its queues.
     bytes_per_drive: u64,
 }
 
-/// Before the watch begins, for everything to come to rest.
+/// Pause before the watch begins, in which everything comes to rest.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// Drives that are woken in the end.
+/// Number of drives that are woken in the end.
 const WOKEN: usize = 20;
 
-/// How long a command may take.
+/// Time limit of a command.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A host that does nothing.
@@ -126,7 +126,7 @@ impl Host {
         }
     }
 
-    /// How long one read takes until its interrupt, in nanoseconds.
+    /// Returns the nanoseconds that one read takes until its interrupt.
     fn wake(&mut self) -> Result<u64, Problem> {
         let data = self.client.controller.memory().allocate(4096).map_err(|error| trouble(&error))?;
         let blocks = 4096 / self.client.geometry.block_size;
@@ -156,14 +156,15 @@ fn wake_some(hosts: &mut [Host]) -> Result<Latency, Problem> {
     Ok(Latency::of(&latencies))
 }
 
-/// A hundred hosts in one process have more descriptors than the usual limit.
+/// Raises the limit of descriptors: a hundred hosts in one process need more than the usual limit.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
-    // Too low a limit shows when a descriptor is wanted, and that error says so.
+    // Too low a limit shows when a descriptor is needed, and that error names it.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
-/// Memory of a process in bytes, pages shared with others counted in part; without what its hosts lent.
+/// Returns the memory of a process in bytes. Pages shared with others count in part, and memory of its hosts
+/// does not count.
 fn memory_bytes(pid: u32) -> Result<u64, Problem> {
     let path = format!("/proc/{pid}/smaps");
     let text = std::fs::read_to_string(&path).map_err(|error| Problem::io("read", path.as_ref(), &error))?;

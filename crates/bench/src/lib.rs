@@ -1,9 +1,9 @@
-//! `sluice bench`: how fast a drive is, what it costs when nobody uses it, and what one command costs.
+//! `sluice bench`: the speed of a drive, its cost when no host uses it, and the cost of one command.
 //!
-//! A measurement goes through these files: `args` (what is asked) → `measure` (cell by cell) → `server`
-//! (one reactor with drives) and `client` (queue pairs to them) → `runs` (one
-//! slice after the other) → `wait` and `line` (where the processors are) → `load` (keeps the queues busy)
-//! beside `floor` (what the machine can do at best) → `run` and `tally` (what came out) → `groups` (which runs belong together) → `report`.
+//! A measurement goes through these files: `args` (the command line) → `measure` (cell by cell) → `server`
+//! (one reactor with drives) and `client` (queue pairs to them) → `runs` (one slice after the other) → `wait`
+//! and `line` (the distance of the processors) → `load` (keeps the queues busy) beside `floor` (the limit of
+//! the machine) → `run` and `tally` (the results) → `groups` (the runs that belong together) → `report`.
 #![forbid(unsafe_code)]
 
 mod absence;
@@ -45,7 +45,7 @@ use serde::Serialize;
 use sluice_spec::problem::Problem;
 use std::fmt::Display;
 
-/// What was found out.
+/// Result of a benchmark.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub enum Report {
@@ -58,7 +58,7 @@ pub enum Report {
     Tail(tail::Tail),
 }
 
-/// Measures. `None` if there is nothing to tell, as in the processes that a benchmark starts.
+/// Runs a benchmark. Returns `None` if there is no result, as in the processes that a benchmark starts.
 pub fn run(arguments: &BenchArgs) -> Result<Option<Report>, Problem> {
     match &arguments.other {
         None => measure::run(&arguments.cells.plan()?).map(Report::Cells).map(Some),
@@ -72,7 +72,7 @@ pub fn run(arguments: &BenchArgs) -> Result<Option<Report>, Problem> {
 }
 
 impl Report {
-    /// For people.
+    /// Formats the result for people.
     pub fn text(&self) -> String {
         match self {
             Self::Cells(cells) => cells.text(),
@@ -86,7 +86,7 @@ impl Report {
     }
 }
 
-/// Says on standard error what comes next.
+/// Writes the next step to standard error.
 fn progress(index: usize, count: usize, what: &impl Display) {
     eprintln!("[{}/{count}] {what}", index + 1);
 }

@@ -1,7 +1,7 @@
-//! How far apart the two processors are: the round trip of one cache line between them.
+//! Distance of the two processors: the round trip of one cache line between them.
 //!
-//! A virtual machine's processors are where its host puts them: two threads of one core, two cores of
-//! one cache, two cores farther apart. They move within seconds and nobody is told, but this tells: the
+//! A virtual machine's processors are where its host puts them: two threads of one core, two cores of one
+//! cache, two cores farther apart. They move within seconds, without notice. The round trip shows it: the
 //! three differ by a factor of eight.
 
 use super::cores::{self, Cores};
@@ -14,23 +14,23 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a probe takes.
+/// Duration of a probe.
 const PROBE: Duration = Duration::from_millis(3);
 
-/// Round trips in a sample: so many that reading the clock does not matter. A sample in which a thread
-/// was kept from its processor is much too long; the median does not mind.
+/// Round trips in a sample: so many that reading the clock does not matter. A sample in which a thread was
+/// kept from its processor is much too long, which does not change the median.
 const TRIPS: u64 = 64;
 
-/// What ends the answering thread.
+/// Value that ends the answering thread.
 const OVER: u64 = u64::MAX;
 
-/// The line that travels. Some processors fetch two at a time, so it has two for itself.
+/// Cache line that travels. Some processors fetch two lines at a time, so it has two for itself.
 #[derive(Default)]
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// Nanoseconds that a line takes from the host's processor to the reactor's and back, in the median.
-/// `None` if there is one processor for both.
+/// Returns the nanoseconds that a line takes from the host's processor to the reactor's and back, in the
+/// median. Returns `None` if there is one processor for both.
 pub fn round_trip_ns(cores: &Cores) -> Option<f64> {
     cores.reactor?;
     let line = Line::default();
@@ -56,8 +56,8 @@ fn answer(line: &Line) {
     }
 }
 
-/// Nanoseconds of a round trip, sample by sample. The first round trip waits for the other thread to be
-/// there and does not count.
+/// Returns the nanoseconds of a round trip, sample by sample. The first round trip waits for the other thread
+/// to start, and does not count.
 fn ask(line: &Line, time: Duration) -> Vec<f64> {
     let mut samples = Vec::new();
     send(line, 1);
@@ -79,7 +79,7 @@ fn send(line: &Line, number: u64) {
     while line.0.load(Acquire) == number {}
 }
 
-/// Round trips somebody asks for, in nanoseconds: `300..500`, `300..` or `..150`.
+/// Range of acceptable round trips, in nanoseconds: `300..500`, `300..` or `..150`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LineRange {
     min_ns: f64,

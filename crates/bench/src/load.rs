@@ -1,7 +1,7 @@
-//! Keeps queue pairs busy and counts what comes back.
+//! Loads that keep queue pairs busy and count completions.
 //!
-//! The host polls. Within a turn it takes one time stamp, when it sees the first completion: a stamp for
-//! each command would cost as much as the command. A latency is right to within one turn of the host.
+//! The host polls. Within a turn it takes one time stamp, when it sees the first completion: a stamp for each
+//! command would cost as much as the command. A latency is right to within one turn of the host.
 
 use super::client::{NEVER, Stream, trouble};
 use super::histogram::Histogram;
@@ -11,16 +11,16 @@ use sluice_host::Deadline;
 use sluice_spec::problem::Problem;
 use std::time::{Duration, Instant};
 
-/// Turns between two looks at the end of the run, of all drives together.
+/// Turns between two checks for the end of the run, of all drives together.
 const TURNS_PER_LOOK: usize = 256;
 
-/// How long the commands in flight may take at the end.
+/// Time limit of the commands in flight at the end.
 const DRAIN: Duration = Duration::from_secs(10);
 
 /// The queue pairs of one drive.
 pub type Streams = Vec<Stream>;
 
-/// A host's account of what it does: counts completions.
+/// Statistics of a host: counts completions.
 #[derive(Debug)]
 pub struct Counter<'a> {
     clock: &'a Clock,
@@ -40,7 +40,8 @@ impl<'a> Counter<'a> {
         Self { clock, latencies: Histogram::of_ticks(clock), commands: 0, failed: 0 }
     }
 
-    /// Takes the completions of a queue pair. The time the first of them was seen, if there was one.
+    /// Takes the completions of a queue pair. Returns the time at which the first of them was seen, if there
+    /// was one.
     #[inline]
     fn reap(&mut self, stream: &mut Stream) -> Option<u64> {
         let (now, last) = self.reap_but_last(stream)?;
@@ -48,10 +49,10 @@ impl<'a> Counter<'a> {
         Some(now)
     }
 
-    /// The same, but the last completions are still to be recorded.
+    /// Takes the completions of a queue pair, and returns the last ones, which are still to be recorded.
     ///
-    /// Commands that began in one turn come back one after the other, so most completions only make a
-    /// count longer; it is recorded when one comes that began at another time.
+    /// Commands that began in one turn come back one after the other, so most completions only make a count
+    /// longer. The count is recorded when a command comes that began at another time.
     #[inline]
     fn reap_but_last(&mut self, stream: &mut Stream) -> Option<(u64, Alike)> {
         let (mut seen, mut alike) = (None, Alike { begun: NEVER, count: 0 });
@@ -72,7 +73,7 @@ impl<'a> Counter<'a> {
         self.commands += alike.count;
     }
 
-    /// A turn of the host: takes what is done, fills the queue up to its depth, and rings.
+    /// Runs a turn of the host: takes completions, fills the queue up to its depth, and rings.
     #[inline]
     pub fn fill_up(&mut self, stream: &mut Stream) -> Result<(), Problem> {
         let seen = self.reap_but_last(stream);
@@ -82,7 +83,7 @@ impl<'a> Counter<'a> {
         let now = seen.as_ref().map_or_else(|| self.clock.raw(), |(now, _)| *now);
         while stream.submit(now) {}
         stream.queue.ring().map_err(|error| trouble(&error))?;
-        // While the device works: at a queue depth of one it waits for nothing else.
+        // Recorded while the device works: at a queue depth of one, the device waits for nothing else.
         if let Some((now, last)) = seen {
             self.record(last, now);
         }
@@ -121,8 +122,9 @@ pub fn flat_out(drives: &mut [Streams], clock: &Clock, time: Duration) -> Result
     Ok(tally)
 }
 
-/// Begins a command every so often, whatever becomes of those before, the queue pairs taking turns. One
-/// that finds its queue full begins when it should have begun nevertheless, and waits.
+/// Begins a command at a fixed interval, whatever becomes of those before, with the queue pairs in turn. A
+/// command that finds its queue full waits, and its latency counts from the time at which it should have
+/// begun.
 pub fn at_a_rate(
     drives: &mut [Streams],
     clock: &Clock,
@@ -158,14 +160,14 @@ pub fn at_a_rate(
     Ok(tally)
 }
 
-/// Clock ticks in some nanoseconds.
+/// Converts nanoseconds into clock ticks.
 fn ticks(clock: &Clock, ns: u64) -> u64 {
     const SAMPLE: u64 = 1 << 32;
     let sample_ns = clock.delta_as_nanos(0, SAMPLE).max(1);
     (u128::from(ns) * u128::from(SAMPLE) / u128::from(sample_ns)) as u64
 }
 
-/// How long one command takes after a time of silence, some times over.
+/// Measures single commands, each after a time of silence.
 pub fn after_silence(
     stream: &mut Stream,
     clock: &Clock,
@@ -187,7 +189,7 @@ pub fn after_silence(
     Ok(counter.tally(start.elapsed(), Vec::new()))
 }
 
-/// Sends so many commands and waits for them.
+/// Sends `count` commands and waits for them.
 pub fn send(streams: &mut Streams, clock: &Clock, count: u64) -> Result<(), Problem> {
     let mut counter = Counter::new(clock);
     let mut left = count;
@@ -203,7 +205,7 @@ pub fn send(streams: &mut Streams, clock: &Clock, count: u64) -> Result<(), Prob
     drain(std::slice::from_mut(streams))
 }
 
-/// Waits for what is in flight.
+/// Waits for the commands in flight.
 fn drain(drives: &mut [Streams]) -> Result<(), Problem> {
     let deadline = Deadline::after(DRAIN, "the last commands of a run");
     for stream in drives.iter_mut().flatten() {

@@ -1,8 +1,9 @@
-//! The floor of NVMe/TCP: what two processors can tell one another over TCP on the loopback device, with as many
-//! bytes as a command has, and nobody who looks at them.
+//! The floor of NVMe/TCP: exchanges of two processors over TCP on the loopback device, with the bytes of
+//! commands, whose content is not looked at.
 //!
-//! One thread is the host, one the controller. Each sends all it has to say in one call, as far as there is room, and
-//! takes what has come in one; neither waits for anything but the other. What is sent lies in the cache.
+//! One thread is the host, one the controller. Each sends all bytes that it has to send in one call, as far
+//! as there is room, and receives in one call. Each waits for nothing but the other. The sent bytes are in
+//! the cache.
 
 use super::cell::{Mix, Shape};
 use super::cores::{self, Cores};
@@ -18,22 +19,22 @@ use std::time::{Duration, Instant};
 const CAPSULE: usize = 72;
 const HEADER: usize = 24;
 
-/// Bytes of a call at most.
+/// Maximum bytes of a call.
 const SENT_MAX: usize = 1 << 20;
 const RECEIVED_MAX: usize = 256 << 10;
 
-/// What goes to and fro for a command.
+/// Bytes that are exchanged for a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Exchange {
     request: usize,
     response: usize,
-    /// Under way at a time.
+    /// Exchanges in flight.
     depth: usize,
 }
 
 impl Exchange {
-    /// That of the commands of a cell. Data that a controller asks for is sent unasked, with the bytes of the asking
-    /// behind it: the turn that it takes is NVMe's.
+    /// Returns the exchange for the commands of a cell. Data that a controller requests is sent without the
+    /// request, whose bytes count in the response: that round trip is NVMe's.
     pub(super) fn of(shape: &Shape) -> Self {
         let (data, depth) = (shape.block_size.0 as usize, shape.queue_depth.0 as usize);
         let (request, response) = match shape.mix {
@@ -44,14 +45,14 @@ impl Exchange {
         Self { request, response, depth }
     }
 
-    /// Exchanges a second.
+    /// Returns the exchanges a second.
     pub(super) fn measure(self, time: Duration, cores: &Cores) -> io::Result<f64> {
         let start = Instant::now();
         let count = self.run(cores, |_| start.elapsed() >= time)?;
         Ok(rate(count, start.elapsed()))
     }
 
-    /// Goes on until `is_over` says so of the number of exchanges, which is returned.
+    /// Runs until `is_over` returns true for the number of exchanges. Returns that number.
     fn run(self, cores: &Cores, is_over: impl Fn(u64) -> bool + Send) -> io::Result<u64> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let near = TcpStream::connect(listener.local_addr()?)?;
@@ -59,7 +60,7 @@ impl Exchange {
         thread::scope(|scope| {
             scope.spawn(|| {
                 cores::pin(cores.reactor);
-                // It ends with the host.
+                // The controller's thread ends with the host.
                 while let Ok(requests) = controller.turn(self.request) {
                     controller.unsent += requests * self.response;
                 }
@@ -74,7 +75,7 @@ impl Exchange {
         })
     }
 
-    /// The host's thread.
+    /// Runs the host's thread. Returns the number of exchanges.
     fn ask(self, host: &mut End, is_over: impl Fn(u64) -> bool) -> io::Result<u64> {
         let mut done = 0;
         host.unsent = self.depth * self.request;
@@ -87,14 +88,14 @@ impl Exchange {
     }
 }
 
-/// One end of the connection.
+/// An end of the connection.
 struct End {
     socket: TcpStream,
     outbox: Vec<u8>,
     inbox: Vec<u8>,
-    /// Bytes that are to be sent.
+    /// Bytes still to be sent.
     unsent: usize,
-    /// Bytes that came of a message that is not complete.
+    /// Received bytes of an incomplete message.
     part: usize,
 }
 
@@ -104,7 +105,8 @@ impl End {
         Ok(Self { socket, outbox: vec![0; SENT_MAX], inbox: vec![0; RECEIVED_MAX], unsent: 0, part: 0 })
     }
 
-    /// Sends what there is to send, and returns how many messages of so many bytes have come. An error at the end.
+    /// Sends pending bytes. Returns the number of messages of `message` bytes that have arrived, or an error
+    /// at the end of the connection.
     fn turn(&mut self, message: usize) -> io::Result<usize> {
         const FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
         if self.unsent > 0 {
@@ -121,7 +123,7 @@ impl End {
     }
 }
 
-/// Bytes that were sent or received; none if that has to wait.
+/// Returns the bytes that were sent or received; zero if the call would have to wait.
 fn moved(result: Result<usize, Errno>) -> io::Result<usize> {
     match result {
         Err(Errno::AGAIN | Errno::INTR) => Ok(0),
@@ -144,7 +146,7 @@ mod tests {
         assert_eq!(Exchange::of(&shape(128 << 10, 32, Mix::WRITE)), exchange(131_168, 48));
     }
 
-    /// Of any size, and more at a time than the kernel takes.
+    /// Covers messages of any size, and more bytes at a time than the kernel takes.
     #[test]
     fn what_is_asked_is_answered() {
         for (request, response, depth) in

@@ -1,4 +1,4 @@
-//! Where a measurement was made: without that it means nothing.
+//! Machine of a measurement, without which the measurement means nothing.
 
 use super::cores::Cores;
 use serde::Serialize;
@@ -10,7 +10,7 @@ pub struct Machine {
     pub kernel: String,
     #[serde(flatten)]
     pub cores: Cores,
-    /// The program checks itself as it goes, which costs time: built for tests, not for this.
+    /// Whether the program has assertions, which cost time: it was built for tests, not for measurements.
     pub assertions: bool,
 }
 
@@ -27,7 +27,7 @@ impl Machine {
         }
     }
 
-    /// A line or two for people.
+    /// Formats a line or two for people.
     pub fn text(&self) -> String {
         let mut text = format!("{} x {}, Linux {}\n", self.processors, self.processor, self.kernel);
         if self.cores.host.is_none() {
@@ -40,7 +40,7 @@ impl Machine {
     }
 }
 
-/// The processor's name, as the kernel has it.
+/// Returns the processor's name, as the kernel reports it.
 fn name(info: &str) -> String {
     let line = info.lines().find(|line| line.starts_with("model name"));
     let name = line.and_then(|line| line.split_once(':')).map(|(_, name)| name.trim().to_owned());

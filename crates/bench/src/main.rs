@@ -14,17 +14,17 @@ struct Cli {
     #[command(flatten)]
     bench: BenchArgs,
 
-    /// How answers are written
+    /// Form of the output
     #[arg(short, long, global = true, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
 }
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum Form {
-    /// For people
+    /// Table for people
     #[default]
     Table,
-    /// For programs
+    /// JSON for programs
     Json,
 }
 

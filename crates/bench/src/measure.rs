@@ -51,7 +51,7 @@ struct Bench<'a> {
     plan: &'a Plan,
     cores: Cores,
     clock: Clock,
-    /// Ours, once a target needs it.
+    /// Server of this process, once a target needs it.
     server: Option<Server>,
     rows: Vec<Row>,
     notes: Vec<String>,
@@ -64,7 +64,7 @@ impl<'a> Bench<'a> {
         Self { plan, cores, clock, server: None, rows: Vec::new(), notes: Vec::new(), cells_done: 0 }
     }
 
-    /// Cells on the same drives.
+    /// Measures cells on the same drives.
     fn measure_group(&mut self, target: &Target, cells: &[Shape]) -> Result<(), Problem> {
         let count = cells.first().map_or(1, |shape| shape.drives.0);
         let sockets = match target {
@@ -85,7 +85,7 @@ impl<'a> Bench<'a> {
         self.server.as_mut().map_or(Ok(()), Server::close_all)
     }
 
-    /// The same cells without a drive. Afterwards, since a file is opened by one only.
+    /// Measures the same cells without a drive. This comes afterwards, because a file has one user at a time.
     fn measure_directly(&mut self, target: &Target) -> Result<(), Problem> {
         let direct = self.server()?.open_directly(target)?;
         if let Target::Memory(_) = target {
@@ -96,7 +96,7 @@ impl<'a> Bench<'a> {
             direct.flat_out(shape, &self.clock, WARM_UP)?;
             let run = |_| self.run_directly(&direct, shape);
             let runs = (0..self.plan.runs).map(run).collect::<Result<_, _>>()?;
-            // How far away a host would be does not matter: there is none.
+            // There is no host, so the distance of the processors does not matter.
             let wait = Wait::new(None, Duration::ZERO);
             self.conclude(target, shape, None, Taken { runs, wait })?;
         }
@@ -123,7 +123,8 @@ impl<'a> Bench<'a> {
         self.server.as_mut().ok_or_else(|| Problem::internal("the server is gone"))
     }
 
-    /// Memory that was never written to is one page of zeros, and reads of it would all hit the cache.
+    /// Writes to all of the drives. Memory that was never written to is one page of zeros, and reads of it
+    /// would all hit the cache.
     fn write_everything(&self, clients: &mut [Client]) -> Result<(), Problem> {
         for client in clients {
             let bytes = client.geometry.blocks * u64::from(client.geometry.block_size);
@@ -151,7 +152,7 @@ impl<'a> Bench<'a> {
         Ok(taken)
     }
 
-    /// Makes rows of the runs of a cell.
+    /// Adds the rows of the runs of a cell.
     fn conclude(
         &mut self,
         target: &Target,

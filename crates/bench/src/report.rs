@@ -18,26 +18,26 @@ pub struct Cells {
     #[serde(skip)]
     pub pace: Pace,
     pub rows: Vec<Row>,
-    /// What else there is to know, in words.
+    /// Further remarks, in words.
     pub notes: Vec<String>,
 }
 
-/// One cell, with the processors so far apart.
+/// Result of a cell at one distance of the processors.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     pub target: Target,
     #[serde(flatten)]
     pub shape: Shape,
-    /// None if the target was driven directly.
+    /// Way of the doorbells; `None` if the target was driven directly.
     pub doorbells: Option<Doorbells>,
-    /// Round trip of a cache line between the processors, in nanoseconds: the median. None if it does
-    /// not matter.
+    /// Round trip of a cache line between the processors, in nanoseconds: the median. `None` if it does not
+    /// matter.
     pub line_ns: Option<f64>,
     /// Runs that count.
     pub runs: usize,
     /// Runs of the cell that count nowhere.
     pub left_out: LeftOut,
-    /// Of all runs, as is everything that is not a median.
+    /// Commands of all runs; all numbers that are not medians are of all runs.
     pub commands: u64,
     /// The median.
     pub commands_per_s: f64,
@@ -50,7 +50,7 @@ pub struct Row {
     /// Processor time of the reactor, or of all of another daemon.
     pub reactor_ns_per_command: Option<f64>,
     pub host_ns_per_command: Option<f64>,
-    /// What the worst served drive had of what the best served had.
+    /// Commands of the worst served drive, divided by those of the best served.
     pub fairness: Option<f64>,
     pub reactor: Option<Work>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -86,7 +86,7 @@ impl Latency {
 }
 
 impl Row {
-    /// The rows of one cell: one for each group.
+    /// Returns the rows of one cell: one for each group.
     pub fn of_cell(
         target: &Target,
         shape: &Shape,
@@ -98,7 +98,7 @@ impl Row {
         rows.map(|row| Self { left_out: groups.left_out, warning: groups.warning.clone(), ..row }).collect()
     }
 
-    /// `None` if there is no run.
+    /// Returns the row of a group; `None` if there is no run.
     fn new(target: &Target, shape: &Shape, doorbells: Option<Doorbells>, runs: &[Run]) -> Option<Self> {
         let medians = |of: &dyn Fn(&Run) -> Option<f64>| median(runs.iter().filter_map(of).collect());
         let rate = medians(&|run| Some(run.tally.rate()))?;
@@ -130,7 +130,7 @@ impl Row {
     }
 }
 
-/// A target, and how it is reached.
+/// Returns the name of a target and of the way to reach it.
 pub fn name(target: &Target, doorbells: Option<Doorbells>) -> String {
     match doorbells {
         Some(Doorbells::Mapped) => target.to_string(),
@@ -139,7 +139,7 @@ pub fn name(target: &Target, doorbells: Option<Doorbells>) -> String {
     }
 }
 
-/// What all runs came to.
+/// Merges the results of all runs.
 fn all_together(runs: &[Run]) -> Option<Tally> {
     let (first, others) = runs.split_first()?;
     let mut tally = first.tally.clone();
@@ -147,7 +147,7 @@ fn all_together(runs: &[Run]) -> Option<Tally> {
     Some(tally)
 }
 
-/// Of all runs; `None` if one of them does not know.
+/// Adds up a number of all runs; `None` if one of them does not have it.
 fn sum(runs: &[Run], of: impl Fn(&Run) -> Option<u64>) -> Option<u64> {
     runs.iter().map(of).sum()
 }
@@ -247,13 +247,13 @@ mod tests {
         drives: Drives(1),
     };
 
-    /// The rows of a cell on a memory target.
+    /// Returns the rows of a cell on a memory target.
     fn rows(shape: &Shape, runs: Vec<Run>) -> Vec<Row> {
         let target = Target::Memory(Size(512 << 20));
         Row::of_cell(&target, shape, Some(Doorbells::Mapped), &Groups::sort_out(runs, 0))
     }
 
-    /// So many runs at a distance.
+    /// Returns `count` runs at a distance.
     fn at(ns: f64, count: usize, run: &Run) -> Vec<Run> {
         vec![run.clone().at(Some(Line { before_ns: ns, after_ns: ns })); count]
     }

@@ -1,4 +1,4 @@
-//! One run, with what it cost.
+//! One run, with its cost.
 
 use super::cores;
 use super::floor::Floor;
@@ -9,18 +9,18 @@ use serde::Serialize;
 use sluice_control::drives::ReactorCounters;
 use std::time::Duration;
 
-/// What a thread got of its core that counts as having had it.
+/// Share of its core with which a thread counts as having had it.
 const WHOLE_CORE: f64 = 0.97;
 
-/// Where processor time and counters are read.
+/// Source of processor times and counters.
 pub(super) enum Meter<'a> {
-    /// The reactor of this process, which tells all of it, exactly.
+    /// Reactor of this process, whose numbers are complete and exact.
     Ours(&'a Server),
-    /// Another process, if it is known which: all its threads, to within a tick of the kernel.
+    /// Another process, if its ID is known: all its threads, to within a tick of the kernel.
     Theirs(Option<u32>),
 }
 
-/// What a [`Meter`] shows.
+/// Values of a [`Meter`].
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
     server_cpu_ns: Option<u64>,
@@ -32,8 +32,8 @@ impl Meter<'_> {
     pub(super) fn read(&self) -> Reading {
         let host_cpu_ns = Some(cores::thread_cpu_ns());
         match self {
-            // The counters after the processor time: to tell it the reactor has woken up, and then they
-            // have all of its sleep.
+            // The counters are read after the processor time. That query wakes the reactor, so the counters
+            // then have all of its sleep.
             Self::Ours(server) => {
                 let server_cpu_ns = server.cpu_ns();
                 Reading { server_cpu_ns, host_cpu_ns, counters: Some(server.counters()) }
@@ -48,30 +48,30 @@ impl Meter<'_> {
 
 #[cfg(test)]
 impl Reading {
-    /// A meter that shows nothing but the processor time of the host.
+    /// Returns the reading of a meter with nothing but the processor time of the host.
     pub(super) fn of_host(cpu_ns: u64) -> Self {
         Self { host_cpu_ns: Some(cpu_ns), ..Self::default() }
     }
 }
 
-/// One run of a load, and of the floor before and after it.
+/// A run of a load, and of the floor before and after it.
 #[derive(Clone, Debug)]
 pub struct Run {
     pub tally: Tally,
     pub floor: Option<Floor>,
-    /// How far apart the processors were, if that was looked at.
+    /// Distance of the processors, if it was probed.
     pub line: Option<Line>,
-    /// Processor time of whoever serves, in nanoseconds, if that is known.
+    /// Processor time of the serving reactor or process, in nanoseconds, if it is known.
     pub server_cpu_ns: Option<u64>,
     /// Processor time of the host, in nanoseconds, if there is one.
     pub host_cpu_ns: Option<u64>,
     pub work: Option<Work>,
-    /// From before to after, the last commands included.
+    /// Time from before to after, the last commands included.
     wall: Duration,
     slept: Duration,
 }
 
-/// What the reactor counted in a run.
+/// Counters of the reactor in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Work {
     /// Turns of the loop.
@@ -107,35 +107,35 @@ impl Run {
         }
     }
 
-    /// The same run, of a load that needs no host.
+    /// Returns the run as that of a load that needs no host.
     pub fn without_host(self) -> Self {
         Self { host_cpu_ns: None, ..self }
     }
 
-    /// The same run, beside one of the floor.
+    /// Returns the run with one of the floor beside it.
     pub fn beside(self, floor: Option<Floor>) -> Self {
         Self { floor, ..self }
     }
 
-    /// The same run, with the processors so far apart.
+    /// Returns the run with the distance of the processors.
     pub fn at(self, line: Option<Line>) -> Self {
         Self { line, ..self }
     }
 
-    /// The share of its core that the reactor had while it did not sleep of its own will; none if
-    /// nobody knows.
+    /// Returns the share of its core that the reactor had while it did not sleep of its own will; `None` if
+    /// it is not known.
     pub fn reactor_share(&self) -> Option<f64> {
         self.work?;
         let had = Duration::from_nanos(self.server_cpu_ns?) + self.slept;
         Some(had.as_secs_f64() / self.wall.as_secs_f64())
     }
 
-    /// The share of its core that the host had, if there is one.
+    /// Returns the share of its core that the host had, if there is a host.
     pub fn host_share(&self) -> Option<f64> {
         Some(Duration::from_nanos(self.host_cpu_ns?).as_secs_f64() / self.wall.as_secs_f64())
     }
 
-    /// True if both threads really had their cores, and those of the floor too, as far as is known.
+    /// Returns whether both threads really had their cores, and those of the floor too, as far as is known.
     pub fn had_cores(&self) -> bool {
         let floor = self.floor.map(|floor| floor.core_share);
         let shares = [self.host_share(), self.reactor_share(), floor];
@@ -155,7 +155,7 @@ impl Work {
         }
     }
 
-    /// That of two runs.
+    /// Adds up the work of two runs.
     pub fn plus(self, other: Self) -> Self {
         Self {
             turns: self.turns + other.turns,
@@ -173,7 +173,7 @@ pub(super) mod tests {
     use super::super::histogram::Histogram;
     use super::*;
 
-    /// A run of a second in which the host had so much of its core, each command having taken 5 us.
+    /// Returns a run of a second in which the host had this share of its core, and each command took 5 us.
     pub(in super::super) fn run(commands: u64, floor: f64, host_share: f64) -> Run {
         let mut latencies = Histogram::default();
         latencies.record(5_000, 100);

@@ -1,8 +1,8 @@
-//! The runs of one cell: short slices of load, each between two of the floor and two looks at where the
-//! processors are.
+//! The runs of one cell: short slices of load, each between two of the floor and two probes of the
+//! processors' distance.
 //!
-//! A virtual machine's processors change places within seconds. What is short is likely to have been
-//! measured in one place, and who looks before and after knows which.
+//! A virtual machine's processors change places within seconds. A short slice is likely to be measured in one
+//! place, and the probes before and after show which one.
 
 use super::args::{Pace, Plan};
 use super::cell::Shape;
@@ -19,16 +19,16 @@ use sluice_spec::problem::Problem;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Before the first run of a cell.
+/// Duration of the load before the first run of a cell.
 pub(super) const WARM_UP: Duration = Duration::from_millis(100);
 
-/// Before each run: the floor has had the caches meanwhile, and the reactor sleeps.
+/// Duration of the load before each run: the floor has had the caches meanwhile, and the reactor sleeps.
 const LEAD_IN: Duration = Duration::from_millis(5);
 
-/// After a run the reactor still looks for work, on the processor that the floor's device needs.
+/// Pause after a run: the reactor still looks for work, on the processor that the floor's device needs.
 const SETTLE: Duration = Duration::from_millis(1);
 
-/// Before a command that is to find everybody asleep.
+/// Pause before a command that is to find all threads asleep.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// A cell whose queue pairs are open.
@@ -42,7 +42,7 @@ pub(super) struct Cell<'a> {
     pub(super) drives: &'a mut [Streams],
 }
 
-/// What came of a cell.
+/// Runs of a cell, and the waiting for them.
 pub(super) struct Taken {
     pub(super) runs: Vec<Run>,
     pub(super) wait: Wait,
@@ -75,7 +75,7 @@ impl Cell<'_> {
         Ok(runs)
     }
 
-    /// A run between two halves of the floor.
+    /// Measures a run between two halves of the floor.
     fn slice(&mut self, before_ns: Option<f64>) -> Result<Run, Problem> {
         let floor_before = self.floor();
         load::flat_out(self.drives, self.clock, LEAD_IN)?;

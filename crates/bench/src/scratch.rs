@@ -30,7 +30,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What is left in the temporary folder is the system's to clean.
+        // The system cleans up remains in the temporary folder.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -21,20 +21,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a drive may take to end.
+/// Time limit of a drive to end.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
-/// Of AES-256, for both halves; what is encrypted with it is worth nothing.
+/// Key of AES-256, for both halves; the data encrypted with it is worth nothing.
 pub(super) const KEY: [u8; 64] = {
     let mut key = [0; 64];
     key[63] = 1;
     key
 };
 
-/// Of the connections that are encrypted, as worthless.
+/// Key of the encrypted connections, whose data is worth nothing either.
 const TLS_KEY: &str = "NVMeTLSkey-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:\n";
 
-/// A file that nobody else may read.
+/// Writes a file that no other user may read.
 fn secret(path: &Path, bytes: impl AsRef<[u8]>) -> Result<PathBuf, Problem> {
     std::fs::write(path, bytes)
         .and_then(|()| std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)))
@@ -42,16 +42,16 @@ fn secret(path: &Path, bytes: impl AsRef<[u8]>) -> Result<PathBuf, Problem> {
     Ok(path.to_owned())
 }
 
-/// One reactor and its drives.
+/// A reactor and its drives.
 pub(super) struct Server {
     drives: Vec<Arc<dyn Running>>,
-    /// Lets hosts in that come over TCP.
+    /// Listener for hosts that connect over TCP.
     listener: Option<Listener>,
     wiring: Wiring,
     places: Places,
-    /// A file, for functions that want a key.
+    /// File with a key, for functions that need one.
     key: PathBuf,
-    /// Gone last, when nothing in it is used any more.
+    /// Folder of all files, dropped last, when none of them is used any more.
     _scratch: Scratch,
 }
 
@@ -60,7 +60,7 @@ impl Server {
         Self::start_with(cores, Settings::default())
     }
 
-    /// The same; it remembers when its reactor was kept from its processor.
+    /// Starts a server that records when its reactor was kept from its processor.
     pub(super) fn start_watched(cores: &Cores) -> Result<Self, Problem> {
         Self::start_with(cores, Settings { watch_turns: true, ..Settings::default() })
     }
@@ -74,21 +74,21 @@ impl Server {
             state: folder.join("state"),
         };
         let settings = Settings { cores: cores.reactor.into_iter().collect(), ..settings };
-        // Without `sluice` beside this program only functions in a process are missing.
+        // Without `sluice` beside this program, only functions in a process are missing.
         program::daemon().into_iter().for_each(start_functions_by);
         let wiring = Wiring::start(&settings, places.clone())?;
         let key = secret(&folder.join("key"), KEY)?;
         Ok(Self { drives: Vec::new(), listener: None, wiring, places, key, _scratch: scratch })
     }
 
-    /// Opens another drive; where to connect to it.
+    /// Opens another drive. Returns its socket.
     pub(super) fn open(&mut self, namespace: NamespaceSpec) -> Result<PathBuf, Problem> {
         let spec = drive(format!("d{}", self.drives.len()), namespace);
         self.drives.push(self.wiring.open(&spec, 0, &Remembered::default())?);
         Ok(self.places.drive_socket(&spec.name))
     }
 
-    /// Opens a drive for hosts that come over TCP; where to connect to it, its name, and the file of keys if
+    /// Opens a drive for hosts that connect over TCP. Returns its address, its name, and the file of keys if
     /// there are some.
     pub(super) fn serve(
         &mut self,
@@ -109,7 +109,7 @@ impl Server {
         Ok((address.to_string(), spec.subnqn(), tls_keys))
     }
 
-    /// Opens a drive of somebody else's, to be driven on the reactor.
+    /// Opens a drive of another server, to be driven on the reactor.
     pub(super) fn open_remote(&self, nvme_tcp: NvmeTcpSpec) -> Result<Direct, Problem> {
         let null = Target::Null(Size(0)).namespace(&self.key);
         let namespace = null.map(|namespace| NamespaceSpec {
@@ -127,7 +127,7 @@ impl Server {
         Direct::open(&drive("direct".to_owned(), self.namespace(target)?), self.reactor()?.clone())
     }
 
-    /// Opens so many drives on a target. A file is for one only.
+    /// Opens `count` drives on a target. A file can be the target of one drive only.
     pub(super) fn open_all(&mut self, target: &Target, count: u32) -> Result<Vec<PathBuf>, Problem> {
         if matches!(target, Target::File(_)) && count > 1 {
             return Err(Problem::invalid(format!("{target} cannot be the target of {count} drives")));
@@ -158,7 +158,7 @@ impl Server {
         self.wiring.reactor(0).ok_or_else(|| Problem::internal("there is no reactor"))
     }
 
-    /// Does something on the reactor's thread.
+    /// Runs `work` on the reactor's thread.
     pub(super) fn on_reactor<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Local) -> T + Send + 'static,
@@ -166,17 +166,17 @@ impl Server {
         self.reactor()?.call(work).map_err(|error| trouble(&error))
     }
 
-    /// Processor time of the reactor, in nanoseconds, to the nanosecond: it looks itself.
+    /// Returns the processor time of the reactor, exact to the nanosecond, because its own thread reads it.
     pub(super) fn cpu_ns(&self) -> Option<u64> {
         self.on_reactor(|_| cores::thread_cpu_ns()).ok()
     }
 
-    /// When the reactor was kept from its processor since the last call, if it is watched.
+    /// Returns the absences of the reactor from its processor since the last call, if it is watched.
     pub(super) fn take_absences(&self) -> Result<Vec<Absence>, Problem> {
         self.on_reactor(Local::take_absences)
     }
 
-    /// What the reactor has counted since it started.
+    /// Returns the counters of the reactor since its start.
     pub(super) fn counters(&self) -> ReactorCounters {
         self.wiring.reactors().into_iter().next().unwrap_or_default()
     }

@@ -1,10 +1,12 @@
-//! `sluice bench tail`: how long the slowest commands over NVMe/TCP take, at every depth.
+//! `sluice bench tail`: the time of the slowest commands over NVMe/TCP, at every depth.
 //!
-//! As in [`tcp`](super::tcp) host and controller are this process's, on loopback, a processor each; another server, such
-//! as the kernel's nvmet, can be measured by the same host. Both reactors [note](super::absence) when they were kept from
-//! their processors, and so is when a processor itself stood still: a slow command that was under way at such a time is
-//! taken out in a second figure. When another server had no processor nobody knows, so that of its commands only those are
-//! taken out that met an absence of the host's, or a processor that stood still.
+//! As in [`tcp`](super::tcp), host and controller are in this process, on loopback, with a processor each.
+//! The same host can measure another server, such as the kernel's nvmet.
+//!
+//! Both reactors [record](super::absence) when they were kept from their processors, or when a processor
+//! itself stood still. A second figure leaves out slow commands that were in flight at such a time. The
+//! absences of another server are not known. So its slow commands are only left out if they met an absence of
+//! the host, or a standstill of a processor.
 
 use super::absence::Watch;
 use super::args::seconds;
@@ -30,21 +32,22 @@ pub struct TailArgs {
     /// Commands in flight
     #[arg(long, value_delimiter = ',', value_name = "COMMANDS", default_value = "1,2,4,8,16,32,64,128,256")]
     queue_depth: Vec<QueueDepth>,
-    /// What our controller serves: null, memory or memory:SIZE
+    /// Target of Sluice's controller: null, memory or memory:SIZE
     #[arg(long, default_value = "memory")]
     target: Target,
     /// Reads, writes, or a share of reads such as 70%
     #[arg(long, default_value = "read")]
     mix: Mix,
-    /// Another server beside ours: its address. With anything but reads, what its namespace has is overwritten
+    /// Address of another server beside Sluice's. With anything but reads, the data of its namespace is
+    /// overwritten
     #[arg(long, value_name = "ADDRESS", requires = "peer_nqn")]
     peer: Option<String>,
-    /// The name of its subsystem; its namespace 1 is used
+    /// Name of that server's subsystem; its namespace 1 is used
     #[arg(long, value_name = "NQN", requires = "peer")]
     peer_nqn: Option<String>,
 }
 
-/// What was measured.
+/// Results of the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Tail {
     machine: Machine,
@@ -63,27 +66,27 @@ struct Row {
     p99_us: f64,
     p9999_us: f64,
     max_us: f64,
-    /// The same without slow commands that were under way while a reactor was kept from its processor.
+    /// Times without slow commands that were in flight while a reactor was kept from its processor.
     own_p9999_us: f64,
     own_max_us: f64,
-    /// Commands that were taken out for that, and those that were remembered as slow.
+    /// Commands that were left out for that, and commands that were recorded as slow.
     excused: u64,
     slow: u64,
-    /// How often one was, for how long at most, and for what share of the time of all.
+    /// Absences of reactors: their number, the longest, and their share of the time of all reactors.
     absences: usize,
     absence_max_us: f64,
     absent_share: f64,
-    /// How often a processor stood still and for how long at most, if that could be seen.
+    /// Standstills of a processor: their number and the longest, if they could be detected.
     #[serde(skip_serializing_if = "Option::is_none")]
     standstills: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     standstill_max_us: Option<f64>,
 }
 
-/// Before a depth is measured, and to know what is slow there.
+/// Duration of the load before a depth is measured, which also gives the limit of slow commands.
 const WARM_UP: Duration = Duration::from_millis(300);
 
-/// A command is remembered as slow when it takes so many times the median.
+/// Multiple of the median with which a command is recorded as slow.
 const SLOW: u64 = 5;
 
 pub fn run(arguments: &TailArgs) -> Result<Tail, Problem> {

@@ -1,26 +1,26 @@
-//! What came out of one run.
+//! Result of one run.
 
 use super::histogram::Histogram;
 use std::time::Duration;
 
-/// One run of a load.
+/// Result of one run of a load.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     /// Commands completed.
     pub commands: u64,
-    /// Those of them that failed.
+    /// Completed commands that failed.
     pub failed: u64,
     pub elapsed: Duration,
-    /// From the submission to the completion.
+    /// Latencies from the submission to the completion.
     pub latencies: Histogram,
-    /// Those that took longer than was asked to be noted: from when to when, in raw ticks of the clock.
+    /// Commands that took longer than the limit for recording: begin and end, in raw ticks of the clock.
     pub slow: Vec<(u64, u64)>,
     /// Commands of each drive.
     pub shares: Vec<u64>,
 }
 
 impl Tally {
-    /// Commands per second.
+    /// Returns the commands per second.
     pub fn rate(&self) -> f64 {
         rate(self.commands, self.elapsed)
     }
@@ -34,7 +34,7 @@ impl Tally {
         self.shares.iter_mut().zip(&other.shares).for_each(|(sum, share)| *sum += share);
     }
 
-    /// What the drive with the fewest commands had of what the one with the most had.
+    /// Returns the fewest commands of a drive, divided by the most commands of a drive.
     pub fn fairness(&self) -> f64 {
         let fewest = self.shares.iter().min().copied().unwrap_or(0);
         let most = self.shares.iter().max().copied().unwrap_or(0);
@@ -42,12 +42,13 @@ impl Tally {
     }
 }
 
-/// Per second.
+/// Returns the rate per second.
 pub fn rate(count: u64, elapsed: Duration) -> f64 {
     count as f64 / elapsed.as_secs_f64()
 }
 
-/// The middle value; the lower of the two if their number is even. `None` if there is none.
+/// Returns the middle value; the lower of the two if their number is even. Returns `None` if there is no
+/// value.
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len().checked_sub(1)? / 2).copied()

@@ -1,10 +1,13 @@
-//! `sluice bench tcp`: a host and a controller over NVMe/TCP on this machine's loopback, a processor each.
+//! `sluice bench tcp`: a host and a controller over NVMe/TCP on this machine's loopback, with a processor
+//! each.
 //!
-//! Both are this process's, wired as in the daemon. The host is the `nvme-tcp` target, driven
-//! [directly](super::direct) on a reactor of its own; the controller is a drive on the other reactor. Beside each
-//! figure stands what the machine itself did with the same bytes at the same time ([`loopback`](super::loopback)), and
-//! what a strong peer did with its own host on such a machine when it was quiet; or, if connections are encrypted, what
-//! one that is not did in the same minute.
+//! Both are in this process, wired as in the daemon. The host is the `nvme-tcp` target, driven
+//! [directly](super::direct) on a reactor of its own; the controller is a drive on the other reactor.
+//!
+//! Beside each figure stands the rate of the machine itself with the same bytes at the same time
+//! ([`loopback`](super::loopback)). Another column has the rate of a strong peer with its own host on such a
+//! machine when it was quiet. If connections are encrypted, that column has the rate of plain connections in
+//! the same minute.
 
 use super::args::seconds;
 use super::cell::{BlockSize, Drives, Mix, Pattern, QueueDepth, Queues, Shape, Target};
@@ -34,12 +37,12 @@ pub struct TcpArgs {
     /// Runs; the median counts
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=999))]
     runs: u32,
-    /// Encrypt the connections; plain ones have a run before each of theirs, to see what it costs
+    /// Encrypt the connections; a run of plain ones before each of theirs shows the cost
     #[arg(long)]
     tls: bool,
 }
 
-/// What was measured.
+/// Results of the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Tcp {
     machine: Machine,
@@ -51,27 +54,28 @@ struct Row {
     target: Target,
     #[serde(flatten)]
     shape: Shape,
-    /// Commands a second, of which the runs' median; then the slowest and the fastest run.
+    /// Commands a second: the median of the runs, then the slowest and the fastest run.
     rate: f64,
     slowest: f64,
     fastest: f64,
     /// Microseconds, of all runs together.
     p50_us: f64,
     p99_us: f64,
-    /// Entries into the kernel for a command, by the host's reactor and the controller's; looks at a socket that found
-    /// nothing are not among them.
+    /// Entries into the kernel for a command, by the host's reactor and the controller's. Looks at a socket
+    /// that found nothing do not count.
     host_syscalls: f64,
     controller_syscalls: f64,
-    /// Those, by either: what a reactor does instead of turns that do nothing at all.
+    /// Looks at a socket that found nothing, by either reactor, for a command: they replace turns that do
+    /// nothing at all.
     vain_receives: f64,
-    /// Exchanges of the same bytes a second, without NVMe, in the median; then that of the commands' share of it in each
-    /// run.
+    /// Exchanges of the same bytes a second, without NVMe: the median. Then the median of the commands' share
+    /// of it in each run.
     floor: f64,
     of_floor: f64,
-    /// What the peer did, commands a second.
+    /// Commands a second of the peer.
     #[serde(skip_serializing_if = "Option::is_none")]
     peer: Option<f64>,
-    /// Of encrypted connections: what the plain ones did in between.
+    /// Commands a second of the plain connections in between, if connections are encrypted.
     #[serde(skip_serializing_if = "Option::is_none")]
     plain: Option<f64>,
 }
@@ -94,7 +98,7 @@ const CELLS: [(&str, u32, u32, Mix, Option<f64>); 14] = [
     ("memory", 128 << 10, 32, Mix::WRITE, Some(4.2e6 / 131_072.0)),
 ];
 
-/// Before the first run of a cell.
+/// Duration of the load before the first run of a cell.
 const WARM_UP: Duration = Duration::from_millis(100);
 
 pub fn run(arguments: &TcpArgs) -> Result<Tcp, Problem> {
@@ -157,10 +161,10 @@ pub(super) fn shape(bytes: u32, depth: u32, mix: Mix) -> Shape {
     }
 }
 
-/// What the runs of one kind of connection came to.
+/// Results of the runs of one kind of connection.
 struct Runs {
     rates: Vec<f64>,
-    /// Of the floor, after each.
+    /// Floor after each run.
     floors: Vec<f64>,
     calls: [u64; 2],
     vain: u64,
@@ -180,7 +184,7 @@ impl Runs {
         }
     }
 
-    /// With what the reactors had counted before and after.
+    /// Adds a run, with the counters of the reactors before and after it.
     fn add(&mut self, tally: &Tally, before: [ReactorCounters; 2], after: [ReactorCounters; 2]) {
         for n in 0..2 {
             let vain = after[n].vain_receives - before[n].vain_receives;
@@ -202,7 +206,7 @@ impl Runs {
     }
 }
 
-/// The last of the links, by turns with the others.
+/// Measures the last of the links, in turns with the others.
 fn measure(
     target: &Target,
     shape: Shape,

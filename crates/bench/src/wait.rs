@@ -1,17 +1,17 @@
-//! Waits until the processors are where somebody wants them.
+//! Waiting until the processors have the required distance.
 
 use super::line::LineRange;
 use std::thread::sleep;
 use std::time::Duration;
 
-/// From one look to the next, the probe included. Between them nothing runs, which gives whoever places
-/// the processors an occasion to place them anew.
+/// Interval between two probes, the probe included. Between them nothing runs, which gives the hypervisor an
+/// occasion to place the processors anew.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Looks between two words to whoever waits with us.
+/// Probes between two messages to the user.
 const LOOKS_PER_WORD: u32 = 100;
 
-/// The waiting of one cell: all its runs together have so much time.
+/// Waiting of one cell, with one time limit for all its runs together.
 #[derive(Debug)]
 pub struct Wait {
     range: Option<LineRange>,
@@ -19,11 +19,11 @@ pub struct Wait {
     pause: Duration,
     /// Runs that went without their placement.
     absent: usize,
-    /// The shortest and the longest round trip that was not wanted, in nanoseconds.
+    /// Shortest and longest round trip outside of the range, in nanoseconds.
     unwanted: Option<(f64, f64)>,
 }
 
-/// The placement never came.
+/// Error that the placement never came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Absent;
 
@@ -34,8 +34,8 @@ impl Wait {
         Self { range, looks_left, pause: LOOK, absent: 0, unwanted: None }
     }
 
-    /// Looks with `probe` until it finds a round trip in the range, or the time is up; what it found.
-    /// It looks at least once.
+    /// Calls `probe` until it finds a round trip in the range, or the time is up; at least once. Returns the
+    /// round trip.
     pub fn place(&mut self, mut probe: impl FnMut() -> Option<f64>) -> Result<Option<f64>, Absent> {
         let mut looks = 0;
         loop {
@@ -63,12 +63,12 @@ impl Wait {
         self.unwanted = Some((least.min(ns), most.max(ns)));
     }
 
-    /// Runs that went without their placement.
+    /// Returns the number of runs that went without their placement.
     pub fn absent(&self) -> usize {
         self.absent
     }
 
-    /// Why a cell has no run, if waiting was in vain.
+    /// Returns the reason why a cell has no run, if waiting was in vain.
     pub fn in_vain(&self) -> Option<String> {
         let (range, (least, most)) = (self.range?, self.unwanted?);
         Some(format!("a cache line's round trip was never {range}; it was {least:.0} to {most:.0} ns"))
@@ -79,7 +79,7 @@ impl Wait {
 mod tests {
     use super::*;
 
-    /// What `place` says where one probe after the other finds these, and how often it looked.
+    /// Returns the result of `place` with these probes one after the other, and the number of probes.
     fn place(wait: &mut Wait, found: &[f64]) -> (Result<Option<f64>, Absent>, usize) {
         let mut probes = found.iter().copied();
         let placed = wait.place(|| Some(probes.next().expect("it stops in time")));

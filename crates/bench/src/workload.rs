@@ -1,10 +1,10 @@
-//! Which commands a queue pair sends.
+//! The commands that a queue pair sends.
 
 use super::cell::{Mix, Pattern, Shape};
 use sluice_host::entry;
 use sluice_nvme::SubmissionEntry;
 
-/// A namespace, as far as a load needs to know it.
+/// Properties of a namespace that a load needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Geometry {
     pub nsid: u32,
@@ -29,8 +29,8 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// `None` if not even one command fits the namespace, or its blocks are longer than a command.
-    /// Sequential ones begin at a share of the namespace that the seed chooses.
+    /// Returns `None` if not even one command fits the namespace, or if its blocks are longer than a command.
+    /// Sequential commands begin at a share of the namespace that the seed chooses.
     pub fn new(shape: &Shape, geometry: Geometry, seed: u64) -> Option<Self> {
         if shape.block_size.0 < geometry.block_size {
             return None;
@@ -50,7 +50,7 @@ impl Workload {
         })
     }
 
-    /// The next command, without a data pointer.
+    /// Returns the next command, without a data pointer.
     #[inline]
     pub fn next_entry(&mut self) -> SubmissionEntry {
         let place = match self.pattern {
@@ -78,7 +78,7 @@ impl Workload {
     }
 }
 
-/// The next state of xorshift64, and a number: good enough to spread addresses, and a few instructions.
+/// Advances xorshift64 and returns a number: good enough to spread addresses, in a few instructions.
 #[inline]
 fn step(state: &mut u64) -> u64 {
     *state ^= *state << 13;
@@ -87,7 +87,7 @@ fn step(state: &mut u64) -> u64 {
     state.wrapping_mul(0x2545_f491_4f6c_dd1d)
 }
 
-/// A number from 0 up to `count`, not included, from one of 64 bits.
+/// Scales a number of 64 bits to the range from 0 to `count`, not included.
 #[inline]
 fn scale(random: u64, count: u64) -> u64 {
     ((u128::from(random) * u128::from(count)) >> 64) as u64

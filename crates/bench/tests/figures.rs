@@ -1,10 +1,10 @@
-//! `sluice bench`, as far as its figures are the same in every run.
+//! Tests of `sluice bench`, as far as its figures are the same in every run.
 
 use std::process::Command;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_sluice-bench");
 
-/// Runs it with these words; what it prints as JSON.
+/// Runs the program with these words; returns its JSON output.
 fn bench(words: &[&str]) -> serde_json::Value {
     let done = Command::new(BINARY).args(words).args(["-o", "json"]).output().expect("it runs");
     assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
@@ -36,7 +36,7 @@ fn instructions_are_counted_on_either_side_of_a_connection() {
     for side in ["host", "controller"] {
         let ([alone, calls], [together, shared]) = (of(side, 1), of(side, 8));
         assert!(alone > together && together > 100.0, "{side}: {alone} and {together}");
-        // What it sends takes one entry into the kernel at least.
+        // Sending takes at least one entry into the kernel.
         assert!(calls >= 1.0 && calls > shared && shared > 0.0, "{side}: {calls} and {shared}");
     }
     assert_eq!(counts.len(), 4);
@@ -44,7 +44,7 @@ fn instructions_are_counted_on_either_side_of_a_connection() {
 
 #[test]
 fn a_cell_is_measured_over_a_socket_and_directly() {
-    // Long enough that something is done however busy the machine is; so few runs that one row has them.
+    // A second is enough for some commands on a busy machine. Two runs are so few that one row has them.
     let words = ["--target", "memory:1MiB", "--queue-depth", "4", "--mix", "70%", "--time", "1"];
     let report = bench(&[&words[..], &["--runs", "2", "--direct"]].concat());
     let rows = report["rows"].as_array().expect("rows");
@@ -64,7 +64,7 @@ fn a_cell_is_measured_over_a_socket_and_directly() {
 
 #[test]
 fn a_placement_that_never_comes_is_told_in_words() {
-    // No line travels a second long.
+    // No round trip takes a second.
     let words = ["--queue-depth", "1", "--runs", "2", "--line-ns", "1000000000..", "--wait", "0.1"];
     let done = Command::new(BINARY).args(words).output().expect("it runs");
     let said = String::from_utf8_lossy(&done.stderr);
@@ -75,7 +75,7 @@ fn a_placement_that_never_comes_is_told_in_words() {
 
 #[test]
 fn encryption_is_measured_beside_the_bare_cipher() {
-    // Long enough that something is done however busy the machine is.
+    // The time is enough for some commands on a busy machine.
     let report = bench(&["cipher", "--time", "0.3", "--runs", "1"]);
     let rows = report["rows"].as_array().expect("rows");
     assert_eq!(rows.len(), 4 * 5, "reads and writes of two sizes, alone and through four stacks");
@@ -92,7 +92,7 @@ fn drives_that_nobody_uses_are_woken() {
 
 #[test]
 fn the_slowest_commands_are_measured_with_and_without_what_the_machine_did() {
-    // Long enough that something is done however busy the machine is.
+    // The time is enough for some commands on a busy machine.
     let report = bench(&["tail", "--seconds", "0.5", "--queue-depth", "1,32", "--target", "null"]);
     let rows = report["rows"].as_array().expect("rows");
     assert_eq!(rows.len(), 2);

@@ -1,8 +1,8 @@
 //! The process whose instructions are counted.
 //!
-//! One thread, one controller, one host. It stops itself (SIGSTOP) before and after what is to be
-//! counted: first around nothing, which tells what the stops cost, then around each turn of the side
-//! in question.
+//! It has one thread, one controller and one host. It stops itself (SIGSTOP) before and after the counted
+//! work: first around nothing, which gives the cost of the stops, then around each turn of the side in
+//! question.
 
 use super::super::cell::{BlockSize, Drives, Mix, Pattern, QueueDepth, Queues, Shape};
 use super::super::client::{Client as Measuring, Stream};
@@ -37,16 +37,16 @@ pub(super) const SIZE: u64 = 16 << 20;
 /// The host's side of the one queue pair.
 struct Client {
     queue: QueuePair,
-    /// Room for the data of a round of the ring.
+    /// Buffer for the data of a round of the ring.
     data: DmaBuffer,
     operation: Operation,
-    /// Where the next command goes, in transfers.
+    /// Address of the next command, in transfers.
     next: u32,
-    /// Kept for its admin queue.
+    /// Host, kept for its admin queue.
     _host: Host,
 }
 
-/// Waits to be counted, is counted, and ends.
+/// Runs the counted process of a scenario.
 pub(super) fn run(scenario: &Scenario) -> Result<(), Problem> {
     if !scenario.is_possible() {
         return Err(scenario.impossible());
@@ -59,7 +59,8 @@ pub(super) fn run(scenario: &Scenario) -> Result<(), Problem> {
     }
 }
 
-/// Counts calls of a classifier: of a native one by a pointer to a function, of one in eBPF as the router does.
+/// Counts calls of a classifier: of a native one by a pointer to a function, of one in eBPF as the router
+/// calls it.
 fn run_calls(scenario: &Scenario) -> Result<(), Problem> {
     match scenario.classifier {
         Classifier::NativeWindow => {
@@ -97,7 +98,7 @@ fn run_controller(scenario: &Scenario) -> Result<(), Problem> {
     let operation = scenario.operation;
     let start = move |transport| Client::start(transport, operation).map_err(|error| trouble(&error));
     let (mut device, mut client) = set_up(scenario, start)?;
-    // Twice around the ring, so that every slot, list and page has been used before.
+    // Two rounds of the ring, so that every slot, list and page has been used before.
     for _ in 0..(2 * RING).div_ceil(scenario.batch) {
         client.submit(scenario.batch)?;
         device.turn();
@@ -113,7 +114,7 @@ fn run_controller(scenario: &Scenario) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Counts the turns of a host that keeps a queue as full as the scenario says.
+/// Counts the turns of a host that keeps a queue at the depth of the scenario.
 fn run_host(scenario: &Scenario) -> Result<(), Problem> {
     let shape = Shape {
         block_size: BlockSize(LENGTH),
@@ -151,7 +152,7 @@ fn host_turn(stream: &mut Stream, counter: &mut Counter<'_>) -> Result<(), Probl
     done
 }
 
-/// A controller here, and a host that a second thread has made for it.
+/// Creates a controller on this thread, and a host for it on a second thread.
 fn set_up<T: Send + 'static>(
     scenario: &Scenario,
     start: impl FnOnce(Arc<dyn PciTransport>) -> Result<T, Problem> + Send + 'static,
@@ -163,8 +164,8 @@ fn set_up<T: Send + 'static>(
     Ok((device, host?))
 }
 
-/// Stops before and after `work`. Never inlined and always called through a pointer, so that nothing
-/// but the work differs from one call to the next.
+/// Stops before and after `work`. The function is never inlined and always called through a pointer, so that
+/// only the work differs from one call to the next.
 #[inline(never)]
 fn counted(work: &mut dyn FnMut()) {
     Mark::Work.stop();
@@ -242,7 +243,7 @@ impl Client {
         self.queue.ring().map_err(|error| trouble(&error))
     }
 
-    /// Takes the completions of a turn, all of them good.
+    /// Takes the completions of a turn, which must all be successful.
     fn reap(&mut self, count: u32) -> Result<(), Problem> {
         let mut good = 0;
         self.queue.reap(|completion| good += u32::from(completion.status().is_success()));

@@ -1,5 +1,5 @@
-//! The classifiers that are counted: two that do nothing and two that do what classifiers do, of each pair
-//! one in Rust and one in eBPF.
+//! The classifiers that are counted: two that do nothing, and two that do typical work. Of each pair one is
+//! in Rust and one in eBPF.
 
 use super::child::trouble;
 use super::scenario::Classifier as Kind;
@@ -10,11 +10,10 @@ use sluice_nvme::{Status, SubmissionEntry, opcode::io};
 use sluice_router::{Classifier, Context, Direct, Facts, Hook, Leg, Steering, Verdict};
 use sluice_spec::problem::Problem;
 
-/// The window of the one namespace: where it begins, its blocks, and what counts the blocks that were asked
-/// for.
+/// Window of the one namespace: its beginning, its blocks, and a counter of requested blocks.
 const WINDOW: [u64; 3] = [0, 1 << 15, 0];
 const NSID: usize = 1;
-/// Namespaces that can have one.
+/// Namespaces that can have a window.
 const WINDOWS: usize = 16;
 
 pub(super) fn make(kind: Kind) -> Result<Option<Box<dyn Classifier>>, Problem> {
@@ -33,7 +32,7 @@ fn load(asm: Asm, maps: Vec<MapDef>) -> Result<Loaded, Problem> {
     sluice_classifier::load_object(object, &[]).map_err(|error| trouble(&error))
 }
 
-/// Everything takes the first path.
+/// Returns a program that sends all commands down the first path.
 fn pass() -> Asm {
     Asm::new().number(0, Verdict::send(Leg::FIRST).0).exit()
 }
@@ -52,11 +51,11 @@ const WORD: Width = Width::W64;
 const MAP_LOOKUP: u32 = 1;
 const COUNT: u32 = 1000;
 
-/// Of the program below, as an object file counts them.
+/// Instructions of the program below, as an object file counts them.
 pub(in super::super) const INSTRUCTIONS: usize = 56;
 
-/// 56 instructions: a switch on the opcode, hints for the layers, a map lookup, a range check, a moved
-/// SLBA, counters and the verdict.
+/// Returns a program of 56 instructions: a switch on the opcode, hints for the layers, a map lookup, a range
+/// check, a moved SLBA, counters and the verdict.
 fn window() -> Asm {
     let asm = Asm::new().mov(CONTEXT, R(1)).load(Size::B1, 2, CONTEXT, 2);
     let asm = asm.branch(Cond::Ne, WORD, 2, I(0), "outside").load(Size::B1, 2, CONTEXT, 10);
@@ -68,7 +67,7 @@ fn window() -> Asm {
     find(hint(asm))
 }
 
-/// What the layers are told: of a command in a high queue, and of one with Force Unit Access.
+/// Appends the hints for the layers: for a command in a high queue, and for one with Force Unit Access.
 fn hint(asm: Asm) -> Asm {
     let asm = asm.load(Size::B2, 2, CONTEXT, 8).branch(Cond::Le, WORD, 2, I(8), "low");
     let asm = asm.alu(AluOp::Or, WORD, 7, I(0x200)).label("low").load(Size::B1, 2, CONTEXT, 53);
@@ -93,7 +92,7 @@ fn count(asm: Asm, index: i32) -> Asm {
     asm.mov(1, I(index)).call(COUNT)
 }
 
-/// What the same in Rust keeps.
+/// State of the same classifier in Rust.
 #[derive(Default)]
 pub(in super::super) struct Windows {
     windows: [[u64; 3]; WINDOWS],
@@ -108,7 +107,7 @@ impl Windows {
     }
 }
 
-/// The same in Rust.
+/// The same classifier in Rust.
 pub(in super::super) type Native = fn(&mut Windows, &mut Context) -> Verdict;
 
 fn native_window() -> impl FnMut(&mut Context) -> Verdict + Send {
@@ -149,8 +148,8 @@ pub(in super::super) fn decide(state: &mut Windows, context: &mut Context) -> Ve
     Verdict::send(Leg::FIRST)
 }
 
-/// Commands as a guest sends them: reads and writes, one with Force Unit Access, one in a high queue, a Flush, one
-/// outside. The window begins at block 0, so that they are after a call what they were before.
+/// Returns commands as a guest sends them: reads and writes, one with Force Unit Access, one in a high queue,
+/// a Flush, one outside. The window begins at block 0, so that a call leaves them as they were.
 pub(in super::super) fn commands() -> Vec<Context> {
     let command = |(opcode, queue, slba, fua): (u8, u16, u64, u8)| {
         let facts = Facts { opcode, queue, nsid: NSID as u32, ..Facts::default() };

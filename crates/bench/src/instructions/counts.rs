@@ -1,4 +1,4 @@
-//! What was counted, and how people are told.
+//! Counts, and their tables for people.
 
 use super::scenario::{
     CALLED, CLASSIFIERS, DRIVEN, FUNCTIONS, OPERATIONS, SIDES, Scenario, Side, TARGETS, TRANSFERS, Transport,
@@ -6,14 +6,14 @@ use super::scenario::{
 use serde::Serialize;
 use sluice_spec::table::Table;
 
-/// One count.
+/// Count of a scenario.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Count {
     #[serde(flatten)]
     pub scenario: Scenario,
-    /// Of one command: the mean over some turns.
+    /// Instructions of one command: the mean over some turns.
     pub instructions: f64,
-    /// Entries into the kernel for one command, of a reactor.
+    /// Entries of a reactor into the kernel for one command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub syscalls: Option<f64>,
 }
@@ -42,12 +42,12 @@ impl Counts {
         batches
     }
 
-    /// What a scenario takes beyond a plain read.
+    /// Returns the instructions of a scenario beyond those of a plain read.
     fn added(&self, scenario: Scenario) -> Option<f64> {
         Some(self.get(scenario)? - self.get(Scenario { batch: scenario.batch, ..Scenario::PLAIN })?)
     }
 
-    /// The tables that have something in them.
+    /// Formats the tables that are not empty.
     pub fn text(&self) -> String {
         let tables = [
             (
@@ -127,7 +127,7 @@ impl Counts {
         self.reactors(Transport::Direct, &["FUNCTION", "TARGET", "COMMAND"], rows)
     }
 
-    /// Of reactors: two columns for each number of commands under way.
+    /// Returns a table of reactors: two columns for each number of commands in flight.
     fn reactors<'a>(
         &self,
         transport: Transport,
@@ -149,7 +149,7 @@ impl Counts {
         })
     }
 
-    /// Of turns: a column for each number of commands in one.
+    /// Returns a table of turns: a column for each number of commands in one.
     fn turns<'a>(
         &self,
         first: &[&str],
@@ -165,7 +165,7 @@ impl Counts {
     }
 }
 
-/// A row for each scenario of which anything is known.
+/// Returns a table with a row for each scenario that has a number.
 fn table<'a>(
     first: &[&str],
     others: impl Iterator<Item = String>,

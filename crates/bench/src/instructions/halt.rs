@@ -1,4 +1,4 @@
-//! A task that stops its reactor at the beginning of each turn, for whoever traces it.
+//! A task that stops its reactor at the beginning of each turn, for a tracer.
 
 use super::super::server::Server;
 use super::mark::Mark;
@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-/// Whether turns are to stop, as two reactors and the thread that sends the load see it.
+/// Phase of the count, shared by two reactors and the thread that sends the load.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Phase(Arc<AtomicU8>);
 
 const BEFORE: u8 = 0;
 const COUNTED: u8 = 1;
 const OVER: u8 = 2;
-/// Both have said so.
+/// Value when both reactors have seen the end.
 const SEEN: u8 = OVER + 2;
 
 impl Phase {
@@ -23,7 +23,7 @@ impl Phase {
         self.0.store(COUNTED, Ordering::Release);
     }
 
-    /// Waits until whoever counts knows: what happens next is not to be counted.
+    /// Waits until both reactors have seen the end: later work is not to be counted.
     pub(super) fn end(&self) {
         self.0.store(OVER, Ordering::Release);
         while self.get() < SEEN {
@@ -36,16 +36,16 @@ impl Phase {
     }
 }
 
-/// Adds it to a reactor, which then ends with the process. The first task has the first turn, so that what the others
-/// do in theirs and what is submitted afterwards lie between the same two stops.
+/// Adds the task to a reactor, which then ends with the process. The first task has the first turn. So the
+/// work of the others in their turns, and later submissions, lie between the same two stops.
 pub(super) fn plant(server: &Server, phase: &Phase) -> Result<(), Problem> {
     let (reactor, phase) = (server.reactor()?.clone(), phase.clone());
     let halt = Halt { reactor, phase, seen: None, is_over: false };
     server.on_reactor(|local| local.add(|_, _| Box::new(halt))).map(|_| ())
 }
 
-/// Entries into the kernel without the looks at a socket that found nothing: how many of those there are depends on
-/// how long the other side takes.
+/// Returns the entries into the kernel without looks at a socket that found nothing: the number of such looks
+/// depends on the time that the other side takes.
 pub(super) fn asked_for(counters: &Counters) -> u64 {
     counters.syscalls - counters.vain_receives
 }
@@ -53,13 +53,13 @@ pub(super) fn asked_for(counters: &Counters) -> u64 {
 struct Halt {
     reactor: ReactorHandle,
     phase: Phase,
-    /// What had happened at the last stop.
+    /// Number of events up to the last stop.
     seen: Option<u64>,
     is_over: bool,
 }
 
 impl Halt {
-    /// Goes up with whatever is done: by tasks, for them, and by the kernel.
+    /// Returns a number that grows with any work: by tasks, for them, and by the kernel.
     fn happened(&self) -> u64 {
         let counters = self.reactor.counters();
         counters.commands + counters.events + asked_for(&counters)
@@ -85,7 +85,7 @@ impl Task for Halt {
     fn turn(&mut self, _now_ns: u64) -> usize {
         if self.phase.get() != BEFORE && !self.is_over {
             if self.seen.is_none() {
-                // What the stop itself costs lies between these two.
+                // The cost of the stop itself lies between these two.
                 self.stop();
             }
             self.stop();

@@ -1,25 +1,26 @@
-//! Two reactors of one process that take turns: each goes as far as it has work while the other stands still.
+//! Two reactors of one process that take turns: each runs as long as it has work while the other stands
+//! still.
 //!
-//! Left alone each would go on whenever something has come, and how much has come would be another number in every
-//! run. So everything that is under way goes to and fro together, as between two sides that are both busy.
+//! Without turns each would go on whenever something has come, and the amount would differ in every run. So
+//! everything in flight goes to and fro together, as between two sides that are both busy.
 
 use super::mark::Mark;
 use super::tracer::{Process, Thread};
 use nix::unistd::Pid;
 use sluice_spec::problem::Problem;
 
-/// Instructions of the first of two threads, whose numbers the process says.
+/// Counts the instructions of the first of two threads, whose IDs the process writes.
 pub(super) fn instructions(process: Process) -> Result<u64, Problem> {
     Ok(go(process, Thread::count)?.0)
 }
 
-/// Entries into the kernel of the first of two threads. They are counted by the reactor itself, and in a load of their
-/// own: of one that is stepped through the kernel ends some sends later, which takes an entry more.
+/// Counts the entries into the kernel of the first of two threads. The reactor itself counts them, in a load
+/// without steps: stepped through, the kernel ends some sends later, which takes an entry more.
 pub(super) fn syscalls(process: Process) -> Result<u64, Problem> {
     Ok(go(process, |thread| Ok((0, run(thread)?)))?.1)
 }
 
-/// Both, until either thread says that it is over.
+/// Runs both threads until either is over. Returns the instructions and the entries into the kernel.
 fn go(
     mut process: Process,
     count: impl Fn(&Thread) -> Result<(u64, Mark), Problem>,

@@ -1,7 +1,7 @@
 //! A controller and its host in one process, with nothing between them.
 //!
-//! The controller stays on the thread that made it. Setting it up waits for it, so that is done from a
-//! second thread, whose accesses come here as orders; afterwards nobody waits, and one thread has both.
+//! The controller stays on the thread that created it. The setup waits for the controller. So a second thread
+//! does the setup, and its accesses come here as orders. Afterwards no thread waits, and one thread has both.
 
 use sluice_controller::{Attached, DoorbellMode};
 use sluice_host::{Error, PciTransport, Region};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread::{self, JoinHandle};
 
-/// The clock of a controller that nobody waits for.
+/// Constant time of a controller that no thread waits for.
 const NOW_NS: u64 = 1;
 
 type Order = Box<dyn FnOnce(&mut Device) + Send>;
@@ -25,7 +25,7 @@ pub(super) struct Device {
     space: Space,
 }
 
-/// The way from the host's thread to the device's.
+/// Channel from the host's thread to the device's.
 #[derive(Debug)]
 pub(super) struct Loopback {
     orders: Sender<Order>,
@@ -33,7 +33,7 @@ pub(super) struct Loopback {
 }
 
 impl Device {
-    /// The device, the host's transport to it, and the orders that come out of that.
+    /// Returns the device, the host's transport to it, and the orders that come out of the transport.
     pub(super) fn new(mut controller: Attached) -> std::io::Result<(Self, Arc<Loopback>, Receiver<Order>)> {
         controller.set_doorbell_mode(DoorbellMode::Mapped);
         let page = controller.doorbells().fd().try_clone_to_owned()?;
@@ -47,8 +47,8 @@ impl Device {
         self.controller.turn(&self.space, NOW_NS);
     }
 
-    /// Obeys until the host's thread has ended. Then the orders are gone, and with them whatever the
-    /// host still asks for: it finds out that nobody is there.
+    /// Executes orders until the host's thread has ended. Then the receiver is dropped, so that further
+    /// orders of the host fail.
     pub(super) fn obey<T>(&mut self, orders: Receiver<Order>, host: JoinHandle<T>) -> thread::Result<T> {
         while !host.is_finished() {
             match orders.try_recv() {
@@ -75,7 +75,7 @@ impl Loopback {
 }
 
 impl PciTransport for Loopback {
-    /// There is no configuration space behind this: it reads as zeros.
+    /// Reads registers. There is no configuration space behind this: it reads as zeros.
     fn read(&self, region: Region, offset: u64, data: &mut [u8]) -> Result<(), Error> {
         data.fill(0);
         if region != Region::BAR0 {
@@ -114,7 +114,7 @@ impl PciTransport for Loopback {
             .map_err(|_| Error::Unsupported("memory that cannot be mapped"))
     }
 
-    /// The device has nothing in flight when a buffer of the host goes.
+    /// Unmaps memory. The device has nothing in flight when a buffer of the host goes.
     fn unmap(&self, iova: u64, size: u64) -> Result<(), Error> {
         self.ask(move |device| drop(device.space.unmap(iova, size)))
     }

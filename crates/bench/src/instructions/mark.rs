@@ -1,15 +1,15 @@
-//! Where a thread that is counted stops: it sends itself a signal, which its tracer takes away.
+//! Stops of a counted thread: the thread sends itself a signal, which its tracer takes away.
 
 use nix::sys::signal::{Signal, raise};
 
-/// What a stop says of the way to it.
+/// Meaning of a stop for the instructions before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mark {
-    /// It counts.
+    /// Work, which counts.
     Work,
-    /// Nothing was to be done: it does not.
+    /// Turn without work, which does not count.
     Idle,
-    /// Nothing was, and nothing will be.
+    /// Turn without work, after which no work will come.
     Over,
 }
 
@@ -18,7 +18,7 @@ impl Mark {
         [Self::Work, Self::Idle, Self::Over].into_iter().find(|mark| mark.signal() == signal)
     }
 
-    /// Any that nobody else sends.
+    /// Returns a signal that no other process sends.
     fn signal(self) -> Signal {
         match self {
             Self::Work => Signal::SIGSTOP,

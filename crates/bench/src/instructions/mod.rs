@@ -1,12 +1,12 @@
-//! `sluice bench instructions`: what a command costs, as a number that is the same every time.
+//! `sluice bench instructions`: the cost of a command, as a number that is the same every time.
 //!
-//! There may be no performance counter, and times depend on the machine and the hour. So a child
-//! process runs a controller and a host on one thread, and we step through its turns one instruction at
-//! a time. Of the controller its turn is counted: from the doorbell to the completion entry, without
-//! the reactor, the socket and the interrupt. Of the host its turn as in a flat-out measurement.
+//! There may be no performance counter, and times depend on the machine and the hour. So a child process runs
+//! a controller and a host on one thread, and this process steps through its turns one instruction at a time.
+//! Of the controller its turn is counted: from the doorbell to the completion entry, without the reactor, the
+//! socket and the interrupt. Of the host its turn is counted as in a flat-out measurement.
 //!
-//! Over NVMe/TCP either side is a reactor in the child, and its whole turns are counted, those that had work: all but
-//! what the kernel does for them. The two [take turns](lockstep). Layers that are driven directly have one reactor alone.
+//! Over NVMe/TCP either side is a reactor in the child, and its whole turns with work are counted, except for
+//! the kernel's part. The two [take turns](lockstep). Layers that are driven directly have one reactor alone.
 
 mod child;
 pub(super) mod classifier;
@@ -34,10 +34,11 @@ use tracer::Process;
 pub struct InstructionArgs {
     #[command(subcommand)]
     child: Option<Hidden>,
-    /// Turns with so many commands; over NVMe/TCP and directly, so many under way
+    /// Commands in a turn; over NVMe/TCP and directly, commands in flight
     #[arg(long, value_delimiter = ',', value_name = "COMMANDS", default_values_t = BATCHES)]
     batch: Vec<u32>,
-    /// Loads over NVMe/TCP; the least counts: the network may bring in parts what was sent together
+    /// Loads over NVMe/TCP; the smallest count is used, because the network may bring in parts what was sent
+    /// together
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
     runs: u32,
     /// Only over this transport
@@ -46,7 +47,7 @@ pub struct InstructionArgs {
     /// Only this side of the queue
     #[arg(long, value_enum)]
     side: Option<Side>,
-    /// Only commands that do this
+    /// Only this kind of commands
     #[arg(long, value_enum)]
     operation: Option<Operation>,
     /// Only on this target
@@ -67,7 +68,7 @@ enum Hidden {
     Child(Scenario),
 }
 
-/// Counts everything; `None` in the counted process itself.
+/// Counts everything; returns `None` in the counted process itself.
 pub fn run(arguments: &InstructionArgs) -> Result<Option<Counts>, Problem> {
     match &arguments.child {
         Some(Hidden::Child(scenario)) => child::run(scenario).map(|()| None),
@@ -88,8 +89,9 @@ fn count_all(scenarios: &[Scenario], runs: u32) -> Result<Counts, Problem> {
 }
 
 impl InstructionArgs {
-    /// Every operation on every target, every function and classifier over the target that does nothing, and the
-    /// host; over NVMe/TCP what moves data; less what nobody asked for.
+    /// Returns the requested scenarios out of all. These are every operation on every target, every function
+    /// and classifier over the null target, and the host. Over NVMe/TCP and directly, they are the operations
+    /// that move data.
     fn plan(&self) -> Vec<Scenario> {
         let base = Scenario::PLAIN;
         let with = |operations: &'static [Operation], base| {
@@ -100,7 +102,7 @@ impl InstructionArgs {
         let functions = FUNCTIONS.map(|function| Scenario { function, ..base });
         let classifiers = CLASSIFIERS.map(|classifier| Scenario { classifier, ..base });
         let calls = CALLED.map(|classifier| Scenario { side: Side::Call, classifier, ..base });
-        // The host does not care what is behind the drive.
+        // The work of the host does not depend on the storage behind the drive.
         let host = Scenario { side: Side::Host, ..base };
         let sides = SIDES.map(|side| Scenario { transport: Transport::Tcp, side, ..base });
         let remote = sides.into_iter().flat_map(|base| with(&TRANSFERS, base));
@@ -122,14 +124,15 @@ impl InstructionArgs {
     }
 }
 
-/// Instructions of one call of a classifier: a native one by a pointer to a function, and one in eBPF.
+/// Counts the instructions of one call of a classifier: a native one by a pointer to a function, or one in
+/// eBPF.
 pub(super) fn count_calls(classifier: Classifier) -> Result<f64, Problem> {
     let batch = classifier::commands().len() as u32;
     count(&Scenario { side: Side::Call, classifier, batch, ..Scenario::PLAIN }, 1)
         .map(|count| count.instructions)
 }
 
-/// What one command takes.
+/// Counts the instructions and entries into the kernel of one command.
 fn count(scenario: &Scenario, runs: u32) -> Result<Count, Problem> {
     let (instructions, syscalls) = match scenario.transport {
         Transport::Pcie => (count_turns(scenario)?, None),
@@ -151,7 +154,7 @@ fn child(scenario: &Scenario) -> Result<Process, Problem> {
     Process::start(command)
 }
 
-/// Of a process of one thread, which stops before and after each turn.
+/// Counts the instructions of a process of one thread, which stops before and after each turn.
 fn count_turns(scenario: &Scenario) -> Result<u64, Problem> {
     let process = child(scenario)?;
     let thread = process.main_thread()?;

@@ -1,4 +1,4 @@
-//! What is counted.
+//! Scenarios that are counted.
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -6,7 +6,7 @@ use sluice_controller::FETCH_MAX;
 use sluice_spec::problem::Problem;
 use std::fmt;
 
-/// One side, one kind of command on one stack, so many at a time.
+/// A side, a kind of command on a stack, and the number of commands at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Args, Serialize)]
 pub struct Scenario {
     #[arg(long)]
@@ -21,12 +21,12 @@ pub struct Scenario {
     pub classifier: Classifier,
     #[arg(long)]
     pub operation: Operation,
-    /// Commands in one turn; over NVMe/TCP, that are under way.
+    /// Commands in one turn; over NVMe/TCP and directly, commands in flight.
     #[arg(long)]
     pub batch: u32,
 }
 
-/// What is between a host and its controller.
+/// Connection between a host and its controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Transport {
@@ -34,18 +34,19 @@ pub enum Transport {
     Pcie,
     /// NVMe/TCP on the loopback device. Turns of whole reactors are counted.
     Tcp,
-    /// Nothing, and no controller either: a reactor drives the layers directly. Whole turns of it are counted.
+    /// No connection, and no controller either: a reactor drives the layers directly. Its whole turns are
+    /// counted.
     Direct,
 }
 
-/// Whose turn is counted.
+/// Side whose turn is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Side {
     Controller,
-    /// What keeps the controller busy in every other measurement: reaping, filling up and ringing.
+    /// Host that keeps the controller busy in every other measurement: reaping, filling up and ringing.
     Host,
-    /// A classifier alone: calls of it, not turns.
+    /// A classifier alone: its calls are counted, not turns.
     Call,
 }
 
@@ -56,7 +57,7 @@ pub enum Target {
     Memory,
 }
 
-/// What stands over the target.
+/// Function over the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Function {
@@ -72,11 +73,11 @@ pub enum Function {
     Mirror,
 }
 
-/// Who decides where commands go.
+/// Program that decides where commands go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Classifier {
-    /// Nobody: all take the first path.
+    /// No classifier: all commands take the first path.
     None,
     /// A Rust function that sends everything down the first path.
     Native,
@@ -88,10 +89,10 @@ pub enum Classifier {
     EbpfWindow,
 }
 
-/// Those that are called alone, too: they do the same.
+/// Classifiers that are called alone, too, and do the same.
 pub(super) const CALLED: [Classifier; 2] = [Classifier::NativeWindow, Classifier::EbpfWindow];
 
-/// Reads and writes are of 4 KiB.
+/// Kind of command. Reads and writes are of 4 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
@@ -100,7 +101,7 @@ pub enum Operation {
     Flush,
 }
 
-/// Entries of either ring: so many that what happens once a round does not matter.
+/// Entries of either ring: so many that work done once a round does not matter.
 pub(super) const RING: u32 = 1024;
 
 /// Commands in one turn: alone, some, many.
@@ -108,23 +109,23 @@ pub(super) const BATCHES: [u32; 3] = [1, 8, 32];
 
 pub(super) const TARGETS: [Target; 2] = [Target::Null, Target::Memory];
 pub(super) const OPERATIONS: [Operation; 3] = [Operation::Read, Operation::Write, Operation::Flush];
-/// Those of a load over NVMe/TCP, and whose work they are.
+/// Operations of a load over NVMe/TCP, and, in the next line, the sides on which they are counted.
 pub(super) const TRANSFERS: [Operation; 2] = [Operation::Read, Operation::Write];
 pub(super) const SIDES: [Side; 2] = [Side::Host, Side::Controller];
-/// Those that are driven directly.
+/// Functions that are driven directly.
 pub(super) const DRIVEN: [Function; 2] = [Function::None, Function::Mirror];
-/// All that add something to a controller's turn.
+/// Functions that add something to a controller's turn.
 pub(super) const FUNCTIONS: [Function; 4] =
     [Function::Pass, Function::PassWatching, Function::Delay, Function::Fault];
-/// All that add something.
+/// Classifiers that add something to a controller's turn.
 pub(super) const CLASSIFIERS: [Classifier; 4] =
     [Classifier::Native, Classifier::Ebpf, Classifier::NativeWindow, Classifier::EbpfWindow];
 
-/// The most that is under way on a reactor.
+/// Maximum number of commands in flight on a reactor.
 const DEPTH_MAX: u32 = 128;
 
 impl Scenario {
-    /// A read of nothing, through nothing.
+    /// A read on the null target, without a function and a classifier.
     pub const PLAIN: Self = Self {
         transport: Transport::Pcie,
         side: Side::Controller,
@@ -135,7 +136,7 @@ impl Scenario {
         batch: 1,
     };
 
-    /// As the child's command line spells it.
+    /// Returns the scenario as the arguments of the child's command line.
     pub fn arguments(&self) -> impl Iterator<Item = String> + use<> {
         let words = [
             ("--transport", self.transport.word()),
@@ -149,12 +150,12 @@ impl Scenario {
         words.into_iter().flat_map(|(key, word)| [key.to_owned(), word.to_owned()]).chain(batch)
     }
 
-    /// Turns that are counted. More of short ones, to see whether they are all alike.
+    /// Returns the number of counted turns. There are more of short ones, to see whether they are all alike.
     pub fn turns(&self) -> u32 {
         (16 / self.batch).max(2)
     }
 
-    /// Commands that are counted.
+    /// Returns the number of counted commands.
     pub fn commands(&self) -> u32 {
         self.turns() * self.batch
     }
@@ -166,12 +167,14 @@ impl Scenario {
         }
     }
 
-    /// True if a controller takes so many commands in one turn, or at a time, and the function can be there.
+    /// Returns whether a controller takes this many commands in one turn, or at a time, and the function is
+    /// possible here.
     pub fn is_possible(&self) -> bool {
         (1..=self.batch_max()).contains(&self.batch) && self.has_place_for_function()
     }
 
-    /// A mirror needs a reactor. One that drives layers directly is a host.
+    /// Returns whether the function is possible here. A mirror needs a reactor, and a reactor that drives
+    /// layers directly is a host.
     fn has_place_for_function(&self) -> bool {
         match self.transport {
             Transport::Direct => self.side == Side::Host && DRIVEN.contains(&self.function),

@@ -1,8 +1,8 @@
-//! The process whose instructions are counted, over NVMe/TCP: a host and a controller, a reactor each. Without a
-//! transport the host drives the layers themselves, and the other reactor has nothing to do.
+//! The process whose instructions are counted over NVMe/TCP: a host and a controller, with a reactor each.
+//! Without a transport the host drives the layers themselves, and the other reactor has nothing to do.
 //!
-//! Both are as in [`bench tcp`](super::super::tcp), but never sleep: the tracer has them
-//! [take turns](super::lockstep).
+//! Both are as in [`bench tcp`](super::super::tcp), but never sleep: the tracer has them [take
+//! turns](super::lockstep).
 
 use super::super::cell::{Above, Mix, Target as Behind};
 use super::super::cores::Cores;
@@ -22,18 +22,19 @@ use sluice_spec::{NvmeTcpSpec, Place};
 use std::io::Write;
 use std::time::Duration;
 
-/// Before what is counted, so that every slot, list and page has been used, and the network knows how much there is.
+/// Commands before the count, so that every slot, list and page has been used, and the network has adapted to
+/// the load.
 const WARM_UP: u64 = 2000;
 
-/// Seconds that a side may stand still: as many as there may be for a command, and more than there are for a
-/// connection.
+/// Seconds that a side may stand still: the maximum for a command. The limit of a connection is longer.
 const TIMEOUT_S: u32 = 60;
 const KEEP_ALIVE_S: u32 = 3600;
 
-/// How long a mirror takes to make its members equal, and more.
+/// Time in which a mirror makes its members equal, and more.
 const SETTLING: Duration = Duration::from_secs(1);
 
-/// Says the numbers of both threads, the one that is counted first; in the end, what it entered the kernel for.
+/// Runs the counted process. Writes the IDs of both threads, the counted one first. In the end it writes the
+/// entries of the counted reactor into the kernel.
 pub(super) fn run(scenario: &Scenario) -> Result<(), Problem> {
     let phase = Phase::default();
     let (mut controller, host) = (reactor()?, reactor()?);
@@ -78,7 +79,7 @@ fn connect(target: Target, host: &Server, controller: &mut Server) -> Result<Dir
     host.open_remote(patient)
 }
 
-/// Opens the layers of a scenario on the host's reactor. A mirror is new, and has its members made equal.
+/// Opens the layers of a scenario on the host's reactor. A mirror is new, and first makes its members equal.
 fn drive(scenario: &Scenario, host: &Server) -> Result<Direct, Problem> {
     let target = behind(scenario.target);
     if scenario.function != Function::Mirror {
@@ -96,7 +97,7 @@ fn behind(target: Target) -> Behind {
     }
 }
 
-/// Has a reactor's thread traced; its number.
+/// Makes a reactor's thread traced. Returns the ID of the thread.
 fn traced(server: &Server) -> Result<u64, Problem> {
     let id = server.on_reactor(|_| ptrace::traceme().map(|()| gettid()))?;
     id.map(|id| id.as_raw().unsigned_abs().into()).map_err(|error| trouble(&error))

@@ -12,21 +12,21 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::str::FromStr;
 
-/// A process of our own whose threads stop at marks, before and after what is to be counted.
+/// A child process whose threads stop at marks, before and after the counted work.
 #[derive(Debug)]
 pub(super) struct Process {
     child: Child,
     said: BufReader<ChildStdout>,
 }
 
-/// A thread of it.
+/// A thread of the child process.
 #[derive(Debug)]
 pub(super) struct Thread(Pid);
 
-/// Where a thread came to rest.
+/// State in which a thread came to rest.
 enum Rest {
     At(Mark),
-    /// After one step.
+    /// Stop after one step.
     Stepped,
     Ended,
 }
@@ -35,7 +35,7 @@ impl Process {
     /// Starts a program whose addresses are the same in every run.
     pub(super) fn start(mut command: Command) -> Result<Self, Problem> {
         let usual = personality::get().map_err(refused)?;
-        // Inherited by the child, and kept across its exec.
+        // The setting is inherited by the child, and kept across its exec.
         personality::set(usual | Persona::ADDR_NO_RANDOMIZE).map_err(refused)?;
         let spawned = command.env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         personality::set(usual).map_err(refused)?;
@@ -45,12 +45,12 @@ impl Process {
         Ok(Self { child, said: BufReader::new(said) })
     }
 
-    /// Its first thread, at its first mark.
+    /// Returns the first thread of the process, at its first mark.
     pub(super) fn main_thread(&self) -> Result<Thread, Problem> {
         Thread::at_mark(Pid::from_raw(self.child.id().cast_signed()))
     }
 
-    /// The next line it says: numbers.
+    /// Reads the next line of the process, which consists of numbers.
     pub(super) fn numbers<const COUNT: usize, T: FromStr>(&mut self) -> Result<[T; COUNT], Problem> {
         let mut line = String::new();
         let failed = || Problem::internal("the counted process ended before it said what it should");
@@ -59,7 +59,7 @@ impl Process {
         numbers.collect::<Vec<T>>().try_into().map_err(|_| failed())
     }
 
-    /// Waits for its end, which must be a good one.
+    /// Waits for the end of the process, which must be a good one.
     pub(super) fn end(mut self) -> Result<(), Problem> {
         match self.child.wait() {
             Ok(status) if status.success() => Ok(()),
@@ -70,26 +70,26 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It has ended already, unless something went wrong.
+        // The process has ended already, unless something went wrong.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 impl Thread {
-    /// One that is, or soon will be, at its first mark.
+    /// Returns a thread that is, or soon will be, at its first mark.
     pub(super) fn at_mark(id: Pid) -> Result<Self, Problem> {
         let thread = Self(id);
         match thread.rest()? {
             Rest::At(_) => {}
             _ => return Err(Problem::internal("the counted process did not stop where it should")),
         }
-        // It must not outlive us, whatever ends us.
+        // The thread must not outlive this process, whatever ends it.
         ptrace::setoptions(id, Options::PTRACE_O_EXITKILL).map_err(refused)?;
         Ok(thread)
     }
 
-    /// Instructions up to the next mark, and which that is.
+    /// Counts the instructions up to the next mark. Returns the mark as well.
     ///
     /// A string instruction is one instruction, however often it repeats: the processor stops at each
     /// repetition, with the program counter where it was.
@@ -107,7 +107,7 @@ impl Thread {
         }
     }
 
-    /// Lets it run to its next mark; none if it has ended instead.
+    /// Lets the thread run to its next mark; returns `None` if it has ended instead.
     pub(super) fn run_on(&self) -> Result<Option<Mark>, Problem> {
         ptrace::cont(self.0, None).map_err(refused)?;
         match self.rest()? {
@@ -117,7 +117,7 @@ impl Thread {
         }
     }
 
-    /// Looks at it no more.
+    /// Ends the tracing of the thread.
     pub(super) fn let_go(self) -> Result<(), Problem> {
         ptrace::detach(self.0, None).map_err(refused)
     }
