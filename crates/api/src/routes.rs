@@ -240,8 +240,7 @@ async fn resize_drive(
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct OpenQuery {
-    /// Whether to create files again that the drive has had open, and that do not exist any more. They are
-    /// empty.
+    /// Whether to create files again, empty, that the drive has had open, and that do not exist any more.
     #[serde(default)]
     make_anew: bool,
     /// Whether to take over files that were served before, when the state folder that belongs to them is

@@ -9,8 +9,8 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DhchapSpec {
-    /// Place of the key with which the host proves its identity. It is the absolute path of a file that `nvme
-    /// gen-dhchap-key` made, or a credential of systemd, as `credential:NAME`.
+    /// Place of the key with which the host proves its identity: the absolute path of a file, or
+    /// `credential:NAME` for a credential of systemd. The file is made by `nvme gen-dhchap-key`.
     pub key: String,
     /// Place of the key with which the controller proves its identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -159,8 +159,8 @@ impl DriveSpec {
         uuid_nqn(&format!("drive {}", self.serial()))
     }
 
-    /// Returns the globally unique identifier of a namespace. It is the same for as long as the storage below
-    /// has these `identities`.
+    /// Returns the globally unique identifier of a namespace, which stays the same for as long as the storage
+    /// below has these `identities`.
     pub fn namespace_uuid(&self, nsid: u32, identities: &[String]) -> [u8; 16] {
         let mut text = format!("namespace {nsid} of {}", self.serial());
         identities.iter().for_each(|identity| text.extend([", on ", identity]));

@@ -7,8 +7,8 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Environment variable with the API socket, used where neither the command line nor the configuration names
-/// it. It applies to the tool, and to a daemon that is started from the same shell.
+/// Environment variable with the API socket, for the tool, and for a daemon that is started from the same
+/// shell. The variable is used where neither the command line nor the configuration names the socket.
 const API_VARIABLE: &str = "SLUICE_API";
 
 /// The folders and sockets of one daemon.
