@@ -1,4 +1,4 @@
-//! One cell of a grid, the unit of measurement.
+//! A cell of a grid, the unit of measurement.
 
 use clap::ValueEnum;
 use serde::Serialize;

@@ -1,8 +1,8 @@
 //! `sluice bench cipher`: the processor time of encryption, byte by byte, beside the bare cipher.
 //!
-//! One reactor does all the work, in turns, several times around. It runs the cipher on a buffer that stays
-//! in the caches, and commands through the layers of a stack on null, without a controller and a host. For a
-//! function in a process, the processor time of both counts, polling included.
+//! The same reactor does all the work, in turns, several times around. The cipher works on a buffer that
+//! stays in the caches. Commands go through the layers of a stack on null, without a controller and a host.
+//! For a function in a process, the processor time of both counts, polling included.
 
 use super::args::seconds;
 use super::cell::{BlockSize, Drives, Mix, Pattern, QueueDepth, Queues, Shape, Target};

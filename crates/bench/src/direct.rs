@@ -295,7 +295,7 @@ fn request(entry: &SubmissionEntry, length: u32) -> Request {
     Request { operation, offset, length: length.into(), ..Request::default() }
 }
 
-/// Reactor's side. It has no layers only between a failure to build them and its removal.
+/// Reactor's side. Layers are missing only between a failure to build them and the removal of the task.
 struct Driver {
     layers: Option<Layers>,
     load: Option<Load>,

@@ -1,8 +1,8 @@
 //! Distance of the two processors: the round trip of one cache line between them.
 //!
 //! A virtual machine's processors are where its host puts them: two threads of one core, two cores of one
-//! cache, two cores farther apart. They move within seconds, without notice. The round trip shows it: the
-//! three differ by a factor of eight.
+//! cache, two cores farther apart. The host moves processors within seconds, without notice. The round trip
+//! shows the move, because the three places differ by a factor of eight.
 
 use super::cores::{self, Cores};
 use super::tally::median;

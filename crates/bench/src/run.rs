@@ -1,4 +1,4 @@
-//! One run, with its cost.
+//! A run, with its cost.
 
 use super::cores;
 use super::floor::Floor;

@@ -1,5 +1,5 @@
-//! Checks of drives without opening them. They change nothing: no file is created, no socket bound, no remote
-//! machine connected, no process started.
+//! Checks of drives that change nothing: no file is created, no socket bound, no remote machine connected, no
+//! process started.
 
 use super::classifier::{Programs, SharedMaps};
 use super::drive::known_hosts;

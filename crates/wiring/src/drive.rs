@@ -1,4 +1,4 @@
-//! One running drive: a task on a reactor, and the handles of the control side.
+//! A running drive: a task on a reactor, and the handles of the control side.
 
 use super::OneReactor;
 use super::classifier::{Attached, Heirs, Programs, SharedMaps, put};

@@ -63,7 +63,7 @@ impl WiredDrive {
         Ok(())
     }
 
-    /// Creates a namespace. It is visible only after it is stored.
+    /// Creates a namespace, which is visible only after it is stored.
     pub(super) fn make_namespace(
         &self,
         spec: &DriveSpec,

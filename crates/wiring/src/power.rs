@@ -6,11 +6,11 @@ use sluice_spec::{DriveSpec, FunctionSpec, uuid};
 use sluice_targets::{LossNotice, PowerId, PreviousSession};
 use std::hash::{BuildHasher, RandomState};
 
-/// Returns the power identifier that hosts receive for as long as the drive has lost no acknowledged write.
-/// It is `stored`, if that is valid.
+/// Returns the power identifier that hosts receive for as long as the drive has lost no acknowledged write:
+/// `stored`, if that is valid.
 ///
-/// Otherwise the identifier changes with each start of the machine. It also changes with each opening of a
-/// drive that keeps its writes in the daemon, or elsewhere.
+/// Otherwise the identifier changes with each start of the machine. For a drive that keeps its writes in the
+/// daemon, or elsewhere, the identifier also changes with each opening.
 pub(super) fn power_id(spec: &DriveSpec, stored: Option<&str>) -> PowerId {
     if let Some(power) = stored.and_then(of_hexadecimal) {
         return power;

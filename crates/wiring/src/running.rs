@@ -25,8 +25,8 @@ use std::time::{Duration, Instant};
 /// Time limit for a function's order.
 const ORDER_LIMIT: Duration = Duration::from_secs(60);
 
-/// Time limit for an order while the drive is quiet. It is three times as long for a function in the daemon,
-/// which cannot be killed.
+/// Time limit for an order while the drive is quiet. A function in the daemon, which cannot be killed, has
+/// three times as long.
 const QUIET_ORDER_LIMIT: Duration = Duration::from_secs(8);
 
 /// Time limit for the metrics of all functions of a drive; after it, the previous metrics are returned. The

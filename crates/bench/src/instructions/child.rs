@@ -1,8 +1,7 @@
-//! The process whose instructions are counted.
+//! The process whose instructions are counted: one thread, one controller, one host.
 //!
-//! It has one thread, one controller and one host. It stops itself (SIGSTOP) before and after the counted
-//! work: first around nothing, which gives the cost of the stops, then around each turn of the side in
-//! question.
+//! The process stops itself (SIGSTOP) before and after the counted work: first around nothing, which gives
+//! the cost of the stops, then around each turn of the side in question.
 
 use super::super::cell::{BlockSize, Drives, Mix, Pattern, QueueDepth, Queues, Shape};
 use super::super::client::{Client as Measuring, Stream};
