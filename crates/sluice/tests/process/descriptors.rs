@@ -25,7 +25,15 @@ fn limit(daemon: &Daemon, descriptors: u64) {
 
 /// Leaves a daemon `free` unused descriptors.
 fn leave(daemon: &Daemon, free: usize) {
-    let open = open_in(daemon.pid());
+    // A descriptor that is closed on another thread meanwhile would be one more.
+    let mut open = open_in(daemon.pid());
+    loop {
+        std::thread::sleep(Duration::from_millis(100));
+        let before = std::mem::replace(&mut open, open_in(daemon.pid()));
+        if before == open {
+            break;
+        }
+    }
     let unused = (0..4096).filter(|number| !open.contains(number));
     limit(daemon, unused.take(free + 1).last().expect("some are free"));
 }

@@ -46,7 +46,7 @@ fn a_daemon_that_stood_still_finds_its_lease_taken() {
     wait_for("the log says so", || first.log().contains("is lost"));
     // A lease that was released in order can be taken at once.
     second.ok(&["drive", "delete", "it"]);
-    drop(host);
+    drop((disk, host));
     wait_for("the drive goes", || first.run(&["drive", "delete", "it"]).status.success());
     wait_for("the lease is given back", || create(&first, &lease).is_ok());
 }

@@ -100,7 +100,7 @@ fn what_is_no_answer_is_counted() {
     other.replies.push(&Reply { disposition: disposition::FORWARD, ..reply });
     let _ = other.replies.publish();
     rig.turn(0);
-    assert_eq!(querier.join().expect("no panic"), Err("its answer makes no sense".to_owned()));
+    assert_eq!(querier.join().expect("no panic"), Err("its answer is malformed".to_owned()));
     assert_eq!((rig.instance.counts.stray.get(), rig.instance.counts.invalid.get()), (3, 1));
 }
 
