@@ -20,8 +20,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ALLOWED = ROOT / "scripts/words-allowed.txt"
-# Commits before this one have other subjects.
-FIRST_COMMIT = "f5350fdf1970a7b6c3dd34a2a0b28d6ff8bc0fbd"
+# Earlier commits have other subjects.
+COMMITS_SINCE = "2026-11-26T17:30:00Z"
 
 NOT_A_NOUN = set(
     "what whatever who whoever which that those these this it its they their them he his one ones nobody somebody anybody"
@@ -158,7 +158,7 @@ def store(counts):
 def commits():
     """Returns the subjects of new commits that break the rule; of a checkout without history none."""
     log = subprocess.run(
-        ["git", "log", "--no-merges", "--format=%s", f"{FIRST_COMMIT}..HEAD"], cwd=ROOT, capture_output=True, text=True
+        ["git", "log", "--no-merges", "--format=%s", f"--since={COMMITS_SINCE}"], cwd=ROOT, capture_output=True, text=True
     )
     wrong = lambda subject: len(subject) > 72 or not re.match(r"[a-z0-9/_., -]+: [a-z`]", subject)
     return [subject for subject in log.stdout.splitlines() if wrong(subject)]
