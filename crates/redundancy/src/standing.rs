@@ -100,19 +100,23 @@ impl Mirror {
                 "member {source} is newer than member 0, which the drive would be read from"
             ));
         }
-        // The source is right by definition, whatever its bits in the log.
+        let others = self.set.members.without(Members::one(source));
+        // The source is right by definition, whatever its bits in the log: the others may differ from it there.
         if dirty.contains(source) {
-            self.mark_each(|mask| mask.without(Members::one(source)));
+            self.mark_each(|mask| if mask.contains(source) { others } else { mask });
         }
-        for region in &mut self.set.regions.list {
-            region.stale = region.stale.without(Members::one(source));
+        for region in self.set.regions.list.iter_mut().filter(|region| region.stale.contains(source)) {
+            region.stale = others;
         }
         self.standing.source = source;
         self.standing.joined = self.set.members.without(self.set.out);
-        let others = self.set.members.without(Members::one(source));
         self.set.regions.resize(size, others);
         let current = newest.iter().filter(|member| !dirty.contains(*member) || *member == source);
         self.standing.current = current.fold(Members::NONE, |all, member| all.with(Members::one(member)));
+        if !self.standing.current.covers(newest) {
+            // The dirty members lack writes until they were copied to: no later start takes them for a source.
+            self.outdate();
+        }
         Ok(())
     }
 
@@ -271,7 +275,10 @@ impl Mirror {
             self.note_member(member);
         }
         if whole {
-            self.standing.current = self.standing.current.without(members);
+            let left = self.standing.current.without(members);
+            if std::mem::replace(&mut self.standing.current, left) != left {
+                self.outdate();
+            }
             self.forget(members);
             self.restart_copy();
         }

@@ -112,6 +112,60 @@ fn a_member_that_is_another_disk_or_an_older_image_is_copied_to_and_never_from()
     assert!(served > 30, "{served} were served");
 }
 
+/// The member was dirty at a start, or an operator had it copied whole, and it was lost before that was done. It has the
+/// generation of the source at that time.
+#[test]
+fn a_member_that_was_not_yet_copied_to_is_not_served_in_place_of_another_disk() {
+    for by_order in [false, true] {
+        let mut rig = Rig::new(17, 3, true);
+        start(&mut rig);
+        rig.come_to_rest();
+        if by_order {
+            rig.mirror.bring_back(Members::first(3), true);
+        } else {
+            rig.write_at(0..512);
+            rig.turn();
+            rig.restart(false);
+            start(&mut rig);
+        }
+        assert_eq!(rig.mirror.status().current, Members::one(0));
+        rig.up[1..].fill(false);
+        let before = rig.acknowledged;
+        while rig.acknowledged == before {
+            rig.write_at(512..1024);
+            while rig.turn() {}
+            rig.let_time_go_by();
+        }
+        rig.restart(true);
+        rig.up.fill(true);
+        rig.replace(0, None);
+        let words = open(&mut rig).expect_err("no other member has the write");
+        assert!(words.contains("{0}") && words.contains("copy from N"), "{words}");
+        nothing_changes(&mut rig, 3);
+    }
+}
+
+/// By the log of an earlier version two members have the highest generation, and each lacks something else.
+#[test]
+fn where_the_log_marks_the_source_all_others_are_copied_to() {
+    let mut rig = Rig::new(19, 3, true);
+    start(&mut rig);
+    rig.come_to_rest();
+    let mirror = &mut rig.mirror;
+    let (first, second) = (Members::one(1), Members::one(2));
+    for (region, lacking) in [(0, first), (1, second)] {
+        mirror.mark(region..region + 1, lacking);
+        mirror.set.regions.make_stale(region..region + 1, lacking);
+    }
+    mirror.set.generations[0] -= 1;
+    mirror.open(SIZE).expect("member 1 is newer than member 0");
+    assert_eq!((mirror.status().source, mirror.status().current), (1, first));
+    let others = Members::one(0).with(second);
+    let regions = &mirror.set.regions.list;
+    assert_eq!((regions[0].wanted, regions[0].stale), (others, others));
+    assert_eq!((regions[1].wanted, regions[1].stale), (second, second));
+}
+
 #[test]
 fn a_primary_that_is_another_disk_is_not_served_and_not_copied_without_an_order() {
     for seed in seeds(&[], 12) {
