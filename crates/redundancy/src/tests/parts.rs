@@ -39,6 +39,8 @@ pub(super) struct Parts {
     /// after it.
     pub(super) log_writes: u64,
     pub(super) log_fault: Option<(u64, Partly)>,
+    /// Writes to the log that failed by chance since the set was opened and before it served.
+    log_failures: u32,
     /// Times that each of these happened.
     pub(super) power_losses: u64,
     pub(super) lost_flushes: u64,
@@ -59,6 +61,7 @@ impl Parts {
             is_hasty: false,
             log_writes: 0,
             log_fault: None,
+            log_failures: 0,
             power_losses: 0,
             lost_flushes: 0,
             timeouts: 0,
@@ -137,6 +140,7 @@ impl Rig {
             }
         }
         self.parts.failed.clear();
+        self.parts.log_failures = 0;
     }
 
     /// Ends all faults.
@@ -220,7 +224,7 @@ impl Rig {
         self.parts.log_writes += 1;
         let fault = self.parts.log_fault.filter(|(at, _)| *at == self.parts.log_writes);
         self.log_up &= fault.is_none();
-        let good = self.log_up && !self.random.one_in(200);
+        let good = self.log_up && !(self.random.one_in(200) && self.log_may_fail());
         match fault {
             Some((_, Partly::Nothing)) => {}
             None if good => self.write_log_durably(offset, bytes),
@@ -228,6 +232,14 @@ impl Rig {
             _ => self.do_some(&Task::WriteLog(offset, bytes.to_vec())),
         }
         self.mirror.log_written(good, self.now_ns);
+    }
+
+    /// True if a write to the log may fail by chance. After three failures at its start the set does not serve, and here
+    /// it is to serve wherever the log is up.
+    fn log_may_fail(&mut self) -> bool {
+        let serves = self.ready.is_some();
+        self.parts.log_failures += u32::from(!serves);
+        serves || self.parts.log_failures < 3
     }
 
     fn write_log_durably(&mut self, offset: u64, bytes: &[u8]) {

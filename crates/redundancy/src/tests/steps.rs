@@ -236,7 +236,7 @@ fn a_block_that_a_power_cut_tears_is_torn_nowhere_if_it_was_flushed() {
 
 #[test]
 fn whatever_happens_to_one_part_after_the_other() {
-    run(Steps::ALL, &[1253, 1430, 2825, 7129], 60);
+    run(Steps::ALL, &[1253, 1430, 2825, 7129, 10055], 60);
 }
 
 /// Fails each write to the log in turn, with no effect, a partial one, or the whole one. The next process
