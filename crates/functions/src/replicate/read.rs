@@ -26,6 +26,12 @@ impl Replicate {
         }
     }
 
+    /// Returns whether this member has the bytes of a read now.
+    fn is_current(&self, member: usize, call: &Call<'_>) -> bool {
+        let bytes = call.request.offset..call.request.end();
+        self.set.as_ref().is_none_or(|set| set.mirror.readers(&bytes).contains(member))
+    }
+
     /// Returns the status for the host of a member's answer to a write. A member that reports lost writes is
     /// noted in the set.
     pub(super) fn note_loss(&mut self, member: usize, status: Status) -> Status {
@@ -35,12 +41,17 @@ impl Replicate {
         of_host(status)
     }
 
-    /// Takes a read back. A member that cannot be read is lost, if there is another.
+    /// Takes a read back. A member that cannot be read is lost, if there is another. Data of a member that was lost
+    /// meanwhile is not returned: another member is read.
     pub(super) fn was_read(&mut self, call: &mut Call<'_>, io: &mut Io<'_>) -> Answer {
+        let member = call.cookie[1] as usize;
+        if call.status.is_success() && !self.is_current(member, call) {
+            call.cookie[0] &= AGAIN;
+            return self.read(call);
+        }
         if call.status.is_success() || call.status.is_of_host() {
             return Answer::Finish(call.status);
         }
-        let member = call.cookie[1] as usize;
         match &mut self.set {
             // The member could not be read. If no other member has its data, it is read once more.
             Some(set) if call.status.same_code(Status::WRITES_LOST) && call.cookie[0] & AGAIN == 0 => {

@@ -94,6 +94,27 @@ fn a_member_that_loses_power_alone_loses_no_write_of_the_host() {
     assert!(happened.power_losses > 20, "{happened:?}");
 }
 
+/// Several reads are in flight to a member that lost power: the first answer reports that, and the others have old data.
+#[test]
+fn reads_in_flight_to_a_member_that_lost_power_return_data_of_another() {
+    for seed in seeds(&[], 8) {
+        let mut rig = Rig::mirror(seed, 2);
+        rig.come_to_rest();
+        for _ in 0..10 {
+            (0..10).for_each(|_| rig.submit());
+            while !rig.is_idle() {
+                rig.turn();
+            }
+        }
+        (0..8).for_each(|_| rig.submit_read());
+        rig.lose_power_of(0);
+        while !rig.is_idle() {
+            rig.turn();
+        }
+        rig.come_to_rest();
+    }
+}
+
 #[test]
 fn a_flush_that_fails_and_loses_writes_is_told_to_the_host() {
     let happened = run(Steps { flushes: true, ..Steps::default() }, 8);
