@@ -70,13 +70,22 @@ struct Version {
     began: Moment,
     ended: Option<Moment>,
     superseded: Option<Moment>,
+    /// End of the write that superseded the version. A read that shows this may have begun later.
+    successor_ended: Moment,
     /// Flag of a version from before the last power cut, which is in no cache any more.
     settled: bool,
 }
 
 impl Version {
     fn original() -> Self {
-        Self { tag: Tag::ZERO, began: 0, ended: Some(0), superseded: None, settled: true }
+        Self { tag: Tag::ZERO, began: 0, ended: Some(0), superseded: None, successor_ended: 0, settled: true }
+    }
+
+    /// Marks the version as superseded from `moment` on, by a write that ended at `successor_ended`.
+    fn supersede(&mut self, moment: Moment, successor_ended: Moment) {
+        if self.superseded.is_none() {
+            (self.superseded, self.successor_ended) = (Some(moment), successor_ended);
+        }
     }
 
     /// Returns whether a write that began at `moment` comes after this version.
@@ -166,7 +175,9 @@ impl ModelNamespace {
 
     fn begin_write(&mut self, first: u64, tags: &[Tag], supersedes: bool, fua: bool) -> Flight {
         for (block, &tag) in (first..).zip(tags) {
-            let version = Version { tag, began: self.now, ended: None, superseded: None, settled: false };
+            let began = self.now;
+            let version =
+                Version { tag, began, ended: None, superseded: None, successor_ended: 0, settled: false };
             self.blocks[block as usize].push(version);
             for flight in self.flights.values_mut() {
                 if let Flight::Read(reading) = flight {
@@ -219,7 +230,8 @@ impl ModelNamespace {
     pub fn lose_unflushed(&mut self) {
         self.now += 1;
         for (block, versions) in (0..).zip(&mut self.blocks) {
-            self.owed.extend(versions.iter().filter_map(|version| version.superseded));
+            let superseded = versions.iter().filter(|version| version.superseded.is_some());
+            self.owed.extend(superseded.map(|version| version.successor_ended));
             versions.iter_mut().for_each(|version| version.superseded = None);
             for flight in self.flights.values_mut() {
                 let Flight::Read(reading) = flight else { continue };
@@ -242,7 +254,7 @@ impl ModelNamespace {
             if version.began == began {
                 version.ended = Some(self.now);
             } else if supersedes && version.over_before(began) {
-                version.superseded.get_or_insert(self.now);
+                version.supersede(self.now, self.now);
             }
         }
         if supersedes && durable {
@@ -289,8 +301,9 @@ impl ModelNamespace {
         if versions.iter().filter(is_found).all(|version| version.settled) {
             versions.retain(|version| !version.settled || version.tag == found);
         }
+        let ended = versions.iter().filter(is_found).filter_map(|version| version.ended).max();
         for version in versions.iter_mut().filter(|version| version.tag != found && version.began < began) {
-            version.superseded.get_or_insert(began);
+            version.supersede(began, ended.unwrap_or(began));
         }
     }
 

@@ -190,3 +190,19 @@ fn a_compare_reports_equality_as_a_read_would() {
     let compare = model.begin(Action::Read { first: 0, blocks: 1 });
     assert!(model.end_unequal(compare, &[A]).is_err(), "it is certain what is there");
 }
+
+/// A read that begins after the Flush shows the write. The write ended before the Flush began.
+#[test]
+fn a_failed_flush_reports_the_loss_of_a_write_that_a_later_read_showed() {
+    let mut model = model();
+    write(&mut model, A);
+    flush(&mut model);
+    let failed = begin(&mut model, B, false);
+    model.end(failed, false);
+    let report = model.begin(Action::Flush);
+    assert!(shows(&mut model, B));
+    model.lose_unflushed();
+    model.end(report, false);
+    flush(&mut model);
+    assert_eq!(candidates(&model), [A, B]);
+}
