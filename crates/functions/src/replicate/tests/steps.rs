@@ -61,9 +61,9 @@ fn life(rig: &mut Rig, steps: Steps) {
     }
 }
 
-fn run(steps: Steps, count: u64) -> Happened {
+fn run(steps: Steps, failed_once: &[u64], count: u64) -> Happened {
     let mut happened = Happened::default();
-    for seed in seeds(&[], count) {
+    for seed in seeds(failed_once, count) {
         let mut rig =
             if seed.is_multiple_of(3) { Rig::new(seed) } else { Rig::mirror(seed, 2 + (seed % 2) as usize) };
         for _ in 0..8 {
@@ -90,7 +90,7 @@ fn run(steps: Steps, count: u64) -> Happened {
 
 #[test]
 fn a_member_that_loses_power_alone_loses_no_write_of_the_host() {
-    let happened = run(Steps { power: true, ..Steps::default() }, 8);
+    let happened = run(Steps { power: true, ..Steps::default() }, &[], 8);
     assert!(happened.power_losses > 20, "{happened:?}");
 }
 
@@ -117,18 +117,25 @@ fn reads_in_flight_to_a_member_that_lost_power_return_data_of_another() {
 
 #[test]
 fn a_flush_that_fails_and_loses_writes_is_told_to_the_host() {
-    let happened = run(Steps { flushes: true, ..Steps::default() }, 8);
+    let happened = run(Steps { flushes: true, ..Steps::default() }, &[], 8);
     assert!(happened.lost_flushes > 10, "{happened:?}");
 }
 
 #[test]
 fn a_write_that_times_out_and_is_done_later_is_read_nowhere() {
-    let happened = run(Steps { late: true, ..Steps::default() }, 8);
+    let happened = run(Steps { late: true, ..Steps::default() }, &[], 8);
     assert!(happened.timeouts > 20, "{happened:?}");
 }
 
 #[test]
 fn a_disk_that_is_another_after_a_restart_is_copied_to() {
-    let happened = run(Steps { replaced: true, ..Steps::default() }, 8);
+    let happened = run(Steps { replaced: true, ..Steps::default() }, &[], 8);
     assert!(happened.replaced > 10, "{happened:?}");
+}
+
+#[test]
+fn whatever_happens_to_one_member_after_the_other() {
+    let happened = run(Steps { power: true, flushes: true, late: true, replaced: true }, &[16, 17], 8);
+    assert!(happened.power_losses > 10 && happened.lost_flushes > 5, "{happened:?}");
+    assert!(happened.timeouts > 10 && happened.replaced > 5, "{happened:?}");
 }
