@@ -234,7 +234,7 @@ impl Rig {
         self.mirror.log_written(good, self.now_ns);
     }
 
-    /// True if a write to the log may fail by chance. After three failures at its start the set does not serve, and here
+    /// Returns whether a write to the log may fail by chance. After three failures at its start the set does not serve, and here
     /// it is to serve wherever the log is up.
     fn log_may_fail(&mut self) -> bool {
         let serves = self.ready.is_some();

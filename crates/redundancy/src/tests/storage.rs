@@ -112,8 +112,7 @@ fn a_member_that_is_another_disk_or_an_older_image_is_copied_to_and_never_from()
     assert!(served > 30, "{served} were served");
 }
 
-/// The member was dirty at a start, or an operator had it copied whole, and it was lost before that was done. It has the
-/// generation of the source at that time.
+/// Loses a member that was dirty at a start, or that an operator had copied whole, before the copy is complete.
 #[test]
 fn a_member_that_was_not_yet_copied_to_is_not_served_in_place_of_another_disk() {
     for by_order in [false, true] {
@@ -145,7 +144,7 @@ fn a_member_that_was_not_yet_copied_to_is_not_served_in_place_of_another_disk() 
     }
 }
 
-/// By the log of an earlier version two members have the highest generation, and each lacks something else.
+/// Opens the log of an earlier version: two members have the highest generation, and each lacks other regions.
 #[test]
 fn where_the_log_marks_the_source_all_others_are_copied_to() {
     let mut rig = Rig::new(19, 3, true);

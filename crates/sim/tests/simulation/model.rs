@@ -191,7 +191,7 @@ fn a_compare_reports_equality_as_a_read_would() {
     assert!(model.end_unequal(compare, &[A]).is_err(), "it is certain what is there");
 }
 
-/// A read that begins after the Flush shows the write. The write ended before the Flush began.
+/// Begins the read that shows the write after the Flush. The write ended before the Flush began.
 #[test]
 fn a_failed_flush_reports_the_loss_of_a_write_that_a_later_read_showed() {
     let mut model = model();

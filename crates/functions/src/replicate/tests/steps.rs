@@ -94,7 +94,7 @@ fn a_member_that_loses_power_alone_loses_no_write_of_the_host() {
     assert!(happened.power_losses > 20, "{happened:?}");
 }
 
-/// Several reads are in flight to a member that lost power: the first answer reports that, and the others have old data.
+/// Submits several reads to a member that lost power: the first answer reports that, and the others have old data.
 #[test]
 fn reads_in_flight_to_a_member_that_lost_power_return_data_of_another() {
     for seed in seeds(&[], 8) {
