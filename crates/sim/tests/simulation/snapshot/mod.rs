@@ -264,10 +264,11 @@ fn a_power_cut_at_every_write_of_metadata() {
     }
 }
 
-/// Cuts the power in the same places and tears sectors: a torn block of metadata is never taken for a whole one.
+/// Cuts the power in the same places and tears sectors: a torn block of metadata is never taken for a whole one. Seed 7
+/// fails without the checksum of a block.
 #[test]
 fn a_power_cut_that_tears_a_sector_of_metadata() {
-    for seed in seeds(&[], 1) {
+    for seed in seeds(&[7], 0) {
         let mut whole = Plan::new(seed);
         whole.life(250);
         for (at, variant) in

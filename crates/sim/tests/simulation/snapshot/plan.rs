@@ -1,6 +1,8 @@
 //! Actions of the host and the operator, and the invariants.
 
-use super::instance::{Faults, Finished, Instance};
+mod faults;
+
+use super::instance::{Finished, Instance};
 use sluice_command::{Operation, Request};
 use sluice_functions::snapshot;
 use sluice_nvme::Status;
@@ -104,30 +106,6 @@ impl Plan {
         plan
     }
 
-    pub(super) fn fail(&mut self, writes: f64, reads: f64) {
-        self.instance.faults = Faults { writes, reads, ..Faults::default() };
-        self.has_unreported_loss |= writes > 0.0;
-    }
-
-    /// Fails every flush from this request for metadata on; the request itself is done.
-    pub(super) fn fail_from(&mut self, step: u64) {
-        self.instance.faults.step = Some(step);
-    }
-
-    /// Fails one flush, of the host's or of the function's, after this many requests for metadata, and loses
-    /// the metadata that it was to make durable. The other flushes succeed.
-    pub(super) fn lose_after(&mut self, requests: u64, is_hosts: bool) {
-        // Commands may fail because of it.
-        self.fail(f64::MIN_POSITIVE, 0.0);
-        (self.instance.faults.lost, self.instance.faults.is_hosts) = (Some(requests), is_hosts);
-    }
-
-    /// Cuts the power of the store alone after this many requests for metadata.
-    pub(super) fn lose_power_after(&mut self, requests: u64) {
-        self.fail(f64::MIN_POSITIVE, 0.0);
-        (self.instance.faults.power, self.may_have_lost_power) = (Some(requests), true);
-    }
-
     /// Fails a flush of the host. Lost data can be read until the power fails, and the next function reads it
     /// at once.
     pub(super) fn lose_from_a_cache(&mut self) {
@@ -172,15 +150,6 @@ impl Plan {
 
     pub(super) fn metadata_writes(&self) -> u64 {
         self.instance.metadata_writes
-    }
-
-    pub(super) fn cut_at(&mut self, at: u64) {
-        self.cut_at = Some(at);
-    }
-
-    /// Lets power cuts tear metadata within a sector.
-    pub(super) fn tear(&mut self) {
-        self.instance.unit = Some(64);
     }
 
     /// Performs this many actions, and completes them; stops at a power cut.
