@@ -122,7 +122,7 @@ pub fn flat_out(drives: &mut [Streams], clock: &Clock, time: Duration) -> Result
     Ok(tally)
 }
 
-/// Begins a command at a fixed interval, whatever becomes of those before, with the queue pairs in turn. A
+/// Begins a command at a fixed interval, with the queue pairs in turn. Earlier commands do not delay it. A
 /// command that finds its queue full waits, and its latency counts from the time at which it should have
 /// begun.
 pub fn at_a_rate(

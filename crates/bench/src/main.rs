@@ -1,10 +1,10 @@
 //! `sluice-bench`: the program behind `sluice bench`, apart from the daemon, which has no ptrace in it.
 #![forbid(unsafe_code)]
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use sluice_bench::{BenchArgs, Report};
+use sluice_spec::output::{Form, Output};
 use sluice_spec::problem::Problem;
-use std::io::Write;
 use std::process::ExitCode;
 
 /// Measure speed, idleness and the cost of a command
@@ -14,24 +14,14 @@ struct Cli {
     #[command(flatten)]
     bench: BenchArgs,
 
-    /// Form of the output
+    /// Form of the answers
     #[arg(short, long, global = true, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
 }
 
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-enum Form {
-    /// Table for people
-    #[default]
-    Table,
-    /// JSON for programs
-    Json,
-}
-
 fn main() -> ExitCode {
-    end_with_a_panic();
-    let cli = Cli::parse();
-    match run(&cli) {
+    sluice_reactor::end_with_a_panic();
+    match run(&Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
             eprintln!("error: {problem}");
@@ -41,29 +31,8 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> Result<(), Problem> {
-    let Some(report) = sluice_bench::run(&cli.bench)? else { return Ok(()) };
-    let text = match cli.output {
-        Form::Table => report.text(),
-        Form::Json => json(&report)?,
-    };
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .map_err(|error| Problem::internal(format!("cannot write the report: {error}")))
-}
-
-fn json(report: &Report) -> Result<String, Problem> {
-    let text = serde_json::to_string_pretty(report);
-    text.map(|text| text + "\n")
-        .map_err(|error| Problem::internal(format!("cannot write the report: {error}")))
-}
-
-/// Ends the process at a panic, in every profile: nothing may unwind past memory that a kernel or a device still
-/// writes to.
-fn end_with_a_panic() {
-    let report = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        report(panic);
-        std::process::abort();
-    }));
+    match sluice_bench::run(&cli.bench)? {
+        Some(report) => Output::new(cli.output).answer(&report, Report::text),
+        None => Ok(()),
+    }
 }

@@ -8,9 +8,14 @@ pub(crate) fn own() -> Result<PathBuf, Problem> {
     std::env::current_exe().map_err(|error| Problem::internal(format!("cannot find this program: {error}")))
 }
 
-/// Returns the path of `sluice`, which belongs beside this program.
+/// Returns the path at which `sluice` belongs, beside this program.
+pub(crate) fn beside() -> Result<PathBuf, Problem> {
+    Ok(own()?.with_file_name("sluice"))
+}
+
+/// Returns the path of `sluice`, if it is there.
 pub(crate) fn daemon() -> Result<PathBuf, Problem> {
-    let daemon = own()?.with_file_name("sluice");
+    let daemon = beside()?;
     match daemon.exists() {
         true => Ok(daemon),
         false => Err(Problem::not_found(format!("there is no {}", daemon.display()))

@@ -74,8 +74,7 @@ impl Server {
             state: folder.join("state"),
         };
         let settings = Settings { cores: cores.reactor.into_iter().collect(), ..settings };
-        // Without `sluice` beside this program, only functions in a process are missing.
-        program::daemon().into_iter().for_each(start_functions_by);
+        start_functions_by(program::beside()?);
         let wiring = Wiring::start(&settings, places.clone())?;
         let key = secret(&folder.join("key"), KEY)?;
         Ok(Self { drives: Vec::new(), listener: None, wiring, places, key, _scratch: scratch })

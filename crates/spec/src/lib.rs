@@ -19,6 +19,7 @@ mod layer;
 mod namespace;
 mod nvme;
 mod nvme_tcp;
+pub mod output;
 mod passthrough;
 mod path;
 pub mod paths;

@@ -123,7 +123,7 @@ pub struct FileTarget {
     pub size: Option<Size>,
     pub on_full: OnFull,
     pub read_only: bool,
-    /// Whether the file is raw, whatever it begins with.
+    /// Whether the file is served as raw, also if it begins like an image of another format.
     pub raw: bool,
     pub lease: Option<PathBuf>,
 }

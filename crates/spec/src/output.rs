@@ -1,50 +1,46 @@
 //! Answers on standard output.
 
+use crate::problem::Problem;
 use clap::ValueEnum;
 use serde::Serialize;
-use sluice_spec::problem::Problem;
 use std::io::{self, Write};
 
 /// Form of the answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(super) enum Form {
+pub enum Form {
     /// Text for people
     #[default]
     Table,
-    /// The API's answer, for programs
+    /// JSON for programs
     Json,
 }
 
 /// Standard output, in the chosen form.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Output {
+pub struct Output {
     form: Form,
 }
 
 impl Output {
-    pub(super) fn new(form: Form) -> Self {
+    pub fn new(form: Form) -> Self {
         Self { form }
     }
 
     /// Writes an answer: as JSON, or as the text that `text` makes of it.
-    pub(super) fn answer<T: Serialize>(
-        self,
-        answer: &T,
-        text: impl FnOnce(&T) -> String,
-    ) -> Result<(), Problem> {
+    pub fn answer<T: Serialize>(self, answer: &T, text: impl FnOnce(&T) -> String) -> Result<(), Problem> {
         match self.form {
             Form::Json => self.json(answer),
             Form::Table => self.raw(text(answer).as_bytes()),
         }
     }
 
-    pub(super) fn json(self, value: &impl Serialize) -> Result<(), Problem> {
+    pub fn json(self, value: &impl Serialize) -> Result<(), Problem> {
         let text =
             serde_json::to_string_pretty(value).map_err(|error| Problem::internal(error.to_string()))?;
         self.raw(format!("{text}\n").as_bytes())
     }
 
-    pub(super) fn raw(self, bytes: &[u8]) -> Result<(), Problem> {
+    pub fn raw(self, bytes: &[u8]) -> Result<(), Problem> {
         let mut out = io::stdout().lock();
         match out.write_all(bytes).and_then(|()| out.flush()) {
             // The reader has seen enough, as in `sluice drive list | head -1`.

@@ -84,7 +84,7 @@ impl Thread {
             Rest::At(_) => {}
             _ => return Err(Problem::internal("the counted process did not stop where it should")),
         }
-        // The thread must not outlive this process, whatever ends it.
+        // The thread must not outlive this process, also after SIGKILL.
         ptrace::setoptions(id, Options::PTRACE_O_EXITKILL).map_err(refused)?;
         Ok(thread)
     }

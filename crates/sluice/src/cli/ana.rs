@@ -1,10 +1,10 @@
 //! `sluice drive ana`.
 
 use super::converse;
-use super::output::Output;
 use clap::Args;
 use sluice_api::AnaList;
 use sluice_api::client::{Client, segment};
+use sluice_spec::output::Output;
 use sluice_spec::problem::Problem;
 use sluice_spec::table::Table;
 use sluice_spec::{AnaSpec, AnaStateName};

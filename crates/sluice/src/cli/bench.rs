@@ -1,7 +1,7 @@
 //! `sluice bench`: hands over to the program `sluice-bench`, so that the daemon has no ptrace in it.
 
-use super::output::Form;
 use clap::Args;
+use sluice_spec::output::Form;
 use sluice_spec::problem::Problem;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;

@@ -1,12 +1,12 @@
 //! `sluice classifier`.
 
 use super::map::{self, MapCommand};
-use super::output::Output;
 use super::{absolute, converse};
 use clap::{Args, Subcommand};
 use sluice_api::ReplaceRequest;
 use sluice_api::client::{Client, segment};
 use sluice_control::drives::ClassifierStatus;
+use sluice_spec::output::Output;
 use sluice_spec::problem::Problem;
 use sluice_spec::table::pairs;
 use sluice_spec::{ClassifierSpec, default_section};

@@ -1,10 +1,10 @@
 //! `sluice discover`: lists the subsystems at an address.
 
-use super::output::Output;
 use clap::Args;
 use serde::Serialize;
 use sluice_nvme::discovery::DiscoveryEntry;
 use sluice_spec::host_name::HostName;
+use sluice_spec::output::Output;
 use sluice_spec::problem::Problem;
 use sluice_spec::table::Table;
 use sluice_targets::NvmeTcpConfig;

@@ -3,12 +3,12 @@
 use super::ana::Ana;
 use super::attach::{Attachment, Monitor};
 use super::copies::copies;
-use super::output::Output;
 use super::{absolute, converse, spec_file};
 use clap::{Args, Subcommand};
 use sluice_api::client::{Client, segment};
 use sluice_api::{DriveList, DriveMoveRequest, ResizeRequest};
 use sluice_control::drives::{DriveState, DriveView, NamespaceView};
+use sluice_spec::output::Output;
 use sluice_spec::problem::Problem;
 use sluice_spec::size::Size;
 use sluice_spec::table::{Table, pairs};

@@ -2,7 +2,6 @@
 
 use super::converse;
 use super::function_spec::Described;
-use super::output::Output;
 use crate::log;
 use clap::{Args, Subcommand};
 use sluice_api::client::{Client, segment};
@@ -11,6 +10,7 @@ use sluice_control::drives::FunctionView;
 use sluice_control::launch::Restrictions;
 use sluice_crypt::Given;
 use sluice_functions::uif::make;
+use sluice_spec::output::Output;
 use sluice_spec::problem::Problem;
 use sluice_spec::table::Table;
 use sluice_spec::{Place, check_kind};

@@ -2,11 +2,11 @@
 
 use super::classifier;
 use super::converse;
-use super::output::Output;
 use clap::Subcommand;
 use sluice_api::client::{Client, segment};
 use sluice_api::{MapList, ValueRequest};
 use sluice_control::drives::{MapDump, MapEntry, MapKindName, MapView, to_hex};
+use sluice_spec::output::Output;
 use sluice_spec::problem::Problem;
 use sluice_spec::table::Table;
 

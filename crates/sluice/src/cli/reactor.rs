@@ -1,12 +1,12 @@
 //! `sluice reactor`, `sluice reload` and `sluice version`: the daemon itself.
 
 use super::converse;
-use super::output::Output;
 use clap::Subcommand;
 use serde::Serialize;
 use sluice_api::client::Client;
 use sluice_api::{ReactorList, Version};
 use sluice_control::drives::Reloaded;
+use sluice_spec::output::Output;
 use sluice_spec::problem::Problem;
 use sluice_spec::table::{Table, pairs};
 

@@ -2,11 +2,11 @@
 
 use super::converse;
 use super::function::which;
-use super::output::Output;
 use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 use sluice_api::client::{Client, segment};
 use sluice_api::{ControlAnswer, ControlRequest, FunctionList};
+use sluice_spec::output::Output;
 use sluice_spec::problem::Problem;
 use sluice_spec::size::Size;
 use sluice_spec::table::Table;
