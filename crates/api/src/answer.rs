@@ -109,7 +109,7 @@ pub async fn ordered<T: Send + 'static>(
     blocking(work).await
 }
 
-/// Prepares a page away from the thread that serves callers, whatever orders there are.
+/// Prepares a page away from the thread that serves callers. Orders do not delay it.
 pub(super) async fn looked<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
 ) -> Answer<T> {

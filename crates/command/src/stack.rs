@@ -360,7 +360,7 @@ impl Stack {
 
     /// Arms the layers before the drive sleeps. Returns whether a layer has work after all.
     pub fn arm(&mut self) -> bool {
-        // All layers, whatever the first returns: each is disarmed afterwards.
+        // All layers are armed, also after one that has work: each is disarmed afterwards.
         self.polled.iter().fold(false, |work, id| self.nodes[usize::from(id.0)].layer.arm() | work)
     }
 

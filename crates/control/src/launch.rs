@@ -1,4 +1,4 @@
-//! The rights that a function's process loses before its program starts, whatever the program is.
+//! The rights that a function's process loses before its program starts. They are the same for every program.
 //!
 //! The daemon starts this program first, as the function's user. It gives up all rights that it can and
 //! executes the function's program in its own process, so a hostile program never has more. The remaining

@@ -11,7 +11,7 @@ fn attribute(device: u64, name: &str) -> Option<String> {
     read(format!("{at}/{name}")).or_else(|| read(format!("{at}/../{name}"))).map(|it| it.trim().to_owned())
 }
 
-/// Returns the number of bytes that the device writes atomically, whatever is written at the same time.
+/// Returns the number of bytes that the device writes atomically, also beside other writes.
 pub(super) fn physical_block(device: u64) -> Option<u32> {
     attribute(device, "queue/physical_block_size")?.parse().ok()
 }

@@ -329,7 +329,7 @@ fn memory_that_a_silent_device_has_is_not_said_to_be_free() {
     assert!(status.same_code(Status::INTERNAL_PATH_ERROR), "{status:?}");
 }
 
-/// Commands of one guest, each with a page of its own, that come back whatever happens below.
+/// Commands of one guest, each with a page of its own, that come back after every failure below.
 struct Load {
     queue: QueuePair,
     memory: DmaBuffer,

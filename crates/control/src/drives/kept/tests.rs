@@ -150,7 +150,7 @@ fn what_a_host_began_to_erase_is_erased_and_no_other() {
             drop(stage.start(&on(file)));
             assert!(!erases(), "on {file}, where hosts may have written since");
         }
-        // A format covers one namespace, whatever other namespaces the drive has.
+        // A format covers one namespace; other namespaces of the drive stay.
         begin();
         for more in ["[[drive.namespace]]\ntarget = \"null\"\nsize = \"1MiB\"\n", ""] {
             drop(stage.start(&format!("{}{more}", on("a"))));

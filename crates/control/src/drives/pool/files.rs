@@ -44,7 +44,7 @@ pub(in crate::drives) fn sweep(spec: &DriveSpec, saved: &mut HostState) -> Vec<F
     }
     of_mut(saved, &spec.name).leaving.retain(|file| {
         let path = folder.join(file);
-        // O_PATH opens no device and reads no data: the descriptor only keeps the file alive, whatever it is.
+        // O_PATH opens no device and reads no data: the descriptor keeps a file of any type alive.
         let flags = OFlags::PATH | OFlags::NOFOLLOW;
         let held = File::options().read(true).custom_flags(flags.bits().cast_signed()).open(&path);
         let is_gone = remove(&path);
