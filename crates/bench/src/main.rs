@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 /// Measure speed, idleness and the cost of a command
 #[derive(Debug, Parser)]
-#[command(name = "sluice bench", version, max_term_width = 100)]
+#[command(name = "sluice bench", bin_name = "sluice bench", version, max_term_width = 100)]
 struct Cli {
     #[command(flatten)]
     bench: BenchArgs,
