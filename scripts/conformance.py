@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Says which requirements of the NVMe specifications are tested, and by which tests: docs/conformance.md.
+"""Says which requirements of the NVMe specifications are tested, and by which tests: docs/reference/conformance.md.
 
 A test says what it shows in its documentation, a line for each requirement, in our words:
 
@@ -18,7 +18,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs/conformance.md"
+PAGE = ROOT / "docs/reference/conformance.md"
 GAPS = ROOT / "scripts/conformance-gaps.txt"
 
 CLAIM = re.compile(r"Conformance: (?P<document>Base|NVM|PCIe|TCP) (?P<section>[0-9]+(\.[0-9]+)*), (?P<words>.+)\.$")
@@ -102,7 +102,7 @@ def page(claims):
             continue
         lines += ["", "## " + title, "", "| section | requirement | test | result |", "| --- | --- | --- | --- |"]
         for claim in rows:
-            shown = "[%s](../%s) | passes" % (claim.name.replace("_", " "), claim.path) if claim.test else "| gap"
+            shown = "[%s](../../%s) | passes" % (claim.name.replace("_", " "), claim.path) if claim.test else "| gap"
             lines.append("| %s | %s | %s |" % (claim.section, claim.words[0].upper() + claim.words[1:], shown))
     return "\n".join(lines) + "\n"
 
@@ -118,7 +118,7 @@ def main(arguments):
         return
     problems = []
     if PAGE.read_text() != text:
-        problems.append("docs/conformance.md is not what the tests say: scripts/conformance.py --write")
+        problems.append("docs/reference/conformance.md is not what the tests say: scripts/conformance.py --write")
     results = {}
     for line in pathlib.Path(arguments[0]).read_text(errors="replace").splitlines():
         if found := RESULT.match(line):

@@ -4,7 +4,7 @@
 #   scripts/fuzz.sh [SECONDS_PER_TARGET [TARGET...]]        two at a time, as CI does
 #   scripts/fuzz.sh long [MINUTES_PER_TARGET [TARGET...]]   by hand: one at a time, and inputs that reach
 #                                                           code no committed one does join them
-# See docs/fuzzing.md.
+# See docs/internals/fuzzing.md.
 set -euo pipefail
 HERE=$(cd "$(dirname "$0")" && pwd)
 cd "$HERE/../fuzz"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Changes the code at random places, one at a time, and reports the changes that no test notices. See docs/mutants.md.
+# Changes the code at random places, one at a time, and reports the changes that no test notices. See docs/internals/mutants.md.
 #   SEED=1 SAMPLE=40 scripts/mutants.sh [MUTANT...]
 # A MUTANT is a line of an earlier report; without one a sample is drawn. TREE is a clean checkout that is changed and put
 # back; without it a worktree of HEAD in the cache folder is used. PROFILE is the profile of cargo, SKIP has names of

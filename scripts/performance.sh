@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures the standard set and writes it between the markers of docs/performance.md.
+# Measures the standard set and writes it between the markers of docs/internals/performance.md.
 #
 #   scripts/performance.sh            half an hour on a quiet machine with two processors or more
 #   scripts/performance.sh --quick    a few minutes: fewer and shorter runs, to see that all of it works
@@ -15,7 +15,7 @@ cd "$HERE/.."
 PATH=$HOME/.cargo/bin:$PATH
 . scripts/lib.sh
 
-page=docs/performance.md
+page=docs/internals/performance.md
 begin='<!-- measured: scripts/performance.sh writes from here -->'
 end='<!-- measured: to here -->'
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures the slowest commands over NVMe/TCP, Sluice's controller beside the kernel's nvmet in one guest
-# (tests/guest/tail.py says how), and prints the table that docs/performance.md has.
+# (tests/guest/tail.py says how), and prints the table that docs/internals/performance.md has.
 #   scripts/tail.sh [--seconds 10] [--depths 1,32,256] [--kernel 6.12]      minutes on a quiet machine
 set -euo pipefail
 HERE=$(cd "$(dirname "$0")" && pwd)

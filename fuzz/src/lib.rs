@@ -1,7 +1,7 @@
 //! Fuzz targets for everything that takes bytes from outside.
 //!
 //! Each target is a module with a `run` that interprets an input and checks the invariants for every input;
-//! `bin` makes a libFuzzer program of each. See `docs/fuzzing.md`.
+//! `bin` makes a libFuzzer program of each. See `docs/internals/fuzzing.md`.
 
 pub mod authentication;
 pub mod configuration;

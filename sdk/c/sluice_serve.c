@@ -1,4 +1,4 @@
-/* sluice_serve.c: the process of a function: rings, daemons, and one loop around them. docs/sdk.md has the layout of
+/* sluice_serve.c: the process of a function: rings, daemons, and one loop around them. docs/reference/sdk.md has the layout of
  * the memory and the reasons of the barriers. */
 #define _GNU_SOURCE
 #include "sluice_internal.h"

@@ -1,4 +1,4 @@
-/* sluice_uif_abi.h: what daemon and function agree on, as docs/sdk.md explains it. A function's author needs none
+/* sluice_uif_abi.h: what daemon and function agree on, as docs/reference/sdk.md explains it. A function's author needs none
  * of it: sluice_uif.h is for authors. All numbers are little-endian. */
 #ifndef SLUICE_UIF_ABI_H
 #define SLUICE_UIF_ABI_H

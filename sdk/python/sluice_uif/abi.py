@@ -1,4 +1,4 @@
-"""What daemon and function agree on, as docs/sdk.md explains it. All numbers are little-endian."""
+"""What daemon and function agree on, as docs/reference/sdk.md explains it. All numbers are little-endian."""
 
 import struct
 

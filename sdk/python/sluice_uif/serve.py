@@ -1,4 +1,4 @@
-"""The process of a function: rings, daemons, and one loop around them. docs/sdk.md has the layout of the memory.
+"""The process of a function: rings, daemons, and one loop around them. docs/reference/sdk.md has the layout of the memory.
 
 Python has no memory barriers, so the kernel issues them: membarrier(2) is a full one for the thread that calls it
 (MEMBARRIER_CMD_GLOBAL_EXPEDITED, since Linux 4.16). x86 needs it only between a write and a later read, which is

@@ -1,6 +1,6 @@
 //! Layout of a store: two superblocks, the number of deletions, two areas for metadata, chunks.
 //!
-//! The page docs/formats.md has their content.
+//! The page docs/internals/formats.md has their content.
 
 use super::block::{BLOCK, Kind, Label, PAYLOAD, number, open, seal};
 use super::table::{Mapping, VERSIONS_MAX, Version};

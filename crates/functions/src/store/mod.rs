@@ -3,7 +3,7 @@
 //!
 //! This module sends no requests itself. A `Table` is the mapping in memory. A metadata operation changes the
 //! metadata, one step after the other, for the user of the layer. `Load` is the one that trusts no data it
-//! reads. The page docs/formats.md has the layout.
+//! reads. The page docs/internals/formats.md has the layout.
 //!
 //! Order of durability: a block of the log is written when all that it depends on, and every block before it,
 //! is durable. So only the last block of a log can be missing after a power cut. A checkpoint goes into the

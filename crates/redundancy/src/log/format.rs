@@ -1,4 +1,4 @@
-//! The format of the log: little-endian, in blocks. See docs/formats.md.
+//! The format of the log: little-endian, in blocks. See docs/internals/formats.md.
 
 use crc32c::{crc32c, crc32c_append};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};

@@ -1,5 +1,5 @@
 //! Commands that a real daemon serves over each front-end, found by sending every possible command. The
-//! controller's logs and docs/commands.md must list the same commands.
+//! controller's logs and docs/reference/commands.md must list the same commands.
 
 use crate::common::{Daemon, LIMIT};
 use crate::names::{ADMIN, FABRICS, FEATURES, IO, LOGS, Names, STRUCTURES};
@@ -16,7 +16,7 @@ use std::path::Path;
 const NQN: &str = "nqn.2026-11.example.sluice:disk";
 
 /// Path of the page, relative to this package.
-const PAGE: &str = "../../docs/commands.md";
+const PAGE: &str = "../../docs/reference/commands.md";
 
 /// Environment variable with which the page is written, not compared.
 const WRITE: &str = "SLUICE_WRITE_DOCS";
@@ -297,7 +297,7 @@ fn what_is_served_is_what_the_logs_say_and_the_page() {
     }
     let there = std::fs::read_to_string(&page).unwrap_or_default();
     for (line, (is, said)) in text.lines().zip(there.lines()).enumerate() {
-        assert_eq!(is, said, "docs/commands.md, line {}: write it anew with {WRITE}=1", line + 1);
+        assert_eq!(is, said, "{PAGE}, line {}: write it anew with {WRITE}=1", line + 1);
     }
-    assert!(text == there, "docs/commands.md is too short or too long: write it anew with {WRITE}=1");
+    assert!(text == there, "{PAGE} is too short or too long: write it anew with {WRITE}=1");
 }

@@ -4,14 +4,14 @@ use crate::common::BINARY;
 use std::path::Path;
 use std::process::Command;
 
-const CONFIGURATION: &str = include_str!("../../../../docs/configuration.md");
-const API: &str = include_str!("../../../../docs/api.md");
+const CONFIGURATION: &str = include_str!("../../../../docs/reference/configuration.md");
+const API: &str = include_str!("../../../../docs/reference/api.md");
 
 /// Pages with configurations in them.
 const PAGES: [(&str, &str); 3] = [
     ("configuration", CONFIGURATION),
-    ("functions", include_str!("../../../../docs/functions.md")),
-    ("nvme-tcp", include_str!("../../../../docs/nvme-tcp.md")),
+    ("functions", include_str!("../../../../docs/reference/functions.md")),
+    ("nvme-tcp", include_str!("../../../../docs/reference/nvme-tcp.md")),
 ];
 
 #[test]
@@ -35,7 +35,7 @@ fn every_route_is_on_the_page() {
     for (path, methods) in paths {
         for method in methods.as_object().expect("methods").keys() {
             let line = format!("| `{} {path}` |", method.to_uppercase());
-            assert!(API.contains(&line), "docs/api.md lacks {line}");
+            assert!(API.contains(&line), "docs/reference/api.md lacks {line}");
         }
     }
 }
@@ -43,7 +43,7 @@ fn every_route_is_on_the_page() {
 /// Checks that each order on the page, as after a refusal, is a command of the tool, with its options.
 #[test]
 fn every_order_after_a_refusal_is_one() {
-    let page = include_str!("../../../../docs/durability.md");
+    let page = include_str!("../../../../docs/reference/durability.md");
     let orders: Vec<&str> = page.split('`').filter(|text| text.starts_with("sluice ")).collect();
     assert!(orders.len() > 10, "{orders:?}");
     for order in orders {
@@ -63,8 +63,8 @@ fn every_order_after_a_refusal_is_one() {
 /// Checks that links to a page or to a heading of it have a target.
 #[test]
 fn every_link_of_the_page_on_durability_leads_somewhere() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-    let page = include_str!("../../../../docs/durability.md");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference");
+    let page = include_str!("../../../../docs/reference/durability.md");
     for link in page.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
         let (file, heading) = link.split_once('#').unwrap_or((link, ""));
         let name = if file.is_empty() { "durability.md" } else { file };

@@ -1,4 +1,5 @@
-//! docs/first-function.md, carried out: every file of the page is written, every command of the page is run.
+//! docs/tutorials/first-function.md, carried out: every file of the page is written, every command of the page is
+//! run.
 
 use crate::common::{BINARY, Daemon, namespace};
 use crate::function::functions;
@@ -7,7 +8,7 @@ use sluice_nvme::Status;
 use std::path::Path;
 use std::process::Command;
 
-const PAGE: &str = include_str!("../../../../docs/first-function.md");
+const PAGE: &str = include_str!("../../../../docs/tutorials/first-function.md");
 
 /// Returns the code blocks of the page, each as the rest of the line after its three back ticks and its
 /// content.
