@@ -2,7 +2,7 @@
 //! caches.
 
 use sluice_classifier::{LoadError, Loaded, Map, MapKind, TraceRecord, View};
-use sluice_control::drives::{ClassifierStatus, ErrorCount, ToKeep};
+use sluice_control::drives::{ClassifierStatus, ErrorCount, PersistRequest};
 use sluice_control::object_file;
 use sluice_controller::Subsystem;
 use sluice_router::{Classifier, Counters, ProgramError};
@@ -26,7 +26,7 @@ pub(super) struct Heirs {
     /// Receives the drive's name when its classifier is detached because of errors.
     pub(super) detached: Sender<String>,
     /// Receives the persistent records of a drive's controller.
-    pub(super) to_keep: Sender<ToKeep>,
+    pub(super) persist_requests: Sender<PersistRequest>,
 }
 
 /// Starts a thread that drops the programs it receives, and ends when all senders are gone.

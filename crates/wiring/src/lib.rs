@@ -29,7 +29,7 @@ pub use namespace::{NamespaceSeed, StackControl, StackControls};
 pub use remote::tls_keys;
 use sluice_control::config::Settings;
 use sluice_control::drives::{
-    Engine, ReactorCounters, Remembered, Running, ToKeep, WatchedTurn, WatchedTurns,
+    Engine, PersistRequest, ReactorCounters, Remembered, Running, WatchedTurn, WatchedTurns,
 };
 use sluice_frontends::tcp::Directory;
 use sluice_frontends::vfio_user::Access;
@@ -53,10 +53,10 @@ pub struct Wiring {
     detached: Sender<String>,
     detachments: Mutex<Option<Receiver<String>>>,
     /// Channel for the persistent records of controllers.
-    to_keep: Sender<ToKeep>,
+    persist_requests: Sender<PersistRequest>,
     /// Number of drives that were opened.
     lives: AtomicU64,
-    orders: Mutex<Option<Receiver<ToKeep>>>,
+    orders: Mutex<Option<Receiver<PersistRequest>>>,
     shared_maps: SharedMaps,
     /// Drives that hosts on the network find.
     directory: Arc<Directory>,
@@ -81,7 +81,7 @@ impl Wiring {
         let start = |(index, core)| start_reactor(index, core, settings);
         let reactors = cores.into_iter().enumerate().map(start).collect::<Result<_, _>>()?;
         let (detached, detachments) = mpsc::channel();
-        let (to_keep, orders) = mpsc::channel();
+        let (persist_requests, orders) = mpsc::channel();
         Ok(Self {
             reactors,
             places,
@@ -89,7 +89,7 @@ impl Wiring {
             retired: start_retiring()?,
             detached,
             detachments: Mutex::new(Some(detachments)),
-            to_keep,
+            persist_requests,
             lives: AtomicU64::new(0),
             orders: Mutex::new(Some(orders)),
             shared_maps: SharedMaps::default(),
@@ -144,7 +144,7 @@ impl Wiring {
             heirs: Heirs {
                 retired: self.retired.clone(),
                 detached: self.detached.clone(),
-                to_keep: self.to_keep.clone(),
+                persist_requests: self.persist_requests.clone(),
             },
             shared_maps: self.shared_maps.clone(),
             directory: self.directory(),
@@ -168,7 +168,7 @@ impl Engine for Wiring {
         self.detachments.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    fn to_keep(&self) -> Option<Receiver<ToKeep>> {
+    fn persist_requests(&self) -> Option<Receiver<PersistRequest>> {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 

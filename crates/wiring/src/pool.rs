@@ -117,9 +117,9 @@ mod tests {
             drive.remove_namespace(2, Duration::ZERO, Duration::ZERO).expect_err("it is not stored");
         assert_eq!(problem.error, "namespace 2 is still being deleted");
         assert!(problem.hint.is_some_and(|hint| hint.contains("sluice drive show")));
-        let asked = wiring.to_keep().expect("nobody took it").recv().expect("somebody is asked");
+        let asked = wiring.persist_requests().expect("nobody took it").recv().expect("somebody is asked");
         assert_eq!(asked.what, PersistentRecord::Deletion(vec![2]));
-        drive.kept(asked.what, true).expect("the drive is there");
+        drive.persisted(asked.what, true).expect("the drive is there");
         while drive.status().expect("the drive is there").created.iter().any(|it| it.nsid == 2) {
             std::thread::yield_now();
         }

@@ -193,7 +193,7 @@ impl Running for WiredDrive {
         self.remove_namespace(nsid, pool::REMOVAL_LIMIT, pool::STORE_LIMIT)
     }
 
-    fn kept(&self, what: PersistentRecord, well: bool) -> Result<(), Problem> {
+    fn persisted(&self, what: PersistentRecord, well: bool) -> Result<(), Problem> {
         // A host waits for this acknowledgement. Only the drive's own reactor has it, so queue groups need
         // not be recalled.
         self.change(move |drive, now_ns| drive.subsystem_mut().persisted(what, well, now_ns))

@@ -2,7 +2,7 @@
 
 use super::classifier::Heirs;
 use super::namespace::NamespaceSeed;
-use sluice_control::drives::ToKeep;
+use sluice_control::drives::PersistRequest;
 use sluice_controller::{
     AnaRule, Config as ControllerConfig, FormatRecord, FormatState, Identity, PersistentEventRecord,
     PersistentRecord, Pool, PowerCounts, SanitizeRecord, Subsystem,
@@ -77,11 +77,12 @@ impl Seed {
         let mut subsystem = Subsystem::new(config).map_err(no_memory)?;
         subsystem.set_power_id(self.power_id);
         self.pool.into_iter().for_each(|pool| subsystem.set_pool(pool));
-        let Heirs { to_keep, .. } = self.heirs;
+        let Heirs { persist_requests, .. } = self.heirs;
         // The thread that stores records runs for as long as there are drives. Without it the host waits, and
         // receives no wrong answer.
         let (drive, life) = (self.name, self.life);
-        let keep = move |what| drop(to_keep.send(ToKeep { drive: drive.clone(), life, what }));
+        let keep =
+            move |what| drop(persist_requests.send(PersistRequest { drive: drive.clone(), life, what }));
         if let Some((nsid, block_size)) = self.halfway.formatting
             && !subsystem.resume_format(nsid, block_size, 0)
         {

@@ -1,6 +1,6 @@
 //! The joint between drives as users see them and the parts that make them work.
 
-use super::{ClassifierStatus, DeviceView, FunctionView, Remembered, ToKeep};
+use super::{ClassifierStatus, DeviceView, FunctionView, PersistRequest, Remembered};
 use crate::state::Created;
 use serde::{Deserialize, Serialize};
 use sluice_classifier::Map;
@@ -37,8 +37,8 @@ pub trait Engine: Send + Sync {
     }
 
     /// Returns the channel with records that controllers need stored. A controller then waits for
-    /// [`Running::kept`]. The channel can be taken once.
-    fn to_keep(&self) -> Option<Receiver<ToKeep>> {
+    /// [`Running::persisted`]. The channel can be taken once.
+    fn persist_requests(&self) -> Option<Receiver<PersistRequest>> {
         None
     }
 
@@ -188,7 +188,7 @@ pub trait Running: Send + Sync {
 
     /// Reports that a record which the controller needed stored is stored, or with `well` false that it is
     /// not.
-    fn kept(&self, what: PersistentRecord, well: bool) -> Result<(), Problem> {
+    fn persisted(&self, what: PersistentRecord, well: bool) -> Result<(), Problem> {
         let _ = (what, well);
         Ok(())
     }

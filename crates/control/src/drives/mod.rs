@@ -15,10 +15,10 @@ mod engine;
 mod foresee;
 mod function;
 mod hosts;
-mod kept;
 mod merge;
 mod moving;
 mod opening;
+mod persist;
 mod pool;
 mod power;
 mod reload;
@@ -40,7 +40,7 @@ pub use engine::{
 pub use foresee::{Foreseen, foresee};
 pub use function::FunctionView;
 pub use function::metrics;
-pub use kept::{Remembered, ToKeep};
+pub use persist::{PersistRequest, Remembered};
 pub use reload::Reloaded;
 pub use storage::Insist;
 pub use storage::random as new_identity;
@@ -301,7 +301,7 @@ impl Drives {
             return Err(self.is_declared(&spec.name));
         }
         self.store_without_hosted(&spec.name, |saved| {
-            kept::forget(saved, &spec.name);
+            persist::forget(saved, &spec.name);
             settled.note(saved);
             saved.drives.push(spec.clone());
         })
@@ -322,7 +322,7 @@ impl Drives {
         }
         self.store_without_hosted(name, |saved| {
             saved.drives.retain(|drive| drive.name != name);
-            kept::forget(saved, name);
+            persist::forget(saved, name);
         })?;
         self.sweep_objects();
         tracing::info!("drive {name} deleted");

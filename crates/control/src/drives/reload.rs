@@ -2,7 +2,7 @@
 //! changes need a restart.
 
 use super::storage::Why;
-use super::{DRIVES_MAX, Drives, Entry, Origin, kept, lock, merge, no_room};
+use super::{DRIVES_MAX, Drives, Entry, Origin, lock, merge, no_room, persist};
 use crate::config::{Config, load};
 use serde::{Deserialize, Serialize};
 use sluice_spec::DriveSpec;
@@ -120,7 +120,7 @@ impl Drives {
             saved.resized.retain(|resized| resized.drive != *name);
             saved.classified.retain(|classified| classified.drive != *name);
             saved.arranged.retain(|arranged| arranged.drive != *name);
-            kept::forget(saved, name);
+            persist::forget(saved, name);
         })?;
         tracing::info!("drive {name} is no longer declared");
         self.end(entry)

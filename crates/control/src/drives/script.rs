@@ -235,7 +235,7 @@ impl Running for Played {
         self.move_function(0, &UifSpec::default())
     }
 
-    fn kept(&self, _what: sluice_controller::PersistentRecord, well: bool) -> Result<(), Problem> {
+    fn persisted(&self, _what: sluice_controller::PersistentRecord, well: bool) -> Result<(), Problem> {
         lock(&self.kept).push(well);
         Ok(())
     }
@@ -318,8 +318,8 @@ impl Stage {
     }
 
     /// Returns a record that a drive's controller needs stored.
-    pub fn order(&self, drive: &str, what: PersistentRecord) -> ToKeep {
-        ToKeep { drive: drive.to_owned(), life: self.played(drive).life, what }
+    pub fn order(&self, drive: &str, what: PersistentRecord) -> PersistRequest {
+        PersistRequest { drive: drive.to_owned(), life: self.played(drive).life, what }
     }
 
     pub fn start(&self, config: &str) -> Drives {

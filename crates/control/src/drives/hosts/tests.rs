@@ -261,7 +261,7 @@ fn a_crash_between_files_leaves_each_drive_as_it_was_or_as_it_was_to_be() {
 fn hosts_that_store_without_end_are_slowed_down_by_themselves() {
     let stage = Stage::new();
     let drives = stage.start(&(DECLARED.to_owned() + &DECLARED.replace("fixed", "other")));
-    let mut orders: Vec<ToKeep> = (0..1000).map(|at| stage.order("fixed", mark(at))).collect();
+    let mut orders: Vec<PersistRequest> = (0..1000).map(|at| stage.order("fixed", mark(at))).collect();
     orders.push(stage.order("other", mark(1)));
     drives.keep_all(&mut orders);
     assert!(orders.len() > 500 && orders.iter().all(|order| order.drive == "fixed"), "{}", orders.len());

@@ -55,7 +55,7 @@ pub struct Remembered {
 
 /// A record that a drive's controller needs stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ToKeep {
+pub struct PersistRequest {
     pub drive: String,
     /// The instance of the drive that sent the record ([`Running::life`](super::Running::life)). Others may
     /// have had its name, or the drive may have been opened again.
@@ -115,7 +115,7 @@ impl Drives {
 
     /// Starts a thread that stores changes by hosts.
     pub fn heed_hosts(self: &Arc<Self>) -> Result<(), Problem> {
-        let Some(orders) = self.engine.to_keep() else { return Ok(()) };
+        let Some(orders) = self.engine.persist_requests() else { return Ok(()) };
         let drives = Arc::downgrade(self);
         let heed = move || {
             let mut waiting = Vec::new();
@@ -141,8 +141,8 @@ impl Drives {
 
     /// Stores the records that drives have sent. The record of a drive that is being opened is left, since no
     /// drive could be notified yet. So is the record of a drive that has stored too much lately.
-    pub(super) fn keep_all(&self, orders: &mut Vec<ToKeep>) {
-        let mut left: Vec<ToKeep> = Vec::new();
+    pub(super) fn keep_all(&self, orders: &mut Vec<PersistRequest>) {
+        let mut left: Vec<PersistRequest> = Vec::new();
         for order in orders.drain(..) {
             let is_next = left.iter().all(|before| before.drive != order.drive);
             if is_next && !self.may_be_opening(&order) && self.may_store(&order.drive, Instant::now()) {
@@ -155,21 +155,21 @@ impl Drives {
     }
 
     /// Returns whether a change is in progress that may list the drive of a record, which is not listed yet.
-    fn may_be_opening(&self, order: &ToKeep) -> bool {
+    fn may_be_opening(&self, order: &PersistRequest) -> bool {
         // The order matters: a change that has ended by now has already listed its drive.
         (self.is_coming(&order.drive) || self.changes.is_under_way(&order.drive))
             && self.asker(order).is_none()
     }
 
     /// Returns the drive that sent a record, if it is listed. Another drive of its name is not returned.
-    fn asker(&self, order: &ToKeep) -> Option<(Entry, Arc<dyn Running>)> {
+    fn asker(&self, order: &PersistRequest) -> Option<(Entry, Arc<dyn Running>)> {
         let entry = lock(&self.entries).get(&order.drive)?.clone();
         let running = entry.running.clone().ok()?;
         (running.life() == order.life).then_some((entry, running))
     }
 
     /// Stores a record that a drive's controller needs stored, and reports the result to the controller.
-    pub(super) fn keep(&self, order: &ToKeep) {
+    pub(super) fn keep(&self, order: &PersistRequest) {
         let Some((entry, running)) = self.asker(order) else {
             // A removed drive waits for no reply, and the record is not about the drive that has its name
             // now.
@@ -179,12 +179,12 @@ impl Drives {
                 words::of(&order.what)
             );
         };
-        let stored = self.store_kept(&entry, order);
+        let stored = self.store_record(&entry, order);
         if let Err(problem) = &stored {
             let (what, problem) = (words::of(&order.what), problem.in_one_line());
             tracing::error!("drive {}: {what} is not remembered: {problem}", order.drive);
         }
-        if let Err(problem) = running.kept(order.what.clone(), stored.is_ok()) {
+        if let Err(problem) = running.persisted(order.what.clone(), stored.is_ok()) {
             tracing::warn!("drive {} does not hear that it is remembered: {problem}", order.drive);
         }
         if let (PersistentRecord::Creation(_), Err(_)) = (&order.what, &stored)
@@ -194,7 +194,7 @@ impl Drives {
         }
     }
 
-    fn store_kept(&self, entry: &Entry, order: &ToKeep) -> Result<(), Problem> {
+    fn store_record(&self, entry: &Entry, order: &PersistRequest) -> Result<(), Problem> {
         // File operations take time, so other drives' changes do not wait for them.
         match order.what {
             PersistentRecord::Creation(creation) => {
