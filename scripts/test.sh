@@ -47,6 +47,7 @@ if cargo clippy --version >/dev/null 2>&1; then
 fi
 # With what the tests need: without, their dependencies' other features would build most things twice.
 stage build cargo test --release --workspace --no-run; as_one
+stage instructions scripts/instructions.py; as_one
 stage "rust tests" cargo test --release --workspace --no-fail-fast; as_counted '^test result:'
 stage conformance scripts/conformance.py "$logs/rust-tests"; as_one
 if [ -x scripts/fuzz.sh ]; then stage fuzz scripts/fuzz.sh; as_one; fi
