@@ -7,8 +7,8 @@ use sluice_command::{
     Characteristics, Command, Lane, Layer, Limits, NodeId, Operation, Origin, Request, Slab, Stack,
     StackBuilder, Ticket,
 };
-use sluice_functions::uif::OnDeath;
-use sluice_functions::uif::fuzz::{INSTANCE, REPLIES, SIGNALLED, Supervisor, parse_welcome};
+use sluice_functions::host::OnDeath;
+use sluice_functions::host::fuzz::{INSTANCE, REPLIES, SIGNALLED, Supervisor, parse_welcome};
 use sluice_memory::{SharedRegion, Space};
 use sluice_nvme::{Status, SubmissionEntry};
 use sluice_targets::Memory;

@@ -1,7 +1,7 @@
 //! Translation cache of a drive's classifier, filled by a function.
 
 use sluice_classifier::{Map, MapError, MapKind, Translation as Place};
-use sluice_functions::uif::{Translations, UifControl};
+use sluice_functions::host::{Translations, UifControl};
 use sluice_uif::Translation;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};

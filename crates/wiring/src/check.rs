@@ -10,7 +10,7 @@ use rustix::fs::{Access, FlockOperation, access, flock};
 use rustix::io::Errno;
 use sluice_control::listen::check_length;
 use sluice_crypt::Given;
-use sluice_functions::uif;
+use sluice_functions::make;
 use sluice_spec::paths::{Places, is_writable_folder};
 use sluice_spec::problem::Problem;
 use sluice_spec::{DriveSpec, FunctionSpec, NvmeSpec, NvmeTcpSpec, Provenance, StackSpec, Target, UifSpec};
@@ -148,7 +148,7 @@ impl<'a> Examination<'a> {
                     return;
                 }
                 let options = Options::new(spec.options.clone());
-                let made = uif::make(&kind, &options, &Given::default()).map(drop);
+                let made = make(&kind, &options, &Given::default()).map(drop);
                 self.note(about, made.map_err(Problem::invalid));
             }
             Provenance::Program(path, _) => {

@@ -120,8 +120,7 @@ impl WiredDrive {
         control: &FunctionControl,
         function: &UifSpec,
     ) -> Result<Option<&'static str>, Problem> {
-        let order =
-            function.function.as_deref().and_then(|name| sluice_functions::uif::changes(name).detached);
+        let order = function.function.as_deref().and_then(|name| sluice_functions::changes(name).detached);
         let Some(order) = order else { return Ok(None) };
         let untold = |words: String| untold(&self.name, order, &words);
         // The status comes first: a function that does not answer might execute the order after the wait has
@@ -249,7 +248,7 @@ fn placed(spec: &NamespaceSpec, at: usize) -> Result<(&UifSpec, usize), Problem>
 
 /// Refuses a function whose kind is never attached or detached, whatever its place.
 fn may_move(function: &UifSpec) -> Result<(), Problem> {
-    let why = function.function.as_deref().and_then(|name| sluice_functions::uif::changes(name).stays);
+    let why = function.function.as_deref().and_then(|name| sluice_functions::changes(name).stays);
     why.map_or(Ok(()), |why| {
         let name = function.about();
         Err(Problem::conflict(format!("the function {name} is neither attached nor detached: {why}"))
@@ -302,7 +301,7 @@ fn also(mut problem: Problem, more: &str) -> Problem {
 
 /// Orders a function to treat the data below it as new: its state may be older than writes that it missed.
 fn begin_anew(control: &FunctionControl, function: &UifSpec) -> Result<(), Problem> {
-    let order = function.function.as_deref().and_then(|name| sluice_functions::uif::changes(name).attached);
+    let order = function.function.as_deref().and_then(|name| sluice_functions::changes(name).attached);
     let Some(order) = order else { return Ok(()) };
     let begun = control.uif.query(order, false, START_LIMIT).map(drop);
     begun.map_err(|words| not_attached(control, &format!("it says: {words}")))
@@ -311,7 +310,7 @@ fn begin_anew(control: &FunctionControl, function: &UifSpec) -> Result<(), Probl
 /// Answers a function whose layers were used before, and which therefore needs to learn which layer is right.
 /// Attaching the function is the order to copy the drive to the other layers.
 fn say_which_is_right(control: &FunctionControl, function: &UifSpec) -> Result<(), String> {
-    let asked = function.function.as_deref().and_then(|name| sluice_functions::uif::changes(name).asked);
+    let asked = function.function.as_deref().and_then(|name| sluice_functions::changes(name).asked);
     // The reply arrives when the function is ready.
     control.uif.query(asked.ok_or_else(String::new)?, false, START_LIMIT).map(drop)
 }

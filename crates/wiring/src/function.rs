@@ -9,10 +9,10 @@ use sluice_command::{Layer, NodeId, Operation, StackBuilder};
 use sluice_control::drives::metrics;
 use sluice_controller::{COMMANDS_MAX, Subsystem, TRANSFER_MAX};
 use sluice_crypt::Given;
-use sluice_functions::uif::{self, Launch, PendingAnswer, PreparedUif, Program, UifConfig, UifControl};
+use sluice_functions::host::{Launch, PendingAnswer, PreparedUif, Program, UifConfig, UifControl};
 use sluice_functions::{
     Concat, Delay, DelayConfig, Fault, Outcome, Pass, PassConfig, Range, RangeConfig, Rule, Stripe,
-    StripeConfig, When,
+    StripeConfig, When, make,
 };
 use sluice_spec::paths::Places;
 use sluice_spec::problem::Problem;
@@ -194,7 +194,7 @@ fn seat(spec: &UifSpec) -> Result<Seat, Problem> {
     Ok(Seat::There(match spec.provenance()? {
         Provenance::Here(kind) => {
             let options = Options::new(spec.options.clone());
-            return uif::make(&kind, &options, &Given::default()).map(Seat::Here).map_err(Problem::invalid);
+            return make(&kind, &options, &Given::default()).map(Seat::Here).map_err(Problem::invalid);
         }
         Provenance::Own(kind) => {
             let own = this_program()?;

@@ -2,7 +2,7 @@
 
 use super::{Drives, lock};
 use serde::{Deserialize, Serialize};
-use sluice_functions::uif::UifStatus;
+use sluice_functions::host::UifStatus;
 use sluice_spec::problem::Problem;
 use std::collections::BTreeMap;
 use utoipa::ToSchema;

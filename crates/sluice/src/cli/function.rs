@@ -9,7 +9,7 @@ use sluice_api::{AttachRequest, ControlAnswer, ControlRequest, FunctionList, Mov
 use sluice_control::drives::FunctionView;
 use sluice_control::launch::Restrictions;
 use sluice_crypt::Given;
-use sluice_functions::uif::make;
+use sluice_functions::make;
 use sluice_spec::output::Output;
 use sluice_spec::problem::Problem;
 use sluice_spec::table::Table;

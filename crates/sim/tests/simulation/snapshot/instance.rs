@@ -1,7 +1,7 @@
 //! A function at work over a disk: the daemon's side of it, with answers in any order.
 
 use sluice_command::{Operation, Request};
-use sluice_functions::uif::entry;
+use sluice_functions::host::entry;
 use sluice_memory::{Buffers, Extent, Extents, SharedRegion};
 use sluice_nvme::Status;
 use sluice_sim::{Random, SimDisk};

@@ -13,7 +13,7 @@ mod member;
 mod order;
 mod read;
 
-use crate::mirrored::{Event, Mirrored};
+use crate::services::mirrored::{Event, Mirrored};
 use member::Mode;
 use sluice_command::{Operation, Request};
 use sluice_nvme::Status;

@@ -65,7 +65,7 @@ fn close_all(sent: &Receiver<Vec<OwnedFd>>, unclosed: &AtomicUsize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::uif::handshake::{pair, recv_welcome};
+    use crate::host::handshake::{pair, recv_welcome};
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg, sockopt};
     use std::io::{IoSlice, Write};
     use std::mem::MaybeUninit;

@@ -1,7 +1,7 @@
 //! Fault: deliberate errors, by rules.
 
+use super::fault_rule::ActiveRule;
 use crate::counter::Counter;
-use crate::fault_rule::ActiveRule;
 use crate::{Outcome, Random, Rule};
 use sluice_command::{Characteristics, Command, Frame, Lane, Layer, Operation, Ticket};
 use sluice_nvme::Status;

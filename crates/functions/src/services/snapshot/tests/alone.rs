@@ -1,7 +1,7 @@
 //! The function alone, over a store in memory. The test decides when the store completes the host's flushes.
 
 use super::super::make;
-use crate::uif::entry;
+use crate::host::entry;
 use sluice_command::{Operation, Request};
 use sluice_memory::{Buffers, SharedRegion};
 use sluice_nvme::Status;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::uif::entry;
+use crate::host::entry;
 use sluice_command::Request;
 use sluice_crypt::luks::Segment;
 use sluice_memory::{Buffers, SharedRegion};

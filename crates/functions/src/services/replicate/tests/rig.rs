@@ -2,7 +2,7 @@
 
 use super::parts::Parts;
 use crate::Replicate;
-use crate::uif::entry;
+use crate::host::entry;
 use sluice_command::{Operation, Request};
 use sluice_memory::{Buffers, SharedRegion};
 use sluice_nvme::Status;

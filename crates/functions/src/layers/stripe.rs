@@ -1,6 +1,6 @@
 //! Stripe: chunks of the drive in turn on several layers, so that all layers work at once.
 
-use crate::parts::{self, DIVIDED};
+use super::parts::{self, DIVIDED};
 use sluice_command::{Characteristics, Command, Frame, Lane, Layer, Operation, Request};
 
 /// Geometry of a stripe.

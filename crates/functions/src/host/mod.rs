@@ -20,7 +20,6 @@ mod flow;
 pub mod fuzz;
 mod handshake;
 mod instance;
-mod kinds;
 mod layer;
 mod messages;
 mod moving;
@@ -36,7 +35,6 @@ mod tests;
 
 use control::{Order, OrderResult, OrderState};
 use instance::InstanceSlot;
-pub use kinds::{Changes, KINDS, changes, make};
 pub use layer::Uif;
 use sluice_nvme::Status;
 use sluice_uif::abi::{CONTROL_BYTES, OTHERS_MAX, POOL_MAX, SCRATCH_MAX};

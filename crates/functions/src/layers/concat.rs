@@ -1,6 +1,6 @@
 //! Concat: layers one behind the other.
 
-use crate::parts::{self, DIVIDED, LEGS_MAX};
+use super::parts::{self, DIVIDED, LEGS_MAX};
 use sluice_command::{Characteristics, Command, Frame, Lane, Layer, Operation, Request};
 
 /// Layer that has the first layer's bytes, then the second's, and so on.
