@@ -129,7 +129,8 @@ def places(path):
 
 def files():
     names = subprocess.run(
-        ["git", "ls-files", "crates/*.rs", "fuzz/src/*.rs", "fuzz/fuzz_targets/*.rs", "docs/*.md", "README.md", "SECURITY.md"],
+        ["git", "ls-files", "crates/*.rs", "fuzz/src/*.rs", "fuzz/fuzz_targets/*.rs", "docs/*.md", "examples/*.md",
+         "CHANGELOG.md", "CONTRIBUTING.md", "README.md", "SECURITY.md"],
         cwd=ROOT, check=True, capture_output=True, text=True,
     ).stdout.split()
     return [ROOT / name for name in names if (ROOT / name).exists()]
