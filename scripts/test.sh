@@ -39,7 +39,7 @@ as_counted() {
 stage setup scripts/setup.sh; as_one
 stage format cargo fmt --all --check; as_one
 stage "format of fuzz targets" cargo fmt --manifest-path fuzz/Cargo.toml --check; as_one
-stage licences scripts/check-licences.py; as_one
+stage dependencies scripts/check-dependencies.py; as_one
 stage size scripts/count.py; as_one
 stage words scripts/words.py; as_one
 if cargo clippy --version >/dev/null 2>&1; then
