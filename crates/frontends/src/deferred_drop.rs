@@ -25,7 +25,7 @@ static OTHERS: AtomicUsize = AtomicUsize::new(0);
 
 /// Drops an object whose drop takes time but ends. The caller's thread drops the object only if no thread can
 /// be started.
-pub(crate) fn drop_later(thing: impl Send + 'static) {
+pub fn drop_later(thing: impl Send + 'static) {
     match THREAD.get_or_init(start).try_send(Box::new(thing)) {
         Ok(()) => {}
         Err(TrySendError::Full(thing) | TrySendError::Disconnected(thing)) => beside(thing),

@@ -9,11 +9,11 @@ use rustix::process::{Resource, getrlimit};
 use std::os::fd::{AsFd, AsRawFd};
 
 /// Connections that a drive may have at any fill level below the last eighth.
-pub(crate) const CONNECTIONS_OF_EACH: usize = 32;
+pub const CONNECTIONS_OF_EACH: usize = 32;
 
 /// Fill level of the table when a descriptor was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Fill {
+pub enum Fill {
     Free,
     /// More than half in use.
     Crowded,
@@ -22,7 +22,7 @@ pub(crate) enum Fill {
 }
 
 /// Returns the fill level of the table, judged by the number of a new descriptor.
-pub(crate) fn fill(new: impl AsFd) -> Fill {
+pub fn fill(new: impl AsFd) -> Fill {
     let number = new.as_fd().as_raw_fd().unsigned_abs().into();
     of(number, getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
 }

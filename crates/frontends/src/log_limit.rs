@@ -42,7 +42,9 @@ impl LogLimit {
     }
 }
 
-/// Macro of `tracing` with the name of the first argument, subject to a [`LogLimit`] at a time.
+/// Macro of `tracing` with the name of the first argument, subject to a [`LogLimit`] at a time. The crate that uses
+/// it depends on `tracing`, and is the target of the message.
+#[macro_export]
 macro_rules! limited {
     ($level:ident, $limit:expr, $now_ns:expr, $($argument:tt)+) => {
         match $limit.admit($now_ns) {
@@ -52,8 +54,6 @@ macro_rules! limited {
         }
     };
 }
-pub(crate) use limited;
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,7 +3,7 @@
 use super::Fault;
 use crate::size::Size;
 use serde::{Deserialize, Serialize};
-use sluice_frontends::Drive;
+use sluice_frontends::vfio_user::SOCKETS_MAX;
 use utoipa::ToSchema;
 
 /// Sockets for virtual machines. A drive without this key, and without `tcp`, has one socket.
@@ -35,12 +35,11 @@ impl Default for VfioUserSpec {
 
 impl VfioUserSpec {
     pub(super) fn check(&self) -> Result<(), Fault> {
-        let most = Drive::SOCKETS_MAX;
         match self.sockets {
             0 => Err(Fault::at_key("sockets", "a drive that is served over vfio-user has at least one")
                 .hint("leave [drive.vfio_user] out, and say [drive.tcp], if it is for hosts on the network alone")),
-            count if count > most => {
-                Err(Fault::at_key("sockets", format!("a drive has {most} sockets at most")))
+            count if count > SOCKETS_MAX => {
+                Err(Fault::at_key("sockets", format!("a drive has {SOCKETS_MAX} sockets at most")))
             }
             _ if self.memory_max == Some(Size(0)) => {
                 Err(Fault::at_key("memory_max", "a machine without memory has no queues")

@@ -12,6 +12,7 @@ use sluice_control::drives::{
 };
 use sluice_control::state::Created;
 use sluice_controller::{AnaRule, Creation, PersistentRecord, Subsystem, Synced};
+use sluice_frontends::vfio_user::Socket;
 use sluice_frontends::{Drive, tcp};
 use sluice_reactor::Immovable;
 use sluice_spec::problem::Problem;
@@ -270,8 +271,8 @@ impl Running for WiredDrive {
 fn status(drive: &Drive) -> Status {
     let subsystem = drive.subsystem();
     let counted = subsystem.statistics();
-    let tcp::Status { hosts, authenticated, ciphers, .. } = drive.hosts().unwrap_or_default();
-    let clients = drive.sockets().filter(|socket| socket.connected).count();
+    let tcp::Status { hosts, authenticated, ciphers, .. } = tcp::Hosts::status_of(drive).unwrap_or_default();
+    let clients = Socket::statuses(drive).filter(|socket| socket.connected).count();
     Status {
         connected: clients > 0 || !hosts.is_empty(),
         clients,

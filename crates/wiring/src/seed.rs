@@ -9,7 +9,7 @@ use sluice_controller::{
 };
 use sluice_frontends::Drive;
 use sluice_frontends::tcp;
-use sluice_frontends::vfio_user::{Access, Config as SocketConfig, DoorbellPolicy, Listener};
+use sluice_frontends::vfio_user::{Access, Config as SocketConfig, DoorbellPolicy, Listener, Socket};
 use sluice_reactor::{Arm, Io, Local, Task, TaskId};
 use sluice_spec::paths::socket_folder;
 use sluice_spec::problem::{Kind, Problem};
@@ -104,10 +104,10 @@ impl Seed {
         subsystem.set_one_guest(self.one_guest);
         let mut drive = Drive::new(task, io, subsystem);
         for (listener, config) in self.sockets {
-            drive.listen(listener, config).map_err(no_memory)?;
+            Socket::listen(&mut drive, listener, config).map_err(no_memory)?;
         }
         if let Some(config) = self.hosts {
-            drive.admit_hosts(config);
+            tcp::Hosts::admit(&mut drive, config).map_err(no_memory)?;
         }
         Ok(drive)
     }

@@ -2,9 +2,7 @@
 
 use super::RemoteQueues;
 use super::handle::RemoteHandle;
-use crate::Drive;
-use crate::log_limit::{LogLimit, limited};
-use crate::vfio_user::Port;
+use crate::{Drive, GroupOwner, LogLimit, limited};
 use sluice_controller::{
     CannotMigrate, Controller, MigratingGroup, PeerConfig, RecallCause, ReturningGroup, Subsystem,
 };
@@ -122,18 +120,17 @@ impl RemoteGroups {
     pub(crate) fn advance(
         &mut self,
         task: TaskId,
-        controller: &mut Controller,
+        owner: &mut GroupOwner<'_>,
         subsystem: &mut Subsystem,
-        port: &Port,
         now_ns: u64,
     ) {
         if let Some(migration) = self.migrating.take() {
-            self.send(migration, task, controller, subsystem, port, now_ns);
+            self.send(migration, task, owner, subsystem, now_ns);
         }
-        if let Some(cause) = controller.recall_cause() {
-            self.recall(cause, port.drive(), now_ns);
+        if let Some(cause) = owner.controller.recall_cause() {
+            self.recall(cause, owner.client.drive(), now_ns);
         }
-        controller.take_rung(|queue| {
+        owner.controller.take_rung(|queue| {
             self.groups
                 .iter()
                 .filter(|group| group.queue == queue)
@@ -167,14 +164,13 @@ impl RemoteGroups {
         &mut self,
         migration: Migration,
         task: TaskId,
-        controller: &mut Controller,
+        owner: &mut GroupOwner<'_>,
         subsystem: &mut Subsystem,
-        port: &Port,
         now_ns: u64,
     ) {
         let late = CannotMigrate("commands under way did not end in time: try again");
         let prepared = match now_ns < migration.until_ns {
-            true => Self::prepare(&migration, task, controller, subsystem, port),
+            true => Self::prepare(&migration, task, owner, subsystem),
             false => Err(late),
         };
         match prepared {
@@ -192,7 +188,7 @@ impl RemoteGroups {
                 answer(Ok(()));
             }
             Err(why) => {
-                controller.cancel_migration();
+                owner.controller.cancel_migration();
                 (migration.answer)(Err(why));
             }
         }
@@ -201,24 +197,24 @@ impl RemoteGroups {
     fn prepare(
         migration: &Migration,
         task: TaskId,
-        controller: &mut Controller,
+        owner: &mut GroupOwner<'_>,
         subsystem: &mut Subsystem,
-        port: &Port,
     ) -> Result<Option<GroupTransfer>, CannotMigrate> {
+        let GroupOwner { controller, client } = owner;
         if !controller.migrating_is_idle(subsystem) {
             return Ok(None);
         }
-        if port.space().has_remote_memory() {
+        if client.space().has_remote_memory() {
             return Err(CannotMigrate("some of the host's memory is not shared"));
         }
-        if port.space().len() > REGIONS_MAX {
+        if client.space().len() > REGIONS_MAX {
             return Err(CannotMigrate("the host's memory is in too many pieces"));
         }
-        let eventfd = port.interrupt_of(controller.migrating_vector())?;
-        let group = controller.finish_migration(subsystem, &migration.peer_config, port.space())?;
+        let eventfd = client.interrupt_of(controller.migrating_vector())?;
+        let group = controller.finish_migration(subsystem, &migration.peer_config, client.space())?;
         Ok(group.map(|group| GroupTransfer {
             group,
-            space: port.space().shared_part(),
+            space: client.space().shared_part(),
             eventfd,
             owner: (migration.owner.clone(), task),
         }))
@@ -227,19 +223,19 @@ impl RemoteGroups {
     /// Takes back a returned group.
     pub(crate) fn take_back_group(
         &mut self,
-        controller: &mut Controller,
+        owner: &mut GroupOwner<'_>,
         subsystem: &mut Subsystem,
         group: ReturningGroup,
-        port: &Port,
         now_ns: u64,
     ) {
+        let GroupOwner { controller, client } = owner;
         let (queue, cause) = (group.queue(), group.cause());
-        controller.take_back_group(subsystem, group, port.space());
+        controller.take_back_group(subsystem, group, client.space());
         let came = self.groups.extract_if(.., |group| group.queue == queue).next();
         if came.is_some_and(|group| !group.recalled)
             && let Some(cause) = cause
         {
-            self.note(cause, port.drive(), now_ns);
+            self.note(cause, client.drive(), now_ns);
         }
     }
 

@@ -82,7 +82,7 @@ impl Association {
             }
         }
         let gone = self.departed.extract_if(.., |departed| !controller.uses(subsystem, &departed.removed));
-        gone.for_each(crate::deferred_drop::drop_later);
+        gone.for_each(sluice_frontend::drop_later);
         before - (self.connections.len() + self.departed.len())
     }
 
@@ -106,6 +106,6 @@ impl Association {
     pub(super) fn release(self, space: &mut Space) {
         let regions: Vec<SharedRegion> =
             self.connections.into_values().map(|connection| connection.memory.into_region()).collect();
-        crate::deferred_drop::drop_later((space.unmap_all(), regions, self.departed));
+        sluice_frontend::drop_later((space.unmap_all(), regions, self.departed));
     }
 }

@@ -8,9 +8,9 @@ use super::close_reason::CloseReason;
 use super::connect::{AcceptedConnect, Host, Refusal};
 use super::connection::{Connection, Context, Device};
 use super::slots::Outcome;
-use super::token::{Kind, Token};
-use crate::log_limit::{LogLimit, limited};
+use super::token::{Kind, Owner, Token};
 use sluice_controller::{Attached, Controller, DoorbellMode, IO_QUEUES_MAX, Subsystem};
+use sluice_frontend::{LogLimit, limited};
 use sluice_memory::Space;
 use sluice_nvme::register;
 use sluice_nvme_auth::Verdict;
@@ -25,6 +25,8 @@ pub(super) struct Shared {
     pub(super) name: String,
     pub(super) task: TaskId,
     pub(super) io: Io,
+    /// Number of the front-end in its drive.
+    pub(super) frontend: u8,
     pub(super) draining: bool,
     pub(super) associations: u64,
     /// Connect commands that failed, and connections that were not authenticated.
@@ -134,7 +136,8 @@ impl TcpController {
     ) {
         let (qid, host, peer) = (accepted.connect.qid, accepted.host.clone(), accepted.peer);
         let (kato_ms, cid, port) = (accepted.connect.kato_ms, accepted.entry.cid, accepted.port);
-        let mut connection = match Connection::new(accepted, shared.io.clone(), shared.task, self.number) {
+        let owner = Owner { frontend: shared.frontend, controller: self.number };
+        let mut connection = match Connection::new(accepted, shared.io.clone(), shared.task, owner) {
             Ok(connection) => connection,
             Err(error) => {
                 let drive = &shared.name;

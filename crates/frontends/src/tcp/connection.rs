@@ -10,7 +10,7 @@ use super::memory::{QueueMemory, STAGING};
 use super::receive::Payload;
 use super::reclaim::Reclaim;
 use super::slots::{Outcome, Slots, Stage};
-use super::token::{Kind, Token};
+use super::token::{Kind, Owner, Token};
 use super::transmit::{Agreed, Item, Transmit};
 use super::{LIMITS, execute};
 use rustix::io::Errno;
@@ -66,8 +66,7 @@ pub(super) struct Connection {
     socket: FileSlot,
     io: Io,
     task: TaskId,
-    /// Index among the drive's TCP controllers.
-    controller: u8,
+    owner: Owner,
     phase: Phase,
     pub(super) memory: QueueMemory,
     /// TLS layer between the socket and the PDUs, if the connection is encrypted.
@@ -103,7 +102,7 @@ impl Connection {
         accepted: AcceptedConnect,
         io: Io,
         task: TaskId,
-        controller: u8,
+        owner: Owner,
     ) -> Result<Self, std::io::Error> {
         let AcceptedConnect { socket, tls, peer, memory, connect, agreed, entry, auth, .. } = accepted;
         let tls = tls.map(|session| Stream::new(session).map(Box::new)).transpose()?;
@@ -123,7 +122,7 @@ impl Connection {
             socket,
             io,
             task,
-            controller,
+            owner,
             phase: Phase::Open,
             memory,
             tls,
@@ -154,7 +153,7 @@ impl Connection {
     }
 
     fn token(&self, kind: Kind) -> u64 {
-        Token { kind, controller: self.controller, qid: self.qid }.raw()
+        Token { kind, owner: self.owner, qid: self.qid }.raw()
     }
 
     pub(super) fn is_open(&self) -> bool {

@@ -4,7 +4,8 @@
 
 use super::auth_worker::AuthResult;
 use super::connect::{AcceptedConnect, Refusal};
-use crate::Drive;
+use super::hosts::Hosts;
+use sluice_frontend::Drive;
 use sluice_nvme::Status;
 use sluice_nvme::fabrics::{DISCOVERY_NQN, InvalidParameter};
 use sluice_nvme_auth::Terms;
@@ -142,7 +143,7 @@ impl Directory {
         let task = drive.id();
         let sent = drive.mail(move |local| {
             let now_ns = local.now_ns();
-            if let Some(hosts) = local.task_mut::<Drive>(task).and_then(Drive::hosts_mut) {
+            if let Some((hosts, _)) = local.task_mut::<Drive>(task).and_then(Drive::frontend_mut::<Hosts>) {
                 hosts.welcome(accepted, now_ns);
             }
         });
@@ -158,8 +159,9 @@ impl Directory {
         let task = drive.id();
         let told = drive.call(move |local| {
             let now_ns = local.now_ns();
-            if let Some(drive) = local.task_mut::<Drive>(task) {
-                drive.heard(result, now_ns);
+            let drive = local.task_mut::<Drive>(task);
+            if let Some((hosts, subsystem)) = drive.and_then(Drive::frontend_mut::<Hosts>) {
+                hosts.heard(result, subsystem, now_ns);
             }
         });
         if let Err(error) = told {

@@ -8,12 +8,13 @@ use super::close_reason::CloseReason;
 use super::connect::{AcceptedConnect, Host, Refusal};
 use super::pending::PendingQueue;
 use super::token::Token;
-use crate::descriptors::{CONNECTIONS_OF_EACH, Fill, fill};
-use crate::log_limit::{LogLimit, limited};
 use sluice_controller::Subsystem;
+use sluice_frontend::descriptors::{CONNECTIONS_OF_EACH, Fill, fill};
+use sluice_frontend::{Drive, Frontend, FrontendToken, LogLimit, NewFrontend, NvmeFrontend, Served, limited};
 use sluice_nvme::fabrics::{CNTLID_DYNAMIC, InvalidParameter};
-use sluice_reactor::{Io, TaskId};
+use sluice_reactor::Arm;
 use sluice_tls::Suite;
+use std::io;
 use std::net::SocketAddr;
 
 /// Controllers that may still have commands in flight of a host that disconnected, when that host reconnects.
@@ -49,9 +50,9 @@ pub struct Status {
     pub refused: u64,
 }
 
-/// Controllers for hosts on the network, created on demand.
+/// Front-end of a drive for hosts on the network, with a controller for each, created on demand.
 #[derive(Debug)]
-pub(crate) struct Hosts {
+pub struct Hosts {
     config: Config,
     shared: Shared,
     slots: Vec<TcpController>,
@@ -61,11 +62,25 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    pub(crate) fn new(task: TaskId, io: Io, config: Config) -> Self {
+    /// Admits hosts on the network to a drive, which a [`Directory`](super::Directory) sends there.
+    ///
+    /// # Errors
+    /// The drive has as many front-ends as it can have.
+    pub fn admit(drive: &mut Drive, config: Config) -> io::Result<()> {
+        drive.add(|new| Ok(Self::new(new, config)))
+    }
+
+    /// Returns the status of the hosts of a drive, if it admits hosts on the network.
+    pub fn status_of(drive: &Drive) -> Option<Status> {
+        drive.frontends::<Self>().next().map(Self::status)
+    }
+
+    fn new(new: NewFrontend<'_>, config: Config) -> Self {
         let shared = Shared {
             name: config.name.clone(),
-            task,
-            io,
+            task: new.task,
+            io: new.io,
+            frontend: new.number,
             draining: false,
             associations: 0,
             refused: 0,
@@ -77,11 +92,11 @@ impl Hosts {
     }
 
     /// Returns the limit of concurrent associations.
-    pub(crate) fn most(&self) -> usize {
+    fn most(&self) -> usize {
         self.config.hosts_max.into()
     }
 
-    pub(crate) fn status(&self) -> Status {
+    fn status(&self) -> Status {
         let here = || {
             self.slots
                 .iter()
@@ -99,25 +114,8 @@ impl Hosts {
         }
     }
 
-    /// Returns the number of commands in flight, except commands that may never complete.
-    pub(crate) fn unfinished(&self, subsystem: &Subsystem) -> u32 {
-        self.slots.iter().map(|slot| slot.controller().unfinished(subsystem)).sum()
-    }
-
-    /// Begins the drain: no more connections are admitted, and no more commands fetched. Hosts are
-    /// disconnected when their commands in flight are completed.
-    pub(crate) fn drain(&mut self, subsystem: &mut Subsystem) {
-        self.shared.draining = true;
-        self.slots.iter_mut().for_each(|slot| slot.pause(subsystem));
-    }
-
-    /// Returns whether the drain is over: no host is connected, and nothing is in flight.
-    pub(crate) fn is_drained(&self) -> bool {
-        self.shared.draining && self.is_vacant()
-    }
-
     /// Returns whether no host is connected, and nothing of a former host is in flight.
-    pub(crate) fn is_vacant(&self) -> bool {
+    fn is_vacant(&self) -> bool {
         self.slots.iter().all(TcpController::is_vacant)
     }
 
@@ -129,7 +127,7 @@ impl Hosts {
     }
 
     /// Passes an authentication result to its connection.
-    pub(crate) fn heard(&mut self, result: AuthResult, subsystem: &mut Subsystem, now_ns: u64) {
+    pub(super) fn heard(&mut self, result: AuthResult, subsystem: &mut Subsystem, now_ns: u64) {
         // The connection may be gone.
         if let Some(slot) = self.slots.iter_mut().find(|slot| slot.has(&result)) {
             slot.heard(result, subsystem, &mut self.shared, now_ns);
@@ -281,41 +279,74 @@ impl Hosts {
         }
     }
 
-    pub(crate) fn turn(&mut self, subsystem: &mut Subsystem, now_ns: u64) -> usize {
-        let mut work = if self.pending.is_empty() { 0 } else { self.admit_pending(subsystem, now_ns) };
-        for slot in &mut self.slots {
-            work += slot.turn(subsystem, &mut self.shared, now_ns);
-        }
-        work
-    }
-
-    pub(crate) fn look_ahead(&self) {
-        let present = self.slots.iter().find(|slot| !slot.is_vacant());
-        present.inspect(|slot| slot.controller().look_ahead());
-    }
-
-    /// Handles the completion of a socket operation.
-    pub(crate) fn event(&mut self, token: Token, result: i32, subsystem: &mut Subsystem, now_ns: u64) {
-        if let Some(slot) = self.slots.get_mut(usize::from(token.controller)) {
-            slot.completed(token, result, subsystem, &mut self.shared, now_ns);
-        }
-    }
-
-    /// Prepares for sleep. Returns whether there is work to do first.
-    pub(crate) fn arm(&mut self, subsystem: &Subsystem) -> bool {
-        self.slots.iter_mut().fold(false, |work, slot| slot.arm(subsystem) | work)
-    }
-
-    pub(crate) fn disarm(&mut self) {
-        self.slots.iter_mut().for_each(TcpController::disarm);
-    }
-
     /// Returns when to run a turn even without an event.
-    pub(crate) fn deadline_ns(&mut self, subsystem: &Subsystem) -> Option<u64> {
+    fn deadline_ns(&mut self, subsystem: &Subsystem) -> Option<u64> {
         let slots = self.slots.iter_mut().filter_map(|slot| slot.deadline_ns(subsystem)).min();
         [self.pending.until_ns(), slots, self.way_ns].into_iter().flatten().min()
     }
 }
+
+impl Frontend for Hosts {
+    type Backend = Subsystem;
+
+    fn turn(&mut self, subsystem: &mut Subsystem, now_ns: u64) -> Served {
+        let mut work = if self.pending.is_empty() { 0 } else { self.admit_pending(subsystem, now_ns) };
+        for slot in &mut self.slots {
+            work += slot.turn(subsystem, &mut self.shared, now_ns);
+        }
+        Served { work, is_vacant: self.is_vacant() }
+    }
+
+    fn look_ahead(&self) -> bool {
+        let present = self.slots.iter().find(|slot| !slot.is_vacant());
+        present.inspect(|slot| slot.controller().look_ahead()).is_some()
+    }
+
+    /// Handles the completion of a socket operation.
+    fn event(
+        &mut self,
+        subsystem: &mut Subsystem,
+        token: FrontendToken,
+        result: i32,
+        _more: bool,
+        now_ns: u64,
+    ) {
+        let Some(token) = Token::of(token) else { return };
+        if let Some(slot) = self.slots.get_mut(usize::from(token.owner.controller)) {
+            slot.completed(token, result, subsystem, &mut self.shared, now_ns);
+        }
+    }
+
+    fn arm(&mut self, subsystem: &mut Subsystem, _now_ns: u64) -> Arm {
+        match self.slots.iter_mut().fold(false, |work, slot| slot.arm(subsystem) | work) {
+            true => Arm::Busy,
+            false => Arm::Asleep { until: self.deadline_ns(subsystem) },
+        }
+    }
+
+    fn disarm(&mut self) {
+        self.slots.iter_mut().for_each(TcpController::disarm);
+    }
+
+    fn drain(&mut self, subsystem: &mut Subsystem, _now_ns: u64) {
+        self.shared.draining = true;
+        self.slots.iter_mut().for_each(|slot| slot.pause(subsystem));
+    }
+
+    fn is_drained(&self) -> bool {
+        self.shared.draining && self.is_vacant()
+    }
+
+    fn unfinished(&self, subsystem: &Subsystem) -> u32 {
+        self.slots.iter().map(|slot| slot.controller().unfinished(subsystem)).sum()
+    }
+
+    fn hosts_max(&self) -> usize {
+        self.most()
+    }
+}
+
+impl NvmeFrontend for Hosts {}
 
 impl Shared {
     pub(super) fn note_refusal(&mut self, host: &str, peer: SocketAddr, refusal: &Refusal, now_ns: u64) {

@@ -2,7 +2,7 @@
 //!
 //! A [`Listener`] accepts connections, initializes them, reads their Connect commands and finds the drives in
 //! the [`Directory`]. Connections to the discovery service stay with it (`discovery`). Other connections go
-//! to the reactor of the drive, where its [`Drive`](crate::Drive) has a controller for each host (`hosts`,
+//! to the reactor of the drive, where its [`Drive`](sluice_frontend::Drive) has a controller for each host (`hosts`,
 //! `association_slot`). The connections of one host that belong together are an *association*; each
 //! connection is one queue.
 //!
@@ -50,12 +50,9 @@ mod token;
 mod transmit;
 mod wire;
 
-pub(crate) use auth_worker::AuthResult;
 pub use directory::{Directory, Entry, KnownHost};
-pub(crate) use hosts::Hosts;
-pub use hosts::{Config, Status};
+pub use hosts::{Config, Hosts, Status};
 pub use listener::Listener;
-pub(crate) use token::Token;
 
 use sluice_controller::{IN_CAPSULE_MAX, TRANSFER_MAX};
 use sluice_nvme_tcp::{IcResp, Limits};

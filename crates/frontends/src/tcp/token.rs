@@ -1,10 +1,10 @@
-//! Tokens of socket operations. Bits 47:40 mark them as those of this front-end.
+//! Tokens of socket operations: what the bits of a [`FrontendToken`] mean.
 
-const OWNER: u64 = 0xfe;
+use sluice_frontend::FrontendToken;
 
 /// Kind of operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(super) enum Kind {
     Receive,
     Send,
 }
@@ -12,25 +12,35 @@ pub(crate) enum Kind {
 /// Operation on the connection of a queue. A connection has at most one of each kind in flight, and outlives
 /// both. So the queue identifies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Token {
+pub(super) struct Token {
     pub(super) kind: Kind,
-    /// Index among the drive's TCP controllers.
-    pub(super) controller: u8,
+    pub(super) owner: Owner,
     pub(super) qid: u16,
+}
+
+/// Controller that a connection belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Owner {
+    /// Number of the front-end in its drive.
+    pub(super) frontend: u8,
+    /// Index among the controllers of the front-end.
+    pub(super) controller: u8,
 }
 
 impl Token {
     pub(super) const fn raw(self) -> u64 {
-        OWNER << 40 | (self.kind as u64) << 32 | (self.controller as u64) << 16 | self.qid as u64
+        let event = (self.kind as u64) << 32 | (self.owner.controller as u64) << 16 | self.qid as u64;
+        FrontendToken { frontend: self.owner.frontend, event }.raw()
     }
 
-    /// Reads a token. Returns `None` if it is not one of this front-end.
-    pub(crate) fn of(raw: u64) -> Option<Token> {
-        let kind = match raw >> 32 & 0xff {
+    /// Parses a token. Returns `None` if no kind has its number.
+    pub(super) fn of(token: FrontendToken) -> Option<Token> {
+        let kind = match token.event >> 32 {
             0 => Kind::Receive,
             1 => Kind::Send,
             _ => return None,
         };
-        (raw >> 40 == OWNER).then_some(Token { kind, controller: (raw >> 16) as u8, qid: raw as u16 })
+        let owner = Owner { frontend: token.frontend, controller: (token.event >> 16) as u8 };
+        Some(Token { kind, owner, qid: token.event as u16 })
     }
 }

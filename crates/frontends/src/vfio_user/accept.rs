@@ -2,9 +2,9 @@
 
 use super::Listener;
 use super::token::{Kind, Token};
-use crate::descriptors::{Fill, fill};
-use crate::log_limit::{LogLimit, limited};
 use rustix::io::Errno;
+use sluice_frontend::descriptors::{Fill, fill};
+use sluice_frontend::{LogLimit, limited};
 use sluice_reactor::{Io, PollFlags, TaskId};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;

@@ -42,7 +42,7 @@ pub(super) fn close_surplus(fds: Vec<OwnedFd>, deferred_close: &mut DeferredClos
         match Kind::of(fd.as_fd()) {
             Kind::Eventfd => drop(fd),
             // The last descriptor of a guest's memory releases the memory, which takes time.
-            Kind::Memory => crate::deferred_drop::drop_later(fd),
+            Kind::Memory => sluice_frontend::drop_later(fd),
             Kind::Other => {
                 surplus += 1;
                 deferred_close.close(fd);

@@ -5,11 +5,12 @@ use super::device::Device;
 use super::port::{Config, Port, Status};
 use super::token::Token;
 use sluice_controller::Attached;
+use sluice_frontend::FrontendToken;
 use sluice_reactor::{Arm, Io, Task, TaskId};
 
 /// Device and the socket on which it is served, to at most one client at a time, and others after it.
 ///
-/// A drive is a [`Drive`](crate::Drive). An endpoint is its smaller form, for another device or for a single
+/// A drive is a [`Drive`](sluice_frontend::Drive). An endpoint is its smaller form, for another device or for a single
 /// host.
 #[derive(Debug)]
 pub struct Endpoint<D: Device = Attached> {
@@ -64,9 +65,11 @@ impl<D: Device + Send + 'static> Task for Endpoint<D> {
     }
 
     fn event(&mut self, token: u64, result: i32, more: bool, now_ns: u64) {
-        match Token::of(token) {
-            None => self.device.event(token, result, now_ns),
-            Some(token) => self.port.own_event(&mut self.device, token, result, more, now_ns),
+        let Some(token) = FrontendToken::of(token) else {
+            return self.device.event(token, result, now_ns);
+        };
+        if let Some(token) = Token::of(token) {
+            self.port.own_event(&mut self.device, token, result, more, now_ns);
         }
     }
 

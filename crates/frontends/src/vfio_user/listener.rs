@@ -1,11 +1,11 @@
 //! Socket `DIR/cntrl`, to which clients connect.
 
-use crate::folder::{check_folder, set_socket_mode};
 use rustix::fs::{AtFlags, fchmod};
 use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, flock, open, statat, unlinkat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::net::{accept_with, bind, connect, listen, shutdown, socket_with};
+use sluice_frontend::folder::{check_folder, set_socket_mode};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, lchown};

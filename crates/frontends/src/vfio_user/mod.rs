@@ -1,6 +1,7 @@
 //! NVMe controllers for virtual machines: a vfio-user server.
 //!
-//! A port is a socket `DIR/cntrl` for one controller, and part of a task of a reactor. A port has no threads
+//! A port is a socket `DIR/cntrl` for one controller, and part of a task of a reactor: a [`Socket`] of a drive, or
+//! an [`Endpoint`] of its own. A port has no threads
 //! and no timers of its own, and never blocks. A client (QEMU, Cloud Hypervisor, a host that polls) connects,
 //! shares its memory with DMA_MAP, and drives the PCI function that it finds:
 //!
@@ -41,6 +42,7 @@ mod rejected;
 mod reset;
 mod session;
 mod set_up;
+mod socket;
 mod token;
 mod version;
 
@@ -48,9 +50,9 @@ pub use config_space::PciIdentity;
 pub use device::Device;
 pub use endpoint::Endpoint;
 pub use listener::{Access, Listener, SOCKET_NAME};
-pub(crate) use port::Port;
 pub use port::{Config, Status};
-pub(crate) use token::{PORTS_MAX, Token};
+pub use socket::{SOCKETS_MAX, Socket};
+use token::PORTS_MAX;
 
 /// Policy for clients that would map the doorbells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 //! The kernel charges pages to the daemon that no other process has touched before. The limit of a socket's
 //! memory bounds them, since it counts files as a whole.
 
-use crate::log_limit::{LogLimit, limited};
+use sluice_frontend::{LogLimit, limited};
 use sluice_memory::Unpopulated;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

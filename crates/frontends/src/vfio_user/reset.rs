@@ -119,6 +119,6 @@ impl FinalReset {
 
     /// Releases the client's memory on another thread. The device must be quiescent.
     pub(super) fn finish(self, space: &mut Space) {
-        crate::deferred_drop::drop_later((space.unmap_all(), self));
+        sluice_frontend::drop_later((space.unmap_all(), self));
     }
 }

@@ -5,8 +5,8 @@ use super::client_dma::ClientDma;
 use super::deferred_close::{Backlog, DeferredClose};
 use super::descriptor;
 use super::reset::Waiting;
-use crate::log_limit::limited;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use sluice_frontend::limited;
 use sluice_memory::Removed;
 use sluice_vfio_user::{Connection, Error, Header, Sender};
 use std::fmt;
@@ -165,7 +165,7 @@ impl Session {
         let Some((header, waiting)) = self.waiting.take() else { return Ok(0) };
         // Nothing reaches the memory any more, so the exact time of its munmap does not matter.
         if let Some(removed) = waiting.into_removed() {
-            crate::deferred_drop::drop_later(removed);
+            sluice_frontend::drop_later(removed);
         }
         let (socket, _, sender) = self.connection.halves();
         answer(sender, socket, &header, &self.reply, &[])?;

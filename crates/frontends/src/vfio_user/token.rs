@@ -1,10 +1,6 @@
-//! Tokens of the front-end's own completions.
-//!
-//! A token has 48 bits. Bits 47:40 name its owner: all ones is the front-end, other values belong to the
-//! device and are passed on as they are.
+//! Tokens of the port's own completions: what the bits of a [`FrontendToken`] mean.
 
-/// Owner in bits 47:40 for the front-end itself.
-const OWNER: u64 = 0xff;
+use sluice_frontend::{EVENT_BITS, FRONTENDS_MAX, FrontendToken};
 
 /// Kind of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +21,7 @@ impl Kind {
     const ALL: [Kind; 5] = [Kind::Listener, Kind::Message, Kind::Room, Kind::Signal, Kind::Unmask];
 }
 
-/// Token of the front-end. The epoch distinguishes the polls of one client from those of the next: events of
+/// Token of a port. The epoch distinguishes the polls of one client from those of the next: events of
 /// the former may still be under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token {
@@ -36,23 +32,20 @@ pub(crate) struct Token {
 }
 
 /// Ports that a task can have.
-pub(crate) const PORTS_MAX: usize = 1 << (8 - KIND_BITS);
+pub(crate) const PORTS_MAX: usize = FRONTENDS_MAX;
 
-/// Bits of the kind, in the byte that holds the kind and the port.
-const KIND_BITS: u32 = 3;
+const _: () = assert!(Kind::ALL.len() << 32 <= 1 << EVENT_BITS, "the bits hold the kind and the epoch");
 
 impl Token {
     pub(super) const fn raw(self) -> u64 {
-        let what = (self.port as u64) << KIND_BITS | self.kind as u64;
-        OWNER << 40 | what << 32 | self.epoch as u64
+        let event = (self.kind as u64) << 32 | self.epoch as u64;
+        FrontendToken { frontend: self.port, event }.raw()
     }
 
-    /// Parses a token. Returns `None` if the token belongs to the device.
-    pub(crate) fn of(raw: u64) -> Option<Token> {
-        let what = (raw >> 32) as u8;
-        let kind = *Kind::ALL.get(usize::from(what & ((1 << KIND_BITS) - 1)))?;
-        let port = what >> KIND_BITS;
-        (raw >> 40 == OWNER).then_some(Token { port, kind, epoch: raw as u32 })
+    /// Parses a token. Returns `None` if no kind has its number.
+    pub(crate) fn of(token: FrontendToken) -> Option<Token> {
+        let kind = *Kind::ALL.get((token.event >> 32) as usize)?;
+        Some(Token { port: token.frontend, kind, epoch: token.event as u32 })
     }
 }
 
@@ -66,14 +59,13 @@ mod tests {
             assert_eq!(kind as usize, position);
             let token = Token { port: PORTS_MAX as u8 - 1, kind, epoch: 0xfedc_ba98 };
             assert!(token.raw() < 1 << 48);
-            assert_eq!(Token::of(token.raw()), Some(token));
+            assert_eq!(FrontendToken::of(token.raw()).and_then(Token::of), Some(token));
         }
     }
 
     #[test]
-    fn tokens_of_the_device_are_left_alone() {
-        for raw in [0, 0x7fff_ffff_ffff, 0xfe << 40, 0xff << 40 | 0xff << 32] {
-            assert_eq!(Token::of(raw), None);
-        }
+    fn a_token_of_no_kind_is_none() {
+        let event = (Kind::ALL.len() as u64) << 32;
+        assert_eq!(Token::of(FrontendToken { frontend: 0, event }), None);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::host::{Connect, Host, Link, apart, entry, transfer};
 use super::rig::{DISK, HOSTS, Rig, SLOW, eventually};
+use sluice_frontends::tcp::Hosts;
 use sluice_nvme::identify::IdentifyController;
 use sluice_nvme::{Cns, Status, SubmissionEntry, opcode};
 use sluice_nvme_tcp::Digests;
@@ -112,7 +113,7 @@ fn a_host_that_falls_silent_is_given_up_while_another_is_busy() {
     one.set_keep_alive(300);
     eventually("the first is gone", || {
         other.io[0].read(1, 0, 4096).expect("a read");
-        rig.ask(SLOW, |drive| drive.hosts().expect("hosts may come").hosts) == [FRIEND]
+        rig.ask(SLOW, |drive| Hosts::status_of(drive).expect("hosts may come").hosts) == [FRIEND]
     });
     assert!(one.io[0].is_over() && one.admin.is_over());
 }

@@ -5,7 +5,7 @@ use sluice_controller::{
     Attachment, Config as ControllerConfig, Identity, KnownAs, Namespace, NamespaceConfig, Subsystem,
 };
 use sluice_frontends::Drive;
-use sluice_frontends::tcp::{Config, Directory, Entry, KnownHost, Listener, Status};
+use sluice_frontends::tcp::{Config, Directory, Entry, Hosts, KnownHost, Listener, Status};
 use sluice_functions::{Delay, DelayConfig};
 use sluice_reactor::{ReactorConfig, ReactorHandle, TaskHandle, TaskId};
 use sluice_router::RouterBuilder;
@@ -146,7 +146,7 @@ impl Rig {
     }
 
     pub(crate) fn status(&self) -> Status {
-        self.ask(DISK, |drive| drive.hosts().expect("hosts may come"))
+        self.ask(DISK, |drive| Hosts::status_of(drive).expect("hosts may come"))
     }
 
     /// Waits until no host is connected to the first drive.
@@ -171,7 +171,8 @@ fn add(reactor: &ReactorHandle, directory: &Directory, subnqn: &'static str, pla
         local.add(|task, io| {
             let mut drive = Drive::new(task, io, subsystem(subnqn, &plan));
             let name = subnqn.to_owned();
-            drive.admit_hosts(Config { name, cntlid: 1, hosts_max: HOSTS, queues_max: QUEUES });
+            let config = Config { name, cntlid: 1, hosts_max: HOSTS, queues_max: QUEUES };
+            Hosts::admit(&mut drive, config).expect("it has no other front-end");
             Box::new(drive)
         })
     });

@@ -3,6 +3,7 @@
 use super::host::{CC_ENABLE, Connect, Host, Link, apart, entry, fabrics, transfer};
 use super::rig::{DISK, QUEUES, Rig, SIZE, SLOW, eventually};
 use sluice_frontends::Drive;
+use sluice_frontends::tcp::Hosts;
 use sluice_nvme::fabrics::{Fctype, InvalidParameter};
 use sluice_nvme::identify::IdentifyController;
 use sluice_nvme::register::{self, csts};
@@ -289,7 +290,7 @@ fn a_shutdown_is_carried_out_when_the_queues_are_gone() {
 #[test]
 fn a_host_that_comes_back_finds_nothing_of_its_own_under_way() {
     let rig = Rig::new();
-    let is_gone = |drive: &mut Drive| drive.hosts().expect("hosts may come").hosts.is_empty();
+    let is_gone = |drive: &mut Drive| Hosts::status_of(drive).expect("hosts may come").hosts.is_empty();
     for _ in 0..5 {
         let mut host = Host::start(rig.address, SLOW, Digests::NONE, 1);
         for cid in 0..8 {

@@ -1,0 +1,142 @@
+//! A socket of a drive: one controller, and the port on which its clients are served.
+
+use super::port::{Config, Port, Status};
+use super::token::Token;
+use super::{Listener, PORTS_MAX};
+use sluice_controller::{Attached, CannotMigrate, Controller, Subsystem};
+use sluice_frontend::{Drive, Frontend, FrontendToken, GroupClient, GroupOwner, NvmeFrontend, Served};
+use sluice_memory::Space;
+use sluice_reactor::Arm;
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// Sockets for virtual machines that a drive can have.
+pub const SOCKETS_MAX: usize = 8;
+
+const _: () = assert!(SOCKETS_MAX <= PORTS_MAX, "tokens can name them");
+
+/// Socket of a drive, with the controller for its clients.
+#[derive(Debug)]
+pub struct Socket {
+    controller: Controller,
+    port: Port,
+}
+
+impl Socket {
+    /// Adds a socket to a drive. Its controller gets the next controller identifier, from 1 on.
+    ///
+    /// # Errors
+    /// The drive has [as many](SOCKETS_MAX) sockets as it can have, or no memory is left for another
+    /// controller.
+    pub fn listen(drive: &mut Drive, listener: Listener, config: Config) -> io::Result<()> {
+        let count = drive.frontends::<Self>().count();
+        if count == SOCKETS_MAX {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        drive.add(|new| {
+            let controller = Controller::new(new.subsystem, count as u16 + 1)?;
+            controller.set_port(new.subsystem, &format!("vfio-user:{}", count + 1));
+            let files = new.subsystem.shares_memory();
+            let port = Port::new(new.number, new.task, new.io, listener, files, config);
+            Ok(Self { controller, port })
+        })
+    }
+
+    /// Returns the status of each socket of a drive, in their order.
+    pub fn statuses(drive: &Drive) -> impl Iterator<Item = Status> {
+        // A drive with remote groups has a single socket.
+        let remote = drive.remote_interrupts();
+        drive.frontends::<Self>().map(move |socket| {
+            let mut status = socket.port.status();
+            status.counters.interrupts += remote;
+            status
+        })
+    }
+}
+
+impl Frontend for Socket {
+    type Backend = Subsystem;
+
+    fn turn(&mut self, subsystem: &mut Subsystem, now_ns: u64) -> Served {
+        let Self { controller, port } = self;
+        let work = port.turn(&mut Attached { controller, subsystem }, now_ns);
+        Served { work, is_vacant: port.is_vacant() }
+    }
+
+    fn look_ahead(&self) -> bool {
+        if self.port.is_vacant() {
+            return false;
+        }
+        self.controller.look_ahead();
+        true
+    }
+
+    fn event(
+        &mut self,
+        subsystem: &mut Subsystem,
+        token: FrontendToken,
+        result: i32,
+        more: bool,
+        now_ns: u64,
+    ) {
+        let Self { controller, port } = self;
+        if let Some(token) = Token::of(token) {
+            port.own_event(&mut Attached { controller, subsystem }, token, result, more, now_ns);
+        }
+    }
+
+    fn arm(&mut self, subsystem: &mut Subsystem, now_ns: u64) -> Arm {
+        let Self { controller, port } = self;
+        port.arm(&mut Attached { controller, subsystem }, now_ns)
+    }
+
+    fn disarm(&mut self) {
+        self.controller.disarm();
+    }
+
+    fn drain(&mut self, subsystem: &mut Subsystem, now_ns: u64) {
+        let Self { controller, port } = self;
+        port.drain(&mut Attached { controller, subsystem }, now_ns);
+    }
+
+    fn is_drained(&self) -> bool {
+        self.port.is_drained()
+    }
+
+    fn unfinished(&self, subsystem: &Subsystem) -> u32 {
+        self.controller.unfinished(subsystem)
+    }
+
+    fn hosts_max(&self) -> usize {
+        1
+    }
+}
+
+impl NvmeFrontend for Socket {
+    fn migratable(&self) -> Option<&Controller> {
+        Some(&self.controller)
+    }
+
+    fn group_owner(&mut self) -> Option<GroupOwner<'_>> {
+        let Self { controller, port } = self;
+        Some(GroupOwner { controller, client: port })
+    }
+}
+
+impl GroupClient for Port {
+    fn drive(&self) -> &str {
+        Port::drive(self)
+    }
+
+    fn space(&self) -> &Space {
+        Port::space(self)
+    }
+
+    fn interrupt_of(&self, vector: Option<u16>) -> Result<Option<OwnedFd>, CannotMigrate> {
+        Port::interrupt_of(self, vector)
+    }
+
+    fn count_interrupts(&mut self, interrupts: u64) {
+        Port::count_interrupts(self, interrupts);
+    }
+}
