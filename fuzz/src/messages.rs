@@ -6,7 +6,7 @@ use crate::far::Far;
 use crate::files::{Files, Kind, RAM_PAGES};
 use crate::wire::{Client, PATIENCE, RingEvent, Wire, run_on_reactor};
 use crate::{Input, draw};
-use sluice_frontends::vfio_user::DoorbellPolicy;
+use sluice_frontend_vfio_user::DoorbellPolicy;
 use sluice_nvme::{SubmissionEntry, register};
 use sluice_reactor::Local;
 use sluice_vfio_user::device::region::{BAR0, CONFIG};

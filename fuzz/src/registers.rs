@@ -5,7 +5,7 @@ use crate::Input;
 use crate::guest::PAGE;
 use crate::wire::{Client, PATIENCE, Reply, Wire, run_on_reactor};
 use sluice_controller::IO_QUEUES_MAX;
-use sluice_frontends::vfio_user::DoorbellPolicy;
+use sluice_frontend_vfio_user::DoorbellPolicy;
 use sluice_memory::SharedRegion;
 use sluice_nvme::register::{self, csts};
 use sluice_reactor::Local;

@@ -7,7 +7,7 @@
 use crate::layers::{self, Keeper, Vault};
 use crate::scratch;
 use sluice_controller::Attached;
-use sluice_frontends::vfio_user::{Config, DoorbellPolicy, Endpoint, Listener, Status};
+use sluice_frontend_vfio_user::{Config, DoorbellPolicy, Endpoint, Listener, Status};
 use sluice_reactor::{Arm, Local, PollFlags, ReactorConfig, ReactorHandle, Task, TaskId};
 use sluice_vfio_user::{Connection, Errno, Error, Header};
 use std::cell::Cell;

@@ -222,7 +222,7 @@ def boot(report, folder, kernel, full):
     port, forwarded = test_tcp.free_port(), test_tcp.free_port()
     first = {"first": [sluice.Namespace("null", "1MiB")]}
     with sluice.Daemon(folder, first, tcp={"first": "nqn.2024-01.org.example:first"}, port=port,
-                       levels="info,sluice_frontends=debug") as daemon:
+                       levels="info,sluice_frontend_tcp=debug") as daemon:
         steps = Steps(folder, daemon, "127.0.0.1:%d" % forwarded).table()
         forward = "user,id=net,hostfwd=tcp:127.0.0.1:%d-10.0.2.15:4420" % forwarded
         network = ["-netdev", forward, "-device", "virtio-net-pci,netdev=net,romfile="]

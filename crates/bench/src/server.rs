@@ -8,7 +8,7 @@ use super::program;
 use super::scratch::Scratch;
 use sluice_control::config::Settings;
 use sluice_control::drives::{Engine, ReactorCounters, Remembered, Running};
-use sluice_frontends::tcp::Listener;
+use sluice_frontend_tcp::Listener;
 use sluice_reactor::{Absence, Local, ReactorHandle};
 use sluice_spec::paths::Places;
 use sluice_spec::problem::Problem;

@@ -3,7 +3,7 @@
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use sluice_frontends::folder::{check_folder, set_socket_mode};
+use sluice_frontend::folder::{check_folder, set_socket_mode};
 use sluice_spec::problem::Problem;
 use std::io;
 use std::os::fd::OwnedFd;

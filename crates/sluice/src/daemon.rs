@@ -11,7 +11,7 @@ use sluice_control::drives::{DriveState, DriveView, Drives};
 use sluice_control::exclusive::Exclusive;
 use sluice_control::listen::{SocketFile, listen, make_folder};
 use sluice_control::state::StateFile;
-use sluice_frontends::tcp::{Directory, Listener as HostListener};
+use sluice_frontend_tcp::{Directory, Listener as HostListener};
 use sluice_memory::limits::ignore_file_size_signal;
 use sluice_spec::paths::Places;
 use sluice_spec::problem::{Kind, Problem};

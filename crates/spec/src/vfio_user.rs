@@ -3,7 +3,7 @@
 use super::Fault;
 use crate::size::Size;
 use serde::{Deserialize, Serialize};
-use sluice_frontends::vfio_user::SOCKETS_MAX;
+use sluice_frontend_vfio_user::SOCKETS_MAX;
 use utoipa::ToSchema;
 
 /// Sockets for virtual machines. A drive without this key, and without `tcp`, has one socket.

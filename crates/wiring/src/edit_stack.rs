@@ -6,7 +6,7 @@ use super::namespace::Site;
 use super::power::Losses;
 use sluice_control::drives::Store;
 use sluice_controller::{EditStackError, Refusal};
-use sluice_frontends::Drive;
+use sluice_frontend::Drive;
 use sluice_spec::problem::Problem;
 use sluice_spec::{FunctionSpec, NamespaceSpec, UifSpec};
 use std::sync::Arc;

@@ -31,8 +31,8 @@ use sluice_control::config::Settings;
 use sluice_control::drives::{
     Engine, PersistRequest, ReactorCounters, Remembered, Running, WatchedTurn, WatchedTurns,
 };
-use sluice_frontends::tcp::Directory;
-use sluice_frontends::vfio_user::Access;
+use sluice_frontend_tcp::Directory;
+use sluice_frontend_vfio_user::Access;
 use sluice_reactor::{IdlePolicy, Progress, ReactorConfig, ReactorHandle, Turn, Watched};
 use sluice_spec::DriveSpec;
 use sluice_spec::paths::Places;

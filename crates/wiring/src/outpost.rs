@@ -4,7 +4,7 @@ use super::drive::{WiredDrive, closed, gone, in_words};
 use super::namespace::{Site, StackSeed};
 use super::reactor_of;
 use sluice_controller::{CannotMigrate, Config, Identity, Namespace, NamespaceConfig, PeerConfig, Subsystem};
-use sluice_frontends::{Migration, RemoteHandle, RemoteQueues};
+use sluice_frontend::{Migration, RemoteHandle, RemoteQueues};
 use sluice_reactor::{CALL_LIMIT, Io, Local, ReactorHandle, TaskId};
 use sluice_router::RouterBuilder;
 use sluice_spec::problem::Problem;
@@ -119,7 +119,7 @@ impl WiredDrive {
 
     /// Recalls remote queue groups, all or that of one completion queue, and waits until they are back.
     pub(super) fn bring_home(&self, queue: Option<u16>) -> Result<(), Problem> {
-        let is_back = move |drive: &sluice_frontends::Drive| {
+        let is_back = move |drive: &sluice_frontend::Drive| {
             !drive.remote_groups().any(|(away, _)| queue.is_none_or(|queue| queue == away))
         };
         let (began, mut pause) = (Instant::now(), LOOK);

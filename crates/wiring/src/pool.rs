@@ -4,7 +4,7 @@ use super::drive::{WiredDrive, closed, gone, in_words};
 use super::namespace::NamespaceSeed;
 use sluice_control::state::{Created, Pooled};
 use sluice_controller::{Creation, Pool};
-use sluice_frontends::Drive;
+use sluice_frontend::Drive;
 use sluice_spec::DriveSpec;
 use sluice_spec::problem::{Kind, Problem};
 use std::time::{Duration, Instant};

@@ -12,8 +12,9 @@ use sluice_control::drives::{
 };
 use sluice_control::state::Created;
 use sluice_controller::{AnaRule, Creation, PersistentRecord, Subsystem, Synced};
-use sluice_frontends::vfio_user::Socket;
-use sluice_frontends::{Drive, tcp};
+use sluice_frontend::Drive;
+use sluice_frontend_tcp as tcp;
+use sluice_frontend_vfio_user::Socket;
 use sluice_reactor::Immovable;
 use sluice_spec::problem::Problem;
 use sluice_spec::size::Size;

@@ -7,9 +7,9 @@ use sluice_controller::{
     AnaRule, Config as ControllerConfig, FormatRecord, FormatState, Identity, PersistentEventRecord,
     PersistentRecord, Pool, PowerCounts, SanitizeRecord, Subsystem,
 };
-use sluice_frontends::Drive;
-use sluice_frontends::tcp;
-use sluice_frontends::vfio_user::{Access, Config as SocketConfig, DoorbellPolicy, Listener, Socket};
+use sluice_frontend::Drive;
+use sluice_frontend_tcp as tcp;
+use sluice_frontend_vfio_user::{Access, Config as SocketConfig, DoorbellPolicy, Listener, Socket};
 use sluice_reactor::{Arm, Io, Local, Task, TaskId};
 use sluice_spec::paths::socket_folder;
 use sluice_spec::problem::{Kind, Problem};

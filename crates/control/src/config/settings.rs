@@ -2,7 +2,7 @@
 
 use super::group;
 use serde::Deserialize;
-use sluice_frontends::vfio_user::Access;
+use sluice_frontend_vfio_user::Access;
 use sluice_spec::Fault;
 use sluice_spec::paths::Places;
 use sluice_spec::problem::Problem;

@@ -4,7 +4,7 @@
 use crate::remote::{PATIENCE, Remote, Service};
 use sluice_command::{Layer, Stack};
 use sluice_controller::{Attached, Config, Identity, Namespace, NamespaceConfig};
-use sluice_frontends::vfio_user::{Config as EndpointConfig, Endpoint, Listener};
+use sluice_frontend_vfio_user::{Config as EndpointConfig, Endpoint, Listener};
 use sluice_reactor::{Io, ReactorHandle};
 use sluice_router::RouterBuilder;
 use sluice_sim::SimEngine;

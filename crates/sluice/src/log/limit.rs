@@ -1,6 +1,6 @@
 //! Rate limit of log messages, because a guest or an unknown client can cause them at any rate.
 
-use sluice_frontends::LogLimit;
+use sluice_frontend::LogLimit;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn the_operator_is_never_cut_short() {
         assert!(!is_limited("sluice_control::drives"));
-        for target in ["sluice_api::server", "sluice_frontends::vfio_user", "sluice_controller"] {
+        for target in ["sluice_api::server", "sluice_frontend_vfio_user::port", "sluice_controller"] {
             assert!(is_limited(target), "{target}");
         }
     }

@@ -14,7 +14,7 @@ use tracing_subscriber::fmt::{self, MakeWriter};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::Registry;
 
-/// Environment variable with the levels that are shown: `info`, or `warn,sluice_frontends=debug`.
+/// Environment variable with the levels that are shown: `info`, or `warn,sluice_frontend=debug`.
 pub const VARIABLE: &str = "SLUICE_LOG";
 
 /// Form of the log messages.
@@ -35,7 +35,7 @@ pub enum Format {
 pub fn start(format: Format, levels: &str) -> Result<Flush, Problem> {
     let levels: Targets = levels.parse().map_err(|error| {
         Problem::invalid(format!("{VARIABLE} is not a list of levels: {error}"))
-            .hint("use words such as `info`, or `warn,sluice_frontends=debug`")
+            .hint("use words such as `info`, or `warn,sluice_frontend=debug`")
     })?;
     let (sink, flush) = writer::start();
     let installed = match format {

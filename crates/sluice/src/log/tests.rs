@@ -46,9 +46,9 @@ fn what_a_guest_repeats_is_cut_short() {
     let sink = kept.clone();
     tracing::subscriber::with_default(json(move || sink.clone(), levels("info")), || {
         for number in 0..1000 {
-            tracing::warn!(target: "sluice_frontends", number, "a bad doorbell");
+            tracing::warn!(target: "sluice_frontend", number, "a bad doorbell");
         }
-        tracing::warn!(target: "sluice_frontends", "another matter");
+        tracing::warn!(target: "sluice_frontend", "another matter");
     });
     let text = kept.text();
     let lines: Vec<serde_json::Value> =

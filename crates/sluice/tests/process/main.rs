@@ -44,7 +44,7 @@ mod orders;
 mod outlived;
 mod ownpower;
 mod paths;
-#[path = "../../../frontends/tests/rig/peer.rs"]
+#[path = "../../../frontend-vfio-user/tests/rig/peer.rs"]
 #[allow(dead_code, reason = "its own tests use all of it")]
 mod peer;
 mod power;
@@ -60,12 +60,12 @@ mod stalls;
 mod storage;
 mod strangers;
 mod strangers_tls;
-#[path = "../../../frontends/tests/tcp/host.rs"]
+#[path = "../../../frontend-tcp/tests/tcp/host.rs"]
 #[allow(dead_code, reason = "its own tests use all of it")]
 mod tcp_host;
 mod thrift;
 mod travel;
-#[path = "../../../frontends/tests/tcp/tunnel.rs"]
+#[path = "../../../frontend-tcp/tests/tcp/tunnel.rs"]
 mod tunnel;
 mod tutorial;
 mod vmm;

@@ -2,7 +2,7 @@
 
 use sluice_command::{Layer, Stack};
 use sluice_controller::{Attached, Config as ControllerConfig, Identity, Namespace, NamespaceConfig};
-use sluice_frontends::vfio_user::{Config, Endpoint, Listener};
+use sluice_frontend_vfio_user::{Config, Endpoint, Listener};
 use sluice_host::{Mode, QueueLayout, Settings, VfioUser};
 use sluice_reactor::{Io, Local, ReactorConfig, ReactorHandle, TaskId};
 use sluice_router::{Router, RouterBuilder};

@@ -2,7 +2,7 @@
 
 use super::rig::{HOSTNQN, KEY, Rig, config, keys};
 use crate::rig::open;
-use sluice_frontends::tcp::KnownHost;
+use sluice_frontend_tcp::KnownHost;
 use sluice_nvme_auth::{Group, Hash, Key, Offer, Terms};
 use sluice_targets::{NvmeTcpConfig, NvmeTcpSeed};
 use std::io::{Read, Write};

@@ -3,7 +3,7 @@
 use crate::rig::{BLOCK, Drive, LIMIT, Scratch, drive, eventually, start_reactor};
 use sluice_command::{Layer, Stack};
 use sluice_controller::Subsystem;
-use sluice_frontends::tcp::{Config, Directory, Entry, Hosts, KnownHost, Listener};
+use sluice_frontend_tcp::{Config, Directory, Entry, Hosts, KnownHost, Listener};
 use sluice_reactor::{Io, ReactorHandle, TaskHandle, TaskId};
 use sluice_router::{Router, RouterBuilder};
 use sluice_targets::{Memory, NvmeTcpConfig, NvmeTcpControl, NvmeTcpSeed};
@@ -81,7 +81,7 @@ impl Rig {
                 let memory = Box::new(Memory::new(SIZE).expect("memory"));
                 let router = RouterBuilder::new(Stack::of(memory)).build();
                 let subsystem = Subsystem::new(drive("device".to_owned(), 512, router)).expect("memory");
-                let mut drive = sluice_frontends::Drive::new(task, io, subsystem);
+                let mut drive = sluice_frontend::Drive::new(task, io, subsystem);
                 let config = Config { name: SUBNQN.to_owned(), cntlid: 1, hosts_max, queues_max: 4 };
                 Hosts::admit(&mut drive, config).expect("it has no other front-end");
                 Box::new(drive)

@@ -5,7 +5,7 @@ mod rig;
 use rig::{Peer, Rig, eventually};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, memfd_create};
-use sluice_frontends::vfio_user::Listener;
+use sluice_frontend_vfio_user::Listener;
 use sluice_vfio_user::dma::DmaUnmap;
 use sluice_vfio_user::{Command, Errno};
 use std::os::fd::{AsFd, OwnedFd};

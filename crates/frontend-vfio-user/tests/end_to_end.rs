@@ -5,7 +5,7 @@ mod rig;
 use rig::{Scratch, eventually, start_reactor};
 use sluice_command::StackBuilder;
 use sluice_controller::{Attached, Config as ControllerConfig, Identity, Namespace, NamespaceConfig};
-use sluice_frontends::vfio_user::{Config, DoorbellPolicy, Endpoint, Listener, Status};
+use sluice_frontend_vfio_user::{Config, DoorbellPolicy, Endpoint, Listener, Status};
 use sluice_functions::{Delay, DelayConfig};
 use sluice_host::{Deadline, Mode, QueueLayout, Settings, VfioUser, entry, pci};
 use sluice_reactor::{Local, ReactorHandle, TaskId};

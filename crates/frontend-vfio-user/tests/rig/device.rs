@@ -1,7 +1,7 @@
 //! Device with scripted behaviour, which records the calls.
 
 use sluice_controller::DoorbellMode;
-use sluice_frontends::vfio_user::Device;
+use sluice_frontend_vfio_user::Device;
 use sluice_memory::{Removed, SharedRegion, Space};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -8,7 +8,7 @@ mod peer;
 use device::{Script, Scripted};
 pub(crate) use peer::{Peer, eventually};
 
-use sluice_frontends::vfio_user::{Config, DoorbellPolicy, Endpoint, Listener, Status};
+use sluice_frontend_vfio_user::{Config, DoorbellPolicy, Endpoint, Listener, Status};
 use sluice_reactor::{IdlePolicy, ReactorConfig, ReactorHandle, TaskHandle, TaskId};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,7 +21,7 @@ impl Scratch {
     pub(crate) fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("sluice-frontends-{}-{number}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("sluice-frontend-{}-{number}", std::process::id()));
         std::fs::create_dir(&path).expect("a new directory");
         Self(path)
     }

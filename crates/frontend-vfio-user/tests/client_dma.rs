@@ -6,7 +6,7 @@ mod rig;
 use rig::{Peer, Scratch, eventually, start_reactor};
 use sluice_command::Stack;
 use sluice_controller::{Attached, Config as ControllerConfig, Identity, Namespace, NamespaceConfig};
-use sluice_frontends::vfio_user::{Config, Endpoint, Listener};
+use sluice_frontend_vfio_user::{Config, Endpoint, Listener};
 use sluice_memory::SharedRegion;
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::register::{self, csts};

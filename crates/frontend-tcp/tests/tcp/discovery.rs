@@ -3,7 +3,7 @@
 use super::host::{Connect, HOSTNQN, Link, apart, fabrics};
 use super::rig::{DISK, Rig, SLOW};
 use super::tunnel;
-use sluice_frontends::tcp::Listener;
+use sluice_frontend_tcp::Listener;
 use sluice_nvme::discovery::{DiscoveryEntry, DiscoveryHeader};
 use sluice_nvme::fabrics::{DISCOVERY_NQN, Fctype};
 use sluice_nvme::identify::IdentifyController;

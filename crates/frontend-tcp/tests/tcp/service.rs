@@ -2,8 +2,8 @@
 
 use super::host::{CC_ENABLE, Connect, Host, Link, apart, entry, fabrics, transfer};
 use super::rig::{DISK, QUEUES, Rig, SIZE, SLOW, eventually};
-use sluice_frontends::Drive;
-use sluice_frontends::tcp::Hosts;
+use sluice_frontend::Drive;
+use sluice_frontend_tcp::Hosts;
 use sluice_nvme::fabrics::{Fctype, InvalidParameter};
 use sluice_nvme::identify::IdentifyController;
 use sluice_nvme::register::{self, csts};

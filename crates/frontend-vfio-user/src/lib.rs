@@ -21,6 +21,7 @@
 //! `interrupts`. An answer that has to wait is kept in `reset`. Objects whose release takes time go to the
 //! crate's `deferred_drop`. Descriptors whose close may never end go to the port's `deferred_close`.
 //! `populate` populates memory in advance, if the operator has configured that.
+#![forbid(unsafe_code)]
 
 mod accept;
 mod client;

@@ -2,7 +2,7 @@
 
 use super::host::{Connect, HOSTNQN, Link, apart, in_capsule};
 use super::rig::{DISK, HOSTS, Rig, SLOW, eventually};
-use sluice_frontends::tcp::KnownHost;
+use sluice_frontend_tcp::KnownHost;
 use sluice_nvme::fabrics::{AUTHENTICATION_REQUIRED, Authentication, Fctype};
 use sluice_nvme::{Status, SubmissionEntry, register};
 use sluice_nvme_auth::{

@@ -5,7 +5,7 @@ mod rig;
 use rig::{Peer, Rig, eventually};
 use rustix::fs::{MemfdFlags, memfd_create};
 use sluice_controller::DoorbellMode;
-use sluice_frontends::vfio_user::DoorbellPolicy;
+use sluice_frontend_vfio_user::DoorbellPolicy;
 use sluice_memory::SharedRegion;
 use sluice_vfio_user::device::{DeviceInfo, MmapArea, RegionInfo, sparse_areas};
 use sluice_vfio_user::irq::IrqInfo;

@@ -4,8 +4,8 @@ use sluice_command::StackBuilder;
 use sluice_controller::{
     Attachment, Config as ControllerConfig, Identity, KnownAs, Namespace, NamespaceConfig, Subsystem,
 };
-use sluice_frontends::Drive;
-use sluice_frontends::tcp::{Config, Directory, Entry, Hosts, KnownHost, Listener, Status};
+use sluice_frontend::Drive;
+use sluice_frontend_tcp::{Config, Directory, Entry, Hosts, KnownHost, Listener, Status};
 use sluice_functions::{Delay, DelayConfig};
 use sluice_reactor::{ReactorConfig, ReactorHandle, TaskHandle, TaskId};
 use sluice_router::RouterBuilder;

@@ -2,7 +2,7 @@
 
 use super::host::{Connect, Host, Link, apart, entry, transfer};
 use super::rig::{DISK, HOSTS, Rig, SLOW, eventually};
-use sluice_frontends::tcp::Hosts;
+use sluice_frontend_tcp::Hosts;
 use sluice_nvme::identify::IdentifyController;
 use sluice_nvme::{Cns, Status, SubmissionEntry, opcode};
 use sluice_nvme_tcp::Digests;

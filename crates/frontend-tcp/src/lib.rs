@@ -18,6 +18,7 @@
 //! Each connection has its own resources: a slot for each command, with a buffer in the slot or in the pool
 //! of the connection. Nothing is received while they are used up. So a host that floods, stalls or lies harms
 //! only itself.
+#![forbid(unsafe_code)]
 
 mod access_control;
 mod association;
