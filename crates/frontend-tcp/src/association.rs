@@ -2,11 +2,15 @@
 
 use super::connect::Host;
 use super::connection::Connection;
+use super::reclaim::SILENCE_NS;
 use sluice_controller::{Controller, Subsystem};
 use sluice_memory::{Removed, SharedRegion, Space};
 use sluice_tls::Suite;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+
+/// Pause between two connections of an association, in nanoseconds, since each takes the kernel some time.
+const PAUSE_NS: u64 = 10_000_000;
 
 #[derive(Debug)]
 pub(super) struct Association {
@@ -107,5 +111,40 @@ impl Association {
         let regions: Vec<SharedRegion> =
             self.connections.into_values().map(|connection| connection.memory.into_region()).collect();
         sluice_frontend::drop_later((space.unmap_all(), regions, self.departed));
+    }
+}
+
+/// Return of the memory of idle connections.
+impl Association {
+    /// Schedules a look at the connections after a receive.
+    #[inline]
+    pub(super) fn heard(&mut self, now_ns: u64) {
+        if self.look_ns.is_none() {
+            self.look_ns = Some(now_ns.saturating_add(SILENCE_NS));
+        }
+    }
+
+    /// Begins to reclaim the memory of the next idle connection.
+    #[cold]
+    pub(super) fn look(&mut self, now_ns: u64) {
+        let mut asked = false;
+        let mut next = None::<u64>;
+        for connection in self.connections.values_mut() {
+            let Some(mut due_ns) = connection.due_ns() else { continue };
+            if due_ns <= now_ns {
+                if !connection.is_at_rest() {
+                    // A command takes long, or the host does not read.
+                    due_ns = now_ns.saturating_add(SILENCE_NS);
+                } else if asked {
+                    due_ns = now_ns.saturating_add(PAUSE_NS);
+                } else {
+                    connection.begin_to_reclaim();
+                    asked = true;
+                    continue;
+                }
+            }
+            next = [next, Some(due_ns)].into_iter().flatten().min();
+        }
+        self.look_ns = next;
     }
 }

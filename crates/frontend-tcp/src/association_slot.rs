@@ -186,7 +186,7 @@ impl TcpController {
     /// Returns whether the result belongs to a connection of this association.
     pub(super) fn has(&self, result: &AuthResult) -> bool {
         self.association()
-            .is_some_and(|association| association.connections.values().any(|it| result.is_of(it)))
+            .is_some_and(|association| association.connections.values().any(|it| it.awaits(result)))
     }
 
     /// Applies the result of an authentication message.
@@ -199,7 +199,7 @@ impl TcpController {
     ) {
         let Occupant::Connected(association) = &mut self.occupant else { return };
         let Association { host, connections, is_let_in, .. } = association;
-        let Some(connection) = connections.values_mut().find(|it| result.is_of(it)) else { return };
+        let Some(connection) = connections.values_mut().find(|it| it.awaits(&result)) else { return };
         let (drive, host, qid) = (&shared.name, &host.nqn, connection.qid);
         let what = match result.progress.as_ref().map(|progress| progress.verdict) {
             Some(Verdict::Pending) => None,

@@ -4,7 +4,6 @@
 //! Its work is in proportion to the open connections, and shared by address. Messages of closed connections
 //! are skipped.
 
-use super::connection::Connection;
 use super::directory::Directory;
 use super::fair_queue::FairQueue;
 use sluice_nvme_auth::{Controller, Entropy, Progress};
@@ -32,18 +31,11 @@ pub(super) struct AuthJob {
 
 /// Result of a message.
 #[derive(Debug)]
-pub(crate) struct AuthResult {
+pub(super) struct AuthResult {
     pub(super) life: Weak<()>,
     pub(super) session: Box<Controller>,
     /// Progress of the transaction; None if the message was dropped unprocessed.
     pub(super) progress: Option<Progress>,
-}
-
-impl AuthResult {
-    /// Returns whether the result belongs to this connection.
-    pub(super) fn is_of(&self, connection: &Connection) -> bool {
-        connection.auth.as_ref().is_some_and(|auth| auth.lives(&self.life))
-    }
 }
 
 /// Sending end of the channel to the thread. The thread ends with the last one.

@@ -4,6 +4,7 @@
 //! [`execute`](super::execute), and responses sent by [`transmit`](super::transmit).
 
 use super::auth_state::AuthState;
+use super::auth_worker::AuthResult;
 use super::close_reason::CloseReason;
 use super::connect::{AcceptedConnect, Refusal, refuse};
 use super::memory::{QueueMemory, STAGING};
@@ -203,6 +204,11 @@ impl Connection {
     /// Returns whether only authentication commands are served on the connection.
     pub(super) fn is_unauthenticated(&self) -> bool {
         self.auth.as_ref().is_some_and(|auth| auth.is_unauthenticated())
+    }
+
+    /// Returns whether an authentication result belongs to this connection.
+    pub(super) fn awaits(&self, result: &AuthResult) -> bool {
+        self.auth.as_ref().is_some_and(|auth| auth.lives(&result.life))
     }
 
     /// Closes the connection if the time to read the reason of its end, or to authenticate, is over. Returns

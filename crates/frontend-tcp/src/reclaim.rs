@@ -4,15 +4,11 @@
 //! moment needed. A receive in flight may write to that memory at any time. So the receive is cancelled
 //! first. Once it has completed without data, nothing can write to the memory.
 
-use super::association::Association;
 use super::connection::Connection;
 use rustix::io::Errno;
 
 /// Idle time after which a connection returns its memory, in nanoseconds.
-const SILENCE_NS: u64 = 1_000_000_000;
-
-/// Pause between two connections of an association, in nanoseconds, since each takes the kernel some time.
-const PAUSE_NS: u64 = 10_000_000;
+pub(super) const SILENCE_NS: u64 = 1_000_000_000;
 
 /// State of a connection for reclaiming its memory.
 #[derive(Debug)]
@@ -62,43 +58,15 @@ impl Connection {
 
     /// Returns when the connection becomes due, if it has memory to return. The admin queue is exempt: it
     /// always has event requests outstanding, and little memory.
-    fn due_ns(&self) -> Option<u64> {
+    pub(super) fn due_ns(&self) -> Option<u64> {
         let has_some = self.qid != 0 && !self.reclaim.is_lean && !self.reclaim.is_asked && self.is_open();
         has_some.then(|| self.reclaim.heard_ns.saturating_add(SILENCE_NS))
     }
-}
 
-impl Association {
-    /// Schedules a look at the connections after a receive.
-    #[inline]
-    pub(super) fn heard(&mut self, now_ns: u64) {
-        if self.look_ns.is_none() {
-            self.look_ns = Some(now_ns.saturating_add(SILENCE_NS));
-        }
-    }
-
-    /// Begins to reclaim the memory of the next idle connection.
+    /// Cancels the receive, so that nothing can write to the memory.
     #[cold]
-    pub(super) fn look(&mut self, now_ns: u64) {
-        let mut asked = false;
-        let mut next = None::<u64>;
-        for connection in self.connections.values_mut() {
-            let Some(mut due_ns) = connection.due_ns() else { continue };
-            if due_ns <= now_ns {
-                if !connection.is_at_rest() {
-                    // A command takes long, or the host does not read.
-                    due_ns = now_ns.saturating_add(SILENCE_NS);
-                } else if asked {
-                    due_ns = now_ns.saturating_add(PAUSE_NS);
-                } else {
-                    connection.reclaim.is_asked = true;
-                    connection.stop_receiving();
-                    asked = true;
-                    continue;
-                }
-            }
-            next = [next, Some(due_ns)].into_iter().flatten().min();
-        }
-        self.look_ns = next;
+    pub(super) fn begin_to_reclaim(&mut self) {
+        self.reclaim.is_asked = true;
+        self.stop_receiving();
     }
 }
