@@ -2,9 +2,9 @@
 //!
 //! The control side writes it, the [`Listener`](super::Listener) reads it. No reactor accesses it.
 
-use super::auth_worker::AuthResult;
-use super::connect::{AcceptedConnect, Refusal};
-use super::hosts::Hosts;
+use crate::accept::{AcceptedConnect, Refusal};
+use crate::assoc::Hosts;
+use crate::auth::AuthResult;
 use sluice_frontend::Drive;
 use sluice_nvme::Status;
 use sluice_nvme::fabrics::{DISCOVERY_NQN, InvalidParameter};
@@ -88,13 +88,13 @@ impl Directory {
     }
 
     /// Returns the number of changes so far.
-    pub(super) fn generation(&self) -> u64 {
+    pub(crate) fn generation(&self) -> u64 {
         self.drives().generation
     }
 
     /// Returns the generation, and the NQNs of the drives that this host may use. The flag of each is whether
     /// its connections are encrypted.
-    pub(super) fn visible_to(&self, hostnqn: &str, peer: SocketAddr) -> (u64, Vec<(String, bool)>) {
+    pub(crate) fn visible_to(&self, hostnqn: &str, peer: SocketAddr) -> (u64, Vec<(String, bool)>) {
         let drives = self.drives();
         let visible = drives.by_subnqn.iter().filter(|(_, entry)| entry.admits(hostnqn, peer));
         let named = visible.map(|(subnqn, entry)| (subnqn.clone(), entry.keys.is_some()));
@@ -102,7 +102,7 @@ impl Directory {
     }
 
     /// Checks that the host may use the drive. Returns the keys that it must authenticate with, if any.
-    pub(super) fn check(
+    pub(crate) fn check(
         &self,
         subnqn: &str,
         hostnqn: &str,
@@ -123,7 +123,7 @@ impl Directory {
     }
 
     /// Checks that the NQNs in the Connect command are those of the TLS key, if there is one.
-    pub(super) fn check_names(subnqn: &str, hostnqn: &str, tls: Option<&Session>) -> Result<(), Refusal> {
+    pub(crate) fn check_names(subnqn: &str, hostnqn: &str, tls: Option<&Session>) -> Result<(), Refusal> {
         match tls.map(Session::identity) {
             Some(identity) if identity.hostnqn() != hostnqn || identity.subnqn() != subnqn => {
                 Err(Refusal::new(Status::CONNECT_INVALID_HOST, "its key is for other names"))
@@ -134,7 +134,7 @@ impl Directory {
 
     /// Sends a connection to its drive, which completes the Connect command. Blocks while the message is
     /// enqueued.
-    pub(super) fn deliver(&self, subnqn: &str, accepted: AcceptedConnect) {
+    pub(crate) fn deliver(&self, subnqn: &str, accepted: AcceptedConnect) {
         let entry = self.drives().by_subnqn.get(subnqn).cloned();
         let Some(Entry { drive, .. }) = entry else {
             return accepted.refuse(&Refusal::parameter(InvalidParameter::SUBNQN, UNKNOWN));
@@ -153,7 +153,7 @@ impl Directory {
     }
 
     /// Sends an authentication result to the drive, if it still exists.
-    pub(super) fn report(&self, subnqn: &str, result: AuthResult) {
+    pub(crate) fn report(&self, subnqn: &str, result: AuthResult) {
         let entry = self.drives().by_subnqn.get(subnqn).cloned();
         let Some(Entry { drive, .. }) = entry else { return };
         let task = drive.id();

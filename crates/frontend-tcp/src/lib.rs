@@ -1,59 +1,36 @@
 //! NVMe controllers for hosts on the network: an NVMe/TCP target.
 //!
-//! A [`Listener`] accepts connections, initializes them, reads their Connect commands and finds the drives in
+//! A [`Listener`] (`accept`) accepts connections, initializes them, reads their Connect commands and finds the drives in
 //! the [`Directory`]. Connections to the discovery service stay with it (`discovery`). Other connections go
-//! to the reactor of the drive, where its [`Drive`](sluice_frontend::Drive) has a controller for each host (`hosts`,
-//! `association_slot`). The connections of one host that belong together are an *association*; each
-//! connection is one queue.
+//! to the reactor of the drive, where [`Hosts`] has a controller for each host (`assoc`). The connections of one
+//! host that belong together are an *association*; each connection is one queue (`conn`).
 //!
 //! The controller does not process capsules. The front-end drives it as a guest with its NVMe driver would:
-//! with queue pairs and buffers in its own memory, one file for each connection (`memory`). A capsule becomes
-//! a submission queue entry (`receive` → `execute` → `connection`). A completion queue entry becomes a
+//! with queue pairs and buffers in its own memory, one file for each connection (`conn::memory`). A capsule
+//! becomes a submission queue entry (`receive` → `execute` → `connection`). A completion queue entry becomes a
 //! response (`connection` → `transmit`).
 //!
-//! A host that has a key authenticates on each of its queues (`auth_state`, `authenticate`). A separate
-//! thread (`auth_worker`) does the computation, for the addresses in turns (`fair_queue`). Unauthenticated
-//! hosts keep others out only briefly (`hosts`, `pending`).
+//! A host that has a key authenticates on each of its queues (`auth::state`, `conn::authenticate`). A separate
+//! thread (`auth::worker`) does the computation, for the addresses in turns (`auth::fair_queue`).
+//! Unauthenticated hosts keep others out only briefly (`assoc::hosts`, `assoc::pending`).
 //!
 //! Each connection has its own resources: a slot for each command, with a buffer in the slot or in the pool
 //! of the connection. Nothing is received while they are used up. So a host that floods, stalls or lies harms
 //! only itself.
 #![forbid(unsafe_code)]
 
-mod access_control;
-mod association;
-mod association_slot;
-mod auth_state;
-mod auth_worker;
-mod authenticate;
-mod capsule;
-mod close_reason;
-mod connect;
-mod connection;
-mod crowd;
+mod accept;
+mod assoc;
+mod auth;
+mod conn;
 mod directory;
 mod discovery;
-mod execute;
-mod fair_queue;
-mod hosts;
-mod icreq;
-mod linger;
-mod listener;
-mod memory;
 mod origin;
-mod pending;
-mod property;
-mod psk_lookup;
-mod receive;
-mod reclaim;
-mod slots;
 mod token;
-mod transmit;
-mod wire;
 
+pub use accept::Listener;
+pub use assoc::{Config, Hosts, Status};
 pub use directory::{Directory, Entry, KnownHost};
-pub use hosts::{Config, Hosts, Status};
-pub use listener::Listener;
 
 use sluice_controller::{IN_CAPSULE_MAX, TRANSFER_MAX};
 use sluice_nvme_tcp::{IcResp, Limits};

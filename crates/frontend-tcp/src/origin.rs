@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// Returns the address of a peer, reduced to the part that a host cannot vary at will. For IPv6 that is the
 /// /64 prefix, except for link-local addresses.
-pub(super) fn origin(peer: SocketAddr) -> IpAddr {
+pub(crate) fn origin(peer: SocketAddr) -> IpAddr {
     match peer.ip().to_canonical() {
         IpAddr::V6(address) if !address.is_unicast_link_local() => {
             Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into()

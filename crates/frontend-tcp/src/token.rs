@@ -4,7 +4,7 @@ use sluice_frontend::FrontendToken;
 
 /// Kind of operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Receive,
     Send,
 }
@@ -12,29 +12,29 @@ pub(super) enum Kind {
 /// Operation on the connection of a queue. A connection has at most one of each kind in flight, and outlives
 /// both. So the queue identifies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Token {
-    pub(super) kind: Kind,
-    pub(super) owner: Owner,
-    pub(super) qid: u16,
+pub(crate) struct Token {
+    pub(crate) kind: Kind,
+    pub(crate) owner: Owner,
+    pub(crate) qid: u16,
 }
 
 /// Controller that a connection belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Owner {
+pub(crate) struct Owner {
     /// Number of the front-end in its drive.
-    pub(super) frontend: u8,
+    pub(crate) frontend: u8,
     /// Index among the controllers of the front-end.
-    pub(super) controller: u8,
+    pub(crate) controller: u8,
 }
 
 impl Token {
-    pub(super) const fn raw(self) -> u64 {
+    pub(crate) const fn raw(self) -> u64 {
         let event = (self.kind as u64) << 32 | (self.owner.controller as u64) << 16 | self.qid as u64;
         FrontendToken { frontend: self.owner.frontend, event }.raw()
     }
 
     /// Parses a token. Returns `None` if no kind has its number.
-    pub(super) fn of(token: FrontendToken) -> Option<Token> {
+    pub(crate) fn of(token: FrontendToken) -> Option<Token> {
         let kind = match token.event >> 32 {
             0 => Kind::Receive,
             1 => Kind::Send,

@@ -1,7 +1,7 @@
 //! Admission of connections to a drive, and the errors of refused ones.
 
 use super::association::Association;
-use super::connect::{AcceptedConnect, Refusal};
+use crate::accept::{AcceptedConnect, Refusal};
 use sluice_nvme::Status;
 use sluice_nvme::fabrics::InvalidParameter;
 

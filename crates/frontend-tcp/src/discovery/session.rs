@@ -3,11 +3,10 @@
 //! It has only an admin queue, and runs on the thread of the listener. A host that stays connected is
 //! notified when its drives change.
 
-use super::directory::Directory;
-use super::icreq::Call;
-use super::listener::Address;
-use super::wire::Wire;
-use super::{LIMITS, transmit};
+use crate::LIMITS;
+use crate::accept::{Address, Call, Wire};
+use crate::conn::Agreed;
+use crate::directory::Directory;
 use rustix::io::Errno;
 use sluice_controller::CAPSULES_MAX;
 use sluice_nvme::discovery::{DiscoveryEntry, DiscoveryHeader};
@@ -52,20 +51,20 @@ const ENTRY: u64 = DiscoveryEntry::SIZE as u64;
 const _: () = assert!(DiscoveryHeader::SIZE == DiscoveryEntry::SIZE);
 
 /// State of the listener that a session needs.
-pub(super) struct Surroundings<'a> {
-    pub(super) directory: &'a Directory,
+pub(crate) struct Surroundings<'a> {
+    pub(crate) directory: &'a Directory,
     /// Addresses that hosts can connect to.
-    pub(super) addresses: &'a [Address],
-    pub(super) now: Instant,
+    pub(crate) addresses: &'a [Address],
+    pub(crate) now: Instant,
 }
 
 /// Connection of one host to the discovery service.
 #[derive(Debug)]
-pub(super) struct Session {
+pub(crate) struct Session {
     wire: Wire,
     peer: SocketAddr,
     hostnqn: String,
-    agreed: transmit::Agreed,
+    agreed: Agreed,
     decoder: Decoder,
     /// Command whose data is still arriving. No supported command uses data from the host.
     arriving: Option<SubmissionEntry>,
@@ -85,7 +84,7 @@ pub(super) struct Session {
 
 /// End of a session.
 #[derive(Debug)]
-pub(super) enum Over {
+pub(crate) enum Over {
     /// The host is gone.
     Gone,
     /// The host still has to read the last message.
@@ -94,11 +93,10 @@ pub(super) enum Over {
 
 impl Session {
     /// Creates a session, and completes the Connect command.
-    pub(super) fn new(wire: Wire, peer: SocketAddr, call: Call, now: Instant) -> Self {
+    pub(crate) fn new(wire: Wire, peer: SocketAddr, call: Call, now: Instant) -> Self {
         let connect = call.connect;
         let sq_entries = (!connect.disables_flow_control()).then_some(connect.entries);
-        let agreed =
-            transmit::Agreed { digests: call.request.digests, alignment: call.request.alignment, sq_entries };
+        let agreed = Agreed { digests: call.request.digests, alignment: call.request.alignment, sq_entries };
         let mut session = Self {
             wire,
             peer,
@@ -131,22 +129,22 @@ impl Session {
     }
 
     /// Returns when the session is over if nothing is received.
-    pub(super) fn until(&self) -> Instant {
+    pub(crate) fn until(&self) -> Instant {
         self.until
     }
 
     /// Returns whether bytes wait for space in the socket.
-    pub(super) fn wants_to_send(&self) -> bool {
+    pub(crate) fn wants_to_send(&self) -> bool {
         self.wire.unsent() > 0
     }
 
     /// Returns whether decrypted bytes, of which the kernel gives no event, can be processed.
-    pub(super) fn has_more(&self) -> bool {
+    pub(crate) fn has_more(&self) -> bool {
         self.wire.has_content() && !self.wants_to_send()
     }
 
     /// Processes received commands, within the limits of a turn, and sends responses and notices.
-    pub(super) fn advance(&mut self, at: &Surroundings<'_>) -> Result<(), Over> {
+    pub(crate) fn advance(&mut self, at: &Surroundings<'_>) -> Result<(), Over> {
         let mut events = 0;
         self.has_read = false;
         while self.wire.unsent() < UNSENT_MAX && events < EVENTS_MAX && !self.has_read {
@@ -199,7 +197,7 @@ impl Session {
         Err(Over::Told)
     }
 
-    pub(super) fn into_wire(self) -> Wire {
+    pub(crate) fn into_wire(self) -> Wire {
         self.wire
     }
 
@@ -335,7 +333,7 @@ impl Session {
     }
 
     /// Returns whether the host waits for a change notice.
-    pub(super) fn is_watching(&self) -> bool {
+    pub(crate) fn is_watching(&self) -> bool {
         self.notices && self.known.is_some() && !self.requests.is_empty()
     }
 

@@ -1,11 +1,11 @@
 //! New connection: the TLS handshake, if there is one, then ICReq up to the Connect command.
 
 use super::connect::{AcceptedConnect, Host, Refusal, response};
-use super::memory::QueueMemory;
 use super::psk_lookup::PskLookup;
-use super::transmit::Agreed;
 use super::wire::Wire;
-use super::{LIMITS, ic_resp};
+use crate::LIMITS;
+use crate::conn::{Agreed, QueueMemory};
+use crate::ic_resp;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use sluice_controller::{CAPSULES_MAX, IO_QUEUES_MAX};
@@ -38,23 +38,23 @@ pub(super) enum Step {
 
 /// Complete Connect command.
 #[derive(Debug)]
-pub(super) struct Call {
-    pub(super) entry: SubmissionEntry,
-    pub(super) connect: Connect,
-    pub(super) cntlid: u16,
-    pub(super) subnqn: String,
-    pub(super) host: Host,
-    pub(super) request: IcReq,
+pub(crate) struct Call {
+    pub(crate) entry: SubmissionEntry,
+    pub(crate) connect: Connect,
+    pub(crate) cntlid: u16,
+    pub(crate) subnqn: String,
+    pub(crate) host: Host,
+    pub(crate) request: IcReq,
 }
 
 #[derive(Debug)]
 pub(super) struct NewConnection {
-    pub(super) wire: Wire,
+    pub(crate) wire: Wire,
     /// TLS handshake that must complete before the first PDU.
     handshake: Option<Handshake>,
     /// Source of the keys of the handshake.
     psk_lookup: Option<Arc<PskLookup>>,
-    pub(super) peer: SocketAddr,
+    pub(crate) peer: SocketAddr,
     decoder: Decoder,
     request: Option<IcReq>,
     entry: Option<SubmissionEntry>,
@@ -64,7 +64,7 @@ pub(super) struct NewConnection {
 
 impl NewConnection {
     /// Creates an unencrypted connection. The stream must be non-blocking.
-    pub(super) fn new(stream: TcpStream, peer: SocketAddr) -> Self {
+    pub(crate) fn new(stream: TcpStream, peer: SocketAddr) -> Self {
         let decoder = Decoder::new(Role::Controller, LIMITS);
         let (handshake, psk_lookup, request, entry, data, filled) = Default::default();
         Self { wire: Wire::new(stream), handshake, psk_lookup, peer, decoder, request, entry, data, filled }
@@ -74,7 +74,7 @@ impl NewConnection {
     ///
     /// # Errors
     /// There is no memory, or no descriptor.
-    pub(super) fn encrypted(
+    pub(crate) fn encrypted(
         stream: TcpStream,
         peer: SocketAddr,
         psk_lookup: PskLookup,
@@ -85,7 +85,7 @@ impl NewConnection {
     }
 
     /// Returns the TLS session, if the connection is encrypted.
-    pub(super) fn session(&self) -> Option<&Session> {
+    pub(crate) fn session(&self) -> Option<&Session> {
         self.wire.tls.as_deref()
     }
 
@@ -114,7 +114,7 @@ impl NewConnection {
     }
 
     /// Processes received bytes, but none after the Connect command: they are for the drive.
-    pub(super) fn advance(&mut self) -> Step {
+    pub(crate) fn advance(&mut self) -> Step {
         if let Step::Over = self.shake_hands() {
             return Step::Over;
         }

@@ -14,17 +14,17 @@ const DROPPED: usize = 16 << 10;
 const DROPS_MAX: usize = 4;
 
 #[derive(Debug)]
-pub(super) struct Wire {
+pub(crate) struct Wire {
     /// Non-blocking socket.
-    pub(super) stream: TcpStream,
+    pub(crate) stream: TcpStream,
     /// TLS session, if the connection is encrypted.
-    pub(super) tls: Option<Box<Session>>,
+    pub(crate) tls: Option<Box<Session>>,
     /// Bytes that wait for space in the socket, encrypted where TLS is used.
     unsent: Vec<u8>,
 }
 
 impl Wire {
-    pub(super) fn new(stream: TcpStream) -> Self {
+    pub(crate) fn new(stream: TcpStream) -> Self {
         Self { stream, tls: None, unsent: Vec::new() }
     }
 
@@ -32,7 +32,7 @@ impl Wire {
     ///
     /// # Errors
     /// `EPROTO` after bytes that are not a valid record. The connection must [`linger`](Self::linger) then.
-    pub(super) fn receive(&mut self, place: &mut [u8]) -> Result<usize, Errno> {
+    pub(crate) fn receive(&mut self, place: &mut [u8]) -> Result<usize, Errno> {
         let Self { stream, tls, unsent } = self;
         let from_socket =
             |place: &mut [u8]| recv(&*stream, place, RecvFlags::DONTWAIT).map(|(_, count)| count);
@@ -57,12 +57,12 @@ impl Wire {
 
     /// Returns whether decrypted bytes can be received. The kernel gives no event for them, so polling the
     /// socket would not help.
-    pub(super) fn has_content(&self) -> bool {
+    pub(crate) fn has_content(&self) -> bool {
         self.tls.as_ref().is_some_and(|session| !session.content().is_empty())
     }
 
     /// Queues bytes for the next [`flush`](Self::flush).
-    pub(super) fn put(&mut self, bytes: &[u8]) {
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
         let Some(session) = &mut self.tls else { return self.unsent.extend_from_slice(bytes) };
         self.unsent.extend(session.notice().unwrap_or_default());
         for piece in bytes.chunks(Session::CONTENT_MAX) {
@@ -71,12 +71,12 @@ impl Wire {
     }
 
     /// Returns the number of bytes that wait for space in the socket.
-    pub(super) fn unsent(&self) -> usize {
+    pub(crate) fn unsent(&self) -> usize {
         self.unsent.len()
     }
 
     /// Sends as much as the socket has space for.
-    pub(super) fn flush(&mut self) -> Result<(), Errno> {
+    pub(crate) fn flush(&mut self) -> Result<(), Errno> {
         while !self.unsent.is_empty() {
             match send(&self.stream, &self.unsent, SENDING) {
                 Ok(count) => drop(self.unsent.drain(..count)),
@@ -90,7 +90,7 @@ impl Wire {
 
     /// Ends the connection after the unsent bytes, and drops received ones. Returns false if nothing is left
     /// to wait for.
-    pub(super) fn linger(&mut self) -> bool {
+    pub(crate) fn linger(&mut self) -> bool {
         if let Some(mut session) = self.tls.take() {
             self.unsent.extend(session.farewell(None));
         }

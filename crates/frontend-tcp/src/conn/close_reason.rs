@@ -7,7 +7,7 @@ use std::fmt;
 
 /// Reason why a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CloseReason {
+pub(crate) enum CloseReason {
     /// The host closed the connection.
     ByHost,
     Socket(Errno),

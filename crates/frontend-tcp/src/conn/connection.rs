@@ -3,17 +3,17 @@
 //! Received bytes are decoded in [`receive`](super::receive), commands executed in
 //! [`execute`](super::execute), and responses sent by [`transmit`](super::transmit).
 
-use super::auth_state::AuthState;
-use super::auth_worker::AuthResult;
 use super::close_reason::CloseReason;
-use super::connect::{AcceptedConnect, Refusal, refuse};
+use super::execute;
 use super::memory::{QueueMemory, STAGING};
 use super::receive::Payload;
 use super::reclaim::Reclaim;
 use super::slots::{Outcome, Slots, Stage};
-use super::token::{Kind, Owner, Token};
 use super::transmit::{Agreed, Item, Transmit};
-use super::{LIMITS, execute};
+use crate::LIMITS;
+use crate::accept::{AcceptedConnect, Refusal, refuse};
+use crate::auth::{AuthResult, AuthState};
+use crate::token::{Kind, Owner, Token};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown};
 use sluice_controller::{Attached, Controller, Subsystem};
@@ -34,15 +34,15 @@ const PIECE: usize = 4 << 10;
 const FAREWELL_NS: u64 = 1_000_000_000;
 
 /// Controller of the association.
-pub(super) type Device<'a> = Attached<&'a mut Controller, &'a mut Subsystem>;
+pub(crate) type Device<'a> = Attached<&'a mut Controller, &'a mut Subsystem>;
 
 /// State outside of a connection that it needs to process commands.
-pub(super) struct Context<'a> {
-    pub(super) device: Device<'a>,
-    pub(super) space: &'a Space,
+pub(crate) struct Context<'a> {
+    pub(crate) device: Device<'a>,
+    pub(crate) space: &'a Space,
     /// Keep Alive Timeout of the association, in milliseconds.
-    pub(super) kato_ms: u32,
-    pub(super) now_ns: u64,
+    pub(crate) kato_ms: u32,
+    pub(crate) now_ns: u64,
 }
 
 /// Phase of a connection.
@@ -60,16 +60,16 @@ enum Phase {
 }
 
 #[derive(Debug)]
-pub(super) struct Connection {
-    pub(super) qid: u16,
+pub(crate) struct Connection {
+    pub(crate) qid: u16,
     /// Address of the host.
-    pub(super) peer: SocketAddr,
+    pub(crate) peer: SocketAddr,
     socket: FileSlot,
     io: Io,
     task: TaskId,
     owner: Owner,
     phase: Phase,
-    pub(super) memory: QueueMemory,
+    pub(crate) memory: QueueMemory,
     /// TLS layer between the socket and the PDUs, if the connection is encrypted.
     pub(super) tls: Option<Box<Stream>>,
     agreed: Agreed,
@@ -90,7 +90,7 @@ pub(super) struct Connection {
     pub(super) transmit: Transmit,
     pub(super) reclaim: Reclaim,
     /// Authentication state, also after success; None if no authentication is required.
-    pub(super) auth: Option<Box<AuthState>>,
+    pub(crate) auth: Option<Box<AuthState>>,
     sq_tail: u32,
     sq_rung: u32,
     cq_head: u32,
@@ -99,7 +99,7 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Creates the connection of an accepted Connect command. The command takes the first slot.
-    pub(super) fn new(
+    pub(crate) fn new(
         accepted: AcceptedConnect,
         io: Io,
         task: TaskId,
@@ -148,7 +148,7 @@ impl Connection {
     }
 
     /// Fails the Connect command. The caller must drop the connection then.
-    pub(super) fn refuse(mut self, cid: u16, refusal: &Refusal) {
+    pub(crate) fn refuse(mut self, cid: u16, refusal: &Refusal) {
         let tls = self.tls.as_mut().map(|stream| stream.session());
         refuse(&self.socket, tls, cid, refusal, self.agreed.digests);
     }
@@ -157,27 +157,27 @@ impl Connection {
         Token { kind, owner: self.owner, qid: self.qid }.raw()
     }
 
-    pub(super) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         matches!(self.phase, Phase::Open | Phase::Leaving)
     }
 
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.phase == Phase::Closed
     }
 
     /// Returns whether the connection is closed, and the kernel has let go of its memory.
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.is_closed() && !self.receiving && !self.sending
     }
 
     /// Returns whether no PDU is queued or being sent.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.transmit.is_idle()
     }
 
     /// Returns whether no command is outstanding, nothing is being sent, and all received bytes are
     /// processed.
-    pub(super) fn is_at_rest(&self) -> bool {
+    pub(crate) fn is_at_rest(&self) -> bool {
         self.phase == Phase::Open
             && self.slots.are_free()
             && !self.sending
@@ -193,7 +193,7 @@ impl Connection {
     }
 
     /// Returns when the connection is to be closed, if nothing changes before.
-    pub(super) fn deadline_ns(&self) -> Option<u64> {
+    pub(crate) fn deadline_ns(&self) -> Option<u64> {
         match self.phase {
             Phase::Terminating { until_ns } => Some(until_ns),
             Phase::Open | Phase::Leaving => self.auth.as_ref().and_then(|auth| auth.until_ns()),
@@ -202,18 +202,18 @@ impl Connection {
     }
 
     /// Returns whether only authentication commands are served on the connection.
-    pub(super) fn is_unauthenticated(&self) -> bool {
+    pub(crate) fn is_unauthenticated(&self) -> bool {
         self.auth.as_ref().is_some_and(|auth| auth.is_unauthenticated())
     }
 
     /// Returns whether an authentication result belongs to this connection.
-    pub(super) fn awaits(&self, result: &AuthResult) -> bool {
+    pub(crate) fn awaits(&self, result: &AuthResult) -> bool {
         self.auth.as_ref().is_some_and(|auth| auth.lives(&result.life))
     }
 
     /// Closes the connection if the time to read the reason of its end, or to authenticate, is over. Returns
     /// whether it is.
-    pub(super) fn expire(&mut self, now_ns: u64) -> bool {
+    pub(crate) fn expire(&mut self, now_ns: u64) -> bool {
         let is_due = self.deadline_ns().is_some_and(|until_ns| until_ns <= now_ns);
         if is_due {
             self.close();
@@ -222,7 +222,7 @@ impl Connection {
     }
 
     /// Shuts the socket down, which ends all operations on it.
-    pub(super) fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         if self.phase != Phase::Closed {
             if self.is_open() {
                 self.take_leave();
@@ -248,19 +248,19 @@ impl Connection {
     }
 
     /// Returns the cipher suite, if the connection is encrypted.
-    pub(super) fn suite(&self) -> Option<Suite> {
+    pub(crate) fn suite(&self) -> Option<Suite> {
         self.tls.as_ref().map(|stream| stream.suite())
     }
 
     /// Ends the connection after the last queued response.
-    pub(super) fn leave(&mut self) {
+    pub(crate) fn leave(&mut self) {
         if self.phase == Phase::Open {
             self.phase = Phase::Leaving;
         }
     }
 
     /// Sends C2HTermReq for a violation of the protocol, and ends the connection.
-    pub(super) fn terminate(&mut self, violation: Violation, now_ns: u64) {
+    pub(crate) fn terminate(&mut self, violation: Violation, now_ns: u64) {
         let head = encode::c2h_term(violation, self.decoder.header());
         let (at, bytes) = (self.memory.term_head(), head.as_bytes());
         self.memory.write(at, bytes);
@@ -268,7 +268,7 @@ impl Connection {
     }
 
     /// Sends a TLS alert for invalid records, and ends the connection.
-    pub(super) fn alert(&mut self, failure: Failure, now_ns: u64) {
+    pub(crate) fn alert(&mut self, failure: Failure, now_ns: u64) {
         self.end_with(None, Some(failure), now_ns);
     }
 
@@ -280,7 +280,7 @@ impl Connection {
     }
 
     /// Returns whether received bytes can be processed, or a send can be started.
-    pub(super) fn has_work(&self) -> bool {
+    pub(crate) fn has_work(&self) -> bool {
         let arrived = match self.held {
             // The held command waits for a slot, and all bytes behind it wait for the command.
             Some(_) => self.slots.has_free(),
@@ -290,7 +290,7 @@ impl Connection {
     }
 
     /// Handles the completion of a receive.
-    pub(super) fn received(&mut self, result: i32, context: &mut Context<'_>) -> Result<(), CloseReason> {
+    pub(crate) fn received(&mut self, result: i32, context: &mut Context<'_>) -> Result<(), CloseReason> {
         self.receiving = false;
         if self.reclaim.is_answer(result) {
             self.give_back();
@@ -319,7 +319,7 @@ impl Connection {
     }
 
     /// Handles the completion of a send. Frees the slots of responses that were sent completely.
-    pub(super) fn sent(&mut self, result: i32) -> Result<(), CloseReason> {
+    pub(crate) fn sent(&mut self, result: i32) -> Result<(), CloseReason> {
         self.sending = false;
         if result < 0 {
             return Err(CloseReason::Socket(Errno::from_raw_os_error(-result)));
@@ -349,7 +349,7 @@ impl Connection {
     }
 
     /// Starts a send and a receive, where each is possible.
-    pub(super) fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         if self.is_closed() {
             return;
         }
@@ -407,7 +407,7 @@ impl Connection {
     }
 
     /// Puts a command into the submission queue. The controller fetches it after [`ring`](Self::ring).
-    pub(super) fn submit(&mut self, number: u16) {
+    pub(crate) fn submit(&mut self, number: u16) {
         let entry = self.slots.entry_for_controller(number, &self.memory);
         self.slots.slot_mut(number).stage = Stage::Submitted;
         self.memory.put_entry(self.sq_tail, &entry);
@@ -415,7 +415,7 @@ impl Connection {
     }
 
     /// Rings the doorbell for commands submitted since the last time.
-    pub(super) fn ring(&mut self, controller: &mut Controller) {
+    pub(crate) fn ring(&mut self, controller: &mut Controller) {
         if self.sq_rung != self.sq_tail {
             self.sq_rung = self.sq_tail;
             controller.ring(u32::from(self.qid) * 8, self.sq_tail);
@@ -423,7 +423,7 @@ impl Connection {
     }
 
     /// Takes the completions that the controller has written. Returns how many.
-    pub(super) fn reap(&mut self, controller: &mut Controller) -> usize {
+    pub(crate) fn reap(&mut self, controller: &mut Controller) -> usize {
         let mut count = 0;
         while let Some(entry) = self.memory.completion(self.cq_head, self.cq_phase) {
             self.cq_head += 1;
@@ -442,7 +442,7 @@ impl Connection {
         count
     }
 
-    pub(super) fn answer(&mut self, number: u16, outcome: Outcome) {
+    pub(crate) fn answer(&mut self, number: u16, outcome: Outcome) {
         let slot = self.slots.slot_mut(number);
         (slot.outcome, slot.stage) = (outcome, Stage::Answering);
         self.slots.answering += 1;
@@ -450,7 +450,7 @@ impl Connection {
     }
 
     /// Resumes commands that waited for buffer space, as far as there is some now. Returns how many.
-    pub(super) fn resume(&mut self) -> usize {
+    pub(crate) fn resume(&mut self) -> usize {
         let mut count = 0;
         while let Some(number) = self.slots.next_with_room() {
             execute::with_room(self, number);

@@ -1,8 +1,7 @@
 //! One association: the admin queue and the I/O queues of a host.
 
-use super::connect::Host;
-use super::connection::Connection;
-use super::reclaim::SILENCE_NS;
+use crate::accept::Host;
+use crate::conn::{Connection, SILENCE_NS};
 use sluice_controller::{Controller, Subsystem};
 use sluice_memory::{Removed, SharedRegion, Space};
 use sluice_tls::Suite;

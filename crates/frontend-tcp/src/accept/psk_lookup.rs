@@ -1,6 +1,6 @@
 //! Keys that were offered to one connection in its TLS handshake.
 
-use super::directory::Directory;
+use crate::directory::Directory;
 use sluice_tls::{Identity, Keyring, Psk};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

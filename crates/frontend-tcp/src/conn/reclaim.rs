@@ -8,7 +8,7 @@ use super::connection::Connection;
 use rustix::io::Errno;
 
 /// Idle time after which a connection returns its memory, in nanoseconds.
-pub(super) const SILENCE_NS: u64 = 1_000_000_000;
+pub(crate) const SILENCE_NS: u64 = 1_000_000_000;
 
 /// State of a connection for reclaiming its memory.
 #[derive(Debug)]
@@ -58,14 +58,14 @@ impl Connection {
 
     /// Returns when the connection becomes due, if it has memory to return. The admin queue is exempt: it
     /// always has event requests outstanding, and little memory.
-    pub(super) fn due_ns(&self) -> Option<u64> {
+    pub(crate) fn due_ns(&self) -> Option<u64> {
         let has_some = self.qid != 0 && !self.reclaim.is_lean && !self.reclaim.is_asked && self.is_open();
         has_some.then(|| self.reclaim.heard_ns.saturating_add(SILENCE_NS))
     }
 
     /// Cancels the receive, so that nothing can write to the memory.
     #[cold]
-    pub(super) fn begin_to_reclaim(&mut self) {
+    pub(crate) fn begin_to_reclaim(&mut self) {
         self.reclaim.is_asked = true;
         self.stop_receiving();
     }

@@ -31,7 +31,7 @@ const STRIDE: u64 = 1 << 28;
 
 /// Memory of a queue, with the offsets of its parts in bytes.
 #[derive(Debug)]
-pub(super) struct QueueMemory {
+pub(crate) struct QueueMemory {
     region: SharedRegion,
     qid: u16,
     /// Entries of both queues: one more than there are capsules, since a full queue has one that is free.
@@ -45,7 +45,7 @@ pub(super) struct QueueMemory {
 
 impl QueueMemory {
     /// Allocates the memory for `capsules` outstanding capsules.
-    pub(super) fn new(qid: u16, capsules: u16) -> io::Result<Self> {
+    pub(crate) fn new(qid: u16, capsules: u16) -> io::Result<Self> {
         let entries = u32::from(capsules) + 1;
         let count = usize::from(capsules);
         let page = |bytes: usize| bytes.next_multiple_of(PAGE_SIZE);
@@ -64,26 +64,26 @@ impl QueueMemory {
         (u64::from(self.qid) + 1) * STRIDE
     }
 
-    pub(super) fn map(&self, space: &mut Space) -> Result<(), MapError> {
+    pub(crate) fn map(&self, space: &mut Space) -> Result<(), MapError> {
         let fd = self.region.fd().try_clone_to_owned().map_err(MapError::from)?;
         let length = self.region.len() as u64;
         space.map(self.base(), length, Permissions::READ_WRITE, Backing::File { fd, offset: 0 })
     }
 
-    pub(super) fn unmap(&self, space: &mut Space) -> Option<Removed> {
+    pub(crate) fn unmap(&self, space: &mut Space) -> Option<Removed> {
         space.unmap(self.base(), self.region.len() as u64).ok()
     }
 
-    pub(super) fn queue_pair(&self) -> QueuePair {
+    pub(crate) fn queue_pair(&self) -> QueuePair {
         QueuePair { id: self.qid, sq: self.base(), cq: self.base() + self.cq as u64, entries: self.entries }
     }
 
-    pub(super) fn entries(&self) -> u32 {
+    pub(crate) fn entries(&self) -> u32 {
         self.entries
     }
 
     /// Returns the region, for release elsewhere.
-    pub(super) fn into_region(self) -> SharedRegion {
+    pub(crate) fn into_region(self) -> SharedRegion {
         self.region
     }
 

@@ -33,7 +33,7 @@ impl From<Violation> for CloseReason {
 
 impl Connection {
     /// Processes all staged bytes, as long as capsules find slots. Returns the number of PDUs.
-    pub(super) fn take_staged(&mut self, context: &mut Context<'_>) -> Result<usize, CloseReason> {
+    pub(crate) fn take_staged(&mut self, context: &mut Context<'_>) -> Result<usize, CloseReason> {
         let mut work = 0;
         loop {
             if let Some((entry, length)) = self.held.take() {

@@ -3,9 +3,9 @@
 //!
 //! A Send completes after its message is processed, so that the reply is ready for the Receive.
 
-use super::auth_worker::AuthResult;
 use super::connection::Connection;
 use super::slots::{Outcome, Stage};
+use crate::auth::AuthResult;
 use sluice_nvme::fabrics::{self, Authentication, Fctype};
 use sluice_nvme::{Status, SubmissionEntry};
 use sluice_nvme_auth::{Failure, MESSAGE_MAX, PROTOCOL_SPECIFIC, SECURITY_PROTOCOL, Verdict};
@@ -17,7 +17,7 @@ pub(super) fn is_meant(entry: &SubmissionEntry) -> bool {
 }
 
 /// Checks the fields of the command before its data is there.
-pub(super) fn check(connection: &Connection, entry: &SubmissionEntry) -> Result<(), Status> {
+pub(crate) fn check(connection: &Connection, entry: &SubmissionEntry) -> Result<(), Status> {
     if connection.auth.is_none() {
         // There is no key for this host.
         return Err(Status::INVALID_OPCODE);
@@ -65,7 +65,7 @@ fn receive(connection: &mut Connection, number: u16, length: usize) {
 }
 
 /// Applies a result of the worker, and completes the Authentication Send that waits for it.
-pub(super) fn heard(connection: &mut Connection, result: AuthResult, now_ns: u64) {
+pub(crate) fn heard(connection: &mut Connection, result: AuthResult, now_ns: u64) {
     let AuthResult { session, progress, .. } = result;
     let Some(auth) = &mut connection.auth else { return };
     // A dropped message counts as a failed one.

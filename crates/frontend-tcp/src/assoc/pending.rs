@@ -3,8 +3,8 @@
 //! A waiting host has given a name, but has not authenticated. So places are shared by address: an address
 //! that fills the queue, under any number of names, keeps no other address out.
 
-use super::connect::AcceptedConnect;
-use super::origin::origin;
+use crate::accept::AcceptedConnect;
+use crate::origin::origin;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 

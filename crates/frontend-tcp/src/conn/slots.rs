@@ -27,14 +27,14 @@ pub(super) enum Stage {
 
 /// Result of a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Outcome {
-    pub(super) status: Status,
-    pub(super) dw0: u32,
-    pub(super) dw1: u32,
+pub(crate) struct Outcome {
+    pub(crate) status: Status,
+    pub(crate) dw0: u32,
+    pub(crate) dw1: u32,
 }
 
 impl Outcome {
-    pub(super) fn failed(status: Status) -> Self {
+    pub(crate) fn failed(status: Status) -> Self {
         Self { status, dw0: 0, dw1: 0 }
     }
 }

@@ -4,8 +4,8 @@
 //! Its work is in proportion to the open connections, and shared by address. Messages of closed connections
 //! are skipped.
 
-use super::directory::Directory;
 use super::fair_queue::FairQueue;
+use crate::directory::Directory;
 use sluice_nvme_auth::{Controller, Entropy, Progress};
 use std::io;
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ pub(super) struct AuthJob {
     pub(super) subnqn: Arc<str>,
     /// Address that the connection comes from.
     pub(super) origin: IpAddr,
-    /// Liveness token of the connection's [`AuthState`](super::auth_state::AuthState); dead when the
+    /// Liveness token of the connection's [`AuthState`](super::state::AuthState); dead when the
     /// connection is closed.
     pub(super) life: Weak<()>,
     pub(super) session: Box<Controller>,
@@ -31,20 +31,20 @@ pub(super) struct AuthJob {
 
 /// Result of a message.
 #[derive(Debug)]
-pub(super) struct AuthResult {
-    pub(super) life: Weak<()>,
-    pub(super) session: Box<Controller>,
+pub(crate) struct AuthResult {
+    pub(crate) life: Weak<()>,
+    pub(crate) session: Box<Controller>,
     /// Progress of the transaction; None if the message was dropped unprocessed.
-    pub(super) progress: Option<Progress>,
+    pub(crate) progress: Option<Progress>,
 }
 
 /// Sending end of the channel to the thread. The thread ends with the last one.
 #[derive(Clone, Debug)]
-pub(super) struct AuthWorker(SyncSender<AuthJob>);
+pub(crate) struct AuthWorker(SyncSender<AuthJob>);
 
 impl AuthWorker {
     /// Starts the thread, which sends its results through `directory`.
-    pub(super) fn start(directory: Weak<Directory>) -> io::Result<Self> {
+    pub(crate) fn start(directory: Weak<Directory>) -> io::Result<Self> {
         let (worker, jobs) = Self::open();
         std::thread::Builder::new().name("nvme-auth".to_owned()).spawn(move || run(&jobs, &directory))?;
         Ok(worker)

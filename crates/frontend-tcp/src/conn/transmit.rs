@@ -29,13 +29,13 @@ pub(super) enum Item {
 
 /// Parameters that were negotiated for a connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Agreed {
-    pub(super) digests: Digests,
+pub(crate) struct Agreed {
+    pub(crate) digests: Digests,
     /// Alignment of data in PDUs to the host, in bytes.
-    pub(super) alignment: u8,
+    pub(crate) alignment: u8,
     /// Entries of the host's submission queue. None if SQ flow control is disabled, so that completions have
     /// no SQHD.
-    pub(super) sq_entries: Option<u32>,
+    pub(crate) sq_entries: Option<u32>,
 }
 
 /// PDUs that are queued, and PDUs that are being sent.

@@ -1,9 +1,8 @@
 //! Connection on its way to a drive. It is initialized, and its Connect command is checked as far as possible
 //! without the drive.
 
-use super::auth_state::AuthState;
-use super::memory::QueueMemory;
-use super::transmit::Agreed;
+use crate::auth::AuthState;
+use crate::conn::{Agreed, QueueMemory};
 use rustix::net::{SendFlags, Shutdown};
 use sluice_nvme::fabrics::{Connect, InvalidParameter};
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry};
@@ -15,59 +14,59 @@ use std::os::fd::{AsFd, OwnedFd};
 
 /// Identity of a host. All connections of an association have the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Host {
-    pub(super) nqn: String,
-    pub(super) id: [u8; 16],
+pub(crate) struct Host {
+    pub(crate) nqn: String,
+    pub(crate) id: [u8; 16],
 }
 
 #[derive(Debug)]
-pub(super) struct AcceptedConnect {
-    pub(super) socket: OwnedFd,
+pub(crate) struct AcceptedConnect {
+    pub(crate) socket: OwnedFd,
     /// TLS session, if the connection is encrypted.
-    pub(super) tls: Option<Box<Session>>,
-    pub(super) peer: SocketAddr,
+    pub(crate) tls: Option<Box<Session>>,
+    pub(crate) peer: SocketAddr,
     /// Local address that the host connected to.
-    pub(super) port: SocketAddr,
-    pub(super) host: Host,
-    pub(super) cntlid: u16,
-    pub(super) connect: Connect,
-    pub(super) agreed: Agreed,
+    pub(crate) port: SocketAddr,
+    pub(crate) host: Host,
+    pub(crate) cntlid: u16,
+    pub(crate) connect: Connect,
+    pub(crate) agreed: Agreed,
     /// Connect command.
-    pub(super) entry: SubmissionEntry,
-    pub(super) memory: QueueMemory,
+    pub(crate) entry: SubmissionEntry,
+    pub(crate) memory: QueueMemory,
     /// Authentication state, if the drive requires authentication.
-    pub(super) auth: Option<Box<AuthState>>,
+    pub(crate) auth: Option<Box<AuthState>>,
 }
 
 /// Error of a Connect command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
-    pub(super) status: Status,
-    pub(super) dw0: u32,
+pub(crate) struct Refusal {
+    pub(crate) status: Status,
+    pub(crate) dw0: u32,
     /// Reason, for the log.
-    pub(super) why: &'static str,
+    pub(crate) why: &'static str,
 }
 
 impl Refusal {
-    pub(super) const fn new(status: Status, why: &'static str) -> Self {
+    pub(crate) const fn new(status: Status, why: &'static str) -> Self {
         Self { status, dw0: 0, why }
     }
 
-    pub(super) fn parameter(parameter: InvalidParameter, why: &'static str) -> Self {
+    pub(crate) fn parameter(parameter: InvalidParameter, why: &'static str) -> Self {
         Self { status: Status::CONNECT_INVALID_PARAMETERS, dw0: parameter.dw0(), why }
     }
 }
 
 impl AcceptedConnect {
     /// Fails the Connect command, and closes the connection.
-    pub(super) fn refuse(mut self, refusal: &Refusal) {
+    pub(crate) fn refuse(mut self, refusal: &Refusal) {
         refuse(self.socket.as_fd(), self.tls.as_deref_mut(), self.entry.cid, refusal, self.agreed.digests);
     }
 }
 
 /// Fails a Connect command without blocking. The socket buffer always has space for the first response on a
 /// connection, unless the host is gone.
-pub(super) fn refuse(
+pub(crate) fn refuse(
     socket: impl AsFd,
     tls: Option<&mut Session>,
     cid: u16,
@@ -85,7 +84,7 @@ pub(super) fn refuse(
 }
 
 /// Returns the response to a Connect command that failed.
-pub(super) fn response(cid: u16, refusal: &Refusal, digests: Digests) -> Head {
+pub(crate) fn response(cid: u16, refusal: &Refusal, digests: Digests) -> Head {
     let entry = CompletionEntry::new(refusal.dw0, 0, 0, cid, refusal.status, false);
     encode::capsule_resp(&entry, digests)
 }

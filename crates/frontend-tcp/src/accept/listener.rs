@@ -5,16 +5,15 @@
 //! limit, the oldest connection of the address with the most is dropped. Addresses take turns. So a flood
 //! from one address does not keep out hosts with other addresses.
 
-use super::auth_state::AuthState;
-use super::auth_worker::AuthWorker;
 use super::connect::{AcceptedConnect, Refusal};
 use super::crowd::Crowd;
-use super::directory::Directory;
-use super::discovery::{Over, Session, Surroundings};
 use super::icreq::{Call, NewConnection, Step};
 use super::linger::Lingering;
-use super::origin::origin;
 use super::psk_lookup::PskLookup;
+use crate::auth::{AuthState, AuthWorker};
+use crate::directory::Directory;
+use crate::discovery::{Over, Session, Surroundings};
+use crate::origin::origin;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use sluice_frontend::descriptors::{Fill, fill};
@@ -131,9 +130,9 @@ impl Drop for Listener {
 
 /// Address that hosts can connect to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Address {
-    pub(super) socket: SocketAddr,
-    pub(super) encrypted: bool,
+pub(crate) struct Address {
+    pub(crate) socket: SocketAddr,
+    pub(crate) encrypted: bool,
 }
 
 #[derive(Debug)]

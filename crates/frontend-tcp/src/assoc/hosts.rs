@@ -2,12 +2,12 @@
 
 use super::access_control::{BUSY, CROWDED, Decision, NO_ROOM, NOT_OVER, decide_queue};
 use super::association::Association;
-use super::association_slot::{Shared, TcpController};
-use super::auth_worker::AuthResult;
-use super::close_reason::CloseReason;
-use super::connect::{AcceptedConnect, Host, Refusal};
 use super::pending::PendingQueue;
-use super::token::Token;
+use super::slot::{Shared, TcpController};
+use crate::accept::{AcceptedConnect, Host, Refusal};
+use crate::auth::AuthResult;
+use crate::conn::CloseReason;
+use crate::token::Token;
 use sluice_controller::Subsystem;
 use sluice_frontend::descriptors::{CONNECTIONS_OF_EACH, Fill, fill};
 use sluice_frontend::{Drive, Frontend, FrontendToken, LogLimit, NewFrontend, NvmeFrontend, Served, limited};
@@ -120,14 +120,14 @@ impl Hosts {
     }
 
     /// Queues a connection whose Connect command is to be completed.
-    pub(super) fn welcome(&mut self, accepted: AcceptedConnect, now_ns: u64) {
+    pub(crate) fn welcome(&mut self, accepted: AcceptedConnect, now_ns: u64) {
         if let Some(left_out) = self.pending.enter(accepted, now_ns) {
             self.turn_away(left_out, &BUSY, now_ns);
         }
     }
 
     /// Passes an authentication result to its connection.
-    pub(super) fn heard(&mut self, result: AuthResult, subsystem: &mut Subsystem, now_ns: u64) {
+    pub(crate) fn heard(&mut self, result: AuthResult, subsystem: &mut Subsystem, now_ns: u64) {
         // The connection may be gone.
         if let Some(slot) = self.slots.iter_mut().find(|slot| slot.has(&result)) {
             slot.heard(result, subsystem, &mut self.shared, now_ns);

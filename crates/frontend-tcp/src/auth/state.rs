@@ -1,7 +1,7 @@
 //! Authentication state of a connection whose host has a key. Before success only authentication commands are
 //! served.
 
-use super::auth_worker::{AuthJob, AuthWorker};
+use super::worker::{AuthJob, AuthWorker};
 use sluice_nvme::fabrics;
 use sluice_nvme_auth::{Controller, Names, Terms, is_negotiate};
 use std::net::IpAddr;
@@ -24,7 +24,7 @@ const BEGINNINGS_MAX: u8 = 2;
 const INTERVAL_NS: u64 = 1_000_000_000;
 
 #[derive(Debug)]
-pub(super) struct AuthState {
+pub(crate) struct AuthState {
     /// Liveness token, dropped when the connection is closed. The worker skips messages of closed
     /// connections.
     life: Option<Arc<()>>,
@@ -58,7 +58,7 @@ enum Standing {
 
 impl AuthState {
     /// Creates the state of a connection that comes from `origin`.
-    pub(super) fn new(names: Names, terms: Arc<Terms>, origin: IpAddr, worker: AuthWorker) -> Self {
+    pub(crate) fn new(names: Names, terms: Arc<Terms>, origin: IpAddr, worker: AuthWorker) -> Self {
         Self {
             life: Some(Arc::new(())),
             subnqn: names.subnqn.as_str().into(),
@@ -74,24 +74,24 @@ impl AuthState {
     }
 
     /// Returns whether `life` is the token of this state, and the connection is not closed.
-    pub(super) fn lives(&self, life: &Weak<()>) -> bool {
+    pub(crate) fn lives(&self, life: &Weak<()>) -> bool {
         self.life.as_ref().is_some_and(|ours| Arc::as_ptr(ours) == life.as_ptr())
     }
 
     /// Drops the liveness token: the connection is closed, and results of the worker are no longer needed.
-    pub(super) fn abandon(&mut self) {
+    pub(crate) fn abandon(&mut self) {
         self.life = None;
     }
 
     /// Starts the time limit. Returns AUTHREQ, for dword 0 of the completion of the Connect command.
-    pub(super) fn close(&mut self, now_ns: u64) -> u32 {
+    pub(crate) fn close(&mut self, now_ns: u64) -> u32 {
         self.standing = Standing::Unauthenticated { until_ns: now_ns.saturating_add(PATIENCE_NS) };
         fabrics::AUTHENTICATION_REQUIRED
     }
 
     /// Returns why a host that disconnects now is unauthenticated. None if it passed, or failed and was
     /// logged.
-    pub(super) fn unproved(&self, now_ns: u64) -> Option<&'static str> {
+    pub(crate) fn unproved(&self, now_ns: u64) -> Option<&'static str> {
         match self.standing {
             Standing::Unauthenticated { until_ns } if until_ns <= now_ns => Some("the time for it was over"),
             Standing::Unauthenticated { .. } => Some("it went without a word, as one does that has no key"),
@@ -99,12 +99,12 @@ impl AuthState {
         }
     }
 
-    pub(super) fn is_unauthenticated(&self) -> bool {
+    pub(crate) fn is_unauthenticated(&self) -> bool {
         self.standing != Standing::Admitted
     }
 
     /// Returns when the connection is closed for lack of authentication. None once authenticated.
-    pub(super) fn until_ns(&self) -> Option<u64> {
+    pub(crate) fn until_ns(&self) -> Option<u64> {
         match self.standing {
             Standing::Unauthenticated { until_ns } | Standing::Expelled { until_ns } => Some(until_ns),
             Standing::Admitted => None,
@@ -112,7 +112,7 @@ impl AuthState {
     }
 
     /// Returns the time from which another host may take the place. None once authenticated.
-    pub(super) fn gives_way_ns(&self) -> Option<u64> {
+    pub(crate) fn gives_way_ns(&self) -> Option<u64> {
         match self.standing {
             Standing::Unauthenticated { until_ns } => Some(until_ns - (PATIENCE_NS - GRACE_NS)),
             Standing::Expelled { .. } => Some(0),
@@ -138,7 +138,7 @@ impl AuthState {
     ///
     /// Returns false if it is not the host's turn, if the host begins too often, or if the worker cannot take
     /// it.
-    pub(super) fn submit(&mut self, slot: u16, message: Vec<u8>, now_ns: u64) -> bool {
+    pub(crate) fn submit(&mut self, slot: u16, message: Vec<u8>, now_ns: u64) -> bool {
         let Some(life) = self.life.as_ref().map(Arc::downgrade) else { return false };
         if matches!(self.standing, Standing::Expelled { .. }) || self.session.is_none() {
             return false;
@@ -162,29 +162,29 @@ impl AuthState {
     }
 
     /// Puts the session back. Returns the slot of the command that waited for it.
-    pub(super) fn resume(&mut self, session: Box<Controller>, reply: Option<Vec<u8>>) -> Option<u16> {
+    pub(crate) fn resume(&mut self, session: Box<Controller>, reply: Option<Vec<u8>>) -> Option<u16> {
         self.session = Some(session);
         self.reply = reply;
         self.waiting.take()
     }
 
-    pub(super) fn admit(&mut self) {
+    pub(crate) fn admit(&mut self) {
         self.standing = Standing::Admitted;
     }
 
     /// Marks authentication as failed, also for a host that was authenticated before. The connection ends
     /// with the reply.
-    pub(super) fn expel(&mut self, now_ns: u64) {
+    pub(crate) fn expel(&mut self, now_ns: u64) {
         self.standing = Standing::Expelled { until_ns: now_ns.saturating_add(FAREWELL_NS) };
     }
 
     /// Returns whether authentication failed, and the host has read the reply.
-    pub(super) fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         matches!(self.standing, Standing::Expelled { .. }) && self.reply.is_none()
     }
 
     /// Takes the reply for the host, if it fits into `room` bytes.
-    pub(super) fn take_reply(&mut self, room: usize) -> Option<Vec<u8>> {
+    pub(crate) fn take_reply(&mut self, room: usize) -> Option<Vec<u8>> {
         self.reply.take_if(|reply| reply.len() <= room)
     }
 }

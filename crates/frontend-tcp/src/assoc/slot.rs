@@ -2,13 +2,10 @@
 
 use super::access_control::NO_ROOM;
 use super::association::Association;
-use super::auth_worker::AuthResult;
-use super::authenticate;
-use super::close_reason::CloseReason;
-use super::connect::{AcceptedConnect, Host, Refusal};
-use super::connection::{Connection, Context, Device};
-use super::slots::Outcome;
-use super::token::{Kind, Owner, Token};
+use crate::accept::{AcceptedConnect, Host, Refusal};
+use crate::auth::AuthResult;
+use crate::conn::{CloseReason, Connection, Context, Device, Outcome, authenticate};
+use crate::token::{Kind, Owner, Token};
 use sluice_controller::{Attached, Controller, DoorbellMode, IO_QUEUES_MAX, Subsystem};
 use sluice_frontend::{LogLimit, limited};
 use sluice_memory::Space;
