@@ -29,16 +29,16 @@ pub(super) enum Step {
     /// More bytes are needed.
     Wait,
     /// The connection is over, and the host still has to read the last message.
-    Over,
+    Linger,
     /// The host is gone.
     Gone,
     /// A Connect command is complete.
-    Call(Call),
+    Connect(ConnectCommand),
 }
 
 /// Complete Connect command.
 #[derive(Debug)]
-pub(crate) struct Call {
+pub(crate) struct ConnectCommand {
     pub(crate) entry: SubmissionEntry,
     pub(crate) connect: Connect,
     pub(crate) cntlid: u16,
@@ -90,15 +90,15 @@ impl NewConnection {
     }
 
     /// Returns whether the key of the TLS handshake is still valid. True without TLS.
-    pub(super) fn is_keyed(&self) -> bool {
+    pub(super) fn has_valid_key(&self) -> bool {
         match (self.session(), &self.psk_lookup) {
-            (Some(session), Some(psk_lookup)) => psk_lookup.still_fits(session.identity()),
+            (Some(session), Some(psk_lookup)) => psk_lookup.is_valid(session.identity()),
             _ => true,
         }
     }
 
     /// Advances the TLS handshake, if it is not over.
-    fn shake_hands(&mut self) -> Step {
+    fn advance_handshake(&mut self) -> Step {
         let Some(handshake) = &mut self.handshake else { return Step::Wait };
         match handshake.advance() {
             Poll::Pending => Step::Wait,
@@ -108,15 +108,15 @@ impl NewConnection {
             }
             Poll::Ready(Err(error)) => {
                 tracing::info!(peer = %self.peer, "a connection ends before it began: {error}");
-                Step::Over
+                Step::Linger
             }
         }
     }
 
     /// Processes received bytes, but none after the Connect command: they are for the drive.
     pub(crate) fn advance(&mut self) -> Step {
-        if let Step::Over = self.shake_hands() {
-            return Step::Over;
+        if let Step::Linger = self.advance_handshake() {
+            return Step::Linger;
         }
         if self.handshake.is_some() {
             return Step::Wait;
@@ -135,7 +135,7 @@ impl NewConnection {
                 Ok(count) => count,
                 Err(Errno::AGAIN) => return Step::Wait,
                 Err(Errno::INTR) => continue,
-                Err(Errno::PROTO) => return Step::Over,
+                Err(Errno::PROTO) => return Step::Linger,
                 Err(_) => return Step::Gone,
             };
             if to_data {
@@ -169,12 +169,12 @@ impl NewConnection {
             }
             Event::Pdu(Pdu::Terminated(_)) => Ok(Some(Step::Gone)),
             Event::Pdu(_) => Err(Violation::SEQUENCE),
-            Event::End { digest } => Ok(Some(self.call(digest))),
+            Event::End { digest } => Ok(Some(self.connect_command(digest))),
         }
     }
 
     /// Handles the complete capsule, which must be a Connect command.
-    fn call(&mut self, digest: Option<u32>) -> Step {
+    fn connect_command(&mut self, digest: Option<u32>) -> Step {
         let (Some(entry), Some(request)) = (self.entry, self.request) else { return Step::Gone };
         if entry.opcode != fabrics::OPCODE || Fctype::of(&entry) != Fctype::CONNECT {
             return self.fail(&NOT_CONNECT);
@@ -183,7 +183,7 @@ impl NewConnection {
             return self.fail(&Refusal::new(Status::TRANSIENT_TRANSPORT_ERROR, "a data digest is wrong"));
         }
         match read(&entry, &self.data, request) {
-            Ok(call) => Step::Call(call),
+            Ok(command) => Step::Connect(command),
             Err(refusal) => self.fail(&refusal),
         }
     }
@@ -194,26 +194,27 @@ impl NewConnection {
         let cid = self.entry.map_or(0, |entry| entry.cid);
         let digests = self.request.map_or(Digests::NONE, |request| request.digests);
         self.wire.put(response(cid, refusal, digests).as_bytes());
-        Step::Over
+        Step::Linger
     }
 
     #[cold]
     fn terminate(&mut self, violation: Violation) -> Step {
         tracing::info!(peer = %self.peer, "a connection ends before it began: {violation}");
         self.wire.put(encode::c2h_term(violation, self.decoder.header()).as_bytes());
-        Step::Over
+        Step::Linger
     }
 
     /// Prepares the connection for the reactor of the drive. The socket becomes blocking, since the kernel
     /// waits on it there.
-    pub(super) fn into_accepted(self, call: Call) -> Result<AcceptedConnect, std::io::Error> {
+    pub(super) fn into_accepted(self, command: ConnectCommand) -> Result<AcceptedConnect, std::io::Error> {
         let Wire { stream, tls, .. } = self.wire;
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;
-        notice_the_dead(&stream)?;
-        let connect = call.connect;
+        set_keep_alive(&stream)?;
+        let connect = command.connect;
         let sq_entries = (!connect.disables_flow_control()).then_some(connect.entries);
-        let agreed = Agreed { digests: call.request.digests, alignment: call.request.alignment, sq_entries };
+        let agreed =
+            Agreed { digests: command.request.digests, alignment: command.request.alignment, sq_entries };
         let local = stream.local_addr()?;
         Ok(AcceptedConnect {
             port: SocketAddr::new(local.ip().to_canonical(), local.port()),
@@ -221,11 +222,11 @@ impl NewConnection {
             socket: stream.into(),
             tls,
             peer: self.peer,
-            host: call.host,
-            cntlid: call.cntlid,
+            host: command.host,
+            cntlid: command.cntlid,
             connect,
             agreed,
-            entry: call.entry,
+            entry: command.entry,
             auth: None,
         })
     }
@@ -233,7 +234,7 @@ impl NewConnection {
 
 /// Sets TCP keep-alive and user timeout. They detect a host whose machine is gone, and one that no longer
 /// receives: a host may have no keep-alive timeout of NVMe.
-fn notice_the_dead(stream: &TcpStream) -> Result<(), Errno> {
+fn set_keep_alive(stream: &TcpStream) -> Result<(), Errno> {
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, SILENCE_MAX)?;
     sockopt::set_tcp_keepintvl(stream, SILENCE_MAX / 6)?;
@@ -252,7 +253,7 @@ const NO_DATA: Refusal =
 const NOT_CONNECT: Refusal = Refusal::new(Status::COMMAND_SEQUENCE_ERROR, "the first command was another");
 
 /// Reads a Connect command, and checks all that does not depend on the drive.
-fn read(entry: &SubmissionEntry, data: &[u8], request: IcReq) -> Result<Call, Refusal> {
+fn read(entry: &SubmissionEntry, data: &[u8], request: IcReq) -> Result<ConnectCommand, Refusal> {
     let connect = Connect::of(entry);
     if connect.recfmt != 0 {
         return Err(Refusal::new(Status::CONNECT_INCOMPATIBLE_FORMAT, "its record format is another"));
@@ -269,7 +270,7 @@ fn read(entry: &SubmissionEntry, data: &[u8], request: IcReq) -> Result<Call, Re
     let subnqn = subnqn.ok_or(Refusal::parameter(InvalidParameter::SUBNQN, "no name of a subsystem"))?;
     let hostnqn = data.hostnqn();
     let hostnqn = hostnqn.ok_or(Refusal::parameter(InvalidParameter::HOSTNQN, "no name of a host"))?;
-    Ok(Call {
+    Ok(ConnectCommand {
         entry: *entry,
         connect,
         cntlid: data.cntlid,

@@ -4,7 +4,7 @@
 //! discards a message that is not sent yet. So bytes are received and dropped until the host ends the
 //! connection.
 
-use super::crowd::Crowd;
+use super::connection_set::ConnectionSet;
 use super::wire::Wire;
 use rustix::event::PollFd;
 use std::net::IpAddr;
@@ -18,11 +18,11 @@ const LINGERING_MAX: usize = 64;
 const OF_ONE_ADDRESS_MAX: usize = 32;
 
 #[derive(Debug)]
-pub(super) struct Lingering(Crowd<(Wire, Instant)>);
+pub(super) struct Lingering(ConnectionSet<(Wire, Instant)>);
 
 impl Lingering {
     pub(super) fn new() -> Self {
-        Self(Crowd::new(LINGERING_MAX, OF_ONE_ADDRESS_MAX))
+        Self(ConnectionSet::new(LINGERING_MAX, OF_ONE_ADDRESS_MAX))
     }
 
     /// Adds a connection whose last message is already queued in `wire`.

@@ -6,8 +6,8 @@
 //! from one address does not keep out hosts with other addresses.
 
 use super::connect::{AcceptedConnect, Refusal};
-use super::crowd::Crowd;
-use super::icreq::{Call, NewConnection, Step};
+use super::connection_set::ConnectionSet;
+use super::icreq::{ConnectCommand, NewConnection, Step};
 use super::linger::Lingering;
 use super::psk_lookup::PskLookup;
 use crate::auth::{AuthState, AuthWorker};
@@ -94,19 +94,21 @@ impl Listener {
         let plain = ("nvme-tcp", bind_all(plain, false));
         let encrypted = ("nvme-tls", bind_all(encrypted, true));
         let bound = [&plain, &encrypted].into_iter().flat_map(|(_, (bound, _))| bound);
-        let addresses: Vec<Address> = bound.map(|door| door.address).collect();
+        let addresses: Vec<Address> = bound.map(|socket| socket.address).collect();
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let sockets = addresses.iter().map(|it| it.socket).collect();
         let shared = Shared { addresses: Mutex::new(addresses), worker: Mutex::default(), directory };
         let shared = Arc::new(shared);
         let mut listener = Self { stop: Arc::clone(&stop), threads: Vec::new(), addresses: sockets };
-        for (name, (bound, absent)) in [plain, encrypted] {
-            if bound.is_empty() && absent.addresses.is_empty() {
+        for (name, (bound, unbound)) in [plain, encrypted] {
+            if bound.is_empty() && unbound.addresses.is_empty() {
                 continue;
             }
-            let hall = Hall::new(bound, absent, Arc::clone(&shared));
-            let told = Arc::clone(&stop);
-            let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || hall.run(&told))?;
+            let thread_state = AcceptThread::new(bound, unbound, Arc::clone(&shared));
+            let stop_event = Arc::clone(&stop);
+            let thread = std::thread::Builder::new()
+                .name(name.to_owned())
+                .spawn(move || thread_state.run(&stop_event))?;
             listener.threads.push(thread);
         }
         Ok(listener)
@@ -136,47 +138,47 @@ pub(crate) struct Address {
 }
 
 #[derive(Debug)]
-struct Door {
+struct BoundSocket {
     socket: TcpListener,
     address: Address,
 }
 
-impl AsFd for Door {
+impl AsFd for BoundSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-fn bind(address: Address) -> io::Result<Door> {
+fn bind(address: Address) -> io::Result<BoundSocket> {
     let bound = TcpListener::bind(address.socket)?;
     bound.set_nonblocking(true)?;
     rustix::net::listen(&bound, BACKLOG)?;
     let address = Address { socket: bound.local_addr()?, ..address };
-    Ok(Door { socket: bound, address })
+    Ok(BoundSocket { socket: bound, address })
 }
 
 /// Binds all addresses, and returns the addresses that failed apart.
-fn bind_all(sockets: &[SocketAddr], encrypted: bool) -> (Vec<Door>, Absent) {
-    let (mut bound, mut absent) = (Vec::new(), Absent::default());
+fn bind_all(sockets: &[SocketAddr], encrypted: bool) -> (Vec<BoundSocket>, UnboundAddresses) {
+    let (mut bound, mut unbound) = (Vec::new(), UnboundAddresses::default());
     for socket in sockets {
         let address = Address { socket: *socket, encrypted };
         match bind(address) {
-            Ok(door) => bound.push(door),
-            Err(error) => absent.add(address, &error),
+            Ok(socket) => bound.push(socket),
+            Err(error) => unbound.add(address, &error),
         }
     }
-    (bound, absent)
+    (bound, unbound)
 }
 
 /// Addresses that could not be bound yet.
 #[derive(Debug, Default)]
-struct Absent {
+struct UnboundAddresses {
     addresses: Vec<Address>,
     /// Time of the next attempt.
     next: Option<Instant>,
 }
 
-impl Absent {
+impl UnboundAddresses {
     fn add(&mut self, address: Address, error: &io::Error) {
         let why = match error.kind() {
             io::ErrorKind::AddrNotAvailable => "no interface has this address",
@@ -189,32 +191,32 @@ impl Absent {
     }
 
     /// Retries all addresses when it is time. Returns the newly bound ones.
-    fn try_again(&mut self, now: Instant) -> Vec<Door> {
+    fn retry(&mut self, now: Instant) -> Vec<BoundSocket> {
         if self.next.is_none_or(|next| now < next) {
             return Vec::new();
         }
-        let mut opened = Vec::new();
+        let mut newly_bound = Vec::new();
         self.addresses.retain(|address| match bind(*address) {
-            Ok(door) => {
-                tracing::info!("hosts may connect to {}, too", door.address.socket);
-                opened.push(door);
+            Ok(socket) => {
+                tracing::info!("hosts may connect to {}, too", socket.address.socket);
+                newly_bound.push(socket);
                 false
             }
             Err(_) => true,
         });
         self.next = (!self.addresses.is_empty()).then_some(now + BIND_AGAIN);
-        opened
+        newly_bound
     }
 }
 
 /// Creates the state of an accepted socket. Returns it with its time limit.
-fn greet(
+fn new_connection(
     stream: TcpStream,
     peer: SocketAddr,
-    door: &Door,
+    socket: &BoundSocket,
     directory: &Arc<Directory>,
 ) -> io::Result<(NewConnection, Duration)> {
-    match door.address.encrypted {
+    match socket.address.encrypted {
         true => Ok((
             NewConnection::encrypted(stream, peer, PskLookup::new(Arc::clone(directory)))?,
             HANDSHAKE_LIMIT,
@@ -224,7 +226,7 @@ fn greet(
 }
 
 /// Advances a session. Returns None if it is over.
-fn attend(
+fn advance_session(
     origin: IpAddr,
     mut session: Session,
     at: &Surroundings<'_>,
@@ -244,11 +246,11 @@ const WITHDRAWN: Refusal = Refusal::new(
 );
 
 /// Checks a Connect command for the discovery service: only an admin queue, with a dynamic controller ID.
-fn check_discovery(call: &Call) -> Result<(), Refusal> {
-    if call.connect.qid != 0 {
+fn check_discovery(command: &ConnectCommand) -> Result<(), Refusal> {
+    if command.connect.qid != 0 {
         return Err(Refusal::parameter(InvalidParameter::QID, "a discovery controller has no I/O queues"));
     }
-    if call.cntlid != CNTLID_DYNAMIC {
+    if command.cntlid != CNTLID_DYNAMIC {
         return Err(Refusal::parameter(InvalidParameter::CNTLID, "there is no such controller"));
     }
     Ok(())
@@ -272,13 +274,13 @@ impl Shared {
 }
 
 /// State of one thread: its sockets, and its connections with their time limits.
-struct Hall {
-    bound: Vec<Door>,
-    absent: Absent,
+struct AcceptThread {
+    bound: Vec<BoundSocket>,
+    unbound: UnboundAddresses,
     shared: Arc<Shared>,
-    connections: Crowd<(NewConnection, Instant)>,
+    connections: ConnectionSet<(NewConnection, Instant)>,
     /// Sessions of the discovery service.
-    sessions: Crowd<Session>,
+    sessions: ConnectionSet<Session>,
     lingering: Lingering,
     /// Time before which no connection is accepted.
     not_before: Option<Instant>,
@@ -290,33 +292,33 @@ fn pass(limit: Duration) -> impl FnMut() -> bool {
     move || Instant::now() >= until
 }
 
-impl Hall {
-    fn new(bound: Vec<Door>, absent: Absent, shared: Arc<Shared>) -> Self {
-        let connections = Crowd::new(NEW_MAX, NEW_OF_ONE_MAX);
-        let sessions = Crowd::new(SESSIONS_MAX, SESSIONS_OF_ONE_MAX);
-        Self { bound, absent, shared, connections, sessions, lingering: Lingering::new(), not_before: None }
+impl AcceptThread {
+    fn new(bound: Vec<BoundSocket>, unbound: UnboundAddresses, shared: Arc<Shared>) -> Self {
+        let connections = ConnectionSet::new(NEW_MAX, NEW_OF_ONE_MAX);
+        let sessions = ConnectionSet::new(SESSIONS_MAX, SESSIONS_OF_ONE_MAX);
+        Self { bound, unbound, shared, connections, sessions, lingering: Lingering::new(), not_before: None }
     }
 
     fn run(mut self, stop: &OwnedFd) {
         loop {
-            let (stopped, knocked, ready) = self.wait(stop);
+            let (stopped, can_accept, ready) = self.wait(stop);
             if stopped {
                 return;
             }
             let now = Instant::now();
             // Newly bound sockets are polled from the next wait on.
-            let opened = self.absent.try_again(now);
+            let newly_bound = self.unbound.retry(now);
             let (connections, ready) = ready.split_at(self.connections.len().min(ready.len()));
             let (sessions, lingering) = ready.split_at(self.sessions.len().min(ready.len()));
             self.lingering.advance(lingering, now);
-            self.serve(sessions, now);
-            self.hear(connections, now);
-            if knocked {
+            self.advance_sessions(sessions, now);
+            self.advance_connections(connections, now);
+            if can_accept {
                 self.accept(now);
             }
-            if !opened.is_empty() {
-                self.shared.addresses().extend(opened.iter().map(|door| door.address));
-                self.bound.extend(opened);
+            if !newly_bound.is_empty() {
+                self.shared.addresses().extend(newly_bound.iter().map(|socket| socket.address));
+                self.bound.extend(newly_bound);
             }
         }
     }
@@ -324,9 +326,9 @@ impl Hall {
     /// Waits for events. Returns whether to stop, whether to accept, and which new, discovery and lingering
     /// connections are ready.
     fn wait(&self, stop: &OwnedFd) -> (bool, bool, Vec<bool>) {
-        let doors: &[Door] = if self.not_before.is_some() { &[] } else { &self.bound };
+        let sockets: &[BoundSocket] = if self.not_before.is_some() { &[] } else { &self.bound };
         let mut polled = vec![PollFd::new(stop, PollFlags::IN)];
-        polled.extend(doors.iter().map(|door| PollFd::new(door, PollFlags::IN)));
+        polled.extend(sockets.iter().map(|socket| PollFd::new(socket, PollFlags::IN)));
         polled.extend(
             self.connections.iter().map(|(it, _)| PollFd::from_borrowed_fd(it.as_fd(), PollFlags::IN)),
         );
@@ -346,8 +348,8 @@ impl Hall {
         }
         let mut events = polled.iter().map(|polled| !polled.revents().is_empty());
         let stopped = events.next().unwrap_or(false);
-        let knocked = events.by_ref().take(doors.len()).fold(false, |any, event| any | event);
-        (stopped, knocked || self.not_before.is_some(), events.collect())
+        let can_accept = events.by_ref().take(sockets.len()).fold(false, |any, event| any | event);
+        (stopped, can_accept || self.not_before.is_some(), events.collect())
     }
 
     fn timeout(&self) -> Option<Timespec> {
@@ -358,14 +360,14 @@ impl Hall {
         let connection = self.connections.iter().map(|(_, until)| *until).min();
         let session = self.sessions.iter().map(Session::until).min();
         let watch = self.sessions.iter().any(Session::is_watching).then(|| now + WATCH);
-        let until = [connection, session, self.lingering.until(), watch, self.not_before, self.absent.next];
+        let until = [connection, session, self.lingering.until(), watch, self.not_before, self.unbound.next];
         let until = until.into_iter().flatten().min()?;
         let left = until.saturating_duration_since(now) + Duration::from_millis(1);
         Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) })
     }
 
     /// Advances the ready sessions of the discovery service, and closes sessions that timed out.
-    fn serve(&mut self, ready: &[bool], now: Instant) {
+    fn advance_sessions(&mut self, ready: &[bool], now: Instant) {
         let Self { sessions, lingering, shared, .. } = self;
         if sessions.len() == 0 {
             return;
@@ -377,23 +379,23 @@ impl Hall {
                 let is_ready = ready.get(index).copied().unwrap_or(false);
                 is_ready || session.has_more() || session.is_watching()
             },
-            |origin, session| attend(origin, session, &at, lingering),
+            |origin, session| advance_session(origin, session, &at, lingering),
             pass(PASS),
         );
         sessions.retain(|session| now < session.until());
     }
 
     /// Advances the ready new connections, and closes connections that timed out.
-    fn hear(&mut self, ready: &[bool], now: Instant) {
-        let mut connections = std::mem::replace(&mut self.connections, Crowd::new(0, 0));
+    fn advance_connections(&mut self, ready: &[bool], now: Instant) {
+        let mut connections = std::mem::replace(&mut self.connections, ConnectionSet::new(0, 0));
         connections.take_turns(
             |index, _| ready.get(index).copied().unwrap_or(false),
             |origin, (mut connection, until)| {
                 match connection.advance() {
                     Step::Wait => return Some((connection, until)),
-                    Step::Over => self.lingering.add(origin, connection.wire, now),
+                    Step::Linger => self.lingering.add(origin, connection.wire, now),
                     Step::Gone => {}
-                    Step::Call(call) => self.connect(connection, call, now),
+                    Step::Connect(command) => self.connect(connection, command, now),
                 }
                 None
             },
@@ -404,37 +406,41 @@ impl Hall {
     }
 
     /// Passes a connection to its drive or to the discovery service.
-    fn connect(&mut self, mut connection: NewConnection, call: Call, now: Instant) {
-        if call.subnqn == DISCOVERY_NQN {
-            return self.discover(connection, call, now);
+    fn connect(&mut self, mut connection: NewConnection, command: ConnectCommand, now: Instant) {
+        if command.subnqn == DISCOVERY_NQN {
+            return self.discover(connection, command, now);
         }
-        let terms = match self.check_access(&connection, &call) {
+        let terms = match self.check_access(&connection, &command) {
             Ok(terms) => terms,
             Err(refusal) => {
-                tracing::warn!(peer = %connection.peer, host = call.host.nqn, subnqn = call.subnqn,
+                tracing::warn!(peer = %connection.peer, host = command.host.nqn, subnqn = command.subnqn,
                     "turned a host away: {}", refusal.why);
                 connection.fail(&refusal);
                 return self.lingering.add(origin(connection.peer), connection.wire, now);
             }
         };
-        let names = Names { hostnqn: call.host.nqn.clone(), subnqn: call.subnqn.clone() };
-        let subnqn = call.subnqn.clone();
+        let names = Names { hostnqn: command.host.nqn.clone(), subnqn: command.subnqn.clone() };
+        let subnqn = command.subnqn.clone();
         let auth = terms.map(|terms| self.auth(names, terms, origin(connection.peer))).transpose();
-        match auth.and_then(|auth| Ok(AcceptedConnect { auth, ..connection.into_accepted(call)? })) {
+        match auth.and_then(|auth| Ok(AcceptedConnect { auth, ..connection.into_accepted(command)? })) {
             Ok(accepted) => self.shared.directory.deliver(&subnqn, accepted),
             Err(error) => tracing::warn!(subnqn, %error, "a host was turned away: there is no memory for it"),
         }
     }
 
     /// Checks that the host may use the drive. Returns the keys that it must authenticate with, if any.
-    fn check_access(&self, connection: &NewConnection, call: &Call) -> Result<Option<Arc<Terms>>, Refusal> {
+    fn check_access(
+        &self,
+        connection: &NewConnection,
+        command: &ConnectCommand,
+    ) -> Result<Option<Arc<Terms>>, Refusal> {
         let terms = self.shared.directory.check(
-            &call.subnqn,
-            &call.host.nqn,
+            &command.subnqn,
+            &command.host.nqn,
             connection.peer,
             connection.session(),
         )?;
-        if connection.is_keyed() { Ok(terms) } else { Err(WITHDRAWN) }
+        if connection.has_valid_key() { Ok(terms) } else { Err(WITHDRAWN) }
     }
 
     /// Creates the authentication state of a host that has a key. Starts the worker for the first one.
@@ -449,10 +455,10 @@ impl Hall {
 
     /// Starts a session of the discovery service. Every host may use it; the log page lists only drives that
     /// the host may use.
-    fn discover(&mut self, mut connection: NewConnection, call: Call, now: Instant) {
-        let names = Directory::check_names(DISCOVERY_NQN, &call.host.nqn, connection.session());
-        let is_keyed = if connection.is_keyed() { Ok(()) } else { Err(WITHDRAWN) };
-        if let Err(refusal) = names.and(is_keyed).and_then(|()| check_discovery(&call)) {
+    fn discover(&mut self, mut connection: NewConnection, command: ConnectCommand, now: Instant) {
+        let names = Directory::check_names(DISCOVERY_NQN, &command.host.nqn, connection.session());
+        let has_valid_key = if connection.has_valid_key() { Ok(()) } else { Err(WITHDRAWN) };
+        if let Err(refusal) = names.and(has_valid_key).and_then(|()| check_discovery(&command)) {
             connection.fail(&refusal);
             return self.lingering.add(origin(connection.peer), connection.wire, now);
         }
@@ -460,21 +466,21 @@ impl Hall {
         let shared = Arc::clone(&self.shared);
         let addresses = shared.addresses().clone();
         let at = Surroundings { directory: &shared.directory, addresses: &addresses, now };
-        let session = Session::new(wire, peer, call, now);
-        if let Some(session) = attend(origin(peer), session, &at, &mut self.lingering) {
+        let session = Session::new(wire, peer, command, now);
+        if let Some(session) = advance_session(origin(peer), session, &at, &mut self.lingering) {
             self.sessions.add(origin(peer), session);
         }
     }
 
     fn accept(&mut self, now: Instant) {
         self.not_before = None;
-        for door in &self.bound {
+        for listening in &self.bound {
             let mut is_over = pass(ACCEPTING);
             for _ in 0..ACCEPTED_MAX {
                 if is_over() {
                     break;
                 }
-                match door.socket.accept() {
+                match listening.socket.accept() {
                     Ok((stream, _)) if fill(&stream) == Fill::Full => {
                         tracing::warn!(
                             "no host is let in for a moment: hardly any descriptors are left; raise the limit of open files \
@@ -487,7 +493,7 @@ impl Hall {
                         if stream.set_nonblocking(true).is_err() {
                             continue;
                         }
-                        match greet(stream, peer, door, &self.shared.directory) {
+                        match new_connection(stream, peer, listening, &self.shared.directory) {
                             Ok((connection, limit)) => {
                                 self.connections.add(origin(peer), (connection, now + limit));
                             }

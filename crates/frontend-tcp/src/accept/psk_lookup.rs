@@ -9,23 +9,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub(super) struct PskLookup {
     directory: Arc<Directory>,
-    shown: Mutex<Vec<Psk>>,
+    offered: Mutex<Vec<Psk>>,
 }
 
 impl PskLookup {
     pub(super) fn new(directory: Arc<Directory>) -> Self {
-        Self { directory, shown: Mutex::default() }
+        Self { directory, offered: Mutex::default() }
     }
 
-    fn shown(&self) -> MutexGuard<'_, Vec<Psk>> {
+    fn offered(&self) -> MutexGuard<'_, Vec<Psk>> {
         // A panic ends the process, so the mutex is never poisoned.
-        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+        self.offered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns whether this identity still has the keys that were offered to the handshake.
-    pub(super) fn still_fits(&self, identity: &Identity) -> bool {
-        let (now, shown) = (self.directory.candidates(identity), self.shown());
-        let then = shown.iter().filter(|psk| psk.identity == *identity).map(|psk| &psk.secret);
+    pub(super) fn is_valid(&self, identity: &Identity) -> bool {
+        let (now, offered) = (self.directory.candidates(identity), self.offered());
+        let then = offered.iter().filter(|psk| psk.identity == *identity).map(|psk| &psk.secret);
         !now.is_empty() && then.eq(now.iter().map(|psk| &psk.secret))
     }
 }
@@ -35,10 +35,10 @@ impl Keyring for PskLookup {
         let found = self.directory.candidates(identity);
         let copies =
             found.iter().map(|psk| Psk { identity: psk.identity.clone(), secret: psk.secret.clone() });
-        let mut shown = self.shown();
+        let mut offered = self.offered();
         // The handshake may look up an identity more than once.
-        shown.retain(|psk| psk.identity != *identity);
-        shown.extend(copies);
+        offered.retain(|psk| psk.identity != *identity);
+        offered.extend(copies);
         found
     }
 }

@@ -4,7 +4,7 @@
 //! notified when its drives change.
 
 use crate::LIMITS;
-use crate::accept::{Address, Call, Wire};
+use crate::accept::{Address, ConnectCommand, Wire};
 use crate::conn::Agreed;
 use crate::directory::Directory;
 use rustix::io::Errno;
@@ -93,14 +93,15 @@ pub(crate) enum Over {
 
 impl Session {
     /// Creates a session, and completes the Connect command.
-    pub(crate) fn new(wire: Wire, peer: SocketAddr, call: Call, now: Instant) -> Self {
-        let connect = call.connect;
+    pub(crate) fn new(wire: Wire, peer: SocketAddr, command: ConnectCommand, now: Instant) -> Self {
+        let connect = command.connect;
         let sq_entries = (!connect.disables_flow_control()).then_some(connect.entries);
-        let agreed = Agreed { digests: call.request.digests, alignment: call.request.alignment, sq_entries };
+        let agreed =
+            Agreed { digests: command.request.digests, alignment: command.request.alignment, sq_entries };
         let mut session = Self {
             wire,
             peer,
-            hostnqn: call.host.nqn,
+            hostnqn: command.host.nqn,
             decoder: Decoder::resumed(LIMITS, agreed.digests),
             agreed,
             arriving: None,
@@ -116,7 +117,7 @@ impl Session {
         };
         session.heard(now);
         // Controller ID 1. Each host has its own controller, and no other queue needs the ID.
-        session.respond(call.entry.cid, Ok((1, 0)));
+        session.respond(command.entry.cid, Ok((1, 0)));
         session
     }
 

@@ -7,7 +7,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 
 /// Limited set of connections, the oldest first.
 #[derive(Debug)]
-pub(super) struct Crowd<T> {
+pub(super) struct ConnectionSet<T> {
     members: Vec<(IpAddr, T)>,
     /// Limits: of all members, and of the members of one address.
     most: usize,
@@ -16,7 +16,7 @@ pub(super) struct Crowd<T> {
     last: Option<IpAddr>,
 }
 
-impl<T> Crowd<T> {
+impl<T> ConnectionSet<T> {
     pub(super) fn new(most: usize, of_one: usize) -> Self {
         Self { members: Vec::new(), most, of_one, last: None }
     }
@@ -107,29 +107,29 @@ mod tests {
         [10, 0, 0, number].into()
     }
 
-    fn crowd(most: usize, of_one: usize, members: &[(u8, u32)]) -> Crowd<u32> {
-        let mut crowd = Crowd::new(most, of_one);
-        members.iter().for_each(|(of, member)| crowd.add(address(*of), *member));
-        crowd
+    fn set(most: usize, of_one: usize, members: &[(u8, u32)]) -> ConnectionSet<u32> {
+        let mut set = ConnectionSet::new(most, of_one);
+        members.iter().for_each(|(of, member)| set.add(address(*of), *member));
+        set
     }
 
     #[test]
     fn an_address_that_floods_puts_out_its_own() {
-        let mut crowd = crowd(6, 4, &[(1, 0), (2, 1)]);
-        (10..1000).for_each(|member| crowd.add(address(9), member));
-        assert_eq!(crowd.iter().copied().collect::<Vec<_>>(), [0, 1, 996, 997, 998, 999]);
+        let mut set = set(6, 4, &[(1, 0), (2, 1)]);
+        (10..1000).for_each(|member| set.add(address(9), member));
+        assert_eq!(set.iter().copied().collect::<Vec<_>>(), [0, 1, 996, 997, 998, 999]);
         // The set is full: the address with the most members gives way to others.
-        crowd.add(address(3), 2);
-        crowd.add(address(4), 3);
-        assert_eq!(crowd.iter().copied().collect::<Vec<_>>(), [0, 1, 998, 999, 2, 3]);
+        set.add(address(3), 2);
+        set.add(address(4), 3);
+        assert_eq!(set.iter().copied().collect::<Vec<_>>(), [0, 1, 998, 999, 2, 3]);
     }
 
     #[test]
     fn addresses_have_turns_whoever_is_first_and_has_the_most() {
-        let mut crowd = crowd(16, 16, &[(2, 0), (2, 1), (2, 2), (1, 3), (3, 4), (3, 5), (2, 6)]);
+        let mut set = set(16, 16, &[(2, 0), (2, 1), (2, 2), (1, 3), (3, 4), (3, 5), (2, 6)]);
         let mut order = Vec::new();
         // The first member has no turn, and one stays.
-        crowd.take_turns(
+        set.take_turns(
             |index, _| index != 0,
             |of, member| {
                 assert_eq!(of, address([2, 2, 2, 1, 3, 3, 2][member as usize]));
@@ -139,16 +139,16 @@ mod tests {
             || false,
         );
         assert_eq!(order, [3, 1, 4, 2, 5, 6]);
-        assert_eq!(crowd.iter().copied().collect::<Vec<_>>(), [0, 4]);
+        assert_eq!(set.iter().copied().collect::<Vec<_>>(), [0, 4]);
     }
 
     /// Checks that members without a turn are the first in the next call.
     #[test]
     fn a_turn_that_is_cut_short_goes_on_with_the_others() {
-        let mut crowd = crowd(16, 16, &[(1, 0), (1, 1), (2, 2), (3, 3)]);
+        let mut set = set(16, 16, &[(1, 0), (1, 1), (2, 2), (3, 3)]);
         let mut order = Vec::new();
         for _ in 0..4 {
-            crowd.take_turns(
+            set.take_turns(
                 |_, _| true,
                 |_, member| {
                     order.push(member);
@@ -158,8 +158,8 @@ mod tests {
             );
         }
         assert_eq!(order, [0, 2, 3, 0]);
-        assert_eq!(crowd.len(), 4);
-        crowd.retain(|member| *member < 2);
-        assert_eq!(crowd.len(), 2);
+        assert_eq!(set.len(), 4);
+        set.retain(|member| *member < 2);
+        assert_eq!(set.len(), 2);
     }
 }
