@@ -12,7 +12,7 @@ use super::linger::Lingering;
 use super::psk_lookup::PskLookup;
 use crate::auth::{AuthState, AuthWorker};
 use crate::directory::Directory;
-use crate::discovery::{Over, Session, Surroundings};
+use crate::discovery::{Context, End, Session};
 use crate::origin::origin;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
@@ -229,13 +229,13 @@ fn new_connection(
 fn advance_session(
     origin: IpAddr,
     mut session: Session,
-    at: &Surroundings<'_>,
+    at: &Context<'_>,
     lingering: &mut Lingering,
 ) -> Option<Session> {
     match session.advance(at) {
         Ok(()) => return Some(session),
-        Err(Over::Told) => lingering.add(origin, session.into_wire(), at.now),
-        Err(Over::Gone) => {}
+        Err(End::Linger) => lingering.add(origin, session.into_wire(), at.now),
+        Err(End::Gone) => {}
     }
     None
 }
@@ -373,7 +373,7 @@ impl AcceptThread {
             return;
         }
         let addresses = shared.addresses().clone();
-        let at = Surroundings { directory: &shared.directory, addresses: &addresses, now };
+        let at = Context { directory: &shared.directory, addresses: &addresses, now };
         sessions.take_turns(
             |index, session| {
                 let is_ready = ready.get(index).copied().unwrap_or(false);
@@ -465,7 +465,7 @@ impl AcceptThread {
         let NewConnection { wire, peer, .. } = connection;
         let shared = Arc::clone(&self.shared);
         let addresses = shared.addresses().clone();
-        let at = Surroundings { directory: &shared.directory, addresses: &addresses, now };
+        let at = Context { directory: &shared.directory, addresses: &addresses, now };
         let session = Session::new(wire, peer, command, now);
         if let Some(session) = advance_session(origin(peer), session, &at, &mut self.lingering) {
             self.sessions.add(origin(peer), session);

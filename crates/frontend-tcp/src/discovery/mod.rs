@@ -2,4 +2,4 @@
 
 mod session;
 
-pub(crate) use session::{Over, Session, Surroundings};
+pub(crate) use session::{Context, End, Session};

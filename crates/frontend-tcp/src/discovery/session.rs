@@ -51,7 +51,7 @@ const ENTRY: u64 = DiscoveryEntry::SIZE as u64;
 const _: () = assert!(DiscoveryHeader::SIZE == DiscoveryEntry::SIZE);
 
 /// State of the listener that a session needs.
-pub(crate) struct Surroundings<'a> {
+pub(crate) struct Context<'a> {
     pub(crate) directory: &'a Directory,
     /// Addresses that hosts can connect to.
     pub(crate) addresses: &'a [Address],
@@ -84,11 +84,11 @@ pub(crate) struct Session {
 
 /// End of a session.
 #[derive(Debug)]
-pub(crate) enum Over {
+pub(crate) enum End {
     /// The host is gone.
     Gone,
-    /// The host still has to read the last message.
-    Told,
+    /// The host still has to read the last message: the connection lingers.
+    Linger,
 }
 
 impl Session {
@@ -115,13 +115,13 @@ impl Session {
             known: None,
             has_read: false,
         };
-        session.heard(now);
+        session.restart_timer(now);
         // Controller ID 1. Each host has its own controller, and no other queue needs the ID.
         session.respond(command.entry.cid, Ok((1, 0)));
         session
     }
 
-    fn heard(&mut self, now: Instant) {
+    fn restart_timer(&mut self, now: Instant) {
         let limit = match self.kato_ms {
             0 => SILENCE_MAX,
             ms => Duration::from_millis(u64::from(ms)),
@@ -145,7 +145,7 @@ impl Session {
     }
 
     /// Processes received commands, within the limits of a turn, and sends responses and notices.
-    pub(crate) fn advance(&mut self, at: &Surroundings<'_>) -> Result<(), Over> {
+    pub(crate) fn advance(&mut self, at: &Context<'_>) -> Result<(), End> {
         let mut events = 0;
         self.has_read = false;
         while self.wire.unsent() < UNSENT_MAX && events < EVENTS_MAX && !self.has_read {
@@ -155,14 +155,14 @@ impl Session {
                 Place::Payload(left) => &mut dropped[..(left as usize).min(1024)],
             };
             let count = match self.wire.receive(room) {
-                Ok(0) => return Err(Over::Gone),
+                Ok(0) => return Err(End::Gone),
                 Ok(count) => count,
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => continue,
-                Err(Errno::PROTO) => return Err(Over::Told),
-                Err(_) => return Err(Over::Gone),
+                Err(Errno::PROTO) => return Err(End::Linger),
+                Err(_) => return Err(End::Gone),
             };
-            self.heard(at.now);
+            self.restart_timer(at.now);
             match self.decoder.filled(count) {
                 Ok(None) => {}
                 Ok(Some(event)) => {
@@ -173,10 +173,10 @@ impl Session {
             }
         }
         self.notify(at);
-        self.wire.flush().map_err(|_| Over::Gone)
+        self.wire.flush().map_err(|_| End::Gone)
     }
 
-    fn handle(&mut self, event: Event, at: &Surroundings<'_>) -> Result<(), Over> {
+    fn handle(&mut self, event: Event, at: &Context<'_>) -> Result<(), End> {
         match event {
             Event::Pdu(Pdu::Command(entry, 0)) => self.execute(&entry, at),
             Event::Pdu(Pdu::Command(entry, _)) => self.arriving = Some(entry),
@@ -185,24 +185,24 @@ impl Session {
                     self.execute(&entry, at);
                 }
             }
-            Event::Pdu(Pdu::Terminated(_)) => return Err(Over::Gone),
+            Event::Pdu(Pdu::Terminated(_)) => return Err(End::Gone),
             Event::Pdu(_) => return self.terminate(Violation::SEQUENCE),
         }
         Ok(())
     }
 
     #[cold]
-    fn terminate(&mut self, violation: Violation) -> Result<(), Over> {
+    fn terminate(&mut self, violation: Violation) -> Result<(), End> {
         tracing::info!(peer = %self.peer, "a discovery ends: {violation}");
         self.wire.put(encode::c2h_term(violation, self.decoder.header()).as_bytes());
-        Err(Over::Told)
+        Err(End::Linger)
     }
 
     pub(crate) fn into_wire(self) -> Wire {
         self.wire
     }
 
-    fn execute(&mut self, entry: &SubmissionEntry, at: &Surroundings<'_>) {
+    fn execute(&mut self, entry: &SubmissionEntry, at: &Context<'_>) {
         let is_ready = Cc(self.cc).enabled();
         let outcome = match entry.opcode {
             fabrics::OPCODE => self.fabrics(entry),
@@ -277,7 +277,7 @@ impl Session {
     }
 
     /// Sends the requested part of the Discovery log page, with zeros beyond its end.
-    fn log_page(&mut self, entry: &SubmissionEntry, at: &Surroundings<'_>) -> Result<(u32, u32), Status> {
+    fn log_page(&mut self, entry: &SubmissionEntry, at: &Context<'_>) -> Result<(u32, u32), Status> {
         let dwords = u64::from(entry.cdw10 >> 16) | u64::from(entry.cdw11 & 0xffff) << 16;
         let length = (dwords + 1) * 4;
         let offset = u64::from(entry.cdw12) | u64::from(entry.cdw13) << 32;
@@ -291,7 +291,7 @@ impl Session {
 
     /// Returns `length` bytes of the Discovery log page. Only these are built: there may be thousands of
     /// entries, and many hosts may read them one by one.
-    fn page(&mut self, offset: u64, length: usize, at: &Surroundings<'_>) -> Vec<u8> {
+    fn page(&mut self, offset: u64, length: usize, at: &Context<'_>) -> Vec<u8> {
         let (generation, names) = at.directory.visible_to(&self.hostnqn, self.peer);
         self.known = Some(generation);
         // The number of a port is the same for all hosts.
@@ -320,7 +320,7 @@ impl Session {
     }
 
     /// Sends a change notice to a host that enabled it, if the log page has changed.
-    fn notify(&mut self, at: &Surroundings<'_>) {
+    fn notify(&mut self, at: &Context<'_>) {
         if !self.notices || self.known.is_none() || self.requests.is_empty() {
             return;
         }
