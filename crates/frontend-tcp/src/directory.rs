@@ -144,7 +144,7 @@ impl Directory {
         let sent = drive.mail(move |local| {
             let now_ns = local.now_ns();
             if let Some((hosts, _)) = local.task_mut::<Drive>(task).and_then(Drive::frontend_mut::<Hosts>) {
-                hosts.welcome(accepted, now_ns);
+                hosts.enqueue(accepted, now_ns);
             }
         });
         if sent.is_err() {
@@ -157,14 +157,14 @@ impl Directory {
         let entry = self.drives().by_subnqn.get(subnqn).cloned();
         let Some(Entry { drive, .. }) = entry else { return };
         let task = drive.id();
-        let told = drive.call(move |local| {
+        let sent = drive.call(move |local| {
             let now_ns = local.now_ns();
             let drive = local.task_mut::<Drive>(task);
             if let Some((hosts, subsystem)) = drive.and_then(Drive::frontend_mut::<Hosts>) {
-                hosts.heard(result, subsystem, now_ns);
+                hosts.take_auth_result(result, subsystem, now_ns);
             }
         });
-        if let Err(error) = told {
+        if let Err(error) = sent {
             tracing::warn!(subnqn, %error, "a host waits in vain: its drive's reactor takes no messages");
         }
     }

@@ -10,14 +10,14 @@ pub(super) const BUSY: Refusal = Refusal::new(
     "the drive has as many hosts as it may have at a time (tcp.max_hosts)",
 );
 
-pub(super) const NOT_OVER: Refusal = Refusal::new(
+pub(super) const STILL_LEAVING: Refusal = Refusal::new(
     Status::CONNECT_CONTROLLER_BUSY,
     "commands of its last associations are still under way: what is behind the drive is slow",
 );
 
 const CONNECTED: Refusal = Refusal::new(Status::COMMAND_SEQUENCE_ERROR, "the queue is connected already");
 
-pub(super) const CROWDED: Refusal = Refusal::new(
+pub(super) const FEW_DESCRIPTORS: Refusal = Refusal::new(
     Status::CONNECT_CONTROLLER_BUSY,
     "more than half of the daemon's descriptors are in use, and the drive has its share of the others: raise the limit of open \
      files (LimitNOFILE=, ulimit -n), or lower tcp.max_queues",

@@ -18,7 +18,7 @@ pub(super) struct Association {
     pub(super) port: SocketAddr,
     /// Set once the host has authenticated, or at once if it need not. Until then the host is not reported to
     /// the subsystem.
-    pub(super) is_let_in: bool,
+    pub(super) is_announced: bool,
     /// Keep Alive Timeout, milliseconds; zero is off.
     pub(super) kato_ms: u32,
     /// Connections by queue identifier.
@@ -26,23 +26,23 @@ pub(super) struct Association {
     /// Time of the next [`look`](Self::look) for idle connections.
     pub(super) look_ns: Option<u64>,
     /// Memory of closed connections that the controller may still reach.
-    departed: Vec<Departed>,
+    unmapped: Vec<UnmappedMemory>,
 }
 
 #[derive(Debug)]
-struct Departed {
+struct UnmappedMemory {
     removed: Removed,
     _region: SharedRegion,
 }
 
 impl Association {
     pub(super) fn new(host: Host, port: SocketAddr, kato_ms: u32) -> Self {
-        let (connections, look_ns, departed) = Default::default();
-        Self { host, port, is_let_in: false, kato_ms, connections, look_ns, departed }
+        let (connections, look_ns, unmapped) = Default::default();
+        Self { host, port, is_announced: false, kato_ms, connections, look_ns, unmapped }
     }
 
     /// Returns the number of connections on which nothing is left to authenticate.
-    pub(super) fn proved_connections(&self) -> usize {
+    pub(super) fn authenticated_connections(&self) -> usize {
         self.connections.values().filter(|connection| !connection.is_unauthenticated()).count()
     }
 
@@ -64,7 +64,7 @@ impl Association {
     }
 
     /// Removes the I/O queues whose connections are over. Returns how many are removed completely.
-    pub(super) fn bury(
+    pub(super) fn remove_closed(
         &mut self,
         controller: &mut Controller,
         subsystem: &mut Subsystem,
@@ -73,7 +73,7 @@ impl Association {
         let is_over =
             |(qid, connection): (&u16, &Connection)| (*qid != 0 && connection.is_over()).then_some(*qid);
         let over: Vec<u16> = self.connections.iter().filter_map(is_over).collect();
-        let before = self.connections.len() + self.departed.len();
+        let before = self.connections.len() + self.unmapped.len();
         for qid in over {
             // Fails until all commands of the queue have come back.
             if controller.delete_queue_pair(qid)
@@ -81,17 +81,17 @@ impl Association {
                 && let Some(removed) = connection.memory.unmap(space)
             {
                 controller.forget_memory(subsystem, &removed);
-                self.departed.push(Departed { removed, _region: connection.memory.into_region() });
+                self.unmapped.push(UnmappedMemory { removed, _region: connection.memory.into_region() });
             }
         }
-        let gone = self.departed.extract_if(.., |departed| !controller.uses(subsystem, &departed.removed));
+        let gone = self.unmapped.extract_if(.., |unmapped| !controller.uses(subsystem, &unmapped.removed));
         gone.for_each(sluice_frontend::drop_later);
-        before - (self.connections.len() + self.departed.len())
+        before - (self.connections.len() + self.unmapped.len())
     }
 
     /// Returns whether a closed connection, or its memory, is still to be removed.
-    pub(super) fn has_remains(&self) -> bool {
-        !self.departed.is_empty() || self.connections.values().any(Connection::is_over)
+    pub(super) fn has_closed(&self) -> bool {
+        !self.unmapped.is_empty() || self.connections.values().any(Connection::is_over)
     }
 
     /// Shuts all sockets down.
@@ -109,7 +109,7 @@ impl Association {
     pub(super) fn release(self, space: &mut Space) {
         let regions: Vec<SharedRegion> =
             self.connections.into_values().map(|connection| connection.memory.into_region()).collect();
-        sluice_frontend::drop_later((space.unmap_all(), regions, self.departed));
+        sluice_frontend::drop_later((space.unmap_all(), regions, self.unmapped));
     }
 }
 
@@ -117,7 +117,7 @@ impl Association {
 impl Association {
     /// Schedules a look at the connections after a receive.
     #[inline]
-    pub(super) fn heard(&mut self, now_ns: u64) {
+    pub(super) fn schedule_look(&mut self, now_ns: u64) {
         if self.look_ns.is_none() {
             self.look_ns = Some(now_ns.saturating_add(SILENCE_NS));
         }
@@ -126,7 +126,7 @@ impl Association {
     /// Begins to reclaim the memory of the next idle connection.
     #[cold]
     pub(super) fn look(&mut self, now_ns: u64) {
-        let mut asked = false;
+        let mut has_begun = false;
         let mut next = None::<u64>;
         for connection in self.connections.values_mut() {
             let Some(mut due_ns) = connection.due_ns() else { continue };
@@ -134,11 +134,11 @@ impl Association {
                 if !connection.is_at_rest() {
                     // A command takes long, or the host does not read.
                     due_ns = now_ns.saturating_add(SILENCE_NS);
-                } else if asked {
+                } else if has_begun {
                     due_ns = now_ns.saturating_add(PAUSE_NS);
                 } else {
                     connection.begin_to_reclaim();
-                    asked = true;
+                    has_begun = true;
                     continue;
                 }
             }

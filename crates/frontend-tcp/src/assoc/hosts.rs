@@ -1,6 +1,6 @@
 //! Hosts on the network of a drive, each with its own controller.
 
-use super::access_control::{BUSY, CROWDED, Decision, NO_ROOM, NOT_OVER, decide_queue};
+use super::access_control::{BUSY, Decision, FEW_DESCRIPTORS, NO_ROOM, STILL_LEAVING, decide_queue};
 use super::association::Association;
 use super::pending::PendingQueue;
 use super::slot::{Shared, TcpController};
@@ -18,7 +18,7 @@ use std::io;
 use std::net::SocketAddr;
 
 /// Controllers that may still have commands in flight of a host that disconnected, when that host reconnects.
-const LEFT_OF_ONE_HOST_MAX: usize = 4;
+const LEAVING_OF_ONE_HOST_MAX: usize = 4;
 
 /// Configuration of the hosts of a drive.
 #[derive(Clone, Debug)]
@@ -58,7 +58,7 @@ pub struct Hosts {
     slots: Vec<TcpController>,
     pending: PendingQueue<AcceptedConnect>,
     /// Time when an unauthenticated host gives way to a pending connection.
-    way_ns: Option<u64>,
+    evict_ns: Option<u64>,
 }
 
 impl Hosts {
@@ -85,10 +85,10 @@ impl Hosts {
             associations: 0,
             refused: 0,
             refusals: LogLimit::default(),
-            visits: LogLimit::default(),
-            complaints: LogLimit::default(),
+            connects: LogLimit::default(),
+            warnings: LogLimit::default(),
         };
-        Self { config, shared, slots: Vec::new(), pending: PendingQueue::new(), way_ns: None }
+        Self { config, shared, slots: Vec::new(), pending: PendingQueue::new(), evict_ns: None }
     }
 
     /// Returns the limit of concurrent associations.
@@ -101,14 +101,14 @@ impl Hosts {
             self.slots
                 .iter()
                 .filter_map(TcpController::association)
-                .filter(|association| association.is_let_in)
+                .filter(|association| association.is_announced)
         };
         let proved = here().filter(|association| association.is_authenticated());
         Status {
             hosts: here().map(|association| association.host.nqn.clone()).collect(),
             authenticated: proved.map(|association| association.host.nqn.clone()).collect(),
             ciphers: here().filter_map(Association::suite).collect(),
-            connections: here().map(Association::proved_connections).sum(),
+            connections: here().map(Association::authenticated_connections).sum(),
             associations: self.shared.associations,
             refused: self.shared.refused,
         }
@@ -120,21 +120,21 @@ impl Hosts {
     }
 
     /// Queues a connection whose Connect command is to be completed.
-    pub(crate) fn welcome(&mut self, accepted: AcceptedConnect, now_ns: u64) {
-        if let Some(left_out) = self.pending.enter(accepted, now_ns) {
-            self.turn_away(left_out, &BUSY, now_ns);
+    pub(crate) fn enqueue(&mut self, accepted: AcceptedConnect, now_ns: u64) {
+        if let Some(left_out) = self.pending.put(accepted, now_ns) {
+            self.refuse(left_out, &BUSY, now_ns);
         }
     }
 
     /// Passes an authentication result to its connection.
-    pub(crate) fn heard(&mut self, result: AuthResult, subsystem: &mut Subsystem, now_ns: u64) {
+    pub(crate) fn take_auth_result(&mut self, result: AuthResult, subsystem: &mut Subsystem, now_ns: u64) {
         // The connection may be gone.
         if let Some(slot) = self.slots.iter_mut().find(|slot| slot.has(&result)) {
-            slot.heard(result, subsystem, &mut self.shared, now_ns);
+            slot.take_auth_result(result, subsystem, &mut self.shared, now_ns);
         }
     }
 
-    fn turn_away(&mut self, accepted: AcceptedConnect, refusal: &Refusal, now_ns: u64) {
+    fn refuse(&mut self, accepted: AcceptedConnect, refusal: &Refusal, now_ns: u64) {
         self.shared.note_refusal(&accepted.host.nqn, accepted.peer, refusal, now_ns);
         accepted.refuse(refusal);
     }
@@ -143,24 +143,24 @@ impl Hosts {
     #[cold]
     fn admit_pending(&mut self, subsystem: &mut Subsystem, now_ns: u64) -> usize {
         let mut work = 0;
-        self.way_ns = None;
+        self.evict_ns = None;
         for _ in 0..self.pending.len() {
             let Some((accepted, until_ns)) = self.pending.pop() else { break };
             match self.decide_fairly(&accepted) {
                 Decision::Wait(_) if now_ns < until_ns && !self.shared.draining => {
-                    let way_ns = self.make_way(&accepted, subsystem, now_ns);
-                    self.way_ns = [self.way_ns, way_ns].into_iter().flatten().min();
-                    self.pending.stay(accepted, until_ns);
+                    let evict_ns = self.evict_unauthenticated(&accepted, subsystem, now_ns);
+                    self.evict_ns = [self.evict_ns, evict_ns].into_iter().flatten().min();
+                    self.pending.put_back(accepted, until_ns);
                     continue;
                 }
                 Decision::Wait(refusal) | Decision::Refuse(refusal) => {
-                    self.turn_away(accepted, &refusal, now_ns)
+                    self.refuse(accepted, &refusal, now_ns)
                 }
                 Decision::Admit(number) => {
                     self.make_controller(number, subsystem, now_ns);
                     match self.slots.get_mut(usize::from(number)) {
                         Some(slot) => slot.admit(accepted, subsystem, &mut self.shared, now_ns),
-                        None => self.turn_away(accepted, &NO_ROOM, now_ns),
+                        None => self.refuse(accepted, &NO_ROOM, now_ns),
                     }
                 }
             }
@@ -170,9 +170,9 @@ impl Hosts {
     }
 
     /// Returns the index of the requested controller, if it exists or is the next to be created.
-    fn asked(&self, accepted: &AcceptedConnect) -> Option<u8> {
-        let asked = usize::from(accepted.cntlid).checked_sub(self.config.cntlid.into())?;
-        (asked < self.most() && asked <= self.slots.len()).then_some(asked as u8)
+    fn requested(&self, accepted: &AcceptedConnect) -> Option<u8> {
+        let requested = usize::from(accepted.cntlid).checked_sub(self.config.cntlid.into())?;
+        (requested < self.most() && requested <= self.slots.len()).then_some(requested as u8)
     }
 
     fn association(&self, slot: u8) -> Option<&Association> {
@@ -180,13 +180,13 @@ impl Hosts {
     }
 
     /// Returns the number of controllers with commands in flight of this host, which has disconnected.
-    fn left_by(&self, host: &Host) -> usize {
-        self.slots.iter().filter(|slot| slot.is_left_by(host)).count()
+    fn leaving_of(&self, host: &Host) -> usize {
+        self.slots.iter().filter(|slot| slot.is_leaving_of(host)).count()
     }
 
     /// Returns the limit of such controllers for one host, which leaves controllers for others.
-    fn left_max(&self) -> usize {
-        (self.most() / 2).clamp(1, LEFT_OF_ONE_HOST_MAX)
+    fn leaving_max(&self) -> usize {
+        (self.most() / 2).clamp(1, LEAVING_OF_ONE_HOST_MAX)
     }
 
     /// Decides like [`decide`](Self::decide), but refuses a connection that takes the descriptors of other
@@ -202,7 +202,7 @@ impl Hosts {
         };
         let takes_more = || connections() >= CONNECTIONS_OF_EACH && fill(&accepted.socket) > Fill::Free;
         match decision {
-            Decision::Admit(_) if takes_more() => Decision::Refuse(CROWDED),
+            Decision::Admit(_) if takes_more() => Decision::Refuse(FEW_DESCRIPTORS),
             other => other,
         }
     }
@@ -211,26 +211,28 @@ impl Hosts {
     /// I/O queue gets the controller of its association.
     fn decide(&self, accepted: &AcceptedConnect) -> Decision {
         let is_free = |number: usize| self.slots.get(number).is_none_or(TcpController::is_vacant);
-        match (accepted.connect.qid, self.asked(accepted)) {
+        match (accepted.connect.qid, self.requested(accepted)) {
             _ if self.shared.draining => Decision::Wait(BUSY),
             // Earlier commands of the host hold back later ones that overlap them. While in flight they
             // occupy a controller, too.
-            (0, _) if self.left_by(&accepted.host) >= self.left_max() => Decision::Wait(NOT_OVER),
+            (0, _) if self.leaving_of(&accepted.host) >= self.leaving_max() => Decision::Wait(STILL_LEAVING),
             (0, _) if accepted.cntlid == CNTLID_DYNAMIC => {
                 let vacant = (0..self.config.hosts_max).find(|number| is_free(usize::from(*number)));
                 vacant.map_or(Decision::Wait(BUSY), Decision::Admit)
             }
-            (0, Some(asked)) => match is_free(asked.into()) {
-                true => Decision::Admit(asked),
+            (0, Some(requested)) => match is_free(requested.into()) {
+                true => Decision::Admit(requested),
                 false => Decision::Wait(BUSY),
             },
             (0, None) => Decision::parameter(InvalidParameter::CNTLID, "there is no such controller"),
-            (_, asked) => match asked.and_then(|asked| Some((asked, self.association(asked)?))) {
-                Some((asked, association)) => {
-                    decide_queue(association, accepted, asked, self.config.queues_max)
+            (_, requested) => {
+                match requested.and_then(|requested| Some((requested, self.association(requested)?))) {
+                    Some((requested, association)) => {
+                        decide_queue(association, accepted, requested, self.config.queues_max)
+                    }
+                    None => Decision::parameter(InvalidParameter::CNTLID, "its admin queue is not connected"),
                 }
-                None => Decision::parameter(InvalidParameter::CNTLID, "its admin queue is not connected"),
-            },
+            }
         }
     }
 
@@ -239,28 +241,28 @@ impl Hosts {
     ///
     /// Returns when that time is over, if it is not yet. So a host without a key keeps others out only
     /// briefly.
-    fn make_way(
+    fn evict_unauthenticated(
         &mut self,
         accepted: &AcceptedConnect,
         subsystem: &mut Subsystem,
         now_ns: u64,
     ) -> Option<u64> {
-        let asked = self.asked(accepted).map(usize::from);
+        let requested = self.requested(accepted).map(usize::from);
         let Self { slots, shared, .. } = self;
         if accepted.connect.qid != 0 {
-            return slots.get_mut(asked?)?.clear_queue(accepted.connect.qid, shared, now_ns);
+            return slots.get_mut(requested?)?.evict_queue(accepted.connect.qid, shared, now_ns);
         }
-        let is_asked = |number: usize| asked.is_none_or(|asked| asked == number);
-        let wanted = || slots.iter().enumerate().filter(|(number, _)| is_asked(*number));
-        if wanted().any(|(_, slot)| slot.is_left()) {
+        let is_requested = |number: usize| requested.is_none_or(|requested| requested == number);
+        let wanted = || slots.iter().enumerate().filter(|(number, _)| is_requested(*number));
+        if wanted().any(|(_, slot)| slot.is_leaving()) {
             return None;
         }
-        let (way_ns, number) =
-            wanted().filter_map(|(number, slot)| Some((slot.gives_way_ns()?, number))).min()?;
-        if way_ns > now_ns {
-            return Some(way_ns);
+        let (evict_ns, number) =
+            wanted().filter_map(|(number, slot)| Some((slot.evictable_ns()?, number))).min()?;
+        if evict_ns > now_ns {
+            return Some(evict_ns);
         }
-        slots[number].dismiss(CloseReason::GaveWay, subsystem, shared, now_ns);
+        slots[number].disconnect(CloseReason::Evicted, subsystem, shared, now_ns);
         None
     }
 
@@ -273,8 +275,8 @@ impl Hosts {
         match TcpController::new(number, cntlid + u16::from(number), queues_max, subsystem) {
             Ok(slot) => self.slots.push(slot),
             Err(error) => {
-                let (drive, complaints) = (&self.shared.name, &mut self.shared.complaints);
-                limited!(error, complaints, now_ns, drive, %error, "cannot make another controller");
+                let (drive, warnings) = (&self.shared.name, &mut self.shared.warnings);
+                limited!(error, warnings, now_ns, drive, %error, "cannot make another controller");
             }
         }
     }
@@ -282,7 +284,7 @@ impl Hosts {
     /// Returns when to run a turn even without an event.
     fn deadline_ns(&mut self, subsystem: &Subsystem) -> Option<u64> {
         let slots = self.slots.iter_mut().filter_map(|slot| slot.deadline_ns(subsystem)).min();
-        [self.pending.until_ns(), slots, self.way_ns].into_iter().flatten().min()
+        [self.pending.until_ns(), slots, self.evict_ns].into_iter().flatten().min()
     }
 }
 
@@ -356,7 +358,7 @@ impl Shared {
     }
 
     /// Counts and logs a connected host that was not authenticated.
-    pub(super) fn note_stranger(&mut self, host: &str, qid: u16, what: &str, now_ns: u64) {
+    pub(super) fn note_unauthenticated(&mut self, host: &str, qid: u16, what: &str, now_ns: u64) {
         self.refused += 1;
         let drive = &self.name;
         limited!(warn, self.refusals, now_ns, drive, host, qid, "{what}");

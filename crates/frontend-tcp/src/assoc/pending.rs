@@ -16,7 +16,7 @@ const OF_ONE_HOST_MAX: usize = 4;
 
 /// Time that a connection waits, in nanoseconds. A host may reconnect before the end of its last connection
 /// is detected.
-const PATIENCE_NS: u64 = 2_000_000_000;
+const WAIT_NS: u64 = 2_000_000_000;
 
 /// Connection that waits.
 pub(super) trait PendingConnection {
@@ -57,30 +57,30 @@ impl<V: PendingConnection> PendingQueue<V> {
     }
 
     /// Adds a connection. Returns one that has no place: this one, or an earlier one that it displaces.
-    pub(super) fn enter(&mut self, connection: V, now_ns: u64) -> Option<V> {
+    pub(super) fn put(&mut self, connection: V, now_ns: u64) -> Option<V> {
         let is_of_host = |index: &usize| self.waiting[*index].0.host() == connection.host();
         let of_host: Vec<usize> = (0..self.len()).filter(is_of_host).collect();
-        let crowd = match () {
+        let group = match () {
             () if of_host.len() == OF_ONE_HOST_MAX => of_host,
             () if self.len() == WAITING_MAX => (0..self.len()).collect(),
             () => Vec::new(),
         };
         let mut gone = None;
-        if !crowd.is_empty() {
-            let Some(index) = self.first_to_go(&crowd, connection.origin()) else { return Some(connection) };
+        if !group.is_empty() {
+            let Some(index) = self.displaced(&group, connection.origin()) else { return Some(connection) };
             gone = self.waiting.remove(index);
         }
-        self.stay(connection, now_ns.saturating_add(PATIENCE_NS));
+        self.put_back(connection, now_ns.saturating_add(WAIT_NS));
         gone.map(|(connection, _)| connection)
     }
 
-    /// Returns the oldest connection of the address with the most in `crowd`, unless the newcomer's address
+    /// Returns the oldest connection of the address with the most in `group`, unless the newcomer's address
     /// has as many.
-    fn first_to_go(&self, crowd: &[usize], newcomer: IpAddr) -> Option<usize> {
+    fn displaced(&self, group: &[usize], newcomer: IpAddr) -> Option<usize> {
         let origin = |index: usize| self.waiting[index].0.origin();
-        let count = |of: IpAddr| crowd.iter().filter(|index| origin(**index) == of).count();
+        let count = |of: IpAddr| group.iter().filter(|index| origin(**index) == of).count();
         // `max_by_key` returns the last of several with the same count.
-        let first = *crowd.iter().rev().max_by_key(|index| count(origin(**index)))?;
+        let first = *group.iter().rev().max_by_key(|index| count(origin(**index)))?;
         (count(origin(first)) > count(newcomer)).then_some(first)
     }
 
@@ -90,7 +90,7 @@ impl<V: PendingConnection> PendingQueue<V> {
     }
 
     /// Puts a connection back until `until_ns`.
-    pub(super) fn stay(&mut self, connection: V, until_ns: u64) {
+    pub(super) fn put_back(&mut self, connection: V, until_ns: u64) {
         self.waiting.push_back((connection, until_ns));
     }
 
@@ -123,15 +123,15 @@ mod tests {
     fn another_address_under_the_same_name_finds_room() {
         let mut pending = PendingQueue::new();
         for number in 0..OF_ONE_HOST_MAX {
-            assert_eq!(pending.enter(("nqn.a", 1, number), 0), None);
+            assert_eq!(pending.put(("nqn.a", 1, number), 0), None);
         }
-        assert_eq!(pending.enter(("nqn.a", 1, 10), 0), Some(("nqn.a", 1, 10)));
-        assert_eq!(pending.enter(("nqn.a", 2, 11), 0), Some(("nqn.a", 1, 0)));
-        assert_eq!(pending.enter(("nqn.b", 1, 12), 0), None, "the name of another");
-        assert_eq!(pending.enter(("nqn.a", 2, 13), 0), Some(("nqn.a", 1, 1)));
+        assert_eq!(pending.put(("nqn.a", 1, 10), 0), Some(("nqn.a", 1, 10)));
+        assert_eq!(pending.put(("nqn.a", 2, 11), 0), Some(("nqn.a", 1, 0)));
+        assert_eq!(pending.put(("nqn.b", 1, 12), 0), None, "the name of another");
+        assert_eq!(pending.put(("nqn.a", 2, 13), 0), Some(("nqn.a", 1, 1)));
         // Two and two: neither address has more than the other.
-        assert_eq!(pending.enter(("nqn.a", 2, 14), 0), Some(("nqn.a", 2, 14)));
-        assert_eq!(pending.enter(("nqn.a", 3, 15), 0), Some(("nqn.a", 1, 2)));
+        assert_eq!(pending.put(("nqn.a", 2, 14), 0), Some(("nqn.a", 2, 14)));
+        assert_eq!(pending.put(("nqn.a", 3, 15), 0), Some(("nqn.a", 1, 2)));
     }
 
     #[test]
@@ -139,12 +139,12 @@ mod tests {
         let mut pending = PendingQueue::new();
         for number in 0..WAITING_MAX {
             let of = if number == 0 { 2 } else { 1 };
-            assert_eq!(pending.enter((NAMES[number / OF_ONE_HOST_MAX], of, number), 0), None);
+            assert_eq!(pending.put((NAMES[number / OF_ONE_HOST_MAX], of, number), 0), None);
         }
-        assert_eq!(pending.enter(("nqn.e", 1, 20), 0), Some(("nqn.e", 1, 20)));
-        assert_eq!(pending.enter(("nqn.e", 3, 21), 0), Some(("nqn.a", 1, 1)));
-        assert_eq!(pending.enter(("nqn.e", 2, 22), 0), Some(("nqn.a", 1, 2)));
+        assert_eq!(pending.put(("nqn.e", 1, 20), 0), Some(("nqn.e", 1, 20)));
+        assert_eq!(pending.put(("nqn.e", 3, 21), 0), Some(("nqn.a", 1, 1)));
+        assert_eq!(pending.put(("nqn.e", 2, 22), 0), Some(("nqn.a", 1, 2)));
         assert_eq!(pending.len(), WAITING_MAX);
-        assert_eq!(pending.pop(), Some((("nqn.a", 2, 0), PATIENCE_NS)), "the oldest is first");
+        assert_eq!(pending.pop(), Some((("nqn.a", 2, 0), WAIT_NS)), "the oldest is first");
     }
 }

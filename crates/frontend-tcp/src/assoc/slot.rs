@@ -28,11 +28,11 @@ pub(super) struct Shared {
     pub(super) associations: u64,
     /// Connect commands that failed, and connections that were not authenticated.
     pub(super) refused: u64,
-    /// Limit of refusals in the log. Visits have their own, so that hosts that come and go hide no refused
+    /// Limit of refusals in the log. Connects have their own, so that hosts that come and go hide no refused
     /// host.
     pub(super) refusals: LogLimit,
-    pub(super) visits: LogLimit,
-    pub(super) complaints: LogLimit,
+    pub(super) connects: LogLimit,
+    pub(super) warnings: LogLimit,
 }
 
 #[derive(Debug)]
@@ -85,35 +85,35 @@ impl TcpController {
     }
 
     /// Returns whether the last association is still winding down.
-    pub(super) fn is_left(&self) -> bool {
+    pub(super) fn is_leaving(&self) -> bool {
         matches!(self.occupant, Occupant::Leaving(_))
     }
 
     /// Returns whether commands of this host, which has disconnected, are still in flight here. A host that
     /// was never authenticated has none.
-    pub(super) fn is_left_by(&self, host: &Host) -> bool {
+    pub(super) fn is_leaving_of(&self, host: &Host) -> bool {
         let Occupant::Leaving(association) = &self.occupant else { return false };
-        association.is_let_in && association.host == *host
+        association.is_announced && association.host == *host
     }
 
     /// Returns the time from which another host may take the controller. None if its host is authenticated.
-    pub(super) fn gives_way_ns(&self) -> Option<u64> {
+    pub(super) fn evictable_ns(&self) -> Option<u64> {
         let admin = self.association()?.connections.get(&0)?;
-        admin.auth.as_ref()?.gives_way_ns()
+        admin.auth.as_ref()?.evictable_ns()
     }
 
     /// Closes the connection of queue `qid` if its host has had its time to authenticate.
     ///
     /// Otherwise returns when that time is over. None if the host is authenticated or the connection ends
     /// anyway.
-    pub(super) fn clear_queue(&mut self, qid: u16, shared: &mut Shared, now_ns: u64) -> Option<u64> {
+    pub(super) fn evict_queue(&mut self, qid: u16, shared: &mut Shared, now_ns: u64) -> Option<u64> {
         let Occupant::Connected(association) = &mut self.occupant else { return None };
         let connection = association.connections.get_mut(&qid).filter(|it| !it.is_closed())?;
-        let way_ns = connection.auth.as_ref()?.gives_way_ns()?;
-        if way_ns > now_ns {
-            return Some(way_ns);
+        let evict_ns = connection.auth.as_ref()?.evictable_ns()?;
+        if evict_ns > now_ns {
+            return Some(evict_ns);
         }
-        end(connection, CloseReason::GaveWay, shared, &association.host.nqn, now_ns);
+        end(connection, CloseReason::Evicted, shared, &association.host.nqn, now_ns);
         // The controller has no command of this queue yet, so none is to be abandoned.
         None
     }
@@ -138,10 +138,10 @@ impl TcpController {
             Ok(connection) => connection,
             Err(error) => {
                 let drive = &shared.name;
-                return limited!(error, shared.complaints, now_ns, drive, %error, "cannot take a connection");
+                return limited!(error, shared.warnings, now_ns, drive, %error, "cannot take a connection");
             }
         };
-        if let Err(refusal) = self.lay_queue(&connection, subsystem, shared, now_ns) {
+        if let Err(refusal) = self.create_queue(&connection, subsystem, shared, now_ns) {
             shared.note_refusal(&host.nqn, peer, &refusal, now_ns);
             return connection.refuse(cid, &refusal);
         }
@@ -151,7 +151,7 @@ impl TcpController {
         if qid == 0 {
             self.occupant = Occupant::Connected(Association::new(host, port, kato_ms));
             if connection.auth.is_none() {
-                self.let_in(peer, subsystem, shared, now_ns);
+                self.announce(peer, subsystem, shared, now_ns);
             }
         }
         connection.start();
@@ -164,16 +164,16 @@ impl TcpController {
     ///
     /// Host names are not secret. So before this call nothing that other hosts see is changed in the name of
     /// the host. The keep-alive timer starts here, because authentication may take longer than its timeout.
-    fn let_in(&mut self, peer: SocketAddr, subsystem: &mut Subsystem, shared: &mut Shared, now_ns: u64) {
+    fn announce(&mut self, peer: SocketAddr, subsystem: &mut Subsystem, shared: &mut Shared, now_ns: u64) {
         let Occupant::Connected(association) = &mut self.occupant else { return };
-        association.is_let_in = true;
+        association.is_announced = true;
         let Association { host, port, kato_ms, .. } = association;
         let (drive, host, cntlid) = (&shared.name, &*host, self.controller.cntlid());
-        limited!(info, shared.visits, now_ns, drive, host = host.nqn, %peer, cntlid, "a host connected");
+        limited!(info, shared.connects, now_ns, drive, host = host.nqn, %peer, cntlid, "a host connected");
         shared.associations += 1;
         if !self.controller.set_host(subsystem, &host.nqn, host.id) {
             let what = "has the host identifier of another, and is a host without one to reservations";
-            limited!(warn, shared.complaints, now_ns, drive, host = host.nqn, %peer, "a host {what}");
+            limited!(warn, shared.warnings, now_ns, drive, host = host.nqn, %peer, "a host {what}");
         }
         self.controller.set_port(subsystem, &port.to_string());
         self.controller.set_present(subsystem, true);
@@ -187,7 +187,7 @@ impl TcpController {
     }
 
     /// Applies the result of an authentication message.
-    pub(super) fn heard(
+    pub(super) fn take_auth_result(
         &mut self,
         result: AuthResult,
         subsystem: &mut Subsystem,
@@ -195,7 +195,7 @@ impl TcpController {
         now_ns: u64,
     ) {
         let Occupant::Connected(association) = &mut self.occupant else { return };
-        let Association { host, connections, is_let_in, .. } = association;
+        let Association { host, connections, is_announced, .. } = association;
         let Some(connection) = connections.values_mut().find(|it| it.awaits(&result)) else { return };
         let (drive, host, qid) = (&shared.name, &host.nqn, connection.qid);
         let what = match result.progress.as_ref().map(|progress| progress.verdict) {
@@ -209,17 +209,17 @@ impl TcpController {
             None => Some("a host did not prove who it is: what it sent could not be looked at".to_owned()),
         };
         if let Some(what) = what {
-            shared.note_stranger(host, qid, &what, now_ns);
+            shared.note_unauthenticated(host, qid, &what, now_ns);
         }
-        authenticate::heard(connection, result, now_ns);
-        if qid == 0 && !*is_let_in && !connection.is_unauthenticated() {
+        authenticate::take_result(connection, result, now_ns);
+        if qid == 0 && !*is_announced && !connection.is_unauthenticated() {
             let peer = connection.peer;
-            self.let_in(peer, subsystem, shared, now_ns);
+            self.announce(peer, subsystem, shared, now_ns);
         }
     }
 
     /// Maps the memory of a connection, and creates its queues.
-    fn lay_queue(
+    fn create_queue(
         &mut self,
         connection: &Connection,
         subsystem: &mut Subsystem,
@@ -228,11 +228,11 @@ impl TcpController {
     ) -> Result<(), Refusal> {
         if let Err(error) = connection.memory.map(&mut self.space) {
             let drive = &shared.name;
-            limited!(error, shared.complaints, now_ns, drive, %error, "cannot map a connection's memory");
+            limited!(error, shared.warnings, now_ns, drive, %error, "cannot map a connection's memory");
             return Err(NO_ROOM);
         }
         if connection.qid == 0 {
-            self.lay_admin_queue(connection, subsystem, now_ns);
+            self.set_admin_queue(connection, subsystem, now_ns);
             return Ok(());
         }
         self.controller.create_queue_pair(&connection.memory.queue_pair(), &self.space).map_err(|status| {
@@ -243,7 +243,7 @@ impl TcpController {
 
     /// Writes the addresses of the admin queue to AQA, ASQ and ACQ, which the controller reads when it is
     /// enabled.
-    fn lay_admin_queue(&mut self, connection: &Connection, subsystem: &mut Subsystem, now_ns: u64) {
+    fn set_admin_queue(&mut self, connection: &Connection, subsystem: &mut Subsystem, now_ns: u64) {
         let pair = connection.memory.queue_pair();
         let size = pair.entries - 1;
         let aqa = size | size << 16;
@@ -257,7 +257,7 @@ impl TcpController {
         match self.occupant {
             Occupant::Connected(_) => self.serve(subsystem, shared, now_ns),
             Occupant::Vacant => 0,
-            Occupant::Leaving(_) => self.see_off(subsystem, now_ns),
+            Occupant::Leaving(_) => self.finish_leaving(subsystem, now_ns),
         }
     }
 
@@ -281,8 +281,8 @@ impl TcpController {
         if association.look_ns.is_some_and(|at| at <= now_ns) {
             association.look(now_ns);
         }
-        if association.has_remains() {
-            work += association.bury(controller, subsystem, space);
+        if association.has_closed() {
+            work += association.remove_closed(controller, subsystem, space);
         }
         work + self.end_if_over(subsystem, shared, now_ns)
     }
@@ -326,7 +326,7 @@ impl TcpController {
             () => None,
         };
         if let Some(why) = why {
-            self.dismiss(why, subsystem, shared, now_ns);
+            self.disconnect(why, subsystem, shared, now_ns);
             return 1;
         }
         if !self.controller.is_ready() && association.connections.len() > 1 {
@@ -339,7 +339,7 @@ impl TcpController {
     /// Disconnects the host. Connections are closed now; their memory is freed when nothing in flight needs
     /// it.
     #[cold]
-    pub(super) fn dismiss(
+    pub(super) fn disconnect(
         &mut self,
         why: CloseReason,
         subsystem: &mut Subsystem,
@@ -352,14 +352,14 @@ impl TcpController {
         };
         let (drive, host) = (&shared.name, &association.host.nqn);
         match why {
-            CloseReason::Fatal | CloseReason::GaveWay => {
-                limited!(warn, shared.complaints, now_ns, drive, host, "disconnected a host: {why}")
+            CloseReason::Fatal | CloseReason::Evicted => {
+                limited!(warn, shared.warnings, now_ns, drive, host, "disconnected a host: {why}")
             }
-            _ if !association.is_let_in => {}
-            _ => limited!(info, shared.visits, now_ns, drive, host, "a host is gone"),
+            _ if !association.is_announced => {}
+            _ => limited!(info, shared.connects, now_ns, drive, host, "a host is gone"),
         }
         association.close();
-        if association.is_let_in {
+        if association.is_announced {
             self.controller.reset(subsystem);
         }
         self.occupant = Occupant::Leaving(association);
@@ -367,14 +367,14 @@ impl TcpController {
 
     /// Runs a turn while commands of the last host are in flight.
     #[cold]
-    fn see_off(&mut self, subsystem: &mut Subsystem, now_ns: u64) -> usize {
+    fn finish_leaving(&mut self, subsystem: &mut Subsystem, now_ns: u64) -> usize {
         let work = self.controller.turn(subsystem, &self.space, now_ns);
         let Occupant::Leaving(association) = &self.occupant else { return work };
         if !association.is_over() || !self.controller.is_quiescent(subsystem) {
             return work;
         }
         if let Occupant::Leaving(association) = std::mem::replace(&mut self.occupant, Occupant::Vacant) {
-            if association.is_let_in {
+            if association.is_announced {
                 self.controller.set_present(subsystem, false);
             }
             association.release(&mut self.space);
@@ -411,7 +411,7 @@ impl TcpController {
             self.controller.abandon_queue(subsystem, token.qid, now_ns);
         }
         if token.qid != 0 && matches!(token.kind, Kind::Receive) {
-            association.heard(now_ns);
+            association.schedule_look(now_ns);
         }
     }
 
@@ -421,7 +421,7 @@ impl TcpController {
             Occupant::Vacant => return false,
             Occupant::Connected(association) => {
                 association.connections.values().any(Connection::has_work)
-                    || association.has_remains() && self.controller.in_flight(subsystem) == 0
+                    || association.has_closed() && self.controller.in_flight(subsystem) == 0
             }
             Occupant::Leaving(_) => false,
         };
@@ -476,10 +476,15 @@ fn end(connection: &mut Connection, why: CloseReason, shared: &mut Shared, host:
     };
     match (went, unproved) {
         (true, Some(missing)) => {
-            shared.note_stranger(host, qid, &format!("a host did not prove who it is: {missing}"), now_ns);
+            shared.note_unauthenticated(
+                host,
+                qid,
+                &format!("a host did not prove who it is: {missing}"),
+                now_ns,
+            );
         }
         (true, None) => tracing::debug!(drive, host, qid, "{why}"),
-        _ => limited!(warn, shared.complaints, now_ns, drive, host, qid, "a connection ends: {why}"),
+        _ => limited!(warn, shared.warnings, now_ns, drive, host, qid, "a connection ends: {why}"),
     }
     match why {
         CloseReason::Violation(violation) => connection.terminate(violation, now_ns),

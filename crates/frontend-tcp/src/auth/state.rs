@@ -112,7 +112,7 @@ impl AuthState {
     }
 
     /// Returns the time from which another host may take the place. None once authenticated.
-    pub(crate) fn gives_way_ns(&self) -> Option<u64> {
+    pub(crate) fn evictable_ns(&self) -> Option<u64> {
         match self.standing {
             Standing::Unauthenticated { until_ns } => Some(until_ns - (PATIENCE_NS - GRACE_NS)),
             Standing::Expelled { .. } => Some(0),

@@ -65,7 +65,7 @@ fn receive(connection: &mut Connection, number: u16, length: usize) {
 }
 
 /// Applies a result of the worker, and completes the Authentication Send that waits for it.
-pub(crate) fn heard(connection: &mut Connection, result: AuthResult, now_ns: u64) {
+pub(crate) fn take_result(connection: &mut Connection, result: AuthResult, now_ns: u64) {
     let AuthResult { session, progress, .. } = result;
     let Some(auth) = &mut connection.auth else { return };
     // A dropped message counts as a failed one.

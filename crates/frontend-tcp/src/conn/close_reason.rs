@@ -20,7 +20,7 @@ pub(crate) enum CloseReason {
     /// The keep-alive timer expired, or the controller failed.
     Fatal,
     /// The host was unauthenticated, and another host needed its place.
-    GaveWay,
+    Evicted,
     /// The server ends the connection, for no fault of the host.
     ByServer,
 }
@@ -34,7 +34,7 @@ impl fmt::Display for CloseReason {
             CloseReason::Violation(violation) => write!(f, "the host broke the protocol: {violation}"),
             CloseReason::GivenUp(violation) => write!(f, "the host gave up: {violation}"),
             CloseReason::Fatal => f.write_str("the host was not heard of for its keep-alive timeout"),
-            CloseReason::GaveWay => f.write_str("it has yet to prove who it is, and another wants its place"),
+            CloseReason::Evicted => f.write_str("it has yet to prove who it is, and another wants its place"),
             CloseReason::ByServer => f.write_str("the server ends it"),
         }
     }
