@@ -468,13 +468,13 @@ fn reap(association: &mut Association, controller: &mut Controller) -> usize {
 #[cold]
 fn end(connection: &mut Connection, why: CloseReason, shared: &mut Shared, host: &str, now_ns: u64) {
     let (drive, qid) = (&shared.name, connection.qid);
-    let unproved = connection.auth.as_ref().and_then(|auth| auth.unproved(now_ns));
+    let missing = connection.auth.as_ref().and_then(|auth| auth.missing(now_ns));
     let went = match why {
         CloseReason::ByHost => true,
         CloseReason::Tls(failure) => failure.is_end(),
         _ => false,
     };
-    match (went, unproved) {
+    match (went, missing) {
         (true, Some(missing)) => {
             shared.note_unauthenticated(
                 host,

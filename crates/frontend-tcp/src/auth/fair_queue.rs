@@ -25,13 +25,13 @@ pub(super) struct FairQueue<T> {
 #[derive(Debug)]
 struct Entry<T> {
     /// Liveness token of the connection; the job is dropped once it is dead.
-    life: Weak<()>,
+    liveness: Weak<()>,
     job: T,
 }
 
 impl<T> Entry<T> {
     fn is_dead(&self) -> bool {
-        self.life.strong_count() == 0
+        self.liveness.strong_count() == 0
     }
 }
 
@@ -49,9 +49,9 @@ impl<T> FairQueue<T> {
     }
 
     /// Adds a job. Returns a job that has no place: this one, or the last of the address with the most.
-    pub(super) fn put(&mut self, origin: IpAddr, life: Weak<()>, job: T) -> Option<T> {
+    pub(super) fn put(&mut self, origin: IpAddr, liveness: Weak<()>, job: T) -> Option<T> {
         if self.count == JOBS_MAX || self.count_of(origin) == OF_ONE_ADDRESS_MAX {
-            self.forget_the_dead();
+            self.remove_dead();
         }
         if self.count_of(origin) == OF_ONE_ADDRESS_MAX {
             return Some(job);
@@ -64,7 +64,7 @@ impl<T> FairQueue<T> {
             }
             left_out = self.take(most, VecDeque::pop_back);
         }
-        self.queues.entry(origin).or_default().push_back(Entry { life, job });
+        self.queues.entry(origin).or_default().push_back(Entry { liveness, job });
         self.count += 1;
         left_out.map(|entry| entry.job)
     }
@@ -99,7 +99,7 @@ impl<T> FairQueue<T> {
     }
 
     #[cold]
-    fn forget_the_dead(&mut self) {
+    fn remove_dead(&mut self) {
         self.queues.values_mut().for_each(|queue| queue.retain(|entry| !entry.is_dead()));
         self.queues.retain(|_, queue| !queue.is_empty());
         self.count = self.queues.values().map(VecDeque::len).sum();
@@ -121,10 +121,10 @@ mod tests {
 
     #[test]
     fn addresses_take_turns() {
-        let (mut fair_queue, life) = (FairQueue::new(), Arc::new(()));
+        let (mut fair_queue, liveness) = (FairQueue::new(), Arc::new(()));
         for (of, count) in [(2, 4), (1, 2), (3, 1)] {
             for number in 0..count {
-                assert_eq!(fair_queue.put(address(of), Arc::downgrade(&life), (of, number)), None);
+                assert_eq!(fair_queue.put(address(of), Arc::downgrade(&liveness), (of, number)), None);
             }
         }
         assert_eq!(drain(&mut fair_queue), [(1, 0), (2, 0), (3, 0), (1, 1), (2, 1), (2, 2), (2, 3)]);
@@ -133,15 +133,15 @@ mod tests {
 
     #[test]
     fn what_nobody_waits_for_is_not_looked_at() {
-        let (mut fair_queue, life, mut gone) = (FairQueue::new(), Arc::new(()), Arc::new(()));
+        let (mut fair_queue, liveness, mut gone) = (FairQueue::new(), Arc::new(()), Arc::new(()));
         for number in 0..OF_ONE_ADDRESS_MAX {
             assert_eq!(fair_queue.put(address(1), Arc::downgrade(&gone), (1, number)), None);
         }
-        assert_eq!(fair_queue.put(address(1), Arc::downgrade(&life), (1, 999)), Some((1, 999)));
+        assert_eq!(fair_queue.put(address(1), Arc::downgrade(&liveness), (1, 999)), Some((1, 999)));
         gone = Arc::new(());
         // Places of dead connections are free again.
         assert_eq!(fair_queue.put(address(1), Arc::downgrade(&gone), (1, 1000)), None);
-        assert_eq!(fair_queue.put(address(1), Arc::downgrade(&life), (1, 1001)), None);
+        assert_eq!(fair_queue.put(address(1), Arc::downgrade(&liveness), (1, 1001)), None);
         assert_eq!(fair_queue.put(address(2), Arc::downgrade(&gone), (2, 1002)), None);
         drop(gone);
         assert_eq!(drain(&mut fair_queue), [(1, 1001)]);
@@ -150,16 +150,16 @@ mod tests {
 
     #[test]
     fn nobody_fills_it_alone() {
-        let (mut fair_queue, life) = (FairQueue::new(), Arc::new(()));
-        let life = || Arc::downgrade(&life);
+        let (mut fair_queue, liveness) = (FairQueue::new(), Arc::new(()));
+        let liveness = || Arc::downgrade(&liveness);
         for number in 0..JOBS_MAX {
             let of = 1 + (number / OF_ONE_ADDRESS_MAX) as u8;
-            assert_eq!(fair_queue.put(address(of), life(), (of, number)), None);
+            assert_eq!(fair_queue.put(address(of), liveness(), (of, number)), None);
         }
         // The queue is full. Addresses with the most jobs give way, but not to one another.
-        assert_eq!(fair_queue.put(address(1), life(), (1, 5000)), Some((1, 5000)));
-        assert_eq!(fair_queue.put(address(9), life(), (9, 5001)), Some((4, JOBS_MAX - 1)));
-        assert_eq!(fair_queue.put(address(4), life(), (4, 5002)), Some((3, 3 * OF_ONE_ADDRESS_MAX - 1)));
+        assert_eq!(fair_queue.put(address(1), liveness(), (1, 5000)), Some((1, 5000)));
+        assert_eq!(fair_queue.put(address(9), liveness(), (9, 5001)), Some((4, JOBS_MAX - 1)));
+        assert_eq!(fair_queue.put(address(4), liveness(), (4, 5002)), Some((3, 3 * OF_ONE_ADDRESS_MAX - 1)));
         assert!(drain(&mut fair_queue)[..5].contains(&(9, 5001)));
     }
 }

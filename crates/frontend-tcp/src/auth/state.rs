@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 
 /// Time that a host has to authenticate, in nanoseconds.
-const PATIENCE_NS: u64 = 30_000_000_000;
+const LIMIT_NS: u64 = 30_000_000_000;
 
 /// Time during which an unauthenticated host keeps its place, in nanoseconds. Authentication with the largest
 /// group takes a fraction of it.
@@ -27,7 +27,7 @@ const INTERVAL_NS: u64 = 1_000_000_000;
 pub(crate) struct AuthState {
     /// Liveness token, dropped when the connection is closed. The worker skips messages of closed
     /// connections.
-    life: Option<Arc<()>>,
+    liveness: Option<Arc<()>>,
     subnqn: Arc<str>,
     origin: IpAddr,
     worker: AuthWorker,
@@ -37,21 +37,21 @@ pub(crate) struct AuthState {
     waiting: Option<u16>,
     /// Reply for the next Authentication Receive.
     reply: Option<Vec<u8>>,
-    standing: Standing,
+    phase: Phase,
     /// Transactions that were begun, and when the last one was.
     begun: u8,
     begun_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum Phase {
     /// Not authenticated yet; closed at this time.
     Unauthenticated {
         until_ns: u64,
     },
-    Admitted,
+    Authenticated,
     /// Authentication failed; closed at this time, if the host has not read the reply before.
-    Expelled {
+    Failed {
         until_ns: u64,
     },
 }
@@ -60,70 +60,70 @@ impl AuthState {
     /// Creates the state of a connection that comes from `origin`.
     pub(crate) fn new(names: Names, terms: Arc<Terms>, origin: IpAddr, worker: AuthWorker) -> Self {
         Self {
-            life: Some(Arc::new(())),
+            liveness: Some(Arc::new(())),
             subnqn: names.subnqn.as_str().into(),
             origin,
             worker,
             session: Some(Box::new(Controller::new(names, terms))),
             waiting: None,
             reply: None,
-            standing: Standing::Unauthenticated { until_ns: u64::MAX },
+            phase: Phase::Unauthenticated { until_ns: u64::MAX },
             begun: 0,
             begun_ns: 0,
         }
     }
 
-    /// Returns whether `life` is the token of this state, and the connection is not closed.
-    pub(crate) fn lives(&self, life: &Weak<()>) -> bool {
-        self.life.as_ref().is_some_and(|ours| Arc::as_ptr(ours) == life.as_ptr())
+    /// Returns whether `liveness` is the token of this state, and the connection is not closed.
+    pub(crate) fn has_token(&self, liveness: &Weak<()>) -> bool {
+        self.liveness.as_ref().is_some_and(|ours| Arc::as_ptr(ours) == liveness.as_ptr())
     }
 
     /// Drops the liveness token: the connection is closed, and results of the worker are no longer needed.
     pub(crate) fn abandon(&mut self) {
-        self.life = None;
+        self.liveness = None;
     }
 
     /// Starts the time limit. Returns AUTHREQ, for dword 0 of the completion of the Connect command.
     pub(crate) fn close(&mut self, now_ns: u64) -> u32 {
-        self.standing = Standing::Unauthenticated { until_ns: now_ns.saturating_add(PATIENCE_NS) };
+        self.phase = Phase::Unauthenticated { until_ns: now_ns.saturating_add(LIMIT_NS) };
         fabrics::AUTHENTICATION_REQUIRED
     }
 
     /// Returns why a host that disconnects now is unauthenticated. None if it passed, or failed and was
     /// logged.
-    pub(crate) fn unproved(&self, now_ns: u64) -> Option<&'static str> {
-        match self.standing {
-            Standing::Unauthenticated { until_ns } if until_ns <= now_ns => Some("the time for it was over"),
-            Standing::Unauthenticated { .. } => Some("it went without a word, as one does that has no key"),
-            Standing::Admitted | Standing::Expelled { .. } => None,
+    pub(crate) fn missing(&self, now_ns: u64) -> Option<&'static str> {
+        match self.phase {
+            Phase::Unauthenticated { until_ns } if until_ns <= now_ns => Some("the time for it was over"),
+            Phase::Unauthenticated { .. } => Some("it went without a word, as one does that has no key"),
+            Phase::Authenticated | Phase::Failed { .. } => None,
         }
     }
 
     pub(crate) fn is_unauthenticated(&self) -> bool {
-        self.standing != Standing::Admitted
+        self.phase != Phase::Authenticated
     }
 
     /// Returns when the connection is closed for lack of authentication. None once authenticated.
     pub(crate) fn until_ns(&self) -> Option<u64> {
-        match self.standing {
-            Standing::Unauthenticated { until_ns } | Standing::Expelled { until_ns } => Some(until_ns),
-            Standing::Admitted => None,
+        match self.phase {
+            Phase::Unauthenticated { until_ns } | Phase::Failed { until_ns } => Some(until_ns),
+            Phase::Authenticated => None,
         }
     }
 
     /// Returns the time from which another host may take the place. None once authenticated.
     pub(crate) fn evictable_ns(&self) -> Option<u64> {
-        match self.standing {
-            Standing::Unauthenticated { until_ns } => Some(until_ns - (PATIENCE_NS - GRACE_NS)),
-            Standing::Expelled { .. } => Some(0),
-            Standing::Admitted => None,
+        match self.phase {
+            Phase::Unauthenticated { until_ns } => Some(until_ns - (LIMIT_NS - GRACE_NS)),
+            Phase::Failed { .. } => Some(0),
+            Phase::Authenticated => None,
         }
     }
 
     /// Returns whether the host may begin a transaction, and counts it if so.
     fn may_begin(&mut self, now_ns: u64) -> bool {
         let is_over = now_ns >= self.begun_ns.saturating_add(INTERVAL_NS);
-        if self.standing == Standing::Admitted && is_over {
+        if self.phase == Phase::Authenticated && is_over {
             self.begun = 0;
         }
         let may = self.begun < BEGINNINGS_MAX;
@@ -139,15 +139,16 @@ impl AuthState {
     /// Returns false if it is not the host's turn, if the host begins too often, or if the worker cannot take
     /// it.
     pub(crate) fn submit(&mut self, slot: u16, message: Vec<u8>, now_ns: u64) -> bool {
-        let Some(life) = self.life.as_ref().map(Arc::downgrade) else { return false };
-        if matches!(self.standing, Standing::Expelled { .. }) || self.session.is_none() {
+        let Some(liveness) = self.liveness.as_ref().map(Arc::downgrade) else { return false };
+        if matches!(self.phase, Phase::Failed { .. }) || self.session.is_none() {
             return false;
         }
         if is_negotiate(&message) && !self.may_begin(now_ns) {
             return false;
         }
         let Some(session) = self.session.take() else { return false };
-        let job = AuthJob { subnqn: Arc::clone(&self.subnqn), origin: self.origin, life, session, message };
+        let job =
+            AuthJob { subnqn: Arc::clone(&self.subnqn), origin: self.origin, liveness, session, message };
         match self.worker.take(job) {
             Ok(()) => {
                 self.waiting = Some(slot);
@@ -168,19 +169,19 @@ impl AuthState {
         self.waiting.take()
     }
 
-    pub(crate) fn admit(&mut self) {
-        self.standing = Standing::Admitted;
+    pub(crate) fn pass(&mut self) {
+        self.phase = Phase::Authenticated;
     }
 
     /// Marks authentication as failed, also for a host that was authenticated before. The connection ends
     /// with the reply.
-    pub(crate) fn expel(&mut self, now_ns: u64) {
-        self.standing = Standing::Expelled { until_ns: now_ns.saturating_add(FAREWELL_NS) };
+    pub(crate) fn fail(&mut self, now_ns: u64) {
+        self.phase = Phase::Failed { until_ns: now_ns.saturating_add(FAREWELL_NS) };
     }
 
     /// Returns whether authentication failed, and the host has read the reply.
     pub(crate) fn is_done(&self) -> bool {
-        matches!(self.standing, Standing::Expelled { .. }) && self.reply.is_none()
+        matches!(self.phase, Phase::Failed { .. }) && self.reply.is_none()
     }
 
     /// Takes the reply for the host, if it fits into `room` bytes.
@@ -213,7 +214,7 @@ mod tests {
             return false;
         }
         let job = jobs.try_recv().expect("it is with the worker");
-        assert!(auth.lives(&job.life));
+        assert!(auth.has_token(&job.liveness));
         assert_eq!(auth.resume(job.session, None), Some(7));
         true
     }
@@ -224,11 +225,11 @@ mod tests {
         let say = |auth: &mut AuthState, message: &[u8], now_ns| say(auth, &jobs, message, now_ns);
         let (negotiate, reply) = ([0; 72], [1, 2, 0, 0, 0, 0]);
         assert!(say(&mut auth, &negotiate, 0) && say(&mut auth, &negotiate, 5));
-        for now_ns in [5, INTERVAL_NS + 5, PATIENCE_NS] {
+        for now_ns in [5, INTERVAL_NS + 5, LIMIT_NS] {
             assert!(!say(&mut auth, &negotiate, now_ns));
         }
         assert!(say(&mut auth, &reply, 6), "what was begun goes on");
-        auth.admit();
+        auth.pass();
         assert!(!say(&mut auth, &negotiate, INTERVAL_NS + 4));
         for now_ns in [INTERVAL_NS + 5, 9 * INTERVAL_NS] {
             assert!(say(&mut auth, &negotiate, now_ns) && say(&mut auth, &negotiate, now_ns));
@@ -241,9 +242,9 @@ mod tests {
         let (mut auth, jobs) = auth();
         assert!(auth.submit(7, vec![0; 72], 0));
         let job = jobs.try_recv().expect("it is with the worker");
-        assert!(auth.lives(&job.life));
+        assert!(auth.has_token(&job.liveness));
         auth.abandon();
-        assert_eq!(job.life.strong_count(), 0);
-        assert!(!auth.lives(&job.life) && !auth.submit(7, vec![0; 72], 0));
+        assert_eq!(job.liveness.strong_count(), 0);
+        assert!(!auth.has_token(&job.liveness) && !auth.submit(7, vec![0; 72], 0));
     }
 }

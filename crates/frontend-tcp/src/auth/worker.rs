@@ -24,7 +24,7 @@ pub(super) struct AuthJob {
     pub(super) origin: IpAddr,
     /// Liveness token of the connection's [`AuthState`](super::state::AuthState); dead when the
     /// connection is closed.
-    pub(super) life: Weak<()>,
+    pub(super) liveness: Weak<()>,
     pub(super) session: Box<Controller>,
     pub(super) message: Vec<u8>,
 }
@@ -32,7 +32,7 @@ pub(super) struct AuthJob {
 /// Result of a message.
 #[derive(Debug)]
 pub(crate) struct AuthResult {
-    pub(crate) life: Weak<()>,
+    pub(crate) liveness: Weak<()>,
     pub(crate) session: Box<Controller>,
     /// Progress of the transaction; None if the message was dropped unprocessed.
     pub(crate) progress: Option<Progress>,
@@ -69,11 +69,11 @@ fn run(jobs: &Receiver<AuthJob>, directory: &Weak<Directory>) {
     loop {
         if queue.is_empty() {
             let Ok(job) = jobs.recv() else { return };
-            queue.put(job.origin, job.life.clone(), job);
+            queue.put(job.origin, job.liveness.clone(), job);
         }
         // Bounded, since queued jobs wait meanwhile.
         for job in jobs.try_iter().take(ARRIVING_MAX) {
-            if let Some(job) = queue.put(job.origin, job.life.clone(), job) {
+            if let Some(job) = queue.put(job.origin, job.liveness.clone(), job) {
                 tracing::warn!(peer = %job.origin, "too many queues are to be authenticated at once");
                 report(job, |_, _| None, directory);
             }
@@ -100,9 +100,9 @@ fn report(
     look: impl FnOnce(&mut Controller, &[u8]) -> Option<Progress>,
     directory: &Weak<Directory>,
 ) {
-    let AuthJob { subnqn, life, mut session, message, .. } = job;
+    let AuthJob { subnqn, liveness, mut session, message, .. } = job;
     let progress = look(&mut session, &message);
     if let Some(directory) = directory.upgrade() {
-        directory.report(&subnqn, AuthResult { life, session, progress });
+        directory.report(&subnqn, AuthResult { liveness, session, progress });
     }
 }

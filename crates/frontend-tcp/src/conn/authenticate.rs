@@ -74,8 +74,8 @@ pub(crate) fn take_result(connection: &mut Connection, result: AuthResult, now_n
     let waiting = auth.resume(session, reply);
     match verdict {
         Verdict::Pending => {}
-        Verdict::Authenticated => auth.admit(),
-        Verdict::Failed(_) | Verdict::GivenUp(_) => auth.expel(now_ns),
+        Verdict::Authenticated => auth.pass(),
+        Verdict::Failed(_) | Verdict::GivenUp(_) => auth.fail(now_ns),
     }
     if let Some(number) = waiting {
         connection.answer(number, Outcome::default());

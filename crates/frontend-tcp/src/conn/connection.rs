@@ -208,7 +208,7 @@ impl Connection {
 
     /// Returns whether an authentication result belongs to this connection.
     pub(crate) fn awaits(&self, result: &AuthResult) -> bool {
-        self.auth.as_ref().is_some_and(|auth| auth.lives(&result.life))
+        self.auth.as_ref().is_some_and(|auth| auth.has_token(&result.liveness))
     }
 
     /// Closes the connection if the time to read the reason of its end, or to authenticate, is over. Returns
