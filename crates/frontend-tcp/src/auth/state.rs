@@ -15,7 +15,7 @@ const LIMIT_NS: u64 = 30_000_000_000;
 const GRACE_NS: u64 = 1_000_000_000;
 
 /// Time that a host has to read why authentication failed, in nanoseconds.
-const FAREWELL_NS: u64 = 5_000_000_000;
+const LINGER_NS: u64 = 5_000_000_000;
 
 /// Transactions that a host may begin before it is authenticated: the first, and one retry.
 const BEGINNINGS_MAX: u8 = 2;
@@ -176,7 +176,7 @@ impl AuthState {
     /// Marks authentication as failed, also for a host that was authenticated before. The connection ends
     /// with the reply.
     pub(crate) fn fail(&mut self, now_ns: u64) {
-        self.phase = Phase::Failed { until_ns: now_ns.saturating_add(FAREWELL_NS) };
+        self.phase = Phase::Failed { until_ns: now_ns.saturating_add(LINGER_NS) };
     }
 
     /// Returns whether authentication failed, and the host has read the reply.

@@ -11,7 +11,7 @@ use sluice_nvme::{Status, SubmissionEntry};
 use sluice_nvme_auth::{Failure, MESSAGE_MAX, PROTOCOL_SPECIFIC, SECURITY_PROTOCOL, Verdict};
 
 /// Returns whether the command is Authentication Send or Authentication Receive.
-pub(super) fn is_meant(entry: &SubmissionEntry) -> bool {
+pub(super) fn is_authentication(entry: &SubmissionEntry) -> bool {
     entry.opcode == fabrics::OPCODE
         && matches!(Fctype::of(entry), Fctype::AUTHENTICATION_SEND | Fctype::AUTHENTICATION_RECEIVE)
 }
@@ -46,9 +46,9 @@ pub(super) fn proceed(connection: &mut Connection, number: u16) {
 fn send(connection: &mut Connection, number: u16, length: usize) {
     let mut message = vec![0; length];
     connection.memory.read(connection.slots.data(number, &connection.memory), &mut message);
-    let now_ns = connection.reclaim.heard_ns();
+    let now_ns = connection.reclaim.received_ns();
     match connection.auth.as_mut().is_some_and(|auth| auth.submit(number, message, now_ns)) {
-        true => connection.slots.slot_mut(number).stage = Stage::Proving,
+        true => connection.slots.slot_mut(number).stage = Stage::Authenticating,
         false => connection.answer(number, Outcome::failed(Status::COMMAND_SEQUENCE_ERROR)),
     }
 }
@@ -61,7 +61,7 @@ fn receive(connection: &mut Connection, number: u16, length: usize) {
     reply.resize(length, 0);
     connection.memory.write(connection.slots.data(number, &connection.memory), &reply);
     connection.answer(number, Outcome::default());
-    leave_if_done(connection);
+    leave_if_failed(connection);
 }
 
 /// Applies a result of the worker, and completes the Authentication Send that waits for it.
@@ -80,11 +80,11 @@ pub(crate) fn take_result(connection: &mut Connection, result: AuthResult, now_n
     if let Some(number) = waiting {
         connection.answer(number, Outcome::default());
     }
-    leave_if_done(connection);
+    leave_if_failed(connection);
 }
 
 /// Ends the connection once a host that failed to authenticate has read the reply.
-fn leave_if_done(connection: &mut Connection) {
+fn leave_if_failed(connection: &mut Connection) {
     if connection.auth.as_ref().is_some_and(|auth| auth.is_done()) {
         connection.leave();
     }

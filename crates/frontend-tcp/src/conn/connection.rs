@@ -31,7 +31,7 @@ const FEW: usize = 4;
 const PIECE: usize = 4 << 10;
 
 /// Time that a host has to read why its connection ends, in nanoseconds.
-const FAREWELL_NS: u64 = 1_000_000_000;
+const LINGER_NS: u64 = 1_000_000_000;
 
 /// Controller of the association.
 pub(crate) type Device<'a> = Attached<&'a mut Controller, &'a mut Subsystem>;
@@ -75,10 +75,10 @@ pub(crate) struct Connection {
     agreed: Agreed,
     pub(super) decoder: Decoder,
     /// Unprocessed bytes in the staging area. On an encrypted connection they are bytes of a record, see
-    /// [`unveil`](Self::unveil).
+    /// [`next_record`](Self::next_record).
     pub(super) staged: Range<usize>,
     /// PDUs and pieces of data that the last receive brought.
-    pub(super) came: usize,
+    pub(super) received_pieces: usize,
     /// Bytes of the receive in flight that go directly to their final place.
     direct: usize,
     receiving: bool,
@@ -130,7 +130,7 @@ impl Connection {
             agreed,
             decoder,
             staged,
-            came: 0,
+            received_pieces: 0,
             direct: 0,
             receiving: false,
             sending: false,
@@ -225,22 +225,22 @@ impl Connection {
     pub(crate) fn close(&mut self) {
         if self.phase != Phase::Closed {
             if self.is_open() {
-                self.take_leave();
+                self.send_close_notify();
             }
             self.phase = Phase::Closed;
-            self.forget_proof();
+            self.abandon_authentication();
             // The socket may be shut down already.
             let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
         }
     }
 
     /// Discards authentication in progress.
-    fn forget_proof(&mut self) {
+    fn abandon_authentication(&mut self) {
         self.auth.iter_mut().for_each(|auth| auth.abandon());
     }
 
     /// Sends close_notify on an encrypted connection, unless that would block.
-    fn take_leave(&mut self) {
+    fn send_close_notify(&mut self) {
         if let Some(stream) = self.tls.as_mut().filter(|_| !self.sending) {
             let last = stream.farewell(&[], None);
             let _ = rustix::net::send(&self.socket, &last, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
@@ -273,10 +273,10 @@ impl Connection {
     }
 
     fn end_with(&mut self, last: Option<Segment>, failure: Option<Failure>, now_ns: u64) {
-        self.forget_proof();
+        self.abandon_authentication();
         self.transmit.end(last);
         self.tls.iter_mut().for_each(|stream| stream.end(failure));
-        self.phase = Phase::Terminating { until_ns: now_ns.saturating_add(FAREWELL_NS) };
+        self.phase = Phase::Terminating { until_ns: now_ns.saturating_add(LINGER_NS) };
     }
 
     /// Returns whether received bytes can be processed, or a send can be started.
@@ -304,14 +304,14 @@ impl Connection {
             bytes if bytes < 0 => return Err(CloseReason::Socket(Errno::from_raw_os_error(-bytes))),
             bytes => bytes as usize,
         };
-        self.reclaim.heard(context.now_ns);
-        self.came = bytes / PIECE;
+        self.reclaim.note_receive(context.now_ns);
+        self.received_pieces = bytes / PIECE;
         if !self.is_open() {
             return Ok(());
         }
         if let Some(stream) = &mut self.tls {
             stream.received(bytes);
-            return self.unveil().map(drop);
+            return self.next_record().map(drop);
         }
         let direct = self.direct.min(bytes);
         self.staged = 0..bytes - direct;
@@ -372,7 +372,7 @@ impl Connection {
     }
 
     /// Stages the content of the next TLS record. Returns false if there is none.
-    pub(super) fn unveil(&mut self) -> Result<bool, CloseReason> {
+    pub(super) fn next_record(&mut self) -> Result<bool, CloseReason> {
         let Some(stream) = &mut self.tls else { return Ok(false) };
         stream.take_all();
         self.staged = 0..stream.advance().map_err(CloseReason::Tls)?;
@@ -385,7 +385,7 @@ impl Connection {
     /// A host that sends few commands at a time waits for them, and sends the next ones soon. Other hosts
     /// send many at once.
     fn start_receiving(&mut self) {
-        let soon = self.came <= FEW;
+        let soon = self.received_pieces <= FEW;
         if let Some(stream) = &self.tls {
             self.receiving = true;
             let token = self.token(Kind::Receive);

@@ -16,10 +16,10 @@ pub(super) fn execute(connection: &mut Connection, number: u16, context: &mut Co
     let (entry, refused) = (slot.entry, slot.refused);
     let checked = match refused {
         Some(status) => Err(status),
-        None if connection.is_unauthenticated() && !authenticate::is_meant(&entry) => {
+        None if connection.is_unauthenticated() && !authenticate::is_authentication(&entry) => {
             Err(Status::AUTHENTICATION_REQUIRED)
         }
-        None if authenticate::is_meant(&entry) => authenticate::check(connection, &entry),
+        None if authenticate::is_authentication(&entry) => authenticate::check(connection, &entry),
         None if entry.opcode == fabrics::OPCODE => {
             let outcome = fabrics_command(connection, &entry, context);
             return connection.answer(number, outcome.unwrap_or_else(Outcome::failed));
@@ -54,8 +54,8 @@ fn prepare(connection: &mut Connection, number: u16) {
     let entry = connection.slots.slot(number).entry;
     if connection.qid == 0 && entry.opcode == admin::ABORT && entry.cdw10 as u16 == 0 {
         /// Number that no slot has.
-        const NOBODY: u16 = u16::MAX;
-        let aborted = connection.slots.submitted((entry.cdw10 >> 16) as u16).unwrap_or(NOBODY);
+        const NO_SLOT: u16 = u16::MAX;
+        let aborted = connection.slots.submitted((entry.cdw10 >> 16) as u16).unwrap_or(NO_SLOT);
         connection.slots.slot_mut(number).entry.cdw10 = u32::from(aborted) << 16;
     }
 }
@@ -66,7 +66,7 @@ pub(super) fn with_room(connection: &mut Connection, number: u16) {
     let transfer = connection.slots.slot(number).transfer;
     match transfer.direction {
         Direction::ToController if transfer.offset.is_none() => {
-            connection.slots.slot_mut(number).stage = Stage::Asked;
+            connection.slots.slot_mut(number).stage = Stage::Requested;
             connection.transmit.push(Item::R2t(number));
         }
         direction => {

@@ -43,7 +43,7 @@ impl Connection {
                 }
                 work += 1;
             }
-            if self.staged.is_empty() && !self.unveil()? {
+            if self.staged.is_empty() && !self.next_record()? {
                 break;
             }
             let waiting = self.staged.len();
@@ -74,7 +74,7 @@ impl Connection {
                 self.handle(event, context)?;
             }
         }
-        self.came += work;
+        self.received_pieces += work;
         Ok(work)
     }
 
@@ -134,7 +134,7 @@ impl Connection {
 
     /// Checks an H2CData PDU: it must belong to an R2T, and continue its data in order.
     fn expect_data(&mut self, data: &Data) -> Result<(), Violation> {
-        let slot = self.slots.get(data.ttag).filter(|slot| slot.stage == Stage::Asked);
+        let slot = self.slots.get(data.ttag).filter(|slot| slot.stage == Stage::Requested);
         let slot = slot.ok_or(Violation::field(TTAG))?;
         if slot.entry.cid != data.cccid {
             return Err(Violation::field(CCCID));

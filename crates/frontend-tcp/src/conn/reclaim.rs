@@ -14,34 +14,34 @@ pub(crate) const SILENCE_NS: u64 = 1_000_000_000;
 #[derive(Debug)]
 pub(super) struct Reclaim {
     /// Time of the last receive.
-    heard_ns: u64,
+    received_ns: u64,
     /// Set while nothing was received since the memory was returned.
-    is_lean: bool,
+    is_returned: bool,
     /// Set while the receive is being cancelled.
-    is_asked: bool,
+    is_cancelling: bool,
 }
 
 impl Reclaim {
     /// Returns the state of a new connection, which has touched little memory.
     pub(super) fn new() -> Self {
-        Self { heard_ns: 0, is_lean: true, is_asked: false }
+        Self { received_ns: 0, is_returned: true, is_cancelling: false }
     }
 
     #[inline]
-    pub(super) fn heard(&mut self, now_ns: u64) {
-        (self.heard_ns, self.is_lean) = (now_ns, false);
+    pub(super) fn note_receive(&mut self, now_ns: u64) {
+        (self.received_ns, self.is_returned) = (now_ns, false);
     }
 
     /// Returns the time of the last receive.
-    pub(super) fn heard_ns(&self) -> u64 {
-        self.heard_ns
+    pub(super) fn received_ns(&self) -> u64 {
+        self.received_ns
     }
 
     /// Returns whether a receive ended with `result` because it was cancelled for reclaiming.
     #[inline]
     pub(super) fn is_answer(&mut self, result: i32) -> bool {
         let ended = [Errno::CANCELED, Errno::INTR].map(|errno| -errno.raw_os_error());
-        std::mem::take(&mut self.is_asked) && ended.contains(&result)
+        std::mem::take(&mut self.is_cancelling) && ended.contains(&result)
     }
 }
 
@@ -52,21 +52,22 @@ impl Connection {
         if self.is_at_rest() {
             self.memory.give_back();
             self.tls.iter().for_each(|stream| stream.give_back());
-            self.reclaim.is_lean = true;
+            self.reclaim.is_returned = true;
         }
     }
 
     /// Returns when the connection becomes due, if it has memory to return. The admin queue is exempt: it
     /// always has event requests outstanding, and little memory.
     pub(crate) fn due_ns(&self) -> Option<u64> {
-        let has_some = self.qid != 0 && !self.reclaim.is_lean && !self.reclaim.is_asked && self.is_open();
-        has_some.then(|| self.reclaim.heard_ns.saturating_add(SILENCE_NS))
+        let has_some =
+            self.qid != 0 && !self.reclaim.is_returned && !self.reclaim.is_cancelling && self.is_open();
+        has_some.then(|| self.reclaim.received_ns.saturating_add(SILENCE_NS))
     }
 
     /// Cancels the receive, so that nothing can write to the memory.
     #[cold]
     pub(crate) fn begin_to_reclaim(&mut self) {
-        self.reclaim.is_asked = true;
+        self.reclaim.is_cancelling = true;
         self.stop_receiving();
     }
 }

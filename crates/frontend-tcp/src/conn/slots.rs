@@ -16,11 +16,11 @@ pub(super) enum Stage {
     /// The data waits for buffer space.
     Waiting,
     /// An R2T requested the data from the host.
-    Asked,
+    Requested,
     /// The controller has the command.
     Submitted,
     /// The authentication worker has the message.
-    Proving,
+    Authenticating,
     /// The response is queued or being sent.
     Answering,
 }
