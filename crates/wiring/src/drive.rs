@@ -261,7 +261,7 @@ impl WiredDrive {
                 Ok(answer) => return Ok(answer),
                 Err(again) => order = again,
             }
-            self.bring_home(None)?;
+            self.recall_queues(None)?;
         }
     }
 

@@ -193,7 +193,7 @@ impl WiredDrive {
         while self.ask(move |drive| drive.subsystem().is_crossed(nsid, at))? && began.elapsed() < END_LIMIT {
             std::thread::sleep(LOOK);
         }
-        self.bring_home(None)?;
+        self.recall_queues(None)?;
         let inserted = self.task.call(move |local| {
             let io = local.io(task);
             let subsystem = local.task_mut::<Drive>(task).filter(|drive| drive.is_whole())?.subsystem_mut();

@@ -72,7 +72,7 @@ impl WiredDrive {
     ) -> Result<(), Problem> {
         let seed = NamespaceSeed::created(spec, created, Some(created.size))?;
         let (task, heirs) = (self.task.id(), self.heirs.clone());
-        self.bring_home(None)?;
+        self.recall_queues(None)?;
         let made = self.task.call(move |local| {
             let io = local.io(task);
             let drive = local.task_mut::<Drive>(task).filter(|drive| drive.is_whole())?;

@@ -203,7 +203,7 @@ impl Running for WiredDrive {
 
     fn move_to(&self, reactor: usize, limit: Duration) -> Result<(), Problem> {
         let to = reactor_of(&self.reactors, reactor)?;
-        self.bring_home(None)?;
+        self.recall_queues(None)?;
         self.task.move_to(&to, limit).map_err(|why| {
             let problem = Problem::conflict(format!("drive `{}` stays on its reactor: {why}", self.name));
             match why {
@@ -218,7 +218,7 @@ impl Running for WiredDrive {
     }
 
     fn queues_away(&self) -> Vec<(u16, usize)> {
-        self.away().unwrap_or_default()
+        self.remote_queues().unwrap_or_default()
     }
 
     fn queues_here(&self) -> Vec<u16> {

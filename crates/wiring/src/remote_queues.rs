@@ -13,35 +13,40 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// Time limit for commands of remote queue groups to end when the groups are recalled.
-const HOMECOMING_LIMIT: Duration = Duration::from_secs(5);
+const RECALL_LIMIT: Duration = Duration::from_secs(5);
 
 /// Pause between the first two checks whether recalled groups are back; the pause doubles up to `LOOK_MAX`.
 /// Each check wakes the drive's reactor.
 const LOOK: Duration = Duration::from_micros(200);
 const LOOK_MAX: Duration = Duration::from_millis(10);
 
-/// Opened resources of an outpost, on their way to its reactor.
-struct OutpostSeed {
+/// Opened resources of a remote task, on their way to its reactor.
+struct PreparedRemote {
     name: String,
     identity: Identity,
     namespaces: Vec<(NamespaceConfig, StackSeed)>,
 }
 
-impl OutpostSeed {
+impl PreparedRemote {
     /// Builds the remote queues on the thread of their reactor.
-    fn plant(self, reactor: ReactorHandle, local: &mut Local) -> Result<(RemoteHandle, PeerConfig), Problem> {
-        let (mut planted, mut seed) = (None, Some(self));
+    fn install(
+        self,
+        reactor: ReactorHandle,
+        local: &mut Local,
+    ) -> Result<(RemoteHandle, PeerConfig), Problem> {
+        let (mut failed, mut prepared) = (None, Some(self));
         let task = local.add(|task, io| {
-            let built = seed.take().ok_or_else(closed).and_then(|seed| seed.build(reactor, task, io));
-            super::seed::or_stillborn(built, &mut planted)
+            let built =
+                prepared.take().ok_or_else(closed).and_then(|prepared| prepared.build(reactor, task, io));
+            super::seed::or_stillborn(built, &mut failed)
         });
-        let likeness = match planted {
-            None => local.task::<RemoteQueues>(task).ok_or_else(closed).and_then(|outpost| {
-                Ok((outpost.handle(), outpost.peer_config().map_err(|why| in_words(&why))?))
+        let peer_config = match failed {
+            None => local.task::<RemoteQueues>(task).ok_or_else(closed).and_then(|remote| {
+                Ok((remote.handle(), remote.peer_config().map_err(|why| in_words(&why))?))
             }),
             Some(problem) => Err(problem),
         };
-        likeness.inspect_err(|_| drop(local.remove(task)))
+        peer_config.inspect_err(|_| drop(local.remove(task)))
     }
 
     fn build(self, reactor: ReactorHandle, task: TaskId, io: Io) -> Result<RemoteQueues, Problem> {
@@ -62,29 +67,29 @@ impl WiredDrive {
     pub(super) fn move_group(&self, queue: u16, reactor: usize, limit: Duration) -> Result<(), Problem> {
         let to = reactor_of(&self.reactors, reactor)?;
         let here = self.ask(move |drive| {
-            let mut away = drive.remote_groups();
-            away.find(|(away, _)| *away == queue).map(|(_, post)| post.reactor().clone())
+            let mut groups = drive.remote_groups();
+            groups.find(|(remote, _)| *remote == queue).map(|(_, handle)| handle.reactor().clone())
         })?;
         if here.as_ref().is_some_and(|here| here.is(&to)) {
             return Ok(());
         }
         if here.is_some() {
-            self.bring_home(Some(queue))?;
+            self.recall_queues(Some(queue))?;
         }
-        let home = self.task.reactor();
-        if home.is(&to) {
+        let owner = self.task.reactor();
+        if owner.is(&to) {
             return Ok(());
         }
         let stays = |why: CannotMigrate| {
             Problem::conflict(format!("queue {queue} of drive `{}` stays on its reactor: {why}", self.name))
         };
-        let likeness = self.ask(|drive| drive.subsystem().peer_config())?.map_err(stays)?;
-        let seed = self.twin(likeness).map_err(|problem| {
+        let peer_config = self.ask(|drive| drive.subsystem().peer_config())?.map_err(stays)?;
+        let prepared = self.prepare_remote(peer_config).map_err(|problem| {
             problem.about(&format!("queue {queue} of drive `{}` stays on its reactor", self.name))
         })?;
         let there = to.clone();
-        let (post, likeness) = to.call(move |local| seed.plant(there, local)).map_err(gone)??;
-        let task = post.task();
+        let (remote, peer_config) = to.call(move |local| prepared.install(there, local)).map_err(gone)??;
+        let task = remote.task();
         let (reply, answer) = mpsc::sync_channel(1);
         // The receiver is gone if the migration took much too long.
         let answered = Box::new(move |outcome| _ = reply.send(outcome));
@@ -92,9 +97,9 @@ impl WiredDrive {
             let until_ns = now_ns.saturating_add(limit.as_nanos() as u64);
             drive.migrate_group(Migration {
                 queue,
-                to: post,
-                peer_config: likeness,
-                owner: home,
+                to: remote,
+                peer_config,
+                owner,
                 until_ns,
                 answer: answered,
             });
@@ -104,28 +109,28 @@ impl WiredDrive {
             outcome.map_err(stays)
         });
         if outcome.is_err() {
-            // A group that arrived in spite of the error keeps the outpost.
+            // A group that arrived in spite of the error keeps the remote task.
             let remove = move |local: &mut Local| {
                 if local.task::<RemoteQueues>(task).is_some_and(RemoteQueues::is_vacant) {
                     drop(local.remove(task));
                 }
             };
             if let Err(error) = to.call(remove) {
-                tracing::warn!(%error, "an outpost that has no queue could not be ended");
+                tracing::warn!(%error, "a remote task without a queue could not be ended");
             }
         }
         outcome
     }
 
     /// Recalls remote queue groups, all or that of one completion queue, and waits until they are back.
-    pub(super) fn bring_home(&self, queue: Option<u16>) -> Result<(), Problem> {
+    pub(super) fn recall_queues(&self, queue: Option<u16>) -> Result<(), Problem> {
         let is_back = move |drive: &sluice_frontend::Drive| {
-            !drive.remote_groups().any(|(away, _)| queue.is_none_or(|queue| queue == away))
+            !drive.remote_groups().any(|(remote, _)| queue.is_none_or(|queue| queue == remote))
         };
         let (began, mut pause) = (Instant::now(), LOOK);
         self.change(move |drive, now_ns| drive.recall_groups(queue, now_ns))?;
         while !self.ask(is_back)? {
-            if began.elapsed() > HOMECOMING_LIMIT {
+            if began.elapsed() > RECALL_LIMIT {
                 return Err(Problem::conflict(format!(
                     "queues of drive `{}` are on other reactors, and their commands did not come to their end",
                     self.name
@@ -139,18 +144,18 @@ impl WiredDrive {
     }
 
     /// Returns the reactors that have queue groups of the drive, by completion queue.
-    pub(super) fn away(&self) -> Result<Vec<(u16, usize)>, Problem> {
-        let away = self.ask(|drive| {
-            drive.remote_groups().map(|(queue, post)| (queue, post.reactor().clone())).collect::<Vec<_>>()
+    pub(super) fn remote_queues(&self) -> Result<Vec<(u16, usize)>, Problem> {
+        let groups = self.ask(|drive| {
+            drive.remote_groups().map(|(queue, handle)| (queue, handle.reactor().clone())).collect::<Vec<_>>()
         })?;
-        let place = |handle: &ReactorHandle| self.reactors.iter().position(|it| it.handle.is(handle));
-        Ok(away.iter().filter_map(|(queue, handle)| Some((*queue, place(handle)?))).collect())
+        let index = |handle: &ReactorHandle| self.reactors.iter().position(|it| it.handle.is(handle));
+        Ok(groups.iter().filter_map(|(queue, handle)| Some((*queue, index(handle)?))).collect())
     }
 
     /// Opens the layers of the drive a second time. May block.
-    fn twin(&self, likeness: PeerConfig) -> Result<OutpostSeed, Problem> {
+    fn prepare_remote(&self, peer_config: PeerConfig) -> Result<PreparedRemote, Problem> {
         let stacks = self.stacks();
-        let namespaces = likeness.namespaces.into_iter().map(|it| {
+        let namespaces = peer_config.namespaces.into_iter().map(|it| {
             let no_twin = || Problem::conflict("its layers are of kinds that work on one reactor at a time");
             // A namespace with a further path has another stack, or a second entry into this one.
             let Some([stack]) = stacks.get(it.config.nsid as usize - 1).map(Vec::as_slice) else {
@@ -160,6 +165,6 @@ impl WiredDrive {
             Ok((it.config, stack.twin(size)?.ok_or_else(no_twin)?))
         });
         let namespaces = namespaces.collect::<Result<_, _>>()?;
-        Ok(OutpostSeed { name: self.name.clone(), identity: likeness.identity, namespaces })
+        Ok(PreparedRemote { name: self.name.clone(), identity: peer_config.identity, namespaces })
     }
 }
