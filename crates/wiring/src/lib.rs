@@ -7,6 +7,7 @@
 mod cache;
 mod check;
 mod classifier;
+mod clone_stack;
 mod dhchap;
 mod drive;
 mod edit_stack;
@@ -19,7 +20,6 @@ mod remote_queues;
 mod running;
 mod seed;
 mod target;
-mod twin;
 
 pub use check::Examination;
 use classifier::{Heirs, Retired, SharedMaps, start_retiring};

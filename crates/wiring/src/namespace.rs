@@ -1,11 +1,11 @@
 //! A namespace: its target, the functions over it, and the router before them.
 
 use super::classifier::Heirs;
+use super::clone_stack::Stateless;
 use super::drive::in_words;
 use super::function::{FunctionControl, FunctionSeed, Held};
 use super::power::Losses;
 use super::target::{TargetControl, TargetSeed};
-use super::twin::Stateless;
 use sluice_command::{NodeId, Stack, StackBuilder};
 use sluice_control::drives::{DeviceView, Remembered, new_identity};
 use sluice_control::state::Created;

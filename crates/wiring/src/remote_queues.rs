@@ -156,13 +156,13 @@ impl WiredDrive {
     fn prepare_remote(&self, peer_config: PeerConfig) -> Result<PreparedRemote, Problem> {
         let stacks = self.stacks();
         let namespaces = peer_config.namespaces.into_iter().map(|it| {
-            let no_twin = || Problem::conflict("its layers are of kinds that work on one reactor at a time");
+            let no_clone = || Problem::conflict("its layers are of kinds that work on one reactor at a time");
             // A namespace with a further path has another stack, or a second entry into this one.
             let Some([stack]) = stacks.get(it.config.nsid as usize - 1).map(Vec::as_slice) else {
-                return Err(no_twin());
+                return Err(no_clone());
             };
             let size = Size(it.blocks * u64::from(it.config.block_size));
-            Ok((it.config, stack.twin(size)?.ok_or_else(no_twin)?))
+            Ok((it.config, stack.open_clone(size)?.ok_or_else(no_clone)?))
         });
         let namespaces = namespaces.collect::<Result<_, _>>()?;
         Ok(PreparedRemote { name: self.name.clone(), identity: peer_config.identity, namespaces })

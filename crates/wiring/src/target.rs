@@ -111,7 +111,7 @@ impl TargetControl {
     /// Opens another target with the same data, for use at the same time on another reactor. Returns `None`
     /// if this kind of target cannot have one. May block. `size` is that of the namespace, if this is its
     /// only layer.
-    pub(super) fn twin(&self, size: Option<Size>) -> Result<Option<TargetSeed>, Problem> {
+    pub(super) fn open_clone(&self, size: Option<Size>) -> Result<Option<TargetSeed>, Problem> {
         match self {
             Self::Null => Ok(size.map(|size| TargetSeed::Null { size })),
             Self::File(control) => {

@@ -1,6 +1,6 @@
-//! Twins: stacks that reach the same data as other stacks, at the same time and on another reactor.
+//! Clones: stacks that reach the same data as other stacks, at the same time and on another reactor.
 //!
-//! A layer can have a twin if it keeps no state between two commands except its configuration, and if the
+//! A layer can have a clone if it keeps no state between two commands except its configuration, and if the
 //! control side does not query it. Layers of other kinds work on one reactor at a time.
 
 use super::function::FunctionSeed;
@@ -9,7 +9,7 @@ use sluice_functions::{PassConfig, RangeConfig};
 use sluice_spec::problem::Problem;
 use sluice_spec::size::Size;
 
-/// A function that can have a twin.
+/// A function that can have a clone.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Stateless {
     Pass(PassConfig),
@@ -38,7 +38,7 @@ impl Stateless {
         }
     }
 
-    fn twin(self, layers: Vec<StackSeed>) -> FunctionSeed {
+    fn over(self, layers: Vec<StackSeed>) -> FunctionSeed {
         match self {
             Self::Pass(config) => FunctionSeed::Pass(config),
             Self::Range(config) => FunctionSeed::Range(config),
@@ -49,13 +49,13 @@ impl Stateless {
 }
 
 impl StackControl {
-    /// Opens a twin of the stack, if each of its layers can have one. `size` is that of the namespace. May
+    /// Opens a clone of the stack, if each of its layers can have one. `size` is that of the namespace. May
     /// block.
-    pub(super) fn twin(&self, size: Size) -> Result<Option<StackSeed>, Problem> {
-        self.twin_of(Some(size))
+    pub(super) fn open_clone(&self, size: Size) -> Result<Option<StackSeed>, Problem> {
+        self.clone_layers(Some(size))
     }
 
-    fn twin_of(&self, size: Option<Size>) -> Result<Option<StackSeed>, Problem> {
+    fn clone_layers(&self, size: Option<Size>) -> Result<Option<StackSeed>, Problem> {
         if !self.functions.is_empty() {
             return Ok(None);
         }
@@ -64,12 +64,12 @@ impl StackControl {
         };
         // A target that is not the whole namespace has a size of its own.
         let size = size.filter(|_| stateless.is_empty());
-        let Some(target) = self.target.twin(size)? else { return Ok(None) };
+        let Some(target) = self.target.open_clone(size)? else { return Ok(None) };
         let (mut functions, mut layers) = (Vec::new(), self.layers.iter());
         for function in stateless {
-            let below = layers.by_ref().take(function.layers()).map(|layer| layer.twin_of(None));
+            let below = layers.by_ref().take(function.layers()).map(|layer| layer.clone_layers(None));
             let Some(below) = below.collect::<Result<Option<Vec<_>>, _>>()? else { return Ok(None) };
-            functions.push(function.twin(below));
+            functions.push(function.over(below));
         }
         Ok(Some(StackSeed { target, functions }))
     }
