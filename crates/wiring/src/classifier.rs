@@ -21,7 +21,7 @@ pub(super) type Retired = Sender<Box<dyn Classifier>>;
 
 /// Channels from a drive's reactor to threads that do the work which would block the reactor.
 #[derive(Clone, Debug)]
-pub(super) struct Heirs {
+pub(super) struct BackgroundChannels {
     pub(super) retired: Retired,
     /// Receives the drive's name when its classifier is detached because of errors.
     pub(super) detached: Sender<String>,

@@ -1,7 +1,7 @@
 //! A running drive: a task on a reactor, and the handles of the control side.
 
 use super::OneReactor;
-use super::classifier::{Attached, Heirs, Programs, SharedMaps, put};
+use super::classifier::{Attached, BackgroundChannels, Programs, SharedMaps, put};
 use super::dhchap;
 use super::function::FunctionControl;
 use super::namespace::{NamespaceSeed, StackControl, StackControls};
@@ -44,7 +44,7 @@ pub(super) struct WiredDrive {
     /// Attached classifier. The lock is held briefly, and never by a reactor.
     attached: Mutex<Option<Attached>>,
     pub(super) shared_maps: SharedMaps,
-    pub(super) heirs: Heirs,
+    pub(super) channels: BackgroundChannels,
     /// Entry in the directory for hosts on the network, if they may connect.
     listed: Option<Listed>,
 }
@@ -75,7 +75,7 @@ pub(super) struct Surroundings<'a> {
     pub(super) reactor: ReactorHandle,
     /// All reactors.
     pub(super) reactors: Arc<[OneReactor]>,
-    pub(super) heirs: Heirs,
+    pub(super) channels: BackgroundChannels,
     pub(super) shared_maps: SharedMaps,
     pub(super) directory: Arc<Directory>,
 }
@@ -102,7 +102,7 @@ impl WiredDrive {
         let keys = tls_keys(spec.tcp.as_ref().and_then(|tcp| tcp.tls_keys.as_deref()))?;
         // The sockets are opened last: a client can use a socket as soon as it exists.
         let (sockets, hosts) = (seed::sockets(spec, at.folder, at.access)?, seed::hosts(spec));
-        let (identity, heirs) = (seed::identity(spec), at.heirs);
+        let (identity, channels) = (seed::identity(spec), at.channels);
         let halfway = Halfway {
             formatting: remembered.formatting,
             uncorrectable: remembered.uncorrectable.clone(),
@@ -127,14 +127,14 @@ impl WiredDrive {
             one_guest,
             sockets,
             hosts,
-            heirs: heirs.clone(),
+            channels: channels.clone(),
         };
         let task = at.reactor.call(move |local| seed.plant(local)).map_err(gone)??;
         let (name, attached) = (spec.name.clone(), Mutex::new(attached));
         let (task, namespaces) = (TaskHandle::new(at.reactor, task), RwLock::new(controls));
         let reactors = at.reactors;
         let mut drive =
-            Self { name, life, task, reactors, namespaces, attached, shared_maps, heirs, listed: None };
+            Self { name, life, task, reactors, namespaces, attached, shared_maps, channels, listed: None };
         drive.renew_caches();
         if spec.tcp.is_some() {
             drive.list(at.directory, spec.subnqn(), known, keys)?;

@@ -22,7 +22,7 @@ mod seed;
 mod target;
 
 pub use check::Examination;
-use classifier::{Heirs, Retired, SharedMaps, start_retiring};
+use classifier::{BackgroundChannels, Retired, SharedMaps, start_retiring};
 use drive::{Surroundings, WiredDrive};
 pub use function::start_functions_by;
 pub use namespace::{NamespaceSeed, StackControl, StackControls};
@@ -141,7 +141,7 @@ impl Wiring {
             life: self.lives.fetch_add(1, Relaxed),
             reactor: reactor_of(&self.reactors, reactor)?,
             reactors: Arc::clone(&self.reactors),
-            heirs: Heirs {
+            channels: BackgroundChannels {
                 retired: self.retired.clone(),
                 detached: self.detached.clone(),
                 persist_requests: self.persist_requests.clone(),

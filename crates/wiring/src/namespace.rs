@@ -1,6 +1,6 @@
 //! A namespace: its target, the functions over it, and the router before them.
 
-use super::classifier::Heirs;
+use super::classifier::BackgroundChannels;
 use super::clone_stack::Stateless;
 use super::drive::in_words;
 use super::function::{FunctionControl, FunctionSeed, Held};
@@ -233,10 +233,15 @@ impl NamespaceSeed {
     }
 
     /// Builds the objects that belong to the reactor, on its thread.
-    pub(super) fn build(mut self, task: TaskId, io: &Io, heirs: Heirs) -> Result<Namespace, Problem> {
+    pub(super) fn build(
+        mut self,
+        task: TaskId,
+        io: &Io,
+        channels: BackgroundChannels,
+    ) -> Result<Namespace, Problem> {
         let (config, drive) = (self.config.clone(), std::mem::take(&mut self.drive));
         let (classifier, reservations) = (self.classifier.take(), self.reservations.take());
-        let Heirs { retired, detached, .. } = heirs;
+        let BackgroundChannels { retired, detached, .. } = channels;
         let (fixed_block_size, ana_group) = (self.fixed_block_size, self.ana_group);
         let (created, attachment) = (self.created, self.attachment.take());
         // Without a thread that receives it, the program is dropped here.

@@ -71,12 +71,12 @@ impl WiredDrive {
         creation: Creation,
     ) -> Result<(), Problem> {
         let seed = NamespaceSeed::created(spec, created, Some(created.size))?;
-        let (task, heirs) = (self.task.id(), self.heirs.clone());
+        let (task, channels) = (self.task.id(), self.channels.clone());
         self.recall_queues(None)?;
         let made = self.task.call(move |local| {
             let io = local.io(task);
             let drive = local.task_mut::<Drive>(task).filter(|drive| drive.is_whole())?;
-            let namespace = seed.build(task, &io, heirs);
+            let namespace = seed.build(task, &io, channels);
             let made =
                 |namespace| drive.subsystem_mut().made(creation, namespace).map_err(|why| in_words(&why));
             Some(namespace.and_then(made))

@@ -1,6 +1,6 @@
 //! A drive on its way to its reactor, with the resources whose opening may block.
 
-use super::classifier::Heirs;
+use super::classifier::BackgroundChannels;
 use super::namespace::NamespaceSeed;
 use sluice_control::drives::PersistRequest;
 use sluice_controller::{
@@ -37,7 +37,7 @@ pub(super) struct Seed {
     pub(super) one_guest: bool,
     pub(super) sockets: Vec<(Listener, SocketConfig)>,
     pub(super) hosts: Option<tcp::Config>,
-    pub(super) heirs: Heirs,
+    pub(super) channels: BackgroundChannels,
 }
 
 /// State that the previous daemon has left, including unfinished operations.
@@ -68,7 +68,7 @@ impl Seed {
     }
 
     fn build(self, task: TaskId, io: Io) -> Result<Drive, Problem> {
-        let build = |seed: NamespaceSeed| seed.build(task, &io, self.heirs.clone());
+        let build = |seed: NamespaceSeed| seed.build(task, &io, self.channels.clone());
         let namespaces = self.namespaces.into_iter().map(build).collect::<Result<_, _>>()?;
         let no_memory = |error: io::Error| {
             Problem::internal(format!("there is no memory for a controller: {error}")).limited_by(&error)
@@ -77,7 +77,7 @@ impl Seed {
         let mut subsystem = Subsystem::new(config).map_err(no_memory)?;
         subsystem.set_power_id(self.power_id);
         self.pool.into_iter().for_each(|pool| subsystem.set_pool(pool));
-        let Heirs { persist_requests, .. } = self.heirs;
+        let BackgroundChannels { persist_requests, .. } = self.channels;
         // The thread that stores records runs for as long as there are drives. Without it the host waits, and
         // receives no wrong answer.
         let (drive, life) = (self.name, self.life);
