@@ -7,8 +7,8 @@ use super::function::FunctionControl;
 use super::namespace::{NamespaceSeed, StackControl, StackControls};
 use super::pool;
 use super::power::{Losses, left_losses, power_id};
+use super::prepared::{self, PreparedDrive, Unfinished};
 use super::remote::tls_keys;
-use super::seed::{self, Halfway, Seed};
 use sluice_control::drives::{Remembered, Running};
 use sluice_frontend::Drive;
 use sluice_frontend_tcp::{self as tcp, Directory};
@@ -66,7 +66,7 @@ impl Drop for Quiet<'_> {
 }
 
 /// Environment in which a drive is opened.
-pub(super) struct Surroundings<'a> {
+pub(super) struct OpenContext<'a> {
     /// Folder of the drive's socket.
     pub(super) folder: &'a Path,
     pub(super) access: Access,
@@ -85,7 +85,7 @@ impl WiredDrive {
     pub(super) fn open(
         spec: &DriveSpec,
         remembered: &Remembered,
-        at: Surroundings<'_>,
+        at: OpenContext<'_>,
     ) -> Result<Self, Problem> {
         let losses = Losses::of(spec, remembered.unflushed.as_ref());
         let seeds = spec.numbered().map(|(nsid, _)| NamespaceSeed::open_after(spec, nsid, losses));
@@ -101,9 +101,9 @@ impl WiredDrive {
         let known = known_hosts(spec)?;
         let keys = tls_keys(spec.tcp.as_ref().and_then(|tcp| tcp.tls_keys.as_deref()))?;
         // The sockets are opened last: a client can use a socket as soon as it exists.
-        let (sockets, hosts) = (seed::sockets(spec, at.folder, at.access)?, seed::hosts(spec));
-        let (identity, channels) = (seed::identity(spec), at.channels);
-        let halfway = Halfway {
+        let (sockets, hosts) = (prepared::sockets(spec, at.folder, at.access)?, prepared::hosts(spec));
+        let (identity, channels) = (prepared::identity(spec), at.channels);
+        let unfinished = Unfinished {
             formatting: remembered.formatting,
             uncorrectable: remembered.uncorrectable.clone(),
             sanitized: remembered.sanitized,
@@ -115,21 +115,21 @@ impl WiredDrive {
         let one_guest = spec.vfio_user.is_some_and(|it| it.one_guest);
         let pool = pool::pool(spec);
         let life = at.life;
-        let seed = Seed {
+        let prepared = PreparedDrive {
             name,
             life,
             identity,
             power_id: power_id(spec, remembered.power.as_deref()),
             namespaces,
             pool,
-            halfway,
+            unfinished,
             ana,
             one_guest,
             sockets,
             hosts,
             channels: channels.clone(),
         };
-        let task = at.reactor.call(move |local| seed.plant(local)).map_err(gone)??;
+        let task = at.reactor.call(move |local| prepared.install(local)).map_err(gone)??;
         let (name, attached) = (spec.name.clone(), Mutex::new(attached));
         let (task, namespaces) = (TaskHandle::new(at.reactor, task), RwLock::new(controls));
         let reactors = at.reactors;

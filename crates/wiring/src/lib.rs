@@ -15,15 +15,15 @@ mod function;
 mod namespace;
 mod pool;
 mod power;
+mod prepared;
 mod remote;
 mod remote_queues;
 mod running;
-mod seed;
 mod target;
 
 pub use check::Examination;
 use classifier::{BackgroundChannels, Retired, SharedMaps, start_retiring};
-use drive::{Surroundings, WiredDrive};
+use drive::{OpenContext, WiredDrive};
 pub use function::start_functions_by;
 pub use namespace::{NamespaceSeed, StackControl, StackControls};
 pub use remote::tls_keys;
@@ -135,7 +135,7 @@ impl Wiring {
     fn wire(&self, spec: &DriveSpec, reactor: usize, remembered: &Remembered) -> Result<WiredDrive, Problem> {
         let socket = self.places.drive_socket(&spec.name);
         let folder = socket.parent().unwrap_or(&self.places.sockets);
-        let surroundings = Surroundings {
+        let context = OpenContext {
             folder,
             access: self.access,
             life: self.lives.fetch_add(1, Relaxed),
@@ -149,7 +149,7 @@ impl Wiring {
             shared_maps: self.shared_maps.clone(),
             directory: self.directory(),
         };
-        WiredDrive::open(spec, remembered, surroundings)
+        WiredDrive::open(spec, remembered, context)
     }
 }
 

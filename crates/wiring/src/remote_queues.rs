@@ -38,7 +38,7 @@ impl PreparedRemote {
         let task = local.add(|task, io| {
             let built =
                 prepared.take().ok_or_else(closed).and_then(|prepared| prepared.build(reactor, task, io));
-            super::seed::or_stillborn(built, &mut failed)
+            super::prepared::or_failed(built, &mut failed)
         });
         let peer_config = match failed {
             None => local.task::<RemoteQueues>(task).ok_or_else(closed).and_then(|remote| {

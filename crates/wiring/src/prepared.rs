@@ -24,14 +24,14 @@ use std::time::SystemTime;
 const MODEL: &str = "Sluice Virtual NVMe Drive";
 
 /// Opened resources of a drive, on their way to its reactor.
-pub(super) struct Seed {
+pub(super) struct PreparedDrive {
     pub(super) name: String,
     pub(super) life: u64,
     pub(super) identity: Identity,
     pub(super) power_id: [u8; 16],
     pub(super) namespaces: Vec<NamespaceSeed>,
     pub(super) pool: Option<Pool>,
-    pub(super) halfway: Halfway,
+    pub(super) unfinished: Unfinished,
     pub(super) ana: Vec<AnaRule>,
     /// Whether all sockets are paths of one virtual machine.
     pub(super) one_guest: bool,
@@ -41,7 +41,7 @@ pub(super) struct Seed {
 }
 
 /// State that the previous daemon has left, including unfinished operations.
-pub(super) struct Halfway {
+pub(super) struct Unfinished {
     pub(super) formatting: Option<(u32, u32)>,
     pub(super) sanitized: Option<SanitizeRecord>,
     pub(super) history: PersistentEventRecord,
@@ -53,11 +53,11 @@ pub(super) struct Halfway {
     pub(super) losses: (Vec<u32>, u32),
 }
 
-impl Seed {
+impl PreparedDrive {
     /// Builds the drive on the thread of its reactor.
-    pub(super) fn plant(self, local: &mut Local) -> Result<TaskId, Problem> {
+    pub(super) fn install(self, local: &mut Local) -> Result<TaskId, Problem> {
         let mut failed = None;
-        let task = local.add(|task, io| or_stillborn(self.build(task, io), &mut failed));
+        let task = local.add(|task, io| or_failed(self.build(task, io), &mut failed));
         match failed {
             None => Ok(task),
             Some(problem) => {
@@ -81,23 +81,22 @@ impl Seed {
         // The thread that stores records runs for as long as there are drives. Without it the host waits, and
         // receives no wrong answer.
         let (drive, life) = (self.name, self.life);
-        let keep =
-            move |what| drop(persist_requests.send(PersistRequest { drive: drive.clone(), life, what }));
-        if let Some((nsid, block_size)) = self.halfway.formatting
+        let keep = move |what| drop(persist_requests.send(PersistRequest { drive: drive.clone(), life, what }));
+        if let Some((nsid, block_size)) = self.unfinished.formatting
             && !subsystem.resume_format(nsid, block_size, 0)
         {
             keep(PersistentRecord::Format(FormatRecord { nsid, block_size, state: FormatState::Failed }));
         }
-        for (nsid, ranges) in &self.halfway.uncorrectable {
+        for (nsid, ranges) in &self.unfinished.uncorrectable {
             subsystem.resume_uncorrectable(*nsid, ranges);
         }
-        if let Some(record) = self.halfway.sanitized {
+        if let Some(record) = self.unfinished.sanitized {
             subsystem.resume_sanitize(record, 0);
         }
-        let (lost, ended) = &self.halfway.losses;
+        let (lost, ended) = &self.unfinished.losses;
         subsystem.resume_losses(lost, *ended);
-        subsystem.resume_persistent_events(&self.halfway.history, now_ms);
-        let (counts, was_cut) = self.halfway.power;
+        subsystem.resume_persistent_events(&self.unfinished.history, now_ms);
+        let (counts, was_cut) = self.unfinished.power;
         subsystem.resume_power(counts, was_cut);
         subsystem.on_persist(keep);
         subsystem.set_ana(self.ana);
@@ -161,20 +160,20 @@ pub(super) fn hosts(spec: &DriveSpec) -> Option<tcp::Config> {
 }
 
 /// Returns the task that was built, or a placeholder for it; then `failed` is set.
-pub(super) fn or_stillborn(built: Result<impl Task, Problem>, failed: &mut Option<Problem>) -> Box<dyn Task> {
+pub(super) fn or_failed(built: Result<impl Task, Problem>, failed: &mut Option<Problem>) -> Box<dyn Task> {
     match built {
         Ok(task) => Box::new(task),
         Err(problem) => {
             *failed = Some(problem);
-            Box::new(Stillborn)
+            Box::new(FailedTask)
         }
     }
 }
 
 /// Placeholder for a task that could not be built, removed at once.
-struct Stillborn;
+struct FailedTask;
 
-impl Task for Stillborn {
+impl Task for FailedTask {
     fn turn(&mut self, _now_ns: u64) -> usize {
         0
     }
