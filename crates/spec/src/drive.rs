@@ -72,7 +72,7 @@ impl Doorbells {
 impl DriveSpec {
     /// Describes the place of the data of each namespace.
     pub fn targets(&self) -> Vec<String> {
-        self.namespaces.iter().map(NamespaceSpec::whereabouts).collect()
+        self.namespaces.iter().map(NamespaceSpec::data_location).collect()
     }
 
     /// Checks the description, and returns its first fault.

@@ -180,8 +180,8 @@ impl FunctionSpec {
 
     /// Describes the part of the layer below that holds the data, and the further layers that do. A `uif`
     /// does not count, because it is attached and detached while the drive is in use.
-    pub(super) fn whereabouts(&self) -> Option<String> {
-        let layers = self.layers().iter().map(|layer| format!("[{}]", layer.as_namespace().whereabouts()));
+    pub(super) fn data_location(&self) -> Option<String> {
+        let layers = self.layers().iter().map(|layer| format!("[{}]", layer.as_namespace().data_location()));
         let layers = || layers.collect::<Vec<_>>().join(" ");
         match self {
             Self::Range(RangeSpec { from, size }) => {

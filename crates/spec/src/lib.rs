@@ -6,7 +6,6 @@
 #![forbid(unsafe_code)]
 
 mod ana;
-mod arrangement;
 mod classifier;
 mod compose;
 mod dhchap;
@@ -16,6 +15,7 @@ mod function;
 pub mod host_name;
 mod identity;
 mod layer;
+mod layout;
 mod namespace;
 mod nvme;
 mod nvme_tcp;
@@ -37,7 +37,6 @@ mod vfio_user;
 pub mod words;
 
 pub use ana::{AnaSpec, AnaStateName};
-pub use arrangement::Arrangement;
 pub use classifier::{ClassifierSpec, default_section};
 pub use compose::{ConcatSpec, StripeSpec};
 pub use dhchap::{DhchapSpec, GroupName, HashName};
@@ -46,6 +45,7 @@ pub use fault::{Fault, KeyPath, Step};
 pub use function::{DelaySpec, FaultSpec, FunctionSpec, OperationName, OutcomeName, PassSpec, RangeSpec};
 pub use identity::{uuid, uuid_nqn};
 pub use layer::LayerSpec;
+pub use layout::Layout;
 pub use namespace::{FileTarget, ImageFormat, NamespaceSpec, OnFull, Target, TargetKind};
 pub use nvme::{LossName, NvmeSpec};
 pub use nvme_tcp::{DigestName, NvmeTcpSpec, PolicyName};

@@ -142,9 +142,9 @@ impl NamespaceSpec {
     }
 
     /// Describes the place of its data. The description differs if the data is elsewhere.
-    pub fn whereabouts(&self) -> String {
+    pub fn data_location(&self) -> String {
         let mut words = vec![self.target_in_words()];
-        words.extend(self.functions.iter().filter_map(FunctionSpec::whereabouts));
+        words.extend(self.functions.iter().filter_map(FunctionSpec::data_location));
         words.join(" ")
     }
 

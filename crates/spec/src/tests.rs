@@ -274,12 +274,12 @@ fn data_is_elsewhere_on_other_layers_and_on_another_part_of_one() {
         ("/a", stripe("64KiB")),
         ("/a", stripe("128KiB")),
     ];
-    let words = elsewhere.map(|(path, functions)| on_file(path, &functions).whereabouts());
+    let words = elsewhere.map(|(path, functions)| on_file(path, &functions).data_location());
     let different: std::collections::HashSet<_> = words.iter().collect();
     assert_eq!(different.len(), words.len(), "{words:#?}");
     // These functions are attached and detached in use.
     let mirror = format!(r#"{{"kind": "uif", "function": "replicate", "layers": [{}]}}"#, layer("/b", ""));
-    assert_eq!(on_file("/a", &format!(r#"{{"kind": "pass"}}, {mirror}"#)).whereabouts(), words[0]);
+    assert_eq!(on_file("/a", &format!(r#"{{"kind": "pass"}}, {mirror}"#)).data_location(), words[0]);
 }
 
 #[test]

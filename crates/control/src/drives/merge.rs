@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::state::{Arranged, Classified, Formatted, HostState, Pooled, Resized, Saved};
 use sluice_spec::problem::Problem;
 use sluice_spec::size::Size;
-use sluice_spec::{Arrangement, DriveSpec};
+use sluice_spec::{DriveSpec, Layout};
 
 /// Returns the drives to open, the declared ones first.
 ///
@@ -21,7 +21,7 @@ pub(super) fn merge(config: &Config, saved: &mut Saved) -> Result<Vec<(DriveSpec
         counts
     });
     saved.arranged.retain(|arranged| {
-        let (now, drive) = (arrangement(config, arranged), &arranged.drive);
+        let (now, drive) = (layout(config, arranged), &arranged.drive);
         let counts = now.as_ref() == Some(&arranged.declared);
         if now.is_some() && !counts {
             let file = config.file.display();
@@ -77,7 +77,7 @@ pub(super) fn declared(config: &Config, saved: &Saved) -> Vec<DriveSpec> {
     };
     let one = |drive: &DriveSpec| {
         let mut drive = with_sizes(drive.clone(), &counting);
-        with_arrangements(&mut drive, config, saved);
+        with_layouts(&mut drive, config, saved);
         if let Some(classified) = classified(&drive) {
             drive.classifier.clone_from(&classified.classifier);
         }
@@ -102,20 +102,20 @@ fn clash(config: &Config, name: &str) -> Problem {
     ))
 }
 
-/// Returns the arrangement of functions in the configuration, for a namespace that was changed through the
+/// Returns the layout of functions in the configuration, for a namespace that was changed through the
 /// API. None if the namespace is no longer declared.
-fn arrangement(config: &Config, arranged: &Arranged) -> Option<Arrangement> {
+fn layout(config: &Config, arranged: &Arranged) -> Option<Layout> {
     let drive = config.drives.iter().find(|drive| drive.name == arranged.drive)?;
-    Some(drive.namespace(arranged.nsid)?.arrangement())
+    Some(drive.namespace(arranged.nsid)?.layout())
 }
 
-fn with_arrangements(drive: &mut DriveSpec, config: &Config, saved: &Saved) {
+fn with_layouts(drive: &mut DriveSpec, config: &Config, saved: &Saved) {
     for arranged in &saved.arranged {
         if arranged.drive == drive.name
-            && arrangement(config, arranged).as_ref() == Some(&arranged.declared)
+            && layout(config, arranged).as_ref() == Some(&arranged.declared)
             && let Some(namespace) = drive.namespace_mut(arranged.nsid)
         {
-            namespace.arrange(arranged.arrangement.clone());
+            namespace.set_layout(arranged.layout.clone());
         }
     }
 }

@@ -4,7 +4,6 @@
 //! that cannot be stored is not made: a change that the API has acknowledged persists across a restart.
 
 mod ana;
-mod arrangement;
 mod balance;
 mod change;
 mod classifier;
@@ -15,6 +14,7 @@ mod engine;
 mod foresee;
 mod function;
 mod hosts;
+mod layout;
 mod merge;
 mod moving;
 mod opening;

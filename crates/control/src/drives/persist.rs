@@ -398,7 +398,7 @@ fn is_the_same(spec: &DriveSpec, targets: &[String]) -> bool {
 /// declared target, neither then nor now.
 fn is_the_same_namespace(spec: &DriveSpec, targets: &[String], nsid: u32) -> bool {
     let was = targets.get(nsid.wrapping_sub(1) as usize);
-    targets.is_empty() || was.cloned() == spec.namespace(nsid).map(NamespaceSpec::whereabouts)
+    targets.is_empty() || was.cloned() == spec.namespace(nsid).map(NamespaceSpec::data_location)
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use sluice_spec::problem::Problem;
 use sluice_spec::size::Size;
-use sluice_spec::{AnaSpec, Arrangement, ClassifierSpec, DriveSpec};
+use sluice_spec::{AnaSpec, ClassifierSpec, DriveSpec, Layout};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
@@ -157,9 +157,10 @@ pub struct Classified {
 pub struct Arranged {
     pub drive: String,
     pub nsid: u32,
-    /// Arrangement in the configuration at that time; as with [`Resized`].
-    pub declared: Arrangement,
-    pub arrangement: Arrangement,
+    /// Layout in the configuration at that time; as with [`Resized`].
+    pub declared: Layout,
+    #[serde(rename = "arrangement")]
+    pub layout: Layout,
 }
 
 /// A drive whose classifier was detached for its errors. The record applies as long as the program is the

@@ -24,8 +24,8 @@ fn saved(names: &[&str]) -> Saved {
         arranged: vec![Arranged {
             drive: "declared".into(),
             nsid: 1,
-            declared: Arrangement::default(),
-            arrangement: drive("declared").namespaces[0].arrangement(),
+            declared: Layout::default(),
+            layout: drive("declared").namespaces[0].layout(),
         }],
         detached: vec![detached],
         uncorrectable: vec![Uncorrectable { drive: "declared".into(), nsid: 1, ranges: vec![[0, 512]] }],

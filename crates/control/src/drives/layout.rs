@@ -94,7 +94,7 @@ impl Drives {
         Ok(running.functions())
     }
 
-    /// Makes a change of a namespace's functions, which stores the new arrangement in its course.
+    /// Makes a change of a namespace's functions, which stores the new layout in its course.
     fn arrange(
         &self,
         entry: &Entry,
@@ -115,23 +115,23 @@ impl Drives {
 /// one.
 fn remember(saved: &mut Saved, entry: &Entry, declared: Option<&DriveSpec>, spec: &DriveSpec, nsid: u32) {
     let (Some(was), Some(is)) = (entry.spec.namespace(nsid), spec.namespace(nsid)) else { return };
-    let (drive, arrangement) = (&entry.spec.name, is.arrangement());
+    let (drive, layout) = (&entry.spec.name, is.layout());
     if entry.origin == Origin::Created {
         let created = saved.drives.iter_mut().find(|created| created.name == *drive);
         if let Some(namespace) = created.and_then(|created| created.namespace_mut(nsid)) {
-            namespace.arrange(arrangement);
+            namespace.set_layout(layout);
         }
         return;
     }
     let before = saved.arranged.extract_if(.., |it| it.drive == *drive && it.nsid == nsid).last();
     // A namespace that the file does not declare now may be declared again, unchanged.
     let declared = match declared.and_then(|declared| declared.namespace(nsid)) {
-        Some(namespace) => namespace.arrangement(),
-        None => before.map_or_else(|| was.arrangement(), |before| before.declared),
+        Some(namespace) => namespace.layout(),
+        None => before.map_or_else(|| was.layout(), |before| before.declared),
     };
-    // An arrangement equal to that of the configuration needs no record.
-    if declared != arrangement {
-        saved.arranged.push(Arranged { drive: drive.clone(), nsid, declared, arrangement });
+    // An layout equal to that of the configuration needs no record.
+    if declared != layout {
+        saved.arranged.push(Arranged { drive: drive.clone(), nsid, declared, layout });
     }
 }
 

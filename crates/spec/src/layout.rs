@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Part of a namespace that changes when a function is moved, attached or detached.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Arrangement {
+pub struct Layout {
     /// Functions, as in [`NamespaceSpec::functions`].
     pub functions: Vec<FunctionSpec>,
     /// Paths, as in [`NamespaceSpec::paths`].
@@ -14,12 +14,12 @@ pub struct Arrangement {
 }
 
 impl NamespaceSpec {
-    pub fn arrangement(&self) -> Arrangement {
-        Arrangement { functions: self.functions.clone(), paths: self.paths.clone() }
+    pub fn layout(&self) -> Layout {
+        Layout { functions: self.functions.clone(), paths: self.paths.clone() }
     }
 
-    pub fn arrange(&mut self, arrangement: Arrangement) {
-        let Arrangement { functions, paths } = arrangement;
+    pub fn set_layout(&mut self, layout: Layout) {
+        let Layout { functions, paths } = layout;
         (self.functions, self.paths) = (functions, paths);
     }
 
