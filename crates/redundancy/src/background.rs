@@ -105,7 +105,7 @@ impl Background {
 impl Mirror {
     /// Returns the current copy rate in bytes per second; zero if there is nothing to copy.
     pub(crate) fn copied_bytes_s(&self) -> u64 {
-        let behind = self.set.regions.behind().and(self.standing.joined);
+        let behind = self.set.regions.behind().and(self.member_state.joined);
         if behind.is_empty() { 0 } else { self.background.pace.bytes_s }
     }
 
@@ -131,7 +131,7 @@ impl Mirror {
 
     /// Returns the time at which the next piece begins, if there is one.
     pub(crate) fn piece_ns(&self) -> Option<u64> {
-        let stale = !self.set.regions.behind().and(self.standing.joined).is_empty();
+        let stale = !self.set.regions.behind().and(self.member_state.joined).is_empty();
         let wanted = self.background.piece.is_none() && (stale || self.background.check.running);
         (wanted && self.ready).then_some(self.background.not_before_ns)
     }
@@ -146,7 +146,7 @@ impl Mirror {
         };
         piece.asked = true;
         let (offset, length, to) = (piece.bytes.start, piece.bytes.end - piece.bytes.start, piece.to);
-        let (from, members) = (self.standing.source, self.standing.joined);
+        let (from, members) = (self.member_state.source, self.member_state.joined);
         self.steps.push_back(match to {
             Members::NONE => Step::Compare { members, offset, length },
             _ => Step::Copy { from, to, offset, length },
@@ -169,12 +169,12 @@ impl Mirror {
     fn next_copy(&mut self) -> Option<(Range<u64>, Members)> {
         if self.background.region.as_ref().is_none_or(|region| region.again) {
             self.background.region = None;
-            let behind = self.set.regions.behind().and(self.standing.joined);
+            let behind = self.set.regions.behind().and(self.member_state.joined);
             if behind.is_empty() {
                 return None;
             }
             let number = self.set.regions.next_stale(self.background.cursor, behind)?;
-            let to = self.set.regions.list[number].stale.and(self.standing.joined);
+            let to = self.set.regions.list[number].stale.and(self.member_state.joined);
             let next = self.set.regions.bytes(number).start;
             self.background.cursor = number + 1;
             self.background.region = Some(Copying { number, to, next, again: false });
@@ -193,7 +193,7 @@ impl Mirror {
                 self.background.check.running = false;
                 break;
             };
-            if region.stale.is_empty() && self.standing.joined == self.set.members {
+            if region.stale.is_empty() && self.member_state.joined == self.set.members {
                 return Some(self.piece_at(at, number));
             }
             self.background.check.done = self.set.regions.bytes(number).end;
@@ -210,9 +210,9 @@ impl Mirror {
     /// be read.
     pub fn copied(&mut self, failed: Members, now_ns: u64) {
         let Some(piece) = self.background.piece.take() else { return };
-        if failed.contains(self.standing.source) {
+        if failed.contains(self.member_state.source) {
             // The copy goes on with other regions after a pause.
-            self.standing.source_errors += 1;
+            self.member_state.source_errors += 1;
             self.background.region = None;
             self.background.not_before_ns = now_ns + PAUSE_NS;
         } else {
@@ -227,7 +227,7 @@ impl Mirror {
         let length = piece.bytes.end - piece.bytes.start;
         self.background.copied_bytes += length;
         self.background.pace.copied(length, now_ns);
-        self.standing.is_well();
+        self.member_state.is_well();
         region.next = piece.bytes.end;
         let (number, to) = (region.number, region.to);
         if region.next < self.set.regions.bytes(number).end {

@@ -23,11 +23,11 @@ mod background;
 pub mod fuzz;
 mod journal;
 mod log;
+mod member_state;
 mod members;
 mod mirror;
 mod regions;
 mod set;
-mod standing;
 mod status;
 mod writes;
 

@@ -2,8 +2,8 @@
 
 use crate::background::Background;
 use crate::journal::Journal;
+use crate::member_state::MemberState;
 use crate::set::{REGION_MIN, Set};
-use crate::standing::Standing;
 use crate::writes::{WriteId, Writes};
 use crate::{LOG_MIN, MEMBERS_MAX, Members};
 use std::collections::VecDeque;
@@ -76,7 +76,7 @@ pub enum Step {
 pub struct Mirror {
     pub(crate) config: Config,
     pub(crate) set: Set,
-    pub(crate) standing: Standing,
+    pub(crate) member_state: MemberState,
     pub(crate) journal: Journal,
     pub(crate) writes: Writes,
     pub(crate) background: Background,
@@ -101,7 +101,7 @@ impl Mirror {
         let mirror = Self {
             config,
             set: Set::new(members, size, region_bytes, 0),
-            standing: Standing::default(),
+            member_state: MemberState::default(),
             journal: Journal::new(log_bytes),
             writes: Writes::default(),
             background: Background::default(),
@@ -147,8 +147,8 @@ impl Mirror {
     /// Searches periodically for regions that are clean again. A region without a recent write is flushed,
     /// and then its mark in the log is cleared.
     fn tick(&mut self, now_ns: u64) {
-        let settling = self.set.regions.are_settling() || !self.standing.arriving(self).is_empty();
-        if !settling || self.standing.is_flushing() {
+        let settling = self.set.regions.are_settling() || !self.member_state.arriving(self).is_empty();
+        if !settling || self.member_state.is_flushing() {
             self.tick_ns = None;
             return;
         }
@@ -169,7 +169,7 @@ impl Mirror {
     pub fn resize(&mut self, size: u64) -> Result<(), String> {
         self.check_shape(size, self.set.regions.region_bytes())?;
         self.config.size = size;
-        let others = self.set.members.without(Members::one(self.standing.source));
+        let others = self.set.members.without(Members::one(self.member_state.source));
         self.set.regions.resize(size, others);
         self.journal.make_whole();
         self.restart_copy();

@@ -1,8 +1,8 @@
 //! Writes of the host, from their arrival to their end.
 
 use crate::Members;
+use crate::member_state::Fault;
 use crate::mirror::{Mirror, Step};
-use crate::standing::Fault;
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -121,7 +121,7 @@ impl Mirror {
         self.writes.count += 1;
         let mut earlier = self.writes.waiting.iter();
         let queues = earlier.any(|other| overlap(self.writes.bytes(*other), &bytes));
-        let id = self.writes.open(bytes, self.standing.unflushed.losses);
+        let id = self.writes.open(bytes, self.member_state.unflushed.losses);
         if !queues && let Some(to) = self.admit(id) {
             return (WriteId(id), Begun::Go(to));
         }
@@ -142,21 +142,22 @@ impl Mirror {
         if !self.is_marked(regions.clone()) {
             return None;
         }
-        let (to, absent) = (self.standing.joined, self.set.members.without(self.standing.joined));
+        let (to, absent) = (self.member_state.joined, self.set.members.without(self.member_state.joined));
         if !absent.is_empty() {
             self.set.regions.make_stale(regions.clone(), absent);
         }
         self.set.regions.enter(regions);
         self.writes.activate(id, to);
-        let (write, standing) = (&mut self.writes.list[id as usize], &self.standing);
-        (write.irreplaceable, write.failed_flushes) = (standing.irreplaceable, standing.failed_flushes);
+        let (write, member_state) = (&mut self.writes.list[id as usize], &self.member_state);
+        (write.irreplaceable, write.failed_flushes) =
+            (member_state.irreplaceable, member_state.failed_flushes);
         Some(to)
     }
 
     /// Returns whether the log marks these regions for all members but the source. If not, requests that
     /// mark.
     fn is_marked(&mut self, regions: Range<usize>) -> bool {
-        let others = self.set.members.without(Members::one(self.standing.source));
+        let others = self.set.members.without(Members::one(self.member_state.source));
         let mut marked = true;
         self.set.regions.keep(regions.clone());
         for number in regions {
@@ -209,10 +210,10 @@ impl Mirror {
         if survived {
             // A Flush that failed for another reason, as when its host gave it up, does not report an earlier
             // loss.
-            return self.standing.unflushed.are_told(write.losses);
+            return self.member_state.unflushed.are_told(write.losses);
         }
         if write.acknowledged != self.writes.acknowledged && !is_given_up {
-            self.standing.unflushed.losses += 1;
+            self.member_state.unflushed.losses += 1;
         }
         self.flush_has_failed();
         false
@@ -223,7 +224,8 @@ impl Mirror {
     pub(crate) fn is_over(&mut self, write: WriteId, good: bool) {
         let Write { bytes, failed_flushes, .. } = &self.writes.list[write.0 as usize];
         if good && !bytes.is_empty() {
-            self.standing.unflushed.losses += u64::from(*failed_flushes != self.standing.failed_flushes);
+            self.member_state.unflushed.losses +=
+                u64::from(*failed_flushes != self.member_state.failed_flushes);
             self.writes.acknowledged += 1;
         }
         self.writes.close(write);
@@ -232,12 +234,12 @@ impl Mirror {
     /// Returns whether the source lost writes since this one was issued: this one may be among them.
     fn may_be_gone(&self, id: u32) -> bool {
         let write = &self.writes.list[id as usize];
-        !write.bytes.is_empty() && write.irreplaceable != self.standing.irreplaceable
+        !write.bytes.is_empty() && write.irreplaceable != self.member_state.irreplaceable
     }
 
     /// Makes the other members stale in the regions of a failed write, which the log already marks as dirty.
     fn make_stale(&mut self, regions: Range<usize>) -> bool {
-        let others = self.set.members.without(Members::one(self.standing.source));
+        let others = self.set.members.without(Members::one(self.member_state.source));
         self.set.regions.make_stale(regions.clone(), others);
         self.background.is_stale_again(&regions);
         false

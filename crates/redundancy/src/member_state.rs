@@ -11,7 +11,7 @@ const REJOIN_MIN_NS: u64 = 1_000_000_000;
 const REJOIN_MAX_NS: u64 = 60_000_000_000;
 
 #[derive(Debug, Default)]
-pub(crate) struct Standing {
+pub(crate) struct MemberState {
     /// Members that have everything, except in dirty regions.
     pub(crate) current: Members,
     /// Members that get writes.
@@ -70,7 +70,7 @@ pub(crate) enum Fault {
     Fatal,
 }
 
-impl Standing {
+impl MemberState {
     pub(crate) fn is_flushing(&self) -> bool {
         !self.flush.left.is_empty()
     }
@@ -108,12 +108,12 @@ impl Mirror {
         for region in self.set.regions.list.iter_mut().filter(|region| region.stale.contains(source)) {
             region.stale = others;
         }
-        self.standing.source = source;
-        self.standing.joined = self.set.members.without(self.set.out);
+        self.member_state.source = source;
+        self.member_state.joined = self.set.members.without(self.set.out);
         self.set.regions.resize(size, others);
         let current = newest.iter().filter(|member| !dirty.contains(*member) || *member == source);
-        self.standing.current = current.fold(Members::NONE, |all, member| all.with(Members::one(member)));
-        if !self.standing.current.covers(newest) {
+        self.member_state.current = current.fold(Members::NONE, |all, member| all.with(Members::one(member)));
+        if !self.member_state.current.covers(newest) {
             // The dirty members lack writes until they were copied to: no later start takes them for a source.
             self.outdate();
         }
@@ -141,17 +141,17 @@ impl Mirror {
             (region.wanted, region.stale) = (region.wanted.with(replaced), region.stale.with(replaced));
         }
         self.set.regions.make_stale(0..usize::MAX, replaced);
-        self.standing.losses += replaced.iter().count() as u64;
+        self.member_state.losses += replaced.iter().count() as u64;
         Ok(())
     }
 
     /// Handles the failure of some members in a write that went to the members `to`.
     pub(crate) fn take_faults(&mut self, failed: Members, to: Members) -> Fault {
-        let source = Members::one(self.standing.source);
+        let source = Members::one(self.member_state.source);
         let good = to.without(failed);
         if failed.covers(source) {
-            self.standing.source_errors += 1;
-            if !self.config.promotes || good.and(self.standing.current).is_empty() {
+            self.member_state.source_errors += 1;
+            if !self.config.promotes || good.and(self.member_state.current).is_empty() {
                 // The other members may have the write. If they differ from the source now, they are copied
                 // to.
                 return Fault::Fatal;
@@ -164,16 +164,16 @@ impl Mirror {
     /// Removes a member from the joined ones, until it is tried again.
     pub fn lose(&mut self, member: usize) {
         let gone = Members::one(member);
-        let left = self.standing.current.without(gone);
-        if !self.standing.joined.covers(gone) || left.is_empty() {
+        let left = self.member_state.current.without(gone);
+        if !self.member_state.joined.covers(gone) || left.is_empty() {
             return;
         }
-        let was_current = self.standing.current.covers(gone);
-        self.standing.joined = self.standing.joined.without(gone);
-        self.standing.current = left;
-        self.standing.losses += 1;
-        self.standing.just_lost = true;
-        if member == self.standing.source {
+        let was_current = self.member_state.current.covers(gone);
+        self.member_state.joined = self.member_state.joined.without(gone);
+        self.member_state.current = left;
+        self.member_state.losses += 1;
+        self.member_state.just_lost = true;
+        if member == self.member_state.source {
             self.promote(gone);
         }
         // The durable part of its last writes is unknown.
@@ -188,11 +188,11 @@ impl Mirror {
     /// until it was copied to. If no other member has everything, the host's next Flush fails, and the others
     /// get the remaining contents.
     pub fn has_lost_writes(&mut self, member: usize) {
-        let is_irreplaceable = !self.config.promotes && member == self.standing.source;
-        if is_irreplaceable || self.standing.current == Members::one(member) {
-            self.standing.unflushed.losses += 1;
+        let is_irreplaceable = !self.config.promotes && member == self.member_state.source;
+        if is_irreplaceable || self.member_state.current == Members::one(member) {
+            self.member_state.unflushed.losses += 1;
             // Writes in flight may have reached the member before the loss, so they fail, too.
-            self.standing.irreplaceable += 1;
+            self.member_state.irreplaceable += 1;
             return self.flush_has_failed();
         }
         self.lose(member);
@@ -201,7 +201,7 @@ impl Mirror {
     /// Makes the current members newer than the others.
     fn outdate(&mut self) {
         let generation = self.set.highest() + 1;
-        for member in self.standing.current.iter() {
+        for member in self.member_state.current.iter() {
             self.set.generations[member] = generation;
             self.note_member(member);
         }
@@ -210,8 +210,8 @@ impl Mirror {
 
     /// Replaces the lost source by another member. Dirty regions are now dirty for the old source.
     fn promote(&mut self, gone: Members) {
-        self.standing.source = self.standing.current.lowest().expect("somebody is left");
-        let source = Members::one(self.standing.source);
+        self.member_state.source = self.member_state.current.lowest().expect("somebody is left");
+        let source = Members::one(self.member_state.source);
         self.mark_each(|mask| if mask.is_empty() { mask } else { mask.with(gone).without(source) });
         for region in &mut self.set.regions.list {
             region.stale = region.stale.and(region.wanted);
@@ -220,34 +220,34 @@ impl Mirror {
 
     /// Tries the lost members again, when their delay has passed.
     pub(crate) fn rejoin_lost(&mut self, now_ns: u64) {
-        let lost = self.set.members.without(self.standing.joined).without(self.set.out);
+        let lost = self.set.members.without(self.member_state.joined).without(self.set.out);
         if lost.is_empty() {
-            self.standing.rejoin_ns = None;
+            self.member_state.rejoin_ns = None;
             return;
         }
-        if std::mem::take(&mut self.standing.just_lost) || self.standing.rejoin_ns.is_none() {
-            let patience_ns = (self.standing.patience_ns * 2).clamp(REJOIN_MIN_NS, REJOIN_MAX_NS);
-            self.standing.patience_ns = patience_ns;
-            self.standing.rejoin_ns = Some(now_ns + patience_ns);
+        if std::mem::take(&mut self.member_state.just_lost) || self.member_state.rejoin_ns.is_none() {
+            let patience_ns = (self.member_state.patience_ns * 2).clamp(REJOIN_MIN_NS, REJOIN_MAX_NS);
+            self.member_state.patience_ns = patience_ns;
+            self.member_state.rejoin_ns = Some(now_ns + patience_ns);
         }
-        if self.standing.rejoin_ns.is_some_and(|rejoin_ns| rejoin_ns <= now_ns) {
-            self.standing.rejoin_ns = None;
-            self.standing.joined = self.standing.joined.with(lost);
+        if self.member_state.rejoin_ns.is_some_and(|rejoin_ns| rejoin_ns <= now_ns) {
+            self.member_state.rejoin_ns = None;
+            self.member_state.joined = self.member_state.joined.with(lost);
         }
     }
 
     pub(crate) fn rejoin_ns(&self) -> Option<u64> {
-        self.standing.rejoin_ns
+        self.member_state.rejoin_ns
     }
 
     /// Returns the members that may serve a read of these bytes, because they have all of them. The source is
     /// one.
     pub fn readers(&self, bytes: &Range<u64>) -> Members {
         let regions = &self.set.regions.list[self.set.regions.of(bytes)];
-        let others = self.set.members.without(Members::one(self.standing.source));
+        let others = self.set.members.without(Members::one(self.member_state.source));
         let lacks = |region: &Region| if region.doubtful { others } else { region.stale };
         let lacking = regions.iter().fold(Members::NONE, |all, region| all.with(lacks(region)));
-        self.standing.current.without(lacking)
+        self.member_state.current.without(lacking)
     }
 
     /// Takes a member out, by an operator's order. It is not tried again, and none of its contents is relied
@@ -257,7 +257,7 @@ impl Mirror {
     /// Returns a message if no other member has everything.
     pub fn take_out(&mut self, member: usize) -> Result<(), String> {
         let gone = Members::one(member);
-        if self.standing.current.without(gone).is_empty() || !self.set.members.contains(member) {
+        if self.member_state.current.without(gone).is_empty() || !self.set.members.contains(member) {
             return Err(format!("no other member has everything that member {member} has"));
         }
         self.lose(member);
@@ -269,21 +269,21 @@ impl Mirror {
 
     /// Tries members again that are lost or were taken out. With `whole`, everything is copied to them.
     pub fn bring_back(&mut self, members: Members, whole: bool) {
-        let members = members.and(self.set.members).without(Members::one(self.standing.source));
+        let members = members.and(self.set.members).without(Members::one(self.member_state.source));
         for member in members.and(self.set.out).iter() {
             self.set.out = self.set.out.without(Members::one(member));
             self.note_member(member);
         }
         if whole {
-            let left = self.standing.current.without(members);
-            if std::mem::replace(&mut self.standing.current, left) != left {
+            let left = self.member_state.current.without(members);
+            if std::mem::replace(&mut self.member_state.current, left) != left {
                 self.outdate();
             }
             self.forget(members);
             self.restart_copy();
         }
-        self.standing.joined = self.standing.joined.with(members);
-        self.standing.is_well();
+        self.member_state.joined = self.member_state.joined.with(members);
+        self.member_state.is_well();
     }
 
     fn forget(&mut self, members: Members) {
@@ -294,18 +294,18 @@ impl Mirror {
 
     /// Flushes all joined members, if a region becomes clean or a member current by that.
     pub(crate) fn begin_flush(&mut self) {
-        let arriving = self.standing.arriving(self);
+        let arriving = self.member_state.arriving(self);
         if arriving.is_empty() && self.set.regions.idle().next().is_none() {
             return;
         }
-        let left = self.standing.joined;
-        self.standing.flush = Flush { left, failed: Members::NONE, arriving };
+        let left = self.member_state.joined;
+        self.member_state.flush = Flush { left, failed: Members::NONE, arriving };
         self.steps.extend(left.iter().map(|member| Step::Flush { member }));
     }
 
     /// Ends a [`Step::Flush`] of a member.
     pub fn flushed(&mut self, member: usize, good: bool) {
-        let flush = &mut self.standing.flush;
+        let flush = &mut self.member_state.flush;
         let one = Members::one(member).and(flush.left);
         flush.left = flush.left.without(one);
         flush.failed = flush.failed.with(if good { Members::NONE } else { one });
@@ -313,8 +313,8 @@ impl Mirror {
             return;
         }
         let (failed, arriving) = (flush.failed, flush.arriving);
-        if !failed.is_empty() && self.take_faults(failed, self.standing.joined) == Fault::Fatal {
-            self.standing.unflushed.losses += 1;
+        if !failed.is_empty() && self.take_faults(failed, self.member_state.joined) == Fault::Fatal {
+            self.member_state.unflushed.losses += 1;
             return self.flush_has_failed();
         }
         self.settle(arriving.without(failed));
@@ -326,13 +326,13 @@ impl Mirror {
     /// difference. That begins after the next good flush, because contents copied earlier may be lost by the
     /// next failure.
     pub(crate) fn flush_has_failed(&mut self) {
-        self.standing.failed_flushes += 1;
+        self.member_state.failed_flushes += 1;
         self.set.regions.doubt_dirty();
     }
 
     /// Completes a good flush: idle regions become clean, and members that have everything become current.
     fn settle(&mut self, arriving: Members) {
-        let others = self.set.members.without(Members::one(self.standing.source));
+        let others = self.set.members.without(Members::one(self.member_state.source));
         if self.set.regions.make_doubtful_stale(others) {
             self.restart_copy();
         }
@@ -341,8 +341,8 @@ impl Mirror {
             let stale = self.set.regions.list[number].stale;
             self.mark(number..number + 1, stale);
         }
-        for member in arriving.and(self.standing.joined).and(self.standing.arriving(self)).iter() {
-            self.standing.current = self.standing.current.with(Members::one(member));
+        for member in arriving.and(self.member_state.joined).and(self.member_state.arriving(self)).iter() {
+            self.member_state.current = self.member_state.current.with(Members::one(member));
             self.set.generations[member] = self.set.highest();
             self.note_member(member);
         }
