@@ -8,102 +8,44 @@
 //! visible to the controller.
 #![forbid(unsafe_code)]
 
-mod abandoned;
-mod access;
 mod admin;
-mod ana;
-mod arbitration;
-mod attached;
-mod capsules;
-mod chunk;
-mod client_dma;
-mod compare;
-mod complete;
-mod controller;
-mod copy;
-mod dataset;
-mod doorbells;
-mod edit_stack;
-mod erase;
-mod events;
-mod failures;
-mod features;
-mod fetch;
-mod format;
-mod fused;
-mod health;
-mod interrupts;
-mod io;
-mod losses;
-mod mailbox;
-mod management;
-mod namespace;
-mod overview;
-mod passthrough;
-mod pause;
-mod persist;
-mod persistent_event;
-mod power;
-mod queue;
-mod registers;
-mod remote_queues;
-mod reservation;
-mod reset;
-mod sanitize;
-mod self_test;
-mod sharing;
-mod subsystem;
-mod sync;
-mod turn;
-mod uncorrectable;
-mod unmapped_queues;
-mod verify;
+mod command;
+mod engine;
+mod jobs;
+mod model;
+mod state;
 
 pub use admin::describe::PCI_VENDOR;
-pub use ana::{ANA_GROUPS_MAX, AnaRule};
-pub use attached::Attached;
-pub use capsules::{CAPSULES_MAX, IN_CAPSULE_MAX, QueuePair};
-pub use client_dma::{DMA_REQUESTS_MAX, DMA_TIMEOUT_NS, DmaRequest};
-pub use controller::{Config, Controller, DoorbellMode, Statistics};
-pub use edit_stack::{EditStackError, Refusal};
-pub use format::{FormatRecord, FormatState};
-pub use mailbox::CONTROLLERS_MAX;
-pub use management::{ATTACHED_MAX, Attachment, Creation, Pool};
-pub use namespace::{Namespace, NamespaceConfig, NamespaceError};
-pub use overview::{Overview, Phase};
-pub use persist::{PERSIST_BURST, PERSIST_INTERVAL_NS, PersistentRecord};
-pub use persistent_event::{PERSISTENT_EVENT_LOG_BYTES, PersistentEventRecord};
-pub use power::PowerCounts;
-pub use remote_queues::{CannotMigrate, MigratingGroup, PeerConfig, RecallCause, ReturningGroup};
-pub use reservation::{
+pub use engine::attached::Attached;
+pub use engine::capsules::QueuePair;
+pub use engine::edit_stack::EditStackError;
+pub use engine::remote_queues::migrate::MigratingGroup;
+pub use engine::remote_queues::recall::ReturningGroup;
+pub use model::namespace::{NamespaceConfig, NamespaceError};
+pub use model::overview::{Overview, Phase};
+pub use model::peer_config::{CannotMigrate, PeerConfig};
+pub use model::subsystem::Config;
+pub use model::{Controller, Namespace, Subsystem};
+pub use state::ana::AnaRule;
+pub use state::client_dma::{DMA_REQUESTS_MAX, DMA_TIMEOUT_NS, DmaRequest};
+pub use state::doorbells::DoorbellMode;
+pub use state::format::{FormatRecord, FormatState};
+pub use state::health::Statistics;
+pub use state::identity::Identity;
+pub use state::limits::{
+    ANA_GROUPS_MAX, CAPSULES_MAX, COMMANDS_MAX, CONTROLLERS_MAX, FETCH_MAX, IN_CAPSULE_MAX, IO_QUEUES_MAX,
+    NAMESPACES_MAX, QUEUE_ENTRIES_MAX, TRANSFER_MAX,
+};
+pub use state::management::{ATTACHED_MAX, Attachment, Creation, Pool};
+pub use state::persist::{PERSIST_BURST, PERSIST_INTERVAL_NS, PersistentRecord};
+pub use state::persistent_event::{PERSISTENT_EVENT_LOG_BYTES, PersistentEventRecord};
+pub use state::power::PowerCounts;
+pub use state::refusal::Refusal;
+pub use state::remote_queues::cause::RecallCause;
+pub use state::reservation::{
     HostId, KnownAs, REGISTRANTS_MAX, REGISTRANTS_OF_ONE_MAX, RegistrantRecord, ReservationRecord,
     ReservationType,
 };
-pub use sanitize::{SanitizeRecord, SanitizeState};
-pub use subsystem::{Identity, Subsystem};
-pub use sync::Synced;
-pub use uncorrectable::UNCORRECTABLE_RANGES_MAX;
-
-/// I/O queue pairs of a controller, without the admin queue pair.
-pub const IO_QUEUES_MAX: u16 = 128;
-
-/// Entries of the deepest queue; CAP.MQES is one less (Base 3.1.3.1).
-pub const QUEUE_ENTRIES_MAX: u32 = 4096;
-
-/// Bytes of the largest data transfer; Identify Controller's MDTS is the same in pages (Base 5.17.2.1).
-pub const TRANSFER_MAX: u32 = 1 << 20;
-
-/// Namespaces of a drive.
-pub const NAMESPACES_MAX: usize = 128;
-
-/// Commands of one drive in flight, all queues together. More commands wait in their submission queues.
-pub const COMMANDS_MAX: u32 = sluice_command::handover::COMMANDS_MAX as u32;
-
-/// Entries taken out of one queue in one turn, so that a deep queue does not starve other queues.
-pub const FETCH_MAX: u32 = 64;
-
-/// Entries taken before the first of them is completed. With fewer, the host's core waits less for its first
-/// completion; with more, the work that is done once per batch costs less. Measured at queue depths of 32 and
-/// 128 with the host on another core: 8 and 16 are a third faster than 64 at 32, and 16 loses 5 % to 64 at
-/// 128.
-pub(crate) const BATCH_MAX: u32 = 16;
+pub use state::sanitize::{SanitizeRecord, SanitizeState};
+pub use state::sync::Synced;
+pub use state::uncorrectable::UNCORRECTABLE_RANGES_MAX;

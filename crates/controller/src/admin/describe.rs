@@ -3,13 +3,16 @@
 //! All values follow from the limits of the crate, the mode of the controller, and the characteristics of the
 //! namespaces.
 
-use super::persistent;
-use crate::events::{Configuration, REQUESTS_MAX};
-use crate::{ANA_GROUPS_MAX, ana, copy, features, format, fused, health, reservation, sanitize, self_test};
-use crate::{
-    CAPSULES_MAX, Controller, DoorbellMode, FETCH_MAX, IN_CAPSULE_MAX, NAMESPACES_MAX, Namespace, Subsystem,
-    TRANSFER_MAX,
+use crate::admin::persistent;
+use crate::model::history::{ascii, firmware};
+use crate::model::namespace::{atomic_write_blocks, boundary_blocks};
+use crate::model::{Controller, Namespace, Subsystem, erasing, namespace};
+use crate::state::doorbells::DoorbellMode;
+use crate::state::events::{Configuration, REQUESTS_MAX};
+use crate::state::limits::{
+    ANA_GROUPS_MAX, CAPSULES_MAX, FETCH_MAX, IN_CAPSULE_MAX, NAMESPACES_MAX, TRANSFER_MAX,
 };
+use crate::state::{ana, copy, features, format, health, reservation, self_test};
 use sluice_command::{Characteristics, Deallocated};
 use sluice_nvme::identify::{IdentifyController, IdentifyNamespace, IndependentNamespace};
 use sluice_nvme::{CompletionEntry, PAGE_SIZE, SubmissionEntry, register};
@@ -51,13 +54,6 @@ pub(super) fn controller(controller: &Controller, subsystem: &Subsystem) -> Iden
         fabrics_attributes(&mut page);
     }
     page
-}
-
-/// Returns the revision of the firmware for Identify.
-pub(crate) fn firmware(subsystem: &Subsystem) -> [u8; 8] {
-    let mut revision = [0; 8];
-    ascii(&mut revision, &subsystem.identity.firmware);
-    revision
 }
 
 /// Sets the fields for several paths to the namespaces with different ANA states.
@@ -108,7 +104,7 @@ fn admin_attributes(page: &mut IdentifyController, controller: &Controller, subs
     page.elpe = health::ERROR_ENTRIES as u8 - 1;
     page.wctemp = health::WARNING_TEMPERATURE;
     page.cctemp = health::CRITICAL_TEMPERATURE;
-    page.sanicap = sanitize::capabilities(subsystem);
+    page.sanicap = erasing::capabilities(subsystem);
     page.kas = (features::KEEP_ALIVE_GRANULARITY_MS / 100) as u16;
     let capacity: u128 = subsystem.iter().map(capacity_bytes).sum();
     let unallocated = u128::from(subsystem.unallocated());
@@ -165,10 +161,10 @@ fn io_attributes(page: &mut IdentifyController, subsystem: &Subsystem) {
     let atomic = subsystem.iter().map(atomic_write_blocks).min().unwrap_or(1);
     page.awun = zeros_based(atomic);
     page.awupf = zeros_based(atomic);
-    if fused::is_offered(subsystem) {
+    if namespace::is_offered(subsystem) {
         const COMPARE_AND_WRITE: u16 = 1;
         page.fuses = COMPARE_AND_WRITE;
-        let largest = subsystem.namespaces().map(|it| fused::largest(it) >> it.block_shift()).min();
+        let largest = subsystem.namespaces().map(|it| namespace::largest(it) >> it.block_shift()).min();
         page.acwu = zeros_based(largest.unwrap_or(1));
     }
     page.sgls = sgls::SUPPORTED | sgls::BIT_BUCKET | sgls::LONGER_THAN_DATA;
@@ -233,14 +229,14 @@ pub(super) fn namespace(subsystem: &Subsystem, namespace: &Namespace) -> Identif
     page.nuse = namespace.blocks();
     page.nvmcap = halves(capacity_bytes(namespace));
     page.nsfeat = nsfeat::OWN_ATOMICITY | nsfeat::OPTIMAL_PERFORMANCE;
-    for (index, block_size) in format::formats(namespace) {
+    for (index, block_size) in erasing::formats(namespace) {
         page.lbaf[index].lbads = block_size.trailing_zeros() as u8;
         page.nlbaf = index as u8;
         if block_size == namespace.block_size() {
             page.flbas = index as u8;
         }
     }
-    page.fpi = format::progress_indicator(subsystem, namespace.nsid());
+    page.fpi = erasing::progress_indicator(subsystem, namespace.nsid());
     (page.nmic, page.anagrpid) = sharing(subsystem, namespace);
     page.nsattr = u8::from(below.read_only);
     page.rescap = reservation::CAPABILITIES;
@@ -251,7 +247,7 @@ pub(super) fn namespace(subsystem: &Subsystem, namespace: &Namespace) -> Identif
     };
     page.nawun = zeros_based(atomic_write_blocks(namespace));
     page.nawupf = page.nawun;
-    page.nacwu = zeros_based(fused::largest(namespace) >> namespace.block_shift());
+    page.nacwu = zeros_based(namespace::largest(namespace) >> namespace.block_shift());
     page.msrc = copy::RANGES_MAX as u8 - 1;
     page.mcl = (copy::LENGTH_MAX >> namespace.block_shift()) as u32;
     page.mssrl = page.mcl as u16;
@@ -305,13 +301,6 @@ fn boundary(page: &mut IdentifyNamespace, boundary: u16) {
     page.nabspf = page.nabsn;
 }
 
-/// Returns the blocks between two boundaries, zero for none. A distance that does not fit into the field is
-/// replaced by a part of it: a command that crosses no such boundary crosses no real one.
-fn boundary_blocks(namespace: &Namespace, below: &Characteristics) -> u16 {
-    let blocks = below.boundary >> namespace.block_shift();
-    u16::try_from(blocks).unwrap_or(1 << blocks.trailing_zeros().min(15))
-}
-
 pub(super) fn independent(subsystem: &Subsystem, namespace: &Namespace) -> IndependentNamespace {
     const READY: u8 = 1;
     let mut page = IndependentNamespace::new_zeroed();
@@ -319,7 +308,7 @@ pub(super) fn independent(subsystem: &Subsystem, namespace: &Namespace) -> Indep
     page.nsattr = u8::from(namespace.characteristics().read_only);
     page.nstat = READY;
     page.rescap = reservation::CAPABILITIES;
-    page.fpi = format::progress_indicator(subsystem, namespace.nsid());
+    page.fpi = erasing::progress_indicator(subsystem, namespace.nsid());
     page
 }
 
@@ -330,17 +319,6 @@ pub(super) fn nguid(namespace: &Namespace) -> [u8; 16] {
     let mut nguid = namespace.uuid();
     nguid[OUI] = nguid[OUI] & !0b11 | 0b10;
     nguid
-}
-
-/// Returns the blocks of the largest atomic write, at least one. It does not exceed the distance of two
-/// boundaries (NVM Command Set 4.1.5.1, NABSN).
-pub(crate) fn atomic_write_blocks(namespace: &Namespace) -> u64 {
-    let below = namespace.characteristics();
-    let atomic = u64::from(below.atomic_write >> namespace.block_shift()).max(1);
-    match boundary_blocks(namespace, &below) {
-        0 => atomic,
-        boundary => atomic.min(u64::from(boundary)),
-    }
 }
 
 fn capacity_bytes(namespace: &Namespace) -> u128 {
@@ -355,14 +333,6 @@ fn zeros_based(blocks: u64) -> u16 {
 /// Returns 128 bits, the low half first.
 fn halves(value: u128) -> [u64; 2] {
     [value as u64, (value >> 64) as u64]
-}
-
-/// Fills a field with text, cut off or padded with spaces (Base 1.4.2). Characters outside of printable ASCII
-/// become question marks.
-fn ascii(field: &mut [u8], text: &str) {
-    let printable = |c: char| if matches!(c, ' '..='~') { c as u8 } else { b'?' };
-    let padded = text.chars().map(printable).chain(std::iter::repeat(b' '));
-    field.iter_mut().zip(padded).for_each(|(byte, c)| *byte = c);
 }
 
 #[cfg(test)]

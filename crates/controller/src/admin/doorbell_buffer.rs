@@ -1,12 +1,13 @@
 //! Doorbell Buffer Config (Base 5.8).
 
-use super::{Admin, Answer, Outcome};
-use crate::doorbells::{PAGE, Shadow};
-use crate::{Controller, DoorbellMode};
+use crate::admin::{Answer, Outcome};
+use crate::model::Controller;
+use crate::model::request::Admin;
+use crate::state::doorbells::{DoorbellMode, PAGE, Shadow};
 use sluice_memory::Access;
 use sluice_nvme::Status;
 
-pub(super) fn configure(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
+pub(crate) fn configure(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
     if controller.mode != DoorbellMode::Trapped {
         return Err(Status::INVALID_OPCODE);
     }

@@ -1,13 +1,13 @@
 //! Set Features and Get Features (Base 5.27, 5.15).
 
-use super::{Admin, Answer, Outcome, reservation};
-use crate::events::{Configuration, Event};
-use crate::features::{Features, Thresholds};
-use crate::subsystem::Subsystem;
-use crate::{Controller, copy, losses};
-use sluice_command::{Command, Operation, Request};
-use sluice_nvme::feature::{self, HostBehavior, Select, TimestampData, capabilities};
-use sluice_nvme::{FeatureId, NSID_ALL, Status};
+use crate::admin::{Answer, Outcome, reservation};
+use crate::model::request::Admin;
+use crate::model::{Controller, Subsystem};
+use crate::state::copy;
+use crate::state::events::{Configuration, Event};
+use crate::state::features::{Features, Thresholds};
+use sluice_nvme::feature::{HostBehavior, Select, TimestampData, capabilities};
+use sluice_nvme::{FeatureId, NSID_ALL, Status, feature};
 use zerocopy::IntoBytes;
 
 /// Scope of a feature.
@@ -38,7 +38,7 @@ const FEATURES: [(FeatureId, Scope); 16] = [
 ];
 
 /// Returns whether a feature is one of reservations.
-fn is_of_reservations(id: FeatureId) -> bool {
+pub(crate) fn is_of_reservations(id: FeatureId) -> bool {
     const THEM: [FeatureId; 3] = [
         FeatureId::HOST_IDENTIFIER,
         FeatureId::RESERVATION_NOTIFICATION_MASK,
@@ -61,7 +61,7 @@ fn named(subsystem: &Subsystem, admin: &Admin<'_>) -> Result<(FeatureId, Scope),
 }
 
 /// Executes a Set Features. Returns the current value in dword 0 for features that define it.
-pub(super) fn set(controller: &mut Controller, subsystem: &mut Subsystem, admin: &Admin<'_>) -> Answer {
+pub(crate) fn set(controller: &mut Controller, subsystem: &mut Subsystem, admin: &Admin<'_>) -> Answer {
     let (id, scope) = named(subsystem, admin)?;
     if admin.entry.cdw10 & feature::SAVE != 0 {
         return Err(Status::FEATURE_NOT_SAVEABLE);
@@ -209,55 +209,13 @@ fn set_write_cache(controller: &mut Controller, enable: bool) -> Outcome {
     if was_enabled && !enable { Outcome::AfterFlush } else { Outcome::Done(0) }
 }
 
-/// Flushes the cache for a Set Features that has disabled it.
-pub(super) fn begin_flush(
-    controller: &mut Controller,
-    subsystem: &mut Subsystem,
-    command: Command,
-    now_ns: u64,
-) {
-    subsystem.slab.slot_mut(&command).steps.get_or_insert_default().progress = 0;
-    flush_next(controller, subsystem, command, now_ns);
-}
-
-/// Continues a Set Features after one of its steps.
-pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
-    if is_of_reservations(FeatureId(subsystem.slab.entry(&command).cdw10 as u8)) {
-        let status = subsystem.slab.slot(&command).status;
-        return controller.finish(subsystem, command, status, 0);
-    }
-    flush_next(controller, subsystem, command, now_ns);
-}
-
-/// Makes the command the Flush of the next namespace that has a cache; its progress is the NSID of the last
-/// one. A classifier receives it as a Flush from the admin queue: where paths lead to different targets, only
-/// the classifier selects the paths to flush.
-fn flush_next(controller: &mut Controller, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
-    let slot = subsystem.slab.slot_mut(&command);
-    let (mut status, flushed) = (slot.status, slot.steps.get_or_insert_default().progress);
-    if flushed > 0 {
-        status = losses::of_flush(controller, subsystem, flushed, status, now_ns);
-    }
-    if !status.is_success() {
-        controller.features.enable_write_cache(true);
-        return controller.finish(subsystem, command, status, 0);
-    }
-    let Some(nsid) = subsystem.cached_namespaces().find(|&nsid| nsid > flushed) else {
-        return controller.finish(subsystem, command, Status::SUCCESS, 0);
-    };
-    let slot = subsystem.slab.slot_mut(&command);
-    slot.request = Request { operation: Operation::Flush, ..Request::default() };
-    slot.steps.get_or_insert_default().progress = nsid;
-    subsystem.resubmit(nsid, command, now_ns);
-}
-
 /// Restarts the timer for a Keep Alive (Base 5.18).
-pub(super) fn keep_alive(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
+pub(crate) fn keep_alive(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
     controller.features.note_activity(admin.now_ns);
     Ok(Outcome::Done(0))
 }
 
-pub(super) fn get(controller: &mut Controller, subsystem: &mut Subsystem, admin: &Admin<'_>) -> Answer {
+pub(crate) fn get(controller: &mut Controller, subsystem: &mut Subsystem, admin: &Admin<'_>) -> Answer {
     let (id, scope) = named(subsystem, admin)?;
     match Select((admin.entry.cdw10 >> 8 & 7) as u8) {
         select @ (Select::CURRENT | Select::DEFAULT | Select::SAVED) if is_of_reservations(id) => {

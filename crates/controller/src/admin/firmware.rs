@@ -4,8 +4,9 @@
 //! holds the running firmware. A download is accepted and dropped, so that a tool gets as far as the Commit,
 //! which returns the error.
 
-use super::{Admin, Answer, Outcome};
-use crate::TRANSFER_MAX;
+use crate::admin::{Answer, Outcome};
+use crate::model::request::Admin;
+use crate::state::limits::TRANSFER_MAX;
 use sluice_memory::Access;
 use sluice_nvme::Status;
 
@@ -15,7 +16,7 @@ const SLOT: u32 = 1;
 /// Bytes of the largest image that a tool may send.
 const IMAGE_MAX: u64 = 64 << 20;
 
-pub(super) fn download(admin: &Admin<'_>) -> Answer {
+pub(crate) fn download(admin: &Admin<'_>) -> Answer {
     let length = (u64::from(admin.entry.cdw10) + 1) * size_of::<u32>() as u64;
     let offset = u64::from(admin.entry.cdw11) * size_of::<u32>() as u64;
     if length > u64::from(TRANSFER_MAX) || offset + length > IMAGE_MAX {
@@ -25,7 +26,7 @@ pub(super) fn download(admin: &Admin<'_>) -> Answer {
     Ok(Outcome::Done(0))
 }
 
-pub(super) fn commit(admin: &Admin<'_>) -> Answer {
+pub(crate) fn commit(admin: &Admin<'_>) -> Answer {
     let (slot, action) = (admin.entry.cdw10 & 7, admin.entry.cdw10 >> 3 & 7);
     match action {
         // Replace a slot's image, and activate it or not: the first slot is read-only, others do not exist.

@@ -2,9 +2,10 @@
 //!
 //! The contents of the structures are in [`describe`](super::describe).
 
-use super::{Admin, Answer, Outcome, describe};
-use crate::subsystem::{NN, Subsystem};
-use crate::{Controller, NAMESPACES_MAX, Namespace, TRANSFER_MAX};
+use crate::admin::{Answer, Outcome, describe};
+use crate::model::request::Admin;
+use crate::model::{Controller, Namespace, Subsystem};
+use crate::state::limits::{NAMESPACES_MAX, NN, TRANSFER_MAX};
 use sluice_nvme::identify::{CSI_NVM, SIZE, nidt};
 use sluice_nvme::{Cns, NSID_ALL, PAGE_SIZE, Status, SubmissionEntry};
 use zerocopy::IntoBytes;
@@ -13,7 +14,7 @@ type Page = [u8; SIZE];
 
 const ZEROS: Page = [0; SIZE];
 
-pub(super) fn identify(controller: &mut Controller, subsystem: &mut Subsystem, admin: &Admin<'_>) -> Answer {
+pub(crate) fn identify(controller: &mut Controller, subsystem: &mut Subsystem, admin: &Admin<'_>) -> Answer {
     admin.to_host(&page(controller, subsystem, admin.entry)?)?;
     Ok(Outcome::Done(0))
 }

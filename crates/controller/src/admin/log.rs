@@ -1,11 +1,14 @@
 //! Get Log Page (Base 5.16).
 
-use super::{Admin, Answer, Outcome, features, persistent};
-use crate::events::Event;
-use crate::{
-    Controller, DoorbellMode, PERSISTENT_EVENT_LOG_BYTES, Subsystem, TRANSFER_MAX, ana, sanitize, self_test,
-};
-use features::Scope;
+use crate::admin::features::Scope;
+use crate::admin::{Answer, Outcome, describe, features, persistent};
+use crate::model::request::Admin;
+use crate::model::{Controller, Subsystem, erasing, self_test};
+use crate::state::doorbells::DoorbellMode;
+use crate::state::events::Event;
+use crate::state::limits::{NAMESPACES_MAX, TRANSFER_MAX};
+use crate::state::persistent_event::PERSISTENT_EVENT_LOG_BYTES;
+use crate::state::{ana, health};
 use sluice_nvme::log::{
     FirmwareSlot, ReservationNotification, SelfTestLog, critical_warning, effects, supported,
 };
@@ -30,21 +33,6 @@ const LOGS: [LogId; 13] = [
     LogId::RESERVATION_NOTIFICATION,
 ];
 
-/// Returns whether the owner of remote queue groups has all contents of a log page.
-pub(crate) fn is_of_owner(log: LogId) -> bool {
-    const THEM: [LogId; 8] = [
-        LogId::SUPPORTED_LOG_PAGES,
-        LogId::FIRMWARE_SLOT,
-        LogId::CHANGED_NAMESPACE_LIST,
-        LogId::COMMAND_EFFECTS,
-        LogId::SELF_TEST,
-        LogId::ASYMMETRIC_NAMESPACE_ACCESS,
-        LogId::FEATURE_EFFECTS,
-        LogId::MI_COMMAND_EFFECTS,
-    ];
-    THEM.contains(&log)
-}
-
 /// Bytes of the longest page.
 const PAGE_MAX: usize = 4096;
 
@@ -61,7 +49,7 @@ pub(super) struct LogRequest {
     groups_only: bool,
 }
 
-pub(super) fn get_log_page(
+pub(crate) fn get_log_page(
     controller: &mut Controller,
     subsystem: &mut Subsystem,
     admin: &Admin<'_>,
@@ -166,13 +154,13 @@ impl Page {
                 self.put_all(controller.events.changed_namespaces().enumerate());
             }
             LogId::COMMAND_EFFECTS => self.put_all(command_effects(controller, subsystem)),
-            LogId::SANITIZE_STATUS => self.put(0, sanitize::log(subsystem).as_bytes()),
+            LogId::SANITIZE_STATUS => self.put(0, erasing::log(subsystem).as_bytes()),
             LogId::SELF_TEST => self.put(0, self_test::log(controller, subsystem).as_bytes()),
             LogId::FEATURE_EFFECTS => self.put_all(feature_effects(subsystem)),
             LogId::ASYMMETRIC_NAMESPACE_ACCESS => {
                 let log = subsystem.ana.log(
                     controller.number,
-                    subsystem.iter_active(controller.number),
+                    subsystem.iter_active(controller.number).map(|it| (it.nsid(), it.ana_group())),
                     request.groups_only,
                 );
                 self.length = log.len();
@@ -198,9 +186,9 @@ impl Page {
 
 const _: () = {
     use sluice_nvme::log::{CHANGED_NAMESPACES, ErrorInformation};
-    assert!(crate::NAMESPACES_MAX <= CHANGED_NAMESPACES);
+    assert!(NAMESPACES_MAX <= CHANGED_NAMESPACES);
     assert!(ana::LOG_BYTES <= PAGE_MAX);
-    assert!(crate::health::ERROR_ENTRIES * ErrorInformation::SIZE == PAGE_MAX);
+    assert!(health::ERROR_ENTRIES * ErrorInformation::SIZE == PAGE_MAX);
 };
 
 fn smart(controller: &Controller, subsystem: &Subsystem, now_ns: u64) -> sluice_nvme::log::SmartHealth {
@@ -215,17 +203,18 @@ fn smart(controller: &Controller, subsystem: &Subsystem, now_ns: u64) -> sluice_
 fn firmware(controller: &Controller, subsystem: &Subsystem) -> FirmwareSlot {
     let mut page = FirmwareSlot::new_zeroed();
     page.active = 1;
-    page.revisions[0] = super::describe::controller(controller, subsystem).fr;
+    page.revisions[0] = describe::controller(controller, subsystem).fr;
     page
 }
 
 /// Effects of I/O commands, without their scope, which is optional. Linux logs any bits beyond these two as
 /// unusual.
 const READS: u32 = effects::SUPPORTED;
+
 const WRITES: u32 = READS | effects::DATA_CHANGES;
 
 /// Returns the effects by opcode, admin commands first and I/O commands from 256 on: all commands that
-/// [`execute`](super::execute) and [`io`](crate::io) take.
+/// [`execute`](super::execute) and [`intake`](crate::engine::intake) take.
 fn command_effects(controller: &Controller, subsystem: &Subsystem) -> impl Iterator<Item = (usize, u32)> {
     const IO: usize = 256;
     const ADMIN: u32 = effects::SUPPORTED | effects::SCOPE_CONTROLLER;
@@ -278,7 +267,7 @@ fn command_effects(controller: &Controller, subsystem: &Subsystem) -> impl Itera
             (usize::from(admin::NAMESPACE_ATTACHMENT), MANAGES),
         ]
     });
-    let sanitizes = sanitize::capabilities(subsystem) != 0;
+    let sanitizes = erasing::capabilities(subsystem) != 0;
     let sanitize = sanitizes.then_some((usize::from(admin::SANITIZE), SANITIZES));
     always
         .into_iter()

@@ -2,10 +2,11 @@
 //! the time when the context was established. The context ends when the host releases it, or with a reset of
 //! the controller.
 
-use super::log::LogRequest;
-use super::{Admin, Answer, Outcome, describe};
-use crate::persistent_event::{KINDS, PERSISTENT_EVENT_LOG_BYTES};
-use crate::{Controller, Subsystem};
+use crate::admin::log::LogRequest;
+use crate::admin::{Answer, Outcome, describe};
+use crate::model::request::Admin;
+use crate::model::{Controller, Subsystem};
+use crate::state::persistent_event::{KINDS, PERSISTENT_EVENT_LOG_BYTES};
 use sluice_nvme::persistent_event::{LogHeader, action, reporting_context};
 use sluice_nvme::{LogId, Status};
 use zerocopy::byteorder::little_endian::{U16, U32, U64};

@@ -1,12 +1,14 @@
 //! Creating and deleting I/O queues (Base 5.4, 5.5, 5.6, 5.7).
 
-use super::{Admin, Answer, Outcome};
-use crate::client_dma::QueueMemory;
-use crate::queue::{CompletionQueue, SubmissionQueue};
-use crate::{Controller, QUEUE_ENTRIES_MAX, Subsystem};
-use sluice_command::{Aborted, Command, Controllers};
+use crate::admin::{Answer, Outcome};
+use crate::model::queues::{remove_cq, remove_sq};
+use crate::model::request::Admin;
+use crate::model::{Controller, Subsystem};
+use crate::state::client_dma::shadow_queue::QueueMemory;
+use crate::state::limits::QUEUE_ENTRIES_MAX;
+use crate::state::queue::{CompletionQueue, SubmissionQueue};
+use sluice_command::{Aborted, Controllers};
 use sluice_memory::Access;
-use sluice_nvme::opcode::admin as opcode;
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry};
 
 /// Returns the queue identifier and the number of entries in CDW10 of a create command.
@@ -45,7 +47,7 @@ fn check_entry_size(actual: u8, needed: u8) -> Result<(), Status> {
     if actual == needed { Ok(()) } else { Err(Status::INVALID_QUEUE_SIZE) }
 }
 
-pub(super) fn create_cq(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
+pub(crate) fn create_cq(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
     let (id, size) = identity(controller, admin.entry)?;
     if controller.cqs[usize::from(id)].is_some() {
         return Err(Status::INVALID_QUEUE_IDENTIFIER);
@@ -62,7 +64,7 @@ pub(super) fn create_cq(controller: &mut Controller, admin: &Admin<'_>) -> Answe
     Ok(Outcome::Done(0))
 }
 
-pub(super) fn create_sq(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
+pub(crate) fn create_sq(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
     let (id, size) = identity(controller, admin.entry)?;
     if controller.sqs[usize::from(id)].is_some() {
         return Err(Status::INVALID_QUEUE_IDENTIFIER);
@@ -91,7 +93,7 @@ pub(super) fn create_sq(controller: &mut Controller, admin: &Admin<'_>) -> Answe
 
 /// Deletes a completion queue. If the client is writing entries of a shadow queue, the command finishes after
 /// that (Base 5.6).
-pub(super) fn delete_cq(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
+pub(crate) fn delete_cq(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
     let id = admin.entry.cdw10 as u16;
     let queue = controller.cqs.get_mut(usize::from(id)).filter(|_| id != 0);
     let Some(Some(queue)) = queue else { return Err(Status::INVALID_QUEUE_IDENTIFIER) };
@@ -111,14 +113,9 @@ pub(super) fn delete_cq(controller: &mut Controller, admin: &Admin<'_>) -> Answe
     Ok(Outcome::Done(0))
 }
 
-fn remove_cq(controller: &mut Controller, id: u16) {
-    controller.cqs[usize::from(id)] = None;
-    controller.handover.get_mut().cqs[usize::from(id)].size = 0;
-}
-
 /// Deletes a submission queue. No entry is fetched any more; the command finishes when none of the queue's
 /// commands is in flight (Base 5.7). Long commands end early.
-pub(super) fn delete_sq(controller: &mut Controller, subsystem: &mut Subsystem, admin: &Admin<'_>) -> Answer {
+pub(crate) fn delete_sq(controller: &mut Controller, subsystem: &mut Subsystem, admin: &Admin<'_>) -> Answer {
     let id = admin.entry.cdw10 as u16;
     let queue = controller.sqs.get_mut(usize::from(id)).filter(|_| id != 0);
     let Some(Some(queue)) = queue else { return Err(Status::INVALID_QUEUE_IDENTIFIER) };
@@ -134,55 +131,4 @@ pub(super) fn delete_sq(controller: &mut Controller, subsystem: &mut Subsystem, 
     }
     remove_sq(controller, id);
     Ok(Outcome::Done(0))
-}
-
-fn remove_sq(controller: &mut Controller, id: u16) {
-    let Some(queue) = controller.sqs[usize::from(id)].take() else { return };
-    if let Some(cq) = &mut controller.cqs[usize::from(queue.cq)] {
-        cq.users -= 1;
-    }
-    controller.handover.get_mut().sqs[usize::from(id)].size = 0;
-    controller.active.retain(|&active| active != id);
-    controller.client_dma.iter_mut().for_each(|client_dma| client_dma.forget_sq(id));
-}
-
-/// Removes both queues of a pair that has nothing in flight.
-pub(crate) fn delete_pair(controller: &mut Controller, id: u16) {
-    remove_sq(controller, id);
-    remove_cq(controller, id);
-}
-
-/// Stores the deletion of a queue until the queue is idle.
-pub(super) fn wait(controller: &mut Controller, command: Command) {
-    controller.deletions.push(command);
-}
-
-/// Finishes the deletion of a submission queue after its last command.
-#[cold]
-pub(crate) fn finish_deletion(controller: &mut Controller, subsystem: &mut Subsystem, id: u16) {
-    remove_sq(controller, id);
-    let is_its = |entry: &SubmissionEntry| entry.opcode == opcode::DELETE_IO_SQ && entry.cdw10 as u16 == id;
-    let slab = &subsystem.slab;
-    if let Some(index) = controller.deletions.iter().position(|command| is_its(slab.entry(command))) {
-        let command = controller.deletions.swap_remove(index);
-        controller.finish(subsystem, command, Status::SUCCESS, 0);
-    }
-}
-
-/// Finishes deletions of completion queues whose writes by the client have ended. Returns their number.
-#[cold]
-pub(crate) fn finish_cq_deletions(controller: &mut Controller, subsystem: &mut Subsystem) -> usize {
-    let Controller { deletions, client_dma, .. } = &mut *controller;
-    let is_over = |command: &mut Command| {
-        let entry = subsystem.slab.entry(command);
-        let is_writing = |id: u16| client_dma.as_ref().is_some_and(|client_dma| client_dma.is_writing(id));
-        entry.opcode == opcode::DELETE_IO_CQ && !is_writing(entry.cdw10 as u16)
-    };
-    let over: Vec<Command> = deletions.extract_if(.., is_over).collect();
-    let count = over.len();
-    for command in over {
-        remove_cq(controller, subsystem.slab.entry(&command).cdw10 as u16);
-        controller.finish(subsystem, command, Status::SUCCESS, 0);
-    }
-    count
 }

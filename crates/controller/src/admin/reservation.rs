@@ -1,9 +1,10 @@
 //! Features of reservations: Host Identifier, Reservation Notification Mask, and Reservation Persistence
 //! (Base 5.27, 81h to 83h).
 
-use super::{Admin, Answer, Outcome};
-use crate::reservation::HostId;
-use crate::{Controller, Subsystem};
+use crate::admin::{Answer, Outcome};
+use crate::model::request::Admin;
+use crate::model::{Controller, Subsystem};
+use crate::state::reservation::HostId;
 use sluice_nvme::feature::{EXTENDED_HOST_IDENTIFIER, PERSIST_THROUGH_POWER_LOSS};
 use sluice_nvme::{FeatureId, NSID_ALL, Status};
 

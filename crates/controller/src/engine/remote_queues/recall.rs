@@ -1,0 +1,124 @@
+//! Return of a queue group to its owner.
+
+use crate::engine::remote_queues::migrate::MigratingGroup;
+use crate::model::{Controller, Subsystem};
+use crate::state::doorbells::Shadow;
+use crate::state::events::Event;
+use crate::state::health::ErrorLog;
+use crate::state::queue::{CompletionQueue, Service, SubmissionQueue};
+use crate::state::registers::State;
+use crate::state::remote_queues::cause::RecallCause;
+use crate::state::remote_queues::tally::Tally;
+use sluice_memory::{Access, Pages, Space};
+use std::mem;
+use std::sync::Arc;
+
+/// Queue group on its way to the owner, with the events and counters of its time elsewhere.
+#[derive(Debug)]
+pub struct ReturningGroup {
+    cq: CompletionQueue,
+    sqs: Vec<SubmissionQueue>,
+    /// Shadow doorbells that hold host memory. The owner must be the last to release them.
+    _shadow: Option<Shadow>,
+    doorbell_errors: Vec<(u16, Event)>,
+    errors: ErrorLog,
+    tally: Arc<Tally>,
+    /// Cause for which the remote controller returned the group by itself.
+    cause: Option<RecallCause>,
+}
+
+impl MigratingGroup {
+    /// Returns the group to its owner, since the remote controller has no room for it.
+    pub fn into_returning(self) -> ReturningGroup {
+        let Self { cq, sqs, mut doorbells, tally, .. } = self;
+        let (doorbell_errors, errors) = (Vec::new(), ErrorLog::new());
+        let cause = Some(RecallCause::Room);
+        ReturningGroup { cq, sqs, _shadow: doorbells.take_shadow(), doorbell_errors, errors, tally, cause }
+    }
+}
+
+impl ReturningGroup {
+    /// Returns the identifier of the completion queue.
+    pub fn queue(&self) -> u16 {
+        self.cq.id
+    }
+
+    /// Returns the cause for which the remote controller returned the group by itself, if it did.
+    pub fn cause(&self) -> Option<RecallCause> {
+        self.cause
+    }
+}
+
+/// Methods of a remote controller.
+impl Controller {
+    /// Takes no more entries. Commands in flight go on.
+    pub fn stop_taking(&mut self) {
+        self.active.clear();
+    }
+
+    /// Returns the group if none of its commands is in flight. No queue is left to serve then.
+    pub fn return_group(&mut self, subsystem: &mut Subsystem) -> Option<ReturningGroup> {
+        if subsystem.in_flight() > 0 || subsystem.has_completions() {
+            return None;
+        }
+        self.stop_taking();
+        let cq = self.cqs.iter_mut().find_map(Option::take)?;
+        let tally = self.remote_groups.tally.take()?;
+        let sqs = self.sqs.iter_mut().filter_map(Option::take).collect();
+        let cause = self.recall_cause();
+        self.remote_groups.recall_cause = None;
+        self.registers.power_on();
+        Some(ReturningGroup {
+            cq,
+            sqs,
+            _shadow: self.doorbells.take_shadow(),
+            doorbell_errors: mem::take(&mut self.remote_groups.doorbell_errors),
+            errors: mem::replace(&mut self.errors, ErrorLog::new()),
+            tally,
+            cause,
+        })
+    }
+}
+
+/// Methods of the owner.
+impl Controller {
+    /// Takes back a group. If the host has reset the controller meanwhile, the queues are dropped.
+    pub fn take_back_group(&mut self, subsystem: &mut Subsystem, group: ReturningGroup, space: &Space) {
+        let ReturningGroup { mut cq, mut sqs, doorbell_errors, errors, tally, .. } = group;
+        subsystem.health.take_back(&tally);
+        self.errors.append(errors);
+        let Some(at) = self.remote_groups.groups.iter().position(|remote| remote.cq.0 == cq.id) else {
+            return;
+        };
+        let remote = self.remote_groups.groups.remove(at);
+        self.remote_groups.recall_cause.take_if(|_| self.remote_groups.groups.is_empty());
+        self.next_deadline_ns = 0;
+        if self.registers.state != State::Enabled {
+            return;
+        }
+        if remote.generation != space.generation() {
+            let find = |service: &mut Service, memory: &mut Pages, address, access| {
+                match space.queue(address, memory.len(), access) {
+                    Ok(found) => *memory = found,
+                    Err(_) if *service == Service::On => *service = Service::Unmapped,
+                    Err(_) => {}
+                }
+                *service == Service::Unmapped
+            };
+            let mut unmapped = find(&mut cq.service, &mut cq.memory, cq.address, Access::Write);
+            for sq in &mut sqs {
+                unmapped |= find(&mut sq.service, &mut sq.memory, sq.address, Access::Read);
+            }
+            if unmapped {
+                self.unmapped.begin();
+            }
+        }
+        let vector = cq.vector;
+        self.install_group(cq, sqs);
+        // The last interrupt of the remote controller may not have been sent.
+        vector.into_iter().for_each(|vector| self.interrupts.insert(vector));
+        for (queue, event) in doorbell_errors {
+            self.doorbell_error(queue, event);
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! Enable, disable, shutdown and resets (Base 3.5, 3.6, 3.7).
+
+use crate::engine::abandoned;
+use crate::jobs::self_test;
+use crate::model::{Controller, Namespace, Subsystem};
+use crate::state::limits::NAMESPACES_MAX;
+use crate::state::mailbox::Notice;
+use crate::state::queue::{CompletionQueue, SubmissionQueue};
+use crate::state::registers::{RegisterAction, State};
+use crate::state::remote_queues::cause::RecallCause;
+use crate::state::reservation::{HostId, Notifications};
+use crate::state::unmapped_queues::UnmappedQueues;
+use sluice_command::{Aborted, Command, Controllers, Operation, Origin, Request};
+use sluice_memory::{Access, Space};
+use sluice_nvme::{CompletionEntry, Status, SubmissionEntry, register};
+use zerocopy::FromZeros;
+
+impl Controller {
+    /// Handles a write of whole dwords to the registers below the doorbells.
+    pub fn write_register(
+        &mut self,
+        subsystem: &mut Subsystem,
+        offset: u32,
+        data: &[u8],
+        space: &Space,
+        now_ns: u64,
+    ) {
+        if offset & 3 != 0 {
+            return;
+        }
+        for (index, dword) in data.chunks_exact(4).enumerate() {
+            let value = u32::from_le_bytes([dword[0], dword[1], dword[2], dword[3]]);
+            let at = offset.saturating_add(index as u32 * 4);
+            // Masking the interrupt pin does not concern queues that have vectors.
+            if ![register::INTMS, register::INTMC].contains(&at) {
+                self.remote_groups.recall(RecallCause::Reset);
+            }
+            let action = self.registers.write(at, value);
+            match action {
+                RegisterAction::Nothing => {}
+                RegisterAction::Enable => self.try_enable(subsystem, space, now_ns),
+                RegisterAction::Disable => self.disable(subsystem),
+                RegisterAction::Shutdown => self.begin_shutdown(subsystem, now_ns),
+                RegisterAction::ResetSubsystem => {
+                    tracing::info!("a host resets the NVM subsystem");
+                    subsystem.mailboxes.announce(Notice::Reset);
+                    self.drain_mailbox(subsystem, now_ns);
+                }
+            }
+        }
+        self.handover.get_mut().registers = self.registers.record(&self.doorbells);
+    }
+
+    /// Enables the controller, since CC.EN is set. During a drain this waits for the turn in which the drain
+    /// ends.
+    fn try_enable(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) {
+        if self.registers.state != State::Disabled {
+            return;
+        }
+        if !self.registers.is_supported() || self.create_admin_queues(space).is_none() {
+            tracing::warn!(
+                cc = self.registers.cc.0,
+                "controller cannot be enabled as the host configured it"
+            );
+            return self.registers.set_fatal();
+        }
+        self.features.enabled(now_ns);
+        subsystem.set_enabled(self.number, true);
+        subsystem.ana.reset(self.number);
+        // Notices from before are void.
+        subsystem.mailboxes.take(self.number, &mut subsystem.done);
+        let was_on = std::mem::replace(&mut self.is_on, true);
+        if !was_on {
+            subsystem.health.switched_on(now_ns);
+        }
+        self.note_ready(subsystem, !was_on, now_ns);
+        self.registers.set_ready();
+        // Timers that were off have a deadline again.
+        self.next_deadline_ns = 0;
+        if self.registers.cc.shn() != 0 {
+            self.begin_shutdown(subsystem, now_ns);
+        }
+    }
+
+    fn create_admin_queues(&mut self, space: &Space) -> Option<()> {
+        let page_size = self.registers.cc.page_size();
+        space.set_page_size(page_size);
+        let is_amiss = |address: u64| !address.is_multiple_of(page_size as u64);
+        // For a host that sends capsules, the queues are in memory of the daemon.
+        if !self.is_fabrics() && [self.registers.asq, self.registers.acq].into_iter().any(is_amiss) {
+            return None;
+        }
+        let (sq_size, cq_size) = self.registers.admin_sizes();
+        let sq_bytes = sq_size as usize * SubmissionEntry::SIZE;
+        let cq_bytes = cq_size as usize * CompletionEntry::SIZE;
+        let (asq, acq) = (self.registers.asq, self.registers.acq);
+        let sq_memory = self.queue_memory(space, asq, sq_bytes, Access::Read).ok()?;
+        let cq_memory = self.queue_memory(space, acq, cq_bytes, Access::Write).ok()?;
+        self.install_cq_in(|pages| CompletionQueue::new(0, acq, pages, cq_size, Some(0)), cq_memory);
+        let epoch = self.next_epoch();
+        self.install_sq_in(|pages| SubmissionQueue::new(0, 0, epoch, asq, pages, sq_size), sq_memory);
+        Some(())
+    }
+
+    fn disable(&mut self, subsystem: &mut Subsystem) {
+        if self.registers.state == State::Enabled || self.registers.is_fatal() {
+            self.registers.state = State::Draining;
+            self.client_dma.iter_mut().for_each(|client_dma| client_dma.await_writes());
+        }
+        self.drop_queues(subsystem);
+        // Commands that only wait in a layer would delay the drain, too.
+        subsystem.recall(self.number);
+    }
+
+    /// Resets the controller from outside: a function level reset, a device reset, or the end of a client.
+    /// The reset is finished when [`is_quiescent`](Self::is_quiescent) is true.
+    pub fn reset(&mut self, subsystem: &mut Subsystem) {
+        if std::mem::take(&mut self.is_on) {
+            let prepared = self.registers.is_prepared_for_power_loss();
+            subsystem.health.power_lost(prepared);
+            if !prepared {
+                self.note_unsafe_shutdown(subsystem);
+            }
+        }
+        self.registers.power_on();
+        self.registers.state = State::Draining;
+        self.client_dma.iter_mut().for_each(|client_dma| client_dma.drop_writes());
+        self.drop_queues(subsystem);
+        subsystem.recall(self.number);
+    }
+
+    /// Handles an NVM Subsystem Reset (Base 3.7.1). It resembles a power cycle, but no data is lost. A host
+    /// on the network loses its association.
+    pub(crate) fn subsystem_was_reset(&mut self, subsystem: &mut Subsystem) {
+        if self.is_fabrics() {
+            // A controller without a host has no host to inform.
+            if self.registers.is_ready() {
+                self.registers.set_fatal();
+            }
+            return;
+        }
+        if self.registers.state != State::Draining {
+            self.client_dma.iter_mut().for_each(|client_dma| client_dma.await_writes());
+        }
+        self.registers.subsystem_reset_occurred();
+        self.registers.state = State::Draining;
+        self.drop_queues(subsystem);
+        subsystem.recall(self.number);
+    }
+
+    /// Removes all queues. No entry is fetched any more, and commands in flight complete without an entry.
+    fn drop_queues(&mut self, subsystem: &mut Subsystem) {
+        for command in self.take_waiting(subsystem) {
+            let number = subsystem.slab.number(&command);
+            self.client_dma.iter_mut().for_each(|client_dma| client_dma.drop_command(number));
+            subsystem.slab.release(command);
+        }
+        if let Some(client_dma) = &mut self.client_dma {
+            client_dma.reset(&mut subsystem.slab);
+        }
+        abandoned::abandon(subsystem, self.number, None);
+        self.persistent_events = None;
+        self.active.clear();
+        self.sqs.iter_mut().for_each(|queue| *queue = None);
+        self.cqs.iter_mut().for_each(|queue| *queue = None);
+        match self.remote_groups.delays_reset() {
+            true => self.doorbells.drop_shadow(),
+            false => self.doorbells.reset(),
+        }
+        self.interrupts.reset();
+        self.unmapped = UnmappedQueues::default();
+        let handover = self.handover.get_mut();
+        handover.sqs.fill(FromZeros::new_zeroed());
+        handover.cqs.fill(FromZeros::new_zeroed());
+    }
+
+    /// Takes the controller's commands that no layer has and that would not end soon. Work that was started
+    /// for them goes on.
+    fn take_waiting(&mut self, subsystem: &mut Subsystem) -> Vec<Command> {
+        let Subsystem { erasure, management, orders, slab, .. } = subsystem;
+        let number = self.number;
+        let is_own = |command: &Command| slab.slot(command).origin.controller == number;
+        let mut waiting: Vec<_> = self.events.take_outstanding().chain(self.deletions.drain(..)).collect();
+        waiting.extend(erasure.as_mut().and_then(|erasure| erasure.take_command_if(is_own)));
+        waiting.extend(management.take_commands(is_own));
+        waiting.extend(orders.take_commands(is_own));
+        waiting
+    }
+
+    /// Returns whether no command of a host is in flight and no reset is under way.
+    pub fn is_quiescent(&self, subsystem: &Subsystem) -> bool {
+        self.registers.state != State::Draining
+            && self.in_flight(subsystem) == 0
+            && subsystem.is_recalled(self.number)
+    }
+
+    /// Returns whether a drain or a shutdown has nothing left to wait for.
+    pub(crate) fn can_advance_state(&self, subsystem: &Subsystem) -> bool {
+        match self.registers.state {
+            State::Draining => self.is_drained(subsystem),
+            _ => self.registers.is_shutting_down() && self.has_only_event_requests(subsystem),
+        }
+    }
+
+    fn is_drained(&self, subsystem: &Subsystem) -> bool {
+        self.in_flight(subsystem) == 0
+            && !self.client_dma.as_ref().is_some_and(|client_dma| client_dma.awaits_writes())
+    }
+
+    /// Finishes a drain, and enables the controller again if the host has requested that meanwhile. Part of
+    /// every turn.
+    pub(crate) fn advance_state(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) {
+        if self.registers.state == State::Draining {
+            // This is repeated, since a command may have reached a layer after the last time.
+            subsystem.recall(self.number);
+            // A write that waits for room would delay the drain: its result no longer matters to a host, and
+            // no member of a mirror has failed it.
+            let (own, why) = (Controllers::of_bits(1 << self.number), Status::ABORTED_SQ_DELETION);
+            (1..=NAMESPACES_MAX as u32).for_each(|nsid| subsystem.end_waiting(nsid, own, why, now_ns));
+            // The same holds for a command that would take long.
+            subsystem.abort(Aborted::of(own), why, now_ns);
+        }
+        if self.registers.state == State::Draining && self.is_drained(subsystem) {
+            self.registers.controller_reset();
+            if self.remote_groups.take_stale() {
+                self.doorbells.reset();
+            }
+            subsystem.renew(self.number);
+            self.features.reset();
+            // Notices for the state before the reset are dropped with its events.
+            self.drain_mailbox(subsystem, now_ns);
+            self.events.reset();
+            self.reservation_notifications = Notifications::new();
+            if !self.is_fabrics() || !subsystem.host(self.number).is_named() {
+                subsystem.set_host(self.number, HostId::Unnamed(self.number));
+            }
+            self_test::reset(self, subsystem, now_ns);
+            subsystem.set_enabled(self.number, false);
+            subsystem.erasure.iter_mut().for_each(|erasure| erasure.set_paused(false));
+            (self.next_deadline_ns, subsystem.next_deadline_ns) = (0, 0);
+            if self.registers.cc.enabled() {
+                self.try_enable(subsystem, space, now_ns);
+            }
+        }
+        if self.registers.is_shutting_down() && self.has_only_event_requests(subsystem) {
+            self.advance_shutdown(subsystem, now_ns);
+        }
+    }
+
+    /// Returns whether only Asynchronous Event Requests are pending. A format goes on when the controller is
+    /// enabled again.
+    fn has_only_event_requests(&self, subsystem: &Subsystem) -> bool {
+        self.unfinished(subsystem) == 0
+    }
+
+    /// Starts the shutdown that CC.SHN requests: all finished writes become durable, flushed or not (Base
+    /// 3.6.1).
+    fn begin_shutdown(&mut self, subsystem: &mut Subsystem, now_ns: u64) {
+        if !self.registers.is_ready() {
+            return self.registers.shutdown_complete();
+        }
+        self.registers.shutdown_begins();
+        self.unflushed = None;
+        if self.has_only_event_requests(subsystem) {
+            self.advance_shutdown(subsystem, now_ns);
+        }
+    }
+
+    /// Flushes all caches once no command of the host is in flight, and then reports the end of the shutdown.
+    /// The flushes come last so that they cover every command.
+    fn advance_shutdown(&mut self, subsystem: &mut Subsystem, now_ns: u64) {
+        let mut unflushed = match self.unflushed.take() {
+            Some(unflushed) => unflushed,
+            None => subsystem.cached_namespaces().collect(),
+        };
+        let room = (subsystem.room(self.number) as usize).min(unflushed.len());
+        for nsid in unflushed.drain(..room) {
+            self.flush_internal(subsystem, nsid, now_ns);
+        }
+        let is_last = unflushed.is_empty();
+        self.unflushed = Some(unflushed);
+        if is_last && self.has_only_event_requests(subsystem) {
+            self.registers.shutdown_complete();
+        }
+    }
+
+    fn flush_internal(&self, subsystem: &mut Subsystem, nsid: u32, now_ns: u64) {
+        // A host has deleted the namespace since.
+        if subsystem.get(nsid).is_none_or(Namespace::is_leaving) {
+            return;
+        }
+        let entry = SubmissionEntry { nsid, ..SubmissionEntry::default() };
+        let origin = Origin { sq: Origin::INTERNAL, controller: self.number, ..Origin::default() };
+        let command = subsystem.slab.admit(&entry, origin).expect("room was looked at");
+        let request = Request { operation: Operation::Flush, ..Request::default() };
+        subsystem.slab.slot_mut(&command).request = request;
+        // The deletion of the namespace waits for this command.
+        subsystem.submit_to(nsid, command, now_ns);
+    }
+}

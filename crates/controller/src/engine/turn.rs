@@ -1,0 +1,163 @@
+//! Turn of a controller: new entries in, finished commands out.
+
+use crate::engine::{client_dma, fused};
+use crate::jobs::self_test;
+use crate::model::{Controller, Subsystem};
+use crate::state::limits::FETCH_MAX;
+use crate::state::registers::State;
+use sluice_memory::Space;
+use sluice_nvme::Status;
+
+/// Queues that are prepared for a turn, the admin queue among them. The lines of more queues would leave the
+/// cache before they are used.
+const QUEUES_AHEAD: usize = 5;
+
+/// Entries of each prepared queue. The others of a batch are prefetched together while the first are taken.
+const ENTRIES_AHEAD: u32 = 2;
+
+impl Controller {
+    /// Looks at every queue once: takes new entries, runs their commands as far as they go, and writes the
+    /// completions of finished ones. Returns the number of commands taken or completed.
+    pub fn turn(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) -> usize {
+        if self.registers.state == State::Draining || self.registers.is_shutting_down() {
+            self.advance_state(subsystem, space, now_ns);
+        }
+        self.interrupts.begin_turn(now_ns);
+        if subsystem.is_held() {
+            // The host's Keep Alive commands are not taken now.
+            self.features.note_activity(now_ns);
+        }
+        let mut work = subsystem.run_timers_and_layers(self.number, space, now_ns);
+        if subsystem.mailboxes.has_mail(self.number) {
+            self.drain_mailbox(subsystem, now_ns);
+        }
+        if now_ns >= self.next_deadline_ns {
+            self.expire(subsystem, now_ns);
+        }
+        if self.client_dma.is_some() {
+            work += client_dma::advance(self, subsystem, space, now_ns);
+        }
+        if subsystem.fused.is_busy() {
+            work += fused::advance(self, subsystem, space, now_ns);
+        }
+        let has_completions = subsystem.has_completions();
+        if has_completions {
+            subsystem.begin_moving();
+            work += self.run_completions(subsystem, now_ns);
+        }
+        if self.registers.is_ready() && !self.registers.is_fatal() {
+            if !subsystem.is_held() {
+                work += self.fetch_from_queues(subsystem, space, now_ns);
+            }
+            if self.events.is_deliverable() {
+                self.deliver_events(subsystem);
+            }
+        }
+        if subsystem.poll_orders(now_ns) {
+            work += self.run_completions(subsystem, now_ns);
+        }
+        if self.client_dma.is_some() {
+            self.send_completions();
+        }
+        // Timers may have been set.
+        if has_completions || work > 0 {
+            self.note_deadline(subsystem);
+            subsystem.note_deadline();
+        }
+        work
+    }
+
+    /// Prefetches the doorbells and entries that the next turn looks at first. Another core wrote them.
+    pub fn look_ahead(&self) {
+        for &id in self.active.iter().take(QUEUES_AHEAD) {
+            if let Some(sq) = &self.sqs[usize::from(id)] {
+                self.doorbells.prefetch(id);
+                sq.prefetch(0, ENTRIES_AHEAD.min(sq.size));
+            }
+        }
+    }
+
+    /// Fetches from the queues in the order that the host chose. One loop serves both orders, so that the
+    /// code is there only once.
+    #[inline]
+    fn fetch_from_queues(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) -> usize {
+        let by_priority = self.registers.is_weighted();
+        if by_priority {
+            self.priorities.begin(&self.features);
+        }
+        let (mut work, mut taken) = (0, 0);
+        subsystem.begin_moving();
+        let count = self.active.len();
+        let mut index = if self.rotation + 1 < count { self.rotation + 1 } else { 0 };
+        self.rotation = index;
+        let mut left = count;
+        loop {
+            let (id, most) = if by_priority {
+                let Some(next) = self.next_by_priority(taken as u32) else { break };
+                next
+            } else if left > 0
+                && let Some(&id) = self.active.get(index)
+            {
+                left -= 1;
+                (id, FETCH_MAX)
+            } else {
+                // A command may have deleted queues since the loop began.
+                break;
+            };
+            taken = self.fetch(subsystem, id, most, space, now_ns);
+            if taken > 0 {
+                if id != 0 {
+                    subsystem.health.busy(now_ns);
+                }
+                work += taken + self.run_completions(subsystem, now_ns);
+                if subsystem.has_moved_enough() {
+                    // The next turn begins with the queue after this one.
+                    self.rotation = index;
+                    if by_priority {
+                        self.priorities.end(taken as u32);
+                    }
+                    break;
+                }
+            }
+            index = if index + 1 < count { index + 1 } else { 0 };
+        }
+        work
+    }
+
+    /// Completes Asynchronous Event Requests that have an event to report. They gave their completion slot
+    /// back while they waited, so one is needed now.
+    #[cold]
+    fn deliver_events(&mut self, subsystem: &mut Subsystem) {
+        while self.events.is_deliverable() {
+            let Some(cq) = &mut self.cqs[0] else { return };
+            if cq.room(1, &self.doorbells) == 0 {
+                return;
+            }
+            let Some((command, dw0)) = self.events.next() else { return };
+            cq.reserve(1);
+            if let Some(sq) = &mut self.sqs[0] {
+                sq.in_flight += 1;
+            }
+            self.finish(subsystem, command, Status::SUCCESS, dw0);
+        }
+    }
+
+    /// Handles timers of self-tests, interrupts, unmapped queues, and Keep Alive.
+    #[cold]
+    fn expire(&mut self, subsystem: &mut Subsystem, now_ns: u64) {
+        if !subsystem.is_held() {
+            self_test::advance(self, subsystem, now_ns);
+        }
+        self.interrupts.expire(now_ns);
+        self.check_unmapped_queues(now_ns);
+        if self.owes_completions(subsystem) {
+            self.features.note_activity(now_ns);
+        }
+        self.note_deadline(subsystem);
+        if self.features.keep_alive_expired(now_ns) {
+            tracing::warn!("the host's keep-alive timer expired");
+            self.errors.keep_alive();
+            self.registers.set_fatal();
+        }
+    }
+}

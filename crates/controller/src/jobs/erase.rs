@@ -1,0 +1,190 @@
+//! Erasing: overwrites all readable data of some namespaces, a chunk at a time, while the host uses other
+//! namespaces. Format NVM (Base 5.14) and Sanitize (Base 5.24) consist of it.
+//!
+//! No classifier is called: a classifier could exclude blocks from the erasure.
+
+use crate::model::erasing::bytes_of;
+use crate::model::{Namespace, Subsystem};
+use crate::state::erasure::{Erasure, ErasureStage, Purpose};
+use crate::state::format::{FormatRecord, FormatState};
+use crate::state::persist::PersistentRecord;
+use crate::state::sanitize::{SanitizeRecord, SanitizeState};
+use crate::state::{chunk, client_dma, fused};
+use sluice_command::{Command, Controllers, Deallocated, Operation, Origin, Request, Slot};
+use sluice_nvme::opcode::{admin, io};
+use sluice_nvme::{PAGE_SIZE, Status, SubmissionEntry};
+
+/// Time until another look at obstacles.
+const PAUSE_NS: u64 = 1_000_000;
+
+/// Continues the erasure when its time has come.
+pub(crate) fn advance(subsystem: &mut Subsystem, now_ns: u64) {
+    let Some(mut erasure) = subsystem.erasure.take_if(|it| it.may_advance() && now_ns >= it.next_ns) else {
+        return;
+    };
+    let next = match erasure.stage {
+        ErasureStage::New => {
+            erasure.stage = ErasureStage::Persisting;
+            let purpose = erasure.purpose;
+            subsystem.erasure = Some(erasure);
+            subsystem.persist(beginning(purpose), now_ns);
+            // The record may be persisted already.
+            return advance(subsystem, now_ns);
+        }
+        ErasureStage::Unpersisted => {
+            let result = erasure.failure.map_or(Ok(()), Err);
+            subsystem.erasure = Some(erasure);
+            return end(subsystem, result, now_ns);
+        }
+        ErasureStage::Waiting if erasure.preempted => {
+            subsystem.erasure = Some(erasure);
+            return end(subsystem, Err(Status::ABORTED_PREEMPT), now_ns);
+        }
+        ErasureStage::Waiting if !is_quiet(subsystem, &erasure) => {
+            // The commands wait for room, which the erasure may be about to make.
+            for &nsid in &erasure.nsids {
+                subsystem.end_waiting(
+                    nsid,
+                    Controllers::of_bits(u32::MAX),
+                    Status::CAPACITY_EXCEEDED,
+                    now_ns,
+                );
+            }
+            let until_ns = erasure.until_ns;
+            erasure.next_ns = now_ns.saturating_add(PAUSE_NS);
+            subsystem.erasure = Some(erasure);
+            if now_ns >= until_ns {
+                end(subsystem, Err(Status::COMMAND_SEQUENCE_ERROR), now_ns);
+            }
+            return;
+        }
+        _ if subsystem.slab.room() == 0 => {
+            erasure.next_ns = now_ns.saturating_add(PAUSE_NS);
+            subsystem.erasure = Some(erasure);
+            return;
+        }
+        _ => {
+            (erasure.stage, erasure.is_touched) = (ErasureStage::Erasing, true);
+            erasure.next_chunk(|nsid| bytes_of(subsystem, nsid))
+        }
+    };
+    erasure.in_flight = next.is_some();
+    subsystem.erasure = Some(erasure);
+    match next {
+        Some((nsid, request)) => send(subsystem, nsid, request, now_ns),
+        None => end(subsystem, Ok(()), now_ns),
+    }
+}
+
+/// Returns the record to persist before the first chunk.
+fn beginning(purpose: Purpose) -> PersistentRecord {
+    match purpose {
+        Purpose::Format { nsid, block_size } => {
+            PersistentRecord::Format(FormatRecord { nsid, block_size, state: FormatState::Running })
+        }
+        Purpose::Sanitize(record) => PersistentRecord::Sanitize(record),
+    }
+}
+
+/// Makes the erasure wait for all Copy commands in flight, after namespaces were closed. Their next sources
+/// and destinations are not visible, so the erasure waits for each Copy. A later Copy finds the namespaces
+/// closed.
+pub(crate) fn await_copies(subsystem: &mut Subsystem) {
+    let copies =
+        subsystem.slab.live_mut().filter(|slot| slot.origin.opcode == io::COPY && slot.origin.sq != 0);
+    copies.for_each(|slot| slot.origin.awaited = true);
+}
+
+/// Returns whether no command of a host works on these namespaces. Commands that wait for a fused operation,
+/// and waiting fused commands, are checked again before they begin.
+fn is_quiet(subsystem: &Subsystem, erasure: &Erasure) -> bool {
+    let is_in_the_way = |slot: &Slot| {
+        let Origin { sq, namespace, opcode, awaited, .. } = slot.origin;
+        let concerned = erasure.concerns(u32::from(namespace) + 1) || opcode == io::COPY && awaited;
+        let concerned = concerned && opcode != fused::WAITS;
+        // A command that waits for client DMA finds the namespace closed when it goes on, or is over.
+        !slot.is_child() && sq != 0 && sq != Origin::INTERNAL && concerned && !client_dma::has(slot)
+    };
+    !subsystem.slab.live().any(is_in_the_way)
+}
+
+fn send(subsystem: &mut Subsystem, nsid: u32, request: Request, now_ns: u64) {
+    let opcode = match request.operation {
+        Operation::Flush => io::FLUSH,
+        Operation::Write => io::WRITE,
+        _ => io::WRITE_ZEROES,
+    };
+    let entry = SubmissionEntry { opcode, nsid, ..SubmissionEntry::default() };
+    let controller = Origin::SUBSYSTEM;
+    let origin = Origin { sq: Origin::INTERNAL, controller, opcode: admin::FORMAT_NVM, ..Origin::default() };
+    let command = subsystem.slab.admit(&entry, origin).expect("room was looked at");
+    let filled = match subsystem.erasure.as_ref().and_then(Erasure::pattern) {
+        Some(pattern) => fill(subsystem, &command, pattern, request.length),
+        None => Ok(()),
+    };
+    let deallocates = subsystem.get(nsid).is_some_and(deallocates);
+    let slot = subsystem.slab.slot_mut(&command);
+    slot.request = Request { deallocate: request.deallocate && deallocates, ..request };
+    match filled {
+        Ok(()) => subsystem.submit_unclassified(nsid, command, now_ns),
+        Err(status) => {
+            slot.status = status;
+            subsystem.done.push(command);
+        }
+    }
+}
+
+/// Returns whether deallocated blocks of the namespace read as zeros.
+fn deallocates(namespace: &Namespace) -> bool {
+    namespace.characteristics().deallocated == Deallocated::Zeroes
+}
+
+/// Fills the data of an overwrite: the command's own private memory, as often as needed.
+fn fill(subsystem: &mut Subsystem, command: &Command, pattern: u32, length: u64) -> Result<(), Status> {
+    let at = subsystem.slab.number(command) * chunk::CHUNK;
+    let mut page = [0; PAGE_SIZE];
+    page.chunks_exact_mut(size_of::<u32>()).for_each(|word| word.copy_from_slice(&pattern.to_le_bytes()));
+    (0..chunk::CHUNK).step_by(PAGE_SIZE).for_each(|page_at| subsystem.staging.write(at + page_at, &page));
+    let slot = subsystem.slab.slot_mut(command);
+    slot.data.clear();
+    let mut left = length as usize;
+    while left > 0 {
+        let part = left.min(chunk::CHUNK);
+        let segment = subsystem.staging.segment(at, part as u32);
+        slot.data.push(segment).map_err(|_| Status::INTERNAL_ERROR)?;
+        left -= part;
+    }
+    Ok(())
+}
+
+/// Continues the erasure after a chunk.
+pub(crate) fn next(subsystem: &mut Subsystem, command: Command, now_ns: u64) {
+    let slot = subsystem.slab.slot(&command);
+    let (status, length) = (slot.status, slot.request.length.max(1));
+    subsystem.slab.release(command);
+    let Some(erasure) = &mut subsystem.erasure else { return };
+    (erasure.in_flight, erasure.next_ns) = (false, now_ns);
+    if status.is_success() {
+        erasure.offset += length;
+    } else if !status.same_code(Status::ABORTED_SQ_DELETION) {
+        // A chunk that a reset ended is repeated.
+        end(subsystem, Err(status), now_ns);
+    }
+}
+
+/// Ends the erasure, and persists its outcome.
+fn end(subsystem: &mut Subsystem, result: Result<(), Status>, now_ns: u64) {
+    let Some(erasure) = &mut subsystem.erasure else { return };
+    (erasure.stage, erasure.failure) = (ErasureStage::Persisting, result.err());
+    let well = result.is_ok();
+    match erasure.purpose {
+        Purpose::Format { nsid, block_size } => {
+            let state = if well { FormatState::Done } else { FormatState::Failed };
+            subsystem.persist(PersistentRecord::Format(FormatRecord { nsid, block_size, state }), now_ns);
+        }
+        Purpose::Sanitize(record) => {
+            let state = if well { SanitizeState::Done } else { SanitizeState::Failed };
+            subsystem.persist(PersistentRecord::Sanitize(SanitizeRecord { state, ..record }), now_ns);
+        }
+    }
+}

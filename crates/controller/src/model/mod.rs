@@ -1,0 +1,23 @@
+//! Model: the controller, the subsystem and the namespace, with the questions that other floors have about them.
+
+pub(crate) mod access;
+pub(crate) mod ana;
+pub(crate) mod attachment;
+pub(crate) mod controller;
+pub(crate) mod erasing;
+pub(crate) mod history;
+pub(crate) mod hosts;
+pub(crate) mod layers;
+pub(crate) mod management;
+pub(crate) mod namespace;
+pub(crate) mod overview;
+pub(crate) mod peer_config;
+pub(crate) mod queues;
+pub(crate) mod request;
+pub(crate) mod self_test;
+pub(crate) mod sharing;
+pub(crate) mod subsystem;
+
+pub use controller::Controller;
+pub use namespace::Namespace;
+pub use subsystem::Subsystem;

@@ -1,0 +1,191 @@
+//! Queues of a controller: installing, removing, and doorbell writes.
+
+use crate::model::Controller;
+use crate::state::client_dma::shadow_queue::{QueueMemory, ShadowQueue};
+use crate::state::doorbells;
+use crate::state::doorbells::DoorbellMode;
+use crate::state::events::Event;
+use crate::state::queue::{CompletionQueue, SubmissionQueue};
+use sluice_memory::{Access, Pages, ShadowMemory, Space};
+use sluice_nvme::{CompletionEntry, Status, SubmissionEntry};
+
+impl Controller {
+    /// Handles a doorbell write that came through the front-end; `offset` is from the first doorbell. Writes
+    /// to doorbells of missing queues, and invalid values, are reported to the host (Base 5.2.1, error events
+    /// 0 and 1) and change nothing.
+    pub fn ring(&mut self, offset: u32, value: u32) {
+        let id = (offset / 8) as u16;
+        let is_cq = offset & 4 != 0;
+        if offset & 3 != 0 || offset >= doorbells::PAGE as u32 || !self.registers.is_ready() {
+            return;
+        }
+        let here = match is_cq {
+            true => self.cqs.get(usize::from(id)).and_then(Option::as_ref).map(|queue| queue.size),
+            false => self.sqs.get(usize::from(id)).and_then(Option::as_ref).map(|queue| queue.size),
+        };
+        let size = here.or_else(|| self.remote_groups.ring(id, is_cq));
+        match size {
+            None => self.doorbell_error(id, Event::INVALID_DOORBELL_REGISTER),
+            Some(size) if value >= size => self.doorbell_error(id, Event::INVALID_DOORBELL_VALUE),
+            Some(_) if is_cq || !self.ring_shadow_queue(id, value) => {
+                self.doorbells.ring(offset as usize, value)
+            }
+            // The doorbell is passed on when the entries are here.
+            Some(_) => {}
+        }
+    }
+
+    #[cold]
+    pub(crate) fn doorbell_error(&mut self, queue: u16, event: Event) {
+        if self.remote_groups.defer_doorbell_error(queue, event) {
+            return;
+        }
+        self.errors.doorbell(queue);
+        self.events.raise(event);
+    }
+
+    /// Returns the level of INTx: high while a completion is unseen whose queue has interrupts enabled and
+    /// unmasked.
+    pub fn intx_asserted(&mut self) -> bool {
+        if !self.registers.is_ready() || self.registers.interrupts_masked() {
+            return false;
+        }
+        let mut asserted = false;
+        for id in 0..self.cqs.len() {
+            let by_shadow_queue = self.interrupts_by_shadow_queue(id as u16);
+            let Self { cqs, doorbells, .. } = self;
+            let Some(queue) = &mut cqs[id] else { continue };
+            if (queue.vector.is_some() || by_shadow_queue) && queue.has_unseen(doorbells) {
+                // The pin goes low when the host has seen the completion, so the host must ring the head
+                // doorbell.
+                doorbells.request_head_ring(queue.id, queue.head);
+                asserted = true;
+            }
+        }
+        asserted
+    }
+
+    pub(crate) fn next_epoch(&mut self) -> u32 {
+        self.epochs = self.epochs.wrapping_add(1);
+        self.epochs
+    }
+
+    pub(crate) fn install_sq(&mut self, mut queue: SubmissionQueue) {
+        queue.controller = self.number;
+        let id = queue.id;
+        self.doorbells.clear_sq(id);
+        if let Some(cq) = &mut self.cqs[usize::from(queue.cq)] {
+            cq.users += 1;
+        }
+        self.handover.get_mut().sqs[usize::from(id)] = queue.record();
+        self.sqs[usize::from(id)] = Some(queue);
+        self.active.push(id);
+        self.doorbells.put_event_index_behind(id, 0);
+    }
+
+    pub(crate) fn install_cq(&mut self, queue: CompletionQueue) {
+        self.doorbells.clear_cq(queue.id);
+        let id = usize::from(queue.id);
+        self.handover.get_mut().cqs[id] = queue.record();
+        self.cqs[id] = Some(queue);
+    }
+
+    /// Returns the memory of a new queue of `length` bytes at `iova`, or a shadow if only the client reaches
+    /// that memory.
+    ///
+    /// # Errors
+    /// As [`Space::queue`]. A queue cannot have a shadow if the host's doorbell writes do not trap, in a
+    /// mapped page or in shadow doorbells.
+    pub(crate) fn queue_memory(
+        &self,
+        space: &Space,
+        iova: u64,
+        length: usize,
+        access: Access,
+    ) -> Result<QueueMemory, Status> {
+        let is_trapped = self.mode == DoorbellMode::Trapped && !self.doorbells.has_shadow();
+        match space.queue(iova, length, access) {
+            Err(Status::DATA_TRANSFER_ERROR) if is_trapped && space.is_remote(iova, length, access) => {
+                let shadow = ShadowMemory::new(length).map_err(|error| {
+                    tracing::error!(%error, "no memory for a shadow queue of a client");
+                    Status::INTERNAL_ERROR
+                })?;
+                Ok(QueueMemory { pages: shadow.pages(), shadow: Some(shadow) })
+            }
+            found => Ok(QueueMemory { pages: found?, shadow: None }),
+        }
+    }
+
+    /// Installs a submission queue in this memory.
+    pub(crate) fn install_sq_in(
+        &mut self,
+        queue: impl FnOnce(Pages) -> SubmissionQueue,
+        memory: QueueMemory,
+    ) {
+        let QueueMemory { pages, shadow } = memory;
+        let queue = queue(pages);
+        if let Some(memory) = shadow {
+            let SubmissionQueue { id, address, size, .. } = queue;
+            let shadow = ShadowQueue::new(id, address, SubmissionEntry::SIZE, size, memory);
+            self.client_dma.get_or_insert_default().shadow_queues.sqs.push((shadow, 0));
+        }
+        self.install_sq(queue);
+    }
+
+    /// Installs a completion queue in this memory. With a shadow, interrupts follow when the client has the
+    /// entries.
+    pub(crate) fn install_cq_in(
+        &mut self,
+        queue: impl FnOnce(Pages) -> CompletionQueue,
+        memory: QueueMemory,
+    ) {
+        let QueueMemory { pages, shadow } = memory;
+        let mut queue = queue(pages);
+        if let Some(memory) = shadow {
+            let CompletionQueue { id, address, size, .. } = queue;
+            let shadow = ShadowQueue::new(id, address, CompletionEntry::SIZE, size, memory);
+            self.client_dma.get_or_insert_default().shadow_queues.cqs.push((shadow, queue.vector.take()));
+        }
+        self.install_cq(queue);
+    }
+
+    /// Handles a doorbell write for a submission queue. Returns false if the queue has no shadow.
+    #[inline]
+    pub(crate) fn ring_shadow_queue(&mut self, id: u16, value: u32) -> bool {
+        let Some(client_dma) = &mut self.client_dma else { return false };
+        client_dma.shadow_queues.rung(id, value, &mut client_dma.transfers)
+    }
+
+    /// Returns whether some submission queue has a shadow. With shadow doorbells the host would not ring for
+    /// it.
+    pub(crate) fn has_shadow_queues(&self) -> bool {
+        self.client_dma.as_ref().is_some_and(|client_dma| !client_dma.shadow_queues.sqs.is_empty())
+    }
+
+    /// Returns whether a completion queue has a shadow and its interrupts are enabled.
+    pub(crate) fn interrupts_by_shadow_queue(&self, cq: u16) -> bool {
+        let Some(client_dma) = &self.client_dma else { return false };
+        client_dma.shadow_queues.cqs.iter().any(|(shadow, vector)| shadow.id == cq && vector.is_some())
+    }
+}
+
+pub(crate) fn remove_cq(controller: &mut Controller, id: u16) {
+    controller.cqs[usize::from(id)] = None;
+    controller.handover.get_mut().cqs[usize::from(id)].size = 0;
+}
+
+pub(crate) fn remove_sq(controller: &mut Controller, id: u16) {
+    let Some(queue) = controller.sqs[usize::from(id)].take() else { return };
+    if let Some(cq) = &mut controller.cqs[usize::from(queue.cq)] {
+        cq.users -= 1;
+    }
+    controller.handover.get_mut().sqs[usize::from(id)].size = 0;
+    controller.active.retain(|&active| active != id);
+    controller.client_dma.iter_mut().for_each(|client_dma| client_dma.forget_sq(id));
+}
+
+/// Removes both queues of a pair that has nothing in flight.
+pub(crate) fn delete_pair(controller: &mut Controller, id: u16) {
+    remove_sq(controller, id);
+    remove_cq(controller, id);
+}

@@ -1,0 +1,360 @@
+//! Shared state of the controllers of one drive: identity, namespaces, and the slab of commands.
+
+use crate::model::Namespace;
+use crate::model::management::Management;
+use crate::state::abandoned::Abandoned;
+use crate::state::ana::Ana;
+use crate::state::chunk;
+use crate::state::erasure::Erasure;
+use crate::state::fused::Fused;
+use crate::state::health::{Health, Statistics};
+use crate::state::identity::Identity;
+use crate::state::limits::{COMMANDS_MAX, CONTROLLERS_MAX, NAMESPACES_MAX, NN};
+use crate::state::losses::Losses;
+use crate::state::mailbox::Mailboxes;
+use crate::state::orders::Orders;
+use crate::state::persist::Persister;
+use crate::state::persistent_event::PersistentEvents;
+use crate::state::reservation::{HostId, KnownAs};
+use crate::state::sanitize::Sanitize;
+use crate::state::sync::Sync;
+use crate::state::uncorrectable::UncorrectableUpdates;
+use sluice_command::{Command, Deallocated, Limits, NodeId, Origin, Passthrough, Slab};
+use sluice_memory::SharedRegion;
+use sluice_nvme::Status;
+use sluice_router::Router;
+use std::io;
+
+/// Configuration of a drive.
+#[derive(Debug)]
+pub struct Config {
+    pub identity: Identity,
+    pub namespaces: Vec<Namespace>,
+}
+
+/// NVM subsystem, without its controllers.
+#[derive(Debug)]
+pub struct Subsystem {
+    pub(crate) identity: Identity,
+    /// Value that stays the same as long as no acknowledged write is lost.
+    pub(crate) power_id: Option<[u8; 16]>,
+    /// Namespaces by NSID less one.
+    pub(crate) namespaces: Vec<Option<Namespace>>,
+    pub(crate) slab: Slab,
+    deallocates: bool,
+    /// Whether a layer must be polled for its work.
+    pub(crate) polls: bool,
+    /// Indices of namespaces that may have finished commands.
+    pub(crate) touched: Vec<u8>,
+    /// Finished commands on their way to their completion queues.
+    pub(crate) done: Vec<Command>,
+    /// Spare list, empty except while its commands are being completed.
+    pub(crate) finishing: Vec<Command>,
+    pub(crate) mailboxes: Mailboxes,
+    /// Number of controllers to expect.
+    pub(crate) expected: u32,
+    /// Bit per enabled controller; `share` is the number of commands that each of them may have in flight.
+    pub(crate) enabled: u32,
+    pub(crate) share: u32,
+    /// Slots reserved for controllers that are not enabled.
+    pub(crate) reserved_slots: u32,
+    /// Private memory for commands that compare.
+    pub(crate) staging: SharedRegion,
+    pub(crate) health: Health,
+    /// Value of [`Health::bytes`] when a turn began to move bytes.
+    pub(crate) moved_before: u64,
+    pub(crate) persistent_events: PersistentEvents,
+    /// Erasure that is under way.
+    pub(crate) erasure: Option<Erasure>,
+    pub(crate) sync: Option<Sync>,
+    pub(crate) losses: Losses,
+    pub(crate) persister: Persister,
+    pub(crate) sanitize: Sanitize,
+    /// Host of each controller, by controller number.
+    pub(crate) hosts: [HostId; CONTROLLERS_MAX],
+    pub(crate) names: [KnownAs; CONTROLLERS_MAX],
+    /// Whether all sockets are paths of one guest.
+    pub(crate) one_guest: bool,
+    pub(crate) orders: Orders,
+    pub(crate) fused: Fused,
+    pub(crate) abandoned: Abandoned,
+    pub(crate) uncorrectable: UncorrectableUpdates,
+    pub(crate) ana: Ana,
+    pub(crate) management: Management,
+    /// Index of the namespace where [`expire`](Self::expire) goes on.
+    pub(crate) expired: usize,
+    /// Time until which no entries are fetched.
+    pub(crate) held_until_ns: Option<u64>,
+    /// Time of the next due work of the subsystem. Only [`note_deadline`](Self::note_deadline) computes it;
+    /// other code may only make it earlier.
+    pub(crate) next_deadline_ns: u64,
+}
+
+impl Subsystem {
+    /// Returns the commands that some namespace passes on.
+    pub(crate) fn passthrough(&self) -> Passthrough {
+        self.iter().fold(Passthrough::NONE, |all, namespace| all.union(namespace.passthrough()))
+    }
+
+    #[inline]
+    pub(crate) fn is_held(&self) -> bool {
+        self.held_until_ns.is_some()
+    }
+
+    /// Creates a subsystem without controllers.
+    ///
+    /// # Errors
+    /// The operating system has no memory or descriptors for it.
+    pub fn new(config: Config) -> io::Result<Self> {
+        let Config { identity, namespaces: list } = config;
+        let (fan_out, reserve) = needs(list.iter());
+        let deallocates = list.iter().any(|n| n.characteristics().deallocated != Deallocated::Unsupported);
+        let polls = list.iter().any(|n| n.router.stack().polls());
+        let mut namespaces: Vec<Option<Namespace>> = Vec::new();
+        for namespace in list {
+            let index = namespace.nsid() as usize - 1;
+            if namespaces.len() <= index {
+                namespaces.resize_with(index + 1, || None);
+            }
+            namespaces[index] = Some(namespace);
+        }
+        let slab = Slab::new(Limits::with_reserve(COMMANDS_MAX, fan_out, reserve))?;
+        let touched = Vec::with_capacity(NAMESPACES_MAX);
+        let share = slab.limit();
+        Ok(Self {
+            identity,
+            power_id: None,
+            namespaces,
+            slab,
+            deallocates,
+            polls,
+            touched,
+            done: Vec::with_capacity(COMMANDS_MAX as usize),
+            finishing: Vec::with_capacity(COMMANDS_MAX as usize),
+            mailboxes: Mailboxes::default(),
+            expected: 1,
+            reserved_slots: 0,
+            enabled: 0,
+            share,
+            staging: chunk::staging()?,
+            health: Health::new(),
+            moved_before: 0,
+            persistent_events: PersistentEvents::default(),
+            erasure: None,
+            sync: None,
+            losses: Losses::default(),
+            persister: Persister::default(),
+            sanitize: Sanitize::default(),
+            hosts: std::array::from_fn(|number| HostId::Unnamed(number as u8)),
+            names: Default::default(),
+            one_guest: false,
+            orders: Orders::default(),
+            fused: Fused::default(),
+            abandoned: Abandoned::default(),
+            uncorrectable: UncorrectableUpdates::default(),
+            ana: Ana::default(),
+            management: Management::default(),
+            expired: 0,
+            held_until_ns: None,
+            next_deadline_ns: u64::MAX,
+        })
+    }
+
+    /// Sets a value for Identify Controller that stays the same as long as no acknowledged write is lost.
+    pub fn set_power_id(&mut self, power_id: [u8; 16]) {
+        self.power_id = Some(power_id);
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, nsid: u32) -> Option<&Namespace> {
+        self.namespaces.get(nsid.wrapping_sub(1) as usize)?.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, nsid: u32) -> Option<&mut Namespace> {
+        self.namespaces.get_mut(nsid.wrapping_sub(1) as usize)?.as_mut()
+    }
+
+    /// Makes room in the slab for the commands of a new namespace's layers. Returns false if that exceeds its
+    /// size.
+    pub(crate) fn make_room_for(&mut self, namespace: &Namespace) -> bool {
+        let (fan_out, reserve) = needs(self.iter().chain([namespace]));
+        self.slab.make_room(fan_out, reserve)
+    }
+
+    /// Adds a namespace, for whose layers [room was made](Self::make_room_for).
+    pub(crate) fn put(&mut self, namespace: Namespace) {
+        let index = namespace.nsid() as usize - 1;
+        if self.namespaces.len() <= index {
+            self.namespaces.resize_with(index + 1, || None);
+        }
+        self.deallocates |= namespace.characteristics().deallocated != Deallocated::Unsupported;
+        self.namespaces[index] = Some(namespace);
+        self.update_stacks();
+        self.guard_namespaces();
+    }
+
+    /// Takes a namespace out for a moment. The caller must [put it back](Self::put_back_namespace).
+    pub(crate) fn take_out_namespace(&mut self, index: u32) -> Option<Namespace> {
+        self.namespaces.get_mut(index as usize)?.take()
+    }
+
+    pub(crate) fn put_back_namespace(&mut self, index: u32, namespace: Namespace) {
+        self.namespaces[index as usize] = Some(namespace);
+    }
+
+    /// Removes a namespace that has nothing in flight.
+    pub(crate) fn take(&mut self, nsid: u32) -> Option<Namespace> {
+        let index = nsid.wrapping_sub(1);
+        let namespace = self.namespaces.get_mut(index as usize)?.take()?;
+        self.touched.retain(|touched| u32::from(*touched) != index);
+        self.update_stacks();
+        Some(namespace)
+    }
+
+    /// Returns a namespace together with the slab and the private memory of commands.
+    pub(crate) fn beside(&mut self, nsid: u32) -> (Option<&Namespace>, &mut Slab, &SharedRegion) {
+        let Self { namespaces, slab, staging, .. } = self;
+        let namespace = namespaces.get(nsid.wrapping_sub(1) as usize).and_then(Option::as_ref);
+        (namespace, slab, staging)
+    }
+
+    /// Returns the status for an NSID without an active namespace. A possible NSID is inactive, which is an
+    /// invalid field. Any other, the broadcast NSID too, is invalid (Base 3.2.1.5).
+    pub(crate) fn status_of_inactive(nsid: u32) -> Status {
+        match nsid {
+            1..=NN => Status::INVALID_FIELD,
+            _ => Status::INVALID_NAMESPACE,
+        }
+    }
+
+    /// Returns the active namespaces in ascending order of their NSID.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Namespace> + Clone {
+        self.namespaces.iter().flatten()
+    }
+
+    /// Returns whether some namespace supports Deallocate. If none does, Identify's ONCS reports Dataset
+    /// Management as not supported, so that no host relies on discards.
+    #[inline]
+    pub(crate) fn deallocates(&self) -> bool {
+        self.deallocates
+    }
+
+    /// Returns in ascending order the NSIDs of namespaces that may lose finished writes at a power cut.
+    pub(crate) fn cached_namespaces(&self) -> impl Iterator<Item = u32> {
+        let cached = |it: &&Namespace| it.characteristics().volatile_cache && !it.is_leaving();
+        self.iter().filter(cached).map(Namespace::nsid)
+    }
+
+    /// Updates what depends on the stacks of all namespaces. Returns false if the slab cannot hold as many
+    /// commands as their layers may make.
+    pub(crate) fn update_stacks(&mut self) -> bool {
+        let polls = self.iter().any(|n| n.router.stack().polls());
+        // A namespace that is being created already has its room.
+        let (fan_out, reserve) = needs(self.iter().chain(self.management.being_created()));
+        self.polls = polls;
+        self.slab.make_room(fan_out, reserve)
+    }
+
+    /// Returns the token prefix that layer `node` of namespace `nsid` gives its engines.
+    pub fn token_prefix(nsid: u32, node: NodeId) -> u64 {
+        u64::from(nsid.wrapping_sub(1) & 0xff) << 40 | u64::from(node.0) << 32
+    }
+
+    /// Returns the active namespaces in ascending order of their NSID.
+    pub fn namespaces(&self) -> impl Iterator<Item = &Namespace> {
+        self.iter()
+    }
+
+    /// Returns the router of a namespace, whose classifier can be attached, replaced and detached at any
+    /// time.
+    pub fn router_mut(&mut self, nsid: u32) -> Option<&mut Router> {
+        self.get_mut(nsid).map(|namespace| &mut namespace.router)
+    }
+
+    /// Returns the counters of all controllers, remote ones included.
+    pub fn statistics(&self) -> Statistics {
+        self.health.statistics()
+    }
+
+    /// Returns the commands in flight of remote queue groups.
+    pub fn in_flight_remote(&self) -> u32 {
+        self.health.remote.in_flight()
+    }
+
+    /// Returns the commands in flight of hosts and of the subsystem itself.
+    pub fn in_flight(&self) -> u32 {
+        self.slab.in_flight()
+    }
+
+    /// Returns the commands in flight of the subsystem itself.
+    pub fn unfinished(&self) -> u32 {
+        self.slab.in_flight_of(Origin::SUBSYSTEM)
+    }
+
+    /// Returns whether a layer may give a device of its own access to host memory.
+    pub fn shares_memory(&self) -> bool {
+        self.polls
+    }
+
+    #[inline]
+    pub(crate) fn has_completions(&self) -> bool {
+        !self.touched.is_empty() || !self.done.is_empty()
+    }
+
+    pub(crate) fn each_namespace(&mut self, change: impl FnMut(&mut Namespace)) {
+        self.namespaces.iter_mut().flatten().for_each(change);
+    }
+
+    /// Returns the largest size in bytes of one range of a Dataset Management; zero for any size.
+    pub(crate) fn deallocate_limit(&self) -> u64 {
+        let limits = self.iter().map(|it| it.characteristics().deallocate_limit);
+        limits.filter(|limit| *limit > 0).min().unwrap_or(0)
+    }
+
+    /// Returns the earliest time at which work of the subsystem is due, `u64::MAX` for never.
+    fn earliest_ns(&self) -> u64 {
+        let erasure = self.erasure.as_ref().filter(|_| !self.is_held()).and_then(Erasure::deadline_ns);
+        let layers = self.iter().map(|namespace| namespace.router.deadline_ns());
+        // Has no branch for each deadline, since it is part of every turn that had work.
+        layers
+            .chain([
+                erasure,
+                self.held_until_ns,
+                self.persistent_events.deadline_ns(),
+                self.persister.deadline_ns(),
+            ])
+            .chain([self.management.deadline_ns()])
+            .fold(u64::MAX, |earliest, at| earliest.min(at.unwrap_or(u64::MAX)))
+    }
+
+    /// Computes the next deadline, since timers may have been set or ended. Later turns compare the clock
+    /// with it.
+    #[inline]
+    pub(crate) fn note_deadline(&mut self) {
+        self.next_deadline_ns = self.earliest_ns();
+    }
+
+    /// Returns the earliest time at which this subsystem needs a turn. Turns compare the clock with the same
+    /// time, so a turn at that time does the due work. Timers must be armed only from it.
+    pub fn deadline_ns(&mut self) -> Option<u64> {
+        self.note_deadline();
+        (self.next_deadline_ns != u64::MAX).then_some(self.next_deadline_ns)
+    }
+}
+
+/// Forgets commands that wait here for a turn or for the end of a format.
+impl Drop for Subsystem {
+    fn drop(&mut self) {
+        let Self { done, mailboxes, erasure, .. } = self;
+        let erasures = erasure.as_mut().and_then(Erasure::take_command);
+        done.drain(..).chain(mailboxes.drain()).chain(erasures).for_each(std::mem::forget);
+    }
+}
+
+/// Returns the most children that a command of these namespaces can have, and the number of commands that
+/// their layers make themselves.
+fn needs<'a>(namespaces: impl Iterator<Item = &'a Namespace> + Clone) -> (u32, u32) {
+    let fan_out = namespaces.clone().map(|n| n.characteristics().fan_out).max().unwrap_or(0);
+    let reserve = namespaces.map(|n| n.router.stack().reserve()).fold(0, u32::saturating_add);
+    (fan_out, reserve)
+}

@@ -1,0 +1,266 @@
+//! State of an erasure.
+
+use crate::state::limits::TRANSFER_MAX;
+use crate::state::reservation::HostId;
+use crate::state::sanitize::SanitizeRecord;
+use sluice_command::{Command, Operation, Request};
+use sluice_nvme::Status;
+
+/// Bytes zeroed in one step. With more, other namespaces of the drive would wait for it.
+const ZEROED_AT_ONCE: u64 = 32 << 20;
+
+/// Time until another attempt to persist a state that could not be persisted.
+const RETRY_NS: u64 = 1_000_000_000;
+
+/// Contents that one pass writes to all blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pass {
+    Zeroes {
+        /// Whether the target may deallocate the blocks.
+        deallocate: bool,
+    },
+    /// Overwrite with this pattern.
+    Pattern(u32),
+    /// Flush that makes everything durable.
+    Flush,
+}
+
+/// Purpose of an erasure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Format, after which the namespace has this block size.
+    Format { nsid: u32, block_size: u32 },
+    /// Sanitize operation that begins or runs.
+    Sanitize(SanitizeRecord),
+}
+
+/// Progress of an erasure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ErasureStage {
+    /// First state: the begin is not persisted yet. After that, a later daemon finishes an erasure that this
+    /// one leaves.
+    New,
+    /// Drain of the commands in flight.
+    Waiting,
+    Erasing,
+    /// Persisting of the outcome.
+    Persisting,
+    /// Failed persisting of the outcome, to be tried again.
+    Unpersisted,
+}
+
+/// Namespaces that are being erased. A subsystem has at most one erasure at a time.
+#[derive(Debug)]
+pub(crate) struct Erasure {
+    pub(crate) purpose: Purpose,
+    pub(crate) stage: ErasureStage,
+    /// Time until which commands in flight may drain.
+    pub(crate) until_ns: u64,
+    pub(crate) nsids: Vec<u32>,
+    passes: Vec<Pass>,
+    /// Number of finished passes, of finished namespaces in the next pass, and of finished bytes in the next
+    /// namespace.
+    pass: usize,
+    namespace: usize,
+    pub(crate) offset: u64,
+    pub(crate) in_flight: bool,
+    pub(crate) next_ns: u64,
+    /// Whether it pauses until the end of a reset.
+    paused: bool,
+    pub(crate) failure: Option<Status>,
+    /// Command that waits for the end, unless a reset took it.
+    command: Option<Command>,
+    /// Host that requested it; none if an earlier daemon left it.
+    host: Option<HostId>,
+    /// Whether the host lost its right to a format by a Preempt and Abort. The format ends unless it has
+    /// begun, and the preempting command waits for its end.
+    pub(crate) preempted: bool,
+    /// Whether this daemon or an earlier one may have overwritten data.
+    pub(crate) is_touched: bool,
+}
+
+impl Erasure {
+    pub(crate) fn new(
+        purpose: Purpose,
+        nsids: Vec<u32>,
+        passes: Vec<Pass>,
+        now_ns: u64,
+        until_ns: u64,
+    ) -> Self {
+        let (pass, namespace, offset) = (0, 0, 0);
+        Self {
+            purpose,
+            stage: ErasureStage::New,
+            until_ns,
+            nsids,
+            passes,
+            pass,
+            namespace,
+            offset,
+            in_flight: false,
+            next_ns: now_ns,
+            paused: false,
+            failure: None,
+            command: None,
+            host: None,
+            preempted: false,
+            is_touched: false,
+        }
+    }
+
+    /// Starts to drain commands, since the begin is persisted.
+    pub(crate) fn begin(&mut self) {
+        self.stage = ErasureStage::Waiting;
+    }
+
+    /// Resumes an erasure of an earlier daemon, which may have written something.
+    pub(crate) fn begin_again(&mut self) {
+        self.is_touched = true;
+        self.begin();
+    }
+
+    /// Returns whether nothing was written yet.
+    pub(crate) fn is_untouched(&self) -> bool {
+        !self.is_touched
+    }
+
+    /// Schedules another attempt to persist the outcome. The stored record has the erasure as running, so it
+    /// counts as running until then.
+    pub(crate) fn retry(&mut self, now_ns: u64) {
+        (self.stage, self.next_ns) = (ErasureStage::Unpersisted, now_ns.saturating_add(RETRY_NS));
+    }
+
+    /// Returns the reason of a failure.
+    pub(crate) fn failure(&self) -> Option<Status> {
+        self.failure
+    }
+
+    /// Returns the status for commands that would erase data meanwhile.
+    pub(crate) fn status(&self) -> Status {
+        match self.purpose {
+            Purpose::Format { .. } => Status::FORMAT_IN_PROGRESS,
+            Purpose::Sanitize(_) => Status::SANITIZE_IN_PROGRESS,
+        }
+    }
+
+    /// Returns the number of finished overwrite passes.
+    pub(crate) fn patterns_done(&self) -> usize {
+        self.passes[..self.pass].iter().filter(|pass| matches!(pass, Pass::Pattern(_))).count()
+    }
+
+    /// Stores the host's command until the end.
+    pub(crate) fn wait(&mut self, command: Command, host: HostId) {
+        (self.command, self.host) = (Some(command), Some(host));
+    }
+
+    /// Applies a Preempt and Abort with these victims. Returns whether this is a format of one of them.
+    pub(crate) fn preempt(&mut self, nsid: u32, victims: &[HostId]) -> bool {
+        let is_format_of = matches!(self.purpose, Purpose::Format { nsid: of, .. } if of == nsid);
+        self.preempted |= is_format_of && self.host.is_some_and(|host| victims.contains(&host));
+        self.preempted
+    }
+
+    pub(crate) fn is_preempted(&self) -> bool {
+        self.preempted
+    }
+
+    /// Takes the waiting command, to be finished now.
+    pub(crate) fn take_command(&mut self) -> Option<Command> {
+        self.command.take()
+    }
+
+    /// Takes the waiting command if it is the one that is meant.
+    pub(crate) fn take_command_if(&mut self, is_meant: impl FnOnce(&Command) -> bool) -> Option<Command> {
+        self.command.take_if(|command| is_meant(command))
+    }
+
+    pub(crate) fn command(&self) -> Option<&Command> {
+        self.command.as_ref()
+    }
+
+    /// Returns the pattern of the current pass, if it has one.
+    pub(crate) fn pattern(&self) -> Option<u32> {
+        match self.passes.get(self.pass) {
+            Some(Pass::Pattern(pattern)) => Some(*pattern),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn concerns(&self, nsid: u32) -> bool {
+        self.nsids.contains(&nsid)
+    }
+
+    /// Returns the time of the next chunk.
+    pub(crate) fn deadline_ns(&self) -> Option<u64> {
+        self.may_advance().then_some(self.next_ns)
+    }
+
+    pub(crate) fn may_advance(&self) -> bool {
+        // A format that is preempted before it erases only ends, even during a pause, since the preempting
+        // command waits.
+        let paused = self.paused && (!self.preempted || self.stage == ErasureStage::Erasing);
+        !self.in_flight && !paused && self.stage != ErasureStage::Persisting
+    }
+
+    /// Starts or ends a pause: no chunk starts during a reset.
+    pub(crate) fn set_paused(&mut self, paused: bool) {
+        self.paused = paused;
+    }
+
+    /// Returns namespace and request of the next chunk, or none if all passes are done.
+    pub(crate) fn next_chunk(&mut self, bytes_of: impl Fn(u32) -> u64) -> Option<(u32, Request)> {
+        loop {
+            let pass = *self.passes.get(self.pass)?;
+            let Some(&nsid) = self.nsids.get(self.namespace) else {
+                (self.pass, self.namespace, self.offset) = (self.pass + 1, 0, 0);
+                continue;
+            };
+            let left = bytes_of(nsid).saturating_sub(self.offset);
+            let (offset, request) = (self.offset, Request::default());
+            let request = match pass {
+                Pass::Flush if offset == 0 => Request { operation: Operation::Flush, ..request },
+                Pass::Zeroes { deallocate } if left > 0 => {
+                    let length = left.min(ZEROED_AT_ONCE);
+                    Request { operation: Operation::WriteZeroes, deallocate, offset, length, ..request }
+                }
+                Pass::Pattern(_) if left > 0 => {
+                    let length = left.min(TRANSFER_MAX.into());
+                    Request { operation: Operation::Write, offset, length, ..request }
+                }
+                _ => {
+                    (self.namespace, self.offset) = (self.namespace + 1, 0);
+                    continue;
+                }
+            };
+            return Some((nsid, request));
+        }
+    }
+
+    /// Returns the bytes done and in total, of all passes over all namespaces. Their number may exceed 64
+    /// bits.
+    pub(crate) fn progress(&self, bytes_of: impl Fn(u32) -> u64) -> (u128, u128) {
+        let writes = |passes: &[Pass]| passes.iter().filter(|pass| **pass != Pass::Flush).count() as u128;
+        let bytes = |nsids: &[u32]| nsids.iter().map(|nsid| u128::from(bytes_of(*nsid))).sum::<u128>();
+        let (each, before) = (bytes(&self.nsids), bytes(&self.nsids[..self.namespace.min(self.nsids.len())]));
+        let is_write = self.passes.get(self.pass).is_some_and(|pass| *pass != Pass::Flush);
+        let within = if is_write { before + u128::from(self.offset) } else { 0 };
+        (each * writes(&self.passes[..self.pass]) + within, each * writes(&self.passes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_progress_of_the_largest_drives_does_not_overflow() {
+        const PASSES: u128 = 16;
+        let purpose = Purpose::Format { nsid: 1, block_size: 512 };
+        let mut erasure =
+            Erasure::new(purpose, vec![1, 2], vec![Pass::Pattern(0); PASSES as usize], 0, u64::MAX);
+        (erasure.pass, erasure.namespace, erasure.offset) = (15, 1, 512);
+        let each = 2 * u128::from(u64::MAX);
+        let done = 15 * each + u128::from(u64::MAX) + 512;
+        assert_eq!(erasure.progress(|_| u64::MAX), (done, PASSES * each));
+    }
+}

@@ -1,0 +1,37 @@
+//! State: plain data with methods of its own, and the limits of the crate.
+
+pub(crate) mod abandoned;
+pub(crate) mod ana;
+pub(crate) mod arbitration;
+pub(crate) mod chunk;
+pub(crate) mod client_dma;
+pub(crate) mod copy;
+pub(crate) mod data_pointer;
+pub(crate) mod doorbells;
+pub(crate) mod erasure;
+pub(crate) mod events;
+pub(crate) mod failures;
+pub(crate) mod features;
+pub(crate) mod format;
+pub(crate) mod fused;
+pub(crate) mod health;
+pub(crate) mod identity;
+pub(crate) mod interrupts;
+pub(crate) mod limits;
+pub(crate) mod losses;
+pub(crate) mod mailbox;
+pub(crate) mod management;
+pub(crate) mod orders;
+pub(crate) mod persist;
+pub(crate) mod persistent_event;
+pub(crate) mod power;
+pub(crate) mod queue;
+pub(crate) mod refusal;
+pub(crate) mod registers;
+pub(crate) mod remote_queues;
+pub(crate) mod reservation;
+pub(crate) mod sanitize;
+pub(crate) mod self_test;
+pub(crate) mod sync;
+pub(crate) mod uncorrectable;
+pub(crate) mod unmapped_queues;
