@@ -20,7 +20,7 @@ ROWS = (
     ("replicate: function", 300, 307, ["crates/functions/src/services/replicate/mod.rs", "crates/functions/src/services/replicate/control.rs"]),
     ("replicate: shared: members, with mirror", None, None,
      ["crates/functions/src/services/replicate/member.rs", "crates/functions/src/services/replicate/read.rs",
-      "crates/functions/src/services/replicate/order.rs"]),
+      "crates/functions/src/services/replicate/order.rs", "crates/functions/src/services/replicate/wire.rs"]),
     ("replicate: shared: redundancy", None, None, ["crates/redundancy/src"]),
     ("snapshot: classifier", 200, 217, ["classifiers/snapshot.c"]),
     ("snapshot: function", 1200, 1634, ["crates/functions/src/services/snapshot"]),

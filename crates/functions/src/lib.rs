@@ -20,4 +20,8 @@ pub use layers::{
     RangeConfig, Rule, RuleCount, Stripe, StripeConfig, When,
 };
 pub use random::Random;
-pub use services::{Changes, Encrypt, KINDS, Replicate, changes, make, snapshot, store};
+pub use services::{
+    Changes, Encrypt, Farewell, Item, LogState, MemberState, Metric, OnLoss, Order, Record, Replicate,
+    SERVICES, Service, SetCheck, SetOrder, SetState, SetStatus, StoreOrder, StoreStatus, VersionStatus, make,
+    service, snapshot, store,
+};

@@ -4,8 +4,9 @@ use super::{Fault, LayerSpec};
 use crate::words::nearest;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
-use sluice_functions::KINDS;
 use sluice_functions::host::{DEADLINE, OnDeath};
+use sluice_functions::{Record, SERVICES, service};
+use sluice_uif::Options;
 use sluice_uif::abi::LAYERS_MAX;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -101,22 +102,22 @@ pub enum Provenance {
 const DEADLINE_MAX_MS: u64 = 600_000;
 
 impl UifSpec {
+    /// Returns the record of a function of Sluice's own.
+    pub fn service(&self) -> Option<&'static Record> {
+        self.function.as_deref().and_then(service)
+    }
+
     /// Returns the layers that have a copy of all data below the function. The last of its layers is the log.
     pub fn copies(&self) -> &[LayerSpec] {
-        match (self.function.as_deref(), self.layers.split_last()) {
-            (Some("replicate" | "mirror"), Some((_, copies))) => copies,
+        match (self.service(), self.layers.split_last()) {
+            (Some(service), Some((_, copies))) if service.keeps_copies => copies,
             _ => &[],
         }
     }
 
     /// Returns whether it is as large as the layer below. Other functions may have a size of their own.
     pub(super) fn keeps_size(&self) -> bool {
-        match self.function.as_deref() {
-            Some("pass" | "replicate" | "mirror") => true,
-            // A LUKS header may contain the size of its data.
-            Some("encrypt") => !self.options.contains_key("luks"),
-            _ => false,
-        }
+        self.service().is_some_and(|service| (service.keeps_size)(&Options::new(self.options.clone())))
     }
 
     pub(super) fn check(&self) -> Result<(), Fault> {
@@ -212,12 +213,13 @@ impl From<OnDeathName> for OnDeath {
 
 /// Checks that Sluice has a function of this name.
 pub fn check_kind(name: &str) -> Result<(), Fault> {
-    if KINDS.contains(&name) {
+    let names: Vec<&str> = SERVICES.iter().map(|service| service.name).collect();
+    if names.contains(&name) {
         return Ok(());
     }
     let fault = Fault::at_key("function", format!("Sluice has no function `{}`", name.escape_debug()));
-    Err(match nearest(name, KINDS) {
+    Err(match nearest(name, names.iter().copied()) {
         Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
-        None => fault.hint(format!("it has {}", KINDS.join(", "))),
+        None => fault.hint(format!("it has {}", names.join(", "))),
     })
 }

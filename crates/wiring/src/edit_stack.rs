@@ -7,6 +7,7 @@ use super::power::Losses;
 use sluice_control::drives::Store;
 use sluice_controller::{EditStackError, Refusal};
 use sluice_frontend::Drive;
+use sluice_functions::{Changes, Farewell};
 use sluice_spec::problem::Problem;
 use sluice_spec::{FunctionSpec, NamespaceSpec, UifSpec};
 use std::sync::Arc;
@@ -24,12 +25,6 @@ const LOOK: Duration = Duration::from_millis(1);
 /// Pauses between attempts to bring back a function that was not detached, the first and the longest. An
 /// example is a process that does not start.
 const PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
-
-/// Order that reverses the one which a function receives before it is detached.
-const STAY: &str = "resync";
-
-/// Substring of `status` which shows that an operator has already taken a member out.
-const IS_OUT: &str = r#""state":"out""#;
 
 impl WiredDrive {
     /// Attaches the function that the namespace shall have at index `at` of its functions. A function that
@@ -99,7 +94,7 @@ impl WiredDrive {
         // The order is sent before `leave`, because a function that has left receives no orders.
         let told = self.bid_farewell(&control, function).map_err(refused)?;
         if let Err(words) = control.uif.leave() {
-            return Err(refused(take_back(&control, told, Problem::conflict(words))));
+            return Err(refused(take_back(&control, told.as_ref(), Problem::conflict(words))));
         }
         if let Err(problem) = store().and_then(|()| self.take_out(nsid, at)) {
             return Err(refused(self.bring_back(&control, function, told, problem)));
@@ -119,17 +114,18 @@ impl WiredDrive {
         &self,
         control: &FunctionControl,
         function: &UifSpec,
-    ) -> Result<Option<&'static str>, Problem> {
-        let order = function.function.as_deref().and_then(|name| sluice_functions::changes(name).detached);
-        let Some(order) = order else { return Ok(None) };
-        let untold = |words: String| untold(&self.name, order, &words);
+    ) -> Result<Option<Farewell>, Problem> {
+        let Some(farewell) = changes(function).detached else { return Ok(None) };
+        let untold = |words: String| untold(&self.name, &farewell.order, &words);
         // The status comes first: a function that does not answer might execute the order after the wait has
         // ended.
-        let status = await_start(control).and_then(|()| control.uif.query("status", false, START_LIMIT));
-        let told = (!status.map_err(untold)?.contains(IS_OUT)).then_some(order);
-        match control.uif.query(order, true, START_LIMIT) {
+        let status =
+            await_start(control).and_then(|()| control.uif.query(&farewell.status, false, START_LIMIT));
+        let is_given = status.and_then(|status| (farewell.is_given)(&status)).map_err(untold)?;
+        let told = (!is_given).then(|| farewell.clone());
+        match control.uif.query(&farewell.order, true, START_LIMIT) {
             Ok(_) => Ok(told),
-            Err(words) => Err(take_back(control, told, untold(words))),
+            Err(words) => Err(take_back(control, told.as_ref(), untold(words))),
         }
     }
 
@@ -139,21 +135,22 @@ impl WiredDrive {
         &self,
         control: &Arc<FunctionControl>,
         function: &UifSpec,
-        told: Option<&'static str>,
+        told: Option<Farewell>,
         problem: Problem,
     ) -> Problem {
         let is_awaited = control.note_away();
-        let Err(why) = control.come_back(function) else { return take_back(control, told, problem) };
+        let Err(why) = control.come_back(function) else { return take_back(control, told.as_ref(), problem) };
         let problem = also(problem, &format!("and its commands wait, for it is not back: {}", why.error));
         if is_awaited {
             return problem;
         }
-        match self.bring_back_later(control, function, told) {
-            Ok(()) if told.is_some() => {
-                also(problem, &format!("that is tried again until it is, and then it is told `{STAY}`"))
+        let undo = told.as_ref().map(|farewell| farewell.undo.clone());
+        match (self.bring_back_later(control, function, told), undo) {
+            (Ok(()), Some(undo)) => {
+                also(problem, &format!("that is tried again until it is, and then it is told `{undo}`"))
             }
-            Ok(()) => also(problem, "that is tried again until it is"),
-            Err(error) => also(problem, &format!("nor is that tried again ({error}): move it")),
+            (Ok(()), None) => also(problem, "that is tried again until it is"),
+            (Err(error), _) => also(problem, &format!("nor is that tried again ({error}): move it")),
         }
     }
 
@@ -163,7 +160,7 @@ impl WiredDrive {
         &self,
         control: &Arc<FunctionControl>,
         function: &UifSpec,
-        told: Option<&'static str>,
+        told: Option<Farewell>,
     ) -> std::io::Result<()> {
         let (drive, function, control) = (self.name.clone(), function.clone(), Arc::downgrade(control));
         let bring_back = move || {
@@ -176,7 +173,12 @@ impl WiredDrive {
                 match control.come_back(&function) {
                     Ok(()) => {
                         let back = Problem::conflict("a function is back that could not be detached");
-                        return tracing::warn!(drive, about, "{}", take_back(&control, told, back).error);
+                        return tracing::warn!(
+                            drive,
+                            about,
+                            "{}",
+                            take_back(&control, told.as_ref(), back).error
+                        );
                     }
                     Err(why) => {
                         let why = why.error;
@@ -246,10 +248,14 @@ fn placed(spec: &NamespaceSpec, at: usize) -> Result<(&UifSpec, usize), Problem>
     }
 }
 
+/// Returns the orders for a function that is attached or detached.
+fn changes(function: &UifSpec) -> Changes {
+    function.service().map(|service| (service.changes)()).unwrap_or_default()
+}
+
 /// Refuses a function whose kind is never attached or detached, whatever its place.
 fn may_move(function: &UifSpec) -> Result<(), Problem> {
-    let why = function.function.as_deref().and_then(|name| sluice_functions::changes(name).stays);
-    why.map_or(Ok(()), |why| {
+    changes(function).stays.map_or(Ok(()), |why| {
         let name = function.about();
         Err(Problem::conflict(format!("the function {name} is neither attached nor detached: {why}"))
             .hint("declare it in the configuration, where a restart applies it"))
@@ -282,13 +288,13 @@ fn untold(drive: &str, order: &str, words: &str) -> Problem {
 }
 
 /// Reverses the order in `told`, because the function stays. Returns `problem` with the outcome added.
-fn take_back(control: &FunctionControl, told: Option<&str>, problem: Problem) -> Problem {
-    let Some(order) = told else { return problem };
-    let taken = await_start(control).and_then(|()| control.uif.query(STAY, false, START_LIMIT));
+fn take_back(control: &FunctionControl, told: Option<&Farewell>, problem: Problem) -> Problem {
+    let Some(Farewell { order, undo, .. }) = told else { return problem };
+    let taken = await_start(control).and_then(|()| control.uif.query(undo, false, START_LIMIT));
     let outcome = match taken {
-        Ok(_) => format!("because it stays, it was told `{STAY}` after `{order}`"),
+        Ok(_) => format!("because it stays, it was told `{undo}` after `{order}`"),
         Err(words) => format!(
-            "because it stays, order `{STAY}`: it may have taken `{order}`, and did not take that: {words}"
+            "because it stays, order `{undo}`: it may have taken `{order}`, and did not take that: {words}"
         ),
     };
     also(problem, &outcome)
@@ -301,18 +307,17 @@ fn also(mut problem: Problem, more: &str) -> Problem {
 
 /// Orders a function to treat the data below it as new: its state may be older than writes that it missed.
 fn begin_anew(control: &FunctionControl, function: &UifSpec) -> Result<(), Problem> {
-    let order = function.function.as_deref().and_then(|name| sluice_functions::changes(name).attached);
-    let Some(order) = order else { return Ok(()) };
-    let begun = control.uif.query(order, false, START_LIMIT).map(drop);
+    let Some(order) = changes(function).attached else { return Ok(()) };
+    let begun = control.uif.query(&order, false, START_LIMIT).map(drop);
     begun.map_err(|words| not_attached(control, &format!("it says: {words}")))
 }
 
 /// Answers a function whose layers were used before, and which therefore needs to learn which layer is right.
 /// Attaching the function is the order to copy the drive to the other layers.
 fn say_which_is_right(control: &FunctionControl, function: &UifSpec) -> Result<(), String> {
-    let asked = function.function.as_deref().and_then(|name| sluice_functions::changes(name).asked);
+    let order = changes(function).asked.ok_or_else(String::new)?;
     // The reply arrives when the function is ready.
-    control.uif.query(asked.ok_or_else(String::new)?, false, START_LIMIT).map(drop)
+    control.uif.query(&order, false, START_LIMIT).map(drop)
 }
 
 fn not_attached(control: &FunctionControl, why: &str) -> Problem {

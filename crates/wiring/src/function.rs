@@ -11,7 +11,7 @@ use sluice_controller::{COMMANDS_MAX, Subsystem, TRANSFER_MAX};
 use sluice_crypt::Given;
 use sluice_functions::host::{Launch, PendingAnswer, PreparedUif, Program, UifConfig, UifControl};
 use sluice_functions::{
-    Concat, Delay, DelayConfig, Fault, Outcome, Pass, PassConfig, Range, RangeConfig, Rule, Stripe,
+    Concat, Delay, DelayConfig, Fault, Outcome, Pass, PassConfig, Range, RangeConfig, Record, Rule, Stripe,
     StripeConfig, When, make,
 };
 use sluice_spec::paths::Places;
@@ -27,6 +27,9 @@ use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
+
+/// Order that every function answers, with its counters.
+const METRICS: &str = "metrics";
 
 /// A function on its way to its reactor.
 pub(super) enum FunctionSeed {
@@ -55,6 +58,8 @@ pub(super) struct Held {
 pub(super) struct FunctionControl {
     /// Name, program or socket of the function.
     pub(super) about: String,
+    /// Record of a function of Sluice's own.
+    service: Option<&'static Record>,
     pub(super) uif: UifControl,
     pub(super) cache: CacheControl,
     /// Controls of the layers below the function.
@@ -113,7 +118,8 @@ impl FunctionSeed {
                 let (seed, control) = open(uif, drive)?;
                 let cache = CacheControl::new(uif.translations.clone(), block_size);
                 let (about, away, counted) = (uif.about(), Mutex::default(), Mutex::default());
-                let control = FunctionControl { about, uif: control, cache, layers, away, counted };
+                let service = uif.service();
+                let control = FunctionControl { about, service, uif: control, cache, layers, away, counted };
                 return Ok((Self::Uif(seed, below), Held { function: Some(control), layers: Vec::new() }));
             }
         };
@@ -217,6 +223,18 @@ impl FunctionControl {
         self.sit(&mut self.away(), spec)
     }
 
+    /// Checks an order's text before the function receives it. The orders of a third-party function are not
+    /// checked.
+    ///
+    /// # Errors
+    /// The function has no such order. The text lists those it has.
+    pub(super) fn order(&self, text: &str) -> Result<String, String> {
+        match self.service {
+            Some(service) if text != METRICS => (service.order_of_text)(text),
+            _ => Ok(text.to_owned()),
+        }
+    }
+
     /// Sends the function a query for its metrics, unless one is pending.
     pub(super) fn ask_for_metrics(&self) {
         let mut counted = self.counted();
@@ -224,7 +242,7 @@ impl FunctionControl {
             return;
         }
         counted.look(Instant::now());
-        counted.asked.get_or_insert_with(|| self.uif.start_query("metrics"));
+        counted.asked.get_or_insert_with(|| self.uif.start_query(METRICS));
     }
 
     /// Returns the function's metrics, or those of its last answer if none arrives by `until`. Waits once for

@@ -1,6 +1,7 @@
 //! Detection of acknowledged writes that are lost with power, here and at other controllers.
 
 use sluice_control::state::Unflushed;
+use sluice_functions::OnLoss;
 use sluice_spec::paths::boot_id;
 use sluice_spec::{DriveSpec, FunctionSpec, uuid};
 use sluice_targets::{LossNotice, PowerId, PreviousSession};
@@ -55,10 +56,11 @@ impl<'a> Losses<'a> {
     /// Returns the losses for targets below a function; `self` applies to those above it.
     pub(super) fn below(self, function: &FunctionSpec) -> Self {
         let notice = match function {
-            // The host reads the primary of a replicated drive without this function, and no copy takes its
-            // place.
-            FunctionSpec::Uif(uif) if uif.function.as_deref() == Some("mirror") => LossNotice::FailCommand,
-            FunctionSpec::Uif(_) => LossNotice::FailFlush,
+            FunctionSpec::Uif(uif) => match uif.service().map_or(OnLoss::FailFlush, |it| it.on_loss) {
+                OnLoss::Through => self.notice,
+                OnLoss::FailFlush => LossNotice::FailFlush,
+                OnLoss::FailCommand => LossNotice::FailCommand,
+            },
             _ => self.notice,
         };
         Self { notice, ..self }

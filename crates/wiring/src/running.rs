@@ -143,11 +143,12 @@ impl Running for WiredDrive {
 
     fn tell_function(&self, number: usize, text: &str, quiesce: bool) -> Result<String, Problem> {
         let function = self.uif(number).ok_or_else(closed)?;
+        let text = &function.order(text).map_err(says)?;
         let quiet = if quiesce { Some(self.quiesce()?) } else { None };
         let limit = if quiesce { QUIET_ORDER_LIMIT } else { ORDER_LIMIT };
         let answer = function.uif.query(text, quiesce, limit);
         drop(quiet);
-        answer.map_err(|words| Problem::conflict(format!("the function says: {words}")))
+        answer.map_err(says)
     }
 
     fn restart_function(&self, number: usize) -> bool {
@@ -342,4 +343,9 @@ fn not_shrunk(mut problem: Problem, nsid: u32, size: Size, back: Result<Size, Pr
 fn target_size(subsystem: &Subsystem, nsid: u32) -> Size {
     let found = subsystem.namespaces().find(|namespace| namespace.nsid() == nsid);
     found.map_or(Size(0), |namespace| Size(namespace.router().stack().target_size()))
+}
+
+/// Returns the problem for a function's answer that is an error.
+fn says(words: String) -> Problem {
+    Problem::conflict(format!("the function says: {words}"))
 }

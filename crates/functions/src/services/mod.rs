@@ -1,12 +1,50 @@
 //! Functions that come with Sluice and are written against the function SDK.
+//!
+//! Each implements [`Service`] in its own module and has one line in [`SERVICES`].
 
 mod encrypt;
-mod kinds;
 mod mirrored;
+mod pass;
 mod replicate;
+mod service;
 pub mod snapshot;
 pub mod store;
 
 pub use encrypt::Encrypt;
-pub use kinds::{Changes, KINDS, changes, make};
-pub use replicate::Replicate;
+pub use replicate::{LogState, MemberState, Replicate, SetCheck, SetOrder, SetState, SetStatus};
+pub use service::{Changes, Farewell, Item, Metric, OnLoss, Order, Record, Service};
+pub use store::{StoreOrder, StoreStatus, VersionStatus};
+
+use sluice_crypt::Given;
+use sluice_uif::{Function, Options};
+
+/// The services that there are.
+pub const SERVICES: &[Record] = &[
+    Record::of::<pass::PassFunction>(),
+    Record::of::<Encrypt>(),
+    Record::of::<Replicate>(),
+    Record::of::<replicate::Equals>(),
+    Record::of::<snapshot::Snapshot>(),
+];
+
+/// Returns the record of a service.
+pub fn service(name: &str) -> Option<&'static Record> {
+    SERVICES.iter().find(|service| service.name == name)
+}
+
+/// Makes a service. `given` holds the contents of the descriptors that its process was started with.
+///
+/// # Errors
+/// There is no such function, or its options are not valid.
+pub fn make(name: &str, options: &Options, given: &Given) -> Result<Box<dyn Function>, String> {
+    match service(name) {
+        Some(service) => (service.make)(options, given),
+        None => {
+            let names: Vec<&str> = SERVICES.iter().map(|service| service.name).collect();
+            Err(format!("there is no function `{name}`; there are {}", names.join(", ")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -3,9 +3,9 @@
 use super::converse;
 use super::function::which;
 use clap::{Args, Subcommand};
-use serde::{Deserialize, Serialize};
 use sluice_api::client::{Client, segment};
 use sluice_api::{ControlAnswer, ControlRequest, FunctionList};
+use sluice_functions::{StoreOrder, StoreStatus, VersionStatus};
 use sluice_spec::output::Output;
 use sluice_spec::problem::Problem;
 use sluice_spec::size::Size;
@@ -55,22 +55,22 @@ pub(super) struct Of {
     namespace: Option<u32>,
 }
 
-/// A version as the function lists it.
-#[derive(Debug, Deserialize, Serialize)]
-struct Version {
-    name: String,
-    /// Seconds since 1970.
-    created: u64,
-}
-
 pub(super) fn run(command: SnapshotCommand, client: &Client, output: Output) -> Result<(), Problem> {
-    let (drive, of, text, quiesce) = match &command {
-        SnapshotCommand::Create { drive, name, of } => (drive, of, format!("create {name}"), true),
-        SnapshotCommand::Delete { drive, name, of } => (drive, of, format!("delete {name}"), true),
-        SnapshotCommand::Rollback { drive, name, of } => (drive, of, format!("rollback {name}"), true),
-        SnapshotCommand::List { drive, of } => (drive, of, "list".to_owned(), false),
-        SnapshotCommand::Status { drive, of } => (drive, of, "status".to_owned(), false),
+    let named = |name: &String| name.clone();
+    let (drive, of, order, quiesce) = match &command {
+        SnapshotCommand::Create { drive, name, of } => {
+            (drive, of, StoreOrder::Create { name: named(name) }, true)
+        }
+        SnapshotCommand::Delete { drive, name, of } => {
+            (drive, of, StoreOrder::Delete { name: named(name) }, true)
+        }
+        SnapshotCommand::Rollback { drive, name, of } => {
+            (drive, of, StoreOrder::Rollback { name: named(name) }, true)
+        }
+        SnapshotCommand::List { drive, of } => (drive, of, StoreOrder::List, false),
+        SnapshotCommand::Status { drive, of } => (drive, of, StoreOrder::Status, false),
     };
+    let text = order.to_string();
     let path = format!("/v1/drives/{}/functions", segment(drive));
     let list = converse(client.get::<FunctionList>(&path))?;
     let number = which(drive, &list, Some("snapshot"), of.namespace)?;
@@ -79,17 +79,17 @@ pub(super) fn run(command: SnapshotCommand, client: &Client, output: Output) -> 
     let said = |_| Problem::internal(format!("the function said {answer}"));
     match command {
         SnapshotCommand::List { .. } => {
-            output.answer(&serde_json::from_str::<Vec<Version>>(&answer).map_err(said)?, |it| table(it))
+            output.answer(&serde_json::from_str::<Vec<VersionStatus>>(&answer).map_err(said)?, |it| table(it))
         }
         SnapshotCommand::Status { .. } => {
-            output.answer(&serde_json::from_str::<serde_json::Value>(&answer).map_err(said)?, status)
+            output.answer(&serde_json::from_str::<StoreStatus>(&answer).map_err(said)?, status)
         }
         // A change that succeeded prints nothing.
         _ => Ok(()),
     }
 }
 
-fn table(versions: &[Version]) -> String {
+fn table(versions: &[VersionStatus]) -> String {
     let mut table = Table::new(&["NAME", "CREATED"]);
     for version in versions {
         table.row(vec![version.name.clone(), utc(version.created)]);
@@ -100,7 +100,8 @@ fn table(versions: &[Version]) -> String {
 /// Fields of the status that are a number of bytes.
 const BYTES: [&str; 5] = ["size", "chunk", "mapped", "store", "free"];
 
-fn status(status: &serde_json::Value) -> String {
+fn status(status: &StoreStatus) -> String {
+    let status = serde_json::to_value(status).unwrap_or_default();
     let mut table = Table::new(&["WHAT", "VALUE"]);
     for (what, value) in status.as_object().into_iter().flatten() {
         let value = match value.as_u64() {
@@ -139,8 +140,8 @@ mod tests {
 
     #[test]
     fn bytes_have_their_unit_and_counts_have_none() {
-        let said = serde_json::json!({"ready": true, "size": 64 << 20, "free": 512, "versions": 3});
-        let text = status(&said);
+        let said = r#"{"ready":true,"size":67108864,"chunk":65536,"mapped":0,"store":512,"free":512,"low":false,"versions":3}"#;
+        let text = status(&serde_json::from_str(said).expect("a status"));
         let line = |what: &str| {
             text.lines().find(|line| line.starts_with(what)).map(|line| line.split_whitespace().last())
         };

@@ -7,6 +7,7 @@
 
 mod settings;
 
+use super::service::{Item, NoOrder, Service};
 use settings::Layout;
 use sluice_command::Operation;
 use sluice_crypt::{Given, Xts, ciphering};
@@ -68,6 +69,33 @@ impl Encrypt {
         (call.request.operation, call.request.deallocate) = (Operation::Write, false);
         (call.request.offset, call.request.length) = (offset, length as u64);
         Answer::ForwardAndReturn(ZEROED)
+    }
+}
+
+impl Service for Encrypt {
+    const NAME: &'static str = "encrypt";
+    const ABOUT: &'static str =
+        "Encrypts the data in the format of dm-crypt, with a raw key or a LUKS2 header.";
+    const OPTIONS: &'static [Item] = &[
+        Item { name: "key_file", about: "File with the key or the passphrase." },
+        Item { name: "credential", about: "Credential of systemd's with it, by name." },
+        Item { name: "key_fd", about: "Number of an inherited descriptor with it." },
+        Item { name: "luks", about: "File that begins with a LUKS2 header." },
+        Item { name: "keyslot", about: "Only keyslot of the header to try." },
+        Item { name: "data_offset", about: "Offset of the data behind the header, in bytes." },
+        Item { name: "sector_size", about: "Bytes of a sector, `512` by default." },
+        Item { name: "large_sectors", about: "`yes` for dm-crypt's `iv_large_sectors`." },
+    ];
+
+    type Order = NoOrder;
+
+    fn make(options: &Options, given: &Given) -> Result<Box<dyn Function>, String> {
+        Ok(Box::new(Self::new(options, given)?))
+    }
+
+    fn keeps_size(options: &Options) -> bool {
+        // A LUKS header may contain the size of its data.
+        options.get("luks").is_none()
     }
 }
 

@@ -1,5 +1,7 @@
 //! Options of encryption: the source of the key, and the layout and numbers of sectors.
 
+use super::Encrypt;
+use crate::services::service::check_options;
 use crate::store::parse_bytes;
 use rustix::fs::OFlags;
 use sluice_crypt::luks::{Header, Limits, Segment};
@@ -8,10 +10,6 @@ use sluice_memory::Secret;
 use sluice_uif::Options;
 use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-
-/// Names of all options.
-const OPTIONS: [&str; 8] =
-    ["key_file", "credential", "key_fd", "luks", "keyslot", "data_offset", "sector_size", "large_sectors"];
 
 /// Bytes of the sectors that dm-crypt's plain64 counts, whatever size it encrypts.
 const SECTOR: u64 = 512;
@@ -52,9 +50,7 @@ impl Layout {
 
 /// Opens the key. It is nowhere else than in the result afterwards.
 pub(super) fn open(options: &Options, given: &Given) -> Result<(Secret<Xts>, Layout), String> {
-    if let Some(unknown) = options.unknown_key(&OPTIONS) {
-        return Err(format!("encrypt has no option `{unknown}`; it has {}", OPTIONS.join(", ")));
-    }
+    check_options::<Encrypt>(options)?;
     let [key_file, credential, key_fd] = ["key_file", "credential", "key_fd"].map(|key| options.get(key));
     let secret = Source::of(key_file, credential, key_fd)?.read(given)?;
     let (key, layout) = match options.get("luks") {

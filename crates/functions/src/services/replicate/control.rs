@@ -1,6 +1,6 @@
 //! Orders of an operator, and their answers.
 
-use super::{Mode, Replicate};
+use super::{Replicate, SetOrder};
 use sluice_nvme::Status;
 use sluice_redundancy::Members;
 use sluice_uif::Io;
@@ -20,37 +20,31 @@ impl Replicate {
     }
 
     /// Executes an order. Returns the status of the set.
-    pub(super) fn execute(&mut self, text: &str) -> Result<String, String> {
-        let mode = self.mode;
+    pub(super) fn execute(&mut self, order: SetOrder) -> Result<String, String> {
         let mirror = &mut self.set.as_mut().ok_or_else(|| self.error.clone())?.mirror;
         let all = mirror.status().members;
-        let words: Vec<&str> = text.split_whitespace().collect();
-        if mirror.asks() && !words.starts_with(&["copy"]) {
+        if mirror.asks() && !matches!(order, SetOrder::CopyFrom { .. }) {
             return Err(self.error.clone());
         }
-        match words.as_slice() {
-            ["status"] => {}
-            ["resync"] => mirror.bring_back(all, false),
-            ["resync", "all"] => mirror.bring_back(all, true),
-            ["resync", number] => mirror.bring_back(Members::one(member(all, number)?), false),
+        match order {
+            SetOrder::Status => {}
+            SetOrder::Resync => mirror.bring_back(all, false),
+            SetOrder::ResyncAll => mirror.bring_back(all, true),
+            SetOrder::ResyncMember { member } => mirror.bring_back(one(all, member)?, false),
             // Of two members, one of which is the drive, it is the other.
-            ["fail"] if mode == Mode::Copy => mirror.take_out(1)?,
-            ["fail", number] => mirror.take_out(member(all, number)?)?,
-            ["check"] => mirror.check(),
-            ["copy", "from", number] => mirror.copy_from(member(all, number)?)?,
-            _ => {
-                let fail = if mode == Mode::Copy { "fail" } else { "fail N" };
-                return Err(format!(
-                    "there is no order `{text}`; there are status, resync, resync N, resync all, {fail}, check and copy from N"
-                ));
-            }
+            SetOrder::Fail => mirror.take_out(1)?,
+            SetOrder::FailMember { member } => one(all, member).and_then(|_| mirror.take_out(member))?,
+            SetOrder::Check => mirror.check(),
+            SetOrder::CopyFrom { member } => mirror.copy_from(member)?,
         }
         Ok(mirror.status().to_string())
     }
 }
 
-/// Parses the number of a member.
-fn member(all: Members, number: &str) -> Result<usize, String> {
-    let found = number.parse().ok().filter(|member| all.contains(*member));
-    found.ok_or_else(|| format!("there is no member `{number}`; they are {all:?}"))
+/// Returns one of the members.
+fn one(all: Members, member: usize) -> Result<Members, String> {
+    match all.contains(member) {
+        true => Ok(Members::one(member)),
+        false => Err(format!("there is no member {member}; they are {all:?}")),
+    }
 }

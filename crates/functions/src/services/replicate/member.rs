@@ -85,10 +85,7 @@ impl Mode {
 
     /// Returns the rate in bytes a second, from the option `resync_mib_s`.
     pub(super) fn rate(self, options: &Options) -> Result<u64, String> {
-        let name = self.name();
-        if let Some(unknown) = options.unknown_key(&["resync_mib_s"]) {
-            return Err(format!("{name} has no option `{unknown}`; it has resync_mib_s"));
-        }
+        self.check_options(options)?;
         match options.get("resync_mib_s").map(str::parse::<u32>) {
             None => Ok(RATE),
             Some(Ok(rate)) if rate > 0 => Ok(u64::from(rate) << 20),

@@ -12,6 +12,10 @@ mod control;
 mod member;
 mod order;
 mod read;
+mod wire;
+
+pub(super) use wire::Equals;
+pub use wire::{LogState, MemberState, SetCheck, SetOrder, SetState, SetStatus};
 
 use crate::services::mirrored::{Event, Mirrored};
 use member::Mode;
@@ -306,9 +310,11 @@ impl Function for Replicate {
     }
 
     fn control(&mut self, text: &str, io: &mut Io<'_>) -> Control {
-        let answer = self.execute(text);
-        self.leaving |= answer.is_ok() && text.trim_start().starts_with("fail");
-        self.ordered |= answer.is_ok() && text.trim_start().starts_with("copy");
+        let order = self.mode.order(text);
+        let answer = order.clone().and_then(|order| self.execute(order));
+        let done = order.ok().filter(|_| answer.is_ok());
+        self.leaving |= matches!(done, Some(SetOrder::Fail | SetOrder::FailMember { .. }));
+        self.ordered |= matches!(done, Some(SetOrder::CopyFrom { .. }));
         let answer = if self.leaving || self.ordered { Control::Later } else { Control::Now(answer) };
         self.run(io);
         answer

@@ -24,12 +24,11 @@ mod view;
 pub use drive::Snapshot;
 pub use view::View;
 
-use crate::store::{CHUNK_MAX, CHUNK_MIN, Shape, is_name, parse_bytes};
+use super::service::{Item, Metric, Service, check_options};
+use crate::store::{CHUNK_MAX, CHUNK_MIN, METRICS, ORDERS, Shape, StoreOrder, is_name, parse_bytes};
 use sluice_command::{Operation, Request};
+use sluice_crypt::Given;
 use sluice_uif::{Data, Function, Io, Options};
-
-/// Names of all options.
-const OPTIONS: [&str; 3] = ["size", "chunk", "version"];
 
 /// Bytes of a chunk unless the options set another size.
 const CHUNK: u64 = 64 << 10;
@@ -43,9 +42,7 @@ const BACK: u8 = 2;
 /// # Errors
 /// The options are not valid.
 pub fn make(options: &Options) -> Result<Box<dyn Function>, String> {
-    if let Some(unknown) = options.unknown_key(&OPTIONS) {
-        return Err(format!("snapshot has no option `{unknown}`; it has {}", OPTIONS.join(", ")));
-    }
+    check_options::<Snapshot>(options)?;
     let number = |key: &str| {
         let words = options.get(key).map(|words| (words, parse_bytes(words)));
         words.map(|(words, bytes)| {
@@ -66,6 +63,24 @@ pub fn make(options: &Options) -> Result<Box<dyn Function>, String> {
         Some(name) if is_name(name) => Box::new(View::new(shape, name)),
         Some(name) => return Err(format!("no version can be called `{}`", name.escape_debug())),
     })
+}
+
+impl Service for Snapshot {
+    const NAME: &'static str = "snapshot";
+    const ABOUT: &'static str = "Keeps versions of the drive, which can be read and gone back to.";
+    const OPTIONS: &'static [Item] = &[
+        Item { name: "size", about: "Bytes of the drive; needed." },
+        Item { name: "chunk", about: "Bytes of a chunk, `64KiB` by default." },
+        Item { name: "version", about: "Version of another drive's store that this drive reads." },
+    ];
+    const ORDERS: &'static [Item] = ORDERS;
+    const METRICS: &'static [Metric] = METRICS;
+
+    type Order = StoreOrder;
+
+    fn make(options: &Options, _: &Given) -> Result<Box<dyn Function>, String> {
+        make(options)
+    }
 }
 
 /// Requester of a request of the function's: the upper half of its token.

@@ -6,10 +6,10 @@
 
 use super::{Requester, of_token, request, send, token};
 use crate::store::block::{BLOCK, Kind, open};
-use crate::store::in_json;
 use crate::store::layout::{DELETIONS, Layout, Shape};
 use crate::store::load::{Found, Load, Loaded};
 use crate::store::metadata_op::{BUFFER, Step};
+use crate::store::{StoreStatus, json};
 use slab::Slab;
 use sluice_command::Operation;
 use sluice_nvme::Status;
@@ -298,11 +298,9 @@ impl Function for View {
     }
 
     fn control(&mut self, text: &str, _io: &mut Io<'_>) -> Control {
-        Control::Now(match (text, &self.refusal) {
-            ("status", None) => {
-                Ok(format!("{{\"ready\":{},\"version\":\"{}\"}}", self.map.is_some(), self.name))
-            }
-            ("status", Some(why)) => Ok(format!("{{\"ready\":false,\"reason\":\"{}\"}}", in_json(why))),
+        Control::Now(match (text.trim(), &self.refusal) {
+            ("status", None) => json(&StoreStatus::of_version(&self.name, self.map.is_some())),
+            ("status", Some(why)) => json(&StoreStatus::refused(why.clone())),
             _ => Err("the only order for a version is status".to_owned()),
         })
     }

@@ -22,11 +22,6 @@ pub(crate) struct LeftOut {
     orders: Vec<String>,
 }
 
-/// Returns whether an operator's order is to open the store at its last durable point.
-pub(crate) fn is_ordered(text: &str) -> bool {
-    text.split_whitespace().eq(TO_LAST_DURABLE_POINT.split_whitespace())
-}
-
 impl LeftOut {
     /// Notes a block behind the first that is lost.
     pub(super) fn add(&mut self, first: u64, sequence: u64, entry: Option<Entry>) {

@@ -19,10 +19,13 @@ pub(crate) mod metadata_op;
 pub(crate) mod table;
 mod text;
 mod uses;
+mod wire;
 
 pub use layout::Shape;
 pub(crate) use layout::{CHUNK_MAX, CHUNK_MIN};
-pub(crate) use text::{in_json, is_name, parse_bytes, table_in_json, versions_in_json};
+pub(crate) use text::{is_name, parse_bytes};
+pub(crate) use wire::{METRICS, ORDERS, json};
+pub use wire::{StoreOrder, StoreStatus, VersionStatus};
 
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,200 @@
+//! Trait of a function that is written against the function SDK, and its record in the registry.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sluice_crypt::Given;
+use sluice_uif::{Function, Options};
+use std::fmt;
+
+/// A function of Sluice's own behind the function SDK. All that other crates need of it is derived from here.
+pub trait Service {
+    /// Name of the function, as a user writes it.
+    const NAME: &'static str;
+    /// Description of the function for people, one sentence.
+    const ABOUT: &'static str;
+    const OPTIONS: &'static [Item] = &[];
+    const ORDERS: &'static [Item] = &[];
+    const METRICS: &'static [Metric] = &[];
+    /// Layers besides the rest of the stack, at least and at most.
+    const LAYERS: (usize, usize) = (0, 0);
+    /// Report of a loss of acknowledged writes in the rest of the stack.
+    const ON_LOSS: OnLoss = OnLoss::FailFlush;
+    /// Whether all layers but the last have a copy of all data below the function.
+    const KEEPS_COPIES: bool = false;
+
+    /// Orders of an operator.
+    type Order: Order;
+
+    /// Makes the function. `given` holds the contents of the descriptors that its process was started with.
+    ///
+    /// # Errors
+    /// The options are not valid.
+    fn make(options: &Options, given: &Given) -> Result<Box<dyn Function>, String>;
+
+    /// Returns whether the function is as large as the layer below.
+    fn keeps_size(options: &Options) -> bool {
+        let _ = options;
+        false
+    }
+
+    /// Returns the orders for a function that is attached to a drive in use, or detached from it.
+    fn changes() -> Changes {
+        Changes::default()
+    }
+}
+
+/// An option or an order, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// Name of an option; form of an order, with its arguments in capitals.
+    pub name: &'static str,
+    pub about: &'static str,
+}
+
+/// A number that a function reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metric {
+    pub name: &'static str,
+    pub about: &'static str,
+}
+
+impl Metric {
+    /// Returns the type in the sense of Prometheus.
+    pub fn kind(&self) -> &'static str {
+        if self.name.ends_with("_total") { "counter" } else { "gauge" }
+    }
+}
+
+/// Order of an operator: a type with two forms, text and JSON.
+pub trait Order: fmt::Display + Serialize + DeserializeOwned {
+    /// Parses the words of an order; `None` if there is no such order.
+    fn of_words(words: &[&str]) -> Option<Self>;
+}
+
+/// Order of a function that takes none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
+pub enum NoOrder {}
+
+impl fmt::Display for NoOrder {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {}
+    }
+}
+
+impl Order for NoOrder {
+    fn of_words(_: &[&str]) -> Option<Self> {
+        None
+    }
+}
+
+/// Report of a loss of acknowledged writes in a layer below a function.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnLoss {
+    /// The layer reports as if the function were not there.
+    #[default]
+    Through,
+    /// The next Flush fails.
+    FailFlush,
+    /// The next command fails.
+    FailCommand,
+}
+
+/// Orders for a function that is attached to a drive in use, or detached from it, in their text form.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    /// Order at an attach for a function that needs to be given the right layer: the drive is right.
+    pub asked: Option<String>,
+    /// Order at an attach, before the function gets a command.
+    pub attached: Option<String>,
+    /// Order before a detach: the function misses later writes.
+    pub detached: Option<Farewell>,
+    /// Reason why the function can be neither attached nor detached.
+    pub stays: Option<&'static str>,
+}
+
+/// Order before a detach.
+#[derive(Clone, Debug)]
+pub struct Farewell {
+    pub order: String,
+    /// Order that reverses it, if the function stays after all.
+    pub undo: String,
+    /// Order whose answer [`is_given`](Self::is_given) reads.
+    pub status: String,
+    /// Returns whether the status shows that an operator has given the order before.
+    pub is_given: fn(&str) -> Result<bool, String>,
+}
+
+/// Record of a service in the registry.
+#[derive(Clone, Copy, Debug)]
+pub struct Record {
+    pub name: &'static str,
+    pub about: &'static str,
+    pub options: &'static [Item],
+    pub orders: &'static [Item],
+    pub metrics: &'static [Metric],
+    pub layers: (usize, usize),
+    pub on_loss: OnLoss,
+    pub keeps_copies: bool,
+    pub make: fn(&Options, &Given) -> Result<Box<dyn Function>, String>,
+    pub keeps_size: fn(&Options) -> bool,
+    pub changes: fn() -> Changes,
+    /// Checks an order's text, and returns it in its shortest form.
+    pub order_of_text: fn(&str) -> Result<String, String>,
+    /// Converts an order from JSON to text.
+    pub order_of_json: fn(&str) -> Result<String, String>,
+}
+
+impl Record {
+    pub(super) const fn of<S: Service>() -> Self {
+        Self {
+            name: S::NAME,
+            about: S::ABOUT,
+            options: S::OPTIONS,
+            orders: S::ORDERS,
+            metrics: S::METRICS,
+            layers: S::LAYERS,
+            on_loss: S::ON_LOSS,
+            keeps_copies: S::KEEPS_COPIES,
+            make: S::make,
+            keeps_size: S::keeps_size,
+            changes: S::changes,
+            order_of_text: |text| parse::<S>(text).map(|order| order.to_string()),
+            order_of_json: |json| match serde_json::from_str::<S::Order>(json) {
+                Ok(order) => (parse::<S>(&order.to_string())).map(|order| order.to_string()),
+                Err(error) => Err(no_order::<S>(&format!("{json} ({error})"))),
+            },
+        }
+    }
+}
+
+/// Parses an order of a service.
+///
+/// # Errors
+/// There is no such order. The text lists those there are.
+pub(super) fn parse<S: Service>(text: &str) -> Result<S::Order, String> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    S::Order::of_words(&words).ok_or_else(|| no_order::<S>(text))
+}
+
+fn no_order<S: Service>(text: &str) -> String {
+    if S::ORDERS.is_empty() {
+        return "this function takes no orders".to_owned();
+    }
+    format!("{} has no order `{}`; it has {}", S::NAME, text.escape_debug(), list(S::ORDERS))
+}
+
+/// Checks that a service has all of these options.
+pub(super) fn check_options<S: Service>(options: &Options) -> Result<(), String> {
+    let names: Vec<&str> = S::OPTIONS.iter().map(|option| option.name).collect();
+    match options.unknown_key(&names) {
+        None => Ok(()),
+        Some(unknown) if names.is_empty() => {
+            Err(format!("{} has no options, and so no `{unknown}`", S::NAME))
+        }
+        Some(unknown) => Err(format!("{} has no option `{unknown}`; it has {}", S::NAME, names.join(", "))),
+    }
+}
+
+fn list(items: &[Item]) -> String {
+    items.iter().map(|item| item.name).collect::<Vec<_>>().join(", ")
+}
