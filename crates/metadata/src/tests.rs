@@ -1,0 +1,396 @@
+use crate::*;
+use proptest::prelude::*;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+const MIB: u64 = 1 << 20;
+const STRIPE: Shape = Shape { kind: SetKind::Stripe, chunk: 65536 };
+const MIRROR: Shape = Shape { kind: SetKind::Mirror, chunk: 0 };
+
+/// Files of a set.
+struct Set {
+    folder: TempDir,
+    shape: Shape,
+    roles: Vec<Role>,
+}
+
+impl Set {
+    fn new(shape: Shape, members: usize) -> Self {
+        let mut roles: Vec<Role> = (0..members).map(Role::Data).collect();
+        roles.extend(shape.kind.is_redundant().then_some(Role::Log));
+        let set = Self { folder: tempfile::tempdir().expect("a folder"), shape, roles };
+        for index in 0..set.roles.len() {
+            std::fs::write(set.path(index), vec![index as u8 + 1; MIB as usize]).expect("room");
+        }
+        set
+    }
+
+    fn labelled(shape: Shape, members: usize) -> Self {
+        let set = Self::new(shape, members);
+        let devices = set.devices();
+        let member = |(device, role): (_, &Role)| Member { device, role: *role, data_bytes: MIB, storage: 7 };
+        let wanted: Vec<_> = devices.iter().zip(&set.roles).map(member).collect();
+        form(&set.shape, &wanted).expect("there is room");
+        set
+    }
+
+    fn path(&self, index: usize) -> PathBuf {
+        self.folder.path().join(index.to_string())
+    }
+
+    fn devices(&self) -> Vec<Device> {
+        (0..self.roles.len()).map(|index| Device::claim(&self.path(index)).expect("it is free")).collect()
+    }
+
+    fn judge_with(&self, size: Option<u64>) -> Result<Verdict, Refusal> {
+        let look =
+            |(index, role): (usize, &Role)| Place::look(&self.path(index), *role, size).expect("readable");
+        judge(&self.shape, &self.roles.iter().enumerate().map(look).collect::<Vec<_>>())
+    }
+
+    fn judge(&self) -> Result<Verdict, Refusal> {
+        self.judge_with(Some(MIB))
+    }
+
+    fn assembly(&self) -> Assembly {
+        match self.judge() {
+            Ok(Verdict::Labelled(assembly)) => assembly,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Opens the set as a daemon does.
+    fn open(&self) -> Assembly {
+        let mut assembly = self.assembly();
+        raise(&mut assembly, &self.devices()).expect("nothing is wrong");
+        assembly
+    }
+
+    fn refused(&self) -> String {
+        let before = self.bytes();
+        let refusal = self.judge().expect_err("it is wrong");
+        assert!(self.bytes() == before, "nothing is written");
+        refusal.error
+    }
+
+    fn bytes(&self) -> Vec<Vec<u8>> {
+        (0..self.roles.len()).map(|index| std::fs::read(self.path(index)).expect("it is there")).collect()
+    }
+
+    fn label(&self, index: usize) -> Label {
+        label_of(&self.path(index))
+    }
+}
+
+fn label_of(path: &Path) -> Label {
+    match Device::open(path).and_then(|device| device.found()).expect("readable") {
+        Found::Label(label) => *label,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn uuids(words: &str, wanted: &[Uuid]) {
+    for uuid in wanted {
+        assert!(words.contains(&uuid.to_string()), "{words} lacks {uuid}");
+    }
+}
+
+#[test]
+fn a_labelled_set_is_opened_again_and_again() {
+    for shape in [STRIPE, MIRROR] {
+        let set = Set::labelled(shape, 3);
+        for epoch in 2..5 {
+            let assembly = set.open();
+            assert_eq!((assembly.epoch, assembly.stale.contains(&true)), (epoch, false));
+            assert!((0..set.roles.len()).all(|index| set.label(index).epoch == epoch));
+        }
+        assert!(
+            set.bytes()
+                .iter()
+                .zip(1..)
+                .all(|(bytes, byte)| bytes[..MIB as usize].iter().all(|it| *it == byte))
+        );
+    }
+}
+
+#[test]
+fn a_set_without_labels_is_no_set_of_ours() {
+    let set = Set::new(STRIPE, 2);
+    assert!(matches!(set.judge(), Ok(Verdict::Unlabelled)));
+    (0..2).for_each(|index| std::fs::write(set.path(index), "").expect("room"));
+    assert!(matches!(set.judge(), Ok(Verdict::Fresh)));
+    (0..2).for_each(|index| std::fs::remove_file(set.path(index)).expect("it is there"));
+    assert!(matches!(set.judge(), Ok(Verdict::Fresh)));
+}
+
+#[test]
+fn swapped_members_are_refused() {
+    for shape in [STRIPE, MIRROR] {
+        let set = Set::labelled(shape, 2);
+        let (first, second) = (set.label(0).member, set.label(1).member);
+        std::fs::rename(set.path(0), set.path(9)).expect("it is there");
+        std::fs::rename(set.path(1), set.path(0)).expect("it is there");
+        std::fs::rename(set.path(9), set.path(1)).expect("it is there");
+        uuids(&set.refused(), &[first, second]);
+    }
+}
+
+#[test]
+fn a_blank_or_truncated_member_is_refused() {
+    for length in [0, MIB / 2, MIB, MIB + 100_000] {
+        let set = Set::labelled(STRIPE, 2);
+        let label = set.label(1);
+        std::fs::File::options()
+            .write(true)
+            .open(set.path(1))
+            .and_then(|it| it.set_len(length))
+            .expect("room");
+        uuids(&set.refused(), &[label.set, label.member]);
+        std::fs::write(set.path(1), vec![0; 2 * MIB as usize]).expect("room");
+        uuids(&set.refused(), &[label.set, label.member]);
+    }
+}
+
+#[test]
+fn a_member_of_another_set_is_refused() {
+    for shape in [STRIPE, MIRROR] {
+        let (set, other) = (Set::labelled(shape, 2), Set::labelled(shape, 2));
+        let (own, theirs) = (set.label(1), other.label(1));
+        std::fs::copy(other.path(1), set.path(1)).expect("room");
+        uuids(&set.refused(), &[own.set, own.member, theirs.set, theirs.member]);
+    }
+}
+
+#[test]
+fn an_older_copy_of_a_stripe_is_refused() {
+    let set = Set::labelled(STRIPE, 2);
+    set.open();
+    std::fs::copy(set.path(1), set.path(9)).expect("room");
+    set.open();
+    std::fs::copy(set.path(9), set.path(1)).expect("room");
+    uuids(&set.refused(), &[set.label(0).set, set.label(1).member, set.label(0).member]);
+}
+
+#[test]
+fn an_older_copy_of_a_mirror_is_copied_to_as_new_storage() {
+    let set = Set::labelled(MIRROR, 2);
+    std::fs::copy(set.path(0), set.path(9)).expect("room");
+    set.open();
+    std::fs::copy(set.path(9), set.path(0)).expect("room");
+    let former = set.label(0);
+    assert_eq!(set.assembly().stale, [true, false, false]);
+    let assembly = set.open();
+    assert_ne!((set.label(0).member, set.label(0).storage), (former.member, former.storage));
+    assert_eq!(assembly.labels[0].storage, set.label(0).storage);
+    assert_eq!(set.label(1).members[0], set.label(0).member);
+    assert_eq!(set.open().stale, [false; 3]);
+    // The former incarnation is outdated for ever.
+    std::fs::copy(set.path(9), set.path(0)).expect("room");
+    assert_eq!(set.assembly().stale, [true, false, false]);
+}
+
+#[test]
+fn an_older_log_is_refused() {
+    let set = Set::labelled(MIRROR, 2);
+    std::fs::copy(set.path(2), set.path(9)).expect("room");
+    set.open();
+    std::fs::copy(set.path(9), set.path(2)).expect("room");
+    uuids(&set.refused(), &[set.label(0).set, set.label(2).member, set.label(1).member]);
+    let set = Set::labelled(MIRROR, 2);
+    let copy = |from: usize, to: usize| std::fs::copy(set.path(from), set.path(to)).map(drop).expect("room");
+    (0..2).for_each(|index| copy(index, index + 7));
+    set.open();
+    (0..2).for_each(|index| copy(index + 7, index));
+    uuids(&set.refused(), &[set.label(0).set, set.label(2).member]);
+}
+
+#[test]
+fn a_new_disk_replaces_a_member_or_the_log() {
+    for (index, role) in [(1, Role::Data(1)), (2, Role::Log)] {
+        let set = Set::labelled(MIRROR, 2);
+        set.open();
+        let former = set.label(index);
+        std::fs::write(set.path(index), "").expect("room");
+        uuids(&set.refused(), &[former.set, former.member]);
+        let device = Device::claim(&set.path(index)).expect("it is free");
+        replace(&device, &set.label(0), role, MIB).expect("there is room");
+        drop(device);
+        assert_eq!(set.open().stale, [false, index == 1, index == 2]);
+        let assembly = set.open();
+        assert_eq!(assembly.stale, [false; 3]);
+        assert_ne!(assembly.labels[index].member, former.member);
+        assert!(
+            assembly.labels.iter().all(|label| label.expected(role) == Some(assembly.labels[index].member))
+        );
+    }
+}
+
+#[test]
+fn another_configuration_is_refused() {
+    let mut set = Set::labelled(STRIPE, 2);
+    set.shape.chunk *= 2;
+    uuids(&set.refused(), &[set.label(0).set]);
+    set.shape = Shape { kind: SetKind::Concat, chunk: 0 };
+    assert!(set.refused().contains("is a stripe of 2 members with chunks of 65536 bytes"));
+    set.shape = STRIPE;
+    assert!(set.judge_with(Some(MIB / 2)).is_err());
+    set.roles.push(Role::Data(2));
+    std::fs::write(set.path(2), "").expect("room");
+    assert!(set.refused().contains("of 3 members"));
+}
+
+/// Interrupts the opening of a set after each write of a label.
+#[test]
+fn an_interrupted_opening_leaves_a_set_that_opens() {
+    for shape in [STRIPE, MIRROR] {
+        let set = Set::labelled(shape, 2);
+        set.open();
+        let before = set.bytes();
+        set.open();
+        let after = set.bytes();
+        let count = set.roles.len();
+        let current = set.label(0).epoch;
+        for step in 0..2 * count {
+            for index in 0..count {
+                let mut label = set.label_in(&before[index]);
+                if step < count {
+                    label.next_epoch = if index <= step { current } else { 0 };
+                } else {
+                    label.next_epoch = current;
+                }
+                std::fs::write(set.path(index), &before[index]).expect("room");
+                match step >= count && index <= step - count {
+                    true => std::fs::write(set.path(index), &after[index]).expect("room"),
+                    false => Device::claim(&set.path(index)).and_then(|it| it.store(&label)).expect("room"),
+                }
+            }
+            assert!(!set.open().stale.contains(&true), "{shape:?} {step}");
+        }
+    }
+}
+
+impl Set {
+    fn label_in(&self, bytes: &[u8]) -> Label {
+        std::fs::write(self.path(8), bytes).expect("room");
+        label_of(&self.path(8))
+    }
+}
+
+#[test]
+fn one_lost_copy_loses_nothing() {
+    let set = Set::labelled(STRIPE, 2);
+    let label = set.label(0);
+    let whole = std::fs::read(set.path(0)).expect("it is there");
+    for copy in [MIB as usize, MIB as usize * 3 / 2] {
+        for damage in [0..LABEL_BYTES, 0..512, 4096..4608, 20..21] {
+            let mut bytes = whole.clone();
+            bytes[copy..][damage].iter_mut().for_each(|byte| *byte ^= 0xff);
+            std::fs::write(set.path(0), &bytes).expect("room");
+            let device = Device::claim(&set.path(0)).expect("it is free");
+            assert!(!device.copies().expect("readable").are_whole());
+            assert_eq!(set.label(0), label);
+            device.store(&label).expect("it can be written");
+            assert!(device.copies().expect("readable").are_whole());
+            assert_eq!(std::fs::read(set.path(0)).expect("it is there"), whole);
+        }
+    }
+    let mut bytes = whole;
+    for copy in [MIB as usize, MIB as usize * 3 / 2] {
+        bytes[copy + 50] ^= 1;
+    }
+    std::fs::write(set.path(0), &bytes).expect("room");
+    assert!(set.refused().contains("damaged"));
+}
+
+#[test]
+fn a_label_within_the_data_is_a_guests() {
+    let set = Set::labelled(STRIPE, 2);
+    assert!(matches!(set.judge_with(Some(2 * MIB)), Ok(Verdict::Unlabelled)));
+    assert!(matches!(set.judge_with(None), Ok(Verdict::Labelled(_))));
+}
+
+#[test]
+fn a_device_in_use_is_not_written() {
+    let set = Set::labelled(STRIPE, 2);
+    let _held = set.devices();
+    assert!(matches!(Device::claim(&set.path(0)), Err(Error::InUse(_))));
+    assert!(matches!(Device::claim(set.folder.path()), Err(Error::NotStorage(_))));
+}
+
+#[test]
+fn labels_of_later_versions_are_left_alone() {
+    let set = Set::labelled(STRIPE, 2);
+    let with = |change: &dyn Fn(&mut Label)| {
+        let mut label = set.label(0);
+        change(&mut label);
+        Label::decode(&label.encode())
+    };
+    assert!(matches!(with(&|label| label.features[0] = 8), Copy::Valid(_)));
+    assert_eq!(with(&|label| label.features[1] = 8), Copy::Unsupported(Unsupported::Features(8)));
+    assert_eq!(with(&|label| label.features[2] = 4), Copy::Unsupported(Unsupported::Features(4)));
+    assert_eq!(with(&|label| label.data_bytes = u64::MAX), Copy::Broken);
+    assert_eq!(with(&|label| label.member = label.set), Copy::Broken);
+    assert_eq!(with(&|label| label.next_epoch = 99), Copy::Broken);
+}
+
+prop_compose! {
+    fn any_label()(
+        kind in prop::sample::select(vec![SetKind::Stripe, SetKind::Concat, SetKind::Mirror, SetKind::Replicate]),
+        members in prop::collection::vec(prop::array::uniform16(1u8..), 1..=MEMBERS_MAX),
+        uuids in prop::array::uniform2(prop::array::uniform16(1u8..)),
+        index in any::<prop::sample::Index>(),
+        is_log in any::<bool>(),
+        numbers in (1u64..1 << 62, 0u64..1 << 61, any::<bool>(), 1u64..1 << 40, any::<u128>(), any::<u64>()),
+    ) -> Label {
+        let (sequence, epoch, is_raised, data_bytes, storage, feature) = numbers;
+        let members: Vec<Uuid> = members.into_iter().map(Uuid).collect();
+        let log = if kind.is_redundant() { Uuid(uuids[1]) } else { Uuid::NIL };
+        let role = match is_log && kind.is_redundant() {
+            true => Role::Log,
+            false => Role::Data(index.index(members.len())),
+        };
+        let member = match role {
+            Role::Data(index) => members[index],
+            Role::Log => log,
+        };
+        let next_epoch = if is_raised { epoch + 1 } else { 0 };
+        let device_bytes = data_bytes.next_multiple_of(UNIT) + AREA_BYTES;
+        let chunk = if kind == SetKind::Stripe { 65536 } else { 0 };
+        Label {
+            features: [feature, 0, 0], set: Uuid(uuids[0]), kind, role, members, log, member, sequence, epoch,
+            next_epoch, data_offset: 0, data_bytes, device_bytes, chunk, storage,
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_label_is_read_as_it_was_written(label in any_label()) {
+        let bytes = label.encode();
+        prop_assert_eq!(bytes.len(), LABEL_BYTES);
+        prop_assert_eq!(Label::decode(&bytes), Copy::Valid(Box::new(label)));
+    }
+
+    #[test]
+    fn a_changed_bit_is_no_label(label in any_label(), at in 0..LABEL_BYTES * 8) {
+        let mut bytes = label.encode();
+        bytes[at / 8] ^= 1 << (at % 8);
+        prop_assert!(!matches!(Label::decode(&bytes), Copy::Valid(_) | Copy::Unsupported(_)));
+    }
+
+    #[test]
+    fn a_torn_label_is_no_label(label in any_label(), other in any_label(), sectors in 1..LABEL_BYTES / 512) {
+        let (mut bytes, other) = (label.encode(), other.encode());
+        bytes[sectors * 512..].copy_from_slice(&other[sectors * 512..]);
+        let torn = Label::decode(&bytes);
+        prop_assert!(bytes == label.encode() || torn == Copy::Broken);
+    }
+
+    #[test]
+    fn any_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..300), length in 0..2 * LABEL_BYTES) {
+        let mut whole = b"sluiceLB".to_vec();
+        whole.extend(bytes);
+        whole.resize(length, 0);
+        prop_assert!(!matches!(Label::decode(&whole), Copy::Valid(_)));
+    }
+}
