@@ -13,6 +13,7 @@ pub mod files;
 pub mod guest;
 pub mod host;
 mod input;
+pub mod label;
 pub mod layers;
 pub mod link;
 pub mod luks;
