@@ -26,7 +26,7 @@ const COUNT_MAX: u64 = 1 << 62;
 /// Limit of the length of a device, bytes.
 const DEVICE_MAX: u64 = i64::MAX as u64;
 
-/// Feature bits that this version knows. There are none yet.
+/// Feature bits that this version supports. None is defined yet.
 const KNOWN_INCOMPATIBLE: u64 = 0;
 const KNOWN_READ_ONLY: u64 = 0;
 

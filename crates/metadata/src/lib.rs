@@ -5,7 +5,7 @@
 //! times that the set was opened. [`judge`] compares the labels of all members before a set is opened.
 //! [`raise`] stores the next epoch on each of them, so that an older copy of one member is recognized later.
 //!
-//! The format is in docs/formats.md. Labels are read from disks that anybody may have written, so parsing is
+//! The format is in docs/formats.md. A disk may come from anywhere, so parsing a label is
 //! bounded and never panics.
 #![forbid(unsafe_code)]
 
