@@ -211,6 +211,27 @@ impl Device {
         Ok(())
     }
 
+    /// Removes the label durably. A file has its former length again.
+    ///
+    /// # Errors
+    /// The device cannot be written.
+    pub fn forget(&self) -> Result<(), Error> {
+        let bytes = self.bytes()?;
+        let Some(start) = area(bytes) else { return Ok(()) };
+        let former = match self.found()? {
+            Found::Label(label) if start.saturating_sub(label.data_bytes) < UNIT => label.data_bytes,
+            _ => start,
+        };
+        for offset in [start, start + APART] {
+            let written = self.file.write_all_at(&[0; LABEL_BYTES], offset);
+            written.map_err(|error| self.failed("write the label of", error))?;
+        }
+        if !self.is_block {
+            self.file.set_len(former).map_err(|error| self.failed("shorten", error))?;
+        }
+        self.file.sync_all().map_err(|error| self.failed("sync", error))
+    }
+
     fn failed(&self, what: &'static str, error: io::Error) -> Error {
         Error::Io(self.path.clone(), what, error)
     }

@@ -2,7 +2,7 @@
 
 use crate::copies::Found;
 use crate::device::{Device, Error};
-use crate::label::{Label, Role, UNIT};
+use crate::label::{Label, Role, SetKind, UNIT};
 use crate::{AREA_BYTES, Shape, Uuid};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -112,9 +112,7 @@ pub fn judge(shape: &Shape, places: &[Place]) -> Result<Verdict, Refusal> {
         let label = check_place(place, latest)?;
         let is_late = label.epoch != current && label.next_epoch != current
             || latest.expected(place.role) != Some(label.member);
-        // A new log has no entries, and the function does not serve before an order.
-        let is_replaceable = place.role != Role::Log || label.epoch == 0;
-        if is_late && !(shape.kind.is_redundant() && is_replaceable) {
+        if is_late && !can_be_late(shape.kind, label) {
             return Err(is_older(place, label, latest));
         }
         assembly.labels.push(label.clone());
@@ -129,6 +127,17 @@ pub fn judge(shape: &Shape, places: &[Place]) -> Result<Verdict, Refusal> {
         ));
     }
     Ok(Verdict::Labelled(assembly))
+}
+
+/// Returns whether the device of an outdated label can be used, because it is copied to.
+fn can_be_late(kind: SetKind, label: &Label) -> bool {
+    match label.role {
+        // A new log has no entries, and the function does not serve before an order.
+        Role::Log => label.epoch == 0,
+        // The host reads the primary, so it is never copied to.
+        Role::Data(0) if kind == SetKind::Replicate => false,
+        Role::Data(_) => kind.is_redundant(),
+    }
 }
 
 /// Refuses a label that cannot be interpreted. It is never taken for none.

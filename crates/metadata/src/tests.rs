@@ -190,6 +190,25 @@ fn an_older_copy_of_a_mirror_is_copied_to_as_new_storage() {
 }
 
 #[test]
+fn an_older_primary_is_refused() {
+    let set = Set::labelled(Shape { kind: SetKind::Replicate, chunk: 0 }, 2);
+    std::fs::copy(set.path(0), set.path(9)).expect("room");
+    std::fs::copy(set.path(1), set.path(8)).expect("room");
+    set.open();
+    std::fs::copy(set.path(8), set.path(1)).expect("room");
+    assert_eq!(set.assembly().stale, [false, true, false]);
+    std::fs::copy(set.path(9), set.path(0)).expect("room");
+    uuids(&set.refused(), &[set.label(0).set, set.label(0).member]);
+}
+
+#[test]
+fn a_forgotten_label_leaves_the_data() {
+    let set = Set::labelled(STRIPE, 2);
+    Device::claim(&set.path(0)).and_then(|device| device.forget()).expect("it is free");
+    assert_eq!(std::fs::read(set.path(0)).expect("it is there"), vec![1; MIB as usize]);
+}
+
+#[test]
 fn an_older_log_is_refused() {
     let set = Set::labelled(MIRROR, 2);
     std::fs::copy(set.path(2), set.path(9)).expect("room");
