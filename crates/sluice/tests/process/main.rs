@@ -20,6 +20,7 @@ mod docs;
 mod edges;
 mod elsewhere;
 mod encrypt;
+mod examples;
 mod format;
 mod function;
 mod groups;
