@@ -89,7 +89,7 @@ const REACTORS: [Family<'static, ReactorCounters>; 11] = [
     family(
         "sluice_reactor_vain_receives_total",
         "counter",
-        "Of these, looks at a socket for want of work.",
+        "Of these, receives that were tried in vain.",
         |r| r.vain_receives,
     ),
     family("sluice_reactor_busy_ns_total", "counter", "Nanoseconds of turns that found work.", |r| r.busy_ns),
@@ -139,7 +139,7 @@ pub(super) fn text(
 /// Writes the causes for which queues on other reactors were recalled.
 fn write_calls(out: &mut String, drives: &[DriveView]) {
     const NAME: &str = "sluice_drive_queues_called_home_total";
-    let help = "Times that queues on other reactors were brought home, by what took all queues of the drive.";
+    let help = "Times that queues on other reactors were recalled, by the cause.";
     let _ = writeln!(out, "# HELP {NAME} {help}\n# TYPE {NAME} counter");
     for (drive, call) in
         drives.iter().flat_map(|drive| drive.called_home.iter().map(move |call| (drive, call)))

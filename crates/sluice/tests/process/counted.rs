@@ -4,7 +4,7 @@ use crate::common::{Daemon, namespace, wait_for};
 use crate::load::block_on;
 use sluice_api::client::Client;
 
-fn metrics(daemon: &Daemon) -> String {
+pub(crate) fn metrics(daemon: &Daemon) -> String {
     block_on(Client::new(daemon.api()).get_text("/metrics")).expect("metrics")
 }
 

@@ -50,6 +50,7 @@ mod paths;
 mod peer;
 mod power;
 mod programs;
+mod reference;
 mod remote;
 mod replacement;
 mod replicate;
