@@ -3,7 +3,7 @@
 
   test_hotplug.py [--kernels 6.12] [--rounds 20]
 
-The drive has no MSI-X: with it, QEMU up to 11.1 aborts when a vfio-user device goes (docs/howto/monitors.md).
+The drive has no MSI-X: with it, QEMU up to 11.1 aborts when a vfio-user device goes (docs/howto/attach-to-qemu.md).
 """
 
 import os

@@ -80,7 +80,7 @@ impl Attachment {
             return format!(
                 "<!-- all of this belongs directly under <domain>, not under <devices> -->\n\
                  <!-- the domain also needs {} -->\n\
-                 <!-- {STAYS}; docs/howto/monitors.md says how libvirt is made to refuse -->\n{xml}",
+                 <!-- {STAYS}; docs/howto/attach-to-libvirt.md says how libvirt is made to refuse -->\n{xml}",
                 self.memory
             );
         }
