@@ -113,6 +113,47 @@ pub enum Interest {
 }
 
 /// Command that a function is called with.
+///
+/// A function that changes read data sends the command below first:
+///
+/// ```
+/// use sluice_uif::{Answer, Call, Function, Interest, Io, Operation, Properties};
+///
+/// struct Invert;
+///
+/// impl Function for Invert {
+///     fn properties(&self) -> Properties {
+///         Properties { transforms: true, ..Properties::NONE }
+///             .with(Operation::Write, Interest::Before)
+///             .with(Operation::Read, Interest::After)
+///     }
+///
+///     fn submit(&mut self, call: &mut Call<'_>, _io: &mut Io<'_>) -> Answer {
+///         call.data.iter_mut().for_each(|byte| *byte = !*byte);
+///         Answer::Forward
+///     }
+///
+///     fn returned(&mut self, call: &mut Call<'_>, _io: &mut Io<'_>) -> Answer {
+///         call.data.iter_mut().for_each(|byte| *byte = !*byte);
+///         Answer::Finish(call.status)
+///     }
+/// }
+/// # use sluice_memory::{Buffers, SharedRegion};
+/// # use sluice_uif::abi::{Submission, disposition, kind, operation};
+/// # let mut memory = Buffers::new(SharedRegion::new("arena", 4096).expect("memory"));
+/// # let mut session = sluice_uif::Session::new(Box::new(Invert), 4096);
+/// # memory.write(0, &[0xf0; 512]);
+/// # for (operation, kind, expected, disposition) in [
+/// #     (operation::WRITE, kind::COMMAND, 0x0f, disposition::FORWARD),
+/// #     (operation::READ, kind::RETURNED, 0xf0, disposition::FINISH),
+/// # ] {
+/// #     let (length, data_length) = (512, 512);
+/// #     let entry = Submission { operation, kind, length, data_length, ..Submission::default() };
+/// #     session.take(&entry, &mut memory, 0);
+/// #     assert_eq!(session.replies(1).next().expect("a reply").disposition, disposition);
+/// #     assert_eq!(memory.bytes(0, 512).expect("inside"), &[expected; 512]);
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Call<'a> {
     /// Request of the host, or the request that was sent below. A function that forwards may change it.

@@ -166,6 +166,30 @@ impl Io<'_> {
     /// Sends a request to a layer below; [`done`](crate::Function::done) gets the result, with `token`. The
     /// status is Invalid Field for more data than [`DATA_MAX`](crate::abi::DATA_MAX).
     ///
+    /// A function that writes a record of its own to layer 1 before a command goes below:
+    ///
+    /// ```
+    /// use sluice_uif::{Answer, Call, Data, Done, Held, Io, Operation, Request, Status};
+    ///
+    /// fn submit(call: &mut Call<'_>, io: &mut Io<'_>, held: &mut Option<Held>) -> Answer {
+    ///     let Some(buffer) = io.buffer(512) else { return Answer::Finish(Status::INTERNAL_ERROR) };
+    ///     io.bytes(&buffer)[..8].copy_from_slice(&call.request.offset.to_le_bytes());
+    ///     let record = Request { operation: Operation::Write, fua: true, length: 512, ..Request::default() };
+    ///     if let Err(Data::Own(buffer)) = io.request(1, record, Data::Own(buffer), 0) {
+    ///         io.release(buffer);
+    ///         return Answer::Finish(Status::INTERNAL_ERROR);
+    ///     }
+    ///     *held = Some(call.hold());
+    ///     Answer::Hold
+    /// }
+    ///
+    /// fn done(done: Done, io: &mut Io<'_>, held: &mut Option<Held>) {
+    ///     done.buffer.into_iter().for_each(|buffer| io.release(buffer));
+    ///     // The command comes to `returned`, which forwards it.
+    ///     held.take().into_iter().for_each(|command| io.resume(command, 1, done.status));
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// Returns the data if the request cannot be sent: there is no [room](Self::has_room), or the data is
     /// shorter than the request.
