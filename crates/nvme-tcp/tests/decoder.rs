@@ -299,3 +299,22 @@ fn a_termination_request_carries_what_was_wrong() {
     let received = feed(&mut decoder, head.as_bytes(), &[usize::MAX]).expect("it is valid");
     assert_eq!(received[0].0, Pdu::Terminated(violation));
 }
+
+/// Checks the last length that is accepted, and the first that is not.
+#[test]
+fn the_largest_payload_is_accepted() {
+    let check = |role, largest: u32, sent: &dyn Fn(u32, Vec<u8>) -> Sent| {
+        for (length, is_accepted) in [(largest, true), (largest + 1, false)] {
+            let bytes = sent(length, vec![1; length as usize]).bytes(Digests::NONE, 4);
+            let received = feed(&mut ready(role, Digests::NONE), &bytes, &[usize::MAX]);
+            let length = received.map(|pdus| pdus[0].1.len() as u32).map_err(|violation| violation.fes);
+            let expected = if is_accepted { Ok(largest) } else { Err(Fes::DATA_LIMIT_EXCEEDED) };
+            assert_eq!(length, expected, "{role:?}");
+        }
+    };
+    let data = |length| Data { cccid: 1, ttag: 0, offset: 0, length, last: true, success: false };
+    let in_capsule = |_, payload| Sent::Command(SubmissionEntry::default(), payload);
+    check(Role::Controller, LIMITS.in_capsule_max, &in_capsule);
+    check(Role::Controller, LIMITS.data_max, &|length, payload| Sent::H2cData(data(length), payload));
+    check(Role::Host, LIMITS.data_max, &|length, payload| Sent::C2hData(data(length), payload));
+}
