@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
 """Draws changes of the code from those that cargo-mutants makes, tests each, and prints a table. mutants.sh calls it.
 
-A change is tested in stages, and the first failure ends them:
+One build contains all changes (mutants_tree.py), and each is tested by the tests that reach it (mutants_tests.py), in stages:
 
   1. the tests of its crate, without those of the whole daemon
-  2. the tests of the crates that depend on it, directly or not, without those of the whole daemon
+  2. the tests of other crates, without those of the whole daemon
   3. the unit tests of the daemon
   4. the tests of the whole daemon
 
-The changes are taken in groups, and in a group crate by crate: a change that is taken back is built once more for all that
-follow in its crate. The daemon is built last, for those alone that nothing before has noticed.
+The first failure ends them. Changes that one build cannot contain are built one by one, in the end.
 """
 
 import argparse
@@ -20,216 +19,261 @@ import random
 import signal
 import subprocess
 import sys
-import time
+
+from mutants_tests import Binary, Tests
+from mutants_tree import Tree, original
 
 DAEMON = "sluice"
 DAEMON_TESTS = "process"
 # Code of tests, of fuzz targets and of the benchmark, which no test has to notice.
 EXCLUDED_PACKAGES = {"sluice-sim", "sluice-bench"}
 EXCLUDED_FILES = ("/fuzz.rs", "/bench/", "/test_device.rs")
-# The stages, in their order; the first ones are gone through for a group of changes before the next group begins.
 CRATE, DEPENDENTS, UNITS, WHOLE = STAGES = ("crate", "dependents", "daemon's units", "whole daemon")
-EARLY = (CRATE, DEPENDENTS)
-GROUP = 25
-# A test that takes longer than this many times its time without a change hangs.
-SLOWER = 4
-SLOWER_AND_S = 60
+NOT_NOTICED, NOT_BUILT = "NOT NOTICED", "does not build"
+# Tests that take no longer come first.
+QUICK_S = 1
+SWITCH_SOURCE = pathlib.Path(__file__).with_name("mutants_switch.rs")
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--program", required=True, help="cargo-mutants")
     parser.add_argument("--tree", type=pathlib.Path, required=True, help="a clean checkout, changed and put back")
+    parser.add_argument("--work", type=pathlib.Path, required=True, help="a folder for what is known already")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--sample", type=int, default=40)
     parser.add_argument("--profile", default="mutants")
-    parser.add_argument("--skip", default="", help="names of tests that are left out")
+    parser.add_argument("--nice", type=int, default=15)
+    parser.add_argument("--skip", default="", help="parts of names of tests that are left out")
     parser.add_argument("mutants", nargs="*", help="names instead of a sample")
     return parser.parse_args()
 
 
-def end_group(child):
-    try:
-        os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    child.wait()
-
-
-class Bench:
-    """The tree, and its tests without a change."""
+class Build:
+    """The checkout, and cargo in it."""
 
     def __init__(self, options):
-        self.tree, self.profile, self.program = options.tree, options.profile, options.program
-        self.skip = [word for name in options.skip.split() for word in ("--skip", name)]
-        self.times = {}
-        self.dependents = self.read_dependents()
+        self.tree, self.profile, self.program, self.work = options.tree, options.profile, options.program, options.work
+        self.nice = ["nice", "-n", str(options.nice - 5)]
+        self.work.mkdir(parents=True, exist_ok=True)
 
     def output(self, *words):
         return subprocess.run(words, cwd=self.tree, check=True, capture_output=True, text=True).stdout
 
-    def read_dependents(self):
-        """For each crate those that depend on it, directly or not, the daemon last."""
-        packages = json.loads(self.output("cargo", "metadata", "--no-deps", "--format-version", "1"))["packages"]
-        names = {package["name"] for package in packages}
-        needs = {package["name"]: {it["name"] for it in package["dependencies"]} & names for package in packages}
-        found = {}
-        for name in names:
-            reached, new = set(), {name}
-            while new:
-                reached |= new
-                new = {other for other in names if needs[other] & new} - reached
-            found[name] = sorted(reached - {name}, key=lambda other: (other == DAEMON, other))
-        return found
-
     def changes(self):
         """All changes that are drawn from, in an order that does not depend on the machine."""
-        listed = json.loads(self.output(self.program, "mutants", "--list", "--json", "--diff", "--workspace"))
-        kept = [it for it in listed if it["package"] not in EXCLUDED_PACKAGES
-                and not any(part in it["file"] for part in EXCLUDED_FILES)]
-        return sorted(kept, key=lambda it: it["name"])
+        kept = self.work / "changes.json"
+        if not kept.exists():
+            kept.write_text(self.output(self.program, "mutants", "--list", "--json", "--workspace"))
+        listed = json.loads(kept.read_text())
+        drawn_from = [it for it in listed if it["package"] not in EXCLUDED_PACKAGES
+                      and not any(part in it["file"] for part in EXCLUDED_FILES)]
+        return sorted(drawn_from, key=lambda it: it["name"])
 
-    def stages(self, package):
-        """Arguments of cargo for each stage that concerns the package, by name."""
-        def of(names):
-            return [word for name in names for word in ("-p", name)]
-        others = self.dependents[package]
-        units = ["--lib"] if package == DAEMON else []
-        found = {CRATE: of([package]) + units}
-        below = [name for name in others if name != DAEMON]
-        if below:
-            found[DEPENDENTS] = of(below)
-        if DAEMON in others:
-            found[UNITS] = of([DAEMON]) + ["--lib"]
-        if DAEMON in others or package == DAEMON:
-            found[WHOLE] = of([DAEMON]) + ["--test", DAEMON_TESTS]
+    def make_switch(self):
+        """Compiles the switch, and a wrapper of rustc that gives it to the crates of the workspace."""
+        library, wrapper = self.work / "libmutants_switch.rlib", self.work / "rustc"
+        subprocess.run(["rustc", "--edition", "2024", "--crate-type", "rlib", "--crate-name", "mutants_switch", "-C",
+                        "opt-level=2", "-C", "codegen-units=1", "-o", library, SWITCH_SOURCE], check=True,
+                       env={**os.environ, "RUSTC_BOOTSTRAP": "1"})
+        wrapper.write_text(f'#!/bin/sh\nexec "$@" --cap-lints allow -L "dependency={self.work}" '
+                           f'--extern "mutants_switch={library}"\n')
+        wrapper.chmod(0o755)
+
+    def cargo(self, *words):
+        """Messages of cargo for the whole workspace, and whether it succeeded."""
+        command = [*self.nice, "cargo", *words, "--workspace", "--profile", self.profile, "--message-format", "json"]
+        child = subprocess.run(command, cwd=self.tree, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               env={**os.environ, "RUSTC_WORKSPACE_WRAPPER": str(self.work / "rustc")})
+        if child.returncode and not child.stdout:
+            sys.exit(f"error: cargo failed:\n{child.stderr[-4000:]}")
+        return [json.loads(line) for line in child.stdout.splitlines() if line.startswith("{")], child.returncode == 0
+
+    def errors(self, messages):
+        found = []
+        for it in messages:
+            message = it.get("message", {})
+            if it["reason"] != "compiler-message" or message["level"] != "error":
+                continue
+            places, spans = [], [*message["spans"], *(span for child in message["children"] for span in child["spans"])]
+            while spans:
+                span = spans.pop()
+                places.append((span["file_name"], span["line_start"], span["is_primary"]))
+                if span.get("expansion"):
+                    spans.append(span["expansion"]["span"])
+            found.append((message["message"], places))
         return found
 
-    def cargo(self, words, limit_s=None, build_only=False):
-        """Exit code, and the output; none for the code if it took too long."""
-        tests = ["--no-run"] if build_only else ["--", *self.skip]
-        command = ["cargo", "test", "--quiet", "--profile", self.profile, *words, *tests]
-        child = subprocess.Popen(command, cwd=self.tree, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                 errors="replace", start_new_session=True, env={**os.environ, "RUST_BACKTRACE": "0"})
+    def make(self, tree):
+        """Builds the tests with all changes of the tree that compile; returns the programs."""
+        while True:
+            tree.write()
+            messages, good = self.cargo("test", "--no-run", "--no-fail-fast")
+            if good:
+                return self.binaries(messages)
+            errors = self.errors(messages)
+            dropped = tree.drop(errors)
+            print(f"{dropped} changes left out of the build", file=sys.stderr, flush=True)
+            if not dropped:
+                sys.exit("error: the tree does not build:\n" + "\n".join(f"{text} {places}" for text, places in errors))
+
+    def binaries(self, messages):
+        found = []
+        for it in messages:
+            if it["reason"] == "compiler-artifact" and it["profile"]["test"] and it["executable"]:
+                folder = pathlib.Path(it["manifest_path"]).parent
+                target = it["target"]
+                name = "lib" if "lib" in target["kind"] else target["name"]
+                package = next(line for line in (folder / "Cargo.toml").read_text().splitlines() if line.startswith("name"))
+                found.append(Binary(package.split('"')[1], name, it["executable"], folder))
+        return found
+
+
+def stage_of(binary, package):
+    if binary.package == DAEMON and binary.target == DAEMON_TESTS:
+        return WHOLE
+    if binary.package == package:
+        return CRATE
+    return UNITS if binary.package == DAEMON else DEPENDENTS
+
+
+class Report:
+    """The table, and a file of the results, so that a run can go on where another has ended."""
+
+    def __init__(self, path):
+        self.path, self.results = path, {}
+        if path.exists():
+            for line in path.read_text().splitlines():
+                it = json.loads(line)
+                self.results[it["change"], it["upto"]] = it
+
+    def known(self, change, upto):
+        return self.results.get((change["name"], upto))
+
+    def add(self, change, upto, stage, test=""):
+        it = {"change": change["name"], "upto": upto, "stage": stage, "test": test}
+        self.results[change["name"], upto] = it
+        with self.path.open("a") as file:
+            file.write(json.dumps(it) + "\n")
+        return it
+
+    def show(self, change, it):
+        name = change["name"].replace("|", "\\|")
+        test = f"`{it['test']}`" if it["test"] else ""
+        print(f"| `{name}` | {it['stage']} | {test} |", flush=True)
+
+
+def judge(tests, change, place, stages):
+    """The first of these stages that notices the change, and the test; or none."""
+    package = change["package"]
+    for stage in stages:
+        found = tests.reaching(place, tests.keys(package, stage))
+        for is_slow in (False, True):
+            for key in sorted(found):
+                some = [it for it in found[key] if (it["seconds"] > QUICK_S) == is_slow]
+                test = tests.notices(key, some, change["number"]) if some else None
+                if test:
+                    return stage, test
+    return None
+
+
+def draw(options, build):
+    changes = build.changes()
+    if not options.mutants:
+        drawn = random.Random(options.seed).sample(changes, min(options.sample, len(changes)))
+    else:
+        drawn = [it for it in changes if it["name"] in options.mutants]
+        missing = set(options.mutants) - {it["name"] for it in drawn}
+        if missing:
+            sys.exit(f"error: there is no such change: {', '.join(sorted(missing))}")
+    for number, change in enumerate(drawn, 1):
+        change["number"] = number
+    print(f"{len(drawn)} of {len(changes)} changes, seed {options.seed}\n", flush=True)
+    return drawn
+
+
+def tests_of(options, build, binaries, places):
+    work = build.work
+    return Tests(binaries, stage_of, work / "tests.jsonl", work / "runs", places, options.nice, options.skip.split())
+
+
+def test_together(options, build, tree, report, changes):
+    """Tests all changes of the one build; returns those that need another."""
+    binaries = build.make(tree)
+    drawn = {change["number"]: change for change in changes}
+    for number in tree.not_built:
+        report.show(drawn[number], report.known(drawn[number], WHOLE) or report.add(drawn[number], WHOLE, NOT_BUILT))
+    tests = tests_of(options, build, binaries, len(changes) + 1)
+    places = tree.places()
+
+    def through(stage, numbers):
+        """Reports those that the stage notices, and returns the others."""
+        left = []
+        for number in numbers:
+            change = drawn[number]
+            it = report.known(change, stage)
+            if not it:
+                found = judge(tests, change, places[number], [stage])
+                it = report.add(change, stage, *(found or (NOT_NOTICED,)))
+            if it["stage"] == NOT_NOTICED and stage != WHOLE:
+                left.append(number)
+            else:
+                report.show(change, it)
+        return left
+
+    left = []
+    for package in sorted({drawn[number]["package"] for number in places}):
+        tests.measure(tests.keys(package, CRATE))
+        left += through(CRATE, sorted(number for number in places if drawn[number]["package"] == package))
+    for stage in STAGES[1:]:
+        for number in left:
+            tests.measure(tests.keys(drawn[number]["package"], stage))
+        left = through(stage, left)
+    return tree.apart()
+
+
+def test_alone(options, build, report, change):
+    """Builds the tree with one change, and tests it by all tests of the build."""
+    it = report.known(change, WHOLE)
+    if not it:
+        path = build.tree / change["file"]
+        text = original(build.tree, change["file"])
+        at, behind = change["at"]
         try:
-            text, _ = child.communicate(timeout=limit_s)
-            return child.returncode, text
-        except subprocess.TimeoutExpired:
-            return None, ""
+            path.write_text(text[:at] + change["replacement"] + text[behind:])
+            messages, good = build.cargo("test", "--no-run")
+            if not good:
+                it = report.add(change, WHOLE, NOT_BUILT)
+            else:
+                tests = tests_of(options, build, build.binaries(messages), 0)
+                found = judge(tests, {**change, "number": 0}, None, STAGES)
+                it = report.add(change, WHOLE, *(found or (NOT_NOTICED,)))
         finally:
-            # Also what the tests have started and left, and all of it when this program is ended.
-            end_group(child)
-
-    def time_of(self, words):
-        """Seconds of these tests without a change. Ends the program if one fails."""
-        key = tuple(words)
-        if key not in self.times:
-            self.cargo(words, build_only=True)
-            began = time.monotonic()
-            code, text = self.cargo(words)
-            if code != 0:
-                sys.exit(f"error: tests fail without any change ({' '.join(words)}); SKIP leaves some out:\n{text[-4000:]}")
-            self.times[key] = time.monotonic() - began
-        return self.times[key]
-
-    def judge(self, change, stage):
-        """The stage if it notices the change, or that this is not built, and the first test; or none."""
-        words = self.stages(change["package"]).get(stage)
-        if words is None:
-            return None
-        limit_s = self.time_of(words) * SLOWER + SLOWER_AND_S
-        with Applied(self.tree, change):
-            code, _ = self.cargo(words, build_only=True)
-            if code != 0:
-                return "does not build", ""
-            code, text = self.cargo(words, limit_s)
-        if code is None:
-            return stage, "no end"
-        return (stage, first_failure(text)) if code != 0 else None
-
-
-class Applied:
-    """A change while the block runs."""
-
-    def __init__(self, tree, change):
-        self.path, self.text = tree / change["file"], None
-        _, _, hunks = change["diff"].split("\n", 2)
-        self.patch = f"--- a/{change['file']}\n+++ b/{change['file']}\n{hunks}"
-        self.tree = tree
-
-    def __enter__(self):
-        self.text = self.path.read_text()
-        subprocess.run(["git", "apply", "-"], cwd=self.tree, input=self.patch, text=True, check=True)
-
-    def __exit__(self, *_):
-        # A new time of modification, so that cargo builds it again.
-        self.path.write_text(self.text)
-        # Inputs that failed are kept there, and would fail without the change, too.
-        kept = ["--", "*proptest-regressions*"]
-        subprocess.run(["git", "clean", "-fdq", *kept], cwd=self.tree, check=True)
-        subprocess.run(["git", "checkout", "--quiet", *kept], cwd=self.tree)
-
-
-def first_failure(text):
-    lines = text.splitlines()
-    for line in lines:
-        if line.startswith("test ") and line.endswith("FAILED"):
-            return line.split()[1]
-    for line in lines:
-        if line.startswith("thread '"):
-            return line.split("'")[1]
-        if line.endswith("--- FAILED"):
-            return line.split()[0]
-    return next((line for line in reversed(lines) if line.startswith("error")), "")[:80]
+            path.write_text(text)
+    report.show(change, it)
 
 
 def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options = arguments()
-    bench = Bench(options)
-    if bench.output("git", "status", "--porcelain", "--untracked-files=no"):
+    build = Build(options)
+    started = build.work / "started"
+    if build.output("git", "status", "--porcelain", "--untracked-files=no") and not started.exists():
         sys.exit(f"error: {options.tree} has changes that are not committed; commit them, or name another TREE")
-    changes = bench.changes()
-    if options.mutants:
-        drawn = [it for it in changes if it["name"] in options.mutants]
-        missing = set(options.mutants) - {it["name"] for it in drawn}
-        if missing:
-            sys.exit(f"error: there is no such change: {', '.join(sorted(missing))}")
-    else:
-        drawn = random.Random(options.seed).sample(changes, min(options.sample, len(changes)))
-    print(f"{len(drawn)} of {len(changes)} changes, seed {options.seed}\n", flush=True)
+    started.touch()
+    drawn = draw(options, build)
+    build.make_switch()
+    report = Report(build.work / "results.jsonl")
     print("| change | noticed by | test |\n|---|---|---|", flush=True)
-    counts = {}
-
-    def report(change, stage, test):
-        counts[stage] = counts.get(stage, 0) + 1
-        name = change["name"].replace("|", "\\|")
-        print(f"| `{name}` | {stage} | {f'`{test}`' if test else ''} |", flush=True)
-
-    def unnoticed_by(stage, tested):
-        left = []
-        for change in sorted(tested, key=lambda it: it["package"]):
-            found = bench.judge(change, stage)
-            if found:
-                report(change, *found)
-            else:
-                print(f"not noticed by {stage}: {change['name']}", file=sys.stderr, flush=True)
-                left.append(change)
-        return left
-
-    left = []
-    for start in range(0, len(drawn), GROUP):
-        group = drawn[start:start + GROUP]
-        for stage in EARLY:
-            group = unnoticed_by(stage, group)
-        left += group
-    for stage in STAGES[len(EARLY):]:
-        left = unnoticed_by(stage, left)
-    for change in left:
-        report(change, "NOT NOTICED", "")
-    built = len(drawn) - counts.get("does not build", 0)
-    unnoticed = counts.get("NOT NOTICED", 0)
-    print(f"\n{built} changes built; {unnoticed} not noticed")
+    apart = test_together(options, build, Tree(build.tree, drawn, build.work / "not-built.json"), report, drawn)
+    # Until here the tree stays as it is if this is ended, so that the next run need not build it again.
+    put_back = ["git", "checkout", "--quiet", "--", "."]
+    subprocess.run(put_back, cwd=build.tree, check=True)
+    for change in apart:
+        test_alone(options, build, report, change)
+    started.unlink()
+    stages = [it["stage"] for (_, upto), it in report.results.items() if upto == WHOLE or it["stage"] != NOT_NOTICED]
+    print(f"\n{len(drawn) - stages.count(NOT_BUILT)} changes built; {stages.count(NOT_NOTICED)} not noticed")
 
 
 if __name__ == "__main__":

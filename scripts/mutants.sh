@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Changes the code at random places, one at a time, and reports the changes that no test notices. See docs/internals/mutants.md.
+# Changes the code at random places and reports the changes that no test notices. See docs/internals/mutants.md.
 #   SEED=1 SAMPLE=40 scripts/mutants.sh [MUTANT...]
 # A MUTANT is a line of an earlier report; without one a sample is drawn. TREE is a clean checkout that is changed and put
-# back; without it a worktree of HEAD in the cache folder is used. PROFILE is the profile of cargo, SKIP has names of
-# tests that are left out.
+# back; without it a worktree of HEAD in the cache folder is used. PROFILE is the profile of cargo, SKIP has parts of names
+# of tests that are left out. The same command goes on with a run that was ended.
 set -euo pipefail
 HERE=$(cd "$(dirname "$0")" && pwd)
 . "$HERE/lib.sh"
@@ -18,12 +18,15 @@ install() {
 }
 
 tools=${MUTANTS_TOOLS:-$(built_once "mutants-$(printf %s "$VERSION" | sha256sum | cut -c1-12)" install)}
+OWN_TREE=$SLUICE_CACHE/mutants-tree
+commit=$(git -C "${TREE:-$HERE}" rev-parse HEAD)
+run=$(echo "$commit ${SEED:-1} ${SAMPLE:-40} ${PROFILE:-mutants}" "$@" | sha256sum | cut -c1-12)
+work=$SLUICE_CACHE/mutants-runs/$run
 if [ -z "${TREE:-}" ]; then
-  TREE=$SLUICE_CACHE/mutants-tree
-  commit=$(git -C "$HERE" rev-parse HEAD)
   git -C "$HERE" worktree prune
-  if [ -d "$TREE" ]; then git -C "$TREE" checkout --quiet --force --detach "$commit"
-  else git -C "$HERE" worktree add --quiet --detach "$TREE" "$commit"; fi
+  if [ ! -d "$OWN_TREE" ]; then git -C "$HERE" worktree add --quiet --detach "$OWN_TREE" "$commit"
+  # A run that was ended goes on with the tree that it has written.
+  elif [ ! -e "$work/started" ]; then git -C "$OWN_TREE" checkout --quiet --force --detach "$commit"; fi
 fi
-exec python3 "$HERE/mutants.py" --program "$tools/bin/cargo-mutants" --tree "$TREE" \
+exec python3 "$HERE/mutants.py" --program "$tools/bin/cargo-mutants" --tree "${TREE:-$OWN_TREE}" --work "$work" \
   --seed "${SEED:-1}" --sample "${SAMPLE:-40}" --profile "${PROFILE:-mutants}" --skip "${SKIP:-}" -- "$@"
