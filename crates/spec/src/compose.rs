@@ -16,6 +16,9 @@ pub struct StripeSpec {
     /// Bytes of a chunk, which lies on one layer: a multiple of 4 KiB, 16 KiB or more.
     #[serde(default = "default_chunk")]
     pub chunk: Size,
+    /// Whether each member must have a label; if not given, labels count where there are some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<bool>,
     /// The layers besides the rest of the stack, which is the first.
     #[schema(no_recursion)]
     pub layers: Vec<LayerSpec>,
@@ -25,6 +28,9 @@ pub struct StripeSpec {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ConcatSpec {
+    /// Whether each member must have a label; if not given, labels count where there are some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<bool>,
     /// The layers behind the rest of the stack, which is the first.
     #[schema(no_recursion)]
     pub layers: Vec<LayerSpec>,

@@ -45,6 +45,10 @@ pub struct UifSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(no_recursion)]
     pub layers: Vec<LayerSpec>,
+    /// Whether each member of a `mirror` or `replicate` must have a label; if not given, labels count where there are
+    /// some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<bool>,
     /// User ID of the process. Only a daemon that may switch users can set it. With `socket`: the user that
     /// listens there, if it is neither root nor the daemon's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -115,6 +119,11 @@ impl UifSpec {
         }
     }
 
+    /// Returns its name if it keeps members equal, which can have labels.
+    pub(super) fn set_kind(&self) -> Option<&'static str> {
+        ["mirror", "replicate"].into_iter().find(|kind| self.function.as_deref() == Some(kind))
+    }
+
     /// Returns whether it is as large as the layer below. Other functions may have a size of their own.
     pub(super) fn keeps_size(&self) -> bool {
         self.service().is_some_and(|service| (service.keeps_size)(&Options::new(self.options.clone())))
@@ -127,6 +136,9 @@ impl UifSpec {
         {
             return Err(Fault::at_key("deadline_ms", format!("{deadline} ms are not possible"))
                 .hint(format!("use 1 to {DEADLINE_MAX_MS}")));
+        }
+        if self.labels.is_some() && self.set_kind().is_none() {
+            return Err(Fault::at_key("labels", "only `mirror` and `replicate` have members with labels"));
         }
         let has_user = self.uid.is_some() || self.gid.is_some();
         if has_user && self.place == Place::Daemon {

@@ -9,6 +9,7 @@ mod nvme_tcp;
 mod pages;
 mod remote;
 
+pub use file::storage_at;
 pub use file::{
     File, FileConfig, FileControl, FileError, FileIdentity, FileProbe, FileSeed, NoSpace, probe_lease,
 };

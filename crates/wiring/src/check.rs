@@ -3,6 +3,7 @@
 
 use super::classifier::{Programs, SharedMaps};
 use super::drive::known_hosts;
+use super::labels::Labels;
 use super::remote::tls_keys;
 use super::target::{file_config, file_problem};
 use super::{dhchap, drive::in_words};
@@ -48,7 +49,7 @@ impl<'a> Examination<'a> {
     pub fn drive(&mut self, drive: &DriveSpec) {
         let name = format!("drive `{}`", drive.name);
         for stack in drive.stacks() {
-            self.stack(&format!("{name}, {}", stack.about), &stack);
+            self.stack(&drive.name, &format!("{name}, {}", stack.about), &stack);
         }
         if let Some(classifier) = &drive.classifier {
             let loaded = Programs::load(classifier, 1, &[], &SharedMaps::default());
@@ -73,11 +74,12 @@ impl<'a> Examination<'a> {
         }
     }
 
-    fn stack(&mut self, about: &str, stack: &StackSpec) {
+    fn stack(&mut self, drive: &str, about: &str, stack: &StackSpec) {
         let target = stack.spec.target().map_err(Problem::from);
         if let Some(target) = self.note(about, target) {
             self.target(about, &target, stack.spec.block_size);
         }
+        self.note(about, Labels::check(&stack.spec, drive));
         for function in &stack.spec.functions {
             if let FunctionSpec::Uif(uif) = function {
                 self.function(&format!("{about}, function {}", uif.about()), uif);

@@ -2,6 +2,7 @@
 
 use super::drive::{WiredDrive, closed, gone};
 use super::function::{FunctionControl, FunctionSeed, Held};
+use super::labels;
 use super::namespace::Site;
 use super::power::Losses;
 use sluice_control::drives::Store;
@@ -38,6 +39,7 @@ impl WiredDrive {
     ) -> Result<(), Problem> {
         let (function, place) = placed(spec, at)?;
         may_move(function)?;
+        labels::may_attach(spec, at, &self.name)?;
         // The slow part comes first: the process runs before the drive is held.
         let layer = FunctionSpec::Uif(function.clone());
         let opened = FunctionSeed::open(&layer, &self.name, spec.block_size, Losses::default())?;

@@ -4,6 +4,7 @@ use super::classifier::BackgroundChannels;
 use super::clone_stack::Stateless;
 use super::drive::in_words;
 use super::function::{FunctionControl, FunctionSeed, Held};
+use super::labels::Labels;
 use super::power::Losses;
 use super::target::{TargetControl, TargetSeed};
 use sluice_command::{NodeId, Stack, StackBuilder};
@@ -65,6 +66,8 @@ pub struct StackControl {
     /// Functions as they were declared, without those behind the function SDK; `None` for a function that
     /// cannot work in two places.
     pub(super) stateless: Vec<Option<Stateless>>,
+    /// Whether a label lies behind the data of the target.
+    pub(super) labelled: bool,
     /// Index of a layer that is still in the stack although its function could not be attached.
     pub(super) leftover: Option<usize>,
 }
@@ -330,6 +333,7 @@ impl StackSeed {
         drive: &str,
         losses: Losses<'_>,
     ) -> Result<(Self, StackControl), Problem> {
+        let (spec, labels) = Labels::examine(spec, drive)?;
         let at_target = spec.functions.iter().fold(losses, Losses::below);
         let (seed, target) = TargetSeed::open(&spec.target()?, spec.block_size, at_target)?;
         let mut above = losses;
@@ -342,13 +346,21 @@ impl StackSeed {
             opened.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
         let stateless = functions.iter().filter(|function| !matches!(function, FunctionSeed::Uif(..)));
         let stateless = stateless.map(Stateless::of).collect();
-        let mut control =
-            StackControl { target, functions: Vec::new(), layers: Vec::new(), stateless, leftover: None };
+        let mut seed = Self { target: seed, functions };
+        let labelled = labels.take(&mut seed)?;
+        let mut control = StackControl {
+            target,
+            functions: Vec::new(),
+            layers: Vec::new(),
+            stateless,
+            leftover: None,
+            labelled,
+        };
         for Held { function, layers } in controls {
             control.functions.extend(function.map(Arc::new));
             control.layers.extend(layers);
         }
-        Ok((Self { target: seed, functions }, control))
+        Ok((seed, control))
     }
 
     fn build(self, stack: &mut StackBuilder, at: &Site<'_>) -> Result<Chain, Problem> {

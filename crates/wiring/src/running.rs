@@ -3,6 +3,7 @@
 use super::classifier::{Programs, routed};
 use super::drive::{WiredDrive, closed, gone};
 use super::function::FunctionControl;
+use super::labels;
 use super::namespace::StackControl;
 use super::{pool, reactor_of};
 use sluice_classifier::Map;
@@ -65,6 +66,9 @@ impl Running for WiredDrive {
     fn resize(&self, nsid: u32, size: Size) -> Result<(), Problem> {
         let namespaces = self.stacks();
         let stacks = namespaces.get(nsid as usize - 1).ok_or_else(closed)?;
+        if stacks.iter().any(|stack| stack.labelled) {
+            return Err(labels::keeps_size(&self.name, nsid));
+        }
         let resize_targets = || stacks.iter().try_for_each(|stack| stack.target.resize(size));
         let resize = |size: Size| {
             self.tell(move |drive, _| {

@@ -52,6 +52,7 @@ use outcome::{Outcome, may_be_a_flush, media_error};
 use pieces::Pieces;
 pub use probe::{FileIdentity, FileProbe};
 use staging::{BUFFER_BYTES, Staging};
+pub use storage::storage_at;
 use sync::Syncs;
 use work::{SYNC_TICKET, Stage, Work, WorkTable};
 

@@ -173,6 +173,11 @@ impl FileSeed {
         self.control.size.load(Relaxed)
     }
 
+    /// Replaces the number of the storage by the one that its label has.
+    pub fn identify(&mut self, id: u128) {
+        (self.storage.id, self.control.storage.id) = (id, id);
+    }
+
     /// Returns whether I/O bypasses the page cache.
     #[must_use]
     pub fn is_direct(&self) -> bool {

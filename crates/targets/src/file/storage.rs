@@ -6,12 +6,25 @@ use rustix::fs::{AtFlags, SeekFrom, StatxFlags, fstatfs, seek, statx};
 use rustix::io::Errno;
 use sluice_command::Storage;
 use std::fs::{File, Metadata};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// File systems whose inodes have the same number after each mount: ext4, XFS, btrfs, tmpfs, F2FS, ZFS, overlayfs.
 const STABLE: [u64; 7] =
     [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0xf2f5_2010, 0x2fc1_2fc1, 0x794c_7630];
+
+/// Returns the identity of the storage at a path.
+///
+/// # Errors
+/// The path leads to no file that can be read.
+pub fn storage_at(path: &Path) -> io::Result<Storage> {
+    let meta = path.metadata()?;
+    match meta.is_file() {
+        true => Ok(of_inode(&File::open(path)?)),
+        false => Ok(of_device(&meta)),
+    }
+}
 
 /// Examines an open file before it is grown.
 pub(super) fn of(file: &File, kind: Kind) -> Storage {

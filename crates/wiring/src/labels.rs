@@ -1,0 +1,241 @@
+//! Labels of the members of sets: compared before anything is opened, and raised when all members are locked.
+
+use super::function::FunctionSeed;
+use super::namespace::StackSeed;
+use super::target::TargetSeed;
+use sluice_metadata::{
+    Assembly, Device, Error, Label, Member, Place, Refusal, Role, SetKind, Shape, Verdict, form, judge, raise,
+};
+use sluice_spec::problem::{Kind, Problem};
+use sluice_spec::{NamespaceSpec, PlaceSpec, SetSpec};
+
+/// Labels of the sets in a stack that is being opened.
+#[derive(Debug, Default)]
+pub(super) struct Labels {
+    sets: Vec<Set>,
+}
+
+/// A set whose members may have labels.
+#[derive(Debug)]
+pub(super) struct Set {
+    kind: &'static str,
+    /// Whether the members must have labels.
+    is_wanted: bool,
+    /// Index of the function in the stack.
+    at: usize,
+    shape: Shape,
+    places: Vec<Place>,
+    verdict: Verdict,
+    read_only: bool,
+}
+
+impl Labels {
+    /// Compares the labels of all sets in a stack, and in the layers of its functions. Returns the stack with
+    /// the sizes that the labels give to its devices. Writes nothing.
+    pub(super) fn examine(spec: &NamespaceSpec, drive: &str) -> Result<(NamespaceSpec, Self), Problem> {
+        for below in spec.stacks_below() {
+            Self::check_all(&below, drive)?;
+        }
+        let (mut sized, mut labels) = (spec.clone(), Self::default());
+        for set in Self::check(spec, drive)? {
+            set.report(drive);
+            if set.is_unlabelled() {
+                continue;
+            }
+            if let Verdict::Labelled(assembly) = &set.verdict {
+                sized.size_set(set.at, assembly.labels.iter().map(|label| label.data_bytes));
+            }
+            labels.sets.push(set);
+        }
+        Ok((sized, labels))
+    }
+
+    /// Compares the labels of the sets in a stack. Writes nothing.
+    pub(super) fn check(spec: &NamespaceSpec, drive: &str) -> Result<Vec<Set>, Problem> {
+        spec.sets().iter().filter_map(|set| Set::examine(set, drive).transpose()).collect()
+    }
+
+    /// Compares the labels of the sets in a stack and in the layers of its functions.
+    fn check_all(spec: &NamespaceSpec, drive: &str) -> Result<(), Problem> {
+        spec.stacks_below().try_for_each(|below| Self::check_all(&below, drive))?;
+        Self::check(spec, drive).map(drop)
+    }
+
+    /// Labels new sets, and raises the epochs of others. All members are open, and locked. Returns whether a
+    /// label lies behind the data of the stack's own target.
+    pub(super) fn take(self, stack: &mut StackSeed) -> Result<bool, Problem> {
+        let is_labelled = !self.sets.is_empty();
+        for set in self.sets {
+            let at = set.at;
+            let labels = set.store()?;
+            let StackSeed { target, functions } = stack;
+            let layers = match functions.get_mut(at) {
+                Some(FunctionSeed::Uif(_, layers)) => layers.as_mut_slice(),
+                _ => &mut [],
+            };
+            let targets = std::iter::once(target).chain(layers.iter_mut().map(|layer| &mut layer.target));
+            for (target, label) in targets.zip(&labels) {
+                if let TargetSeed::File(seed) = target {
+                    seed.identify(label.storage);
+                }
+            }
+        }
+        Ok(is_labelled)
+    }
+}
+
+impl Set {
+    /// Compares the labels of a set. Returns none if its members are not to be examined, or cannot have any.
+    fn examine(spec: &SetSpec, drive: &str) -> Result<Option<Self>, Problem> {
+        if spec.labels == Some(false) {
+            return Ok(None);
+        }
+        let places = match &spec.places {
+            Ok(places) => places,
+            Err(why) if spec.labels == Some(true) => {
+                let words = format!("the {} cannot have labels: {why}", spec.kind);
+                return Err(Problem::invalid(words).hint("remove `labels = true`"));
+            }
+            Err(_) => return Ok(None),
+        };
+        let Some(kind) = SetKind::named(spec.kind) else { return Ok(None) };
+        let shape = Shape { kind, chunk: spec.chunk };
+        let found = match looked_at(places) {
+            // The target reports in its own words that it cannot be opened.
+            Err(Error::NotStorage(_) | Error::Io(_, "examine" | "open", _)) if spec.labels.is_none() => {
+                return Ok(None);
+            }
+            found => found.map_err(problem)?,
+        };
+        let verdict = judge(&shape, &found).map_err(|refusal| refused(spec, places, refusal))?;
+        let is_wanted = spec.labels == Some(true);
+        if matches!(verdict, Verdict::Unlabelled) && is_wanted {
+            return Err(lacks_labels(spec, places, drive));
+        }
+        let read_only = places.iter().any(|place| place.read_only);
+        Ok(Some(Self { kind: spec.kind, is_wanted, at: spec.at, shape, places: found, verdict, read_only }))
+    }
+
+    /// Returns whether the set has no labels, and is to get none.
+    fn is_unlabelled(&self) -> bool {
+        !self.is_wanted && !matches!(self.verdict, Verdict::Labelled(_))
+    }
+
+    /// Writes warnings about the set to the log.
+    fn report(&self, drive: &str) {
+        match &self.verdict {
+            Verdict::Labelled(assembly) => report_stale(assembly, &self.places, drive),
+            Verdict::Fresh | Verdict::Unlabelled if self.is_unlabelled() => self.warn(drive),
+            Verdict::Fresh | Verdict::Unlabelled => {}
+        }
+    }
+
+    fn warn(&self, drive: &str) {
+        let paths: Vec<_> = self.places.iter().map(|place| place.path.display().to_string()).collect();
+        let (kind, paths) = (self.kind, paths.join(", "));
+        tracing::warn!(
+            drive,
+            "the members of the {kind} have no labels, so a wrong path is not noticed: {paths} \
+             (`sluice member adopt --config FILE --drive {drive}` labels them)"
+        );
+    }
+
+    /// Stores the labels of the set. Returns them, in the order of the places.
+    fn store(self) -> Result<Vec<Label>, Problem> {
+        let open = |place: &Place| Device::open_owned(&place.path);
+        let devices = || self.places.iter().map(open).collect::<Result<Vec<_>, _>>().map_err(problem);
+        match self.verdict {
+            Verdict::Labelled(assembly) if self.read_only => Ok(assembly.labels),
+            Verdict::Labelled(mut assembly) => {
+                raise(&mut assembly, &devices()?).map_err(problem)?;
+                Ok(assembly.labels)
+            }
+            Verdict::Fresh | Verdict::Unlabelled => {
+                let devices = devices()?;
+                let member = |(device, place): (_, &Place)| Member {
+                    device,
+                    role: place.role,
+                    data_bytes: place.size.unwrap_or_default(),
+                    storage: 0,
+                };
+                let members: Vec<_> = devices.iter().zip(&self.places).map(member).collect();
+                form(&self.shape, &members).map_err(problem)
+            }
+        }
+    }
+}
+
+fn looked_at(places: &[PlaceSpec]) -> Result<Vec<Place>, Error> {
+    let look = |(index, place): (usize, &PlaceSpec)| {
+        let role = if place.is_log { Role::Log } else { Role::Data(index) };
+        Place::look(&place.path, role, place.size.map(|size| size.0))
+    };
+    places.iter().enumerate().map(look).collect()
+}
+
+fn refused(spec: &SetSpec, places: &[PlaceSpec], refusal: Refusal) -> Problem {
+    let mut hint = refusal.hint;
+    if spec.labels.is_none() && places.iter().any(|place| place.size.is_none()) {
+        hint.push_str("; if a guest has written labels into its own disk, set labels = false");
+    }
+    Problem::conflict(refusal.error).hint(hint)
+}
+
+fn lacks_labels(spec: &SetSpec, places: &[PlaceSpec], drive: &str) -> Problem {
+    let paths = paths(places);
+    Problem::conflict(format!("labels = true, and no member of the {} has one: {paths}", spec.kind)).hint(format!(
+        "nothing was written; if the paths are right, `sluice member adopt --config FILE --drive {drive}` labels them"
+    ))
+}
+
+fn report_stale(assembly: &Assembly, places: &[Place], drive: &str) {
+    let labels = assembly.labels.iter().zip(places).zip(&assembly.stale);
+    for ((label, place), _) in labels.filter(|(_, stale)| **stale) {
+        let (path, set, role, member) = (place.path.display(), assembly.set, label.role, label.member);
+        let (epoch, last) = (label.epoch, assembly.epoch);
+        tracing::warn!(
+            drive,
+            "{path} is an older copy of {role}, {member}, of set {set}: it has epoch {epoch}, and the set has {last}; \
+             everything is copied to it"
+        );
+    }
+}
+
+fn paths(places: &[PlaceSpec]) -> String {
+    places.iter().map(|place| place.path.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// Converts a failure of an access to a member's device, with its remedy.
+pub fn problem(error: Error) -> Problem {
+    let words = error.to_string();
+    let found = match &error {
+        Error::InUse(_) => Problem::new(Kind::InUse, words),
+        Error::Io(_, _, io) => Problem::internal(words).limited_by(io),
+        Error::NotStorage(_) | Error::NoRoom { .. } | Error::NotBlank(_) => Problem::conflict(words),
+    };
+    match error.hint() {
+        Some(hint) => found.hint(hint),
+        None => found,
+    }
+}
+
+/// Returns the problem for a resize of a namespace whose members have labels.
+pub(super) fn keeps_size(drive: &str, nsid: u32) -> Problem {
+    Problem::conflict(format!(
+        "namespace {nsid} of drive `{drive}` cannot be resized: labels lie behind the data of its members"
+    ))
+    .hint("move the data to a new drive with larger members")
+}
+
+/// Checks that the function which the namespace shall have at index `at` can be attached to a drive in use: its
+/// members have no labels, and shall have none.
+pub(super) fn may_attach(spec: &NamespaceSpec, at: usize, drive: &str) -> Result<(), Problem> {
+    let sets = Labels::check(spec, drive)?;
+    match sets.iter().find(|set| set.at == at && !set.is_unlabelled()) {
+        Some(set) => {
+            let words = format!("a {} with labels cannot be attached to a drive in use", set.kind);
+            Err(Problem::invalid(words).hint("declare it with the drive, or leave labels out"))
+        }
+        None => Ok(()),
+    }
+}
