@@ -10,6 +10,7 @@ mod drive;
 mod function;
 mod function_spec;
 mod map;
+mod member;
 mod reactor;
 mod snapshot;
 mod spec_file;
@@ -57,6 +58,9 @@ enum Command {
     /// Freeze the state of a drive with the function `snapshot`, and go back to it
     #[command(subcommand)]
     Snapshot(snapshot::SnapshotCommand),
+    /// Show, compare, repair and make the labels of the members of sets
+    #[command(subcommand)]
+    Member(member::MemberCommand),
     /// Make the daemon read its configuration file again, and add and remove drives accordingly
     Reload,
     /// Show the reactors
@@ -104,6 +108,7 @@ impl Cli {
             Command::Classifier(command) => classifier::run(command, &client, output),
             Command::Function(command) => function::run(command, &client, output),
             Command::Snapshot(command) => snapshot::run(command, &client, output),
+            Command::Member(command) => member::run(command, output),
             Command::Reload => reactor::reload(&client, output),
             Command::Reactor(command) => reactor::run(command, &client, output),
             Command::Discover(arguments) => discover::run(&arguments, output),

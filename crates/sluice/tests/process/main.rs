@@ -36,6 +36,7 @@ mod load;
 mod machine;
 mod management;
 mod many;
+mod members;
 mod moves;
 mod names;
 mod neighbour;
