@@ -58,7 +58,7 @@ fn help(words: &[String]) -> String {
     String::from_utf8(done.stdout).expect("text")
 }
 
-/// Returns the names in the list of commands that have no page of their own.
+/// Returns the names in the list of commands, without `help` and `bench`.
 fn commands(help: &str) -> Vec<String> {
     let list = help.split_once("Commands:\n").map_or("", |(_, list)| list);
     let names = list.lines().take_while(|line| line.starts_with("  "));
