@@ -15,20 +15,9 @@ const FLOORS: [(&str, u8); 6] =
 /// Upward and sideways uses that are still there: file, and what it uses.
 const UPWARD: &[(&str, &str)] = &[];
 
-/// Files below the engine, outside of the model, that still touch the slab.
-const SLAB: &[&str] = &[
-    "jobs/erase.rs",
-    "jobs/format.rs",
-    "jobs/management/progress.rs",
-    "jobs/orders.rs",
-    "jobs/sanitize.rs",
-    "jobs/self_test.rs",
-    "jobs/uncorrectable.rs",
-];
-
 /// Names of methods that the standard library has, too.
-const COMMON: [&str; 9] =
-    ["as_slice", "blocks", "expect", "fill", "get", "get_mut", "iter", "queue", "resize"];
+const COMMON: [&str; 10] =
+    ["as_slice", "blocks", "entry", "expect", "fill", "get", "get_mut", "iter", "queue", "resize"];
 
 /// Source file without comments, string literals and unit tests.
 struct Source {
@@ -244,9 +233,8 @@ fn only_the_model_and_the_engine_touch_the_slab() {
                 })
             })
     };
-    let found: BTreeSet<_> = sources().into_iter().filter(touches).map(|source| source.path).collect();
-    let listed: BTreeSet<_> = SLAB.iter().map(ToString::to_string).collect();
-    assert_eq!(found, listed, "left: files that touch the slab; right: files that may");
+    let found: Vec<_> = sources().into_iter().filter(touches).map(|source| source.path).collect();
+    assert!(found.is_empty(), "these files touch the slab: {found:#?}");
 }
 
 /// Shows that the readers above find what they look for.

@@ -98,8 +98,14 @@ impl Controller {
             }
             Steps::Internal => self.finish_internal(subsystem, command, now_ns),
             Steps::Flush => write_cache::flushed(self, subsystem, command, now_ns),
-            Steps::SelfTest => self_test::next(self, subsystem, command, now_ns),
-            Steps::Erase => erase::next(subsystem, command, now_ns),
+            Steps::SelfTest => {
+                let read = subsystem.end_internal(command);
+                self_test::next(self, subsystem, read, now_ns);
+            }
+            Steps::Erase => {
+                let ended = subsystem.end_internal(command);
+                erase::next(subsystem, ended, now_ns);
+            }
             Steps::Compare | Steps::Ranges | Steps::Verify | Steps::Copy | Steps::Uncorrectable => {
                 let step = self.next_step(subsystem, &command, steps);
                 self.take_step(subsystem, command, step, now_ns);

@@ -53,7 +53,10 @@ impl Subsystem {
                     Origin::SUBSYSTEM if origin.opcode == opcode::io::FLUSH => {
                         sync::ended(self, command, now_ns)
                     }
-                    Origin::SUBSYSTEM => erase::next(self, command, now_ns),
+                    Origin::SUBSYSTEM => {
+                        let ended = self.end_internal(command);
+                        erase::next(self, ended, now_ns);
+                    }
                     number => self.mailboxes.put(number, command),
                 }
             }

@@ -4,13 +4,15 @@
 //! No classifier is called: a classifier could exclude blocks from the erasure.
 
 use crate::model::erasing::bytes_of;
+use crate::model::slots::{Ended, Way};
 use crate::model::{Namespace, Subsystem};
 use crate::state::erasure::{Erasure, ErasureStage, Purpose};
 use crate::state::format::{FormatRecord, FormatState};
 use crate::state::persist::PersistentRecord;
 use crate::state::sanitize::{SanitizeRecord, SanitizeState};
 use crate::state::{chunk, client_dma, fused};
-use sluice_command::{Command, Controllers, Deallocated, Operation, Origin, Request, Slot};
+use sluice_command::{Controllers, Deallocated, Operation, Origin, Request, Slot};
+use sluice_memory::SharedRegion;
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::{PAGE_SIZE, Status, SubmissionEntry};
 
@@ -58,7 +60,7 @@ pub(crate) fn advance(subsystem: &mut Subsystem, now_ns: u64) {
             }
             return;
         }
-        _ if subsystem.slab.room() == 0 => {
+        _ if subsystem.is_full() => {
             erasure.next_ns = now_ns.saturating_add(PAUSE_NS);
             subsystem.erasure = Some(erasure);
             return;
@@ -86,15 +88,6 @@ fn beginning(purpose: Purpose) -> PersistentRecord {
     }
 }
 
-/// Makes the erasure wait for all Copy commands in flight, after namespaces were closed. Their next sources
-/// and destinations are not visible, so the erasure waits for each Copy. A later Copy finds the namespaces
-/// closed.
-pub(crate) fn await_copies(subsystem: &mut Subsystem) {
-    let copies =
-        subsystem.slab.live_mut().filter(|slot| slot.origin.opcode == io::COPY && slot.origin.sq != 0);
-    copies.for_each(|slot| slot.origin.awaited = true);
-}
-
 /// Returns whether no command of a host works on these namespaces. Commands that wait for a fused operation,
 /// and waiting fused commands, are checked again before they begin.
 fn is_quiet(subsystem: &Subsystem, erasure: &Erasure) -> bool {
@@ -105,7 +98,7 @@ fn is_quiet(subsystem: &Subsystem, erasure: &Erasure) -> bool {
         // A command that waits for client DMA finds the namespace closed when it goes on, or is over.
         !slot.is_child() && sq != 0 && sq != Origin::INTERNAL && concerned && !client_dma::has(slot)
     };
-    !subsystem.slab.live().any(is_in_the_way)
+    !subsystem.has_live(is_in_the_way)
 }
 
 fn send(subsystem: &mut Subsystem, nsid: u32, request: Request, now_ns: u64) {
@@ -117,21 +110,12 @@ fn send(subsystem: &mut Subsystem, nsid: u32, request: Request, now_ns: u64) {
     let entry = SubmissionEntry { opcode, nsid, ..SubmissionEntry::default() };
     let controller = Origin::SUBSYSTEM;
     let origin = Origin { sq: Origin::INTERNAL, controller, opcode: admin::FORMAT_NVM, ..Origin::default() };
-    let command = subsystem.slab.admit(&entry, origin).expect("room was looked at");
-    let filled = match subsystem.erasure.as_ref().and_then(Erasure::pattern) {
-        Some(pattern) => fill(subsystem, &command, pattern, request.length),
-        None => Ok(()),
-    };
+    let pattern = subsystem.erasure.as_ref().and_then(Erasure::pattern);
     let deallocates = subsystem.get(nsid).is_some_and(deallocates);
-    let slot = subsystem.slab.slot_mut(&command);
-    slot.request = Request { deallocate: request.deallocate && deallocates, ..request };
-    match filled {
-        Ok(()) => subsystem.submit_unclassified(nsid, command, now_ns),
-        Err(status) => {
-            slot.status = status;
-            subsystem.done.push(command);
-        }
-    }
+    subsystem.start_internal(&entry, origin, Way::Unclassified, now_ns, |slot, number, staging| {
+        slot.request = Request { deallocate: request.deallocate && deallocates, ..request };
+        pattern.map_or(Ok(()), |pattern| fill(slot, number, staging, pattern))
+    });
 }
 
 /// Returns whether deallocated blocks of the namespace read as zeros.
@@ -140,28 +124,24 @@ fn deallocates(namespace: &Namespace) -> bool {
 }
 
 /// Fills the data of an overwrite: the command's own private memory, as often as needed.
-fn fill(subsystem: &mut Subsystem, command: &Command, pattern: u32, length: u64) -> Result<(), Status> {
-    let at = subsystem.slab.number(command) * chunk::CHUNK;
+fn fill(slot: &mut Slot, number: usize, staging: &SharedRegion, pattern: u32) -> Result<(), Status> {
+    let at = number * chunk::CHUNK;
     let mut page = [0; PAGE_SIZE];
     page.chunks_exact_mut(size_of::<u32>()).for_each(|word| word.copy_from_slice(&pattern.to_le_bytes()));
-    (0..chunk::CHUNK).step_by(PAGE_SIZE).for_each(|page_at| subsystem.staging.write(at + page_at, &page));
-    let slot = subsystem.slab.slot_mut(command);
+    (0..chunk::CHUNK).step_by(PAGE_SIZE).for_each(|page_at| staging.write(at + page_at, &page));
     slot.data.clear();
-    let mut left = length as usize;
+    let mut left = slot.request.length as usize;
     while left > 0 {
         let part = left.min(chunk::CHUNK);
-        let segment = subsystem.staging.segment(at, part as u32);
-        slot.data.push(segment).map_err(|_| Status::INTERNAL_ERROR)?;
+        slot.data.push(staging.segment(at, part as u32)).map_err(|_| Status::INTERNAL_ERROR)?;
         left -= part;
     }
     Ok(())
 }
 
 /// Continues the erasure after a chunk.
-pub(crate) fn next(subsystem: &mut Subsystem, command: Command, now_ns: u64) {
-    let slot = subsystem.slab.slot(&command);
-    let (status, length) = (slot.status, slot.request.length.max(1));
-    subsystem.slab.release(command);
+pub(crate) fn next(subsystem: &mut Subsystem, ended: Ended, now_ns: u64) {
+    let (status, length) = (ended.status, ended.length.max(1));
     let Some(erasure) = &mut subsystem.erasure else { return };
     (erasure.in_flight, erasure.next_ns) = (false, now_ns);
     if status.is_success() {

@@ -4,7 +4,6 @@
 //! format is done and persisted. A reset of the controller takes that command, but the format goes on: half a
 //! format would leave neither the old data nor the requested state.
 
-use crate::jobs::erase;
 use crate::model::erasing::formats;
 use crate::model::{Controller, Namespace, Subsystem, erasing};
 use crate::state::erasure::{Erasure, Pass, Purpose};
@@ -32,7 +31,7 @@ pub(crate) fn begin(
     }
     tracing::info!(nsid, block_size, "a host formats a namespace");
     let erasure = erasure(subsystem, nsid, block_size, now_ns, now_ns.saturating_add(WAIT_NS));
-    erase::await_copies(subsystem);
+    subsystem.await_copies();
     subsystem.erasure = Some(erasure);
     subsystem.note_format_start(entry, now_ns);
     subsystem.mailboxes.announce(Notice::Formatted(nsid));
@@ -85,8 +84,7 @@ pub(crate) fn persisted(subsystem: &mut Subsystem, record: FormatRecord, well: b
             tracing::error!(nsid, "a namespace stays closed until its format is persisted");
             erasure.retry(now_ns);
             if let Some(command) = erasure.take_command() {
-                subsystem.slab.slot_mut(&command).status = Status::INTERNAL_ERROR;
-                subsystem.done.push(command);
+                subsystem.decide(command, Status::INTERNAL_ERROR);
             }
         }
         FormatState::Failed => end(subsystem, failure.map_or(Ok(()), Err), now_ns),
@@ -137,8 +135,7 @@ fn end(subsystem: &mut Subsystem, result: Result<(), Status>, now_ns: u64) {
         }
     }
     if let Some(command) = erasure.take_command() {
-        subsystem.slab.slot_mut(&command).status = result.err().unwrap_or(Status::SUCCESS);
-        subsystem.done.push(command);
+        subsystem.decide(command, result.err().unwrap_or(Status::SUCCESS));
     }
 }
 

@@ -20,12 +20,15 @@ use sluice_nvme::feature::PERSIST_THROUGH_POWER_LOSS;
 use sluice_nvme::opcode::{admin, io, io as opcode};
 use sluice_nvme::{NSID_ALL, Status};
 
+/// Orders executed in one go. A host can have hundreds of waiting ones that change nothing, each of which
+/// looks at every namespace.
+const ORDERS_AT_ONCE: usize = 4;
+
 impl Subsystem {
     /// Returns the action of a command; for a Set Features, the action of its first value. Its data is read
     /// once.
     pub(super) fn action_of(&self, command: &Command) -> Result<Action, Status> {
-        let entry = self.slab.entry(command);
-        let slot = self.slab.slot(command);
+        let (entry, slot) = (self.entry(command), self.slot(command));
         if slot.origin.sq == 0 && entry.opcode == admin::SET_FEATURES {
             return Ok(Action::Persist(entry.cdw11 & PERSIST_THROUGH_POWER_LOSS != 0));
         }
@@ -39,12 +42,9 @@ impl Subsystem {
 
     /// Sets the final status of a command, for its controller to complete it, unless a reset took the
     /// command.
-    pub(super) fn decide(&mut self, command: Option<Command>, status: Status) {
+    fn decide_order(&mut self, command: Option<Command>, status: Status) {
         let Some(command) = command else { return };
-        let slot = self.slab.slot_mut(&command);
-        slot.status = status;
-        set_decided(slot, true);
-        self.done.push(command);
+        self.decide_with(command, status, |slot| set_decided(slot, true));
     }
 
     /// Takes a command to execute.
@@ -69,19 +69,17 @@ impl Subsystem {
 
     /// Returns the first order of the controller that has waited longest since its last one.
     fn next_order(&mut self) -> Option<Command> {
-        let Self { orders, slab, .. } = self;
-        let number = |command: &Command| slab.slot(command).origin.controller;
-        let turn = |command: &Command| number(command).wrapping_sub(orders.last).wrapping_sub(1);
-        let (at, _) = orders.waiting.iter().enumerate().min_by_key(|(_, command)| turn(command))?;
-        let next = orders.waiting.remove(at)?;
-        orders.last = number(&next);
-        Some(next)
+        let turn = |number: u8| number.wrapping_sub(self.orders.last).wrapping_sub(1);
+        let waiting = self.orders.waiting.iter().map(|command| self.controller_of(command)).enumerate();
+        let (at, number) = waiting.min_by_key(|(_, number)| turn(*number))?;
+        self.orders.last = number;
+        self.orders.waiting.remove(at)
     }
 
     fn execute(&mut self, command: Command, now_ns: u64) {
         let changes = match self.changes(&command) {
             Ok(changes) => changes,
-            Err(status) => return self.decide(Some(command), status),
+            Err(status) => return self.decide_order(Some(command), status),
         };
         let command = Some(command);
         let records: Vec<_> =
@@ -95,9 +93,9 @@ impl Subsystem {
 
     /// Returns the changes by a command, per namespace.
     fn changes(&self, command: &Command) -> Result<Vec<(u32, Change)>, Status> {
-        let controller = self.slab.slot(command).origin.controller;
+        let controller = self.controller_of(command);
         let (host, name) = (self.host(controller), self.host_name(controller));
-        let (nsid, action) = (self.slab.entry(command).nsid, self.action_of(command)?);
+        let (nsid, action) = (self.entry(command).nsid, self.action_of(command)?);
         let there = self.iter_active(controller).filter(|it| !it.is_leaving());
         let concerned = there.filter(|it| nsid == NSID_ALL || it.nsid() == nsid);
         let changes: Vec<_> = concerned
@@ -119,7 +117,7 @@ impl Subsystem {
         {
             match well {
                 true => self.put_in_force(command, changes),
-                false => self.decide(command, Status::INTERNAL_ERROR),
+                false => self.decide_order(command, Status::INTERNAL_ERROR),
             }
             for host in std::mem::take(&mut self.orders.gone) {
                 self.unregister_host(host);
@@ -141,7 +139,7 @@ impl Subsystem {
         self.drop_foreign_identifiers();
         match ending {
             true => self.orders.under_way = Some(UnderWay::Ending { command, victims }),
-            false => self.decide(command, Status::SUCCESS),
+            false => self.decide_order(command, Status::SUCCESS),
         }
     }
 
@@ -153,13 +151,11 @@ impl Subsystem {
     /// Marks the commands of these hosts that are in flight in a namespace. Also preempts their format of it,
     /// if a command waits (`is_awaited`). Returns their number.
     fn await_victims(&mut self, nsid: u32, hosts: &[HostId], is_awaited: bool) -> usize {
-        let Self { slab, hosts: of, erasure, .. } = self;
-        let is_victim = |controller: u8| of.get(usize::from(controller)).is_some_and(|it| hosts.contains(it));
+        let of = self.controllers_of(hosts);
         // A format does not begin to erase before a waiting command that preempts it has ended. Without such
         // a command it may have begun, and others would wait for hours.
-        let is_formatting = is_awaited && erasure.as_mut().is_some_and(|it| it.preempt(nsid, hosts));
-        let mut awaited = usize::from(is_formatting);
-        for slot in slab.live_mut() {
+        let is_formatting = is_awaited && self.erasure.as_mut().is_some_and(|it| it.preempt(nsid, hosts));
+        let awaited = self.await_live(|slot| {
             let origin = slot.origin;
             // Commands that wait for a fused operation are checked again before they begin. So are commands
             // that wait for client DMA, which has no time limit here.
@@ -167,12 +163,9 @@ impl Subsystem {
             let is_io = origin.is_host() && origin.sq != 0 && begun;
             // The next sources and destinations of a Copy are not visible.
             let concerned = u32::from(origin.namespace) + 1 == nsid || origin.opcode == io::COPY;
-            if is_io && concerned && is_victim(origin.controller) && !client_dma::has(slot) {
-                slot.origin.awaited = true;
-                awaited += 1;
-            }
-        }
-        awaited
+            is_io && concerned && of.has(origin.controller) && !client_dma::has(slot)
+        });
+        awaited + usize::from(is_formatting)
     }
 
     /// Checks whether awaited commands have ended, or an order can start. Returns whether there is progress.
@@ -207,19 +200,14 @@ impl Subsystem {
     fn check_victims(&mut self, now_ns: u64) -> bool {
         self.end_waiting_victims(now_ns);
         let is_formatting = self.erasure.as_ref().is_some_and(Erasure::is_preempted);
-        let ended =
-            !is_formatting && !self.slab.live().any(|slot| slot.origin.awaited && !client_dma::has(slot));
+        let ended = !is_formatting && !self.has_live(|slot| slot.origin.awaited && !client_dma::has(slot));
         if ended && let Some(UnderWay::Ending { command, .. }) = self.orders.under_way.take() {
-            self.decide(command, Status::SUCCESS);
+            self.decide_order(command, Status::SUCCESS);
             self.run_orders(now_ns);
         }
         ended
     }
 }
-
-/// Orders executed in one go. A host can have hundreds of waiting ones that change nothing, each of which
-/// looks at every namespace.
-const ORDERS_AT_ONCE: usize = 4;
 
 #[cfg(test)]
 mod tests {

@@ -96,9 +96,7 @@ pub(crate) fn persisted(subsystem: &mut Subsystem, record: SanitizeRecord, well:
     }
     let begins = matches!(record.state, SanitizeState::Running | SanitizeState::GivenUp);
     if let Some(command) = erasure.take_command() {
-        subsystem.slab.slot_mut(&command).status =
-            if well { Status::SUCCESS } else { Status::INTERNAL_ERROR };
-        subsystem.done.push(command);
+        subsystem.decide(command, if well { Status::SUCCESS } else { Status::INTERNAL_ERROR });
     }
     if begins && !well {
         // An operation must not begin unless it is persisted.

@@ -4,11 +4,12 @@
 //! namespace, an extended one many, up to all of it.
 
 use crate::model::self_test::{bytes_of, may_read};
+use crate::model::slots::{Ended, Way};
 use crate::model::{Controller, Namespace, Subsystem};
 use crate::state::chunk;
 use crate::state::limits::NN;
 use crate::state::self_test::{Running, TestKind, ended, place_of};
-use sluice_command::{Command, Origin};
+use sluice_command::Origin;
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::{NSID_ALL, Status, SubmissionEntry};
 
@@ -107,26 +108,17 @@ fn read_place(
         epoch: number,
         ..Origin::default()
     };
-    let command = subsystem.slab.admit(&entry, origin).expect("room was looked at");
-    let slot_number = subsystem.slab.number(&command);
-    let slot = subsystem.slab.slot_mut(&command);
-    match chunk::read(slot, slot_number, &subsystem.staging, offset, left) {
-        Ok(()) => subsystem.submit_to(nsid, command, now_ns),
-        Err(status) => {
-            slot.status = status;
-            subsystem.done.push(command);
-        }
-    }
+    subsystem.start_internal(&entry, origin, Way::Router, now_ns, |slot, number, staging| {
+        chunk::read(slot, number, staging, offset, left)
+    });
 }
 
 /// Continues the test after a chunk.
-pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
-    let slot = subsystem.slab.slot(&command);
-    let entry = subsystem.slab.entry(&command);
-    let (status, test, nsid, slba) = (slot.status, slot.origin.epoch, entry.nsid, entry.slba());
-    subsystem.slab.release(command);
+pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, read: Ended, now_ns: u64) {
+    let Ended { entry, origin, status, .. } = read;
+    let (nsid, slba) = (entry.nsid, entry.slba());
     let hours = subsystem.health.power_on_hours(now_ns);
-    let running = controller.self_test.running.as_mut().filter(|running| running.number == test);
+    let running = controller.self_test.running.as_mut().filter(|running| running.number == origin.epoch);
     let Some(running) = running else { return };
     running.in_flight = false;
     // A read that a reset ended is no failure of the data below.

@@ -30,7 +30,7 @@ fn advance(subsystem: &mut Subsystem, now_ns: u64) {
         && let Some(first) = subsystem.uncorrectable.waiting.front()
     {
         let nsid = match first {
-            Step::Command(command) => subsystem.slab.entry(command).nsid,
+            Step::Command(command) => subsystem.entry(command).nsid,
             Step::Truncate { nsid, .. } => *nsid,
         };
         begin(subsystem, nsid, now_ns);
@@ -49,13 +49,13 @@ fn begin(subsystem: &mut Subsystem, nsid: u32, now_ns: u64) {
                 after.remove(&(end..u64::MAX));
                 continue;
             }
-            Step::Command(command) if subsystem.slab.entry(&command).nsid == nsid => command,
+            Step::Command(command) if subsystem.entry(&command).nsid == nsid => command,
             step => {
                 subsystem.uncorrectable.waiting.push_back(step);
                 continue;
             }
         };
-        let (adds, range) = (adds_ranges(subsystem, &command), bytes(subsystem.slab.slot(&command)));
+        let (adds, range) = (adds_ranges(subsystem, &command), bytes(subsystem.slot(&command)));
         let mut next = after.clone();
         match adds {
             true => next.add(range.clone()),
@@ -88,7 +88,7 @@ fn begin(subsystem: &mut Subsystem, nsid: u32, now_ns: u64) {
 
 /// Returns whether a command adds ranges; all others remove them.
 fn adds_ranges(subsystem: &Subsystem, command: &Command) -> bool {
-    subsystem.slab.entry(command).opcode == opcode::WRITE_UNCORRECTABLE
+    subsystem.entry(command).opcode == opcode::WRITE_UNCORRECTABLE
 }
 
 fn set(subsystem: &mut Subsystem, nsid: u32, ranges: UncorrectableRanges) {
@@ -97,14 +97,13 @@ fn set(subsystem: &mut Subsystem, nsid: u32, ranges: UncorrectableRanges) {
 
 fn finish(subsystem: &mut Subsystem, command: Command, status: Status) {
     let adds = adds_ranges(subsystem, &command);
-    let slot = subsystem.slab.slot_mut(&command);
-    slot.status = status;
-    // The last step is that of any write.
-    slot.origin.opcode = opcode::WRITE;
-    if adds {
-        slot.request.length = 0;
-    }
-    subsystem.done.push(command);
+    subsystem.decide_with(command, status, |slot| {
+        // The last step is that of any write.
+        slot.origin.opcode = opcode::WRITE;
+        if adds {
+            slot.request.length = 0;
+        }
+    });
 }
 
 /// Finishes commands whose ranges were persisted, or were not.

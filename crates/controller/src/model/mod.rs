@@ -16,6 +16,7 @@ pub(crate) mod queues;
 pub(crate) mod request;
 pub(crate) mod self_test;
 pub(crate) mod sharing;
+pub(crate) mod slots;
 pub(crate) mod subsystem;
 
 pub use controller::Controller;

@@ -1,6 +1,5 @@
 //! Execution of a management command, from its plan to its end.
 
-use crate::jobs::erase;
 use crate::model::management::{Task, TaskStage, UnderWay};
 use crate::model::{Namespace, Subsystem, erasing};
 use crate::state::mailbox::Notice;
@@ -44,15 +43,14 @@ impl Subsystem {
 
     /// Returns the next request, from the controller that has waited longest since its last one.
     fn next_request(&mut self) -> Option<(Option<Command>, Request)> {
-        let Self { management, slab, .. } = self;
         let number = |it: &(Option<Command>, Request)| {
-            it.0.as_ref().map_or(Origin::SUBSYSTEM, |command| slab.slot(command).origin.controller)
+            it.0.as_ref().map_or(Origin::SUBSYSTEM, |command| self.controller_of(command))
         };
-        let turn = |it: &(Option<Command>, Request)| number(it).wrapping_sub(management.last).wrapping_sub(1);
-        let (at, _) = management.waiting.iter().enumerate().min_by_key(|(_, it)| turn(it))?;
-        let next = management.waiting.remove(at)?;
-        management.last = number(&next);
-        Some(next)
+        let turn = |number: u8| number.wrapping_sub(self.management.last).wrapping_sub(1);
+        let waiting = self.management.waiting.iter().map(number).enumerate();
+        let (at, number) = waiting.min_by_key(|(_, number)| turn(*number))?;
+        self.management.last = number;
+        self.management.waiting.remove(at)
     }
 
     /// Starts the next request, unless one is under way.
@@ -70,19 +68,17 @@ impl Subsystem {
     }
 
     fn check_request(&self, command: &Command) -> Result<(), Status> {
-        self.check_admin(self.slab.slot(command).origin.controller, self.slab.entry(command))
+        self.check_admin(self.controller_of(command), self.entry(command))
     }
 
     /// Completes a command.
     fn finish_management(&mut self, command: Option<Command>, status: Status, dw0: u32) {
         let Some(command) = command else { return };
-        let slot = self.slab.slot_mut(&command);
-        (slot.status, slot.request.offset) = (status, dw0.into());
-        self.done.push(command);
+        self.decide_with(command, status, |slot| slot.request.offset = dw0.into());
     }
 
     fn start(&mut self, command: Option<Command>, mut task: Task, now_ns: u64) {
-        let of = |command| self.slab.slot(command).origin.controller;
+        let of = |command| self.controller_of(command);
         let number = command.as_ref().map_or(Origin::SUBSYSTEM, of);
         match &mut task {
             // From now on commands find no such namespace.
@@ -97,7 +93,7 @@ impl Subsystem {
             }
             Task::Create(..) | Task::Attach { .. } => {}
         }
-        erase::await_copies(self);
+        self.await_copies();
         let until_ns = now_ns.saturating_add(WAIT_NS);
         let (stage, next_ns) = (TaskStage::Waiting, now_ns);
         self.management.under_way = Some(UnderWay { command, number, task, stage, next_ns, until_ns });
@@ -171,7 +167,7 @@ impl Subsystem {
             let there = nsids.contains(&(u32::from(origin.namespace) + 1)) || copies;
             !slot.is_child() && is_io && of_these && there && !client_dma::has(slot)
         };
-        !self.slab.live().any(is_in_the_way)
+        !self.has_live(is_in_the_way)
     }
 
     /// Delivers the namespace that a host creates, which was built by the control plane. It is persisted
