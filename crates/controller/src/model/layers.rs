@@ -1,15 +1,56 @@
 //! Commands on their way through the layers of the namespaces.
 
 use crate::model::{Namespace, Subsystem};
+use crate::state::ana::Ana;
+use crate::state::health::Health;
 use crate::state::limits::NAMESPACES_MAX;
-use sluice_command::{Aborted, Busy, Command, Controllers, NodeId, Stack, Ticket};
-use sluice_memory::{Removed, Space};
+use crate::state::reservation::HostId;
+use sluice_command::{Aborted, Busy, Command, Controllers, NodeId, Slab, Stack, Ticket};
+use sluice_memory::{Removed, SharedRegion, Space};
 use sluice_nvme::Status;
 
 /// Namespaces whose layers expire in one turn. Each may free tens of MiB then.
 const EXPIRED_AT_ONCE: usize = 4;
 
+/// Namespace of a command that was just fetched, with all that its check and its start need.
+pub(crate) struct Target<'a> {
+    pub(crate) index: u32,
+    pub(crate) namespace: &'a mut Namespace,
+    pub(crate) slab: &'a mut Slab,
+    pub(crate) staging: &'a SharedRegion,
+    pub(crate) health: &'a mut Health,
+    pub(crate) ana: &'a Ana,
+    pub(crate) hosts: &'a [HostId],
+    pub(crate) done: &'a mut Vec<Command>,
+    touched: &'a mut Vec<u8>,
+}
+
+impl Target<'_> {
+    /// Sends a command to the router of its namespace.
+    #[inline]
+    pub(crate) fn send(self, command: Command, now_ns: u64) {
+        self.namespace.router.submit(command, self.slab, now_ns);
+        touch(self.namespace, self.index, self.touched);
+    }
+
+    /// Sends a command unchanged, as its host wrote it, to the router of its namespace.
+    #[inline]
+    pub(crate) fn pass(self, command: Command, now_ns: u64) {
+        self.namespace.router.pass(command, self.slab, now_ns);
+        touch(self.namespace, self.index, self.touched);
+    }
+}
+
 impl Subsystem {
+    /// Returns the namespace of a command that was just fetched.
+    #[inline]
+    pub(crate) fn target(&mut self, nsid: u32) -> Option<Target<'_>> {
+        let Self { namespaces, slab, staging, health, ana, hosts, done, touched, .. } = self;
+        let index = nsid.wrapping_sub(1);
+        let Some(Some(namespace)) = namespaces.get_mut(index as usize) else { return None };
+        Some(Target { index, namespace, slab, staging, health, ana, hosts, done, touched })
+    }
+
     /// Sends an internal command to the router of its namespace.
     pub(crate) fn submit(&mut self, nsid: u32, command: Command, now_ns: u64) {
         let index = nsid.wrapping_sub(1);
@@ -179,7 +220,7 @@ impl Subsystem {
 }
 
 #[inline]
-pub(crate) fn touch(namespace: &mut Namespace, index: u32, touched: &mut Vec<u8>) {
+fn touch(namespace: &mut Namespace, index: u32, touched: &mut Vec<u8>) {
     if !namespace.touched {
         namespace.touched = true;
         touched.push(index as u8);
