@@ -129,7 +129,7 @@ fn remember(saved: &mut Saved, entry: &Entry, declared: Option<&DriveSpec>, spec
         Some(namespace) => namespace.layout(),
         None => before.map_or_else(|| was.layout(), |before| before.declared),
     };
-    // An layout equal to that of the configuration needs no record.
+    // A layout equal to that of the configuration needs no record.
     if declared != layout {
         saved.arranged.push(Arranged { drive: drive.clone(), nsid, declared, layout });
     }

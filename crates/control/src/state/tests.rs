@@ -51,6 +51,14 @@ fn saved(names: &[&str]) -> Saved {
     }
 }
 
+/// Checks the key of a changed layout in the state file, which earlier daemons wrote.
+#[test]
+fn a_changed_layout_is_stored_under_the_key_of_before() {
+    let arranged = serde_json::to_value(saved(&[]).arranged).expect("JSON");
+    assert!(arranged[0]["arrangement"]["functions"].is_array(), "{arranged}");
+    assert_eq!(serde_json::from_value::<Vec<Arranged>>(arranged).expect("a record"), saved(&[]).arranged);
+}
+
 fn storage() -> Storage {
     let known = KnownStorage {
         drive: "declared".into(),
