@@ -10,15 +10,16 @@
 #![forbid(unsafe_code)]
 
 mod counter;
+mod describe;
 pub mod host;
+mod kind;
 mod layers;
 mod random;
 mod services;
 
-pub use layers::{
-    Concat, Delay, DelayConfig, Fault, FaultControl, Outcome, Pass, PassConfig, PassCounters, Range,
-    RangeConfig, Rule, RuleCount, Stripe, StripeConfig, When,
-};
+pub use describe::{Description, ItemView, MetricView, describe, kinds, table};
+pub use kind::{Kind, OpenCx, Prepared, SetShape, Shape};
+pub use layers::*;
 pub use random::Random;
 pub use services::{
     Changes, Encrypt, Farewell, Item, LogState, MemberState, Metric, OnLoss, Order, Record, Replicate,

@@ -134,11 +134,7 @@ impl NamespaceSpec {
     /// copies above such a function set no limit.
     pub fn room(&self) -> Option<Size> {
         let grow = self.functions.iter().rev().take_while(|function| function.keeps_size());
-        let copies = grow.filter_map(|function| match function {
-            FunctionSpec::Uif(uif) => uif.copies().iter().filter_map(LayerSpec::known_size).min(),
-            _ => None,
-        });
-        copies.min()
+        grow.flat_map(FunctionSpec::copies).filter_map(LayerSpec::known_size).min()
     }
 
     /// Describes the place of its data. The description differs if the data is elsewhere.

@@ -1,6 +1,6 @@
 //! Events that a drive's acknowledged writes survive before they are flushed.
 
-use super::{DriveSpec, FunctionSpec, LayerSpec, NamespaceSpec, Provenance, TargetKind, UifSpec, Way};
+use super::{DriveSpec, FunctionSpec, LayerSpec, NamespaceSpec, TargetKind, Way};
 
 impl DriveSpec {
     /// Returns whether acknowledged writes are lost only when this machine loses power or is restarted. A
@@ -37,11 +37,8 @@ fn is_on_device(namespace: &NamespaceSpec) -> bool {
 
 fn outlives_daemon(namespace: &NamespaceSpec) -> bool {
     let keeps = |function: &FunctionSpec| {
-        let is_known = match function {
-            FunctionSpec::Uif(uif) => keeps_nothing(uif),
-            _ => true,
-        };
-        is_known && function.layers().iter().map(LayerSpec::as_namespace).all(|it| outlives_daemon(&it))
+        !function.shape().holds_writes
+            && function.layers().iter().map(LayerSpec::as_namespace).all(|it| outlives_daemon(&it))
     };
     let own_paths = namespace.paths.iter().map(|path| match path.way(namespace) {
         Ok(Way::Own(own)) => outlives_daemon(&own),
@@ -50,10 +47,4 @@ fn outlives_daemon(namespace: &NamespaceSpec) -> bool {
     (is_kept(namespace.target) || is_on_device(namespace))
         && namespace.functions.iter().all(keeps)
         && own_paths.into_iter().all(|kept| kept)
-}
-
-/// Returns whether a function holds no acknowledged write itself. The functions that come with Sluice
-/// acknowledge a write when it is below them; other functions may hold writes.
-fn keeps_nothing(uif: &UifSpec) -> bool {
-    matches!(uif.provenance(), Ok(Provenance::Here(_) | Provenance::Own(_)))
 }

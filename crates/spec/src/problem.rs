@@ -1,6 +1,7 @@
 //! An error in words, with its remedy.
 
 use serde::{Deserialize, Serialize};
+use sluice_options::Fault;
 use std::fmt;
 use std::path::Path;
 use utoipa::ToSchema;
@@ -162,3 +163,11 @@ impl fmt::Display for Problem {
 }
 
 impl std::error::Error for Problem {}
+
+/// Form of a fault in the API.
+impl From<Fault> for Problem {
+    fn from(fault: Fault) -> Self {
+        let problem = Problem::invalid(format!("{}: {}", fault.at, fault.error));
+        Problem { hint: fault.hint, ..problem }
+    }
+}

@@ -2,6 +2,7 @@
 
 use super::{FunctionSpec, LayerSpec, NamespaceSpec, TargetKind};
 use crate::size::Size;
+use sluice_functions::SetShape;
 use std::path::PathBuf;
 
 /// A set as the configuration describes it.
@@ -38,17 +39,7 @@ impl NamespaceSpec {
     }
 
     fn set_at(&self, at: usize, function: &FunctionSpec) -> Option<SetSpec> {
-        let (kind, chunk, labels) = match function {
-            FunctionSpec::Stripe(stripe) => ("stripe", stripe.chunk.0, stripe.labels),
-            FunctionSpec::Concat(concat) => ("concat", 0, concat.labels),
-            FunctionSpec::Uif(uif) => (uif.set_kind()?, 0, uif.labels),
-            FunctionSpec::Pass(_)
-            | FunctionSpec::Delay(_)
-            | FunctionSpec::Fault(_)
-            | FunctionSpec::Range(_) => {
-                return None;
-            }
-        };
+        let SetShape { kind, chunk, labels } = function.shape().set?;
         let has_log = matches!(function, FunctionSpec::Uif(_));
         let (layers, below) = (function.layers(), &self.functions[at + 1..]);
         let mut places = vec![place(self, below, false)];

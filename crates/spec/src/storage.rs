@@ -82,7 +82,7 @@ fn say_raw(format: &mut Option<ImageFormat>, path: Option<&PathBuf>, paths: &[Pa
 }
 
 fn keeps_copies(function: &FunctionSpec) -> bool {
-    matches!(function, FunctionSpec::Uif(uif) if !uif.copies().is_empty())
+    !function.copies().is_empty()
 }
 
 /// Adds the targets of a stack. `is_content` is false for a copy, and for data that a function keeps besides.

@@ -5,9 +5,8 @@ use crate::words::nearest;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use sluice_functions::host::{DEADLINE, OnDeath};
-use sluice_functions::{Record, SERVICES, service};
+use sluice_functions::{OnLoss, Record, SERVICES, SetShape, Shape, service};
 use sluice_uif::Options;
-use sluice_uif::abi::LAYERS_MAX;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -111,22 +110,28 @@ impl UifSpec {
         self.function.as_deref().and_then(service)
     }
 
-    /// Returns the layers that have a copy of all data below the function. The last of its layers is the log.
-    pub fn copies(&self) -> &[LayerSpec] {
-        match (self.service(), self.layers.split_last()) {
-            (Some(service), Some((_, copies))) if service.keeps_copies => copies,
-            _ => &[],
+    /// Returns the relation to the layers below. A third-party function may have a size of its own, and may
+    /// acknowledge a write before it is below.
+    pub(super) fn shape(&self) -> Shape {
+        let options = || Options::new(self.options.clone());
+        let (keeps_size, keeps_copies, on_loss) = match self.service() {
+            Some(service) => ((service.keeps_size)(&options()), service.keeps_copies, service.on_loss),
+            None => (false, false, OnLoss::FailFlush),
+        };
+        Shape {
+            keeps_size,
+            holds_writes: !matches!(self.provenance(), Ok(Provenance::Here(_) | Provenance::Own(_))),
+            // The last layer of a set is its log.
+            copies: if keeps_copies { self.layers.len().saturating_sub(1) } else { 0 },
+            on_loss,
+            set: self.set_kind().map(|kind| SetShape { kind, chunk: 0, labels: self.labels }),
+            ..Shape::SAME
         }
     }
 
     /// Returns its name if it keeps members equal, which can have labels.
     pub(super) fn set_kind(&self) -> Option<&'static str> {
         ["mirror", "replicate"].into_iter().find(|kind| self.function.as_deref() == Some(kind))
-    }
-
-    /// Returns whether it is as large as the layer below. Other functions may have a size of their own.
-    pub(super) fn keeps_size(&self) -> bool {
-        self.service().is_some_and(|service| (service.keeps_size)(&Options::new(self.options.clone())))
     }
 
     pub(super) fn check(&self) -> Result<(), Fault> {
@@ -151,17 +156,6 @@ impl UifSpec {
             }
         } else if self.uid.is_some() != self.gid.is_some() {
             return Err(Fault::at_key("gid", "uid and gid come together"));
-        }
-        self.check_layers()
-    }
-
-    fn check_layers(&self) -> Result<(), Fault> {
-        if self.layers.len() >= LAYERS_MAX {
-            let most = LAYERS_MAX - 1;
-            return Err(Fault::at_key("layers", format!("at most {most} besides the stack are possible")));
-        }
-        for (index, layer) in self.layers.iter().enumerate() {
-            layer.as_namespace().check().map_err(|fault| fault.inside("layers", index))?;
         }
         Ok(())
     }

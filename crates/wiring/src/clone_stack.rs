@@ -5,46 +5,30 @@
 
 use super::function::FunctionSeed;
 use super::namespace::{StackControl, StackSeed};
-use sluice_functions::{PassConfig, RangeConfig};
+use sluice_functions::Prepared;
 use sluice_spec::problem::Problem;
 use sluice_spec::size::Size;
 
 /// A function that can have a clone.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Stateless {
-    Pass(PassConfig),
-    Range(RangeConfig),
-    /// Chunk size in bytes, and the number of layers besides the rest of the stack.
-    Stripe(u64, usize),
-    Concat(usize),
+#[derive(Clone, Debug)]
+pub(super) struct Stateless {
+    prepared: Prepared,
+    /// Number of layers besides the rest of the stack.
+    layers: usize,
 }
 
 impl Stateless {
     pub(super) fn of(function: &FunctionSeed) -> Option<Self> {
         match function {
-            FunctionSeed::Pass(config) => Some(Self::Pass(*config)),
-            FunctionSeed::Range(config) => Some(Self::Range(*config)),
-            FunctionSeed::Stripe(chunk, layers) => Some(Self::Stripe(*chunk, layers.len())),
-            FunctionSeed::Concat(layers) => Some(Self::Concat(layers.len())),
-            FunctionSeed::Delay(_) | FunctionSeed::Fault(..) | FunctionSeed::Uif(..) => None,
+            FunctionSeed::Layer { prepared, is_stateless: true, below } => {
+                Some(Self { prepared: prepared.clone(), layers: below.len() })
+            }
+            FunctionSeed::Layer { .. } | FunctionSeed::Uif(..) => None,
         }
     }
 
-    /// Returns the number of layers besides the rest of the stack.
-    fn layers(self) -> usize {
-        match self {
-            Self::Pass(_) | Self::Range(_) => 0,
-            Self::Stripe(_, layers) | Self::Concat(layers) => layers,
-        }
-    }
-
-    fn over(self, layers: Vec<StackSeed>) -> FunctionSeed {
-        match self {
-            Self::Pass(config) => FunctionSeed::Pass(config),
-            Self::Range(config) => FunctionSeed::Range(config),
-            Self::Stripe(chunk, _) => FunctionSeed::Stripe(chunk, layers),
-            Self::Concat(_) => FunctionSeed::Concat(layers),
-        }
+    fn over(self, below: Vec<StackSeed>) -> FunctionSeed {
+        FunctionSeed::Layer { prepared: self.prepared, is_stateless: true, below }
     }
 }
 
@@ -59,7 +43,7 @@ impl StackControl {
         if !self.functions.is_empty() {
             return Ok(None);
         }
-        let Some(stateless) = self.stateless.iter().copied().collect::<Option<Vec<_>>>() else {
+        let Some(stateless) = self.stateless.iter().cloned().collect::<Option<Vec<_>>>() else {
             return Ok(None);
         };
         // A target that is not the whole namespace has a size of its own.
@@ -67,7 +51,7 @@ impl StackControl {
         let Some(target) = self.target.open_clone(size)? else { return Ok(None) };
         let (mut functions, mut layers) = (Vec::new(), self.layers.iter());
         for function in stateless {
-            let below = layers.by_ref().take(function.layers()).map(|layer| layer.clone_layers(None));
+            let below = layers.by_ref().take(function.layers).map(|layer| layer.clone_layers(None));
             let Some(below) = below.collect::<Result<Option<Vec<_>>, _>>()? else { return Ok(None) };
             functions.push(function.over(below));
         }

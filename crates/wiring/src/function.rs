@@ -2,28 +2,21 @@
 //! reactor.
 
 use super::cache::CacheControl;
-use super::drive::in_words;
+use super::drive::{closed, in_words};
 use super::namespace::{Site, StackControl, StackSeed};
 use super::power::Losses;
-use sluice_command::{Layer, NodeId, Operation, StackBuilder};
+use sluice_command::{Layer, NodeId, StackBuilder};
 use sluice_control::drives::metrics;
 use sluice_controller::{COMMANDS_MAX, Subsystem, TRANSFER_MAX};
 use sluice_crypt::Given;
 use sluice_functions::host::{Launch, PendingAnswer, PreparedUif, Program, UifConfig, UifControl};
-use sluice_functions::{
-    Concat, Delay, DelayConfig, Fault, Outcome, Pass, PassConfig, Range, RangeConfig, Record, Rule, Stripe,
-    StripeConfig, When, make,
-};
+use sluice_functions::{OpenCx, Prepared, Record, make};
 use sluice_spec::paths::Places;
 use sluice_spec::problem::Problem;
-use sluice_spec::size::Size;
-use sluice_spec::{
-    DelaySpec, FaultSpec, FunctionSpec, LayerSpec, OperationName, OutcomeName, Provenance, UifSpec,
-};
+use sluice_spec::{FunctionSpec, LayerSpec, Provenance, UifSpec};
 use sluice_uif::{Function, Options};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
@@ -33,13 +26,8 @@ const METRICS: &str = "metrics";
 
 /// A function on its way to its reactor.
 pub(super) enum FunctionSeed {
-    Pass(PassConfig),
-    Delay(DelayConfig),
-    Range(RangeConfig),
-    Fault(u64, Rule),
-    /// Chunk size in bytes, and the layers below the stripe besides the rest of the stack.
-    Stripe(u64, Vec<StackSeed>),
-    Concat(Vec<StackSeed>),
+    /// Function that is only a layer, with the layers below it besides the rest of the stack.
+    Layer { prepared: Prepared, is_stateless: bool, below: Vec<StackSeed> },
     /// Function behind the function SDK, with the layers below it besides the rest of the stack.
     Uif(PreparedUif, Vec<StackSeed>),
 }
@@ -89,41 +77,24 @@ impl FunctionSeed {
         block_size: u32,
         above: Losses<'_>,
     ) -> Result<(Self, Held), Problem> {
-        let open_layers = |layers: &[LayerSpec]| -> Result<(Vec<_>, Vec<_>), Problem> {
-            let open_layer = |(number, layer): (usize, &LayerSpec)| {
-                let losses = above.in_layer(spec, number, layers.len());
-                StackSeed::open(&layer.as_namespace(), drive, losses)
-            };
-            let opened: Vec<_> = layers.iter().enumerate().map(open_layer).collect::<Result<_, _>>()?;
-            Ok(opened.into_iter().unzip())
+        // The layers are opened first, because a function may need them as soon as it runs.
+        let open_layer = |(number, layer): (usize, &LayerSpec)| {
+            StackSeed::open(&layer.as_namespace(), drive, above.in_layer(spec, number))
         };
-        let seed = match spec {
-            FunctionSpec::Pass(pass) => Self::Pass(PassConfig { watch: pass.watch }),
-            FunctionSpec::Delay(delay) => Self::Delay(delay_config(*delay)),
-            FunctionSpec::Range(range) => {
-                Self::Range(RangeConfig { from: range.from.0, size: range.size.map(|size| size.0) })
-            }
-            FunctionSpec::Fault(fault) => Self::Fault(fault.seed, rule(fault)?),
-            FunctionSpec::Stripe(stripe) => {
-                let (below, layers) = open_layers(&stripe.layers)?;
-                return Ok((Self::Stripe(stripe.chunk.0, below), Held { function: None, layers }));
-            }
-            FunctionSpec::Concat(concat) => {
-                let (below, layers) = open_layers(&concat.layers)?;
-                return Ok((Self::Concat(below), Held { function: None, layers }));
-            }
-            FunctionSpec::Uif(uif) => {
-                // The layers are opened first, because a function may need them as soon as it runs.
-                let (below, layers) = open_layers(&uif.layers)?;
-                let (seed, control) = open(uif, drive)?;
-                let cache = CacheControl::new(uif.translations.clone(), block_size);
-                let (about, away, counted) = (uif.about(), Mutex::default(), Mutex::default());
-                let service = uif.service();
-                let control = FunctionControl { about, service, uif: control, cache, layers, away, counted };
-                return Ok((Self::Uif(seed, below), Held { function: Some(control), layers: Vec::new() }));
-            }
+        let opened: Vec<_> = spec.layers().iter().enumerate().map(open_layer).collect::<Result<_, _>>()?;
+        let (below, layers) = opened.into_iter().unzip();
+        let FunctionSpec::Uif(uif) = spec else {
+            let cx = OpenCx { drive, commands_max: COMMANDS_MAX as usize, transfer_max: TRANSFER_MAX.into() };
+            let prepared = spec.open(&cx)?.ok_or_else(closed)?;
+            let is_stateless = spec.shape().is_stateless;
+            return Ok((Self::Layer { prepared, is_stateless, below }, Held { function: None, layers }));
         };
-        Ok((seed, Held::default()))
+        let (seed, control) = open(uif, drive)?;
+        let cache = CacheControl::new(uif.translations.clone(), block_size);
+        let (about, away, counted) = (uif.about(), Mutex::default(), Mutex::default());
+        let service = uif.service();
+        let control = FunctionControl { about, service, uif: control, cache, layers, away, counted };
+        Ok((Self::Uif(seed, below), Held { function: Some(control), layers: Vec::new() }))
     }
 
     /// Adds the layer to a stack, over `top`, on the thread of its reactor.
@@ -135,18 +106,9 @@ impl FunctionSeed {
     ) -> Result<NodeId, Problem> {
         let mut below = vec![top];
         let layer: Box<dyn Layer> = match self {
-            Self::Pass(config) => Box::new(Pass::new(config)),
-            Self::Delay(config) => Box::new(Delay::new(config)),
-            Self::Range(config) => Box::new(Range::new(config)),
-            Self::Fault(seed, rule) => Box::new(Fault::new(seed, vec![rule])),
-            Self::Stripe(chunk, layers) => {
+            Self::Layer { prepared, below: layers, .. } => {
                 build_layers(layers, &mut below, stack, at)?;
-                let legs = below.len() as u64;
-                Box::new(Stripe::new(StripeConfig { chunk, legs, data_max: TRANSFER_MAX.into() }))
-            }
-            Self::Concat(layers) => {
-                build_layers(layers, &mut below, stack, at)?;
-                Box::new(Concat::new(below.len()))
+                prepared.build(below.len())
             }
             Self::Uif(seed, layers) => {
                 build_layers(layers, &mut below, stack, at)?;
@@ -373,47 +335,5 @@ fn this_program() -> Result<PathBuf, Problem> {
     match link.exists() {
         true => Ok(link),
         false => Err(Problem::internal("cannot find this program: /proc is not mounted")),
-    }
-}
-
-fn delay_config(delay: DelaySpec) -> DelayConfig {
-    let ns = |us: u64| us.saturating_mul(1000);
-    DelayConfig {
-        read_ns: ns(delay.read_us),
-        write_ns: ns(delay.write_us),
-        flush_ns: ns(delay.flush_us),
-        held_max: COMMANDS_MAX as usize,
-    }
-}
-
-fn rule(fault: &FaultSpec) -> Result<Rule, Problem> {
-    let every = fault.every.and_then(NonZeroU64::new).map(When::Every);
-    let bytes = fault.from.unwrap_or_default().0..fault.to.unwrap_or(Size::MAX).0;
-    Ok(Rule {
-        operations: fault.operations.iter().copied().map(operation).collect(),
-        bytes: (fault.from.is_some() || fault.to.is_some()).then_some(bytes),
-        skip: fault.skip,
-        when: every.or(fault.chance.map(When::Chance)).unwrap_or_default(),
-        limit: fault.limit.and_then(NonZeroU64::new),
-        outcome: outcome(fault)?,
-    })
-}
-
-fn outcome(fault: &FaultSpec) -> Result<Outcome, Problem> {
-    Ok(match fault.outcome {
-        OutcomeName::Fail => Outcome::Fail(fault.nvme_status()?),
-        OutcomeName::FailAfterwards => Outcome::FailAfterwards(fault.nvme_status()?),
-        OutcomeName::Short => Outcome::Short(fault.moved.unwrap_or_default().0),
-        OutcomeName::Hang => Outcome::Hang,
-    })
-}
-
-pub(super) fn operation(name: OperationName) -> Operation {
-    match name {
-        OperationName::Read => Operation::Read,
-        OperationName::Write => Operation::Write,
-        OperationName::Flush => Operation::Flush,
-        OperationName::WriteZeroes => Operation::WriteZeroes,
-        OperationName::Deallocate => Operation::Deallocate,
     }
 }

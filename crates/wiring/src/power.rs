@@ -55,26 +55,19 @@ impl<'a> Losses<'a> {
 
     /// Returns the losses for targets below a function; `self` applies to those above it.
     pub(super) fn below(self, function: &FunctionSpec) -> Self {
-        let notice = match function {
-            FunctionSpec::Uif(uif) => match uif.service().map_or(OnLoss::FailFlush, |it| it.on_loss) {
-                OnLoss::Through => self.notice,
-                OnLoss::FailFlush => LossNotice::FailFlush,
-                OnLoss::FailCommand => LossNotice::FailCommand,
-            },
-            _ => self.notice,
-        };
-        Self { notice, ..self }
+        self.reported(function.shape().on_loss)
     }
 
-    /// Returns the losses for further layer `number` of `count` of the function. The last layer of a set is
-    /// its log.
-    pub(super) fn in_layer(self, function: &FunctionSpec, number: usize, count: usize) -> Self {
-        let notice = match function {
-            FunctionSpec::Uif(uif) if !uif.copies().is_empty() && number + 1 < count => {
-                LossNotice::FailCommand
-            }
-            FunctionSpec::Uif(_) => LossNotice::FailFlush,
-            _ => self.notice,
+    /// Returns the losses for further layer `number` of the function.
+    pub(super) fn in_layer(self, function: &FunctionSpec, number: usize) -> Self {
+        self.reported(function.shape().on_loss_in(number))
+    }
+
+    fn reported(self, on_loss: OnLoss) -> Self {
+        let notice = match on_loss {
+            OnLoss::Through => self.notice,
+            OnLoss::FailFlush => LossNotice::FailFlush,
+            OnLoss::FailCommand => LossNotice::FailCommand,
         };
         Self { notice, ..self }
     }

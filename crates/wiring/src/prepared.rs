@@ -81,7 +81,8 @@ impl PreparedDrive {
         // The thread that stores records runs for as long as there are drives. Without it the host waits, and
         // receives no wrong answer.
         let (drive, life) = (self.name, self.life);
-        let keep = move |what| drop(persist_requests.send(PersistRequest { drive: drive.clone(), life, what }));
+        let keep =
+            move |what| drop(persist_requests.send(PersistRequest { drive: drive.clone(), life, what }));
         if let Some((nsid, block_size)) = self.unfinished.formatting
             && !subsystem.resume_format(nsid, block_size, 0)
         {

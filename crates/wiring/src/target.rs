@@ -1,11 +1,10 @@
 //! Targets: opened on the calling thread, built on their reactor, resized from both sides.
 
 use super::drive::in_words;
-use super::function::operation;
 use super::namespace::Site;
 use super::power::{Losses, in_hexadecimal};
 use super::remote::{RemoteControl, RemoteSeed};
-use sluice_command::{Layer, NodeId, Opcodes, Passthrough, StackBuilder};
+use sluice_command::{Layer, NodeId, Opcodes, Operation, Passthrough, StackBuilder};
 use sluice_control::drives::{DevicePlace, DeviceView};
 use sluice_controller::Subsystem;
 use sluice_spec::problem::{Kind, Problem};
@@ -202,7 +201,7 @@ fn no_space(on_full: OnFull) -> NoSpace {
 
 fn passes(spec: &NvmeSpec) -> Passes {
     let listed =
-        |names: &Vec<_>| names.iter().fold(Passes::NONE, |passes, name| passes.and(operation(*name)));
+        |names: &Vec<_>| names.iter().fold(Passes::NONE, |passes, name| passes.and(Operation::from(*name)));
     spec.passes.as_ref().map_or(Passes::ALL, listed)
 }
 

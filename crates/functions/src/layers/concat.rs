@@ -1,7 +1,46 @@
 //! Concat: layers one behind the other.
 
 use super::parts::{self, DIVIDED, LEGS_MAX};
+use crate::{Kind, OpenCx, Prepared, SetShape, Shape};
+use serde::{Deserialize, Serialize};
 use sluice_command::{Characteristics, Command, Frame, Lane, Layer, Operation, Request};
+use sluice_options::Fault;
+use utoipa::ToSchema;
+
+/// Layers one behind the other.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ConcatOptions<L> {
+    /// Whether each member must have a label; if not given, labels count where there are some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<bool>,
+    /// The layers behind the rest of the stack, which is the first.
+    #[schema(no_recursion)]
+    pub layers: Vec<L>,
+}
+
+impl<L> Kind<L> for ConcatOptions<L> {
+    const NAME: &'static str = "concat";
+    const ABOUT: &'static str = "Puts several layers one behind the other.";
+    const LAYERS: (usize, usize) = (1, LEGS_MAX - 1);
+
+    fn shape(&self) -> Shape {
+        let set = Some(SetShape { kind: "concat", chunk: 0, labels: self.labels });
+        Shape { is_composed: true, is_stateless: true, set, ..Shape::moved("concat".to_owned()) }
+    }
+
+    fn layers(&self) -> &[L] {
+        &self.layers
+    }
+
+    fn layers_mut(&mut self) -> &mut [L] {
+        &mut self.layers
+    }
+
+    fn open(&self, _: &OpenCx<'_>) -> Result<Prepared, Fault> {
+        Ok(Prepared::new(Concat::new))
+    }
+}
 
 /// Layer that has the first layer's bytes, then the second's, and so on.
 #[derive(Debug)]

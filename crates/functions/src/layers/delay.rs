@@ -1,9 +1,55 @@
 //! Delay: a slower drive.
 
+use crate::{Kind, OpenCx, Prepared};
+use serde::{Deserialize, Serialize};
 use sluice_command::{Aborted, Characteristics, Command, Lane, Layer, Operation, TURN_BYTES, Ticket};
 use sluice_nvme::Status;
+use sluice_options::Fault;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use utoipa::ToSchema;
+
+/// Times for which commands are held, by operation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DelayOptions {
+    /// Microseconds for Read.
+    pub read_us: u64,
+    /// Microseconds for Write, Write Zeroes and Deallocate.
+    pub write_us: u64,
+    /// Microseconds for Flush.
+    pub flush_us: u64,
+}
+
+impl DelayOptions {
+    /// Maximum delay. A guest gives up on a command after half a minute, so a longer delay is a mistake of
+    /// units.
+    const DELAY_MAX_US: u64 = 60_000_000;
+}
+
+impl<L> Kind<L> for DelayOptions {
+    const NAME: &'static str = "delay";
+    const ABOUT: &'static str = "Holds commands for a time.";
+
+    fn check(&self) -> Result<(), Fault> {
+        let delays = [("read_us", self.read_us), ("write_us", self.write_us), ("flush_us", self.flush_us)];
+        match delays.iter().find(|(_, delay)| *delay > Self::DELAY_MAX_US) {
+            Some((key, _)) => Err(Fault::at_key(key, "more than a minute").hint("the unit is microseconds")),
+            None => Ok(()),
+        }
+    }
+
+    fn open(&self, cx: &OpenCx<'_>) -> Result<Prepared, Fault> {
+        let ns = |us: u64| us.saturating_mul(1000);
+        let config = DelayConfig {
+            read_ns: ns(self.read_us),
+            write_ns: ns(self.write_us),
+            flush_ns: ns(self.flush_us),
+            held_max: cx.commands_max,
+        };
+        Ok(Prepared::new(move |_| Delay::new(config)))
+    }
+}
 
 /// Time for which a [`Delay`] holds commands, and their number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

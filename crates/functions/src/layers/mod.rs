@@ -1,18 +1,44 @@
-//! Functions that are only a layer.
+//! Functions that are only a layer: their modules and their registry.
+//!
+//! A further function is a module here with its layer, its options, which implement [`Kind`](crate::Kind), and
+//! its tests; a line in [`layers!`](crate::layers); and a section of docs/functions.md.
 
 mod concat;
 mod delay;
 mod fault;
+mod fault_options;
 mod fault_rule;
 mod parts;
 mod pass;
 mod range;
 mod stripe;
 
-pub use concat::Concat;
-pub use delay::{Delay, DelayConfig};
+pub use concat::{Concat, ConcatOptions};
+pub use delay::{Delay, DelayConfig, DelayOptions};
 pub use fault::{Fault, FaultControl, RuleCount};
+pub use fault_options::{FaultOptions, OperationName, OutcomeName};
 pub use fault_rule::{Outcome, Rule, When};
-pub use pass::{Pass, PassConfig, PassCounters};
-pub use range::{Range, RangeConfig};
-pub use stripe::{Stripe, StripeConfig};
+pub use pass::{Pass, PassConfig, PassCounters, PassOptions};
+pub use range::{Range, RangeConfig, RangeOptions};
+pub use stripe::{Stripe, StripeConfig, StripeOptions};
+
+/// Calls a macro with the functions that are only a layer: a name, and the type of the options, which
+/// implements [`Kind`](crate::Kind). `L` stands for the description of a layer below.
+#[macro_export]
+macro_rules! layers {
+    ($with:ident) => {
+        $with! {
+            Pass(PassOptions)
+            Delay(DelayOptions)
+            Fault(FaultOptions)
+            Range(RangeOptions)
+            Stripe(StripeOptions<L>)
+            Concat(ConcatOptions<L>)
+        }
+    };
+}
+
+#[cfg(test)]
+#[path = "../../tests/bench/mod.rs"]
+#[allow(dead_code)] // The tests of this folder use a part of it.
+mod bench;

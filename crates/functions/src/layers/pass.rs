@@ -1,8 +1,35 @@
 //! Pass: forwards everything unchanged. It shows the cost of a layer without work.
 
 use crate::counter::Counter;
+use crate::{Kind, OpenCx, Prepared, Shape};
+use serde::{Deserialize, Serialize};
 use sluice_command::{Characteristics, Command, Frame, Lane, Layer};
+use sluice_options::Fault;
 use std::sync::Arc;
+use utoipa::ToSchema;
+
+/// Options of a function that lets all commands through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PassOptions {
+    /// Whether the function sees commands again on their way up.
+    #[serde(default)]
+    pub watch: bool,
+}
+
+impl<L> Kind<L> for PassOptions {
+    const NAME: &'static str = "pass";
+    const ABOUT: &'static str = "Lets everything through.";
+
+    fn shape(&self) -> Shape {
+        Shape { is_stateless: true, ..Shape::SAME }
+    }
+
+    fn open(&self, _: &OpenCx<'_>) -> Result<Prepared, Fault> {
+        let config = PassConfig { watch: self.watch };
+        Ok(Prepared::new(move |_| Pass::new(config)))
+    }
+}
 
 /// Options of a [`Pass`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

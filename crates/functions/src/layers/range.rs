@@ -1,6 +1,45 @@
 //! Range: a part of the layer below as a layer of its own.
 
+use crate::{Kind, OpenCx, Prepared, Shape};
+use serde::{Deserialize, Serialize};
 use sluice_command::{Characteristics, Command, Frame, Lane, Layer, Operation};
+use sluice_options::{Fault, Size};
+use utoipa::ToSchema;
+
+/// Part of the layer below.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RangeOptions {
+    /// Beginning of the part: a multiple of 4096 bytes.
+    pub from: Size,
+    /// Size of the part, also a multiple; all that follows if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<Size>,
+}
+
+impl<L> Kind<L> for RangeOptions {
+    const NAME: &'static str = "range";
+    const ABOUT: &'static str = "Shows a part of the layer below, as if there were nothing else.";
+
+    fn check(&self) -> Result<(), Fault> {
+        let ends = [("from", Some(self.from)), ("size", self.size)];
+        match ends.iter().find(|(_, end)| !end.unwrap_or_default().0.is_multiple_of(Range::UNIT)) {
+            Some((key, _)) => Err(Fault::at_key(key, "not a multiple of 4096 bytes")),
+            None if self.size == Some(Size(0)) => Err(Fault::at_key("size", "nothing is left")),
+            None => Ok(()),
+        }
+    }
+
+    fn shape(&self) -> Shape {
+        let size = self.size.map_or_else(|| "all".to_owned(), |size| size.to_string());
+        Shape { is_stateless: true, ..Shape::moved(format!("range of {size} from {}", self.from)) }
+    }
+
+    fn open(&self, _: &OpenCx<'_>) -> Result<Prepared, Fault> {
+        let config = RangeConfig { from: self.from.0, size: self.size.map(|size| size.0) };
+        Ok(Prepared::new(move |_| Range::new(config)))
+    }
+}
 
 /// Position of the part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,72 @@
 //! Stripe: chunks of the drive in turn on several layers, so that all layers work at once.
 
-use super::parts::{self, DIVIDED};
+use super::parts::{self, DIVIDED, LEGS_MAX};
+use crate::{Kind, OpenCx, Prepared, SetShape, Shape};
+use serde::{Deserialize, Serialize};
 use sluice_command::{Characteristics, Command, Frame, Lane, Layer, Operation, Request};
+use sluice_options::{Fault, Size};
+use utoipa::ToSchema;
+
+/// Chunks of the drive, in turn on several layers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StripeOptions<L> {
+    /// Bytes of a chunk, which lies on one layer: a multiple of 4 KiB from 16 KiB to 1 GiB, 64 KiB if not
+    /// given.
+    #[serde(default = "default_chunk")]
+    pub chunk: Size,
+    /// Whether each member must have a label; if not given, labels count where there are some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<bool>,
+    /// The layers besides the rest of the stack, which is the first.
+    #[schema(no_recursion)]
+    pub layers: Vec<L>,
+}
+
+fn default_chunk() -> Size {
+    Size(64 << 10)
+}
+
+/// Minimum size of a chunk: with smaller chunks, a command would have too many parts.
+const CHUNK_MIN: Size = Size(16 << 10);
+
+/// Maximum size of a chunk: with larger chunks, hardly any command would have two parts.
+const CHUNK_MAX: Size = Size(1 << 30);
+
+impl<L> Kind<L> for StripeOptions<L> {
+    const NAME: &'static str = "stripe";
+    const ABOUT: &'static str = "Divides the drive among several layers, chunk by chunk in turn. \
+        It is as large as the smallest of them, times their number.";
+    const LAYERS: (usize, usize) = (1, LEGS_MAX - 1);
+
+    fn check(&self) -> Result<(), Fault> {
+        let fits = (CHUNK_MIN..=CHUNK_MAX).contains(&self.chunk);
+        if !fits || !self.chunk.0.is_multiple_of(Stripe::UNIT) {
+            return Err(Fault::at_key("chunk", format!("{} is not possible", self.chunk))
+                .hint("use a multiple of 4KiB, from 16KiB to 1GiB"));
+        }
+        Ok(())
+    }
+
+    fn shape(&self) -> Shape {
+        let moved = Shape::moved(format!("stripe of {}", self.chunk));
+        let set = Some(SetShape { kind: "stripe", chunk: self.chunk.0, labels: self.labels });
+        Shape { is_composed: true, is_stateless: true, set, ..moved }
+    }
+
+    fn layers(&self) -> &[L] {
+        &self.layers
+    }
+
+    fn layers_mut(&mut self) -> &mut [L] {
+        &mut self.layers
+    }
+
+    fn open(&self, cx: &OpenCx<'_>) -> Result<Prepared, Fault> {
+        let (chunk, data_max) = (self.chunk.0, cx.transfer_max);
+        Ok(Prepared::new(move |below| Stripe::new(StripeConfig { chunk, legs: below as u64, data_max })))
+    }
+}
 
 /// Geometry of a stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

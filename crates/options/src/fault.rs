@@ -1,6 +1,5 @@
-//! A fault of a spec, with the key that it is at.
+//! A fault of options, with the key that it is at.
 
-use crate::problem::Problem;
 use std::fmt;
 
 /// Step from a table to a value in it.
@@ -56,13 +55,5 @@ impl Fault {
     pub fn under(mut self, key: &'static str) -> Self {
         self.at.0.insert(0, Step::Key(key));
         self
-    }
-}
-
-/// Form of a fault in the API.
-impl From<Fault> for Problem {
-    fn from(fault: Fault) -> Self {
-        let problem = Problem::invalid(format!("{}: {}", fault.at, fault.error));
-        Problem { hint: fault.hint, ..problem }
     }
 }

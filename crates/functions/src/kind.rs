@@ -1,0 +1,141 @@
+//! Trait of the options of a function that is only a layer: all that other crates need of such a function.
+
+use crate::OnLoss;
+use sluice_command::Layer;
+use sluice_options::Fault;
+use std::fmt;
+use std::sync::Arc;
+
+/// Options of a function that is only a layer. `L` is the description of a layer below it.
+///
+/// Configuration, API, wiring and documentation are derived from this trait, for each kind in
+/// [`layers!`](crate::layers).
+pub trait Kind<L> {
+    /// Name of the kind, as a user writes it.
+    const NAME: &'static str;
+    /// Description of the function for people, one sentence.
+    const ABOUT: &'static str;
+    /// Layers besides the rest of the stack, at least and at most.
+    const LAYERS: (usize, usize) = (0, 0);
+
+    /// Checks the options, without the layers.
+    ///
+    /// # Errors
+    /// Returns the first key that is wrong.
+    fn check(&self) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn shape(&self) -> Shape {
+        Shape::SAME
+    }
+
+    /// Returns the layers below besides the rest of the stack.
+    fn layers(&self) -> &[L] {
+        &[]
+    }
+
+    /// Returns the layers below besides the rest of the stack, to change them.
+    fn layers_mut(&mut self) -> &mut [L] {
+        &mut []
+    }
+
+    /// Opens everything that the layer needs. May block.
+    ///
+    /// # Errors
+    /// Returns the key that cannot be fulfilled.
+    fn open(&self, cx: &OpenCx<'_>) -> Result<Prepared, Fault>;
+}
+
+/// Facts on the drive that a function is opened for.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenCx<'a> {
+    /// Name of the drive.
+    pub drive: &'a str,
+    /// Commands that the drive may have in flight.
+    pub commands_max: usize,
+    /// Bytes of a command's data, at most.
+    pub transfer_max: u64,
+}
+
+/// Relation of a function to the layers below it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Whether the function is as large as the layer below.
+    pub keeps_size: bool,
+    /// Place of the data in the layers below, in words; none if it is where it was. Stored with the drive.
+    pub data: Option<String>,
+    /// Whether each layer has a part of the data.
+    pub is_composed: bool,
+    /// Whether a second instance, on another reactor, may work on the same data at the same time.
+    pub is_stateless: bool,
+    /// Whether the function may acknowledge a write before it is below.
+    pub holds_writes: bool,
+    /// Number of layers, the first ones, that have a copy of all data.
+    pub copies: usize,
+    /// Report of a loss of acknowledged writes in the rest of the stack.
+    pub on_loss: OnLoss,
+    /// Set that the layers below are the members of; none if they cannot have labels.
+    pub set: Option<SetShape>,
+}
+
+/// A set whose members can have labels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SetShape {
+    /// Name of the function.
+    pub kind: &'static str,
+    /// Bytes of a chunk; zero for functions without chunks.
+    pub chunk: u64,
+    /// Whether the members must have labels, or must not be examined for labels; none if labels are optional.
+    pub labels: Option<bool>,
+}
+
+impl Shape {
+    /// Shape of a function that leaves the data where it is.
+    pub const SAME: Self = Self {
+        keeps_size: true,
+        data: None,
+        is_composed: false,
+        is_stateless: false,
+        holds_writes: false,
+        copies: 0,
+        on_loss: OnLoss::Through,
+        set: None,
+    };
+
+    /// Shape of a function whose data is elsewhere in the layers below.
+    pub fn moved(data: String) -> Self {
+        Self { keeps_size: false, data: Some(data), ..Self::SAME }
+    }
+
+    /// Returns the report of a loss in a layer besides the rest of the stack.
+    pub fn on_loss_in(&self, layer: usize) -> OnLoss {
+        match self.on_loss {
+            OnLoss::Through => OnLoss::Through,
+            _ if layer < self.copies => OnLoss::FailCommand,
+            _ => OnLoss::FailFlush,
+        }
+    }
+}
+
+/// Function that is open. Its layer can be built on any reactor, and again for a clone of the stack.
+#[derive(Clone)]
+pub struct Prepared(Arc<dyn Fn(usize) -> Box<dyn Layer> + Send + Sync>);
+
+impl Prepared {
+    /// Creates a prepared function from one that makes its layer over so many layers.
+    pub fn new<T: Layer + 'static>(make: impl Fn(usize) -> T + Send + Sync + 'static) -> Self {
+        Self(Arc::new(move |below| Box::new(make(below))))
+    }
+
+    /// Builds the layer over so many layers, the rest of the stack included.
+    pub fn build(&self, below: usize) -> Box<dyn Layer> {
+        (self.0)(below)
+    }
+}
+
+impl fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Prepared").finish_non_exhaustive()
+    }
+}
