@@ -7,6 +7,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use sluice_control::drives::FunctionView;
+use sluice_functions::{Description, describe};
 use sluice_spec::problem::Problem;
 use sluice_spec::{Place, UifSpec};
 use utoipa::ToSchema;
@@ -15,6 +16,7 @@ use utoipa_axum::routes;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
+        .routes(routes!(list_kinds))
         .routes(routes!(list, attach_function))
         .routes(routes!(detach_function))
         .routes(routes!(restart))
@@ -26,6 +28,12 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct FunctionList {
     pub functions: Vec<FunctionView>,
+}
+
+/// The functions that a drive can have.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct KindList {
+    pub functions: Vec<Description>,
 }
 
 /// A function for a drive.
@@ -77,6 +85,13 @@ pub struct ControlRequest {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct ControlAnswer {
     pub answer: String,
+}
+
+#[utoipa::path(get, path = "/v1/functions", tag = "functions", summary = "List the functions that a drive can have",
+    description = "Each with its options, its orders and its metrics.",
+    responses((status = 200, body = KindList, description = "The functions that come with Sluice.")))]
+async fn list_kinds() -> Json<KindList> {
+    Json(KindList { functions: describe() })
 }
 
 #[utoipa::path(get, path = "/v1/drives/{name}/functions", tag = "functions", summary = "Show a drive's functions",

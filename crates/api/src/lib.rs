@@ -16,7 +16,9 @@ pub use ana::AnaList;
 pub use answer::{Answer, ErrorAnswer, THREADS, ordered};
 pub use callers::Policy;
 pub use classifier::{MapList, ReplaceRequest, ValueRequest};
-pub use function::{AttachRequest, ControlAnswer, ControlRequest, FunctionList, MoveRequest, RestartRequest};
+pub use function::{
+    AttachRequest, ControlAnswer, ControlRequest, FunctionList, KindList, MoveRequest, RestartRequest,
+};
 pub use orders::NO_DRIVE;
 pub use routes::{App, DriveList, DriveMoveRequest, ReactorList, ResizeRequest, Version, document, router};
 pub use server::{Server, refusal};

@@ -1,6 +1,7 @@
 //! Counters in the format of Prometheus (text format 0.0.4).
 
 use sluice_control::drives::{DeviceView, DriveState, DriveView, FunctionView, ReactorCounters};
+use sluice_functions::{Metric, service};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -148,10 +149,14 @@ fn write_calls(out: &mut String, drives: &[DriveView]) {
     }
 }
 
-/// Writes the metrics of functions. The functions chose the names, which were checked.
+/// Writes the metrics of functions. The functions chose the names, which were checked. Metrics of Sluice's own
+/// functions have the description of the registry.
 fn write_functions(out: &mut String, functions: &[(String, FunctionView)]) {
     let mut samples: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let mut known: BTreeMap<&str, &Metric> = BTreeMap::new();
     for (drive, function) in functions {
+        let metrics = service(&function.function).map_or(&[][..], |service| service.metrics);
+        known.extend(metrics.iter().map(|metric| (metric.name, metric)));
         for (name, value) in &function.metrics {
             let labels = format!("drive=\"{drive}\",number=\"{}\"", function.number);
             let sample = format!("sluice_function_{name}{{{labels}}} {value}");
@@ -159,7 +164,11 @@ fn write_functions(out: &mut String, functions: &[(String, FunctionView)]) {
         }
     }
     for (name, samples) in samples {
-        let _ = writeln!(out, "# TYPE sluice_function_{name} untyped\n{}", samples.join("\n"));
+        let kind = known.get(name).map_or("untyped", |metric| metric.kind());
+        if let Some(metric) = known.get(name) {
+            let _ = writeln!(out, "# HELP sluice_function_{name} {}", metric.about);
+        }
+        let _ = writeln!(out, "# TYPE sluice_function_{name} {kind}\n{}", samples.join("\n"));
     }
 }
 

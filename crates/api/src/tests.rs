@@ -154,6 +154,7 @@ fn the_document_lists_every_route() {
             "get /v1/drives/{name}/classifier/maps/{map}",
             "get /v1/drives/{name}/classifier/maps/{map}/{key}",
             "get /v1/drives/{name}/functions",
+            "get /v1/functions",
             "get /v1/reactors",
             "get /v1/version",
             "post /v1/drives",

@@ -5,11 +5,13 @@ use super::function_spec::Described;
 use crate::log;
 use clap::{Args, Subcommand};
 use sluice_api::client::{Client, segment};
-use sluice_api::{AttachRequest, ControlAnswer, ControlRequest, FunctionList, MoveRequest, RestartRequest};
+use sluice_api::{
+    AttachRequest, ControlAnswer, ControlRequest, FunctionList, KindList, MoveRequest, RestartRequest,
+};
 use sluice_control::drives::FunctionView;
 use sluice_control::launch::Restrictions;
 use sluice_crypt::Given;
-use sluice_functions::make;
+use sluice_functions::{SERVICES, describe, make};
 use sluice_spec::output::Output;
 use sluice_spec::problem::Problem;
 use sluice_spec::table::Table;
@@ -21,6 +23,8 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum FunctionCommand {
+    /// List the functions that a drive can have, with their options, orders and metrics
+    Kinds,
     /// Show the functions of a drive that use the function SDK
     Show { drive: String },
     /// End the processes of a drive's functions and start them again; no command is lost
@@ -69,7 +73,7 @@ pub(super) enum FunctionCommand {
     },
     /// Run one of Sluice's own functions in this process
     Run {
-        /// Kind of the function: pass, encrypt, replicate, mirror or snapshot
+        #[arg(help = format!("Name of the function: {}", service_names()))]
         kind: String,
         /// Socket to listen on, for any number of drives; by default standard input is a daemon's socket
         #[arg(long, value_name = "PATH")]
@@ -94,6 +98,11 @@ pub(super) enum FunctionCommand {
         #[arg(required = true, last = true)]
         command: Vec<OsString>,
     },
+}
+
+/// Returns the names of the functions that come with Sluice and use the function SDK.
+pub(super) fn service_names() -> String {
+    SERVICES.iter().map(|service| service.name).collect::<Vec<_>>().join(", ")
 }
 
 /// Choice of one of a drive's functions.
@@ -123,6 +132,7 @@ fn functions_path(drive: &str) -> String {
 
 pub(super) fn run(command: FunctionCommand, client: &Client, output: Output) -> Result<(), Problem> {
     match command {
+        FunctionCommand::Kinds => output.answer(&KindList { functions: describe() }, kinds),
         FunctionCommand::Show { drive } => {
             output.answer(&converse(client.get::<FunctionList>(&functions_path(&drive)))?, table)
         }
@@ -157,6 +167,30 @@ pub(super) fn run(command: FunctionCommand, client: &Client, output: Output) -> 
             launch(&Restrictions { hidden: hide, command, has_own_user: own_user })
         }
     }
+}
+
+/// Formats the functions that there are, and under each its options, orders and metrics.
+fn kinds(list: &KindList) -> String {
+    let mut text = String::new();
+    for function in &list.functions {
+        let layers = match function.layers().as_str() {
+            "" => String::new(),
+            layers => format!(" Layers besides the rest of the stack: {layers}."),
+        };
+        text += &format!("{}\n    {}{layers}\n", function.keys, function.about);
+        let mut table = Table::new(&["", "", ""]);
+        let mut rows = |what: &str, items: Vec<(&String, &String)>| {
+            items.into_iter().for_each(|(name, about)| {
+                table.row(vec![what.to_owned(), name.clone(), about.clone()]);
+            });
+        };
+        rows("    option", function.options.iter().map(|it| (&it.name, &it.about)).collect());
+        rows("    order", function.orders.iter().map(|it| (&it.name, &it.about)).collect());
+        rows("    metric", function.metrics.iter().map(|it| (&it.name, &it.about)).collect());
+        text.extend(table.text().lines().skip(1).map(|line| format!("{line}\n")));
+        text.push('\n');
+    }
+    text
 }
 
 fn table(list: &FunctionList) -> String {

@@ -1,5 +1,6 @@
 //! A function as the command line describes it.
 
+use super::function::service_names;
 use super::{absolute, spec_file};
 use clap::Args;
 use sluice_spec::problem::Problem;
@@ -11,8 +12,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Args)]
 #[group(id = "described", required = true)]
 pub(super) struct Described {
-    /// Name of a function that comes with Sluice: pass, encrypt, replicate, mirror or snapshot
-    #[arg(group = "described")]
+    #[arg(group = "described", help = format!("Name of a function that comes with Sluice: {}", service_names()))]
     function: Option<String>,
     /// A program that the daemon starts, and its arguments
     #[arg(long, value_name = "PROGRAM", num_args = 1.., group = "described")]

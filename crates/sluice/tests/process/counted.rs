@@ -105,6 +105,12 @@ fn chunks_versions_and_copies_of_a_store_are_counted() {
     ];
     assert!(refused > 0, "64 chunks and a version do not fit into 2 MiB");
     assert_samples(&daemon, &full);
+    let text = metrics(&daemon);
+    for described in ["# TYPE sluice_function_copies_total counter", "# TYPE sluice_function_versions gauge"]
+    {
+        assert!(text.contains(described), "{text}");
+    }
+    assert!(text.contains("# HELP sluice_function_versions Versions of the drive."), "{text}");
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 use crate::common::{Daemon, namespace};
 use crate::function::{Verified, drive, functions};
+use crate::load::block_on;
+use sluice_api::client::Client;
 
 fn daemon() -> Daemon {
     let mut daemon = Daemon::start("");
@@ -44,4 +46,21 @@ fn a_drive_is_quiet_for_a_moment_and_its_host_does_not_notice() {
         daemon.ok(&["function", "tell", "one", "--quiesce", "metrics"]);
     }
     worker.join().expect("every command succeeds").all_is_well();
+}
+
+#[test]
+fn every_function_that_there_is_is_listed_with_its_orders() {
+    let daemon = daemon();
+    let printed = daemon.ok(&["function", "kinds", "-o", "json"]);
+    let listed: serde_json::Value = serde_json::from_str(&printed).expect("JSON");
+    let served = block_on(Client::new(daemon.api()).get::<serde_json::Value>("/v1/functions"));
+    assert_eq!(served.expect("a list"), listed);
+    let functions = listed["functions"].as_array().expect("a list");
+    let of = |keys: &str| functions.iter().find(|it| it["keys"] == keys).unwrap_or_else(|| panic!("{keys}"));
+    assert_eq!(of(r#"kind = "delay""#)["options"].as_array().map(Vec::len), Some(3));
+    let replicate = of(r#"kind = "uif", function = "replicate""#);
+    let orders = replicate["orders"].as_array().expect("a list");
+    assert!(orders.iter().any(|order| order["name"] == "resync all"), "{orders:?}");
+    let text = daemon.ok(&["function", "kinds"]);
+    assert!(text.contains("kind = \"range\"\n    Shows a part of the layer below"), "{text}");
 }
