@@ -425,6 +425,16 @@ mod tests {
     }
 
     #[test]
+    fn all_errors_of_an_appended_log_are_counted() {
+        let (mut log, mut other) = (ErrorLog::new(), ErrorLog::new());
+        log.doorbell(1);
+        (0..100).for_each(|queue| other.doorbell(queue));
+        log.append(other);
+        assert_eq!(log.count(), 101);
+        assert_eq!(log.entries().next().map(|error| error.error_count), Some(101));
+    }
+
+    #[test]
     fn the_error_log_keeps_the_newest_and_counts_all() {
         let mut log = ErrorLog::new();
         for queue in 0..100 {

@@ -1,6 +1,6 @@
 //! Enable, disable, reset and shutdown, with nothing and with commands in flight.
 
-use crate::host::{ADMIN_ENTRIES, CC_ENABLED, Host, MS, PAGE, create_cq, entry, io as io_entry};
+use crate::host::{ADMIN_ENTRIES, CC_ENABLED, Host, MS, PAGE, create_cq, create_sq, entry, io as io_entry};
 use crate::management::{attach, create, event, pair, wanted};
 use crate::model::Model;
 use sluice_command::{Characteristics, Operation};
@@ -549,4 +549,32 @@ fn a_write_that_waits_for_room_ends_when_its_host_begins_anew() {
         Some(Status::SUCCESS),
         "another's goes on waiting"
     );
+}
+
+/// Checks that a command counts if its submission queue is unmapped, and not if it waits in a mapped queue.
+#[test]
+fn a_host_waits_for_the_unmapped_submission_queue_alone() {
+    let mut host = Host::with_io(&Model::new(64));
+    let (memory, address) = (SharedRegion::new("apart", PAGE).expect("memory"), host.nowhere());
+    let backing = Backing::File { fd: memory.fd().try_clone_to_owned().expect("a descriptor"), offset: 0 };
+    host.space.map(address, PAGE as u64, Permissions::READ_WRITE, backing).expect("a map");
+    assert_eq!(host.create_cq(2, 16), Status::SUCCESS);
+    assert_eq!(host.admin(create_sq(2, 16, 2, address)).status(), Status::SUCCESS);
+    // Completion queue 1 is full, so the last entry of submission queue 1 stays there.
+    for _ in 0..64 {
+        host.submit(1, flush());
+        host.run();
+    }
+    let removed = host.space.unmap(address, PAGE as u64).expect("it was mapped");
+    host.controller.forget_memory(&removed);
+    let pass = |host: &mut Host, count: u32| {
+        for _ in 0..count {
+            host.now_ns += 100 * MS;
+            host.run();
+        }
+        host.csts()
+    };
+    assert_eq!(pass(&mut host, 30), csts::RDY, "the unmapped queue has no entry");
+    host.ring_with(2 * 8, 1);
+    assert_eq!(pass(&mut host, 12), csts::RDY | csts::CFS);
 }
