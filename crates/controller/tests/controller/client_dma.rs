@@ -8,6 +8,7 @@ use sluice_controller::{DMA_TIMEOUT_NS, Pool};
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::register::{self, csts};
 use sluice_nvme::{Cns, SglDescriptor, SglType, Status, SubmissionEntry};
+use std::collections::BTreeSet;
 use zerocopy::IntoBytes;
 
 const BLOCKS: usize = 8192;
@@ -355,4 +356,30 @@ fn a_client_that_does_not_answer_has_a_controller_in_fatal_status() {
     host.run();
     assert!(host.csts() & csts::CFS != 0);
     assert_eq!(host.controller.in_flight(), 0);
+}
+
+/// Checks that entries that come in several requests are complete before they are fetched.
+#[test]
+fn entries_that_come_in_parts_are_not_fetched_early() {
+    const COUNT: usize = 40;
+    for seed in 1..8 {
+        let model = Model::new(64);
+        let mut host = Host::with_client(&model, seed, |_| false);
+        host.client.most = 100;
+        let content = |block: usize| [block as u8 + 1; BLOCK];
+        let write = |block| {
+            let buffer = host.allocate(PAGE);
+            host.write(buffer, &content(block));
+            host.put(1, io_entry(io::WRITE, block as u64, 1, buffer))
+        };
+        let sent: BTreeSet<u16> = (0..COUNT).map(write).collect();
+        host.ring(1);
+        host.run();
+        let completions = host.reap_all(1);
+        assert!(completions.iter().all(|it| it.status() == Status::SUCCESS), "seed {seed}: {completions:?}");
+        assert_eq!(completions.iter().map(|it| it.cid).collect::<BTreeSet<_>>(), sent, "seed {seed}");
+        for (block, bytes) in model.disk().bytes.chunks(BLOCK).take(COUNT).enumerate() {
+            assert_eq!(bytes, content(block), "seed {seed}, block {block}");
+        }
+    }
 }
