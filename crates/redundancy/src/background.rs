@@ -1,8 +1,10 @@
 //! Background copy and comparison, a piece at a time, beside the host's writes.
 
 use crate::Members;
+use crate::jobs::{CHECK, JOBS, RESYNC};
 use crate::mirror::{Mirror, Step};
 use crate::writes::overlap;
+use sluice_jobs::{Scheduler, State};
 use std::ops::Range;
 
 /// Pause of the copy after the source could not be read, nanoseconds.
@@ -30,33 +32,7 @@ pub(crate) struct Background {
     cursor: usize,
     pub(crate) check: Check,
     pub(crate) copied_bytes: u64,
-    not_before_ns: u64,
-    pace: Pace,
-}
-
-/// Copy rate, measured over a second or more.
-#[derive(Debug, Default)]
-struct Pace {
-    since_ns: u64,
-    bytes: u64,
-    bytes_s: u64,
-}
-
-impl Pace {
-    /// Gap without a copy after which the next copy starts a new measurement.
-    const PAUSE_NS: u64 = 5_000_000_000;
-    const WHILE_NS: u64 = 1_000_000_000;
-
-    fn copied(&mut self, bytes: u64, now_ns: u64) {
-        let passed_ns = now_ns.saturating_sub(self.since_ns);
-        if passed_ns > Self::PAUSE_NS {
-            *self = Self { since_ns: now_ns, ..Self::default() };
-        } else if passed_ns >= Self::WHILE_NS {
-            let bytes_s = u128::from(self.bytes) * 1_000_000_000 / u128::from(passed_ns);
-            *self = Self { since_ns: now_ns, bytes: 0, bytes_s: bytes_s as u64 };
-        }
-        self.bytes += bytes;
-    }
+    pub(crate) jobs: Scheduler<JOBS>,
 }
 
 /// Range of bytes that is closed to writes.
@@ -105,8 +81,18 @@ impl Background {
 impl Mirror {
     /// Returns the current copy rate in bytes per second; zero if there is nothing to copy.
     pub(crate) fn copied_bytes_s(&self) -> u64 {
-        let behind = self.set.regions.behind().and(self.member_state.joined);
-        if behind.is_empty() { 0 } else { self.background.pace.bytes_s }
+        if self.to_copy().is_empty() { 0 } else { self.background.jobs.bytes_s(RESYNC) }
+    }
+
+    /// Returns the members that get writes and have regions to be copied.
+    pub(crate) fn to_copy(&self) -> Members {
+        self.set.regions.behind().and(self.member_state.joined)
+    }
+
+    /// Returns the bytes of the current region that are copied already.
+    pub(crate) fn copied_of_region(&self) -> u64 {
+        let region = self.background.region.as_ref().filter(|region| !region.again);
+        region.map_or(0, |region| region.next - self.set.regions.bytes(region.number).start)
     }
 
     /// Restarts the copy of the current region, because members or regions have changed.
@@ -121,23 +107,35 @@ impl Mirror {
     pub(crate) fn is_resized(&mut self, size: u64) {
         let background = &mut self.background;
         background.check.done = background.check.done.min(size);
-        background.piece.take_if(|piece| !piece.asked);
+        if let Some(piece) = background.piece.take_if(|piece| !piece.asked) {
+            background.jobs.abandon(if piece.to.is_empty() { CHECK } else { RESYNC });
+        }
     }
 
     /// Starts a background comparison of all members. Differences are counted, and not repaired.
     pub fn check(&mut self) {
         self.background.check = Check { running: true, ..Check::default() };
+        self.background.jobs.start(CHECK);
+    }
+
+    /// Returns whether a job has work. A comparison waits for copies, unless they are paused.
+    fn wants(&self, job: usize) -> bool {
+        let copies = !self.to_copy().is_empty();
+        match job {
+            RESYNC => copies,
+            _ if copies && self.background.jobs.state(RESYNC) != State::Paused => false,
+            _ => self.background.check.running,
+        }
     }
 
     /// Returns the time at which the next piece begins, if there is one.
     pub(crate) fn piece_ns(&self) -> Option<u64> {
-        let stale = !self.set.regions.behind().and(self.member_state.joined).is_empty();
-        let wanted = self.background.piece.is_none() && (stale || self.background.check.running);
-        (wanted && self.ready).then_some(self.background.not_before_ns)
+        let can = self.ready && self.background.piece.is_none();
+        self.background.jobs.alarm_ns(|job| can && self.wants(job))
     }
 
     pub(crate) fn begin_piece(&mut self, now_ns: u64) {
-        if self.background.piece.is_none() && now_ns >= self.background.not_before_ns {
+        if self.background.piece.is_none() {
             self.choose_piece(now_ns);
         }
         let Some(piece) = self.background.piece.as_mut().filter(|piece| piece.writes == 0 && !piece.asked)
@@ -154,22 +152,52 @@ impl Mirror {
     }
 
     fn choose_piece(&mut self, now_ns: u64) {
-        let chosen = self.next_copy().or_else(|| self.next_comparison().map(|bytes| (bytes, Members::NONE)));
-        let Some((bytes, to)) = chosen else { return };
-        if self.writes.were_busy() {
-            let length = u128::from(bytes.end - bytes.start);
-            let pace_ns = length * 1_000_000_000 / u128::from(self.config.rate.max(1));
-            self.background.not_before_ns = now_ns.saturating_add(u64::try_from(pace_ns).unwrap_or(u64::MAX));
+        let idle = self.to_copy().is_empty() && !self.background.check.running;
+        if idle && !self.background.jobs.are_active() {
+            return;
         }
-        let writes = self.writes.count_in(&bytes);
-        self.background.piece = Some(Piece { bytes, to, writes, asked: false });
+        self.end_idle_jobs();
+        while let Some((job, budget)) = self.background.jobs.next(now_ns, |job| self.wants(job)) {
+            let chosen = match job {
+                RESYNC => self.next_copy(budget),
+                _ => self.next_comparison(budget).map(|bytes| (bytes, Members::NONE)),
+            };
+            let Some((bytes, to)) = chosen else {
+                self.end_idle_jobs();
+                continue;
+            };
+            let length = bytes.end - bytes.start;
+            self.background.jobs.begin(job, length, now_ns);
+            if self.writes.were_busy() {
+                let pace_ns = u128::from(length) * 1_000_000_000 / u128::from(self.config.rate.max(1));
+                let pace_ns = u64::try_from(pace_ns).unwrap_or(u64::MAX);
+                self.background.jobs.delay(job, now_ns.saturating_add(pace_ns));
+            }
+            let writes = self.writes.count_in(&bytes);
+            self.background.piece = Some(Piece { bytes, to, writes, asked: false });
+            return;
+        }
+    }
+
+    /// Ends the jobs that have no work left. A copy goes on when its lost member is back, and is cancelled if
+    /// an operator took the member out.
+    fn end_idle_jobs(&mut self) {
+        let absent = self.set.members.without(self.member_state.joined);
+        match self.to_copy().is_empty() {
+            true if absent.is_empty() => self.background.jobs.finish(RESYNC),
+            true if self.set.out.covers(absent) => self.background.jobs.cancel(RESYNC),
+            _ => {}
+        }
+        if !self.background.check.running {
+            self.background.jobs.finish(CHECK);
+        }
     }
 
     /// Returns the next range to copy, and its destinations.
-    fn next_copy(&mut self) -> Option<(Range<u64>, Members)> {
+    fn next_copy(&mut self, budget: u64) -> Option<(Range<u64>, Members)> {
         if self.background.region.as_ref().is_none_or(|region| region.again) {
             self.background.region = None;
-            let behind = self.set.regions.behind().and(self.member_state.joined);
+            let behind = self.to_copy();
             if behind.is_empty() {
                 return None;
             }
@@ -180,11 +208,11 @@ impl Mirror {
             self.background.region = Some(Copying { number, to, next, again: false });
         }
         let region = self.background.region.as_ref()?;
-        Some((self.piece_at(region.next, region.number), region.to))
+        Some((self.piece_at(region.next, region.number, budget), region.to))
     }
 
     /// Returns the next range to compare. Regions that are stale are skipped.
-    fn next_comparison(&mut self) -> Option<Range<u64>> {
+    fn next_comparison(&mut self, budget: u64) -> Option<Range<u64>> {
         while self.background.check.running {
             let at = self.background.check.done;
             let number = (at / self.set.regions.region_bytes()) as usize;
@@ -194,16 +222,16 @@ impl Mirror {
                 break;
             };
             if region.stale.is_empty() && self.member_state.joined == self.set.members {
-                return Some(self.piece_at(at, number));
+                return Some(self.piece_at(at, number, budget));
             }
             self.background.check.done = self.set.regions.bytes(number).end;
         }
         None
     }
 
-    fn piece_at(&self, at: u64, region: usize) -> Range<u64> {
+    fn piece_at(&self, at: u64, region: usize, budget: u64) -> Range<u64> {
         let end = self.set.regions.bytes(region).end;
-        at..(at + self.config.piece_bytes).min(end).max(at)
+        at..(at + self.config.piece_bytes.min(budget)).min(end).max(at)
     }
 
     /// Ends a [`Step::Copy`]. `failed` are the members on which it failed, the source included if it cannot
@@ -214,7 +242,8 @@ impl Mirror {
             // The copy goes on with other regions after a pause.
             self.member_state.source_errors += 1;
             self.background.region = None;
-            self.background.not_before_ns = now_ns + PAUSE_NS;
+            self.background.jobs.end(RESYNC, 0, now_ns);
+            self.background.jobs.delay(RESYNC, now_ns + PAUSE_NS);
         } else {
             failed.iter().for_each(|member| self.lose(member));
             self.piece_is_copied(&piece, now_ns);
@@ -223,10 +252,12 @@ impl Mirror {
     }
 
     fn piece_is_copied(&mut self, piece: &Piece, now_ns: u64) {
-        let Some(region) = self.background.region.as_mut().filter(|region| !region.again) else { return };
+        let Some(region) = self.background.region.as_mut().filter(|region| !region.again) else {
+            return self.background.jobs.end(RESYNC, 0, now_ns);
+        };
         let length = piece.bytes.end - piece.bytes.start;
         self.background.copied_bytes += length;
-        self.background.pace.copied(length, now_ns);
+        self.background.jobs.end(RESYNC, length, now_ns);
         self.member_state.is_well();
         region.next = piece.bytes.end;
         let (number, to) = (region.number, region.to);
@@ -238,8 +269,9 @@ impl Mirror {
     }
 
     /// Ends a [`Step::Compare`]: whether the members are equal, or `None` if one cannot be read.
-    pub fn compared(&mut self, equal: Option<bool>) {
+    pub fn compared(&mut self, equal: Option<bool>, now_ns: u64) {
         let Some(piece) = self.background.piece.take() else { return };
+        self.background.jobs.end(CHECK, piece.bytes.end - piece.bytes.start, now_ns);
         let check = &mut self.background.check;
         // The drive may have shrunk since the comparison was issued.
         check.done = piece.bytes.end.min(self.config.size);

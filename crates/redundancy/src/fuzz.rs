@@ -160,7 +160,7 @@ impl<'a> Set<'a> {
             }
             Step::Compare { offset, length, .. } => {
                 inside(offset, length);
-                self.mirror.compared(Some(true));
+                self.mirror.compared(Some(true), self.now_ns);
             }
             Step::Go { write, to } => {
                 assert!(Members::first(MEMBERS).covers(to));

@@ -21,6 +21,7 @@
 mod background;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
+mod jobs;
 mod journal;
 mod log;
 mod member_state;
@@ -32,6 +33,7 @@ mod status;
 mod writes;
 
 pub use background::Check;
+pub use jobs::RESYNC_JOB;
 pub use log::{BLOCK, LOG_IO_MAX, LOG_MIN};
 pub use members::{MEMBERS_MAX, Members};
 pub use mirror::{Config, Mirror, Step, region_bytes};

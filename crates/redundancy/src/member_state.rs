@@ -267,6 +267,22 @@ impl Mirror {
         Ok(())
     }
 
+    /// Takes members out that are still being copied to, by an operator's order. The log keeps what they lack.
+    pub(crate) fn leave_out(&mut self, gone: Members) {
+        let left = self.member_state.current.without(gone);
+        let was_current = std::mem::replace(&mut self.member_state.current, left) != left;
+        self.member_state.joined = self.member_state.joined.without(gone);
+        self.set.out = self.set.out.with(gone);
+        // The durable part of their last writes is unknown.
+        self.set.regions.make_dirty_stale(gone);
+        gone.iter().for_each(|member| self.note_member(member));
+        if was_current {
+            self.outdate();
+        }
+        self.journal.make_barrier();
+        self.restart_copy();
+    }
+
     /// Tries members again that are lost or were taken out. With `whole`, everything is copied to them.
     pub fn bring_back(&mut self, members: Members, whole: bool) {
         let members = members.and(self.set.members).without(Members::one(self.member_state.source));

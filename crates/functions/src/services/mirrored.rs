@@ -184,7 +184,7 @@ impl Mirrored {
 
     fn end_compare(&mut self, equal: Option<bool>, io: &mut Io<'_>) {
         self.first.take().into_iter().for_each(|buffer| io.release(buffer));
-        self.mirror.compared(equal);
+        self.mirror.compared(equal, io.now_ns());
     }
 }
 

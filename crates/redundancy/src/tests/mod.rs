@@ -1,6 +1,7 @@
 //! Sets on simulated disks, with power cuts, kills, and failures of members and logs at any step.
 
 mod history;
+mod jobs;
 mod log;
 mod parts;
 mod rig;
@@ -252,10 +253,10 @@ fn a_check_ends_where_a_drive_does_that_has_become_smaller() {
         match was_asked {
             true => {
                 rig.mirror.resize(1024).expect("a smaller one fits");
-                rig.mirror.compared(None);
+                rig.mirror.compared(None, now_ns);
             }
             false => {
-                rig.mirror.compared(Some(true));
+                rig.mirror.compared(Some(true), now_ns);
                 rig.mirror.resize(1024).expect("a smaller one fits");
             }
         }

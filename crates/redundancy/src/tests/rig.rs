@@ -2,7 +2,8 @@
 
 use super::history::History;
 use super::parts::Parts;
-use crate::{Begun, Config, Ended, MEMBERS_MAX, Members, Mirror, Step, WriteId};
+use crate::{Begun, Config, Ended, MEMBERS_MAX, Members, Mirror, RESYNC_JOB, Step, WriteId};
+use sluice_jobs::{PaceChange, Verb};
 use sluice_sim::{DiskConfig, Random, SimDisk};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -88,6 +89,8 @@ pub(super) struct Rig {
     pub(super) ready: Option<Result<(), String>>,
     pub(super) acknowledged: u64,
     pub(super) refused: u64,
+    /// Copies that were cancelled.
+    pub(super) cancelled: u64,
 }
 
 impl Rig {
@@ -127,6 +130,7 @@ impl Rig {
             ready: None,
             acknowledged: 0,
             refused: 0,
+            cancelled: 0,
         };
         rig.history.begin(rig.tags(0));
         rig
@@ -223,6 +227,20 @@ impl Rig {
         self.config.size += bytes;
         self.disks.iter().for_each(|disk| disk.lock().resize(self.config.size));
         self.mirror.resize(self.config.size).expect("the log has room");
+    }
+
+    /// Gives a random order for a job. Most are refused, because there is nothing to copy.
+    pub(super) fn order_job(&mut self) {
+        let none = PaceChange::default();
+        let name = ["resync", "resync", "check"][self.random.below(3) as usize];
+        let verb = match self.random.below(5) {
+            0 => return self.mirror.check(),
+            1 => Verb::Pause,
+            2 => Verb::Resume,
+            _ => Verb::Cancel,
+        };
+        let done = self.mirror.order_job(verb, name, none, self.now_ns);
+        self.cancelled += u64::from(done.is_ok() && verb == Verb::Cancel && name == RESYNC_JOB);
     }
 
     /// Returns all contents of a member, grown or not.
@@ -368,7 +386,8 @@ impl Rig {
                 }
                 let all: Vec<Vec<u8>> =
                     self.disks.iter().map(|disk| contents(disk, offset, length)).collect();
-                self.mirror.compared(Some(all.iter().all(|other| *other == all[0])));
+                let equal = all.iter().all(|other| *other == all[0]);
+                self.mirror.compared(Some(equal), self.now_ns);
             }
             Task::Leg { write, member } => self.leg(write, member),
         }
@@ -483,6 +502,7 @@ impl Rig {
         self.part_rest();
         let all = Members::first(self.up.len());
         self.mirror.bring_back(all, false);
+        let _ = self.mirror.order_job(Verb::Resume, RESYNC_JOB, PaceChange::default(), self.now_ns);
         for turns in 0.. {
             assert!(turns < 1_000_000, "it never comes to rest: {:?}", self.mirror.status());
             if !self.turn() {

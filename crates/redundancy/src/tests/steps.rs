@@ -21,11 +21,13 @@ struct Steps {
     replaced: bool,
     /// Power cut that tears a block.
     torn: bool,
+    /// Orders for the copy and the comparison.
+    jobs: bool,
 }
 
 impl Steps {
     const ALL: Self =
-        Self { power: true, flushes: true, late: true, swaps: true, replaced: true, torn: true };
+        Self { power: true, flushes: true, late: true, swaps: true, replaced: true, torn: true, jobs: true };
 }
 
 /// Run with these faults, and its counters.
@@ -56,6 +58,9 @@ impl Run {
     /// Applies a random fault to one part.
     fn happens(&mut self) {
         let (member, steps) = (self.member(), self.steps);
+        if steps.jobs && self.rig.random.one_in(3) {
+            return self.rig.order_job();
+        }
         match self.rig.random.below(8) {
             0 | 1 if steps.power => self.rig.lose_power_of(member),
             2 | 3 if steps.flushes => {
@@ -161,6 +166,7 @@ struct Happened {
     timeouts: u64,
     swaps: u64,
     orders: u64,
+    cancelled: u64,
 }
 
 impl Happened {
@@ -195,6 +201,7 @@ fn run(steps: Steps, failed_once: &[u64], count: u64) -> Happened {
         happened.timeouts += parts.timeouts;
         happened.swaps += parts.swaps;
         happened.orders += run.orders;
+        happened.cancelled += run.rig.cancelled;
     }
     happened
 }
@@ -232,6 +239,12 @@ fn disks_that_are_others_after_a_restart_are_not_believed() {
 #[test]
 fn a_block_that_a_power_cut_tears_is_torn_nowhere_if_it_was_flushed() {
     run(Steps { torn: true, ..Steps::default() }, &[], 40);
+}
+
+#[test]
+fn a_copy_that_is_paused_cancelled_and_resumed_leaves_equal_members() {
+    let happened = run(Steps { jobs: true, ..Steps::default() }, &[], 40);
+    happened.at_least(40, happened.cancelled, 40);
 }
 
 #[test]

@@ -9,6 +9,7 @@
 //! the data is read.
 
 mod control;
+mod jobs;
 mod member;
 mod order;
 mod read;
@@ -52,6 +53,8 @@ pub struct Replicate {
     refused: bool,
     /// Whether an operator took a member out and waits until the log has that.
     leaving: bool,
+    /// Answer to an operator who cancelled a copy, for the time when the log has that.
+    cancelled: Option<String>,
     /// Whether an operator chose the right member and waits until the set serves.
     ordered: bool,
     /// Writes by [`WriteId`].
@@ -122,6 +125,7 @@ impl Replicate {
             error: "it waits for the layers below".into(),
             refused: false,
             leaving: false,
+            cancelled: None,
             ordered: false,
             writes: Vec::new(),
             blocked: VecDeque::new(),
@@ -310,14 +314,7 @@ impl Function for Replicate {
     }
 
     fn control(&mut self, text: &str, io: &mut Io<'_>) -> Control {
-        let order = self.mode.order(text);
-        let answer = order.clone().and_then(|order| self.execute(order));
-        let done = order.ok().filter(|_| answer.is_ok());
-        self.leaving |= matches!(done, Some(SetOrder::Fail | SetOrder::FailMember { .. }));
-        self.ordered |= matches!(done, Some(SetOrder::CopyFrom { .. }));
-        let answer = if self.leaving || self.ordered { Control::Later } else { Control::Now(answer) };
-        self.run(io);
-        answer
+        self.take_order(text, io)
     }
 
     fn metrics(&self, count: &mut dyn FnMut(&str, u64)) {

@@ -1,10 +1,26 @@
 //! Orders whose answer waits for the set: the choice of the right member, and the removal of a member.
 
-use super::Replicate;
+use super::{Replicate, SetOrder};
+use sluice_jobs::Order;
 use sluice_nvme::Status;
-use sluice_uif::Io;
+use sluice_uif::{Control, Io};
 
 impl Replicate {
+    /// Executes an order. Some are answered when the log has their effect.
+    pub(super) fn take_order(&mut self, text: &str, io: &mut Io<'_>) -> Control {
+        if let Some(order) = Order::parse(text) {
+            return self.order_jobs(order, io);
+        }
+        let order = self.mode.order(text);
+        let answer = order.clone().and_then(|order| self.execute(order));
+        let done = order.ok().filter(|_| answer.is_ok());
+        self.leaving |= matches!(done, Some(SetOrder::Fail | SetOrder::FailMember { .. }));
+        self.ordered |= matches!(done, Some(SetOrder::CopyFrom { .. }));
+        let answer = if self.leaving || self.ordered { Control::Later } else { Control::Now(answer) };
+        self.run(io);
+        answer
+    }
+
     /// Handles the end of reading the log, or of writing an operator's choice to it.
     pub(super) fn opened(&mut self, outcome: Result<(), String>, io: &mut Io<'_>) {
         match outcome {
@@ -50,6 +66,7 @@ impl Replicate {
             Some(_) => Err("it is out until a restart: mend the log, and say this again".into()),
         };
         self.leaving = false;
-        io.answer(answer);
+        let cancelled = self.cancelled.take();
+        io.answer(answer.map(|status| cancelled.unwrap_or(status)));
     }
 }

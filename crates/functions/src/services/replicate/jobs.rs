@@ -1,0 +1,37 @@
+//! Orders for the background work of the set.
+
+use super::Replicate;
+use sluice_jobs::{Order, Report, Verb};
+use sluice_redundancy::RESYNC_JOB;
+use sluice_uif::{Control, Io};
+
+impl Replicate {
+    /// Executes an order for a job. A copy is cancelled when the log has that.
+    pub(super) fn order_jobs(&mut self, order: Result<Order, String>, io: &mut Io<'_>) -> Control {
+        let waits = matches!(&order, Ok(Order::Do(Verb::Cancel, name, _)) if name == RESYNC_JOB);
+        let answer = order.and_then(|order| self.execute_job(order, io.now_ns()));
+        let answer = match answer {
+            Ok(report) if waits => {
+                (self.leaving, self.cancelled) = (true, Some(report));
+                Control::Later
+            }
+            answer => Control::Now(answer),
+        };
+        self.run(io);
+        answer
+    }
+
+    fn execute_job(&mut self, order: Order, now_ns: u64) -> Result<String, String> {
+        let set = self.set.as_mut().filter(|set| !set.mirror.asks());
+        match (order, set) {
+            (Order::List, set) => {
+                Ok(Report::all_to_json(&set.map(|set| set.mirror.jobs()).unwrap_or_default()))
+            }
+            (Order::Do(verb, name, change), Some(set)) => {
+                let report = set.mirror.order_job(verb, &name, change, now_ns)?;
+                Ok(report.to_json())
+            }
+            (_, None) => Err(self.error.clone()),
+        }
+    }
+}

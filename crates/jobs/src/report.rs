@@ -1,0 +1,86 @@
+//! State of a job, for people and programs.
+
+use crate::{Pace, Verb};
+use serde::{Deserialize, Serialize};
+
+/// State of a job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// The job has never run since the start.
+    #[default]
+    Idle,
+    Running,
+    /// An operator has paused the job.
+    Paused,
+    /// The job was cancelled before its end.
+    Cancelled,
+    /// The job has come to its end.
+    Done,
+}
+
+impl State {
+    /// Returns the name of the state.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Running => "running",
+            Self::Paused => "paused",
+            Self::Cancelled => "cancelled",
+            Self::Done => "done",
+        }
+    }
+
+    /// Returns whether the job has work left that it goes on with, now or when it is resumed.
+    pub fn is_active(self) -> bool {
+        matches!(self, Self::Running | Self::Paused)
+    }
+}
+
+/// Job of a function, as it reports it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// Name of the job, unique within its function.
+    pub name: String,
+    pub state: State,
+    /// Bytes that are done, of those that the run has in total.
+    pub done: u64,
+    pub total: u64,
+    /// Rate now, bytes per second.
+    pub bytes_s: u64,
+    pub pace: Pace,
+    /// Further facts, in a sentence.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub detail: String,
+    /// Orders that the job accepts now.
+    #[serde(default)]
+    pub accepts: Vec<Verb>,
+}
+
+impl Report {
+    /// Returns the report as a JSON object.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Returns reports as a JSON array.
+    pub fn all_to_json(reports: &[Self]) -> String {
+        serde_json::to_string(reports).unwrap_or_default()
+    }
+
+    /// Parses a JSON object.
+    ///
+    /// # Errors
+    /// Returns the first part that is no report.
+    pub fn from_json(text: &str) -> Result<Self, String> {
+        serde_json::from_str(text).map_err(|error| error.to_string())
+    }
+
+    /// Parses a JSON array.
+    ///
+    /// # Errors
+    /// Returns the first part that is no report.
+    pub fn all_from_json(text: &str) -> Result<Vec<Self>, String> {
+        serde_json::from_str(text).map_err(|error| error.to_string())
+    }
+}
