@@ -27,7 +27,7 @@ METHODS = ("get", "put", "post", "delete")
 JSON = "application/json"
 
 # What values the parameters of a path, and the fields of a body, have here; the document says of which type they are.
-NAMES = {"name": "demo", "nsid": 1, "number": 1, "map": "started", "key": "0" * 16, "value": "0" * 16}
+NAMES = {"id": "copied:1:1:resync", "name": "demo", "nsid": 1, "number": 1, "map": "started", "key": "0" * 16, "value": "0" * 16}
 
 # Bodies whose sense a schema does not say. All others are made out of the schema.
 BODIES = {
@@ -36,7 +36,14 @@ BODIES = {
     ("post", "/v1/drives/{name}/functions"): {"nsid": 1, "function": {"function": "pass", "place": "daemon"}},
     ("post", "/v1/drives/{name}/functions/{number}/control"): {"text": "status"},
     ("post", "/v1/drives/{name}/ana"): {"state": "non-optimized"},
+    ("post", "/v1/jobs/{id}/pace"): {"mib_s": 1, "priority": "low"},
 }
+
+# Drive with a job that does not end in the time of this test: a write to its second copy takes a second.
+COPIED = {"name": "copied", "namespaces": [{"target": "memory", "size": "64MiB", "functions": [
+    {"kind": "uif", "function": "mirror", "place": "daemon", "layers": [
+        {"target": "memory", "size": "64MiB", "functions": [{"kind": "delay", "write_us": 1000000}]},
+        {"target": "memory", "size": "4MiB"}]}]}]}
 
 # Operations that are refused here, in the declared way: no host has created a namespace, no function is in a process,
 # the function takes no orders, and the drive has one way only. All others succeed.
@@ -191,6 +198,11 @@ def drive(document, api):
     failed = 0
     status, _, body = ask(api, "post", "/v1/drives", {"name": "demo", "namespaces": [{"target": "memory", "size": "1MiB"}]})
     assert status == 201, body
+    status, _, body = ask(api, "post", "/v1/drives", COPIED)
+    assert status == 201, body
+    deadline = time.monotonic() + LIMIT_S
+    while b"resync" not in ask(api, "get", "/v1/jobs")[2] and time.monotonic() < deadline:
+        time.sleep(0.02)
     operations = [(path, method) for path, item in document["paths"].items() for method in METHODS if method in item]
     for path, method in sorted(operations, key=order):
         operation = document["paths"][path][method]

@@ -7,6 +7,7 @@ mod callers;
 mod classifier;
 pub mod client;
 mod function;
+mod jobs;
 mod metrics;
 mod orders;
 mod routes;
@@ -19,6 +20,7 @@ pub use classifier::{MapList, ReplaceRequest, ValueRequest};
 pub use function::{
     AttachRequest, ControlAnswer, ControlRequest, FunctionList, KindList, MoveRequest, RestartRequest,
 };
+pub use jobs::{JobList, PaceRequest};
 pub use orders::NO_DRIVE;
 pub use routes::{App, DriveList, DriveMoveRequest, ReactorList, ResizeRequest, Version, document, router};
 pub use server::{Server, refusal};

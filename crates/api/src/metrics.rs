@@ -1,12 +1,18 @@
 //! Counters in the format of Prometheus (text format 0.0.4).
 
-use sluice_control::drives::{DeviceView, DriveState, DriveView, FunctionView, ReactorCounters};
+use sluice_control::drives::{
+    DeviceView, DriveState, DriveView, FunctionView, JobState, JobView, ReactorCounters,
+};
 use sluice_functions::{Metric, service};
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::time::Duration;
 
 /// The media type of the text.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
+
+/// Time limit for the jobs of a drive; after it, the last known ones are returned.
+pub(super) const JOBS_LIMIT: Duration = Duration::from_millis(40);
 
 /// A family of metrics: a name, a help text, and a sample for each labelled thing.
 struct Family<'a, T> {
@@ -100,6 +106,15 @@ const REACTORS: [Family<'static, ReactorCounters>; 11] = [
     family("sluice_reactor_sleep_ns_total", "counter", "Nanoseconds asleep.", |r| r.sleep_ns),
 ];
 
+const JOBS: [Family<'static, JobView>; 4] = [
+    family("sluice_job_running", "gauge", "1 if the job goes on, 0 if it is paused or over.", |job| {
+        u64::from(job.state == JobState::Running)
+    }),
+    family("sluice_job_done_bytes", "gauge", "Bytes of the job's run that are done.", |job| job.done),
+    family("sluice_job_total_bytes", "gauge", "Bytes of the job's run.", |job| job.total),
+    family("sluice_job_bytes_per_second", "gauge", "Rate of the job now.", |job| job.bytes_s),
+];
+
 const fn family<'a, T>(name: &'a str, kind: &'a str, help: &'a str, value: fn(&T) -> u64) -> Family<'a, T> {
     Family { name, kind, help, value }
 }
@@ -108,6 +123,7 @@ pub(super) fn text(
     drives: &[DriveView],
     reactors: &[ReactorCounters],
     functions: &[(String, FunctionView)],
+    jobs: &[JobView],
 ) -> String {
     let mut out = String::new();
     // Names of drives need no escaping: see check_name.
@@ -134,6 +150,12 @@ pub(super) fn text(
     });
     write_calls(&mut out, drives);
     write_functions(&mut out, functions);
+    JOBS.iter().for_each(|family| {
+        family.write(&mut out, jobs, |job| {
+            let JobView { id, drive, nsid, job: name, .. } = job;
+            format!("job=\"{id}\",drive=\"{drive}\",nsid=\"{nsid}\",name=\"{name}\"")
+        });
+    });
     out
 }
 

@@ -4,6 +4,7 @@ use super::ana;
 use super::answer::{Answer, Body, Checked, ErrorAnswer, looked, ordered};
 use super::classifier;
 use super::function;
+use super::jobs;
 use super::metrics;
 use super::orders::NO_DRIVE;
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
@@ -43,6 +44,7 @@ pub struct App {
         (name = "drives", description = "Drives: NVM subsystems with their namespaces."),
         (name = "classifiers", description = "Programs that decide where the commands of a drive go."),
         (name = "functions", description = "Functions behind the function SDK."),
+        (name = "jobs", description = "Background work of drives: copies, comparisons, deletions."),
         (name = "daemon", description = "The daemon itself.")
     )
 )]
@@ -59,6 +61,7 @@ fn routes() -> OpenApiRouter<App> {
         .merge(classifier::routes())
         .merge(function::routes())
         .merge(ana::routes())
+        .merge(jobs::routes())
         .routes(routes!(reload))
         .routes(routes!(list_reactors))
         .routes(routes!(version))
@@ -358,7 +361,8 @@ async fn version() -> Json<Version> {
 async fn metrics_text(State(app): State<App>) -> Answer<([(HeaderName, &'static str); 1], String)> {
     looked(move || {
         let functions = app.drives.function_metrics();
-        let text = metrics::text(&app.drives.list(), &app.drives.reactors(), &functions);
+        let jobs = app.drives.jobs(metrics::JOBS_LIMIT);
+        let text = metrics::text(&app.drives.list(), &app.drives.reactors(), &functions, &jobs);
         Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text))
     })
     .await

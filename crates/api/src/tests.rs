@@ -259,7 +259,7 @@ fn no_two_samples_have_one_name() {
     let mut views = stage.start(DECLARED).list();
     let device = |namespace| DeviceView { namespace, bytes: Some(7), ..DeviceView::default() };
     views[0].devices = vec![device(1), device(2)];
-    let text = metrics::text(&views, &[], &[]);
+    let text = metrics::text(&views, &[], &[], &[]);
     let samples = text.lines().filter(|line| !line.starts_with('#'));
     let mut names: Vec<&str> = samples.filter_map(|line| Some(line.rsplit_once(' ')?.0)).collect();
     let count = names.len();
@@ -297,7 +297,7 @@ fn each_sample_shows_its_own_counter() {
     let device = numbered(&device, 200);
     let reactor: ReactorCounters = numbered(&ReactorCounters::default(), 300);
     drive.devices = vec![device.clone()];
-    let text = metrics::text(std::slice::from_ref(&drive), std::slice::from_ref(&reactor), &[]);
+    let text = metrics::text(std::slice::from_ref(&drive), std::slice::from_ref(&reactor), &[], &[]);
     let counters = &drive.counters;
     let expected = [
         ("drive_open", 1),

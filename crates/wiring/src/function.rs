@@ -3,6 +3,7 @@
 
 use super::cache::CacheControl;
 use super::drive::{closed, in_words};
+use super::jobs::Jobs;
 use super::namespace::{Site, StackControl, StackSeed};
 use super::power::Losses;
 use sluice_command::{Layer, NodeId, StackBuilder};
@@ -55,6 +56,8 @@ pub(super) struct FunctionControl {
     /// Whether the function has left and must be brought back. The lock is held while the function moves.
     away: Mutex<bool>,
     counted: Mutex<Counted>,
+    /// Jobs of the function, if it has some.
+    pub(super) jobs: Option<Jobs>,
 }
 
 /// Latest metrics that a function has returned.
@@ -92,8 +95,8 @@ impl FunctionSeed {
         let (seed, control) = open(uif, drive)?;
         let cache = CacheControl::new(uif.translations.clone(), block_size);
         let (about, away, counted) = (uif.about(), Mutex::default(), Mutex::default());
-        let service = uif.service();
-        let control = FunctionControl { about, service, uif: control, cache, layers, away, counted };
+        let (service, jobs) = (uif.service(), Jobs::of(uif));
+        let control = FunctionControl { about, service, uif: control, cache, layers, away, counted, jobs };
         Ok((Self::Uif(seed, below), Held { function: Some(control), layers: Vec::new() }))
     }
 

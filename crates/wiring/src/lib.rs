@@ -12,6 +12,7 @@ mod dhchap;
 mod drive;
 mod edit_stack;
 mod function;
+mod jobs;
 mod labels;
 mod namespace;
 mod pool;

@@ -8,8 +8,8 @@ use super::namespace::StackControl;
 use super::{pool, reactor_of};
 use sluice_classifier::Map;
 use sluice_control::drives::{
-    ClassifierStatus, CreatedStatus, DeviceView, DriveCounters, FunctionView, ReadyClassifier, Running,
-    Status, Store,
+    ClassifierStatus, CreatedStatus, DeviceView, DriveCounters, FunctionJobs, FunctionView, ReadyClassifier,
+    Running, Status, Store,
 };
 use sluice_control::state::Created;
 use sluice_controller::{AnaRule, Creation, PersistentRecord, Subsystem, Synced};
@@ -139,6 +139,10 @@ impl Running for WiredDrive {
             view
         };
         (1..).zip(functions).map(view).collect()
+    }
+
+    fn jobs(&self, limit: Duration) -> Vec<FunctionJobs> {
+        self.list_jobs(limit)
     }
 
     fn has_function(&self, number: usize) -> bool {

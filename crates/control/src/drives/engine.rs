@@ -1,6 +1,6 @@
 //! The joint between drives as users see them and the parts that make them work.
 
-use super::{ClassifierStatus, DeviceView, FunctionView, PersistRequest, Remembered};
+use super::{ClassifierStatus, DeviceView, FunctionJobs, FunctionView, PersistRequest, Remembered};
 use crate::state::Created;
 use serde::{Deserialize, Serialize};
 use sluice_classifier::Map;
@@ -108,6 +108,12 @@ pub trait Running: Send + Sync {
 
     /// Returns the drive's functions behind the function SDK.
     fn functions(&self) -> Vec<FunctionView> {
+        Vec::new()
+    }
+
+    /// Returns the background work of the drive's functions. Waits at most `limit` for their answers.
+    fn jobs(&self, limit: Duration) -> Vec<FunctionJobs> {
+        let _ = limit;
         Vec::new()
     }
 

@@ -14,6 +14,7 @@ mod engine;
 mod foresee;
 mod function;
 mod hosts;
+mod jobs;
 mod layout;
 mod merge;
 mod moving;
@@ -40,6 +41,7 @@ pub use engine::{
 pub use foresee::{Foreseen, foresee};
 pub use function::FunctionView;
 pub use function::metrics;
+pub use jobs::{FunctionJobs, JobState, JobView, PaceView, PriorityName, drive_of_job};
 pub use persist::{PersistRequest, Remembered};
 pub use reload::Reloaded;
 pub use storage::Insist;

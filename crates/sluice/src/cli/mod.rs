@@ -9,6 +9,8 @@ mod discover;
 mod drive;
 mod function;
 mod function_spec;
+mod job;
+mod job_follow;
 mod map;
 mod member;
 mod reactor;
@@ -61,6 +63,9 @@ enum Command {
     /// Show, compare, repair and make the labels of the members of sets
     #[command(subcommand)]
     Member(member::MemberCommand),
+    /// Show the background work of drives, pause, resume and cancel it, and set its pace
+    #[command(subcommand)]
+    Job(job::JobCommand),
     /// Make the daemon read its configuration file again, and add and remove drives accordingly
     Reload,
     /// Show the reactors
@@ -109,6 +114,7 @@ impl Cli {
             Command::Function(command) => function::run(command, &client, output),
             Command::Snapshot(command) => snapshot::run(command, &client, output),
             Command::Member(command) => member::run(command, output),
+            Command::Job(command) => job::run(command, &client, output),
             Command::Reload => reactor::reload(&client, output),
             Command::Reactor(command) => reactor::run(command, &client, output),
             Command::Discover(arguments) => discover::run(&arguments, output),

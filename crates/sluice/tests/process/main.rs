@@ -29,6 +29,7 @@ mod hanging;
 mod history;
 mod hostile;
 mod idle;
+mod jobs;
 mod late;
 mod lease;
 mod limits;
