@@ -19,6 +19,10 @@ const UPWARD: &[(&str, &str)] = &[];
 const COMMON: [&str; 10] =
     ["as_slice", "blocks", "entry", "expect", "fill", "get", "get_mut", "iter", "queue", "resize"];
 
+/// Variables whose type is known, each with that type.
+const TYPES: [(&str, &str); 3] =
+    [("subsystem", "Subsystem"), ("controller", "Controller"), ("namespace", "Namespace")];
+
 /// Source file without comments, string literals and unit tests.
 struct Source {
     /// Path below `src`, without the extension and without `mod`.
@@ -165,13 +169,44 @@ fn paths(source: &Source, exports: &BTreeMap<String, Vec<String>>) -> Vec<Vec<St
     found.into_iter().filter(|path| !path.is_empty()).map(exported).collect()
 }
 
-/// Returns the methods of a file's `impl` blocks.
-fn methods(source: &Source) -> Vec<String> {
-    let names = places(&source.code, "fn ").filter_map(|at| {
-        let is_method = source.code[..at].rsplit('\n').next().is_some_and(|line| line.starts_with("    "));
-        expand(&[], &source.code[at + "fn ".len()..]).pop().filter(|_| is_method)?.pop()
-    });
-    names.collect()
+/// Returns the lines of a file, each with the type of its `impl` block if that is one of [`TYPES`].
+fn lines(code: &str) -> impl Iterator<Item = (Option<&'static str>, &str)> {
+    let mut own = None;
+    code.lines().map(move |line| {
+        if !line.starts_with(' ') && !line.is_empty() {
+            let head = line.strip_prefix("impl ").and_then(|it| it.strip_suffix(" {"));
+            own = TYPES.iter().map(|(_, name)| *name).find(|name| head == Some(name));
+        }
+        (own, line)
+    })
+}
+
+/// Returns the methods of a file's `impl` blocks, each with its type if that is one of [`TYPES`].
+fn methods(source: &Source) -> Vec<(Option<&'static str>, String)> {
+    let of_line = |(own, line): (Option<&'static str>, &str)| {
+        let indented = line.strip_prefix("    ").filter(|it| !it.starts_with(' '))?;
+        let at = places(indented, "fn ").next()?;
+        Some((own, expand(&[], &indented[at + "fn ".len()..]).pop()?.pop()?))
+    };
+    lines(&source.code).filter_map(of_line).collect()
+}
+
+/// Returns the methods of [`TYPES`] that a file calls, as far as the names of variables show the type.
+fn typed_calls(source: &Source) -> BTreeSet<(&'static str, String)> {
+    let mut found = BTreeSet::new();
+    for (own, line) in lines(&source.code) {
+        let receivers =
+            TYPES.iter().copied().chain(own.into_iter().flat_map(|it| [("self", it), ("Self", it)]));
+        for (variable, name) in receivers {
+            for at in places(line, variable) {
+                let behind = &line[at + variable.len()..];
+                let called = behind.strip_prefix('.').or_else(|| behind.strip_prefix("::"));
+                let path = called.and_then(|it| expand(&[], it).pop()).and_then(|mut path| path.pop());
+                found.extend(path.map(|method| (name, method)));
+            }
+        }
+    }
+    found
 }
 
 /// Returns whether a file calls a method of this name. The builders of `fmt` have a `finish` without arguments.
@@ -196,15 +231,21 @@ fn upward_uses() -> BTreeSet<(String, String)> {
         }
     }
     // A method that only higher floors have is used upwards, too.
-    let mut defined: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+    let mut defined: BTreeMap<(Option<&str>, String), BTreeSet<&str>> = BTreeMap::new();
     for source in &sources {
-        methods(source).into_iter().for_each(|name| {
-            defined.entry(name).or_default().insert(source.folder());
-        });
+        for (own, name) in methods(source) {
+            defined.entry((None, name.clone())).or_default().insert(source.folder());
+            defined.entry((own, name)).or_default().insert(source.folder());
+        }
     }
     for source in &sources {
-        for (name, folders) in defined.iter().filter(|(name, _)| !COMMON.contains(&name.as_str())) {
-            if folders.iter().all(|folder| is_upward(source.folder(), folder)) && calls(&source.code, name) {
+        let typed = typed_calls(source);
+        for ((own, name), folders) in &defined {
+            let is_called = match own {
+                Some(own) => typed.contains(&(*own, name.clone())),
+                None => !COMMON.contains(&name.as_str()) && calls(&source.code, name),
+            };
+            if is_called && folders.iter().all(|folder| is_upward(source.folder(), folder)) {
                 found.insert((source.path.clone(), format!(".{name}()")));
             }
         }
@@ -250,5 +291,10 @@ fn paths_and_calls_are_found() {
     assert!(is_upward("state", "model") && is_upward("admin", "jobs") && is_upward("jobs", "engine"));
     assert!(!is_upward("engine", "state") && !is_upward("model", "model"));
     assert!(calls("x.turn(a)", "turn") && calls("x.arm()", "arm"));
+    let code = "impl Subsystem {\n    fn a(&mut self) {\n        self.b();\n    }\n}\nfn c() {\n    controller.d(1);\n}\n";
+    let source = Source { module: Vec::new(), path: String::new(), code: code.to_owned() };
+    assert_eq!(methods(&source), [(Some("Subsystem"), "a".to_owned())]);
+    let expected = [("Controller", "d".to_owned()), ("Subsystem", "b".to_owned())];
+    assert!(typed_calls(&source).into_iter().eq(expected));
     assert!(!calls("x.return_(a)", "turn") && !calls("f.finish()", "finish") && !calls("turn(a)", "turn"));
 }

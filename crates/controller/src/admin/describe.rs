@@ -27,7 +27,7 @@ const ABORT_LIMIT: u8 = 3;
 
 pub(super) fn controller(controller: &Controller, subsystem: &Subsystem) -> IdentifyController {
     let mut page = IdentifyController::new_zeroed();
-    let identity = &subsystem.identity;
+    let identity = subsystem.identity();
     page.vid = PCI_VENDOR;
     page.ssvid = PCI_VENDOR;
     ascii(&mut page.sn, &identity.serial);
@@ -36,13 +36,13 @@ pub(super) fn controller(controller: &Controller, subsystem: &Subsystem) -> Iden
     let subnqn = identity.subnqn.as_bytes();
     let length = subnqn.len().min(SUBNQN_MAX);
     page.subnqn[..length].copy_from_slice(&subnqn[..length]);
-    page.cntlid = controller.cntlid;
+    page.cntlid = controller.cntlid();
     page.ver = register::VERSION;
     page.rab = FETCH_MAX.ilog2() as u8;
     page.mdts = (TRANSFER_MAX / PAGE_SIZE as u32).ilog2() as u8;
     page.cntrltype = 1;
     page.holds_back_mark = IdentifyController::HOLDS_BACK_MARK;
-    if let Some(power_id) = subsystem.power_id {
+    if let Some(power_id) = subsystem.power_id() {
         (page.power_id_mark, page.power_id) = (IdentifyController::POWER_ID_MARK, power_id);
     }
     if subsystem.is_shared() {

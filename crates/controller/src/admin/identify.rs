@@ -181,7 +181,7 @@ fn command_sets(controller: &Controller, entry: &SubmissionEntry) -> Result<Page
     const THIS_CONTROLLER: u16 = 0xffff;
     const NVM: u64 = 1 << CSI_NVM;
     let requested = controller_id(entry);
-    if requested != THIS_CONTROLLER && requested != controller.cntlid {
+    if requested != THIS_CONTROLLER && requested != controller.cntlid() {
         return Err(Status::INVALID_FIELD);
     }
     let mut page = ZEROS;

@@ -86,6 +86,6 @@ pub(super) fn get(
     Ok(Outcome::Done(match id {
         _ if !current => 0,
         FeatureId::RESERVATION_NOTIFICATION_MASK => controller.reservation_notifications.mask(nsid).into(),
-        _ => u32::from(namespace.reservations.persists()) * PERSIST_THROUGH_POWER_LOSS,
+        _ => u32::from(namespace.reservations().persists()) * PERSIST_THROUGH_POWER_LOSS,
     }))
 }

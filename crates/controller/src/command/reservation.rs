@@ -58,7 +58,7 @@ fn report(
 ) -> Result<(), Status> {
     const EXTENDED: u32 = 1 << 0;
     let namespace = namespace.ok_or(Status::INVALID_NAMESPACE)?;
-    let report = namespace.reservations.report(host, entry.cdw11 & EXTENDED != 0)?;
+    let report = namespace.reservations().report(host, entry.cdw11 & EXTENDED != 0)?;
     let wanted = report.len().min(slot.data.len_bytes());
     match slot.data.copy_from(0, &report[..wanted]) == wanted {
         true => Ok(()),

@@ -69,19 +69,6 @@ impl Controller {
             })
     }
 
-    /// Withdraws the request for doorbell writes when the task is awake again.
-    pub fn disarm(&mut self) {
-        if !self.doorbells.has_shadow() {
-            return;
-        }
-        for &id in &self.active {
-            if let Some(queue) = &mut self.sqs[usize::from(id)] {
-                queue.event_index_head = queue.head;
-                self.doorbells.put_event_index_behind(id, queue.head);
-            }
-        }
-    }
-
     /// Returns the earliest time at which work of this controller is due, `u64::MAX` for never.
     fn earliest_ns(&self, subsystem: &Subsystem) -> u64 {
         let all = [

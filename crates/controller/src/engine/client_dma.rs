@@ -157,7 +157,7 @@ fn finish_command(
 
 impl Controller {
     /// Returns the next DMA request, of at most `most` bytes, and copies the bytes of a write to `data`.
-    /// Returns none if there is no transfer, or [`DMA_REQUESTS_MAX`] are in flight.
+    /// Returns none if there is no transfer, or [`DMA_REQUESTS_MAX`](crate::DMA_REQUESTS_MAX) are in flight.
     pub fn take_dma_request(&mut self, most: usize, data: &mut Vec<u8>, now_ns: u64) -> Option<DmaRequest> {
         let request = self.client_dma.as_mut()?.take(most, data, now_ns)?;
         self.next_deadline_ns = self.next_deadline_ns.min(now_ns.saturating_add(DMA_TIMEOUT_NS));

@@ -204,7 +204,7 @@ impl Controller {
             let entry = subsystem.slab.entry(&command);
             self.errors.command(entry, &slot.origin, slot.status);
             if slot.origin.sq != 0 {
-                self.failures.report(&subsystem.identity.subnqn, entry, slot.status);
+                self.failures.report(&subsystem.identity().subnqn, entry, slot.status);
             }
         }
         if slot.origin.sq != 0 {

@@ -47,10 +47,12 @@ impl Subsystem {
         let namespace = self.get_mut(nsid).ok_or(Refusal::NoSuchNamespace(nsid))?;
         let block_size = namespace.block_size();
         let build = |under, stack: &mut StackBuilder| build(under, stack).map_err(EditStackError::Build);
-        namespace.router.insert(at, build, |it| check(&it, block_size).map_err(EditStackError::Refused))?;
+        namespace
+            .router_mut()
+            .insert(at, build, |it| check(&it, block_size).map_err(EditStackError::Refused))?;
         if !self.update_stacks() {
             if let Some(namespace) = self.get_mut(nsid) {
-                namespace.router.unlink(at);
+                namespace.router_mut().unlink(at);
             }
             self.update_stacks();
             return Err(Refusal::TooManyCommands.into());
@@ -90,7 +92,7 @@ impl Subsystem {
     /// Returns whether a layer over this place of a namespace's stack has a request of its own under way. A
     /// layer that is inserted there now would not see it.
     pub fn is_crossed(&self, nsid: u32, at: usize) -> bool {
-        let stack = self.get(nsid).map(|namespace| namespace.router.stack());
+        let stack = self.get(nsid).map(|namespace| namespace.router().stack());
         stack.is_some_and(|stack| stack.is_crossed(at, &self.slab))
     }
 

@@ -45,7 +45,7 @@ pub(super) fn is_stranded(controller: &Controller, subsystem: &Subsystem, first:
 /// pairs of a drive are halves at a time, since a host submits both at once (Base 3.4.2).
 fn are_too_many(subsystem: &Subsystem) -> bool {
     let firsts = subsystem.fused.firsts.len() as u32;
-    subsystem.slab.room() <= subsystem.reserved_slots && firsts >= subsystem.slab.limit() / FIRSTS_PART
+    subsystem.has_only_reserved_slots() && firsts >= subsystem.slab.limit() / FIRSTS_PART
 }
 
 fn origin(subsystem: &Subsystem, first: &First) -> Origin {

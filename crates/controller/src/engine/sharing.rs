@@ -17,7 +17,7 @@ impl Subsystem {
     #[inline]
     pub(crate) fn deliver(&mut self, number: u8, finished: &mut Vec<Command>) {
         // The others have none in flight.
-        if self.enabled & !(1 << number) == 0 {
+        if self.is_alone(number) {
             return;
         }
         let Self { slab, mailboxes, .. } = self;
@@ -37,7 +37,7 @@ impl Subsystem {
         if now_ns >= self.next_deadline_ns {
             self.expire(now_ns);
         }
-        if self.polls { self.poll(controller, space, now_ns) } else { 0 }
+        if self.shares_memory() { self.poll(controller, space, now_ns) } else { 0 }
     }
 
     /// Runs a turn without a controller.

@@ -30,7 +30,7 @@ impl Subsystem {
     /// Notes the hosts at the begin of the drive's end: the next daemon notifies the ones that were not
     /// notified.
     pub fn note_hosts_at_end(&mut self) {
-        let there = (0..self.hosts.len() as u8).filter(|number| self.enabled >> number & 1 != 0);
+        let there = (0..self.hosts().len() as u8).filter(|number| self.is_enabled(*number));
         let there: Vec<(u8, HostId)> = there.map(|number| (number, self.host(number))).collect();
         for loss in &mut self.losses.0 {
             let owed = |(number, host): &(u8, HostId)| {

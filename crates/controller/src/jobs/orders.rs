@@ -99,14 +99,14 @@ impl Subsystem {
         let there = self.iter_active(controller).filter(|it| !it.is_leaving());
         let concerned = there.filter(|it| nsid == NSID_ALL || it.nsid() == nsid);
         let changes: Vec<_> = concerned
-            .map(|it| Ok((it.nsid(), it.reservations.change(host, &name, action)?)))
+            .map(|it| Ok((it.nsid(), it.reservations().change(host, &name, action)?)))
             .collect::<Result<_, Status>>()?;
         if changes.is_empty() { Err(Status::INVALID_NAMESPACE) } else { Ok(changes) }
     }
 
     /// Returns the record to persist, if it differs from the one persisted last.
     fn record_if_changed(&self, nsid: u32, change: &Change) -> Option<(u32, Option<ReservationRecord>)> {
-        let (now, next) = (self.get(nsid)?.reservations.record(), change.next.record());
+        let (now, next) = (self.get(nsid)?.reservations().record(), change.next.record());
         (now != next).then_some((nsid, next))
     }
 
@@ -144,7 +144,7 @@ impl Subsystem {
     }
 
     fn controllers_of(&self, hosts: &[HostId]) -> Controllers {
-        let of_these = (0..).zip(&self.hosts).filter(|(_, host)| hosts.contains(host));
+        let of_these = (0..).zip(self.hosts()).filter(|(_, host)| hosts.contains(host));
         Controllers::of_bits(of_these.fold(0, |bits, (number, _): (u32, _)| bits | 1 << number))
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Each change of these ranges is persisted before the host's command completes, so that it survives a
 //! restart of the daemon. So a write over such a block waits for the disk with the daemon's state, and is
-//! durable itself. A namespace without such ranges pays nothing: see [`Namespace::check`].
+//! durable itself. A namespace without such ranges pays nothing: see [`Namespace::check`](crate::Namespace).
 
 use crate::model::Subsystem;
 use crate::state::persist::PersistentRecord;

@@ -26,7 +26,7 @@ use std::io;
 pub struct Controller {
     /// Number of this controller in its subsystem, as its commands carry it.
     pub(crate) number: u8,
-    pub(crate) cntlid: u16,
+    pub(super) cntlid: u16,
     pub(crate) registers: Registers,
     /// Whether the controller was ready since the last reset from outside.
     pub(crate) is_on: bool,
@@ -63,7 +63,7 @@ pub struct Controller {
     /// DMA requests; present once the client was found to have memory that only it reaches.
     pub(crate) client_dma: Option<Box<ClientDma>>,
     /// Number of queues ever created, which distinguishes them.
-    pub(crate) epochs: u32,
+    pub(super) epochs: u32,
     /// Index of the active queue that is served first in the next turn.
     pub(crate) rotation: usize,
     /// The same for weighted round robin.

@@ -67,8 +67,8 @@ const DETACHED: u8 = 1 << 2;
 /// Namespace of a drive.
 #[derive(Debug)]
 pub struct Namespace {
-    pub(crate) config: NamespaceConfig,
-    pub(crate) router: Router,
+    pub(super) config: NamespaceConfig,
+    pub(super) router: Router,
     block_shift: u32,
     blocks: u64,
     /// Number of blocks that a command may name without further checks; zero while a block needs one.
@@ -85,7 +85,7 @@ pub struct Namespace {
     erasable: bool,
     read_only: bool,
     passthrough: Passthrough,
-    pub(crate) reservations: Reservations,
+    pub(super) reservations: Reservations,
     /// Reasons for checks of each command: a reservation, an ANA group with refusing paths, or a controller
     /// without the namespace.
     guards: u8,
@@ -99,7 +99,7 @@ pub struct Namespace {
     attached: u32,
     leaves: bool,
     /// Whether it may have finished commands in this turn.
-    pub(crate) touched: bool,
+    pub(super) touched: bool,
 }
 
 impl Namespace {
@@ -310,6 +310,14 @@ impl Namespace {
     /// Returns the router, where commands choose their paths and the classifier is replaced.
     pub fn router(&self) -> &Router {
         &self.router
+    }
+
+    pub(crate) fn router_mut(&mut self) -> &mut Router {
+        &mut self.router
+    }
+
+    pub(crate) fn reservations(&self) -> &Reservations {
+        &self.reservations
     }
 
     pub fn uuid(&self) -> [u8; 16] {

@@ -65,6 +65,19 @@ impl Controller {
         asserted
     }
 
+    /// Withdraws the request for doorbell writes when the task is awake again.
+    pub fn disarm(&mut self) {
+        if !self.doorbells.has_shadow() {
+            return;
+        }
+        for &id in &self.active {
+            if let Some(queue) = &mut self.sqs[usize::from(id)] {
+                queue.event_index_head = queue.head;
+                self.doorbells.put_event_index_behind(id, queue.head);
+            }
+        }
+    }
+
     pub(crate) fn next_epoch(&mut self) -> u32 {
         self.epochs = self.epochs.wrapping_add(1);
         self.epochs

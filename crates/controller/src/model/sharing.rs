@@ -58,6 +58,21 @@ impl Subsystem {
         free.min(self.share.saturating_sub(self.slab.in_flight_of(number)))
     }
 
+    /// Returns whether no other controller is enabled.
+    #[inline]
+    pub(crate) fn is_alone(&self, number: u8) -> bool {
+        self.enabled & !(1 << number) == 0
+    }
+
+    pub(crate) fn is_enabled(&self, number: u8) -> bool {
+        self.enabled >> number & 1 != 0
+    }
+
+    /// Returns whether all free slots are reserved for disabled controllers.
+    pub(crate) fn has_only_reserved_slots(&self) -> bool {
+        self.slab.room() <= self.reserved_slots
+    }
+
     /// Returns whether a controller has fewer commands in flight than its share.
     pub(crate) fn has_share(&self, number: u8) -> bool {
         self.slab.in_flight_of(number) < self.share

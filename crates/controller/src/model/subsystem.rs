@@ -35,29 +35,29 @@ pub struct Config {
 /// NVM subsystem, without its controllers.
 #[derive(Debug)]
 pub struct Subsystem {
-    pub(crate) identity: Identity,
+    pub(super) identity: Identity,
     /// Value that stays the same as long as no acknowledged write is lost.
-    pub(crate) power_id: Option<[u8; 16]>,
+    pub(super) power_id: Option<[u8; 16]>,
     /// Namespaces by NSID less one.
-    pub(crate) namespaces: Vec<Option<Namespace>>,
+    pub(super) namespaces: Vec<Option<Namespace>>,
     pub(crate) slab: Slab,
     deallocates: bool,
     /// Whether a layer must be polled for its work.
-    pub(crate) polls: bool,
+    pub(super) polls: bool,
     /// Indices of namespaces that may have finished commands.
-    pub(crate) touched: Vec<u8>,
+    pub(super) touched: Vec<u8>,
     /// Finished commands on their way to their completion queues.
     pub(crate) done: Vec<Command>,
     /// Spare list, empty except while its commands are being completed.
     pub(crate) finishing: Vec<Command>,
     pub(crate) mailboxes: Mailboxes,
     /// Number of controllers to expect.
-    pub(crate) expected: u32,
+    pub(super) expected: u32,
     /// Bit per enabled controller; `share` is the number of commands that each of them may have in flight.
-    pub(crate) enabled: u32,
-    pub(crate) share: u32,
+    pub(super) enabled: u32,
+    pub(super) share: u32,
     /// Slots reserved for controllers that are not enabled.
-    pub(crate) reserved_slots: u32,
+    pub(super) reserved_slots: u32,
     /// Private memory for commands that compare.
     pub(crate) staging: SharedRegion,
     pub(crate) health: Health,
@@ -71,10 +71,10 @@ pub struct Subsystem {
     pub(crate) persister: Persister,
     pub(crate) sanitize: Sanitize,
     /// Host of each controller, by controller number.
-    pub(crate) hosts: [HostId; CONTROLLERS_MAX],
-    pub(crate) names: [KnownAs; CONTROLLERS_MAX],
+    pub(super) hosts: [HostId; CONTROLLERS_MAX],
+    pub(super) names: [KnownAs; CONTROLLERS_MAX],
     /// Whether all sockets are paths of one guest.
-    pub(crate) one_guest: bool,
+    pub(super) one_guest: bool,
     pub(crate) orders: Orders,
     pub(crate) fused: Fused,
     pub(crate) abandoned: Abandoned,
@@ -82,7 +82,7 @@ pub struct Subsystem {
     pub(crate) ana: Ana,
     pub(crate) management: Management,
     /// Index of the namespace where [`expire`](Self::expire) goes on.
-    pub(crate) expired: usize,
+    pub(super) expired: usize,
     /// Time until which no entries are fetched.
     pub(crate) held_until_ns: Option<u64>,
     /// Time of the next due work of the subsystem. Only [`note_deadline`](Self::note_deadline) computes it;
@@ -163,6 +163,19 @@ impl Subsystem {
     /// Sets a value for Identify Controller that stays the same as long as no acknowledged write is lost.
     pub fn set_power_id(&mut self, power_id: [u8; 16]) {
         self.power_id = Some(power_id);
+    }
+
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    pub(crate) fn power_id(&self) -> Option<[u8; 16]> {
+        self.power_id
+    }
+
+    /// Returns the host of each controller, by controller number.
+    pub(crate) fn hosts(&self) -> &[HostId] {
+        &self.hosts
     }
 
     #[inline]
@@ -292,6 +305,7 @@ impl Subsystem {
     }
 
     /// Returns whether a layer may give a device of its own access to host memory.
+    #[inline]
     pub fn shares_memory(&self) -> bool {
         self.polls
     }

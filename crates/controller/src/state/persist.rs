@@ -11,18 +11,18 @@ use std::fmt;
 /// State to be persisted. The host's command completes afterwards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PersistentRecord {
-    /// State of a format. A running one resumes with the next daemon ([`Subsystem::resume_format`]). After a
+    /// State of a format. A running one resumes with the next daemon ([`Subsystem::resume_format`](crate::Subsystem::resume_format)). After a
     /// finished one the namespace has this block size, whatever the configuration has.
     Format(FormatRecord),
     /// State of a sanitize operation. A running one resumes with the next daemon
-    /// ([`Subsystem::resume_sanitize`]).
+    /// ([`Subsystem::resume_sanitize`](crate::Subsystem::resume_sanitize)).
     Sanitize(SanitizeRecord),
     /// Reservations of these namespaces that persist through power loss, or none. All of them are stored, or
     /// none.
     Reservations(Vec<(u32, Option<ReservationRecord>)>),
-    /// Uncorrectable ranges of a namespace in bytes, all of them ([`Subsystem::resume_uncorrectable`]).
+    /// Uncorrectable ranges of a namespace in bytes, all of them ([`Subsystem::resume_uncorrectable`](crate::Subsystem::resume_uncorrectable)).
     Uncorrectable { nsid: u32, ranges: Vec<[u64; 2]> },
-    /// Namespace that a host creates. The sink also builds it and hands it over before ([`Subsystem::made`]).
+    /// Namespace that a host creates. The sink also builds it and hands it over before ([`Subsystem::made`](crate::Subsystem::made)).
     /// It reads as zeros.
     Creation(Creation),
     /// Namespaces that a host has deleted. Their data goes with them.
@@ -31,9 +31,9 @@ pub enum PersistentRecord {
     Removal,
     /// Controllers to which a namespace is attached.
     Attachment { nsid: u32, attachment: Attachment },
-    /// Persistent events of the drive ([`Subsystem::resume_persistent_events`]). No host waits for them.
+    /// Persistent events of the drive ([`Subsystem::resume_persistent_events`](crate::Subsystem::resume_persistent_events)). No host waits for them.
     PersistentEvents(PersistentEventRecord),
-    /// Namespaces whose acknowledged writes may be lost ([`Subsystem::resume_losses`]). No host waits for
+    /// Namespaces whose acknowledged writes may be lost ([`Subsystem::resume_losses`](crate::Subsystem::resume_losses)). No host waits for
     /// them.
     Losses(Vec<u32>),
 }
