@@ -1,4 +1,4 @@
-//! Raising the epoch of a set when it is opened.
+//! Raising the epoch of a set when it is opened, and when it is closed.
 
 use crate::copies::Found;
 use crate::device::{Device, Error};
@@ -7,8 +7,8 @@ use crate::set::Assembly;
 use crate::uuid::{Uuid, random};
 use std::io;
 
-/// Stores the next epoch on all members, whose devices are locked by now. A member that is outdated gets a new
-/// UUID and a new number of its storage, so that the log of the set does not take it for the former one.
+/// Stores the next epoch on all members, whose devices this process has locked. A member that is outdated gets a
+/// new UUID and a new number of its storage, so that the log of the set does not take it for the former one.
 ///
 /// The next epoch is announced on all members before it counts on one. So an interruption never makes a member
 /// look like an older copy.
@@ -40,6 +40,7 @@ pub fn raise(assembly: &mut Assembly, devices: &[Device]) -> Result<(), Error> {
         devices[index].store(label)?;
     }
     assembly.epoch = next;
+    assembly.stale.fill(false);
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 use crate::copies::Found;
 use crate::device::{Device, Error};
 use crate::label::{Label, Role, SetKind, UNIT};
+use crate::set::Assembly;
 use crate::uuid::{Uuid, random};
 
 /// Kind of a set, and the options that determine where its data lies.
@@ -29,7 +30,7 @@ pub struct Member<'a> {
 ///
 /// # Errors
 /// A device has no room, or cannot be written.
-pub fn form(shape: &Shape, members: &[Member<'_>]) -> Result<Vec<Label>, Error> {
+pub fn form(shape: &Shape, members: &[Member<'_>]) -> Result<Assembly, Error> {
     for member in members {
         member.device.has_room(member.data_bytes)?;
     }
@@ -47,7 +48,8 @@ pub fn form(shape: &Shape, members: &[Member<'_>]) -> Result<Vec<Label>, Error> 
         label.sequence += 1;
         member.device.store(label)?;
     }
-    Ok(labels)
+    let set = labels.first().map_or(Uuid::NIL, |label| label.set);
+    Ok(Assembly { set, stale: vec![false; labels.len()], labels, epoch: 1 })
 }
 
 /// Labels a device as the new storage of a role in a redundant set, to which another label belongs. It counts as

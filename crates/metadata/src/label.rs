@@ -110,7 +110,7 @@ pub struct Label {
     pub member: Uuid,
     /// Number of this version of the label on its device.
     pub sequence: u64,
-    /// Number of times that the set was opened; zero while its labels are being made.
+    /// Number of times that the set was opened, or closed in order; zero while its labels are being made.
     pub epoch: u64,
     /// Epoch that is being stored on all members; zero if none is.
     pub next_epoch: u64,

@@ -2,7 +2,7 @@
 //!
 //! A label lies behind the data of a member, at the end of its device, in two copies. It names the set and the
 //! member by UUIDs, with the kind of the set, the member's index, the sizes, and the *epoch*, a count of the
-//! times that the set was opened. [`judge`] compares the labels of all members before a set is opened.
+//! times that the set was opened or closed. [`judge`] compares the labels of all members before a set is opened.
 //! [`raise`] stores the next epoch on each of them, so that an older copy of one member is recognized later.
 //!
 //! The format is in docs/formats.md. A disk may come from anywhere, so parsing a label is

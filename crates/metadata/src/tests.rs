@@ -62,8 +62,10 @@ impl Set {
     /// Opens the set as a daemon does.
     fn open(&self) -> Assembly {
         let mut assembly = self.assembly();
+        let stale = assembly.stale.clone();
         raise(&mut assembly, &self.devices()).expect("nothing is wrong");
-        assembly
+        assert!(!assembly.stale.contains(&true), "none is any more");
+        Assembly { stale, ..assembly }
     }
 
     fn refused(&self) -> String {

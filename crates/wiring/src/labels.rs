@@ -4,15 +4,46 @@ use super::function::FunctionSeed;
 use super::namespace::StackSeed;
 use super::target::TargetSeed;
 use sluice_metadata::{
-    Assembly, Device, Error, Label, Member, Place, Refusal, Role, SetKind, Shape, Verdict, form, judge, raise,
+    Assembly, Device, Error, Member, Place, Refusal, Role, SetKind, Shape, Verdict, form, judge, raise,
 };
 use sluice_spec::problem::{Kind, Problem};
 use sluice_spec::{NamespaceSpec, PlaceSpec, SetSpec};
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Labels of the sets in a stack that is being opened.
 #[derive(Debug, Default)]
 pub(super) struct Labels {
     sets: Vec<Set>,
+}
+
+/// Sets with labels that are open.
+#[derive(Debug, Default)]
+pub(super) struct OpenSets {
+    /// Agreed labels of each set, and the paths of its devices.
+    sets: Mutex<Vec<(Assembly, Vec<PathBuf>)>>,
+}
+
+impl OpenSets {
+    fn lock(&self) -> MutexGuard<'_, Vec<(Assembly, Vec<PathBuf>)>> {
+        // A panic ends the process, so the lock is never poisoned.
+        self.sets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    /// Raises the epochs of the sets.
+    pub(super) fn raise(&self, drive: &str) {
+        for (assembly, paths) in self.lock().iter_mut().filter(|(_, paths)| !paths.is_empty()) {
+            let devices = paths.iter().map(|path| Device::open_owned(path)).collect::<Result<Vec<_>, _>>();
+            if let Err(error) = devices.and_then(|devices| raise(assembly, &devices)) {
+                let set = assembly.set;
+                tracing::warn!(drive, "the labels of set {set} keep their epoch: {error}");
+            }
+        }
+    }
 }
 
 /// A set whose members may have labels.
@@ -61,26 +92,28 @@ impl Labels {
         Self::check(spec, drive).map(drop)
     }
 
-    /// Labels new sets, and raises the epochs of others. All members are open, and locked. Returns whether a
-    /// label lies behind the data of the stack's own target.
-    pub(super) fn take(self, stack: &mut StackSeed) -> Result<bool, Problem> {
-        let is_labelled = !self.sets.is_empty();
+    /// Labels new sets, and raises the epochs of others. All members are open, and locked.
+    pub(super) fn take(self, stack: &mut StackSeed) -> Result<OpenSets, Problem> {
+        let mut open = Vec::new();
         for set in self.sets {
-            let at = set.at;
-            let labels = set.store()?;
+            let (at, read_only) = (set.at, set.read_only);
+            let paths: Vec<_> = set.places.iter().map(|place| place.path.clone()).collect();
+            let assembly = set.store()?;
             let StackSeed { target, functions } = stack;
             let layers = match functions.get_mut(at) {
                 Some(FunctionSeed::Uif(_, layers)) => layers.as_mut_slice(),
                 _ => &mut [],
             };
             let targets = std::iter::once(target).chain(layers.iter_mut().map(|layer| &mut layer.target));
-            for (target, label) in targets.zip(&labels) {
+            for (target, label) in targets.zip(&assembly.labels) {
                 if let TargetSeed::File(seed) = target {
                     seed.identify(label.storage);
                 }
             }
+            // Labels of devices that are only read keep their epoch.
+            open.push((assembly, if read_only { Vec::new() } else { paths }));
         }
-        Ok(is_labelled)
+        Ok(OpenSets { sets: Mutex::new(open) })
     }
 }
 
@@ -140,15 +173,15 @@ impl Set {
         );
     }
 
-    /// Stores the labels of the set. Returns them, in the order of the places.
-    fn store(self) -> Result<Vec<Label>, Problem> {
+    /// Stores the labels of the set. Returns them.
+    fn store(self) -> Result<Assembly, Problem> {
         let open = |place: &Place| Device::open_owned(&place.path);
         let devices = || self.places.iter().map(open).collect::<Result<Vec<_>, _>>().map_err(problem);
         match self.verdict {
-            Verdict::Labelled(assembly) if self.read_only => Ok(assembly.labels),
+            Verdict::Labelled(assembly) if self.read_only => Ok(assembly),
             Verdict::Labelled(mut assembly) => {
                 raise(&mut assembly, &devices()?).map_err(problem)?;
-                Ok(assembly.labels)
+                Ok(assembly)
             }
             Verdict::Fresh | Verdict::Unlabelled => {
                 let devices = devices()?;

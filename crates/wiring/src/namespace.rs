@@ -4,7 +4,7 @@ use super::classifier::BackgroundChannels;
 use super::clone_stack::Stateless;
 use super::drive::in_words;
 use super::function::{FunctionControl, FunctionSeed, Held};
-use super::labels::Labels;
+use super::labels::{Labels, OpenSets};
 use super::power::Losses;
 use super::target::{TargetControl, TargetSeed};
 use sluice_command::{NodeId, Stack, StackBuilder};
@@ -66,8 +66,8 @@ pub struct StackControl {
     /// Functions as they were declared, without those behind the function SDK; `None` for a function that
     /// cannot work in two places.
     pub(super) stateless: Vec<Option<Stateless>>,
-    /// Whether a label lies behind the data of the target.
-    pub(super) labelled: bool,
+    /// Sets with labels, whose first member is the target.
+    pub(super) labelled: OpenSets,
     /// Index of a layer that is still in the stack although its function could not be attached.
     pub(super) leftover: Option<usize>,
 }
@@ -94,6 +94,14 @@ impl StackControl {
         has_lost
             || self.uifs().iter().any(|function| function.uif.has_unreported_loss())
             || self.layers.iter().any(StackControl::is_in_doubt)
+    }
+
+    /// Raises the epochs of all labelled sets, after the last command of the drive. So copies of members that
+    /// were made while it was open are older ones.
+    pub(super) fn raise_epochs(&self, drive: &str) {
+        self.labelled.raise(drive);
+        let below = self.functions.iter().flat_map(|function| &function.layers).chain(&self.layers);
+        below.for_each(|stack| stack.raise_epochs(drive));
     }
 
     /// Returns the functions behind the function SDK, each followed by those in the layers below it.

@@ -66,7 +66,7 @@ impl Running for WiredDrive {
     fn resize(&self, nsid: u32, size: Size) -> Result<(), Problem> {
         let namespaces = self.stacks();
         let stacks = namespaces.get(nsid as usize - 1).ok_or_else(closed)?;
-        if stacks.iter().any(|stack| stack.labelled) {
+        if stacks.iter().any(|stack| !stack.labelled.is_empty()) {
             return Err(labels::keeps_size(&self.name, nsid));
         }
         let resize_targets = || stacks.iter().try_for_each(|stack| stack.target.resize(size));
@@ -250,7 +250,12 @@ impl Running for WiredDrive {
         let began = Instant::now();
         loop {
             match self.ask(|drive| drive.subsystem().synced())? {
-                Some(synced) => return Ok(synced),
+                Some(synced) => {
+                    if synced.is_durable {
+                        self.stacks().iter().flatten().for_each(|stack| stack.raise_epochs(&self.name));
+                    }
+                    return Ok(synced);
+                }
                 None if began.elapsed() >= limit || hurry.load(Relaxed) => {
                     return Err(Problem::internal("a flush did not end: acknowledged writes may be lost")
                         .hint("daemon.drain_s is how long a daemon that stops waits"));

@@ -223,6 +223,17 @@ fn an_older_copy_is_refused_or_copied_to() {
                 set.put(&bytes);
             }
         }
+        set.daemon.restart();
+        assert!(read_all(&set.daemon, pattern(kind).len()) == pattern(kind));
+        let hot = set.bytes();
+        set.daemon.stop();
+        let bytes = set.bytes();
+        if !is_redundant(kind) {
+            // A copy of the open drive is older than the closed one.
+            std::fs::write(set.at("m1"), &hot[1]).expect("room");
+            set.is_refused(&ids[1]);
+            set.put(&bytes);
+        }
         if is_redundant(kind) {
             // The second member has other data from an earlier time.
             let mut stale = older[1].clone();
