@@ -13,9 +13,6 @@ const FOLDERS: [&str; 4] = ["/srv/", "/mnt/", "/etc/sluice/", "/usr/lib/sluice/"
 /// Keys whose place is that of the test.
 const PLACES: [&str; 4] = ["api = \"", "sockets = \"", "state = \"", "socket_group = \""];
 
-/// The key of network.toml, as nvme-cli makes one.
-const KEY: &str = "NVMeTLSkey-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:\n";
-
 fn example(name: &str) -> PathBuf {
     Path::new(CHECKOUT).join("examples").join(name)
 }
@@ -130,26 +127,34 @@ macro_rules! examples {
     };
 }
 
-examples! { file memory mirror replicate encrypt stripe concat snapshot pool lease observe service }
+examples! { file memory mirror replicate encrypt stripe concat snapshot pool lease observe reactors service }
 
-#[test]
-fn reactors() {
-    if std::thread::available_parallelism().is_ok_and(|processors| processors.get() > 1) {
-        carry_out("reactors");
+/// Checks that a daemon serves a drive to another one, which has the same keys.
+fn carry_out_pair(far: &str, near: &str, keys: &[(&str, &str)]) {
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port");
+    let [near, far] = [near, far].map(|name| Adapted::new(name, &free.to_string()));
+    for (adapted, (name, key)) in
+        [&near, &far].into_iter().flat_map(|it| keys.iter().map(move |key| (it, key)))
+    {
+        let file = adapted.folder.path().join("etc/sluice").join(name);
+        std::fs::write(&file, format!("{key}\n")).expect("room on the disk");
+        adapted.execute(&format!("chmod 600 {}", file.display()));
     }
+    let _far = far.start();
+    write_and_read(&near.start(), "far");
 }
 
 #[test]
 fn network_and_remote() {
-    let free = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port");
-    let [near, far] = ["remote", "network"].map(|name| Adapted::new(name, &free.to_string()));
-    for adapted in [&near, &far] {
-        let keys = adapted.folder.path().join("etc/sluice/disk.keys");
-        std::fs::write(&keys, KEY).expect("room on the disk");
-        adapted.execute(&format!("chmod 600 {}", keys.display()));
-    }
-    let _far = far.start();
-    write_and_read(&near.start(), "far");
+    let key = "NVMeTLSkey-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
+    carry_out_pair("network", "remote", &[("disk.keys", key)]);
+}
+
+#[test]
+fn authentication() {
+    let host = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
+    let disk = "DHHC-1:00:ICEiIyQlJicoKSorLC0uLzAxMjM0NTY3ODk6Ozw9Pj/jBqb2:";
+    carry_out_pair("authentication", "authentication-remote", &[("host.key", host), ("disk.key", disk)]);
 }
 
 #[test]
@@ -159,7 +164,8 @@ fn every_configuration_has_a_test_and_a_line_on_the_page() {
         let path = entry.expect("an entry").path();
         let file = path.file_name().and_then(|name| name.to_str()).expect("a name");
         let name = file.strip_suffix(".toml");
-        let tested = |name| ALONE.contains(&name) || ["reactors", "network", "remote"].contains(&name);
+        let pairs = ["network", "remote", "authentication", "authentication-remote"];
+        let tested = |name| ALONE.contains(&name) || pairs.contains(&name);
         assert!(name.is_none_or(tested), "{file}");
         assert!(file == "README.md" || page.contains(&format!("[{file}]({file})")), "README.md lacks {file}");
     }
