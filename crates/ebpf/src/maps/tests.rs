@@ -331,3 +331,30 @@ fn forgetting_no_block_looks_at_no_set() {
         assert_eq!(cache.sets_of(&(0..1)), 1);
     }
 }
+
+/// Checks that a change counts the links of the chain that it follows, as a lookup does.
+#[test]
+fn changes_count_the_links_that_they_follow() {
+    let map = map(MapDef::hash("h", 4, 8, 64));
+    let keys: Vec<Key> = (0u32..64).map(|key| Key::new(&key.to_le_bytes()).expect("a key")).collect();
+    for key in &keys {
+        map.update(key, &|_| 7, Update::Any, &mut 0).expect("there is room");
+    }
+    let mut longest = 0;
+    for key in &keys {
+        let followed = map.find(key).expect("a hash map").links;
+        let mut links = 0;
+        assert_eq!(map.update(key, &|_| 8, Update::Exist, &mut links), Ok(()));
+        assert_eq!(links, followed);
+        assert_eq!(map.update(key, &|_| 9, Update::NoExist, &mut links), Err(MapError::Exists));
+        assert_eq!(links, 2 * followed);
+        longest = longest.max(followed);
+    }
+    assert!(longest > 1, "no two of these keys are in one chain");
+    for key in &keys {
+        let followed = map.find(key).expect("a hash map").links;
+        let mut links = 0;
+        assert_eq!(map.delete(key, &mut links), Ok(()));
+        assert_eq!(links, followed);
+    }
+}
