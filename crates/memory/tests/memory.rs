@@ -361,3 +361,18 @@ fn a_secret_can_be_written_in_place() {
     secret[99] = 1;
     assert_eq!(secret[99], 1);
 }
+
+/// Checks that a dropped arena gives its addresses back. Larger ones do so on a thread.
+#[test]
+fn a_dropped_arena_leaves_its_addresses() {
+    const LENGTH: usize = 32 << 20;
+    const COUNT: usize = 1 << 12;
+    let mapped = || {
+        let statm = std::fs::read_to_string("/proc/self/statm").expect("statm");
+        statm.split(' ').next().and_then(|pages| pages.parse::<usize>().ok()).expect("a number") * PAGE_SIZE
+    };
+    let before = mapped();
+    (0..COUNT).for_each(|_| drop(Arena::new(LENGTH).expect("addresses")));
+    // Other tests run at the same time, and map less than this.
+    assert!(mapped() < before + COUNT * LENGTH / 2);
+}
