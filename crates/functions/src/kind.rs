@@ -103,7 +103,7 @@ impl Shape {
         set: None,
     };
 
-    /// Shape of a function whose data is elsewhere in the layers below.
+    /// Returns the shape of a function with its data elsewhere in the layers below.
     pub fn moved(data: String) -> Self {
         Self { keeps_size: false, data: Some(data), ..Self::SAME }
     }
