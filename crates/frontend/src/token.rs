@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn tokens_of_the_backend_are_left_alone() {
-        for raw in [0, 0x7fff_ffff_ffff, 0xfe << 40, 0xfe_ffff_ffff_ff, 1 << 48 | 0xff << 40] {
+        for raw in [0, 0x7fff_ffff_ffff, 0xfe << 40, 0xfeff_ffff_ffff, 1 << 48 | 0xff << 40] {
             assert_eq!(FrontendToken::of(raw), None);
         }
     }
