@@ -151,6 +151,28 @@ fn a_table_that_is_only_read_has_chunks_that_came_since() {
     assert!(table.verify().expect_err("two have a chunk").contains("two of the drive"));
 }
 
+/// Loads mappings at the edge of the times that are possible.
+#[test]
+fn a_mapping_of_an_impossible_time_is_refused() {
+    const NOW: u32 = u32::MAX;
+    let load = |born, died| {
+        let mut table = Table::new(LOGICAL, PHYSICAL, MAPPINGS_MAX);
+        table.begin(3, 0).expect("an epoch");
+        for epoch in [1, 2] {
+            let mut bytes = [0; Version::BYTES];
+            Version { name: format!("v{epoch}"), created: 0, epoch }.put(&mut bytes);
+            table.load_version(&bytes).expect("a version");
+        }
+        table.load_mapping(Mapping { logical: 0, born, died, physical: 0 })
+    };
+    for (born, died) in [(1, NOW), (3, NOW), (1, 2), (2, 3)] {
+        load(born, died).unwrap_or_else(|error| panic!("{born} to {died}: {error}"));
+    }
+    for (born, died) in [(0, NOW), (4, NOW), (NOW, NOW), (0, 2), (2, 2), (3, 2), (3, 3), (1, 4)] {
+        load(born, died).expect_err("no version of this drive has it");
+    }
+}
+
 proptest! {
     #[test]
     fn a_table_and_its_versions_are_what_plain_maps_say(steps in steps()) {
