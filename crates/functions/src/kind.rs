@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// Options of a function that is only a layer. `L` is the description of a layer below it.
 ///
 /// Configuration, API, wiring and documentation are derived from this trait, for each kind in
-/// [`layers!`](crate::layers).
+/// [`layers!`](macro@crate::layers).
 pub trait Kind<L> {
     /// Name of the kind, as a user writes it.
     const NAME: &'static str;
@@ -103,7 +103,7 @@ impl Shape {
         set: None,
     };
 
-    /// Returns the shape of a function with its data elsewhere in the layers below.
+    /// Returns the shape of a function whose data is elsewhere in the layers below.
     pub fn moved(data: String) -> Self {
         Self { keeps_size: false, data: Some(data), ..Self::SAME }
     }
