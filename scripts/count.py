@@ -24,7 +24,7 @@ ROWS = (
       "crates/functions/src/services/replicate/jobs.rs"]),
     ("replicate: shared: redundancy", None, None, ["crates/redundancy/src"]),
     ("snapshot: classifier", 200, 217, ["classifiers/snapshot.c"]),
-    ("snapshot: function", 1200, 1634, ["crates/functions/src/services/snapshot"]),
+    ("snapshot: function", 1320, 1634, ["crates/functions/src/services/snapshot"]),
     ("snapshot: shared: the store", None, None, ["crates/functions/src/services/store"]),
     ("observe: classifier", None, None, ["classifiers/observe.c"]),
     ("SDK for functions in Rust", 1105, 1116, ["crates/uif/src"]),

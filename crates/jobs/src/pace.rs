@@ -7,7 +7,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// Share of a job that is not limited, percent.
 const WHOLE: u8 = 100;
 
-/// Weight of a job among those that want to run at the same time.
+/// Weight of a job among the jobs that are due at the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {

@@ -43,7 +43,7 @@ pub struct Report {
     /// Name of the job, unique within its function.
     pub name: String,
     pub state: State,
-    /// Bytes that are done, of those that the run has in total.
+    /// Bytes that are done, and bytes of the whole run.
     pub done: u64,
     pub total: u64,
     /// Rate now, bytes per second.

@@ -13,9 +13,9 @@ const STEPS_S: u64 = 8;
 /// Result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// So many bytes are done.
+    /// Number of bytes that are done.
     Done(u64),
-    /// So many bytes are in flight; [`Scheduler::end`] follows.
+    /// Number of bytes in flight; [`Scheduler::end`] follows.
     Begun(u64),
     /// The job has no work left.
     Finished,
@@ -41,15 +41,21 @@ struct Job {
 #[derive(Clone, Copy, Debug)]
 pub struct Scheduler<const N: usize> {
     jobs: [Job; N],
+    step_max: u64,
 }
 
 impl<const N: usize> Default for Scheduler<N> {
     fn default() -> Self {
-        Self { jobs: [Job::default(); N] }
+        Self::with_steps(STEP_MAX)
     }
 }
 
 impl<const N: usize> Scheduler<N> {
+    /// Creates a scheduler whose steps have at most `step_max` bytes.
+    pub fn with_steps(step_max: u64) -> Self {
+        Self { jobs: [Job::default(); N], step_max }
+    }
+
     /// Sets the limits with which a job begins.
     pub fn set_pace(&mut self, job: usize, pace: Pace) {
         self.jobs[job].pace = pace;
@@ -77,7 +83,7 @@ impl<const N: usize> Scheduler<N> {
     /// Returns the budget of a job's step, bytes.
     pub fn budget(&self, job: usize) -> u64 {
         let bytes_s = self.jobs[job].pace.bytes_s().unwrap_or(u64::MAX);
-        (bytes_s / STEPS_S).clamp(STEP_MIN, STEP_MAX)
+        (bytes_s / STEPS_S).clamp(STEP_MIN.min(self.step_max), self.step_max)
     }
 
     /// Executes steps that are due and do not wait. `work` gets a job's number and budget. Returns at the

@@ -13,7 +13,7 @@ fn priority() -> impl Strategy<Value = Priority> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// A job keeps to its rate in every window, and reaches it if the device is fast enough.
+    /// Checks that a job keeps to its rate in every window, and reaches it on a fast device.
     #[test]
     fn a_rate_is_kept_and_reached(mib_s in 1_u32..500, step_us in 50_u64..1000, from in 0_u64..3) {
         let mut rig = Rig::new(step_us * 1000, [PLENTY, 0, 0]);
@@ -26,7 +26,7 @@ proptest! {
         prop_assert!(bytes + 3 * STEP_MAX >= 2 * rate, "{bytes} of {rate} per second");
     }
 
-    /// Steps of a job are in flight for its share of the time.
+    /// Checks that steps of a job are in flight for its share of the time.
     #[test]
     fn a_share_is_kept(share in 1_u8..100, step_us in 200_u64..5000) {
         let step_ns = step_us * 1000;
@@ -39,7 +39,7 @@ proptest! {
         prop_assert!(busy_ns + 2 * step_ns + 100_000_000 >= due_ns, "{busy_ns} ns, not {due_ns}");
     }
 
-    /// Jobs that want the same device get it by their priorities, and none starves.
+    /// Checks that jobs get the same device by their priorities, and that none starves.
     #[test]
     fn priorities_divide_what_there_is(first in priority(), second in priority(), third in priority()) {
         let mut rig = Rig::new(1_000_000, [PLENTY; JOBS]);
@@ -57,7 +57,7 @@ proptest! {
         }
     }
 
-    /// A job that begins late catches up on nothing: the others lose no more than its part from then on.
+    /// Checks that a job which begins late catches up on nothing: the others lose its part alone, from then on.
     #[test]
     fn a_late_job_takes_its_part_and_no_more(late_ms in 100_u64..2000) {
         let mut rig = Rig::new(1_000_000, [PLENTY, 0, 0]);
@@ -69,7 +69,7 @@ proptest! {
         prop_assert!(bytes[0].abs_diff(bytes[1]) <= 3 * STEP_MAX, "{bytes:?}");
     }
 
-    /// A paused job does nothing and sets no alarm; what it has done is there when it is resumed.
+    /// Checks that a paused job does nothing, sets no alarm, and goes on with its progress when it is resumed.
     #[test]
     fn a_paused_job_rests(mib_s in prop::option::of(1_u32..100), at_ms in 1_u64..3000) {
         let mut rig = Rig::new(1_000_000, [PLENTY, 0, 0]);
@@ -87,7 +87,7 @@ proptest! {
         prop_assert!(rig.jobs.done(0) - done <= 2 * most + 3 * STEP_MAX, "no burst for the pause");
     }
 
-    /// Without work there is no alarm, whatever the limits are.
+    /// Checks that there is no alarm without work, whatever the limits are.
     #[test]
     fn without_work_there_is_no_timer(mib_s in prop::option::of(1_u32..100), share in prop::option::of(1_u8..100)) {
         let mut rig = Rig::new(1_000_000, [3 << 20, 1, 0]);
@@ -99,7 +99,7 @@ proptest! {
         prop_assert_eq!(rig.jobs.state(2), State::Idle);
     }
 
-    /// A new pace counts from the moment of the change.
+    /// Checks that a new pace counts from the moment of the change.
     #[test]
     fn a_change_of_pace_counts_at_once(before in 1_u32..4, after in 50_u32..500) {
         let mut rig = Rig::new(100_000, [PLENTY, 0, 0]);
@@ -112,7 +112,7 @@ proptest! {
         prop_assert!(bytes + 4 * STEP_MAX >= u64::from(after) << 20, "{bytes}");
     }
 
-    /// The text of an order is read as the same order; other texts are refused or left alone, without a panic.
+    /// Checks that the text of an order is read as the same order, and that other texts cause no panic.
     #[test]
     fn orders_are_read_as_they_are_written(
         name in "[a-z][a-z-]{0,20}", mib_s in any::<u32>(), share in 1_u8..=100, which in 0_usize..5, noise in ".{0,40}"

@@ -2,9 +2,11 @@
 
 use super::converse;
 use super::function::which;
+use super::job_follow::follow;
 use clap::{Args, Subcommand};
 use sluice_api::client::{Client, segment};
-use sluice_api::{ControlAnswer, ControlRequest, FunctionList};
+use sluice_api::{ControlAnswer, ControlRequest, FunctionList, JobList};
+use sluice_control::drives::{FunctionView, JobView};
 use sluice_functions::{StoreOrder, StoreStatus, VersionStatus};
 use sluice_spec::output::Output;
 use sluice_spec::problem::Problem;
@@ -26,12 +28,15 @@ pub(super) enum SnapshotCommand {
         #[command(flatten)]
         of: Of,
     },
-    /// Delete a version, and free the chunks that only it has
+    /// Delete a version; the chunks that only it has are freed in the background
     Delete {
         drive: String,
         name: String,
         #[command(flatten)]
         of: Of,
+        /// Show the progress until all chunks are free; fails if that is cancelled
+        #[arg(long)]
+        follow: bool,
     },
     /// Set a drive back to the data of a version; the version stays
     Rollback {
@@ -61,7 +66,7 @@ pub(super) fn run(command: SnapshotCommand, client: &Client, output: Output) -> 
         SnapshotCommand::Create { drive, name, of } => {
             (drive, of, StoreOrder::Create { name: named(name) }, true)
         }
-        SnapshotCommand::Delete { drive, name, of } => {
+        SnapshotCommand::Delete { drive, name, of, .. } => {
             (drive, of, StoreOrder::Delete { name: named(name) }, true)
         }
         SnapshotCommand::Rollback { drive, name, of } => {
@@ -84,9 +89,24 @@ pub(super) fn run(command: SnapshotCommand, client: &Client, output: Output) -> 
         SnapshotCommand::Status { .. } => {
             output.answer(&serde_json::from_str::<StoreStatus>(&answer).map_err(said)?, status)
         }
+        SnapshotCommand::Delete { follow: true, .. } => follow(
+            &job_of(client, drive, list.functions.iter().find(|it| it.number == number))?,
+            client,
+            output,
+        ),
         // A change that succeeded prints nothing.
         _ => Ok(()),
     }
+}
+
+/// Returns the identifier of the deletion of a function.
+fn job_of(client: &Client, drive: &str, function: Option<&FunctionView>) -> Result<String, Problem> {
+    let list = converse(client.get::<JobList>("/v1/jobs"))?;
+    let is_it = |job: &&JobView| {
+        job.drive == drive && job.job == "delete" && function.is_some_and(|it| it.nsid == job.nsid)
+    };
+    let found = list.jobs.iter().find(is_it).map(|job| job.id.clone());
+    found.ok_or_else(|| Problem::not_found("the version is deleted; the daemon has no job of it"))
 }
 
 fn table(versions: &[VersionStatus]) -> String {

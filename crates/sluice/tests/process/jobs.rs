@@ -195,3 +195,114 @@ fn a_comparison_is_a_job() {
     assert_eq!((check.state, check.done, check.total), (JobState::Done, SIZE, SIZE));
     assert_eq!(check.detail, "0 pieces differ, 0 cannot be read");
 }
+
+const DELETE: &str = "disk:1:1:delete";
+
+/// Bytes of a drive with versions.
+const VERSIONED: u64 = 16 << 20;
+
+/// Starts a daemon with a drive whose content was written twice, once before a version of it.
+fn versioned(place: &str) -> Daemon {
+    let daemon = Daemon::start(&format!(
+        r#"
+[[drive]]
+name = "disk"
+[[drive.namespace]]
+target = "file"
+path = "disk.store"
+size = "64MiB"
+functions = [ {{ kind = "uif", function = "snapshot", place = "{place}",
+                options = {{ size = "16MiB", chunk = "4KiB", delete_mib_s = "2" }} }} ]
+"#
+    ));
+    fill(&daemon, 1);
+    daemon.ok(&["snapshot", "create", "disk", "monday"]);
+    fill(&daemon, 2);
+    daemon
+}
+
+fn fill(daemon: &Daemon, seed: u8) {
+    let mut host = daemon.host("disk");
+    let mut disk = namespace(&mut host, 1);
+    for at in (0..VERSIONED).step_by(128 << 10) {
+        disk.write(at / 512, &[seed; 128 << 10]).expect("the drive serves");
+    }
+}
+
+fn free(daemon: &Daemon) -> u64 {
+    let status = daemon.ok(&["snapshot", "status", "disk", "-o", "json"]);
+    let status: serde_json::Value = serde_json::from_str(&status).expect("a status");
+    status["free"].as_u64().expect("bytes")
+}
+
+#[test]
+fn a_deletion_is_paused_resumed_and_followed() {
+    for place in ["daemon", "process"] {
+        let daemon = versioned(place);
+        let before = free(&daemon);
+        daemon.ok(&["snapshot", "delete", "disk", "monday"]);
+        assert_eq!(daemon.ok(&["snapshot", "list", "disk", "-o", "json"]).trim(), "[]");
+        let begun = grows(&daemon, DELETE, 0);
+        assert_eq!((begun.state, begun.total, begun.pace.mib_s), (JobState::Running, VERSIONED, Some(2)));
+        let paused = pause(&daemon, DELETE);
+        let (some, hosts) = (free(&daemon), 20);
+        write_versioned(&daemon, hosts);
+        let still = job(&daemon, DELETE).expect("it is paused");
+        assert_eq!((still.state, still.done, free(&daemon)), (JobState::Paused, paused.done, some));
+        assert!(some > before && some < before + VERSIONED, "{before} {some}");
+        order(&daemon, &["pace", DELETE, "--mib-s", "4"]);
+        order(&daemon, &["resume", DELETE]);
+        grows(&daemon, DELETE, still.done);
+        let told = daemon.ok(&["job", "show", DELETE, "--follow"]);
+        assert!(told.contains("(100 %)"), "{told}");
+        assert_eq!(free(&daemon), before + VERSIONED);
+    }
+}
+
+/// Writes chunks of the drive again, which belong to no version.
+fn write_versioned(daemon: &Daemon, chunks: u64) {
+    let mut host = daemon.host("disk");
+    let mut disk = namespace(&mut host, 1);
+    (0..chunks).for_each(|chunk| disk.write(chunk * 8, &[3; 4096]).expect("the drive serves"));
+}
+
+#[test]
+fn a_cancelled_deletion_leaves_chunks_in_use_and_says_so() {
+    let daemon = versioned("daemon");
+    let before = free(&daemon);
+    daemon.ok(&["snapshot", "delete", "disk", "monday"]);
+    grows(&daemon, DELETE, 0);
+    let cancelled = order(&daemon, &["cancel", DELETE]);
+    assert_eq!(cancelled.state, JobState::Cancelled);
+    assert!(cancelled.detail.contains("its chunks stay in use until this is resumed"), "{cancelled:?}");
+    let some = free(&daemon);
+    assert!(some < before + VERSIONED);
+    // The next deletion frees them, too.
+    daemon.ok(&["snapshot", "create", "disk", "tuesday"]);
+    assert_eq!(free(&daemon), some);
+    order(&daemon, &["pace", DELETE, "--mib-s", "0"]);
+    daemon.ok(&["snapshot", "delete", "disk", "tuesday", "--follow"]);
+    assert_eq!(free(&daemon), before + VERSIONED);
+    assert_eq!(job(&daemon, DELETE).map(|job| job.state), Some(JobState::Done));
+}
+
+#[test]
+fn a_deletion_whose_daemon_dies_is_complete_after_the_next_start() {
+    let mut daemon = versioned("daemon");
+    let before = free(&daemon);
+    daemon.ok(&["snapshot", "delete", "disk", "monday"]);
+    let begun = grows(&daemon, DELETE, 0);
+    assert!(begun.done < begun.total, "{begun:?}");
+    daemon.crash();
+    daemon.restart();
+    wait_for("the store", || daemon.run(&["snapshot", "status", "disk"]).status.success());
+    assert_eq!(daemon.ok(&["snapshot", "list", "disk", "-o", "json"]).trim(), "[]");
+    assert_eq!(free(&daemon), before + VERSIONED);
+    let done = job(&daemon, DELETE).expect("the log has it");
+    assert_eq!((done.state, done.done, done.total), (JobState::Done, VERSIONED, VERSIONED));
+    let mut host = daemon.host("disk");
+    let mut disk = namespace(&mut host, 1);
+    let mut read = [0; 4096];
+    disk.read(0, &mut read).expect("the drive serves");
+    assert_eq!(read, [2; 4096]);
+}

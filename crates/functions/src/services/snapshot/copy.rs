@@ -3,7 +3,7 @@
 use super::drive::Snapshot;
 use super::jobs::Extent;
 use super::{Requester, request, send, token};
-use crate::store::metadata_op::Change;
+use crate::store::metadata_op::{Change, MetadataOp};
 use sluice_command::{Operation, Request};
 use sluice_nvme::Status;
 use sluice_uif::{Buffer, Data, Done, Io, Translation};
@@ -95,7 +95,15 @@ impl Snapshot {
                 let Some(buffer) = io.buffer(chunk as usize) else { return false };
                 copy.buffer = Some(buffer);
             }
-            copy.target = work.table.allocate();
+            copy.target = match self.op {
+                // A checkpoint counts the mappings.
+                Some(MetadataOp::Checkpoint(_)) => work.table.allocate(),
+                _ => work.table.allocate_or_sweep(),
+            };
+            if copy.target.is_none() && work.table.unswept() > 0 {
+                copy.buffer.into_iter().for_each(|buffer| io.release(buffer));
+                return false;
+            }
             if copy.target.is_none() {
                 copy.buffer.into_iter().for_each(|buffer| io.release(buffer));
                 job.status = Status::CAPACITY_EXCEEDED;

@@ -2,6 +2,7 @@
 
 use super::copy::Copy;
 use super::jobs::{Job, Progress};
+use super::sweep::sweeper;
 use super::{BACK, Requester, of_token, request, send, token};
 use crate::store::layout::{Layout, Shape};
 use crate::store::load::{Found, Load, Loaded};
@@ -11,6 +12,7 @@ use crate::store::metadata_op::{
 use crate::store::table::Table;
 use slab::Slab;
 use sluice_command::Operation;
+use sluice_jobs::{Order, Scheduler};
 use sluice_nvme::Status;
 use sluice_uif::{
     Answer, Buffer, Call, Control, Data, Done, Function, Held, Interest, Io, Properties, Translation,
@@ -64,6 +66,9 @@ pub struct Snapshot {
     /// Requests of jobs and copies in flight.
     pub(super) in_flight: usize,
     pub(super) counts: Counts,
+    /// Deletion of versions in steps, and the time at which the function is woken.
+    pub(super) sweeper: Scheduler<1>,
+    pub(super) alarm_ns: Option<u64>,
 }
 
 /// Loaded store at work.
@@ -116,6 +121,8 @@ impl Snapshot {
             spoiled: false,
             in_flight: 0,
             counts: Counts::default(),
+            sweeper: sweeper(shape),
+            alarm_ns: None,
         }
     }
 
@@ -161,6 +168,9 @@ impl Snapshot {
     fn begin(&mut self, loaded: Loaded, io: &mut Io<'_>) {
         let broken = loaded.deletions != loaded.table.deletions() || loaded.unwritten;
         let Loaded { layout, table, log, left_out, .. } = loaded;
+        if table.visited() > 0 {
+            self.sweeper.note_done(0, table.visited() * self.shape.chunk);
+        }
         self.work = Some(Work { layout, table, log, broken, durable: false });
         // The cache may have entries that the function before this one was about to change.
         io.translate(Translation::Forget { from: 0, length: self.shape.size });
@@ -240,7 +250,13 @@ impl Snapshot {
     /// Applies an entry that the log has.
     fn committed(&mut self, entry: &Entry, io: &mut Io<'_>) {
         let Some(work) = &mut self.work else { return };
-        let done = entry.apply(&mut work.table);
+        let done = match entry {
+            Entry::Delete(name) => work.table.forget_version(name),
+            entry => entry.apply(&mut work.table),
+        };
+        if matches!(entry, Entry::Delete(_)) && done.is_ok() {
+            self.begin_sweep();
+        }
         // Again, because the drive may have gone on meanwhile.
         self.announce(entry, io);
         if matches!(entry, Entry::Changes(_)) {
@@ -341,6 +357,7 @@ impl Snapshot {
         }
         self.load(io);
         self.start_next_op(io);
+        self.sweep(io);
     }
 
     /// Begins the next metadata operation, if none runs.
@@ -447,11 +464,15 @@ impl Function for Snapshot {
     }
 
     fn timer(&mut self, io: &mut Io<'_>) {
+        self.alarm_ns = None;
         self.go_on(io);
     }
 
     fn control(&mut self, text: &str, io: &mut Io<'_>) -> Control {
-        self.execute(text, io)
+        match Order::parse(text) {
+            Some(order) => self.order_jobs(order, io),
+            None => self.execute(text, io),
+        }
     }
 
     fn metrics(&self, count: &mut dyn FnMut(&str, u64)) {

@@ -132,7 +132,7 @@ impl Snapshot {
         }
         // Other jobs first.
         self.stalled.push_back(number);
-        io.wake_at(Some(io.now_ns()));
+        self.wake_at(io.now_ns(), io);
         Progress::Waits
     }
 

@@ -19,6 +19,7 @@ mod copy;
 mod drive;
 mod flush;
 mod jobs;
+mod sweep;
 mod view;
 
 pub use drive::Snapshot;
@@ -59,7 +60,7 @@ pub fn make(options: &Options) -> Result<Box<dyn Function>, String> {
     }
     let shape = Shape { size, chunk };
     Ok(match options.get("version") {
-        None => Box::new(Snapshot::new(shape)),
+        None => Box::new(Snapshot::new(shape).with_delete_rate(rate(options)?)),
         Some(name) if is_name(name) => Box::new(View::new(shape, name)),
         Some(name) => return Err(format!("no version can be called `{}`", name.escape_debug())),
     })
@@ -72,6 +73,7 @@ impl Service for Snapshot {
         Item { name: "size", about: "Bytes of the drive; needed." },
         Item { name: "chunk", about: "Bytes of a chunk, `64KiB` by default." },
         Item { name: "version", about: "Version of another drive's store that this drive reads." },
+        Item { name: "delete_mib_s", about: "MiB a second that a deletion of a version frees at most." },
     ];
     const ORDERS: &'static [Item] = ORDERS;
     const METRICS: &'static [Metric] = METRICS;
@@ -80,6 +82,15 @@ impl Service for Snapshot {
 
     fn make(options: &Options, _: &Given) -> Result<Box<dyn Function>, String> {
         make(options)
+    }
+}
+
+/// Returns the limit of deletions in MiB per second, if there is one.
+fn rate(options: &Options) -> Result<Option<u32>, String> {
+    let Some(word) = options.get("delete_mib_s") else { return Ok(None) };
+    match word.parse() {
+        Ok(rate) if rate > 0 => Ok(Some(rate)),
+        _ => Err(format!("delete_mib_s is a number of MiB a second, from 1, not {word}")),
     }
 }
 

@@ -231,11 +231,13 @@ pub(crate) struct Checkpoint {
     written: u64,
     /// Position of the next mapping in the table's order.
     place: usize,
+    /// Mappings of the checkpoint.
+    mappings: u64,
 }
 
 impl Checkpoint {
     pub(crate) fn new() -> Self {
-        Self { stage: 0, written: 0, place: 0 }
+        Self { stage: 0, written: 0, place: 0, mappings: 0 }
     }
 
     /// Returns the log that begins with the checkpoint, after the old one.
@@ -256,6 +258,7 @@ impl Checkpoint {
         let head = layout.header_at(log.area);
         match self.stage {
             0 => {
+                self.mappings = table.count_seen();
                 seal_deletions(block, layout.salt, table.deletions());
                 self.then(1, Step::write(DELETIONS, BLOCK))
             }
@@ -269,7 +272,7 @@ impl Checkpoint {
                 None => self.then(4, Step::Flush),
             },
             4 => {
-                header(&log, table).seal(block, layout.salt);
+                self.header(&log, table).seal(block, layout.salt);
                 self.then(5, Step::write(head, BLOCK))
             }
             5 => self.then(6, Step::Flush),
@@ -289,7 +292,7 @@ impl Checkpoint {
 
     /// Writes as many blocks as fit into the buffer. Returns none if there are no more.
     fn body(&mut self, layout: &Layout, log: &Log, table: &Table, bytes: &mut [u8]) -> Option<Step> {
-        let header = header(log, table);
+        let header = self.header(log, table);
         let (versions, mappings) = header.blocks();
         let first = self.written;
         for block in bytes.chunks_exact_mut(BLOCK) {
@@ -327,14 +330,14 @@ impl Checkpoint {
             count
         });
     }
-}
 
-fn header(log: &Log, table: &Table) -> Header {
-    Header {
-        generation: log.generation,
-        epoch: table.epoch().into(),
-        deletions: table.deletions(),
-        versions: table.versions().len() as u64,
-        mappings: table.count(),
+    fn header(&self, log: &Log, table: &Table) -> Header {
+        Header {
+            generation: log.generation,
+            epoch: table.epoch().into(),
+            deletions: table.deletions(),
+            versions: table.versions().len() as u64,
+            mappings: self.mappings,
+        }
     }
 }

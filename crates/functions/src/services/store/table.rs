@@ -98,6 +98,10 @@ pub(crate) struct Table {
     /// Chunk at which the search for a free one begins.
     next: u32,
     mappings_max: u64,
+    /// Past mappings that were visited since the last deletion; none if no version sees each of them no more.
+    swept: Option<usize>,
+    /// Past mappings that deletions visited at once, while the log was read.
+    visited: u64,
 }
 
 impl Table {
@@ -114,6 +118,8 @@ impl Table {
             mapped: 0,
             next: 0,
             mappings_max,
+            swept: None,
+            visited: 0,
         }
     }
 
@@ -202,18 +208,58 @@ impl Table {
 
     /// Deletes a version, and frees the chunks that only it saw.
     pub(crate) fn delete(&mut self, name: &str) -> Result<(), Refusal> {
+        self.forget_version(name)?;
+        self.visited += self.sweep(usize::MAX) as u64;
+        Ok(())
+    }
+
+    /// Deletes a version. Its chunks are freed by [`sweep`](Self::sweep).
+    pub(crate) fn forget_version(&mut self, name: &str) -> Result<(), Refusal> {
         let epoch = self.version(name)?.epoch;
         self.versions.retain(|version| version.epoch != epoch);
-        let mut past = std::mem::take(&mut self.past);
-        past.retain(|mapping| {
-            let seen = self.is_seen(mapping);
-            if !seen {
+        self.deletions += 1;
+        self.swept = (!self.past.is_empty()).then_some(0);
+        Ok(())
+    }
+
+    /// Visits at most `most` past mappings, and frees the chunks that no version sees. Returns the
+    /// number of visited ones.
+    pub(crate) fn sweep(&mut self, most: usize) -> usize {
+        let Some(mut at) = self.swept else { return 0 };
+        let mut visited = 0;
+        while visited < most
+            && let Some(mapping) = self.past.get(at).copied()
+        {
+            if self.is_seen(&mapping) {
+                at += 1;
+            } else {
+                self.past.swap_remove(at);
                 self.release(mapping.physical);
             }
-            seen
-        });
-        (self.past, self.deletions) = (past, self.deletions + 1);
-        Ok(())
+            visited += 1;
+        }
+        self.swept = Some(at).filter(|at| *at < self.past.len());
+        visited
+    }
+
+    /// Returns the number of past mappings that [`sweep`](Self::sweep) has still to visit.
+    pub(crate) fn unswept(&self) -> usize {
+        self.swept.map_or(0, |at| self.past.len() - at)
+    }
+
+    /// Returns the number of past mappings that complete deletions have visited.
+    pub(crate) fn visited(&self) -> u64 {
+        self.visited
+    }
+
+    /// Takes a free chunk, for which it sweeps as far as necessary.
+    pub(crate) fn allocate_or_sweep(&mut self) -> Option<u32> {
+        loop {
+            let chunk = self.allocate();
+            if chunk.is_some() || self.sweep(SWEEP) == 0 {
+                return chunk;
+            }
+        }
     }
 
     fn is_seen(&self, mapping: &Mapping) -> bool {
@@ -241,7 +287,7 @@ impl Table {
         let dying = |at: usize| self.now[at] != 0 && self.now[at] != map[at] && self.born[at] <= newest;
         let dying = (0..map.len()).filter(|at| dying(*at)).count() as u64;
         let mapped = map.iter().filter(|physical| **physical != 0).count() as u64;
-        if mapped + dying + self.past.len() as u64 + REQUESTS > self.mappings_max {
+        if mapped + dying + self.seen() + REQUESTS > self.mappings_max {
             return Err("there is no room to note what a rollback changes: delete a version first".to_owned());
         }
         Ok(map)
@@ -303,14 +349,32 @@ impl Table {
         });
         let first = from.saturating_sub(self.now.len());
         let place = move |(at, mapping): (usize, &Mapping)| (self.now.len() + first + at + 1, *mapping);
-        alive.chain(self.past[first..].iter().enumerate().map(place))
+        let swept = self.swept;
+        let past = self.past[first..].iter().enumerate();
+        alive.chain(past.filter(move |(_, mapping)| swept.is_none() || self.is_seen(mapping)).map(place))
     }
 
-    /// Returns the number of mappings of a checkpoint.
+    /// Returns the number of mappings, including the unswept ones.
     pub(crate) fn count(&self) -> u64 {
         self.mapped + self.past.len() as u64
     }
+
+    /// Returns the number of mappings of a checkpoint.
+    pub(crate) fn count_seen(&self) -> u64 {
+        self.mapped + self.seen()
+    }
+
+    /// Returns the number of past mappings that a version sees.
+    fn seen(&self) -> u64 {
+        match self.swept {
+            None => self.past.len() as u64,
+            Some(_) => self.past.iter().filter(|mapping| self.is_seen(mapping)).count() as u64,
+        }
+    }
 }
+
+/// Past mappings that are visited at a time to find a free chunk.
+const SWEEP: usize = 4096;
 
 /// Most chunks that may wait for their first mapping: room is kept for them.
 const REQUESTS: u64 = sluice_uif::abi::REQUESTS_MAX as u64;

@@ -13,6 +13,9 @@ enum Step {
     Unmap(u32),
     Create(u8),
     Delete(u8),
+    /// A deletion whose chunks are freed by steps.
+    Forget(u8),
+    Sweep(usize),
     Rollback(u8),
 }
 
@@ -22,6 +25,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0..LOGICAL).prop_map(Step::Unmap),
         2 => (0..6u8).prop_map(Step::Create),
         1 => (0..6u8).prop_map(Step::Delete),
+        1 => (0..6u8).prop_map(Step::Forget),
+        2 => (0..5usize).prop_map(Step::Sweep),
         1 => (0..6u8).prop_map(Step::Rollback),
     ];
     prop::collection::vec(step, 1..120)
@@ -41,7 +46,7 @@ impl Model {
         let place = match table.lookup(logical) {
             Some(physical) if table.is_own(logical) => physical,
             _ => {
-                let Some(physical) = table.allocate() else { return };
+                let Some(physical) = table.allocate_or_sweep() else { return };
                 table.put(logical, Some(physical));
                 physical
             }
@@ -72,6 +77,13 @@ impl Model {
                     self.versions.remove(&name(number)).is_some()
                 );
             }
+            Step::Forget(number) => {
+                assert_eq!(
+                    table.forget_version(&name(number)).is_ok(),
+                    self.versions.remove(&name(number)).is_some()
+                );
+            }
+            Step::Sweep(most) => assert!(table.sweep(*most) <= *most),
             Step::Rollback(number) => {
                 if table.roll_back(&name(number)).is_ok() {
                     self.now = self.versions[&name(number)].clone();
@@ -94,12 +106,15 @@ impl Model {
             assert_eq!(self.seen(&table.map_of(version.epoch)), self.versions[&version.name]);
         }
         assert_eq!(table.versions().len(), self.versions.len());
-        // No chunk is kept that no version sees.
+        // No chunk is kept that no version sees, except unswept ones.
         let maps = table.versions().iter().map(|version| table.map_of(version.epoch)).chain([now]);
         let mut used: Vec<u32> = maps.flatten().filter(|chunk| *chunk != 0).collect();
         used.sort_unstable();
         used.dedup();
-        assert_eq!(used.len() as u64, table.used());
+        match table.unswept() {
+            0 => assert_eq!(used.len() as u64, table.used()),
+            unswept => assert!((0..=unswept as u64).contains(&(table.used() - used.len() as u64))),
+        }
     }
 }
 
@@ -195,7 +210,9 @@ proptest! {
         }
         loaded.verify().expect("no mapping contradicts another");
         model.look(&loaded);
-        prop_assert_eq!(loaded.count(), table.count());
+        prop_assert_eq!((loaded.count(), loaded.unswept()), (table.count_seen(), 0));
+        table.sweep(usize::MAX);
+        prop_assert_eq!((loaded.count(), loaded.used()), (table.count(), table.used()));
     }
 }
 
