@@ -34,7 +34,7 @@ impl Jobs {
     fn ask(&self, function: &UifControl) {
         let mut listed = self.lock();
         if function.status().up {
-            // An answer that nobody has waited for is older than this call.
+            // An answer from before this call is outdated.
             listed.take_answer(Instant::now());
             listed.asked.get_or_insert_with(|| function.start_query(&Order::List.text()));
         }

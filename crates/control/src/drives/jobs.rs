@@ -1,6 +1,6 @@
 //! Background work of all drives, as jobs with an identifier.
 
-use super::{Drives, lock};
+use super::{Drives, host_jobs, lock};
 use serde::{Deserialize, Serialize};
 use sluice_jobs::{Order, Pace, PaceChange, Priority, Report, State, Verb};
 use sluice_spec::problem::Problem;
@@ -10,8 +10,11 @@ use utoipa::ToSchema;
 /// Time limit for the jobs of a drive whose function is slow; after it, the last known ones are returned.
 const LIST_LIMIT: Duration = Duration::from_millis(500);
 
+/// Number in the place of a function's, for work that a host ordered from the controller.
+pub(super) const OF_HOST: usize = 0;
+
 /// Separator in an identifier. No name of a drive or job contains it.
-const SEPARATOR: char = ':';
+pub(super) const SEPARATOR: char = ':';
 
 /// Jobs of a function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,6 +40,8 @@ pub enum JobState {
     Cancelled,
     /// The job has come to its end.
     Done,
+    /// The job has failed.
+    Failed,
 }
 
 impl JobState {
@@ -52,11 +57,12 @@ impl JobState {
             Self::Paused => "paused",
             Self::Cancelled => "cancelled",
             Self::Done => "done",
+            Self::Failed => "failed",
         }
     }
 }
 
-/// Weight of a job among those of its function that want to run at the same time.
+/// Weight of a job among those of its function that are due at the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PriorityName {
@@ -94,7 +100,7 @@ pub struct JobView {
     pub state: JobState,
     /// Bytes that are done in this run.
     pub done: u64,
-    /// Bytes of the whole run. The number grows if hosts add work.
+    /// Bytes of the whole run; 0 if it is unknown. The number grows if hosts add work.
     pub total: u64,
     /// Rate now, bytes per second.
     pub bytes_s: u64,
@@ -187,8 +193,10 @@ impl Drives {
     }
 
     fn jobs_of(&self, drive: &str, limit: Duration) -> Vec<(usize, JobView)> {
-        let running = self.entry(drive).ok().and_then(|entry| entry.running.ok());
-        running.map(|running| views(drive, running.jobs(limit))).unwrap_or_default()
+        let Ok(entry) = self.entry(drive) else { return Vec::new() };
+        let functions = entry.running.map(|running| views(drive, running.jobs(limit))).unwrap_or_default();
+        let of_hosts = self.host_jobs(drive).into_iter().map(|view| (OF_HOST, view));
+        of_hosts.chain(functions).collect()
     }
 
     /// Returns one job.
@@ -208,6 +216,9 @@ impl Drives {
     /// Executes an order for a job, and returns the job.
     pub fn order_job(&self, id: &str, verb: Verb, change: PaceChange) -> Result<JobView, Problem> {
         let (number, view) = self.find_job(id)?;
+        if number == OF_HOST {
+            return Err(host_jobs::refusal(&view, verb));
+        }
         let order = Order::Do(verb, view.job.clone(), change);
         let running = self.entry(&view.drive)?.running?;
         running.tell_function(number, &order.text(), false)?;

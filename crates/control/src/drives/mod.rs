@@ -13,6 +13,7 @@ mod drain;
 mod engine;
 mod foresee;
 mod function;
+mod host_jobs;
 mod hosts;
 mod jobs;
 mod layout;

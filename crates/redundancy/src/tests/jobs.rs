@@ -54,7 +54,7 @@ fn progress_grows_up_to_the_total() {
             rig.let_time_go_by();
         }
         if let Some(job) = rig.mirror.jobs().first() {
-            // What was copied in vain is part of the run, too.
+            // Regions that were copied in vain are part of the run, too.
             assert!(job.done >= last && job.done <= job.total && job.total >= SIZE, "{job:?}");
             last = job.done;
         }

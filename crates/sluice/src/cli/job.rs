@@ -125,7 +125,7 @@ pub(super) fn one(job: &JobView) -> String {
         ("id", job.id.clone()),
         ("function", job.function.clone()),
         ("state", job.state.word().to_owned()),
-        ("progress", format!("{} of {} ({} %)", Size(job.done), Size(job.total), percent(job))),
+        ("progress", progress(job)),
         ("rate", rate(job)),
         ("left", left(job)),
         ("pace", pace(job.pace)),
@@ -135,6 +135,14 @@ pub(super) fn one(job: &JobView) -> String {
     }
     lines.push(("accepts", job.accepts.join(", ")));
     pairs(&lines)
+}
+
+/// Returns the progress of a job. The progress of work that a host ordered is known to the host alone.
+fn progress(job: &JobView) -> String {
+    match job.total {
+        0 if job.state.is_active() => "unknown".to_owned(),
+        _ => format!("{} of {} ({} %)", Size(job.done), Size(job.total), percent(job)),
+    }
 }
 
 /// Returns the share of the job that is done, percent: 100 only at the end.

@@ -32,6 +32,10 @@ pub(super) fn follow(id: &str, client: &Client, output: Output) -> Result<(), Pr
                 return Err(Problem::conflict(format!("the job {id} was cancelled"))
                     .hint(format!("`sluice job resume {id}` goes on with it")));
             }
+            JobState::Failed => {
+                screen.end();
+                return Err(Problem::conflict(format!("the job {id} has failed")));
+            }
             JobState::Done => {
                 screen.end();
                 return output.answer(&job, one);

@@ -18,12 +18,13 @@ const ORDERS: usize = 1000;
 const PAGE_LIMIT: Duration = Duration::from_secs(4);
 
 /// Pages that callers read.
-const PAGES: [&str; 9] = [
+const PAGES: [&str; 10] = [
     "/v1/drives",
     "/v1/drives/far",
     "/v1/drives/stuck",
     "/v1/drives/stuck/ana",
     "/v1/drives/mute/functions",
+    "/v1/jobs",
     "/v1/reactors",
     "/v1/version",
     "/metrics",
