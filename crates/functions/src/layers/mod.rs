@@ -11,6 +11,7 @@ mod fault_rule;
 mod parts;
 mod pass;
 mod range;
+mod readonly;
 mod stripe;
 
 pub use concat::{Concat, ConcatOptions};
@@ -20,6 +21,7 @@ pub use fault_options::{FaultOptions, OperationName, OutcomeName};
 pub use fault_rule::{Outcome, Rule, When};
 pub use pass::{Pass, PassConfig, PassCounters, PassOptions};
 pub use range::{Range, RangeConfig, RangeOptions};
+pub use readonly::{ReadOnly, ReadOnlyOptions};
 pub use stripe::{Stripe, StripeConfig, StripeOptions};
 
 /// Calls a macro with the functions that are only a layer: a name, and the type of the options, which
@@ -32,6 +34,7 @@ macro_rules! layers {
             Delay(DelayOptions)
             Fault(FaultOptions)
             Range(RangeOptions)
+            ReadOnly(ReadOnlyOptions)
             Stripe(StripeOptions<L>)
             Concat(ConcatOptions<L>)
         }
