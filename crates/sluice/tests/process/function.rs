@@ -280,3 +280,32 @@ fn what_is_no_function_is_refused_in_words() {
     daemon.ok(&["drive", "open", "disk"]);
     Verified::new(namespace(&mut daemon.host("disk"), 1)).all_is_well();
 }
+
+#[test]
+fn a_drive_below_readonly_is_read_and_reports_that_it_is_write_protected() {
+    let mut daemon = Daemon::start("");
+    daemon.stop();
+    let memory = "target = \"memory\"";
+    let over = drive("over", memory, "{ kind = \"readonly\" }, { kind = \"pass\" }");
+    daemon.declare(
+        "",
+        &(over + &drive("below", memory, "{ kind = \"pass\", watch = true }, { kind = \"readonly\" }")),
+    );
+    daemon.restart();
+    for name in ["over", "below"] {
+        let mut host = daemon.host(name);
+        let mut disk = namespace(&mut host, 1);
+        assert_eq!(disk.identity().nsattr, 1, "{name}");
+        let mut data = vec![1; 4096];
+        disk.read(0, &mut data).expect("it is readable");
+        assert!(data.iter().all(|byte| *byte == 0));
+        disk.flush().expect("nothing is written");
+        for refused in [disk.write(0, &data), disk.write_zeroes(0, 8, false)] {
+            let error = refused.expect_err("it is write protected");
+            assert!(
+                error.status().is_some_and(|it| it.same_code(Status::NAMESPACE_WRITE_PROTECTED)),
+                "{error}"
+            );
+        }
+    }
+}
