@@ -63,7 +63,7 @@ impl Snapshot {
         }
     }
 
-    /// Sets a time at which the function is woken, besides those that are set already.
+    /// Sets a further time at which the function is woken.
     pub(super) fn wake_at(&mut self, alarm_ns: u64, io: &mut Io<'_>) {
         let alarm_ns = self.alarm_ns.map_or(alarm_ns, |other_ns| other_ns.min(alarm_ns));
         self.alarm_ns = Some(alarm_ns);
