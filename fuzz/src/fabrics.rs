@@ -6,7 +6,7 @@ use crate::link::{Link, TRANSFER_MAX};
 use crate::{Input, draw};
 use sluice_controller::Subsystem;
 use sluice_frontend::Drive;
-use sluice_frontend_tcp::{Config, Directory, Entry, Hosts, Listener};
+use sluice_frontend_tcp::{self as tcp, Config, Directory, Entry, Listener};
 use sluice_nvme::fabrics::{self, CNTLID_DYNAMIC, Connect, ConnectData, DISCOVERY_NQN, Fctype};
 use sluice_nvme::opcode::io;
 use sluice_nvme::{SglDescriptor, Status, SubmissionEntry, register};
@@ -68,7 +68,7 @@ impl House {
                 let (config, ..) = layers::config();
                 let mut drive = Drive::new(task, io, Subsystem::new(config).expect("memory"));
                 let config = Config { name: "disk".to_owned(), cntlid: 1, hosts_max: 4, queues_max: 8 };
-                Hosts::admit(&mut drive, config).expect("it has no other front-end");
+                tcp::Hosts::admit(&mut drive, config).expect("it has no other front-end");
                 Box::new(drive)
             })
         };
