@@ -38,6 +38,8 @@ pub enum Error {
     NoRoom { path: PathBuf, bytes: u64, data_bytes: u64 },
     /// The bytes at the end of a block device are in use.
     NotBlank(PathBuf),
+    /// No label can have the member's size, or the chunk of its set.
+    Impossible(PathBuf),
 }
 
 impl fmt::Display for Error {
@@ -54,6 +56,9 @@ impl fmt::Display for Error {
             ),
             Self::NotBlank(path) => {
                 write!(f, "{} has bytes other than zero where its label would be", path.display())
+            }
+            Self::Impossible(path) => {
+                write!(f, "{} cannot have a label with its size and the chunk of its set", path.display())
             }
         }
     }
@@ -73,6 +78,9 @@ impl Error {
                 needed(*data_bytes),
                 path.display()
             ),
+            Self::Impossible(_) => {
+                "nothing was written; a member needs a size, and a chunk is a multiple of 4KiB".to_owned()
+            }
             Self::NotBlank(path) => format!(
                 "if they are of no use, zero the last {AREA_BYTES} bytes: `blkdiscard -z -o $(($(blockdev --getsize64 {path}) - {AREA_BYTES})) {path}`",
                 path = path.display()
@@ -172,6 +180,14 @@ impl Device {
         // The label follows at once, and its sync makes the new length durable as well.
         self.file.set_len(longer).map_err(|error| self.failed("grow", error))?;
         Ok(longer)
+    }
+
+    /// Gives a file the length again that it had before [`make_room`](Self::make_room), because it got no label.
+    pub(crate) fn give_back_room(&self, bytes: u64) {
+        if !self.is_block {
+            // The failure of the label is reported.
+            drop(self.file.set_len(bytes));
+        }
     }
 
     /// Checks that a label has room, without changing anything.

@@ -35,13 +35,18 @@ pub fn form(shape: &Shape, members: &[Member<'_>]) -> Result<Assembly, Error> {
         member.device.has_room(member.data_bytes)?;
     }
     let mut labels = labels(shape, members)?;
+    for (label, member) in labels.iter().zip(members) {
+        is_readable(label, member.device)?;
+    }
     for (label, member) in labels.iter_mut().zip(members) {
+        let former_bytes = member.device.bytes()?;
         label.device_bytes = match former(member.device)? {
             // The room is left from an attempt that was interrupted.
             Some(former) if former.data_bytes == member.data_bytes => former.device_bytes,
             _ => member.device.make_room(member.data_bytes)? / UNIT * UNIT,
         };
-        member.device.store(label)?;
+        // A file keeps its length if its label cannot be stored: without a label, the area would count as data.
+        member.device.store(label).inspect_err(|_| member.device.give_back_room(former_bytes))?;
     }
     for (label, member) in labels.iter_mut().zip(members) {
         (label.epoch, label.next_epoch) = (1, 0);
@@ -65,9 +70,19 @@ pub fn replace(device: &Device, other: &Label, role: Role, data_bytes: u64) -> R
     label.storage = u128::from_le_bytes(random().map_err(no_random)?);
     label.note(role, label.member);
     device.has_room(data_bytes)?;
+    is_readable(&label, device)?;
+    let former_bytes = device.bytes()?;
     label.device_bytes = device.make_room(data_bytes)? / UNIT * UNIT;
-    device.store(&label)?;
+    device.store(&label).inspect_err(|_| device.give_back_room(former_bytes))?;
     Ok(label)
+}
+
+/// Checks that the label can be read again, before anything is written.
+fn is_readable(label: &Label, device: &Device) -> Result<(), Error> {
+    match label.is_readable() {
+        true => Ok(()),
+        false => Err(Error::Impossible(device.path().to_owned())),
+    }
 }
 
 fn no_random(error: std::io::Error) -> Error {

@@ -280,6 +280,13 @@ impl Label {
         (label.is_possible() && label.members.len() == count).then_some(label)
     }
 
+    /// Returns whether a label with these fields would be accepted on a device that has room for it.
+    pub(crate) fn is_readable(&self) -> bool {
+        let bytes =
+            self.data_bytes.checked_add(AREA_BYTES).and_then(|end| end.checked_next_multiple_of(UNIT));
+        bytes.is_some_and(|device_bytes| Self { device_bytes, ..self.clone() }.is_possible())
+    }
+
     /// Returns whether a label can have these fields.
     fn is_possible(&self) -> bool {
         let end = self.data_offset.checked_add(self.data_bytes).and_then(|end| end.checked_add(AREA_BYTES));

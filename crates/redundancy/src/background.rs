@@ -33,6 +33,8 @@ pub(crate) struct Background {
     pub(crate) check: Check,
     pub(crate) copied_bytes: u64,
     pub(crate) jobs: Scheduler<JOBS>,
+    /// Members that a cancelled copy has left out.
+    pub(crate) cancelled: Members,
 }
 
 /// Range of bytes that is closed to writes.
@@ -273,7 +275,10 @@ impl Mirror {
         let Some(piece) = self.background.piece.take() else { return };
         self.background.jobs.end(CHECK, piece.bytes.end - piece.bytes.start, now_ns);
         let check = &mut self.background.check;
-        // The drive may have shrunk since the comparison was issued.
+        // The comparison may have begun anew, or the drive may have shrunk, since this piece was issued.
+        if check.done != piece.bytes.start {
+            return self.look_at_waiting();
+        }
         check.done = piece.bytes.end.min(self.config.size);
         check.unreadable += u64::from(equal.is_none() && piece.bytes.end <= self.config.size);
         if equal == Some(false) {

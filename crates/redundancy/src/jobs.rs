@@ -52,10 +52,14 @@ impl Mirror {
     /// Ends the copy. The members that it goes to are taken out, and lack what was not copied. Unlike
     /// [`take_out`](Self::take_out) this keeps the note of what they lack, so that a later copy goes on there.
     fn cancel_copy(&mut self) -> Result<(), String> {
+        if self.journal.is_broken() {
+            return Err("the log cannot be written: mend it first".to_owned());
+        }
         let gone = self.to_copy().without(Members::one(self.member_state.source));
         if gone.is_empty() {
             return Err("nothing is left to be copied".to_owned());
         }
+        self.background.cancelled = self.background.cancelled.with(gone);
         self.leave_out(gone);
         self.background.jobs.cancel(RESYNC);
         self.look_at_waiting();
@@ -63,9 +67,10 @@ impl Mirror {
     }
 
     fn resume_copy(&mut self) -> Result<(), String> {
-        let out = self.set.out;
+        // Members that an operator has taken out by another order stay out.
+        let out = self.background.cancelled.and(self.set.out);
         if out.is_empty() {
-            return Err("no member is out of the set".to_owned());
+            return Err("no member is out of the set by a cancelled copy".to_owned());
         }
         self.bring_back(out, false);
         self.background.jobs.go_on(RESYNC);
@@ -81,9 +86,9 @@ impl Mirror {
     }
 
     /// Returns the members that the copy goes to, or went to.
-    fn copied_to(&self) -> Members {
+    pub(crate) fn copied_to(&self) -> Members {
         match self.background.jobs.state(RESYNC) {
-            State::Cancelled => self.set.out,
+            State::Cancelled => self.background.cancelled.and(self.set.out),
             _ if self.to_copy().is_empty() => self.lost(),
             _ => self.to_copy(),
         }

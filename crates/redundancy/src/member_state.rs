@@ -260,6 +260,9 @@ impl Mirror {
         if self.member_state.current.without(gone).is_empty() || !self.set.members.contains(member) {
             return Err(format!("no other member has everything that member {member} has"));
         }
+        // The copy to it ends, and an operator can resume it.
+        let was_copied = self.copied_to().and(gone);
+        self.background.cancelled = self.background.cancelled.with(was_copied);
         self.lose(member);
         self.set.out = self.set.out.with(gone);
         self.note_member(member);
@@ -288,6 +291,7 @@ impl Mirror {
         let members = members.and(self.set.members).without(Members::one(self.member_state.source));
         for member in members.and(self.set.out).iter() {
             self.set.out = self.set.out.without(Members::one(member));
+            self.background.cancelled = self.background.cancelled.without(Members::one(member));
             self.note_member(member);
         }
         if whole {

@@ -146,6 +146,17 @@ impl Set {
             return Err(lacks_labels(spec, places, drive));
         }
         let read_only = places.iter().any(|place| place.read_only);
+        if let Verdict::Labelled(assembly) = &verdict
+            && read_only
+            && let Some((place, _)) = places.iter().zip(&assembly.stale).find(|(_, stale)| **stale)
+        {
+            // Nothing can be copied to it, and its label cannot be renewed.
+            let words =
+                format!("{} is an older copy of a member of set {}", place.path.display(), assembly.set);
+            return Err(
+                Problem::conflict(words).hint("nothing was written; remove `read_only` to have it copied to")
+            );
+        }
         Ok(Some(Self { kind: spec.kind, is_wanted, at: spec.at, shape, places: found, verdict, read_only }))
     }
 
@@ -244,7 +255,9 @@ pub fn problem(error: Error) -> Problem {
     let found = match &error {
         Error::InUse(_) => Problem::new(Kind::InUse, words),
         Error::Io(_, _, io) => Problem::internal(words).limited_by(io),
-        Error::NotStorage(_) | Error::NoRoom { .. } | Error::NotBlank(_) => Problem::conflict(words),
+        Error::NotStorage(_) | Error::NoRoom { .. } | Error::NotBlank(_) | Error::Impossible(_) => {
+            Problem::conflict(words)
+        }
     };
     match error.hint() {
         Some(hint) => found.hint(hint),

@@ -179,3 +179,23 @@ fn a_pace_limits_a_copy_without_a_busy_host() {
     let (due_ns, passed_ns) = (SIZE * 1_000_000_000 / (1 << 20), rig.now_ns - began_ns);
     assert!(passed_ns > due_ns / 10 * 9, "{passed_ns} ns, not {due_ns}");
 }
+
+/// Checks that the resume of a copy reverses no other order.
+#[test]
+fn a_member_that_was_taken_out_stays_out_when_a_copy_is_resumed() {
+    let mut rig = begun(3, true);
+    rig.come_to_rest();
+    rig.mirror.take_out(1).expect("another has everything");
+    rig.mirror.bring_back(Members::one(2), true);
+    while resync(&rig).state != State::Running {
+        if !rig.turn() {
+            rig.let_time_go_by();
+        }
+    }
+    order(&mut rig, Verb::Cancel, RESYNC_JOB).expect("it runs");
+    let cancelled = rig.mirror.status().out;
+    assert!(cancelled.contains(1) && cancelled.contains(2), "{cancelled:?}");
+    order(&mut rig, Verb::Resume, RESYNC_JOB).expect("it was cancelled");
+    let resumed = rig.mirror.status().out;
+    assert!(resumed.contains(1) && !resumed.contains(2), "{resumed:?}");
+}

@@ -58,6 +58,12 @@ impl Replace {
             ))
             .hint(format!("set {set} has members 0 to {} and a log", other.members.len() - 1)));
         }
+        if other.epoch <= 1 && role != Role::Log {
+            // The log may have no numbers of the members' storage yet, and would take the new disk for the lost one.
+            return Err(Problem::conflict(format!("set {set} was not opened since it got its labels")).hint(
+                "remove the labels (`sluice member forget`), and replace the disk as in a set without labels",
+            ));
+        }
         if other.role == Role::Log && role != Role::Log {
             return Err(Problem::invalid(format!("{} is the log of set {set}", self.set.display()))
                 .hint("name a member of the set with --set"));
