@@ -12,6 +12,7 @@ use sluice_controller::{COMMANDS_MAX, Subsystem, TRANSFER_MAX};
 use sluice_crypt::Given;
 use sluice_functions::host::{Launch, PendingAnswer, PreparedUif, Program, UifConfig, UifControl};
 use sluice_functions::{OpenCx, Prepared, Record, make};
+use sluice_jobs::Order;
 use sluice_spec::paths::Places;
 use sluice_spec::problem::Problem;
 use sluice_spec::{FunctionSpec, LayerSpec, Provenance, UifSpec};
@@ -194,8 +195,9 @@ impl FunctionControl {
     /// # Errors
     /// The function has no such order. The text lists those it has.
     pub(super) fn order(&self, text: &str) -> Result<String, String> {
+        let is_for_job = self.jobs.is_some() && Order::parse(text).is_some();
         match self.service {
-            Some(service) if text != METRICS => (service.order_of_text)(text),
+            Some(service) if text != METRICS && !is_for_job => (service.order_of_text)(text),
             _ => Ok(text.to_owned()),
         }
     }

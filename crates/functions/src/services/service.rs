@@ -124,6 +124,9 @@ pub struct Farewell {
     pub is_given: fn(&str) -> Result<bool, String>,
 }
 
+/// Function that makes a service of its options and of the secrets that the daemon passes.
+type Make = fn(&Options, &Given) -> Result<Box<dyn Function>, String>;
+
 /// Record of a service in the registry.
 #[derive(Clone, Copy, Debug)]
 pub struct Record {
@@ -135,7 +138,7 @@ pub struct Record {
     pub layers: (usize, usize),
     pub on_loss: OnLoss,
     pub keeps_copies: bool,
-    pub make: fn(&Options, &Given) -> Result<Box<dyn Function>, String>,
+    pub make: Make,
     pub keeps_size: fn(&Options) -> bool,
     pub changes: fn() -> Changes,
     /// Checks an order's text, and returns it in its shortest form.

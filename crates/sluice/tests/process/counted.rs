@@ -120,7 +120,7 @@ fn losses_and_copied_bytes_of_a_mirror_are_counted() {
         "[[drive]]\nname = \"d\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"first\"\nsize = \"4MiB\"\nfunctions = [ {{ kind = \
          \"uif\", function = \"mirror\", place = \"daemon\", layers = [ {}, {} ] }} ]\n",
         layer("second"),
-        layer("log")
+        layer("set-log")
     ));
     let is_in_sync = || sample(&daemon, "sluice_function_degraded") == 0;
     wait_for("a set in sync", is_in_sync);
