@@ -303,7 +303,7 @@ impl Label {
             && self.epoch <= COUNT_MAX
             && self.sequence <= COUNT_MAX
             && (self.next_epoch == 0 || self.next_epoch == self.epoch + 1)
-            && !self.members.is_empty()
+            && (1..=MEMBERS_MAX).contains(&self.members.len())
             && !self.set.is_nil()
             && !self.member.is_nil()
             && self.expected(self.role) == Some(self.member)

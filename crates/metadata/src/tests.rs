@@ -20,7 +20,7 @@ impl Set {
         roles.extend(shape.kind.is_redundant().then_some(Role::Log));
         let set = Self { folder: tempfile::tempdir().expect("a folder"), shape, roles };
         for index in 0..set.roles.len() {
-            std::fs::write(set.path(index), vec![index as u8 + 1; MIB as usize]).expect("room");
+            std::fs::write(set.path(index), vec![(index as u8).wrapping_add(1); MIB as usize]).expect("room");
         }
         set
     }
@@ -414,4 +414,26 @@ proptest! {
         whole.resize(length, 0);
         prop_assert!(!matches!(Label::decode(&whole), Copy::Valid(_)));
     }
+}
+
+/// Checks that no label is written that could not be read again.
+#[test]
+fn a_set_that_no_label_can_describe_is_refused_and_its_files_stay() {
+    let odd = Shape { kind: SetKind::Stripe, chunk: 6000 };
+    for (shape, data_bytes) in [(STRIPE, 0), (MIRROR, 0), (STRIPE, u64::MAX), (odd, MIB)] {
+        let set = Set::new(shape, 2);
+        let devices = set.devices();
+        let member = |(device, role): (_, &Role)| Member { device, role: *role, data_bytes, storage: 0 };
+        let wanted: Vec<_> = devices.iter().zip(&set.roles).map(member).collect();
+        assert!(matches!(form(&shape, &wanted), Err(Error::Impossible(_))), "{shape:?} {data_bytes}");
+        for index in 0..set.roles.len() {
+            let bytes = std::fs::read(set.path(index)).expect("it is there");
+            assert_eq!(bytes, vec![index as u8 + 1; MIB as usize]);
+        }
+    }
+    let too_many = Set::new(STRIPE, 257);
+    let devices = too_many.devices();
+    let member = |(device, role): (_, &Role)| Member { device, role: *role, data_bytes: MIB, storage: 0 };
+    let wanted: Vec<_> = devices.iter().zip(&too_many.roles).map(member).collect();
+    assert!(matches!(form(&STRIPE, &wanted), Err(Error::Impossible(_))));
 }
