@@ -129,7 +129,7 @@ fn of_service(service: &Record) -> Description {
     }
 }
 
-/// Returns the tables of all functions as docs/functions.md has them.
+/// Returns the tables of all functions as docs/reference/functions.md has them.
 pub fn table() -> String {
     let mut text = String::from("| function | layers | options | orders | |\n|---|---|---|---|---|\n");
     let names = |items: &[ItemView]| {

@@ -1,7 +1,7 @@
 //! Functions that are only a layer: their modules and their registry.
 //!
 //! A further function is a module here with its layer, its options, which implement [`Kind`](crate::Kind), and
-//! its tests; a line in [`layers!`](macro@crate::layers); and a section of docs/functions.md.
+//! its tests; a line in [`layers!`](macro@crate::layers); and a section of docs/reference/functions.md.
 
 mod concat;
 mod delay;
