@@ -54,20 +54,22 @@ def split_outside(text, separator):
 def findings(packages, rules):
     """Returns a line for each package that breaks a rule."""
     licences, banned = set(rules["licenses"]["allow"]), set(rules["bans"]["deny"])
-    sources = {None} | {"registry+" + address for address in rules["sources"]["allow-registry"]}
+    sources = {package["source"] for package in packages if package.get("source")}
     versions = collections.defaultdict(set)
     for package in packages:
         name = "%s %s" % (package["name"], package["version"])
         versions[package["name"]].add(package["version"])
         if not is_allowed(package.get("license") or "none named", licences):
             yield "%s: its licence, %s, is not in deny.toml" % (name, package.get("license"))
-        if package.get("source") not in sources:
-            yield "%s: its source, %s, is not in deny.toml" % (name, package["source"])
+        if not (package.get("source") or "registry+").startswith("registry+"):
+            yield "%s: its source, %s, is no registry" % (name, package["source"])
         if package["name"] in banned:
             yield "%s: deny.toml bans it" % name
         for needed in package["dependencies"]:
             if needed["req"] == "*" and not needed.get("path"):
                 yield "%s: it takes any version of %s" % (name, needed["name"])
+    if len(sources) > 1:
+        yield "there are several sources: %s" % ", ".join(sorted(sources))
     skipped = set(rules["bans"]["skip"])
     for name, several in sorted(versions.items()):
         if len(several) > 1 and name not in skipped:
