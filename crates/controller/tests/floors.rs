@@ -12,7 +12,7 @@ use std::path::Path;
 const FLOORS: [(&str, u8); 6] =
     [("state", 0), ("model", 1), ("command", 2), ("admin", 2), ("jobs", 2), ("engine", 3)];
 
-/// Upward and sideways uses that are still there: file, and what it uses.
+/// Upward and sideways uses that are still there: the file, and the used module.
 const UPWARD: &[(&str, &str)] = &[];
 
 /// Names of methods that the standard library has, too.
@@ -278,7 +278,7 @@ fn only_the_model_and_the_engine_touch_the_slab() {
     assert!(found.is_empty(), "these files touch the slab: {found:#?}");
 }
 
-/// Shows that the readers above find what they look for.
+/// Checks the readers above with text that has a use of each form.
 #[test]
 fn paths_and_calls_are_found() {
     let text = "use crate::engine::{admin::{self, begin}, turn};\n// crate::jobs::x\nlet a = \"crate::jobs\";\nsuper::super::model::y();\n";

@@ -49,8 +49,8 @@ impl Mirror {
         Ok(self.job(job))
     }
 
-    /// Ends the copy. The members that it goes to are taken out, and lack what was not copied. Unlike
-    /// [`take_out`](Self::take_out) this keeps the note of what they lack, so that a later copy goes on there.
+    /// Ends the copy, and takes its destinations out. Unlike [`take_out`](Self::take_out) this keeps the list
+    /// of regions that they lack. A later copy goes on with those.
     fn cancel_copy(&mut self) -> Result<(), String> {
         if self.journal.is_broken() {
             return Err("the log cannot be written: mend it first".to_owned());

@@ -270,7 +270,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Takes members out that are still being copied to, by an operator's order. The log keeps what they lack.
+    /// Takes the destinations of a copy out, by an operator's order. The log keeps the regions that they lack.
     pub(crate) fn leave_out(&mut self, gone: Members) {
         let left = self.member_state.current.without(gone);
         let was_current = std::mem::replace(&mut self.member_state.current, left) != left;

@@ -15,7 +15,7 @@ impl Controller {
         if subsystem.fused.is_busy() && self.can_advance(subsystem) {
             return true;
         }
-        // In fatal status no queue is served, whatever the host writes there.
+        // In fatal status no queue is served, and a write of the host changes nothing.
         if !self.registers.is_ready() || self.registers.is_fatal() {
             return false;
         }

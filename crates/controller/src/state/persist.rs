@@ -11,8 +11,9 @@ use std::fmt;
 /// State to be persisted. The host's command completes afterwards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PersistentRecord {
-    /// State of a format. A running one resumes with the next daemon ([`Subsystem::resume_format`](crate::Subsystem::resume_format)). After a
-    /// finished one the namespace has this block size, whatever the configuration has.
+    /// State of a format. A running one resumes with the next daemon
+    /// ([`Subsystem::resume_format`](crate::Subsystem::resume_format)). The block size of a finished one replaces
+    /// that of the configuration.
     Format(FormatRecord),
     /// State of a sanitize operation. A running one resumes with the next daemon
     /// ([`Subsystem::resume_sanitize`](crate::Subsystem::resume_sanitize)).

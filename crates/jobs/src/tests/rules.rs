@@ -87,7 +87,7 @@ proptest! {
         prop_assert!(rig.jobs.done(0) - done <= 2 * most + 3 * STEP_MAX, "no burst for the pause");
     }
 
-    /// Checks that there is no alarm without work, whatever the limits are.
+    /// Checks that there is no alarm without work, with any limits.
     #[test]
     fn without_work_there_is_no_timer(mib_s in prop::option::of(1_u32..100), share in prop::option::of(1_u8..100)) {
         let mut rig = Rig::new(1_000_000, [3 << 20, 1, 0]);
