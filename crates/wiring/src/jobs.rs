@@ -9,9 +9,6 @@ use sluice_spec::UifSpec;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Functions with background work that can be listed.
-const WITH_JOBS: [&str; 3] = ["mirror", "replicate", "snapshot"];
-
 /// Latest list of a function's jobs.
 #[derive(Debug, Default)]
 pub(super) struct Jobs(Mutex<Listed>);
@@ -26,18 +23,20 @@ struct Listed {
 impl Jobs {
     /// Returns the list of a function that has jobs.
     pub(super) fn of(spec: &UifSpec) -> Option<Self> {
-        let has_jobs = spec.function.as_deref().is_some_and(|name| WITH_JOBS.contains(&name));
-        has_jobs.then(Self::default)
+        spec.service().is_some_and(|service| service.has_jobs).then(Self::default)
     }
 
     /// Sends the function a query, unless one is pending.
     fn ask(&self, function: &UifControl) {
         let mut listed = self.lock();
-        if function.status().up {
-            // An answer from before this call is outdated.
-            listed.take_answer(Instant::now());
-            listed.asked.get_or_insert_with(|| function.start_query(&Order::List.text()));
+        if !function.status().up {
+            // The next instance of the function has jobs of its own.
+            listed.known.clear();
+            return;
         }
+        // An answer from before this call is outdated.
+        listed.take_answer(Instant::now());
+        listed.asked.get_or_insert_with(|| function.start_query(&Order::List.text()));
     }
 
     /// Returns the jobs, or those of the last answer if none arrives by `until`.

@@ -215,13 +215,17 @@ impl Drives {
 
     /// Executes an order for a job, and returns the job.
     pub fn order_job(&self, id: &str, verb: Verb, change: PaceChange) -> Result<JobView, Problem> {
+        // No function is attached, detached or moved meanwhile, so the number stays that of this function.
+        let _change = match self.entry(drive_of_job(id)) {
+            Ok(_) => Some(self.change(drive_of_job(id))?),
+            Err(_) => None,
+        };
         let (number, view) = self.find_job(id)?;
         if number == OF_HOST {
             return Err(host_jobs::refusal(&view, verb));
         }
-        let order = Order::Do(verb, view.job.clone(), change);
-        let running = self.entry(&view.drive)?.running?;
-        running.tell_function(number, &order.text(), false)?;
+        let order = Order::Do(verb, view.job, change);
+        self.tell_function(&view.drive, number, &order.text(), false)?;
         tracing::info!("job {id}: {}", verb.word());
         self.show_job(id)
     }

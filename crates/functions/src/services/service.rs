@@ -21,6 +21,8 @@ pub trait Service {
     const ON_LOSS: OnLoss = OnLoss::FailFlush;
     /// Whether all layers but the last have a copy of all data below the function.
     const KEEPS_COPIES: bool = false;
+    /// Whether it has background work that takes [orders for jobs](sluice_jobs::Order).
+    const HAS_JOBS: bool = false;
 
     /// Orders of an operator.
     type Order: Order;
@@ -138,13 +140,12 @@ pub struct Record {
     pub layers: (usize, usize),
     pub on_loss: OnLoss,
     pub keeps_copies: bool,
+    pub has_jobs: bool,
     pub make: Make,
     pub keeps_size: fn(&Options) -> bool,
     pub changes: fn() -> Changes,
     /// Checks an order's text, and returns it in its shortest form.
     pub order_of_text: fn(&str) -> Result<String, String>,
-    /// Converts an order from JSON to text.
-    pub order_of_json: fn(&str) -> Result<String, String>,
 }
 
 impl Record {
@@ -158,14 +159,11 @@ impl Record {
             layers: S::LAYERS,
             on_loss: S::ON_LOSS,
             keeps_copies: S::KEEPS_COPIES,
+            has_jobs: S::HAS_JOBS,
             make: S::make,
             keeps_size: S::keeps_size,
             changes: S::changes,
             order_of_text: |text| parse::<S>(text).map(|order| order.to_string()),
-            order_of_json: |json| match serde_json::from_str::<S::Order>(json) {
-                Ok(order) => (parse::<S>(&order.to_string())).map(|order| order.to_string()),
-                Err(error) => Err(no_order::<S>(&format!("{json} ({error})"))),
-            },
         }
     }
 }

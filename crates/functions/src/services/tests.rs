@@ -42,29 +42,6 @@ fn every_listed_order_is_parsed_and_other_text_is_refused_with_the_list() {
 }
 
 #[test]
-fn orders_have_a_json_form() {
-    let of = |name: &str, json: &str| (service(name).expect("it is one").order_of_json)(json);
-    assert_eq!(of("replicate", r#"{"order":"resync_member","member":1}"#), Ok("resync 1".into()));
-    assert_eq!(of("replicate", r#"{"order":"fail"}"#), Ok("fail".into()));
-    assert_eq!(of("mirror", r#"{"order":"copy_from","member":2}"#), Ok("copy from 2".into()));
-    assert_eq!(of("snapshot", r#"{"order":"create","name":"a"}"#), Ok("create a".into()));
-    assert_eq!(
-        of("snapshot", r#"{"order":"open_at_last_durable_point"}"#),
-        Ok("open at last durable point".into())
-    );
-    // A mirror has no member that is meant without its number, and a name is one word.
-    for (name, json) in [
-        ("mirror", r#"{"order":"fail"}"#),
-        ("snapshot", r#"{"order":"create","name":"a b"}"#),
-        ("snapshot", r#"{"order":"create"}"#),
-        ("replicate", r#"{"order":"resync_member","member":-1}"#),
-    ] {
-        let refused = of(name, json).expect_err("no such order");
-        assert!(refused.contains("it has status") || refused.contains("it has create NAME"), "{refused}");
-    }
-}
-
-#[test]
 fn a_set_reports_the_metrics_of_its_record_and_its_status_is_read_back() {
     let status = sluice_redundancy::Status::default();
     let mut names = Vec::new();

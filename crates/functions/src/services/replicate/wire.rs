@@ -218,6 +218,7 @@ impl Service for Replicate {
     const METRICS: &'static [Metric] = METRICS;
     const LAYERS: (usize, usize) = (2, 2);
     const KEEPS_COPIES: bool = true;
+    const HAS_JOBS: bool = true;
 
     type Order = SetOrder;
 
@@ -269,6 +270,7 @@ impl Service for Equals {
     /// past the function, and no copy takes its place.
     const ON_LOSS: OnLoss = OnLoss::FailCommand;
     const KEEPS_COPIES: bool = true;
+    const HAS_JOBS: bool = true;
 
     type Order = EqualsOrder;
 

@@ -77,6 +77,7 @@ impl Service for Snapshot {
     ];
     const ORDERS: &'static [Item] = ORDERS;
     const METRICS: &'static [Metric] = METRICS;
+    const HAS_JOBS: bool = true;
 
     type Order = StoreOrder;
 
