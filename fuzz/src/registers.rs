@@ -127,6 +127,10 @@ impl<'a> Bench<'a> {
                 let address = u64::from(input.byte() % 20) * PAGE;
                 self.write(BAR0, offset.into(), &address.to_le_bytes());
             }
+            // Other values change nothing (Base 3.1.3.11).
+            NSSR if input.one_in(2) => {
+                self.write(BAR0, offset.into(), &register::SUBSYSTEM_RESET.to_le_bytes())
+            }
             _ => self.write(BAR0, offset.into(), &input.dword().to_le_bytes()),
         }
     }
@@ -253,6 +257,7 @@ impl Model {
             register::INTMS => self.put(offset, self.get(offset) | value),
             register::INTMC => self.put(register::INTMS, self.get(register::INTMS) & !value),
             register::CC => self.put(offset, value),
+            register::NSSR if value == register::SUBSYSTEM_RESET => self.reset_registers(),
             // Admin queue properties are fixed while the controller is enabled.
             _ if self.is_enabled() => {}
             register::AQA => self.put(offset, value & 0x0fff_0fff),
@@ -299,13 +304,18 @@ impl Model {
 
     fn reset(&mut self) {
         self.config.copy_from_slice(&self.after_reset);
+        self.reset_registers();
+        self.bar[TABLE..][..TABLE_SIZE].fill(0);
+        // Every vector is masked.
+        self.bar[TABLE..][..TABLE_SIZE].iter_mut().skip(12).step_by(16).for_each(|byte| *byte = 1);
+    }
+
+    /// Resets the registers alone, as an NVM Subsystem Reset does (Base 3.7.1).
+    fn reset_registers(&mut self) {
         for offset in [register::CC, register::INTMS, register::AQA] {
             self.put(offset, 0);
         }
         self.bar[register::ASQ as usize..][..16].fill(0);
-        self.bar[TABLE..][..TABLE_SIZE].fill(0);
-        // Every vector is masked.
-        self.bar[TABLE..][..TABLE_SIZE].iter_mut().skip(12).step_by(16).for_each(|byte| *byte = 1);
     }
 
     /// Checks that the read bytes equal the model, except for bits that change by themselves.
