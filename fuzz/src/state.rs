@@ -45,7 +45,7 @@ pub fn run(data: &[u8]) {
     });
 }
 
-fn check_refusal(problem: &sluice_spec::problem::Problem, path: &Path) {
+fn check_refusal(problem: &sluice_spec::error::ApiError, path: &Path) {
     let path = path.to_str().expect("a path of ours");
     assert!(problem.error.contains(path) && problem.hint.is_some(), "{problem}");
 }

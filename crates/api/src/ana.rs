@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use serde::{Deserialize, Serialize};
 use sluice_spec::AnaSpec;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -25,7 +25,7 @@ pub struct AnaList {
 
 #[utoipa::path(get, path = "/v1/drives/{name}/ana", tag = "drives", summary = "Show how a drive is to be accessed",
     params(("name" = String, Path)),
-    responses((status = 200, body = AnaList, description = "The states that were said."), (status = 404, body = Problem, description = "What the path names is not there.")))]
+    responses((status = 200, body = AnaList, description = "The states that were said."), (status = 404, body = ApiError, description = "What the path names is not there.")))]
 async fn show_ana(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,
@@ -40,8 +40,8 @@ async fn show_ana(
     request_body = AnaSpec,
     responses(
         (status = 200, body = AnaList, description = "The states that were said."),
-        (status = 404, body = Problem, description = "What the path names is not there."),
-        (status = 422, body = Problem, description = "It cannot be: why.")))]
+        (status = 404, body = ApiError, description = "What the path names is not there."),
+        (status = 422, body = ApiError, description = "It cannot be: why.")))]
 async fn set_ana(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,

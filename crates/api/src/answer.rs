@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
-use sluice_spec::problem::{Kind, Problem};
+use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::words::hint_for;
 use std::fmt::Display;
 use tokio::sync::Semaphore;
@@ -18,10 +18,10 @@ pub type Answer<T> = Result<T, ErrorAnswer>;
 
 /// An error on its way to a caller.
 #[derive(Debug)]
-pub struct ErrorAnswer(pub Problem);
+pub struct ErrorAnswer(pub ApiError);
 
-impl From<Problem> for ErrorAnswer {
-    fn from(problem: Problem) -> Self {
+impl From<ApiError> for ErrorAnswer {
+    fn from(problem: ApiError) -> Self {
         Self(problem)
     }
 }
@@ -45,16 +45,16 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     }
 }
 
-fn unsuitable(error: &serde_json::Error) -> Problem {
+fn unsuitable(error: &serde_json::Error) -> ApiError {
     let words = error.to_string();
     if !error.is_data() {
-        return Problem::new(Kind::Malformed, format!("the body is not JSON: {words}"));
+        return ApiError::new(Kind::Malformed, format!("the body is not JSON: {words}"));
     }
-    let problem = Problem::invalid(format!("the body does not fit: {words}"));
+    let problem = ApiError::invalid(format!("the body does not fit: {words}"));
     problem.hint(hint_for(&words).unwrap_or_else(|| "GET /openapi.json describes it".to_owned()))
 }
 
-/// An extractor of axum's whose rejection is a [`Problem`].
+/// An extractor of axum's whose rejection is a [`ApiError`].
 pub(super) struct Checked<E>(pub(super) E);
 
 impl<S: Send + Sync, E> FromRequestParts<S> for Checked<E>
@@ -72,13 +72,13 @@ where
     }
 }
 
-fn malformed(rejection: &impl Display) -> Problem {
-    Problem::new(Kind::Malformed, rejection.to_string())
+fn malformed(rejection: &impl Display) -> ApiError {
+    ApiError::new(Kind::Malformed, rejection.to_string())
 }
 
 /// Logs an order that failed because of the daemon or its machine: limits, full disks, silent reactors. The
 /// log has it, too, because the caller may have been a script.
-fn log_own_trouble(problem: &Problem) {
+fn log_own_trouble(problem: &ApiError) {
     if matches!(problem.kind, Kind::Internal) {
         tracing::warn!("an order failed: {}", problem.in_one_line());
     }
@@ -97,7 +97,7 @@ static PAGES: Semaphore = Semaphore::const_new(PAGES_AT_ONCE);
 /// only further orders of that drive. The order keeps its place until it ends, even if its caller has gone.
 pub async fn ordered<T: Send + 'static>(
     drive: impl Into<String>,
-    work: impl FnOnce(&str) -> Result<T, Problem> + Send + 'static,
+    work: impl FnOnce(&str) -> Result<T, ApiError> + Send + 'static,
 ) -> Answer<T> {
     let place = Place::take(drive)?;
     let turn = place.turn().await;
@@ -111,7 +111,7 @@ pub async fn ordered<T: Send + 'static>(
 
 /// Prepares a page away from the thread that serves callers. Orders do not delay it.
 pub(super) async fn looked<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Answer<T> {
     let room = PAGES.acquire().await;
     let work = move || {
@@ -124,11 +124,11 @@ pub(super) async fn looked<T: Send + 'static>(
 
 /// Runs blocking work (files, answers of reactors) on another thread.
 async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Answer<T> {
     match tokio::task::spawn_blocking(work).await {
         Ok(answer) => Ok(answer.inspect_err(log_own_trouble)?),
         // A panic ends the process, so the runtime is shutting down.
-        Err(_) => Err(Problem::new(Kind::Unavailable, "the daemon is stopping").into()),
+        Err(_) => Err(ApiError::new(Kind::Unavailable, "the daemon is stopping").into()),
     }
 }

@@ -1,7 +1,7 @@
 //! Permission to call the API, by the credentials that the kernel provides (SO_PEERCRED).
 
 use sluice_control::launch::is_limited;
-use sluice_spec::problem::{Kind, Problem};
+use sluice_spec::error::{ApiError, Kind};
 
 /// Users and groups that may call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,14 +45,14 @@ pub(super) fn is_function(pid: Option<i32>, uid: u32) -> bool {
 }
 
 /// Returns the error for a function's process.
-pub(super) fn refused_function() -> Problem {
-    Problem::new(Kind::Forbidden, "the process of a function may not call this daemon")
+pub(super) fn refused_function() -> ApiError {
+    ApiError::new(Kind::Forbidden, "the process of a function may not call this daemon")
         .hint("orders for its own drive are given from outside of it, with `sluice function tell`")
 }
 
 /// Returns the error for other callers that may not call.
-pub(super) fn refused(uid: u32) -> Problem {
-    Problem::new(Kind::Forbidden, format!("user {uid} may not call this daemon")).hint(
+pub(super) fn refused(uid: u32) -> ApiError {
+    ApiError::new(Kind::Forbidden, format!("user {uid} may not call this daemon")).hint(
         "call as root or as the daemon's user, or add the user to daemon.allow_uids (a group: daemon.allow_gids)",
     )
 }

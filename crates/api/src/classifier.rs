@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use sluice_control::drives::{ClassifierStatus, ENTRIES_MAX, MapDump, MapEntry, MapView};
 use sluice_spec::ClassifierSpec;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -25,7 +25,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
     params(("name" = String, Path)),
     responses(
         (status = 200, body = ClassifierStatus, description = "What the classifier does."),
-        (status = 404, body = Problem, description = "There is no such drive, or it has none.")))]
+        (status = 404, body = ApiError, description = "There is no such drive, or it has none.")))]
 async fn show_classifier(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,
@@ -39,9 +39,9 @@ async fn show_classifier(
     request_body = ClassifierSpec,
     responses(
         (status = 200, body = ClassifierStatus, description = "What the classifier does."),
-        (status = 404, body = Problem, description = "What the path names is not there."),
-        (status = 409, body = Problem, description = "The drive has one."),
-        (status = 422, body = Problem, description = "The program is refused: where, and why.")))]
+        (status = 404, body = ApiError, description = "What the path names is not there."),
+        (status = 409, body = ApiError, description = "The drive has one."),
+        (status = 422, body = ApiError, description = "The program is refused: where, and why.")))]
 async fn attach_classifier(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,
@@ -67,8 +67,8 @@ pub struct ReplaceRequest {
     request_body = ReplaceRequest,
     responses(
         (status = 200, body = ClassifierStatus, description = "What the classifier does."),
-        (status = 404, body = Problem, description = "There is no such drive, or it has none."),
-        (status = 422, body = Problem, description = "The program is refused: where, and why.")))]
+        (status = 404, body = ApiError, description = "There is no such drive, or it has none."),
+        (status = 422, body = ApiError, description = "The program is refused: where, and why.")))]
 async fn replace_classifier(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,
@@ -83,7 +83,7 @@ async fn replace_classifier(
     params(("name" = String, Path)),
     responses(
         (status = 204, description = "It is done."),
-        (status = 404, body = Problem, description = "There is no such drive, or it has none.")))]
+        (status = 404, body = ApiError, description = "There is no such drive, or it has none.")))]
 async fn detach_classifier(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,
@@ -100,7 +100,7 @@ pub struct MapList {
 #[utoipa::path(get, path = "/v1/drives/{name}/classifier/maps", tag = "classifiers",
     summary = "List the maps of a classifier",
     params(("name" = String, Path)),
-    responses((status = 200, body = MapList, description = "The maps of the classifier."), (status = 404, body = Problem, description = "What the path names is not there.")))]
+    responses((status = 200, body = MapList, description = "The maps of the classifier."), (status = 404, body = ApiError, description = "What the path names is not there.")))]
 async fn list_maps(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,
@@ -124,7 +124,7 @@ struct PageQuery {
     description = "In pages: while there is a `next`, ask again `from` there. What changes meanwhile may be there \
                    or not, or be there twice.",
     params(("name" = String, Path), ("map" = String, Path), PageQuery),
-    responses((status = 200, body = MapDump, description = "A page of the entries."), (status = 404, body = Problem, description = "What the path names is not there.")))]
+    responses((status = 200, body = MapDump, description = "A page of the entries."), (status = 404, body = ApiError, description = "What the path names is not there.")))]
 async fn dump_map(
     State(app): State<App>,
     Checked(Path((name, map))): Checked<Path<(String, String)>>,
@@ -139,8 +139,8 @@ async fn dump_map(
     params(("name" = String, Path), ("map" = String, Path), ("key" = String, Path, description = "In hexadecimal.")),
     responses(
         (status = 200, body = MapEntry, description = "The entry."),
-        (status = 404, body = Problem, description = "What the path names is not there."),
-        (status = 422, body = Problem, description = "Not a key of this map.")))]
+        (status = 404, body = ApiError, description = "What the path names is not there."),
+        (status = 422, body = ApiError, description = "Not a key of this map.")))]
 async fn get_map_entry(
     State(app): State<App>,
     Checked(Path((name, map, key))): Checked<Path<(String, String, String)>>,
@@ -163,9 +163,9 @@ pub struct ValueRequest {
     request_body = ValueRequest,
     responses(
         (status = 204, description = "It is done."),
-        (status = 404, body = Problem, description = "What the path names is not there."),
-        (status = 409, body = Problem, description = "The map is full."),
-        (status = 422, body = Problem, description = "Not a key or value of this map.")))]
+        (status = 404, body = ApiError, description = "What the path names is not there."),
+        (status = 409, body = ApiError, description = "The map is full."),
+        (status = 422, body = ApiError, description = "Not a key or value of this map.")))]
 async fn set_map_entry(
     State(app): State<App>,
     Checked(Path((name, map, key))): Checked<Path<(String, String, String)>>,
@@ -180,8 +180,8 @@ async fn set_map_entry(
     params(("name" = String, Path), ("map" = String, Path), ("key" = String, Path, description = "In hexadecimal.")),
     responses(
         (status = 204, description = "It is done."),
-        (status = 404, body = Problem, description = "What the path names is not there."),
-        (status = 422, body = Problem, description = "Not a key of this map, or one that cannot be deleted.")))]
+        (status = 404, body = ApiError, description = "What the path names is not there."),
+        (status = 422, body = ApiError, description = "Not a key of this map, or one that cannot be deleted.")))]
 async fn delete_map_entry(
     State(app): State<App>,
     Checked(Path((name, map, key))): Checked<Path<(String, String, String)>>,

@@ -6,7 +6,7 @@ use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use sluice_spec::problem::{Kind, Problem};
+use sluice_spec::error::{ApiError, Kind};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -30,55 +30,55 @@ impl Client {
     }
 
     /// Sends GET, and returns the JSON answer.
-    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Problem> {
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
         understood(&self.request(Method::GET, path, Bytes::new()).await?)
     }
 
     /// Sends GET, and returns the answer as text.
-    pub async fn get_text(&self, path: &str) -> Result<String, Problem> {
+    pub async fn get_text(&self, path: &str) -> Result<String, ApiError> {
         let answer = self.request(Method::GET, path, Bytes::new()).await?;
         String::from_utf8(answer.to_vec()).map_err(|_| strange("it is not text"))
     }
 
     /// Sends POST with a JSON body, and returns the JSON answer.
-    pub async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Problem> {
-        let body = serde_json::to_vec(body).map_err(|error| Problem::internal(error.to_string()))?;
+    pub async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, ApiError> {
+        let body = serde_json::to_vec(body).map_err(|error| ApiError::internal(error.to_string()))?;
         understood(&self.request(Method::POST, path, body.into()).await?)
     }
 
     /// Sends PUT with a JSON body, and returns the JSON answer.
-    pub async fn put<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Problem> {
-        let body = serde_json::to_vec(body).map_err(|error| Problem::internal(error.to_string()))?;
+    pub async fn put<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, ApiError> {
+        let body = serde_json::to_vec(body).map_err(|error| ApiError::internal(error.to_string()))?;
         understood(&self.request(Method::PUT, path, body.into()).await?)
     }
 
     /// Sends PUT with a JSON body; the answer has no content.
-    pub async fn put_quietly(&self, path: &str, body: &impl Serialize) -> Result<(), Problem> {
-        let body = serde_json::to_vec(body).map_err(|error| Problem::internal(error.to_string()))?;
+    pub async fn put_quietly(&self, path: &str, body: &impl Serialize) -> Result<(), ApiError> {
+        let body = serde_json::to_vec(body).map_err(|error| ApiError::internal(error.to_string()))?;
         self.request(Method::PUT, path, body.into()).await.map(drop)
     }
 
     /// Sends DELETE; the answer has no content.
-    pub async fn delete(&self, path: &str) -> Result<(), Problem> {
+    pub async fn delete(&self, path: &str) -> Result<(), ApiError> {
         self.request(Method::DELETE, path, Bytes::new()).await.map(drop)
     }
 
     /// Sends any request. Returns the body of a successful answer, or else the problem that the answer
     /// contains.
-    pub async fn request(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, Problem> {
+    pub async fn request(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ApiError> {
         let exchange = tokio::time::timeout(LIMIT, self.exchange(method, path, body));
         let (status, answer) = exchange.await.map_err(|_| self.silent())??;
         if (200..300).contains(&status) {
             return Ok(answer);
         }
         let kind = Kind::of_http_status(status);
-        match serde_json::from_slice::<Problem>(&answer) {
-            Ok(problem) => Err(Problem { kind, ..problem }),
-            Err(_) => Err(Problem { kind, ..strange(&format!("it says {status}")) }),
+        match serde_json::from_slice::<ApiError>(&answer) {
+            Ok(problem) => Err(ApiError { kind, ..problem }),
+            Err(_) => Err(ApiError { kind, ..strange(&format!("it says {status}")) }),
         }
     }
 
-    async fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<(u16, Bytes), Problem> {
+    async fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<(u16, Bytes), ApiError> {
         let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(&error))?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
@@ -90,33 +90,33 @@ impl Client {
             .header("host", "sluice")
             .header("content-type", "application/json")
             .body(Full::new(body))
-            .map_err(|error| Problem::internal(error.to_string()))?;
+            .map_err(|error| ApiError::internal(error.to_string()))?;
         let response = sender.send_request(request).await.map_err(|error| broken(&error))?;
         let status = response.status().as_u16();
         let body = Limited::new(response.into_body(), ANSWER_MAX).collect().await;
         Ok((status, body.map_err(|error| broken(&error))?.to_bytes()))
     }
 
-    fn unreachable(&self, error: &io::Error) -> Problem {
+    fn unreachable(&self, error: &io::Error) -> ApiError {
         let socket = self.socket.display();
         match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                Problem::new(Kind::Unavailable, format!("no daemon answers at {socket}")).hint(
+                ApiError::new(Kind::Unavailable, format!("no daemon answers at {socket}")).hint(
                     "start one with `sluice serve -c FILE`, or name its socket with --api or SLUICE_API",
                 )
             }
             io::ErrorKind::PermissionDenied => {
-                Problem::new(Kind::Forbidden, format!("you may not connect to {socket}"))
+                ApiError::new(Kind::Forbidden, format!("you may not connect to {socket}"))
                     .hint("call as root or as the daemon's user")
             }
-            _ => Problem::new(Kind::Unavailable, format!("cannot connect to {socket}: {error}")),
+            _ => ApiError::new(Kind::Unavailable, format!("cannot connect to {socket}: {error}")),
         }
     }
 
-    fn silent(&self) -> Problem {
+    fn silent(&self) -> ApiError {
         let words =
             format!("the daemon at {} did not answer within {} s", self.socket.display(), LIMIT.as_secs());
-        Problem::new(Kind::Unavailable, words)
+        ApiError::new(Kind::Unavailable, words)
             .hint("its log may say what it waits for; what you asked may still happen")
     }
 
@@ -125,17 +125,17 @@ impl Client {
     }
 }
 
-fn understood<T: DeserializeOwned>(answer: &[u8]) -> Result<T, Problem> {
+fn understood<T: DeserializeOwned>(answer: &[u8]) -> Result<T, ApiError> {
     serde_json::from_slice(answer).map_err(|error| strange(&error.to_string()))
 }
 
-fn strange(why: &str) -> Problem {
-    Problem::internal(format!("the daemon's answer is not understood: {why}"))
+fn strange(why: &str) -> ApiError {
+    ApiError::internal(format!("the daemon's answer is not understood: {why}"))
         .hint("are the tool and the daemon of the same version? see `sluice version`")
 }
 
-fn broken(error: &dyn std::fmt::Display) -> Problem {
-    Problem::new(Kind::Unavailable, format!("the daemon went away before it answered: {error}"))
+fn broken(error: &dyn std::fmt::Display) -> ApiError {
+    ApiError::new(Kind::Unavailable, format!("the daemon went away before it answered: {error}"))
         .hint("its log says why")
 }
 

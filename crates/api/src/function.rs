@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use sluice_control::drives::FunctionView;
 use sluice_functions::{Description, describe};
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use sluice_spec::{Place, UifSpec};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -96,7 +96,7 @@ async fn list_kinds() -> Json<KindList> {
 
 #[utoipa::path(get, path = "/v1/drives/{name}/functions", tag = "functions", summary = "Show a drive's functions",
     params(("name" = String, Path)),
-    responses((status = 200, body = FunctionList, description = "The functions of the drive."), (status = 404, body = Problem, description = "What the path names is not there.")))]
+    responses((status = 200, body = FunctionList, description = "The functions of the drive."), (status = 404, body = ApiError, description = "What the path names is not there.")))]
 async fn list(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,
@@ -111,9 +111,9 @@ async fn list(
     request_body = AttachRequest,
     responses(
         (status = 200, body = FunctionList, description = "The functions of the drive."),
-        (status = 404, body = Problem, description = "What the path names is not there."),
-        (status = 409, body = Problem, description = "It cannot start, or would make another namespace of it: why."),
-        (status = 422, body = Problem, description = "Not a possible function.")))]
+        (status = 404, body = ApiError, description = "What the path names is not there."),
+        (status = 409, body = ApiError, description = "It cannot start, or would make another namespace of it: why."),
+        (status = 422, body = ApiError, description = "Not a possible function.")))]
 async fn attach_function(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,
@@ -129,8 +129,8 @@ async fn attach_function(
     params(("name" = String, Path), ("number" = usize, Path, description = "As it is listed.")),
     responses(
         (status = 204, description = "It is done."),
-        (status = 404, body = Problem, description = "What the path names is not there."),
-        (status = 409, body = Problem, description = "The namespace would be another without it, or it cannot leave: why.")))]
+        (status = 404, body = ApiError, description = "What the path names is not there."),
+        (status = 409, body = ApiError, description = "The namespace would be another without it, or it cannot leave: why.")))]
 async fn detach_function(
     State(app): State<App>,
     Checked(Path((name, number))): Checked<Path<(String, usize)>>,
@@ -145,8 +145,8 @@ async fn detach_function(
     request_body = RestartRequest,
     responses(
         (status = 200, body = FunctionList, description = "The functions of the drive."),
-        (status = 404, body = Problem, description = "What the path names is not there."),
-        (status = 409, body = Problem, description = "None of them is in a process.")))]
+        (status = 404, body = ApiError, description = "What the path names is not there."),
+        (status = 409, body = ApiError, description = "None of them is in a process.")))]
 async fn restart(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,
@@ -165,8 +165,8 @@ async fn restart(
     request_body = ControlRequest,
     responses(
         (status = 200, body = ControlAnswer, description = "What the function answers."),
-        (status = 404, body = Problem, description = "What the path names is not there."),
-        (status = 409, body = Problem, description = "The function refuses, or does not answer: why.")))]
+        (status = 404, body = ApiError, description = "What the path names is not there."),
+        (status = 409, body = ApiError, description = "The function refuses, or does not answer: why.")))]
 async fn control(
     State(app): State<App>,
     Checked(Path((name, number))): Checked<Path<(String, usize)>>,
@@ -187,9 +187,9 @@ async fn control(
     request_body = MoveRequest,
     responses(
         (status = 200, body = FunctionList, description = "The functions of the drive."),
-        (status = 404, body = Problem, description = "What the path names is not there."),
-        (status = 409, body = Problem, description = "It is there, or cannot leave: why."),
-        (status = 422, body = Problem, description = "It cannot be there.")))]
+        (status = 404, body = ApiError, description = "What the path names is not there."),
+        (status = 409, body = ApiError, description = "It is there, or cannot leave: why."),
+        (status = 422, body = ApiError, description = "It cannot be there.")))]
 async fn move_function(
     State(app): State<App>,
     Checked(Path((name, number))): Checked<Path<(String, usize)>>,

@@ -7,7 +7,7 @@ use axum::extract::{Path, State};
 use serde::{Deserialize, Serialize};
 use sluice_control::drives::{JobView, PriorityName, drive_of_job};
 use sluice_jobs::{PaceChange, Verb};
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -45,14 +45,14 @@ pub struct PaceRequest {
 
 impl PaceRequest {
     /// Returns the change, if it is one.
-    fn change(self) -> Result<PaceChange, Problem> {
+    fn change(self) -> Result<PaceChange, ApiError> {
         if self.share.is_some_and(|share| !(1..=100).contains(&share)) {
-            return Err(Problem::invalid("share is a percentage, 1 to 100"));
+            return Err(ApiError::invalid("share is a percentage, 1 to 100"));
         }
         let change =
             PaceChange { mib_s: self.mib_s, share: self.share, priority: self.priority.map(Into::into) };
         match change == PaceChange::default() {
-            true => Err(Problem::invalid("a pace needs at least one of mib_s, share and priority")),
+            true => Err(ApiError::invalid("a pace needs at least one of mib_s, share and priority")),
             false => Ok(change),
         }
     }
@@ -69,7 +69,7 @@ async fn list_jobs(State(app): State<App>) -> Answer<Json<JobList>> {
     params(("id" = String, Path)),
     responses(
         (status = 200, body = JobView, description = "The job as it is now."),
-        (status = 404, body = Problem, description = "There is no such job.")))]
+        (status = 404, body = ApiError, description = "There is no such job.")))]
 async fn show_job(State(app): State<App>, Checked(Path(id)): Checked<Path<String>>) -> Answer<Json<JobView>> {
     looked(move || app.drives.show_job(&id).map(Json)).await
 }
@@ -85,8 +85,8 @@ async fn order(app: App, id: String, verb: Verb, change: PaceChange) -> Answer<J
     params(("id" = String, Path)),
     responses(
         (status = 200, body = JobView, description = "The job as it is now."),
-        (status = 404, body = Problem, description = "There is no such job."),
-        (status = 409, body = Problem, description = "It does not run: why.")))]
+        (status = 404, body = ApiError, description = "There is no such job."),
+        (status = 409, body = ApiError, description = "It does not run: why.")))]
 async fn pause_job(
     State(app): State<App>,
     Checked(Path(id)): Checked<Path<String>>,
@@ -99,8 +99,8 @@ async fn pause_job(
     params(("id" = String, Path)),
     responses(
         (status = 200, body = JobView, description = "The job as it is now."),
-        (status = 404, body = Problem, description = "There is no such job."),
-        (status = 409, body = Problem, description = "It is over.")))]
+        (status = 404, body = ApiError, description = "There is no such job."),
+        (status = 409, body = ApiError, description = "It is over.")))]
 async fn resume_job(
     State(app): State<App>,
     Checked(Path(id)): Checked<Path<String>>,
@@ -113,8 +113,8 @@ async fn resume_job(
     params(("id" = String, Path)),
     responses(
         (status = 200, body = JobView, description = "The job as it is now."),
-        (status = 404, body = Problem, description = "There is no such job."),
-        (status = 409, body = Problem, description = "It is over, or cannot be cancelled: why.")))]
+        (status = 404, body = ApiError, description = "There is no such job."),
+        (status = 409, body = ApiError, description = "It is over, or cannot be cancelled: why.")))]
 async fn cancel_job(
     State(app): State<App>,
     Checked(Path(id)): Checked<Path<String>>,
@@ -128,8 +128,8 @@ async fn cancel_job(
     request_body = PaceRequest,
     responses(
         (status = 200, body = JobView, description = "The job as it is now."),
-        (status = 404, body = Problem, description = "There is no such job."),
-        (status = 422, body = Problem, description = "Not possible limits.")))]
+        (status = 404, body = ApiError, description = "There is no such job."),
+        (status = 422, body = ApiError, description = "Not possible limits.")))]
 async fn pace_job(
     State(app): State<App>,
     Checked(Path(id)): Checked<Path<String>>,

@@ -1,6 +1,6 @@
 //! Orders in progress or waiting, by drive: hanging orders of a drive delay only orders of that drive.
 
-use sluice_spec::problem::{Kind, Problem};
+use sluice_spec::error::{ApiError, Kind};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -52,11 +52,11 @@ pub(super) struct Place {
 
 impl Place {
     /// Takes a place for an order for a drive.
-    pub(super) fn take(drive: impl Into<String>) -> Result<Self, Problem> {
+    pub(super) fn take(drive: impl Into<String>) -> Result<Self, ApiError> {
         Self::take_in(&ORDERS, drive.into())
     }
 
-    fn take_in(orders: &'static Mutex<Orders>, drive: String) -> Result<Self, Problem> {
+    fn take_in(orders: &'static Mutex<Orders>, drive: String) -> Result<Self, ApiError> {
         let mut all = lock(orders);
         let of_drive = all.drives.get(&drive).map_or(0, |it| it.count);
         if of_drive >= OF_A_DRIVE_MAX && drive != NO_DRIVE {
@@ -99,8 +99,8 @@ impl Drop for Place {
     }
 }
 
-fn too_many(which: &str) -> Problem {
-    Problem::new(Kind::Unavailable, format!("{which} are under way or waiting already")).hint(
+fn too_many(which: &str) -> ApiError {
+    ApiError::new(Kind::Unavailable, format!("{which} are under way or waiting already")).hint(
         "some of them may wait for a machine or a file system that does not answer: the daemon's log may say which",
     )
 }

@@ -13,7 +13,7 @@ use axum::response::IntoResponse;
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use sluice_control::drives::{DriveView, Drives, Insist, ReactorCounters, Reloaded};
-use sluice_spec::problem::{Kind, Problem};
+use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::size::Size;
 use sluice_spec::{DriveSpec, LayerSpec};
 use std::sync::Arc;
@@ -77,7 +77,7 @@ pub fn document() -> Document {
 /// Adds the response that every page may give. The causes are a caller without permission, the end of the
 /// daemon, a body that is not JSON, and a failure of the machine.
 fn describe(mut document: Document) -> Document {
-    let problem = RefOr::Ref(Ref::from_schema_name("Problem"));
+    let problem = RefOr::Ref(Ref::from_schema_name("ApiError"));
     let body = ContentBuilder::new().schema(Some(problem)).build();
     let other = ResponseBuilder::new()
         .description("Any other error: what went wrong, and what to do about it.")
@@ -120,11 +120,11 @@ fn open_parts(document: &mut Document) {
 pub fn router(app: App) -> Router {
     Router::from(routes())
         .fallback(async || {
-            ErrorAnswer(Problem::new(Kind::NotFound, "there is no such page").hint(SEE_DOCUMENT))
+            ErrorAnswer(ApiError::new(Kind::NotFound, "there is no such page").hint(SEE_DOCUMENT))
         })
         .method_not_allowed_fallback(async || {
             let problem =
-                Problem::new(Kind::Malformed, "this page does not know that method").hint(SEE_DOCUMENT);
+                ApiError::new(Kind::Malformed, "this page does not know that method").hint(SEE_DOCUMENT);
             (StatusCode::METHOD_NOT_ALLOWED, Json(problem))
         })
         .layer(DefaultBodyLimit::max(BODY_MAX))
@@ -150,9 +150,9 @@ async fn list_drives(State(app): State<App>) -> Answer<Json<DriveList>> {
     request_body = DriveSpec,
     responses(
         (status = 201, body = DriveView, description = "The drive as it is now."),
-        (status = 400, body = Problem, description = "Not JSON."),
-        (status = 409, body = Problem, description = "The name or a file is in use."),
-        (status = 422, body = Problem, description = "Not a possible drive.")))]
+        (status = 400, body = ApiError, description = "Not JSON."),
+        (status = 409, body = ApiError, description = "The name or a file is in use."),
+        (status = 422, body = ApiError, description = "Not a possible drive.")))]
 async fn create_drive(State(app): State<App>, Body(spec): Body<DriveSpec>) -> Answer<impl IntoResponse> {
     let view = ordered(spec.name.clone(), move |_| app.drives.create(spec)).await?;
     let location = format!("/v1/drives/{}", view.name);
@@ -161,7 +161,7 @@ async fn create_drive(State(app): State<App>, Body(spec): Body<DriveSpec>) -> An
 
 #[utoipa::path(get, path = "/v1/drives/{name}", tag = "drives", summary = "Show a drive",
     params(("name" = String, Path)),
-    responses((status = 200, body = DriveView, description = "The drive as it is now."), (status = 404, body = Problem, description = "What the path names is not there.")))]
+    responses((status = 200, body = DriveView, description = "The drive as it is now."), (status = 404, body = ApiError, description = "What the path names is not there.")))]
 async fn show_drive(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,
@@ -183,8 +183,8 @@ struct DeleteQuery {
     params(("name" = String, Path), DeleteQuery),
     responses(
         (status = 204, description = "It is done."),
-        (status = 404, body = Problem, description = "What the path names is not there."),
-        (status = 409, body = Problem, description = "It has a client, or is declared.")))]
+        (status = 404, body = ApiError, description = "What the path names is not there."),
+        (status = 409, body = ApiError, description = "It has a client, or is declared.")))]
 async fn delete_drive(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,
@@ -199,8 +199,8 @@ async fn delete_drive(
     params(("name" = String, Path), ("nsid" = u32, Path), DeleteQuery),
     responses(
         (status = 204, description = "It is done."),
-        (status = 404, body = Problem, description = "What the path names is not there."),
-        (status = 409, body = Problem, description = "The drive has a client, or commands did not end.")))]
+        (status = 404, body = ApiError, description = "What the path names is not there."),
+        (status = 409, body = ApiError, description = "The drive has a client, or commands did not end.")))]
 async fn delete_namespace(
     State(app): State<App>,
     Checked(Path((name, nsid))): Checked<Path<(String, u32)>>,
@@ -227,9 +227,9 @@ pub struct ResizeRequest {
     request_body = ResizeRequest,
     responses(
         (status = 200, body = DriveView, description = "The drive as it is now."),
-        (status = 404, body = Problem, description = "What the path names is not there."),
-        (status = 409, body = Problem, description = "It would become smaller."),
-        (status = 422, body = Problem, description = "It cannot be: why.")))]
+        (status = 404, body = ApiError, description = "What the path names is not there."),
+        (status = 409, body = ApiError, description = "It would become smaller."),
+        (status = 422, body = ApiError, description = "It cannot be: why.")))]
 async fn resize_drive(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,
@@ -259,8 +259,8 @@ struct OpenQuery {
     params(("name" = String, Path), OpenQuery),
     responses(
         (status = 200, body = DriveView, description = "The drive as it is now."),
-        (status = 404, body = Problem, description = "What the path names is not there."),
-        (status = "default", body = Problem, description = "It still cannot be opened.")))]
+        (status = 404, body = ApiError, description = "What the path names is not there."),
+        (status = "default", body = ApiError, description = "It still cannot be opened.")))]
 async fn open_drive(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,
@@ -294,9 +294,9 @@ pub struct DriveMoveRequest {
     request_body = DriveMoveRequest,
     responses(
         (status = 200, body = DriveView, description = "The drive as it is now."),
-        (status = 404, body = Problem, description = "What the path names is not there."),
-        (status = 409, body = Problem, description = "It did not come to rest in time, and goes on where it is."),
-        (status = 422, body = Problem, description = "There is no such reactor.")))]
+        (status = 404, body = ApiError, description = "What the path names is not there."),
+        (status = 409, body = ApiError, description = "It did not come to rest in time, and goes on where it is."),
+        (status = 422, body = ApiError, description = "There is no such reactor.")))]
 async fn move_drive(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,
@@ -315,8 +315,8 @@ async fn move_drive(
                    are put in the place of others. What else differs is refused, and waits for a restart.",
     responses(
         (status = 200, body = Reloaded, description = "What was done, and what was refused."),
-        (status = 409, body = Problem, description = "There is no file, or it declares a drive that was created."),
-        (status = 422, body = Problem, description = "Something is wrong with the file.")))]
+        (status = 409, body = ApiError, description = "There is no file, or it declares a drive that was created."),
+        (status = 422, body = ApiError, description = "Something is wrong with the file.")))]
 async fn reload(State(app): State<App>) -> Answer<Json<Reloaded>> {
     let outcome = ordered(NO_DRIVE, move |_| app.drives.reload()).await?;
     outcome.log();

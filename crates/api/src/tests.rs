@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use sluice_control::drives::script::{DECLARED, Stage, spec};
 use sluice_control::drives::{DriveState, DriveView};
 use sluice_control::listen::listen;
-use sluice_spec::problem::{Kind, Problem};
+use sluice_spec::error::{ApiError, Kind};
 use std::future::Future;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -35,7 +35,7 @@ fn with_api<F: Future<Output = ()>>(test: impl FnOnce(Client, Stage) -> F) {
     with_policy(Policy::new(&[], &[]), test);
 }
 
-async fn problem(client: &Client, method: Method, path: &str, body: &str) -> Problem {
+async fn problem(client: &Client, method: Method, path: &str, body: &str) -> ApiError {
     client.request(method, path, Bytes::from(body.to_owned())).await.expect_err("it cannot succeed")
 }
 

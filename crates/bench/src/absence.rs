@@ -9,7 +9,7 @@ use super::cores::Cores;
 use super::server::Server;
 use quanta::Clock;
 use sluice_reactor::Sentinel;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 
 /// The two clocks at one moment.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +48,11 @@ pub(super) struct Absences {
 
 impl<'a> Watch<'a> {
     /// Begins to watch the reactors of these servers, and the processors.
-    pub(super) fn start(servers: &'a [&'a Server], cores: &Cores, clock: &'a Clock) -> Result<Self, Problem> {
+    pub(super) fn start(
+        servers: &'a [&'a Server],
+        cores: &Cores,
+        clock: &'a Clock,
+    ) -> Result<Self, ApiError> {
         for server in servers {
             server.take_absences()?;
         }
@@ -58,7 +62,7 @@ impl<'a> Watch<'a> {
         Ok(Self { servers, sentinel, clock, began: Moment::now(clock) })
     }
 
-    pub(super) fn end(self) -> Result<Absences, Problem> {
+    pub(super) fn end(self) -> Result<Absences, ApiError> {
         let ended = Moment::now(self.clock);
         let mut all = Vec::new();
         for server in self.servers {

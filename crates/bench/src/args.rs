@@ -11,7 +11,7 @@ use super::line::LineRange;
 use super::tail::TailArgs;
 use super::tcp::TcpArgs;
 use clap::{Args, Subcommand};
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -146,7 +146,7 @@ fn wait_seconds(text: &str) -> Result<Duration, String> {
 }
 
 impl CellArgs {
-    pub fn plan(&self) -> Result<Plan, Problem> {
+    pub fn plan(&self) -> Result<Plan, ApiError> {
         let targets = match &self.connect {
             Some(socket) => vec![Target::Daemon(socket.clone())],
             None => self.target.clone(),
@@ -185,11 +185,11 @@ impl CellArgs {
         }
     }
 
-    fn check(&self, plan: &Plan) -> Result<(), Problem> {
+    fn check(&self, plan: &Plan) -> Result<(), ApiError> {
         let precious = plan.targets.iter().find(|target| target.is_precious());
         match precious {
             Some(target) if !self.overwrite && plan.cells.iter().any(|cell| cell.mix.writes()) => {
-                Err(Problem::invalid(format!("writes would destroy what is on {target}"))
+                Err(ApiError::invalid(format!("writes would destroy what is on {target}"))
                     .hint("--overwrite says that nobody wants it; --mix read does no harm"))
             }
             _ => Ok(()),

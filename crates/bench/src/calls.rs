@@ -9,7 +9,7 @@ use clap::Args;
 use quanta::Clock;
 use serde::Serialize;
 use sluice_router::{Context, Verdict};
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use sluice_spec::table::Table;
 use std::hint::black_box;
 
@@ -43,7 +43,7 @@ pub struct Calls {
 }
 
 /// Measures times, then counts instructions.
-pub fn run(arguments: &CallArgs) -> Result<Calls, Problem> {
+pub fn run(arguments: &CallArgs) -> Result<Calls, ApiError> {
     let (mut windows, native) = (Windows::new(), black_box(decide as Native));
     let mut program = ebpf_window()?;
     let clock = Clock::new();

@@ -15,7 +15,7 @@ use clap::Args;
 use quanta::Clock;
 use serde::Serialize;
 use sluice_crypt::Xts;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use sluice_spec::table::Table;
 use std::time::{Duration, Instant};
 
@@ -55,14 +55,14 @@ const STACKS: [&str; 4] =
 /// Bytes of a sector.
 const SECTOR: usize = 512;
 
-pub fn run(arguments: &CipherArgs) -> Result<Cipher, Problem> {
+pub fn run(arguments: &CipherArgs) -> Result<Cipher, ApiError> {
     let cores = Cores::choose();
     let server = Server::start(&cores)?;
     let open = |name: &str| {
-        let target: Target = name.parse().map_err(|words: String| Problem::internal(words))?;
+        let target: Target = name.parse().map_err(|words: String| ApiError::internal(words))?;
         Ok((name.to_owned(), server.open_directly(&target)?))
     };
-    let stacks = STACKS.into_iter().map(open).collect::<Result<Vec<_>, Problem>>()?;
+    let stacks = STACKS.into_iter().map(open).collect::<Result<Vec<_>, ApiError>>()?;
     let shapes = [4 << 10, 128 << 10].map(|bytes| [Mix::READ, Mix::WRITE].map(|mix| shape(bytes, mix)));
     let mut rows = Vec::new();
     for (index, shape) in shapes.as_flattened().iter().enumerate() {
@@ -90,7 +90,7 @@ fn measure(
     stacks: &[(String, Direct)],
     shape: &Shape,
     arguments: &CipherArgs,
-) -> Result<Vec<Row>, Problem> {
+) -> Result<Vec<Row>, ApiError> {
     let clock = Clock::new();
     let mut runs = Vec::new();
     for _ in 0..arguments.runs {
@@ -110,7 +110,7 @@ fn measure(
 }
 
 /// Returns the nanoseconds for each byte of the cipher on the reactor's thread.
-fn bare(server: &Server, shape: &Shape, time: Duration) -> Result<f64, Problem> {
+fn bare(server: &Server, shape: &Shape, time: Duration) -> Result<f64, ApiError> {
     let (bytes, writes) = (shape.block_size.0 as usize, shape.mix.writes());
     server.on_reactor(move |_| {
         let cipher = Xts::new(&KEY).expect("of 64 bytes");
@@ -136,7 +136,7 @@ fn through(
     shape: &Shape,
     clock: &Clock,
     time: Duration,
-) -> Result<f64, Problem> {
+) -> Result<f64, ApiError> {
     let used = || server.cpu_ns().unwrap_or(0) + stack.process_cpu_ns();
     let before = used();
     let tally = stack.flat_out(shape, clock, time)?;

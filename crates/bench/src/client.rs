@@ -8,7 +8,7 @@ use sluice_host::{
     Controller, DmaBuffer, Error, Mode, PciTransport, QueueLayout, QueuePair, Settings, VfioUser, identify,
 };
 use sluice_nvme::{CompletionEntry, SubmissionEntry};
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use std::fmt::Display;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -54,10 +54,10 @@ pub struct Client {
 
 impl Client {
     /// Connects to a drive's socket and makes its controller ready.
-    pub fn connect(socket: &Path, doorbells: Doorbells) -> Result<Self, Problem> {
-        let in_words = |error: &dyn Display| Problem::conflict(format!("{}: {error}", socket.display()));
+    pub fn connect(socket: &Path, doorbells: Doorbells) -> Result<Self, ApiError> {
+        let in_words = |error: &dyn Display| ApiError::conflict(format!("{}: {error}", socket.display()));
         let stream =
-            UnixStream::connect(socket).map_err(|error| Problem::io("connect to", socket, &error))?;
+            UnixStream::connect(socket).map_err(|error| ApiError::io("connect to", socket, &error))?;
         let mode = match doorbells {
             Doorbells::Mapped => Mode::Mapped,
             Doorbells::Trapped => Mode::Trapped,
@@ -70,7 +70,7 @@ impl Client {
     }
 
     /// Makes a controller ready that is reached over another transport.
-    pub fn over(transport: Arc<dyn PciTransport>) -> Result<Self, Problem> {
+    pub fn over(transport: Arc<dyn PciTransport>) -> Result<Self, ApiError> {
         Self::start(transport).map_err(|error| trouble(&error))
     }
 
@@ -82,19 +82,19 @@ impl Client {
     }
 
     /// Creates the queue pairs of a cell. With different values of `seed`, drives get different commands.
-    pub fn open_streams(&mut self, shape: &Shape, seed: u64) -> Result<Vec<Stream>, Problem> {
+    pub fn open_streams(&mut self, shape: &Shape, seed: u64) -> Result<Vec<Stream>, ApiError> {
         self.controller.set_queue_count(shape.queues.0).map_err(|error| trouble(&error))?;
         (1..=shape.queues.0).map(|id| self.open_stream(id as u16, shape, seed)).collect()
     }
 
-    fn open_stream(&mut self, id: u16, shape: &Shape, seed: u64) -> Result<Stream, Problem> {
+    fn open_stream(&mut self, id: u16, shape: &Shape, seed: u64) -> Result<Stream, ApiError> {
         let workload = Workload::new(shape, self.geometry, seed << 8 | u64::from(id)).ok_or_else(|| {
-            Problem::invalid(format!("a command of {} does not fit the namespace", shape.block_size))
+            ApiError::invalid(format!("a command of {} does not fit the namespace", shape.block_size))
         })?;
         let (depth, length) = (shape.queue_depth.0, shape.block_size.0);
         let entries = ENTRIES.min(self.controller.capabilities().max_queue_entries());
         if depth >= entries {
-            return Err(Problem::invalid(format!("the controller's queues are not {depth} deep")));
+            return Err(ApiError::invalid(format!("the controller's queues are not {depth} deep")));
         }
         let layout = QueueLayout { entries, max_transfer: length as usize };
         let stream = self.controller.create_queue_pair(id, layout, None).and_then(|queue| {
@@ -105,7 +105,7 @@ impl Client {
     }
 
     /// Deletes the queue pairs of a cell.
-    pub fn close_streams(&mut self, streams: Vec<Stream>) -> Result<(), Problem> {
+    pub fn close_streams(&mut self, streams: Vec<Stream>) -> Result<(), ApiError> {
         let mut delete = |stream: Stream| self.controller.delete_queue_pair(stream.queue);
         streams.into_iter().try_for_each(&mut delete).map_err(|error| trouble(&error))
     }
@@ -119,8 +119,8 @@ fn geometry(controller: &mut Controller) -> Result<Geometry, Error> {
 }
 
 /// Returns the problem for a drive that did not work as it should.
-pub fn trouble(error: &impl Display) -> Problem {
-    Problem::internal(format!("the drive does not work: {error}"))
+pub fn trouble(error: &impl Display) -> ApiError {
+    ApiError::internal(format!("the drive does not work: {error}"))
 }
 
 /// Begin of a command that is not in flight.

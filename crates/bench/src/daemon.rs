@@ -3,7 +3,7 @@
 use super::program;
 use super::scratch::Scratch;
 use rustix::process::{Pid, Signal, kill_process};
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use std::fmt::Write;
 use std::fs::File;
 use std::os::unix::net::UnixStream;
@@ -27,19 +27,19 @@ pub struct Daemon {
 
 impl Daemon {
     /// Starts the daemon and waits until all drives exist.
-    pub fn start(drives: u32) -> Result<Self, Problem> {
+    pub fn start(drives: u32) -> Result<Self, ApiError> {
         let scratch = Scratch::new()?;
         let folder = scratch.path();
         let config = folder.join("sluice.toml");
         std::fs::write(&config, configuration(folder, drives))
-            .map_err(|error| Problem::io("write", &config, &error))?;
+            .map_err(|error| ApiError::io("write", &config, &error))?;
         let log = folder.join("log");
-        let log = File::create(&log).map_err(|error| Problem::io("create", &log, &error))?;
+        let log = File::create(&log).map_err(|error| ApiError::io("create", &log, &error))?;
         let mut command = Command::new(program::daemon()?);
         command.arg("serve").arg("--config").arg(&config);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let child =
-            command.spawn().map_err(|error| Problem::internal(format!("cannot start a daemon: {error}")))?;
+            command.spawn().map_err(|error| ApiError::internal(format!("cannot start a daemon: {error}")))?;
         let sockets = (0..drives).map(|drive| folder.join(format!("drives/d{drive}/cntrl"))).collect();
         let mut daemon = Self { child, sockets, scratch };
         daemon.wait_until_there()?;
@@ -56,14 +56,14 @@ impl Daemon {
     }
 
     /// Waits for the API, which the daemon opens last.
-    fn wait_until_there(&mut self) -> Result<(), Problem> {
+    fn wait_until_there(&mut self) -> Result<(), ApiError> {
         let deadline = Instant::now() + START_LIMIT;
         let api = self.scratch.path().join("api.sock");
         while UnixStream::connect(&api).is_err() {
             let ended = matches!(self.child.try_wait(), Ok(Some(_)));
             if ended || Instant::now() > deadline {
                 let log = std::fs::read_to_string(self.scratch.path().join("log")).unwrap_or_default();
-                return Err(Problem::internal(format!("the daemon did not start; it says:\n{log}")));
+                return Err(ApiError::internal(format!("the daemon did not start; it says:\n{log}")));
             }
             std::thread::sleep(Duration::from_millis(10));
         }

@@ -14,7 +14,7 @@ use sluice_memory::{SharedRegion, Space};
 use sluice_nvme::{SubmissionEntry, opcode};
 use sluice_reactor::{Arm, Local, ReactorHandle, Task, TaskId};
 use sluice_spec::DriveSpec;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use sluice_wiring::{NamespaceSeed, StackControl, StackControls};
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub(super) struct Direct {
 
 impl Direct {
     /// Opens the first namespace of a drive, without the drive.
-    pub(super) fn open(spec: &DriveSpec, reactor: ReactorHandle) -> Result<Self, Problem> {
+    pub(super) fn open(spec: &DriveSpec, reactor: ReactorHandle) -> Result<Self, ApiError> {
         let (seed, controls) = NamespaceSeed::open(spec, 1)?;
         let planted = reactor.call(move |local| plant(seed, local)).map_err(|error| trouble(&error))?;
         let (task, size) = planted?;
@@ -54,7 +54,7 @@ impl Direct {
     }
 
     /// Keeps as many commands in flight, for `time`, as all queues of the cell together.
-    pub(super) fn flat_out(&self, shape: &Shape, clock: &Clock, time: Duration) -> Result<Tally, Problem> {
+    pub(super) fn flat_out(&self, shape: &Shape, clock: &Clock, time: Duration) -> Result<Tally, ApiError> {
         self.run(shape, clock, Limit::Time(time), u64::MAX)
     }
 
@@ -65,21 +65,21 @@ impl Direct {
         clock: &Clock,
         time: Duration,
         slow_ns: u64,
-    ) -> Result<Tally, Problem> {
+    ) -> Result<Tally, ApiError> {
         self.run(shape, clock, Limit::Time(time), slow_ns)
     }
 
     /// Writes to all of the target once.
-    pub(super) fn write_everything(&self, clock: &Clock) -> Result<(), Problem> {
+    pub(super) fn write_everything(&self, clock: &Clock) -> Result<(), ApiError> {
         self.send(&Shape::FILL, clock, self.size / u64::from(Shape::FILL.block_size.0)).map(drop)
     }
 
     /// Keeps commands in flight until `count` of them have been sent.
-    pub(super) fn send(&self, shape: &Shape, clock: &Clock, count: u64) -> Result<Tally, Problem> {
+    pub(super) fn send(&self, shape: &Shape, clock: &Clock, count: u64) -> Result<Tally, ApiError> {
         self.run(shape, clock, Limit::Commands(count), u64::MAX)
     }
 
-    fn run(&self, shape: &Shape, clock: &Clock, limit: Limit, slow_ns: u64) -> Result<Tally, Problem> {
+    fn run(&self, shape: &Shape, clock: &Clock, limit: Limit, slow_ns: u64) -> Result<Tally, ApiError> {
         let (reply, answer) = channel();
         let mut load = Load::new(shape, self.size, clock.clone(), limit, reply)?;
         load.note_from(slow_ns);
@@ -91,7 +91,7 @@ impl Direct {
         self.reactor.call(begin).map_err(|error| trouble(&error))?;
         let patience = PATIENCE + limit.time();
         let tally = answer.recv_timeout(patience);
-        tally.map_err(|_| Problem::internal("a target driven directly does not answer"))
+        tally.map_err(|_| ApiError::internal("a target driven directly does not answer"))
     }
 }
 
@@ -104,7 +104,7 @@ impl Drop for Direct {
 }
 
 /// Builds the task on its reactor. Returns its ID, and the bytes of the target.
-fn plant(seed: NamespaceSeed, local: &mut Local) -> Result<(TaskId, u64), Problem> {
+fn plant(seed: NamespaceSeed, local: &mut Local) -> Result<(TaskId, u64), ApiError> {
     let mut failed = None;
     let task = local.add(|task, io| {
         let layers = seed.build_stack(task, &io).and_then(Layers::new);
@@ -130,7 +130,7 @@ struct Layers {
 }
 
 impl Layers {
-    fn new(stack: Stack) -> Result<Self, Problem> {
+    fn new(stack: Stack) -> Result<Self, ApiError> {
         let fan_out = stack.characteristics().fan_out;
         let limits = Limits::with_reserve(sluice_controller::COMMANDS_MAX, fan_out, stack.reserve());
         let slab = Slab::new(limits).map_err(|error| trouble(&error))?;
@@ -199,10 +199,10 @@ impl Load {
         clock: Clock,
         limit: Limit,
         reply: Sender<Tally>,
-    ) -> Result<Self, Problem> {
+    ) -> Result<Self, ApiError> {
         let geometry = Geometry { nsid: 1, block_size: BLOCK, blocks: size / u64::from(BLOCK) };
         let workload = Workload::new(shape, geometry, 1);
-        let workload = workload.ok_or_else(|| Problem::invalid("a command does not fit the target"))?;
+        let workload = workload.ok_or_else(|| ApiError::invalid("a command does not fit the target"))?;
         let depth = (shape.queue_depth.0 * shape.queues.0).min(sluice_controller::COMMANDS_MAX);
         let length = shape.block_size.0;
         // There is data for every slot, because an earlier load may have left any of them to be used next.

@@ -14,7 +14,7 @@ use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 use sluice_host::{Deadline, Interrupt, QueueLayout, QueuePair, entry};
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use sluice_spec::table::pairs;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -73,7 +73,7 @@ struct Host {
     _rest: (Vec<QueuePair>, Vec<Interrupt>),
 }
 
-pub fn run(arguments: &IdleArgs) -> Result<Idle, Problem> {
+pub fn run(arguments: &IdleArgs) -> Result<Idle, ApiError> {
     raise_descriptor_limit();
     let daemon_bytes = {
         let empty = Daemon::start(0)?;
@@ -104,7 +104,7 @@ pub fn run(arguments: &IdleArgs) -> Result<Idle, Problem> {
 }
 
 impl Host {
-    fn connect(socket: &Path, arguments: &IdleArgs) -> Result<Self, Problem> {
+    fn connect(socket: &Path, arguments: &IdleArgs) -> Result<Self, ApiError> {
         let mut client = Client::connect(socket, arguments.doorbells)?;
         let controller = &mut client.controller;
         let mut open = || {
@@ -122,31 +122,31 @@ impl Host {
             (Some(queue), Some(interrupt)) => {
                 Ok(Self { client, queue, interrupt, _rest: (queues, interrupts) })
             }
-            _ => Err(Problem::internal("a host without a queue")),
+            _ => Err(ApiError::internal("a host without a queue")),
         }
     }
 
     /// Returns the nanoseconds that one read takes until its interrupt.
-    fn wake(&mut self) -> Result<u64, Problem> {
+    fn wake(&mut self) -> Result<u64, ApiError> {
         let data = self.client.controller.memory().allocate(4096).map_err(|error| trouble(&error))?;
         let blocks = 4096 / self.client.geometry.block_size;
         let deadline = Deadline::after(PATIENCE, "a command on an idle drive");
         let start = Instant::now();
         let read = entry::read(self.client.geometry.nsid, 0, blocks);
         let cid = self.queue.submit_prp(read, data.range(0, 4096));
-        let cid = cid.ok_or_else(|| Problem::internal("a queue that is full without a command"))?;
+        let cid = cid.ok_or_else(|| ApiError::internal("a queue that is full without a command"))?;
         self.queue.ring().map_err(|error| trouble(&error))?;
         let completion = self.queue.wait_for_interrupt(cid, &self.interrupt, &deadline, drop);
         let elapsed = start.elapsed();
         match completion.map_err(|error| trouble(&error))?.status() {
             status if status.is_success() => Ok(elapsed.as_nanos() as u64),
-            status => Err(Problem::internal(format!("a read on an idle drive failed: {status:?}"))),
+            status => Err(ApiError::internal(format!("a read on an idle drive failed: {status:?}"))),
         }
     }
 }
 
 /// Wakes drives from all over, one after the other, each when the others are asleep again.
-fn wake_some(hosts: &mut [Host]) -> Result<Latency, Problem> {
+fn wake_some(hosts: &mut [Host]) -> Result<Latency, ApiError> {
     let mut latencies = Histogram::default();
     let step = (hosts.len() / WOKEN).max(1);
     for host in hosts.iter_mut().step_by(step).take(WOKEN) {
@@ -165,9 +165,9 @@ fn raise_descriptor_limit() {
 
 /// Returns the memory of a process in bytes. Pages shared with others count in part, and memory of its hosts
 /// does not count.
-fn memory_bytes(pid: u32) -> Result<u64, Problem> {
+fn memory_bytes(pid: u32) -> Result<u64, ApiError> {
     let path = format!("/proc/{pid}/smaps");
-    let text = std::fs::read_to_string(&path).map_err(|error| Problem::io("read", path.as_ref(), &error))?;
+    let text = std::fs::read_to_string(&path).map_err(|error| ApiError::io("read", path.as_ref(), &error))?;
     Ok(own_kib(&text) << 10)
 }
 

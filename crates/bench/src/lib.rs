@@ -42,7 +42,7 @@ pub use args::BenchArgs;
 
 use args::Other;
 use serde::Serialize;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use std::fmt::Display;
 
 /// Result of a benchmark.
@@ -59,7 +59,7 @@ pub enum Report {
 }
 
 /// Runs a benchmark. Returns `None` if there is no result, as in the processes that a benchmark starts.
-pub fn run(arguments: &BenchArgs) -> Result<Option<Report>, Problem> {
+pub fn run(arguments: &BenchArgs) -> Result<Option<Report>, ApiError> {
     match &arguments.other {
         None => measure::run(&arguments.cells.plan()?).map(Report::Cells).map(Some),
         Some(Other::Instructions(arguments)) => Ok(instructions::run(arguments)?.map(Report::Instructions)),

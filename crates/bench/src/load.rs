@@ -8,7 +8,7 @@ use super::histogram::Histogram;
 use super::tally::Tally;
 use quanta::Clock;
 use sluice_host::Deadline;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use std::time::{Duration, Instant};
 
 /// Turns between two checks for the end of the run, of all drives together.
@@ -75,7 +75,7 @@ impl<'a> Counter<'a> {
 
     /// Runs a turn of the host: takes completions, fills the queue up to its depth, and rings.
     #[inline]
-    pub fn fill_up(&mut self, stream: &mut Stream) -> Result<(), Problem> {
+    pub fn fill_up(&mut self, stream: &mut Stream) -> Result<(), ApiError> {
         let seen = self.reap_but_last(stream);
         if stream.room() == 0 {
             return Ok(());
@@ -97,7 +97,7 @@ impl<'a> Counter<'a> {
 }
 
 /// Keeps every queue at its depth.
-pub fn flat_out(drives: &mut [Streams], clock: &Clock, time: Duration) -> Result<Tally, Problem> {
+pub fn flat_out(drives: &mut [Streams], clock: &Clock, time: Duration) -> Result<Tally, ApiError> {
     let mut counter = Counter::new(clock);
     let mut shares = vec![0; drives.len()];
     let turns = (TURNS_PER_LOOK / drives.len().max(1)).max(1);
@@ -130,7 +130,7 @@ pub fn at_a_rate(
     clock: &Clock,
     time: Duration,
     per_second: u32,
-) -> Result<Tally, Problem> {
+) -> Result<Tally, ApiError> {
     let mut counter = Counter::new(clock);
     let mut streams: Vec<&mut Stream> = drives.iter_mut().flatten().collect();
     let period_ns = 1e9 / f64::from(per_second);
@@ -173,7 +173,7 @@ pub fn after_silence(
     clock: &Clock,
     silence: Duration,
     times: u32,
-) -> Result<Tally, Problem> {
+) -> Result<Tally, ApiError> {
     let mut counter = Counter::new(clock);
     let start = Instant::now();
     for _ in 0..times {
@@ -190,7 +190,7 @@ pub fn after_silence(
 }
 
 /// Sends `count` commands and waits for them.
-pub fn send(streams: &mut Streams, clock: &Clock, count: u64) -> Result<(), Problem> {
+pub fn send(streams: &mut Streams, clock: &Clock, count: u64) -> Result<(), ApiError> {
     let mut counter = Counter::new(clock);
     let mut left = count;
     while left > 0 {
@@ -206,7 +206,7 @@ pub fn send(streams: &mut Streams, clock: &Clock, count: u64) -> Result<(), Prob
 }
 
 /// Waits for the commands in flight.
-fn drain(drives: &mut [Streams]) -> Result<(), Problem> {
+fn drain(drives: &mut [Streams]) -> Result<(), ApiError> {
     let deadline = Deadline::after(DRAIN, "the last commands of a run");
     for stream in drives.iter_mut().flatten() {
         while !stream.is_idle() {

@@ -3,8 +3,8 @@
 
 use clap::Parser;
 use sluice_bench::{BenchArgs, Report};
+use sluice_spec::error::ApiError;
 use sluice_spec::output::{Form, Output};
-use sluice_spec::problem::Problem;
 use std::process::ExitCode;
 
 /// Measure speed, idleness and the cost of a command
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: &Cli) -> Result<(), Problem> {
+fn run(cli: &Cli) -> Result<(), ApiError> {
     match sluice_bench::run(&cli.bench)? {
         Some(report) => Output::new(cli.output).answer(&report, Report::text),
         None => Ok(()),

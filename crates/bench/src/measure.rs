@@ -15,17 +15,17 @@ use super::runs::{Cell, Taken, WARM_UP};
 use super::server::Server;
 use super::wait::Wait;
 use quanta::Clock;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Measures every cell on every target.
-pub fn run(plan: &Plan) -> Result<Cells, Problem> {
+pub fn run(plan: &Plan) -> Result<Cells, ApiError> {
     let cores = Cores::choose();
     cores::pin(cores.host);
     if plan.line.is_some() && cores.host.is_none() {
-        return Err(Problem::invalid(
+        return Err(ApiError::invalid(
             "a cache line goes from one processor to another, and here is only one",
         )
         .hint("--line-ns needs two"));
@@ -41,7 +41,7 @@ pub fn run(plan: &Plan) -> Result<Cells, Problem> {
     }
     let Bench { rows, notes, .. } = bench;
     if rows.is_empty() {
-        return Err(Problem::conflict(format!("nothing was measured: {}", notes.join("; ")))
+        return Err(ApiError::conflict(format!("nothing was measured: {}", notes.join("; ")))
             .hint("ask for another --line-ns, or --wait longer"));
     }
     Ok(Cells { machine: Machine::of_this(cores), pace: plan.pace, rows, notes })
@@ -65,7 +65,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Measures cells on the same drives.
-    fn measure_group(&mut self, target: &Target, cells: &[Shape]) -> Result<(), Problem> {
+    fn measure_group(&mut self, target: &Target, cells: &[Shape]) -> Result<(), ApiError> {
         let count = cells.first().map_or(1, |shape| shape.drives.0);
         let sockets = match target {
             Target::Daemon(socket) => vec![socket.clone()],
@@ -86,7 +86,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Measures the same cells without a drive. This comes afterwards, because a file has one user at a time.
-    fn measure_directly(&mut self, target: &Target) -> Result<(), Problem> {
+    fn measure_directly(&mut self, target: &Target) -> Result<(), ApiError> {
         let direct = self.server()?.open_directly(target)?;
         if let Target::Memory(_) = target {
             direct.write_everything(&self.clock)?;
@@ -103,7 +103,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    fn run_directly(&self, direct: &Direct, shape: &Shape) -> Result<Run, Problem> {
+    fn run_directly(&self, direct: &Direct, shape: &Shape) -> Result<Run, ApiError> {
         let meter = self.server.as_ref().map_or(Meter::Theirs(None), Meter::Ours);
         let (before, start) = (meter.read(), Instant::now());
         let tally = direct.flat_out(shape, &self.clock, self.plan.time)?;
@@ -116,16 +116,16 @@ impl<'a> Bench<'a> {
         progress(self.cells_done, total, what);
     }
 
-    fn server(&mut self) -> Result<&mut Server, Problem> {
+    fn server(&mut self) -> Result<&mut Server, ApiError> {
         if self.server.is_none() {
             self.server = Some(Server::start(&self.cores)?);
         }
-        self.server.as_mut().ok_or_else(|| Problem::internal("the server is gone"))
+        self.server.as_mut().ok_or_else(|| ApiError::internal("the server is gone"))
     }
 
     /// Writes to all of the drives. Memory that was never written to is one page of zeros, and reads of it
     /// would all hit the cache.
-    fn write_everything(&self, clients: &mut [Client]) -> Result<(), Problem> {
+    fn write_everything(&self, clients: &mut [Client]) -> Result<(), ApiError> {
         for client in clients {
             let bytes = client.geometry.blocks * u64::from(client.geometry.block_size);
             let mut streams = client.open_streams(&Shape::FILL, 0)?;
@@ -135,7 +135,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    fn measure(&self, target: &Target, shape: &Shape, clients: &mut [Client]) -> Result<Taken, Problem> {
+    fn measure(&self, target: &Target, shape: &Shape, clients: &mut [Client]) -> Result<Taken, ApiError> {
         let open = |(seed, client): (usize, &mut Client)| client.open_streams(shape, seed as u64);
         let mut drives = clients.iter_mut().enumerate().map(open).collect::<Result<Vec<_>, _>>()?;
         let meter = match (target, &self.server) {
@@ -159,10 +159,10 @@ impl<'a> Bench<'a> {
         shape: &Shape,
         doorbells: Option<Doorbells>,
         taken: Taken,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ApiError> {
         let Taken { runs, wait } = taken;
         if let Some(failed) = runs.iter().map(|run| run.tally.failed).find(|&failed| failed > 0) {
-            return Err(Problem::internal(format!("{failed} commands of a run failed ({target}: {shape})"))
+            return Err(ApiError::internal(format!("{failed} commands of a run failed ({target}: {shape})"))
                 .hint("the daemon's log may say why; the speed of errors means nothing"));
         }
         let groups = match self.plan.pace {

@@ -15,7 +15,7 @@ use super::run::{Meter, Run};
 use super::tally::Tally;
 use super::wait::Wait;
 use quanta::Clock;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -49,7 +49,7 @@ pub(super) struct Taken {
 }
 
 impl Cell<'_> {
-    pub(super) fn take(mut self) -> Result<Taken, Problem> {
+    pub(super) fn take(mut self) -> Result<Taken, ApiError> {
         let Plan { pace, time, runs, line, wait, .. } = *self.plan;
         let mut wait = Wait::new(line, wait);
         let runs = match pace {
@@ -63,7 +63,7 @@ impl Cell<'_> {
         Ok(Taken { runs, wait })
     }
 
-    fn slices(&mut self, wait: &mut Wait) -> Result<Vec<Run>, Problem> {
+    fn slices(&mut self, wait: &mut Wait) -> Result<Vec<Run>, ApiError> {
         load::flat_out(self.drives, self.clock, WARM_UP)?;
         sleep(SETTLE);
         let mut runs = Vec::new();
@@ -76,7 +76,7 @@ impl Cell<'_> {
     }
 
     /// Measures a run between two halves of the floor.
-    fn slice(&mut self, before_ns: Option<f64>) -> Result<Run, Problem> {
+    fn slice(&mut self, before_ns: Option<f64>) -> Result<Run, ApiError> {
         let floor_before = self.floor();
         load::flat_out(self.drives, self.clock, LEAD_IN)?;
         let (clock, time) = (self.clock, self.plan.time);
@@ -93,20 +93,20 @@ impl Cell<'_> {
         floor::measure(self.shape.queue_depth.0, queues, self.plan.time / 2, self.cores)
     }
 
-    fn rated(&mut self, time: Duration, per_second: u32) -> Result<Run, Problem> {
+    fn rated(&mut self, time: Duration, per_second: u32) -> Result<Run, ApiError> {
         let clock = self.clock;
         self.run(|drives| load::at_a_rate(drives, clock, time, per_second))
     }
 
-    fn after_silence(&mut self, times: u32) -> Result<Run, Problem> {
+    fn after_silence(&mut self, times: u32) -> Result<Run, ApiError> {
         let clock = self.clock;
         self.run(|drives| match drives.iter_mut().flatten().next() {
             Some(stream) => load::after_silence(stream, clock, SILENCE, times),
-            None => Err(Problem::internal("there is no queue")),
+            None => Err(ApiError::internal("there is no queue")),
         })
     }
 
-    fn run(&mut self, load: impl FnOnce(&mut [Streams]) -> Result<Tally, Problem>) -> Result<Run, Problem> {
+    fn run(&mut self, load: impl FnOnce(&mut [Streams]) -> Result<Tally, ApiError>) -> Result<Run, ApiError> {
         let (before, start) = (self.meter.read(), Instant::now());
         let tally = load(self.drives)?;
         let wall = start.elapsed();

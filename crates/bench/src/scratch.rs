@@ -1,6 +1,6 @@
 //! A folder for sockets and files that is gone afterwards.
 
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    pub fn new() -> Result<Self, Problem> {
+    pub fn new() -> Result<Self, ApiError> {
         let base = std::env::temp_dir();
         let process = std::process::id();
         let mut number = 0;
@@ -18,7 +18,7 @@ impl Scratch {
             match std::fs::DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => return Ok(Self(path)),
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => number += 1,
-                Err(error) => return Err(Problem::io("make", &path, &error)),
+                Err(error) => return Err(ApiError::io("make", &path, &error)),
             }
         }
     }

@@ -10,8 +10,8 @@ use sluice_control::config::Settings;
 use sluice_control::drives::{Engine, ReactorCounters, Remembered, Running};
 use sluice_frontend_tcp::Listener;
 use sluice_reactor::{Absence, Local, ReactorHandle};
+use sluice_spec::error::ApiError;
 use sluice_spec::paths::Places;
-use sluice_spec::problem::Problem;
 use sluice_spec::size::Size;
 use sluice_spec::{Doorbells, DriveSpec, NamespaceSpec, NvmeTcpSpec, TargetKind, TcpSpec};
 use sluice_wiring::{Wiring, start_functions_by};
@@ -35,10 +35,10 @@ pub(super) const KEY: [u8; 64] = {
 const TLS_KEY: &str = "NVMeTLSkey-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:\n";
 
 /// Writes a file that no other user may read.
-fn secret(path: &Path, bytes: impl AsRef<[u8]>) -> Result<PathBuf, Problem> {
+fn secret(path: &Path, bytes: impl AsRef<[u8]>) -> Result<PathBuf, ApiError> {
     std::fs::write(path, bytes)
         .and_then(|()| std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)))
-        .map_err(|error| Problem::io("write", path, &error))?;
+        .map_err(|error| ApiError::io("write", path, &error))?;
     Ok(path.to_owned())
 }
 
@@ -56,16 +56,16 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn start(cores: &Cores) -> Result<Self, Problem> {
+    pub(super) fn start(cores: &Cores) -> Result<Self, ApiError> {
         Self::start_with(cores, Settings::default())
     }
 
     /// Starts a server that records when its reactor was kept from its processor.
-    pub(super) fn start_watched(cores: &Cores) -> Result<Self, Problem> {
+    pub(super) fn start_watched(cores: &Cores) -> Result<Self, ApiError> {
         Self::start_with(cores, Settings { watch_turns: true, ..Settings::default() })
     }
 
-    pub(super) fn start_with(cores: &Cores, settings: Settings) -> Result<Self, Problem> {
+    pub(super) fn start_with(cores: &Cores, settings: Settings) -> Result<Self, ApiError> {
         let scratch = Scratch::new()?;
         let folder = scratch.path();
         let places = Places {
@@ -81,7 +81,7 @@ impl Server {
     }
 
     /// Opens another drive. Returns its socket.
-    pub(super) fn open(&mut self, namespace: NamespaceSpec) -> Result<PathBuf, Problem> {
+    pub(super) fn open(&mut self, namespace: NamespaceSpec) -> Result<PathBuf, ApiError> {
         let spec = drive(format!("d{}", self.drives.len()), namespace);
         self.drives.push(self.wiring.open(&spec, 0, &Remembered::default())?);
         Ok(self.places.drive_socket(&spec.name))
@@ -93,7 +93,7 @@ impl Server {
         &mut self,
         target: &Target,
         tls: bool,
-    ) -> Result<(String, String, Option<PathBuf>), Problem> {
+    ) -> Result<(String, String, Option<PathBuf>), ApiError> {
         let mut spec = drive(format!("d{}", self.drives.len()), self.namespace(target)?);
         let tls_keys = tls.then(|| secret(&self.places.state.with_file_name("keys"), TLS_KEY)).transpose()?;
         spec.tcp = Some(TcpSpec { tls_keys: tls_keys.clone(), ..TcpSpec::default() });
@@ -104,12 +104,12 @@ impl Server {
             self.listener = Some(started.map_err(|error| trouble(&error))?);
         }
         let address = self.listener.iter().flat_map(Listener::addresses).nth(usize::from(tls));
-        let address = address.ok_or_else(|| Problem::internal("nobody listens"))?;
+        let address = address.ok_or_else(|| ApiError::internal("nobody listens"))?;
         Ok((address.to_string(), spec.subnqn(), tls_keys))
     }
 
     /// Opens a drive of another server, to be driven on the reactor.
-    pub(super) fn open_remote(&self, nvme_tcp: NvmeTcpSpec) -> Result<Direct, Problem> {
+    pub(super) fn open_remote(&self, nvme_tcp: NvmeTcpSpec) -> Result<Direct, ApiError> {
         let null = Target::Null(Size(0)).namespace(&self.key);
         let namespace = null.map(|namespace| NamespaceSpec {
             target: TargetKind::NvmeTcp,
@@ -117,26 +117,26 @@ impl Server {
             nvme_tcp: Some(nvme_tcp),
             ..namespace
         });
-        let namespace = namespace.ok_or_else(|| Problem::internal("null has a namespace"))?;
+        let namespace = namespace.ok_or_else(|| ApiError::internal("null has a namespace"))?;
         Direct::open(&drive("remote".to_owned(), namespace), self.reactor()?.clone())
     }
 
     /// Opens a target without a drive, to be driven on the reactor.
-    pub(super) fn open_directly(&self, target: &Target) -> Result<Direct, Problem> {
+    pub(super) fn open_directly(&self, target: &Target) -> Result<Direct, ApiError> {
         Direct::open(&drive("direct".to_owned(), self.namespace(target)?), self.reactor()?.clone())
     }
 
     /// Opens `count` drives on a target. A file can be the target of one drive only.
-    pub(super) fn open_all(&mut self, target: &Target, count: u32) -> Result<Vec<PathBuf>, Problem> {
+    pub(super) fn open_all(&mut self, target: &Target, count: u32) -> Result<Vec<PathBuf>, ApiError> {
         if matches!(target, Target::File(_)) && count > 1 {
-            return Err(Problem::invalid(format!("{target} cannot be the target of {count} drives")));
+            return Err(ApiError::invalid(format!("{target} cannot be the target of {count} drives")));
         }
         let namespace = self.namespace(target)?;
         (0..count).map(|_| self.open(namespace.clone())).collect()
     }
 
     /// Ends all drives.
-    pub(super) fn close_all(&mut self) -> Result<(), Problem> {
+    pub(super) fn close_all(&mut self) -> Result<(), ApiError> {
         for drive in std::mem::take(&mut self.drives) {
             drive.drain()?;
             let deadline = Instant::now() + DRAIN_LIMIT;
@@ -148,20 +148,20 @@ impl Server {
         Ok(())
     }
 
-    fn namespace(&self, target: &Target) -> Result<NamespaceSpec, Problem> {
+    fn namespace(&self, target: &Target) -> Result<NamespaceSpec, ApiError> {
         let ours = target.namespace(&self.key);
-        ours.ok_or_else(|| Problem::internal("another daemon's drive is not ours to open"))
+        ours.ok_or_else(|| ApiError::internal("another daemon's drive is not ours to open"))
     }
 
-    pub(super) fn reactor(&self) -> Result<&ReactorHandle, Problem> {
-        self.wiring.reactor(0).ok_or_else(|| Problem::internal("there is no reactor"))
+    pub(super) fn reactor(&self) -> Result<&ReactorHandle, ApiError> {
+        self.wiring.reactor(0).ok_or_else(|| ApiError::internal("there is no reactor"))
     }
 
     /// Runs `work` on the reactor's thread.
     pub(super) fn on_reactor<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Local) -> T + Send + 'static,
-    ) -> Result<T, Problem> {
+    ) -> Result<T, ApiError> {
         self.reactor()?.call(work).map_err(|error| trouble(&error))
     }
 
@@ -171,7 +171,7 @@ impl Server {
     }
 
     /// Returns the absences of the reactor from its processor since the last call, if it is watched.
-    pub(super) fn take_absences(&self) -> Result<Vec<Absence>, Problem> {
+    pub(super) fn take_absences(&self) -> Result<Vec<Absence>, ApiError> {
         self.on_reactor(Local::take_absences)
     }
 

@@ -19,7 +19,7 @@ use super::tcp::{remote, shape};
 use clap::Args;
 use quanta::Clock;
 use serde::Serialize;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use sluice_spec::table::Table;
 use std::time::Duration;
 
@@ -89,7 +89,7 @@ const WARM_UP: Duration = Duration::from_millis(300);
 /// Multiple of the median with which a command is recorded as slow.
 const SLOW: u64 = 5;
 
-pub fn run(arguments: &TailArgs) -> Result<Tail, Problem> {
+pub fn run(arguments: &TailArgs) -> Result<Tail, ApiError> {
     let cores = Cores::choose();
     let mut controller = Server::start_watched(&cores)?;
     let host = Server::start_watched(&Cores { reactor: cores.host, host: cores.reactor })?;
@@ -124,13 +124,13 @@ fn measure(
     (watched, cores): (&[&Server], &Cores),
     clock: &Clock,
     time: Duration,
-) -> Result<Row, Problem> {
+) -> Result<Row, ApiError> {
     let slow_ns = direct.flat_out(&shape, clock, WARM_UP)?.latencies.quantile(0.5) * SLOW;
     let watch = Watch::start(watched, cores, clock)?;
     let tally = direct.flat_out_noting(&shape, clock, time, slow_ns)?;
     let absences = watch.end()?;
     if tally.failed > 0 {
-        return Err(Problem::internal(format!("{} commands failed ({server}: {shape})", tally.failed)));
+        return Err(ApiError::internal(format!("{} commands failed ({server}: {shape})", tally.failed)));
     }
     let mut own = tally.latencies.clone();
     let excused: Vec<_> = tally.slow.iter().filter(|span| absences.excuse(**span)).collect();

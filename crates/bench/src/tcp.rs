@@ -22,7 +22,7 @@ use clap::Args;
 use quanta::Clock;
 use serde::Serialize;
 use sluice_control::drives::ReactorCounters;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use sluice_spec::table::Table;
 use sluice_spec::{NvmeTcpSpec, PolicyName};
 use std::path::PathBuf;
@@ -101,14 +101,14 @@ const CELLS: [(&str, u32, u32, Mix, Option<f64>); 14] = [
 /// Duration of the load before the first run of a cell.
 const WARM_UP: Duration = Duration::from_millis(100);
 
-pub fn run(arguments: &TcpArgs) -> Result<Tcp, Problem> {
+pub fn run(arguments: &TcpArgs) -> Result<Tcp, ApiError> {
     let cores = Cores::choose();
     let mut controller = Server::start(&cores)?;
     let host = Server::start(&Cores { reactor: cores.host, host: cores.reactor })?;
     let clock = Clock::new();
     let mut rows = Vec::new();
     for cells in CELLS.chunk_by(|a, b| a.0 == b.0) {
-        let target: Target = cells[0].0.parse().map_err(|words: String| Problem::internal(words))?;
+        let target: Target = cells[0].0.parse().map_err(|words: String| ApiError::internal(words))?;
         let kinds = if arguments.tls { &[false, true][..] } else { &[false] };
         let mut links = Vec::new();
         for &tls in kinds {
@@ -214,7 +214,7 @@ fn measure(
     links: &[Direct],
     clock: &Clock,
     (arguments, cores): (&TcpArgs, &Cores),
-) -> Result<Row, Problem> {
+) -> Result<Row, ApiError> {
     let exchange = Exchange::of(&shape);
     let counters = || [host, controller].map(Server::counters);
     let mut all: Vec<Runs> = links.iter().map(|_| Runs::new(clock)).collect();
@@ -228,15 +228,15 @@ fn measure(
             let after = counters();
             if tally.failed > 0 {
                 let failed = format!("{} commands failed ({target}: {shape})", tally.failed);
-                return Err(Problem::internal(failed));
+                return Err(ApiError::internal(failed));
             }
             runs.add(&tally, before, after);
             let floor = exchange.measure(arguments.time / 2, cores);
-            let in_words = |error| Problem::internal(format!("the floor cannot be measured: {error}"));
+            let in_words = |error| ApiError::internal(format!("the floor cannot be measured: {error}"));
             runs.floors.push(floor.map_err(in_words)?);
         }
     }
-    let runs = all.pop().ok_or_else(|| Problem::internal("there is no connection"))?;
+    let runs = all.pop().ok_or_else(|| ApiError::internal("there is no connection"))?;
     let per_command = |calls: u64| calls as f64 / runs.commands.max(1) as f64;
     let us = |share| runs.latencies.quantile(share) as f64 / 1000.0;
     Ok(Row {

@@ -2,7 +2,7 @@
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::process::geteuid;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -18,19 +18,19 @@ pub struct Exclusive {
 
 impl Exclusive {
     /// Takes the lock file at `path`. `what` names the locked object in messages.
-    pub fn take(path: &Path, what: &str) -> Result<Self, Problem> {
+    pub fn take(path: &Path, what: &str) -> Result<Self, ApiError> {
         let mut file = open_own(path).map_err(|error| {
             let is_link = error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error());
             let hint = match is_link || error.kind() == ErrorKind::InvalidData {
                 true => "find out who placed it there, and remove it",
                 false => "let the daemon's user write to this folder",
             };
-            Problem::io("open the lock file", path, &error).hint(hint)
+            ApiError::io("open the lock file", path, &error).hint(hint)
         })?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => note_owner(&mut file).map_err(|error| Problem::io("write", path, &error))?,
+            Ok(()) => note_owner(&mut file).map_err(|error| ApiError::io("write", path, &error))?,
             Err(rustix::io::Errno::WOULDBLOCK) => return Err(taken(&mut file, what)),
-            Err(error) => return Err(Problem::io("lock", path, &error.into())),
+            Err(error) => return Err(ApiError::io("lock", path, &error.into())),
         }
         Ok(Self { _file: file })
     }
@@ -66,12 +66,12 @@ fn note_owner(file: &mut File) -> std::io::Result<()> {
     writeln!(file, "{}", std::process::id())
 }
 
-fn taken(file: &mut File, what: &str) -> Problem {
+fn taken(file: &mut File, what: &str) -> ApiError {
     let mut owner = String::new();
     // The owner of the lock may not have written its process ID yet.
     let known = file.take(16).read_to_string(&mut owner).is_ok() && !owner.trim().is_empty();
     let who = if known { format!("process {}", owner.trim()) } else { "another process".to_owned() };
-    Problem::conflict(format!("{what} is in use by {who}"))
+    ApiError::conflict(format!("{what} is in use by {who}"))
         .hint("a daemon is running there already: stop it, or configure another place for this one")
 }
 

@@ -4,7 +4,7 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use sluice_frontend::folder::{check_folder, set_socket_mode};
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
@@ -39,34 +39,34 @@ impl Drop for SocketFile {
 
 /// Listens at `path`, non-blocking, with these permissions from the first moment. The socket of a crashed
 /// daemon is replaced; a socket with a listener is not.
-pub fn listen(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), Problem> {
+pub fn listen(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), ApiError> {
     check_length(path)?;
     remove_stale(path)?;
     let bound = bind(path, mode).map_err(|error| match error {
         Errno::ADDRINUSE => occupied(path),
-        error => Problem::io("listen at", path, &error.into()),
+        error => ApiError::io("listen at", path, &error.into()),
     })?;
     Ok((UnixListener::from(bound), SocketFile { path: path.to_owned() }))
 }
 
 /// Creates a folder and its missing parents with `mode`. An existing folder is refused if every user may
 /// write to it: another user could replace files in the folder.
-pub fn make_folder(path: &Path, mode: u32) -> Result<(), Problem> {
+pub fn make_folder(path: &Path, mode: u32) -> Result<(), ApiError> {
     std::fs::DirBuilder::new().recursive(true).mode(mode).create(path).map_err(|error| {
-        Problem::io("create the folder", path, &error)
+        ApiError::io("create the folder", path, &error)
             .hint("create it for the daemon's user, or configure another")
     })?;
     check_folder(path).map_err(|error| {
-        Problem::io("use the folder", path, &error)
+        ApiError::io("use the folder", path, &error)
             .hint("take that permission away (chmod o-w), or configure another")
     })
 }
 
 /// Checks that a path fits a socket address. The error names the limit.
-pub fn check_length(path: &Path) -> Result<(), Problem> {
+pub fn check_length(path: &Path) -> Result<(), ApiError> {
     let length = path.as_os_str().len();
     if length > SOCKET_PATH_MAX {
-        return Err(Problem::invalid(format!("{} is too long for a socket", path.display())).hint(format!(
+        return Err(ApiError::invalid(format!("{} is too long for a socket", path.display())).hint(format!(
             "it has {length} bytes, the kernel allows {SOCKET_PATH_MAX}: choose a shorter name or folder"
         )));
     }
@@ -85,20 +85,20 @@ fn bind(path: &Path, mode: u32) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-fn remove_stale(path: &Path) -> Result<(), Problem> {
+fn remove_stale(path: &Path) -> Result<(), ApiError> {
     let found = match std::fs::symlink_metadata(path) {
         Ok(found) => found,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(Problem::io("look at", path, &error)),
+        Err(error) => return Err(ApiError::io("look at", path, &error)),
     };
     if !found.file_type().is_socket() {
-        return Err(Problem::conflict(format!("{} exists and is not a socket", path.display()))
+        return Err(ApiError::conflict(format!("{} exists and is not a socket", path.display()))
             .hint("move it away, or configure another place"));
     }
-    if somebody_listens(path).map_err(|error| Problem::io("look who listens at", path, &error.into()))? {
+    if somebody_listens(path).map_err(|error| ApiError::io("look who listens at", path, &error.into()))? {
         return Err(occupied(path));
     }
-    std::fs::remove_file(path).map_err(|error| Problem::io("remove the stale socket", path, &error))
+    std::fs::remove_file(path).map_err(|error| ApiError::io("remove the stale socket", path, &error))
 }
 
 /// Connects without blocking. A listener whose backlog is full counts as a listener.
@@ -112,8 +112,8 @@ fn somebody_listens(path: &Path) -> Result<bool, Errno> {
     }
 }
 
-fn occupied(path: &Path) -> Problem {
-    Problem::conflict(format!("somebody listens at {} already", path.display()))
+fn occupied(path: &Path) -> ApiError {
+    ApiError::conflict(format!("somebody listens at {} already", path.display()))
         .hint("stop the other daemon, or configure another place for this one")
 }
 

@@ -1,6 +1,6 @@
 //! Object files of classifiers on the disk.
 
-use sluice_spec::problem::{Kind, Problem};
+use sluice_spec::error::{ApiError, Kind};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -12,7 +12,7 @@ const BYTES_MAX: u64 = 1 << 20;
 const ELF: &[u8] = b"\x7fELF";
 
 /// Reads an object file.
-pub fn read(path: &Path) -> Result<Vec<u8>, Problem> {
+pub fn read(path: &Path) -> Result<Vec<u8>, ApiError> {
     let mut bytes = Vec::new();
     // An open or read of a pipe without a writer, or of a terminal, could block forever.
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
@@ -22,24 +22,24 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Problem> {
         false => Err(io::Error::other("it is not a regular file")),
     });
     match read {
-        Ok(_) if bytes.len() as u64 > BYTES_MAX => Err(Problem::invalid(format!(
+        Ok(_) if bytes.len() as u64 > BYTES_MAX => Err(ApiError::invalid(format!(
             "classifier {}: it has more than {BYTES_MAX} bytes, which no program needs",
             path.display()
         ))),
         Ok(_) => Ok(bytes),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(Problem::invalid(format!("classifier {} does not exist", path.display()))
+            Err(ApiError::invalid(format!("classifier {} does not exist", path.display()))
                 .hint("compile it with clang -target bpf -O2 -g -c"))
         }
         Err(error) => {
-            let problem = Problem::io("read the classifier", path, &error);
-            Err(Problem { kind: Kind::Invalid, ..problem }.hint("let the user of the daemon read it"))
+            let problem = ApiError::io("read the classifier", path, &error);
+            Err(ApiError { kind: Kind::Invalid, ..problem }.hint("let the user of the daemon read it"))
         }
     }
 }
 
 /// Refuses a file that is no object file, before a program is searched for in it.
-pub fn check(bytes: &[u8], path: &Path) -> Result<(), Problem> {
+pub fn check(bytes: &[u8], path: &Path) -> Result<(), ApiError> {
     if bytes.starts_with(ELF) {
         return Ok(());
     }
@@ -49,7 +49,7 @@ pub fn check(bytes: &[u8], path: &Path) -> Result<(), Problem> {
     } else {
         "not an object file"
     };
-    Err(Problem::invalid(format!("classifier {} is {what}", path.display()))
+    Err(ApiError::invalid(format!("classifier {} is {what}", path.display()))
         .hint("compile it with clang -target bpf -O2 -g -c, and name the file that comes of it"))
 }
 

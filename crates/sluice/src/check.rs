@@ -5,8 +5,8 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use sluice_control::config::{Config, Tcp, examine};
 use sluice_control::drives::{Foreseen, foresee};
+use sluice_spec::error::ApiError;
 use sluice_spec::paths::{Places, is_writable_folder};
-use sluice_spec::problem::Problem;
 use sluice_wiring::{Examination, tls_keys};
 use std::fs::File;
 use std::io::ErrorKind;
@@ -24,7 +24,7 @@ pub(crate) struct Checked {
 ///
 /// # Errors
 /// All faults, one after the other.
-pub(crate) fn check(file: &Path, api: Option<PathBuf>) -> Result<Checked, Problem> {
+pub(crate) fn check(file: &Path, api: Option<PathBuf>) -> Result<Checked, ApiError> {
     let (mut config, faults) = examine(file)?;
     config.daemon.api = api.or(config.daemon.api);
     let places = match config.daemon.places() {
@@ -51,10 +51,10 @@ pub(crate) fn check(file: &Path, api: Option<PathBuf>) -> Result<Checked, Proble
 }
 
 /// Joins the faults into one problem, whose text has each in turn.
-fn all(faults: Vec<Problem>) -> Problem {
+fn all(faults: Vec<ApiError>) -> ApiError {
     let kind = faults.first().map(|first| first.kind).unwrap_or_default();
     let words: Vec<String> = faults.iter().map(ToString::to_string).collect();
-    Problem::new(kind, words.join("\nerror: "))
+    ApiError::new(kind, words.join("\nerror: "))
 }
 
 /// Returns whether a daemon uses these places, perhaps with this configuration.
@@ -92,7 +92,7 @@ fn check_cores(cores: &[usize], found: &mut Examination<'_>) {
     for core in
         cores.iter().filter(|core| **core >= rustix::thread::CpuSet::MAX_CPU || !usable.is_set(**core))
     {
-        let problem = Problem::invalid(format!("there is no processor {core}, or it may not be used"));
+        let problem = ApiError::invalid(format!("there is no processor {core}, or it may not be used"));
         found
             .faults
             .push(problem.about("daemon.cores").hint("`nproc` and `taskset -p $$` say which there are"));
@@ -110,7 +110,7 @@ fn check_tcp(tcp: &Tcp, found: &mut Examination<'_>) {
                 "{key}: no interface has the address {address} now; the daemon serves the others, and tries it again"
             )),
             Err(error) => {
-                let problem = Problem::conflict(format!("cannot listen on {address}: {error}"));
+                let problem = ApiError::conflict(format!("cannot listen on {address}: {error}"));
                 found.faults.push(problem.about(key).hint("`ss -ltnp` names the process that does"));
             }
         }

@@ -13,8 +13,8 @@ use sluice_control::listen::{SocketFile, listen, make_folder};
 use sluice_control::state::StateFile;
 use sluice_frontend_tcp::{Directory, Listener as HostListener};
 use sluice_memory::limits::ignore_file_size_signal;
+use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::paths::Places;
-use sluice_spec::problem::{Kind, Problem};
 use sluice_spec::words::count;
 use sluice_wiring::{Wiring, tls_keys};
 use std::os::unix::net::UnixListener;
@@ -46,7 +46,7 @@ pub struct ServeArgs {
 }
 
 /// Runs the daemon until a signal stops it. `api` overrides the socket that the configuration names.
-pub fn serve(arguments: &ServeArgs, api: Option<PathBuf>) -> Result<(), Problem> {
+pub fn serve(arguments: &ServeArgs, api: Option<PathBuf>) -> Result<(), ApiError> {
     if let (Some(file), true) = (&arguments.config, arguments.check) {
         return report(&check(file, api)?);
     }
@@ -80,7 +80,7 @@ fn runtime() -> std::io::Result<Runtime> {
 }
 
 /// Prints that a configuration has no faults, with the notes.
-fn report(checked: &Checked) -> Result<(), Problem> {
+fn report(checked: &Checked) -> Result<(), ApiError> {
     checked.notes.iter().for_each(|note| println!("note: {note}"));
     let Checked { config, .. } = checked;
     let drives = count(config.drives.len(), "drive");
@@ -88,8 +88,8 @@ fn report(checked: &Checked) -> Result<(), Problem> {
     Ok(())
 }
 
-fn trouble(error: std::io::Error) -> Problem {
-    Problem::internal(format!("cannot start the control thread: {error}"))
+fn trouble(error: std::io::Error) -> ApiError {
+    ApiError::internal(format!("cannot start the control thread: {error}"))
 }
 
 /// A daemon that owns its places and has its drives open.
@@ -104,7 +104,7 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn start(config: Config, runtime: &Runtime) -> Result<Self, Problem> {
+    fn start(config: Config, runtime: &Runtime) -> Result<Self, ApiError> {
         let places = config.daemon.places()?;
         let locks = claim(&places)?;
         let state = StateFile::open(&places.state)?;
@@ -135,7 +135,7 @@ impl Daemon {
         Ok(Self { config, drives, told, listener, hosts, _api_socket: api_socket, _locks: locks })
     }
 
-    async fn serve_until_told(mut self) -> Result<(), Problem> {
+    async fn serve_until_told(mut self) -> Result<(), ApiError> {
         let listener = tokio::net::UnixListener::from_std(self.listener).map_err(trouble)?;
         let policy = Policy::new(&self.config.daemon.allow_uids, &self.config.daemon.allow_gids);
         let (raise, stop) = watch::channel(false);
@@ -174,14 +174,14 @@ fn served(drives: &[DriveView]) -> String {
 }
 
 /// Lets hosts on the network connect, if an address is configured.
-fn listen_for_hosts(tcp: &Tcp, directory: Arc<Directory>) -> Result<Option<HostListener>, Problem> {
+fn listen_for_hosts(tcp: &Tcp, directory: Arc<Directory>) -> Result<Option<HostListener>, ApiError> {
     if tcp.listen.is_empty() && tcp.listen_tls.is_empty() {
         return Ok(None);
     }
     directory.set_discovery_keys(tls_keys(tcp.discovery_keys.as_deref())?);
     let listener =
         HostListener::start_with_tls(&tcp.listen, &tcp.listen_tls, directory).map_err(|error| {
-            Problem::new(Kind::InUse, error.to_string())
+            ApiError::new(Kind::InUse, error.to_string())
                 .hint("tcp.listen and tcp.listen_tls in the configuration file name the addresses")
         })?;
     let addresses: Vec<String> = listener.addresses().iter().map(ToString::to_string).collect();
@@ -212,7 +212,7 @@ async fn reload(drives: Arc<Drives>) {
 }
 
 /// Finishes the commands in flight. After a second signal it waits only for [`HURRY_LIMIT`].
-async fn drain(deadline: Instant, drives: &Arc<Drives>, told: &mut Told) -> Result<(), Problem> {
+async fn drain(deadline: Instant, drives: &Arc<Drives>, told: &mut Told) -> Result<(), ApiError> {
     let (drives, hurry) = (Arc::clone(drives), Arc::new(AtomicBool::new(false)));
     let hurried = Arc::clone(&hurry);
     let mut drained = tokio::task::spawn_blocking(move || drives.drain(deadline, &hurried));
@@ -224,14 +224,14 @@ async fn drain(deadline: Instant, drives: &Arc<Drives>, told: &mut Told) -> Resu
             tokio::time::timeout(HURRY_LIMIT, drained).await.ok()
         }
     };
-    let cut_short = || Problem::internal("a reactor or a change did not answer; ended without it");
+    let cut_short = || ApiError::internal("a reactor or a change did not answer; ended without it");
     ended.and_then(Result::ok).ok_or_else(cut_short)??;
     tracing::info!("every command finished; stopped");
     Ok(())
 }
 
 /// Makes the folders and locks them for this daemon. The state folder has a lock of its own.
-fn claim(places: &Places) -> Result<[Exclusive; 2], Problem> {
+fn claim(places: &Places) -> Result<[Exclusive; 2], ApiError> {
     if let Some(folder) = places.api.parent() {
         make_folder(folder, 0o755)?;
     }
@@ -295,12 +295,12 @@ impl Told {
 
 /// Keeps other processes of this user out of the daemon's memory, with its keys and the guests' data, unless
 /// the operator allows debuggers. Call before a key is read.
-fn hide_memory(dumpable: bool) -> Result<(), Problem> {
+fn hide_memory(dumpable: bool) -> Result<(), ApiError> {
     if dumpable {
         return Ok(());
     }
     sluice_uif::sandbox::hide()
-        .map_err(|error| Problem::internal(format!("cannot keep other processes out of this one: {error}")))
+        .map_err(|error| ApiError::internal(format!("cannot keep other processes out of this one: {error}")))
 }
 
 /// Raises the soft limit of open files to the hard limit. A hundred controllers with a hundred interrupts

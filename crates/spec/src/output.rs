@@ -1,6 +1,6 @@
 //! Answers on standard output.
 
-use crate::problem::Problem;
+use crate::error::ApiError;
 use clap::ValueEnum;
 use serde::Serialize;
 use std::io::{self, Write};
@@ -27,26 +27,26 @@ impl Output {
     }
 
     /// Writes an answer: as JSON, or as the text that `text` makes of it.
-    pub fn answer<T: Serialize>(self, answer: &T, text: impl FnOnce(&T) -> String) -> Result<(), Problem> {
+    pub fn answer<T: Serialize>(self, answer: &T, text: impl FnOnce(&T) -> String) -> Result<(), ApiError> {
         match self.form {
             Form::Json => self.json(answer),
             Form::Table => self.raw(text(answer).as_bytes()),
         }
     }
 
-    pub fn json(self, value: &impl Serialize) -> Result<(), Problem> {
+    pub fn json(self, value: &impl Serialize) -> Result<(), ApiError> {
         let text =
-            serde_json::to_string_pretty(value).map_err(|error| Problem::internal(error.to_string()))?;
+            serde_json::to_string_pretty(value).map_err(|error| ApiError::internal(error.to_string()))?;
         self.raw(format!("{text}\n").as_bytes())
     }
 
-    pub fn raw(self, bytes: &[u8]) -> Result<(), Problem> {
+    pub fn raw(self, bytes: &[u8]) -> Result<(), ApiError> {
         let mut out = io::stdout().lock();
         match out.write_all(bytes).and_then(|()| out.flush()) {
             // The reader has seen enough, as in `sluice drive list | head -1`.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             written => written
-                .map_err(|error| Problem::internal(format!("cannot write to standard output: {error}"))),
+                .map_err(|error| ApiError::internal(format!("cannot write to standard output: {error}"))),
         }
     }
 }

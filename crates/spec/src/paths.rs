@@ -1,6 +1,6 @@
 //! Default places of files and sockets: the system's for root, the user's own for others.
 
-use crate::problem::Problem;
+use crate::error::ApiError;
 use rustix::fs::{Access, OFlags, access};
 use std::fs::File;
 use std::io;
@@ -29,7 +29,7 @@ impl Places {
         api: Option<PathBuf>,
         sockets: Option<PathBuf>,
         state: Option<PathBuf>,
-    ) -> Result<Self, Problem> {
+    ) -> Result<Self, ApiError> {
         let bases = Bases::of_this_process();
         Ok(Self {
             api: match api.or_else(named_api) {
@@ -92,16 +92,16 @@ pub fn open_file(path: &Path) -> io::Result<File> {
 }
 
 /// Checks that this process can create files in a folder, or the folder itself.
-pub fn is_writable_folder(folder: &Path) -> Result<(), Problem> {
+pub fn is_writable_folder(folder: &Path) -> Result<(), ApiError> {
     let existing =
         folder.ancestors().find(|above| above.symlink_metadata().is_ok()).unwrap_or(Path::new("/"));
     if !existing.is_dir() {
-        return Err(Problem::invalid(format!("{} is not a folder", existing.display()))
+        return Err(ApiError::invalid(format!("{} is not a folder", existing.display()))
             .hint("move it away, or configure another"));
     }
     access(existing, Access::WRITE_OK | Access::EXEC_OK).map_err(|errno| {
         let what = if existing == folder { "write to the folder" } else { "make a folder in" };
-        Problem::io(what, existing, &errno.into())
+        ApiError::io(what, existing, &errno.into())
             .hint("let the daemon's user write there, or configure another")
     })
 }
@@ -133,9 +133,9 @@ impl Bases {
         Self { run: runtime.map(|path| path.join("sluice")), state: state.map(|path| path.join("sluice")) }
     }
 
-    fn run(&self, key: &str) -> Result<PathBuf, Problem> {
+    fn run(&self, key: &str) -> Result<PathBuf, ApiError> {
         self.run.clone().ok_or_else(|| {
-            Problem::invalid(format!(
+            ApiError::invalid(format!(
                 "this user has no login session, whose folder (XDG_RUNTIME_DIR) is the usual place for {key}"
             ))
             .hint(format!(
@@ -145,9 +145,9 @@ impl Bases {
         })
     }
 
-    fn state(&self) -> Result<PathBuf, Problem> {
+    fn state(&self) -> Result<PathBuf, ApiError> {
         self.state.clone().ok_or_else(|| {
-            Problem::invalid(
+            ApiError::invalid(
                 "neither XDG_STATE_HOME nor HOME is set, so there is no usual place for daemon.state",
             )
             .hint("set daemon.state in the configuration file")

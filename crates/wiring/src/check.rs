@@ -12,8 +12,8 @@ use rustix::io::Errno;
 use sluice_control::listen::check_length;
 use sluice_crypt::Given;
 use sluice_functions::make;
+use sluice_spec::error::ApiError;
 use sluice_spec::paths::{Places, is_writable_folder};
-use sluice_spec::problem::Problem;
 use sluice_spec::{DriveSpec, FunctionSpec, NvmeSpec, NvmeTcpSpec, Provenance, StackSpec, Target, UifSpec};
 use sluice_targets::{FileIdentity, Memory, probe_lease};
 use sluice_uif::Options;
@@ -30,7 +30,7 @@ pub struct Examination<'a> {
     pub in_use: bool,
     /// Files that drives write to, each with its drive.
     files: HashMap<FileIdentity, String>,
-    pub faults: Vec<Problem>,
+    pub faults: Vec<ApiError>,
     /// Findings that do not keep a drive from opening, but may be mistakes.
     pub notes: Vec<String>,
 }
@@ -41,7 +41,7 @@ impl<'a> Examination<'a> {
     }
 
     /// Stores the fault of an outcome, if it is one, with its subject `about`.
-    pub fn note<T>(&mut self, about: &str, outcome: Result<T, Problem>) -> Option<T> {
+    pub fn note<T>(&mut self, about: &str, outcome: Result<T, ApiError>) -> Option<T> {
         outcome.map_err(|problem| self.faults.push(problem.about(about))).ok()
     }
 
@@ -75,7 +75,7 @@ impl<'a> Examination<'a> {
     }
 
     fn stack(&mut self, drive: &str, about: &str, stack: &StackSpec) {
-        let target = stack.spec.target().map_err(Problem::from);
+        let target = stack.spec.target().map_err(ApiError::from);
         if let Some(target) = self.note(about, target) {
             self.target(about, &target, stack.spec.block_size);
         }
@@ -124,7 +124,7 @@ impl<'a> Examination<'a> {
             Some(owner) => {
                 let problem = format!("{} is the file of {owner} already", path.display());
                 self.faults.push(
-                    Problem::conflict(problem)
+                    ApiError::conflict(problem)
                         .about(about)
                         .hint("give each a file of its own, or say read_only = true where it is only read"),
                 );
@@ -143,7 +143,7 @@ impl<'a> Examination<'a> {
     }
 
     fn function(&mut self, about: &str, spec: &UifSpec) {
-        let Some(provenance) = self.note(about, spec.provenance().map_err(Problem::from)) else { return };
+        let Some(provenance) = self.note(about, spec.provenance().map_err(ApiError::from)) else { return };
         match provenance {
             Provenance::Here(kind) | Provenance::Own(kind) => {
                 if self.lacks_credentials(about, spec.options.contains_key("credential")) {
@@ -151,7 +151,7 @@ impl<'a> Examination<'a> {
                 }
                 let options = Options::new(spec.options.clone());
                 let made = make(&kind, &options, &Given::default()).map(drop);
-                self.note(about, made.map_err(Problem::invalid));
+                self.note(about, made.map_err(ApiError::invalid));
             }
             Provenance::Program(path, _) => {
                 self.note(about, check_program(&path));
@@ -173,10 +173,10 @@ impl<'a> Examination<'a> {
     }
 
     /// Checks that the socket of a drive can be created.
-    fn check_socket(&self, socket: &Path) -> Result<(), Problem> {
+    fn check_socket(&self, socket: &Path) -> Result<(), ApiError> {
         match socket.symlink_metadata() {
             Ok(found) if !found.file_type().is_socket() => {
-                return Err(Problem::conflict(format!("{} exists and is not a socket", socket.display()))
+                return Err(ApiError::conflict(format!("{} exists and is not a socket", socket.display()))
                     .hint("move it away, or configure another folder for sockets"));
             }
             _ => {}
@@ -185,7 +185,7 @@ impl<'a> Examination<'a> {
         // The serving process holds this lock for as long as it serves the socket.
         match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => {
-                Err(Problem::conflict(format!("another process serves {}", socket.display()))
+                Err(ApiError::conflict(format!("another process serves {}", socket.display()))
                     .hint("stop that one, or configure another folder for sockets"))
             }
             _ => Ok(()),
@@ -195,18 +195,18 @@ impl<'a> Examination<'a> {
 
 /// Checks that a device exists and is of the right kind. The device is not opened, because it may allow only
 /// one user.
-fn check_device(nvme: &NvmeSpec) -> Result<(), Problem> {
+fn check_device(nvme: &NvmeSpec) -> Result<(), ApiError> {
     if let Some(socket) = &nvme.vfio_user {
         return check_listener(socket);
     }
     if let Some(path) = &nvme.generic {
-        let found = path.metadata().map_err(|error| Problem::io("look at", path, &error))?;
+        let found = path.metadata().map_err(|error| ApiError::io("look at", path, &error))?;
         if !found.file_type().is_char_device() {
-            return Err(Problem::invalid(format!("{} is not a character device", path.display()))
+            return Err(ApiError::invalid(format!("{} is not a character device", path.display()))
                 .hint("a namespace that the kernel drives is a device such as /dev/ng0n1"));
         }
         return access(path, Access::READ_OK | Access::WRITE_OK)
-            .map_err(|errno| Problem::io("open", path, &errno.into()));
+            .map_err(|errno| ApiError::io("open", path, &errno.into()));
     }
     let address = nvme.pci.clone().unwrap_or_default();
     match Path::new("/sys/bus/pci/devices").join(&address).exists() {
@@ -218,22 +218,22 @@ fn check_device(nvme: &NvmeSpec) -> Result<(), Problem> {
     }
 }
 
-fn check_program(path: &Path) -> Result<(), Problem> {
-    let found = path.metadata().map_err(|error| Problem::io("find the program", path, &error))?;
+fn check_program(path: &Path) -> Result<(), ApiError> {
+    let found = path.metadata().map_err(|error| ApiError::io("find the program", path, &error))?;
     let may_run = found.is_file() && access(path, Access::EXEC_OK).is_ok();
     match may_run {
         true => Ok(()),
-        false => Err(Problem::invalid(format!("{} is not a program", path.display()))
+        false => Err(ApiError::invalid(format!("{} is not a program", path.display()))
             .hint("name a file that the daemon's user may execute")),
     }
 }
 
 /// Checks that the path is a socket. Does not connect, because the listener might accept only one connection.
-fn check_listener(path: &Path) -> Result<(), Problem> {
-    let found = path.metadata().map_err(|error| Problem::io("find the socket", path, &error))?;
+fn check_listener(path: &Path) -> Result<(), ApiError> {
+    let found = path.metadata().map_err(|error| ApiError::io("find the socket", path, &error))?;
     match found.file_type().is_socket() {
         true => Ok(()),
-        false => Err(Problem::invalid(format!("{} is not a socket", path.display()))
+        false => Err(ApiError::invalid(format!("{} is not a socket", path.display()))
             .hint("name the socket that the other process listens at")),
     }
 }

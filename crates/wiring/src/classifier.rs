@@ -7,7 +7,7 @@ use sluice_control::object_file;
 use sluice_controller::Subsystem;
 use sluice_router::{Classifier, Counters, ProgramError};
 use sluice_spec::ClassifierSpec;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use std::collections::VecDeque;
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -30,12 +30,12 @@ pub(super) struct BackgroundChannels {
 }
 
 /// Starts a thread that drops the programs it receives, and ends when all senders are gone.
-pub(super) fn start_retiring() -> Result<Retired, Problem> {
+pub(super) fn start_retiring() -> Result<Retired, ApiError> {
     let (retired, programs) = mpsc::channel::<Box<dyn Classifier>>();
     std::thread::Builder::new()
         .name("retired".to_owned())
         .spawn(move || programs.into_iter().for_each(drop))
-        .map_err(|error| Problem::internal(format!("cannot start a thread: {error}")))?;
+        .map_err(|error| ApiError::internal(format!("cannot start a thread: {error}")))?;
     Ok(retired)
 }
 
@@ -60,7 +60,7 @@ impl Programs {
         namespaces: usize,
         carry: &[Arc<Map>],
         shared: &SharedMaps,
-    ) -> Result<Self, Problem> {
+    ) -> Result<Self, ApiError> {
         // Locked to the end, so that two concurrent loads do not each create the same map. A panic ends the
         // process, so the lock is never poisoned.
         let mut shared = shared.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -73,7 +73,7 @@ impl Programs {
         Ok(programs)
     }
 
-    fn load_each(spec: &ClassifierSpec, namespaces: usize, carry: &[Arc<Map>]) -> Result<Self, Problem> {
+    fn load_each(spec: &ClassifierSpec, namespaces: usize, carry: &[Arc<Map>]) -> Result<Self, ApiError> {
         let object = object_file::read(&spec.object)?;
         object_file::check(&object, &spec.object)?;
         let load = |carry: &[Arc<Map>]| {
@@ -115,8 +115,8 @@ impl Programs {
     }
 }
 
-fn refused(spec: &ClassifierSpec, error: &LoadError) -> Problem {
-    Problem::invalid(format!("classifier {}: {error}", spec.object.display()))
+fn refused(spec: &ClassifierSpec, error: &LoadError) -> ApiError {
+    ApiError::invalid(format!("classifier {}: {error}", spec.object.display()))
 }
 
 /// Attached classifier, as the control side sees it.

@@ -6,7 +6,7 @@
 use super::function::FunctionSeed;
 use super::namespace::{StackControl, StackSeed};
 use sluice_functions::Prepared;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
 
 /// A function that can have a clone.
@@ -35,11 +35,11 @@ impl Stateless {
 impl StackControl {
     /// Opens a clone of the stack, if each of its layers can have one. `size` is that of the namespace. May
     /// block.
-    pub(super) fn open_clone(&self, size: Size) -> Result<Option<StackSeed>, Problem> {
+    pub(super) fn open_clone(&self, size: Size) -> Result<Option<StackSeed>, ApiError> {
         self.clone_layers(Some(size))
     }
 
-    fn clone_layers(&self, size: Option<Size>) -> Result<Option<StackSeed>, Problem> {
+    fn clone_layers(&self, size: Option<Size>) -> Result<Option<StackSeed>, ApiError> {
         if !self.functions.is_empty() {
             return Ok(None);
         }

@@ -2,7 +2,7 @@
 
 use sluice_crypt::{Given, Source};
 use sluice_nvme_auth::{Group, Hash, Key, Offer, Terms};
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use sluice_spec::{DhchapSpec, GroupName, HashName};
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// A key is missing or invalid, or both keys are the same. The message names their place.
-pub(super) fn terms(spec: &DhchapSpec) -> Result<Arc<Terms>, Problem> {
+pub(super) fn terms(spec: &DhchapSpec) -> Result<Arc<Terms>, ApiError> {
     let host = read(&spec.key)?;
     let controller = spec.controller_key.as_deref().map(read).transpose()?;
     if controller.as_ref().is_some_and(|key| key.is_like(&host)) {
-        return Err(Problem::invalid(format!(
+        return Err(ApiError::invalid(format!(
             "{} and {} are the same key",
             spec.key,
             spec.controller_key.as_deref().unwrap_or_default()
@@ -24,14 +24,14 @@ pub(super) fn terms(spec: &DhchapSpec) -> Result<Arc<Terms>, Problem> {
     Ok(Arc::new(Terms { host, controller, offer: offer(spec) }))
 }
 
-fn read(key: &str) -> Result<Key, Problem> {
+fn read(key: &str) -> Result<Key, ApiError> {
     let source = match key.strip_prefix(DhchapSpec::CREDENTIAL) {
         Some(name) => Source::Credential(name.to_owned()),
         None => Source::File(key.into()),
     };
-    let secret = source.read(&Given::default()).map_err(Problem::invalid)?;
+    let secret = source.read(&Given::default()).map_err(ApiError::invalid)?;
     Key::parse(&secret).map_err(|error| {
-        Problem::invalid(format!("{key}: {error}")).hint("make one with `nvme gen-dhchap-key > FILE`")
+        ApiError::invalid(format!("{key}: {error}")).hint("make one with `nvme gen-dhchap-key > FILE`")
     })
 }
 

@@ -15,7 +15,7 @@ use sluice_frontend_tcp::{self as tcp, Directory};
 use sluice_frontend_vfio_user::Access;
 use sluice_reactor::{ReactorGone, ReactorHandle, TaskHandle};
 use sluice_router::Classifier;
-use sluice_spec::problem::{Kind, Problem};
+use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::{ClassifierSpec, DriveSpec};
 use sluice_tls::Keys;
 use std::fmt::Display;
@@ -86,7 +86,7 @@ impl WiredDrive {
         spec: &DriveSpec,
         remembered: &Remembered,
         at: OpenContext<'_>,
-    ) -> Result<Self, Problem> {
+    ) -> Result<Self, ApiError> {
         let losses = Losses::of(spec, remembered.unflushed.as_ref());
         let seeds = spec.numbered().map(|(nsid, _)| NamespaceSeed::open_after(spec, nsid, losses));
         let opened: Vec<_> = seeds.collect::<Result<_, _>>()?;
@@ -149,11 +149,11 @@ impl WiredDrive {
         subnqn: String,
         hosts: Vec<tcp::KnownHost>,
         keys: Option<Arc<Keys>>,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ApiError> {
         let entry = tcp::Entry { drive: self.task.clone(), hosts, keys };
         if !directory.add(&subnqn, entry) {
             self.close()?;
-            return Err(Problem::conflict(format!("another drive is the subsystem {subnqn} already")).hint(
+            return Err(ApiError::conflict(format!("another drive is the subsystem {subnqn} already")).hint(
                 "give each drive its own tcp.nqn, or none: it is derived from the serial number then",
             ));
         }
@@ -177,7 +177,7 @@ impl WiredDrive {
         &self,
         programs: Vec<Box<dyn Classifier>>,
         next: Option<Attached>,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ApiError> {
         let errors_max = next.as_ref().and_then(|next| next.spec.errors_max);
         let before = self.tell(move |drive, _| put(drive.subsystem_mut(), programs, errors_max))?;
         *self.attached() = next.map(|next| next.since(before));
@@ -197,13 +197,13 @@ impl WiredDrive {
     }
 
     /// Stops taking commands, and waits until none is in flight.
-    pub(super) fn quiesce(&self) -> Result<Quiet<'_>, Problem> {
+    pub(super) fn quiesce(&self) -> Result<Quiet<'_>, ApiError> {
         self.tell(|drive, now_ns| drive.subsystem_mut().hold(now_ns + HOLD_LIMIT.as_nanos() as u64))?;
         let quiet = Quiet(self);
         let began = Instant::now();
         while self.ask(Drive::unfinished)? > 0 {
             if began.elapsed() > QUIET_LIMIT {
-                return Err(Problem::conflict("commands in flight did not come to their end")
+                return Err(ApiError::conflict("commands in flight did not come to their end")
                     .hint("something below may be slow, or gone: try again"));
             }
             std::thread::sleep(QUIET_LOOK);
@@ -239,7 +239,7 @@ impl WiredDrive {
     pub(super) fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&Drive) -> T + Send + 'static,
-    ) -> Result<T, Problem> {
+    ) -> Result<T, ApiError> {
         let task = self.task.id();
         let answer = self.task.call(move |local| local.task::<Drive>(task).map(question));
         answer.map_err(gone)?.ok_or_else(closed)
@@ -250,7 +250,7 @@ impl WiredDrive {
     pub(super) fn tell<T: Send + 'static>(
         &self,
         order: impl FnOnce(&mut Drive, u64) -> T + Send + 'static,
-    ) -> Result<T, Problem> {
+    ) -> Result<T, ApiError> {
         let mut order = order;
         loop {
             let told = self.change(move |drive, now_ns| match drive.is_whole() {
@@ -270,7 +270,7 @@ impl WiredDrive {
     pub(super) fn change<T: Send + 'static>(
         &self,
         order: impl FnOnce(&mut Drive, u64) -> T + Send + 'static,
-    ) -> Result<T, Problem> {
+    ) -> Result<T, ApiError> {
         let task = self.task.id();
         let answer = self.task.call(move |local| {
             let now_ns = local.now_ns();
@@ -297,7 +297,7 @@ fn classify(
 }
 
 /// Returns the hosts on the network that may connect, with their keys.
-pub(super) fn known_hosts(spec: &DriveSpec) -> Result<Vec<tcp::KnownHost>, Problem> {
+pub(super) fn known_hosts(spec: &DriveSpec) -> Result<Vec<tcp::KnownHost>, ApiError> {
     let hosts = spec.tcp.iter().flat_map(|tcp| &tcp.hosts);
     let known = hosts.map(|host| {
         let terms = host.dhchap().map(dhchap::terms).transpose()?;
@@ -307,15 +307,15 @@ pub(super) fn known_hosts(spec: &DriveSpec) -> Result<Vec<tcp::KnownHost>, Probl
 }
 
 /// Returns the problem for a reactor that did not answer.
-pub(super) fn gone(error: ReactorGone) -> Problem {
-    Problem::new(Kind::Unavailable, error.to_string()).hint("the daemon's log may say why; restart it")
+pub(super) fn gone(error: ReactorGone) -> ApiError {
+    ApiError::new(Kind::Unavailable, error.to_string()).hint("the daemon's log may say why; restart it")
 }
 
-pub(super) fn closed() -> Problem {
-    Problem::new(Kind::Unavailable, "the drive is closed")
+pub(super) fn closed() -> ApiError {
+    ApiError::new(Kind::Unavailable, "the drive is closed")
 }
 
 /// Converts an error whose message is sufficient.
-pub(super) fn in_words(error: &impl Display) -> Problem {
-    Problem::invalid(error.to_string())
+pub(super) fn in_words(error: &impl Display) -> ApiError {
+    ApiError::invalid(error.to_string())
 }

@@ -9,7 +9,7 @@ use sluice_control::drives::Store;
 use sluice_controller::{EditStackError, Refusal};
 use sluice_frontend::Drive;
 use sluice_functions::{Changes, Farewell};
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use sluice_spec::{FunctionSpec, NamespaceSpec, UifSpec};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ impl WiredDrive {
         nsid: u32,
         at: usize,
         store: Store<'_>,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ApiError> {
         let (function, place) = placed(spec, at)?;
         may_move(function)?;
         labels::may_attach(spec, at, &self.name)?;
@@ -56,7 +56,7 @@ impl WiredDrive {
             .and_then(|()| begin_anew(&control, function))
             .and_then(|()| store());
         if let Err(problem) = serves {
-            let gone = control.uif.leave().map_err(Problem::conflict);
+            let gone = control.uif.leave().map_err(ApiError::conflict);
             if let Err(left) = gone.and_then(|()| self.take_out(nsid, at)) {
                 // Commands bypass the abandoned layer until it is taken out.
                 control.uif.abandon();
@@ -82,21 +82,22 @@ impl WiredDrive {
         nsid: u32,
         at: usize,
         store: Store<'_>,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ApiError> {
         let (function, place) = placed(spec, at)?;
         let control = self.stacks()[nsid as usize - 1][0].functions.get(place).cloned();
         let control = control.ok_or_else(closed)?;
         may_move(function)?;
         own_place(&control)?;
-        let refused = |why: Problem| why.about(&format!("the function {} cannot be detached", control.about));
+        let refused =
+            |why: ApiError| why.about(&format!("the function {} cannot be detached", control.about));
         let quiet = self.quiesce()?;
         self.clear_up(nsid)?;
         let can = self.ask(move |drive| drive.subsystem().can_do_without_layer(nsid, at))?;
-        can.map_err(|why| refused(Problem::conflict(why.to_string())))?;
+        can.map_err(|why| refused(ApiError::conflict(why.to_string())))?;
         // The order is sent before `leave`, because a function that has left receives no orders.
         let told = self.bid_farewell(&control, function).map_err(refused)?;
         if let Err(words) = control.uif.leave() {
-            return Err(refused(take_back(&control, told.as_ref(), Problem::conflict(words))));
+            return Err(refused(take_back(&control, told.as_ref(), ApiError::conflict(words))));
         }
         if let Err(problem) = store().and_then(|()| self.take_out(nsid, at)) {
             return Err(refused(self.bring_back(&control, function, told, problem)));
@@ -116,7 +117,7 @@ impl WiredDrive {
         &self,
         control: &FunctionControl,
         function: &UifSpec,
-    ) -> Result<Option<Farewell>, Problem> {
+    ) -> Result<Option<Farewell>, ApiError> {
         let Some(farewell) = changes(function).detached else { return Ok(None) };
         let untold = |words: String| untold(&self.name, &farewell.order, &words);
         // The status comes first: a function that does not answer might execute the order after the wait has
@@ -138,8 +139,8 @@ impl WiredDrive {
         control: &Arc<FunctionControl>,
         function: &UifSpec,
         told: Option<Farewell>,
-        problem: Problem,
-    ) -> Problem {
+        problem: ApiError,
+    ) -> ApiError {
         let is_awaited = control.note_away();
         let Err(why) = control.come_back(function) else { return take_back(control, told.as_ref(), problem) };
         let problem = also(problem, &format!("and its commands wait, for it is not back: {}", why.error));
@@ -174,7 +175,7 @@ impl WiredDrive {
                 let about = &control.about;
                 match control.come_back(&function) {
                     Ok(()) => {
-                        let back = Problem::conflict("a function is back that could not be detached");
+                        let back = ApiError::conflict("a function is back that could not be detached");
                         return tracing::warn!(
                             drive,
                             about,
@@ -192,7 +193,7 @@ impl WiredDrive {
         std::thread::Builder::new().name("function-back".to_owned()).spawn(bring_back).map(drop)
     }
 
-    fn insert(&self, nsid: u32, at: usize, seed: FunctionSeed) -> Result<(), Problem> {
+    fn insert(&self, nsid: u32, at: usize, seed: FunctionSeed) -> Result<(), ApiError> {
         let (task, began) = (self.task.id(), Instant::now());
         while self.ask(move |drive| drive.subsystem().is_crossed(nsid, at))? && began.elapsed() < END_LIMIT {
             std::thread::sleep(LOOK);
@@ -207,7 +208,7 @@ impl WiredDrive {
         inserted.map_err(gone)?.ok_or_else(closed)?.map_err(|error| match error {
             EditStackError::Build(problem) => problem,
             EditStackError::Refused(why) => {
-                Problem::conflict(format!("the function cannot be attached: {why}"))
+                ApiError::conflict(format!("the function cannot be attached: {why}"))
                     .hint("declare it in the configuration, where a restart applies it")
             }
         })
@@ -215,10 +216,10 @@ impl WiredDrive {
 
     /// Takes out the remaining layer of a function that could not be attached. Until then, the indexes of
     /// layers differ from those of functions.
-    fn clear_up(&self, nsid: u32) -> Result<(), Problem> {
+    fn clear_up(&self, nsid: u32) -> Result<(), ApiError> {
         let Some(at) = self.stacks()[nsid as usize - 1][0].leftover else { return Ok(()) };
         self.take_out(nsid, at).map_err(|why| {
-            Problem::conflict(format!(
+            ApiError::conflict(format!(
                 "drive `{}` still has a layer of a function that could not be attached: {}",
                 self.name, why.error
             ))
@@ -229,12 +230,12 @@ impl WiredDrive {
     }
 
     /// Takes out a layer whose function is gone.
-    fn take_out(&self, nsid: u32, at: usize) -> Result<(), Problem> {
+    fn take_out(&self, nsid: u32, at: usize) -> Result<(), ApiError> {
         let began = Instant::now();
         loop {
             match self.tell(move |drive, now_ns| drive.subsystem_mut().take_out_layer(nsid, at, now_ns))? {
                 Err(Refusal::Busy) if began.elapsed() < END_LIMIT => std::thread::sleep(LOOK),
-                done => return done.map_err(|why| Problem::conflict(why.to_string())),
+                done => return done.map_err(|why| ApiError::conflict(why.to_string())),
             }
         }
     }
@@ -242,7 +243,7 @@ impl WiredDrive {
 
 /// Returns the function at index `at` of a namespace, and its index among the functions behind the function
 /// SDK.
-fn placed(spec: &NamespaceSpec, at: usize) -> Result<(&UifSpec, usize), Problem> {
+fn placed(spec: &NamespaceSpec, at: usize) -> Result<(&UifSpec, usize), ApiError> {
     let is_uif = |function: &&FunctionSpec| matches!(function, FunctionSpec::Uif(_));
     match spec.functions.get(at) {
         Some(FunctionSpec::Uif(uif)) => Ok((uif, spec.functions[..at].iter().filter(is_uif).count())),
@@ -256,20 +257,20 @@ fn changes(function: &UifSpec) -> Changes {
 }
 
 /// Refuses a function whose kind is never attached or detached, whatever its place.
-fn may_move(function: &UifSpec) -> Result<(), Problem> {
+fn may_move(function: &UifSpec) -> Result<(), ApiError> {
     changes(function).stays.map_or(Ok(()), |why| {
         let name = function.about();
-        Err(Problem::conflict(format!("the function {name} is neither attached nor detached: {why}"))
+        Err(ApiError::conflict(format!("the function {name} is neither attached nor detached: {why}"))
             .hint("declare it in the configuration, where a restart applies it"))
     })
 }
 
 /// Refuses a function that keeps blocks in places of its own: the data below it differ from the data that it
 /// presents.
-fn own_place(control: &FunctionControl) -> Result<(), Problem> {
+fn own_place(control: &FunctionControl) -> Result<(), ApiError> {
     match control.uif.has_its_own_map() {
         false => Ok(()),
-        true => Err(Problem::conflict(format!(
+        true => Err(ApiError::conflict(format!(
             "the function {} keeps blocks in places of its own: to a host that is there, the namespace would become another",
             control.about
         ))
@@ -278,8 +279,8 @@ fn own_place(control: &FunctionControl) -> Result<(), Problem> {
 }
 
 /// Returns the problem for a function that did not take the order which it needs before it is detached.
-fn untold(drive: &str, order: &str, words: &str) -> Problem {
-    Problem::conflict(format!(
+fn untold(drive: &str, order: &str, words: &str) -> ApiError {
+    ApiError::conflict(format!(
         "it did not take the order `{order}`, without which it would not know that it misses writes: {words}"
     ))
     .hint(format!(
@@ -290,7 +291,7 @@ fn untold(drive: &str, order: &str, words: &str) -> Problem {
 }
 
 /// Reverses the order in `told`, because the function stays. Returns `problem` with the outcome added.
-fn take_back(control: &FunctionControl, told: Option<&Farewell>, problem: Problem) -> Problem {
+fn take_back(control: &FunctionControl, told: Option<&Farewell>, problem: ApiError) -> ApiError {
     let Some(Farewell { order, undo, .. }) = told else { return problem };
     let taken = await_start(control).and_then(|()| control.uif.query(undo, false, START_LIMIT));
     let outcome = match taken {
@@ -302,13 +303,13 @@ fn take_back(control: &FunctionControl, told: Option<&Farewell>, problem: Proble
     also(problem, &outcome)
 }
 
-fn also(mut problem: Problem, more: &str) -> Problem {
+fn also(mut problem: ApiError, more: &str) -> ApiError {
     problem.error = format!("{}; {more}", problem.error);
     problem
 }
 
 /// Orders a function to treat the data below it as new: its state may be older than writes that it missed.
-fn begin_anew(control: &FunctionControl, function: &UifSpec) -> Result<(), Problem> {
+fn begin_anew(control: &FunctionControl, function: &UifSpec) -> Result<(), ApiError> {
     let Some(order) = changes(function).attached else { return Ok(()) };
     let begun = control.uif.query(&order, false, START_LIMIT).map(drop);
     begun.map_err(|words| not_attached(control, &format!("it says: {words}")))
@@ -322,8 +323,8 @@ fn say_which_is_right(control: &FunctionControl, function: &UifSpec) -> Result<(
     control.uif.query(&order, false, START_LIMIT).map(drop)
 }
 
-fn not_attached(control: &FunctionControl, why: &str) -> Problem {
-    Problem::conflict(format!("the function {} is not attached: {why}", control.about))
+fn not_attached(control: &FunctionControl, why: &str) -> ApiError {
+    ApiError::conflict(format!("the function {} is not attached: {why}", control.about))
 }
 
 /// Waits until a function can be sent commands; returns the reason if it cannot.

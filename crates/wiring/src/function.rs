@@ -13,8 +13,8 @@ use sluice_crypt::Given;
 use sluice_functions::host::{Launch, PendingAnswer, PreparedUif, Program, UifConfig, UifControl};
 use sluice_functions::{OpenCx, Prepared, Record, make};
 use sluice_jobs::Order;
+use sluice_spec::error::ApiError;
 use sluice_spec::paths::Places;
-use sluice_spec::problem::Problem;
 use sluice_spec::{FunctionSpec, LayerSpec, Provenance, UifSpec};
 use sluice_uif::{Function, Options};
 use std::collections::BTreeMap;
@@ -80,7 +80,7 @@ impl FunctionSeed {
         drive: &str,
         block_size: u32,
         above: Losses<'_>,
-    ) -> Result<(Self, Held), Problem> {
+    ) -> Result<(Self, Held), ApiError> {
         // The layers are opened first, because a function may need them as soon as it runs.
         let open_layer = |(number, layer): (usize, &LayerSpec)| {
             StackSeed::open(&layer.as_namespace(), drive, above.in_layer(spec, number))
@@ -107,7 +107,7 @@ impl FunctionSeed {
         top: NodeId,
         stack: &mut StackBuilder,
         at: &Site<'_>,
-    ) -> Result<NodeId, Problem> {
+    ) -> Result<NodeId, ApiError> {
         let mut below = vec![top];
         let layer: Box<dyn Layer> = match self {
             Self::Layer { prepared, below: layers, .. } => {
@@ -118,7 +118,7 @@ impl FunctionSeed {
                 build_layers(layers, &mut below, stack, at)?;
                 let token_prefix = Subsystem::token_prefix(at.nsid, stack.next_id());
                 Box::new(seed.build(at.task, at.io, token_prefix).map_err(|error| {
-                    Problem::internal(format!("the reactor cannot take a function: {error}"))
+                    ApiError::internal(format!("the reactor cannot take a function: {error}"))
                         .hint("each takes three of the reactor's places and five descriptors (ulimit -n)")
                 })?)
             }
@@ -133,14 +133,14 @@ fn build_layers(
     below: &mut Vec<NodeId>,
     stack: &mut StackBuilder,
     at: &Site<'_>,
-) -> Result<(), Problem> {
+) -> Result<(), ApiError> {
     for layer in layers {
         below.push(layer.build_aside(stack, at)?);
     }
     Ok(())
 }
 
-fn open(spec: &UifSpec, drive: &str) -> Result<(PreparedUif, UifControl), Problem> {
+fn open(spec: &UifSpec, drive: &str) -> Result<(PreparedUif, UifControl), ApiError> {
     let config = UifConfig {
         name: drive.to_owned(),
         options: Options::new(spec.options.clone()),
@@ -149,9 +149,9 @@ fn open(spec: &UifSpec, drive: &str) -> Result<(PreparedUif, UifControl), Proble
     };
     match seat(spec)? {
         Seat::Here(function) => PreparedUif::local(config, function)
-            .map_err(|error| Problem::internal(format!("there is no memory for a function: {error}"))),
+            .map_err(|error| ApiError::internal(format!("there is no memory for a function: {error}"))),
         Seat::There(launch) => PreparedUif::external(config, launch).map_err(|failure| {
-            Problem::invalid(format!("the function {} does not serve: {failure}", spec.about()))
+            ApiError::invalid(format!("the function {} does not serve: {failure}", spec.about()))
         }),
     }
 }
@@ -162,11 +162,11 @@ enum Seat {
     There(Launch),
 }
 
-fn seat(spec: &UifSpec) -> Result<Seat, Problem> {
+fn seat(spec: &UifSpec) -> Result<Seat, ApiError> {
     Ok(Seat::There(match spec.provenance()? {
         Provenance::Here(kind) => {
             let options = Options::new(spec.options.clone());
-            return make(&kind, &options, &Given::default()).map(Seat::Here).map_err(Problem::invalid);
+            return make(&kind, &options, &Given::default()).map(Seat::Here).map_err(ApiError::invalid);
         }
         Provenance::Own(kind) => {
             let own = this_program()?;
@@ -185,7 +185,7 @@ fn seat(spec: &UifSpec) -> Result<Seat, Problem> {
 
 impl FunctionControl {
     /// Moves the function to the place that `spec` names.
-    pub(super) fn move_to(&self, spec: &UifSpec) -> Result<(), Problem> {
+    pub(super) fn move_to(&self, spec: &UifSpec) -> Result<(), ApiError> {
         self.sit(&mut self.away(), spec)
     }
 
@@ -233,7 +233,7 @@ impl FunctionControl {
     }
 
     /// Brings the function back to its place, unless it was moved meanwhile.
-    pub(super) fn come_back(&self, spec: &UifSpec) -> Result<(), Problem> {
+    pub(super) fn come_back(&self, spec: &UifSpec) -> Result<(), ApiError> {
         let mut away = self.away();
         if *away { self.sit(&mut away, spec) } else { Ok(()) }
     }
@@ -243,13 +243,13 @@ impl FunctionControl {
         self.away.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn sit(&self, away: &mut bool, spec: &UifSpec) -> Result<(), Problem> {
+    fn sit(&self, away: &mut bool, spec: &UifSpec) -> Result<(), ApiError> {
         let moved = match seat(spec)? {
             Seat::Here(function) => self.uif.move_into_daemon(function),
             Seat::There(launch) => self.uif.move_to_process(launch),
         };
         moved.map(|()| *away = false).map_err(|words| {
-            Problem::conflict(format!("the function {} cannot move: {words}", self.about))
+            ApiError::conflict(format!("the function {} cannot move: {words}", self.about))
                 .hint("it stays where it is")
         })
     }
@@ -297,7 +297,7 @@ fn program(
     command: impl IntoIterator<Item = OsString>,
     environment: Vec<(OsString, OsString)>,
     spec: &UifSpec,
-) -> Result<Launch, Problem> {
+) -> Result<Launch, ApiError> {
     let mut arguments: Vec<OsString> = vec!["function".into(), "launch".into()];
     for path in hidden {
         arguments.extend(["--hide".into(), path.clone().into_os_string()]);
@@ -313,9 +313,9 @@ fn program(
 
 /// Checks that a program is executable. A missing program is an error of the configuration and is reported at
 /// once.
-fn check_executable(path: &Path, spec: &UifSpec) -> Result<(), Problem> {
+fn check_executable(path: &Path, spec: &UifSpec) -> Result<(), ApiError> {
     rustix::fs::access(path, rustix::fs::Access::EXEC_OK).map_err(|error| {
-        Problem::invalid(format!("the function {} does not serve: {error}", spec.about()))
+        ApiError::invalid(format!("the function {} does not serve: {error}", spec.about()))
             .hint("`command` names a program that the function's user can execute")
     })
 }
@@ -330,7 +330,7 @@ pub fn start_functions_by(program: PathBuf) {
     let _ = PROGRAM.set(program);
 }
 
-fn this_program() -> Result<PathBuf, Problem> {
+fn this_program() -> Result<PathBuf, ApiError> {
     if let Some(program) = PROGRAM.get() {
         return Ok(program.clone());
     }
@@ -339,6 +339,6 @@ fn this_program() -> Result<PathBuf, Problem> {
     let link = PathBuf::from("/proc/self/exe");
     match link.exists() {
         true => Ok(link),
-        false => Err(Problem::internal("cannot find this program: /proc is not mounted")),
+        false => Err(ApiError::internal("cannot find this program: /proc is not mounted")),
     }
 }

@@ -6,7 +6,7 @@ use super::target::TargetSeed;
 use sluice_metadata::{
     Assembly, Device, Error, Member, Place, Refusal, Role, SetKind, Shape, Verdict, form, judge, raise,
 };
-use sluice_spec::problem::{Kind, Problem};
+use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::{NamespaceSpec, PlaceSpec, SetSpec};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -63,7 +63,7 @@ pub(super) struct Set {
 impl Labels {
     /// Compares the labels of all sets in a stack, and in the layers of its functions. Returns the stack with
     /// the sizes that the labels give to its devices. Writes nothing.
-    pub(super) fn examine(spec: &NamespaceSpec, drive: &str) -> Result<(NamespaceSpec, Self), Problem> {
+    pub(super) fn examine(spec: &NamespaceSpec, drive: &str) -> Result<(NamespaceSpec, Self), ApiError> {
         for below in spec.stacks_below() {
             Self::check_all(&below, drive)?;
         }
@@ -82,18 +82,18 @@ impl Labels {
     }
 
     /// Compares the labels of the sets in a stack. Writes nothing.
-    pub(super) fn check(spec: &NamespaceSpec, drive: &str) -> Result<Vec<Set>, Problem> {
+    pub(super) fn check(spec: &NamespaceSpec, drive: &str) -> Result<Vec<Set>, ApiError> {
         spec.sets().iter().filter_map(|set| Set::examine(set, drive).transpose()).collect()
     }
 
     /// Compares the labels of the sets in a stack and in the layers of its functions.
-    fn check_all(spec: &NamespaceSpec, drive: &str) -> Result<(), Problem> {
+    fn check_all(spec: &NamespaceSpec, drive: &str) -> Result<(), ApiError> {
         spec.stacks_below().try_for_each(|below| Self::check_all(&below, drive))?;
         Self::check(spec, drive).map(drop)
     }
 
     /// Labels new sets, and raises the epochs of others. All members are open, and locked.
-    pub(super) fn take(self, stack: &mut StackSeed) -> Result<OpenSets, Problem> {
+    pub(super) fn take(self, stack: &mut StackSeed) -> Result<OpenSets, ApiError> {
         let mut open = Vec::new();
         for set in self.sets {
             let (at, read_only) = (set.at, set.read_only);
@@ -119,7 +119,7 @@ impl Labels {
 
 impl Set {
     /// Compares the labels of a set. Returns none if its members are not to be examined, or cannot have any.
-    fn examine(spec: &SetSpec, drive: &str) -> Result<Option<Self>, Problem> {
+    fn examine(spec: &SetSpec, drive: &str) -> Result<Option<Self>, ApiError> {
         if spec.labels == Some(false) {
             return Ok(None);
         }
@@ -127,7 +127,7 @@ impl Set {
             Ok(places) => places,
             Err(why) if spec.labels == Some(true) => {
                 let words = format!("the {} cannot have labels: {why}", spec.kind);
-                return Err(Problem::invalid(words).hint("remove `labels = true`"));
+                return Err(ApiError::invalid(words).hint("remove `labels = true`"));
             }
             Err(_) => return Ok(None),
         };
@@ -153,9 +153,8 @@ impl Set {
             // Nothing can be copied to it, and its label cannot be renewed.
             let words =
                 format!("{} is an older copy of a member of set {}", place.path.display(), assembly.set);
-            return Err(
-                Problem::conflict(words).hint("nothing was written; remove `read_only` to have it copied to")
-            );
+            return Err(ApiError::conflict(words)
+                .hint("nothing was written; remove `read_only` to have it copied to"));
         }
         Ok(Some(Self { kind: spec.kind, is_wanted, at: spec.at, shape, places: found, verdict, read_only }))
     }
@@ -185,7 +184,7 @@ impl Set {
     }
 
     /// Stores the labels of the set. Returns them.
-    fn store(self) -> Result<Assembly, Problem> {
+    fn store(self) -> Result<Assembly, ApiError> {
         let open = |place: &Place| Device::open_owned(&place.path);
         let devices = || self.places.iter().map(open).collect::<Result<Vec<_>, _>>().map_err(problem);
         match self.verdict {
@@ -217,17 +216,17 @@ fn looked_at(places: &[PlaceSpec]) -> Result<Vec<Place>, Error> {
     places.iter().enumerate().map(look).collect()
 }
 
-fn refused(spec: &SetSpec, places: &[PlaceSpec], refusal: Refusal) -> Problem {
+fn refused(spec: &SetSpec, places: &[PlaceSpec], refusal: Refusal) -> ApiError {
     let mut hint = refusal.hint;
     if spec.labels.is_none() && places.iter().any(|place| place.size.is_none()) {
         hint.push_str("; if a guest has written labels into its own disk, set labels = false");
     }
-    Problem::conflict(refusal.error).hint(hint)
+    ApiError::conflict(refusal.error).hint(hint)
 }
 
-fn lacks_labels(spec: &SetSpec, places: &[PlaceSpec], drive: &str) -> Problem {
+fn lacks_labels(spec: &SetSpec, places: &[PlaceSpec], drive: &str) -> ApiError {
     let paths = paths(places);
-    Problem::conflict(format!("labels = true, and no member of the {} has one: {paths}", spec.kind)).hint(format!(
+    ApiError::conflict(format!("labels = true, and no member of the {} has one: {paths}", spec.kind)).hint(format!(
         "nothing was written; if the paths are right, `sluice member adopt --config FILE --drive {drive}` labels them"
     ))
 }
@@ -250,13 +249,13 @@ fn paths(places: &[PlaceSpec]) -> String {
 }
 
 /// Converts a failure of an access to a member's device, with its remedy.
-pub fn problem(error: Error) -> Problem {
+pub fn problem(error: Error) -> ApiError {
     let words = error.to_string();
     let found = match &error {
-        Error::InUse(_) => Problem::new(Kind::InUse, words),
-        Error::Io(_, _, io) => Problem::internal(words).limited_by(io),
+        Error::InUse(_) => ApiError::new(Kind::InUse, words),
+        Error::Io(_, _, io) => ApiError::internal(words).limited_by(io),
         Error::NotStorage(_) | Error::NoRoom { .. } | Error::NotBlank(_) | Error::Impossible(_) => {
-            Problem::conflict(words)
+            ApiError::conflict(words)
         }
     };
     match error.hint() {
@@ -266,8 +265,8 @@ pub fn problem(error: Error) -> Problem {
 }
 
 /// Returns the problem for a resize of a namespace whose members have labels.
-pub(super) fn keeps_size(drive: &str, nsid: u32) -> Problem {
-    Problem::conflict(format!(
+pub(super) fn keeps_size(drive: &str, nsid: u32) -> ApiError {
+    ApiError::conflict(format!(
         "namespace {nsid} of drive `{drive}` cannot be resized: labels lie behind the data of its members"
     ))
     .hint("move the data to a new drive with larger members")
@@ -275,12 +274,12 @@ pub(super) fn keeps_size(drive: &str, nsid: u32) -> Problem {
 
 /// Checks that the function which the namespace shall have at index `at` can be attached to a drive in use: its
 /// members have no labels, and shall have none.
-pub(super) fn may_attach(spec: &NamespaceSpec, at: usize, drive: &str) -> Result<(), Problem> {
+pub(super) fn may_attach(spec: &NamespaceSpec, at: usize, drive: &str) -> Result<(), ApiError> {
     let sets = Labels::check(spec, drive)?;
     match sets.iter().find(|set| set.at == at && !set.is_unlabelled()) {
         Some(set) => {
             let words = format!("a {} with labels cannot be attached to a drive in use", set.kind);
-            Err(Problem::invalid(words).hint("declare it with the drive, or leave labels out"))
+            Err(ApiError::invalid(words).hint("declare it with the drive, or leave labels out"))
         }
         None => Ok(()),
     }

@@ -38,8 +38,8 @@ use sluice_frontend_tcp::Directory;
 use sluice_frontend_vfio_user::Access;
 use sluice_reactor::{IdlePolicy, Progress, ReactorConfig, ReactorHandle, Turn, Watched};
 use sluice_spec::DriveSpec;
+use sluice_spec::error::ApiError;
 use sluice_spec::paths::Places;
-use sluice_spec::problem::Problem;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -75,7 +75,7 @@ struct OneReactor {
 
 impl Wiring {
     /// Starts the reactors.
-    pub fn start(settings: &Settings, places: Places) -> Result<Self, Problem> {
+    pub fn start(settings: &Settings, places: Places) -> Result<Self, ApiError> {
         function::hide(&places);
         let cores: Vec<Option<usize>> = match settings.cores.as_slice() {
             [] => vec![None],
@@ -111,7 +111,7 @@ impl Wiring {
     }
 }
 
-fn start_reactor(index: usize, core: Option<usize>, settings: &Settings) -> Result<OneReactor, Problem> {
+fn start_reactor(index: usize, core: Option<usize>, settings: &Settings) -> Result<OneReactor, ApiError> {
     let idle = IdlePolicy {
         spin: settings.idle.spin(),
         always_poll: settings.idle.always_poll,
@@ -125,7 +125,7 @@ fn start_reactor(index: usize, core: Option<usize>, settings: &Settings) -> Resu
         ..ReactorConfig::default()
     };
     let handle = ReactorHandle::start(config).map_err(|error| {
-        let problem = Problem::internal(format!("reactor {index} cannot start: {error}"));
+        let problem = ApiError::internal(format!("reactor {index} cannot start: {error}"));
         match core {
             Some(_) => problem.hint("daemon.cores names the processors to use"),
             None => problem,
@@ -135,7 +135,12 @@ fn start_reactor(index: usize, core: Option<usize>, settings: &Settings) -> Resu
 }
 
 impl Wiring {
-    fn wire(&self, spec: &DriveSpec, reactor: usize, remembered: &Remembered) -> Result<WiredDrive, Problem> {
+    fn wire(
+        &self,
+        spec: &DriveSpec,
+        reactor: usize,
+        remembered: &Remembered,
+    ) -> Result<WiredDrive, ApiError> {
         let socket = self.places.drive_socket(&spec.name);
         let folder = socket.parent().unwrap_or(&self.places.sockets);
         let context = OpenContext {
@@ -162,7 +167,7 @@ impl Engine for Wiring {
         spec: &DriveSpec,
         reactor: usize,
         remembered: &Remembered,
-    ) -> Result<Arc<dyn Running>, Problem> {
+    ) -> Result<Arc<dyn Running>, ApiError> {
         Ok(Arc::new(self.wire(spec, reactor, remembered)?))
     }
 
@@ -189,9 +194,9 @@ impl Engine for Wiring {
 }
 
 /// Returns a reactor by its number, counted from zero.
-fn reactor_of(reactors: &[OneReactor], index: usize) -> Result<ReactorHandle, Problem> {
+fn reactor_of(reactors: &[OneReactor], index: usize) -> Result<ReactorHandle, ApiError> {
     let found = reactors.get(index).map(|reactor| reactor.handle.clone());
-    found.ok_or_else(|| Problem::invalid(format!("there is no reactor {index}")))
+    found.ok_or_else(|| ApiError::invalid(format!("there is no reactor {index}")))
 }
 
 fn counters(index: usize, reactor: &OneReactor) -> ReactorCounters {

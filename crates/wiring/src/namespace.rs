@@ -13,7 +13,7 @@ use sluice_control::state::Created;
 use sluice_controller::{Attachment, Namespace, NamespaceConfig, ReservationRecord};
 use sluice_reactor::{Io, TaskId};
 use sluice_router::{Classifier, RouterBuilder};
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
 use sluice_spec::{DriveSpec, NamespaceSpec, Way};
 use std::path::Path;
@@ -133,7 +133,7 @@ pub type StackControls = Vec<StackControl>;
 
 impl NamespaceSeed {
     /// Opens the targets and the functions. May block.
-    pub fn open(drive: &DriveSpec, nsid: u32) -> Result<(Self, StackControls), Problem> {
+    pub fn open(drive: &DriveSpec, nsid: u32) -> Result<(Self, StackControls), ApiError> {
         Self::open_after(drive, nsid, Losses::default())
     }
 
@@ -142,8 +142,8 @@ impl NamespaceSeed {
         drive: &DriveSpec,
         nsid: u32,
         losses: Losses<'_>,
-    ) -> Result<(Self, StackControls), Problem> {
-        let unknown = || Problem::not_found(format!("there is no namespace {nsid}"));
+    ) -> Result<(Self, StackControls), ApiError> {
+        let unknown = || ApiError::not_found(format!("there is no namespace {nsid}"));
         let spec = drive.namespace(nsid).ok_or_else(unknown)?;
         let config =
             NamespaceConfig { nsid, block_size: spec.block_size, uuid: drive.namespace_uuid(nsid, &[]) };
@@ -189,9 +189,9 @@ impl NamespaceSeed {
         drive: &DriveSpec,
         created: &Created,
         new_size: Option<Size>,
-    ) -> Result<Self, Problem> {
+    ) -> Result<Self, ApiError> {
         let Created { nsid, number, block_size, .. } = *created;
-        let pool = drive.pool.as_ref().ok_or_else(|| Problem::conflict("the drive has no pool"))?;
+        let pool = drive.pool.as_ref().ok_or_else(|| ApiError::conflict("the drive has no pool"))?;
         // Memory is allocated anew, and a file keeps its size.
         let size = new_size.or_else(|| created.file.is_none().then_some(created.size));
         let spec = pool.namespace(created.file.as_deref(), block_size, size);
@@ -249,7 +249,7 @@ impl NamespaceSeed {
         task: TaskId,
         io: &Io,
         channels: BackgroundChannels,
-    ) -> Result<Namespace, Problem> {
+    ) -> Result<Namespace, ApiError> {
         let (config, drive) = (self.config.clone(), std::mem::take(&mut self.drive));
         let (classifier, reservations) = (self.classifier.take(), self.reservations.take());
         let BackgroundChannels { retired, detached, .. } = channels;
@@ -291,13 +291,13 @@ impl NamespaceSeed {
     }
 
     /// Builds the layers alone, on the thread of their reactor.
-    pub fn build_stack(self, task: TaskId, io: &Io) -> Result<Stack, Problem> {
+    pub fn build_stack(self, task: TaskId, io: &Io) -> Result<Stack, ApiError> {
         self.build_paths(task, io).map(|(stack, _)| stack)
     }
 
     /// Builds the layers. Returns them with the entry of each further path, and whether that path leads
     /// beyond the namespace.
-    fn build_paths(self, task: TaskId, io: &Io) -> Result<(Stack, Vec<(NodeId, bool)>), Problem> {
+    fn build_paths(self, task: TaskId, io: &Io) -> Result<(Stack, Vec<(NodeId, bool)>), ApiError> {
         let at = Site { task, io, nsid: self.config.nsid };
         let mut stack = StackBuilder::new();
         // The top of each path with a target of its own; entries of other paths are looked up in the whole
@@ -340,7 +340,7 @@ impl StackSeed {
         spec: &NamespaceSpec,
         drive: &str,
         losses: Losses<'_>,
-    ) -> Result<(Self, StackControl), Problem> {
+    ) -> Result<(Self, StackControl), ApiError> {
         let (spec, labels) = Labels::examine(spec, drive)?;
         let at_target = spec.functions.iter().fold(losses, Losses::below);
         let (seed, target) = TargetSeed::open(&spec.target()?, spec.block_size, at_target)?;
@@ -371,7 +371,7 @@ impl StackSeed {
         Ok((seed, control))
     }
 
-    fn build(self, stack: &mut StackBuilder, at: &Site<'_>) -> Result<Chain, Problem> {
+    fn build(self, stack: &mut StackBuilder, at: &Site<'_>) -> Result<Chain, ApiError> {
         let mut top = self.target.add(stack, at)?;
         let mut chain = vec![top];
         for function in self.functions.into_iter().rev() {
@@ -382,7 +382,7 @@ impl StackSeed {
     }
 
     /// Builds the stack of a namespace that has no other path.
-    pub(super) fn build_alone(self, at: &Site<'_>) -> Result<Stack, Problem> {
+    pub(super) fn build_alone(self, at: &Site<'_>) -> Result<Stack, ApiError> {
         let mut stack = StackBuilder::new();
         self.build(&mut stack, at)?;
         Ok(stack.build())
@@ -390,7 +390,7 @@ impl StackSeed {
 
     /// Builds a stack beside that of a namespace; a resize of the namespace does not affect it. Returns its
     /// top.
-    pub(super) fn build_aside(self, stack: &mut StackBuilder, at: &Site<'_>) -> Result<NodeId, Problem> {
+    pub(super) fn build_aside(self, stack: &mut StackBuilder, at: &Site<'_>) -> Result<NodeId, ApiError> {
         let chain = self.build(stack, at)?;
         stack.fix(chain.0[0]);
         Ok(*chain.last())
@@ -398,9 +398,9 @@ impl StackSeed {
 }
 
 /// Returns the problem for a missing file of a namespace that a host has created.
-fn is_missing(drive: &DriveSpec, nsid: u32, path: &Path) -> Problem {
+fn is_missing(drive: &DriveSpec, nsid: u32, path: &Path) -> ApiError {
     let (path, name) = (path.display(), &drive.name);
-    Problem::conflict(format!(
+    ApiError::conflict(format!(
         "{path}, with namespace {nsid} that a host of drive `{name}` has created, does not exist"
     ))
     .hint(format!(

@@ -6,7 +6,7 @@ use sluice_control::state::{Created, Pooled};
 use sluice_controller::{Creation, Pool};
 use sluice_frontend::Drive;
 use sluice_spec::DriveSpec;
-use sluice_spec::problem::{Kind, Problem};
+use sluice_spec::error::{ApiError, Kind};
 use std::time::{Duration, Instant};
 
 /// Time limit for the drain of a namespace; longer than the time that its commands have to end.
@@ -19,7 +19,7 @@ pub(super) const STORE_LIMIT: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Opens the host-created namespaces of a drive.
-pub(super) fn open(spec: &DriveSpec, pooled: &Pooled) -> Result<Vec<NamespaceSeed>, Problem> {
+pub(super) fn open(spec: &DriveSpec, pooled: &Pooled) -> Result<Vec<NamespaceSeed>, ApiError> {
     pooled.created.iter().map(|created| NamespaceSeed::created(spec, created, None)).collect()
 }
 
@@ -37,9 +37,9 @@ impl WiredDrive {
         nsid: u32,
         removal: Duration,
         store: Duration,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ApiError> {
         let refused =
-            |why: &dyn std::fmt::Display| Problem::conflict(format!("namespace {nsid} stays: {why}"));
+            |why: &dyn std::fmt::Display| ApiError::conflict(format!("namespace {nsid} stays: {why}"));
         self.tell(move |drive, now_ns| drive.subsystem_mut().delete_namespace(nsid, now_ns))?
             .map_err(|why| refused(&why))?;
         let began = Instant::now();
@@ -50,7 +50,7 @@ impl WiredDrive {
                 return Err(refused(&"commands in flight did not come to their end").hint("try again"));
             }
             if began.elapsed() > store {
-                return Err(Problem::new(
+                return Err(ApiError::new(
                     Kind::Unavailable,
                     format!("namespace {nsid} is still being deleted"),
                 )
@@ -69,7 +69,7 @@ impl WiredDrive {
         spec: &DriveSpec,
         created: &Created,
         creation: Creation,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ApiError> {
         let seed = NamespaceSeed::created(spec, created, Some(created.size))?;
         let (task, channels) = (self.task.id(), self.channels.clone());
         self.recall_queues(None)?;

@@ -11,8 +11,8 @@ use sluice_frontend::Drive;
 use sluice_frontend_tcp as tcp;
 use sluice_frontend_vfio_user::{Access, Config as SocketConfig, DoorbellPolicy, Listener, Socket};
 use sluice_reactor::{Arm, Io, Local, Task, TaskId};
+use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::paths::socket_folder;
-use sluice_spec::problem::{Kind, Problem};
 use sluice_spec::{Doorbells, DriveSpec};
 use std::fs::Permissions;
 use std::io;
@@ -55,7 +55,7 @@ pub(super) struct Unfinished {
 
 impl PreparedDrive {
     /// Builds the drive on the thread of its reactor.
-    pub(super) fn install(self, local: &mut Local) -> Result<TaskId, Problem> {
+    pub(super) fn install(self, local: &mut Local) -> Result<TaskId, ApiError> {
         let mut failed = None;
         let task = local.add(|task, io| or_failed(self.build(task, io), &mut failed));
         match failed {
@@ -67,11 +67,11 @@ impl PreparedDrive {
         }
     }
 
-    fn build(self, task: TaskId, io: Io) -> Result<Drive, Problem> {
+    fn build(self, task: TaskId, io: Io) -> Result<Drive, ApiError> {
         let build = |seed: NamespaceSeed| seed.build(task, &io, self.channels.clone());
         let namespaces = self.namespaces.into_iter().map(build).collect::<Result<_, _>>()?;
         let no_memory = |error: io::Error| {
-            Problem::internal(format!("there is no memory for a controller: {error}")).limited_by(&error)
+            ApiError::internal(format!("there is no memory for a controller: {error}")).limited_by(&error)
         };
         let config = ControllerConfig { identity: self.identity, namespaces };
         let mut subsystem = Subsystem::new(config).map_err(no_memory)?;
@@ -124,7 +124,7 @@ pub(super) fn sockets(
     spec: &DriveSpec,
     folder: &Path,
     access: Access,
-) -> Result<Vec<(Listener, SocketConfig)>, Problem> {
+) -> Result<Vec<(Listener, SocketConfig)>, ApiError> {
     let open = |number: usize| {
         let folder = socket_folder(folder, number);
         let listener = listen(&spec.name, &folder, access)?;
@@ -161,7 +161,7 @@ pub(super) fn hosts(spec: &DriveSpec) -> Option<tcp::Config> {
 }
 
 /// Returns the task that was built, or a placeholder for it; then `failed` is set.
-pub(super) fn or_failed(built: Result<impl Task, Problem>, failed: &mut Option<Problem>) -> Box<dyn Task> {
+pub(super) fn or_failed(built: Result<impl Task, ApiError>, failed: &mut Option<ApiError>) -> Box<dyn Task> {
     match built {
         Ok(task) => Box::new(task),
         Err(problem) => {
@@ -187,13 +187,13 @@ impl Task for FailedTask {
 }
 
 /// Listens in the drive's folder, and opens the folder to users that may connect.
-fn listen(name: &str, folder: &Path, access: Access) -> Result<Listener, Problem> {
+fn listen(name: &str, folder: &Path, access: Access) -> Result<Listener, ApiError> {
     let listener = Listener::bind_for(folder, access).map_err(|error| {
         let kind = match error.kind() {
             io::ErrorKind::AddrInUse => Kind::InUse,
             _ => Kind::Internal,
         };
-        Problem::new(kind, format!("drive `{name}` cannot listen: {error}")).limited_by(&error)
+        ApiError::new(kind, format!("drive `{name}` cannot listen: {error}")).limited_by(&error)
     })?;
     let opened = match (access.mode & 0o077, access.group) {
         (0, _) => Ok(()),
@@ -204,7 +204,7 @@ fn listen(name: &str, folder: &Path, access: Access) -> Result<Listener, Problem
         }
         _ => std::fs::set_permissions(folder, Permissions::from_mode(0o755)),
     };
-    opened.map_err(|error| Problem::io("open to others", folder, &error))?;
+    opened.map_err(|error| ApiError::io("open to others", folder, &error))?;
     Ok(listener)
 }
 

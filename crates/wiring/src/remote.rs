@@ -9,8 +9,8 @@ use super::target::peer;
 use sluice_command::{Layer, NodeId, StackBuilder};
 use sluice_control::drives::{DevicePlace, DeviceView};
 use sluice_controller::Subsystem;
+use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::host_name::HostName;
-use sluice_spec::problem::{Kind, Problem};
 use sluice_spec::{DigestName, NvmeTcpSpec, PolicyName};
 use sluice_targets::{
     Digests, Expected, Multipath, NvmeTcpConfig, NvmeTcpControl, NvmeTcpSeed, PathPolicy, PowerId,
@@ -46,7 +46,7 @@ impl RemoteSeed {
         spec: &NvmeTcpSpec,
         block_size: u32,
         losses: Losses<'_>,
-    ) -> Result<(Self, RemoteControl), Problem> {
+    ) -> Result<(Self, RemoteControl), ApiError> {
         let config = |address| config(spec, address, block_size, losses);
         let place = |address: &str| DevicePlace {
             device: format!("{} at {address}", spec.subnqn),
@@ -55,8 +55,8 @@ impl RemoteSeed {
         };
         let peer = peer(&spec.subnqn, spec.namespace);
         let in_words = |error: sluice_targets::NvmeTcpError| match error.is_unreachable() {
-            true => Problem::new(Kind::Unreachable, error.to_string()),
-            false => Problem::internal(error.to_string()),
+            true => ApiError::new(Kind::Unreachable, error.to_string()),
+            false => ApiError::internal(error.to_string()),
         };
         if spec.addresses.is_empty() {
             let seed = NvmeTcpSeed::open(&config(&spec.address)?).map_err(in_words)?;
@@ -65,7 +65,7 @@ impl RemoteSeed {
             return Ok((Self::One(Box::new(seed)), control));
         }
         let configs = spec.addresses.iter().map(|address| config(address));
-        let configs: Vec<NvmeTcpConfig> = configs.collect::<Result<_, Problem>>()?;
+        let configs: Vec<NvmeTcpConfig> = configs.collect::<Result<_, ApiError>>()?;
         let paths = NvmeTcpSeed::open_paths(&configs).map_err(in_words)?;
         let places = spec.addresses.iter().map(|address| place(address));
         let power = paths.iter().find_map(NvmeTcpSeed::power);
@@ -81,7 +81,7 @@ impl RemoteSeed {
     }
 
     /// Adds the target to a stack, on the thread of its reactor.
-    pub(super) fn add(self, stack: &mut StackBuilder, at: &Site<'_>) -> Result<NodeId, Problem> {
+    pub(super) fn add(self, stack: &mut StackBuilder, at: &Site<'_>) -> Result<NodeId, ApiError> {
         match self {
             Self::One(seed) => add_path(*seed, stack, at),
             Self::Several { paths, policy, limit } => {
@@ -99,12 +99,12 @@ impl RemoteSeed {
     }
 }
 
-fn add_path(seed: NvmeTcpSeed, stack: &mut StackBuilder, at: &Site<'_>) -> Result<NodeId, Problem> {
+fn add_path(seed: NvmeTcpSeed, stack: &mut StackBuilder, at: &Site<'_>) -> Result<NodeId, ApiError> {
     let token_prefix = Subsystem::token_prefix(at.nsid, stack.next_id());
     let target: Box<dyn Layer> = match seed.build(at.task, at.io, token_prefix) {
         Ok(target) => Box::new(target),
         Err(error) => {
-            return Err(Problem::internal(format!("the reactor cannot take the connection: {error}"))
+            return Err(ApiError::internal(format!("the reactor cannot take the connection: {error}"))
                 .hint("each takes two of the reactor's places and a few descriptors (ulimit -n)"));
         }
     };
@@ -131,7 +131,7 @@ fn config(
     address: &str,
     block_size: u32,
     losses: Losses<'_>,
-) -> Result<NvmeTcpConfig, Problem> {
+) -> Result<NvmeTcpConfig, ApiError> {
     let host = HostName::of(spec.hostnqn.as_deref());
     let has = |name| spec.digests.contains(&name);
     Ok(NvmeTcpConfig {
@@ -151,10 +151,10 @@ fn config(
 }
 
 /// Reads the keys of a file, if one is named.
-pub fn tls_keys(path: Option<&Path>) -> Result<Option<Arc<Keys>>, Problem> {
+pub fn tls_keys(path: Option<&Path>) -> Result<Option<Arc<Keys>>, ApiError> {
     let keys = path.map(Keys::read).transpose();
     let hint = "each line has a key that `nvme gen-tls-key` made, and before it the NQN of its host if it is for one";
-    Ok(keys.map_err(|error| Problem::invalid(error.to_string()).hint(hint))?.map(Arc::new))
+    Ok(keys.map_err(|error| ApiError::invalid(error.to_string()).hint(hint))?.map(Arc::new))
 }
 
 fn fast_io_fail(spec: &NvmeTcpSpec) -> Option<Duration> {

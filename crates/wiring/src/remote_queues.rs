@@ -7,7 +7,7 @@ use sluice_controller::{CannotMigrate, Config, Identity, Namespace, NamespaceCon
 use sluice_frontend::{Migration, RemoteHandle, RemoteQueues};
 use sluice_reactor::{CALL_LIMIT, Io, Local, ReactorHandle, TaskId};
 use sluice_router::RouterBuilder;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ impl PreparedRemote {
         self,
         reactor: ReactorHandle,
         local: &mut Local,
-    ) -> Result<(RemoteHandle, PeerConfig), Problem> {
+    ) -> Result<(RemoteHandle, PeerConfig), ApiError> {
         let (mut failed, mut prepared) = (None, Some(self));
         let task = local.add(|task, io| {
             let built =
@@ -49,14 +49,14 @@ impl PreparedRemote {
         peer_config.inspect_err(|_| drop(local.remove(task)))
     }
 
-    fn build(self, reactor: ReactorHandle, task: TaskId, io: Io) -> Result<RemoteQueues, Problem> {
+    fn build(self, reactor: ReactorHandle, task: TaskId, io: Io) -> Result<RemoteQueues, ApiError> {
         let namespaces = self.namespaces.into_iter().map(|(config, stack)| {
             let stack = stack.build_alone(&Site { task, io: &io, nsid: config.nsid })?;
             let router = RouterBuilder::new(stack).drive(self.name.clone()).build();
             Namespace::new(config, router).map_err(|error| in_words(&error))
         });
         let namespaces = namespaces.collect::<Result<_, _>>()?;
-        let no_memory = |error| Problem::internal(format!("there is no memory for a controller: {error}"));
+        let no_memory = |error| ApiError::internal(format!("there is no memory for a controller: {error}"));
         let subsystem = Subsystem::new(Config { identity: self.identity, namespaces }).map_err(no_memory)?;
         RemoteQueues::new(reactor, task, io, subsystem).map_err(no_memory)
     }
@@ -64,7 +64,7 @@ impl PreparedRemote {
 
 impl WiredDrive {
     /// Moves the queue group of this completion queue to another reactor, or back to the drive's own.
-    pub(super) fn move_group(&self, queue: u16, reactor: usize, limit: Duration) -> Result<(), Problem> {
+    pub(super) fn move_group(&self, queue: u16, reactor: usize, limit: Duration) -> Result<(), ApiError> {
         let to = reactor_of(&self.reactors, reactor)?;
         let here = self.ask(move |drive| {
             let mut groups = drive.remote_groups();
@@ -81,7 +81,7 @@ impl WiredDrive {
             return Ok(());
         }
         let stays = |why: CannotMigrate| {
-            Problem::conflict(format!("queue {queue} of drive `{}` stays on its reactor: {why}", self.name))
+            ApiError::conflict(format!("queue {queue} of drive `{}` stays on its reactor: {why}", self.name))
         };
         let peer_config = self.ask(|drive| drive.subsystem().peer_config())?.map_err(stays)?;
         let prepared = self.prepare_remote(peer_config).map_err(|problem| {
@@ -123,7 +123,7 @@ impl WiredDrive {
     }
 
     /// Recalls remote queue groups, all or that of one completion queue, and waits until they are back.
-    pub(super) fn recall_queues(&self, queue: Option<u16>) -> Result<(), Problem> {
+    pub(super) fn recall_queues(&self, queue: Option<u16>) -> Result<(), ApiError> {
         let is_back = move |drive: &sluice_frontend::Drive| {
             !drive.remote_groups().any(|(remote, _)| queue.is_none_or(|queue| queue == remote))
         };
@@ -131,7 +131,7 @@ impl WiredDrive {
         self.change(move |drive, now_ns| drive.recall_groups(queue, now_ns))?;
         while !self.ask(is_back)? {
             if began.elapsed() > RECALL_LIMIT {
-                return Err(Problem::conflict(format!(
+                return Err(ApiError::conflict(format!(
                     "queues of drive `{}` are on other reactors, and their commands did not come to their end",
                     self.name
                 ))
@@ -144,7 +144,7 @@ impl WiredDrive {
     }
 
     /// Returns the reactors that have queue groups of the drive, by completion queue.
-    pub(super) fn remote_queues(&self) -> Result<Vec<(u16, usize)>, Problem> {
+    pub(super) fn remote_queues(&self) -> Result<Vec<(u16, usize)>, ApiError> {
         let groups = self.ask(|drive| {
             drive.remote_groups().map(|(queue, handle)| (queue, handle.reactor().clone())).collect::<Vec<_>>()
         })?;
@@ -153,10 +153,11 @@ impl WiredDrive {
     }
 
     /// Opens the layers of the drive a second time. May block.
-    fn prepare_remote(&self, peer_config: PeerConfig) -> Result<PreparedRemote, Problem> {
+    fn prepare_remote(&self, peer_config: PeerConfig) -> Result<PreparedRemote, ApiError> {
         let stacks = self.stacks();
         let namespaces = peer_config.namespaces.into_iter().map(|it| {
-            let no_clone = || Problem::conflict("its layers are of kinds that work on one reactor at a time");
+            let no_clone =
+                || ApiError::conflict("its layers are of kinds that work on one reactor at a time");
             // A namespace with a further path has another stack, or a second entry into this one.
             let Some([stack]) = stacks.get(it.config.nsid as usize - 1).map(Vec::as_slice) else {
                 return Err(no_clone());

@@ -17,7 +17,7 @@ use sluice_frontend::Drive;
 use sluice_frontend_tcp as tcp;
 use sluice_frontend_vfio_user::Socket;
 use sluice_reactor::Immovable;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
 use sluice_spec::{ClassifierSpec, DriveSpec, UifSpec};
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,7 +44,7 @@ impl Running for WiredDrive {
         self.life
     }
 
-    fn status(&self) -> Result<Status, Problem> {
+    fn status(&self) -> Result<Status, ApiError> {
         self.ask(status)
     }
 
@@ -52,7 +52,7 @@ impl Running for WiredDrive {
         self.task.id().index() == index
     }
 
-    fn target_size(&self, nsid: u32) -> Result<Size, Problem> {
+    fn target_size(&self, nsid: u32) -> Result<Size, ApiError> {
         let namespaces = self.stacks();
         let stacks = namespaces.get(nsid as usize - 1).ok_or_else(closed)?;
         let mut size = self.ask(move |drive| target_size(drive.subsystem(), nsid))?;
@@ -63,7 +63,7 @@ impl Running for WiredDrive {
         Ok(size)
     }
 
-    fn resize(&self, nsid: u32, size: Size) -> Result<(), Problem> {
+    fn resize(&self, nsid: u32, size: Size) -> Result<(), ApiError> {
         let namespaces = self.stacks();
         let stacks = namespaces.get(nsid as usize - 1).ok_or_else(closed)?;
         if stacks.iter().any(|stack| !stack.labelled.is_empty()) {
@@ -92,7 +92,7 @@ impl Running for WiredDrive {
         };
         match seen == size {
             true => Ok(()),
-            false => Err(Problem::internal(format!(
+            false => Err(ApiError::internal(format!(
                 "the target of namespace {nsid} still has {seen}: see the daemon's log"
             ))),
         }
@@ -102,7 +102,7 @@ impl Running for WiredDrive {
         &self,
         spec: Option<&ClassifierSpec>,
         fresh_maps: bool,
-    ) -> Result<ReadyClassifier<'_>, Problem> {
+    ) -> Result<ReadyClassifier<'_>, ApiError> {
         let Some(spec) = spec else { return Ok(Box::new(|| self.exchange(Vec::new(), None))) };
         let carry = if fresh_maps { None } else { self.maps() };
         let carry = carry.unwrap_or_default();
@@ -112,7 +112,7 @@ impl Running for WiredDrive {
         Ok(Box::new(move || self.exchange(programs, Some(next))))
     }
 
-    fn classifier(&self) -> Result<Option<ClassifierStatus>, Problem> {
+    fn classifier(&self) -> Result<Option<ClassifierStatus>, ApiError> {
         let routed = self.ask(|drive| routed(drive.subsystem()))?;
         Ok(self.attached().as_mut().map(|attached| attached.status(&routed)))
     }
@@ -149,7 +149,7 @@ impl Running for WiredDrive {
         self.uif(number).is_some()
     }
 
-    fn tell_function(&self, number: usize, text: &str, quiesce: bool) -> Result<String, Problem> {
+    fn tell_function(&self, number: usize, text: &str, quiesce: bool) -> Result<String, ApiError> {
         let function = self.uif(number).ok_or_else(closed)?;
         let text = &function.order(text).map_err(says)?;
         let quiet = if quiesce { Some(self.quiesce()?) } else { None };
@@ -163,7 +163,7 @@ impl Running for WiredDrive {
         self.uif(number).is_some_and(|function| function.uif.restart())
     }
 
-    fn move_function(&self, number: usize, spec: &UifSpec) -> Result<(), Problem> {
+    fn move_function(&self, number: usize, spec: &UifSpec) -> Result<(), ApiError> {
         self.uif(number).ok_or_else(closed)?.move_to(spec)
     }
 
@@ -173,7 +173,7 @@ impl Running for WiredDrive {
         nsid: u32,
         at: usize,
         store: Store<'_>,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ApiError> {
         self.attach(spec.namespace(nsid).ok_or_else(closed)?, nsid, at, store)
     }
 
@@ -183,11 +183,11 @@ impl Running for WiredDrive {
         nsid: u32,
         at: usize,
         store: Store<'_>,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ApiError> {
         self.detach(spec.namespace(nsid).ok_or_else(closed)?, nsid, at, store)
     }
 
-    fn set_ana(&self, rules: Vec<AnaRule>) -> Result<(), Problem> {
+    fn set_ana(&self, rules: Vec<AnaRule>) -> Result<(), ApiError> {
         self.tell(move |drive, _| drive.subsystem_mut().set_ana(rules))
     }
 
@@ -196,25 +196,25 @@ impl Running for WiredDrive {
         spec: &DriveSpec,
         created: &Created,
         creation: Creation,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ApiError> {
         self.make_namespace(spec, created, creation)
     }
 
-    fn delete_namespace(&self, nsid: u32) -> Result<(), Problem> {
+    fn delete_namespace(&self, nsid: u32) -> Result<(), ApiError> {
         self.remove_namespace(nsid, pool::REMOVAL_LIMIT, pool::STORE_LIMIT)
     }
 
-    fn persisted(&self, what: PersistentRecord, well: bool) -> Result<(), Problem> {
+    fn persisted(&self, what: PersistentRecord, well: bool) -> Result<(), ApiError> {
         // A host waits for this acknowledgement. Only the drive's own reactor has it, so queue groups need
         // not be recalled.
         self.change(move |drive, now_ns| drive.subsystem_mut().persisted(what, well, now_ns))
     }
 
-    fn move_to(&self, reactor: usize, limit: Duration) -> Result<(), Problem> {
+    fn move_to(&self, reactor: usize, limit: Duration) -> Result<(), ApiError> {
         let to = reactor_of(&self.reactors, reactor)?;
         self.recall_queues(None)?;
         self.task.move_to(&to, limit).map_err(|why| {
-            let problem = Problem::conflict(format!("drive `{}` stays on its reactor: {why}", self.name));
+            let problem = ApiError::conflict(format!("drive `{}` stays on its reactor: {why}", self.name));
             match why {
                 Immovable::Busy(_) => problem.hint("what it is on may be slow at the moment: try again"),
                 _ => problem,
@@ -222,7 +222,7 @@ impl Running for WiredDrive {
         })
     }
 
-    fn move_queue(&self, queue: u16, reactor: usize, limit: Duration) -> Result<(), Problem> {
+    fn move_queue(&self, queue: u16, reactor: usize, limit: Duration) -> Result<(), ApiError> {
         self.move_group(queue, reactor, limit)
     }
 
@@ -239,13 +239,13 @@ impl Running for WiredDrive {
         self.reactors.iter().position(|reactor| reactor.handle.is(&here))
     }
 
-    fn drain(&self) -> Result<(), Problem> {
+    fn drain(&self) -> Result<(), ApiError> {
         self.unlist();
         // Remote queue groups return by themselves.
         self.change(|drive, now_ns| drive.drain(now_ns))
     }
 
-    fn sync(&self, limit: Duration, hurry: &AtomicBool) -> Result<Synced, Problem> {
+    fn sync(&self, limit: Duration, hurry: &AtomicBool) -> Result<Synced, ApiError> {
         self.change(|drive, now_ns| drive.subsystem_mut().sync(now_ns))?;
         let began = Instant::now();
         loop {
@@ -257,7 +257,7 @@ impl Running for WiredDrive {
                     return Ok(synced);
                 }
                 None if began.elapsed() >= limit || hurry.load(Relaxed) => {
-                    return Err(Problem::internal("a flush did not end: acknowledged writes may be lost")
+                    return Err(ApiError::internal("a flush did not end: acknowledged writes may be lost")
                         .hint("daemon.drain_s is how long a daemon that stops waits"));
                 }
                 None => std::thread::sleep(SYNC_LOOK),
@@ -276,7 +276,7 @@ impl Running for WiredDrive {
         self.stacks().iter().flatten().flat_map(StackControl::peers).collect()
     }
 
-    fn close(&self) -> Result<(), Problem> {
+    fn close(&self) -> Result<(), ApiError> {
         self.unlist();
         let task = self.task.id();
         self.task.call(move |local| drop(local.remove(task))).map_err(gone)
@@ -327,12 +327,12 @@ fn status(drive: &Drive) -> Status {
 }
 
 /// Returns the sizes of a namespace's files in bytes, path by path.
-fn file_sizes(stacks: &[StackControl]) -> Result<Vec<Option<Size>>, Problem> {
+fn file_sizes(stacks: &[StackControl]) -> Result<Vec<Option<Size>>, ApiError> {
     stacks.iter().map(|stack| stack.target.file_size()).collect()
 }
 
 /// Restores the previous sizes of files. The parts that were cut off read as zeros.
-fn restore_files(stacks: &[StackControl], before: &[Option<Size>]) -> Result<(), Problem> {
+fn restore_files(stacks: &[StackControl], before: &[Option<Size>]) -> Result<(), ApiError> {
     for (stack, before) in stacks.iter().zip(before) {
         // Files that kept their size are left alone: that size may be why they could not shrink.
         if let Some(size) = before
@@ -346,7 +346,7 @@ fn restore_files(stacks: &[StackControl], before: &[Option<Size>]) -> Result<(),
 
 /// Returns the problem for targets that could not shrink after their namespace had. `back` is the outcome of
 /// undoing that.
-fn not_shrunk(mut problem: Problem, nsid: u32, size: Size, back: Result<Size, Problem>) -> Problem {
+fn not_shrunk(mut problem: ApiError, nsid: u32, size: Size, back: Result<Size, ApiError>) -> ApiError {
     if let Err(why) = back {
         problem.error = format!("{}; and namespace {nsid} stays at {size}: {}", problem.error, why.error);
     }
@@ -359,6 +359,6 @@ fn target_size(subsystem: &Subsystem, nsid: u32) -> Size {
 }
 
 /// Returns the problem for a function's answer that is an error.
-fn says(words: String) -> Problem {
-    Problem::conflict(format!("the function says: {words}"))
+fn says(words: String) -> ApiError {
+    ApiError::conflict(format!("the function says: {words}"))
 }

@@ -7,7 +7,7 @@ use super::remote::{RemoteControl, RemoteSeed};
 use sluice_command::{Layer, NodeId, Opcodes, Operation, Passthrough, StackBuilder};
 use sluice_control::drives::{DevicePlace, DeviceView};
 use sluice_controller::Subsystem;
-use sluice_spec::problem::{Kind, Problem};
+use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::size::Size;
 use sluice_spec::{FileTarget, LossName, NvmeSpec, OnFull, PassthroughSpec, Target};
 use sluice_targets::{
@@ -48,7 +48,7 @@ impl TargetSeed {
         target: &Target,
         block_size: u32,
         losses: Losses<'_>,
-    ) -> Result<(Self, TargetControl), Problem> {
+    ) -> Result<(Self, TargetControl), ApiError> {
         match target {
             Target::Null { size } => Ok((Self::Null { size: *size }, TargetControl::Null)),
             Target::Memory { size } => Ok((Self::Memory { size: *size }, TargetControl::Nothing)),
@@ -77,10 +77,10 @@ impl TargetSeed {
     }
 
     /// Adds the target to a stack, on the thread of its reactor.
-    pub(super) fn add(self, stack: &mut StackBuilder, at: &Site<'_>) -> Result<NodeId, Problem> {
+    pub(super) fn add(self, stack: &mut StackBuilder, at: &Site<'_>) -> Result<NodeId, ApiError> {
         let token_prefix = Subsystem::token_prefix(at.nsid, stack.next_id());
         let no_place = |what: &str, error: io::Error, hint: &str| {
-            Problem::internal(format!("the reactor cannot take the {what}: {error}")).hint(hint)
+            ApiError::internal(format!("the reactor cannot take the {what}: {error}")).hint(hint)
         };
         let layer: Box<dyn Layer> = match self {
             Self::Null { size } => Box::new(Null::new(size.0)),
@@ -110,7 +110,7 @@ impl TargetControl {
     /// Opens another target with the same data, for use at the same time on another reactor. Returns `None`
     /// if this kind of target cannot have one. May block. `size` is that of the namespace, if this is its
     /// only layer.
-    pub(super) fn open_clone(&self, size: Option<Size>) -> Result<Option<TargetSeed>, Problem> {
+    pub(super) fn open_clone(&self, size: Option<Size>) -> Result<Option<TargetSeed>, ApiError> {
         match self {
             Self::Null => Ok(size.map(|size| TargetSeed::Null { size })),
             Self::File(control) => {
@@ -146,7 +146,7 @@ impl TargetControl {
     }
 
     /// Returns the bytes of the target's file, visible to hosts or not. May block.
-    pub(super) fn file_size(&self) -> Result<Option<Size>, Problem> {
+    pub(super) fn file_size(&self) -> Result<Option<Size>, ApiError> {
         match self {
             Self::Nothing | Self::Null | Self::Nvme(..) | Self::NvmeTcp(..) => Ok(None),
             Self::File(control) => {
@@ -156,7 +156,7 @@ impl TargetControl {
     }
 
     /// Changes the size of the target outside of its reactor. May block.
-    pub(super) fn resize(&self, size: Size) -> Result<(), Problem> {
+    pub(super) fn resize(&self, size: Size) -> Result<(), ApiError> {
         match self {
             Self::Nothing | Self::Null | Self::Nvme(..) | Self::NvmeTcp(..) => Ok(()),
             Self::File(control) => control.resize(size.0).map_err(|error| file_problem(&error)),
@@ -165,13 +165,13 @@ impl TargetControl {
 }
 
 /// Returns the problem for a memory target that is larger than the machine can map.
-pub(super) fn no_memory(size: Size, error: &io::Error) -> Problem {
+pub(super) fn no_memory(size: Size, error: &io::Error) -> ApiError {
     let why = match error.kind() {
         // The size exceeds the memory of any machine.
         io::ErrorKind::InvalidInput => "that is more than a process can have".to_owned(),
         _ => error.to_string(),
     };
-    Problem::invalid(format!("there is no room for {size} of memory: {why}"))
+    ApiError::invalid(format!("there is no room for {size} of memory: {why}"))
         .hint("ask for less, or use a file")
 }
 
@@ -231,7 +231,7 @@ fn open_generic(
     path: &Path,
     spec: &NvmeSpec,
     losses: Losses<'_>,
-) -> Result<(TargetSeed, TargetControl), Problem> {
+) -> Result<(TargetSeed, TargetControl), ApiError> {
     let config = GenericConfig {
         path: path.to_owned(),
         first_block: spec.first_block,
@@ -267,31 +267,31 @@ fn passthrough(spec: &PassthroughSpec) -> Passthrough {
 }
 
 /// Converts an error, whose message includes the remedy.
-fn nvme_problem(error: &NvmeError) -> Problem {
+fn nvme_problem(error: &NvmeError) -> ApiError {
     match error.is_in_use() {
-        true => Problem::new(Kind::InUse, error.to_string()),
-        false => Problem::internal(error.to_string()),
+        true => ApiError::new(Kind::InUse, error.to_string()),
+        false => ApiError::internal(error.to_string()),
     }
 }
 
 /// Converts an error, whose message includes the remedy.
-fn generic_problem(error: &GenericError) -> Problem {
+fn generic_problem(error: &GenericError) -> ApiError {
     match error.is_in_use() {
-        true => Problem::new(Kind::InUse, error.to_string()),
-        false => Problem::internal(error.to_string()),
+        true => ApiError::new(Kind::InUse, error.to_string()),
+        false => ApiError::internal(error.to_string()),
     }
 }
 
 /// Converts an error, whose message includes the remedy.
-pub(super) fn file_problem(error: &FileError) -> Problem {
+pub(super) fn file_problem(error: &FileError) -> ApiError {
     let words = error.to_string();
     if error.is_in_use() {
-        Problem::new(Kind::InUse, words)
+        ApiError::new(Kind::InUse, words)
     } else if error.is_missing() || error.is_unfit() {
-        Problem::invalid(words)
+        ApiError::invalid(words)
     } else {
         error
             .io_error()
-            .map_or_else(|| Problem::internal(&*words), |io| Problem::internal(&*words).limited_by(io))
+            .map_or_else(|| ApiError::internal(&*words), |io| ApiError::internal(&*words).limited_by(io))
     }
 }

@@ -20,7 +20,7 @@ use sluice_host::{
     Controller as Host, DmaBuffer, Error as HostError, PciTransport, QueueLayout, QueuePair, Settings, entry,
 };
 use sluice_router::{Context, RouterBuilder, Verdict};
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use sluice_targets::{Memory, Null};
 use std::fmt::Display;
 use std::hint::black_box;
@@ -46,7 +46,7 @@ struct Client {
 }
 
 /// Runs the counted process of a scenario.
-pub(super) fn run(scenario: &Scenario) -> Result<(), Problem> {
+pub(super) fn run(scenario: &Scenario) -> Result<(), ApiError> {
     if !scenario.is_possible() {
         return Err(scenario.impossible());
     }
@@ -60,7 +60,7 @@ pub(super) fn run(scenario: &Scenario) -> Result<(), Problem> {
 
 /// Counts calls of a classifier: of a native one by a pointer to a function, of one in eBPF as the router
 /// calls it.
-fn run_calls(scenario: &Scenario) -> Result<(), Problem> {
+fn run_calls(scenario: &Scenario) -> Result<(), ApiError> {
     match scenario.classifier {
         Classifier::NativeWindow => {
             let (mut windows, native) =
@@ -71,11 +71,11 @@ fn run_calls(scenario: &Scenario) -> Result<(), Problem> {
             let mut program = classifier::ebpf_window()?;
             count_calls(scenario, move |context| program.classify(context).unwrap_or(Verdict::hold()))
         }
-        other => Err(Problem::invalid(format!("the classifier {} is not called alone", other.word()))),
+        other => Err(ApiError::invalid(format!("the classifier {} is not called alone", other.word()))),
     }
 }
 
-fn count_calls(scenario: &Scenario, mut call: impl FnMut(&mut Context) -> Verdict) -> Result<(), Problem> {
+fn count_calls(scenario: &Scenario, mut call: impl FnMut(&mut Context) -> Verdict) -> Result<(), ApiError> {
     let mut commands = classifier::commands();
     let mut calls = |count: u32| {
         for index in 0..count as usize {
@@ -93,7 +93,7 @@ fn count_calls(scenario: &Scenario, mut call: impl FnMut(&mut Context) -> Verdic
 }
 
 /// Counts the turns of the controller.
-fn run_controller(scenario: &Scenario) -> Result<(), Problem> {
+fn run_controller(scenario: &Scenario) -> Result<(), ApiError> {
     let operation = scenario.operation;
     let start = move |transport| Client::start(transport, operation).map_err(|error| trouble(&error));
     let (mut device, mut client) = set_up(scenario, start)?;
@@ -114,7 +114,7 @@ fn run_controller(scenario: &Scenario) -> Result<(), Problem> {
 }
 
 /// Counts the turns of a host that keeps a queue at the depth of the scenario.
-fn run_host(scenario: &Scenario) -> Result<(), Problem> {
+fn run_host(scenario: &Scenario) -> Result<(), ApiError> {
     let shape = Shape {
         block_size: BlockSize(LENGTH),
         queue_depth: QueueDepth(scenario.batch),
@@ -131,7 +131,7 @@ fn run_host(scenario: &Scenario) -> Result<(), Problem> {
     let (mut device, (_host, mut streams)) = set_up(scenario, start)?;
     let clock = Clock::new();
     let mut counter = Counter::new(&clock);
-    let stream = streams.first_mut().ok_or_else(|| Problem::internal("there is no queue"))?;
+    let stream = streams.first_mut().ok_or_else(|| ApiError::internal("there is no queue"))?;
     for _ in 0..(2 * RING).div_ceil(scenario.batch) {
         counter.fill_up(stream)?;
         device.turn();
@@ -145,7 +145,7 @@ fn run_host(scenario: &Scenario) -> Result<(), Problem> {
     Ok(())
 }
 
-fn host_turn(stream: &mut Stream, counter: &mut Counter<'_>) -> Result<(), Problem> {
+fn host_turn(stream: &mut Stream, counter: &mut Counter<'_>) -> Result<(), ApiError> {
     let mut done = Ok(());
     counted(&mut || done = counter.fill_up(stream));
     done
@@ -154,12 +154,12 @@ fn host_turn(stream: &mut Stream, counter: &mut Counter<'_>) -> Result<(), Probl
 /// Creates a controller on this thread, and a host for it on a second thread.
 fn set_up<T: Send + 'static>(
     scenario: &Scenario,
-    start: impl FnOnce(Arc<dyn PciTransport>) -> Result<T, Problem> + Send + 'static,
-) -> Result<(Device, T), Problem> {
+    start: impl FnOnce(Arc<dyn PciTransport>) -> Result<T, ApiError> + Send + 'static,
+) -> Result<(Device, T), ApiError> {
     let controller = controller(scenario)?;
     let (mut device, transport, orders) = Device::new(controller).map_err(|error| trouble(&error))?;
     let host = std::thread::spawn(move || start(transport));
-    let host = device.obey(orders, host).map_err(|_| Problem::internal("the host's thread panicked"))?;
+    let host = device.obey(orders, host).map_err(|_| ApiError::internal("the host's thread panicked"))?;
     Ok((device, host?))
 }
 
@@ -172,11 +172,11 @@ fn counted(work: &mut dyn FnMut()) {
     Mark::Work.stop();
 }
 
-pub(super) fn trouble(error: &impl Display) -> Problem {
-    Problem::internal(format!("the process to be counted cannot start: {error}"))
+pub(super) fn trouble(error: &impl Display) -> ApiError {
+    ApiError::internal(format!("the process to be counted cannot start: {error}"))
 }
 
-fn controller(scenario: &Scenario) -> Result<Attached, Problem> {
+fn controller(scenario: &Scenario) -> Result<Attached, ApiError> {
     let mut stack = StackBuilder::new();
     let target: Box<dyn Layer> = match scenario.target {
         Target::Null => Box::new(Null::new(SIZE)),
@@ -227,7 +227,7 @@ impl Client {
     }
 
     /// Puts commands in the queue and rings.
-    fn submit(&mut self, count: u32) -> Result<(), Problem> {
+    fn submit(&mut self, count: u32) -> Result<(), ApiError> {
         for _ in 0..count {
             let data = self.data.range((self.next * LENGTH) as usize, LENGTH);
             let (slba, blocks) = (u64::from(self.next * (LENGTH / BLOCK)), LENGTH / BLOCK);
@@ -236,19 +236,19 @@ impl Client {
                 Operation::Write => self.queue.submit_prp(entry::write(NSID, slba, blocks), data),
                 Operation::Flush => self.queue.submit(entry::flush(NSID)),
             };
-            cid.ok_or_else(|| Problem::internal("a command of the last turn is still in flight"))?;
+            cid.ok_or_else(|| ApiError::internal("a command of the last turn is still in flight"))?;
             self.next = (self.next + 1) % RING;
         }
         self.queue.ring().map_err(|error| trouble(&error))
     }
 
     /// Takes the completions of a turn, which must all be successful.
-    fn reap(&mut self, count: u32) -> Result<(), Problem> {
+    fn reap(&mut self, count: u32) -> Result<(), ApiError> {
         let mut good = 0;
         self.queue.reap(|completion| good += u32::from(completion.status().is_success()));
         match good == count {
             true => Ok(()),
-            false => Err(Problem::internal(format!("{good} of {count} commands came back in their turn"))),
+            false => Err(ApiError::internal(format!("{good} of {count} commands came back in their turn"))),
         }
     }
 }

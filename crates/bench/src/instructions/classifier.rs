@@ -8,7 +8,7 @@ use sluice_ebpf::asm::{Asm, I, R};
 use sluice_ebpf::insn::{AluOp, Cond, Size, Width};
 use sluice_nvme::{Status, SubmissionEntry, opcode::io};
 use sluice_router::{Classifier, Context, Direct, Facts, Hook, Leg, Steering, Verdict};
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 
 /// Window of the one namespace: its beginning, its blocks, and a counter of requested blocks.
 const WINDOW: [u64; 3] = [0, 1 << 15, 0];
@@ -16,7 +16,7 @@ const NSID: usize = 1;
 /// Namespaces that can have a window.
 const WINDOWS: usize = 16;
 
-pub(super) fn make(kind: Kind) -> Result<Option<Box<dyn Classifier>>, Problem> {
+pub(super) fn make(kind: Kind) -> Result<Option<Box<dyn Classifier>>, ApiError> {
     Ok(match kind {
         Kind::None => None,
         Kind::Native => Some(Box::new(Direct)),
@@ -26,7 +26,7 @@ pub(super) fn make(kind: Kind) -> Result<Option<Box<dyn Classifier>>, Problem> {
     })
 }
 
-fn load(asm: Asm, maps: Vec<MapDef>) -> Result<Loaded, Problem> {
+fn load(asm: Asm, maps: Vec<MapDef>) -> Result<Loaded, ApiError> {
     let maps = maps.into_iter().map(Into::into).collect();
     let object = Object { slots: asm.finish(), maps, ..Object::default() };
     sluice_classifier::load_object(object, &[]).map_err(|error| trouble(&error))
@@ -37,10 +37,10 @@ fn pass() -> Asm {
     Asm::new().number(0, Verdict::send(Leg::FIRST).0).exit()
 }
 
-pub(in super::super) fn ebpf_window() -> Result<Box<dyn Classifier>, Problem> {
+pub(in super::super) fn ebpf_window() -> Result<Box<dyn Classifier>, ApiError> {
     let value: Vec<u8> = WINDOW.iter().flat_map(|word| word.to_le_bytes()).collect();
     let loaded = load(window(), vec![MapDef::array("windows", value.len() as u32, WINDOWS as u32)])?;
-    let windows = loaded.view.map("windows").ok_or_else(|| Problem::internal("the program has no map"))?;
+    let windows = loaded.view.map("windows").ok_or_else(|| ApiError::internal("the program has no map"))?;
     let key = (NSID as u32).to_le_bytes();
     windows.set(&key, &value, Update::Any).map_err(|error| trouble(&error))?;
     Ok(loaded.classifier)

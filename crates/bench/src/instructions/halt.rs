@@ -3,7 +3,7 @@
 use super::super::server::Server;
 use super::mark::Mark;
 use sluice_reactor::{Arm, Counters, ReactorHandle, Task};
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
@@ -38,7 +38,7 @@ impl Phase {
 
 /// Adds the task to a reactor, which then ends with the process. The first task has the first turn. So the
 /// work of the others in their turns, and later submissions, lie between the same two stops.
-pub(super) fn plant(server: &Server, phase: &Phase) -> Result<(), Problem> {
+pub(super) fn plant(server: &Server, phase: &Phase) -> Result<(), ApiError> {
     let (reactor, phase) = (server.reactor()?.clone(), phase.clone());
     let halt = Halt { reactor, phase, seen: None, is_over: false };
     server.on_reactor(|local| local.add(|_, _| Box::new(halt))).map(|_| ())

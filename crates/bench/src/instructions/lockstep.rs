@@ -7,24 +7,24 @@
 use super::mark::Mark;
 use super::tracer::{Process, Thread};
 use nix::unistd::Pid;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 
 /// Counts the instructions of the first of two threads, whose IDs the process writes.
-pub(super) fn instructions(process: Process) -> Result<u64, Problem> {
+pub(super) fn instructions(process: Process) -> Result<u64, ApiError> {
     Ok(go(process, Thread::count)?.0)
 }
 
 /// Counts the entries into the kernel of the first of two threads. The reactor itself counts them, in a load
 /// without steps: stepped through, the kernel ends some sends later, which takes an entry more.
-pub(super) fn syscalls(process: Process) -> Result<u64, Problem> {
+pub(super) fn syscalls(process: Process) -> Result<u64, ApiError> {
     Ok(go(process, |thread| Ok((0, run(thread)?)))?.1)
 }
 
 /// Runs both threads until either is over. Returns the instructions and the entries into the kernel.
 fn go(
     mut process: Process,
-    count: impl Fn(&Thread) -> Result<(u64, Mark), Problem>,
-) -> Result<(u64, u64), Problem> {
+    count: impl Fn(&Thread) -> Result<(u64, Mark), ApiError>,
+) -> Result<(u64, u64), ApiError> {
     let [counted, other]: [i32; 2] = process.numbers()?;
     let [counted, other] = [counted, other].map(|id| Thread::at_mark(Pid::from_raw(id)));
     let (counted, other) = (counted?, other?);
@@ -54,6 +54,6 @@ fn go(
     Ok((instructions, syscalls))
 }
 
-fn run(thread: &Thread) -> Result<Mark, Problem> {
-    thread.run_on()?.ok_or_else(|| Problem::internal("the counted process ended in the middle"))
+fn run(thread: &Thread) -> Result<Mark, ApiError> {
+    thread.run_on()?.ok_or_else(|| ApiError::internal("the counted process ended in the middle"))
 }

@@ -25,7 +25,7 @@ pub use scenario::{Classifier, Function, Operation, Scenario, Side, Target, Tran
 use super::program;
 use clap::{Args, Subcommand};
 use scenario::{BATCHES, CALLED, CLASSIFIERS, DRIVEN, FUNCTIONS, OPERATIONS, SIDES, TARGETS, TRANSFERS};
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use std::process::Command;
 use tracer::Process;
 
@@ -69,14 +69,14 @@ enum Hidden {
 }
 
 /// Counts everything; returns `None` in the counted process itself.
-pub fn run(arguments: &InstructionArgs) -> Result<Option<Counts>, Problem> {
+pub fn run(arguments: &InstructionArgs) -> Result<Option<Counts>, ApiError> {
     match &arguments.child {
         Some(Hidden::Child(scenario)) => child::run(scenario).map(|()| None),
         None => count_all(&arguments.plan(), arguments.runs).map(Some),
     }
 }
 
-fn count_all(scenarios: &[Scenario], runs: u32) -> Result<Counts, Problem> {
+fn count_all(scenarios: &[Scenario], runs: u32) -> Result<Counts, ApiError> {
     if let Some(impossible) = scenarios.iter().find(|scenario| !scenario.is_possible()) {
         return Err(impossible.impossible());
     }
@@ -126,20 +126,20 @@ impl InstructionArgs {
 
 /// Counts the instructions of one call of a classifier: a native one by a pointer to a function, or one in
 /// eBPF.
-pub(super) fn count_calls(classifier: Classifier) -> Result<f64, Problem> {
+pub(super) fn count_calls(classifier: Classifier) -> Result<f64, ApiError> {
     let batch = classifier::commands().len() as u32;
     count(&Scenario { side: Side::Call, classifier, batch, ..Scenario::PLAIN }, 1)
         .map(|count| count.instructions)
 }
 
 /// Counts the instructions and entries into the kernel of one command.
-fn count(scenario: &Scenario, runs: u32) -> Result<Count, Problem> {
+fn count(scenario: &Scenario, runs: u32) -> Result<Count, ApiError> {
     let (instructions, syscalls) = match scenario.transport {
         Transport::Pcie => (count_turns(scenario)?, None),
         Transport::Tcp | Transport::Direct => {
             let loads = (0..runs).map(|_| lockstep::instructions(child(scenario)?));
             let loads: Vec<u64> = loads.collect::<Result<_, _>>()?;
-            let least = loads.into_iter().min().ok_or_else(|| Problem::internal("there was no run"))?;
+            let least = loads.into_iter().min().ok_or_else(|| ApiError::internal("there was no run"))?;
             (least, Some(lockstep::syscalls(child(scenario)?)?))
         }
     };
@@ -148,14 +148,14 @@ fn count(scenario: &Scenario, runs: u32) -> Result<Count, Problem> {
     Ok(Count { scenario: *scenario, instructions, syscalls })
 }
 
-fn child(scenario: &Scenario) -> Result<Process, Problem> {
+fn child(scenario: &Scenario) -> Result<Process, ApiError> {
     let mut command = Command::new(program::own()?);
     command.args(["instructions", "child"]).args(scenario.arguments());
     Process::start(command)
 }
 
 /// Counts the instructions of a process of one thread, which stops before and after each turn.
-fn count_turns(scenario: &Scenario) -> Result<u64, Problem> {
+fn count_turns(scenario: &Scenario) -> Result<u64, ApiError> {
     let process = child(scenario)?;
     let thread = process.main_thread()?;
     let (nothing, _) = thread.count()?;
@@ -165,7 +165,7 @@ fn count_turns(scenario: &Scenario) -> Result<u64, Problem> {
         turns += 1;
     }
     if turns != scenario.turns() {
-        return Err(Problem::internal(format!("{turns} turns were counted, not {}", scenario.turns())));
+        return Err(ApiError::internal(format!("{turns} turns were counted, not {}", scenario.turns())));
     }
     Ok(instructions)
 }

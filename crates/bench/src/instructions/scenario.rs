@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use sluice_controller::FETCH_MAX;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use std::fmt;
 
 /// A side, a kind of command on a stack, and the number of commands at a time.
@@ -182,9 +182,9 @@ impl Scenario {
         }
     }
 
-    pub fn impossible(&self) -> Problem {
+    pub fn impossible(&self) -> ApiError {
         if !self.has_place_for_function() {
-            return Problem::invalid(format!("{} cannot be counted here", self.function.word()))
+            return ApiError::invalid(format!("{} cannot be counted here", self.function.word()))
                 .hint("use --transport direct --side host for a mirror, and for nothing else");
         }
         let what = match self.transport {
@@ -192,7 +192,7 @@ impl Scenario {
             Transport::Tcp => "over NVMe/TCP there cannot be",
             Transport::Direct => "on a reactor there cannot be",
         };
-        Problem::invalid(format!("{what} {} commands", self.batch))
+        ApiError::invalid(format!("{what} {} commands", self.batch))
             .hint(format!("use 1 to {}", self.batch_max()))
     }
 }

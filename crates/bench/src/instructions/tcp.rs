@@ -16,7 +16,7 @@ use nix::sys::ptrace;
 use nix::unistd::gettid;
 use quanta::Clock;
 use sluice_control::config::{Idle, Settings};
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
 use sluice_spec::{NvmeTcpSpec, Place};
 use std::io::Write;
@@ -35,7 +35,7 @@ const SETTLING: Duration = Duration::from_secs(1);
 
 /// Runs the counted process. Writes the IDs of both threads, the counted one first. In the end it writes the
 /// entries of the counted reactor into the kernel.
-pub(super) fn run(scenario: &Scenario) -> Result<(), Problem> {
+pub(super) fn run(scenario: &Scenario) -> Result<(), ApiError> {
     let phase = Phase::default();
     let (mut controller, host) = (reactor()?, reactor()?);
     halt::plant(&host, &phase)?;
@@ -52,7 +52,7 @@ pub(super) fn run(scenario: &Scenario) -> Result<(), Problem> {
     let shape = shape(LENGTH, scenario.batch, mix);
     let send = |count| match link.send(&shape, &clock, count)?.failed {
         0 => Ok(()),
-        failed => Err(Problem::internal(format!("{failed} commands failed"))),
+        failed => Err(ApiError::internal(format!("{failed} commands failed"))),
     };
     send(WARM_UP)?;
     let (counted, other) =
@@ -67,12 +67,12 @@ pub(super) fn run(scenario: &Scenario) -> Result<(), Problem> {
     controller.close_all()
 }
 
-fn reactor() -> Result<Server, Problem> {
+fn reactor() -> Result<Server, ApiError> {
     let settings = Settings { idle: Idle { always_poll: true, ..Idle::default() }, ..Settings::default() };
     Server::start_with(&Cores { reactor: None, host: None }, settings)
 }
 
-fn connect(target: Target, host: &Server, controller: &mut Server) -> Result<Direct, Problem> {
+fn connect(target: Target, host: &Server, controller: &mut Server) -> Result<Direct, ApiError> {
     let (address, nqn, _) = controller.serve(&behind(target), false)?;
     let patient =
         NvmeTcpSpec { timeout_s: TIMEOUT_S, keep_alive_s: KEEP_ALIVE_S, ..remote(address, nqn, None) };
@@ -80,7 +80,7 @@ fn connect(target: Target, host: &Server, controller: &mut Server) -> Result<Dir
 }
 
 /// Opens the layers of a scenario on the host's reactor. A mirror is new, and first makes its members equal.
-fn drive(scenario: &Scenario, host: &Server) -> Result<Direct, Problem> {
+fn drive(scenario: &Scenario, host: &Server) -> Result<Direct, ApiError> {
     let target = behind(scenario.target);
     if scenario.function != Function::Mirror {
         return host.open_directly(&target);
@@ -98,12 +98,12 @@ fn behind(target: Target) -> Behind {
 }
 
 /// Makes a reactor's thread traced. Returns the ID of the thread.
-fn traced(server: &Server) -> Result<u64, Problem> {
+fn traced(server: &Server) -> Result<u64, ApiError> {
     let id = server.on_reactor(|_| ptrace::traceme().map(|()| gettid()))?;
     id.map(|id| id.as_raw().unsigned_abs().into()).map_err(|error| trouble(&error))
 }
 
-fn say(numbers: &[u64]) -> Result<(), Problem> {
+fn say(numbers: &[u64]) -> Result<(), ApiError> {
     let words: Vec<String> = numbers.iter().map(u64::to_string).collect();
     writeln!(std::io::stdout(), "{}", words.join(" ")).map_err(|error| trouble(&error))
 }

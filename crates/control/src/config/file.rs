@@ -4,8 +4,8 @@ use super::locate::Document;
 use super::{Settings, Tcp};
 use crate::drives::DRIVES_MAX;
 use serde::Deserialize;
+use sluice_spec::error::ApiError;
 use sluice_spec::paths::open_file;
-use sluice_spec::problem::Problem;
 use sluice_spec::words::{hint_for, quoted};
 use sluice_spec::{DriveSpec, Fault, Step};
 use std::collections::HashSet;
@@ -40,29 +40,29 @@ struct Seen<'a> {
 }
 
 /// Reads and checks a configuration file.
-pub fn load(file: &Path) -> Result<Config, Problem> {
+pub fn load(file: &Path) -> Result<Config, ApiError> {
     parse(&read(file)?, file)
 }
 
 /// Reads a configuration file and returns it with all of its faults. A file that cannot be parsed is an
 /// error.
-pub fn examine(file: &Path) -> Result<(Config, Vec<Problem>), Problem> {
+pub fn examine(file: &Path) -> Result<(Config, Vec<ApiError>), ApiError> {
     understand(&read(file)?, file)
 }
 
-fn read(file: &Path) -> Result<String, Problem> {
+fn read(file: &Path) -> Result<String, ApiError> {
     let mut text = String::new();
     open_file(file)
         .and_then(|opened| opened.take(BYTES_MAX + 1).read_to_string(&mut text))
         .map_err(|error| unreadable(file, &error))?;
     match text.len() as u64 > BYTES_MAX {
-        true => Err(Problem::invalid(format!("{}: longer than {BYTES_MAX} bytes", file.display()))),
+        true => Err(ApiError::invalid(format!("{}: longer than {BYTES_MAX} bytes", file.display()))),
         false => Ok(text),
     }
 }
 
-fn unreadable(file: &Path, error: &std::io::Error) -> Problem {
-    let problem = Problem::io("read the configuration file", file, error);
+fn unreadable(file: &Path, error: &std::io::Error) -> ApiError {
+    let problem = ApiError::io("read the configuration file", file, error);
     match error.kind() {
         std::io::ErrorKind::NotFound => problem.hint("name an existing file with -c"),
         std::io::ErrorKind::PermissionDenied => problem.hint("let the user of the daemon read it"),
@@ -71,13 +71,13 @@ fn unreadable(file: &Path, error: &std::io::Error) -> Problem {
 }
 
 /// Checks the text of a configuration file; `file` is its path. Returns the first fault as an error.
-pub fn parse(text: &str, file: &Path) -> Result<Config, Problem> {
+pub fn parse(text: &str, file: &Path) -> Result<Config, ApiError> {
     let (config, faults) = understand(text, file)?;
     faults.into_iter().next().map_or(Ok(config), Err)
 }
 
 /// Parses the text of a configuration file and returns it with all of its faults.
-fn understand(text: &str, file: &Path) -> Result<(Config, Vec<Problem>), Problem> {
+fn understand(text: &str, file: &Path) -> Result<(Config, Vec<ApiError>), ApiError> {
     let document = Document::parse(text).map_err(|error| unparsable(text, file, &error))?;
     let read = Config::deserialize(toml::de::Deserializer::from(document.table()));
     let mut config = read.map_err(|error| unsuitable(&document, file, &error))?;
@@ -164,14 +164,14 @@ pub fn check_reactor(drive: &DriveSpec, reactors: usize) -> Result<(), Fault> {
 
 /// Returns the absolute folder of the file. Paths in the file are relative to this folder, wherever the
 /// daemon was started.
-fn folder_of(file: &Path) -> Result<PathBuf, Problem> {
+fn folder_of(file: &Path) -> Result<PathBuf, ApiError> {
     let folder = file.parent().unwrap_or(Path::new(""));
     std::path::absolute(if folder.as_os_str().is_empty() { Path::new(".") } else { folder })
-        .map_err(|error| Problem::io("find the folder of", file, &error))
+        .map_err(|error| ApiError::io("find the folder of", file, &error))
 }
 
 /// Describes a syntax error of TOML.
-fn unparsable(text: &str, file: &Path, error: &toml::de::Error) -> Problem {
+fn unparsable(text: &str, file: &Path, error: &toml::de::Error) -> ApiError {
     let offset = error.span().map_or(0, |span| span.start).min(text.len());
     let line = 1 + text.as_bytes()[..offset].iter().filter(|byte| **byte == b'\n').count();
     at_line(file, line, error.message().trim_end())
@@ -179,7 +179,7 @@ fn unparsable(text: &str, file: &Path, error: &toml::de::Error) -> Problem {
 }
 
 /// Describes valid TOML that does not have the shape of a configuration.
-fn unsuitable(document: &Document<'_>, file: &Path, error: &toml::de::Error) -> Problem {
+fn unsuitable(document: &Document<'_>, file: &Path, error: &toml::de::Error) -> ApiError {
     let (span, message) = (error.span().unwrap_or(0..0), error.message());
     let problem = if message.starts_with("unknown field") {
         let key = quoted(message).next().unwrap_or_default();
@@ -199,18 +199,18 @@ fn unsuitable(document: &Document<'_>, file: &Path, error: &toml::de::Error) -> 
 }
 
 /// Describes a configuration of the right shape whose values are impossible.
-fn faulty(document: &Document<'_>, file: &Path, fault: Fault) -> Problem {
+fn faulty(document: &Document<'_>, file: &Path, fault: Fault) -> ApiError {
     let line = document.line(document.find(&fault.at));
     let key = fault.at.0.iter().rev().find_map(|step| match step {
         Step::Key(key) => Some(*key),
         Step::Index(_) => None,
     });
     let problem = at_line(file, line, &format!("{}: {}", key.unwrap_or_default(), fault.error));
-    Problem { hint: fault.hint, ..problem }
+    ApiError { hint: fault.hint, ..problem }
 }
 
-fn at_line(file: &Path, line: usize, words: &str) -> Problem {
-    Problem::invalid(format!("{}:{line}: {words}", file.display()))
+fn at_line(file: &Path, line: usize, words: &str) -> ApiError {
+    ApiError::invalid(format!("{}:{line}: {words}", file.display()))
 }
 
 #[cfg(test)]

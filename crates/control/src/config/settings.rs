@@ -4,8 +4,8 @@ use super::group;
 use serde::Deserialize;
 use sluice_frontend_vfio_user::Access;
 use sluice_spec::Fault;
+use sluice_spec::error::ApiError;
 use sluice_spec::paths::Places;
-use sluice_spec::problem::Problem;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -130,7 +130,7 @@ impl Settings {
     }
 
     /// Returns the paths of the daemon. A path that is not configured has the default of the daemon's user.
-    pub fn places(&self) -> Result<Places, Problem> {
+    pub fn places(&self) -> Result<Places, ApiError> {
         Places::resolve(self.api.clone(), self.sockets.clone(), self.state.clone())
     }
 

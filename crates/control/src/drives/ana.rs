@@ -2,17 +2,17 @@
 
 use super::Drives;
 use crate::state::{Access, Saved};
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use sluice_spec::{AnaSpec, AnaStateName};
 
 impl Drives {
     /// Sets the state of ANA groups, at one port or at all. It applies when this returns, and after a
     /// restart.
-    pub fn set_ana(&self, name: &str, spec: AnaSpec) -> Result<Vec<AnaSpec>, Problem> {
+    pub fn set_ana(&self, name: &str, spec: AnaSpec) -> Result<Vec<AnaSpec>, ApiError> {
         let _only = self.change(name)?;
         let entry = self.entry(name)?;
         if entry.spec.controllers() < 2 {
-            return Err(Problem::conflict(format!("there is just one way to drive `{name}`"))
+            return Err(ApiError::conflict(format!("there is just one way to drive `{name}`"))
                 .hint("declare more sockets (vfio_user), or serve it to hosts on the network (tcp)"));
         }
         let spec = spec.checked(&entry.spec)?;
@@ -31,7 +31,7 @@ impl Drives {
 
     /// Returns the states that were set, in that order. Of two about the same group and port the later
     /// applies.
-    pub fn ana(&self, name: &str) -> Result<Vec<AnaSpec>, Problem> {
+    pub fn ana(&self, name: &str) -> Result<Vec<AnaSpec>, ApiError> {
         self.entry(name)?;
         Ok(of(name, &super::lock(&self.ana)))
     }
@@ -67,7 +67,7 @@ mod tests {
     use super::super::lock;
     use super::super::script::{Stage, spec};
     use super::*;
-    use sluice_spec::problem::Kind;
+    use sluice_spec::error::Kind;
     use sluice_spec::{DriveSpec, TcpSpec};
 
     fn word(port: Option<&str>, group: Option<u32>, state: AnaStateName) -> AnaSpec {

@@ -8,7 +8,7 @@
 //! returned, because an operation needed all queues, rests longer each time.
 
 use super::{DriveCounters, Drives, Entry, ReactorCounters, Running, lock};
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -196,7 +196,7 @@ fn pause_after(refusals: u32) -> Duration {
 
 impl Drives {
     /// Starts a thread that moves drives from reactors that are too busy.
-    pub fn balance(self: &Arc<Self>) -> Result<(), Problem> {
+    pub fn balance(self: &Arc<Self>) -> Result<(), ApiError> {
         if !self.settings.balance || self.reactors < 2 {
             return Ok(());
         }
@@ -214,7 +214,7 @@ impl Drives {
             .name("balance".to_owned())
             .spawn(balance)
             .map(drop)
-            .map_err(|error| Problem::internal(format!("cannot start a thread: {error}")))
+            .map_err(|error| ApiError::internal(format!("cannot start a thread: {error}")))
     }
 
     fn balance_once(&self, watch: &mut Watch, passed: Duration) {

@@ -5,7 +5,7 @@
 
 use super::{Drives, Entry, lock};
 use crate::state::Saved;
-use sluice_spec::problem::{Kind, Problem};
+use sluice_spec::error::{ApiError, Kind};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -61,15 +61,15 @@ impl Drop for Change<'_> {
 impl Drives {
     /// Begins a change of a drive, which is the drive's only one until the guard is dropped. Refuses it while
     /// the daemon stops.
-    pub(super) fn change(&self, drive: &str) -> Result<Change<'_>, Problem> {
+    pub(super) fn change(&self, drive: &str) -> Result<Change<'_>, ApiError> {
         let only = self.changes.begin(drive);
         self.may_change().map(|()| only)
     }
 
-    pub(super) fn may_change(&self) -> Result<(), Problem> {
+    pub(super) fn may_change(&self) -> Result<(), ApiError> {
         match self.ending.load(SeqCst) {
             false => Ok(()),
-            true => Err(Problem::new(Kind::Unavailable, "the daemon is stopping").hint("start it again")),
+            true => Err(ApiError::new(Kind::Unavailable, "the daemon is stopping").hint("start it again")),
         }
     }
 
@@ -79,7 +79,7 @@ impl Drives {
     }
 
     /// Stores the state that `note` makes of the current one. If it cannot be stored, the state is unchanged.
-    pub(super) fn store(&self, note: impl FnOnce(&mut Saved)) -> Result<(), Problem> {
+    pub(super) fn store(&self, note: impl FnOnce(&mut Saved)) -> Result<(), ApiError> {
         let mut saved = lock(&self.saved);
         let mut next = saved.clone();
         note(&mut next);
@@ -87,7 +87,7 @@ impl Drives {
     }
 
     /// Replaces the state by `next`. If `next` cannot be stored, the state is unchanged.
-    pub(super) fn commit(&self, saved: &mut Saved, next: Saved) -> Result<(), Problem> {
+    pub(super) fn commit(&self, saved: &mut Saved, next: Saved) -> Result<(), ApiError> {
         if next != *saved || !self.state.is_settled() {
             self.state.store(&next)?;
             self.put(saved, next);
@@ -124,8 +124,8 @@ impl Drives {
         &self,
         drive: &str,
         note: impl FnOnce(&mut Saved),
-        act: impl FnOnce() -> Result<(), Problem>,
-    ) -> Result<(), Problem> {
+        act: impl FnOnce() -> Result<(), ApiError>,
+    ) -> Result<(), ApiError> {
         let former = self.saved();
         self.store(note)?;
         act().or_else(|problem| self.take_back(drive, &former).and(Err(problem)))
@@ -133,7 +133,7 @@ impl Drives {
 
     /// Restores the requested state of a drive from before a change. The former state applies even if it
     /// cannot be stored now.
-    pub(super) fn take_back(&self, drive: &str, former: &Saved) -> Result<(), Problem> {
+    pub(super) fn take_back(&self, drive: &str, former: &Saved) -> Result<(), ApiError> {
         let mut saved = lock(&self.saved);
         let mut next = saved.clone();
         next.take_back(drive, former);

@@ -4,7 +4,7 @@
 
 use super::{DRIVES_MAX, Drives, Entry, lock, serial_taken};
 use sluice_spec::DriveSpec;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use std::collections::BTreeMap;
 
 /// A drive that is being created.
@@ -31,20 +31,20 @@ impl Drop for Reservation<'_> {
 
 impl Drives {
     /// Reserves the name, serial number and reactor of a drive.
-    pub(super) fn reserve(&self, spec: &DriveSpec) -> Result<Reservation<'_>, Problem> {
+    pub(super) fn reserve(&self, spec: &DriveSpec) -> Result<Reservation<'_>, ApiError> {
         self.reserve_if(spec, check_serial)
     }
 
     /// Reserves them for a declared drive. It is kept as failed if another drive has its serial number.
-    pub(super) fn reserve_declared(&self, spec: &DriveSpec) -> Result<Reservation<'_>, Problem> {
+    pub(super) fn reserve_declared(&self, spec: &DriveSpec) -> Result<Reservation<'_>, ApiError> {
         self.reserve_if(spec, |_, _, _| Ok(()))
     }
 
     fn reserve_if(
         &self,
         spec: &DriveSpec,
-        check: impl FnOnce(&DriveSpec, &BTreeMap<String, Entry>, &[Coming]) -> Result<(), Problem>,
-    ) -> Result<Reservation<'_>, Problem> {
+        check: impl FnOnce(&DriveSpec, &BTreeMap<String, Entry>, &[Coming]) -> Result<(), ApiError>,
+    ) -> Result<Reservation<'_>, ApiError> {
         let entries = lock(&self.entries);
         let mut coming = lock(&self.coming);
         check_free(&spec.name, &entries, &coming)?;
@@ -64,16 +64,16 @@ impl Drives {
     }
 }
 
-fn check_free(name: &str, entries: &BTreeMap<String, Entry>, coming: &[Coming]) -> Result<(), Problem> {
+fn check_free(name: &str, entries: &BTreeMap<String, Entry>, coming: &[Coming]) -> Result<(), ApiError> {
     if coming.iter().any(|coming| coming.name == name) {
         return Err(still_coming(name));
     }
     if entries.contains_key(name) {
-        return Err(Problem::conflict(format!("there is a drive `{name}` already"))
+        return Err(ApiError::conflict(format!("there is a drive `{name}` already"))
             .hint("choose another name, or delete that one first"));
     }
     if entries.len() + coming.len() >= DRIVES_MAX {
-        return Err(Problem::conflict(format!("there are {DRIVES_MAX} drives already"))
+        return Err(ApiError::conflict(format!("there are {DRIVES_MAX} drives already"))
             .hint("that is the most one daemon serves: start another with its own configuration"));
     }
     Ok(())
@@ -84,7 +84,7 @@ pub(super) fn check_serial(
     spec: &DriveSpec,
     entries: &BTreeMap<String, Entry>,
     coming: &[Coming],
-) -> Result<(), Problem> {
+) -> Result<(), ApiError> {
     let serial = spec.serial();
     let there = entries.values().map(|entry| (&entry.spec.name, entry.spec.serial()));
     let coming = coming.iter().map(|coming| (&coming.name, coming.serial.clone()));
@@ -95,8 +95,8 @@ pub(super) fn check_serial(
 }
 
 /// Returns the error for a change of a drive that is still being created.
-pub(super) fn still_coming(name: &str) -> Problem {
-    Problem::conflict(format!("drive `{name}` is being created")).hint("try again when it is there")
+pub(super) fn still_coming(name: &str) -> ApiError {
+    ApiError::conflict(format!("drive `{name}` is being created")).hint("try again when it is there")
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::{Drives, Running, lock};
 use sluice_controller::Synced;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use sluice_spec::words::count;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
@@ -36,7 +36,7 @@ impl Drives {
     ///
     /// # Errors
     /// Commands were still in flight. The error lists their drives and numbers.
-    pub fn drain(&self, deadline: Instant, hurry: &AtomicBool) -> Result<(), Problem> {
+    pub fn drain(&self, deadline: Instant, hurry: &AtomicBool) -> Result<(), ApiError> {
         self.ending.store(true, SeqCst);
         let mut drives = self.running();
         begin(&drives);
@@ -84,7 +84,7 @@ impl Drives {
 }
 
 /// Ends one drive.
-pub(super) fn end_one(name: &str, drive: Arc<dyn Running>) -> Result<(), Problem> {
+pub(super) fn end_one(name: &str, drive: Arc<dyn Running>) -> Result<(), ApiError> {
     let drives = [(name.to_owned(), drive)];
     begin(&drives);
     let outcome = wait(Instant::now() + DELETE_LIMIT, &AtomicBool::new(false), || busy(&drives));
@@ -171,7 +171,11 @@ fn close(drives: &[Named]) {
 }
 
 /// Waits until `left` returns an empty list. The error lists the rest.
-fn wait(deadline: Instant, hurry: &AtomicBool, mut left: impl FnMut() -> Vec<String>) -> Result<(), Problem> {
+fn wait(
+    deadline: Instant,
+    hurry: &AtomicBool,
+    mut left: impl FnMut() -> Vec<String>,
+) -> Result<(), ApiError> {
     let mut said = Instant::now();
     let deadline = deadline.max(said + MOMENT);
     loop {
@@ -181,7 +185,7 @@ fn wait(deadline: Instant, hurry: &AtomicBool, mut left: impl FnMut() -> Vec<Str
         }
         let words = left.join(", ");
         if Instant::now() >= deadline || hurry.load(Relaxed) {
-            return Err(Problem::internal(format!("did not wait any longer for {words}"))
+            return Err(ApiError::internal(format!("did not wait any longer for {words}"))
                 .hint("a guest may see these fail; daemon.drain_s is how long a daemon that stops waits"));
         }
         if said.elapsed() >= SAY_EVERY {

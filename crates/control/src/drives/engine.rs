@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use sluice_classifier::Map;
 use sluice_controller::{AnaRule, Creation, PersistentRecord, Synced};
 use sluice_reactor::Progress;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
 use sluice_spec::{ClassifierSpec, DriveSpec, UifSpec};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +28,7 @@ pub trait Engine: Send + Sync {
         spec: &DriveSpec,
         reactor: usize,
         remembered: &Remembered,
-    ) -> Result<Arc<dyn Running>, Problem>;
+    ) -> Result<Arc<dyn Running>, ApiError>;
 
     /// Returns the channel with names of drives whose classifiers are detached for their errors. It can be
     /// taken once.
@@ -59,17 +59,17 @@ pub trait Engine: Send + Sync {
 }
 
 /// Activates a loaded classifier.
-pub type ReadyClassifier<'a> = Box<dyn FnOnce() -> Result<(), Problem> + 'a>;
+pub type ReadyClassifier<'a> = Box<dyn FnOnce() -> Result<(), ApiError> + 'a>;
 
 /// Stores a change.
-pub type Store<'a> = &'a mut dyn FnMut() -> Result<(), Problem>;
+pub type Store<'a> = &'a mut dyn FnMut() -> Result<(), ApiError>;
 
 /// A running drive. Every method may block until its reactor has replied.
 pub trait Running: Send + Sync {
     /// Returns a number that is unique among all drives, and among all opens of this drive.
     fn life(&self) -> u64;
 
-    fn status(&self) -> Result<Status, Problem>;
+    fn status(&self) -> Result<Status, ApiError>;
 
     /// Returns whether the drive is the reactors' task of this index.
     fn is_task(&self, index: usize) -> bool {
@@ -79,13 +79,13 @@ pub trait Running: Send + Sync {
 
     /// Returns the size of a namespace's target. The target may be larger than the namespace of the guest: a
     /// resize to less would cut data off.
-    fn target_size(&self, nsid: u32) -> Result<Size, Problem> {
+    fn target_size(&self, nsid: u32) -> Result<Size, ApiError> {
         Ok(self.status()?.sizes.get(nsid as usize - 1).copied().unwrap_or_default())
     }
 
     /// Resizes the target of a namespace to `size`, and notifies the guest if the size of its namespace
     /// changes.
-    fn resize(&self, nsid: u32, size: Size) -> Result<(), Problem>;
+    fn resize(&self, nsid: u32, size: Size) -> Result<(), ApiError>;
 
     /// Loads a classifier, or none; calling the result activates it. With `fresh_maps` the classifier gets
     /// new maps, else it takes over those of the classifier before it.
@@ -93,10 +93,10 @@ pub trait Running: Send + Sync {
         &self,
         spec: Option<&ClassifierSpec>,
         fresh_maps: bool,
-    ) -> Result<ReadyClassifier<'_>, Problem>;
+    ) -> Result<ReadyClassifier<'_>, ApiError>;
 
     /// Returns the status of the classifier, if there is one.
-    fn classifier(&self) -> Result<Option<ClassifierStatus>, Problem>;
+    fn classifier(&self) -> Result<Option<ClassifierStatus>, ApiError>;
 
     /// Returns the maps of the classifier, if there is one. They can be read and changed from any thread.
     fn maps(&self) -> Option<Vec<Arc<Map>>>;
@@ -125,9 +125,9 @@ pub trait Running: Send + Sync {
 
     /// Sends a text to a function, and returns its reply. With `quiesce` no command of the drive is in flight
     /// meanwhile, on any path.
-    fn tell_function(&self, number: usize, text: &str, quiesce: bool) -> Result<String, Problem> {
+    fn tell_function(&self, number: usize, text: &str, quiesce: bool) -> Result<String, ApiError> {
         let _ = (text, quiesce);
-        Err(Problem::not_found(format!("there is no function {number}")))
+        Err(ApiError::not_found(format!("there is no function {number}")))
     }
 
     /// Restarts a function if it is in a process. Returns whether it is.
@@ -137,9 +137,9 @@ pub trait Running: Send + Sync {
     }
 
     /// Moves a function to the place of `spec`, under load. Its other options are unchanged.
-    fn move_function(&self, number: usize, spec: &UifSpec) -> Result<(), Problem> {
+    fn move_function(&self, number: usize, spec: &UifSpec) -> Result<(), ApiError> {
         let _ = spec;
-        Err(Problem::not_found(format!("there is no function {number}")))
+        Err(ApiError::not_found(format!("there is no function {number}")))
     }
 
     /// Attaches the function that `spec` has at index `at` of a namespace's stack, counted from the top. No
@@ -151,9 +151,9 @@ pub trait Running: Send + Sync {
         nsid: u32,
         at: usize,
         store: Store<'_>,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ApiError> {
         let _ = (spec, nsid, at, store);
-        Err(Problem::conflict("this drive has no functions"))
+        Err(ApiError::conflict("this drive has no functions"))
     }
 
     /// Detaches the function that `spec` has at index `at` of a namespace's stack. `store` stores the change
@@ -164,13 +164,13 @@ pub trait Running: Send + Sync {
         nsid: u32,
         at: usize,
         store: Store<'_>,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ApiError> {
         let _ = (spec, nsid, at, store);
-        Err(Problem::conflict("this drive has no functions"))
+        Err(ApiError::conflict("this drive has no functions"))
     }
 
     /// Sets the states of the drive's ANA groups. Groups without a rule are optimized.
-    fn set_ana(&self, rules: Vec<AnaRule>) -> Result<(), Problem> {
+    fn set_ana(&self, rules: Vec<AnaRule>) -> Result<(), ApiError> {
         let _ = rules;
         Ok(())
     }
@@ -182,35 +182,35 @@ pub trait Running: Send + Sync {
         spec: &DriveSpec,
         created: &Created,
         creation: Creation,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ApiError> {
         let _ = (spec, created, creation);
-        Err(Problem::conflict("this drive has no pool"))
+        Err(ApiError::conflict("this drive has no pool"))
     }
 
     /// Deletes a namespace that a host has created, when its commands have ended.
-    fn delete_namespace(&self, nsid: u32) -> Result<(), Problem> {
-        Err(Problem::not_found(format!("no host has created a namespace {nsid}")))
+    fn delete_namespace(&self, nsid: u32) -> Result<(), ApiError> {
+        Err(ApiError::not_found(format!("no host has created a namespace {nsid}")))
     }
 
     /// Reports that a record which the controller needed stored is stored, or with `well` false that it is
     /// not.
-    fn persisted(&self, what: PersistentRecord, well: bool) -> Result<(), Problem> {
+    fn persisted(&self, what: PersistentRecord, well: bool) -> Result<(), ApiError> {
         let _ = (what, well);
         Ok(())
     }
 
     /// Moves the drive to another reactor, counted from zero, under load. Hosts see a short pause, and no
     /// error. The drive stays if its reads and writes do not end within `limit`.
-    fn move_to(&self, reactor: usize, limit: Duration) -> Result<(), Problem> {
+    fn move_to(&self, reactor: usize, limit: Duration) -> Result<(), ApiError> {
         let _ = (reactor, limit);
-        Err(Problem::conflict("this drive does not move"))
+        Err(ApiError::conflict("this drive does not move"))
     }
 
     /// Moves the queue group of a completion queue to another reactor, while the drive stays. The group
     /// returns when an operation needs all queues.
-    fn move_queue(&self, queue: u16, reactor: usize, limit: Duration) -> Result<(), Problem> {
+    fn move_queue(&self, queue: u16, reactor: usize, limit: Duration) -> Result<(), ApiError> {
         let _ = (queue, reactor, limit);
-        Err(Problem::conflict("queues of this drive do not move"))
+        Err(ApiError::conflict("queues of this drive do not move"))
     }
 
     /// Returns the completion queues whose groups are on other reactors, each with its reactor.
@@ -230,11 +230,11 @@ pub trait Running: Send + Sync {
 
     /// Starts the end of the drive. The socket is removed, and no new command begins. Commands in flight
     /// complete, then the client is notified and disconnected. [`Status::drained`] shows when that is over.
-    fn drain(&self) -> Result<(), Problem>;
+    fn drain(&self) -> Result<(), ApiError>;
 
     /// Flushes all cached writes of a drained drive, whether hosts flushed them or not. Waits at most
     /// `limit`, or until `hurry` is set.
-    fn sync(&self, limit: Duration, hurry: &AtomicBool) -> Result<Synced, Problem> {
+    fn sync(&self, limit: Duration, hurry: &AtomicBool) -> Result<Synced, ApiError> {
         let _ = (limit, hurry);
         Ok(Synced { is_durable: true, ..Synced::default() })
     }
@@ -252,7 +252,7 @@ pub trait Running: Send + Sync {
     }
 
     /// Closes the files of a drive that was drained, or whose commands are not waited for any longer.
-    fn close(&self) -> Result<(), Problem>;
+    fn close(&self) -> Result<(), ApiError>;
 }
 
 /// Current activity of a drive.

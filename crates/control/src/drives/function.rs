@@ -3,7 +3,7 @@
 use super::{Drives, lock};
 use serde::{Deserialize, Serialize};
 use sluice_functions::host::UifStatus;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
@@ -110,7 +110,7 @@ impl FunctionView {
 
 impl Drives {
     /// Returns the functions of a drive that have a status.
-    pub fn functions(&self, name: &str) -> Result<Vec<FunctionView>, Problem> {
+    pub fn functions(&self, name: &str) -> Result<Vec<FunctionView>, ApiError> {
         Ok(self.entry(name)?.running?.functions())
     }
 
@@ -122,7 +122,7 @@ impl Drives {
         number: usize,
         text: &str,
         quiesce: bool,
-    ) -> Result<String, Problem> {
+    ) -> Result<String, ApiError> {
         // A drive is not opened, resized or deleted while it is quiesced.
         let _change = if quiesce { Some(self.change(name)?) } else { None };
         let running = self.entry(name)?.running?;
@@ -144,7 +144,11 @@ impl Drives {
 
     /// Ends the process of one function, or of all functions of a drive, and starts it again. Commands wait
     /// meanwhile.
-    pub fn restart_functions(&self, name: &str, number: Option<usize>) -> Result<Vec<FunctionView>, Problem> {
+    pub fn restart_functions(
+        &self,
+        name: &str,
+        number: Option<usize>,
+    ) -> Result<Vec<FunctionView>, ApiError> {
         let running = self.entry(name)?.running?;
         let functions = running.functions();
         let numbers: Vec<usize> = functions.iter().map(|function| function.number).collect();
@@ -162,14 +166,14 @@ impl Drives {
         match restarted {
             true => Ok(running.functions()),
             false => {
-                Err(Problem::conflict(format!("drive `{name}` has no function in a process to restart"))
+                Err(ApiError::conflict(format!("drive `{name}` has no function in a process to restart"))
                     .hint("place = \"process\" gives a function a process of its own"))
             }
         }
     }
 }
 
-pub(super) fn no_function(name: &str, number: usize) -> Problem {
-    Problem::not_found(format!("drive `{name}` has no function {number}"))
+pub(super) fn no_function(name: &str, number: usize) -> ApiError {
+    ApiError::not_found(format!("drive `{name}` has no function {number}"))
         .hint(format!("`sluice function show {name}` lists them"))
 }

@@ -7,7 +7,7 @@ use super::Drives;
 use super::jobs::{JobState, JobView, OF_HOST, SEPARATOR};
 use crate::state::{Formatting, HostState, Sanitized, SanitizedState};
 use sluice_jobs::Verb;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use std::sync::TryLockError;
 
 /// NSID of work that concerns all namespaces.
@@ -56,8 +56,8 @@ fn view(drive: &str, nsid: u32, job: &str, state: JobState, detail: String) -> J
 }
 
 /// Returns the error for an order that concerns the work of a host.
-pub(super) fn refusal(job: &JobView, verb: Verb) -> Problem {
-    Problem::conflict(format!("{} cannot be given the order `{}`: a host ordered it", job.id, verb.word()))
+pub(super) fn refusal(job: &JobView, verb: Verb) -> ApiError {
+    ApiError::conflict(format!("{} cannot be given the order `{}`: a host ordered it", job.id, verb.word()))
         .hint("NVMe has no command that pauses or cancels it; its progress is in the host's log pages")
 }
 

@@ -4,7 +4,7 @@
 use super::storage::Why;
 use super::{Drives, lock};
 use crate::state::{HostFile, HostState, Saved, StateFile, StoreBudget};
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -19,7 +19,7 @@ pub(super) struct Hosted {
     is_listed: bool,
     /// Error that makes the file unusable. The drive is not opened without its file unless the operator
     /// insists.
-    lost: Option<Problem>,
+    lost: Option<ApiError>,
 }
 
 /// Changes that hosts made to all drives, by drive.
@@ -54,7 +54,7 @@ impl Hosted {
 
 /// Loads the changes that hosts made to drives. A state of the single-file format is split: the files exist
 /// before the state file lists them. Until then, a start finds the former state.
-pub(super) fn load(state: &StateFile, saved: &mut Saved) -> Result<AllHosted, Problem> {
+pub(super) fn load(state: &StateFile, saved: &mut Saved) -> Result<AllHosted, ApiError> {
     let mut all: BTreeMap<String, Hosted> =
         saved.hosted.iter().map(|drive| (drive.clone(), Hosted::load(state, drive))).collect();
     for drive in state.drives_with_host_files() {
@@ -90,7 +90,7 @@ impl Drives {
 
     /// Returns the host state of a drive that is about to be opened. Fails if its file cannot be used, unless
     /// `why` adopts the storage without it.
-    pub(super) fn usable_hosted(&self, drive: &str, why: Why) -> Result<Arc<Mutex<Hosted>>, Problem> {
+    pub(super) fn usable_hosted(&self, drive: &str, why: Why) -> Result<Arc<Mutex<Hosted>>, ApiError> {
         let hosted = self.hosted(drive);
         let mut found = lock(&hosted);
         if let Some(problem) = found.lost.take_if(|_| why.adopts()) {
@@ -113,7 +113,7 @@ impl Drives {
         drive: &str,
         hosted: &mut Hosted,
         next: HostState,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ApiError> {
         if next == hosted.state && hosted.file.is_settled() {
             return Ok(());
         }
@@ -128,13 +128,13 @@ impl Drives {
     }
 
     /// Stores the current host state, whether or not it was stored before.
-    pub(super) fn settle_hosted(&self, hosted: &mut Hosted) -> Result<(), Problem> {
+    pub(super) fn settle_hosted(&self, hosted: &mut Hosted) -> Result<(), ApiError> {
         hosted.file.store(&hosted.state, true)
     }
 
     /// Adds a drive's file to the list in the state file; the file is empty until then. The state is stored
     /// twice, so that the previous version lists the file, too: an operator may go back to that version.
-    fn list_hosted(&self, drive: &str, hosted: &mut Hosted) -> Result<(), Problem> {
+    fn list_hosted(&self, drive: &str, hosted: &mut Hosted) -> Result<(), ApiError> {
         hosted.file.store(&HostState::default(), false)?;
         let mut saved = lock(&self.saved);
         let mut next = saved.clone();
@@ -150,7 +150,7 @@ impl Drives {
         &self,
         drive: &str,
         note: impl FnOnce(&mut Saved),
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ApiError> {
         let hosted = self.hosted(drive);
         // The lock is held until the file is removed, so that no change of the drive is stored in between.
         let mut hosted = lock(&hosted);

@@ -3,7 +3,7 @@
 use super::{Drives, host_jobs, lock};
 use serde::{Deserialize, Serialize};
 use sluice_jobs::{Order, Pace, PaceChange, Priority, Report, State, Verb};
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use std::time::Duration;
 use utoipa::ToSchema;
 
@@ -200,21 +200,21 @@ impl Drives {
     }
 
     /// Returns one job.
-    pub fn show_job(&self, id: &str) -> Result<JobView, Problem> {
+    pub fn show_job(&self, id: &str) -> Result<JobView, ApiError> {
         Ok(self.find_job(id)?.1)
     }
 
-    fn find_job(&self, id: &str) -> Result<(usize, JobView), Problem> {
+    fn find_job(&self, id: &str) -> Result<(usize, JobView), ApiError> {
         let drive = drive_of_job(id);
         let found = self.jobs_of(drive, LIST_LIMIT).into_iter().find(|(_, view)| view.id == id);
         found.ok_or_else(|| {
-            Problem::not_found(format!("there is no job `{}`", id.escape_debug()))
+            ApiError::not_found(format!("there is no job `{}`", id.escape_debug()))
                 .hint("`sluice job list` shows the jobs; a job that ended before the daemon started is gone")
         })
     }
 
     /// Executes an order for a job, and returns the job.
-    pub fn order_job(&self, id: &str, verb: Verb, change: PaceChange) -> Result<JobView, Problem> {
+    pub fn order_job(&self, id: &str, verb: Verb, change: PaceChange) -> Result<JobView, ApiError> {
         // No function is attached, detached or moved meanwhile, so the number stays that of this function.
         let _change = match self.entry(drive_of_job(id)) {
             Ok(_) => Some(self.change(drive_of_job(id))?),

@@ -4,7 +4,7 @@ use super::function::no_function;
 use super::storage::Why;
 use super::{Drives, Entry, FunctionView, Origin, Store};
 use crate::state::{Arranged, Saved};
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use sluice_spec::words::count;
 use sluice_spec::{DriveSpec, FunctionSpec, Place, UifSpec};
 
@@ -16,7 +16,7 @@ impl Drives {
         name: &str,
         number: usize,
         place: Place,
-    ) -> Result<Vec<FunctionView>, Problem> {
+    ) -> Result<Vec<FunctionView>, ApiError> {
         let _only = self.change(name)?;
         let entry = self.entry(name)?;
         let running = entry.running.clone()?;
@@ -24,7 +24,7 @@ impl Drives {
         let (nsid, uif) = spec.uif_mut(number).ok_or_else(|| no_function(name, number))?;
         if uif.place == place {
             let (function, place) = (uif.about(), place.in_words());
-            return Err(Problem::conflict(format!("the function {function} of drive `{name}` is {place}")));
+            return Err(ApiError::conflict(format!("the function {function} of drive `{name}` is {place}")));
         }
         uif.place = place;
         let uif = uif.clone();
@@ -43,19 +43,19 @@ impl Drives {
         nsid: u32,
         below: usize,
         uif: UifSpec,
-    ) -> Result<Vec<FunctionView>, Problem> {
+    ) -> Result<Vec<FunctionView>, ApiError> {
         let _only = self.change(name)?;
         let entry = self.entry(name)?;
         let running = entry.running.clone()?;
         let mut spec = entry.spec.clone();
         let about = uif.about();
         let namespace = spec.namespace_mut(nsid).ok_or_else(|| {
-            Problem::not_found(format!("drive `{name}` has no namespace {nsid}"))
+            ApiError::not_found(format!("drive `{name}` has no namespace {nsid}"))
                 .hint(format!("`sluice drive show {name}` lists what it has"))
         })?;
         let functions = namespace.functions.len();
         if !namespace.attach(below, FunctionSpec::Uif(uif)) {
-            return Err(Problem::invalid(format!(
+            return Err(ApiError::invalid(format!(
                 "namespace {nsid} of drive `{name}` has {}",
                 count(functions, "function")
             ))
@@ -70,7 +70,7 @@ impl Drives {
     }
 
     /// Detaches a function. The commands of its namespace bypass it from then on.
-    pub fn detach_function(&self, name: &str, number: usize) -> Result<Vec<FunctionView>, Problem> {
+    pub fn detach_function(&self, name: &str, number: usize) -> Result<Vec<FunctionView>, ApiError> {
         let _only = self.change(name)?;
         let entry = self.entry(name)?;
         let running = entry.running.clone()?;
@@ -79,7 +79,7 @@ impl Drives {
         let (_, uif) = spec.uif_mut(number).ok_or_else(|| no_function(name, number))?;
         let about = uif.about();
         let (nsid, at) = was.place_of(number).ok_or_else(|| {
-            Problem::conflict(format!(
+            ApiError::conflict(format!(
                 "the function {about} of drive `{name}` stands below another function, or on a path of its own"
             ))
             .hint("only those of a namespace's own stack can be detached; the configuration can do without others")
@@ -100,8 +100,8 @@ impl Drives {
         entry: &Entry,
         spec: DriveSpec,
         nsid: u32,
-        change: impl FnOnce(Store<'_>) -> Result<(), Problem>,
-    ) -> Result<(), Problem> {
+        change: impl FnOnce(Store<'_>) -> Result<(), ApiError>,
+    ) -> Result<(), ApiError> {
         let (former, declared) = (self.saved(), self.declared(&entry.spec.name));
         let changed =
             change(&mut || self.store(|saved| remember(saved, entry, declared.as_ref(), &spec, nsid)));

@@ -3,7 +3,7 @@
 use super::Origin;
 use crate::config::Config;
 use crate::state::{Arranged, Classified, Formatted, HostState, Pooled, Resized, Saved};
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
 use sluice_spec::{DriveSpec, Layout};
 
@@ -11,7 +11,7 @@ use sluice_spec::{DriveSpec, Layout};
 ///
 /// Two drives of one name are refused: neither may silently replace the other. A size that was set through
 /// the API applies as long as the configuration has the same size as then.
-pub(super) fn merge(config: &Config, saved: &mut Saved) -> Result<Vec<(DriveSpec, Origin)>, Problem> {
+pub(super) fn merge(config: &Config, saved: &mut Saved) -> Result<Vec<(DriveSpec, Origin)>, ApiError> {
     check_names(config, saved)?;
     saved.resized.retain(|resized| {
         let counts = still_counts(config, resized);
@@ -63,7 +63,7 @@ fn is_declared(config: &Config, name: &str) -> bool {
 }
 
 /// Checks that no drive is both declared and created.
-pub(super) fn check_names(config: &Config, saved: &Saved) -> Result<(), Problem> {
+pub(super) fn check_names(config: &Config, saved: &Saved) -> Result<(), ApiError> {
     let twice = saved.drives.iter().find(|drive| is_declared(config, &drive.name));
     twice.map_or(Ok(()), |twice| Err(clash(config, &twice.name)))
 }
@@ -92,8 +92,8 @@ fn is_unchanged(config: &Config, classified: &Classified) -> bool {
     drive.is_some_and(|drive| drive.classifier == classified.declared)
 }
 
-fn clash(config: &Config, name: &str) -> Problem {
-    Problem::conflict(format!(
+fn clash(config: &Config, name: &str) -> ApiError {
+    ApiError::conflict(format!(
         "{} declares the drive `{name}`, and another of that name was created through the API",
         config.file.display()
     ))

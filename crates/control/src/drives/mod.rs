@@ -55,8 +55,8 @@ use crate::state::{Access, KeptObject, Resized, Saved, StateFile};
 use change::Changes;
 use coming::Coming;
 use hosts::AllHosted;
+use sluice_spec::error::ApiError;
 use sluice_spec::paths::Places;
-use sluice_spec::problem::Problem;
 use sluice_spec::size::Size;
 use sluice_spec::words::nearest;
 use sluice_spec::{DriveSpec, FunctionSpec, TargetKind};
@@ -78,7 +78,7 @@ struct Entry {
     reactor: usize,
     /// Whether an operator has moved the drive. It is not moved by itself then.
     moved: bool,
-    running: Result<Arc<dyn Running>, Problem>,
+    running: Result<Arc<dyn Running>, ApiError>,
 }
 
 impl Entry {
@@ -146,7 +146,7 @@ impl Drives {
         places: Places,
         state: StateFile,
         engine: Box<dyn Engine>,
-    ) -> Result<(Self, Vec<(DriveSpec, Origin)>), Problem> {
+    ) -> Result<(Self, Vec<(DriveSpec, Origin)>), ApiError> {
         let stored = state.load()?;
         let mut saved = stored.clone();
         let specs = merge::merge(config, &mut saved)?;
@@ -195,7 +195,7 @@ impl Drives {
     }
 
     /// Opens a drive with its stored state.
-    fn open_again(&self, spec: &DriveSpec, reactor: usize, why: Why) -> Result<Arc<dyn Running>, Problem> {
+    fn open_again(&self, spec: &DriveSpec, reactor: usize, why: Why) -> Result<Arc<dyn Running>, ApiError> {
         let remembered = self.remembered(spec, why)?;
         let settled = self.settle_and_store(spec, why)?;
         let remembered = Remembered { uuids: settled.uuids.clone(), ..remembered };
@@ -203,7 +203,7 @@ impl Drives {
     }
 
     /// Opens a drive that failed before. Refuses it if the maximum number of drives is open.
-    fn try_again(&self, spec: &DriveSpec, reactor: usize, why: Why) -> Result<Arc<dyn Running>, Problem> {
+    fn try_again(&self, spec: &DriveSpec, reactor: usize, why: Why) -> Result<Arc<dyn Running>, ApiError> {
         let open = lock(&self.entries).values().filter(|entry| entry.running.is_ok()).count();
         match open < DRIVES_MAX {
             true => self.open_again(spec, reactor, why),
@@ -216,7 +216,7 @@ impl Drives {
         spec: &DriveSpec,
         reactor: usize,
         remembered: Remembered,
-    ) -> Result<Arc<dyn Running>, Problem> {
+    ) -> Result<Arc<dyn Running>, ApiError> {
         check_reactor(spec, self.reactors)?;
         self.check_serial(spec)?;
         check_length(&self.places.drive_socket(&spec.name))?;
@@ -225,7 +225,7 @@ impl Drives {
 
     /// Checks that the serial number is unique. A guest takes two drives with one serial number for the same
     /// drive, and refuses the second.
-    fn check_serial(&self, spec: &DriveSpec) -> Result<(), Problem> {
+    fn check_serial(&self, spec: &DriveSpec) -> Result<(), ApiError> {
         let entries = lock(&self.entries);
         coming::check_serial(spec, &entries, &lock(&self.coming))
     }
@@ -253,7 +253,7 @@ impl Drives {
     }
 
     /// Creates a new drive: opens and stores it.
-    pub fn create(&self, mut spec: DriveSpec) -> Result<DriveView, Problem> {
+    pub fn create(&self, mut spec: DriveSpec) -> Result<DriveView, ApiError> {
         spec.check()?;
         let reserved = self.reserve(&spec)?;
         let original = spec.classifier.as_ref().map(|classifier| classifier.object.clone());
@@ -268,7 +268,7 @@ impl Drives {
     }
 
     /// Creates a drive whose name is reserved.
-    fn create_reserved(&self, spec: DriveSpec, reactor: usize) -> Result<DriveView, Problem> {
+    fn create_reserved(&self, spec: DriveSpec, reactor: usize) -> Result<DriveView, ApiError> {
         // The drive is new, even if another had its name before.
         let settled = self.settle_storage(&spec, Why::Created)?;
         let created = self.create_settled(spec, reactor, &settled);
@@ -281,7 +281,7 @@ impl Drives {
         spec: DriveSpec,
         reactor: usize,
         settled: &Settled,
-    ) -> Result<DriveView, Problem> {
+    ) -> Result<DriveView, ApiError> {
         let remembered = Remembered { uuids: settled.uuids.clone(), ..Remembered::default() };
         let running = self.open_engine(&spec, reactor, remembered)?;
         let name = spec.name.clone();
@@ -297,7 +297,7 @@ impl Drives {
     }
 
     /// Stores a drive that is open, unless the configuration file meanwhile declares a drive of its name.
-    fn store_created(&self, spec: &DriveSpec, settled: &Settled) -> Result<(), Problem> {
+    fn store_created(&self, spec: &DriveSpec, settled: &Settled) -> Result<(), ApiError> {
         self.may_change()?;
         let declared = lock(&self.declared);
         if declared.iter().any(|other| other.name == spec.name) {
@@ -312,7 +312,7 @@ impl Drives {
 
     /// Ends a drive and removes its records; its files stay. A drive with a client is refused without
     /// `force`, because the virtual machine does not survive the end of its drive.
-    pub fn delete(&self, name: &str, force: bool) -> Result<(), Problem> {
+    pub fn delete(&self, name: &str, force: bool) -> Result<(), ApiError> {
         let _only = self.change(name)?;
         let entry = self.entry(name)?;
         if entry.origin == Origin::Declared {
@@ -334,7 +334,7 @@ impl Drives {
 
     /// Ends a drive whose records are removed. The drive stays listed until its end, since commands may wait
     /// for the result of a store.
-    fn end(&self, entry: Entry) -> Result<(), Problem> {
+    fn end(&self, entry: Entry) -> Result<(), ApiError> {
         let name = &entry.spec.name;
         let running = entry.running.ok();
         let ended = running.clone().map_or(Ok(()), |running| drain::end_one(name, running));
@@ -350,14 +350,14 @@ impl Drives {
         ended
     }
 
-    fn is_declared(&self, name: &str) -> Problem {
+    fn is_declared(&self, name: &str) -> ApiError {
         let file = self.config_file.display();
-        Problem::conflict(format!("drive `{name}` is declared in {file}, and would be back after a restart"))
+        ApiError::conflict(format!("drive `{name}` is declared in {file}, and would be back after a restart"))
             .hint(format!("remove its [[drive]] from {file} and run `sluice reload`"))
     }
 
     /// Opens a drive again that failed.
-    pub fn open(&self, name: &str, insist: Insist) -> Result<DriveView, Problem> {
+    pub fn open(&self, name: &str, insist: Insist) -> Result<DriveView, ApiError> {
         let _only = self.change(name)?;
         let entry = self.entry(name)?;
         if entry.running.is_err() {
@@ -370,7 +370,7 @@ impl Drives {
     }
 
     /// Resizes the target of a namespace. With `shrink`, the data behind the new end may be discarded.
-    pub fn resize(&self, name: &str, nsid: u32, size: Size, shrink: bool) -> Result<DriveView, Problem> {
+    pub fn resize(&self, name: &str, nsid: u32, size: Size, shrink: bool) -> Result<DriveView, ApiError> {
         let _only = self.change(name)?;
         let entry = self.entry(name)?;
         let running = entry.running.clone()?;
@@ -378,7 +378,7 @@ impl Drives {
         self.check_storage(&entry.spec, Some(nsid))?;
         let now = running.target_size(nsid)?;
         if !shrink && size < now {
-            return Err(Problem::conflict(format!(
+            return Err(ApiError::conflict(format!(
                 "{size} is less than the {now} of namespace {nsid}'s target"
             ))
             .hint("what lies behind is lost: to do it all the same, say so (--shrink)"));
@@ -402,7 +402,7 @@ impl Drives {
     }
 
     /// Returns a view of one drive.
-    pub fn show(&self, name: &str) -> Result<DriveView, Problem> {
+    pub fn show(&self, name: &str) -> Result<DriveView, ApiError> {
         Ok(self.view(&self.entry(name)?))
     }
 
@@ -416,7 +416,7 @@ impl Drives {
         self.engine.reactors()
     }
 
-    fn entry(&self, name: &str) -> Result<Entry, Problem> {
+    fn entry(&self, name: &str) -> Result<Entry, ApiError> {
         let entries = lock(&self.entries);
         entries.get(name).cloned().ok_or_else(|| unknown(name, entries.keys().map(String::as_str)))
     }
@@ -495,29 +495,29 @@ fn namespace_views(spec: &DriveSpec, status: &Status) -> Vec<NamespaceView> {
     spec.numbered().enumerate().map(view).chain(created).collect()
 }
 
-fn check_resize(entry: &Entry, nsid: u32, size: Size) -> Result<(), Problem> {
+fn check_resize(entry: &Entry, nsid: u32, size: Size) -> Result<(), ApiError> {
     let Some(namespace) = entry.spec.namespace(nsid) else {
         let (name, last) = (&entry.spec.name, entry.spec.namespaces.len());
-        let problem = Problem::not_found(format!("drive `{name}` has no namespace {nsid}"));
+        let problem = ApiError::not_found(format!("drive `{name}` has no namespace {nsid}"));
         return Err(problem.hint(match last {
             1 => "its only namespace is 1".to_owned(),
             last => format!("its namespaces are 1 to {last}"),
         }));
     };
     if namespace.functions.iter().any(FunctionSpec::is_composed) {
-        return Err(Problem::invalid("the drive has the size of the layers that it is made of")
+        return Err(ApiError::invalid("the drive has the size of the layers that it is made of")
             .hint("its size is where they are declared"));
     }
     if namespace.target == TargetKind::Nvme {
-        return Err(Problem::invalid("an nvme target has the size of its range of the device")
+        return Err(ApiError::invalid("an nvme target has the size of its range of the device")
             .hint("change first_block and blocks where the drive is declared"));
     }
     if namespace.target == TargetKind::NvmeTcp {
-        return Err(Problem::invalid("an nvme-tcp target has the size of its namespace there")
+        return Err(ApiError::invalid("an nvme-tcp target has the size of its namespace there")
             .hint("resize it there, and open the drive again"));
     }
     if let Some(room) = namespace.room().filter(|room| *room < size) {
-        return Err(Problem::conflict(format!(
+        return Err(ApiError::conflict(format!(
             "a copy of namespace {nsid} is kept that has room for {room}"
         ))
         .hint("make its layer larger first, where it is declared, and restart the daemon"));
@@ -544,8 +544,8 @@ fn remember_size(saved: &mut Saved, entry: &Entry, declared: Option<&DriveSpec>,
     saved.resized.push(Resized { drive: drive.clone(), nsid, declared, size });
 }
 
-fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str> + Clone) -> Problem {
-    let problem = Problem::not_found(format!("there is no drive `{name}`"));
+fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str> + Clone) -> ApiError {
+    let problem = ApiError::not_found(format!("there is no drive `{name}`"));
     match nearest(name, known.clone()) {
         Some(meant) => problem.hint(format!("did you mean `{meant}`?")),
         None if known.count() == 0 => {
@@ -555,18 +555,18 @@ fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str> + Clone) -> Prob
     }
 }
 
-fn serial_taken(by: &str, serial: &str) -> Problem {
-    Problem::conflict(format!("drive `{by}` has the serial number {serial} already"))
+fn serial_taken(by: &str, serial: &str) -> ApiError {
+    ApiError::conflict(format!("drive `{by}` has the serial number {serial} already"))
         .hint("give each drive its own, or none: it is derived from the name then")
 }
 
-fn no_room(name: &str) -> Problem {
-    Problem::conflict(format!("there is no room for drive `{name}`"))
+fn no_room(name: &str) -> ApiError {
+    ApiError::conflict(format!("there is no room for drive `{name}`"))
         .hint(format!("a daemon has at most {DRIVES_MAX} drives"))
 }
 
-fn in_use(name: &str) -> Problem {
-    Problem::conflict(format!("drive `{name}` has a client, which would not survive it"))
+fn in_use(name: &str) -> ApiError {
+    ApiError::conflict(format!("drive `{name}` has a client, which would not survive it"))
         .hint("shut the virtual machine down first, or insist (--force)")
 }
 

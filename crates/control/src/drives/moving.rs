@@ -2,7 +2,7 @@
 
 use super::{DriveView, Drives, Entry, lock};
 use crate::config::check_reactor;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use std::time::Duration;
 
 /// Time that reads and writes of a moving drive get to complete; else the drive stays. Hosts wait for that
@@ -11,14 +11,14 @@ const MOVE_LIMIT: Duration = Duration::from_secs(1);
 
 impl Drives {
     /// Moves a drive to another reactor, even with a client. The drive stays there until the daemon ends.
-    pub fn move_to(&self, name: &str, reactor: usize) -> Result<DriveView, Problem> {
+    pub fn move_to(&self, name: &str, reactor: usize) -> Result<DriveView, ApiError> {
         self.carry(name, reactor, MOVE_LIMIT)?;
         self.amend(name, |entry| entry.moved = true);
         self.show(name)
     }
 
     /// Moves the queue group of a completion queue to a reactor other than its drive's, or back.
-    pub fn move_queue(&self, name: &str, queue: u16, reactor: usize) -> Result<DriveView, Problem> {
+    pub fn move_queue(&self, name: &str, queue: u16, reactor: usize) -> Result<DriveView, ApiError> {
         self.carry_queue(name, queue, reactor, MOVE_LIMIT)?;
         self.show(name)
     }
@@ -30,7 +30,7 @@ impl Drives {
         queue: u16,
         reactor: usize,
         limit: Duration,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ApiError> {
         let _one_at_a_time = lock(&self.moves);
         let entry = self.bound_for(name, reactor)?;
         entry.running?.move_queue(queue, reactor, limit)?;
@@ -40,7 +40,7 @@ impl Drives {
 
     /// Moves a drive if its reads and writes end within `limit`. The drive may move again by itself. A move
     /// is not stored, so other changes do not wait for it: they find the drive on either reactor.
-    pub(super) fn carry(&self, name: &str, reactor: usize, limit: Duration) -> Result<(), Problem> {
+    pub(super) fn carry(&self, name: &str, reactor: usize, limit: Duration) -> Result<(), ApiError> {
         let _one_at_a_time = lock(&self.moves);
         let entry = self.bound_for(name, reactor)?;
         let from = entry.reactor();
@@ -52,7 +52,7 @@ impl Drives {
     }
 
     /// Returns the entry of a drive, if the drive may be changed and the reactor exists.
-    fn bound_for(&self, name: &str, reactor: usize) -> Result<Entry, Problem> {
+    fn bound_for(&self, name: &str, reactor: usize) -> Result<Entry, ApiError> {
         self.may_change()?;
         let entry = self.entry(name)?;
         let mut there = entry.spec.clone();

@@ -4,7 +4,7 @@
 
 use super::{DRIVES_MAX, Drives, Entry, Origin, lock, no_room};
 use sluice_spec::DriveSpec;
-use sluice_spec::problem::Kind;
+use sluice_spec::error::Kind;
 use std::collections::HashSet;
 use std::thread::{Builder, scope};
 use std::time::{Duration, Instant};

@@ -14,7 +14,7 @@ use sluice_controller::{
     AnaRule, FormatRecord, FormatState, PersistentEventRecord, PersistentRecord, PowerCounts,
     ReservationRecord, SanitizeRecord, SanitizeState,
 };
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use sluice_spec::{AnaSpec, DriveSpec, NamespaceSpec};
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
@@ -71,7 +71,7 @@ const SETTLE: Duration = Duration::from_secs(1);
 
 impl Drives {
     /// Returns the stored state of a drive that is opened.
-    pub(super) fn remembered(&self, spec: &DriveSpec, why: Why) -> Result<Remembered, Problem> {
+    pub(super) fn remembered(&self, spec: &DriveSpec, why: Why) -> Result<Remembered, ApiError> {
         let hosted = self.usable_hosted(&spec.name, why)?;
         let mut hosted = lock(&hosted);
         pool::check(spec, &hosted.state)?;
@@ -99,7 +99,7 @@ impl Drives {
     }
 
     /// Removes block sizes set by hosts where the configuration has changed since.
-    pub(super) fn forget_former_formats(&self, config: &Config) -> Result<(), Problem> {
+    pub(super) fn forget_former_formats(&self, config: &Config) -> Result<(), ApiError> {
         let all: Vec<_> =
             lock(&self.hosted).iter().map(|(drive, it)| (drive.clone(), Arc::clone(it))).collect();
         for (drive, hosted) in all {
@@ -114,7 +114,7 @@ impl Drives {
     }
 
     /// Starts a thread that stores changes by hosts.
-    pub fn heed_hosts(self: &Arc<Self>) -> Result<(), Problem> {
+    pub fn heed_hosts(self: &Arc<Self>) -> Result<(), ApiError> {
         let Some(orders) = self.engine.persist_requests() else { return Ok(()) };
         let drives = Arc::downgrade(self);
         let heed = move || {
@@ -136,7 +136,7 @@ impl Drives {
             .name("kept".to_owned())
             .spawn(heed)
             .map(drop)
-            .map_err(|error| Problem::internal(format!("cannot start a thread: {error}")))
+            .map_err(|error| ApiError::internal(format!("cannot start a thread: {error}")))
     }
 
     /// Stores the records that drives have sent. The record of a drive that is being opened is left, since no
@@ -194,7 +194,7 @@ impl Drives {
         }
     }
 
-    fn store_record(&self, entry: &Entry, order: &PersistRequest) -> Result<(), Problem> {
+    fn store_record(&self, entry: &Entry, order: &PersistRequest) -> Result<(), ApiError> {
         // File operations take time, so other drives' changes do not wait for them.
         match order.what {
             PersistentRecord::Creation(creation) => {
@@ -208,7 +208,7 @@ impl Drives {
         let mut hosted = lock(&hosted);
         // The drive may have been removed or resized meanwhile.
         let Some((entry, _)) = self.asker(order) else {
-            return Err(Problem::not_found(format!("drive `{}` is gone", order.drive)));
+            return Err(ApiError::not_found(format!("drive `{}` is gone", order.drive)));
         };
         if let PersistentRecord::PersistentEvents(record) = &order.what {
             hosted.spend(record.as_bytes().len());
@@ -248,7 +248,7 @@ impl Drives {
     }
 
     /// Removes all records of a deleted drive.
-    pub(super) fn forget(&self, name: &str) -> Result<(), Problem> {
+    pub(super) fn forget(&self, name: &str) -> Result<(), ApiError> {
         let forgotten = self.store_without_hosted(name, |saved| forget(saved, name));
         // Remove these files last: no later store can bring them back.
         self.state.forget_history(name);

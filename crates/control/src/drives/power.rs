@@ -5,8 +5,8 @@ use super::{Drives, Remembered, Running, drain, lock};
 use crate::state::Unflushed;
 use sluice_controller::PowerCounts;
 use sluice_spec::DriveSpec;
+use sluice_spec::error::ApiError;
 use sluice_spec::paths::boot_id;
-use sluice_spec::problem::Problem;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ impl Drives {
         spec: &DriveSpec,
         reactor: usize,
         remembered: Remembered,
-    ) -> Result<Arc<dyn Running>, Problem> {
+    ) -> Result<Arc<dyn Running>, ApiError> {
         // Hosts of the sockets end with this daemon, so no record is needed unless a Flush has failed before.
         if !spec.has_peers() && spec.tcp.is_none() && remembered.unflushed.is_none() {
             let power_counts = remembered.history.power_counts();
@@ -62,7 +62,7 @@ const LOOK: Duration = Duration::from_secs(1);
 impl Drives {
     /// Starts a thread that stores which drives may have lost writes. The thread has no other job: a peer
     /// that does not respond delays no other store.
-    pub fn heed_doubts(self: &Arc<Self>) -> Result<(), Problem> {
+    pub fn heed_doubts(self: &Arc<Self>) -> Result<(), ApiError> {
         let drives = Arc::downgrade(self);
         let heed = move || {
             let mut stored = Doubts::new();
@@ -79,7 +79,7 @@ impl Drives {
             .name("doubts".to_owned())
             .spawn(heed)
             .map(drop)
-            .map_err(|error| Problem::internal(format!("cannot start a thread: {error}")))
+            .map_err(|error| ApiError::internal(format!("cannot start a thread: {error}")))
     }
 
     /// Stores which namespaces may have lost writes without a host having been notified. A flush that no host

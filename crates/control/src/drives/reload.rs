@@ -6,7 +6,7 @@ use super::{DRIVES_MAX, Drives, Entry, Origin, lock, merge, no_room, persist};
 use crate::config::{Config, load};
 use serde::{Deserialize, Serialize};
 use sluice_spec::DriveSpec;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use std::path::Path;
 use utoipa::ToSchema;
 
@@ -21,7 +21,7 @@ pub struct Reloaded {
     #[serde(default)]
     pub classified: Vec<String>,
     /// Changes that were not made, each with its reason.
-    pub refused: Vec<Problem>,
+    pub refused: Vec<ApiError>,
 }
 
 impl Reloaded {
@@ -49,22 +49,22 @@ impl Drives {
     ///
     /// # Errors
     /// There is no file, or the file has a fault. Nothing is changed then.
-    pub fn reload(&self) -> Result<Reloaded, Problem> {
+    pub fn reload(&self) -> Result<Reloaded, ApiError> {
         if self.config_file == Path::new("") {
-            return Err(Problem::conflict("the daemon was started without a configuration file")
+            return Err(ApiError::conflict("the daemon was started without a configuration file")
                 .hint("drives are created and deleted with `sluice drive` instead"));
         }
         self.apply(&load(&self.config_file)?)
     }
 
-    pub(super) fn apply(&self, config: &Config) -> Result<Reloaded, Problem> {
+    pub(super) fn apply(&self, config: &Config) -> Result<Reloaded, ApiError> {
         let _only = lock(&self.reloads);
         self.may_change()?;
         let declared = self.take_declared(config)?;
         let mut outcome = Reloaded::default();
         let tables = [("daemon", self.is_as_started(config)), ("tcp", self.tcp == config.tcp)];
         outcome.refused.extend(tables.iter().filter(|(_, as_started)| !as_started).map(|(table, _)| {
-            Problem::conflict(format!("[{table}] is not what it was"))
+            ApiError::conflict(format!("[{table}] is not what it was"))
                 .hint("restart the daemon to apply that")
         }));
         // Removed drives go first. Names stay unique either way, but new drives may need the files and serial
@@ -88,7 +88,7 @@ impl Drives {
 
     /// Replaces the list of declared drives, and returns their specifications with the changes that were made
     /// through the API. No drive is created meanwhile.
-    fn take_declared(&self, config: &Config) -> Result<Vec<DriveSpec>, Problem> {
+    fn take_declared(&self, config: &Config) -> Result<Vec<DriveSpec>, ApiError> {
         let mut known = lock(&self.declared);
         merge::check_names(config, &self.saved())?;
         // A record that the file has overruled would else apply again if the file returns to its former text.
@@ -105,13 +105,13 @@ impl Drives {
     }
 
     /// Ends a drive that is no longer declared, and removes its records. A drive with a client is refused.
-    fn withdraw(&self, name: &str) -> Result<(), Problem> {
+    fn withdraw(&self, name: &str) -> Result<(), ApiError> {
         let _only = self.change(name)?;
         let entry = self.entry(name)?;
         if let Ok(running) = &entry.running
             && running.status()?.connected
         {
-            return Err(Problem::conflict(format!(
+            return Err(ApiError::conflict(format!(
                 "drive `{name}` is no longer declared, but has a client, which would not survive its end"
             ))
             .hint("shut the virtual machine down and reload again"));
@@ -143,7 +143,7 @@ impl Drives {
                 Err(problem) => outcome.refused.push(problem.about(&format!("drive `{name}`"))),
             },
             Some(_) => outcome.refused.push(
-                Problem::conflict(format!("drive `{name}` is not declared as it was")).hint(
+                ApiError::conflict(format!("drive `{name}` is not declared as it was")).hint(
                     "restart the daemon to apply that; `sluice drive resize` gives a new size, and \
                      `sluice function` moves, attaches and detaches functions",
                 ),
@@ -169,7 +169,7 @@ impl Drives {
 
     /// Replaces the classifier of a drive by that of the file, or by none. A drive that is not open is
     /// opened, since its former classifier may have been the reason.
-    fn classify_anew(&self, entry: &Entry, spec: DriveSpec) -> Result<(), Problem> {
+    fn classify_anew(&self, entry: &Entry, spec: DriveSpec) -> Result<(), ApiError> {
         if entry.running.is_ok() {
             return self.exchange_classifier(entry, spec.classifier, false, |_| ());
         }

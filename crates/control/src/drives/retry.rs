@@ -5,7 +5,7 @@
 //! machines start in any order.
 
 use super::{Drives, Entry, Why, lock};
-use sluice_spec::problem::{Kind, Problem};
+use sluice_spec::error::{ApiError, Kind};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ pub(super) struct Tries(BTreeMap<String, Try>);
 impl Drives {
     /// Starts a thread that opens failed drives again if the failure may be temporary. The attempts become
     /// rarer with time.
-    pub fn heed_failures(self: &Arc<Self>) -> Result<(), Problem> {
+    pub fn heed_failures(self: &Arc<Self>) -> Result<(), ApiError> {
         let drives = Arc::downgrade(self);
         let heed = move || {
             let mut tries = Tries::default();
@@ -48,7 +48,7 @@ impl Drives {
             .name("retry".to_owned())
             .spawn(heed)
             .map(drop)
-            .map_err(|error| Problem::internal(format!("cannot start a thread: {error}")))
+            .map_err(|error| ApiError::internal(format!("cannot start a thread: {error}")))
     }
 
     /// Opens the failed drives whose next attempt is due.
@@ -96,7 +96,7 @@ impl Drives {
 }
 
 /// Returns whether the reason of a failure may disappear without a change of the drive.
-fn may_pass(problem: &Problem) -> bool {
+fn may_pass(problem: &ApiError) -> bool {
     matches!(problem.kind, Kind::InUse | Kind::Unreachable)
 }
 
@@ -112,7 +112,7 @@ mod tests {
     fn a_drive_whose_storage_was_in_use_is_opened_when_that_is_free() {
         let stage = Stage::new();
         let drives = stage.start(DECLARED);
-        let in_use = Problem::new(Kind::InUse, "another process serves it");
+        let in_use = ApiError::new(Kind::InUse, "another process serves it");
         drives.amend("fixed", |entry| entry.running = Err(in_use));
         stage.script.lingering.store(3, SeqCst);
         let state = || drives.show("fixed").expect("it is known").state;

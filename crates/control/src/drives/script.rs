@@ -4,7 +4,7 @@
 use super::*;
 use crate::state::{Disk, FileSystem};
 use sluice_controller::{AnaRule, PersistentRecord, Synced};
-use sluice_spec::problem::Kind;
+use sluice_spec::error::Kind;
 use sluice_spec::{ClassifierSpec, UifSpec};
 use std::collections::HashMap;
 use std::path::Path;
@@ -56,14 +56,14 @@ pub struct Script {
 
 impl Script {
     /// Waits as the open of a drive on the network does, until enough of them are opened in parallel.
-    fn ask_far(&self) -> Result<(), Problem> {
+    fn ask_far(&self) -> Result<(), ApiError> {
         if self.far.fetch_add(1, SeqCst) == 0 {
             *lock(&self.before_far) = lock(&self.open).keys().cloned().collect();
         }
         let deadline = Instant::now() + Duration::from_secs(10);
         while self.far.load(SeqCst) < self.side_by_side.load(SeqCst) {
             if Instant::now() > deadline {
-                return Err(Problem::internal("nobody answers"));
+                return Err(ApiError::internal("nobody answers"));
             }
             std::thread::yield_now();
         }
@@ -103,19 +103,19 @@ impl Engine for Arc<Script> {
         spec: &DriveSpec,
         _reactor: usize,
         remembered: &Remembered,
-    ) -> Result<Arc<dyn Running>, Problem> {
+    ) -> Result<Arc<dyn Running>, ApiError> {
         self.opening.store(true, SeqCst);
         if lock(&self.hangs).as_ref().is_none_or(|name| *name == spec.name) {
             drop(lock(&self.hang_open));
         }
         if lock(&self.refuse_open).contains(&spec.name) {
-            return Err(Problem::internal("the disk is not there"));
+            return Err(ApiError::internal("the disk is not there"));
         }
         if spec.is_remote() {
             self.ask_far()?;
         }
         if self.lingering.fetch_update(SeqCst, SeqCst, |tries| tries.checked_sub(1)).is_ok() {
-            return Err(Problem::new(Kind::InUse, "another process serves it"));
+            return Err(ApiError::new(Kind::InUse, "another process serves it"));
         }
         let drive = Arc::new(Played {
             script: Arc::clone(self),
@@ -145,7 +145,7 @@ impl Running for Played {
         self.life
     }
 
-    fn status(&self) -> Result<Status, Problem> {
+    fn status(&self) -> Result<Status, ApiError> {
         Ok(Status {
             connected: self.connected.load(SeqCst),
             in_flight: self.in_flight.load(SeqCst),
@@ -155,15 +155,15 @@ impl Running for Played {
         })
     }
 
-    fn resize(&self, nsid: u32, size: Size) -> Result<(), Problem> {
+    fn resize(&self, nsid: u32, size: Size) -> Result<(), ApiError> {
         if self.script.refuse_resize.load(SeqCst) {
-            return Err(Problem::internal("no room"));
+            return Err(ApiError::internal("no room"));
         }
         lock(&self.sizes)[nsid as usize - 1] = size;
         Ok(())
     }
 
-    fn set_ana(&self, rules: Vec<AnaRule>) -> Result<(), Problem> {
+    fn set_ana(&self, rules: Vec<AnaRule>) -> Result<(), ApiError> {
         *lock(&self.ana) = rules;
         Ok(())
     }
@@ -172,14 +172,14 @@ impl Running for Played {
         &self,
         spec: Option<&ClassifierSpec>,
         _fresh_maps: bool,
-    ) -> Result<ReadyClassifier<'_>, Problem> {
+    ) -> Result<ReadyClassifier<'_>, ApiError> {
         if spec.is_some() && self.script.refuse_program.load(SeqCst) {
-            return Err(Problem::invalid("it is no program"));
+            return Err(ApiError::invalid("it is no program"));
         }
         let spec = spec.cloned();
         Ok(Box::new(move || {
             if self.script.refuse_classifier.load(SeqCst) {
-                return Err(Problem::internal("no reactor"));
+                return Err(ApiError::internal("no reactor"));
             }
             *lock(&self.classifier) = spec;
             lock(&self.detached).clear();
@@ -187,7 +187,7 @@ impl Running for Played {
         }))
     }
 
-    fn classifier(&self) -> Result<Option<ClassifierStatus>, Problem> {
+    fn classifier(&self) -> Result<Option<ClassifierStatus>, ApiError> {
         let status = |spec: ClassifierSpec| ClassifierStatus {
             object: spec.object.display().to_string(),
             digest: crate::object_file::digest(&std::fs::read(&spec.object).unwrap_or_default()),
@@ -203,12 +203,12 @@ impl Running for Played {
         lock(&self.classifier).as_ref().map(|_| Vec::new())
     }
 
-    fn move_function(&self, _number: usize, _spec: &UifSpec) -> Result<(), Problem> {
+    fn move_function(&self, _number: usize, _spec: &UifSpec) -> Result<(), ApiError> {
         if let Some(folder) = lock(&self.script.break_at_move).take() {
             std::fs::create_dir(folder).expect("room on the disk");
         }
         match self.script.refuse_move.load(SeqCst) {
-            true => Err(Problem::conflict("it does not leave")),
+            true => Err(ApiError::conflict("it does not leave")),
             false => Ok(()),
         }
     }
@@ -219,7 +219,7 @@ impl Running for Played {
         _nsid: u32,
         _at: usize,
         store: Store<'_>,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ApiError> {
         store()?;
         self.move_function(0, &UifSpec::default())
     }
@@ -230,17 +230,17 @@ impl Running for Played {
         _nsid: u32,
         _at: usize,
         store: Store<'_>,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ApiError> {
         store()?;
         self.move_function(0, &UifSpec::default())
     }
 
-    fn persisted(&self, _what: sluice_controller::PersistentRecord, well: bool) -> Result<(), Problem> {
+    fn persisted(&self, _what: sluice_controller::PersistentRecord, well: bool) -> Result<(), ApiError> {
         lock(&self.kept).push(well);
         Ok(())
     }
 
-    fn move_to(&self, _reactor: usize, _limit: std::time::Duration) -> Result<(), Problem> {
+    fn move_to(&self, _reactor: usize, _limit: std::time::Duration) -> Result<(), ApiError> {
         self.script.moving.store(true, SeqCst);
         drop(lock(&self.script.hang_move));
         Ok(())
@@ -251,33 +251,33 @@ impl Running for Played {
         _spec: &DriveSpec,
         _created: &crate::state::Created,
         _creation: sluice_controller::Creation,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ApiError> {
         self.script.making.store(true, SeqCst);
         drop(lock(&self.script.hang_make));
         if self.script.refuse_make.load(SeqCst) {
-            return Err(Problem::conflict("its layers make too many commands"));
+            return Err(ApiError::conflict("its layers make too many commands"));
         }
         Ok(())
     }
 
-    fn drain(&self) -> Result<(), Problem> {
+    fn drain(&self) -> Result<(), ApiError> {
         self.draining.store(true, SeqCst);
         Ok(())
     }
 
-    fn sync(&self, limit: Duration, hurry: &AtomicBool) -> Result<Synced, Problem> {
+    fn sync(&self, limit: Duration, hurry: &AtomicBool) -> Result<Synced, ApiError> {
         self.script.syncs.fetch_add(1, SeqCst);
         let began = Instant::now();
         while self.script.hang_sync.load(SeqCst) {
             if hurry.load(SeqCst) || began.elapsed() >= limit {
-                return Err(Problem::internal("a flush did not end"));
+                return Err(ApiError::internal("a flush did not end"));
             }
             std::thread::yield_now();
         }
         Ok(Synced { is_durable: true, ..Synced::default() })
     }
 
-    fn close(&self) -> Result<(), Problem> {
+    fn close(&self) -> Result<(), ApiError> {
         lock(&self.script.open).remove(&self.name);
         Ok(())
     }
@@ -302,7 +302,7 @@ impl Stage {
         self.folder.path().join("state")
     }
 
-    pub fn prepare(&self, config: &str) -> Result<(Drives, Vec<(DriveSpec, Origin)>), Problem> {
+    pub fn prepare(&self, config: &str) -> Result<(Drives, Vec<(DriveSpec, Origin)>), ApiError> {
         let config = crate::config::parse(config, Path::new("/etc/sluice.toml")).expect("a configuration");
         let at = |name: &str| Some(self.folder.path().join(name));
         let places = Places::resolve(at("api"), at("drives"), at("state")).expect("places");
@@ -311,7 +311,7 @@ impl Stage {
         Drives::prepare(&config, places, state, Box::new(Arc::clone(&self.script)))
     }
 
-    pub fn try_start(&self, config: &str) -> Result<Drives, Problem> {
+    pub fn try_start(&self, config: &str) -> Result<Drives, ApiError> {
         let (drives, specs) = self.prepare(config)?;
         drives.open_all(specs);
         Ok(drives)

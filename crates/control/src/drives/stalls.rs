@@ -8,7 +8,7 @@
 
 use super::{Drives, lock};
 use sluice_reactor::Progress;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -119,7 +119,7 @@ fn is_waiting(stat: &str) -> bool {
 
 impl Drives {
     /// Starts a thread that watches reactors for stops.
-    pub fn watch_stalls(self: &Arc<Self>) -> Result<(), Problem> {
+    pub fn watch_stalls(self: &Arc<Self>) -> Result<(), ApiError> {
         let drives = Arc::downgrade(self);
         let watch = move || {
             let mut watch = Watch::default();
@@ -138,7 +138,7 @@ impl Drives {
             .name("stalls".to_owned())
             .spawn(watch)
             .map(drop)
-            .map_err(|error| Problem::internal(format!("cannot start a thread: {error}")))
+            .map_err(|error| ApiError::internal(format!("cannot start a thread: {error}")))
     }
 
     fn note_stall(&self, watch: &mut Watch, reactor: usize, task: usize, stopped: Duration) {

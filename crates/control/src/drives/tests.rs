@@ -1,6 +1,6 @@
 use super::script::{DECLARED, MIB, Stage, spec};
 use super::*;
-use sluice_spec::problem::Kind;
+use sluice_spec::error::Kind;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ pub(super) fn size(drives: &Drives, name: &str) -> u64 {
     drives.show(name).expect("it is there").namespaces[0].size.expect("it is open").0
 }
 
-pub(super) fn apply(drives: &Drives, config: &str) -> Result<Reloaded, Problem> {
+pub(super) fn apply(drives: &Drives, config: &str) -> Result<Reloaded, ApiError> {
     drives.apply(&crate::config::parse(config, Path::new("/etc/sluice.toml")).expect("a configuration"))
 }
 

@@ -3,7 +3,7 @@
 use super::device::DeviceView;
 use super::engine::DriveCounters;
 use serde::{Deserialize, Serialize};
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
 use sluice_spec::{
     ClassifierSpec, Doorbells, FunctionSpec, ImageFormat, NvmeSpec, NvmeTcpSpec, OnFull, PathSpec,
@@ -18,7 +18,7 @@ pub struct DriveView {
     pub state: DriveState,
     /// Error that keeps the drive from being open, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub problem: Option<Problem>,
+    pub problem: Option<ApiError>,
     pub origin: Origin,
     /// Serial number that the guest sees.
     pub serial: String,

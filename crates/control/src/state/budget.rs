@@ -2,7 +2,7 @@
 
 use super::hosts::HostState;
 use super::text;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use std::time::{Duration, Instant};
 
 /// Maximum size of the records of one drive's hosts, bytes.
@@ -26,12 +26,12 @@ impl HostState {
     ///
     /// # Errors
     /// The state is larger than the limit of a drive.
-    pub fn check_size(&self, now: &HostState, drive: &str) -> Result<usize, Problem> {
+    pub fn check_size(&self, now: &HostState, drive: &str) -> Result<usize, ApiError> {
         let bytes = text::encode_hosts(self).len();
         if bytes <= BYTES_MAX || bytes <= text::encode_hosts(now).len() {
             return Ok(bytes);
         }
-        Err(Problem::conflict(format!(
+        Err(ApiError::conflict(format!(
             "the hosts of drive `{drive}` want {bytes} bytes stored, and a drive has {BYTES_MAX}"
         ))
         .hint("have them clear marks of Write Uncorrectable, reservations or namespaces that are of no use"))

@@ -4,7 +4,7 @@
 use super::{StateFile, create_private, read, remove_if_there};
 use crate::listen::make_folder;
 use sluice_controller::PersistentEventRecord;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ impl StateFile {
     }
 
     /// Replaces the stored events of a drive. When this returns, the events survive a power cut.
-    pub fn store_history(&self, drive: &str, record: &PersistentEventRecord) -> Result<(), Problem> {
+    pub fn store_history(&self, drive: &str, record: &PersistentEventRecord) -> Result<(), ApiError> {
         let folder = self.histories();
         make_folder(&folder, 0o700)?;
         // No drive has a name that begins with a dot.
@@ -54,7 +54,7 @@ impl StateFile {
             held.sync_all()
         };
         write().map_err(|error| {
-            Problem::io("store what happened to a drive in", &folder, &error)
+            ApiError::io("store what happened to a drive in", &folder, &error)
                 .hint("make room on the disk or let the daemon's user write there")
         })
     }

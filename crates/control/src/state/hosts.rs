@@ -9,7 +9,7 @@ use super::{
     Formatted, Formatting, Pooled, Reserved, Sanitized, Saved, StateFile, Uncorrectable, read, text,
 };
 use serde::{Deserialize, Serialize};
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use std::collections::BTreeMap;
 use std::io;
 
@@ -84,7 +84,7 @@ impl HostFile {
     ///
     /// # Errors
     /// The file cannot be used; the error describes why, and how to proceed.
-    pub fn load(&mut self) -> Result<Option<HostState>, Problem> {
+    pub fn load(&mut self) -> Result<Option<HostState>, ApiError> {
         let current = self.replacer.current.clone();
         let found = match read(&current) {
             Ok(bytes) => text::decode_hosts(&bytes).map(|state| (Version::of(&bytes), Some(state))),
@@ -105,14 +105,14 @@ impl HostFile {
     ///
     /// # Errors
     /// Same as [`StateFile::store`].
-    pub fn store(&mut self, state: &HostState, owed: bool) -> Result<(), Problem> {
+    pub fn store(&mut self, state: &HostState, owed: bool) -> Result<(), ApiError> {
         let (drive, current) = (&self.drive, &self.replacer.current);
         let what = format!("store what hosts of drive `{drive}` did in");
         let current = current.clone();
         self.replacer.put(&text::encode_hosts(state), owed).map_err(|failure| match failure {
-            Failure::Unchanged(error) => Problem::io(&what, &current, &error)
+            Failure::Unchanged(error) => ApiError::io(&what, &current, &error)
                 .hint("nothing was changed; make room on the disk or let the daemon's user write there"),
-            Failure::Unknown(error) => Problem::io(&what, &current, &error).hint(
+            Failure::Unknown(error) => ApiError::io(&what, &current, &error).hint(
                 "this change was not made, but a restart may make it: mend the disk of the state folder before the \
                  daemon is restarted; it tries each second",
             ),
@@ -134,11 +134,11 @@ impl HostFile {
     }
 
     /// Returns the error for a missing file that the state file lists.
-    pub fn missing(&mut self) -> Problem {
+    pub fn missing(&mut self) -> ApiError {
         self.damaged("it is missing")
     }
 
-    fn damaged(&mut self, why: &str) -> Problem {
+    fn damaged(&mut self, why: &str) -> ApiError {
         self.replacer.lost();
         let (drive, current, previous) =
             (&self.drive, self.replacer.current.display(), self.replacer.previous.display());
@@ -149,7 +149,7 @@ impl HostFile {
             ),
             false => "restore it from a backup".to_owned(),
         };
-        Problem::internal(format!(
+        ApiError::internal(format!(
             "the file {current} cannot be used: {why}. Reservations and all else that hosts left at drive `{drive}` are \
              not known"
         ))

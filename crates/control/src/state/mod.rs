@@ -32,7 +32,7 @@ pub use replace::{Disk, FileSystem};
 use replace::{Failure, Replacer, Version};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
 use sluice_spec::{AnaSpec, ClassifierSpec, DriveSpec, Layout};
 use std::collections::BTreeSet;
@@ -251,18 +251,20 @@ pub struct StateFile {
 
 impl StateFile {
     /// Locks the folder for this daemon, and creates it if it does not exist.
-    pub fn open(folder: &Path) -> Result<Self, Problem> {
+    pub fn open(folder: &Path) -> Result<Self, ApiError> {
         Self::open_on(folder, Arc::new(FileSystem))
     }
 
-    pub fn open_on(folder: &Path, disk: Arc<dyn Disk>) -> Result<Self, Problem> {
+    pub fn open_on(folder: &Path, disk: Arc<dyn Disk>) -> Result<Self, ApiError> {
         make_folder(folder, 0o700)?;
         let what = format!("the state folder {}", folder.display());
         let exclusive = Exclusive::take(&folder.join("lock"), &what)?;
         let hosts = folder.join(HOSTS);
         make_folder(&hosts, 0o700)?;
         let open = |path: &Path| {
-            File::open(path).map(Arc::new).map_err(|error| Problem::io("open the state folder", path, &error))
+            File::open(path)
+                .map(Arc::new)
+                .map_err(|error| ApiError::io("open the state folder", path, &error))
         };
         let (held, hosts) = (open(folder)?, open(&hosts)?);
         let replacer = Replacer::new(folder, STATE, held, Arc::clone(&disk));
@@ -297,7 +299,7 @@ impl StateFile {
     }
 
     /// Returns the state that was stored last, or an empty state if none was ever stored.
-    pub fn load(&self) -> Result<Saved, Problem> {
+    pub fn load(&self) -> Result<Saved, ApiError> {
         let (current, previous) = (self.current(), self.previous());
         let found = find(&current, &previous)?;
         // Records of hosts are stored only after the state file lists their drives.
@@ -311,7 +313,7 @@ impl StateFile {
 
     /// Reads the state that a daemon with this folder would [load](Self::load). Creates, locks and changes no
     /// file.
-    pub fn peek(folder: &Path) -> Result<Saved, Problem> {
+    pub fn peek(folder: &Path) -> Result<Saved, ApiError> {
         let [current, previous] =
             [STATE.to_owned(), format!("{STATE}.previous")].map(|name| folder.join(name));
         Ok(find(&current, &previous)?.map(|(saved, _)| saved).unwrap_or_default())
@@ -321,13 +323,13 @@ impl StateFile {
     ///
     /// # Errors
     /// The next start finds the former state, unless the state is not [settled](Self::is_settled) now.
-    pub fn store(&self, saved: &Saved) -> Result<(), Problem> {
+    pub fn store(&self, saved: &Saved) -> Result<(), ApiError> {
         self.put(saved, false)
     }
 
     /// Replaces the stored state with a state that applies even if it cannot be stored now. An example is a
     /// request that failed after it was stored. If this fails, the state is not [settled](Self::is_settled).
-    pub fn store_owed(&self, saved: &Saved) -> Result<(), Problem> {
+    pub fn store_owed(&self, saved: &Saved) -> Result<(), ApiError> {
         self.put(saved, true)
     }
 
@@ -337,11 +339,11 @@ impl StateFile {
         self.replacer().is_settled()
     }
 
-    fn put(&self, saved: &Saved, owed: bool) -> Result<(), Problem> {
+    fn put(&self, saved: &Saved, owed: bool) -> Result<(), ApiError> {
         let bytes = text::encode(saved);
         // A larger file could not be read again, so it must not be written.
         if bytes.len() as u64 > BYTES_MAX {
-            return Err(Problem::conflict(format!(
+            return Err(ApiError::conflict(format!(
                 "the drives together need {} bytes of the state file, which has at most {BYTES_MAX}",
                 bytes.len()
             ))
@@ -350,7 +352,7 @@ impl StateFile {
         let mut replacer = self.replacer();
         let was_settled = replacer.is_settled();
         replacer.put(&bytes, owed).map_err(|failure| match failure {
-            Failure::Unchanged(error) => Problem::io("store the state in", &self.folder, &error)
+            Failure::Unchanged(error) => ApiError::io("store the state in", &self.folder, &error)
                 .hint("nothing was changed; make room on the disk or let the daemon's user write there"),
             Failure::Unknown(error) => {
                 let problem = self.unknown(&error);
@@ -363,8 +365,8 @@ impl StateFile {
         })
     }
 
-    fn unknown(&self, error: &io::Error) -> Problem {
-        Problem::io("store the state in", &self.folder, error).hint(
+    fn unknown(&self, error: &io::Error) -> ApiError {
+        ApiError::io("store the state in", &self.folder, error).hint(
             "this change was not made, but a restart may make it: what was stored before could not be put back. \
              Mend the disk of the state folder, or give the daemon room there and free descriptors, before the \
              daemon is restarted; it tries each second, and logs when the stored state is right again",
@@ -373,14 +375,14 @@ impl StateFile {
 }
 
 /// Reads the state file. Returns none if no state was ever stored.
-fn find(current: &Path, previous: &Path) -> Result<Option<(Saved, Version)>, Problem> {
+fn find(current: &Path, previous: &Path) -> Result<Option<(Saved, Version)>, ApiError> {
     match read(current) {
         Ok(bytes) => {
             let saved = text::decode(&bytes).map_err(|why| damaged(current, previous, &why))?;
             Ok(Some((saved, Version::of(&bytes))))
         }
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(Problem::io("read the state file", current, &error))
+            Err(ApiError::io("read the state file", current, &error))
         }
         // The first store makes no previous version, and later stores never remove the current one.
         Err(_) if previous.exists() => Err(damaged(current, previous, "it is missing")),
@@ -388,8 +390,8 @@ fn find(current: &Path, previous: &Path) -> Result<Option<(Saved, Version)>, Pro
     }
 }
 
-fn damaged(current: &Path, previous: &Path, why: &str) -> Problem {
-    let problem = Problem::internal(format!("the state file {} cannot be used: {why}", current.display()));
+fn damaged(current: &Path, previous: &Path, why: &str) -> ApiError {
+    let problem = ApiError::internal(format!("the state file {} cannot be used: {why}", current.display()));
     let former = read(previous).ok().and_then(|bytes| text::decode(&bytes).ok());
     match former {
         Some(former) => problem.hint(format!(

@@ -6,7 +6,7 @@
 use super::{Saved, StateFile, create_private, read, text};
 use crate::listen::make_folder;
 use crate::object_file;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::File;
@@ -50,7 +50,7 @@ impl StateFile {
     }
 
     /// Copies an object file. When this returns, the copy survives a power cut.
-    pub fn keep_object(&self, original: &Path) -> Result<KeptObject<'_>, Problem> {
+    pub fn keep_object(&self, original: &Path) -> Result<KeptObject<'_>, ApiError> {
         // The original is read without the lock: its file system may not respond.
         let bytes = object_file::read(original)?;
         let folder = self.objects();
@@ -62,7 +62,7 @@ impl StateFile {
         written.map(|()| copy)
     }
 
-    fn write_object(&self, folder: &Path, copy: &Path, bytes: &[u8]) -> Result<(), Problem> {
+    fn write_object(&self, folder: &Path, copy: &Path, bytes: &[u8]) -> Result<(), ApiError> {
         make_folder(folder, 0o700)?;
         let is_there = std::fs::read(copy).is_ok_and(|there| there == bytes);
         // An existing copy may be left from an attempt that failed before the copy was durable.
@@ -71,7 +71,7 @@ impl StateFile {
             [copy, folder, &self.folder].into_iter().try_for_each(|path| File::open(path)?.sync_all())
         });
         synced.map_err(|error| {
-            Problem::io("copy the classifier to", folder, &error)
+            ApiError::io("copy the classifier to", folder, &error)
                 .hint("nothing was changed; make room on the disk or let the daemon's user write there")
         })
     }

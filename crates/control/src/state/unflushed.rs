@@ -7,8 +7,8 @@ use super::{StateFile, create_private, read, remove_if_there};
 use crate::listen::make_folder;
 use serde::{Deserialize, Serialize};
 use sluice_controller::{PowerCounts, Synced};
+use sluice_spec::error::ApiError;
 use sluice_spec::paths::boot_id;
-use sluice_spec::problem::Problem;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Write};
@@ -85,7 +85,7 @@ impl StateFile {
     }
 
     /// Replaces the stored record of a drive. When this returns, the record survives a power cut.
-    pub fn store_unflushed(&self, drive: &str, unflushed: &Unflushed) -> Result<(), Problem> {
+    pub fn store_unflushed(&self, drive: &str, unflushed: &Unflushed) -> Result<(), ApiError> {
         let folder = self.unflushed();
         make_folder(&folder, 0o700)?;
         let text = serde_json::to_vec(unflushed).expect("plain text");
@@ -103,7 +103,7 @@ impl StateFile {
             File::open(&self.folder)?.sync_all()
         };
         write().map_err(|error| {
-            Problem::io("store which writes may be unflushed in", &folder, &error)
+            ApiError::io("store which writes may be unflushed in", &folder, &error)
                 .hint("make room on the disk or let the daemon's user write there")
         })
     }
@@ -129,7 +129,7 @@ impl StateFile {
 
     /// Stores that writes of namespaces may be lost while hosts are connected; the next daemon notifies the
     /// hosts. When this returns, the record survives a power cut.
-    pub fn note_losses(&self, drive: &str, nsids: &[u32]) -> Result<(), Problem> {
+    pub fn note_losses(&self, drive: &str, nsids: &[u32]) -> Result<(), ApiError> {
         let mut unflushed = self.load_unflushed(drive).unwrap_or_else(Unflushed::begun);
         unflushed.untold.extend(nsids);
         self.store_unflushed(drive, &unflushed)
@@ -137,7 +137,7 @@ impl StateFile {
 
     /// Stores that these namespaces, and no others, may have such losses. When this returns, the record
     /// survives a power cut.
-    pub fn note_doubts(&self, drive: &str, nsids: &BTreeSet<u32>) -> Result<(), Problem> {
+    pub fn note_doubts(&self, drive: &str, nsids: &BTreeSet<u32>) -> Result<(), ApiError> {
         let mut unflushed = self.load_unflushed(drive).unwrap_or_else(Unflushed::begun);
         unflushed.doubtful.clone_from(nsids);
         self.store_unflushed(drive, &unflushed)

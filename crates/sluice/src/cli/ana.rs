@@ -4,8 +4,8 @@ use super::converse;
 use clap::Args;
 use sluice_api::AnaList;
 use sluice_api::client::{Client, segment};
+use sluice_spec::error::ApiError;
 use sluice_spec::output::Output;
-use sluice_spec::problem::Problem;
 use sluice_spec::table::Table;
 use sluice_spec::{AnaSpec, AnaStateName};
 
@@ -24,7 +24,7 @@ pub(super) struct Ana {
 }
 
 impl Ana {
-    pub(super) fn run(self, client: &Client, output: Output) -> Result<(), Problem> {
+    pub(super) fn run(self, client: &Client, output: Output) -> Result<(), ApiError> {
         let path = format!("/v1/drives/{}/ana", segment(&self.name));
         let states: AnaList = match self.state {
             Some(state) => {

@@ -1,8 +1,8 @@
 //! `sluice bench`: hands over to the program `sluice-bench`, so that the daemon has no ptrace in it.
 
 use clap::Args;
+use sluice_spec::error::ApiError;
 use sluice_spec::output::Form;
-use sluice_spec::problem::Problem;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -20,14 +20,14 @@ pub(super) struct BenchArgs {
 }
 
 /// Replaces this process by `sluice-bench`. Returns only if that fails.
-pub(super) fn run(arguments: BenchArgs, form: Form) -> Result<(), Problem> {
+pub(super) fn run(arguments: BenchArgs, form: Form) -> Result<(), ApiError> {
     let program = program();
     let mut command = Command::new(&program);
     if form == Form::Json {
         command.args(["--output", "json"]);
     }
     let error = command.args(arguments.arguments).exec();
-    Err(Problem::io("start", &program, &error)
+    Err(ApiError::io("start", &program, &error)
         .hint(format!("{PROGRAM} belongs beside `sluice`, or in the PATH; `make bench` builds both")))
 }
 

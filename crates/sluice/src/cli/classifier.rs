@@ -6,8 +6,8 @@ use clap::{Args, Subcommand};
 use sluice_api::ReplaceRequest;
 use sluice_api::client::{Client, segment};
 use sluice_control::drives::ClassifierStatus;
+use sluice_spec::error::ApiError;
 use sluice_spec::output::Output;
-use sluice_spec::problem::Problem;
 use sluice_spec::table::pairs;
 use sluice_spec::{ClassifierSpec, default_section};
 use std::path::PathBuf;
@@ -51,13 +51,13 @@ pub(super) struct Program {
 }
 
 impl Program {
-    fn spec(self) -> Result<ClassifierSpec, Problem> {
+    fn spec(self) -> Result<ClassifierSpec, ApiError> {
         let object = absolute(&self.object)?;
         Ok(ClassifierSpec { object, section: self.section, errors_max: self.errors_max })
     }
 }
 
-pub(super) fn run(command: ClassifierCommand, client: &Client, output: Output) -> Result<(), Problem> {
+pub(super) fn run(command: ClassifierCommand, client: &Client, output: Output) -> Result<(), ApiError> {
     match command {
         ClassifierCommand::Attach { drive, program } => {
             let status = converse(client.post::<ClassifierStatus>(&path(&drive), &program.spec()?))?;

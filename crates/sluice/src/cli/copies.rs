@@ -6,7 +6,7 @@ use sluice_api::{ControlAnswer, ControlRequest, FunctionList};
 use sluice_control::drives::{DriveView, FunctionView};
 use sluice_functions::{SetOrder, SetStatus, service};
 use sluice_spec::FunctionSpec;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
 use sluice_spec::table::Table;
 
@@ -36,10 +36,10 @@ fn keeps_copies(function: &&FunctionView) -> bool {
     service(&function.function).is_some_and(|service| service.keeps_copies)
 }
 
-fn ask(client: &Client, path: &str) -> Result<SetStatus, Problem> {
+fn ask(client: &Client, path: &str) -> Result<SetStatus, ApiError> {
     let request = ControlRequest { text: SetOrder::Status.to_string(), quiesce: false };
     let answer = converse(client.post::<ControlAnswer>(path, &request))?;
-    SetStatus::parse(&answer.answer).map_err(Problem::internal)
+    SetStatus::parse(&answer.answer).map_err(ApiError::internal)
 }
 
 fn cells(status: &SetStatus) -> [String; 5] {

@@ -3,9 +3,9 @@
 use clap::Args;
 use serde::Serialize;
 use sluice_nvme::discovery::DiscoveryEntry;
+use sluice_spec::error::ApiError;
 use sluice_spec::host_name::HostName;
 use sluice_spec::output::Output;
-use sluice_spec::problem::Problem;
 use sluice_spec::table::Table;
 use sluice_targets::NvmeTcpConfig;
 use sluice_wiring::tls_keys;
@@ -41,13 +41,13 @@ struct Found {
     tls: bool,
 }
 
-pub(super) fn run(arguments: &DiscoverArgs, output: Output) -> Result<(), Problem> {
+pub(super) fn run(arguments: &DiscoverArgs, output: Output) -> Result<(), ApiError> {
     let host = HostName::of(arguments.hostnqn.as_deref());
     let config = NvmeTcpConfig {
         keys: tls_keys(arguments.tls_keys.as_deref())?,
         ..NvmeTcpConfig::new(&with_port(&arguments.address), "", &host.nqn, host.id)
     };
-    let entries = sluice_targets::discover(&config).map_err(|error| Problem::internal(error.to_string()))?;
+    let entries = sluice_targets::discover(&config).map_err(|error| ApiError::internal(error.to_string()))?;
     let found: Vec<Found> = entries.iter().map(Found::of).collect();
     output.answer(&found, |found| {
         if found.is_empty() {

@@ -8,8 +8,8 @@ use clap::{Args, Subcommand};
 use sluice_api::client::{Client, segment};
 use sluice_api::{DriveList, DriveMoveRequest, ResizeRequest};
 use sluice_control::drives::{DriveState, DriveView, NamespaceView};
+use sluice_spec::error::ApiError;
 use sluice_spec::output::Output;
-use sluice_spec::problem::Problem;
 use sluice_spec::size::Size;
 use sluice_spec::table::{Table, pairs};
 use sluice_spec::{
@@ -130,7 +130,7 @@ pub(super) struct Resize {
     shrink: bool,
 }
 
-pub(super) fn run(command: DriveCommand, client: &Client, output: Output) -> Result<(), Problem> {
+pub(super) fn run(command: DriveCommand, client: &Client, output: Output) -> Result<(), ApiError> {
     match command {
         DriveCommand::Create(create) => {
             let spec = create.spec()?;
@@ -177,7 +177,7 @@ fn path(name: &str) -> String {
     format!("/v1/drives/{}", segment(name))
 }
 
-fn fetch(client: &Client, name: &str) -> Result<DriveView, Problem> {
+fn fetch(client: &Client, name: &str) -> Result<DriveView, ApiError> {
     converse(client.get(&path(name)))
 }
 
@@ -185,22 +185,22 @@ fn fetch(client: &Client, name: &str) -> Result<DriveView, Problem> {
 ///
 /// # Errors
 /// If the drive has no such socket, or is not open.
-fn check_attachable(view: &DriveView, number: usize) -> Result<&str, Problem> {
+fn check_attachable(view: &DriveView, number: usize) -> Result<&str, ApiError> {
     let name = &view.name;
     let sockets: Vec<&String> = view.socket.iter().chain(&view.more_sockets).collect();
     let Some(socket) = number.checked_sub(1).and_then(|index| sockets.get(index)) else {
         if !sockets.is_empty() {
             let count = sockets.len();
-            return Err(Problem::invalid(format!(
+            return Err(ApiError::invalid(format!(
                 "drive `{name}` has no socket {number}, but {count} of them"
             ))
             .hint("each is for one virtual machine: say more as `sockets` of its [drive.vfio_user]"));
         }
         let hint = format!("connect a host: nvme connect -t tcp -a ADDRESS -s 4420 -n {}", view.subnqn);
-        return Err(Problem::conflict(format!("drive `{name}` is for hosts on the network")).hint(hint));
+        return Err(ApiError::conflict(format!("drive `{name}` is for hosts on the network")).hint(hint));
     };
     match view.state {
-        DriveState::Failed => Err(Problem::conflict(format!("drive `{name}` is not open"))
+        DriveState::Failed => Err(ApiError::conflict(format!("drive `{name}` is not open"))
             .hint(format!("`sluice drive show {name}` says why; `sluice drive open {name}` tries again"))),
         DriveState::Connected if view.clients > 0 => {
             let (clients, count) = (view.clients, sockets.len());
@@ -215,7 +215,7 @@ fn check_attachable(view: &DriveView, number: usize) -> Result<&str, Problem> {
 }
 
 impl Create {
-    fn spec(self) -> Result<DriveSpec, Problem> {
+    fn spec(self) -> Result<DriveSpec, ApiError> {
         if let Some(file) = &self.spec {
             return read_spec(file, self.name);
         }
@@ -232,7 +232,7 @@ impl Create {
         })
     }
 
-    fn namespace(&self) -> Result<NamespaceSpec, Problem> {
+    fn namespace(&self) -> Result<NamespaceSpec, ApiError> {
         let (target, size) = match (self.memory, self.null) {
             (Some(size), _) => (TargetKind::Memory, Some(size)),
             (_, Some(size)) => (TargetKind::Null, Some(size)),
@@ -257,7 +257,7 @@ impl Create {
 }
 
 /// Reads the description of a drive from a file. The name on the command line replaces a name in the file.
-fn read_spec(file: &Path, name: String) -> Result<DriveSpec, Problem> {
+fn read_spec(file: &Path, name: String) -> Result<DriveSpec, ApiError> {
     let mut keys = spec_file::read(file)?;
     keys.insert("name".to_owned(), name.into());
     spec_file::understand(file, keys)

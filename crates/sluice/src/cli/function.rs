@@ -12,8 +12,8 @@ use sluice_control::drives::FunctionView;
 use sluice_control::launch::Restrictions;
 use sluice_crypt::Given;
 use sluice_functions::{SERVICES, describe, make};
+use sluice_spec::error::ApiError;
 use sluice_spec::output::Output;
-use sluice_spec::problem::Problem;
 use sluice_spec::table::Table;
 use sluice_spec::{Place, check_kind};
 use sluice_uif::{Arguments, sandbox};
@@ -118,7 +118,7 @@ pub(super) struct Which {
 
 impl Which {
     /// Returns the API path of the function.
-    fn path(&self, drive: &str, client: &Client) -> Result<String, Problem> {
+    fn path(&self, drive: &str, client: &Client) -> Result<String, ApiError> {
         let path = functions_path(drive);
         let list = converse(client.get::<FunctionList>(&path))?;
         let number = which(drive, &list, self.function.as_deref(), self.namespace)?;
@@ -130,7 +130,7 @@ fn functions_path(drive: &str) -> String {
     format!("/v1/drives/{}/functions", segment(drive))
 }
 
-pub(super) fn run(command: FunctionCommand, client: &Client, output: Output) -> Result<(), Problem> {
+pub(super) fn run(command: FunctionCommand, client: &Client, output: Output) -> Result<(), ApiError> {
     match command {
         FunctionCommand::Kinds => output.answer(&KindList { functions: describe() }, kinds),
         FunctionCommand::Show { drive } => {
@@ -229,16 +229,16 @@ pub(super) fn which(
     list: &FunctionList,
     function: Option<&str>,
     namespace: Option<u32>,
-) -> Result<usize, Problem> {
+) -> Result<usize, ApiError> {
     let is_meant = |it: &&FunctionView| {
         let named = function.is_none_or(|which| it.function == which || it.number.to_string() == which);
         named && namespace.is_none_or(|nsid| it.nsid == nsid)
     };
     match list.functions.iter().filter(is_meant).collect::<Vec<_>>().as_slice() {
         [only] => Ok(only.number),
-        [] => Err(Problem::not_found(format!("drive `{drive}` has no such function"))
+        [] => Err(ApiError::not_found(format!("drive `{drive}` has no such function"))
             .hint(format!("`sluice function show {drive}` lists what it has"))),
-        several => Err(Problem::invalid(format!("drive `{drive}` has {} that may be meant", several.len()))
+        several => Err(ApiError::invalid(format!("drive `{drive}` has {} that may be meant", several.len()))
             .hint("say which by its number: --function 1")),
     }
 }
@@ -254,26 +254,26 @@ fn state(function: &FunctionView) -> String {
 
 /// Restricts this process and executes the program. Returns only if the program cannot be executed, or none
 /// is given.
-fn launch(restrictions: &Restrictions) -> Result<(), Problem> {
+fn launch(restrictions: &Restrictions) -> Result<(), ApiError> {
     restrictions
         .apply()
-        .map_err(|error| Problem::internal(format!("this process cannot be restricted: {error}")))?;
+        .map_err(|error| ApiError::internal(format!("this process cannot be restricted: {error}")))?;
     let Some((program, arguments)) = restrictions.command.split_first() else { return Ok(()) };
     let error = std::process::Command::new(program).args(arguments).exec();
-    Err(Problem::io("execute", Path::new(program), &error)
+    Err(ApiError::io("execute", Path::new(program), &error)
         .hint("let the function's user read and execute it; it cannot be in a folder of the daemon's"))
 }
 
 /// Serves a function in this process until the daemon is gone.
-fn be(kind: &str, arguments: &Arguments, key_fds: &[i32]) -> Result<(), Problem> {
+fn be(kind: &str, arguments: &Arguments, key_fds: &[i32]) -> Result<(), ApiError> {
     check_kind(kind)?;
     log::start_plainly();
     // The process must be hidden before it has a key.
-    sandbox::hide().map_err(|error| Problem::internal(format!("this process cannot hide: {error}")))?;
-    let given = Given::read(key_fds).map_err(Problem::invalid)?;
+    sandbox::hide().map_err(|error| ApiError::internal(format!("this process cannot hide: {error}")))?;
+    let given = Given::read(key_fds).map_err(ApiError::invalid)?;
     arguments.serve(&mut |options| make(kind, options, &given)).map_err(|failure| {
         let socket = arguments.socket.as_ref().map(|path| format!(" at {}", path.display()));
         let place = socket.unwrap_or_default();
-        Problem::internal(format!("the function {kind} does not serve{place}: {failure}"))
+        ApiError::internal(format!("the function {kind} does not serve{place}: {failure}"))
     })
 }

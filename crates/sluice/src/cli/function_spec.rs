@@ -3,7 +3,7 @@
 use super::function::service_names;
 use super::{absolute, spec_file};
 use clap::Args;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use sluice_spec::{Place, UifSpec};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ fn option(text: &str) -> Result<(String, String), String> {
 }
 
 impl Described {
-    pub(super) fn spec(self) -> Result<UifSpec, Problem> {
+    pub(super) fn spec(self) -> Result<UifSpec, ApiError> {
         if let Some(file) = &self.spec {
             return read(&absolute(file)?);
         }
@@ -54,10 +54,10 @@ impl Described {
 
 /// Reads a function from a file. Relative paths in the file are relative to its folder, as in the
 /// configuration.
-fn read(file: &Path) -> Result<UifSpec, Problem> {
+fn read(file: &Path) -> Result<UifSpec, ApiError> {
     let mut keys = spec_file::read(file)?;
     if keys.remove("kind").is_some_and(|kind| kind != "uif") {
-        return Err(Problem::invalid(format!(
+        return Err(ApiError::invalid(format!(
             "{}: only a function of the kind `uif` is attached",
             file.display()
         ))

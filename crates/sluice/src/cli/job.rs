@@ -6,8 +6,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use sluice_api::client::{Client, segment};
 use sluice_api::{JobList, PaceRequest};
 use sluice_control::drives::{JobView, PaceView, PriorityName};
+use sluice_spec::error::ApiError;
 use sluice_spec::output::Output;
-use sluice_spec::problem::Problem;
 use sluice_spec::size::Size;
 use sluice_spec::table::{Table, pairs};
 
@@ -78,7 +78,7 @@ pub(super) fn path_of(id: &str) -> String {
     format!("/v1/jobs/{}", segment(id))
 }
 
-pub(super) fn run(command: JobCommand, client: &Client, output: Output) -> Result<(), Problem> {
+pub(super) fn run(command: JobCommand, client: &Client, output: Output) -> Result<(), ApiError> {
     match command {
         JobCommand::List => output.answer(&converse(client.get::<JobList>("/v1/jobs"))?, list),
         JobCommand::Show { id, follow: true } => follow(&id, client, output),
@@ -97,7 +97,7 @@ pub(super) fn run(command: JobCommand, client: &Client, output: Output) -> Resul
     }
 }
 
-fn order(client: &Client, id: &str, verb: &str) -> Result<JobView, Problem> {
+fn order(client: &Client, id: &str, verb: &str) -> Result<JobView, ApiError> {
     converse(client.post(&format!("{}/{verb}", path_of(id)), &()))
 }
 

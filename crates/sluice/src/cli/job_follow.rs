@@ -5,8 +5,8 @@ use super::job::{one, path_of, percent, rate};
 use indicatif::{ProgressBar, ProgressStyle};
 use sluice_api::client::Client;
 use sluice_control::drives::{JobState, JobView};
+use sluice_spec::error::ApiError;
 use sluice_spec::output::Output;
-use sluice_spec::problem::Problem;
 use std::io::IsTerminal;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const TEMPLATE: &str = "{prefix} [{bar:30}] {percent:>3} % {binary_bytes}/{binar
 ///
 /// # Errors
 /// Returns an error if the job is cancelled, or the daemon does not answer.
-pub(super) fn follow(id: &str, client: &Client, output: Output) -> Result<(), Problem> {
+pub(super) fn follow(id: &str, client: &Client, output: Output) -> Result<(), ApiError> {
     let path = path_of(id);
     let mut screen = Screen::new(id);
     loop {
@@ -29,12 +29,12 @@ pub(super) fn follow(id: &str, client: &Client, output: Output) -> Result<(), Pr
             JobState::Running | JobState::Paused => std::thread::sleep(LOOK),
             JobState::Cancelled => {
                 screen.end();
-                return Err(Problem::conflict(format!("the job {id} was cancelled"))
+                return Err(ApiError::conflict(format!("the job {id} was cancelled"))
                     .hint(format!("`sluice job resume {id}` goes on with it")));
             }
             JobState::Failed => {
                 screen.end();
-                return Err(Problem::conflict(format!("the job {id} has failed")));
+                return Err(ApiError::conflict(format!("the job {id} has failed")));
             }
             JobState::Done => {
                 screen.end();

@@ -6,8 +6,8 @@ use clap::Subcommand;
 use sluice_api::client::{Client, segment};
 use sluice_api::{MapList, ValueRequest};
 use sluice_control::drives::{MapDump, MapEntry, MapKindName, MapView, to_hex};
+use sluice_spec::error::ApiError;
 use sluice_spec::output::Output;
-use sluice_spec::problem::Problem;
 use sluice_spec::table::Table;
 
 #[derive(Debug, Subcommand)]
@@ -41,7 +41,7 @@ pub(super) enum MapCommand {
     },
 }
 
-pub(super) fn run(command: MapCommand, client: &Client, output: Output) -> Result<(), Problem> {
+pub(super) fn run(command: MapCommand, client: &Client, output: Output) -> Result<(), ApiError> {
     match command {
         MapCommand::List { drive } => output.answer(&fetch(client, &drive)?, list),
         MapCommand::Dump { drive, map } => output.answer(&fetch_all(client, &path(&drive, &map))?, dump),
@@ -69,12 +69,12 @@ fn path(drive: &str, map: &str) -> String {
     format!("{}/maps/{}", classifier::path(drive), segment(map))
 }
 
-fn fetch(client: &Client, drive: &str) -> Result<MapList, Problem> {
+fn fetch(client: &Client, drive: &str) -> Result<MapList, ApiError> {
     converse(client.get(&format!("{}/maps", classifier::path(drive))))
 }
 
 /// Fetches all entries of a map, page by page.
-fn fetch_all(client: &Client, path: &str) -> Result<MapDump, Problem> {
+fn fetch_all(client: &Client, path: &str) -> Result<MapDump, ApiError> {
     let mut whole = converse(client.get::<MapDump>(path))?;
     while let Some(from) = whole.next {
         let page = converse(client.get::<MapDump>(&format!("{path}?from={from}")))?;
@@ -89,10 +89,10 @@ fn fetch_all(client: &Client, path: &str) -> Result<MapDump, Problem> {
 }
 
 /// Returns the API path of an entry, and the map that the entry belongs to.
-fn entry_path(client: &Client, drive: &str, map: &str, key: &str) -> Result<(String, MapView), Problem> {
+fn entry_path(client: &Client, drive: &str, map: &str, key: &str) -> Result<(String, MapView), ApiError> {
     let maps = fetch(client, drive)?.maps;
     let Some(view) = maps.into_iter().find(|view| view.name == map) else {
-        return Err(Problem::not_found(format!("the classifier of drive `{drive}` has no map `{map}`"))
+        return Err(ApiError::not_found(format!("the classifier of drive `{drive}` has no map `{map}`"))
             .hint(format!("`sluice classifier maps list {drive}` shows what there is")));
     };
     let key = bytes("key", key, view.key_size)?;
@@ -100,13 +100,13 @@ fn entry_path(client: &Client, drive: &str, map: &str, key: &str) -> Result<(Str
 }
 
 /// Converts a key or value of the command line into `size` bytes in hexadecimal.
-fn bytes(what: &str, text: &str, size: u32) -> Result<String, Problem> {
+fn bytes(what: &str, text: &str, size: u32) -> Result<String, ApiError> {
     if let Some(hex) = text.strip_prefix("hex:") {
         return Ok(hex.to_owned());
     }
     let size = size as usize;
     let wrong = || {
-        Problem::invalid(format!("`{text}` is not a {what} of {size} bytes")).hint(
+        ApiError::invalid(format!("`{text}` is not a {what} of {size} bytes")).hint(
             "write a number that fits; for a value of several words as many numbers with commas between \
              them; or `hex:` and two digits for each byte",
         )

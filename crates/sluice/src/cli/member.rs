@@ -6,8 +6,8 @@ mod view;
 
 use clap::Subcommand;
 use sluice_metadata::{Device, Found, Label, Place, Role, Shape, Verdict, judge};
+use sluice_spec::error::ApiError;
 use sluice_spec::output::Output;
-use sluice_spec::problem::Problem;
 use sluice_wiring::label_problem as problem;
 use std::path::{Path, PathBuf};
 use view::View;
@@ -43,7 +43,7 @@ pub(super) enum MemberCommand {
     Adopt(adopt::Adopt),
 }
 
-pub(super) fn run(command: MemberCommand, output: Output) -> Result<(), Problem> {
+pub(super) fn run(command: MemberCommand, output: Output) -> Result<(), ApiError> {
     match command {
         MemberCommand::Inspect { paths } => {
             let views = paths.iter().map(|path| View::of(path)).collect::<Result<Vec<_>, _>>()?;
@@ -64,7 +64,7 @@ pub(super) fn run(command: MemberCommand, output: Output) -> Result<(), Problem>
 }
 
 /// Compares the labels of all members of a set. Each counts for the role that it has in its label.
-fn check(paths: &[PathBuf], output: Output) -> Result<(), Problem> {
+fn check(paths: &[PathBuf], output: Output) -> Result<(), ApiError> {
     let mut labelled = Vec::new();
     for path in paths {
         let label = label_of(path)?;
@@ -83,7 +83,7 @@ fn check(paths: &[PathBuf], output: Output) -> Result<(), Problem> {
             (Some(place), None) => places.push(place.clone()),
             (Some(first), Some(second)) => {
                 let (first, second) = (first.path.display(), second.path.display());
-                return Err(Problem::conflict(format!(
+                return Err(ApiError::conflict(format!(
                     "{first} and {second} are both {role}, {}",
                     uuid(&latest, role)
                 )));
@@ -93,11 +93,11 @@ fn check(paths: &[PathBuf], output: Output) -> Result<(), Problem> {
     }
     if !missing.is_empty() {
         let missing = missing.join("; ");
-        return Err(Problem::conflict(format!("set {} is not complete without {missing}", latest.set))
+        return Err(ApiError::conflict(format!("set {} is not complete without {missing}", latest.set))
             .hint("name all members of the set, and its log"));
     }
     let shape = Shape { kind: latest.kind, chunk: latest.chunk };
-    let verdict = judge(&shape, &places).map_err(|it| Problem::conflict(it.error).hint(it.hint))?;
+    let verdict = judge(&shape, &places).map_err(|it| ApiError::conflict(it.error).hint(it.hint))?;
     let mut views = places.iter().map(|place| View::of(&place.path)).collect::<Result<Vec<_>, _>>()?;
     if let Verdict::Labelled(assembly) = verdict {
         views.iter_mut().zip(assembly.stale).for_each(|(view, stale)| view.note_stale(stale));
@@ -109,7 +109,7 @@ fn uuid(label: &Label, role: Role) -> String {
     label.expected(role).unwrap_or_default().to_string()
 }
 
-fn repair(paths: &[PathBuf], output: Output) -> Result<(), Problem> {
+fn repair(paths: &[PathBuf], output: Output) -> Result<(), ApiError> {
     let mut views = Vec::new();
     for path in paths {
         let label = label_of(path)?;
@@ -124,14 +124,14 @@ fn repair(paths: &[PathBuf], output: Output) -> Result<(), Problem> {
 }
 
 /// Removes the labels of devices that all belong to this set.
-fn forget(set: &str, paths: &[PathBuf]) -> Result<(), Problem> {
+fn forget(set: &str, paths: &[PathBuf]) -> Result<(), ApiError> {
     let mut devices = Vec::new();
     for path in paths {
         let label = label_of(path)?;
         if label.set.to_string() != set {
             let (path, role, member) = (path.display(), label.role, label.member);
             let words = format!("{path} is {role}, {member}, of set {}, and not of set {set}", label.set);
-            return Err(Problem::conflict(words).hint("nothing was written"));
+            return Err(ApiError::conflict(words).hint("nothing was written"));
         }
         devices.push(Device::claim(path).map_err(problem)?);
     }
@@ -139,17 +139,17 @@ fn forget(set: &str, paths: &[PathBuf]) -> Result<(), Problem> {
 }
 
 /// Returns the label of a device that must have one.
-fn label_of(path: &Path) -> Result<Label, Problem> {
+fn label_of(path: &Path) -> Result<Label, ApiError> {
     let found = Device::open(path).and_then(|device| device.found()).map_err(problem)?;
     let path = path.display();
     match found {
         Found::Label(label) => Ok(*label),
-        Found::Missing => Err(Problem::conflict(format!("{path} has no label"))),
+        Found::Missing => Err(ApiError::conflict(format!("{path} has no label"))),
         Found::Damaged => {
-            Err(Problem::conflict(format!("{path} has a damaged label: neither of its two copies is whole"))
+            Err(ApiError::conflict(format!("{path} has a damaged label: neither of its two copies is whole"))
                 .hint("bring back a good copy of the device"))
         }
-        Found::Unsupported(why) => Err(Problem::conflict(format!("{path} has a label with {why}"))
+        Found::Unsupported(why) => Err(ApiError::conflict(format!("{path} has a label with {why}"))
             .hint("use the version of Sluice that made the label")),
     }
 }

@@ -21,9 +21,9 @@ use crate::daemon;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use sluice_api::client::Client;
+use sluice_spec::error::ApiError;
 use sluice_spec::output::{Form, Output};
 use sluice_spec::paths::default_api;
-use sluice_spec::problem::Problem;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -104,7 +104,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 impl Cli {
-    fn run(self) -> Result<(), Problem> {
+    fn run(self) -> Result<(), ApiError> {
         let output = Output::new(self.output);
         let client = Client::new(self.api.clone().unwrap_or_else(default_api));
         match self.command {
@@ -131,16 +131,16 @@ impl Cli {
 }
 
 /// Makes a path absolute, because the daemon has a working directory of its own.
-fn absolute(path: &Path) -> Result<PathBuf, Problem> {
-    std::path::absolute(path).map_err(|error| Problem::io("find", path, &error))
+fn absolute(path: &Path) -> Result<PathBuf, ApiError> {
+    std::path::absolute(path).map_err(|error| ApiError::io("find", path, &error))
 }
 
 /// Runs a request to the daemon to its end.
-fn converse<T>(talk: impl Future<Output = Result<T, Problem>>) -> Result<T, Problem> {
+fn converse<T>(talk: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Problem::internal(format!("cannot start: {error}")))?
+        .map_err(|error| ApiError::internal(format!("cannot start: {error}")))?
         .block_on(talk)
 }
 

@@ -6,8 +6,8 @@ use serde::Serialize;
 use sluice_api::client::Client;
 use sluice_api::{ReactorList, Version};
 use sluice_control::drives::Reloaded;
+use sluice_spec::error::ApiError;
 use sluice_spec::output::Output;
-use sluice_spec::problem::Problem;
 use sluice_spec::table::{Table, pairs};
 
 #[derive(Debug, Subcommand)]
@@ -16,7 +16,7 @@ pub(super) enum ReactorCommand {
     List,
 }
 
-pub(super) fn run(command: ReactorCommand, client: &Client, output: Output) -> Result<(), Problem> {
+pub(super) fn run(command: ReactorCommand, client: &Client, output: Output) -> Result<(), ApiError> {
     match command {
         ReactorCommand::List => output.answer(&converse(client.get::<ReactorList>("/v1/reactors"))?, list),
     }
@@ -44,7 +44,7 @@ fn list(list: &ReactorList) -> String {
 
 /// Reloads the configuration and prints the changes. Fails if a change was refused, after printing the
 /// others.
-pub(super) fn reload(client: &Client, output: Output) -> Result<(), Problem> {
+pub(super) fn reload(client: &Client, output: Output) -> Result<(), ApiError> {
     let outcome: Reloaded = converse(client.post("/v1/reload", &()))?;
     output.answer(&outcome, |outcome| {
         let line = |word: &'static str| move |name: &String| format!("drive {name} {word}\n");
@@ -54,10 +54,10 @@ pub(super) fn reload(client: &Client, output: Output) -> Result<(), Problem> {
         let lines: String = added.chain(removed).chain(classified).collect();
         if lines.is_empty() { "no drive came or went\n".to_owned() } else { lines }
     })?;
-    let words: Vec<String> = outcome.refused.iter().map(Problem::in_one_line).collect();
+    let words: Vec<String> = outcome.refused.iter().map(ApiError::in_one_line).collect();
     match words.as_slice() {
         [] => Ok(()),
-        words => Err(Problem::conflict(format!("not everything was done: {}", words.join("; ")))),
+        words => Err(ApiError::conflict(format!("not everything was done: {}", words.join("; ")))),
     }
 }
 
@@ -69,7 +69,7 @@ struct Versions {
     daemon: Option<Version>,
 }
 
-pub(super) fn version(client: &Client, output: Output) -> Result<(), Problem> {
+pub(super) fn version(client: &Client, output: Output) -> Result<(), ApiError> {
     let daemon = converse(client.get::<Version>("/v1/version")).ok();
     let versions = Versions { tool: env!("CARGO_PKG_VERSION"), daemon };
     output.answer(&versions, |versions| {

@@ -8,8 +8,8 @@ use sluice_api::client::{Client, segment};
 use sluice_api::{ControlAnswer, ControlRequest, FunctionList, JobList};
 use sluice_control::drives::{FunctionView, JobView};
 use sluice_functions::{StoreOrder, StoreStatus, VersionStatus};
+use sluice_spec::error::ApiError;
 use sluice_spec::output::Output;
-use sluice_spec::problem::Problem;
 use sluice_spec::size::Size;
 use sluice_spec::table::Table;
 
@@ -60,7 +60,7 @@ pub(super) struct Of {
     namespace: Option<u32>,
 }
 
-pub(super) fn run(command: SnapshotCommand, client: &Client, output: Output) -> Result<(), Problem> {
+pub(super) fn run(command: SnapshotCommand, client: &Client, output: Output) -> Result<(), ApiError> {
     let named = |name: &String| name.clone();
     let (drive, of, order, quiesce) = match &command {
         SnapshotCommand::Create { drive, name, of } => {
@@ -81,7 +81,7 @@ pub(super) fn run(command: SnapshotCommand, client: &Client, output: Output) -> 
     let number = which(drive, &list, Some("snapshot"), of.namespace)?;
     let path = format!("{path}/{number}/control");
     let ControlAnswer { answer } = converse(client.post(&path, &ControlRequest { text, quiesce }))?;
-    let said = |_| Problem::internal(format!("the function said {answer}"));
+    let said = |_| ApiError::internal(format!("the function said {answer}"));
     match command {
         SnapshotCommand::List { .. } => {
             output.answer(&serde_json::from_str::<Vec<VersionStatus>>(&answer).map_err(said)?, |it| table(it))
@@ -100,13 +100,13 @@ pub(super) fn run(command: SnapshotCommand, client: &Client, output: Output) -> 
 }
 
 /// Returns the identifier of the deletion of a function.
-fn job_of(client: &Client, drive: &str, function: Option<&FunctionView>) -> Result<String, Problem> {
+fn job_of(client: &Client, drive: &str, function: Option<&FunctionView>) -> Result<String, ApiError> {
     let list = converse(client.get::<JobList>("/v1/jobs"))?;
     let is_it = |job: &&JobView| {
         job.drive == drive && job.job == "delete" && function.is_some_and(|it| it.nsid == job.nsid)
     };
     let found = list.jobs.iter().find(is_it).map(|job| job.id.clone());
-    found.ok_or_else(|| Problem::not_found("the version is deleted; the daemon has no job of it"))
+    found.ok_or_else(|| ApiError::not_found("the version is deleted; the daemon has no job of it"))
 }
 
 fn table(versions: &[VersionStatus]) -> String {

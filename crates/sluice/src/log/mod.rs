@@ -7,7 +7,7 @@ pub use writer::Flush;
 
 use clap::ValueEnum;
 use limit::Limited;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::JsonFields;
 use tracing_subscriber::fmt::{self, MakeWriter};
@@ -32,9 +32,9 @@ pub enum Format {
 ///
 /// # Errors
 /// If `levels` cannot be parsed, or messages go elsewhere already.
-pub fn start(format: Format, levels: &str) -> Result<Flush, Problem> {
+pub fn start(format: Format, levels: &str) -> Result<Flush, ApiError> {
     let levels: Targets = levels.parse().map_err(|error| {
-        Problem::invalid(format!("{VARIABLE} is not a list of levels: {error}"))
+        ApiError::invalid(format!("{VARIABLE} is not a list of levels: {error}"))
             .hint("use words such as `info`, or `warn,sluice_frontend=debug`")
     })?;
     let (sink, flush) = writer::start();
@@ -42,7 +42,7 @@ pub fn start(format: Format, levels: &str) -> Result<Flush, Problem> {
         Format::Text => tracing::subscriber::set_global_default(text(sink, levels)),
         Format::Json => tracing::subscriber::set_global_default(json(sink, levels)),
     };
-    installed.map_err(|_| Problem::internal("messages go somewhere else already"))?;
+    installed.map_err(|_| ApiError::internal("messages go somewhere else already"))?;
     Ok(flush)
 }
 

@@ -164,7 +164,7 @@ fn what_the_state_folder_cannot_store_is_refused_and_costs_no_data() {
     let log = daemon.log();
     assert!(log.contains("was not formatted, and keeps its data"), "{log}");
     assert!(!log.contains("may have lost data"), "{log}");
-    for printed in [" { ", "Some(", "None", "Os {", "Err(", "Problem"] {
+    for printed in [" { ", "Some(", "None", "Os {", "Err(", "ApiError"] {
         assert!(!log.contains(printed), "{printed} in {log}");
     }
 }

@@ -5,12 +5,12 @@ use super::super::Drives;
 use crate::object_file;
 use crate::state::{Detached, Saved};
 use sluice_spec::DriveSpec;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use std::sync::Arc;
 
 impl Drives {
     /// Starts a thread that stores detachments for errors.
-    pub fn heed_detachments(self: &Arc<Self>) -> Result<(), Problem> {
+    pub fn heed_detachments(self: &Arc<Self>) -> Result<(), ApiError> {
         let Some(names) = self.engine.detachments() else { return Ok(()) };
         let drives = Arc::downgrade(self);
         let heed = move || {
@@ -28,11 +28,11 @@ impl Drives {
             .name("detached".to_owned())
             .spawn(heed)
             .map(drop)
-            .map_err(|error| Problem::internal(format!("cannot start a thread: {error}")))
+            .map_err(|error| ApiError::internal(format!("cannot start a thread: {error}")))
     }
 
     /// Stores the namespaces of a drive from which its classifier is detached now.
-    pub(super) fn remember_detachment(&self, name: &str) -> Result<(), Problem> {
+    pub(super) fn remember_detachment(&self, name: &str) -> Result<(), ApiError> {
         let _only = self.change(name)?;
         let entry = self.entry(name)?;
         let status = entry.running?.classifier()?;

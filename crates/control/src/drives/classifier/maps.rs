@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use sluice_classifier::{Map, MapError, MapKind, Update};
-use sluice_spec::problem::{Kind, Problem};
+use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::words::nearest;
 use std::sync::Arc;
 use std::time::Duration;
@@ -97,11 +97,11 @@ impl From<&Arc<Map>> for MapView {
 }
 
 /// Returns the map of this name.
-pub(super) fn find(maps: &[Arc<Map>], name: &str) -> Result<Arc<Map>, Problem> {
+pub(super) fn find(maps: &[Arc<Map>], name: &str) -> Result<Arc<Map>, ApiError> {
     if let Some(map) = maps.iter().find(|map| map.def().name == name) {
         return Ok(Arc::clone(map));
     }
-    let problem = Problem::not_found(format!("the classifier has no map `{name}`"));
+    let problem = ApiError::not_found(format!("the classifier has no map `{name}`"));
     Err(match nearest(name, maps.iter().map(|map| map.def().name.as_str())) {
         Some(meant) => problem.hint(format!("did you mean `{meant}`?")),
         None => problem.hint("`sluice classifier maps list` shows what there is"),
@@ -118,19 +118,19 @@ pub(super) fn dump(map: &Arc<Map>, from: usize, limit: usize) -> MapDump {
     MapDump { map: map.into(), entries, left_out: page.left, next: page.next }
 }
 
-pub(super) fn get(map: &Map, key: &str) -> Result<MapEntry, Problem> {
+pub(super) fn get(map: &Map, key: &str) -> Result<MapEntry, ApiError> {
     let bytes = from_hex(key, "key", map.def().key_size)?;
     let value = patiently(|| map.get(&bytes)).map_err(|error| failed(map, error))?;
     Ok(MapEntry { key: to_hex(&bytes), value: to_hex(&value) })
 }
 
-pub(super) fn set(map: &Map, key: &str, value: &str) -> Result<(), Problem> {
+pub(super) fn set(map: &Map, key: &str, value: &str) -> Result<(), ApiError> {
     let key = from_hex(key, "key", map.def().key_size)?;
     let value = from_hex(value, "value", map.def().value_size)?;
     patiently(|| map.set(&key, &value, Update::Any)).map_err(|error| failed(map, error))
 }
 
-pub(super) fn remove(map: &Map, key: &str) -> Result<(), Problem> {
+pub(super) fn remove(map: &Map, key: &str) -> Result<(), ApiError> {
     let key = from_hex(key, "key", map.def().key_size)?;
     patiently(|| map.remove(&key)).map_err(|error| failed(map, error))
 }
@@ -146,14 +146,14 @@ fn patiently<T>(mut work: impl FnMut() -> Result<T, MapError>) -> Result<T, MapE
     work()
 }
 
-fn failed(map: &Map, error: MapError) -> Problem {
+fn failed(map: &Map, error: MapError) -> ApiError {
     let kind = match error {
         MapError::NotFound => Kind::NotFound,
         MapError::Exists | MapError::Full => Kind::Conflict,
         MapError::Busy => Kind::Unavailable,
         MapError::Invalid => Kind::Invalid,
     };
-    Problem::new(kind, format!("map `{}`: {error}", map.def().name))
+    ApiError::new(kind, format!("map `{}`: {error}", map.def().name))
 }
 
 /// Returns two hexadecimal digits for each byte.
@@ -163,11 +163,11 @@ pub fn to_hex(bytes: &[u8]) -> String {
 }
 
 /// Parses the `size` bytes of a key or value.
-fn from_hex(text: &str, what: &str, size: u32) -> Result<Vec<u8>, Problem> {
+fn from_hex(text: &str, what: &str, size: u32) -> Result<Vec<u8>, ApiError> {
     let digit = |byte: &u8| char::from(*byte).to_digit(16).map(|digit| digit as u8);
     let digits: Option<Vec<u8>> = text.as_bytes().iter().map(digit).collect();
     let wrong = || {
-        Problem::invalid(format!("{what}: `{}` is not {size} bytes in hexadecimal", text.escape_debug()))
+        ApiError::invalid(format!("{what}: `{}` is not {size} bytes in hexadecimal", text.escape_debug()))
             .hint(format!("two digits for each byte, {} in all", u64::from(size) * 2))
     };
     let digits = digits.filter(|digits| digits.len() as u64 == u64::from(size) * 2).ok_or_else(wrong)?;

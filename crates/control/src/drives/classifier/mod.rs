@@ -12,7 +12,7 @@ use super::{Drives, Entry, Origin, Running};
 use crate::state::{Classified, KeptObject, Saved};
 use sluice_classifier::Map;
 use sluice_spec::ClassifierSpec;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use std::sync::Arc;
 
 /// Kind of a change of a drive's classifier.
@@ -31,7 +31,7 @@ impl Drives {
     /// Attaches a classifier to a drive.
     ///
     /// The object file is copied, so that later changes of the file have no effect.
-    pub fn attach_classifier(&self, name: &str, spec: ClassifierSpec) -> Result<ClassifierStatus, Problem> {
+    pub fn attach_classifier(&self, name: &str, spec: ClassifierSpec) -> Result<ClassifierStatus, ApiError> {
         self.change_classifier(name, Some(spec), Change::Attach)?;
         self.show_classifier(name)
     }
@@ -42,17 +42,17 @@ impl Drives {
         name: &str,
         spec: ClassifierSpec,
         fresh_maps: bool,
-    ) -> Result<ClassifierStatus, Problem> {
+    ) -> Result<ClassifierStatus, ApiError> {
         self.change_classifier(name, Some(spec), Change::Replace { fresh_maps })?;
         self.show_classifier(name)
     }
 
     /// Detaches the classifier of a drive. Commands take the first path from then on.
-    pub fn detach_classifier(&self, name: &str) -> Result<(), Problem> {
+    pub fn detach_classifier(&self, name: &str) -> Result<(), ApiError> {
         self.change_classifier(name, None, Change::Detach)
     }
 
-    pub fn show_classifier(&self, name: &str) -> Result<ClassifierStatus, Problem> {
+    pub fn show_classifier(&self, name: &str) -> Result<ClassifierStatus, ApiError> {
         self.entry(name)?.running?.classifier()?.ok_or_else(|| has_none(name))
     }
 
@@ -61,7 +61,7 @@ impl Drives {
         name: &str,
         spec: Option<ClassifierSpec>,
         change: Change,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ApiError> {
         if let Some(spec) = &spec {
             spec.check()?;
         }
@@ -92,10 +92,10 @@ impl Drives {
         spec: Option<ClassifierSpec>,
         fresh_maps: bool,
         note: impl FnOnce(&mut Saved),
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ApiError> {
         let name = &entry.spec.name;
         if spec.is_some() && entry.spec.pool.is_some() {
-            return Err(Problem::conflict(format!("drive `{name}` has a pool"))
+            return Err(ApiError::conflict(format!("drive `{name}` has a pool"))
                 .hint("a namespace that a host creates would go without the classifier"));
         }
         let running = entry.running.clone()?;
@@ -116,7 +116,7 @@ impl Drives {
     pub(super) fn keep_object(
         &self,
         spec: Option<ClassifierSpec>,
-    ) -> Result<(Option<ClassifierSpec>, Option<KeptObject<'_>>), Problem> {
+    ) -> Result<(Option<ClassifierSpec>, Option<KeptObject<'_>>), ApiError> {
         let Some(spec) = spec else { return Ok((None, None)) };
         let copy = self.state.keep_object(&spec.object)?;
         Ok((Some(ClassifierSpec { object: copy.path.clone(), ..spec }), Some(copy)))
@@ -128,45 +128,45 @@ impl Drives {
     }
 
     /// Returns the maps of a drive's classifier.
-    pub fn list_maps(&self, name: &str) -> Result<Vec<MapView>, Problem> {
+    pub fn list_maps(&self, name: &str) -> Result<Vec<MapView>, ApiError> {
         Ok(self.maps(name)?.iter().map(MapView::from).collect())
     }
 
     /// Returns a page of a map: at most `limit` entries. `from` is zero, or the position that an earlier page
     /// gave as `next`.
-    pub fn dump_map(&self, name: &str, map: &str, from: usize, limit: usize) -> Result<MapDump, Problem> {
+    pub fn dump_map(&self, name: &str, map: &str, from: usize, limit: usize) -> Result<MapDump, ApiError> {
         Ok(maps::dump(&self.map(name, map)?, from, limit))
     }
 
     /// Returns an element of a map by its key in hexadecimal.
-    pub fn get_map_entry(&self, name: &str, map: &str, key: &str) -> Result<MapEntry, Problem> {
+    pub fn get_map_entry(&self, name: &str, map: &str, key: &str) -> Result<MapEntry, ApiError> {
         maps::get(&*self.map(name, map)?, key)
     }
 
     /// Inserts or replaces an element, key and value in hexadecimal.
-    pub fn set_map_entry(&self, name: &str, map: &str, key: &str, value: &str) -> Result<(), Problem> {
+    pub fn set_map_entry(&self, name: &str, map: &str, key: &str, value: &str) -> Result<(), ApiError> {
         maps::set(&*self.map(name, map)?, key, value)
     }
 
-    pub fn remove_map_entry(&self, name: &str, map: &str, key: &str) -> Result<(), Problem> {
+    pub fn remove_map_entry(&self, name: &str, map: &str, key: &str) -> Result<(), ApiError> {
         maps::remove(&*self.map(name, map)?, key)
     }
 
-    fn maps(&self, name: &str) -> Result<Vec<Arc<Map>>, Problem> {
+    fn maps(&self, name: &str) -> Result<Vec<Arc<Map>>, ApiError> {
         let running: Arc<dyn Running> = self.entry(name)?.running?;
         running.maps().ok_or_else(|| has_none(name))
     }
 
-    fn map(&self, name: &str, map: &str) -> Result<Arc<Map>, Problem> {
+    fn map(&self, name: &str, map: &str) -> Result<Arc<Map>, ApiError> {
         maps::find(&self.maps(name)?, map)
     }
 }
 
-fn check_change(entry: &Entry, change: Change) -> Result<(), Problem> {
+fn check_change(entry: &Entry, change: Change) -> Result<(), ApiError> {
     let name = &entry.spec.name;
     match (&entry.spec.classifier, change) {
         (Some(there), Change::Attach) => {
-            Err(Problem::conflict(format!("drive `{name}` has the classifier {}", there.object.display()))
+            Err(ApiError::conflict(format!("drive `{name}` has the classifier {}", there.object.display()))
                 .hint(format!("`sluice classifier replace {name}` puts another in its place")))
         }
         (None, Change::Replace { .. } | Change::Detach) => Err(has_none(name)),
@@ -174,8 +174,8 @@ fn check_change(entry: &Entry, change: Change) -> Result<(), Problem> {
     }
 }
 
-fn has_none(name: &str) -> Problem {
-    Problem::not_found(format!("drive `{name}` has no classifier"))
+fn has_none(name: &str) -> ApiError {
+    ApiError::not_found(format!("drive `{name}` has no classifier"))
         .hint(format!("`sluice classifier attach {name} OBJECT` gives it one"))
 }
 

@@ -1,7 +1,7 @@
 use super::super::lock;
 use super::super::script::{DECLARED, Stage, spec};
 use super::*;
-use sluice_spec::problem::Kind;
+use sluice_spec::error::Kind;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -51,7 +51,7 @@ fn one_is_attached_to_a_drive_without_and_replaced_on_a_drive_with() {
     let stage = Stage::new();
     let drives = stage.start(DECLARED);
     let [a, b] = ["a.o", "b.o"].map(|name| program(&stage, name));
-    let refused = |done: Result<(), Problem>| done.expect_err("it cannot be").kind;
+    let refused = |done: Result<(), ApiError>| done.expect_err("it cannot be").kind;
     assert_eq!(refused(drives.replace_classifier("fixed", a.clone(), false).map(drop)), Kind::NotFound);
     assert_eq!(refused(drives.detach_classifier("fixed")), Kind::NotFound);
     drives.attach_classifier("fixed", a.clone()).expect("it has none");

@@ -2,7 +2,7 @@ use super::super::lock;
 use super::super::script::{Stage, spec};
 use super::*;
 use sluice_spec::FunctionSpec;
-use sluice_spec::problem::Kind;
+use sluice_spec::error::Kind;
 use std::sync::atomic::Ordering::SeqCst;
 
 /// A drive with a function that has another one below it, and with a function on a further path.

@@ -6,7 +6,7 @@
 use super::notes::{of, of_mut};
 use crate::state::{Created, HostState};
 use rustix::fs::OFlags;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use sluice_spec::{DriveSpec, PoolSpec};
 use std::fs::File;
 use std::io;
@@ -19,12 +19,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 pub(in crate::drives) struct Bin(Sender<Vec<File>>);
 
 impl Bin {
-    pub(in crate::drives) fn start() -> Result<Self, Problem> {
+    pub(in crate::drives) fn start() -> Result<Self, ApiError> {
         let (sender, files): (_, Receiver<Vec<File>>) = channel();
         std::thread::Builder::new()
             .name("freed".to_owned())
             .spawn(move || files.into_iter().for_each(drop))
-            .map_err(|error| Problem::internal(format!("cannot start a thread: {error}")))?;
+            .map_err(|error| ApiError::internal(format!("cannot start a thread: {error}")))?;
         Ok(Self(sender))
     }
 
@@ -66,20 +66,20 @@ fn remove(path: &Path) -> bool {
 }
 
 /// Creates a file. Returns false if one of that name exists.
-pub(super) fn make_new(path: &Path) -> Result<bool, Problem> {
+pub(super) fn make_new(path: &Path) -> Result<bool, ApiError> {
     match File::options().write(true).create_new(true).mode(0o600).open(path) {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-        Err(error) => Err(Problem::io("make the namespace", path, &error)),
+        Err(error) => Err(ApiError::io("make the namespace", path, &error)),
     }
 }
 
 /// Makes a new file durable, before the state requires it to exist.
-pub(super) fn sync(pool: &PoolSpec, created: &Created) -> Result<(), Problem> {
+pub(super) fn sync(pool: &PoolSpec, created: &Created) -> Result<(), ApiError> {
     let (Some(folder), Some(file)) = (&pool.folder, &created.file) else { return Ok(()) };
     let sync = |path: &Path| File::open(path).and_then(|file| file.sync_all());
     let synced = sync(&folder.join(file)).and_then(|()| sync(folder));
-    synced.map_err(|error| Problem::io("make a namespace durable in", folder, &error))
+    synced.map_err(|error| ApiError::io("make a namespace durable in", folder, &error))
 }
 
 #[cfg(test)]

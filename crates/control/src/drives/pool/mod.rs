@@ -15,7 +15,7 @@ use super::{Drives, Entry, lock, storage};
 use crate::state::Created;
 use notes::of_mut;
 use sluice_controller::Creation;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use sluice_spec::{DriveSpec, PoolSpec};
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
@@ -31,9 +31,9 @@ fn file_name(drive: &str, nsid: u32, number: u64) -> String {
 
 impl Drives {
     /// Makes the namespace that a host creates, gives it to its drive, and stores it.
-    pub(super) fn create_namespace(&self, entry: &Entry, creation: Creation) -> Result<(), Problem> {
+    pub(super) fn create_namespace(&self, entry: &Entry, creation: Creation) -> Result<(), ApiError> {
         let (spec, running) = (&entry.spec, entry.running.clone()?);
-        let no_pool = || Problem::conflict(format!("drive `{}` has no pool", spec.name));
+        let no_pool = || ApiError::conflict(format!("drive `{}` has no pool", spec.name));
         let pool = spec.pool.as_ref().ok_or_else(no_pool)?;
         let created = self.make_file(spec, pool, creation)?;
         running.create_namespace(spec, &created, creation)?;
@@ -44,7 +44,7 @@ impl Drives {
         let mut hosted = lock(&hosted);
         let now = self.entry(&spec.name)?.running?;
         if !Arc::ptr_eq(&now, &running) {
-            return Err(Problem::conflict(format!("drive `{}` was opened anew meanwhile", spec.name)));
+            return Err(ApiError::conflict(format!("drive `{}` was opened anew meanwhile", spec.name)));
         }
         let mut next = hosted.state.clone();
         of_mut(&mut next, &spec.name).add(created);
@@ -52,7 +52,7 @@ impl Drives {
     }
 
     /// Assigns a new namespace its number, and creates its file after the state lists it.
-    fn make_file(&self, spec: &DriveSpec, pool: &PoolSpec, creation: Creation) -> Result<Created, Problem> {
+    fn make_file(&self, spec: &DriveSpec, pool: &PoolSpec, creation: Creation) -> Result<Created, ApiError> {
         let first =
             of(&lock(&self.hosted(&spec.name)).state, &spec.name).map_or(0, |pooled| pooled.numbers) + 1;
         let Some(folder) = &pool.folder else { return Ok(Created::of(creation, first, None)) };
@@ -64,7 +64,7 @@ impl Drives {
     }
 
     /// Creates a file that a sweep removes unless its namespace is stored.
-    fn make_expected(&self, drive: &str, file: &str, path: &Path) -> Result<(), Problem> {
+    fn make_expected(&self, drive: &str, file: &str, path: &Path) -> Result<(), ApiError> {
         {
             let hosted = self.hosted(drive);
             let mut hosted = lock(&hosted);
@@ -81,18 +81,18 @@ impl Drives {
         let mut hosted = lock(&hosted);
         of_mut(&mut hosted.state, drive).leaving.retain(|it| it != file);
         self.settle_hosted(&mut hosted)?;
-        Err(Problem::conflict(format!("somebody has made {} just now", path.display())).hint("try again"))
+        Err(ApiError::conflict(format!("somebody has made {} just now", path.display())).hint("try again"))
     }
 
     /// Removes the file of a failed creation, so that a host which retries has at most one such file.
-    pub(super) fn clear_up(&self, entry: &Entry) -> Result<(), Problem> {
+    pub(super) fn clear_up(&self, entry: &Entry) -> Result<(), ApiError> {
         // If the store failed, the namespace may be on the disk: settle the state first.
         self.settle_hosted(&mut lock(&self.hosted(&entry.spec.name)))?;
         self.sweep_pool(&entry.spec)
     }
 
     /// Removes the files that no namespace of a drive owns any more.
-    pub(super) fn sweep_pool(&self, spec: &DriveSpec) -> Result<(), Problem> {
+    pub(super) fn sweep_pool(&self, spec: &DriveSpec) -> Result<(), ApiError> {
         let hosted = self.hosted(&spec.name);
         let mut hosted = lock(&hosted);
         if of(&hosted.state, &spec.name).is_none_or(|pooled| pooled.leaving.is_empty()) {
@@ -109,23 +109,23 @@ impl Drives {
 
     /// Deletes a namespace that a host has created, with its data. If the drive has a client, `force` is
     /// needed.
-    pub fn delete_namespace(&self, name: &str, nsid: u32, force: bool) -> Result<(), Problem> {
+    pub fn delete_namespace(&self, name: &str, nsid: u32, force: bool) -> Result<(), ApiError> {
         // The thread for changes by hosts stores the deletion.
         let entry = self.entry(name)?;
         let running = entry.running.clone()?;
         if entry.spec.namespace(nsid).is_some() {
-            return Err(Problem::conflict(format!(
+            return Err(ApiError::conflict(format!(
                 "namespace {nsid} of drive `{name}` is not one that a host has created"
             ))
             .hint("change the drive itself, where it is declared"));
         }
         let status = running.status()?;
         if status.created.iter().all(|it| it.nsid != nsid) {
-            return Err(Problem::not_found(format!("drive `{name}` has no namespace {nsid}"))
+            return Err(ApiError::not_found(format!("drive `{name}` has no namespace {nsid}"))
                 .hint(format!("`sluice drive show {name}` lists what it has")));
         }
         if status.connected && !force {
-            return Err(Problem::conflict(format!(
+            return Err(ApiError::conflict(format!(
                 "drive `{name}` has a client, which may use namespace {nsid}"
             ))
             .hint("detach it there first, or insist (--force)"));

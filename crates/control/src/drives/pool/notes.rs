@@ -3,7 +3,7 @@
 use crate::state::{HostState, Pooled};
 use sluice_controller::Attachment;
 use sluice_spec::DriveSpec;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 
 /// Returns the record of a drive's pool.
 pub(in crate::drives) fn of<'a>(saved: &'a HostState, drive: &str) -> Option<&'a Pooled> {
@@ -30,17 +30,17 @@ pub(in crate::drives) fn has(spec: &DriveSpec, saved: &HostState, nsid: u32) -> 
 }
 
 /// Checks that a drive can have the namespaces that hosts created.
-pub(in crate::drives) fn check(spec: &DriveSpec, saved: &HostState) -> Result<(), Problem> {
+pub(in crate::drives) fn check(spec: &DriveSpec, saved: &HostState) -> Result<(), ApiError> {
     let created = of(saved, &spec.name).map_or(&[][..], |pooled| &pooled.created);
     let name = &spec.name;
     if let Some(first) = created.first().filter(|_| spec.pool.is_none()) {
         let nsid = first.nsid;
-        return Err(Problem::conflict(format!("a host has created namespace {nsid} of drive `{name}` in a pool that the drive does not have any more"))
+        return Err(ApiError::conflict(format!("a host has created namespace {nsid} of drive `{name}` in a pool that the drive does not have any more"))
             .hint("give the drive its pool back; a host can delete the namespace then (nvme delete-ns)"));
     }
     if let Some(twice) = created.iter().find(|it| spec.namespace(it.nsid).is_some()) {
         let nsid = twice.nsid;
-        return Err(Problem::conflict(format!(
+        return Err(ApiError::conflict(format!(
             "a host has created namespace {nsid} of drive `{name}`, which the configuration declares now"
         ))
         .hint("take it out of the configuration; a host can delete its own then (nvme delete-ns)"));

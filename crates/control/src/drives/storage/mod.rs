@@ -9,7 +9,7 @@ mod look;
 use super::{Drives, lock};
 use crate::state::{Identified, KnownStorage, Saved, Storage};
 use look::{Found, Made, look, make, mark, new_identity};
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use sluice_spec::{DriveSpec, Location};
 use std::path::{Path, PathBuf};
 
@@ -109,13 +109,13 @@ pub(super) fn note_older<'a>(specs: impl Iterator<Item = &'a DriveSpec>, saved: 
 
 /// Checks whether the storage of a drive would be refused. Returns the specification for the open. Changes
 /// nothing.
-pub(super) fn foresee(spec: &DriveSpec, saved: &Saved) -> Result<DriveSpec, Problem> {
+pub(super) fn foresee(spec: &DriveSpec, saved: &Saved) -> Result<DriveSpec, ApiError> {
     let began_empty = saved.storage.as_ref().is_some_and(|storage| storage.began_empty);
     let mut raw = Vec::new();
     for location in spec.locations() {
         let known = saved.known_storage(&spec.name, &location.name);
         let (Some(path), Some(known)) = (&location.path, known) else { continue };
-        let found = look(path).map_err(|error| Problem::io("examine", path, &error))?;
+        let found = look(path).map_err(|error| ApiError::io("examine", path, &error))?;
         match (&found, &known.label) {
             (Some(found), None) if began_empty && found.identity.is_some() => {
                 return Err(is_of_another_state(&spec.name, path));
@@ -131,7 +131,7 @@ pub(super) fn foresee(spec: &DriveSpec, saved: &Saved) -> Result<DriveSpec, Prob
 impl Drives {
     /// Examines the storage of a drive that is about to be opened, and creates missing files where that is
     /// allowed.
-    pub(super) fn settle_storage(&self, spec: &DriveSpec, why: Why) -> Result<Settled, Problem> {
+    pub(super) fn settle_storage(&self, spec: &DriveSpec, why: Why) -> Result<Settled, ApiError> {
         let saved = lock(&self.saved).clone();
         let mut settled = Settled {
             drive: spec.name.clone(),
@@ -144,7 +144,7 @@ impl Drives {
     }
 
     /// Examines the storage of a drive like [`Self::settle_storage`], and stores the records of it.
-    pub(super) fn settle_and_store(&self, spec: &DriveSpec, why: Why) -> Result<Settled, Problem> {
+    pub(super) fn settle_and_store(&self, spec: &DriveSpec, why: Why) -> Result<Settled, ApiError> {
         let settled = self.settle_storage(spec, why)?;
         self.store(|saved| settled.note(saved)).inspect_err(|_| settled.remove_made())?;
         Ok(settled)
@@ -169,7 +169,7 @@ impl Drives {
 
     /// Checks that the paths of a running drive, or of one of its namespaces, still name the files that it
     /// has open.
-    pub(super) fn check_storage(&self, spec: &DriveSpec, nsid: Option<u32>) -> Result<(), Problem> {
+    pub(super) fn check_storage(&self, spec: &DriveSpec, nsid: Option<u32>) -> Result<(), ApiError> {
         let saved = lock(&self.saved).clone();
         let locations = spec.locations().into_iter().filter(|it| nsid.is_none_or(|nsid| nsid == it.nsid));
         for location in locations {
@@ -177,7 +177,7 @@ impl Drives {
             let (Some(path), Some(label)) = (&location.path, known.and_then(|it| it.label.as_ref())) else {
                 continue;
             };
-            let found = look(path).map_err(|error| Problem::io("examine", path, &error))?;
+            let found = look(path).map_err(|error| ApiError::io("examine", path, &error))?;
             if found.as_ref().is_none_or(|found| found.label != *label) {
                 return Err(names_another(&spec.name, path, found.is_some()));
             }
@@ -186,17 +186,17 @@ impl Drives {
     }
 }
 
-fn names_another(drive: &str, path: &Path, is_there: bool) -> Problem {
+fn names_another(drive: &str, path: &Path, is_there: bool) -> ApiError {
     let path = path.display();
     let words = match is_there {
         true => format!("{path} names another file than the one that drive `{drive}` has open"),
         false => format!("{path} does not exist any more; drive `{drive}` still has the file open"),
     };
-    Problem::conflict(words)
+    ApiError::conflict(words)
         .hint("bring the former file back to its name, or restart the daemon to use what is there")
 }
 
-fn settle(spec: &DriveSpec, why: Why, saved: &Saved, settled: &mut Settled) -> Result<(), Problem> {
+fn settle(spec: &DriveSpec, why: Why, saved: &Saved, settled: &mut Settled) -> Result<(), ApiError> {
     let drive = &spec.name;
     let locations = spec.locations();
     let began_empty = saved.storage.as_ref().is_some_and(|storage| storage.began_empty);
@@ -234,7 +234,7 @@ fn settle_one(
     why: Why,
     is_strange: bool,
     made: &mut Vec<Made>,
-) -> Result<Option<KnownStorage>, Problem> {
+) -> Result<Option<KnownStorage>, ApiError> {
     let new = |label: Option<String>, device: Option<String>, identity: Option<String>| KnownStorage {
         drive: drive.to_owned(),
         location: location.name.clone(),
@@ -249,7 +249,7 @@ fn settle_one(
             None => Ok(Some(new(None, None, Some(random()?)))),
         };
     };
-    match look(path).map_err(|error| Problem::io("examine", path, &error))? {
+    match look(path).map_err(|error| ApiError::io("examine", path, &error))? {
         Some(found) if is_strange && found.identity.is_some() => Err(is_of_another_state(drive, path)),
         Some(found) => {
             let identity = identity_of(drive, location, path, &found, known)?;
@@ -265,7 +265,7 @@ fn settle_one(
                 return Ok(None);
             }
             let identity = random()?;
-            let file = make(path, &identity).map_err(|error| Problem::io("make", path, &error))?;
+            let file = make(path, &identity).map_err(|error| ApiError::io("make", path, &error))?;
             let label = Some(file.label().to_owned());
             made.push(file);
             let device = look(path).ok().flatten().map(|found| found.device);
@@ -284,11 +284,11 @@ fn is_same(known: &KnownStorage, found: &Found) -> bool {
 }
 
 /// Returns a new random identity.
-pub fn random() -> Result<String, Problem> {
-    new_identity().map_err(|error| Problem::internal(format!("the kernel gives no random numbers: {error}")))
+pub fn random() -> Result<String, ApiError> {
+    new_identity().map_err(|error| ApiError::internal(format!("the kernel gives no random numbers: {error}")))
 }
 
-fn is_missing(drive: &str, location: &Location, path: &Path, known: &KnownStorage) -> Problem {
+fn is_missing(drive: &str, location: &Location, path: &Path, known: &KnownStorage) -> ApiError {
     let was = known.label.as_deref().unwrap_or_default();
     let device = known.device.as_deref().unwrap_or("unknown");
     let path = path.display();
@@ -296,14 +296,14 @@ fn is_missing(drive: &str, location: &Location, path: &Path, known: &KnownStorag
         format!("{path} does not exist, but drive `{drive}` has had it open ({was}, on device {device})");
     let back = format!("mount its file system or bring the file back, then `sluice drive open {drive}`");
     match location.may_make {
-        true => Problem::conflict(format!("{had}: a new, empty file is not made in its place"))
+        true => ApiError::conflict(format!("{had}: a new, empty file is not made in its place"))
             .hint(format!("{back}; to begin with an empty file, `sluice drive open {drive} --make-anew`")),
-        false => Problem::conflict(had).hint(back),
+        false => ApiError::conflict(had).hint(back),
     }
 }
 
-fn is_of_another_state(drive: &str, path: &Path) -> Problem {
-    Problem::conflict(format!(
+fn is_of_another_state(drive: &str, path: &Path) -> ApiError {
+    ApiError::conflict(format!(
         "{} has been served before, but the state folder was empty when this daemon began: reservations and all else \
          that hosts left there are not known",
         path.display()
@@ -320,7 +320,7 @@ fn identity_of(
     path: &Path,
     found: &Found,
     known: Option<&KnownStorage>,
-) -> Result<Option<String>, Problem> {
+) -> Result<Option<String>, ApiError> {
     let identity = match (&found.identity, known) {
         (Some(identity), _) => Some(identity.clone()),
         (None, Some(known)) if is_same(known, found) => known.identity.clone(),
@@ -351,7 +351,7 @@ fn identify(
     saved: &Saved,
     locations: &[Location],
     settled: &mut Settled,
-) -> Result<(), Problem> {
+) -> Result<(), ApiError> {
     let drive = &spec.name;
     let own: Vec<&Location> = locations.iter().filter(|it| it.nsid == nsid && it.is_content).collect();
     let of = |location: &&Location| {

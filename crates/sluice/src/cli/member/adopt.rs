@@ -4,7 +4,7 @@ use super::view::View;
 use clap::Args;
 use sluice_metadata::{Device, Found, Member, Role, SetKind, Shape, form};
 use sluice_spec::SetSpec;
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
 use sluice_targets::storage_at;
 use sluice_wiring::label_problem as problem;
@@ -60,7 +60,7 @@ struct Wish {
 
 impl Adopt {
     /// Labels the set. Returns its members.
-    pub(super) fn run(self) -> Result<Vec<View>, Problem> {
+    pub(super) fn run(self) -> Result<Vec<View>, ApiError> {
         let sets = match (&self.config, &self.drive) {
             (Some(config), Some(drive)) => declared(config, drive)?,
             _ => vec![self.described()?],
@@ -74,10 +74,10 @@ impl Adopt {
     }
 
     /// Returns the set that the command line describes.
-    fn described(self) -> Result<Wanted, Problem> {
-        let kind = self.kind.ok_or_else(|| Problem::invalid("no kind is given"))?;
+    fn described(self) -> Result<Wanted, ApiError> {
+        let kind = self.kind.ok_or_else(|| ApiError::invalid("no kind is given"))?;
         if kind.is_redundant() != self.log.is_some() {
-            return Err(Problem::invalid(format!(
+            return Err(ApiError::invalid(format!(
                 "a {} {}",
                 kind.name(),
                 match kind.is_redundant() {
@@ -89,7 +89,7 @@ impl Adopt {
         }
         if self.paths.len() < 2 {
             return Err(
-                Problem::invalid("one device alone is no set").hint("name all members in their order")
+                ApiError::invalid("one device alone is no set").hint("name all members in their order")
             );
         }
         let wish = |(path, role, size)| Wish { path, role, size, block_size: 512 };
@@ -102,28 +102,28 @@ impl Adopt {
 }
 
 /// Returns the sets of a declared drive.
-fn declared(config: &std::path::Path, drive: &str) -> Result<Vec<Wanted>, Problem> {
+fn declared(config: &std::path::Path, drive: &str) -> Result<Vec<Wanted>, ApiError> {
     let config = sluice_control::config::load(config)?;
     let found = config.drives.iter().find(|it| it.name == drive).ok_or_else(|| {
-        Problem::not_found(format!("{} declares no drive `{drive}`", config.file.display()))
+        ApiError::not_found(format!("{} declares no drive `{drive}`", config.file.display()))
             .hint("name the members of a drive that was created with --kind and their paths")
     })?;
     let sets: Vec<SetSpec> = found.stacks().iter().flat_map(|stack| stack.spec.sets()).collect();
     if sets.is_empty() {
-        return Err(Problem::invalid(format!("drive `{drive}` has no stripe, concat, mirror or replicate")));
+        return Err(ApiError::invalid(format!("drive `{drive}` has no stripe, concat, mirror or replicate")));
     }
     sets.into_iter().map(|set| wanted(set, drive)).collect()
 }
 
-fn wanted(set: SetSpec, drive: &str) -> Result<Wanted, Problem> {
+fn wanted(set: SetSpec, drive: &str) -> Result<Wanted, ApiError> {
     if set.labels == Some(false) {
-        return Err(Problem::conflict(format!("the {} of drive `{drive}` has labels = false", set.kind))
+        return Err(ApiError::conflict(format!("the {} of drive `{drive}` has labels = false", set.kind))
             .hint("remove that from the configuration"));
     }
     let places = set.places.map_err(|why| {
-        Problem::conflict(format!("the {} of drive `{drive}` cannot have labels: {why}", set.kind))
+        ApiError::conflict(format!("the {} of drive `{drive}` cannot have labels: {why}", set.kind))
     })?;
-    let kind = SetKind::named(set.kind).ok_or_else(|| Problem::internal("a set of an unknown kind"))?;
+    let kind = SetKind::named(set.kind).ok_or_else(|| ApiError::internal("a set of an unknown kind"))?;
     let wish = |(index, place): (usize, sluice_spec::PlaceSpec)| Wish {
         path: place.path,
         role: if place.is_log { Role::Log } else { Role::Data(index) },
@@ -136,7 +136,7 @@ fn wanted(set: SetSpec, drive: &str) -> Result<Wanted, Problem> {
 
 impl Wanted {
     /// Locks all devices, and checks that none has a label and each has room for one. Writes nothing.
-    fn claim(&self) -> Result<Vec<Device>, Problem> {
+    fn claim(&self) -> Result<Vec<Device>, ApiError> {
         let mut devices = Vec::new();
         for place in &self.places {
             let device = Device::claim(&place.path).map_err(problem)?;
@@ -147,25 +147,27 @@ impl Wanted {
                 Found::Label(label) if label.epoch == 0 => {}
                 Found::Label(label) => {
                     let (role, member, set) = (label.role, label.member, label.set);
-                    return Err(Problem::conflict(format!(
+                    return Err(ApiError::conflict(format!(
                         "{path} has a label: it is {role}, {member}, of set {set}"
                     ))
                     .hint("nothing was written; `sluice member inspect` shows the labels"));
                 }
                 Found::Damaged | Found::Unsupported(_) => {
-                    return Err(Problem::conflict(format!("{path} has a label that cannot be used"))
+                    return Err(ApiError::conflict(format!("{path} has a label that cannot be used"))
                         .hint("nothing was written; `sluice member inspect` shows the labels"));
                 }
             }
             let bytes = device.bytes().map_err(problem)?;
             if let Some(size) = place.size.filter(|size| size.0 > bytes && !device.is_hole()) {
                 let words = format!("{path} has {bytes} bytes, and the configuration gives it {}", size.0);
-                return Err(Problem::conflict(words).hint("nothing was written; bring the right device back"));
+                return Err(
+                    ApiError::conflict(words).hint("nothing was written; bring the right device back")
+                );
             }
             let data_bytes = place.data_bytes(&device)?;
             if data_bytes == 0 {
                 return Err(
-                    Problem::conflict(format!("{path} is empty, and has no size")).hint("give its size")
+                    ApiError::conflict(format!("{path} is empty, and has no size")).hint("give its size")
                 );
             }
             device.has_room(data_bytes).map_err(problem)?;
@@ -174,11 +176,11 @@ impl Wanted {
         Ok(devices)
     }
 
-    fn label(&self, devices: &[Device]) -> Result<(), Problem> {
+    fn label(&self, devices: &[Device]) -> Result<(), ApiError> {
         let mut members = Vec::new();
         for (device, place) in devices.iter().zip(&self.places) {
             let storage =
-                storage_at(&place.path).map_err(|error| Problem::io("examine", &place.path, &error))?;
+                storage_at(&place.path).map_err(|error| ApiError::io("examine", &place.path, &error))?;
             let data_bytes = place.data_bytes(device)?;
             members.push(Member { device, role: place.role, data_bytes, storage: storage.id });
         }
@@ -188,7 +190,7 @@ impl Wanted {
 
 impl Wish {
     /// Returns the bytes that a drive shows of this device.
-    fn data_bytes(&self, device: &Device) -> Result<u64, Problem> {
+    fn data_bytes(&self, device: &Device) -> Result<u64, ApiError> {
         let bytes = match device.found().map_err(problem)? {
             Found::Label(label) => label.data_bytes,
             _ => device.bytes().map_err(problem)?,

@@ -4,7 +4,7 @@ use super::label_of;
 use super::view::View;
 use clap::Args;
 use sluice_metadata::{Device, Found, Role, SetKind, replace};
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
 use sluice_wiring::label_problem as problem;
 use std::path::PathBuf;
@@ -30,11 +30,11 @@ pub(crate) struct Replace {
 }
 
 impl Replace {
-    pub(super) fn run(self) -> Result<View, Problem> {
+    pub(super) fn run(self) -> Result<View, ApiError> {
         let other = label_of(&self.set)?;
         let (set, kind, path) = (other.set, other.kind, self.path.display());
         if !kind.is_redundant() {
-            return Err(Problem::conflict(format!(
+            return Err(ApiError::conflict(format!(
                 "set {set} is a {}, which has no second copy",
                 kind.name()
             ))
@@ -42,7 +42,7 @@ impl Replace {
         }
         let role = self.index.map_or(Role::Log, Role::Data);
         if kind == SetKind::Replicate && role == Role::Data(0) {
-            return Err(Problem::conflict(format!(
+            return Err(ApiError::conflict(format!(
                 "set {set} is a replicate, whose member 0 is never copied to"
             ))
             .hint(
@@ -51,7 +51,7 @@ impl Replace {
             ));
         }
         if other.expected(role).is_none() || role == other.role {
-            return Err(Problem::invalid(format!(
+            return Err(ApiError::invalid(format!(
                 "{} is {}, and cannot stand in for {role}",
                 self.set.display(),
                 other.role
@@ -60,17 +60,17 @@ impl Replace {
         }
         if other.epoch <= 1 && role != Role::Log {
             // The log may have no numbers of the members' storage yet, and would take the new disk for the lost one.
-            return Err(Problem::conflict(format!("set {set} was not opened since it got its labels")).hint(
+            return Err(ApiError::conflict(format!("set {set} was not opened since it got its labels")).hint(
                 "remove the labels (`sluice member forget`), and replace the disk as in a set without labels",
             ));
         }
         if other.role == Role::Log && role != Role::Log {
-            return Err(Problem::invalid(format!("{} is the log of set {set}", self.set.display()))
+            return Err(ApiError::invalid(format!("{} is the log of set {set}", self.set.display()))
                 .hint("name a member of the set with --set"));
         }
         let device = Device::claim(&self.path).map_err(problem)?;
         if device.copies().map_err(problem)?.found() != Found::Missing {
-            return Err(Problem::conflict(format!("{path} has a label"))
+            return Err(ApiError::conflict(format!("{path} has a label"))
                 .hint("nothing was written; `sluice member inspect` shows it"));
         }
         let length = device.bytes().map_err(problem)?;
@@ -79,9 +79,8 @@ impl Replace {
             Role::Log => self.log_size.map_or(length, |size| size.0),
         };
         if data_bytes == 0 {
-            return Err(
-                Problem::invalid(format!("{path} is empty")).hint("give the size of the log with --log-size")
-            );
+            return Err(ApiError::invalid(format!("{path} is empty"))
+                .hint("give the size of the log with --log-size"));
         }
         replace(&device, &other, role, data_bytes).map_err(problem)?;
         drop(device);

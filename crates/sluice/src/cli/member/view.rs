@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use sluice_metadata::{Copy, Device, Found, Label, Role};
-use sluice_spec::problem::Problem;
+use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
 use sluice_spec::table::{Table, pairs};
 use sluice_wiring::label_problem as problem;
@@ -42,7 +42,7 @@ struct LabelView {
 }
 
 impl View {
-    pub(super) fn of(path: &Path) -> Result<Self, Problem> {
+    pub(super) fn of(path: &Path) -> Result<Self, ApiError> {
         let device = Device::open(path).map_err(problem)?;
         let (bytes, copies) = (device.bytes().map_err(problem)?, device.copies().map_err(problem)?);
         let (state, label) = match device.found().map_err(problem)? {

@@ -61,7 +61,7 @@ impl Kind {
 
 /// An error as users and callers of the API see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Problem {
+pub struct ApiError {
     #[serde(skip)]
     pub kind: Kind,
     /// Description of the error.
@@ -71,7 +71,7 @@ pub struct Problem {
     pub hint: Option<String>,
 }
 
-impl Problem {
+impl ApiError {
     pub fn new(kind: Kind, error: impl Into<String>) -> Self {
         Self { kind, error: error.into(), hint: None }
     }
@@ -152,7 +152,7 @@ fn limit_of(error: &std::io::Error) -> Option<&'static str> {
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ApiError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.error)?;
         match &self.hint {
@@ -162,12 +162,12 @@ impl fmt::Display for Problem {
     }
 }
 
-impl std::error::Error for Problem {}
+impl std::error::Error for ApiError {}
 
 /// Form of a fault in the API.
-impl From<Fault> for Problem {
+impl From<Fault> for ApiError {
     fn from(fault: Fault) -> Self {
-        let problem = Problem::invalid(format!("{}: {}", fault.at, fault.error));
-        Problem { hint: fault.hint, ..problem }
+        let problem = ApiError::invalid(format!("{}: {}", fault.at, fault.error));
+        ApiError { hint: fault.hint, ..problem }
     }
 }
