@@ -11,6 +11,8 @@ pub struct Status {
     pub current: Members,
     /// Members that get writes: the current ones, and the ones being copied to.
     pub joined: Members,
+    /// Members to which a region has to be copied.
+    pub stale: Members,
     /// Members that an operator took out.
     pub out: Members,
     /// Member that is read, and copied from.
@@ -43,6 +45,7 @@ impl Mirror {
             members: self.set.members,
             current: self.member_state.current,
             joined: self.member_state.joined,
+            stale: regions.list.iter().fold(Members::NONE, |stale, region| stale.with(region.stale)),
             out: self.set.out,
             source: self.member_state.source,
             generation: self.set.highest(),
@@ -61,11 +64,13 @@ impl Mirror {
 }
 
 impl Status {
-    /// Returns the state of the set in a word or two.
+    /// Returns the state of the set in a word or two. It is "in sync" if all members are equal but for writes
+    /// in flight.
     pub fn state(&self) -> &'static str {
         let missing = self.members.without(self.current);
         match () {
-            () if missing.is_empty() => "in sync",
+            () if missing.is_empty() && self.stale.is_empty() => "in sync",
+            () if missing.is_empty() => "resyncing",
             () if !missing.and(self.joined).is_empty() => "resyncing",
             () if self.out.covers(missing) => "out",
             () => "degraded",
@@ -77,7 +82,7 @@ impl Status {
         let one = Members::one(member);
         match () {
             () if self.out.covers(one) => "out",
-            () if self.current.covers(one) => "in sync",
+            () if self.current.covers(one) && !self.stale.covers(one) => "in sync",
             () if self.joined.covers(one) => "resyncing",
             () => "lost",
         }
@@ -170,6 +175,12 @@ mod tests {
             "log_broken 0",
         ];
         assert_eq!(count(&status), expected);
+        // A member that has everything acknowledged may differ in a region of which a write ended with an error.
+        let stale = Status { stale: Members::one(1), joined: members, ..status };
+        assert_eq!(
+            (stale.state(), stale.state_of(1), stale.state_of(2)),
+            ("resyncing", "resyncing", "in sync")
+        );
         let ill = Status { current: members.without(Members::one(2)), log_is_broken: true, ..status };
         let counted = count(&ill);
         assert!(counted[0] == "degraded 1" && counted[9] == "log_broken 1", "{counted:?}");
