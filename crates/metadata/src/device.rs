@@ -1,7 +1,7 @@
 //! Files and block devices with labels at their end.
 
 use crate::copies::{Copies, Found};
-use crate::label::{LABEL_BYTES, Label, UNIT};
+use crate::label::{Copy, LABEL_BYTES, Label, UNIT};
 use rustix::fs::{FlockOperation, OFlags, SeekFrom, flock, seek};
 use rustix::io::Errno;
 use std::fmt;
@@ -150,8 +150,7 @@ impl Device {
 
     /// Reads both copies of the label. A device without room for them has none.
     pub fn copies(&self) -> Result<Copies, Error> {
-        use crate::label::Copy::Blank;
-        let Some(start) = area(self.bytes()?) else { return Ok(Copies([Blank, Blank])) };
+        let Some(start) = area(self.bytes()?) else { return Ok(Copies([Copy::Blank, Copy::Blank])) };
         let read = |offset| {
             let mut bytes = vec![0; LABEL_BYTES];
             let read = self.file.read_exact_at(&mut bytes, offset);
@@ -165,24 +164,33 @@ impl Device {
         let bytes = self.bytes()?;
         Ok(match self.copies()?.found() {
             Found::Label(label) if label.device_bytes != bytes / UNIT * UNIT => Found::Missing,
+            Found::Missing if !self.is_block => self.unfinished(bytes)?,
             found => found,
         })
     }
 
-    /// Makes room for a label behind `data_bytes` of data. Returns the length of the device. A file grows; no
-    /// byte of it is moved. A block device must have free bytes.
-    pub fn make_room(&self, data_bytes: u64) -> Result<u64, Error> {
-        let bytes = self.bytes()?;
-        if self.is_block {
-            return self.find_room(bytes, data_bytes);
-        }
-        let longer = needed(bytes.max(data_bytes));
-        // The label follows at once, and its sync makes the new length durable as well.
-        self.file.set_len(longer).map_err(|error| self.failed("grow", error))?;
-        Ok(longer)
+    /// Reads the label of a file whose [extension](Self::extend) was interrupted: it ends with the first copy.
+    fn unfinished(&self, bytes: u64) -> Result<Found, Error> {
+        let Some(start) = bytes.checked_sub(LABEL_BYTES as u64) else { return Ok(Found::Missing) };
+        let mut copy = vec![0; LABEL_BYTES];
+        let read = self.file.read_exact_at(&mut copy, start);
+        read.map_err(|error| self.failed("read the label of", error))?;
+        Ok(match Label::decode(&copy) {
+            Copy::Valid(label) if label.epoch == 0 && area(label.device_bytes) == Some(start) => {
+                Found::Label(label)
+            }
+            _ => Found::Missing,
+        })
     }
 
-    /// Gives a file the length again that it had before [`make_room`](Self::make_room), because it got no label.
+    /// Returns the length that the device has with a label behind `data_bytes` of data. A file will grow; no
+    /// byte of it is moved. A block device must have free bytes.
+    pub fn labelled_bytes(&self, data_bytes: u64) -> Result<u64, Error> {
+        let bytes = self.bytes()?;
+        if self.is_block { self.find_room(bytes, data_bytes) } else { Ok(needed(bytes.max(data_bytes))) }
+    }
+
+    /// Gives a file the length again that it had before [`store`](Self::store), because it got no label.
     pub(crate) fn give_back_room(&self, bytes: u64) {
         if !self.is_block {
             // The failure of the label is reported.
@@ -211,12 +219,16 @@ impl Device {
         }
     }
 
-    /// Stores a label durably. At each moment one copy is whole, the former one or the new one.
+    /// Stores a label durably. At each moment one copy is whole, the former one or the new one. A file grows to
+    /// the length of the label.
     pub fn store(&self, label: &Label) -> Result<(), Error> {
         let Some(start) = area(label.device_bytes) else {
             let (bytes, data_bytes) = (label.device_bytes, label.data_bytes);
             return Err(Error::NoRoom { path: self.path.clone(), bytes, data_bytes });
         };
+        if self.bytes()? < label.device_bytes {
+            self.extend(label, start)?;
+        }
         let first = self.copies()?.newest().map_or(0, |newest| 1 - newest);
         for copy in [first, 1 - first] {
             let offset = start + copy as u64 * APART;
@@ -227,6 +239,15 @@ impl Device {
         Ok(())
     }
 
+    /// Makes a file longer for its label. The first copy comes with the first new byte, so that an interruption
+    /// does not leave a longer file without a label, of which the new bytes would count as data.
+    fn extend(&self, label: &Label, start: u64) -> Result<(), Error> {
+        let written = self.file.write_all_at(&label.encode(), start);
+        written.map_err(|error| self.failed("write the label of", error))?;
+        self.file.sync_all().map_err(|error| self.failed("sync the label of", error))?;
+        self.file.set_len(label.device_bytes).map_err(|error| self.failed("grow", error))
+    }
+
     /// Removes the label durably. A file has its former length again.
     ///
     /// # Errors
@@ -235,7 +256,7 @@ impl Device {
         let bytes = self.bytes()?;
         let Some(start) = area(bytes) else { return Ok(()) };
         let former = match self.found()? {
-            Found::Label(label) if start.saturating_sub(label.data_bytes) < UNIT => label.data_bytes,
+            Found::Label(label) if self.is_blank(label.data_bytes, start)? => label.data_bytes,
             _ => start,
         };
         for offset in [start, start + APART] {
@@ -246,6 +267,15 @@ impl Device {
             self.file.set_len(former).map_err(|error| self.failed("shorten", error))?;
         }
         self.file.sync_all().map_err(|error| self.failed("sync", error))
+    }
+
+    /// Returns whether less than a block lies between data and label, and is zero.
+    fn is_blank(&self, data_end: u64, start: u64) -> Result<bool, Error> {
+        let Some(bytes) = start.checked_sub(data_end).filter(|bytes| *bytes < UNIT) else { return Ok(false) };
+        let mut between = vec![0; bytes as usize];
+        let read = self.file.read_exact_at(&mut between, data_end);
+        read.map_err(|error| self.failed("read", error))?;
+        Ok(between.iter().all(|byte| *byte == 0))
     }
 
     fn failed(&self, what: &'static str, error: io::Error) -> Error {

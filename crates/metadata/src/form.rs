@@ -43,7 +43,7 @@ pub fn form(shape: &Shape, members: &[Member<'_>]) -> Result<Assembly, Error> {
         label.device_bytes = match former(member.device)? {
             // The room is left from an attempt that was interrupted.
             Some(former) if former.data_bytes == member.data_bytes => former.device_bytes,
-            _ => member.device.make_room(member.data_bytes)? / UNIT * UNIT,
+            _ => member.device.labelled_bytes(member.data_bytes)? / UNIT * UNIT,
         };
         // A file keeps its length if its label cannot be stored: without a label, the area would count as data.
         member.device.store(label).inspect_err(|_| member.device.give_back_room(former_bytes))?;
@@ -72,7 +72,7 @@ pub fn replace(device: &Device, other: &Label, role: Role, data_bytes: u64) -> R
     device.has_room(data_bytes)?;
     is_readable(&label, device)?;
     let former_bytes = device.bytes()?;
-    label.device_bytes = device.make_room(data_bytes)? / UNIT * UNIT;
+    label.device_bytes = device.labelled_bytes(data_bytes)? / UNIT * UNIT;
     device.store(&label).inspect_err(|_| device.give_back_room(former_bytes))?;
     Ok(label)
 }

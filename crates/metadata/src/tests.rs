@@ -211,6 +211,48 @@ fn a_forgotten_label_leaves_the_data() {
 }
 
 #[test]
+fn a_forgotten_label_takes_no_byte_along_that_lies_between_it_and_the_data() {
+    let set = Set::labelled(STRIPE, 2);
+    let device = Device::claim(&set.path(0)).expect("it is free");
+    let mut label = set.label(0);
+    (label.data_bytes, label.sequence) = (MIB - 512, label.sequence + 1);
+    device.store(&label).and_then(|()| device.forget()).expect("it is free");
+    assert_eq!(std::fs::read(set.path(0)).expect("it is there"), vec![1; MIB as usize]);
+}
+
+/// Interrupts the labelling of a file before it has its full length.
+#[test]
+fn a_file_that_is_longer_for_a_label_alone_is_labelled_again_with_its_own_data() {
+    let set = Set::labelled(STRIPE, 2);
+    let mut label = set.label(0);
+    let whole = label.device_bytes;
+    (label.epoch, label.next_epoch) = (0, 1);
+    let bytes = [vec![1; MIB as usize], label.encode()].concat();
+    std::fs::write(set.path(0), bytes).expect("room");
+    std::fs::write(set.path(1), vec![2; MIB as usize]).expect("room");
+    for size in [None, Some(MIB)] {
+        let refusal = set.judge_with(size);
+        assert!(size.is_some() || refusal.expect_err("one label").error.contains("are not complete"));
+    }
+    let devices = set.devices();
+    let own = |device: &Device| match device.found().expect("readable") {
+        Found::Label(label) => label.data_bytes,
+        _ => device.bytes().expect("readable"),
+    };
+    let member =
+        |(device, role): (_, &Role)| Member { device, role: *role, data_bytes: own(device), storage: 7 };
+    let wanted: Vec<_> = devices.iter().zip(&set.roles).map(member).collect();
+    form(&STRIPE, &wanted).expect("there is room");
+    drop(devices);
+    for (index, bytes) in set.bytes().into_iter().enumerate() {
+        assert_eq!(bytes.len() as u64, whole);
+        assert_eq!(bytes[..MIB as usize], vec![index as u8 + 1; MIB as usize]);
+    }
+    assert_eq!(set.label(0).data_bytes, MIB);
+    set.open();
+}
+
+#[test]
 fn an_older_log_is_refused() {
     let set = Set::labelled(MIRROR, 2);
     std::fs::copy(set.path(2), set.path(9)).expect("room");

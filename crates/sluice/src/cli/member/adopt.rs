@@ -2,7 +2,7 @@
 
 use super::view::View;
 use clap::Args;
-use sluice_metadata::{Device, Found, Member, Role, SetKind, Shape, form};
+use sluice_metadata::{Device, Found, Label, Member, Role, SetKind, Shape, form};
 use sluice_spec::SetSpec;
 use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
@@ -143,8 +143,9 @@ impl Wanted {
             let path = place.path.display();
             match device.copies().map_err(problem)?.found() {
                 Found::Missing => {}
-                // An adoption that was interrupted is repeated.
-                Found::Label(label) if label.epoch == 0 => {}
+                // An adoption that was interrupted is repeated. A disk that `sluice member replace` labelled belongs
+                // to another set.
+                Found::Label(label) if self.is_interrupted(&label, place.role) => {}
                 Found::Label(label) => {
                     let (role, member, set) = (label.role, label.member, label.set);
                     return Err(ApiError::conflict(format!(
@@ -174,6 +175,13 @@ impl Wanted {
             devices.push(device);
         }
         Ok(devices)
+    }
+
+    /// Returns whether the label can be from an adoption of this set that was interrupted.
+    fn is_interrupted(&self, label: &Label, role: Role) -> bool {
+        let members = self.places.iter().filter(|place| place.role != Role::Log).count();
+        let is_own = label.kind == self.shape.kind && label.chunk == self.shape.chunk && label.role == role;
+        label.epoch == 0 && is_own && label.members.len() == members
     }
 
     fn label(&self, devices: &[Device]) -> Result<(), ApiError> {
