@@ -152,7 +152,7 @@ impl Decoder {
         }
         match self.state {
             State::Common => self.begin().map(|()| None),
-            State::Header => self.complete().map(|pdu| Some(Event::Pdu(pdu))),
+            State::Header => self.complete(),
             State::Digest | State::Payload => {
                 let digest = self.head[..DIGEST_SIZE].try_into().map(u32::from_le_bytes).ok();
                 self.expect(State::Common, CommonHeader::SIZE);
@@ -261,8 +261,9 @@ impl Decoder {
         }
     }
 
-    /// Parses a complete header.
-    fn complete(&mut self) -> Result<Pdu, Violation> {
+    /// Parses a complete header. After an error the decoder is not used any more, so the state for the next
+    /// bytes can be set first; the PDU is then made where it is returned, and never copied.
+    fn complete(&mut self) -> Result<Option<Event>, Violation> {
         let common = self.common();
         let hlen = usize::from(common.hlen);
         if common.flags & flag::HDGSTF != 0 {
@@ -271,25 +272,24 @@ impl Decoder {
                 return Err(Violation { fes: Fes::HEADER_DIGEST, fei: received });
             }
         }
-        let pdu = self.parse(common, hlen)?;
-        self.initialized |= matches!(pdu, Pdu::IcReq(_) | Pdu::IcResp(_));
+        self.initialized |= matches!(common.kind, Kind::IC_REQ | Kind::IC_RESP);
         match self.payload {
             0 => self.expect(State::Common, CommonHeader::SIZE),
             _ => self.state = State::Payload,
         }
-        Ok(pdu)
+        self.parse(common, hlen)
     }
 
     fn u32_at(&self, offset: usize) -> u32 {
         u32::from_le_bytes(std::array::from_fn(|n| self.head[offset + n]))
     }
 
-    fn parse(&self, common: CommonHeader, hlen: usize) -> Result<Pdu, Violation> {
+    fn parse(&self, common: CommonHeader, hlen: usize) -> Result<Option<Event>, Violation> {
         let body = &self.head[CommonHeader::SIZE..hlen];
-        Ok(match common.kind {
-            Kind::IC_REQ | Kind::IC_RESP => return self.parse_initialization(common.kind),
-            Kind::CAPSULE_CMD => Pdu::Command(copy_of(body), self.payload),
-            Kind::CAPSULE_RESP => Pdu::Response(copy_of(body)),
+        let pdu = match common.kind {
+            Kind::CAPSULE_RESP => return Ok(Some(Event::Pdu(Pdu::Response(copy_of(body))))),
+            Kind::CAPSULE_CMD => return Ok(Some(Event::Pdu(Pdu::Command(copy_of(body), self.payload)))),
+            Kind::IC_REQ | Kind::IC_RESP => self.parse_initialization(common.kind)?,
             Kind::H2C_TERM_REQ | Kind::C2H_TERM_REQ => {
                 let wire: TermWire = copy_of(&self.head[..hlen]);
                 Pdu::Terminated(Violation { fes: Fes(wire.fes), fei: u32::from_le_bytes(wire.fei) })
@@ -298,18 +298,18 @@ impl Decoder {
                 let TransferWire { cccid, ttag, offset, length, .. } = copy_of(&self.head[..hlen]);
                 Pdu::R2t(R2t { cccid, ttag, offset, length })
             }
-            _ => return self.parse_data(copy_of(&self.head[..hlen])),
-        })
-    }
-
-    fn parse_data(&self, wire: TransferWire) -> Result<Pdu, Violation> {
-        if wire.length != self.payload {
-            return Err(Violation::field(at::DATAL));
-        }
-        let flags = wire.common.flags;
-        let TransferWire { cccid, ttag, offset, length, .. } = wire;
-        let (last, success) = (flags & flag::LAST_PDU != 0, flags & flag::SUCCESS != 0);
-        Ok(Pdu::Data(Data { cccid, ttag, offset, length, last, success }))
+            _ => {
+                let wire: TransferWire = copy_of(&self.head[..hlen]);
+                if wire.length != self.payload {
+                    return Err(Violation::field(at::DATAL));
+                }
+                let flags = wire.common.flags;
+                let TransferWire { cccid, ttag, offset, length, .. } = wire;
+                let (last, success) = (flags & flag::LAST_PDU != 0, flags & flag::SUCCESS != 0);
+                Pdu::Data(Data { cccid, ttag, offset, length, last, success })
+            }
+        };
+        Ok(Some(Event::Pdu(pdu)))
     }
 
     fn parse_initialization(&self, kind: Kind) -> Result<Pdu, Violation> {
