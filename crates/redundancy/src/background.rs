@@ -132,6 +132,9 @@ impl Mirror {
 
     /// Returns the time at which the next piece begins, if there is one.
     pub(crate) fn piece_ns(&self) -> Option<u64> {
+        if self.is_background_idle() {
+            return None;
+        }
         let can = self.ready && self.background.piece.is_none();
         self.background.jobs.alarm_ns(|job| can && self.wants(job))
     }
@@ -153,9 +156,14 @@ impl Mirror {
         });
     }
 
-    fn choose_piece(&mut self, now_ns: u64) {
+    /// Returns whether no job has work, or a state that has to change. This is the usual case of a write.
+    fn is_background_idle(&self) -> bool {
         let idle = self.to_copy().is_empty() && !self.background.check.running;
-        if idle && !self.background.jobs.are_active() {
+        idle && !self.background.jobs.are_active()
+    }
+
+    fn choose_piece(&mut self, now_ns: u64) {
+        if self.is_background_idle() {
             return;
         }
         self.end_idle_jobs();

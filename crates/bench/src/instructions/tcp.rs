@@ -30,7 +30,7 @@ const WARM_UP: u64 = 2000;
 const TIMEOUT_S: u32 = 60;
 const KEEP_ALIVE_S: u32 = 3600;
 
-/// Time in which a mirror makes its members equal, and more.
+/// Time in which a new mirror makes its members equal, and more.
 const SETTLING: Duration = Duration::from_secs(1);
 
 /// Runs the counted process. Writes the IDs of both threads, the counted one first. In the end it writes the
@@ -54,6 +54,11 @@ pub(super) fn run(scenario: &Scenario) -> Result<(), ApiError> {
         0 => Ok(()),
         failed => Err(ApiError::internal(format!("{failed} commands failed"))),
     };
+    if scenario.function == Function::Mirror {
+        // The set is opened with the first command, and its members are made equal.
+        send(1)?;
+        std::thread::sleep(SETTLING);
+    }
     send(WARM_UP)?;
     let (counted, other) =
         if scenario.side == Side::Host { (&host, &controller) } else { (&controller, &host) };
@@ -79,15 +84,13 @@ fn connect(target: Target, host: &Server, controller: &mut Server) -> Result<Dir
     host.open_remote(patient)
 }
 
-/// Opens the layers of a scenario on the host's reactor. A mirror is new, and first makes its members equal.
+/// Opens the layers of a scenario on the host's reactor.
 fn drive(scenario: &Scenario, host: &Server) -> Result<Direct, ApiError> {
     let target = behind(scenario.target);
     if scenario.function != Function::Mirror {
         return host.open_directly(&target);
     }
-    let link = host.open_directly(&Behind::Through(Above::Mirror, Place::Daemon, Box::new(target)))?;
-    std::thread::sleep(SETTLING);
-    Ok(link)
+    host.open_directly(&Behind::Through(Above::Mirror, Place::Daemon, Box::new(target)))
 }
 
 fn behind(target: Target) -> Behind {
