@@ -108,12 +108,17 @@ pub trait Layer: Send {
         false
     }
 
-    /// Polls this layer's sources, in every turn of a controller. `space` is the present memory of the
-    /// controller's host; in a turn of the [subsystem](crate::Origin::SUBSYSTEM) it is empty. Returns the
-    /// work done.
+    /// Polls this layer's sources, once in a turn of the drive. `controller` is the first one with a turn, and
+    /// `space` is the present memory of its host. In a turn of the [subsystem](crate::Origin::SUBSYSTEM) the
+    /// memory is empty. Returns the work done.
     fn poll(&mut self, controller: u8, space: &Space, lane: &mut Lane<'_>) -> usize {
         let _ = (controller, space, lane);
         0
+    }
+
+    /// Handles changes of the memory of a host whose controller has a turn later than the one that polled.
+    fn follow_memory(&mut self, controller: u8, space: &Space) {
+        let _ = (controller, space);
     }
 
     /// Prepares the layer's removal from its stack: commands that only wait here are forwarded to the layer

@@ -346,16 +346,24 @@ impl Stack {
         !self.polled.is_empty()
     }
 
-    /// Polls these layers in a turn of this controller, whose host has the memory `space`. Returns the work
-    /// done.
+    /// Polls these layers in a turn of the drive, whose first controller has a host with the memory `space`.
+    /// Returns the work done.
     pub fn poll(&mut self, controller: u8, space: &Space, slab: &mut Slab, now_ns: u64) -> usize {
+        let Self { nodes, polled, traffic, .. } = self;
         let mut work = 0;
-        for index in 0..self.polled.len() {
-            self.with(self.polled[index], slab, now_ns, |layer, lane| {
-                work += layer.poll(controller, space, lane)
-            });
+        for id in polled.iter() {
+            let node = &mut nodes[usize::from(id.0)];
+            let here = Here { node: *id, below: &node.below, sizes: &node.sizes };
+            work += node.layer.poll(controller, space, &mut Lane::new(slab, traffic, here, now_ns));
         }
         work
+    }
+
+    /// Passes the memory of a host to the polled layers, in a turn of its controller that does not poll.
+    pub fn follow_memory(&mut self, controller: u8, space: &Space) {
+        self.polled
+            .iter()
+            .for_each(|id| self.nodes[usize::from(id.0)].layer.follow_memory(controller, space));
     }
 
     /// Arms the layers before the drive sleeps. Returns whether a layer has work after all.

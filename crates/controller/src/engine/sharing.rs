@@ -30,8 +30,8 @@ impl Subsystem {
         }
     }
 
-    /// Expires timers and polls layers, whichever controller has its turn. Returns the amount of work. A
-    /// subsystem without controllers passes [`Origin::SUBSYSTEM`] as the controller.
+    /// Expires timers and [polls](Self::poll) layers, whichever controller has its turn. Returns the amount of
+    /// work.
     #[inline]
     pub(crate) fn run_timers_and_layers(&mut self, controller: u8, space: &Space, now_ns: u64) -> usize {
         if now_ns >= self.next_deadline_ns {

@@ -4,8 +4,9 @@ use crate::model::{Namespace, Subsystem};
 use crate::state::ana::Ana;
 use crate::state::health::Health;
 use crate::state::limits::NAMESPACES_MAX;
+use crate::state::polls::Polls;
 use crate::state::reservation::HostId;
-use sluice_command::{Aborted, Busy, Command, Controllers, NodeId, Slab, Stack, Ticket};
+use sluice_command::{Aborted, Busy, Command, Controllers, NodeId, Origin, Slab, Stack, Ticket};
 use sluice_memory::{Removed, SharedRegion, Space};
 use sluice_nvme::Status;
 
@@ -123,8 +124,17 @@ impl Subsystem {
         }
     }
 
-    /// Polls the layers that have to be polled, and returns the amount of work they had.
+    /// Polls the layers that have to be polled, and returns the amount of work they had. Only the first
+    /// controller of a round polls; the layers follow the memory of the other controllers' hosts. A subsystem
+    /// without a turn of a controller passes [`Origin::SUBSYSTEM`] as the controller.
     pub(crate) fn poll(&mut self, controller: u8, space: &Space, now_ns: u64) -> usize {
+        if let Polls::EachRound(round) = &mut self.polls
+            && controller != Origin::SUBSYSTEM
+            && !round.begins_with(controller, now_ns)
+        {
+            self.each_stack().for_each(|stack| stack.follow_memory(controller, space));
+            return 0;
+        }
         let mut work = 0;
         for (index, namespace) in self.namespaces.iter_mut().enumerate() {
             let Some(namespace) = namespace else { continue };
@@ -139,11 +149,11 @@ impl Subsystem {
 
     /// Prepares the layers for sleep. Returns whether one has work after all.
     pub fn arm(&mut self) -> bool {
-        self.polls && self.each_stack().fold(false, |work, stack| stack.arm() | work)
+        self.shares_memory() && self.each_stack().fold(false, |work, stack| stack.arm() | work)
     }
 
     pub fn disarm(&mut self) {
-        if self.polls {
+        if self.shares_memory() {
             self.each_stack().for_each(Stack::disarm);
         }
     }

@@ -24,6 +24,7 @@ impl Subsystem {
     /// Adds a controller and returns its number.
     pub(crate) fn add_controller(&mut self, cntlid: u16) -> io::Result<u8> {
         let number = self.mailboxes.add(cntlid).ok_or(io::ErrorKind::QuotaExceeded)?;
+        self.schedule_polls();
         self.set_host_name(number, KnownAs::Socket(cntlid));
         Ok(number)
     }
@@ -33,6 +34,7 @@ impl Subsystem {
         self.set_host(number, HostId::Unnamed(number));
         self.set_enabled(number, false);
         self.mailboxes.remove(number);
+        self.schedule_polls();
         self.detach_all(number);
     }
 

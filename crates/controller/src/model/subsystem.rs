@@ -15,6 +15,7 @@ use crate::state::mailbox::Mailboxes;
 use crate::state::orders::Orders;
 use crate::state::persist::Persister;
 use crate::state::persistent_event::PersistentEvents;
+use crate::state::polls::Polls;
 use crate::state::reservation::{HostId, KnownAs};
 use crate::state::sanitize::Sanitize;
 use crate::state::sync::Sync;
@@ -42,8 +43,7 @@ pub struct Subsystem {
     pub(super) namespaces: Vec<Option<Namespace>>,
     pub(crate) slab: Slab,
     deallocates: bool,
-    /// Whether a layer must be polled for its work.
-    pub(super) polls: bool,
+    pub(super) polls: Polls,
     /// Indices of namespaces that may have finished commands.
     pub(super) touched: Vec<u8>,
     /// Finished commands on their way to their completion queues.
@@ -109,7 +109,6 @@ impl Subsystem {
         let Config { identity, namespaces: list } = config;
         let (fan_out, reserve) = needs(list.iter());
         let deallocates = list.iter().any(|n| n.characteristics().deallocated != Deallocated::Unsupported);
-        let polls = list.iter().any(|n| n.router.stack().polls());
         let mut namespaces: Vec<Option<Namespace>> = Vec::new();
         for namespace in list {
             let index = namespace.nsid() as usize - 1;
@@ -121,13 +120,13 @@ impl Subsystem {
         let slab = Slab::new(Limits::with_reserve(COMMANDS_MAX, fan_out, reserve))?;
         let touched = Vec::with_capacity(NAMESPACES_MAX);
         let share = slab.limit();
-        Ok(Self {
+        let mut subsystem = Self {
             identity,
             power_id: None,
             namespaces,
             slab,
             deallocates,
-            polls,
+            polls: Polls::default(),
             touched,
             done: Vec::with_capacity(COMMANDS_MAX as usize),
             finishing: Vec::with_capacity(COMMANDS_MAX as usize),
@@ -157,7 +156,9 @@ impl Subsystem {
             expired: 0,
             held_until_ns: None,
             next_deadline_ns: u64::MAX,
-        })
+        };
+        subsystem.schedule_polls();
+        Ok(subsystem)
     }
 
     /// Sets a value for Identify Controller that stays the same as long as no acknowledged write is lost.
@@ -261,11 +262,16 @@ impl Subsystem {
     /// Updates what depends on the stacks of all namespaces. Returns false if the slab cannot hold as many
     /// commands as their layers may make.
     pub(crate) fn update_stacks(&mut self) -> bool {
-        let polls = self.iter().any(|n| n.router.stack().polls());
+        self.schedule_polls();
         // A namespace that is being created already has its room.
         let (fan_out, reserve) = needs(self.iter().chain(self.management.being_created()));
-        self.polls = polls;
         self.slab.make_room(fan_out, reserve)
+    }
+
+    /// Chooses the turns that poll the layers, after a change of the stacks or of the number of controllers.
+    pub(super) fn schedule_polls(&mut self) {
+        let is_polled = self.iter().any(|namespace| namespace.router.stack().polls());
+        self.polls = Polls::new(is_polled, self.mailboxes.count());
     }
 
     /// Returns the token prefix that layer `node` of namespace `nsid` gives its engines.
@@ -307,7 +313,7 @@ impl Subsystem {
     /// Returns whether a layer may give a device of its own access to host memory.
     #[inline]
     pub fn shares_memory(&self) -> bool {
-        self.polls
+        !matches!(self.polls, Polls::Never)
     }
 
     #[inline]

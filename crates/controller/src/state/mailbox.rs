@@ -90,6 +90,11 @@ impl Mailboxes {
         self.mailboxes[usize::from(number)] = None;
     }
 
+    /// Returns the number of controllers, seen by hosts or not.
+    pub(crate) fn count(&self) -> usize {
+        self.mailboxes.iter().flatten().count()
+    }
+
     /// Returns numbers and identifiers of the controllers that hosts see.
     pub(crate) fn present(&self) -> impl Iterator<Item = (u8, u16)> {
         let mailboxes = (0..).zip(&self.mailboxes);

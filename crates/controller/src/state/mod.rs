@@ -24,6 +24,7 @@ pub(crate) mod management;
 pub(crate) mod orders;
 pub(crate) mod persist;
 pub(crate) mod persistent_event;
+pub(crate) mod polls;
 pub(crate) mod power;
 pub(crate) mod queue;
 pub(crate) mod refusal;

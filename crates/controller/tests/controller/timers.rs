@@ -2,7 +2,7 @@
 
 use crate::host::{Host, entry, identity};
 use sluice_command::{Characteristics, Command, Lane, Layer, NodeId, Stack, Ticket};
-use sluice_controller::{Config, Namespace, NamespaceConfig, Subsystem};
+use sluice_controller::{Config, Controller, Namespace, NamespaceConfig, Subsystem};
 use sluice_memory::Space;
 use sluice_nvme::Status;
 use sluice_nvme::opcode::admin;
@@ -192,5 +192,88 @@ fn a_drive_whose_host_idles_does_at_a_time_what_it_was_to_be_woken_for() {
             host.controller.turn(&host.space, now_ns);
             host.controller.deadline_ns()
         });
+    }
+}
+
+/// Call of a layer, with the controller of it.
+#[derive(Debug, PartialEq)]
+enum Call {
+    Poll(u8),
+    FollowMemory(u8),
+}
+
+/// Layer that records its polls.
+struct Polled(Arc<Mutex<Vec<Call>>>);
+
+impl Polled {
+    fn record(&self, call: Call) {
+        self.0.lock().expect("not poisoned").push(call);
+    }
+}
+
+impl Layer for Polled {
+    fn name(&self) -> &'static str {
+        "polled"
+    }
+
+    fn characteristics(&self, _below: &[Characteristics]) -> Characteristics {
+        Characteristics::target(1 << 20, 512)
+    }
+
+    fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
+        lane.finish(command, Status::SUCCESS);
+    }
+
+    fn polls(&self) -> bool {
+        true
+    }
+
+    fn poll(&mut self, controller: u8, _space: &Space, _lane: &mut Lane<'_>) -> usize {
+        self.record(Call::Poll(controller));
+        0
+    }
+
+    fn follow_memory(&mut self, controller: u8, _space: &Space) {
+        self.record(Call::FollowMemory(controller));
+    }
+}
+
+#[test]
+fn a_layer_is_polled_once_in_a_turn_of_all_controllers() {
+    let calls = Arc::<Mutex<Vec<Call>>>::default();
+    let namespaces = vec![namespace(1, Box::new(Polled(Arc::clone(&calls))))];
+    let mut subsystem = Subsystem::new(Config { identity: identity(), namespaces }).expect("a subsystem");
+    let mut controllers: Vec<Controller> = Vec::new();
+    let mut turn = |subsystem: &mut Subsystem, controllers: &mut [Controller], now_ns: u64| {
+        let space = Space::new();
+        controllers.iter_mut().for_each(|it| _ = it.turn(subsystem, &space, now_ns));
+        std::mem::take(&mut *calls.lock().expect("not poisoned"))
+    };
+    let mut add = |subsystem: &mut Subsystem, controllers: &mut Vec<Controller>| {
+        let cntlid = controllers.len() as u16 + 1;
+        controllers.push(Controller::new(subsystem, cntlid).expect("a controller"));
+    };
+    add(&mut subsystem, &mut controllers);
+    for now_ns in [1000, 1000, 2000] {
+        assert_eq!(turn(&mut subsystem, &mut controllers, now_ns), [Call::Poll(0)]);
+    }
+    add(&mut subsystem, &mut controllers);
+    add(&mut subsystem, &mut controllers);
+    // The clock may stand still.
+    for now_ns in [3000, 4000, 4000] {
+        let found = turn(&mut subsystem, &mut controllers, now_ns);
+        assert_eq!(found, [Call::Poll(0), Call::FollowMemory(1), Call::FollowMemory(2)]);
+    }
+    // The first one has no host any more, and no turn.
+    for now_ns in [5000, 6000] {
+        let found = turn(&mut subsystem, &mut controllers[1..], now_ns);
+        assert_eq!(found, [Call::Poll(1), Call::FollowMemory(2)]);
+    }
+    // A controller that leaves takes no poll with it.
+    while controllers.len() > 1 {
+        controllers.pop().expect("a controller").leave(&mut subsystem);
+    }
+    for now_ns in [7000, 7000] {
+        assert_eq!(turn(&mut subsystem, &mut controllers, now_ns), [Call::Poll(0)]);
     }
 }

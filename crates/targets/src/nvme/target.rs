@@ -359,6 +359,10 @@ impl Layer for Target {
         work
     }
 
+    fn follow_memory(&mut self, controller: u8, space: &Space) {
+        self.send_map_requests(controller, space);
+    }
+
     fn arm(&mut self) -> bool {
         let Some(link) = &mut self.handle.link else { return false };
         if self.in_flight.count() == 0 {
