@@ -15,6 +15,36 @@ const FLOORS: [(&str, u8); 6] =
 /// Upward and sideways uses that are still there: the file, and the used module.
 const UPWARD: &[(&str, &str)] = &[];
 
+/// Fields of `Controller` that other floors still reach.
+const EXPOSED: &[&str] = &[
+    "number",
+    "registers",
+    "is_on",
+    "handover",
+    "sqs",
+    "cqs",
+    "active",
+    "doorbells",
+    "mode",
+    "events",
+    "features",
+    "reservation_notifications",
+    "errors",
+    "persistent_events",
+    "self_test",
+    "unflushed",
+    "posted",
+    "next_deadline_ns",
+    "deletions",
+    "failures",
+    "interrupts",
+    "unmapped",
+    "client_dma",
+    "rotation",
+    "priorities",
+    "remote_groups",
+];
+
 /// Names of methods that the standard library has, too.
 const COMMON: [&str; 10] =
     ["as_slice", "blocks", "entry", "expect", "fill", "get", "get_mut", "iter", "queue", "resize"];
@@ -262,6 +292,28 @@ fn imports_lead_downwards() {
     assert!(new.is_empty(), "{} uses lead upwards or sideways: {new:#?}", new.len());
     let gone: Vec<_> = listed.difference(&found).collect();
     assert!(gone.is_empty(), "these uses are gone, and must leave the list: {gone:#?}");
+}
+
+/// Returns the fields of a struct that other floors can reach.
+fn exposed_fields(code: &str, name: &str) -> Vec<String> {
+    let Some((_, behind)) = code.split_once(&format!("pub struct {name} {{\n")) else { return Vec::new() };
+    let fields = behind.lines().take_while(|line| *line != "}").filter_map(|line| line.split_once(':'));
+    let is_exposed = |declared: &&str| declared.starts_with("pub") && !declared.starts_with("pub(super)");
+    let exposed = fields.map(|(declared, _)| declared.trim()).filter(is_exposed);
+    exposed.filter_map(|declared| declared.rsplit(' ').next().map(str::to_owned)).collect()
+}
+
+#[test]
+fn only_the_model_reaches_the_fields_of_a_controller_and_of_a_subsystem() {
+    let text = "pub struct A {\n    pub(super) a: u8,\n    pub(crate) b: u8,\n    pub c: [u8; 3],\n    d: u8,\n}\npub(crate) e: u8,\n";
+    assert_eq!(exposed_fields(text, "A"), ["b", "c"]);
+    for (file, name, listed) in
+        [("model/subsystem.rs", "Subsystem", &[][..]), ("model/controller.rs", "Controller", EXPOSED)]
+    {
+        let code = read(&root().join(file)).code;
+        assert!(code.contains(&format!("pub struct {name} {{")), "{name} is in another file");
+        assert_eq!(exposed_fields(&code, name), listed, "fields of {name}");
+    }
 }
 
 #[test]

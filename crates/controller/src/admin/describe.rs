@@ -110,7 +110,7 @@ fn admin_attributes(page: &mut IdentifyController, controller: &Controller, subs
     let unallocated = u128::from(subsystem.unallocated());
     page.tnvmcap = halves(capacity + unallocated);
     page.unvmcap = halves(unallocated);
-    if subsystem.management.pool.is_some() {
+    if subsystem.jobs().management.pool.is_some() {
         const NAMESPACE_MANAGEMENT: u16 = 1 << 3;
         const CREATED_IN_AN_ANA_GROUP: u8 = 1 << 7;
         page.oacs |= NAMESPACE_MANAGEMENT;

@@ -27,7 +27,7 @@ fn page(controller: &Controller, subsystem: &Subsystem, entry: &SubmissionEntry)
     match Cns(entry.cdw10 as u8) {
         Cns::CONTROLLER => Ok(zerocopy::transmute!(describe::controller(controller, subsystem))),
         // These are the common fields of namespaces that hosts create.
-        Cns::NAMESPACE if entry.nsid == NSID_ALL && subsystem.management.pool.is_some() => {
+        Cns::NAMESPACE if entry.nsid == NSID_ALL && subsystem.jobs().management.pool.is_some() => {
             Ok(zerocopy::transmute!(describe::creatable()))
         }
         Cns::NAMESPACE => {
@@ -167,7 +167,7 @@ fn attached_controllers(subsystem: &Subsystem, entry: &SubmissionEntry) -> Resul
 /// Returns a Controller List: their number, and then the identifiers from CNTID on.
 fn controllers(subsystem: &Subsystem, entry: &SubmissionEntry, has: impl Fn(u8) -> bool) -> Page {
     let from = controller_id(entry);
-    let present = subsystem.mailboxes.present().filter(|(number, _)| has(*number));
+    let present = subsystem.present().filter(|(number, _)| has(*number));
     let mut found: Vec<u16> = present.map(|(_, cntlid)| cntlid).filter(|cntlid| *cntlid >= from).collect();
     found.sort_unstable();
     let mut list = [0u16; SIZE / size_of::<u16>()];

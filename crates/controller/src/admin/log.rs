@@ -158,7 +158,7 @@ impl Page {
             LogId::SELF_TEST => self.put(0, self_test::log(controller, subsystem).as_bytes()),
             LogId::FEATURE_EFFECTS => self.put_all(feature_effects(subsystem)),
             LogId::ASYMMETRIC_NAMESPACE_ACCESS => {
-                let log = subsystem.ana.log(
+                let log = subsystem.ana().log(
                     controller.number,
                     subsystem.iter_active(controller.number).map(|it| (it.nsid(), it.ana_group())),
                     request.groups_only,
@@ -193,7 +193,7 @@ const _: () = {
 
 fn smart(controller: &Controller, subsystem: &Subsystem, now_ns: u64) -> sluice_nvme::log::SmartHealth {
     let too_warm = controller.features.temperature.are_passed();
-    subsystem.health.smart(
+    subsystem.health().smart(
         if too_warm { critical_warning::TEMPERATURE } else { 0 },
         &controller.errors,
         now_ns,
@@ -260,7 +260,7 @@ fn command_effects(controller: &Controller, subsystem: &Subsystem) -> impl Itera
     const MANAGES: u32 = effects::SUPPORTED | effects::SCOPE_SUBSYSTEM | effects::NAMESPACE_INVENTORY;
     // The data of a deleted namespace is gone.
     const DELETES: u32 = MANAGES | effects::DATA_CHANGES;
-    let pool = subsystem.management.pool;
+    let pool = subsystem.jobs().management.pool;
     let management = pool.map(|_| {
         [
             (usize::from(admin::NAMESPACE_MANAGEMENT), DELETES),

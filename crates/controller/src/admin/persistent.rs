@@ -34,7 +34,8 @@ pub(super) fn get(
             let page = page(controller, subsystem, admin.now_ns);
             send(admin, request, &page)?;
             controller.persistent_events = Some(page);
-            subsystem.persistent_events.generation = subsystem.persistent_events.generation.wrapping_add(1);
+            subsystem.jobs_mut().persistent_events.generation =
+                subsystem.jobs_mut().persistent_events.generation.wrapping_add(1);
             return Ok(Outcome::Done(0));
         }
         (action::ESTABLISH_AND_READ_HEADER, true) => {}
@@ -66,24 +67,24 @@ fn send(admin: &Admin<'_>, request: &LogRequest, page: &[u8]) -> Result<(), Stat
 /// Returns the current page.
 fn page(controller: &Controller, subsystem: &Subsystem, now_ns: u64) -> Vec<u8> {
     let mut page = vec![0; LogHeader::SIZE];
-    subsystem.persistent_events.events().for_each(|event| page.extend_from_slice(event));
+    subsystem.jobs().persistent_events.events().for_each(|event| page.extend_from_slice(event));
     let identify = describe::controller(controller, subsystem);
-    let hours = u128::from(subsystem.health.power_on_hours(now_ns));
+    let hours = u128::from(subsystem.health().power_on_hours(now_ns));
     let mut header = LogHeader::new_zeroed();
     header.log = LogId::PERSISTENT_EVENT.0;
-    header.events = U32::new(subsystem.persistent_events.count());
+    header.events = U32::new(subsystem.jobs().persistent_events.count());
     header.length = U64::new(page.len() as u64);
     header.revision = LogHeader::REVISION;
     header.header_length = U16::new(LogHeader::LENGTH);
     header.timestamp = U64::new(subsystem.timestamp(now_ns));
     header.power_on_hours = hours.to_le_bytes();
-    header.power_cycles = U64::new(subsystem.health.power_cycles());
+    header.power_cycles = U64::new(subsystem.health().power_cycles());
     header.pci_vendor = U16::new(identify.vid);
     header.pci_subsystem_vendor = U16::new(identify.ssvid);
     header.serial = identify.sn;
     header.model = identify.mn;
     header.subnqn = identify.subnqn;
-    header.generation = U16::new(subsystem.persistent_events.generation);
+    header.generation = U16::new(subsystem.jobs().persistent_events.generation);
     KINDS.iter().for_each(|kind| header.supported[usize::from(kind / 8)] |= 1 << (kind % 8));
     page[..LogHeader::SIZE].copy_from_slice(header.as_bytes());
     page

@@ -8,6 +8,7 @@
 use crate::engine::fused;
 use crate::model::{Controller, Namespace, Subsystem};
 use crate::state::abandoned::{Abandoned, Change, changed_bytes, is_same};
+use crate::state::fused::HeldCommands;
 use crate::state::limits::BATCH_MAX;
 use crate::state::mailbox::Notice;
 use sluice_command::{Command, Origin};
@@ -24,8 +25,8 @@ pub(crate) fn abandon(subsystem: &mut Subsystem, controller: u8, queue: Option<u
         let is_io = origin.sq != 0 && origin.sq != Origin::INTERNAL;
         is_io && origin.controller == controller && queue.is_none_or(|id| id == origin.sq)
     };
-    let existing = &subsystem.abandoned.changes;
-    let its = subsystem.slab.commands().filter(|(_, slot, _)| is_its(&slot.origin));
+    let existing = &subsystem.held().abandoned.changes;
+    let its = subsystem.slab().commands().filter(|(_, slot, _)| is_its(&slot.origin));
     let new: Vec<Change> = its
         .filter_map(|(number, slot, entry)| {
             let shift = subsystem.get(entry.nsid).map_or(0, Namespace::block_shift);
@@ -42,19 +43,19 @@ pub(crate) fn abandon(subsystem: &mut Subsystem, controller: u8, queue: Option<u
         commands,
         "commands of a lost connection are still under way; commands that overlap them wait"
     );
-    subsystem.abandoned.changes.extend(new);
-    subsystem.fused.has_work();
+    subsystem.held_mut().abandoned.changes.extend(new);
+    subsystem.held_mut().fused.has_work();
     update_held_back(subsystem);
 }
 
 /// Gives each namespace the list of its held-back ranges.
 fn update_held_back(subsystem: &mut Subsystem) {
-    let changes = std::mem::take(&mut subsystem.abandoned.changes);
+    let changes = std::mem::take(&mut subsystem.held_mut().abandoned.changes);
     subsystem.each_namespace(|namespace| {
         let its = changes.iter().filter(|change| change.nsid == namespace.nsid());
         namespace.hold_back(its.map(|change| change.bytes.clone()).collect());
     });
-    subsystem.abandoned.changes = changes;
+    subsystem.held_mut().abandoned.changes = changes;
 }
 
 /// Continues commands whose abandoned commands have ended, and returns their number. Part of a turn of each
@@ -66,41 +67,42 @@ pub(crate) fn advance(
     space: &Space,
     now_ns: u64,
 ) -> usize {
-    let Subsystem { abandoned: Abandoned { changes, held, ready }, slab, .. } = &mut *subsystem;
+    let (HeldCommands { abandoned: Abandoned { changes, held, ready }, .. }, slab) =
+        subsystem.held_and_slab();
     let before = changes.len();
     changes.retain(|change| change.is_under_way(slab));
     if changes.len() < before {
         ready.append(held);
         update_held_back(subsystem);
     }
-    let Subsystem { abandoned: Abandoned { ready, .. }, slab, .. } = &mut *subsystem;
+    let (HeldCommands { abandoned: Abandoned { ready, .. }, .. }, slab) = subsystem.held_and_slab();
     let is_own = |command: &mut Command| slab.slot(command).origin.controller == controller.number;
     // A host can have hundreds: the others go on with the next turns.
     let own: Vec<Command> = ready.extract_if(.., is_own).take(BATCH_MAX as usize).collect();
     let count = own.len();
     fused::check_again(controller, subsystem, own, space, now_ns);
-    if !subsystem.abandoned.ready.is_empty() {
+    if !subsystem.held().abandoned.ready.is_empty() {
         // Their controllers may be asleep.
-        subsystem.mailboxes.announce(Notice::Resumed);
+        subsystem.announce(Notice::Resumed);
     }
     count
 }
 
 /// Returns whether a turn of this controller would continue something.
 pub(crate) fn can_advance(controller: &Controller, subsystem: &Subsystem) -> bool {
-    let Subsystem { abandoned: Abandoned { changes, ready, .. }, slab, .. } = subsystem;
+    let (Abandoned { changes, ready, .. }, slab) = (&subsystem.held().abandoned, subsystem.slab());
     let is_own = |command: &Command| slab.slot(command).origin.controller == controller.number;
     changes.iter().any(|change| !change.is_under_way(slab)) || ready.iter().any(is_own)
 }
 
 /// Ends the commands that wait here, when their queue is gone.
 fn forget(subsystem: &mut Subsystem, controller: u8, queue: Option<u16>) {
-    let Subsystem { abandoned: Abandoned { held, ready, .. }, slab, .. } = &mut *subsystem;
+    let (HeldCommands { abandoned: Abandoned { held, ready, .. }, .. }, slab) = subsystem.held_and_slab();
     let is_own = |command: &mut Command| {
         let origin = slab.slot(command).origin;
         origin.controller == controller && queue.is_none_or(|id| id == origin.sq)
     };
     let mut ended: Vec<Command> = held.extract_if(.., is_own).collect();
     ended.extend(ready.extract_if(.., is_own));
-    ended.into_iter().for_each(|command| fused::refuse(subsystem, command, Status::ABORTED_SQ_DELETION));
+    ended.into_iter().for_each(|command| subsystem.refuse(command, Status::ABORTED_SQ_DELETION));
 }

@@ -35,8 +35,9 @@ fn abort_io(
 ) -> Outcome {
     let own = Controllers::of_bits(1 << controller.number);
     let which = Aborted { sq: Some(sq), cid: Some(cid), ..Aborted::of(own) };
-    let is_there =
-        |subsystem: &Subsystem| subsystem.slab.live().any(|slot| !slot.is_child() && which.has(&slot.origin));
+    let is_there = |subsystem: &Subsystem| {
+        subsystem.slab().live().any(|slot| !slot.is_child() && which.has(&slot.origin))
+    };
     if !is_there(subsystem) {
         return Outcome::Done(NOT_ABORTED);
     }
@@ -47,7 +48,7 @@ fn abort_io(
 }
 
 fn abort_event_request(controller: &mut Controller, subsystem: &mut Subsystem, cid: u16) -> Answer {
-    let slab = &subsystem.slab;
+    let slab = subsystem.slab();
     let Some(command) = controller.events.remove(|command| slab.slot(command).origin.cid == cid) else {
         return Ok(Outcome::Done(NOT_ABORTED));
     };

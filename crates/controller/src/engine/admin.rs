@@ -36,7 +36,7 @@ pub(crate) fn begin(
         Ok(Outcome::Later) => queues::wait(controller, command),
         Ok(Outcome::AfterErasure) => {
             let host = subsystem.host(controller.number);
-            match &mut subsystem.erasure {
+            match &mut subsystem.jobs_mut().erasure {
                 Some(erasure) => erasure.wait(command, host),
                 None => complete::refuse(controller, subsystem, command, Status::INTERNAL_ERROR),
             }
@@ -93,7 +93,7 @@ pub(crate) fn hand_on(
     space: &Space,
     now_ns: u64,
 ) {
-    let slot = subsystem.slab.slot_mut(&command);
+    let slot = subsystem.slab_mut().slot_mut(&command);
     slot.request = Request { operation: Operation::Flush, ..Request::default() };
     slot.origin.raw = true;
     let dwords = match entry.opcode {

@@ -8,11 +8,11 @@ impl Controller {
     /// Requests doorbell writes from the host before the task sleeps, and looks once more. Returns whether
     /// there is work after all.
     pub fn arm(&mut self, subsystem: &Subsystem) -> bool {
-        let has_mail = subsystem.mailboxes.has_mail(self.number);
+        let has_mail = subsystem.has_mail(self.number);
         if subsystem.has_completions() || has_mail || self.can_advance_state(subsystem) {
             return true;
         }
-        if subsystem.fused.is_busy() && self.can_advance(subsystem) {
+        if subsystem.has_held_work() && self.can_advance(subsystem) {
             return true;
         }
         // In fatal status no queue is served, and a write of the host changes nothing.
@@ -24,7 +24,7 @@ impl Controller {
         }
         self.request_rings();
         // The last entry may prove that the first half of a fused operation waits in vain.
-        subsystem.fused.is_busy() && self.can_advance(subsystem)
+        subsystem.has_held_work() && self.can_advance(subsystem)
             || !subsystem.is_held() && self.has_fetchable(subsystem)
     }
 

@@ -18,8 +18,8 @@ pub(crate) fn fetch_missing(
     now_ns: u64,
 ) {
     let client_dma = client_dma.get_or_insert_default();
-    let number = subsystem.slab.number(&command);
-    let slot = subsystem.slab.slot_mut(&command);
+    let number = subsystem.slab().number(&command);
+    let slot = subsystem.slab_mut().slot_mut(&command);
     let is_first = !std::mem::replace(&mut slot.origin.carried, true);
     slot.data.clear();
     if is_first {
@@ -65,7 +65,7 @@ pub(crate) fn advance(
             "cannot access the memory of a queue"
         };
         tracing::warn!("a controller enters fatal status: its client {why}");
-        client_dma.reset(&mut subsystem.slab);
+        client_dma.reset(subsystem.slab_mut());
         controller.registers.set_fatal();
         return 0;
     }
@@ -87,8 +87,8 @@ fn resume(controller: &mut Controller, subsystem: &mut Subsystem, number: usize,
             return finish_command(controller, subsystem, command, status, dw0);
         }
     };
-    let entry = *subsystem.slab.entry(&command);
-    let sq = subsystem.slab.slot(&command).origin.sq;
+    let entry = *subsystem.slab().entry(&command);
+    let sq = subsystem.slab().slot(&command).origin.sq;
     space.use_bounce_buffers(bounce_buffers);
     if sq == 0 {
         admin::begin(controller, subsystem, command, &entry, space, now_ns);
@@ -108,7 +108,7 @@ pub(crate) fn restart(
     space: &Space,
     now_ns: u64,
 ) {
-    let number = subsystem.slab.number(&command);
+    let number = subsystem.slab().number(&command);
     controller.client_dma.get_or_insert_default().bounced.put_back(number, command);
     resume(controller, subsystem, number, space, now_ns);
 }
@@ -122,8 +122,8 @@ pub(crate) fn write_back(
     status: Status,
     dw0: u32,
 ) {
-    let number = subsystem.slab.number(&command);
-    let slot = subsystem.slab.slot_mut(&command);
+    let number = subsystem.slab().number(&command);
+    let slot = subsystem.slab_mut().slot_mut(&command);
     let origin = slot.origin;
     let sq = controller.sqs[usize::from(origin.sq)].as_ref();
     let has_host = sq.is_some_and(|queue| queue.epoch == origin.epoch) && !controller.registers.is_fatal();
@@ -147,9 +147,9 @@ fn finish_command(
     dw0: u32,
 ) {
     if let Some(client_dma) = &mut controller.client_dma {
-        client_dma.bounced.close(subsystem.slab.number(&command));
+        client_dma.bounced.close(subsystem.slab().number(&command));
     }
-    let slot = subsystem.slab.slot_mut(&command);
+    let slot = subsystem.slab_mut().slot_mut(&command);
     slot.data.clear();
     slot.origin.carried = false;
     controller.finish(subsystem, command, status, dw0);

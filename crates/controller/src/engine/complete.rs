@@ -18,10 +18,8 @@ impl Controller {
         let mut work = 0;
         while subsystem.has_completions() {
             subsystem.run_completions(now_ns);
-            work += subsystem.done.len();
-            // The next steps of these commands push to the other list.
-            let mut finishing = std::mem::take(&mut subsystem.finishing);
-            std::mem::swap(&mut subsystem.done, &mut finishing);
+            let mut finishing = subsystem.take_finished();
+            work += finishing.len();
             subsystem.deliver(self.number, &mut finishing);
             if self.is_fabrics() {
                 self.note_ends(subsystem, &finishing, now_ns);
@@ -33,7 +31,7 @@ impl Controller {
                 true => finishing.drain(..).for_each(|command| self.account(subsystem, command)),
                 false => self.complete_each(subsystem, &mut finishing, now_ns),
             }
-            subsystem.finishing = finishing;
+            subsystem.put_back_list(finishing);
             self.note_posted();
         }
         work
@@ -42,7 +40,7 @@ impl Controller {
     /// Counts the end of host commands as traffic for Keep Alive. Internal commands prove nothing about the
     /// host.
     fn note_ends(&mut self, subsystem: &Subsystem, finishing: &[Command], now_ns: u64) {
-        if finishing.iter().any(|command| subsystem.slab.slot(command).origin.sq != Origin::INTERNAL) {
+        if finishing.iter().any(|command| subsystem.slab().slot(command).origin.sq != Origin::INTERNAL) {
             self.features.note_activity(now_ns);
         }
     }
@@ -54,9 +52,9 @@ impl Controller {
     /// queue away as soon as it sees an entry in it. Every store after an entry waits for its line.
     #[inline]
     fn post_last(&mut self, subsystem: &mut Subsystem, command: &Command, all: bool) -> bool {
-        let slot = subsystem.slab.slot(command);
+        let slot = subsystem.slab().slot(command);
         let (origin, status) = (slot.origin, slot.status);
-        let last = is_last(origin, status, || all && subsystem.losses.are_none());
+        let last = is_last(origin, status, || all && subsystem.jobs_mut().losses.are_none());
         if last {
             self.post(subsystem, origin, status, 0);
         }
@@ -66,9 +64,9 @@ impl Controller {
     /// Completes a batch in which some commands have a next step. The completion entries of the others are written.
     fn complete_each(&mut self, subsystem: &mut Subsystem, batch: &mut Vec<Command>, now_ns: u64) {
         // The same for each command as when the entries were written: a step may bring a loss.
-        let mut nothing_lost = subsystem.losses.are_none();
+        let mut nothing_lost = subsystem.jobs().losses.are_none();
         for command in batch.drain(..) {
-            let slot = subsystem.slab.slot(&command);
+            let slot = subsystem.slab().slot(&command);
             if is_last(slot.origin, slot.status, || nothing_lost) {
                 self.account(subsystem, command);
             } else {
@@ -81,19 +79,20 @@ impl Controller {
     /// Continues a command that is back from its router: starts its next step, or only counts it, since its
     /// completion entry is written.
     fn complete(&mut self, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
-        let slot = subsystem.slab.slot(&command);
+        let slot = subsystem.slab().slot(&command);
         let steps = Steps::of(slot.origin);
         if steps.move_bytes() {
             if subsystem.has_moved_enough() {
                 // Its next steps run in later turns, since one command may have hundreds.
-                return subsystem.mailboxes.put(self.number, command);
+                return subsystem.mail(self.number, command);
             }
-            subsystem.health.step(&slot.request);
+            let (slab, health, _) = subsystem.slab_and_accounts();
+            health.step(&slab.slot(&command).request);
         }
         match steps {
             Steps::One => self.account(subsystem, command),
             Steps::WriteBack => {
-                let status = subsystem.slab.slot(&command).status;
+                let status = subsystem.slab().slot(&command).status;
                 client_dma::write_back(self, subsystem, command, status, 0);
             }
             Steps::Internal => self.finish_internal(subsystem, command, now_ns),
@@ -112,13 +111,13 @@ impl Controller {
             }
             Steps::Fused => fused::next(self, subsystem, command, now_ns),
             Steps::Management => {
-                let slot = subsystem.slab.slot(&command);
+                let slot = subsystem.slab().slot(&command);
                 let (status, dw0) = (slot.status, slot.request.offset as u32);
                 self.finish(subsystem, command, status, dw0);
             }
             Steps::Feature => write_cache::next(self, subsystem, command, now_ns),
             Steps::Reservation => {
-                subsystem.health.note_effort();
+                subsystem.health_mut().note_effort();
                 let step = self.next_step(subsystem, &command, steps);
                 self.take_step(subsystem, command, step, now_ns);
             }
@@ -127,13 +126,13 @@ impl Controller {
 
     /// Returns the next step of a command that is back from the layers.
     fn next_step(&self, subsystem: &mut Subsystem, command: &Command, steps: Steps) -> Step {
-        let nsid = subsystem.slab.entry(command).nsid;
+        let nsid = subsystem.slab().entry(command).nsid;
         if steps == Steps::Reservation {
-            let (slot, entry) = (subsystem.slab.slot(command), subsystem.slab.entry(command));
+            let (slot, entry) = (subsystem.slab().slot(command), subsystem.slab().entry(command));
             let host = subsystem.host(slot.origin.controller);
             return reservation::next(slot, entry, subsystem.get(nsid), host);
         }
-        let number = subsystem.slab.number(command);
+        let number = subsystem.slab().number(command);
         let (namespace, slab, staging) = subsystem.beside(nsid);
         match steps {
             Steps::Compare => compare::next(slab.slot_mut(command), number, staging),
@@ -151,7 +150,7 @@ impl Controller {
     fn take_step(&mut self, subsystem: &mut Subsystem, command: Command, step: Step, now_ns: u64) {
         match step {
             Step::Send => {
-                let nsid = subsystem.slab.entry(&command).nsid;
+                let nsid = subsystem.slab().entry(&command).nsid;
                 subsystem.resubmit(nsid, command, now_ns);
             }
             Step::SendTo(nsid) => subsystem.resubmit(nsid, command, now_ns),
@@ -164,23 +163,24 @@ impl Controller {
     /// Finishes an internal flush. No completion entry reports its failure.
     #[cold]
     fn finish_internal(&mut self, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
-        let (status, origin) = (subsystem.slab.slot(&command).status, subsystem.slab.slot(&command).origin);
+        let (status, origin) =
+            (subsystem.slab().slot(&command).status, subsystem.slab().slot(&command).origin);
         if origin.controller == Origin::SUBSYSTEM {
             return sync::ended(subsystem, command, now_ns);
         }
         if !status.is_success() {
-            let nsid = subsystem.slab.entry(&command).nsid;
+            let nsid = subsystem.slab().entry(&command).nsid;
             tracing::error!(nsid, ?status, "the flush of a shutdown failed: finished writes may be lost");
             if status.same_code(Status::WRITE_FAULT) {
                 subsystem.lose_writes(nsid, now_ns);
             }
         }
-        subsystem.slab.release(command);
+        subsystem.slab_mut().release(command);
     }
 
     /// Writes the completion entry of a command and frees its slot.
     pub(crate) fn finish(&mut self, subsystem: &mut Subsystem, command: Command, status: Status, dw0: u32) {
-        let slot = subsystem.slab.slot_mut(&command);
+        let slot = subsystem.slab_mut().slot_mut(&command);
         slot.status = status;
         let origin = slot.origin;
         if origin.carried {
@@ -194,23 +194,24 @@ impl Controller {
     /// Counts a command whose completion entry is written, and frees its slot.
     #[inline(always)]
     fn account(&mut self, subsystem: &mut Subsystem, command: Command) {
-        let slot = subsystem.slab.slot(&command);
+        let (slab, health, identity) = subsystem.slab_and_accounts();
+        let slot = slab.slot(&command);
         if !slot.status.is_success() {
             // The data may be in memory that only the client reaches. The owner can fetch it when the host
             // tries again.
             if slot.status.same_code(Status::DATA_TRANSFER_ERROR) {
                 self.remote_groups.recall(RecallCause::Buffer);
             }
-            let entry = subsystem.slab.entry(&command);
+            let entry = slab.entry(&command);
             self.errors.command(entry, &slot.origin, slot.status);
             if slot.origin.sq != 0 {
-                self.failures.report(&subsystem.identity().subnqn, entry, slot.status);
+                self.failures.report(&identity.subnqn, entry, slot.status);
             }
         }
         if slot.origin.sq != 0 {
-            subsystem.health.completed(&slot.request, slot.status);
+            health.completed(&slot.request, slot.status);
         }
-        subsystem.slab.release(command);
+        slab.release(command);
     }
 
     /// Writes a completion entry for a command that came from `origin`, if its queue still exists.
@@ -354,6 +355,6 @@ pub(crate) fn refuse(
     command: Command,
     status: Status,
 ) {
-    subsystem.slab.slot_mut(&command).status = status;
+    subsystem.slab_mut().slot_mut(&command).status = status;
     controller.finish(subsystem, command, status, 0);
 }

@@ -83,7 +83,7 @@ impl Subsystem {
     fn editable_stack(&self, nsid: u32) -> Result<Characteristics, Refusal> {
         let namespace = self.get(nsid).ok_or(Refusal::NoSuchNamespace(nsid))?;
         match () {
-            () if self.erasure.is_some() => Err(Refusal::Formatted),
+            () if self.jobs().erasure.is_some() => Err(Refusal::Formatted),
             () if !self.is_quiet() => Err(Refusal::NotQuiet),
             () => Ok(namespace.characteristics()),
         }
@@ -93,7 +93,7 @@ impl Subsystem {
     /// layer that is inserted there now would not see it.
     pub fn is_crossed(&self, nsid: u32, at: usize) -> bool {
         let stack = self.get(nsid).map(|namespace| namespace.router().stack());
-        stack.is_some_and(|stack| stack.is_crossed(at, &self.slab))
+        stack.is_some_and(|stack| stack.is_crossed(at, self.slab()))
     }
 
     /// Notifies hosts if a visible property of the namespace has changed.
@@ -108,7 +108,7 @@ impl Subsystem {
             ..it
         };
         if visible(was) != visible(namespace.characteristics()) {
-            self.mailboxes.announce(Notice::NamespaceChanged(nsid));
+            self.announce(Notice::NamespaceChanged(nsid));
         }
     }
 }

@@ -26,7 +26,7 @@ impl Controller {
         if count == 0 {
             return 0;
         }
-        subsystem.health.count_taken(count);
+        subsystem.health_mut().count_taken(count);
         if self.is_fabrics() {
             // Any command restarts the timer (Identify's CTRATT.TBKAS).
             self.features.note_activity(now_ns);
@@ -163,7 +163,7 @@ impl Controller {
                 sq.put_back();
                 return taken;
             }
-            let command = intake.subsystem.slab.admit_words(words, sq.origin(&entry));
+            let command = intake.subsystem.slab_mut().admit_words(words, sq.origin(&entry));
             let command = command.expect("room was counted");
             if entry.fuse() != 0 {
                 fused::collect(intake.subsystem, sq, command, &entry);
@@ -181,13 +181,13 @@ impl Controller {
         for taken in 0..count {
             let Some(sq) = &mut self.sqs[0] else { return taken };
             let entry: SubmissionEntry = transmute!(sq.take());
-            if self.remote_groups.defers_admin(&mut subsystem.health.remote, &entry) {
+            if self.remote_groups.defers_admin(&mut subsystem.health_mut().remote, &entry) {
                 sq.put_back();
                 self.give_back(0, count - taken);
                 return taken;
             }
             let origin = sq.origin(&entry);
-            let command = subsystem.slab.admit(&entry, origin).expect("room was counted");
+            let command = subsystem.slab_mut().admit(&entry, origin).expect("room was counted");
             admin::begin(self, subsystem, command, &entry, space, now_ns);
             if subsystem.has_moved_enough() {
                 self.give_back(0, count - taken - 1);

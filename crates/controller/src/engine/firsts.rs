@@ -1,7 +1,6 @@
 //! First halves of fused operations. Each waits for its second half, which must be the next entry of its
 //! queue, or waits in vain.
 
-use crate::engine::fused;
 use crate::model::{Controller, Subsystem};
 use crate::state::fused::First;
 use crate::state::queue::{Service, SubmissionQueue};
@@ -13,12 +12,12 @@ const FIRSTS_PART: u32 = 8;
 
 /// Fails the first halves of this controller that wait in vain.
 pub(super) fn refuse_stranded(controller: &Controller, subsystem: &mut Subsystem) {
-    let firsts = subsystem.fused.firsts.iter().enumerate();
+    let firsts = subsystem.held().fused.firsts.iter().enumerate();
     let stranded = firsts.filter(|(_, first)| is_stranded(controller, subsystem, first));
     let stranded: Vec<usize> = stranded.map(|(index, _)| index).collect();
     for index in stranded.into_iter().rev() {
-        let First { command, .. } = subsystem.fused.firsts.swap_remove(index);
-        fused::refuse(subsystem, command, Status::ABORTED_MISSING_FUSED);
+        let First { command, .. } = subsystem.held_mut().fused.firsts.swap_remove(index);
+        subsystem.refuse(command, Status::ABORTED_MISSING_FUSED);
     }
 }
 
@@ -44,12 +43,12 @@ pub(super) fn is_stranded(controller: &Controller, subsystem: &Subsystem, first:
 /// Returns whether the drive is full and this is not only because of commands that end by themselves. Few
 /// pairs of a drive are halves at a time, since a host submits both at once (Base 3.4.2).
 fn are_too_many(subsystem: &Subsystem) -> bool {
-    let firsts = subsystem.fused.firsts.len() as u32;
-    subsystem.has_only_reserved_slots() && firsts >= subsystem.slab.limit() / FIRSTS_PART
+    let firsts = subsystem.held().fused.firsts.len() as u32;
+    subsystem.has_only_reserved_slots() && firsts >= subsystem.slab().limit() / FIRSTS_PART
 }
 
 fn origin(subsystem: &Subsystem, first: &First) -> Origin {
-    subsystem.slab.slot(&first.command).origin
+    subsystem.slab().slot(&first.command).origin
 }
 
 /// Returns whether the next entry can never be fetched: all slots are taken by first halves and event
@@ -57,7 +56,7 @@ fn origin(subsystem: &Subsystem, first: &First) -> Origin {
 fn is_stuck(controller: &Controller, subsystem: &Subsystem, queue: &SubmissionQueue) -> bool {
     let Some(cq) = &controller.cqs[usize::from(queue.cq)] else { return false };
     let waiting = |is_counted: &dyn Fn(Origin) -> bool| {
-        let own = subsystem.fused.firsts.iter().map(|first| origin(subsystem, first));
+        let own = subsystem.held().fused.firsts.iter().map(|first| origin(subsystem, first));
         own.filter(|origin| origin.controller == controller.number && is_counted(*origin)).count() as u32
     };
     let completes_there =
@@ -66,7 +65,7 @@ fn is_stuck(controller: &Controller, subsystem: &Subsystem, queue: &SubmissionQu
     let no_slots = || {
         !subsystem.has_share(controller.number)
             && waiting(&|_| true) + controller.events.outstanding()
-                >= subsystem.slab.in_flight_of(controller.number)
+                >= subsystem.slab().in_flight_of(controller.number)
     };
     controller.doorbells.sq_tail(queue.id) != queue.head && (no_completions() || no_slots())
 }

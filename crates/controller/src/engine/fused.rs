@@ -16,7 +16,7 @@ use crate::engine::{abandoned, client_dma, firsts};
 use crate::model::namespace::{is_offered, largest};
 use crate::model::{Controller, Subsystem};
 use crate::state::client_dma::has;
-use crate::state::fused::{Claim, FUSED, First, Pair, Step, WAITS, is_of};
+use crate::state::fused::{Claim, FUSED, First, HeldCommands, Pair, Step, WAITS, is_of};
 use crate::state::limits::BATCH_MAX;
 use crate::state::mailbox::Notice;
 use crate::state::queue::SubmissionQueue;
@@ -42,12 +42,12 @@ pub(crate) fn collect(
     entry: &SubmissionEntry,
 ) {
     if !is_offered(subsystem) {
-        return refuse(subsystem, command, Status::INVALID_FIELD);
+        return subsystem.refuse(command, Status::INVALID_FIELD);
     }
-    subsystem.fused.busy = true;
-    let origin = subsystem.slab.slot(&command).origin;
-    subsystem.slab.slot_mut(&command).origin.opcode = WAITS;
-    let Subsystem { fused, slab, .. } = subsystem;
+    subsystem.held_mut().fused.busy = true;
+    let origin = subsystem.slab().slot(&command).origin;
+    subsystem.slab_mut().slot_mut(&command).origin.opcode = WAITS;
+    let (HeldCommands { fused, .. }, slab) = subsystem.held_and_slab();
     let is_same = |first: &First| is_of(slab.slot(&first.command).origin, origin);
     let before = fused.firsts.iter().position(is_same).map(|index| fused.firsts.swap_remove(index));
     let at = if queue.head == 0 { queue.size - 1 } else { queue.head - 1 };
@@ -58,19 +58,14 @@ pub(crate) fn collect(
         (fuse, before) => {
             before
                 .into_iter()
-                .for_each(|first| refuse(subsystem, first.command, Status::ABORTED_MISSING_FUSED));
+                .for_each(|first| subsystem.refuse(first.command, Status::ABORTED_MISSING_FUSED));
             match fuse {
-                FIRST => subsystem.fused.firsts.push(First { command, head: queue.head }),
-                SECOND => refuse(subsystem, command, Status::ABORTED_MISSING_FUSED),
-                _ => refuse(subsystem, command, Status::INVALID_FIELD),
+                FIRST => subsystem.held_mut().fused.firsts.push(First { command, head: queue.head }),
+                SECOND => subsystem.refuse(command, Status::ABORTED_MISSING_FUSED),
+                _ => subsystem.refuse(command, Status::INVALID_FIELD),
             }
         }
     }
-}
-
-pub(crate) fn refuse(subsystem: &mut Subsystem, command: Command, status: Status) {
-    subsystem.slab.slot_mut(&command).status = status;
-    subsystem.done.push(command);
 }
 
 /// Continues pairs and held commands, and returns the number of commands that wait no longer. Part of a turn
@@ -82,32 +77,31 @@ pub(crate) fn advance(
     space: &Space,
     now_ns: u64,
 ) -> usize {
-    let mut work = match subsystem.abandoned.is_empty() {
+    let mut work = match subsystem.held().abandoned.is_empty() {
         true => 0,
         false => abandoned::advance(controller, subsystem, space, now_ns),
     };
     firsts::refuse_stranded(controller, subsystem);
-    if subsystem.fused.claim.is_none() {
+    if subsystem.held().fused.claim.is_none() {
         let number = controller.number;
-        let Subsystem { fused, slab, .. } = subsystem;
+        let (HeldCommands { fused, .. }, slab) = subsystem.held_and_slab();
         let is_own = |command: &mut Command| slab.slot(command).origin.controller == number;
         // A host can have as many held commands as it may have in flight: the others go on with the next
         // turns.
         let own: Vec<Command> = fused.held.extract_if(.., is_own).take(BATCH_MAX as usize).collect();
         work += own.len();
         check_again(controller, subsystem, own, space, now_ns);
-        if subsystem.fused.held.is_empty() {
+        if subsystem.held().fused.held.is_empty() {
             claim(controller, subsystem, space);
         }
     }
     start_pair(subsystem, now_ns);
-    let Subsystem { fused, abandoned, .. } = &mut *subsystem;
-    fused.note_busy(abandoned);
-    if subsystem.fused.claim.is_none()
-        && !(subsystem.fused.held.is_empty() && subsystem.fused.pairs.is_empty())
+    subsystem.held_mut().note_busy();
+    if subsystem.held().fused.claim.is_none()
+        && !(subsystem.held().fused.held.is_empty() && subsystem.held().fused.pairs.is_empty())
     {
         // The rest is for the next turn, or for other controllers, whose tasks may be asleep.
-        subsystem.mailboxes.announce(Notice::Resumed);
+        subsystem.announce(Notice::Resumed);
     }
     work
 }
@@ -121,8 +115,8 @@ pub(crate) fn check_again(
     now_ns: u64,
 ) {
     for command in held {
-        let entry = *subsystem.slab.entry(&command);
-        let slot = subsystem.slab.slot_mut(&command);
+        let entry = *subsystem.slab().entry(&command);
+        let slot = subsystem.slab_mut().slot_mut(&command);
         (slot.origin.opcode, slot.status) = (entry.opcode, Status::SUCCESS);
         if slot.origin.carried {
             client_dma::restart(controller, subsystem, command, space, now_ns);
@@ -137,7 +131,7 @@ pub(crate) fn check_again(
 fn claim(controller: &Controller, subsystem: &mut Subsystem, space: &Space) {
     // A host can have hundreds that fail, each with lists to walk: the others are for the next turns.
     for _ in 0..BATCH_MAX {
-        let Subsystem { fused, slab, .. } = &mut *subsystem;
+        let (HeldCommands { fused, .. }, slab) = subsystem.held_and_slab();
         let is_own = |pair: &&Pair| slab.slot(&pair.first).origin.controller == controller.number;
         if fused.pairs.front().filter(is_own).is_none() {
             return;
@@ -154,16 +148,17 @@ fn claim(controller: &Controller, subsystem: &mut Subsystem, space: &Space) {
             Ok((nsid, bytes)) => {
                 let namespace = subsystem.get_mut(nsid);
                 namespace.into_iter().for_each(|namespace| namespace.claim(Some(bytes.clone())));
-                let number = subsystem.slab.number(&pair.first);
+                let number = subsystem.slab().number(&pair.first);
                 mark_commands_ahead(subsystem, nsid, &bytes);
-                subsystem.fused.claim = Some(Claim { nsid, bytes, number, step: Step::Waiting(pair) });
+                subsystem.held_mut().fused.claim =
+                    Some(Claim { nsid, bytes, number, step: Step::Waiting(pair) });
                 return;
             }
             Err((first, second)) => {
                 // Memory that only the client reaches is not fetched for pairs.
                 let _ = space.take_missing();
-                refuse(subsystem, pair.first, first);
-                refuse(subsystem, pair.second, second);
+                subsystem.refuse(pair.first, first);
+                subsystem.refuse(pair.second, second);
             }
         }
     }
@@ -176,7 +171,7 @@ fn prepare(
     pair: &Pair,
     space: &Space,
 ) -> Result<(u32, Range<u64>), (Status, Status)> {
-    let (first, second) = (*subsystem.slab.entry(&pair.first), *subsystem.slab.entry(&pair.second));
+    let (first, second) = (*subsystem.slab().entry(&pair.first), *subsystem.slab().entry(&pair.second));
     let both = |status| (status, status);
     check_entries(&first, &second).map_err(both)?;
     let nsid = first.nsid;
@@ -207,7 +202,7 @@ fn prepare(
 
 /// Returns the number of a pair's controller.
 fn number_of(subsystem: &Subsystem, pair: &Pair) -> u8 {
-    subsystem.slab.slot(&pair.first).origin.controller
+    subsystem.slab().slot(&pair.first).origin.controller
 }
 
 /// Starts the Compare when no other command works on its blocks.
@@ -215,29 +210,31 @@ fn start_pair(subsystem: &mut Subsystem, now_ns: u64) {
     if !is_ready(subsystem) {
         return;
     }
-    let Some(Claim { nsid, bytes, number, step: Step::Waiting(pair) }) = subsystem.fused.claim.take() else {
+    let Some(Claim { nsid, bytes, number, step: Step::Waiting(pair) }) =
+        subsystem.held_mut().fused.claim.take()
+    else {
         return;
     };
     // The namespace may have been reserved meanwhile, or its path closed. No other work has waited for the
     // pair yet.
     if let Err((first, second)) = check_access(subsystem, number_of(subsystem, &pair), nsid) {
-        compare::forget_memory(subsystem.slab.slot_mut(&pair.first));
-        refuse(subsystem, pair.first, first);
-        refuse(subsystem, pair.second, second);
+        compare::forget_memory(subsystem.slab_mut().slot_mut(&pair.first));
+        subsystem.refuse(pair.first, first);
+        subsystem.refuse(pair.second, second);
         return release(subsystem, nsid);
     }
     let Pair { first, second } = pair;
     // From now on both count as under way.
-    subsystem.slab.slot_mut(&first).origin.opcode = FUSED;
-    subsystem.slab.slot_mut(&second).origin.opcode = FUSED;
-    subsystem.fused.claim = Some(Claim { nsid, bytes, number, step: Step::Comparing(second) });
+    subsystem.slab_mut().slot_mut(&first).origin.opcode = FUSED;
+    subsystem.slab_mut().slot_mut(&second).origin.opcode = FUSED;
+    subsystem.held_mut().fused.claim = Some(Claim { nsid, bytes, number, step: Step::Comparing(second) });
     subsystem.submit(nsid, first, now_ns);
 }
 
 /// Returns whether a waiting pair can start.
 fn is_ready(subsystem: &Subsystem) -> bool {
-    let Some(Claim { step: Step::Waiting(_), .. }) = &subsystem.fused.claim else { return false };
-    !subsystem.slab.live().any(|slot| slot.origin.ahead && !has(slot))
+    let Some(Claim { step: Step::Waiting(_), .. }) = &subsystem.held().fused.claim else { return false };
+    !subsystem.slab().live().any(|slot| slot.origin.ahead && !has(slot))
 }
 
 /// Notes the commands under way that a pair for these blocks must wait for. Later commands are held, or do
@@ -259,15 +256,15 @@ fn mark_commands_ahead(subsystem: &mut Subsystem, nsid: u32, bytes: &Range<u64>)
         };
         !slot.is_child() && sq != 0 && sq != Origin::INTERNAL && slot.origin.is_host() && concerned
     };
-    for slot in subsystem.slab.live_mut() {
+    for slot in subsystem.slab_mut().live_mut() {
         slot.origin.ahead = is_in_the_way(slot);
     }
 }
 
 /// Returns whether a turn of this controller would continue something.
 pub(crate) fn can_advance(controller: &Controller, subsystem: &Subsystem) -> bool {
-    let fused = &subsystem.fused;
-    let is_own = |command: &Command| subsystem.slab.slot(command).origin.controller == controller.number;
+    let fused = &subsystem.held().fused;
+    let is_own = |command: &Command| subsystem.slab().slot(command).origin.controller == controller.number;
     let waits = fused.held.iter().any(is_own) || fused.pairs.front().is_some_and(|pair| is_own(&pair.first));
     is_ready(subsystem)
         || fused.claim.is_none() && waits
@@ -276,9 +273,9 @@ pub(crate) fn can_advance(controller: &Controller, subsystem: &Subsystem) -> boo
 
 /// Continues the claim after a command of its pair is back from the layers.
 pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
-    let number = subsystem.slab.number(&command);
-    let status = subsystem.slab.slot(&command).status;
-    let Some(mut claim) = subsystem.fused.claim.take_if(|claim| claim.number == number) else {
+    let number = subsystem.slab().number(&command);
+    let status = subsystem.slab().slot(&command).status;
+    let Some(mut claim) = subsystem.held_mut().fused.claim.take_if(|claim| claim.number == number) else {
         // A host sent this opcode itself.
         return controller.finish(subsystem, command, status, 0);
     };
@@ -286,7 +283,7 @@ pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, comma
         release(subsystem, claim.nsid);
         return controller.finish(subsystem, command, status, 0);
     };
-    let Subsystem { slab, staging, .. } = &mut *subsystem;
+    let (slab, staging) = subsystem.slab_and_staging();
     let slot = slab.slot_mut(&command);
     let status = compare::step(slot, number, staging).err().unwrap_or(Status::SUCCESS);
     compare::forget_memory(slot);
@@ -295,9 +292,9 @@ pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, comma
         release(subsystem, claim.nsid);
         return controller.finish(subsystem, second, Status::ABORTED_FAILED_FUSED, 0);
     }
-    (claim.number, claim.step) = (subsystem.slab.number(&second), Step::Writing);
+    (claim.number, claim.step) = (subsystem.slab().number(&second), Step::Writing);
     let nsid = claim.nsid;
-    subsystem.fused.claim = Some(claim);
+    subsystem.held_mut().fused.claim = Some(claim);
     subsystem.submit(nsid, second, now_ns);
 }
 
@@ -308,10 +305,10 @@ fn release(subsystem: &mut Subsystem, nsid: u32) {
 /// Ends the commands that wait here of a controller whose queues are gone, or of one queue. A running pair
 /// goes on.
 pub(crate) fn forget(subsystem: &mut Subsystem, number: u8, queue: Option<u16>) {
-    if !subsystem.fused.is_busy() {
+    if !subsystem.has_held_work() {
         return;
     }
-    let Subsystem { fused, slab, .. } = subsystem;
+    let (HeldCommands { fused, .. }, slab) = subsystem.held_and_slab();
     let is_own = |command: &Command| {
         let origin = slab.slot(command).origin;
         origin.controller == number && queue.is_none_or(|id| id == origin.sq)
@@ -325,9 +322,9 @@ pub(crate) fn forget(subsystem: &mut Subsystem, number: u8, queue: Option<u16>) 
     let waits = |claim: &mut Claim| matches!(&claim.step, Step::Waiting(pair) if is_own(&pair.first));
     if let Some(Claim { nsid, step: Step::Waiting(Pair { first, second }), .. }) = fused.claim.take_if(waits)
     {
-        compare::forget_memory(subsystem.slab.slot_mut(&first));
+        compare::forget_memory(subsystem.slab_mut().slot_mut(&first));
         ended.extend([first, second]);
         release(subsystem, nsid);
     }
-    ended.into_iter().for_each(|command| refuse(subsystem, command, Status::ABORTED_SQ_DELETION));
+    ended.into_iter().for_each(|command| subsystem.refuse(command, Status::ABORTED_SQ_DELETION));
 }

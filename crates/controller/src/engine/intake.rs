@@ -80,26 +80,11 @@ impl Intake<'_> {
     /// Fails a command that was not started, unless its client can provide the missing memory.
     #[cold]
     pub(crate) fn give_up(&mut self, command: Command, status: Status) {
-        self.subsystem.health.note_effort();
+        self.subsystem.health_mut().note_effort();
         if is_fetchable(self.space, status) {
             let wanted = self.space.take_missing();
             return client_dma::fetch_missing(self.client_dma, self.subsystem, command, &wanted, self.now_ns);
         }
-        self.subsystem.slab.slot_mut(&command).status = status;
-        self.subsystem.done.push(command);
-    }
-}
-
-impl Subsystem {
-    /// Holds a command for blocks of a fused operation, or for blocks that abandoned commands may still
-    /// change.
-    #[cold]
-    pub(crate) fn hold_back(&mut self, command: Command) {
-        let Self { fused, abandoned, slab, .. } = self;
-        let slot = slab.slot_mut(&command);
-        match fused.has_claim() {
-            true => fused.hold(command, slot),
-            false => abandoned.hold(command, slot),
-        }
+        self.subsystem.refuse(command, status);
     }
 }

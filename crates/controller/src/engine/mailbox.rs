@@ -9,7 +9,7 @@ impl Controller {
     /// Handles all that other turns have left for this controller.
     #[cold]
     pub(crate) fn drain_mailbox(&mut self, subsystem: &mut Subsystem, now_ns: u64) {
-        for notice in subsystem.mailboxes.take(self.number, &mut subsystem.done) {
+        for notice in subsystem.collect_mail(self.number) {
             match notice {
                 Notice::NamespaceChanged(nsid) => self.events.namespace_changed(nsid),
                 Notice::Deleting(nsid) => self_test::removal(self, subsystem, nsid, now_ns),

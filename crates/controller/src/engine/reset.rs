@@ -43,7 +43,7 @@ impl Controller {
                 RegisterAction::Shutdown => self.begin_shutdown(subsystem, now_ns),
                 RegisterAction::ResetSubsystem => {
                     tracing::info!("a host resets the NVM subsystem");
-                    subsystem.mailboxes.announce(Notice::Reset);
+                    subsystem.announce(Notice::Reset);
                     self.drain_mailbox(subsystem, now_ns);
                 }
             }
@@ -66,12 +66,12 @@ impl Controller {
         }
         self.features.enabled(now_ns);
         subsystem.set_enabled(self.number, true);
-        subsystem.ana.reset(self.number);
+        subsystem.reset_ana(self.number);
         // Notices from before are void.
-        subsystem.mailboxes.take(self.number, &mut subsystem.done);
+        subsystem.collect_mail(self.number);
         let was_on = std::mem::replace(&mut self.is_on, true);
         if !was_on {
-            subsystem.health.switched_on(now_ns);
+            subsystem.health_mut().switched_on(now_ns);
         }
         self.note_ready(subsystem, !was_on, now_ns);
         self.registers.set_ready();
@@ -117,7 +117,7 @@ impl Controller {
     pub fn reset(&mut self, subsystem: &mut Subsystem) {
         if std::mem::take(&mut self.is_on) {
             let prepared = self.registers.is_prepared_for_power_loss();
-            subsystem.health.power_lost(prepared);
+            subsystem.health_mut().power_lost(prepared);
             if !prepared {
                 self.note_unsafe_shutdown(subsystem);
             }
@@ -151,12 +151,12 @@ impl Controller {
     /// Removes all queues. No entry is fetched any more, and commands in flight complete without an entry.
     fn drop_queues(&mut self, subsystem: &mut Subsystem) {
         for command in self.take_waiting(subsystem) {
-            let number = subsystem.slab.number(&command);
+            let number = subsystem.slab().number(&command);
             self.client_dma.iter_mut().for_each(|client_dma| client_dma.drop_command(number));
-            subsystem.slab.release(command);
+            subsystem.slab_mut().release(command);
         }
         if let Some(client_dma) = &mut self.client_dma {
-            client_dma.reset(&mut subsystem.slab);
+            client_dma.reset(subsystem.slab_mut());
         }
         abandoned::abandon(subsystem, self.number, None);
         self.persistent_events = None;
@@ -177,13 +177,8 @@ impl Controller {
     /// Takes the controller's commands that no layer has and that would not end soon. Work that was started
     /// for them goes on.
     fn take_waiting(&mut self, subsystem: &mut Subsystem) -> Vec<Command> {
-        let Subsystem { erasure, management, orders, slab, .. } = subsystem;
-        let number = self.number;
-        let is_own = |command: &Command| slab.slot(command).origin.controller == number;
         let mut waiting: Vec<_> = self.events.take_outstanding().chain(self.deletions.drain(..)).collect();
-        waiting.extend(erasure.as_mut().and_then(|erasure| erasure.take_command_if(is_own)));
-        waiting.extend(management.take_commands(is_own));
-        waiting.extend(orders.take_commands(is_own));
+        waiting.extend(subsystem.take_commands_of(self.number));
         waiting
     }
 
@@ -236,8 +231,9 @@ impl Controller {
             }
             self_test::reset(self, subsystem, now_ns);
             subsystem.set_enabled(self.number, false);
-            subsystem.erasure.iter_mut().for_each(|erasure| erasure.set_paused(false));
-            (self.next_deadline_ns, subsystem.next_deadline_ns) = (0, 0);
+            subsystem.jobs_mut().erasure.iter_mut().for_each(|erasure| erasure.set_paused(false));
+            self.next_deadline_ns = 0;
+            subsystem.make_due(0);
             if self.registers.cc.enabled() {
                 self.try_enable(subsystem, space, now_ns);
             }
@@ -291,9 +287,9 @@ impl Controller {
         }
         let entry = SubmissionEntry { nsid, ..SubmissionEntry::default() };
         let origin = Origin { sq: Origin::INTERNAL, controller: self.number, ..Origin::default() };
-        let command = subsystem.slab.admit(&entry, origin).expect("room was looked at");
+        let command = subsystem.slab_mut().admit(&entry, origin).expect("room was looked at");
         let request = Request { operation: Operation::Flush, ..Request::default() };
-        subsystem.slab.slot_mut(&command).request = request;
+        subsystem.slab_mut().slot_mut(&command).request = request;
         // The deletion of the namespace waits for this command.
         subsystem.submit_to(nsid, command, now_ns);
     }

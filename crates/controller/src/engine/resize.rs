@@ -13,7 +13,7 @@ impl Subsystem {
         if namespace.resize(size) {
             let end = namespace.blocks().min(before) << namespace.block_shift();
             uncorrectable::resized(self, nsid, end);
-            self.mailboxes.announce(Notice::NamespaceChanged(nsid));
+            self.announce(Notice::NamespaceChanged(nsid));
         }
         true
     }

@@ -10,24 +10,24 @@ impl Subsystem {
     /// Flushes every namespace that has a volatile write cache, while nothing else is in flight.
     /// [`synced`](Self::synced) returns the outcome.
     pub fn sync(&mut self, now_ns: u64) {
-        self.sync = Some(Sync::default());
+        self.jobs_mut().sync = Some(Sync::default());
         let nsids: Vec<u32> = self.cached_namespaces().collect();
         self.flush_all(&nsids, now_ns);
     }
 
     fn flush_all(&mut self, nsids: &[u32], now_ns: u64) {
         for &nsid in nsids {
-            if self.slab.room() == 0 || self.get(nsid).is_none_or(Namespace::is_leaving) {
-                self.sync.iter_mut().for_each(|sync| sync.failed.push(nsid));
+            if self.slab().room() == 0 || self.get(nsid).is_none_or(Namespace::is_leaving) {
+                self.jobs_mut().sync.iter_mut().for_each(|sync| sync.failed.push(nsid));
                 continue;
             }
             let entry = SubmissionEntry { nsid, ..SubmissionEntry::default() };
             let controller = Origin::SUBSYSTEM;
             let origin = Origin { sq: Origin::INTERNAL, controller, opcode: io::FLUSH, ..Origin::default() };
-            let command = self.slab.admit(&entry, origin).expect("room was looked at");
+            let command = self.slab_mut().admit(&entry, origin).expect("room was looked at");
             let request = Request { operation: Operation::Flush, ..Request::default() };
-            self.slab.slot_mut(&command).request = request;
-            self.sync.iter_mut().for_each(|sync| sync.in_flight += 1);
+            self.slab_mut().slot_mut(&command).request = request;
+            self.jobs_mut().sync.iter_mut().for_each(|sync| sync.in_flight += 1);
             self.submit_to(nsid, command, now_ns);
         }
     }
@@ -35,7 +35,7 @@ impl Subsystem {
     /// Returns the outcome of the last [`sync`](Self::sync); none while some of its flushes are in flight, or
     /// none was begun.
     pub fn synced(&self) -> Option<Synced> {
-        let sync = self.sync.as_ref().filter(|sync| sync.in_flight == 0)?;
+        let sync = self.jobs().sync.as_ref().filter(|sync| sync.in_flight == 0)?;
         let mut unreported = self.unreported_losses();
         unreported.extend(&sync.lost);
         unreported.sort_unstable();
@@ -46,10 +46,10 @@ impl Subsystem {
 
 /// Counts a finished flush.
 pub(crate) fn ended(subsystem: &mut Subsystem, command: Command, now_ns: u64) {
-    let failed = !subsystem.slab.slot(&command).status.is_success();
-    let nsid = subsystem.slab.entry(&command).nsid;
-    subsystem.slab.release(command);
-    let Some(sync) = &mut subsystem.sync else { return };
+    let failed = !subsystem.slab().slot(&command).status.is_success();
+    let nsid = subsystem.slab().entry(&command).nsid;
+    subsystem.slab_mut().release(command);
+    let Some(sync) = &mut subsystem.jobs_mut().sync else { return };
     sync.in_flight -= 1;
     sync.failed.extend(failed.then_some(nsid));
     if sync.in_flight == 0 && !sync.is_second && !sync.failed.is_empty() {

@@ -28,7 +28,7 @@ impl Controller {
             self.features.note_activity(now_ns);
         }
         let mut work = subsystem.run_timers_and_layers(self.number, space, now_ns);
-        if subsystem.mailboxes.has_mail(self.number) {
+        if subsystem.has_mail(self.number) {
             self.drain_mailbox(subsystem, now_ns);
         }
         if now_ns >= self.next_deadline_ns {
@@ -37,7 +37,7 @@ impl Controller {
         if self.client_dma.is_some() {
             work += client_dma::advance(self, subsystem, space, now_ns);
         }
-        if subsystem.fused.is_busy() {
+        if subsystem.has_held_work() {
             work += fused::advance(self, subsystem, space, now_ns);
         }
         let has_completions = subsystem.has_completions();
@@ -107,7 +107,7 @@ impl Controller {
             taken = self.fetch(subsystem, id, most, space, now_ns);
             if taken > 0 {
                 if id != 0 {
-                    subsystem.health.busy(now_ns);
+                    subsystem.health_mut().busy(now_ns);
                 }
                 work += taken + self.run_completions(subsystem, now_ns);
                 if subsystem.has_moved_enough() {

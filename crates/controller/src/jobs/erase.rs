@@ -21,25 +21,27 @@ const PAUSE_NS: u64 = 1_000_000;
 
 /// Continues the erasure when its time has come.
 pub(crate) fn advance(subsystem: &mut Subsystem, now_ns: u64) {
-    let Some(mut erasure) = subsystem.erasure.take_if(|it| it.may_advance() && now_ns >= it.next_ns) else {
+    let Some(mut erasure) =
+        subsystem.jobs_mut().erasure.take_if(|it| it.may_advance() && now_ns >= it.next_ns)
+    else {
         return;
     };
     let next = match erasure.stage {
         ErasureStage::New => {
             erasure.stage = ErasureStage::Persisting;
             let purpose = erasure.purpose;
-            subsystem.erasure = Some(erasure);
+            subsystem.jobs_mut().erasure = Some(erasure);
             subsystem.persist(beginning(purpose), now_ns);
             // The record may be persisted already.
             return advance(subsystem, now_ns);
         }
         ErasureStage::Unpersisted => {
             let result = erasure.failure.map_or(Ok(()), Err);
-            subsystem.erasure = Some(erasure);
+            subsystem.jobs_mut().erasure = Some(erasure);
             return end(subsystem, result, now_ns);
         }
         ErasureStage::Waiting if erasure.preempted => {
-            subsystem.erasure = Some(erasure);
+            subsystem.jobs_mut().erasure = Some(erasure);
             return end(subsystem, Err(Status::ABORTED_PREEMPT), now_ns);
         }
         ErasureStage::Waiting if !is_quiet(subsystem, &erasure) => {
@@ -54,7 +56,7 @@ pub(crate) fn advance(subsystem: &mut Subsystem, now_ns: u64) {
             }
             let until_ns = erasure.until_ns;
             erasure.next_ns = now_ns.saturating_add(PAUSE_NS);
-            subsystem.erasure = Some(erasure);
+            subsystem.jobs_mut().erasure = Some(erasure);
             if now_ns >= until_ns {
                 end(subsystem, Err(Status::COMMAND_SEQUENCE_ERROR), now_ns);
             }
@@ -62,7 +64,7 @@ pub(crate) fn advance(subsystem: &mut Subsystem, now_ns: u64) {
         }
         _ if subsystem.is_full() => {
             erasure.next_ns = now_ns.saturating_add(PAUSE_NS);
-            subsystem.erasure = Some(erasure);
+            subsystem.jobs_mut().erasure = Some(erasure);
             return;
         }
         _ => {
@@ -71,7 +73,7 @@ pub(crate) fn advance(subsystem: &mut Subsystem, now_ns: u64) {
         }
     };
     erasure.in_flight = next.is_some();
-    subsystem.erasure = Some(erasure);
+    subsystem.jobs_mut().erasure = Some(erasure);
     match next {
         Some((nsid, request)) => send(subsystem, nsid, request, now_ns),
         None => end(subsystem, Ok(()), now_ns),
@@ -110,7 +112,7 @@ fn send(subsystem: &mut Subsystem, nsid: u32, request: Request, now_ns: u64) {
     let entry = SubmissionEntry { opcode, nsid, ..SubmissionEntry::default() };
     let controller = Origin::SUBSYSTEM;
     let origin = Origin { sq: Origin::INTERNAL, controller, opcode: admin::FORMAT_NVM, ..Origin::default() };
-    let pattern = subsystem.erasure.as_ref().and_then(Erasure::pattern);
+    let pattern = subsystem.jobs().erasure.as_ref().and_then(Erasure::pattern);
     let deallocates = subsystem.get(nsid).is_some_and(deallocates);
     subsystem.start_internal(&entry, origin, Way::Unclassified, now_ns, |slot, number, staging| {
         slot.request = Request { deallocate: request.deallocate && deallocates, ..request };
@@ -142,7 +144,7 @@ fn fill(slot: &mut Slot, number: usize, staging: &SharedRegion, pattern: u32) ->
 /// Continues the erasure after a chunk.
 pub(crate) fn next(subsystem: &mut Subsystem, ended: Ended, now_ns: u64) {
     let (status, length) = (ended.status, ended.length.max(1));
-    let Some(erasure) = &mut subsystem.erasure else { return };
+    let Some(erasure) = &mut subsystem.jobs_mut().erasure else { return };
     (erasure.in_flight, erasure.next_ns) = (false, now_ns);
     if status.is_success() {
         erasure.offset += length;
@@ -154,7 +156,7 @@ pub(crate) fn next(subsystem: &mut Subsystem, ended: Ended, now_ns: u64) {
 
 /// Ends the erasure, and persists its outcome.
 fn end(subsystem: &mut Subsystem, result: Result<(), Status>, now_ns: u64) {
-    let Some(erasure) = &mut subsystem.erasure else { return };
+    let Some(erasure) = &mut subsystem.jobs_mut().erasure else { return };
     (erasure.stage, erasure.failure) = (ErasureStage::Persisting, result.err());
     let well = result.is_ok();
     match erasure.purpose {

@@ -23,18 +23,18 @@ pub(crate) fn begin(
     now_ns: u64,
 ) -> Result<(), Status> {
     let (nsid, block_size) = check(controller, subsystem, entry)?;
-    if let Some(erasure) = &subsystem.erasure {
+    if let Some(erasure) = &subsystem.jobs().erasure {
         return Err(erasure.status());
     }
-    if subsystem.management.is_busy() {
+    if subsystem.jobs().management.is_busy() {
         return Err(Status::COMMAND_SEQUENCE_ERROR);
     }
     tracing::info!(nsid, block_size, "a host formats a namespace");
     let erasure = erasure(subsystem, nsid, block_size, now_ns, now_ns.saturating_add(WAIT_NS));
     subsystem.await_copies();
-    subsystem.erasure = Some(erasure);
+    subsystem.jobs_mut().erasure = Some(erasure);
     subsystem.note_format_start(entry, now_ns);
-    subsystem.mailboxes.announce(Notice::Formatted(nsid));
+    subsystem.announce(Notice::Formatted(nsid));
     Ok(())
 }
 
@@ -73,14 +73,14 @@ fn check(
 /// Continues a format after a record was persisted, or could not be.
 pub(crate) fn persisted(subsystem: &mut Subsystem, record: FormatRecord, well: bool, now_ns: u64) {
     let FormatRecord { nsid, block_size, state } = record;
-    let failure = subsystem.erasure.as_ref().and_then(Erasure::failure);
+    let failure = subsystem.jobs().erasure.as_ref().and_then(Erasure::failure);
     match state {
         FormatState::Running if !well => end(subsystem, Err(Status::INTERNAL_ERROR), now_ns),
-        FormatState::Running => subsystem.erasure.iter_mut().for_each(Erasure::begin),
+        FormatState::Running => subsystem.jobs_mut().erasure.iter_mut().for_each(Erasure::begin),
         // Otherwise the next daemon would format the namespace again, with new data in it. So the namespace
         // stays closed.
         _ if !well => {
-            let Some(erasure) = &mut subsystem.erasure else { return };
+            let Some(erasure) = &mut subsystem.jobs_mut().erasure else { return };
             tracing::error!(nsid, "a namespace stays closed until its format is persisted");
             erasure.retry(now_ns);
             if let Some(command) = erasure.take_command() {
@@ -98,14 +98,14 @@ pub(crate) fn persisted(subsystem: &mut Subsystem, record: FormatRecord, well: b
             }
             end(subsystem, Ok(()), now_ns);
             if is_new {
-                subsystem.mailboxes.announce(Notice::NamespaceChanged(nsid));
+                subsystem.announce(Notice::NamespaceChanged(nsid));
             }
         }
     }
 }
 
 fn end(subsystem: &mut Subsystem, result: Result<(), Status>, now_ns: u64) {
-    let Some(mut erasure) = subsystem.erasure.take() else { return };
+    let Some(mut erasure) = subsystem.jobs_mut().erasure.take() else { return };
     let Purpose::Format { nsid, .. } = erasure.purpose else { return };
     subsystem.note_format_end(nsid, result, now_ns);
     match result {
@@ -155,8 +155,8 @@ impl Subsystem {
         tracing::info!(nsid, block_size, "a format begins again");
         let mut erasure = erasure(self, nsid, block_size, now_ns, u64::MAX);
         erasure.begin_again();
-        self.erasure = Some(erasure);
-        self.next_deadline_ns = now_ns;
+        self.jobs_mut().erasure = Some(erasure);
+        self.make_due(now_ns);
         true
     }
 }

@@ -17,12 +17,12 @@ impl Subsystem {
         let lost = |nsid: &u32| nsids.contains(&EVERY) || nsids.contains(nsid);
         let lost: Vec<u32> = self.iter().map(namespace::Namespace::nsid).filter(lost).collect();
         let loss = |nsid| Loss { nsid, notified: Vec::new(), ended, stays: false };
-        self.losses = Losses(lost.into_iter().map(loss).collect());
+        self.jobs_mut().losses = Losses(lost.into_iter().map(loss).collect());
     }
 
     /// Notes that acknowledged writes of a namespace may be lost, and that no layer will fail a Flush for it.
     pub fn lose_writes(&mut self, nsid: u32, now_ns: u64) {
-        if self.losses.failed(nsid, None) {
+        if self.jobs_mut().losses.failed(nsid, None) {
             self.persist_losses(now_ns);
         }
     }
@@ -32,7 +32,7 @@ impl Subsystem {
     pub fn note_hosts_at_end(&mut self) {
         let there = (0..self.hosts().len() as u8).filter(|number| self.is_enabled(*number));
         let there: Vec<(u8, HostId)> = there.map(|number| (number, self.host(number))).collect();
-        for loss in &mut self.losses.0 {
+        for loss in &mut self.jobs_mut().losses.0 {
             let owed = |(number, host): &(u8, HostId)| {
                 loss.ended.unbounded_shr((*number).into()) & 1 == 0 && !loss.notified.contains(host)
             };
@@ -43,12 +43,12 @@ impl Subsystem {
     /// Returns the NSIDs with losses that not all hosts were notified of.
     pub(crate) fn unreported_losses(&self) -> Vec<u32> {
         let unreported = |loss: &&Loss| loss.stays || loss.notified.is_empty();
-        self.losses.0.iter().filter(unreported).map(|loss| loss.nsid).collect()
+        self.jobs().losses.0.iter().filter(unreported).map(|loss| loss.nsid).collect()
     }
 
     /// Persists the losses, so that the next daemon notifies hosts that outlive this one.
     fn persist_losses(&mut self, now_ns: u64) {
-        let nsids = self.losses.0.iter().map(|loss| loss.nsid).collect();
+        let nsids = self.jobs().losses.0.iter().map(|loss| loss.nsid).collect();
         self.persist(PersistentRecord::Losses(nsids), now_ns);
     }
 }
@@ -63,10 +63,10 @@ pub(crate) fn of_flush(
 ) -> Status {
     let (number, host) = (controller.number, subsystem.host(controller.number));
     if status.same_code(Status::WRITE_FAULT) {
-        if subsystem.losses.failed(nsid, Some(host)) {
+        if subsystem.jobs_mut().losses.failed(nsid, Some(host)) {
             subsystem.persist_losses(now_ns);
         }
-    } else if status.is_success() && subsystem.losses.owes(nsid, host, number) {
+    } else if status.is_success() && subsystem.jobs_mut().losses.owes(nsid, host, number) {
         tracing::warn!(
             nsid,
             controller = number,

@@ -49,31 +49,32 @@ impl Subsystem {
 
     /// Takes a command to execute.
     pub(crate) fn order(&mut self, command: Command, now_ns: u64) {
-        self.orders.waiting.push_back(command);
+        self.jobs_mut().orders.waiting.push_back(command);
         self.run_orders(now_ns);
     }
 
     /// Starts waiting orders, unless one is under way. The next turn goes on if there are many.
     pub(crate) fn run_orders(&mut self, now_ns: u64) {
         for _ in 0..ORDERS_AT_ONCE {
-            if !self.orders.may_go_on() {
+            if !self.jobs().orders.may_go_on() {
                 return;
             }
             let Some(command) = self.next_order() else { return };
             self.execute(command, now_ns);
         }
-        if self.orders.may_go_on() {
-            self.mailboxes.announce(Notice::Resumed);
+        if self.jobs().orders.may_go_on() {
+            self.announce(Notice::Resumed);
         }
     }
 
     /// Returns the first order of the controller that has waited longest since its last one.
     fn next_order(&mut self) -> Option<Command> {
-        let turn = |number: u8| number.wrapping_sub(self.orders.last).wrapping_sub(1);
-        let waiting = self.orders.waiting.iter().map(|command| self.controller_of(command)).enumerate();
+        let turn = |number: u8| number.wrapping_sub(self.jobs().orders.last).wrapping_sub(1);
+        let waiting =
+            self.jobs().orders.waiting.iter().map(|command| self.controller_of(command)).enumerate();
         let (at, number) = waiting.min_by_key(|(_, number)| turn(*number))?;
-        self.orders.last = number;
-        self.orders.waiting.remove(at)
+        self.jobs_mut().orders.last = number;
+        self.jobs_mut().orders.waiting.remove(at)
     }
 
     fn execute(&mut self, command: Command, now_ns: u64) {
@@ -87,7 +88,7 @@ impl Subsystem {
         if records.is_empty() {
             return self.put_in_force(command, changes);
         }
-        self.orders.under_way = Some(UnderWay::Storing { command, changes });
+        self.jobs_mut().orders.under_way = Some(UnderWay::Storing { command, changes });
         self.persist(PersistentRecord::Reservations(records), now_ns);
     }
 
@@ -113,13 +114,13 @@ impl Subsystem {
     /// Continues the order after its changes were persisted, or could not be.
     pub(crate) fn reservations_persisted(&mut self, well: bool) {
         if let Some(UnderWay::Storing { command, changes }) =
-            self.orders.under_way.take_if(|it| matches!(it, UnderWay::Storing { .. }))
+            self.jobs_mut().orders.under_way.take_if(|it| matches!(it, UnderWay::Storing { .. }))
         {
             match well {
                 true => self.put_in_force(command, changes),
                 false => self.decide_order(command, Status::INTERNAL_ERROR),
             }
-            for host in std::mem::take(&mut self.orders.gone) {
+            for host in std::mem::take(&mut self.jobs_mut().orders.gone) {
                 self.unregister_host(host);
             }
         }
@@ -129,7 +130,7 @@ impl Subsystem {
     fn put_in_force(&mut self, command: Option<Command>, changes: Vec<(u32, Change)>) {
         let (mut ending, mut victims) = (false, Vec::new());
         for (nsid, change) in changes {
-            self.health.note_effort();
+            self.health_mut().note_effort();
             if !change.aborted.is_empty() {
                 ending |= self.await_victims(nsid, &change.aborted, command.is_some()) > 0;
                 victims.push((nsid, self.controllers_of(&change.aborted)));
@@ -138,7 +139,7 @@ impl Subsystem {
         }
         self.drop_foreign_identifiers();
         match ending {
-            true => self.orders.under_way = Some(UnderWay::Ending { command, victims }),
+            true => self.jobs_mut().orders.under_way = Some(UnderWay::Ending { command, victims }),
             false => self.decide_order(command, Status::SUCCESS),
         }
     }
@@ -154,7 +155,8 @@ impl Subsystem {
         let of = self.controllers_of(hosts);
         // A format does not begin to erase before a waiting command that preempts it has ended. Without such
         // a command it may have begun, and others would wait for hours.
-        let is_formatting = is_awaited && self.erasure.as_mut().is_some_and(|it| it.preempt(nsid, hosts));
+        let is_formatting =
+            is_awaited && self.jobs_mut().erasure.as_mut().is_some_and(|it| it.preempt(nsid, hosts));
         let awaited = self.await_live(|slot| {
             let origin = slot.origin;
             // Commands that wait for a fused operation are checked again before they begin. So are commands
@@ -171,8 +173,8 @@ impl Subsystem {
     /// Checks whether awaited commands have ended, or an order can start. Returns whether there is progress.
     #[inline]
     pub(crate) fn poll_orders(&mut self, now_ns: u64) -> bool {
-        self.orders.are_ending() && self.check_victims(now_ns)
-            || self.orders.may_go_on() && self.continue_orders(now_ns)
+        self.jobs().orders.are_ending() && self.check_victims(now_ns)
+            || self.jobs().orders.may_go_on() && self.continue_orders(now_ns)
     }
 
     #[cold]
@@ -183,14 +185,14 @@ impl Subsystem {
 
     /// Ends victims that only wait in the layers, as for room, since other hosts would have to wait as long.
     fn end_waiting_victims(&mut self, now_ns: u64) {
-        let Some(UnderWay::Ending { victims, .. }) = &mut self.orders.under_way else { return };
+        let Some(UnderWay::Ending { victims, .. }) = &mut self.jobs_mut().orders.under_way else { return };
         let victims = std::mem::take(victims);
         for (nsid, of) in &victims {
             self.end_waiting(*nsid, *of, Status::ABORTED_PREEMPT, now_ns);
             let victims = Aborted { awaited: true, ..Aborted::of(*of) };
             self.abort_in(*nsid, victims, Status::ABORTED_PREEMPT, now_ns);
         }
-        if let Some(UnderWay::Ending { victims: place, .. }) = &mut self.orders.under_way {
+        if let Some(UnderWay::Ending { victims: place, .. }) = &mut self.jobs_mut().orders.under_way {
             *place = victims;
         }
     }
@@ -199,9 +201,9 @@ impl Subsystem {
     #[cold]
     fn check_victims(&mut self, now_ns: u64) -> bool {
         self.end_waiting_victims(now_ns);
-        let is_formatting = self.erasure.as_ref().is_some_and(Erasure::is_preempted);
+        let is_formatting = self.jobs().erasure.as_ref().is_some_and(Erasure::is_preempted);
         let ended = !is_formatting && !self.has_live(|slot| slot.origin.awaited && !client_dma::has(slot));
-        if ended && let Some(UnderWay::Ending { command, .. }) = self.orders.under_way.take() {
+        if ended && let Some(UnderWay::Ending { command, .. }) = self.jobs_mut().orders.under_way.take() {
             self.decide_order(command, Status::SUCCESS);
             self.run_orders(now_ns);
         }
@@ -222,14 +224,14 @@ mod tests {
             Identity { subnqn: text.clone(), serial: text.clone(), model: text.clone(), firmware: text };
         let mut subsystem = Subsystem::new(Config { identity, namespaces: vec![] }).expect("memory");
         subsystem.on_persist(|_| {});
-        subsystem.orders.under_way = Some(UnderWay::Storing { command: None, changes: vec![] });
+        subsystem.jobs_mut().orders.under_way = Some(UnderWay::Storing { command: None, changes: vec![] });
         for _ in 0..1000 {
             subsystem.set_host(1, HostId::Unnamed(1));
             subsystem.set_host(2, HostId::Unnamed(2));
         }
-        let Orders { waiting, gone, .. } = &subsystem.orders;
+        let Orders { waiting, gone, .. } = &subsystem.jobs().orders;
         assert_eq!((waiting.len(), &gone[..]), (0, &[HostId::Unnamed(1), HostId::Unnamed(2)][..]));
         subsystem.reservations_persisted(true);
-        assert!(subsystem.orders.are_none() && subsystem.orders.gone.is_empty());
+        assert!(subsystem.jobs().orders.are_none() && subsystem.jobs().orders.gone.is_empty());
     }
 }

@@ -11,11 +11,11 @@ impl Subsystem {
     /// Sets the sink. It answers by [`persisted`](Self::persisted) some time after it has returned. At most
     /// one answer of each kind is pending. Without a sink all records count as persisted at once.
     pub fn on_persist(&mut self, sink: impl FnMut(PersistentRecord) + Send + 'static) {
-        self.persister = Persister { sink: Some(Box::new(sink)), ..Persister::default() };
+        self.jobs_mut().persister = Persister { sink: Some(Box::new(sink)), ..Persister::default() };
     }
 
     pub(crate) fn persist(&mut self, what: PersistentRecord, now_ns: u64) {
-        let persister = &mut self.persister;
+        let persister = &mut self.jobs_mut().persister;
         let Some(sink) = &mut persister.sink else { return self.record_persisted(what, true, now_ns) };
         // The Persistent Event Log has a rate limit of its own.
         if matches!(what, PersistentRecord::PersistentEvents(_)) {
@@ -23,12 +23,12 @@ impl Subsystem {
         }
         persister.delayed.push_back(what);
         self.persist_delayed(now_ns);
-        self.next_deadline_ns = self.next_deadline_ns.min(self.persister.deadline_ns().unwrap_or(u64::MAX));
+        self.make_due(self.jobs().persister.deadline_ns().unwrap_or(u64::MAX));
     }
 
     /// Hands over the delayed records that the rate limit permits.
     pub(crate) fn persist_delayed(&mut self, now_ns: u64) {
-        let persister = &mut self.persister;
+        let persister = &mut self.jobs_mut().persister;
         while !persister.delayed.is_empty()
             && persister.admit(now_ns)
             && let (Some(what), Some(sink)) = (persister.delayed.pop_front(), &mut persister.sink)
@@ -47,7 +47,7 @@ impl Subsystem {
         if matches!(what, PersistentRecord::Uncorrectable { .. }) {
             uncorrectable::persisted(self, well, now_ns);
         }
-        match (self.erasure.as_ref().map(|erasure| erasure.purpose), what) {
+        match (self.jobs().erasure.as_ref().map(|erasure| erasure.purpose), what) {
             (Some(Purpose::Format { nsid, block_size }), PersistentRecord::Format(record))
                 if (record.nsid, record.block_size) == (nsid, block_size) =>
             {
@@ -68,6 +68,6 @@ impl Subsystem {
             }
             _ => {}
         }
-        self.next_deadline_ns = self.next_deadline_ns.min(now_ns);
+        self.make_due(now_ns);
     }
 }

@@ -15,16 +15,16 @@ use sluice_nvme::{Status, SubmissionEntry};
 /// Takes a Sanitize. Returns whether its command must [wait](Erasure::wait) until its begin is persisted.
 pub(crate) fn begin(subsystem: &mut Subsystem, entry: &SubmissionEntry, now_ns: u64) -> Result<bool, Status> {
     let (cdw10, pattern) = (entry.cdw10, entry.cdw11);
-    let last = subsystem.sanitize.last;
+    let last = subsystem.jobs_mut().sanitize.last;
     let failed = last.filter(|last| last.state == SanitizeState::Failed);
     let leaves = cdw10 & 7 == action::EXIT_FAILURE_MODE;
     if capabilities(subsystem) == 0 && !(leaves && failed.is_some()) {
         return Err(Status::INVALID_OPCODE);
     }
-    if let Some(erasure) = &subsystem.erasure {
+    if let Some(erasure) = &subsystem.jobs().erasure {
         return Err(erasure.status());
     }
-    if subsystem.management.is_busy() {
+    if subsystem.jobs().management.is_busy() {
         return Err(Status::COMMAND_SEQUENCE_ERROR);
     }
     // A failed operation in restricted mode has no unrestricted exit.
@@ -46,7 +46,7 @@ pub(crate) fn begin(subsystem: &mut Subsystem, entry: &SubmissionEntry, now_ns: 
         }
         _ => return Err(Status::INVALID_FIELD),
     };
-    subsystem.erasure = Some(erasure(subsystem, record, passes, now_ns));
+    subsystem.jobs_mut().erasure = Some(erasure(subsystem, record, passes, now_ns));
     Ok(true)
 }
 
@@ -64,11 +64,11 @@ pub(crate) fn resume(subsystem: &mut Subsystem, record: SanitizeRecord, now_ns: 
         );
         record.state = SanitizeState::Failed;
     }
-    subsystem.sanitize.last = Some(record);
+    subsystem.jobs_mut().sanitize.last = Some(record);
     if record.state == SanitizeState::Running {
         let mut erasure = erasure(subsystem, record, passes(record), now_ns);
         erasure.begin();
-        subsystem.erasure = Some(erasure);
+        subsystem.jobs_mut().erasure = Some(erasure);
         tracing::info!("a sanitize operation begins again");
     }
     close_or_open(subsystem);
@@ -77,7 +77,7 @@ pub(crate) fn resume(subsystem: &mut Subsystem, record: SanitizeRecord, now_ns: 
 /// Closes all namespaces, or opens them except for one that is being formatted.
 fn close_or_open(subsystem: &mut Subsystem) {
     let refusal = refusal(subsystem);
-    let formatted = match subsystem.erasure.as_ref().map(|erasure| erasure.purpose) {
+    let formatted = match subsystem.jobs().erasure.as_ref().map(|erasure| erasure.purpose) {
         Some(Purpose::Format { nsid, .. }) => Some(nsid),
         _ => None,
     };
@@ -90,7 +90,7 @@ fn close_or_open(subsystem: &mut Subsystem) {
 
 /// Continues the operation after a record was persisted, or could not be.
 pub(crate) fn persisted(subsystem: &mut Subsystem, record: SanitizeRecord, well: bool, now_ns: u64) {
-    let Some(mut erasure) = subsystem.erasure.take() else { return };
+    let Some(mut erasure) = subsystem.jobs_mut().erasure.take() else { return };
     if let Some(status) = erasure.failure() {
         tracing::error!(?status, "a sanitize operation failed");
     }
@@ -107,25 +107,25 @@ pub(crate) fn persisted(subsystem: &mut Subsystem, record: SanitizeRecord, well:
         SanitizeState::Done if !well => SanitizeState::Failed,
         state => state,
     };
-    let before = subsystem.sanitize.last.replace(SanitizeRecord { state, ..record });
+    let before = subsystem.jobs_mut().sanitize.last.replace(SanitizeRecord { state, ..record });
     let ran = before.is_some_and(|before| before.state == SanitizeState::Running);
     match state {
         SanitizeState::Running => {
             tracing::info!(cdw10 = record.cdw10, "a host sanitizes the drive");
             erasure.begin();
-            subsystem.erasure = Some(erasure);
+            subsystem.jobs_mut().erasure = Some(erasure);
             subsystem.note_sanitize_start(record, now_ns);
-            subsystem.mailboxes.announce(Notice::Sanitizing);
+            subsystem.announce(Notice::Sanitizing);
         }
         _ if ran => {
             if state == SanitizeState::Done {
                 subsystem
                     .each_namespace(|namespace| namespace.set_uncorrectable(UncorrectableRanges::default()));
             }
-            subsystem.sanitize.written =
-                (state == SanitizeState::Done).then(|| subsystem.health.modifications());
+            let written = (state == SanitizeState::Done).then(|| subsystem.health().modifications());
+            subsystem.jobs_mut().sanitize.written = written;
             subsystem.note_sanitize_end(now_ns);
-            subsystem.mailboxes.announce(Notice::Sanitized);
+            subsystem.announce(Notice::Sanitized);
         }
         _ => {}
     }
@@ -136,6 +136,6 @@ impl Subsystem {
     /// Restores the last sanitize operation before the first turn.
     pub fn resume_sanitize(&mut self, record: SanitizeRecord, now_ns: u64) {
         resume(self, record, now_ns);
-        self.next_deadline_ns = now_ns;
+        self.make_due(now_ns);
     }
 }

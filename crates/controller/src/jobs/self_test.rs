@@ -28,7 +28,7 @@ pub(crate) fn command(
         1 => TestKind::Short,
         2 => TestKind::Extended,
         ABORT => {
-            let hours = subsystem.health.power_on_hours(now_ns);
+            let hours = subsystem.health().power_on_hours(now_ns);
             controller.self_test.end(ended::ABORTED, hours, None);
             return Ok(());
         }
@@ -60,7 +60,7 @@ fn namespaces(controller: &Controller, subsystem: &Subsystem, nsid: u32) -> Resu
 /// Continues the test when its time has come.
 pub(crate) fn advance(controller: &mut Controller, subsystem: &mut Subsystem, now_ns: u64) {
     let may_read = may_read(controller, subsystem);
-    let hours = subsystem.health.power_on_hours(now_ns);
+    let hours = subsystem.health().power_on_hours(now_ns);
     let Controller { self_test, number: own, .. } = &mut *controller;
     let Some(running) = &mut self_test.running else { return };
     if running.in_flight || now_ns < running.next_ns {
@@ -117,7 +117,7 @@ fn read_place(
 pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, read: Ended, now_ns: u64) {
     let Ended { entry, origin, status, .. } = read;
     let (nsid, slba) = (entry.nsid, entry.slba());
-    let hours = subsystem.health.power_on_hours(now_ns);
+    let hours = subsystem.health().power_on_hours(now_ns);
     let running = controller.self_test.running.as_mut().filter(|running| running.number == origin.epoch);
     let Some(running) = running else { return };
     running.in_flight = false;
@@ -141,21 +141,21 @@ pub(crate) fn removal(controller: &mut Controller, subsystem: &mut Subsystem, ns
 
 fn end_if_of(controller: &mut Controller, subsystem: &mut Subsystem, nsid: u32, how: u8, now_ns: u64) {
     if controller.self_test.running.as_ref().is_some_and(|running| running.nsids.contains(&nsid)) {
-        let hours = subsystem.health.power_on_hours(now_ns);
+        let hours = subsystem.health().power_on_hours(now_ns);
         controller.self_test.end(how, hours, None);
     }
 }
 
 /// Ends a test, since the drive is being sanitized.
 pub(crate) fn sanitize(controller: &mut Controller, subsystem: &Subsystem, now_ns: u64) {
-    let hours = subsystem.health.power_on_hours(now_ns);
+    let hours = subsystem.health().power_on_hours(now_ns);
     controller.self_test.end(ended::SANITIZE, hours, None);
 }
 
 /// Ends a short test, since the controller was reset.
 pub(crate) fn reset(controller: &mut Controller, subsystem: &mut Subsystem, now_ns: u64) {
     if controller.self_test.running.as_ref().is_some_and(|running| running.kind == TestKind::Short) {
-        let hours = subsystem.health.power_on_hours(now_ns);
+        let hours = subsystem.health().power_on_hours(now_ns);
         controller.self_test.end(ended::RESET, hours, None);
     }
 }

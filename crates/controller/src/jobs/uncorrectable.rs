@@ -13,21 +13,21 @@ use sluice_nvme::opcode::io as opcode;
 
 /// Changes the ranges for a command whose last step in the layers is done.
 pub(crate) fn change(subsystem: &mut Subsystem, command: Command, now_ns: u64) {
-    subsystem.uncorrectable.waiting.push_back(Step::Command(command));
+    subsystem.jobs_mut().uncorrectable.waiting.push_back(Step::Command(command));
     advance(subsystem, now_ns);
 }
 
 /// Removes the ranges behind `end`: the namespace was resized, and there are no blocks behind it, or new
 /// ones.
 pub(crate) fn resized(subsystem: &mut Subsystem, nsid: u32, end: u64) {
-    subsystem.uncorrectable.waiting.push_back(Step::Truncate { nsid, end });
+    subsystem.jobs_mut().uncorrectable.waiting.push_back(Step::Truncate { nsid, end });
     advance(subsystem, 0);
 }
 
 /// Starts the next change, if none is being persisted.
 fn advance(subsystem: &mut Subsystem, now_ns: u64) {
-    while subsystem.uncorrectable.persisting.is_none()
-        && let Some(first) = subsystem.uncorrectable.waiting.front()
+    while subsystem.jobs().uncorrectable.persisting.is_none()
+        && let Some(first) = subsystem.jobs().uncorrectable.waiting.front()
     {
         let nsid = match first {
             Step::Command(command) => subsystem.entry(command).nsid,
@@ -43,7 +43,7 @@ fn begin(subsystem: &mut Subsystem, nsid: u32, now_ns: u64) {
         .get(nsid)
         .map_or(UncorrectableRanges::default(), |namespace| namespace.uncorrectable().clone());
     let (mut during, mut after, mut commands) = (before.clone(), before.clone(), Vec::new());
-    for step in std::mem::take(&mut subsystem.uncorrectable.waiting) {
+    for step in std::mem::take(&mut subsystem.jobs_mut().uncorrectable.waiting) {
         let command = match step {
             Step::Truncate { nsid: of, end } if of == nsid => {
                 after.remove(&(end..u64::MAX));
@@ -51,7 +51,7 @@ fn begin(subsystem: &mut Subsystem, nsid: u32, now_ns: u64) {
             }
             Step::Command(command) if subsystem.entry(&command).nsid == nsid => command,
             step => {
-                subsystem.uncorrectable.waiting.push_back(step);
+                subsystem.jobs_mut().uncorrectable.waiting.push_back(step);
                 continue;
             }
         };
@@ -82,7 +82,7 @@ fn begin(subsystem: &mut Subsystem, nsid: u32, now_ns: u64) {
     }
     let ranges = after.0.iter().map(|existing| [existing.start, existing.end]).collect();
     set(subsystem, nsid, during);
-    subsystem.uncorrectable.persisting = Some(Persisting { commands, nsid, before, after });
+    subsystem.jobs_mut().uncorrectable.persisting = Some(Persisting { commands, nsid, before, after });
     subsystem.persist(PersistentRecord::Uncorrectable { nsid, ranges }, now_ns);
 }
 
@@ -108,7 +108,9 @@ fn finish(subsystem: &mut Subsystem, command: Command, status: Status) {
 
 /// Finishes commands whose ranges were persisted, or were not.
 pub(crate) fn persisted(subsystem: &mut Subsystem, well: bool, now_ns: u64) {
-    let Some(Persisting { commands, nsid, before, after }) = subsystem.uncorrectable.persisting.take() else {
+    let Some(Persisting { commands, nsid, before, after }) =
+        subsystem.jobs_mut().uncorrectable.persisting.take()
+    else {
         return;
     };
     set(subsystem, nsid, if well { after } else { before });

@@ -34,6 +34,15 @@ impl Subsystem {
             }
         }
     }
+
+    /// Resets the reported states of a controller, when a host enables the controller.
+    pub(crate) fn reset_ana(&mut self, number: u8) {
+        self.ana.reset(number);
+    }
+
+    pub(crate) fn ana(&self) -> &Ana {
+        &self.ana
+    }
 }
 
 impl Controller {

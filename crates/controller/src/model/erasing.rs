@@ -24,7 +24,7 @@ pub(crate) fn capabilities(subsystem: &Subsystem) -> u32 {
 
 /// Returns the status of commands while they are not allowed.
 pub(crate) fn refusal(subsystem: &Subsystem) -> Option<Status> {
-    match subsystem.sanitize.last?.state {
+    match subsystem.jobs.sanitize.last?.state {
         SanitizeState::Running => Some(Status::SANITIZE_IN_PROGRESS),
         SanitizeState::Failed => Some(Status::SANITIZE_FAILED),
         SanitizeState::Done | SanitizeState::GivenUp => None,
@@ -47,7 +47,7 @@ pub(crate) fn permits(subsystem: &Subsystem, entry: &SubmissionEntry) -> Result<
 /// Returns the Sanitize Status log page.
 pub(crate) fn log(subsystem: &Subsystem) -> SanitizeStatus {
     let mut page = SanitizeStatus::new();
-    let Some(last) = subsystem.sanitize.last else { return page };
+    let Some(last) = subsystem.jobs.sanitize.last else { return page };
     page.cdw10 = last.cdw10;
     page.status = match last.state {
         SanitizeState::Running => sstat::IN_PROGRESS,
@@ -56,7 +56,7 @@ pub(crate) fn log(subsystem: &Subsystem) -> SanitizeStatus {
     };
     let is_overwrite = last.cdw10 & 7 == action::OVERWRITE;
     let all = passes(last).iter().filter(|pass| matches!(pass, Pass::Pattern(_))).count();
-    let running = subsystem.erasure.as_ref().filter(|_| last.state == SanitizeState::Running);
+    let running = subsystem.jobs.erasure.as_ref().filter(|_| last.state == SanitizeState::Running);
     let done =
         running.map_or(if last.state == SanitizeState::Done { all } else { 0 }, Erasure::patterns_done);
     if is_overwrite {
@@ -66,7 +66,7 @@ pub(crate) fn log(subsystem: &Subsystem) -> SanitizeStatus {
         let (done, all) = erasure.progress(|nsid| bytes_of(subsystem, nsid));
         page.progress = (done * 65_535 / all.max(1)).min(65_534) as u16;
     }
-    if subsystem.sanitize.written == Some(subsystem.health.modifications()) {
+    if subsystem.jobs.sanitize.written == Some(subsystem.health.modifications()) {
         page.status |= sstat::GLOBAL_DATA_ERASED;
     }
     page
@@ -87,7 +87,7 @@ pub(crate) fn formats(namespace: &Namespace) -> impl Iterator<Item = (usize, u32
 /// Returns the remaining percentage of a running format, with bit 7 set (Identify's FPI).
 pub(crate) fn progress_indicator(subsystem: &Subsystem, nsid: u32) -> u8 {
     const SUPPORTED: u8 = 1 << 7;
-    let concerned = subsystem.erasure.as_ref().filter(|erasure| is_format_of(erasure, nsid));
+    let concerned = subsystem.jobs.erasure.as_ref().filter(|erasure| is_format_of(erasure, nsid));
     SUPPORTED
         | concerned.map_or(0, |erasure| {
             let (done, all) = erasure.progress(|nsid| bytes_of(subsystem, nsid));

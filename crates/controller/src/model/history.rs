@@ -87,23 +87,23 @@ impl Subsystem {
         clock: impl Fn() -> u64 + Send + 'static,
     ) {
         let events = Split(&record.0).flatten().map(Box::from);
-        self.persistent_events.events = events.collect();
-        self.persistent_events.bytes = record.0.len();
-        self.persistent_events.clock = Some(Box::new(clock));
+        self.jobs.persistent_events.events = events.collect();
+        self.jobs.persistent_events.bytes = record.0.len();
+        self.jobs.persistent_events.clock = Some(Box::new(clock));
     }
 
     /// Records an event. `controller` is an identifier, or [`NO_CONTROLLER`].
     pub(crate) fn record_event(&mut self, kind: u8, controller: u16, data: &[u8], now_ns: u64) {
-        self.persistent_events.now_ns = now_ns;
-        self.persistent_events.add(kind, controller, data, now_ns);
-        if let Some(due_ns) = self.persistent_events.deadline_ns() {
-            self.next_deadline_ns = self.next_deadline_ns.min(due_ns);
+        self.jobs.persistent_events.now_ns = now_ns;
+        self.jobs.persistent_events.add(kind, controller, data, now_ns);
+        if let Some(due_ns) = self.jobs.persistent_events.deadline_ns() {
+            self.make_due(due_ns);
         }
     }
 
     /// Returns the timestamp for the log page.
     pub(crate) fn timestamp(&self, now_ns: u64) -> u64 {
-        self.persistent_events.timestamp(now_ns)
+        self.jobs.persistent_events.timestamp(now_ns)
     }
 }
 
@@ -133,7 +133,7 @@ impl Controller {
         let mut data = PowerOnOrReset::new_zeroed();
         data.firmware = firmware(subsystem);
         data.controller = U16::new(self.cntlid);
-        data.in_progress = u8::from(subsystem.erasure.is_some());
+        data.in_progress = u8::from(subsystem.jobs.erasure.is_some());
         data.power_cycles = U32::new(subsystem.health.power_cycles() as u32);
         data.power_on_ms = U64::new(subsystem.health.power_on_ms(now_ns));
         data.timestamp = U64::new(self.features.timestamp(now_ns).0);
@@ -144,7 +144,7 @@ impl Controller {
     pub(crate) fn note_unsafe_shutdown(&self, subsystem: &mut Subsystem) {
         let mut data = HardwareError::new_zeroed();
         data.code = U16::new(HardwareError::UNSAFE_SHUTDOWN);
-        let now_ns = subsystem.persistent_events.now_ns;
+        let now_ns = subsystem.jobs.persistent_events.now_ns;
         subsystem.record_event(event::HARDWARE_ERROR, self.cntlid, data.as_bytes(), now_ns);
     }
 

@@ -47,13 +47,13 @@ impl Subsystem {
         if before.is_named() {
             return;
         }
-        if !self.orders.are_storing() {
+        if !self.jobs.orders.are_storing() {
             return self.unregister_host(before);
         }
         // The change that is being persisted may register the host again. Until then nothing begins, also for
         // later hosts of the controller, so one entry is enough.
-        if !self.orders.gone.contains(&before) {
-            self.orders.gone.push(before);
+        if !self.jobs.orders.gone.contains(&before) {
+            self.jobs.orders.gone.push(before);
         }
     }
 

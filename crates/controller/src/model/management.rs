@@ -131,18 +131,18 @@ impl Drop for Management {
 impl Subsystem {
     /// Sets the pool that hosts may create namespaces of, before the first turn.
     pub fn set_pool(&mut self, pool: Pool) {
-        self.management.pool = Some(pool);
+        self.jobs.management.pool = Some(pool);
     }
 
     /// Returns the bytes of the pool that belong to no namespace.
     pub(crate) fn unallocated(&self) -> u64 {
         let created: u64 = self.iter().filter(|it| it.is_created()).map(Namespace::bytes).sum();
-        self.management.pool.map_or(0, |pool| pool.size.saturating_sub(created))
+        self.jobs.management.pool.map_or(0, |pool| pool.size.saturating_sub(created))
     }
 
     /// Returns whether some namespace, or one that may be created, can lose finished writes at a power cut.
     pub(crate) fn has_volatile_cache(&self) -> bool {
-        let created = self.management.pool.is_some_and(|pool| pool.volatile_cache);
+        let created = self.jobs.management.pool.is_some_and(|pool| pool.volatile_cache);
         created || self.cached_namespaces().next().is_some()
     }
 }

@@ -46,14 +46,14 @@ impl Subsystem {
             return Err(CannotMigrate("the drive is for several hosts"));
         }
         let is_busy = self.is_held()
-            || self.erasure.is_some()
-            || self.fused.is_busy()
-            || self.management.is_busy()
-            || !self.orders.are_none();
+            || self.jobs.erasure.is_some()
+            || self.has_held_work()
+            || self.jobs.management.is_busy()
+            || !self.jobs.orders.are_none();
         if is_busy {
             return Err(CannotMigrate("the drive is busy with something that takes all of its queues"));
         }
-        if self.losses.are_unreported() {
+        if self.jobs.losses.are_unreported() {
             return Err(CannotMigrate("the host was not notified yet that acknowledged writes were lost"));
         }
         if self.shares_memory() {

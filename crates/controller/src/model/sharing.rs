@@ -2,7 +2,9 @@
 //! turn.
 
 use crate::model::Subsystem;
+use crate::state::mailbox::Notice;
 use crate::state::reservation::{HostId, KnownAs};
+use sluice_command::{Command, Origin, TURN_BYTES};
 use std::io;
 
 /// Commands that a controller may always have in flight. Asynchronous Event Requests, which may never
@@ -73,6 +75,64 @@ impl Subsystem {
     /// Returns whether all free slots are reserved for disabled controllers.
     pub(crate) fn has_only_reserved_slots(&self) -> bool {
         self.slab.room() <= self.reserved_slots
+    }
+
+    /// Moves finished commands of other controllers to their mailboxes.
+    #[inline]
+    pub(crate) fn deliver(&mut self, number: u8, finished: &mut Vec<Command>) {
+        // The others have none in flight.
+        if self.is_alone(number) {
+            return;
+        }
+        let Self { slab, mailboxes, .. } = self;
+        let is_others = |command: &mut Command| {
+            let of = slab.slot(command).origin.controller;
+            of != number && of != Origin::SUBSYSTEM
+        };
+        for command in finished.extract_if(.., is_others) {
+            mailboxes.put(slab.slot(&command).origin.controller, command);
+        }
+    }
+
+    /// Starts to count the bytes of a turn, which ends at about [`TURN_BYTES`].
+    #[inline]
+    pub(crate) fn begin_moving(&mut self) {
+        self.moved_before = self.health.bytes();
+    }
+
+    #[inline]
+    pub(crate) fn has_moved_enough(&self) -> bool {
+        self.health.bytes().wrapping_sub(self.moved_before) >= TURN_BYTES
+    }
+
+    /// Delivers a notice to all controllers.
+    pub(crate) fn announce(&mut self, notice: Notice) {
+        self.mailboxes.announce(notice);
+    }
+
+    /// Delivers a notice to one controller, if it exists.
+    pub(crate) fn notify(&mut self, number: u8, notice: Notice) {
+        self.mailboxes.notify(number, notice);
+    }
+
+    /// Leaves a finished command for the next turn of its controller.
+    pub(crate) fn mail(&mut self, number: u8, command: Command) {
+        self.mailboxes.put(number, command);
+    }
+
+    #[inline]
+    pub(crate) fn has_mail(&self, number: u8) -> bool {
+        self.mailboxes.has_mail(number)
+    }
+
+    /// Moves the mailed commands of a controller to the finished ones, and returns its notices.
+    pub(crate) fn collect_mail(&mut self, number: u8) -> Vec<Notice> {
+        self.mailboxes.take(number, &mut self.done)
+    }
+
+    /// Returns numbers and identifiers of the controllers that hosts see.
+    pub(crate) fn present(&self) -> impl Iterator<Item = (u8, u16)> {
+        self.mailboxes.present()
     }
 
     /// Returns whether a controller has fewer commands in flight than its share.

@@ -1,25 +1,17 @@
 //! Shared state of the controllers of one drive: identity, namespaces, and the slab of commands.
 
 use crate::model::Namespace;
-use crate::model::management::Management;
-use crate::state::abandoned::Abandoned;
+use crate::model::jobs::Jobs;
 use crate::state::ana::Ana;
 use crate::state::chunk;
 use crate::state::erasure::Erasure;
-use crate::state::fused::Fused;
+use crate::state::fused::HeldCommands;
 use crate::state::health::{Health, Statistics};
 use crate::state::identity::Identity;
 use crate::state::limits::{COMMANDS_MAX, CONTROLLERS_MAX, NAMESPACES_MAX, NN};
-use crate::state::losses::Losses;
 use crate::state::mailbox::Mailboxes;
-use crate::state::orders::Orders;
-use crate::state::persist::Persister;
-use crate::state::persistent_event::PersistentEvents;
 use crate::state::polls::Polls;
 use crate::state::reservation::{HostId, KnownAs};
-use crate::state::sanitize::Sanitize;
-use crate::state::sync::Sync;
-use crate::state::uncorrectable::UncorrectableUpdates;
 use sluice_command::{Command, Deallocated, Limits, NodeId, Origin, Passthrough, Slab};
 use sluice_memory::SharedRegion;
 use sluice_nvme::Status;
@@ -41,16 +33,16 @@ pub struct Subsystem {
     pub(super) power_id: Option<[u8; 16]>,
     /// Namespaces by NSID less one.
     pub(super) namespaces: Vec<Option<Namespace>>,
-    pub(crate) slab: Slab,
+    pub(super) slab: Slab,
     deallocates: bool,
     pub(super) polls: Polls,
     /// Indices of namespaces that may have finished commands.
     pub(super) touched: Vec<u8>,
     /// Finished commands on their way to their completion queues.
-    pub(crate) done: Vec<Command>,
+    pub(super) done: Vec<Command>,
     /// Spare list, empty except while its commands are being completed.
-    pub(crate) finishing: Vec<Command>,
-    pub(crate) mailboxes: Mailboxes,
+    finishing: Vec<Command>,
+    pub(super) mailboxes: Mailboxes,
     /// Number of controllers to expect.
     pub(super) expected: u32,
     /// Bit per enabled controller; `share` is the number of commands that each of them may have in flight.
@@ -59,46 +51,31 @@ pub struct Subsystem {
     /// Slots reserved for controllers that are not enabled.
     pub(super) reserved_slots: u32,
     /// Private memory for commands that compare.
-    pub(crate) staging: SharedRegion,
-    pub(crate) health: Health,
+    pub(super) staging: SharedRegion,
+    pub(super) health: Health,
     /// Value of [`Health::bytes`] when a turn began to move bytes.
-    pub(crate) moved_before: u64,
-    pub(crate) persistent_events: PersistentEvents,
-    /// Erasure that is under way.
-    pub(crate) erasure: Option<Erasure>,
-    pub(crate) sync: Option<Sync>,
-    pub(crate) losses: Losses,
-    pub(crate) persister: Persister,
-    pub(crate) sanitize: Sanitize,
+    pub(super) moved_before: u64,
+    pub(super) jobs: Jobs,
     /// Host of each controller, by controller number.
     pub(super) hosts: [HostId; CONTROLLERS_MAX],
     pub(super) names: [KnownAs; CONTROLLERS_MAX],
     /// Whether all sockets are paths of one guest.
     pub(super) one_guest: bool,
-    pub(crate) orders: Orders,
-    pub(crate) fused: Fused,
-    pub(crate) abandoned: Abandoned,
-    pub(crate) uncorrectable: UncorrectableUpdates,
-    pub(crate) ana: Ana,
-    pub(crate) management: Management,
+    pub(super) held: HeldCommands,
+    pub(super) ana: Ana,
     /// Index of the namespace where [`expire`](Self::expire) goes on.
     pub(super) expired: usize,
     /// Time until which no entries are fetched.
-    pub(crate) held_until_ns: Option<u64>,
+    pub(super) held_until_ns: Option<u64>,
     /// Time of the next due work of the subsystem. Only [`note_deadline`](Self::note_deadline) computes it;
-    /// other code may only make it earlier.
-    pub(crate) next_deadline_ns: u64,
+    /// [`make_due`](Self::make_due) may make it earlier.
+    next_deadline_ns: u64,
 }
 
 impl Subsystem {
     /// Returns the commands that some namespace passes on.
     pub(crate) fn passthrough(&self) -> Passthrough {
         self.iter().fold(Passthrough::NONE, |all, namespace| all.union(namespace.passthrough()))
-    }
-
-    #[inline]
-    pub(crate) fn is_held(&self) -> bool {
-        self.held_until_ns.is_some()
     }
 
     /// Creates a subsystem without controllers.
@@ -138,21 +115,12 @@ impl Subsystem {
             staging: chunk::staging()?,
             health: Health::new(),
             moved_before: 0,
-            persistent_events: PersistentEvents::default(),
-            erasure: None,
-            sync: None,
-            losses: Losses::default(),
-            persister: Persister::default(),
-            sanitize: Sanitize::default(),
+            jobs: Jobs::default(),
             hosts: std::array::from_fn(|number| HostId::Unnamed(number as u8)),
             names: Default::default(),
             one_guest: false,
-            orders: Orders::default(),
-            fused: Fused::default(),
-            abandoned: Abandoned::default(),
-            uncorrectable: UncorrectableUpdates::default(),
+            held: HeldCommands::default(),
             ana: Ana::default(),
-            management: Management::default(),
             expired: 0,
             held_until_ns: None,
             next_deadline_ns: u64::MAX,
@@ -225,6 +193,52 @@ impl Subsystem {
         Some(namespace)
     }
 
+    #[inline]
+    pub(crate) fn slab(&self) -> &Slab {
+        &self.slab
+    }
+
+    #[inline]
+    pub(crate) fn slab_mut(&mut self) -> &mut Slab {
+        &mut self.slab
+    }
+
+    /// Returns the slab together with the private memory of commands.
+    pub(crate) fn slab_and_staging(&mut self) -> (&mut Slab, &SharedRegion) {
+        (&mut self.slab, &self.staging)
+    }
+
+    /// Returns the slab together with all that counts and reports a finished command.
+    #[inline]
+    pub(crate) fn slab_and_accounts(&mut self) -> (&mut Slab, &mut Health, &Identity) {
+        (&mut self.slab, &mut self.health, &self.identity)
+    }
+
+    #[inline]
+    pub(crate) fn health(&self) -> &Health {
+        &self.health
+    }
+
+    #[inline]
+    pub(crate) fn health_mut(&mut self) -> &mut Health {
+        &mut self.health
+    }
+
+    #[inline]
+    pub(crate) fn jobs(&self) -> &Jobs {
+        &self.jobs
+    }
+
+    pub(crate) fn jobs_mut(&mut self) -> &mut Jobs {
+        &mut self.jobs
+    }
+
+    /// Takes the commands of a controller that wait for a job.
+    pub(crate) fn take_commands_of(&mut self, number: u8) -> Vec<Command> {
+        let Self { jobs, slab, .. } = self;
+        jobs.take_commands(|command| slab.slot(command).origin.controller == number)
+    }
+
     /// Returns a namespace together with the slab and the private memory of commands.
     pub(crate) fn beside(&mut self, nsid: u32) -> (Option<&Namespace>, &mut Slab, &SharedRegion) {
         let Self { namespaces, slab, staging, .. } = self;
@@ -264,7 +278,7 @@ impl Subsystem {
     pub(crate) fn update_stacks(&mut self) -> bool {
         self.schedule_polls();
         // A namespace that is being created already has its room.
-        let (fan_out, reserve) = needs(self.iter().chain(self.management.being_created()));
+        let (fan_out, reserve) = needs(self.iter().chain(self.jobs.management.being_created()));
         self.slab.make_room(fan_out, reserve)
     }
 
@@ -321,6 +335,26 @@ impl Subsystem {
         !self.touched.is_empty() || !self.done.is_empty()
     }
 
+    /// Ends a command with this status. The next completions post its entry.
+    #[cold]
+    pub(crate) fn refuse(&mut self, command: Command, status: Status) {
+        self.slab.slot_mut(&command).status = status;
+        self.done.push(command);
+    }
+
+    /// Takes the finished commands. The list must [come back](Self::put_back_list) when it is empty.
+    #[inline]
+    pub(crate) fn take_finished(&mut self) -> Vec<Command> {
+        // The next steps of these commands push to the other list.
+        let spare = std::mem::take(&mut self.finishing);
+        std::mem::replace(&mut self.done, spare)
+    }
+
+    #[inline]
+    pub(crate) fn put_back_list(&mut self, empty: Vec<Command>) {
+        self.finishing = empty;
+    }
+
     pub(crate) fn each_namespace(&mut self, change: impl FnMut(&mut Namespace)) {
         self.namespaces.iter_mut().flatten().for_each(change);
     }
@@ -333,18 +367,29 @@ impl Subsystem {
 
     /// Returns the earliest time at which work of the subsystem is due, `u64::MAX` for never.
     fn earliest_ns(&self) -> u64 {
-        let erasure = self.erasure.as_ref().filter(|_| !self.is_held()).and_then(Erasure::deadline_ns);
+        let erasure = self.jobs.erasure.as_ref().filter(|_| !self.is_held()).and_then(Erasure::deadline_ns);
         let layers = self.iter().map(|namespace| namespace.router.deadline_ns());
         // Has no branch for each deadline, since it is part of every turn that had work.
         layers
             .chain([
                 erasure,
                 self.held_until_ns,
-                self.persistent_events.deadline_ns(),
-                self.persister.deadline_ns(),
+                self.jobs.persistent_events.deadline_ns(),
+                self.jobs.persister.deadline_ns(),
             ])
-            .chain([self.management.deadline_ns()])
+            .chain([self.jobs.management.deadline_ns()])
             .fold(u64::MAX, |earliest, at| earliest.min(at.unwrap_or(u64::MAX)))
+    }
+
+    /// Returns whether work of the subsystem is due.
+    #[inline]
+    pub(crate) fn is_due(&self, now_ns: u64) -> bool {
+        now_ns >= self.next_deadline_ns
+    }
+
+    /// Makes work due at this time, or earlier if other work is.
+    pub(crate) fn make_due(&mut self, at_ns: u64) {
+        self.next_deadline_ns = self.next_deadline_ns.min(at_ns);
     }
 
     /// Computes the next deadline, since timers may have been set or ended. Later turns compare the clock
@@ -365,8 +410,8 @@ impl Subsystem {
 /// Forgets commands that wait here for a turn or for the end of a format.
 impl Drop for Subsystem {
     fn drop(&mut self) {
-        let Self { done, mailboxes, erasure, .. } = self;
-        let erasures = erasure.as_mut().and_then(Erasure::take_command);
+        let Self { done, mailboxes, jobs, .. } = self;
+        let erasures = jobs.erasure.as_mut().and_then(Erasure::take_command);
         done.drain(..).chain(mailboxes.drain()).chain(erasures).for_each(std::mem::forget);
     }
 }

@@ -40,6 +40,25 @@ pub(crate) struct Pair {
     pub(crate) second: Command,
 }
 
+/// Commands that wait for the blocks of others.
+#[derive(Debug, Default)]
+pub(crate) struct HeldCommands {
+    pub(crate) fused: Fused,
+    pub(crate) abandoned: Abandoned,
+}
+
+impl HeldCommands {
+    /// Returns whether a command may have to wait.
+    pub(crate) fn may_hold(&self) -> bool {
+        self.fused.has_claim() || !self.abandoned.is_empty()
+    }
+
+    /// Notes whether there is work.
+    pub(crate) fn note_busy(&mut self) {
+        self.fused.note_busy(&self.abandoned);
+    }
+}
+
 /// Claim of a pair that has its blocks to itself.
 #[derive(Debug)]
 pub(crate) struct Claim {
@@ -70,7 +89,7 @@ impl Fused {
         self.busy = true;
     }
 
-    pub(crate) fn note_busy(&mut self, abandoned: &Abandoned) {
+    fn note_busy(&mut self, abandoned: &Abandoned) {
         let waits = !abandoned.is_empty()
             || !self.firsts.is_empty()
             || !self.pairs.is_empty()

@@ -244,12 +244,12 @@ fn a_layer_is_polled_once_in_a_turn_of_all_controllers() {
     let namespaces = vec![namespace(1, Box::new(Polled(Arc::clone(&calls))))];
     let mut subsystem = Subsystem::new(Config { identity: identity(), namespaces }).expect("a subsystem");
     let mut controllers: Vec<Controller> = Vec::new();
-    let mut turn = |subsystem: &mut Subsystem, controllers: &mut [Controller], now_ns: u64| {
+    let turn = |subsystem: &mut Subsystem, controllers: &mut [Controller], now_ns: u64| {
         let space = Space::new();
         controllers.iter_mut().for_each(|it| _ = it.turn(subsystem, &space, now_ns));
         std::mem::take(&mut *calls.lock().expect("not poisoned"))
     };
-    let mut add = |subsystem: &mut Subsystem, controllers: &mut Vec<Controller>| {
+    let add = |subsystem: &mut Subsystem, controllers: &mut Vec<Controller>| {
         let cntlid = controllers.len() as u16 + 1;
         controllers.push(Controller::new(subsystem, cntlid).expect("a controller"));
     };

@@ -131,8 +131,8 @@ impl Controller {
             registers: self.registers.clone(),
             features: self.features.without_keep_alive(),
             mode: self.mode,
-            busy: subsystem.health.busy_time(),
-            tally: subsystem.health.remote.begin(),
+            busy: subsystem.health().busy_time(),
+            tally: subsystem.health_mut().remote.begin(),
         }))
     }
 
@@ -165,7 +165,7 @@ impl Controller {
     pub fn accept_group(&mut self, subsystem: &mut Subsystem, group: MigratingGroup) {
         let MigratingGroup { cq, sqs, doorbells, registers, features, mode, busy, tally } = group;
         (self.doorbells, self.registers, self.features, self.mode) = (doorbells, registers, features, mode);
-        subsystem.health = Health::of_remote(busy);
+        *subsystem.health_mut() = Health::of_remote(busy);
         self.remote_groups.tally = Some(tally);
         subsystem.set_enabled(self.number, true);
         self.install_group(cq, sqs);
@@ -177,7 +177,7 @@ impl Controller {
         let work = self.turn(subsystem, space, now_ns);
         if let Some(tally) = &self.remote_groups.tally {
             if work > 0 {
-                let health = &subsystem.health;
+                let health = subsystem.health();
                 tally.put(health.here(), health.busy_time(), self.errors.count(), subsystem.in_flight());
             }
             tally.close();

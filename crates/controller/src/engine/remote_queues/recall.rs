@@ -85,7 +85,7 @@ impl Controller {
     /// Takes back a group. If the host has reset the controller meanwhile, the queues are dropped.
     pub fn take_back_group(&mut self, subsystem: &mut Subsystem, group: ReturningGroup, space: &Space) {
         let ReturningGroup { mut cq, mut sqs, doorbell_errors, errors, tally, .. } = group;
-        subsystem.health.take_back(&tally);
+        subsystem.health_mut().take_back(&tally);
         self.errors.append(errors);
         let Some(at) = self.remote_groups.groups.iter().position(|remote| remote.cq.0 == cq.id) else {
             return;

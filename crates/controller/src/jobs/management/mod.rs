@@ -14,7 +14,7 @@ use sluice_nvme::{NSID_ALL, Status};
 
 /// Takes one of the two commands.
 pub(crate) fn begin(subsystem: &Subsystem, admin: &Admin<'_>) -> Result<Request, Status> {
-    if subsystem.management.pool.is_none() {
+    if subsystem.jobs().management.pool.is_none() {
         return Err(Status::INVALID_OPCODE);
     }
     let select = admin.entry.cdw10 & 0xf;

@@ -9,7 +9,9 @@ use sluice_nvme::{NSID_ALL, Status};
 impl Subsystem {
     /// Returns the task for a request.
     pub(super) fn plan(&self, request: Request) -> Result<Task, Status> {
-        if let Some(erasure) = self.erasure.as_ref().filter(|_| !matches!(request, Request::Attach { .. })) {
+        if let Some(erasure) =
+            self.jobs().erasure.as_ref().filter(|_| !matches!(request, Request::Attach { .. }))
+        {
             return Err(erasure.status());
         }
         match request {
@@ -48,7 +50,7 @@ impl Subsystem {
     fn plan_attachment(&self, nsid: u32, cntlids: &[u16], attach: bool) -> Result<Task, Status> {
         let namespace = self.get(nsid).ok_or(Self::status_of_inactive(nsid))?;
         let number_of = |cntlid: &u16| {
-            let found = self.mailboxes.present().find(|(_, it)| it == cntlid);
+            let found = self.present().find(|(_, it)| it == cntlid);
             found.map(|(number, _)| number).ok_or(Status::CONTROLLER_LIST_INVALID)
         };
         let named: Vec<u8> = cntlids.iter().map(number_of).collect::<Result<_, _>>()?;

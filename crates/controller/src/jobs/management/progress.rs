@@ -14,7 +14,7 @@ use sluice_nvme::opcode::{admin, io};
 impl Subsystem {
     /// Takes a command with its request.
     pub(crate) fn manage(&mut self, command: Command, request: Request, now_ns: u64) {
-        self.management.waiting.push_back((Some(command), request));
+        self.jobs_mut().management.waiting.push_back((Some(command), request));
         self.run_requests(now_ns);
     }
 
@@ -25,11 +25,11 @@ impl Subsystem {
             Some(namespace) if namespace.is_created() => {}
             _ => return Err(Refusal::NoSuchNamespace(nsid)),
         }
-        if self.erasure.is_some() {
+        if self.jobs().erasure.is_some() {
             return Err(Refusal::Formatted);
         }
         let uuid = self.get(nsid).map(Namespace::uuid).unwrap_or_default();
-        self.management.waiting.push_back((None, Request::DeleteThis(uuid)));
+        self.jobs_mut().management.waiting.push_back((None, Request::DeleteThis(uuid)));
         self.run_requests(now_ns);
         Ok(())
     }
@@ -37,8 +37,8 @@ impl Subsystem {
     /// Withdraws the operator's deletions that have not begun. Returns whether one has: it ends soon, with or
     /// without success.
     pub fn withdraw_deletions(&mut self) -> bool {
-        self.management.waiting.retain(|(command, _)| command.is_some());
-        self.management.under_way.as_ref().is_some_and(|it| it.number == Origin::SUBSYSTEM)
+        self.jobs_mut().management.waiting.retain(|(command, _)| command.is_some());
+        self.jobs().management.under_way.as_ref().is_some_and(|it| it.number == Origin::SUBSYSTEM)
     }
 
     /// Returns the next request, from the controller that has waited longest since its last one.
@@ -46,16 +46,16 @@ impl Subsystem {
         let number = |it: &(Option<Command>, Request)| {
             it.0.as_ref().map_or(Origin::SUBSYSTEM, |command| self.controller_of(command))
         };
-        let turn = |number: u8| number.wrapping_sub(self.management.last).wrapping_sub(1);
-        let waiting = self.management.waiting.iter().map(number).enumerate();
+        let turn = |number: u8| number.wrapping_sub(self.jobs().management.last).wrapping_sub(1);
+        let waiting = self.jobs().management.waiting.iter().map(number).enumerate();
         let (at, number) = waiting.min_by_key(|(_, number)| turn(*number))?;
-        self.management.last = number;
-        self.management.waiting.remove(at)
+        self.jobs_mut().management.last = number;
+        self.jobs_mut().management.waiting.remove(at)
     }
 
     /// Starts the next request, unless one is under way.
     fn run_requests(&mut self, now_ns: u64) {
-        while self.management.under_way.is_none()
+        while self.jobs().management.under_way.is_none()
             && let Some((command, request)) = self.next_request()
         {
             // Another host may have reserved the namespace meanwhile.
@@ -85,7 +85,7 @@ impl Subsystem {
             Task::Delete(nsids) => {
                 for nsid in nsids {
                     self.get_mut(*nsid).into_iter().for_each(Namespace::leave);
-                    self.mailboxes.announce(Notice::Deleting(*nsid));
+                    self.announce(Notice::Deleting(*nsid));
                 }
             }
             Task::Detach { nsid, attachment, lost, .. } => {
@@ -96,7 +96,8 @@ impl Subsystem {
         self.await_copies();
         let until_ns = now_ns.saturating_add(WAIT_NS);
         let (stage, next_ns) = (TaskStage::Waiting, now_ns);
-        self.management.under_way = Some(UnderWay { command, number, task, stage, next_ns, until_ns });
+        self.jobs_mut().management.under_way =
+            Some(UnderWay { command, number, task, stage, next_ns, until_ns });
         self.advance_management(now_ns);
     }
 
@@ -115,7 +116,7 @@ impl Subsystem {
     /// Continues the task that is under way, if it is time.
     pub(crate) fn advance_management(&mut self, now_ns: u64) {
         let due = |it: &mut UnderWay| it.stage != TaskStage::Persisting && now_ns >= it.next_ns;
-        let Some(mut it) = self.management.under_way.take_if(due) else { return };
+        let Some(mut it) = self.jobs_mut().management.under_way.take_if(due) else { return };
         it.next_ns = now_ns.saturating_add(PAUSE_NS);
         // This includes commands that have begun to wait since the last look.
         for &nsid in it.task.leaving() {
@@ -123,20 +124,20 @@ impl Subsystem {
             let kept = self.get(nsid).filter(|_| !deleted).map_or(0, Namespace::attached);
             self.end_waiting(nsid, Controllers::of_bits(!kept), Status::CAPACITY_EXCEEDED, now_ns);
         }
-        self.next_deadline_ns = self.next_deadline_ns.min(it.next_ns);
+        self.make_due(it.next_ns);
         match it.stage {
             TaskStage::Draining if self.is_vacant(&it.task) => self.remove(it, now_ns),
             TaskStage::Waiting if self.is_vacant(&it.task) => {
                 it.stage = TaskStage::Persisting;
                 let what = it.task.record_to_persist();
-                self.management.under_way = Some(it);
+                self.jobs_mut().management.under_way = Some(it);
                 self.persist(what, now_ns);
             }
             TaskStage::Waiting if now_ns >= it.until_ns => {
                 tracing::warn!("hosts' commands did not come to their end: a namespace stays as it is");
                 self.give_up(it, Status::COMMAND_SEQUENCE_ERROR, now_ns);
             }
-            _ => self.management.under_way = Some(it),
+            _ => self.jobs_mut().management.under_way = Some(it),
         }
     }
 
@@ -179,7 +180,8 @@ impl Subsystem {
         if !self.make_room_for(&namespace) {
             return Err(Refusal::TooManyCommands);
         }
-        if let Some(UnderWay { task: Task::Create(wanted, made), .. }) = &mut self.management.under_way
+        if let Some(UnderWay { task: Task::Create(wanted, made), .. }) =
+            &mut self.jobs_mut().management.under_way
             && *wanted == creation
         {
             *made = Some(Box::new(namespace));
@@ -191,7 +193,7 @@ impl Subsystem {
     pub(crate) fn management_persisted(&mut self, what: &PersistentRecord, well: bool, now_ns: u64) {
         let is_it =
             |it: &mut UnderWay| it.stage == TaskStage::Persisting && it.task.record_to_persist() == *what;
-        let Some(mut it) = self.management.under_way.take_if(is_it) else { return };
+        let Some(mut it) = self.jobs_mut().management.under_way.take_if(is_it) else { return };
         if !well {
             return self.give_up(it, Status::INTERNAL_ERROR, now_ns);
         }
@@ -204,7 +206,7 @@ impl Subsystem {
             Task::Create(_, None) => self.finish_management(it.command, Status::INTERNAL_ERROR, 0),
             Task::Delete(_) => {
                 (it.stage, it.next_ns) = (TaskStage::Draining, now_ns);
-                self.management.under_way = Some(it);
+                self.jobs_mut().management.under_way = Some(it);
                 return self.advance_management(now_ns);
             }
             Task::Attach { nsid, attachment, first } => {
@@ -255,7 +257,7 @@ impl Subsystem {
             let Some(namespace) = self.take(nsid) else { continue };
             tracing::info!(nsid, "a namespace that a host created is deleted");
             self.note_deletion(nsid, now_ns);
-            self.mailboxes.announce(Notice::Deleted(nsid));
+            self.announce(Notice::Deleted(nsid));
             self.notify_others(namespace.attached(), it.number, nsid);
         }
         self.persist(PersistentRecord::Removal, now_ns);
@@ -266,7 +268,7 @@ impl Subsystem {
     /// Notifies controllers whose namespaces have changed, except for the one of the command (Base 8.11).
     fn notify_others(&mut self, numbers: u32, but: u8, nsid: u32) {
         let notified = (0..u32::BITS as u8).filter(|number| *number != but && numbers & 1 << number != 0);
-        notified.for_each(|number| self.mailboxes.notify(number, Notice::NamespaceChanged(nsid)));
+        notified.for_each(|number| self.notify(number, Notice::NamespaceChanged(nsid)));
     }
 }
 
