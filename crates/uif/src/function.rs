@@ -169,13 +169,13 @@ pub struct Call<'a> {
     pub stage: u8,
     /// Notes of the function, zero at first: they are kept until the command returns.
     pub cookie: [u64; 2],
-    pub(crate) tag: u64,
+    pub(crate) held: Held,
 }
 
 impl Call<'_> {
     /// Returns the handle of the command, for a function that answers with [`Answer::Hold`].
     pub fn hold(&self) -> Held {
-        Held(self.tag)
+        self.held
     }
 }
 

@@ -1,7 +1,7 @@
 //! Actions of a function besides its answers: requests of its own, a timer, translations for the classifier.
 
-use crate::abi::{REQUESTS_MAX, Reply, Submission, disposition, flag, translation};
-use crate::{Done, Properties};
+use crate::abi::REQUESTS_MAX;
+use crate::{Done, Effect, Passage, Properties};
 use sluice_command::Request;
 pub use sluice_memory::Extent as Buffer;
 use sluice_memory::{Extents, Window};
@@ -11,7 +11,28 @@ use std::collections::VecDeque;
 /// Handle of a command that a function holds. While requests of the function use its data, the command is not
 /// finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Held(pub(crate) u64);
+pub struct Held(u64);
+
+impl Held {
+    /// Handle of no command.
+    const NONE: Self = Self(u64::MAX);
+
+    /// Creates the handle of a command with this number. The generation tells it from earlier commands with
+    /// the number.
+    pub fn new(number: u32, generation: u32) -> Self {
+        Self(u64::from(generation) << 32 | u64::from(number))
+    }
+
+    /// Returns the number of the command.
+    pub fn number(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// Returns number and generation in one: the generation is the high half.
+    pub fn tag(self) -> u64 {
+        self.0
+    }
+}
 
 /// Data of a request of the function's own.
 #[derive(Debug)]
@@ -55,15 +76,15 @@ pub struct Io<'a> {
     pub(crate) memory: Window<'a>,
 }
 
-/// State of a function: its replies, and what it waits for.
+/// State of a function: its actions, and what it waits for.
 #[derive(Debug, Default)]
 pub(crate) struct IoState {
-    /// Replies for the daemon, in their order.
-    pub(crate) replies: Vec<Reply>,
+    /// Actions that are still to be executed, in their order.
+    pub(crate) effects: VecDeque<Effect>,
     /// Held commands that go on, with their stages, or are finished.
     pub(crate) resumed: VecDeque<(Held, Option<u8>, Status)>,
-    /// Order of an operator who waits, and the answer.
-    pub(crate) order: Option<Submission>,
+    /// Order of an operator who waits: whether the drive is quiet for it.
+    pub(crate) order_is_quiet: Option<bool>,
     pub(crate) answer: Option<Result<String, String>>,
     pub(crate) below: Vec<Below>,
     pub(crate) alarm_ns: Option<u64>,
@@ -72,35 +93,58 @@ pub(crate) struct IoState {
     pub(crate) stopping: bool,
     /// Requests in flight by tag; they have no status yet.
     requests: Vec<Option<Done>>,
-    /// Commands that the function holds. During a call the last one is its command.
-    pub(crate) held: Vec<Submission>,
+    /// Bit for each free tag.
+    free_tags: u64,
+    /// Commands that the function holds, by number, and the command of the present call.
+    held: Vec<Passage>,
     /// Offset in the arena from which it is the function's.
     pub(crate) pool_at: usize,
     pool: Extents,
 }
 
+const _: () = assert!(REQUESTS_MAX as u32 == u64::BITS, "each tag has a bit");
+
 impl IoState {
     pub(crate) fn new(properties: &Properties, arena_bytes: usize) -> Self {
         let pool = (properties.pool as usize).min(arena_bytes);
-        let requests = (0..REQUESTS_MAX).map(|_| None).collect();
-        Self { requests, pool_at: arena_bytes - pool, pool: Extents::new(pool), ..Self::default() }
+        Self {
+            effects: VecDeque::with_capacity(REQUESTS_MAX.into()),
+            resumed: VecDeque::with_capacity(REQUESTS_MAX.into()),
+            requests: (0..REQUESTS_MAX).map(|_| None).collect(),
+            free_tags: u64::MAX,
+            pool_at: arena_bytes - pool,
+            pool: Extents::new(pool),
+            ..Self::default()
+        }
     }
 
     /// Ends a request. Returns none if there is no such request.
     pub(crate) fn done(&mut self, tag: u64, status: Status) -> Option<Done> {
         let done = self.requests.get_mut(usize::try_from(tag).ok()?)?.take()?;
+        self.free_tags |= 1 << tag;
         Some(Done { status, ..done })
     }
 
-    /// Removes a held command. Returns its entry.
-    pub(crate) fn release_held(&mut self, held: Held) -> Option<Submission> {
-        let place = self.held.iter().position(|entry| entry.tag == held.0)?;
-        Some(self.held.swap_remove(place))
+    /// Notes a command that the function holds. The table grows, once, to the most commands at a time.
+    pub(crate) fn keep(&mut self, passage: &Passage) {
+        let number = passage.held.number() as usize;
+        if self.held.len() <= number {
+            self.held.resize(number + 1, Passage { held: Held::NONE, ..*passage });
+        }
+        self.held[number] = *passage;
+    }
+
+    /// Removes a held command. Returns none if the function does not hold it.
+    pub(crate) fn release(&mut self, held: Held) -> Option<Passage> {
+        let place = self.held.get_mut(held.number() as usize).filter(|passage| passage.held == held)?;
+        let passage = *place;
+        place.held = Held::NONE;
+        Some(passage)
     }
 
     /// Returns a tag for another request.
     fn free_tag(&self) -> Option<usize> {
-        self.requests.iter().position(Option::is_none).filter(|_| !self.stopping)
+        (self.free_tags != 0 && !self.stopping).then(|| self.free_tags.trailing_zeros() as usize)
     }
 
     /// Returns the offset in the arena of a request's data; none if there is less than it needs.
@@ -109,8 +153,8 @@ impl IoState {
             Data::None => return (!request.has_data()).then_some(0),
             Data::Own(buffer) => (self.pool_at + buffer.offset(), buffer.len()),
             Data::Of(held, from) => {
-                let entry = self.held.iter().rfind(|entry| entry.tag == held.0)?;
-                (entry.data_offset as usize + from, (entry.data_length as usize).checked_sub(*from)?)
+                let passage = self.held.get(held.number() as usize).filter(|it| it.held == *held)?;
+                (passage.data_offset as usize + from, (passage.data_length as usize).checked_sub(*from)?)
             }
         };
         (request.has_data() && request.length <= length as u64).then_some(at as u64)
@@ -137,8 +181,7 @@ impl Io<'_> {
 
     /// Reports that the function takes commands from now on, or that all commands fail with this status.
     pub fn ready(&mut self, status: Status) {
-        let (disposition, status) = (disposition::READY, status.0);
-        self.state.replies.push(Reply { disposition, status, ..Reply::default() });
+        self.state.effects.push_back(Effect::Ready(status));
     }
 
     /// Returns memory for a request, with zeros or its last content. Returns none if no part of that length
@@ -198,8 +241,9 @@ impl Io<'_> {
         let Some((data_offset, tag)) = data_offset_and_tag else { return Err(data) };
         let buffer = if let Data::Own(buffer) = data { Some(buffer) } else { None };
         self.state.requests[tag] = Some(Done { token, status: Status::SUCCESS, buffer });
-        let (disposition, asked) = (disposition::REQUEST, Reply::about(tag as u64, &request));
-        self.state.replies.push(Reply { disposition, layer, data_offset, ..asked });
+        self.state.free_tags &= !(1 << tag);
+        let tag = tag as u64;
+        self.state.effects.push_back(Effect::Request { tag, layer, request, data_offset });
         Ok(())
     }
 
@@ -217,23 +261,14 @@ impl Io<'_> {
     /// Sends the drive's classifier an update of its translation cache, if the configuration names a map for
     /// that.
     pub fn translate(&mut self, update: Translation) {
-        let (disposition, mut cookie) = (disposition::TRANSLATE, [0; 2]);
-        let (operation, offset, length) = match update {
-            Translation::Insert { from, length, to, writable } => {
-                cookie = [to, writable.into()];
-                (translation::INSERT, from, length)
-            }
-            Translation::Forget { from, length } => (translation::FORGET, from, length),
-            Translation::Protect { from, length } => (translation::PROTECT, from, length),
-        };
-        self.state.replies.push(Reply { disposition, operation, offset, length, cookie, ..Reply::default() });
+        self.state.effects.push_back(Effect::Translate(update));
     }
 
     /// Returns whether the drive is quiet for an operator's order (`--quiesce`). No command is in flight
     /// then, not even one that a classifier sends past this function, and none begins until the order is
     /// answered.
     pub fn is_quiet(&self) -> bool {
-        self.state.order.is_some_and(|order| order.flags & flag::QUIET != 0)
+        self.state.order_is_quiet == Some(true)
     }
 
     /// Answers a [`control`](crate::Function::control) that returned

@@ -1,9 +1,10 @@
 //! Userspace I/O functions (UIFs): storage functions that run in the daemon or in a process of their own.
 //!
-//! A function is written once, against the trait [`Function`]. In a process it is a peer on shared-memory
-//! rings:
+//! A function is written once, against the trait [`Function`]. In the daemon it is called. In a process
+//! it is a peer on shared-memory rings:
 //!
-//! - [`Io`] has the actions of a function besides its answers; [`Session`] is a function at work.
+//! - [`Io`] has the actions of a function besides its answers. [`Direct`] is a function at work, which is called;
+//!   [`Session`] is one that works on the entries of a ring.
 //! - [`abi`] is the contract of the two sides, with its version.
 //! - [`ring`] moves entries between them: no system call while both sides are awake.
 //! - [`handshake`] hands the rings over, on a UNIX socket.
@@ -76,6 +77,7 @@
 #![forbid(unsafe_code)]
 
 pub mod abi;
+mod direct;
 mod function;
 pub mod handshake;
 mod io;
@@ -87,6 +89,7 @@ mod session;
 pub mod socket;
 pub mod wire;
 
+pub use direct::{Direct, Effect, Passage};
 pub use function::{Answer, Call, Control, Done, Function, Interest, Properties};
 pub use handshake::{Failure, Options};
 pub use io::{Below, Buffer, Data, Held, Io, Translation};

@@ -1,47 +1,43 @@
-//! Function at work: entries of the daemon in, replies out. It needs neither rings nor a process, so that it
-//! is the same wherever the function is placed.
+//! Function that works on the entries of a ring: entries of the daemon in, replies out.
 
-use crate::abi::{CONTROL_BYTES, LAYERS_MAX, Reply, Submission, disposition, flag, kind};
-use crate::io::{Below, IoState};
-use crate::{Answer, Control, Function, Io};
+use crate::abi::{CONTROL_BYTES, Reply, Submission, flag, kind};
+use crate::{Answer, Below, Direct, Function, Held, Passage};
 use sluice_memory::Buffers;
 use sluice_nvme::Status;
 
-/// Order that every function answers.
-const METRICS: &str = "metrics";
-
-/// Answer to an operator while the last order is not answered yet.
-const BUSY: &str = "it is still at work on the last order";
-
-/// Function with its state.
+/// Function in a process of its own, with its replies.
+#[derive(Debug)]
 pub struct Session {
-    function: Box<dyn Function>,
-    state: IoState,
-}
-
-impl std::fmt::Debug for Session {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Session").field("state", &self.state).finish_non_exhaustive()
-    }
+    direct: Direct,
+    /// Replies for the daemon, in their order.
+    replies: Vec<Reply>,
+    /// Tags of the commands in the function, by the number of each.
+    tags: Vec<u64>,
+    /// Numbers of no command.
+    free: Vec<u32>,
+    /// Counter of commands.
+    delivered: u32,
+    /// Order of an operator who waits.
+    order: Option<Submission>,
 }
 
 impl Session {
     /// Creates a session with an arena of so many bytes, whose end is the function's own.
     pub fn new(function: Box<dyn Function>, arena_bytes: usize) -> Self {
-        let state = IoState::new(&function.properties(), arena_bytes);
-        Self { function, state }
+        let direct = Direct::new(function, arena_bytes);
+        let (replies, tags, free) = (Vec::new(), Vec::new(), Vec::new());
+        Self { direct, replies, tags, free, delivered: 0, order: None }
     }
 
     /// Works on an entry. `memory` is the arena; the part that the entry names is the function's now.
     pub fn take(&mut self, entry: &Submission, memory: &mut Buffers, now_ns: u64) {
-        self.state.now_ns = now_ns;
         match entry.kind {
-            kind::COMMAND | kind::RETURNED => self.deliver(entry, memory),
-            kind::DONE => self.done(entry, memory),
+            kind::COMMAND | kind::RETURNED => self.deliver(entry, memory, now_ns),
+            kind::DONE => self.direct.done(entry.tag, Status(entry.status), memory, now_ns),
             kind::BELOW => self.below(entry),
-            kind::START => self.with(memory, |function, io| function.start(io)),
-            kind::CONTROL => self.control(entry, memory),
-            kind::STOP => self.state.stopping = true,
+            kind::START => self.direct.start(memory, now_ns),
+            kind::CONTROL => self.control(entry, memory, now_ns),
+            kind::STOP => self.direct.stop(),
             _ => {}
         }
         self.run_resumed(memory);
@@ -49,109 +45,81 @@ impl Session {
 
     /// Returns the time at which [`expire`](Self::expire) is to be called.
     pub fn alarm_ns(&self) -> Option<u64> {
-        self.state.alarm_ns
+        self.direct.alarm_ns()
     }
 
     /// Calls the function's timer, if it is due.
     pub fn expire(&mut self, memory: &mut Buffers, now_ns: u64) {
-        self.state.now_ns = now_ns;
-        if self.state.alarm_ns.is_some_and(|alarm_ns| now_ns >= alarm_ns) {
-            self.state.alarm_ns = None;
-            self.with(memory, |function, io| function.timer(io));
-            self.run_resumed(memory);
-        }
+        self.direct.expire(memory, now_ns);
+        self.run_resumed(memory);
     }
 
     /// Takes the replies since the last call, at most `most` of them.
     pub fn replies(&mut self, most: usize) -> std::vec::Drain<'_, Reply> {
-        let most = most.min(self.state.replies.len());
-        self.state.replies.drain(..most)
+        let most = most.min(self.replies.len());
+        self.replies.drain(..most)
     }
 
     /// Returns whether there are more replies.
     pub fn has_more(&self) -> bool {
-        !self.state.replies.is_empty()
-    }
-
-    fn with<T>(&mut self, memory: &mut Buffers, act: impl FnOnce(&mut dyn Function, &mut Io<'_>) -> T) -> T {
-        let (_, pool) = memory.windows(self.state.pool_at);
-        act(self.function.as_mut(), &mut Io { state: &mut self.state, memory: pool })
+        !self.replies.is_empty()
     }
 
     /// Calls the function with a command.
-    fn deliver(&mut self, entry: &Submission, memory: &mut Buffers) {
-        let (data, pool) = memory.windows(self.state.pool_at);
-        let data = data.into_bytes(entry.data_offset as usize, entry.data_length as usize);
-        let Some(mut call) = data.and_then(|data| entry.call(data)) else {
-            return self.state.replies.push(Reply::finished(entry, Status::INTERNAL_ERROR));
+    fn deliver(&mut self, entry: &Submission, memory: &mut Buffers, now_ns: u64) {
+        let number = self.free.pop().unwrap_or(self.tags.len() as u32);
+        self.delivered = self.delivered.wrapping_add(1);
+        let Some(mut passage) = entry.passage(Held::new(number, self.delivered)) else {
+            self.free.extend((number < self.tags.len() as u32).then_some(number));
+            return self.replies.push(Reply::finished(entry, Status::INTERNAL_ERROR));
         };
-        let mut io = Io { state: &mut self.state, memory: pool };
-        // From now on requests may use its data.
-        io.state.held.push(*entry);
-        let answer = match entry.kind {
-            kind::RETURNED => self.function.returned(&mut call, &mut io),
-            _ => self.function.submit(&mut call, &mut io),
-        };
-        self.state.held.pop();
-        let (disposition, stage, status) = match answer {
-            Answer::Hold => return self.state.held.push(entry.as_left(&call)),
-            Answer::Finish(status) => (disposition::FINISH, 0, status.0),
-            Answer::Forward => (disposition::FORWARD, 0, 0),
-            Answer::ForwardAndReturn(stage) => (disposition::FORWARD_AND_RETURN, stage, 0),
-        };
-        let (layer, cookie, sent) = (call.layer, call.cookie, Reply::about(entry.tag, &call.request));
-        self.state.replies.push(Reply { disposition, stage, status, layer, cookie, ..sent });
+        match self.tags.get_mut(number as usize) {
+            Some(tag) => *tag = entry.tag,
+            None => self.tags.push(entry.tag),
+        }
+        let answer = self.direct.call(&mut passage, entry.kind == kind::RETURNED, memory, now_ns);
+        self.reply(&passage, answer);
     }
 
-    fn done(&mut self, entry: &Submission, memory: &mut Buffers) {
-        if let Some(done) = self.state.done(entry.tag, Status(entry.status)) {
-            self.with(memory, |function, io| function.done(done, io));
+    /// Adds the reply to a command, after the function's requests.
+    fn reply(&mut self, passage: &Passage, answer: Answer) {
+        self.take_effects();
+        let number = passage.held.number();
+        let reply = Reply::answer(self.tags[number as usize], passage, answer);
+        self.free.extend(reply.map(|_| number));
+        self.replies.extend(reply);
+    }
+
+    fn take_effects(&mut self) {
+        while let Some(effect) = self.direct.take_effect() {
+            self.replies.push(Reply::effect(effect));
         }
     }
 
     fn below(&mut self, entry: &Submission) {
-        let (number, below) = (usize::from(entry.stage), &mut self.state.below);
-        if number < LAYERS_MAX {
-            below.resize(below.len().max(number + 1), Below::default());
-            let [low, high] = entry.cookie.map(u128::from);
-            let (size, block_size, id) = (entry.offset, entry.length as u32, high << 64 | low);
-            below[number] = Below { size, block_size, id, is_new: entry.flags & flag::NEW != 0 };
-        }
+        let [low, high] = entry.cookie.map(u128::from);
+        let (size, block_size, id) = (entry.offset, entry.length as u32, high << 64 | low);
+        let is_new = entry.flags & flag::NEW != 0;
+        self.direct.set_layer(entry.stage.into(), Below { size, block_size, id, is_new });
     }
 
-    fn control(&mut self, entry: &Submission, memory: &mut Buffers) {
+    fn control(&mut self, entry: &Submission, memory: &mut Buffers, now_ns: u64) {
         let text = memory.bytes(entry.data_offset as usize, entry.data_length as usize);
         let text = String::from_utf8_lossy(text.unwrap_or_default()).into_owned();
-        if text == METRICS {
-            let mut lines = String::new();
-            self.function.metrics(&mut |name, value| lines += &format!("{name} {value}\n"));
-            return self.reply_to_order(entry, &Ok(lines), memory);
-        }
-        if self.state.order.is_some() {
-            return self.reply_to_order(entry, &Err(BUSY.into()), memory);
-        }
-        self.state.order = Some(*entry);
-        // An answer from before the order belongs to no order.
-        self.state.answer = None;
-        if let Control::Now(answer) = self.with(memory, |function, io| function.control(&text, io)) {
-            self.state.answer = Some(answer);
+        match self.direct.order(&text, entry.flags & flag::QUIET != 0, memory, now_ns) {
+            Some(answer) => self.reply_to_order(entry, &answer, memory),
+            None => self.order = Some(*entry),
         }
     }
 
     /// Continues the held commands that the function resumed or finished, and answers an operator's order.
     fn run_resumed(&mut self, memory: &mut Buffers) {
-        while let Some((held, stage, status)) = self.state.resumed.pop_front() {
-            let Some(entry) = self.state.release_held(held) else { continue };
-            match stage {
-                None => self.state.replies.push(Reply::finished(&entry, status)),
-                Some(stage) => {
-                    let (kind, status) = (kind::RETURNED, status.0);
-                    self.deliver(&Submission { kind, stage, status, ..entry }, memory);
-                }
-            }
+        while let Some((passage, answer)) = self.direct.proceed(memory) {
+            self.reply(&passage, answer);
         }
-        if let Some(answer) = self.state.answer.take()
-            && let Some(entry) = self.state.order.take()
+        self.take_effects();
+        if let Some(answer) = self.direct.take_answer()
+            && let Some(entry) = self.order.take()
         {
             self.reply_to_order(&entry, &answer, memory);
         }
@@ -170,6 +138,6 @@ impl Session {
         let room = memory.bytes(entry.data_offset as usize, length).unwrap_or_default();
         room.copy_from_slice(&words.as_bytes()[..room.len()]);
         let (tag, status, length) = (entry.tag, status.0, room.len() as u64);
-        self.state.replies.push(Reply { tag, status, length, ..Reply::default() });
+        self.replies.push(Reply { tag, status, length, ..Reply::default() });
     }
 }

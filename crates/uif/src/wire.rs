@@ -1,7 +1,7 @@
 //! Conversion between the types of functions and those of the ring.
 
-use crate::Call;
-use crate::abi::{Reply, Submission, flag, operation};
+use crate::abi::{Reply, Submission, disposition, flag, operation, translation};
+use crate::{Answer, Effect, Held, Passage, Translation};
 use sluice_command::{Operation, Request};
 use sluice_nvme::Status;
 
@@ -23,18 +23,12 @@ pub fn request(operation: u8, flags: u8, offset: u64, length: u64) -> Option<Req
 }
 
 impl Submission {
-    /// Returns the function's view of the entry; none if there is no such operation.
-    pub(crate) fn call<'a>(&self, data: &'a mut [u8]) -> Option<Call<'a>> {
+    /// Returns the entry's command, with this handle; none if there is no such operation.
+    pub(crate) fn passage(&self, held: Held) -> Option<Passage> {
         let request = request(self.operation, self.flags, self.offset, self.length)?;
-        let (tag, stage, cookie, status) = (self.tag, self.stage, self.cookie, Status(self.status));
-        Some(Call { request, layer: 0, data, status, stage, cookie, tag })
-    }
-
-    /// Returns the entry with the changes of the function.
-    pub(crate) fn as_left(&self, call: &Call<'_>) -> Self {
-        let (operation, flags) = codes(&call.request);
-        let Request { offset, length, .. } = call.request;
-        Self { operation, flags, offset, length, cookie: call.cookie, ..*self }
+        let Self { stage, cookie, data_offset, data_length, .. } = *self;
+        let status = Status(self.status);
+        Some(Passage { held, request, layer: 0, stage, status, cookie, data_offset, data_length })
     }
 }
 
@@ -49,6 +43,46 @@ impl Reply {
     pub(crate) fn finished(entry: &Submission, status: Status) -> Self {
         let Submission { tag, operation, flags, offset, length, .. } = *entry;
         Self { tag, operation, flags, offset, length, status: status.0, ..Self::default() }
+    }
+
+    /// Returns the reply of a function's answer to the command with this tag; none if the function holds the
+    /// command.
+    pub(crate) fn answer(tag: u64, passage: &Passage, answer: Answer) -> Option<Self> {
+        let (disposition, stage, status) = match answer {
+            Answer::Hold => return None,
+            Answer::Finish(status) => (disposition::FINISH, 0, status.0),
+            Answer::Forward => (disposition::FORWARD, 0, 0),
+            Answer::ForwardAndReturn(stage) => (disposition::FORWARD_AND_RETURN, stage, 0),
+        };
+        let Passage { layer, cookie, ref request, .. } = *passage;
+        Some(Self { disposition, stage, status, layer, cookie, ..Self::about(tag, request) })
+    }
+
+    /// Returns the entry of another action.
+    pub(crate) fn effect(effect: Effect) -> Self {
+        match effect {
+            Effect::Request { tag, layer, request, data_offset } => {
+                let disposition = disposition::REQUEST;
+                Self { disposition, layer, data_offset, ..Self::about(tag, &request) }
+            }
+            Effect::Ready(Status(status)) => {
+                Self { disposition: disposition::READY, status, ..Self::default() }
+            }
+            Effect::Translate(update) => Self::translation(update),
+        }
+    }
+
+    fn translation(update: Translation) -> Self {
+        let (disposition, mut cookie) = (disposition::TRANSLATE, [0; 2]);
+        let (operation, offset, length) = match update {
+            Translation::Insert { from, length, to, writable } => {
+                cookie = [to, writable.into()];
+                (translation::INSERT, from, length)
+            }
+            Translation::Forget { from, length } => (translation::FORGET, from, length),
+            Translation::Protect { from, length } => (translation::PROTECT, from, length),
+        };
+        Self { disposition, operation, offset, length, cookie, ..Self::default() }
     }
 }
 
@@ -81,21 +115,21 @@ mod tests {
     proptest! {
         #[test]
         fn a_request_survives_the_way_there_and_back(asked in requests(), tag: u64, stage: u8, cookie: [u64; 2]) {
-            let (mut data, (operation, flags)) = ([0; 4], codes(&asked));
+            let (operation, flags) = codes(&asked);
             let (offset, length) = (asked.offset, asked.length);
             let entry = Submission { tag, stage, operation, flags, offset, length, cookie, ..Submission::default() };
-            let call = entry.call(&mut data).expect("a known operation");
-            prop_assert_eq!((call.request, call.stage, call.cookie), (asked, stage, cookie));
-            prop_assert_eq!(entry.as_left(&call), entry);
-            let reply = Reply::about(tag, &call.request);
+            let passage = entry.passage(Held::new(1, 2)).expect("a known operation");
+            prop_assert_eq!((passage.request, passage.stage, passage.cookie), (asked, stage, cookie));
+            let reply = Reply::answer(tag, &passage, Answer::ForwardAndReturn(stage)).expect("it is not held");
             prop_assert_eq!(request(reply.operation, reply.flags, reply.offset, reply.length), Some(asked));
-            prop_assert_eq!(reply.tag, tag);
+            prop_assert_eq!((reply.tag, reply.stage, reply.cookie), (tag, stage, cookie));
+            prop_assert_eq!(Reply::answer(tag, &passage, Answer::Hold), None);
         }
 
         #[test]
         fn no_bytes_are_too_strange(words: [u64; 8]) {
             let entry: Submission = zerocopy::transmute!(words);
-            prop_assert_eq!(entry.call(&mut []).is_some(), entry.operation < 5);
+            prop_assert_eq!(entry.passage(Held::new(0, 0)).is_some(), entry.operation < 5);
         }
     }
 }
