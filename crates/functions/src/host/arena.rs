@@ -1,7 +1,7 @@
 //! Memory in which a function sees the data of its commands, and no other data.
 
 use sluice_command::Slot;
-use sluice_memory::{Buffers, Extent, Extents, Segment, SharedRegion};
+use sluice_memory::{Buffers, Extent, Extents, PAGE_SIZE, Segment, SharedRegion};
 use std::ops::Range;
 
 /// Part of the arena that belongs to one command.
@@ -24,6 +24,37 @@ impl Buffer {
     }
 }
 
+/// Consecutive pages of an arena. An arena has fewer pages than 16 bits count.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pages {
+    first: u16,
+    count: u16,
+}
+
+impl Pages {
+    /// Returns the pages of these bytes, which lie in the arena.
+    fn of(bytes: &Range<usize>) -> Self {
+        let first = bytes.start / PAGE_SIZE;
+        let count = bytes.end.div_ceil(PAGE_SIZE).saturating_sub(first);
+        Self { first: first as u16, count: count as u16 }
+    }
+
+    /// Returns the pages as a number, for the note of a request.
+    pub(super) fn to_bits(self) -> u32 {
+        u32::from(self.first) << 16 | u32::from(self.count)
+    }
+
+    /// Returns the pages that [`to_bits`](Self::to_bits) made a number.
+    pub(super) fn of_bits(bits: u32) -> Self {
+        Self { first: (bits >> 16) as u16, count: bits as u16 }
+    }
+
+    fn counts(self, all: &mut [u8]) -> &mut [u8] {
+        let first = usize::from(self.first);
+        all.get_mut(first..first + usize::from(self.count)).unwrap_or_default()
+    }
+}
+
 /// Arena of one connection. A function process has it mapped, too, and may write to it at any time. So data
 /// is copied in and out, and only a function in this process gets it as a slice.
 #[derive(Debug)]
@@ -34,8 +65,8 @@ pub(super) struct Arena {
     extents: Extents,
     /// Requests of the function's own that are in flight below.
     pub(super) requests: u16,
-    /// Data ranges of these requests; an empty range is a free place.
-    in_use: Vec<Range<usize>>,
+    /// Number of these requests with data in each page.
+    in_use: Box<[u8]>,
     /// Buffers of commands that have ended while such a request has its data there.
     deferred: Vec<Buffer>,
 }
@@ -44,14 +75,8 @@ impl Arena {
     /// Creates the arena of a connection. The last `pool` bytes are left to the function.
     pub(super) fn new(number: u32, region: SharedRegion, pool: u32) -> Self {
         let extents = Extents::new(region.len().saturating_sub(pool as usize));
-        Self {
-            number,
-            memory: Buffers::new(region),
-            extents,
-            requests: 0,
-            in_use: Vec::new(),
-            deferred: Vec::new(),
-        }
+        let in_use = vec![0; region.len().div_ceil(PAGE_SIZE)].into_boxed_slice();
+        Self { number, memory: Buffers::new(region), extents, requests: 0, in_use, deferred: Vec::new() }
     }
 
     pub(super) fn take(&mut self, length: usize) -> Option<Buffer> {
@@ -78,31 +103,29 @@ impl Arena {
     /// ended.
     pub(super) fn scrub(&mut self, buffer: Buffer) {
         let place = buffer.offset()..buffer.offset() + buffer.len();
-        if self.in_use.iter().any(|in_use| in_use.start < place.end && place.start < in_use.end) {
+        if self.requests > 0 && Pages::of(&place).counts(&mut self.in_use).iter().any(|count| *count > 0) {
             return self.deferred.push(buffer);
         }
         self.memory.fill(buffer.offset(), buffer.len(), 0);
         self.extents.give(buffer.extent);
     }
 
-    /// Notes a request of the function's own with this data. Returns its number, for [`end_request`](Self::end_request).
-    pub(super) fn begin_request(&mut self, data: Option<Range<usize>>) -> u32 {
+    /// Notes a request of the function's own with data in these bytes. Returns the pages, for
+    /// [`end_request`](Self::end_request).
+    pub(super) fn begin_request(&mut self, data: Option<Range<usize>>) -> Pages {
         self.requests += 1;
-        let Some(data) = data else { return u32::MAX };
-        let place = self.in_use.iter().position(Range::is_empty).unwrap_or(self.in_use.len());
-        match self.in_use.get_mut(place) {
-            Some(in_use) => *in_use = data,
-            None => self.in_use.push(data),
-        }
-        place as u32
+        let pages = data.as_ref().map_or_else(Pages::default, Pages::of);
+        pages.counts(&mut self.in_use).iter_mut().for_each(|count| *count += 1);
+        pages
     }
 
     /// Notes the end of a request, and frees the buffers that waited for it.
-    pub(super) fn end_request(&mut self, number: u32) {
+    pub(super) fn end_request(&mut self, pages: Pages) {
         self.requests -= 1;
-        let Some(in_use) = self.in_use.get_mut(number as usize) else { return };
-        *in_use = 0..0;
-        std::mem::take(&mut self.deferred).into_iter().for_each(|buffer| self.scrub(buffer));
+        pages.counts(&mut self.in_use).iter_mut().for_each(|count| *count -= 1);
+        if !self.deferred.is_empty() {
+            std::mem::take(&mut self.deferred).into_iter().for_each(|buffer| self.scrub(buffer));
+        }
     }
 
     /// Takes a buffer back without clearing it. The function is gone and has no successor in this arena, but

@@ -3,6 +3,7 @@
 use super::arena::Buffer;
 use super::entry;
 use super::layer::Uif;
+use super::local::Notice;
 use super::peer::Peer;
 use super::start::{Leaving, Readiness};
 use sluice_command::Lane;
@@ -44,7 +45,8 @@ impl OrderState {
 #[derive(Debug)]
 pub(super) struct ActiveOrder {
     tag: u64,
-    buffer: Buffer,
+    /// Buffer for order and answer; none for a function in this process.
+    buffer: Option<Buffer>,
     /// Time by which the function must have answered, because the drive is quiet no longer.
     until_ns: Option<u64>,
     answer: SyncSender<OrderResult>,
@@ -62,11 +64,32 @@ impl Uif {
         {
             return;
         }
-        let Some(arena) = &mut self.arena else { return };
-        let Some(buffer) = arena.take(CONTROL_BYTES) else { return };
+        match self.peer {
+            Peer::Local(_) => self.give_local_order(),
+            _ => self.send_order(lane),
+        }
+    }
+
+    /// Takes the next order whose operator waits.
+    fn next_order(&self) -> Option<Order> {
         let wanted = |order: &Order| !self.peer.is_first_version() && order.stage.decide();
-        let Some(order) = std::iter::from_fn(|| self.instance.take_order()).find(wanted) else {
-            return arena.scrub(buffer);
+        std::iter::from_fn(|| self.instance.take_order()).find(wanted)
+    }
+
+    /// Has a function in this process called with the next order. It cannot be killed, and its work for the
+    /// order is right only while the drive is quiet. So it keeps the order until it answers, and the operator
+    /// waits longer. The drive's own limit is the last: the function has to check whether the drive is still
+    /// quiet then.
+    fn give_local_order(&mut self) {
+        let Some(order) = self.next_order() else { return };
+        self.unsent.push_back(Notice::Order(order.text, order.quiet_ns.is_some()));
+        self.active_order = Some(ActiveOrder { tag: 0, buffer: None, until_ns: None, answer: order.answer });
+    }
+
+    fn send_order(&mut self, lane: &Lane<'_>) {
+        let Some(buffer) = self.arena.as_mut().and_then(|arena| arena.take(CONTROL_BYTES)) else { return };
+        let (Some(order), Some(arena)) = (self.next_order(), &self.arena) else {
+            return self.give_back(buffer);
         };
         arena.write(&buffer, order.text.as_bytes());
         self.orders = self.orders.wrapping_add(1);
@@ -79,14 +102,20 @@ impl Uif {
             data_length: order.text.len().min(CONTROL_BYTES) as u32,
             ..Submission::default()
         };
-        // A function in this process cannot be killed, and its work for the order is right only while the
-        // drive is quiet. It keeps the order, and its buffer, until it answers, and the operator waits
-        // longer. The drive's own limit is the last: the function has to check whether the drive is still
-        // quiet then.
-        let quiet_ns = order.quiet_ns.filter(|_| matches!(self.peer, Peer::External(_)));
-        let until_ns = quiet_ns.map(|quiet_ns| lane.now_ns().saturating_add(quiet_ns));
+        let until_ns = order.quiet_ns.map(|quiet_ns| lane.now_ns().saturating_add(quiet_ns));
+        let buffer = Some(buffer);
         self.active_order = Some(ActiveOrder { tag, buffer, until_ns, answer: order.answer });
-        self.send_entry(entry);
+        if let Peer::External(external) = &mut self.peer {
+            external.sender.push(&entry);
+        }
+    }
+
+    /// Takes the answer of a function in this process.
+    pub(super) fn order_done(&mut self, answer: OrderResult) {
+        match self.active_order.take() {
+            Some(given) => self.end_order(given, answer),
+            None => self.instance.counts.stray.increment(),
+        }
     }
 
     /// Takes the function's answer to an order. It may be anything.
@@ -95,9 +124,9 @@ impl Uif {
         let Some(given) = self.active_order.take_if(expected) else {
             return self.instance.counts.stray.increment();
         };
-        let text = match (&self.arena, reply.disposition) {
-            (Some(arena), disposition::FINISH) if reply.length <= CONTROL_BYTES as u64 => {
-                Some(arena.read(&given.buffer, reply.length as usize))
+        let text = match (&self.arena, &given.buffer, reply.disposition) {
+            (Some(arena), Some(buffer), disposition::FINISH) if reply.length <= CONTROL_BYTES as u64 => {
+                Some(arena.read(buffer, reply.length as usize))
             }
             _ => None,
         };
@@ -120,7 +149,7 @@ impl Uif {
     }
 
     fn end_order(&mut self, given: ActiveOrder, answer: OrderResult) {
-        self.give_back(given.buffer);
+        given.buffer.into_iter().for_each(|buffer| self.give_back(buffer));
         // An operator whose wait has timed out has dropped the receiver.
         let _ = given.answer.try_send(answer);
     }

@@ -16,10 +16,15 @@ pub fn request(reply: &Reply) -> Option<Request> {
     wire::request(reply.operation, reply.flags, reply.offset, reply.length)
 }
 
-/// Returns the status of a reply. A status has 15 bits (Base 3.3.3.2); bit 15 would become the phase of an
-/// entry.
+/// Returns the status of a reply.
 pub(super) fn status(reply: &Reply) -> Status {
-    Status(reply.status & 0x7fff)
+    valid(Status(reply.status))
+}
+
+/// Returns the bits of a function's status that are a status. It has 15 bits (Base 3.3.3.2); bit 15 would
+/// become the phase of an entry.
+pub(super) fn valid(status: Status) -> Status {
+    Status(status.0 & 0x7fff)
 }
 
 /// Returns a reply's answer to a command, and the request for the layers below; none if it is malformed.

@@ -34,9 +34,9 @@ impl Uif {
             self.start_if_changed(lane);
             self.start_waiting(lane);
             self.give_order(lane);
-            // A function in this process gets other entries when it has no command to answer.
-            let Some(entry) = self.unsent.pop_front() else { break };
-            self.call_local(&entry, lane);
+            // A function in this process gets other calls when it has no command to answer.
+            let Some(notice) = self.unsent.pop_front() else { break };
+            self.notify(notice, lane);
         }
         self.instance.counts.waiting.set((self.waiting.len() + self.returning.len()) as u64);
     }
@@ -133,60 +133,28 @@ impl Uif {
         state.generation = state.generation.wrapping_add(1);
         let returns = state.progress == Progress::Returning;
         let stage = if let Next::Return(stage) = state.next { stage } else { 0 };
-        let entry = Submission {
-            tag: u64::from(state.generation) << 32 | u64::from(index),
-            kind: if returns { kind::RETURNED } else { kind::COMMAND },
-            stage,
-            status: state.status.0,
-            data_offset: state.buffer.as_ref().map_or(0, Buffer::offset) as u32,
-            data_length: state.buffer.as_ref().map_or(0, Buffer::len) as u32,
-            cookie: state.cookie,
-            ..entry::about(&state.request)
-        };
         (state.progress, state.sent_ns) = (Progress::Sent, lane.now_ns());
         self.instance.counts.sent.increment();
         match &mut self.peer {
             Peer::External(external) => {
-                external.sender.push(&entry);
+                external.sender.push(&command_entry(index, state, returns, stage));
                 self.out += 1;
             }
-            Peer::Local(_) => self.call_local(&entry, lane),
+            Peer::Local(_) => self.call(index, returns, stage, lane),
             Peer::Absent => self.lose(index, lane),
         }
     }
 
-    /// Calls a function in this process, which answers at once.
-    fn call_local(&mut self, entry: &Submission, lane: &mut Lane<'_>) {
-        let (Peer::Local(local), Some(arena)) = (&mut self.peer, &mut self.arena) else { return };
-        local.session.take(entry, arena.memory(), lane.now_ns());
-        self.execute_local(lane);
-    }
-
-    /// Calls the timer of a function in this process, if it is due.
-    pub(super) fn wake_local(&mut self, lane: &mut Lane<'_>) {
-        let (Peer::Local(local), Some(arena)) = (&mut self.peer, &mut self.arena) else { return };
-        local.session.expire(arena.memory(), lane.now_ns());
-        self.execute_local(lane);
-    }
-
-    /// Executes the replies of a function in this process.
-    pub(super) fn execute_local(&mut self, lane: &mut Lane<'_>) {
-        let Peer::Local(local) = &mut self.peer else { return };
-        self.replies.extend(local.session.replies(usize::MAX));
-        while !self.is_held_up()
-            && let Some(reply) = self.replies.pop_front()
-        {
-            self.execute(&reply, lane);
-        }
-    }
-
-    /// Executes a reply. It may be anything.
+    /// Executes a reply of a function's process. It may be anything.
     pub(super) fn execute(&mut self, reply: &Reply, lane: &mut Lane<'_>) {
         match reply.disposition {
             _ if self.peer.is_first_version() => self.execute_answer(reply, lane),
-            disposition::REQUEST => self.originate(reply, lane),
-            disposition::READY => self.started(reply),
-            disposition::TRANSLATE => self.translate(reply),
+            disposition::REQUEST => {
+                let request = entry::request(reply);
+                self.originate(reply.tag, reply.layer, request, reply.data_offset, lane);
+            }
+            disposition::READY => self.started(entry::status(reply)),
+            disposition::TRANSLATE => self.translate_reply(reply),
             _ if reply.tag as u32 == ORDER => self.order_answered(reply),
             _ => self.execute_answer(reply, lane),
         }
@@ -198,20 +166,29 @@ impl Uif {
             return self.instance.counts.stray.increment();
         };
         self.instance.counts.replies.increment();
-        if matches!(self.peer, Peer::External(_)) {
-            self.out -= 1;
-        }
+        self.out -= 1;
         let state = self.commands.of(index);
         // The command has its buffer and is in no other place; the answer decides where it goes.
         (state.progress, state.cookie) = (Progress::Waiting, reply.cookie);
-        match entry::answer(reply) {
-            Some((Answer::Finish(status), _)) => self.conclude(index, status, lane),
+        self.execute_step(index, entry::answer(reply), reply.layer, lane);
+    }
+
+    /// Executes the answer to a command, with the request for the layers below.
+    pub(super) fn execute_step(
+        &mut self,
+        index: u32,
+        answer: Option<(Answer, Request)>,
+        layer: u8,
+        lane: &mut Lane<'_>,
+    ) {
+        match answer {
+            Some((Answer::Finish(status), _)) => self.conclude(index, entry::valid(status), lane),
             Some((Answer::Forward, request)) => {
-                self.send_below(index, request, reply.layer, Next::Finish, lane);
+                self.send_below(index, request, layer, Next::Finish, lane);
             }
             Some((Answer::ForwardAndReturn(stage), request)) if self.may_return(index, lane) => {
                 self.commands.of(index).returns += 1;
-                self.send_below(index, request, reply.layer, Next::Return(stage), lane);
+                self.send_below(index, request, layer, Next::Return(stage), lane);
             }
             // Malformed, held, or returned more often than is allowed.
             Some(_) | None => self.refuse(index, lane),
@@ -339,7 +316,7 @@ impl Uif {
         }
         self.instance.counts.deaths.increment();
         if let Peer::Local(local) = std::mem::replace(&mut self.peer, Peer::Absent) {
-            self.instance.dispose_session(*local.session);
+            self.instance.dispose_function(*local.function);
         }
         self.unreported_loss.orphan();
         self.publish_loss();
@@ -348,7 +325,7 @@ impl Uif {
         self.eventfds.detach();
         self.out = 0;
         self.returning.clear();
-        self.replies.clear();
+        self.postponed.clear();
         self.unsent.clear();
         // Before the buffers are given back: a request of the function's own may have its data in one of
         // them.
@@ -423,6 +400,20 @@ impl Uif {
             arena.release(buffer);
         }
         self.retire();
+    }
+}
+
+/// Returns the entry of a command: a new one, or one that `returns`.
+fn command_entry(index: u32, state: &CommandState, returns: bool, stage: u8) -> Submission {
+    Submission {
+        tag: u64::from(state.generation) << 32 | u64::from(index),
+        kind: if returns { kind::RETURNED } else { kind::COMMAND },
+        stage,
+        status: state.status.0,
+        data_offset: state.buffer.as_ref().map_or(0, Buffer::offset) as u32,
+        data_length: state.buffer.as_ref().map_or(0, Buffer::len) as u32,
+        cookie: state.cookie,
+        ..entry::about(&state.request)
     }
 }
 

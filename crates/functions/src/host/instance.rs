@@ -7,7 +7,7 @@ use super::control::Order;
 use super::peer::Incoming;
 use crate::counter::Counter;
 use rustix::event::{EventfdFlags, eventfd};
-use sluice_uif::Session;
+use sluice_uif::Direct;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -66,7 +66,7 @@ pub(super) struct InstanceSlot {
 #[derive(Debug, Default)]
 struct Disposed {
     arenas: Vec<Arena>,
-    sessions: Vec<Session>,
+    functions: Vec<Direct>,
 }
 
 /// Counters; the first three are written by the control side, all others by the layer.
@@ -205,9 +205,9 @@ impl InstanceSlot {
     }
 
     /// Hands over a function that is not used any more. Called by the layer.
-    pub(super) fn dispose_session(&self, session: Session) {
+    pub(super) fn dispose_function(&self, function: Direct) {
         if let Ok(mut disposed) = self.disposed.try_lock() {
-            disposed.sessions.push(session);
+            disposed.functions.push(function);
         }
     }
 

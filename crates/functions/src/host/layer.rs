@@ -6,6 +6,7 @@ use super::commands::{CommandTable, Next};
 use super::control::ActiveOrder;
 use super::eventfds::{Eventfds, IoEventfds, ticket};
 use super::instance::InstanceSlot;
+use super::local::{Notice, Outcome};
 use super::peer::{External, Incoming, Local, Peer};
 use super::request::OWN;
 use super::start::{Below, Leaving, Readiness};
@@ -19,8 +20,8 @@ use sluice_command::{
 use sluice_memory::Space;
 use sluice_nvme::Status;
 use sluice_reactor::{Io, TaskId};
-use sluice_uif::abi::{REQUESTS_MAX, Reply, Submission};
-use sluice_uif::{Interest, Properties, Session};
+use sluice_uif::abi::REQUESTS_MAX;
+use sluice_uif::{Direct, Interest, Properties};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -55,8 +56,8 @@ pub struct Uif {
     pub(super) returning: VecDeque<u32>,
     /// Commands that the function has.
     pub(super) out: u16,
-    /// Replies of a function in this process that are still to be executed.
-    pub(super) replies: VecDeque<Reply>,
+    /// Outcomes of calls of a function in this process that wait for a translation.
+    pub(super) postponed: VecDeque<Outcome>,
     pub(super) instance: Arc<InstanceSlot>,
     pub(super) eventfds: Box<dyn Eventfds>,
     pub(super) below: Below,
@@ -64,8 +65,8 @@ pub struct Uif {
     pub(super) leaving: Leaving,
     /// Whether no function will come: commands pass.
     abandoned: bool,
-    /// Entries for a function in this process that are still to be sent.
-    pub(super) unsent: VecDeque<Submission>,
+    /// Calls of a function in this process that are still to be made.
+    pub(super) unsent: VecDeque<Notice>,
     /// Order of an operator that the function has.
     pub(super) active_order: Option<ActiveOrder>,
     /// Counter of orders.
@@ -107,7 +108,7 @@ impl PreparedUif {
             waiting: VecDeque::with_capacity(WAITING),
             returning: VecDeque::with_capacity(WAITING),
             out: 0,
-            replies: VecDeque::with_capacity(64),
+            postponed: VecDeque::new(),
             instance: self.instance,
             eventfds,
             below: Below::default(),
@@ -136,8 +137,8 @@ impl Uif {
     fn connect(&mut self, number: u32, incoming: Incoming) -> io::Result<()> {
         let (peer, arena) = match incoming {
             Incoming::Local(function, memory) => {
-                let session = Box::new(Session::new(function, ARENA_BYTES));
-                (Peer::Local(Local { number, session }), memory)
+                let function = Box::new(Direct::new(function, ARENA_BYTES));
+                (Peer::Local(Local { number, function }), memory)
             }
             Incoming::External(link) => {
                 let external = External::new(number, &link);
@@ -165,13 +166,13 @@ impl Uif {
 
     /// Executes the replies that are there. Returns their number.
     fn look(&mut self, lane: &mut Lane<'_>) -> usize {
-        let held_up = self.pending_update.is_some() || !self.replies.is_empty();
+        let held_up = self.pending_update.is_some() || !self.postponed.is_empty();
         self.places_visited = 0;
         if !self.apply_pending() {
             return 1;
         }
         if held_up {
-            self.execute_local(lane);
+            self.execute_postponed(lane);
         }
         let Peer::External(external) = &mut self.peer else { return usize::from(held_up) };
         let Ok(waiting) = external.receiver.waiting() else {
@@ -346,7 +347,7 @@ impl Layer for Uif {
 
     fn deadline_ns(&self) -> Option<u64> {
         let commands = (self.out > 0).then_some(self.check_ns);
-        let alarm = if let Peer::Local(local) = &self.peer { local.session.alarm_ns() } else { None };
+        let alarm = if let Peer::Local(local) = &self.peer { local.function.alarm_ns() } else { None };
         [commands, alarm, self.start_deadline_ns(), self.quiet_until_ns()].into_iter().flatten().min()
     }
 
@@ -391,7 +392,7 @@ impl Layer for Uif {
     }
 
     fn arm(&mut self) -> bool {
-        if self.pending_update.is_some() || !self.replies.is_empty() {
+        if self.pending_update.is_some() || !self.postponed.is_empty() {
             return true;
         }
         let Peer::External(external) = &self.peer else { return false };

@@ -2,7 +2,8 @@
 //!
 //! The layer ([`Uif`]) copies the data of a command into a buffer of the drive's arena and sends the function
 //! an entry for it. The function's reply finishes the command, sends it below, or sends it below and has it
-//! returned. Below the layer the command has the buffer instead of the host's memory.
+//! returned. Below the layer the command has the buffer instead of the host's memory. A function in this process
+//! is called instead, and its answer is a value.
 //!
 //! A function's process is not trusted. It can write anything into the rings and the arena, signal or not,
 //! answer or not, and exit. It can reach the data of the commands that it was sent. It can fail these
@@ -21,6 +22,7 @@ pub mod fuzz;
 mod handshake;
 mod instance;
 mod layer;
+mod local;
 mod messages;
 mod moving;
 mod peer;

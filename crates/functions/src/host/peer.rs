@@ -5,7 +5,7 @@ use super::handshake::Link;
 use sluice_memory::SharedRegion;
 use sluice_uif::abi::OTHERS_MAX;
 use sluice_uif::ring::{Receiver, Sender};
-use sluice_uif::{Function, Session};
+use sluice_uif::{Direct, Function};
 use std::fmt;
 
 pub(super) enum Peer {
@@ -40,7 +40,7 @@ impl fmt::Debug for Incoming {
 #[derive(Debug)]
 pub(super) struct Local {
     pub(super) number: u32,
-    pub(super) session: Box<Session>,
+    pub(super) function: Box<Direct>,
 }
 
 /// Connection to a function's process.

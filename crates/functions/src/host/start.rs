@@ -4,10 +4,11 @@ use super::START_LIMIT;
 use super::commands::Progress;
 use super::entry;
 use super::layer::Uif;
+use super::local::Notice;
 use super::peer::Peer;
 use sluice_command::{Characteristics, Lane, Storage};
 use sluice_nvme::Status;
-use sluice_uif::abi::{LAYERS_MAX, Reply, Submission, flag, kind};
+use sluice_uif::abi::{LAYERS_MAX, Submission, flag, kind};
 use std::cell::Cell;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -62,6 +63,13 @@ impl Below {
     pub(super) fn get(&self, layer: u8) -> Option<(u64, u32)> {
         self.layers[..self.count.get()].get(usize::from(layer)).map(Cell::get)
     }
+
+    /// Returns the description of a layer for the function.
+    pub(super) fn describe(&self, layer: u8) -> Option<sluice_uif::Below> {
+        let (size, block_size) = self.get(layer)?;
+        let Storage { id, is_new } = self.storages[usize::from(layer)].get();
+        Some(sluice_uif::Below { size, block_size, id, is_new })
+    }
 }
 
 impl Uif {
@@ -76,22 +84,15 @@ impl Uif {
         }
         self.set_readiness(Readiness::Starting { since_ns: lane.now_ns() });
         self.forget_translations();
-        for layer in 0..LAYERS_MAX as u8 {
-            let Some((offset, block_size)) = self.below.get(layer) else { break };
-            let storage = self.below.storages[usize::from(layer)].get();
-            let length = block_size.into();
-            let (low, high) = (storage.id as u64, (storage.id >> 64) as u64);
-            self.send_entry(Submission {
-                kind: kind::BELOW,
-                stage: layer,
-                offset,
-                length,
-                cookie: [low, high],
-                flags: if storage.is_new { flag::NEW } else { 0 },
-                ..Submission::default()
-            });
+        match &mut self.peer {
+            Peer::External(external) => {
+                let layers = (0..).map_while(|layer| self.below.describe(layer));
+                (0..).zip(layers).for_each(|(number, layer)| external.sender.push(&below(number, &layer)));
+                external.sender.push(&Submission { kind: kind::START, ..Submission::default() });
+            }
+            Peer::Local(_) => self.unsent.push_back(Notice::Start),
+            Peer::Absent => {}
         }
-        self.send_entry(Submission { kind: kind::START, ..Submission::default() });
     }
 
     /// Returns whether the function is to be sent changed layers below. After STOP it is not: it could send
@@ -118,8 +119,12 @@ impl Uif {
                 return;
             }
             self.leaving = Leaving::Stopping;
-            if !self.peer.is_first_version() {
-                self.send_entry(Submission { kind: kind::STOP, ..Submission::default() });
+            match &mut self.peer {
+                Peer::External(external) if !external.is_first_version => {
+                    external.sender.push(&Submission { kind: kind::STOP, ..Submission::default() });
+                }
+                Peer::Local(_) => self.unsent.push_back(Notice::Stop),
+                _ => {}
             }
         }
         let all_sent = self.unsent.is_empty();
@@ -167,11 +172,11 @@ impl Uif {
     }
 
     /// Takes a READY, which may come again at any time: the function has started, or cannot start.
-    pub(super) fn started(&mut self, reply: &Reply) {
+    pub(super) fn started(&mut self, status: Status) {
         if !self.may_start() {
             return self.instance.counts.invalid.increment();
         }
-        let status = entry::status(reply);
+        let status = entry::valid(status);
         let readiness = match status.is_success() {
             true => Readiness::Ready,
             false => Readiness::Unable(status),
@@ -197,5 +202,18 @@ impl Uif {
         let Readiness::Starting { since_ns } = self.readiness else { return None };
         let is_told = self.below.announced.get() && matches!(self.peer, Peer::External(_));
         is_told.then(|| since_ns.saturating_add(START_LIMIT.as_nanos() as u64))
+    }
+}
+
+/// Returns the entry of a layer below.
+fn below(number: u8, layer: &sluice_uif::Below) -> Submission {
+    Submission {
+        kind: kind::BELOW,
+        stage: number,
+        offset: layer.size,
+        length: layer.block_size.into(),
+        cookie: [layer.id as u64, (layer.id >> 64) as u64],
+        flags: if layer.is_new { flag::NEW } else { 0 },
+        ..Submission::default()
     }
 }

@@ -35,8 +35,8 @@ pub(super) enum PendingUpdate {
 }
 
 impl Uif {
-    /// Applies a translation of the function. It may be anything.
-    pub(super) fn translate(&mut self, reply: &Reply) {
+    /// Applies a translation of a function's process. It may be anything.
+    pub(super) fn translate_reply(&mut self, reply: &Reply) {
         let (from, length) = (reply.offset, reply.length);
         let update = match reply.operation {
             translation::INSERT => {
@@ -47,6 +47,11 @@ impl Uif {
             translation::PROTECT => Translation::Protect { from, length },
             _ => return self.instance.counts.invalid.increment(),
         };
+        self.translate(update);
+    }
+
+    /// Applies a translation.
+    pub(super) fn translate(&mut self, update: Translation) {
         if let Some(translations) = &mut self.translations {
             self.places_visited = self.places_visited.saturating_add(translations.places(&update).max(1));
             self.pending_update = (!translations.note(&update)).then_some(PendingUpdate::One(update));
