@@ -1,8 +1,8 @@
 //! Function that is called: commands, requests and answers are values. There are no rings and no entries here.
 
 use crate::abi::LAYERS_MAX;
-use crate::io::{Below, Held, IoState, Translation};
-use crate::{Answer, Call, Control, Function, Io};
+use crate::state::IoState;
+use crate::{Answer, Below, Call, Control, Function, Held, Io, Translation};
 use sluice_command::Request;
 use sluice_memory::Buffers;
 use sluice_nvme::Status;

@@ -1,12 +1,11 @@
 //! Actions of a function besides its answers: requests of its own, a timer, translations for the classifier.
 
-use crate::abi::REQUESTS_MAX;
-use crate::{Done, Effect, Passage, Properties};
+use crate::Effect;
+use crate::state::IoState;
 use sluice_command::Request;
 pub use sluice_memory::Extent as Buffer;
-use sluice_memory::{Extents, Window};
+use sluice_memory::Window;
 use sluice_nvme::Status;
-use std::collections::VecDeque;
 
 /// Handle of a command that a function holds. While requests of the function use its data, the command is not
 /// finished.
@@ -15,10 +14,10 @@ pub struct Held(u64);
 
 impl Held {
     /// Handle of no command.
-    const NONE: Self = Self(u64::MAX);
+    pub(crate) const NONE: Self = Self(u64::MAX);
 
-    /// Creates the handle of a command with this number. The generation tells it from earlier commands with
-    /// the number.
+    /// Creates the handle of a command with this number. The generation distinguishes it from earlier
+    /// commands with the number.
     pub fn new(number: u32, generation: u32) -> Self {
         Self(u64::from(generation) << 32 | u64::from(number))
     }
@@ -76,91 +75,6 @@ pub struct Io<'a> {
     pub(crate) memory: Window<'a>,
 }
 
-/// State of a function: its actions, and what it waits for.
-#[derive(Debug, Default)]
-pub(crate) struct IoState {
-    /// Actions that are still to be executed, in their order.
-    pub(crate) effects: VecDeque<Effect>,
-    /// Held commands that go on, with their stages, or are finished.
-    pub(crate) resumed: VecDeque<(Held, Option<u8>, Status)>,
-    /// Order of an operator who waits: whether the drive is quiet for it.
-    pub(crate) order_is_quiet: Option<bool>,
-    pub(crate) answer: Option<Result<String, String>>,
-    pub(crate) below: Vec<Below>,
-    pub(crate) alarm_ns: Option<u64>,
-    pub(crate) now_ns: u64,
-    /// Whether requests are not accepted any more.
-    pub(crate) stopping: bool,
-    /// Requests in flight by tag; they have no status yet.
-    requests: Vec<Option<Done>>,
-    /// Bit for each free tag.
-    free_tags: u64,
-    /// Commands that the function holds, by number, and the command of the present call.
-    held: Vec<Passage>,
-    /// Offset in the arena from which it is the function's.
-    pub(crate) pool_at: usize,
-    pool: Extents,
-}
-
-const _: () = assert!(REQUESTS_MAX as u32 == u64::BITS, "each tag has a bit");
-
-impl IoState {
-    pub(crate) fn new(properties: &Properties, arena_bytes: usize) -> Self {
-        let pool = (properties.pool as usize).min(arena_bytes);
-        Self {
-            effects: VecDeque::with_capacity(REQUESTS_MAX.into()),
-            resumed: VecDeque::with_capacity(REQUESTS_MAX.into()),
-            requests: (0..REQUESTS_MAX).map(|_| None).collect(),
-            free_tags: u64::MAX,
-            pool_at: arena_bytes - pool,
-            pool: Extents::new(pool),
-            ..Self::default()
-        }
-    }
-
-    /// Ends a request. Returns none if there is no such request.
-    pub(crate) fn done(&mut self, tag: u64, status: Status) -> Option<Done> {
-        let done = self.requests.get_mut(usize::try_from(tag).ok()?)?.take()?;
-        self.free_tags |= 1 << tag;
-        Some(Done { status, ..done })
-    }
-
-    /// Notes a command that the function holds. The table grows, once, to the most commands at a time.
-    pub(crate) fn keep(&mut self, passage: &Passage) {
-        let number = passage.held.number() as usize;
-        if self.held.len() <= number {
-            self.held.resize(number + 1, Passage { held: Held::NONE, ..*passage });
-        }
-        self.held[number] = *passage;
-    }
-
-    /// Removes a held command. Returns none if the function does not hold it.
-    pub(crate) fn release(&mut self, held: Held) -> Option<Passage> {
-        let place = self.held.get_mut(held.number() as usize).filter(|passage| passage.held == held)?;
-        let passage = *place;
-        place.held = Held::NONE;
-        Some(passage)
-    }
-
-    /// Returns a tag for another request.
-    fn free_tag(&self) -> Option<usize> {
-        (self.free_tags != 0 && !self.stopping).then(|| self.free_tags.trailing_zeros() as usize)
-    }
-
-    /// Returns the offset in the arena of a request's data; none if there is less than it needs.
-    fn data_offset_of(&self, data: &Data, request: &Request) -> Option<u64> {
-        let (at, length) = match data {
-            Data::None => return (!request.has_data()).then_some(0),
-            Data::Own(buffer) => (self.pool_at + buffer.offset(), buffer.len()),
-            Data::Of(held, from) => {
-                let passage = self.held.get(held.number() as usize).filter(|it| it.held == *held)?;
-                (passage.data_offset as usize + from, (passage.data_length as usize).checked_sub(*from)?)
-            }
-        };
-        (request.has_data() && request.length <= length as u64).then_some(at as u64)
-    }
-}
-
 impl Io<'_> {
     /// Returns the layers below, by number: first the rest of the stack, then the `layers` of the
     /// configuration.
@@ -203,7 +117,7 @@ impl Io<'_> {
 
     /// Returns whether a request would be sent now.
     pub fn has_room(&self) -> bool {
-        self.state.free_tag().is_some()
+        self.state.has_room()
     }
 
     /// Sends a request to a layer below; [`done`](crate::Function::done) gets the result, with `token`. The
@@ -237,14 +151,7 @@ impl Io<'_> {
     /// Returns the data if the request cannot be sent: there is no [room](Self::has_room), or the data is
     /// shorter than the request.
     pub fn request(&mut self, layer: u8, request: Request, data: Data, token: u64) -> Result<(), Data> {
-        let data_offset_and_tag = self.state.data_offset_of(&data, &request).zip(self.state.free_tag());
-        let Some((data_offset, tag)) = data_offset_and_tag else { return Err(data) };
-        let buffer = if let Data::Own(buffer) = data { Some(buffer) } else { None };
-        self.state.requests[tag] = Some(Done { token, status: Status::SUCCESS, buffer });
-        self.state.free_tags &= !(1 << tag);
-        let tag = tag as u64;
-        self.state.effects.push_back(Effect::Request { tag, layer, request, data_offset });
-        Ok(())
+        self.state.begin(layer, request, data, token)
     }
 
     /// Finishes a held command, as soon as the present method is over.

@@ -87,6 +87,7 @@ pub mod sandbox;
 pub mod serve;
 mod session;
 pub mod socket;
+mod state;
 pub mod wire;
 
 pub use direct::{Direct, Effect, Passage};
