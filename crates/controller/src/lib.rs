@@ -27,6 +27,7 @@ pub use model::peer_config::{CannotMigrate, PeerConfig};
 pub use model::subsystem::Config;
 pub use model::{Controller, Namespace, Subsystem};
 pub use state::ana::AnaRule;
+pub use state::background::{ALL_NAMESPACES, BackgroundJob};
 pub use state::client_dma::{DMA_REQUESTS_MAX, DMA_TIMEOUT_NS, DmaRequest};
 pub use state::doorbells::DoorbellMode;
 pub use state::format::{FormatRecord, FormatState};

@@ -17,6 +17,8 @@ pub enum State {
     Cancelled,
     /// The job has come to its end.
     Done,
+    /// The job has failed.
+    Failed,
 }
 
 impl State {
@@ -28,6 +30,7 @@ impl State {
             Self::Paused => "paused",
             Self::Cancelled => "cancelled",
             Self::Done => "done",
+            Self::Failed => "failed",
         }
     }
 
@@ -38,7 +41,7 @@ impl State {
 }
 
 /// Job of a function, as it reports it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// Name of the job, unique within its function.
     pub name: String,
@@ -55,32 +58,4 @@ pub struct Report {
     /// Orders that the job accepts now.
     #[serde(default)]
     pub accepts: Vec<Verb>,
-}
-
-impl Report {
-    /// Returns the report as a JSON object.
-    pub fn to_json(&self) -> String {
-        serde_json::to_string(self).unwrap_or_default()
-    }
-
-    /// Returns reports as a JSON array.
-    pub fn all_to_json(reports: &[Self]) -> String {
-        serde_json::to_string(reports).unwrap_or_default()
-    }
-
-    /// Parses a JSON object.
-    ///
-    /// # Errors
-    /// Returns the first part that is no report.
-    pub fn from_json(text: &str) -> Result<Self, String> {
-        serde_json::from_str(text).map_err(|error| error.to_string())
-    }
-
-    /// Parses a JSON array.
-    ///
-    /// # Errors
-    /// Returns the first part that is no report.
-    pub fn all_from_json(text: &str) -> Result<Vec<Self>, String> {
-        serde_json::from_str(text).map_err(|error| error.to_string())
-    }
 }

@@ -163,6 +163,11 @@ impl<const N: usize> Scheduler<N> {
         self.leave(job, State::Done);
     }
 
+    /// Ends the run of a job that cannot come to its end.
+    pub fn fail(&mut self, job: usize) {
+        self.leave(job, State::Failed);
+    }
+
     /// Ends the run of a job that an operator has cancelled.
     pub fn cancel(&mut self, job: usize) {
         self.leave(job, State::Cancelled);
@@ -238,7 +243,7 @@ impl<const N: usize> Scheduler<N> {
     pub fn report(&self, number: usize, name: &str, left: u64, detail: String) -> Report {
         let Job { state, pace, done, .. } = self.jobs[number];
         let accepts = match state {
-            State::Idle | State::Done => vec![Verb::Pace],
+            State::Idle | State::Done | State::Failed => vec![Verb::Pace],
             State::Running => vec![Verb::Pause, Verb::Cancel, Verb::Pace],
             State::Paused => vec![Verb::Resume, Verb::Cancel, Verb::Pace],
             State::Cancelled => vec![Verb::Resume, Verb::Pace],

@@ -1,8 +1,9 @@
-//! Background work of a drive's functions.
+//! Background work of a drive's controller and functions.
 
 use super::drive::WiredDrive;
 use super::function::FunctionControl;
-use sluice_control::drives::FunctionJobs;
+use sluice_control::drives::{FunctionJobs, OF_CONTROLLER};
+use sluice_controller::BackgroundJob;
 use sluice_functions::host::{PendingAnswer, UifControl};
 use sluice_jobs::{Order, Report};
 use sluice_spec::UifSpec;
@@ -57,12 +58,13 @@ impl Listed {
         let Some(answer) = self.asked.as_ref().and_then(|asked| asked.wait(until)) else { return };
         self.asked = None;
         // A function that is on its way to another place answers with an error, and has no jobs meanwhile.
-        self.known = answer.and_then(|text| Report::all_from_json(&text)).unwrap_or_default();
+        self.known = answer.ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
     }
 }
 
 impl WiredDrive {
-    /// Returns the jobs of all functions. Waits at most `limit` for their answers.
+    /// Returns the jobs of the controller and of all functions. Waits at most `limit` for the functions'
+    /// answers.
     pub(super) fn list_jobs(&self, limit: Duration) -> Vec<FunctionJobs> {
         let functions: Vec<(usize, u32, Arc<FunctionControl>)> = (1..)
             .zip(self.uifs())
@@ -76,6 +78,11 @@ impl WiredDrive {
             let reports = function.jobs.as_ref().map(|jobs| jobs.answer(until)).unwrap_or_default();
             FunctionJobs { number, nsid, function: function.about.clone(), reports }
         };
-        functions.into_iter().map(of).collect()
+        let of_hosts = self.ask(|drive| drive.subsystem().background_jobs()).unwrap_or_default();
+        of_hosts.into_iter().map(of_host).chain(functions.into_iter().map(of)).collect()
     }
+}
+
+fn of_host(BackgroundJob { nsid, report }: BackgroundJob) -> FunctionJobs {
+    FunctionJobs { number: OF_CONTROLLER, nsid, function: "controller".to_owned(), reports: vec![report] }
 }

@@ -16,6 +16,7 @@ use sluice_controller::{AnaRule, Creation, PersistentRecord, Subsystem, Synced};
 use sluice_frontend::Drive;
 use sluice_frontend_tcp as tcp;
 use sluice_frontend_vfio_user::Socket;
+use sluice_jobs::{PaceChange, Verb};
 use sluice_reactor::Immovable;
 use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
@@ -143,6 +144,21 @@ impl Running for WiredDrive {
 
     fn jobs(&self, limit: Duration) -> Vec<FunctionJobs> {
         self.list_jobs(limit)
+    }
+
+    fn order_controller(
+        &self,
+        nsid: u32,
+        verb: Verb,
+        name: &str,
+        change: PaceChange,
+    ) -> Result<(), ApiError> {
+        let name = name.to_owned();
+        // Neither command nor queue moves, so queue groups need not be recalled.
+        self.change(move |drive, now_ns| {
+            drive.subsystem_mut().order_background_job(nsid, verb, &name, change, now_ns)
+        })?
+        .map_err(ApiError::conflict)
     }
 
     fn has_function(&self, number: usize) -> bool {

@@ -5,6 +5,7 @@ use crate::state::Created;
 use serde::{Deserialize, Serialize};
 use sluice_classifier::Map;
 use sluice_controller::{AnaRule, Creation, PersistentRecord, Synced};
+use sluice_jobs::{PaceChange, Verb};
 use sluice_reactor::Progress;
 use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
@@ -111,10 +112,23 @@ pub trait Running: Send + Sync {
         Vec::new()
     }
 
-    /// Returns the background work of the drive's functions. Waits at most `limit` for their answers.
+    /// Returns the background work of the drive's controller and functions. Waits at most `limit` for the
+    /// answers of functions.
     fn jobs(&self, limit: Duration) -> Vec<FunctionJobs> {
         let _ = limit;
         Vec::new()
+    }
+
+    /// Executes an order for a job that a host ordered from the controller.
+    fn order_controller(
+        &self,
+        nsid: u32,
+        verb: Verb,
+        name: &str,
+        change: PaceChange,
+    ) -> Result<(), ApiError> {
+        let _ = (nsid, verb, change);
+        Err(ApiError::conflict(format!("the job {name} does not run")))
     }
 
     /// Returns whether the drive has a function of this number, counted from 1.

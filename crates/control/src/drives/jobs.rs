@@ -1,6 +1,6 @@
 //! Background work of all drives, as jobs with an identifier.
 
-use super::{Drives, host_jobs, lock};
+use super::{Drives, lock};
 use serde::{Deserialize, Serialize};
 use sluice_jobs::{Order, Pace, PaceChange, Priority, Report, State, Verb};
 use sluice_spec::error::ApiError;
@@ -11,15 +11,15 @@ use utoipa::ToSchema;
 const LIST_LIMIT: Duration = Duration::from_millis(500);
 
 /// Number in the place of a function's, for work that a host ordered from the controller.
-pub(super) const OF_HOST: usize = 0;
+pub const OF_CONTROLLER: usize = 0;
 
 /// Separator in an identifier. No name of a drive or job contains it.
-pub(super) const SEPARATOR: char = ':';
+const SEPARATOR: char = ':';
 
-/// Jobs of a function.
+/// Jobs of a function, or of the controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FunctionJobs {
-    /// Number of the function, counted from 1 over all functions of the drive.
+    /// Number of the function, counted from 1 over all functions of the drive, or [`OF_CONTROLLER`].
     pub number: usize,
     pub nsid: u32,
     /// Name of the function.
@@ -127,6 +127,7 @@ impl JobView {
             State::Paused => JobState::Paused,
             State::Cancelled => JobState::Cancelled,
             State::Done => JobState::Done,
+            State::Failed => JobState::Failed,
         };
         let runs = state == JobState::Running;
         Some(Self {
@@ -171,9 +172,13 @@ impl From<PriorityName> for Priority {
 /// Returns the jobs of a drive, each with the number of its function in the drive.
 fn views(drive: &str, functions: Vec<FunctionJobs>) -> Vec<(usize, JobView)> {
     let mut found = Vec::new();
-    let nsids: Vec<u32> = functions.iter().map(|function| function.nsid).collect();
+    let of_controller = |function: &FunctionJobs| function.number == OF_CONTROLLER;
     for (index, function) in functions.iter().enumerate() {
-        let place = nsids[..=index].iter().filter(|nsid| **nsid == function.nsid).count();
+        let counts = |it: &&FunctionJobs| !of_controller(it) && it.nsid == function.nsid;
+        let place = match of_controller(function) {
+            true => OF_CONTROLLER,
+            false => functions[..=index].iter().filter(counts).count(),
+        };
         let view = |report: &Report| JobView::new(drive, function, place, report.clone());
         found.extend(function.reports.iter().filter_map(view).map(|view| (function.number, view)));
     }
@@ -194,9 +199,7 @@ impl Drives {
 
     fn jobs_of(&self, drive: &str, limit: Duration) -> Vec<(usize, JobView)> {
         let Ok(entry) = self.entry(drive) else { return Vec::new() };
-        let functions = entry.running.map(|running| views(drive, running.jobs(limit))).unwrap_or_default();
-        let of_hosts = self.host_jobs(drive).into_iter().map(|view| (OF_HOST, view));
-        of_hosts.chain(functions).collect()
+        entry.running.map(|running| views(drive, running.jobs(limit))).unwrap_or_default()
     }
 
     /// Returns one job.
@@ -221,13 +224,20 @@ impl Drives {
             Err(_) => None,
         };
         let (number, view) = self.find_job(id)?;
-        if number == OF_HOST {
-            return Err(host_jobs::refusal(&view, verb));
-        }
-        let order = Order::Do(verb, view.job, change);
-        self.tell_function(&view.drive, number, &order.text(), false)?;
+        self.execute(number, view, verb, change)?;
         tracing::info!("job {id}: {}", verb.word());
         self.show_job(id)
+    }
+}
+
+impl Drives {
+    fn execute(&self, number: usize, view: JobView, verb: Verb, change: PaceChange) -> Result<(), ApiError> {
+        if number == OF_CONTROLLER {
+            let running = self.entry(&view.drive)?.running?;
+            return running.order_controller(view.nsid, verb, &view.job, change);
+        }
+        let order = Order::Do(verb, view.job, change);
+        self.tell_function(&view.drive, number, &order.text(), false).map(drop)
     }
 }
 
@@ -258,15 +268,19 @@ mod tests {
         let of =
             |number, nsid, reports| FunctionJobs { number, nsid, function: "mirror".to_owned(), reports };
         let functions = vec![
+            of(OF_CONTROLLER, 1, vec![report("format", State::Paused)]),
+            of(OF_CONTROLLER, 0, vec![report("sanitize", State::Failed)]),
             of(1, 1, vec![report("resync", State::Idle)]),
             of(2, 1, vec![report("resync", State::Running), report("check", State::Done)]),
             of(3, 2, vec![report("resync", State::Paused)]),
         ];
         let views = views("disk", functions);
         let ids: Vec<_> = views.iter().map(|(number, view)| (*number, view.id.as_str())).collect();
-        assert_eq!(ids, [(2, "disk:1:2:resync"), (2, "disk:1:2:check"), (3, "disk:2:1:resync")]);
-        assert_eq!(views[0].1.eta_s, Some(5));
-        assert_eq!((views[1].1.eta_s, views[2].1.eta_s), (None, None), "only what runs has an end");
+        let (hosts, functions) = ids.split_at(2);
+        assert_eq!(hosts, [(0, "disk:1:0:format"), (0, "disk:0:0:sanitize")]);
+        assert_eq!(functions, [(2, "disk:1:2:resync"), (2, "disk:1:2:check"), (3, "disk:2:1:resync")]);
+        let etas: Vec<_> = views.iter().map(|(_, view)| view.eta_s).collect();
+        assert_eq!(etas, [None, None, Some(5), None, None], "only what runs has an end");
         assert_eq!(drive_of_job(&views[2].1.id), "disk");
     }
 

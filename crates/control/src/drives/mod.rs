@@ -13,7 +13,6 @@ mod drain;
 mod engine;
 mod foresee;
 mod function;
-mod host_jobs;
 mod hosts;
 mod jobs;
 mod layout;
@@ -42,7 +41,7 @@ pub use engine::{
 pub use foresee::{Foreseen, foresee};
 pub use function::FunctionView;
 pub use function::metrics;
-pub use jobs::{FunctionJobs, JobState, JobView, PaceView, PriorityName, drive_of_job};
+pub use jobs::{FunctionJobs, JobState, JobView, OF_CONTROLLER, PaceView, PriorityName, drive_of_job};
 pub use persist::{PersistRequest, Remembered};
 pub use reload::Reloaded;
 pub use storage::Insist;

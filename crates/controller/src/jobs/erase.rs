@@ -6,7 +6,7 @@
 use crate::model::erasing::bytes_of;
 use crate::model::slots::{Ended, Way};
 use crate::model::{Namespace, Subsystem};
-use crate::state::erasure::{Erasure, ErasureStage, Purpose};
+use crate::state::erasure::{ERASE, Erasure, ErasureStage, Purpose};
 use crate::state::format::{FormatRecord, FormatState};
 use crate::state::persist::PersistentRecord;
 use crate::state::sanitize::{SanitizeRecord, SanitizeState};
@@ -22,7 +22,7 @@ const PAUSE_NS: u64 = 1_000_000;
 /// Continues the erasure when its time has come.
 pub(crate) fn advance(subsystem: &mut Subsystem, now_ns: u64) {
     let Some(mut erasure) =
-        subsystem.jobs_mut().erasure.take_if(|it| it.may_advance() && now_ns >= it.next_ns)
+        subsystem.jobs_mut().erasure.take_if(|it| it.deadline_ns().is_some_and(|due_ns| now_ns >= due_ns))
     else {
         return;
     };
@@ -40,7 +40,7 @@ pub(crate) fn advance(subsystem: &mut Subsystem, now_ns: u64) {
             subsystem.jobs_mut().erasure = Some(erasure);
             return end(subsystem, result, now_ns);
         }
-        ErasureStage::Waiting if erasure.preempted => {
+        _ if erasure.ends_preempted() => {
             subsystem.jobs_mut().erasure = Some(erasure);
             return end(subsystem, Err(Status::ABORTED_PREEMPT), now_ns);
         }
@@ -68,11 +68,19 @@ pub(crate) fn advance(subsystem: &mut Subsystem, now_ns: u64) {
             return;
         }
         _ => {
-            (erasure.stage, erasure.is_touched) = (ErasureStage::Erasing, true);
-            erasure.next_chunk(|nsid| bytes_of(subsystem, nsid))
+            erasure.stage = ErasureStage::Erasing;
+            let Some((_, budget)) = erasure.jobs.next(now_ns, |_| true) else {
+                subsystem.jobs_mut().erasure = Some(erasure);
+                return;
+            };
+            erasure.is_touched = true;
+            erasure.next_chunk(budget, |nsid| bytes_of(subsystem, nsid))
         }
     };
-    erasure.in_flight = next.is_some();
+    if let Some((_, request)) = &next {
+        erasure.jobs.begin(ERASE, request.length, now_ns);
+        erasure.in_flight = true;
+    }
     subsystem.jobs_mut().erasure = Some(erasure);
     match next {
         Some((nsid, request)) => send(subsystem, nsid, request, now_ns),
@@ -143,12 +151,16 @@ fn fill(slot: &mut Slot, number: usize, staging: &SharedRegion, pattern: u32) ->
 
 /// Continues the erasure after a chunk.
 pub(crate) fn next(subsystem: &mut Subsystem, ended: Ended, now_ns: u64) {
-    let (status, length) = (ended.status, ended.length.max(1));
+    let (status, length) = (ended.status, ended.length);
     let Some(erasure) = &mut subsystem.jobs_mut().erasure else { return };
     (erasure.in_flight, erasure.next_ns) = (false, now_ns);
     if status.is_success() {
-        erasure.offset += length;
-    } else if !status.same_code(Status::ABORTED_SQ_DELETION) {
+        erasure.jobs.end(ERASE, length, now_ns);
+        erasure.offset += length.max(1);
+        return;
+    }
+    erasure.jobs.abandon(ERASE);
+    if !status.same_code(Status::ABORTED_SQ_DELETION) {
         // A chunk that a reset ended is repeated.
         end(subsystem, Err(status), now_ns);
     }

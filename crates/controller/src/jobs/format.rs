@@ -4,12 +4,14 @@
 //! format is done and persisted. A reset of the controller takes that command, but the format goes on: half a
 //! format would leave neither the old data nor the requested state.
 
+use crate::jobs::background;
 use crate::model::erasing::formats;
 use crate::model::{Controller, Namespace, Subsystem, erasing};
 use crate::state::erasure::{Erasure, Pass, Purpose};
 use crate::state::format::{FormatRecord, FormatState};
 use crate::state::mailbox::Notice;
 use crate::state::uncorrectable::UncorrectableRanges;
+use sluice_jobs::State;
 use sluice_nvme::{NSID_ALL, Status, SubmissionEntry};
 
 /// Time for commands in flight to end. A command that takes longer is with a target that may never answer.
@@ -108,6 +110,7 @@ fn end(subsystem: &mut Subsystem, result: Result<(), Status>, now_ns: u64) {
     let Some(mut erasure) = subsystem.jobs_mut().erasure.take() else { return };
     let Purpose::Format { nsid, .. } = erasure.purpose else { return };
     subsystem.note_format_end(nsid, result, now_ns);
+    background::note_end(subsystem, &erasure, if result.is_ok() { State::Done } else { State::Failed });
     match result {
         Ok(()) => {}
         Err(Status::COMMAND_SEQUENCE_ERROR) => {

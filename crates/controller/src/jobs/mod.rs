@@ -1,6 +1,7 @@
 //! Work of the drive that outlives a command's first step: it is persisted, waits for other commands, or runs in
 //! the background.
 
+pub(crate) mod background;
 pub(crate) mod erase;
 pub(crate) mod format;
 pub(crate) mod history;

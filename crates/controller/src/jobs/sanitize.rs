@@ -4,12 +4,14 @@
 //! The erasure reaches the data below this drive as far as its layers do. A drive whose layers may keep more,
 //! such as older versions of its data, does not support the command.
 
+use crate::jobs::background;
 use crate::model::erasing::{capabilities, refusal};
 use crate::model::{Namespace, Subsystem};
 use crate::state::erasure::{Erasure, Pass, Purpose};
 use crate::state::mailbox::Notice;
 use crate::state::sanitize::{SanitizeRecord, SanitizeState, UNRESTRICTED_EXIT, action, passes};
 use crate::state::uncorrectable::UncorrectableRanges;
+use sluice_jobs::State;
 use sluice_nvme::{Status, SubmissionEntry};
 
 /// Takes a Sanitize. Returns whether its command must [wait](Erasure::wait) until its begin is persisted.
@@ -122,8 +124,10 @@ pub(crate) fn persisted(subsystem: &mut Subsystem, record: SanitizeRecord, well:
                 subsystem
                     .each_namespace(|namespace| namespace.set_uncorrectable(UncorrectableRanges::default()));
             }
-            let written = (state == SanitizeState::Done).then(|| subsystem.health().modifications());
-            subsystem.jobs_mut().sanitize.written = written;
+            subsystem.jobs_mut().sanitize.written =
+                (state == SanitizeState::Done).then(|| subsystem.health().modifications());
+            let ended = if state == SanitizeState::Done { State::Done } else { State::Failed };
+            background::note_end(subsystem, &erasure, ended);
             subsystem.note_sanitize_end(now_ns);
             subsystem.announce(Notice::Sanitized);
         }

@@ -1,6 +1,7 @@
 //! State of the work that outlives the first step of its command.
 
 use crate::model::management::Management;
+use crate::state::background::BackgroundJob;
 use crate::state::erasure::Erasure;
 use crate::state::losses::Losses;
 use crate::state::orders::Orders;
@@ -16,6 +17,8 @@ use sluice_command::Command;
 pub(crate) struct Jobs {
     /// Erasure that is under way.
     pub(crate) erasure: Option<Erasure>,
+    /// Erasures that have ended: the last format of each namespace, and the last sanitize operation.
+    pub(crate) ended: Vec<BackgroundJob>,
     pub(crate) sanitize: Sanitize,
     pub(crate) sync: Option<Sync>,
     pub(crate) losses: Losses,

@@ -188,6 +188,7 @@ impl Subsystem {
     pub(crate) fn take(&mut self, nsid: u32) -> Option<Namespace> {
         let index = nsid.wrapping_sub(1);
         let namespace = self.namespaces.get_mut(index as usize)?.take()?;
+        self.jobs.ended.retain(|job| job.nsid != nsid);
         self.touched.retain(|touched| u32::from(*touched) != index);
         self.update_stacks();
         Some(namespace)

@@ -4,10 +4,17 @@ use crate::state::limits::TRANSFER_MAX;
 use crate::state::reservation::HostId;
 use crate::state::sanitize::SanitizeRecord;
 use sluice_command::{Command, Operation, Request};
+use sluice_jobs::Scheduler;
 use sluice_nvme::Status;
+
+/// Number of the only job of an erasure in its scheduler.
+pub(crate) const ERASE: usize = 0;
 
 /// Bytes zeroed in one step. With more, other namespaces of the drive would wait for it.
 const ZEROED_AT_ONCE: u64 = 32 << 20;
+
+/// The largest block of a target, bytes: chunks end at a multiple of it.
+const BLOCK_MAX: u64 = 4096;
 
 /// Time until another attempt to persist a state that could not be persisted.
 const RETRY_NS: u64 = 1_000_000_000;
@@ -42,6 +49,7 @@ pub(crate) enum ErasureStage {
     New,
     /// Drain of the commands in flight.
     Waiting,
+    /// Chunk after chunk, unless the operator has paused that.
     Erasing,
     /// Persisting of the outcome.
     Persisting,
@@ -67,6 +75,8 @@ pub(crate) struct Erasure {
     pub(crate) next_ns: u64,
     /// Whether it pauses until the end of a reset.
     paused: bool,
+    /// Pace and progress, and whether the operator has paused the erasure.
+    pub(crate) jobs: Scheduler<1>,
     pub(crate) failure: Option<Status>,
     /// Command that waits for the end, unless a reset took it.
     command: Option<Command>,
@@ -88,6 +98,8 @@ impl Erasure {
         until_ns: u64,
     ) -> Self {
         let (pass, namespace, offset) = (0, 0, 0);
+        let mut jobs = Scheduler::with_steps(ZEROED_AT_ONCE);
+        jobs.go_on(ERASE);
         Self {
             purpose,
             stage: ErasureStage::New,
@@ -100,6 +112,7 @@ impl Erasure {
             in_flight: false,
             next_ns: now_ns,
             paused: false,
+            jobs,
             failure: None,
             command: None,
             host: None,
@@ -190,15 +203,28 @@ impl Erasure {
         self.nsids.contains(&nsid)
     }
 
-    /// Returns the time of the next chunk.
-    pub(crate) fn deadline_ns(&self) -> Option<u64> {
-        self.may_advance().then_some(self.next_ns)
+    /// Returns whether a Preempt and Abort ends the erasure: it has erased nothing.
+    pub(crate) fn ends_preempted(&self) -> bool {
+        let has_begun = matches!(self.stage, ErasureStage::Waiting | ErasureStage::Erasing);
+        self.preempted && has_begun && self.is_untouched()
     }
 
-    pub(crate) fn may_advance(&self) -> bool {
+    /// Returns the time of the next chunk, or of the next look at obstacles. An erasure that the operator has
+    /// paused has none, once its namespaces are quiet.
+    pub(crate) fn deadline_ns(&self) -> Option<u64> {
+        if !self.may_advance() {
+            return None;
+        }
+        if self.stage != ErasureStage::Erasing || self.ends_preempted() {
+            return Some(self.next_ns);
+        }
+        self.jobs.alarm_ns(|_| true).map(|due_ns| due_ns.max(self.next_ns))
+    }
+
+    fn may_advance(&self) -> bool {
         // A format that is preempted before it erases only ends, even during a pause, since the preempting
         // command waits.
-        let paused = self.paused && (!self.preempted || self.stage == ErasureStage::Erasing);
+        let paused = self.paused && !self.ends_preempted();
         !self.in_flight && !paused && self.stage != ErasureStage::Persisting
     }
 
@@ -207,8 +233,10 @@ impl Erasure {
         self.paused = paused;
     }
 
-    /// Returns namespace and request of the next chunk, or none if all passes are done.
-    pub(crate) fn next_chunk(&mut self, bytes_of: impl Fn(u32) -> u64) -> Option<(u32, Request)> {
+    /// Returns namespace and request of the next chunk, which has at most `most` bytes, or none if all passes
+    /// are done.
+    pub(crate) fn next_chunk(&mut self, most: u64, bytes_of: impl Fn(u32) -> u64) -> Option<(u32, Request)> {
+        let most = most - most % BLOCK_MAX;
         loop {
             let pass = *self.passes.get(self.pass)?;
             let Some(&nsid) = self.nsids.get(self.namespace) else {
@@ -220,11 +248,11 @@ impl Erasure {
             let request = match pass {
                 Pass::Flush if offset == 0 => Request { operation: Operation::Flush, ..request },
                 Pass::Zeroes { deallocate } if left > 0 => {
-                    let length = left.min(ZEROED_AT_ONCE);
+                    let length = left.min(most);
                     Request { operation: Operation::WriteZeroes, deallocate, offset, length, ..request }
                 }
                 Pass::Pattern(_) if left > 0 => {
-                    let length = left.min(TRANSFER_MAX.into());
+                    let length = left.min(most).min(TRANSFER_MAX.into());
                     Request { operation: Operation::Write, offset, length, ..request }
                 }
                 _ => {

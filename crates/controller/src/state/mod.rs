@@ -3,6 +3,7 @@
 pub(crate) mod abandoned;
 pub(crate) mod ana;
 pub(crate) mod arbitration;
+pub(crate) mod background;
 pub(crate) mod chunk;
 pub(crate) mod client_dma;
 pub(crate) mod copy;

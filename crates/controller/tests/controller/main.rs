@@ -3,6 +3,7 @@
 mod abandoned;
 mod ana;
 mod arbitration;
+mod background;
 mod client;
 mod client_dma;
 mod copy;

@@ -184,6 +184,11 @@ fn no_order<S: Service>(text: &str) -> String {
     format!("{} has no order `{}`; it has {}", S::NAME, text.escape_debug(), list(S::ORDERS))
 }
 
+/// Returns an answer to an order as JSON.
+pub(super) fn json<T: Serialize + ?Sized>(answer: &T) -> Result<String, String> {
+    serde_json::to_string(answer).map_err(|error| error.to_string())
+}
+
 /// Checks that a service has all of these options.
 pub(super) fn check_options<S: Service>(options: &Options) -> Result<(), String> {
     let names: Vec<&str> = S::OPTIONS.iter().map(|option| option.name).collect();

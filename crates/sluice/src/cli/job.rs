@@ -137,7 +137,7 @@ pub(super) fn one(job: &JobView) -> String {
     pairs(&lines)
 }
 
-/// Returns the progress of a job. The progress of work that a host ordered is known to the host alone.
+/// Returns the progress of a job. The number of bytes of work that ended under an earlier daemon is not known.
 fn progress(job: &JobView) -> String {
     match job.total {
         0 if job.state.is_active() => "unknown".to_owned(),

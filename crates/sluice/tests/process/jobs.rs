@@ -38,17 +38,17 @@ fn jobs(daemon: &Daemon) -> Vec<JobView> {
     serde_json::from_str::<JobList>(&list).expect("a list").jobs
 }
 
-fn job(daemon: &Daemon, id: &str) -> Option<JobView> {
+pub(crate) fn job(daemon: &Daemon, id: &str) -> Option<JobView> {
     jobs(daemon).into_iter().find(|job| job.id == id)
 }
 
-fn order(daemon: &Daemon, words: &[&str]) -> JobView {
+pub(crate) fn order(daemon: &Daemon, words: &[&str]) -> JobView {
     let words: Vec<&str> = ["job"].into_iter().chain(words.iter().copied()).chain(["-o", "json"]).collect();
     serde_json::from_str(&daemon.ok(&words)).expect("a job")
 }
 
 /// Waits until more than `done` bytes of a job are done, and returns it.
-fn grows(daemon: &Daemon, id: &str, done: u64) -> JobView {
+pub(crate) fn grows(daemon: &Daemon, id: &str, done: u64) -> JobView {
     wait_for("progress", || job(daemon, id).is_some_and(|job| job.done > done));
     job(daemon, id).expect("it was there")
 }

@@ -27,6 +27,7 @@ mod groups;
 mod guests;
 mod hanging;
 mod history;
+mod host_jobs;
 mod hostile;
 mod idle;
 mod jobs;

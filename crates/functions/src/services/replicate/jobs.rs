@@ -1,7 +1,8 @@
 //! Orders for the background work of the set.
 
 use super::Replicate;
-use sluice_jobs::{Order, Report, Verb};
+use crate::services::service::json;
+use sluice_jobs::{Order, Verb};
 use sluice_redundancy::RESYNC_JOB;
 use sluice_uif::{Control, Io};
 
@@ -24,12 +25,10 @@ impl Replicate {
     fn execute_job(&mut self, order: Order, now_ns: u64) -> Result<String, String> {
         let set = self.set.as_mut().filter(|set| !set.mirror.asks());
         match (order, set) {
-            (Order::List, set) => {
-                Ok(Report::all_to_json(&set.map(|set| set.mirror.jobs()).unwrap_or_default()))
-            }
+            (Order::List, set) => json(&set.map(|set| set.mirror.jobs()).unwrap_or_default()),
             (Order::Do(verb, name, change), Some(set)) => {
                 let report = set.mirror.order_job(verb, &name, change, now_ns)?;
-                Ok(report.to_json())
+                json(&report)
             }
             (_, None) => Err(self.error.clone()),
         }

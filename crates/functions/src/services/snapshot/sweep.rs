@@ -4,6 +4,7 @@
 //! while it reads the log. So a checkpoint leaves out the mappings that are still to be freed.
 
 use super::drive::Snapshot;
+use crate::services::service::json;
 use crate::store::layout::Shape;
 use crate::store::metadata_op::MetadataOp;
 use sluice_jobs::{Order, Pace, Progress, Report, Scheduler, State, Verb};
@@ -80,14 +81,14 @@ impl Snapshot {
     fn execute_job(&mut self, order: &Order, now_ns: u64) -> Result<String, String> {
         let Order::Do(verb, name, change) = order else {
             let known = self.sweeper.state(DELETE) != State::Idle;
-            return Ok(Report::all_to_json(known.then(|| self.job()).as_slice()));
+            return json(known.then(|| self.job()).as_slice());
         };
         match self.sweeper.execute(*verb, name, *change, &NAMES, now_ns)?.1 {
             Some(Verb::Cancel) => self.sweeper.cancel(DELETE),
             Some(_) => self.sweeper.go_on(DELETE),
             None => {}
         }
-        Ok(self.job().to_json())
+        json(&self.job())
     }
 
     fn job(&self) -> Report {
