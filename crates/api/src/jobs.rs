@@ -81,7 +81,7 @@ async fn order(app: App, id: String, verb: Verb, change: PaceChange) -> Answer<J
 }
 
 #[utoipa::path(post, path = "/v1/jobs/{id}/pause", tag = "jobs", summary = "Pause a job",
-    description = "The step in flight ends, and none begins until the job is resumed. The daemon's next start resumes it.",
+    description = "The step in flight ends, and none begins until the job is resumed. The pause is stored, and survives a restart of the daemon.",
     params(("id" = String, Path)),
     responses(
         (status = 200, body = JobView, description = "The job as it is now."),

@@ -114,6 +114,7 @@ impl Daemon {
         let drives = Arc::new(drives);
         drives.heed_detachments()?;
         drives.heed_hosts()?;
+        drives.keep_pauses();
         drives.open_all(specs);
         drives.balance()?;
         drives.heed_failures()?;

@@ -105,6 +105,7 @@ impl WiredDrive {
         let (identity, channels) = (prepared::identity(spec), at.channels);
         let unfinished = Unfinished {
             formatting: remembered.formatting,
+            paused: remembered.paused.clone(),
             uncorrectable: remembered.uncorrectable.clone(),
             sanitized: remembered.sanitized,
             history: remembered.history.clone(),

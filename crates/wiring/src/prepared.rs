@@ -43,6 +43,8 @@ pub(super) struct PreparedDrive {
 /// State that the previous daemon has left, including unfinished operations.
 pub(super) struct Unfinished {
     pub(super) formatting: Option<(u32, u32)>,
+    /// Erasures that the operator has paused: the NSID and the name of each job.
+    pub(super) paused: Vec<(u32, String)>,
     pub(super) sanitized: Option<SanitizeRecord>,
     pub(super) history: PersistentEventRecord,
     /// Ranges of bytes that a host marked by Write Uncorrectable, by NSID.
@@ -93,6 +95,9 @@ impl PreparedDrive {
         }
         if let Some(record) = self.unfinished.sanitized {
             subsystem.resume_sanitize(record, 0);
+        }
+        for (nsid, name) in &self.unfinished.paused {
+            subsystem.pause_background_job(*nsid, name);
         }
         let (lost, ended) = &self.unfinished.losses;
         subsystem.resume_losses(lost, *ended);

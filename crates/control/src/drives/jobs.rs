@@ -4,6 +4,7 @@ use super::{Drives, lock};
 use serde::{Deserialize, Serialize};
 use sluice_jobs::{Order, Pace, PaceChange, Priority, Report, State, Verb};
 use sluice_spec::error::ApiError;
+use std::sync::Arc;
 use std::time::Duration;
 use utoipa::ToSchema;
 
@@ -14,7 +15,7 @@ const LIST_LIMIT: Duration = Duration::from_millis(500);
 pub const OF_CONTROLLER: usize = 0;
 
 /// Separator in an identifier. No name of a drive or job contains it.
-const SEPARATOR: char = ':';
+pub(super) const SEPARATOR: char = ':';
 
 /// Jobs of a function, or of the controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -207,7 +208,7 @@ impl Drives {
         Ok(self.find_job(id)?.1)
     }
 
-    fn find_job(&self, id: &str) -> Result<(usize, JobView), ApiError> {
+    pub(super) fn find_job(&self, id: &str) -> Result<(usize, JobView), ApiError> {
         let drive = drive_of_job(id);
         let found = self.jobs_of(drive, LIST_LIMIT).into_iter().find(|(_, view)| view.id == id);
         found.ok_or_else(|| {
@@ -217,7 +218,12 @@ impl Drives {
     }
 
     /// Executes an order for a job, and returns the job.
-    pub fn order_job(&self, id: &str, verb: Verb, change: PaceChange) -> Result<JobView, ApiError> {
+    pub fn order_job(
+        self: &Arc<Self>,
+        id: &str,
+        verb: Verb,
+        change: PaceChange,
+    ) -> Result<JobView, ApiError> {
         // No function is attached, detached or moved meanwhile, so the number stays that of this function.
         let _change = match self.entry(drive_of_job(id)) {
             Ok(_) => Some(self.change(drive_of_job(id))?),
@@ -225,13 +231,20 @@ impl Drives {
         };
         let (number, view) = self.find_job(id)?;
         self.execute(number, view, verb, change)?;
+        self.note_pause(id, verb)?;
         tracing::info!("job {id}: {}", verb.word());
         self.show_job(id)
     }
 }
 
 impl Drives {
-    fn execute(&self, number: usize, view: JobView, verb: Verb, change: PaceChange) -> Result<(), ApiError> {
+    pub(super) fn execute(
+        &self,
+        number: usize,
+        view: JobView,
+        verb: Verb,
+        change: PaceChange,
+    ) -> Result<(), ApiError> {
         if number == OF_CONTROLLER {
             let running = self.entry(&view.drive)?.running?;
             return running.order_controller(view.nsid, verb, &view.job, change);

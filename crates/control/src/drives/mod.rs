@@ -19,6 +19,7 @@ mod layout;
 mod merge;
 mod moving;
 mod opening;
+mod paused;
 mod persist;
 mod pool;
 mod power;
@@ -114,6 +115,8 @@ pub struct Drives {
     ana: Mutex<Vec<Access>>,
     /// Changes that hosts made to each drive. Locked for a moment only.
     hosted: Mutex<AllHosted>,
+    /// Whether a thread watches paused jobs. Taken before the lock of `saved`.
+    watches_pauses: Mutex<bool>,
     /// Drives in the configuration file when it was last read. Taken before the lock of `saved`: no drive is
     /// both declared and created.
     declared: Mutex<Vec<DriveSpec>>,
@@ -172,6 +175,7 @@ impl Drives {
             coming: Mutex::default(),
             bin: pool::Bin::start()?,
             hosted: Mutex::new(hosted),
+            watches_pauses: Mutex::default(),
             ending: AtomicBool::new(false),
             entries: Mutex::default(),
         };

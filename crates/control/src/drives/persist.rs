@@ -4,7 +4,7 @@
 mod words;
 
 use super::storage::Why;
-use super::{Drives, Entry, Running, ana, classifier, lock, merge, pool};
+use super::{Drives, Entry, Running, ana, classifier, drive_of_job, lock, merge, paused, pool};
 use crate::config::Config;
 use crate::state::{
     Formatted, Formatting, HostState, Pooled, Reserved, Sanitized, SanitizedState, Saved, Uncorrectable,
@@ -29,6 +29,8 @@ pub struct Remembered {
     pub block_sizes: Vec<(u32, u32)>,
     /// NSID of the namespace whose format did not complete, and its new block size.
     pub formatting: Option<(u32, u32)>,
+    /// Erasures that the operator has paused: the NSID and the name of each job.
+    pub paused: Vec<(u32, String)>,
     /// NSIDs with the ranges of bytes that a host marked by Write Uncorrectable.
     pub uncorrectable: Vec<(u32, Vec<[u64; 2]>)>,
     /// The last sanitize operation.
@@ -84,6 +86,7 @@ impl Drives {
             detached: classifier::still_detached(spec, &saved),
             block_sizes: block_sizes(spec, state),
             formatting: formatting(spec, state),
+            paused: paused::of_controller(&saved, &spec.name),
             uncorrectable: uncorrectable(spec, state),
             sanitized: sanitized(spec, state),
             history: self.state.load_history(&spec.name),
@@ -363,6 +366,7 @@ fn sanitized(spec: &DriveSpec, saved: &HostState) -> Option<SanitizeRecord> {
 pub(super) fn forget(saved: &mut Saved, drive: &str) {
     saved.detached.retain(|it| it.drive != drive);
     saved.ana.retain(|it| it.drive != drive);
+    saved.paused.retain(|id| drive_of_job(id) != drive);
     saved.forget_storage(drive);
 }
 

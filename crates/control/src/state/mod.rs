@@ -93,6 +93,9 @@ pub struct Saved {
     /// Namespaces created by hosts, and attachments of namespaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pools: Vec<Pooled>,
+    /// Jobs that the operator has paused, by identifier.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub paused: BTreeSet<String>,
     /// Storage that drives have opened. None if an older daemon without such records wrote the state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<Storage>,

@@ -47,8 +47,20 @@ fn saved(names: &[&str]) -> Saved {
         pools: vec![pooled()],
         storage: Some(storage()),
         hosted: ["declared".to_owned()].into(),
+        paused: ["declared:1:1:resync".to_owned()].into(),
         ana: vec![Access { drive: "declared".into(), states: vec![access()] }],
     }
+}
+
+/// Checks that the state of a daemon which stored no pauses is read.
+#[test]
+fn a_state_without_pauses_is_read() {
+    let mut stored = serde_json::to_value(saved(&["a"])).expect("JSON");
+    let paused = stored.as_object_mut().and_then(|fields| fields.remove("paused"));
+    assert_eq!(paused, Some(serde_json::json!(["declared:1:1:resync"])));
+    let read: Saved = serde_json::from_value(stored).expect("a state");
+    assert_eq!(read, Saved { paused: BTreeSet::new(), ..saved(&["a"]) });
+    assert!(!serde_json::to_string(&read).expect("JSON").contains("paused"), "an older daemon reads it");
 }
 
 /// Checks the key of a changed layout in the state file, which earlier daemons wrote.

@@ -23,7 +23,7 @@ pub(super) enum JobCommand {
         #[arg(long)]
         follow: bool,
     },
-    /// Pause a job, until it is resumed or the daemon starts again
+    /// Pause a job until it is resumed, also over restarts of the daemon
     Pause { id: String },
     /// Resume a job that is paused or was cancelled; it goes on where it was
     Resume {

@@ -92,6 +92,15 @@ fn an_erasure_is_paused_resumed_killed_and_goes_on() {
         daemon.crash();
         daemon.declare("", &drive(false));
         daemon.restart();
+        // The pause is stored, and no block is erased.
+        let mut host = daemon.host("disk");
+        for _ in 0..50 {
+            host.identify_namespace(1).expect("the controller serves");
+        }
+        let paused = known(&daemon, id);
+        assert_eq!((paused.state, paused.done), (JobState::Paused, 0));
+        assert_eq!(last(&daemon), [7; 8192]);
+        order(&daemon, &["resume", id]);
         wait_for("the end of the erasure", || known(&daemon, id).state == JobState::Done);
         daemon.ok(&["job", "show", id, "--follow"]);
         let done = known(&daemon, id);

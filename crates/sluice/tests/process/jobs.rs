@@ -119,6 +119,36 @@ fn a_resync_is_paused_resumed_killed_and_goes_on() {
     }
 }
 
+/// Returns the text of the state file.
+fn state(daemon: &Daemon) -> String {
+    std::fs::read_to_string(daemon.folder.path().join("state/drives.state")).expect("a state file")
+}
+
+#[test]
+fn a_pause_survives_a_restart_of_the_daemon_and_of_the_function() {
+    let mut daemon = Daemon::start(&copied("mirror", "process"));
+    let is_paused = |daemon: &Daemon| job(daemon, RESYNC).is_some_and(|job| job.state == JobState::Paused);
+    grows(&daemon, RESYNC, 0);
+    order(&daemon, &["pause", RESYNC]);
+    daemon.crash();
+    daemon.restart();
+    wait_for("the pause", || is_paused(&daemon));
+    daemon.ok(&["function", "restart", "disk"]);
+    wait_for("the pause", || is_paused(&daemon));
+    let paused = job(&daemon, RESYNC).expect("it is paused");
+    write(&daemon, 1, 20);
+    let still = job(&daemon, RESYNC).expect("it is paused");
+    // Only the step in flight may have ended since.
+    assert_eq!(still.state, JobState::Paused);
+    assert!(still.done <= paused.done + (1 << 20) && still.done < still.total, "{paused:?} {still:?}");
+    assert!(state(&daemon).contains(RESYNC));
+    order(&daemon, &["resume", RESYNC]);
+    assert!(!state(&daemon).contains(RESYNC));
+    daemon.ok(&["job", "show", RESYNC, "--follow"]);
+    copies_are_equal(&daemon);
+    daemon.stop();
+}
+
 #[test]
 fn a_cancelled_resync_leaves_the_member_out_and_says_so() {
     for (function, place) in [("mirror", "process"), ("replicate", "daemon")] {
