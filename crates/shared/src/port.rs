@@ -1,0 +1,227 @@
+//! A user's end of a shared object.
+
+use crate::Unit;
+use crate::message::{Answer, Request};
+use crate::ports::{HomeSide, PortNumber, PortSide};
+use crate::ring::{Receiver, Sender};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Most units that one [request](Port::request) is for.
+pub const NEED_MAX: usize = 64;
+
+/// Units that a port takes in advance.
+const CREDIT: usize = 32;
+
+/// Credit below which more is requested.
+const LOW: usize = 8;
+
+/// Messages of a port that wait for the home.
+pub(crate) const REQUESTS: usize = 256;
+
+/// Messages of the home that wait for a port. At most one request is under way, so its whole answer has room.
+pub(crate) const ANSWERS: usize = 128;
+
+const _: () = assert!(NEED_MAX + CREDIT < ANSWERS);
+
+/// A user's end of a shared object: its rings, and units taken in advance. The port is used by one thread at a time
+/// and moves with its drive. Dropping the port closes it.
+#[derive(Debug)]
+pub struct Port {
+    number: PortNumber,
+    outgoing: Sender,
+    incoming: Receiver,
+    side: Arc<PortSide>,
+    home: Arc<HomeSide>,
+    credit: Vec<Unit>,
+    /// A request is under way.
+    requesting: bool,
+    /// A unit was taken since the last request.
+    taken: bool,
+    /// The home counts the port among those that hold credit. Only then units are kept that are given back.
+    keeps: bool,
+    /// Latest round of recalls that was seen, and that was answered.
+    round: u32,
+    answered: u32,
+}
+
+/// Contents of a [`receive`](Port::receive).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// Messages received.
+    pub messages: usize,
+    /// The request has ended, and the object has too few units for its need.
+    pub refused: bool,
+}
+
+impl Port {
+    pub(crate) fn new(
+        number: PortNumber,
+        outgoing: Sender,
+        incoming: Receiver,
+        side: Arc<PortSide>,
+        home: Arc<HomeSide>,
+    ) -> Self {
+        let credit = Vec::with_capacity(ANSWERS + CREDIT);
+        let (requesting, taken, keeps, round, answered) = (false, false, false, 0, 0);
+        Self { number, outgoing, incoming, side, home, credit, requesting, taken, keeps, round, answered }
+    }
+
+    #[must_use]
+    pub fn number(&self) -> PortNumber {
+        self.number
+    }
+
+    /// Returns the number of units that can be taken now.
+    #[inline]
+    #[must_use]
+    pub fn credit(&self) -> usize {
+        self.credit.len()
+    }
+
+    /// Takes a unit from the credit.
+    #[inline]
+    pub fn take(&mut self) -> Option<Unit> {
+        self.taken = true;
+        self.credit.pop()
+    }
+
+    /// Returns whether a request is under way.
+    #[must_use]
+    pub fn is_requesting(&self) -> bool {
+        self.requesting
+    }
+
+    /// Requests credit, so that at least `need` units can be taken, and further ones in advance. The answer arrives in
+    /// a later [`receive`](Self::receive). Does nothing while a request is under way, or if the ring has no room: the
+    /// caller requests again in its next turn. `need` is at most [`NEED_MAX`].
+    pub fn request(&mut self, need: usize) {
+        if self.requesting {
+            return;
+        }
+        let need = need.min(NEED_MAX).saturating_sub(self.credit.len());
+        let extra = CREDIT.saturating_sub(self.credit.len());
+        self.requesting =
+            self.outgoing.push(Request::Take { need: need as u32, extra: extra as u32 }.words());
+        self.taken &= !self.requesting;
+    }
+
+    /// Requests more credit if little is left after units were taken. An object without free units is not requested
+    /// again and again.
+    #[inline]
+    pub fn refill(&mut self) {
+        if self.taken && self.credit.len() < LOW {
+            self.request(0);
+        }
+    }
+
+    /// Gives a unit back: to the credit, or to the home.
+    ///
+    /// # Errors
+    /// The ring has no room; the caller keeps the unit until a later turn.
+    pub fn give_back(&mut self, unit: Unit) -> Result<(), Unit> {
+        if self.keeps && self.credit.len() < CREDIT {
+            self.credit.push(unit);
+            return Ok(());
+        }
+        if self.outgoing.push(Request::GiveBack(unit).words()) { Ok(()) } else { Err(unit) }
+    }
+
+    /// Gives all credit back, as far as the ring has room. For a drive that is idle.
+    pub fn give_back_credit(&mut self) {
+        while let Some(unit) = self.credit.last()
+            && self.outgoing.push(Request::GiveBack(*unit).words())
+        {
+            self.credit.pop();
+        }
+    }
+
+    /// Receives the answers of the home. Called in each turn; the waiting commands follow, and then
+    /// [`finish`](Self::finish).
+    pub fn receive(&mut self) -> Received {
+        // Read before the answers: units that were granted before the recall are among these.
+        self.round = self.side.recall.load(Ordering::Acquire);
+        let mut received = Received::default();
+        while let Some(words) = self.incoming.pop() {
+            received.messages += 1;
+            match Answer::from_words(words) {
+                Answer::Grant(unit) => {
+                    self.keeps = true;
+                    self.credit.push(unit);
+                }
+                Answer::Settled { refused } => {
+                    self.requesting = false;
+                    received.refused = refused;
+                }
+            }
+        }
+        self.incoming.free();
+        received
+    }
+
+    /// Answers a recall, and sends all messages of the turn.
+    #[inline]
+    pub fn finish(&mut self) {
+        if self.round != self.answered {
+            self.answer_recall();
+        }
+        if self.outgoing.publish() {
+            self.home.signal(self.number);
+        }
+    }
+
+    /// Gives the credit back, unless waiting commands need it. Continues in the next turn if the ring has no room.
+    #[cold]
+    fn answer_recall(&mut self) {
+        let kept = self.requesting;
+        if !kept {
+            self.give_back_credit();
+            if !self.credit.is_empty() {
+                return;
+            }
+        }
+        if self.outgoing.push(Request::Recalled { round: self.round, kept }.words()) {
+            self.answered = self.round;
+            self.keeps = kept;
+        }
+    }
+
+    /// Announces that the user sleeps, and is woken through the [descriptor](AsFd). Returns true if there is work
+    /// after all.
+    pub fn arm(&mut self) -> bool {
+        let (side, incoming, answered) = (&self.side, &self.incoming, self.answered);
+        side.notifier.arm(|| incoming.has_some() || side.recall.load(Ordering::Acquire) != answered)
+    }
+
+    /// Ends the announcement.
+    pub fn disarm(&mut self) {
+        self.side.notifier.disarm();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn was_notified(&self) -> bool {
+        self.side.notifier.clear()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn credit_units(&self) -> &[Unit] {
+        &self.credit
+    }
+}
+
+impl AsFd for Port {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.side.notifier.as_fd()
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        // Answers that were not read are units of this port, which the home reclaims with the others.
+        self.give_back_credit();
+        self.outgoing.publish();
+        self.side.closed.store(true, Ordering::Release);
+        self.home.signal(self.number);
+    }
+}
