@@ -35,6 +35,8 @@ struct Drive {
     /// Steps until a move has ended.
     moves_for: u64,
     asleep: bool,
+    /// The last turn found no work: the next one arms.
+    idle: bool,
     waiting: VecDeque<Command>,
     used: Vec<Unit>,
 }
@@ -52,6 +54,7 @@ struct Model {
     random: Random,
     home: Home<Ledger>,
     home_sleeps: bool,
+    home_is_idle: bool,
     drives: Vec<Drive>,
     outcomes: Vec<Outcome>,
     /// Steps until the reactors, and the home's, turn again.
@@ -102,12 +105,21 @@ impl Model {
         let mut home = home(units);
         let drives = (0..8).map(|number| Self::drive(&mut home, number % 2)).collect();
         let (outcomes, stalls) = (Vec::new(), [0; 2]);
-        Self { random, home, home_sleeps: false, drives, outcomes, stalls, home_stalls: 0 }
+        Self {
+            random,
+            home,
+            home_sleeps: false,
+            home_is_idle: false,
+            drives,
+            outcomes,
+            stalls,
+            home_stalls: 0,
+        }
     }
 
     fn drive(home: &mut Home<Ledger>, reactor: usize) -> Drive {
         let (waiting, used) = (VecDeque::new(), Vec::new());
-        Drive { port: connect(home), reactor, moves_for: 0, asleep: false, waiting, used }
+        Drive { port: connect(home), reactor, moves_for: 0, asleep: false, idle: false, waiting, used }
     }
 
     /// Turns the home, unless it stalls or sleeps. Returns the work done.
@@ -123,11 +135,12 @@ impl Model {
             self.home_sleeps = false;
             self.home.disarm();
         }
-        let work = self.home.turn();
-        if work == 0 {
+        if std::mem::take(&mut self.home_is_idle) {
             self.home_sleeps = !self.home.arm();
+            return usize::from(!self.home_sleeps);
         }
-        work + usize::from(!self.home_sleeps)
+        self.home_is_idle = self.home.turn() == 0;
+        1
     }
 
     /// Turns a drive, unless it moves, sleeps, or its reactor stalls. Returns the work done.
@@ -148,12 +161,13 @@ impl Model {
             drive.asleep = false;
             drive.port.disarm();
         }
-        let work = drive.turn(&mut self.outcomes);
-        if work == 0 {
+        if std::mem::take(&mut drive.idle) {
             let waits = !drive.waiting.is_empty() && !drive.port.is_requesting();
             drive.asleep = !waits && !drive.port.arm();
+            return usize::from(!drive.asleep);
         }
-        work + usize::from(!drive.asleep)
+        drive.idle = drive.turn(&mut self.outcomes) == 0;
+        1
     }
 
     fn submit(&mut self, index: usize) {
@@ -161,6 +175,12 @@ impl Model {
         self.outcomes.push(Outcome::Pending);
         let drive = &mut self.drives[index];
         drive.waiting.push_back(command);
+        Self::wake(drive);
+    }
+
+    /// Wakes a drive for a command of its host.
+    fn wake(drive: &mut Drive) {
+        drive.idle = false;
         if std::mem::take(&mut drive.asleep) {
             drive.port.disarm();
         }
@@ -175,10 +195,7 @@ impl Model {
                 break;
             }
         }
-        // The host's command wakes the drive.
-        if std::mem::take(&mut drive.asleep) {
-            drive.port.disarm();
-        }
+        Self::wake(drive);
     }
 
     fn delete(&mut self, index: usize) {

@@ -141,6 +141,21 @@ fn a_port_that_closes_while_it_waits_gives_way() {
 }
 
 #[test]
+fn units_of_closed_ports_are_waited_for() {
+    let mut home = home(4);
+    let (empty, mut holder, mut waiter) = (connect(&mut home), connect(&mut home), connect(&mut home));
+    assert!(!request(&mut holder, &mut home, 4));
+    (0..4).for_each(|_| assert!(holder.take().is_some()));
+    drop(empty);
+    drop(holder);
+    assert!(!request(&mut waiter, &mut home, 4));
+    assert!(waiter.is_requesting(), "the second port is not reclaimed yet");
+    home.turn();
+    assert!(!waiter.receive().refused);
+    assert_eq!(waiter.credit(), 4);
+}
+
+#[test]
 fn an_object_in_use_is_not_removed() {
     let mut home = home(4);
     let port = connect(&mut home);
