@@ -39,7 +39,7 @@ pub struct Port {
     requesting: bool,
     /// A unit was taken since the last request.
     taken: bool,
-    /// The home counts the port among those that hold credit. Only then units are kept that are given back.
+    /// The home may recall the credit. Only then the port keeps units that are given back.
     keeps: bool,
     /// Latest round of recalls that was seen, and that was answered.
     round: u32,
@@ -160,15 +160,24 @@ impl Port {
         received
     }
 
-    /// Answers a recall, and sends all messages of the turn.
+    /// Answers a recall, and sends all messages of the turn. Returns whether there were some.
     #[inline]
-    pub fn finish(&mut self) {
+    pub fn finish(&mut self) -> bool {
         if self.round != self.answered {
             self.answer_recall();
         }
-        if self.outgoing.publish() {
+        let some = self.outgoing.publish();
+        if some {
             self.home.signal(self.number);
         }
+        some
+    }
+
+    /// Returns whether the home has sent something, or a recall is not answered yet.
+    #[inline]
+    #[must_use]
+    pub fn has_news(&self) -> bool {
+        self.incoming.has_some() || self.side.recall.load(Ordering::Acquire) != self.answered
     }
 
     /// Gives the credit back, unless waiting commands need it. Continues in the next turn if the ring has no room.
@@ -190,8 +199,7 @@ impl Port {
     /// Announces that the user sleeps, and is woken through the [descriptor](AsFd). Returns true if there is work
     /// after all.
     pub fn arm(&mut self) -> bool {
-        let (side, incoming, answered) = (&self.side, &self.incoming, self.answered);
-        side.notifier.arm(|| incoming.has_some() || side.recall.load(Ordering::Acquire) != answered)
+        self.side.notifier.arm(|| self.has_news())
     }
 
     /// Ends the announcement.

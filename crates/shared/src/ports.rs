@@ -28,7 +28,7 @@ pub enum Refused {
     Gone,
     /// The object has [`PORTS_MAX`] ports.
     TooManyPorts,
-    /// So many ports are not yet closed and reclaimed.
+    /// Number of ports that are not yet closed and reclaimed.
     InUse(usize),
     /// The system has no further eventfd.
     Io(io::Error),
@@ -70,7 +70,7 @@ pub struct Connection {
     pub(crate) side: Arc<PortSide>,
 }
 
-/// A bit for each port. A summary says which words have some.
+/// A bit for each port. The summary has a bit for each word with some.
 #[derive(Debug)]
 struct Bits {
     summary: AtomicU64,

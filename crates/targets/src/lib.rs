@@ -3,6 +3,7 @@
 
 mod file;
 mod memory;
+mod memory_pool;
 mod null;
 mod nvme;
 mod nvme_tcp;
@@ -14,6 +15,7 @@ pub use file::{
     File, FileConfig, FileControl, FileError, FileIdentity, FileProbe, FileSeed, NoSpace, probe_lease,
 };
 pub use memory::Memory;
+pub use memory_pool::{EXTENT, MemoryPool, PoolPort, PoolRefused, PoolStatus, PooledMemory};
 pub use null::Null;
 pub use nvme::{
     Address, Generic, GenericConfig, GenericError, GenericSeed, Nvme, NvmeConfig, NvmeControl, NvmeError,

@@ -265,7 +265,7 @@ impl Model {
 
 #[test]
 fn nothing_is_lost_and_nothing_is_seen_twice() {
-    let runs = std::env::var("SLUICE_SHARED_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(60);
+    let runs = std::env::var("SLUICE_SHARED_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(24);
     let mut ended = [0usize; 3];
     for seed in 0..runs {
         let mut model = Model::new(seed);

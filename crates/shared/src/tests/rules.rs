@@ -146,6 +146,13 @@ fn units_of_closed_ports_are_waited_for() {
     let (empty, mut holder, mut waiter) = (connect(&mut home), connect(&mut home), connect(&mut home));
     assert!(!request(&mut holder, &mut home, 4));
     (0..4).for_each(|_| assert!(holder.take().is_some()));
+    waiter.request(1);
+    waiter.finish();
+    home.turn();
+    holder.receive();
+    holder.finish();
+    home.turn();
+    assert!(waiter.receive().refused, "the holder has no credit, and uses all units");
     drop(empty);
     drop(holder);
     assert!(!request(&mut waiter, &mut home, 4));
