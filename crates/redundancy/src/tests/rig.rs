@@ -485,7 +485,8 @@ impl Rig {
                 }
             }
         }
-        if self.asked.is_empty() && std::mem::take(&mut self.cut) {
+        // While a loss is not in the log, a restart may serve the lost member again, with writes that failed.
+        if self.asked.is_empty() && self.mirror.is_noted() && std::mem::take(&mut self.cut) {
             self.history.settle(|part| tags[part as usize]);
         }
     }

@@ -249,7 +249,7 @@ fn a_copy_that_is_paused_cancelled_and_resumed_leaves_equal_members() {
 
 #[test]
 fn whatever_happens_to_one_part_after_the_other() {
-    run(Steps::ALL, &[1253, 1430, 2825, 7129, 10055], 60);
+    run(Steps::ALL, &[1253, 1430, 2825, 7129, 10055, 61519], 60);
 }
 
 /// Fails each write to the log in turn, with no effect, a partial one, or the whole one. The next process
