@@ -154,6 +154,11 @@ impl sluice_uif::Function for Forgetful {
         (0..20).for_each(|from| io.translate(Translation::Forget { from, length: 512 }));
         sluice_uif::Answer::Finish(OK)
     }
+
+    fn control(&mut self, text: &str, io: &mut sluice_uif::Io<'_>) -> sluice_uif::Control {
+        (0..20).for_each(|from| io.translate(Translation::Forget { from, length: 512 }));
+        sluice_uif::Control::Now(Ok(text.to_owned()))
+    }
 }
 
 #[test]
@@ -174,4 +179,24 @@ fn a_function_here_is_heard_over_several_looks_too() {
     }
     assert!(notes.taken().into_iter().eq((0..20).map(forgotten)));
     assert_eq!((rig.finished(), rig.stack.arm()), (Some((0, OK)), false));
+}
+
+#[test]
+fn an_order_of_a_function_here_is_answered_after_its_translations() {
+    let (here, control) =
+        PreparedUif::local(rig::config(OnDeath::Park), Box::new(Forgetful)).expect("memory");
+    let (mut rig, notes) = (Rig::new(here), Notes::default());
+    rig.turn(0);
+    rig.instance.set_translations(Some(Box::new(notes.clone())));
+    rig.notify();
+    assert_eq!(notes.taken(), [None]);
+    let answer = control.start_query("forget");
+    rig.notify();
+    for so_many in [8, 16] {
+        let noted = notes.noted.lock().expect("no panic").len();
+        assert_eq!((noted, answer.wait(Instant::now())), (so_many, None));
+        rig.turn(0);
+    }
+    assert!(notes.taken().into_iter().eq((0..20).map(forgotten)));
+    assert_eq!(answer.wait(Instant::now()), Some(Ok("forget".to_owned())));
 }
