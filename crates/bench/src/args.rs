@@ -45,7 +45,7 @@ pub(super) enum Other {
 #[derive(Debug, Args)]
 pub struct CellArgs {
     /// Targets: null, memory, memory:SIZE or file:PATH; pass@daemon:TARGET, pass@process:TARGET and the same with
-    /// encrypt or mirror put a function over one
+    /// encrypt, mirror or replicate put a function over one
     #[arg(long, value_delimiter = ',', default_value = "null")]
     target: Vec<Target>,
     /// A drive of a daemon that runs already: its socket DIR/cntrl

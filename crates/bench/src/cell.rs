@@ -29,6 +29,8 @@ pub enum Above {
     Encrypt,
     /// Mirror of two members like the target, with a log in memory.
     Mirror,
+    /// Copy of all writes on a second target of the kind, with a log in memory.
+    Replicate,
 }
 
 impl Above {
@@ -37,6 +39,7 @@ impl Above {
             Self::Pass => "pass",
             Self::Encrypt => "encrypt",
             Self::Mirror => "mirror",
+            Self::Replicate => "replicate",
         }
     }
 
@@ -46,7 +49,7 @@ impl Above {
         if self == Self::Encrypt {
             spec.options.insert("key_file".to_owned(), key.display().to_string());
         }
-        if self == Self::Mirror {
+        if matches!(self, Self::Mirror | Self::Replicate) {
             spec.layers = vec![layer(below.target, below.size), layer(TargetKind::Memory, Some(LOG_SIZE))];
         }
         spec
@@ -130,10 +133,12 @@ impl FromStr for Target {
             ("encrypt@process", below) => through(Above::Encrypt, Place::Process, below),
             ("mirror@daemon", below) => through(Above::Mirror, Place::Daemon, below),
             ("mirror@process", below) => through(Above::Mirror, Place::Process, below),
+            ("replicate@daemon", below) => through(Above::Replicate, Place::Daemon, below),
+            ("replicate@process", below) => through(Above::Replicate, Place::Process, below),
             ("file", Some(path)) if !path.is_empty() => Ok(Self::File(path.into())),
             _ => Err(format!(
                 "`{text}` is not a target: use null, memory, memory:SIZE, file:PATH, or one of the first \
-                 two under pass@daemon:, pass@process:, or the same with encrypt or mirror"
+                 two under pass@daemon:, pass@process:, or the same with encrypt, mirror or replicate"
             )),
         }
     }
@@ -337,6 +342,7 @@ mod tests {
             "file:/dev/loop0",
             "encrypt@process:memory:1GiB",
             "mirror@daemon:null",
+            "replicate@daemon:null",
         ] {
             assert_eq!(text.parse::<Target>().map(|target| target.to_string()).as_deref(), Ok(text));
         }

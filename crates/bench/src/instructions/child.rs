@@ -199,7 +199,7 @@ fn controller(scenario: &Scenario) -> Result<Attached, ApiError> {
 fn function(function: Function) -> Option<Box<dyn Layer>> {
     match function {
         // A mirror needs a reactor, and is driven directly.
-        Function::None | Function::Mirror => None,
+        Function::None | Function::Mirror | Function::Replicate => None,
         Function::Pass => Some(Box::new(Pass::new(PassConfig { watch: false }))),
         Function::PassWatching => Some(Box::new(Pass::new(PassConfig { watch: true }))),
         Function::Delay => Some(Box::new(Delay::new(DelayConfig::default()))),

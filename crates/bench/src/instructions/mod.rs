@@ -53,7 +53,7 @@ pub struct InstructionArgs {
     /// Only on this target
     #[arg(long, value_enum)]
     target: Option<Target>,
-    /// Only under this function: a mirror is driven directly, others are counted on the null target, for reads
+    /// Only under this function: mirror and replicate are driven directly, others are counted on the null target, for reads
     #[arg(long, value_enum)]
     function: Option<Function>,
     /// Only with this classifier, which is counted on the null target, for reads

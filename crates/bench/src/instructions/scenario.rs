@@ -71,6 +71,8 @@ pub enum Function {
     Fault,
     /// A mirror in the daemon, of two members like the target, with a log in memory.
     Mirror,
+    /// A replicate in the daemon, with a copy on a second target of the kind and a log in memory.
+    Replicate,
 }
 
 /// Program that decides where commands go.
@@ -113,7 +115,7 @@ pub(super) const OPERATIONS: [Operation; 3] = [Operation::Read, Operation::Write
 pub(super) const TRANSFERS: [Operation; 2] = [Operation::Read, Operation::Write];
 pub(super) const SIDES: [Side; 2] = [Side::Host, Side::Controller];
 /// Functions that are driven directly.
-pub(super) const DRIVEN: [Function; 2] = [Function::None, Function::Mirror];
+pub(super) const DRIVEN: [Function; 3] = [Function::None, Function::Mirror, Function::Replicate];
 /// Functions that add something to a controller's turn.
 pub(super) const FUNCTIONS: [Function; 4] =
     [Function::Pass, Function::PassWatching, Function::Delay, Function::Fault];
@@ -173,19 +175,21 @@ impl Scenario {
         (1..=self.batch_max()).contains(&self.batch) && self.has_place_for_function()
     }
 
-    /// Returns whether the function is possible here. A mirror needs a reactor, and a reactor that drives
-    /// layers directly is a host.
+    /// Returns whether the function is possible here. Mirror and replicate need a reactor, and a reactor that
+    /// drives layers directly is a host.
     fn has_place_for_function(&self) -> bool {
         match self.transport {
             Transport::Direct => self.side == Side::Host && DRIVEN.contains(&self.function),
-            Transport::Pcie | Transport::Tcp => self.function != Function::Mirror,
+            Transport::Pcie | Transport::Tcp => {
+                !matches!(self.function, Function::Mirror | Function::Replicate)
+            }
         }
     }
 
     pub fn impossible(&self) -> ApiError {
         if !self.has_place_for_function() {
             return ApiError::invalid(format!("{} cannot be counted here", self.function.word()))
-                .hint("use --transport direct --side host for a mirror, and for nothing else");
+                .hint("use --transport direct --side host for mirror and replicate, and for nothing else");
         }
         let what = match self.transport {
             Transport::Pcie => "a turn cannot have",
@@ -237,6 +241,7 @@ words! {
         Delay = "delay",
         Fault = "fault",
         Mirror = "mirror",
+        Replicate = "replicate",
     }
     Classifier {
         None = "none",
@@ -286,12 +291,15 @@ mod tests {
     }
 
     #[test]
-    fn a_mirror_is_driven_directly_alone() {
-        let mirror = Scenario { function: Function::Mirror, side: Side::Host, ..Scenario::PLAIN };
-        let possible = |transport| Scenario { transport, ..mirror }.is_possible();
-        assert_eq!([Transport::Pcie, Transport::Tcp, Transport::Direct].map(possible), [false, false, true]);
-        let direct = Scenario { transport: Transport::Direct, ..mirror };
-        assert!(!Scenario { side: Side::Controller, ..direct }.is_possible());
-        assert!(!Scenario { function: Function::Pass, ..direct }.is_possible());
+    fn mirror_and_replicate_are_driven_directly_alone() {
+        for function in [Function::Mirror, Function::Replicate] {
+            let driven = Scenario { function, side: Side::Host, ..Scenario::PLAIN };
+            let possible = |transport| Scenario { transport, ..driven }.is_possible();
+            let transports = [Transport::Pcie, Transport::Tcp, Transport::Direct];
+            assert_eq!(transports.map(possible), [false, false, true]);
+            let direct = Scenario { transport: Transport::Direct, ..driven };
+            assert!(!Scenario { side: Side::Controller, ..direct }.is_possible());
+            assert!(!Scenario { function: Function::Pass, ..direct }.is_possible());
+        }
     }
 }

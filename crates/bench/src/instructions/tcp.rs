@@ -54,7 +54,7 @@ pub(super) fn run(scenario: &Scenario) -> Result<(), ApiError> {
         0 => Ok(()),
         failed => Err(ApiError::internal(format!("{failed} commands failed"))),
     };
-    if scenario.function == Function::Mirror {
+    if matches!(scenario.function, Function::Mirror | Function::Replicate) {
         // The set is opened with the first command, and its members are made equal.
         send(1)?;
         std::thread::sleep(SETTLING);
@@ -87,10 +87,13 @@ fn connect(target: Target, host: &Server, controller: &mut Server) -> Result<Dir
 /// Opens the layers of a scenario on the host's reactor.
 fn drive(scenario: &Scenario, host: &Server) -> Result<Direct, ApiError> {
     let target = behind(scenario.target);
-    if scenario.function != Function::Mirror {
-        return host.open_directly(&target);
-    }
-    host.open_directly(&Behind::Through(Above::Mirror, Place::Daemon, Box::new(target)))
+    let above = match scenario.function {
+        Function::Mirror => Above::Mirror,
+        Function::Replicate => Above::Replicate,
+        _ => return host.open_directly(&target),
+    };
+    host.open_directly(&Behind::Through(above, Place::Daemon, Box::new(target)))
+}
 }
 
 fn behind(target: Target) -> Behind {
