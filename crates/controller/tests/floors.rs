@@ -17,15 +17,11 @@ const UPWARD: &[(&str, &str)] = &[];
 
 /// Fields of `Controller` that other floors still reach.
 const EXPOSED: &[&str] = &[
-    "number",
     "registers",
-    "is_on",
-    "handover",
     "sqs",
     "cqs",
     "active",
     "doorbells",
-    "mode",
     "events",
     "features",
     "reservation_notifications",
@@ -33,15 +29,10 @@ const EXPOSED: &[&str] = &[
     "persistent_events",
     "self_test",
     "unflushed",
-    "posted",
-    "next_deadline_ns",
     "deletions",
-    "failures",
     "interrupts",
     "unmapped",
     "client_dma",
-    "rotation",
-    "priorities",
     "remote_groups",
 ];
 

@@ -8,7 +8,7 @@ use sluice_memory::Access;
 use sluice_nvme::Status;
 
 pub(crate) fn configure(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
-    if controller.mode != DoorbellMode::Trapped {
+    if controller.doorbell_mode() != DoorbellMode::Trapped {
         return Err(Status::INVALID_OPCODE);
     }
     let [doorbells, event_index] = admin.entry.dptr;
@@ -28,6 +28,6 @@ pub(crate) fn configure(controller: &mut Controller, admin: &Admin<'_>) -> Answe
     };
     controller.doorbells.use_shadow(shadow);
     controller.disarm();
-    controller.handover.get_mut().registers.shadow = admin.entry.dptr;
+    controller.record_shadow(admin.entry.dptr);
     Ok(Outcome::Done(0))
 }

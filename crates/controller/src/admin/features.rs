@@ -100,7 +100,7 @@ pub(crate) fn set(controller: &mut Controller, subsystem: &mut Subsystem, admin:
 
 /// Checks the NSID: only namespace features have one. There, the broadcast NSID means every namespace.
 fn check_nsid(controller: &Controller, subsystem: &Subsystem, nsid: u32, scope: Scope) -> Result<(), Status> {
-    let active = subsystem.active(controller.number, nsid).is_some();
+    let active = subsystem.active(controller.number(), nsid).is_some();
     match scope {
         Scope::Namespace if active || nsid == NSID_ALL => Ok(()),
         Scope::Controller if nsid == 0 || nsid == NSID_ALL => Ok(()),
@@ -282,7 +282,7 @@ impl Values<'_> {
             FeatureId::ERROR_RECOVERY => {
                 // A single value is requested, so the broadcast NSID is no valid name.
                 subsystem
-                    .active(controller.number, admin.entry.nsid)
+                    .active(controller.number(), admin.entry.nsid)
                     .ok_or(Subsystem::status_of_inactive(admin.entry.nsid))?;
                 u32::from(features.retry_limits[admin.entry.nsid as usize - 1])
             }

@@ -20,7 +20,7 @@ pub(crate) fn identify(controller: &mut Controller, subsystem: &mut Subsystem, a
 }
 
 fn page(controller: &Controller, subsystem: &Subsystem, entry: &SubmissionEntry) -> Result<Page, Status> {
-    let number = controller.number;
+    let number = controller.number();
     let of_namespace = |describe: &dyn Fn(&Namespace) -> Page| {
         Ok(namespace(controller, subsystem, entry.nsid)?.map_or(ZEROS, describe))
     };
@@ -98,7 +98,7 @@ fn namespace<'a>(
     subsystem: &'a Subsystem,
     nsid: u32,
 ) -> Result<Option<&'a Namespace>, Status> {
-    Ok(allocated(subsystem, nsid)?.filter(|namespace| namespace.is_attached(controller.number)))
+    Ok(allocated(subsystem, nsid)?.filter(|namespace| namespace.is_attached(controller.number())))
 }
 
 /// Returns a namespace, even if it is not attached to the controller.

@@ -159,8 +159,8 @@ impl Page {
             LogId::FEATURE_EFFECTS => self.put_all(feature_effects(subsystem)),
             LogId::ASYMMETRIC_NAMESPACE_ACCESS => {
                 let log = subsystem.ana().log(
-                    controller.number,
-                    subsystem.iter_active(controller.number).map(|it| (it.nsid(), it.ana_group())),
+                    controller.number(),
+                    subsystem.iter_active(controller.number()).map(|it| (it.nsid(), it.ana_group())),
                     request.groups_only,
                 );
                 self.length = log.len();

@@ -124,7 +124,7 @@ pub(crate) fn delete_sq(controller: &mut Controller, subsystem: &mut Subsystem, 
     }
     queue.deleting = true;
     if queue.in_flight > 0 {
-        let own = Controllers::of_bits(1 << controller.number);
+        let own = Controllers::of_bits(1 << controller.number());
         let of_queue = Aborted { sq: Some(id), ..Aborted::of(own) };
         subsystem.abort(of_queue, Status::ABORTED_SQ_DELETION, admin.now_ns);
         return Ok(Outcome::Later);

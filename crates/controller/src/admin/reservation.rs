@@ -18,7 +18,7 @@ pub(super) fn set(
     match id {
         FeatureId::HOST_IDENTIFIER => set_host(controller, subsystem, admin)?,
         FeatureId::RESERVATION_NOTIFICATION_MASK => {
-            let nsids = subsystem.iter_active(controller.number).map(|namespace| namespace.nsid());
+            let nsids = subsystem.iter_active(controller.number()).map(|namespace| namespace.nsid());
             let concerned = nsids.filter(|nsid| admin.entry.nsid == NSID_ALL || admin.entry.nsid == *nsid);
             concerned.for_each(|nsid| controller.reservation_notifications.set_mask(nsid, admin.entry.cdw11));
         }
@@ -33,7 +33,7 @@ fn set_host(controller: &Controller, subsystem: &mut Subsystem, admin: &Admin<'_
     if controller.is_fabrics() {
         return Err(Status::COMMAND_SEQUENCE_ERROR);
     }
-    let (now, number) = (subsystem.host(controller.number), controller.number);
+    let (now, number) = (subsystem.host(controller.number()), controller.number());
     let host = match admin.entry.cdw11 & EXTENDED_HOST_IDENTIFIER {
         0 => {
             let mut bytes = [0; 8];
@@ -71,8 +71,8 @@ pub(super) fn get(
     current: bool,
 ) -> Answer {
     if id == FeatureId::HOST_IDENTIFIER {
-        let host = subsystem.host(controller.number);
-        let host = if current { host } else { HostId::Unnamed(controller.number) };
+        let host = subsystem.host(controller.number());
+        let host = if current { host } else { HostId::Unnamed(controller.number()) };
         let bytes = host.bytes();
         match (admin.entry.cdw11 & EXTENDED_HOST_IDENTIFIER != 0, host) {
             (true, _) => admin.to_host(&bytes)?,
@@ -82,7 +82,7 @@ pub(super) fn get(
         return Ok(Outcome::Done(0));
     }
     let nsid = admin.entry.nsid;
-    let namespace = subsystem.active(controller.number, nsid).ok_or(Subsystem::status_of_inactive(nsid))?;
+    let namespace = subsystem.active(controller.number(), nsid).ok_or(Subsystem::status_of_inactive(nsid))?;
     Ok(Outcome::Done(match id {
         _ if !current => 0,
         FeatureId::RESERVATION_NOTIFICATION_MASK => controller.reservation_notifications.mask(nsid).into(),

@@ -76,7 +76,7 @@ pub(crate) fn taker(controller: &Controller, subsystem: &Subsystem, entry: &Subm
     };
     let takes = |namespace: &&Namespace| namespace.passthrough().admin.contains(entry.opcode);
     let of_controller = entry.nsid == 0 || entry.nsid == NSID_ALL;
-    let mut namespaces = subsystem.iter_active(controller.number);
+    let mut namespaces = subsystem.iter_active(controller.number());
     let found = is_vendors
         .then(|| namespaces.find(|each| takes(each) && (of_controller || each.nsid() == entry.nsid)));
     found.flatten().map(Namespace::nsid)

@@ -76,7 +76,7 @@ pub(crate) fn advance(
         update_held_back(subsystem);
     }
     let (HeldCommands { abandoned: Abandoned { ready, .. }, .. }, slab) = subsystem.held_and_slab();
-    let is_own = |command: &mut Command| slab.slot(command).origin.controller == controller.number;
+    let is_own = |command: &mut Command| slab.slot(command).origin.controller == controller.number();
     // A host can have hundreds: the others go on with the next turns.
     let own: Vec<Command> = ready.extract_if(.., is_own).take(BATCH_MAX as usize).collect();
     let count = own.len();
@@ -91,7 +91,7 @@ pub(crate) fn advance(
 /// Returns whether a turn of this controller would continue something.
 pub(crate) fn can_advance(controller: &Controller, subsystem: &Subsystem) -> bool {
     let (Abandoned { changes, ready, .. }, slab) = (&subsystem.held().abandoned, subsystem.slab());
-    let is_own = |command: &Command| slab.slot(command).origin.controller == controller.number;
+    let is_own = |command: &Command| slab.slot(command).origin.controller == controller.number();
     changes.iter().any(|change| !change.is_under_way(slab)) || ready.iter().any(is_own)
 }
 

@@ -33,7 +33,7 @@ fn abort_io(
     cid: u16,
     now_ns: u64,
 ) -> Outcome {
-    let own = Controllers::of_bits(1 << controller.number);
+    let own = Controllers::of_bits(1 << controller.number());
     let which = Aborted { sq: Some(sq), cid: Some(cid), ..Aborted::of(own) };
     let is_there = |subsystem: &Subsystem| {
         subsystem.slab().live().any(|slot| !slot.is_child() && which.has(&slot.origin))

@@ -26,7 +26,7 @@ pub(crate) fn begin(
     }
     if let Some(nsid) = passthrough::taker(controller, subsystem, entry)
         && check(controller, subsystem, entry).is_ok()
-        && subsystem.check_admin(controller.number, entry).is_ok()
+        && subsystem.check_admin(controller.number(), entry).is_ok()
     {
         return hand_on(controller, subsystem, command, entry, nsid, space, now_ns);
     }
@@ -35,7 +35,7 @@ pub(crate) fn begin(
         Ok(Outcome::Done(dw0)) => controller.finish(subsystem, command, Status::SUCCESS, dw0),
         Ok(Outcome::Later) => queues::wait(controller, command),
         Ok(Outcome::AfterErasure) => {
-            let host = subsystem.host(controller.number);
+            let host = subsystem.host(controller.number());
             match &mut subsystem.jobs_mut().erasure {
                 Some(erasure) => erasure.wait(command, host),
                 None => complete::refuse(controller, subsystem, command, Status::INTERNAL_ERROR),
@@ -61,7 +61,7 @@ fn check(controller: &Controller, subsystem: &Subsystem, entry: &SubmissionEntry
 
 /// Executes a command: jobs begin here, and all others are those of [`admin`](crate::admin).
 fn execute(controller: &mut Controller, subsystem: &mut Subsystem, admin: &Admin<'_>) -> Answer {
-    subsystem.check_admin(controller.number, admin.entry)?;
+    subsystem.check_admin(controller.number(), admin.entry)?;
     match admin.entry.opcode {
         opcode::ABORT => abort::abort(controller, subsystem, admin),
         opcode::DEVICE_SELF_TEST => {

@@ -1,14 +1,14 @@
-//! Sleep of a controller: doorbell requests, the last look, and deadlines.
+//! Sleep of a controller: doorbell requests and the last look.
 
 use crate::engine::{abandoned, fused};
-use crate::model::{Controller, Subsystem, self_test};
+use crate::model::{Controller, Subsystem};
 use crate::state::queue::Service;
 
 impl Controller {
     /// Requests doorbell writes from the host before the task sleeps, and looks once more. Returns whether
     /// there is work after all.
     pub fn arm(&mut self, subsystem: &Subsystem) -> bool {
-        let has_mail = subsystem.has_mail(self.number);
+        let has_mail = subsystem.has_mail(self.number());
         if subsystem.has_completions() || has_mail || self.can_advance_state(subsystem) {
             return true;
         }
@@ -51,8 +51,9 @@ impl Controller {
 
     /// Returns whether some queue has an entry that could be fetched now.
     fn has_fetchable(&mut self, subsystem: &Subsystem) -> bool {
+        let has_room = subsystem.room(self.number()) > 0;
         let Self { active, sqs, cqs, doorbells, remote_groups, .. } = self;
-        subsystem.room(self.number) > 0
+        has_room
             && active.iter().any(|&id| {
                 // Entries that wait for all queues need no polling: the return of the queues wakes the task.
                 if id == 0 && remote_groups.waits() {
@@ -67,31 +68,5 @@ impl Controller {
                         .as_mut()
                         .is_some_and(|cq| cq.service == Service::On && cq.room(1, doorbells) > 0)
             })
-    }
-
-    /// Returns the earliest time at which work of this controller is due, `u64::MAX` for never.
-    fn earliest_ns(&self, subsystem: &Subsystem) -> u64 {
-        let all = [
-            self.features.deadline_ns(),
-            self.self_test.deadline_ns().filter(|_| self_test::may_read(self, subsystem)),
-            self.interrupts.deadline_ns(),
-            self.unmapped.deadline_ns(),
-            self.client_dma.as_ref().and_then(|client_dma| client_dma.deadline_ns()),
-        ];
-        // The compiler unrolls this loop, which is part of every turn that had work.
-        all.iter().fold(u64::MAX, |earliest, at| earliest.min(at.unwrap_or(u64::MAX)))
-    }
-
-    /// Computes the next deadline, since timers may have changed. Later turns compare the clock with it.
-    #[inline]
-    pub(crate) fn note_deadline(&mut self, subsystem: &Subsystem) {
-        self.next_deadline_ns = self.earliest_ns(subsystem);
-    }
-
-    /// Returns the earliest time at which this controller, without its subsystem, needs a turn without a
-    /// doorbell. Turns compare the clock with the same time, so timers must be armed only from it.
-    pub fn deadline_ns(&mut self, subsystem: &Subsystem) -> Option<u64> {
-        self.note_deadline(subsystem);
-        (self.next_deadline_ns != u64::MAX).then_some(self.next_deadline_ns)
     }
 }

@@ -55,8 +55,8 @@ impl Controller {
         if std::mem::replace(&mut queue.deleting, true) {
             return;
         }
-        abandoned::abandon(subsystem, self.number, Some(id));
-        let own = Controllers::of_bits(1 << self.number);
+        abandoned::abandon(subsystem, self.number(), Some(id));
+        let own = Controllers::of_bits(1 << self.number());
         let of_queue = Aborted { sq: Some(id), ..Aborted::of(own) };
         subsystem.abort(of_queue, Status::ABORTED_SQ_DELETION, now_ns);
     }

@@ -160,7 +160,7 @@ impl Controller {
     /// Returns none if there is no transfer, or [`DMA_REQUESTS_MAX`](crate::DMA_REQUESTS_MAX) are in flight.
     pub fn take_dma_request(&mut self, most: usize, data: &mut Vec<u8>, now_ns: u64) -> Option<DmaRequest> {
         let request = self.client_dma.as_mut()?.take(most, data, now_ns)?;
-        self.next_deadline_ns = self.next_deadline_ns.min(now_ns.saturating_add(DMA_TIMEOUT_NS));
+        self.make_due(now_ns.saturating_add(DMA_TIMEOUT_NS));
         Some(request)
     }
 
@@ -179,7 +179,7 @@ impl Controller {
             Some(QueueEvent::Posted { vector: Some(vector) }) => {
                 self.interrupts.insert(vector);
                 let held_until_ns = self.interrupts.deadline_ns().unwrap_or(u64::MAX);
-                self.next_deadline_ns = self.next_deadline_ns.min(held_until_ns);
+                self.make_due(held_until_ns);
             }
             _ => {}
         }

@@ -20,7 +20,7 @@ impl Controller {
             subsystem.run_completions(now_ns);
             let mut finishing = subsystem.take_finished();
             work += finishing.len();
-            subsystem.deliver(self.number, &mut finishing);
+            subsystem.deliver(self.number(), &mut finishing);
             if self.is_fabrics() {
                 self.note_ends(subsystem, &finishing, now_ns);
             }
@@ -84,7 +84,7 @@ impl Controller {
         if steps.move_bytes() {
             if subsystem.has_moved_enough() {
                 // Its next steps run in later turns, since one command may have hundreds.
-                return subsystem.mail(self.number, command);
+                return subsystem.mail(self.number(), command);
             }
             let (slab, health, _) = subsystem.slab_and_accounts();
             health.step(&slab.slot(&command).request);
@@ -203,10 +203,7 @@ impl Controller {
                 self.remote_groups.recall(RecallCause::Buffer);
             }
             let entry = slab.entry(&command);
-            self.errors.command(entry, &slot.origin, slot.status);
-            if slot.origin.sq != 0 {
-                self.failures.report(&identity.subnqn, entry, slot.status);
-            }
+            self.report_failure(&identity.subnqn, entry, slot);
         }
         if slot.origin.sq != 0 {
             health.completed(&slot.request, slot.status);
@@ -244,22 +241,7 @@ impl Controller {
         if let Some(vector) = cq.vector {
             self.interrupts.insert(vector);
         }
-        if self.posted != id {
-            let before = std::mem::replace(&mut self.posted, id);
-            self.note_tail(before);
-        }
-    }
-
-    /// Publishes the tail of the completion queue that was posted to last.
-    #[inline]
-    pub(crate) fn note_posted(&mut self) {
-        self.note_tail(self.posted);
-    }
-
-    fn note_tail(&mut self, cq: u16) {
-        if let Some(queue) = &self.cqs[usize::from(cq)] {
-            self.handover.get_mut().cqs[usize::from(cq)].index = queue.position();
-        }
+        self.note_queue(id);
     }
 }
 

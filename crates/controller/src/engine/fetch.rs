@@ -95,7 +95,7 @@ impl Controller {
             return 0;
         }
         let wanted = sq.waiting(tail).min(most);
-        let count = wanted.min(cq.room(wanted, &self.doorbells)).min(subsystem.room(self.number));
+        let count = wanted.min(cq.room(wanted, &self.doorbells)).min(subsystem.room(sq.controller));
         cq.reserve(count);
         sq.in_flight += count;
         let batch = count.min(BATCH_MAX);
@@ -205,22 +205,5 @@ impl Controller {
             queue.head_error = HeadError::Reported;
         }
         self.doorbell_error(cq, Event::INVALID_DOORBELL_VALUE);
-    }
-
-    /// Publishes the new head, and moves the event index along now and then: each store to it takes the line
-    /// away from the host.
-    #[inline]
-    fn publish_head(&mut self, id: u16) {
-        let Some(sq) = &mut self.sqs[usize::from(id)] else { return };
-        self.handover.get_mut().sqs[usize::from(id)].index = sq.head;
-        let moved = if sq.head >= sq.event_index_head {
-            sq.head - sq.event_index_head
-        } else {
-            sq.head + sq.size - sq.event_index_head
-        };
-        if moved > sq.size / 4 {
-            sq.event_index_head = sq.head;
-            self.doorbells.put_event_index_behind(id, sq.head);
-        }
     }
 }

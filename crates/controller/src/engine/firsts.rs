@@ -34,7 +34,7 @@ pub(super) fn is_stranded(controller: &Controller, subsystem: &Subsystem, first:
             && !controller.registers.is_shutting_down()
             && !is_stuck(controller, subsystem, queue)
     };
-    origin.controller == controller.number
+    origin.controller == controller.number()
         && (subsystem.is_held()
             || are_too_many(subsystem)
             || controller.sqs[usize::from(origin.sq)].as_ref().filter(waits).is_none())
@@ -57,15 +57,15 @@ fn is_stuck(controller: &Controller, subsystem: &Subsystem, queue: &SubmissionQu
     let Some(cq) = &controller.cqs[usize::from(queue.cq)] else { return false };
     let waiting = |is_counted: &dyn Fn(Origin) -> bool| {
         let own = subsystem.held().fused.firsts.iter().map(|first| origin(subsystem, first));
-        own.filter(|origin| origin.controller == controller.number && is_counted(*origin)).count() as u32
+        own.filter(|origin| origin.controller == controller.number() && is_counted(*origin)).count() as u32
     };
     let completes_there =
         |origin: Origin| controller.sqs[usize::from(origin.sq)].as_ref().is_some_and(|sq| sq.cq == queue.cq);
     let no_completions = || cq.is_promised() && waiting(&completes_there) >= cq.size - 1;
     let no_slots = || {
-        !subsystem.has_share(controller.number)
+        !subsystem.has_share(controller.number())
             && waiting(&|_| true) + controller.events.outstanding()
-                >= subsystem.slab().in_flight_of(controller.number)
+                >= subsystem.slab().in_flight_of(controller.number())
     };
     controller.doorbells.sq_tail(queue.id) != queue.head && (no_completions() || no_slots())
 }

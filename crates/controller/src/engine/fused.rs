@@ -83,7 +83,7 @@ pub(crate) fn advance(
     };
     firsts::refuse_stranded(controller, subsystem);
     if subsystem.held().fused.claim.is_none() {
-        let number = controller.number;
+        let number = controller.number();
         let (HeldCommands { fused, .. }, slab) = subsystem.held_and_slab();
         let is_own = |command: &mut Command| slab.slot(command).origin.controller == number;
         // A host can have as many held commands as it may have in flight: the others go on with the next
@@ -132,7 +132,7 @@ fn claim(controller: &Controller, subsystem: &mut Subsystem, space: &Space) {
     // A host can have hundreds that fail, each with lists to walk: the others are for the next turns.
     for _ in 0..BATCH_MAX {
         let (HeldCommands { fused, .. }, slab) = subsystem.held_and_slab();
-        let is_own = |pair: &&Pair| slab.slot(&pair.first).origin.controller == controller.number;
+        let is_own = |pair: &&Pair| slab.slot(&pair.first).origin.controller == controller.number();
         if fused.pairs.front().filter(is_own).is_none() {
             return;
         }
@@ -175,7 +175,7 @@ fn prepare(
     let both = |status| (status, status);
     check_entries(&first, &second).map_err(both)?;
     let nsid = first.nsid;
-    if subsystem.active(controller.number, nsid).is_none() {
+    if subsystem.active(controller.number(), nsid).is_none() {
         return Err(both(Subsystem::status_of_inactive(nsid)));
     }
     check_access(subsystem, number_of(subsystem, pair), nsid)?;
@@ -264,7 +264,7 @@ fn mark_commands_ahead(subsystem: &mut Subsystem, nsid: u32, bytes: &Range<u64>)
 /// Returns whether a turn of this controller would continue something.
 pub(crate) fn can_advance(controller: &Controller, subsystem: &Subsystem) -> bool {
     let fused = &subsystem.held().fused;
-    let is_own = |command: &Command| subsystem.slab().slot(command).origin.controller == controller.number;
+    let is_own = |command: &Command| subsystem.slab().slot(command).origin.controller == controller.number();
     let waits = fused.held.iter().any(is_own) || fused.pairs.front().is_some_and(|pair| is_own(&pair.first));
     is_ready(subsystem)
         || fused.claim.is_none() && waits

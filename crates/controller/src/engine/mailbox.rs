@@ -9,7 +9,7 @@ impl Controller {
     /// Handles all that other turns have left for this controller.
     #[cold]
     pub(crate) fn drain_mailbox(&mut self, subsystem: &mut Subsystem, now_ns: u64) {
-        for notice in subsystem.collect_mail(self.number) {
+        for notice in subsystem.collect_mail(self.number()) {
             match notice {
                 Notice::NamespaceChanged(nsid) => self.events.namespace_changed(nsid),
                 Notice::Deleting(nsid) => self_test::removal(self, subsystem, nsid, now_ns),
@@ -23,14 +23,14 @@ impl Controller {
                 Notice::AccessChanged => self.events.raise(Event::ASYMMETRIC_ACCESS_CHANGE),
                 Notice::Reset => self.subsystem_was_reset(subsystem),
                 Notice::Reservation { host, nsid, notification } => {
-                    if subsystem.host(self.number) == host
+                    if subsystem.host(self.number()) == host
                         && self.reservation_notifications.add(nsid, notification)
                     {
                         self.events.raise(Event::RESERVATION_LOG_PAGE);
                     }
                 }
                 // Timers that were off during the hold have a deadline again.
-                Notice::Resumed => self.next_deadline_ns = 0,
+                Notice::Resumed => self.make_due(0),
             }
         }
     }

@@ -3,7 +3,6 @@
 pub(crate) mod abandoned;
 pub(crate) mod abort;
 pub(crate) mod admin;
-pub(crate) mod arbitration;
 pub(crate) mod arm;
 pub(crate) mod attached;
 pub(crate) mod capsules;

@@ -28,7 +28,7 @@ impl Controller {
     /// Asynchronous Event Requests do not count, since their event may never happen (Base 5.2). Nor does a
     /// Format NVM, which pauses between any two of its chunks.
     pub fn unfinished(&self, subsystem: &Subsystem) -> u32 {
-        let is_own = |command: &Command| subsystem.slab().slot(command).origin.controller == self.number;
+        let is_own = |command: &Command| subsystem.slab().slot(command).origin.controller == self.number();
         let waiting = subsystem.jobs().erasure.as_ref().and_then(Erasure::command).is_some_and(is_own);
         self.in_flight(subsystem) - self.events.outstanding() - u32::from(waiting) + self.unmapped.held()
     }

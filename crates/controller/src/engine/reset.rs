@@ -13,7 +13,6 @@ use crate::state::unmapped_queues::UnmappedQueues;
 use sluice_command::{Aborted, Command, Controllers, Operation, Origin, Request};
 use sluice_memory::{Access, Space};
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry, register};
-use zerocopy::FromZeros;
 
 impl Controller {
     /// Handles a write of whole dwords to the registers below the doorbells.
@@ -48,7 +47,7 @@ impl Controller {
                 }
             }
         }
-        self.handover.get_mut().registers = self.registers.record(&self.doorbells);
+        self.record_registers();
     }
 
     /// Enables the controller, since CC.EN is set. During a drain this waits for the turn in which the drain
@@ -65,18 +64,18 @@ impl Controller {
             return self.registers.set_fatal();
         }
         self.features.enabled(now_ns);
-        subsystem.set_enabled(self.number, true);
-        subsystem.reset_ana(self.number);
+        subsystem.set_enabled(self.number(), true);
+        subsystem.reset_ana(self.number());
         // Notices from before are void.
-        subsystem.collect_mail(self.number);
-        let was_on = std::mem::replace(&mut self.is_on, true);
+        subsystem.collect_mail(self.number());
+        let was_on = self.switch_on();
         if !was_on {
             subsystem.health_mut().switched_on(now_ns);
         }
         self.note_ready(subsystem, !was_on, now_ns);
         self.registers.set_ready();
         // Timers that were off have a deadline again.
-        self.next_deadline_ns = 0;
+        self.make_due(0);
         if self.registers.cc.shn() != 0 {
             self.begin_shutdown(subsystem, now_ns);
         }
@@ -109,13 +108,13 @@ impl Controller {
         }
         self.drop_queues(subsystem);
         // Commands that only wait in a layer would delay the drain, too.
-        subsystem.recall(self.number);
+        subsystem.recall(self.number());
     }
 
     /// Resets the controller from outside: a function level reset, a device reset, or the end of a client.
     /// The reset is finished when [`is_quiescent`](Self::is_quiescent) is true.
     pub fn reset(&mut self, subsystem: &mut Subsystem) {
-        if std::mem::take(&mut self.is_on) {
+        if self.switch_off() {
             let prepared = self.registers.is_prepared_for_power_loss();
             subsystem.health_mut().power_lost(prepared);
             if !prepared {
@@ -126,7 +125,7 @@ impl Controller {
         self.registers.state = State::Draining;
         self.client_dma.iter_mut().for_each(|client_dma| client_dma.drop_writes());
         self.drop_queues(subsystem);
-        subsystem.recall(self.number);
+        subsystem.recall(self.number());
     }
 
     /// Handles an NVM Subsystem Reset (Base 3.7.1). It resembles a power cycle, but no data is lost. A host
@@ -145,7 +144,7 @@ impl Controller {
         self.registers.subsystem_reset_occurred();
         self.registers.state = State::Draining;
         self.drop_queues(subsystem);
-        subsystem.recall(self.number);
+        subsystem.recall(self.number());
     }
 
     /// Removes all queues. No entry is fetched any more, and commands in flight complete without an entry.
@@ -158,27 +157,22 @@ impl Controller {
         if let Some(client_dma) = &mut self.client_dma {
             client_dma.reset(subsystem.slab_mut());
         }
-        abandoned::abandon(subsystem, self.number, None);
+        abandoned::abandon(subsystem, self.number(), None);
         self.persistent_events = None;
-        self.active.clear();
-        self.sqs.iter_mut().for_each(|queue| *queue = None);
-        self.cqs.iter_mut().for_each(|queue| *queue = None);
+        self.remove_all_queues();
         match self.remote_groups.delays_reset() {
             true => self.doorbells.drop_shadow(),
             false => self.doorbells.reset(),
         }
         self.interrupts.reset();
         self.unmapped = UnmappedQueues::default();
-        let handover = self.handover.get_mut();
-        handover.sqs.fill(FromZeros::new_zeroed());
-        handover.cqs.fill(FromZeros::new_zeroed());
     }
 
     /// Takes the controller's commands that no layer has and that would not end soon. Work that was started
     /// for them goes on.
     fn take_waiting(&mut self, subsystem: &mut Subsystem) -> Vec<Command> {
         let mut waiting: Vec<_> = self.events.take_outstanding().chain(self.deletions.drain(..)).collect();
-        waiting.extend(subsystem.take_commands_of(self.number));
+        waiting.extend(subsystem.take_commands_of(self.number()));
         waiting
     }
 
@@ -186,7 +180,7 @@ impl Controller {
     pub fn is_quiescent(&self, subsystem: &Subsystem) -> bool {
         self.registers.state != State::Draining
             && self.in_flight(subsystem) == 0
-            && subsystem.is_recalled(self.number)
+            && subsystem.is_recalled(self.number())
     }
 
     /// Returns whether a drain or a shutdown has nothing left to wait for.
@@ -207,10 +201,10 @@ impl Controller {
     pub(crate) fn advance_state(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) {
         if self.registers.state == State::Draining {
             // This is repeated, since a command may have reached a layer after the last time.
-            subsystem.recall(self.number);
+            subsystem.recall(self.number());
             // A write that waits for room would delay the drain: its result no longer matters to a host, and
             // no member of a mirror has failed it.
-            let (own, why) = (Controllers::of_bits(1 << self.number), Status::ABORTED_SQ_DELETION);
+            let (own, why) = (Controllers::of_bits(1 << self.number()), Status::ABORTED_SQ_DELETION);
             (1..=NAMESPACES_MAX as u32).for_each(|nsid| subsystem.end_waiting(nsid, own, why, now_ns));
             // The same holds for a command that would take long.
             subsystem.abort(Aborted::of(own), why, now_ns);
@@ -220,19 +214,19 @@ impl Controller {
             if self.remote_groups.take_stale() {
                 self.doorbells.reset();
             }
-            subsystem.renew(self.number);
+            subsystem.renew(self.number());
             self.features.reset();
             // Notices for the state before the reset are dropped with its events.
             self.drain_mailbox(subsystem, now_ns);
             self.events.reset();
             self.reservation_notifications = Notifications::new();
-            if !self.is_fabrics() || !subsystem.host(self.number).is_named() {
-                subsystem.set_host(self.number, HostId::Unnamed(self.number));
+            if !self.is_fabrics() || !subsystem.host(self.number()).is_named() {
+                subsystem.set_host(self.number(), HostId::Unnamed(self.number()));
             }
             self_test::reset(self, subsystem, now_ns);
-            subsystem.set_enabled(self.number, false);
+            subsystem.set_enabled(self.number(), false);
             subsystem.jobs_mut().erasure.iter_mut().for_each(|erasure| erasure.set_paused(false));
-            self.next_deadline_ns = 0;
+            self.make_due(0);
             subsystem.make_due(0);
             if self.registers.cc.enabled() {
                 self.try_enable(subsystem, space, now_ns);
@@ -269,7 +263,7 @@ impl Controller {
             Some(unflushed) => unflushed,
             None => subsystem.cached_namespaces().collect(),
         };
-        let room = (subsystem.room(self.number) as usize).min(unflushed.len());
+        let room = (subsystem.room(self.number()) as usize).min(unflushed.len());
         for nsid in unflushed.drain(..room) {
             self.flush_internal(subsystem, nsid, now_ns);
         }
@@ -286,7 +280,7 @@ impl Controller {
             return;
         }
         let entry = SubmissionEntry { nsid, ..SubmissionEntry::default() };
-        let origin = Origin { sq: Origin::INTERNAL, controller: self.number, ..Origin::default() };
+        let origin = Origin { sq: Origin::INTERNAL, controller: self.number(), ..Origin::default() };
         let command = subsystem.slab_mut().admit(&entry, origin).expect("room was looked at");
         let request = Request { operation: Operation::Flush, ..Request::default() };
         subsystem.slab_mut().slot_mut(&command).request = request;

@@ -27,11 +27,11 @@ impl Controller {
             // The host's Keep Alive commands are not taken now.
             self.features.note_activity(now_ns);
         }
-        let mut work = subsystem.run_timers_and_layers(self.number, space, now_ns);
-        if subsystem.has_mail(self.number) {
+        let mut work = subsystem.run_timers_and_layers(self.number(), space, now_ns);
+        if subsystem.has_mail(self.number()) {
             self.drain_mailbox(subsystem, now_ns);
         }
-        if now_ns >= self.next_deadline_ns {
+        if self.is_due(now_ns) {
             self.expire(subsystem, now_ns);
         }
         if self.client_dma.is_some() {
@@ -83,13 +83,12 @@ impl Controller {
     fn fetch_from_queues(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) -> usize {
         let by_priority = self.registers.is_weighted();
         if by_priority {
-            self.priorities.begin(&self.features);
+            self.begin_priorities();
         }
         let (mut work, mut taken) = (0, 0);
         subsystem.begin_moving();
         let count = self.active.len();
-        let mut index = if self.rotation + 1 < count { self.rotation + 1 } else { 0 };
-        self.rotation = index;
+        let mut index = self.rotate();
         let mut left = count;
         loop {
             let (id, most) = if by_priority {
@@ -112,9 +111,9 @@ impl Controller {
                 work += taken + self.run_completions(subsystem, now_ns);
                 if subsystem.has_moved_enough() {
                     // The next turn begins with the queue after this one.
-                    self.rotation = index;
+                    self.rotate_behind(index);
                     if by_priority {
-                        self.priorities.end(taken as u32);
+                        self.end_priorities(taken as u32);
                     }
                     break;
                 }

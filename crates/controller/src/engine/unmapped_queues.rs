@@ -28,7 +28,7 @@ impl Controller {
         }
         if unmapped {
             self.unmapped.begin();
-            self.next_deadline_ns = 0;
+            self.make_due(0);
         }
         if let Some(shadow) = self.doorbells.shadow()
             && (removed.touches_pages(&shadow.doorbells) || removed.touches_pages(&shadow.event_index))

@@ -60,7 +60,7 @@ fn check(
     if entry.nsid == NSID_ALL || erase > 1 {
         return Err(Status::INVALID_FIELD);
     }
-    let namespace = subsystem.active(controller.number, entry.nsid).ok_or(Status::INVALID_NAMESPACE)?;
+    let namespace = subsystem.active(controller.number(), entry.nsid).ok_or(Status::INVALID_NAMESPACE)?;
     let found = formats(namespace).find(|(index, _)| *index == format);
     let (_, block_size) = found.ok_or(Status::INVALID_FORMAT)?;
     if protection != 0 || !namespace.is_erasable() {

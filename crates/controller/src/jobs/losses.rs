@@ -61,7 +61,7 @@ pub(crate) fn of_flush(
     mut status: Status,
     now_ns: u64,
 ) -> Status {
-    let (number, host) = (controller.number, subsystem.host(controller.number));
+    let (number, host) = (controller.number(), subsystem.host(controller.number()));
     if status.same_code(Status::WRITE_FAULT) {
         if subsystem.jobs_mut().losses.failed(nsid, Some(host)) {
             subsystem.persist_losses(now_ns);

@@ -47,7 +47,7 @@ pub(crate) fn command(
 }
 
 fn namespaces(controller: &Controller, subsystem: &Subsystem, nsid: u32) -> Result<Vec<u32>, Status> {
-    let number = controller.number;
+    let number = controller.number();
     match nsid {
         0 => Ok(Vec::new()),
         NSID_ALL => Ok(subsystem.iter_active(number).map(Namespace::nsid).collect()),
@@ -61,13 +61,14 @@ fn namespaces(controller: &Controller, subsystem: &Subsystem, nsid: u32) -> Resu
 pub(crate) fn advance(controller: &mut Controller, subsystem: &mut Subsystem, now_ns: u64) {
     let may_read = may_read(controller, subsystem);
     let hours = subsystem.health().power_on_hours(now_ns);
-    let Controller { self_test, number: own, .. } = &mut *controller;
+    let own = controller.number();
+    let Controller { self_test, .. } = &mut *controller;
     let Some(running) = &mut self_test.running else { return };
     if running.in_flight || now_ns < running.next_ns {
         return;
     }
     running.next_ns = now_ns.saturating_add(PAUSE_NS);
-    if !may_read || subsystem.room(*own) == 0 {
+    if !may_read || subsystem.room(own) == 0 {
         return;
     }
     running.skip_finished(|nsid| bytes_of(subsystem, nsid));
@@ -103,7 +104,7 @@ fn read_place(
     };
     let origin = Origin {
         sq: Origin::INTERNAL,
-        controller: controller.number,
+        controller: controller.number(),
         opcode: admin::DEVICE_SELF_TEST,
         epoch: number,
         ..Origin::default()

@@ -1,6 +1,6 @@
 //! The controller and what a front-end does with it.
 
-use crate::model::Subsystem;
+use crate::model::{Subsystem, self_test};
 use crate::state::arbitration::Priorities;
 use crate::state::client_dma::ClientDma;
 use crate::state::doorbells::{DoorbellMode, Doorbells};
@@ -19,26 +19,27 @@ use crate::state::unmapped_queues::UnmappedQueues;
 use sluice_command::handover::{Queues, Segment};
 use sluice_command::{Command, Slot};
 use sluice_memory::{Removed, SharedRegion};
+use sluice_nvme::SubmissionEntry;
 use std::io;
 
 /// NVMe controller of a [`Subsystem`]. The controllers of a subsystem use it in turn.
 #[derive(Debug)]
 pub struct Controller {
     /// Number of this controller in its subsystem, as its commands carry it.
-    pub(crate) number: u8,
+    pub(super) number: u8,
     pub(super) cntlid: u16,
     pub(crate) registers: Registers,
     /// Whether the controller was ready since the last reset from outside.
-    pub(crate) is_on: bool,
+    is_on: bool,
     /// Segment that a successor of this process is handed.
-    pub(crate) handover: Segment<Queues>,
+    pub(super) handover: Segment<Queues>,
     /// Queues by identifier; zero is the admin queue.
     pub(crate) sqs: Vec<Option<SubmissionQueue>>,
     pub(crate) cqs: Vec<Option<CompletionQueue>>,
     /// Identifiers of the existing submission queues, in the order of service.
     pub(crate) active: Vec<u16>,
     pub(crate) doorbells: Doorbells,
-    pub(crate) mode: DoorbellMode,
+    mode: DoorbellMode,
     pub(crate) events: Events,
     pub(crate) features: Features,
     /// Reservation notifications for the host.
@@ -50,14 +51,14 @@ pub struct Controller {
     /// NSIDs that a shutdown has still to flush; none before the shutdown flushes.
     pub(crate) unflushed: Option<Vec<u32>>,
     /// Completion queue that was posted to last. Its tail goes to the hand-over segment once for a batch.
-    pub(crate) posted: u16,
+    pub(super) posted: u16,
     /// Time of the next due work of this controller. Only [`note_deadline`](Self::note_deadline) computes it;
-    /// other code may only make it earlier.
-    pub(crate) next_deadline_ns: u64,
+    /// [`make_due`](Self::make_due) may make it earlier.
+    next_deadline_ns: u64,
     /// Delete I/O Submission Queue commands whose queue still has commands in flight.
     pub(crate) deletions: Vec<Command>,
     /// State of the limit on log messages about failed commands.
-    pub(crate) failures: Failures,
+    failures: Failures,
     pub(crate) interrupts: Interrupts,
     pub(crate) unmapped: UnmappedQueues,
     /// DMA requests; present once the client was found to have memory that only it reaches.
@@ -65,9 +66,9 @@ pub struct Controller {
     /// Number of queues ever created, which distinguishes them.
     pub(super) epochs: u32,
     /// Index of the active queue that is served first in the next turn.
-    pub(crate) rotation: usize,
+    rotation: usize,
     /// The same for weighted round robin.
-    pub(crate) priorities: Priorities,
+    pub(super) priorities: Priorities,
     /// Queue groups that are served elsewhere.
     pub(crate) remote_groups: RemoteGroups,
     /// Number of I/O queues of each kind that the host may have.
@@ -195,6 +196,92 @@ impl Controller {
         self.registers.read(offset, data);
     }
 
+    /// Returns the number of this controller in its subsystem.
+    #[inline]
+    pub(crate) fn number(&self) -> u8 {
+        self.number
+    }
+
+    /// Notes that the host has enabled the controller. Returns whether it was ready before, since the last
+    /// reset from outside.
+    pub(crate) fn switch_on(&mut self) -> bool {
+        std::mem::replace(&mut self.is_on, true)
+    }
+
+    /// Notes a reset from outside. Returns whether the controller was ready before it.
+    pub(crate) fn switch_off(&mut self) -> bool {
+        std::mem::take(&mut self.is_on)
+    }
+
+    /// Takes over the state with which another controller has served a queue group.
+    pub(crate) fn adopt(
+        &mut self,
+        doorbells: Doorbells,
+        registers: Registers,
+        features: Features,
+        mode: DoorbellMode,
+    ) {
+        (self.doorbells, self.registers, self.features, self.mode) = (doorbells, registers, features, mode);
+    }
+
+    /// Records a failed command in the error log, and an I/O command in the log of the daemon.
+    pub(crate) fn report_failure(&mut self, subnqn: &str, entry: &SubmissionEntry, slot: &Slot) {
+        self.errors.command(entry, &slot.origin, slot.status);
+        if slot.origin.sq != 0 {
+            self.failures.report(subnqn, entry, slot.status);
+        }
+    }
+
+    /// Returns the index of the active queue that is served first in this turn, and makes the queue after it
+    /// the first one of the next turn.
+    #[inline]
+    pub(crate) fn rotate(&mut self) -> usize {
+        self.rotation = if self.rotation + 1 < self.active.len() { self.rotation + 1 } else { 0 };
+        self.rotation
+    }
+
+    /// Makes the next turn begin behind this active queue.
+    pub(crate) fn rotate_behind(&mut self, index: usize) {
+        self.rotation = index;
+    }
+
+    /// Returns whether work of this controller is due.
+    #[inline]
+    pub(crate) fn is_due(&self, now_ns: u64) -> bool {
+        now_ns >= self.next_deadline_ns
+    }
+
+    /// Makes work due at this time, or earlier if other work is.
+    pub(crate) fn make_due(&mut self, at_ns: u64) {
+        self.next_deadline_ns = self.next_deadline_ns.min(at_ns);
+    }
+
+    /// Returns the earliest time at which work of this controller is due, `u64::MAX` for never.
+    fn earliest_ns(&self, subsystem: &Subsystem) -> u64 {
+        let all = [
+            self.features.deadline_ns(),
+            self.self_test.deadline_ns().filter(|_| self_test::may_read(self, subsystem)),
+            self.interrupts.deadline_ns(),
+            self.unmapped.deadline_ns(),
+            self.client_dma.as_ref().and_then(|client_dma| client_dma.deadline_ns()),
+        ];
+        // The compiler unrolls this loop, which is part of every turn that had work.
+        all.iter().fold(u64::MAX, |earliest, at| earliest.min(at.unwrap_or(u64::MAX)))
+    }
+
+    /// Computes the next deadline, since timers may have changed. Later turns compare the clock with it.
+    #[inline]
+    pub(crate) fn note_deadline(&mut self, subsystem: &Subsystem) {
+        self.next_deadline_ns = self.earliest_ns(subsystem);
+    }
+
+    /// Returns the earliest time at which this controller, without its subsystem, needs a turn without a
+    /// doorbell. Turns compare the clock with the same time, so timers must be armed only from it.
+    pub fn deadline_ns(&mut self, subsystem: &Subsystem) -> Option<u64> {
+        self.note_deadline(subsystem);
+        (self.next_deadline_ns != u64::MAX).then_some(self.next_deadline_ns)
+    }
+
     pub(crate) fn is_fabrics(&self) -> bool {
         self.mode == DoorbellMode::Capsules
     }
@@ -213,7 +300,7 @@ impl Controller {
     pub fn start_keep_alive(&mut self, timeout_ms: u32, now_ns: u64) {
         self.features.set_keep_alive(timeout_ms, now_ns);
         // The next turn computes the deadline from all timers.
-        self.next_deadline_ns = 0;
+        self.make_due(0);
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod access;
 pub(crate) mod ana;
+pub(crate) mod arbitration;
 pub(crate) mod attachment;
 pub(crate) mod controller;
 pub(crate) mod erasing;

@@ -100,7 +100,7 @@ impl Controller {
         if self.remote_groups.waits() {
             return Err(CannotMigrate("something is to be done that takes all queues"));
         }
-        if self.mode == DoorbellMode::Capsules {
+        if self.doorbell_mode() == DoorbellMode::Capsules {
             return Err(CannotMigrate("queues of hosts on the network stay with their drive"));
         }
         if registers.is_weighted() {

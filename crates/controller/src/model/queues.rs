@@ -8,6 +8,7 @@ use crate::state::events::Event;
 use crate::state::queue::{CompletionQueue, SubmissionQueue};
 use sluice_memory::{Access, Pages, ShadowMemory, Space};
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry};
+use zerocopy::FromZeros;
 
 impl Controller {
     /// Handles a doorbell write that came through the front-end; `offset` is from the first doorbell. Writes
@@ -78,6 +79,96 @@ impl Controller {
         }
     }
 
+    /// Notes that a completion queue is posted to, and publishes the tail of the one before.
+    #[inline(always)]
+    pub(crate) fn note_queue(&mut self, id: u16) {
+        if self.posted != id {
+            let before = std::mem::replace(&mut self.posted, id);
+            self.note_tail(before);
+        }
+    }
+
+    /// Publishes the tail of the completion queue that was posted to last.
+    #[inline]
+    pub(crate) fn note_posted(&mut self) {
+        self.note_tail(self.posted);
+    }
+
+    fn note_tail(&mut self, cq: u16) {
+        if let Some(queue) = &self.cqs[usize::from(cq)] {
+            self.handover.get_mut().cqs[usize::from(cq)].index = queue.position();
+        }
+    }
+
+    /// Publishes the new head, and moves the event index along now and then: each store to it takes the line
+    /// away from the host.
+    #[inline]
+    pub(crate) fn publish_head(&mut self, id: u16) {
+        let Some(sq) = &mut self.sqs[usize::from(id)] else { return };
+        self.handover.get_mut().sqs[usize::from(id)].index = sq.head;
+        let moved = if sq.head >= sq.event_index_head {
+            sq.head - sq.event_index_head
+        } else {
+            sq.head + sq.size - sq.event_index_head
+        };
+        if moved > sq.size / 4 {
+            sq.event_index_head = sq.head;
+            self.doorbells.put_event_index_behind(id, sq.head);
+        }
+    }
+
+    /// Stores the registers in the hand-over segment.
+    pub(crate) fn record_registers(&mut self) {
+        self.handover.get_mut().registers = self.registers.record(&self.doorbells);
+    }
+
+    /// Stores the addresses of shadow doorbells in the hand-over segment.
+    pub(crate) fn record_shadow(&mut self, addresses: [u64; 2]) {
+        self.handover.get_mut().registers.shadow = addresses;
+    }
+
+    /// Removes all queues.
+    pub(crate) fn remove_all_queues(&mut self) {
+        self.active.clear();
+        self.sqs.iter_mut().for_each(|queue| *queue = None);
+        self.cqs.iter_mut().for_each(|queue| *queue = None);
+        let handover = self.handover.get_mut();
+        handover.sqs.fill(FromZeros::new_zeroed());
+        handover.cqs.fill(FromZeros::new_zeroed());
+    }
+
+    /// Takes the queues of a group out. A successor of this process must not serve them.
+    pub(crate) fn take_group(
+        &mut self,
+        cq: u16,
+        sqs: &[u16],
+    ) -> Option<(CompletionQueue, Vec<SubmissionQueue>)> {
+        let sqs: Vec<_> = sqs.iter().filter_map(|id| self.sqs[usize::from(*id)].take()).collect();
+        let cq = self.cqs[usize::from(cq)].take()?;
+        let handover = self.handover.get_mut();
+        handover.cqs[usize::from(cq.id)].size = 0;
+        sqs.iter().for_each(|sq| handover.sqs[usize::from(sq.id)].size = 0);
+        Some((cq, sqs))
+    }
+
+    /// Installs the queues of a group and starts to serve them.
+    pub(crate) fn install_group(&mut self, cq: CompletionQueue, sqs: Vec<SubmissionQueue>) {
+        let handover = self.handover.get_mut();
+        handover.cqs[usize::from(cq.id)] = cq.record();
+        for mut sq in sqs {
+            (sq.controller, sq.event_index_head) = (self.number, sq.head);
+            handover.sqs[usize::from(sq.id)] = sq.record();
+            self.doorbells.put_event_index_behind(sq.id, sq.head);
+            self.active.push(sq.id);
+            let id = usize::from(sq.id);
+            self.sqs[id] = Some(sq);
+        }
+        let id = usize::from(cq.id);
+        self.cqs[id] = Some(cq);
+        // Timers that were off have a deadline again.
+        self.make_due(0);
+    }
+
     pub(crate) fn next_epoch(&mut self) -> u32 {
         self.epochs = self.epochs.wrapping_add(1);
         self.epochs
@@ -116,7 +207,7 @@ impl Controller {
         length: usize,
         access: Access,
     ) -> Result<QueueMemory, Status> {
-        let is_trapped = self.mode == DoorbellMode::Trapped && !self.doorbells.has_shadow();
+        let is_trapped = self.doorbell_mode() == DoorbellMode::Trapped && !self.doorbells.has_shadow();
         match space.queue(iova, length, access) {
             Err(Status::DATA_TRANSFER_ERROR) if is_trapped && space.is_remote(iova, length, access) => {
                 let shadow = ShadowMemory::new(length).map_err(|error| {

@@ -51,7 +51,6 @@ pub(crate) enum TurnStage {
 
 impl Priorities {
     /// Starts a turn.
-    #[cold]
     pub(crate) fn begin(&mut self, features: &Features) {
         let (credits, burst) = (credits(features), burst(features));
         let (rotations, left) = (self.rotations, credits[URGENT]);
@@ -68,7 +67,6 @@ impl Priorities {
     }
 
     /// Ends a turn that took this many commands from the last queue.
-    #[cold]
     pub(crate) fn end(&mut self, taken: u32) {
         if matches!(self.stage, TurnStage::Classes) {
             self.note(taken);

@@ -112,12 +112,7 @@ impl Controller {
         let doorbells =
             self.doorbells.share().map_err(|_| CannotMigrate("there is no memory for its doorbells"))?;
         let sqs = self.remote_groups.migrating.take().map(|migrating| migrating.sqs).unwrap_or_default();
-        let sqs: Vec<_> = sqs.iter().filter_map(|id| self.sqs[usize::from(*id)].take()).collect();
-        let Some(cq) = self.cqs[usize::from(cq)].take() else { return Ok(None) };
-        // A successor of this process must not serve these queues.
-        let handover = self.handover.get_mut();
-        handover.cqs[usize::from(cq.id)].size = 0;
-        sqs.iter().for_each(|sq| handover.sqs[usize::from(sq.id)].size = 0);
+        let Some((cq, sqs)) = self.take_group(cq, &sqs) else { return Ok(None) };
         self.remote_groups.groups.push(RemoteGroup {
             cq: (cq.id, cq.size),
             sqs: sqs.iter().map(|sq| (sq.id, sq.size)).collect(),
@@ -130,7 +125,7 @@ impl Controller {
             doorbells,
             registers: self.registers.clone(),
             features: self.features.without_keep_alive(),
-            mode: self.mode,
+            mode: self.doorbell_mode(),
             busy: subsystem.health().busy_time(),
             tally: subsystem.health_mut().remote.begin(),
         }))
@@ -164,10 +159,10 @@ impl Controller {
     /// Serves a group from the next turn on.
     pub fn accept_group(&mut self, subsystem: &mut Subsystem, group: MigratingGroup) {
         let MigratingGroup { cq, sqs, doorbells, registers, features, mode, busy, tally } = group;
-        (self.doorbells, self.registers, self.features, self.mode) = (doorbells, registers, features, mode);
+        self.adopt(doorbells, registers, features, mode);
         *subsystem.health_mut() = Health::of_remote(busy);
         self.remote_groups.tally = Some(tally);
-        subsystem.set_enabled(self.number, true);
+        subsystem.set_enabled(self.number(), true);
         self.install_group(cq, sqs);
     }
 
@@ -183,23 +178,5 @@ impl Controller {
             tally.close();
         }
         work
-    }
-
-    /// Installs the queues of a group and starts to serve them.
-    pub(super) fn install_group(&mut self, cq: CompletionQueue, sqs: Vec<SubmissionQueue>) {
-        let handover = self.handover.get_mut();
-        handover.cqs[usize::from(cq.id)] = cq.record();
-        for mut sq in sqs {
-            (sq.controller, sq.event_index_head) = (self.number, sq.head);
-            handover.sqs[usize::from(sq.id)] = sq.record();
-            self.doorbells.put_event_index_behind(sq.id, sq.head);
-            self.active.push(sq.id);
-            let id = usize::from(sq.id);
-            self.sqs[id] = Some(sq);
-        }
-        let id = usize::from(cq.id);
-        self.cqs[id] = Some(cq);
-        // Timers that were off have a deadline again.
-        self.next_deadline_ns = 0;
     }
 }

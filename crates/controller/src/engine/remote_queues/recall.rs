@@ -92,7 +92,7 @@ impl Controller {
         };
         let remote = self.remote_groups.groups.remove(at);
         self.remote_groups.recall_cause.take_if(|_| self.remote_groups.groups.is_empty());
-        self.next_deadline_ns = 0;
+        self.make_due(0);
         if self.registers.state != State::Enabled {
             return;
         }

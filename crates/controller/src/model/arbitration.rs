@@ -5,6 +5,18 @@ use crate::state::arbitration::{Priorities, TurnStage, URGENT};
 use crate::state::limits::FETCH_MAX;
 
 impl Controller {
+    /// Starts a turn by priority.
+    #[cold]
+    pub(crate) fn begin_priorities(&mut self) {
+        self.priorities.begin(&self.features);
+    }
+
+    /// Ends a turn that took this many commands from the last queue.
+    #[cold]
+    pub(crate) fn end_priorities(&mut self, taken: u32) {
+        self.priorities.end(taken);
+    }
+
     /// Returns the next queue and the number of commands that it may have, or none if the turn is over.
     /// `taken` is the number that was taken from the queue before.
     #[cold]
