@@ -1,5 +1,6 @@
 //! Orders of an operator, and their answers.
 
+use super::order::whole;
 use super::{Replicate, SetOrder};
 use sluice_nvme::Status;
 use sluice_redundancy::Members;
@@ -34,7 +35,7 @@ impl Replicate {
             // Of two members, one of which is the drive, it is the other.
             SetOrder::Fail => mirror.take_out(1)?,
             SetOrder::FailMember { member } => one(all, member).and_then(|_| mirror.take_out(member))?,
-            SetOrder::Check => mirror.check(),
+            SetOrder::Check => whole(&mirror.status()).map(|()| mirror.check())?,
             SetOrder::CopyFrom { member } => mirror.copy_from(member)?,
         }
         Ok(mirror.status().to_string())

@@ -1,10 +1,14 @@
 //! Orders for the background work of the set.
 
 use super::Replicate;
+use super::order::whole;
 use crate::services::service::json;
 use sluice_jobs::{Order, Verb};
 use sluice_redundancy::RESYNC_JOB;
 use sluice_uif::{Control, Io};
+
+/// Name of the comparison, which an order may name.
+const CHECK_JOB: &str = "check";
 
 impl Replicate {
     /// Executes an order for a job. A copy is cancelled when the log has that.
@@ -27,6 +31,9 @@ impl Replicate {
         match (order, set) {
             (Order::List, set) => json(&set.map(|set| set.mirror.jobs()).unwrap_or_default()),
             (Order::Do(verb, name, change), Some(set)) => {
+                if (verb, name.as_str()) == (Verb::Resume, CHECK_JOB) {
+                    whole(&set.mirror.status())?;
+                }
                 let report = set.mirror.order_job(verb, &name, change, now_ns)?;
                 json(&report)
             }

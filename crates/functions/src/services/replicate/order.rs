@@ -2,8 +2,23 @@
 
 use super::{Replicate, SetOrder};
 use sluice_jobs::Order;
-use sluice_nvme::Status;
+use sluice_nvme::Status as NvmeStatus;
+use sluice_redundancy::Status;
 use sluice_uif::{Control, Io};
+
+/// Checks that no member is missing: regions of a set without all its members are not compared.
+///
+/// # Errors
+/// Returns a message that names the missing members.
+pub(super) fn whole(status: &Status) -> Result<(), String> {
+    let missing = status.members.without(status.joined);
+    match missing.is_empty() {
+        true => Ok(()),
+        false => Err(format!(
+            "a comparison needs all members, and {missing:?} is missing: `resync` brings it back"
+        )),
+    }
+}
 
 impl Replicate {
     /// Executes an order. Some are answered when the log has their effect.
@@ -25,7 +40,7 @@ impl Replicate {
     pub(super) fn opened(&mut self, outcome: Result<(), String>, io: &mut Io<'_>) {
         match outcome {
             Ok(()) => {
-                io.ready(Status::SUCCESS);
+                io.ready(NvmeStatus::SUCCESS);
                 self.answer_order(io);
             }
             Err(message) if self.awaits_order() => self.wait_for_order(message, io),
@@ -42,7 +57,7 @@ impl Replicate {
     fn wait_for_order(&mut self, message: String, io: &mut Io<'_>) {
         tracing::error!("{} does not serve: {message}", self.mode.name());
         self.error = message;
-        io.ready(Status::NAMESPACE_NOT_READY);
+        io.ready(NvmeStatus::NAMESPACE_NOT_READY);
     }
 
     /// Answers the choice of a member, once the set serves or has failed.

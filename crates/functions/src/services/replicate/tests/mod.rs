@@ -213,6 +213,21 @@ fn a_check_compares_everything() {
     assert!(rotten.contains(r#""different":1,"unreadable":0,"first_different":1048576"#), "{rotten}");
 }
 
+/// Checks that a comparison which could compare nothing does not begin, and so is not done.
+#[test]
+fn a_check_without_all_members_is_refused() {
+    let mut rig = Rig::new(3);
+    rig.come_to_rest();
+    rig.tell("fail").expect("it can");
+    let why = rig.tell("check").expect_err("there is nothing to compare with");
+    assert!(why.contains("needs all members, and {1} is missing"), "{why}");
+    let jobs = rig.tell("jobs").expect("it has some");
+    assert!(!jobs.contains("check"), "{jobs}");
+    rig.tell("resync").expect("it can");
+    rig.come_to_rest();
+    assert!(check(&mut rig).contains(r#""different":0"#));
+}
+
 fn check(rig: &mut Rig) -> String {
     rig.tell("check").expect("it can");
     loop {
