@@ -94,7 +94,6 @@ fn drive(scenario: &Scenario, host: &Server) -> Result<Direct, ApiError> {
     };
     host.open_directly(&Behind::Through(above, Place::Daemon, Box::new(target)))
 }
-}
 
 fn behind(target: Target) -> Behind {
     match target {

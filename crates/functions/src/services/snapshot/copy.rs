@@ -95,17 +95,18 @@ impl Snapshot {
                 let Some(buffer) = io.buffer(chunk as usize) else { return false };
                 copy.buffer = Some(buffer);
             }
-            copy.target = match self.op {
-                // A checkpoint counts the mappings.
-                Some(MetadataOp::Checkpoint(_)) => work.table.allocate(),
-                _ => work.table.allocate_or_sweep(),
-            };
-            if copy.target.is_none() && work.table.unswept() > 0 {
-                copy.buffer.into_iter().for_each(|buffer| io.release(buffer));
-                return false;
-            }
+            // A checkpoint counts the mappings. Otherwise one write sweeps one step, and all go on after that.
+            let sweeps = !matches!(self.op, Some(MetadataOp::Checkpoint(_)))
+                && self.alarm_ns.is_none_or(|alarm_ns| alarm_ns > io.now_ns());
+            copy.target = if sweeps { work.table.allocate_or_sweep() } else { work.table.allocate() };
             if copy.target.is_none() {
                 copy.buffer.into_iter().for_each(|buffer| io.release(buffer));
+                if work.table.unswept() > 0 {
+                    if sweeps {
+                        self.wake_at(io.now_ns(), io);
+                    }
+                    return false;
+                }
                 job.status = Status::CAPACITY_EXCEEDED;
                 self.counts.refused += 1;
                 return true;

@@ -80,8 +80,7 @@ impl Snapshot {
 
     fn execute_job(&mut self, order: &Order, now_ns: u64) -> Result<String, String> {
         let Order::Do(verb, name, change) = order else {
-            let known = self.sweeper.state(DELETE) != State::Idle;
-            return json(known.then(|| self.job()).as_slice());
+            return json(Some(self.job()).filter(|job| job.state != State::Idle).as_slice());
         };
         match self.sweeper.execute(*verb, name, *change, &NAMES, now_ns)?.1 {
             Some(Verb::Cancel) => self.sweeper.cancel(DELETE),

@@ -252,14 +252,13 @@ impl Table {
         self.visited
     }
 
-    /// Takes a free chunk, for which it sweeps as far as necessary.
+    /// Takes a free chunk, for which it sweeps one step if necessary. Without a chunk, and with mappings that
+    /// are [unswept](Self::unswept), a later call may find one.
     pub(crate) fn allocate_or_sweep(&mut self) -> Option<u32> {
-        loop {
-            let chunk = self.allocate();
-            if chunk.is_some() || self.sweep(SWEEP) == 0 {
-                return chunk;
-            }
-        }
+        self.allocate().or_else(|| {
+            self.sweep(SWEEP);
+            self.allocate()
+        })
     }
 
     fn is_seen(&self, mapping: &Mapping) -> bool {

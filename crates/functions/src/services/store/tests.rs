@@ -118,6 +118,33 @@ impl Model {
     }
 }
 
+/// Fills a store whose only free chunk is behind many mappings that a version has.
+#[test]
+fn a_write_to_a_full_store_sweeps_one_step_at_a_time() {
+    const MANY: u32 = 3 * 4096;
+    let mut table = Table::new(MANY, 2 * MANY + 1, 1 << 20);
+    let write = |table: &mut Table, logical| {
+        let chunk = table.allocate().expect("a free chunk");
+        table.put(logical, Some(chunk));
+    };
+    (0..MANY).for_each(|logical| write(&mut table, logical));
+    table.create("kept", 0).expect("a version");
+    (0..MANY).for_each(|logical| write(&mut table, logical));
+    table.create("gone", 0).expect("a version");
+    write(&mut table, 0);
+    assert_eq!(table.allocate(), None, "the store is full");
+    table.forget_version("gone").expect("it is there");
+    let mut left = table.unswept();
+    assert_eq!(left, MANY as usize + 1);
+    for _ in 0..3 {
+        assert_eq!(table.allocate_or_sweep(), None);
+        assert_eq!(left - table.unswept(), 4096, "one step");
+        left = table.unswept();
+    }
+    assert!(table.allocate_or_sweep().is_some());
+    assert_eq!((table.unswept(), table.allocate_or_sweep()), (0, None), "nothing is left to be swept");
+}
+
 /// Grows a store without room to note mappings: its new chunks are not available.
 #[test]
 fn there_is_as_much_room_as_can_be_allocated() {
