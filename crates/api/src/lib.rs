@@ -22,7 +22,9 @@ pub use function::{
 };
 pub use jobs::{JobList, PaceRequest};
 pub use orders::NO_DRIVE;
-pub use routes::{App, DriveList, DriveMoveRequest, ReactorList, ResizeRequest, Version, document, router};
+pub use routes::{
+    App, DriveList, DriveMoveRequest, ReactorList, ResizeRequest, SharedList, Version, document, router,
+};
 pub use server::{Server, refusal};
 
 #[cfg(test)]

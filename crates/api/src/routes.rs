@@ -12,7 +12,7 @@ use axum::http::{HeaderName, StatusCode, header};
 use axum::response::IntoResponse;
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
-use sluice_control::drives::{DriveView, Drives, Insist, ReactorCounters, Reloaded};
+use sluice_control::drives::{DriveView, Drives, Insist, ReactorCounters, Reloaded, SharedView};
 use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::size::Size;
 use sluice_spec::{DriveSpec, LayerSpec};
@@ -64,6 +64,7 @@ fn routes() -> OpenApiRouter<App> {
         .merge(jobs::routes())
         .routes(routes!(reload))
         .routes(routes!(list_reactors))
+        .routes(routes!(list_shared))
         .routes(routes!(version))
         .routes(routes!(metrics_text))
         .routes(routes!(openapi))
@@ -333,6 +334,19 @@ pub struct ReactorList {
     responses((status = 200, body = ReactorList, description = "All reactors.")))]
 async fn list_reactors(State(app): State<App>) -> Json<ReactorList> {
     Json(ReactorList { reactors: app.drives.reactors() })
+}
+
+/// All shared objects.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct SharedList {
+    pub shared: Vec<SharedView>,
+}
+
+#[utoipa::path(get, path = "/v1/shared", tag = "daemon", summary = "List the shared objects",
+    description = "Objects that several drives use, such as pools of memory, with their use.",
+    responses((status = 200, body = SharedList, description = "All shared objects.")))]
+async fn list_shared(State(app): State<App>) -> Answer<Json<SharedList>> {
+    looked(move || app.drives.shared().map(|shared| Json(SharedList { shared }))).await
 }
 
 /// Version of the daemon that answers.

@@ -105,6 +105,7 @@ impl Target {
             read_only: false,
             nvme: None,
             nvme_tcp: None,
+            shared: None,
             block_size: 512,
             ana_group: None,
             functions,

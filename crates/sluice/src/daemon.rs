@@ -108,7 +108,7 @@ impl Daemon {
         let places = config.daemon.places()?;
         let locks = claim(&places)?;
         let state = StateFile::open(&places.state)?;
-        let wiring = Wiring::start(&config.daemon, places.clone())?;
+        let wiring = Wiring::start(&config.daemon, places.clone())?.with_shared(&config.shared)?;
         let directory = wiring.directory();
         let (drives, specs) = Drives::prepare(&config, places.clone(), state, Box::new(wiring))?;
         let drives = Arc::new(drives);

@@ -69,6 +69,7 @@ impl LayerSpec {
             read_only: false,
             nvme: self.nvme.clone(),
             nvme_tcp: self.nvme_tcp.clone(),
+            shared: None,
             block_size: self.block_size,
             ana_group: None,
             functions: self.functions.clone(),

@@ -41,6 +41,9 @@ pub struct NamespaceSpec {
     /// The subsystem of an `nvme-tcp` target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvme_tcp: Option<NvmeTcpSpec>,
+    /// The pool of a `memory-pool` target: the name of a shared object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared: Option<String>,
     /// Bytes of a logical block: 512 or 4096.
     #[serde(default = "default_block_size")]
     pub block_size: u32,
@@ -67,6 +70,8 @@ pub enum TargetKind {
     Null,
     /// Memory of the daemon, lost when the daemon stops.
     Memory,
+    /// Memory of a pool that drives share, lost when the daemon stops.
+    MemoryPool,
     /// A file or a block device.
     File,
     /// A range of another NVMe controller.
@@ -80,6 +85,7 @@ impl TargetKind {
         match self {
             Self::Null => "null",
             Self::Memory => "memory",
+            Self::MemoryPool => "memory-pool",
             Self::File => "file",
             Self::Nvme => "nvme",
             Self::NvmeTcp => "nvme-tcp",
@@ -111,6 +117,7 @@ pub enum ImageFormat {
 pub enum Target {
     Null { size: Size },
     Memory { size: Size },
+    MemoryPool { size: Size, pool: String },
     File(FileTarget),
     Nvme(NvmeSpec),
     NvmeTcp(NvmeTcpSpec),
@@ -148,6 +155,7 @@ impl NamespaceSpec {
     pub fn target_in_words(&self) -> String {
         let mut words = vec![self.target.as_str().to_owned()];
         words.extend(self.path.as_ref().map(|path| path.display().to_string()));
+        words.extend(self.shared.clone());
         if let Some(NvmeSpec { vfio_user, pci, generic, namespace, first_block, .. }) = &self.nvme {
             words.extend([vfio_user, generic].into_iter().flatten().map(|path| path.display().to_string()));
             words.extend(pci.clone());
@@ -225,9 +233,23 @@ impl NamespaceSpec {
             return Err(Fault::at_key("nvme_tcp", format!("a {kind} target has none"))
                 .hint("remove nvme_tcp, or say target = \"nvme-tcp\""));
         }
+        if self.shared.is_some() && self.target != TargetKind::MemoryPool {
+            let kind = self.target.as_str();
+            return Err(Fault::at_key("shared", format!("a {kind} target has none"))
+                .hint("remove shared, or say target = \"memory-pool\""));
+        }
         match self.target {
             TargetKind::Null => Ok(Target::Null { size: self.own_size()? }),
             TargetKind::Memory => Ok(Target::Memory { size: self.own_size()? }),
+            TargetKind::MemoryPool => {
+                let size = self.own_size()?;
+                let pool = self.shared.clone().ok_or_else(|| {
+                    Fault::at_key("target", "a memory-pool target needs the name of its pool").hint(
+                        "add shared = \"NAME\" to the namespace; further layers and paths cannot be in a pool",
+                    )
+                })?;
+                Ok(Target::MemoryPool { size, pool })
+            }
             TargetKind::File => self.file_target(),
             TargetKind::Nvme => self.nvme_target(),
             TargetKind::NvmeTcp => self.nvme_tcp_target(),

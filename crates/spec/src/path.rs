@@ -76,6 +76,7 @@ impl PathSpec {
                 read_only: false,
                 nvme: self.nvme.clone(),
                 nvme_tcp: self.nvme_tcp.clone(),
+                shared: None,
                 functions: self.functions.clone(),
                 paths: Vec::new(),
                 size: namespace.size.filter(|_| !matches!(target, TargetKind::Nvme | TargetKind::NvmeTcp)),

@@ -77,6 +77,7 @@ impl PoolSpec {
             read_only: false,
             nvme: None,
             nvme_tcp: None,
+            shared: None,
             block_size,
             ana_group: None,
             functions: Vec::new(),

@@ -61,7 +61,8 @@ impl DriveSpec {
         };
         self.namespace(nsid).is_some_and(|namespace| {
             !self.has_copies(nsid)
-                && (namespace.target == TargetKind::Memory || composed(&namespace.functions))
+                && (matches!(namespace.target, TargetKind::Memory | TargetKind::MemoryPool)
+                    || composed(&namespace.functions))
         })
     }
 }
@@ -103,7 +104,7 @@ fn walk(stack: &NamespaceSpec, nsid: u32, is_content: bool, found: &mut Vec<Loca
 
 fn location(stack: &NamespaceSpec, nsid: u32, is_content: bool) -> Option<Location> {
     let path = match stack.target {
-        TargetKind::Null | TargetKind::Memory => return None,
+        TargetKind::Null | TargetKind::Memory | TargetKind::MemoryPool => return None,
         TargetKind::File => Some(stack.path.clone()?),
         TargetKind::Nvme | TargetKind::NvmeTcp => None,
     };

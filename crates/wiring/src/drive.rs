@@ -9,6 +9,7 @@ use super::pool;
 use super::power::{Losses, left_losses, power_id};
 use super::prepared::{self, PreparedDrive, Unfinished};
 use super::remote::tls_keys;
+use super::shared::Pools;
 use sluice_control::drives::{Remembered, Running};
 use sluice_frontend::Drive;
 use sluice_frontend_tcp::{self as tcp, Directory};
@@ -77,6 +78,7 @@ pub(super) struct OpenContext<'a> {
     pub(super) reactors: Arc<[OneReactor]>,
     pub(super) channels: BackgroundChannels,
     pub(super) shared_maps: SharedMaps,
+    pub(super) pools: Pools,
     pub(super) directory: Arc<Directory>,
 }
 
@@ -88,7 +90,7 @@ impl WiredDrive {
         at: OpenContext<'_>,
     ) -> Result<Self, ApiError> {
         let losses = Losses::of(spec, remembered.unflushed.as_ref());
-        let seeds = spec.numbered().map(|(nsid, _)| NamespaceSeed::open_after(spec, nsid, losses));
+        let seeds = spec.numbered().map(|(nsid, _)| NamespaceSeed::open_after(spec, nsid, losses, &at.pools));
         let opened: Vec<_> = seeds.collect::<Result<_, _>>()?;
         let (mut namespaces, controls): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
         let shared_maps = at.shared_maps;

@@ -6,6 +6,7 @@ use super::drive::{closed, in_words};
 use super::jobs::Jobs;
 use super::namespace::{Site, StackControl, StackSeed};
 use super::power::Losses;
+use super::shared::Pools;
 use sluice_command::{Layer, NodeId, StackBuilder};
 use sluice_control::drives::metrics;
 use sluice_controller::{COMMANDS_MAX, Subsystem, TRANSFER_MAX};
@@ -83,7 +84,7 @@ impl FunctionSeed {
     ) -> Result<(Self, Held), ApiError> {
         // The layers are opened first, because a function may need them as soon as it runs.
         let open_layer = |(number, layer): (usize, &LayerSpec)| {
-            StackSeed::open(&layer.as_namespace(), drive, above.in_layer(spec, number))
+            StackSeed::open(&layer.as_namespace(), drive, above.in_layer(spec, number), &Pools::default())
         };
         let opened: Vec<_> = spec.layers().iter().enumerate().map(open_layer).collect::<Result<_, _>>()?;
         let (below, layers) = opened.into_iter().unzip();

@@ -21,6 +21,7 @@ mod prepared;
 mod remote;
 mod remote_queues;
 mod running;
+mod shared;
 mod target;
 
 pub use check::Examination;
@@ -30,16 +31,17 @@ pub use function::start_functions_by;
 pub use labels::problem as label_problem;
 pub use namespace::{NamespaceSeed, StackControl, StackControls};
 pub use remote::tls_keys;
+use shared::Pools;
 use sluice_control::config::Settings;
 use sluice_control::drives::{
-    Engine, PersistRequest, ReactorCounters, Remembered, Running, WatchedTurn, WatchedTurns,
+    Engine, PersistRequest, ReactorCounters, Remembered, Running, SharedView, WatchedTurn, WatchedTurns,
 };
 use sluice_frontend_tcp::Directory;
 use sluice_frontend_vfio_user::Access;
 use sluice_reactor::{IdlePolicy, Progress, ReactorConfig, ReactorHandle, Turn, Watched};
-use sluice_spec::DriveSpec;
 use sluice_spec::error::ApiError;
 use sluice_spec::paths::Places;
+use sluice_spec::{DriveSpec, SharedSpec};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -61,6 +63,7 @@ pub struct Wiring {
     lives: AtomicU64,
     orders: Mutex<Option<Receiver<PersistRequest>>>,
     shared_maps: SharedMaps,
+    pools: Pools,
     /// Drives that hosts on the network find.
     directory: Arc<Directory>,
 }
@@ -96,8 +99,15 @@ impl Wiring {
             lives: AtomicU64::new(0),
             orders: Mutex::new(Some(orders)),
             shared_maps: SharedMaps::default(),
+            pools: Pools::default(),
             directory: Arc::default(),
         })
+    }
+
+    /// Starts the shared objects, on their home reactors. Takes their memory from the machine, which may take seconds.
+    pub fn with_shared(mut self, specs: &[SharedSpec]) -> Result<Self, ApiError> {
+        self.pools = Pools::start(specs, &self.reactors)?;
+        Ok(self)
     }
 
     /// Returns the directory of drives that hosts on the network find, for the code that admits these hosts.
@@ -155,6 +165,7 @@ impl Wiring {
                 persist_requests: self.persist_requests.clone(),
             },
             shared_maps: self.shared_maps.clone(),
+            pools: self.pools.clone(),
             directory: self.directory(),
         };
         WiredDrive::open(spec, remembered, context)
@@ -182,6 +193,10 @@ impl Engine for Wiring {
 
     fn await_shutdowns(&self, limit: std::time::Duration) -> usize {
         sluice_targets::await_shutdowns(limit)
+    }
+
+    fn shared(&self) -> Result<Vec<SharedView>, ApiError> {
+        self.pools.views()
     }
 
     fn reactors(&self) -> Vec<ReactorCounters> {

@@ -6,6 +6,7 @@ use super::drive::in_words;
 use super::function::{FunctionControl, FunctionSeed, Held};
 use super::labels::{Labels, OpenSets};
 use super::power::Losses;
+use super::shared::Pools;
 use super::target::{TargetControl, TargetSeed};
 use sluice_command::{NodeId, Stack, StackBuilder};
 use sluice_control::drives::{DeviceView, Remembered, new_identity};
@@ -134,7 +135,7 @@ pub type StackControls = Vec<StackControl>;
 impl NamespaceSeed {
     /// Opens the targets and the functions. May block.
     pub fn open(drive: &DriveSpec, nsid: u32) -> Result<(Self, StackControls), ApiError> {
-        Self::open_after(drive, nsid, Losses::default())
+        Self::open_after(drive, nsid, Losses::default(), &Pools::default())
     }
 
     /// Opens the targets and the functions, with the losses that an earlier daemon has left. May block.
@@ -142,13 +143,15 @@ impl NamespaceSeed {
         drive: &DriveSpec,
         nsid: u32,
         losses: Losses<'_>,
+        pools: &Pools,
     ) -> Result<(Self, StackControls), ApiError> {
         let unknown = || ApiError::not_found(format!("there is no namespace {nsid}"));
         let spec = drive.namespace(nsid).ok_or_else(unknown)?;
         let config =
             NamespaceConfig { nsid, block_size: spec.block_size, uuid: drive.namespace_uuid(nsid, &[]) };
         let open = |spec: &NamespaceSpec| {
-            StackSeed::open(spec, &drive.name, losses).map_err(|problem| problem.about(&about(drive, nsid)))
+            StackSeed::open(spec, &drive.name, losses, pools)
+                .map_err(|problem| problem.about(&about(drive, nsid)))
         };
         let (whole, control) = open(spec)?;
         let (mut paths, mut controls) = (Vec::new(), vec![control]);
@@ -200,7 +203,7 @@ impl NamespaceSeed {
         {
             return Err(is_missing(drive, nsid, path));
         }
-        let opened = StackSeed::open(&spec, &drive.name, Losses::default());
+        let opened = StackSeed::open(&spec, &drive.name, Losses::default(), &Pools::default());
         let (whole, _) = opened.map_err(|problem| problem.about(&about(drive, nsid)))?;
         // A namespace in memory is a new one each time.
         let identity = match &created.file {
@@ -340,10 +343,11 @@ impl StackSeed {
         spec: &NamespaceSpec,
         drive: &str,
         losses: Losses<'_>,
+        pools: &Pools,
     ) -> Result<(Self, StackControl), ApiError> {
         let (spec, labels) = Labels::examine(spec, drive)?;
         let at_target = spec.functions.iter().fold(losses, Losses::below);
-        let (seed, target) = TargetSeed::open(&spec.target()?, spec.block_size, at_target)?;
+        let (seed, target) = TargetSeed::open(&spec.target()?, spec.block_size, at_target, pools)?;
         let mut above = losses;
         let opened = spec.functions.iter().map(|function| {
             let opened = FunctionSeed::open(function, drive, spec.block_size, above);

@@ -4,6 +4,7 @@ use super::drive::in_words;
 use super::namespace::Site;
 use super::power::{Losses, in_hexadecimal};
 use super::remote::{RemoteControl, RemoteSeed};
+use super::shared::Pools;
 use sluice_command::{Layer, NodeId, Opcodes, Operation, Passthrough, StackBuilder};
 use sluice_control::drives::{DevicePlace, DeviceView};
 use sluice_controller::Subsystem;
@@ -12,7 +13,7 @@ use sluice_spec::size::Size;
 use sluice_spec::{FileTarget, LossName, NvmeSpec, OnFull, PassthroughSpec, Target};
 use sluice_targets::{
     Address, FileConfig, FileControl, FileError, FileSeed, GenericConfig, GenericError, GenericSeed, Memory,
-    NoSpace, Null, NvmeConfig, NvmeControl, NvmeError, NvmeSeed, OnLoss, Passes, PowerId,
+    NoSpace, Null, NvmeConfig, NvmeControl, NvmeError, NvmeSeed, OnLoss, Passes, PoolPort, PowerId,
 };
 use std::io;
 use std::path::Path;
@@ -23,6 +24,7 @@ use std::time::Duration;
 pub(super) enum TargetSeed {
     Null { size: Size },
     Memory { size: Size },
+    MemoryPool { size: Size, port: Box<PoolPort> },
     File(FileSeed),
     Nvme(Box<NvmeSeed>),
     Generic(Box<GenericSeed>),
@@ -48,10 +50,15 @@ impl TargetSeed {
         target: &Target,
         block_size: u32,
         losses: Losses<'_>,
+        pools: &Pools,
     ) -> Result<(Self, TargetControl), ApiError> {
         match target {
             Target::Null { size } => Ok((Self::Null { size: *size }, TargetControl::Null)),
             Target::Memory { size } => Ok((Self::Memory { size: *size }, TargetControl::Nothing)),
+            Target::MemoryPool { size, pool } => {
+                let port = Box::new(pools.connect(pool)?);
+                Ok((Self::MemoryPool { size: *size, port }, TargetControl::Nothing))
+            }
             Target::File(file) => {
                 let config = file_config(file, block_size);
                 let seed = FileSeed::open_leased(&config, file.lease.as_deref())
@@ -87,6 +94,13 @@ impl TargetSeed {
             Self::Memory { size } => {
                 let memory = Memory::new(size.0).map_err(|error| no_memory(size, &error))?;
                 Box::new(memory.with_pages_from(at.io.clone(), at.task, token_prefix))
+            }
+            Self::MemoryPool { size, port } => {
+                let built = port.build(size.0, at.task, at.io, token_prefix);
+                Box::new(built.map_err(|error| {
+                    let hint = "each namespace in a pool takes one of the reactor's places and a descriptor (ulimit -n)";
+                    no_place("pool", error, hint)
+                })?)
             }
             Self::File(seed) => Box::new(seed.build(at.task, at.io, token_prefix).map_err(|error| {
                 let hint = "each file takes two of the reactor's places and two descriptors (ulimit -n)";

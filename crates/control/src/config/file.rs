@@ -7,7 +7,7 @@ use serde::Deserialize;
 use sluice_spec::error::ApiError;
 use sluice_spec::paths::open_file;
 use sluice_spec::words::{hint_for, quoted};
-use sluice_spec::{DriveSpec, Fault, Step};
+use sluice_spec::{DriveSpec, Fault, SharedSpec, Step};
 use std::collections::HashSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -23,6 +23,9 @@ pub struct Config {
     pub daemon: Settings,
     #[serde(default)]
     pub tcp: Tcp,
+    /// Objects that several drives use.
+    #[serde(default)]
+    pub shared: Vec<SharedSpec>,
     /// Declared drives; others are created through the API.
     #[serde(default, rename = "drive")]
     pub drives: Vec<DriveSpec>,
@@ -97,6 +100,7 @@ impl Config {
         let mut faults = Vec::new();
         faults.extend(self.daemon.check().err().map(|fault| fault.under("daemon")));
         faults.extend(self.tcp.check().err().map(|fault| fault.under("tcp")));
+        faults.extend(self.faults_of_shared());
         let mut seen = Seen::default();
         for (index, drive) in self.drives.iter().enumerate() {
             let checked = check_room(index).and_then(|()| drive.check());
@@ -137,7 +141,41 @@ impl Config {
             .hint("give each drive its own, or none: it is derived from the serial number then")
             .under("tcp"));
         }
+        self.check_pools(drive)?;
         check_reactor(drive, self.daemon.reactors())
+    }
+
+    /// Returns the first fault of each shared object.
+    fn faults_of_shared(&self) -> Vec<Fault> {
+        let (mut names, reactors) = (HashSet::new(), self.daemon.reactors());
+        let check = |shared: &SharedSpec, names: &mut HashSet<String>| {
+            shared.check(reactors)?;
+            match names.insert(shared.name.clone()) {
+                true => Ok(()),
+                false => {
+                    Err(Fault::at_key("name", format!("`{}` is the name of an earlier object", shared.name))
+                        .hint("give each shared object its own name"))
+                }
+            }
+        };
+        let checked =
+            self.shared.iter().enumerate().map(|(index, shared)| {
+                check(shared, &mut names).map_err(|fault| fault.inside("shared", index))
+            });
+        checked.filter_map(Result::err).collect()
+    }
+
+    /// Checks that the pools of a drive are declared.
+    fn check_pools(&self, drive: &DriveSpec) -> Result<(), Fault> {
+        for (index, namespace) in drive.namespaces.iter().enumerate() {
+            let Some(name) = &namespace.shared else { continue };
+            if !self.shared.iter().any(|shared| shared.name == *name) {
+                return Err(Fault::at_key("shared", format!("there is no shared object `{name}`"))
+                    .hint(format!("add [[shared]] with name = \"{name}\", type = \"memory-pool\" and a size"))
+                    .inside("namespaces", index));
+            }
+        }
+        Ok(())
     }
 }
 

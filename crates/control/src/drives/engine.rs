@@ -9,7 +9,7 @@ use sluice_jobs::{PaceChange, Verb};
 use sluice_reactor::Progress;
 use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
-use sluice_spec::{ClassifierSpec, DriveSpec, UifSpec};
+use sluice_spec::{ClassifierSpec, DriveSpec, SharedKind, UifSpec};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -53,10 +53,31 @@ pub trait Engine: Send + Sync {
     /// Returns the counters of each reactor.
     fn reactors(&self) -> Vec<ReactorCounters>;
 
+    /// Returns the shared objects. Blocks until their reactors have replied.
+    fn shared(&self) -> Result<Vec<SharedView>, ApiError> {
+        Ok(Vec::new())
+    }
+
     /// Returns the progress of each reactor.
     fn progress(&self) -> Vec<Progress> {
         Vec::new()
     }
+}
+
+/// A shared object with its use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SharedView {
+    pub name: String,
+    #[serde(rename = "type")]
+    pub kind: SharedKind,
+    /// Reactor on which the object is.
+    pub reactor: usize,
+    /// Bytes of the object.
+    pub size: Size,
+    /// Bytes that no drive has, neither in use nor in advance.
+    pub free: Size,
+    /// Number of namespaces that use the object.
+    pub users: usize,
 }
 
 /// Activates a loaded classifier.

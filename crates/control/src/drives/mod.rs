@@ -36,8 +36,8 @@ pub use classifier::{
 pub use device::DevicePlace;
 pub use device::DeviceView;
 pub use engine::{
-    CreatedStatus, DriveCounters, Engine, ReactorCounters, ReadyClassifier, Running, Status, Store,
-    WatchedTurn, WatchedTurns,
+    CreatedStatus, DriveCounters, Engine, ReactorCounters, ReadyClassifier, Running, SharedView, Status,
+    Store, WatchedTurn, WatchedTurns,
 };
 pub use foresee::{Foreseen, foresee};
 pub use function::FunctionView;
@@ -419,6 +419,11 @@ impl Drives {
         self.engine.reactors()
     }
 
+    /// Returns the shared objects.
+    pub fn shared(&self) -> Result<Vec<SharedView>, ApiError> {
+        self.engine.shared()
+    }
+
     fn entry(&self, name: &str) -> Result<Entry, ApiError> {
         let entries = lock(&self.entries);
         entries.get(name).cloned().ok_or_else(|| unknown(name, entries.keys().map(String::as_str)))
@@ -485,6 +490,7 @@ fn namespace_views(spec: &DriveSpec, status: &Status) -> Vec<NamespaceView> {
         read_only: namespace.read_only,
         nvme: namespace.nvme.clone(),
         nvme_tcp: namespace.nvme_tcp.clone(),
+        shared: namespace.shared.clone(),
         functions: namespace.functions.clone(),
         paths: namespace.paths.clone(),
     };

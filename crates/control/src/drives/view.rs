@@ -165,6 +165,9 @@ pub struct NamespaceView {
     /// The subsystem of an `nvme-tcp` target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvme_tcp: Option<NvmeTcpSpec>,
+    /// Pool of a `memory-pool` target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared: Option<String>,
     /// Storage functions over the target, topmost first.
     #[serde(default)]
     pub functions: Vec<FunctionSpec>,
@@ -189,6 +192,7 @@ impl NamespaceView {
             read_only: false,
             nvme: None,
             nvme_tcp: None,
+            shared: None,
             functions: Vec::new(),
             paths: Vec::new(),
         }

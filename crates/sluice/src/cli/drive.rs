@@ -248,6 +248,7 @@ impl Create {
             read_only: false,
             nvme: None,
             nvme_tcp: None,
+            shared: None,
             block_size: self.block_size,
             ana_group: None,
             functions: Vec::new(),

@@ -14,6 +14,7 @@ mod job_follow;
 mod map;
 mod member;
 mod reactor;
+mod shared;
 mod snapshot;
 mod spec_file;
 
@@ -71,6 +72,9 @@ enum Command {
     /// Show the reactors
     #[command(subcommand)]
     Reactor(reactor::ReactorCommand),
+    /// Show the objects that several drives use, such as pools of memory
+    #[command(subcommand)]
+    Shared(shared::SharedCommand),
     /// List the subsystems at an address on the network that this host may have
     Discover(discover::DiscoverArgs),
     /// Measure speed, idleness and the cost of a command
@@ -117,6 +121,7 @@ impl Cli {
             Command::Job(command) => job::run(command, &client, output),
             Command::Reload => reactor::reload(&client, output),
             Command::Reactor(command) => reactor::run(command, &client, output),
+            Command::Shared(command) => shared::run(command, &client, output),
             Command::Discover(arguments) => discover::run(&arguments, output),
             Command::Bench(arguments) => bench::run(arguments, self.output),
             Command::Version => reactor::version(&client, output),

@@ -127,7 +127,7 @@ macro_rules! examples {
     };
 }
 
-examples! { file memory mirror replicate encrypt stripe concat snapshot pool lease observe reactors service }
+examples! { file memory mirror replicate encrypt stripe concat snapshot pool shared lease observe reactors service }
 
 /// Checks that a daemon serves a drive to another one, which has the same keys.
 fn carry_out_pair(far: &str, near: &str, keys: &[(&str, &str)]) {

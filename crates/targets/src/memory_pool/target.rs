@@ -64,7 +64,7 @@ impl PoolPort {
 pub struct PooledMemory {
     arena: Arc<Arena>,
     port: Port,
-    /// For each extent of the drive, the pool's extent plus one; zero for none.
+    /// Extent of the pool, plus one, for each extent of the drive; zero without memory.
     map: Vec<u32>,
     size: u64,
     /// Commands of this batch.
@@ -330,6 +330,8 @@ impl Layer for PooledMemory {
     fn characteristics(&self, _below: &[Characteristics]) -> Characteristics {
         Characteristics {
             deallocated: Deallocated::Zeroes,
+            // An extent that was given back is erased when it is taken again, and not before.
+            keeps_versions: true,
             storage: Storage { is_new: true, ..self.storage },
             ..Characteristics::target(self.size, 512)
         }

@@ -144,7 +144,7 @@ impl Load {
     }
 }
 
-/// `SLUICE_MOVES` is the number of moves, 200 if not given.
+/// Moves drives `SLUICE_MOVES` times, 200 times if that is not set.
 #[test]
 fn drives_move_under_verified_load_and_nothing_is_lost() {
     const DRIVES: u64 = 8;

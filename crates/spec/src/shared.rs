@@ -1,0 +1,58 @@
+//! A shared object as a user describes it.
+
+use super::{Fault, check_name};
+use crate::size::Size;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Bytes of an extent of a memory pool.
+const EXTENT: u64 = 64 << 10;
+
+/// Kind of a shared object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum SharedKind {
+    /// Memory of the daemon for `memory-pool` targets.
+    MemoryPool,
+}
+
+impl SharedKind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::MemoryPool => "memory-pool",
+        }
+    }
+}
+
+/// An object that several drives on several reactors use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SharedSpec {
+    /// Name, unique among shared objects.
+    pub name: String,
+    #[serde(rename = "type")]
+    pub kind: SharedKind,
+    /// Bytes, a multiple of 64 KiB. The daemon takes them from the machine when it starts.
+    pub size: Size,
+    /// Reactor on which the object is, counted from 0; the first if not given.
+    #[serde(default)]
+    pub reactor: usize,
+}
+
+impl SharedSpec {
+    /// Checks the description, for a daemon with this number of reactors.
+    pub fn check(&self, reactors: usize) -> Result<(), Fault> {
+        check_name(&self.name)?;
+        let Size(size) = self.size;
+        if size == 0 || !size.is_multiple_of(EXTENT) || size / EXTENT > u32::MAX.into() {
+            return Err(Fault::at_key("size", format!("{} is not possible", self.size))
+                .hint("use a multiple of 64KiB, such as \"1GiB\""));
+        }
+        if self.reactor >= reactors {
+            let (be, last) = (if reactors == 1 { "is" } else { "are" }, reactors);
+            return Err(Fault::at_key("reactor", format!("there is no reactor {}", self.reactor))
+                .hint(format!("there {be} {last}, counted from 0: one for each of daemon.cores")));
+        }
+        Ok(())
+    }
+}

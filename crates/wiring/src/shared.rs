@@ -1,0 +1,69 @@
+//! Shared objects of the daemon.
+
+use super::{OneReactor, reactor_of};
+use sluice_control::drives::SharedView;
+use sluice_spec::error::{ApiError, Kind};
+use sluice_spec::size::Size;
+use sluice_spec::{SharedKind, SharedSpec};
+use sluice_targets::{MemoryPool, PoolPort, PoolRefused};
+use std::sync::Arc;
+
+/// Pools of memory, which live as long as the daemon.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pools(Arc<[Pool]>);
+
+#[derive(Debug)]
+struct Pool {
+    spec: SharedSpec,
+    pool: MemoryPool,
+}
+
+impl Pools {
+    /// Starts the pools on their home reactors. Blocks.
+    pub(super) fn start(specs: &[SharedSpec], reactors: &[OneReactor]) -> Result<Self, ApiError> {
+        let start = |spec: &SharedSpec| {
+            let SharedKind::MemoryPool = spec.kind;
+            let pool = MemoryPool::start(&reactor_of(reactors, spec.reactor)?, spec.size.0);
+            let pool = pool.map_err(|error| {
+                let words = format!("the pool `{}` of {} cannot start: {error}", spec.name, spec.size);
+                ApiError::internal(words)
+                    .hint("make the pool smaller: all of its memory is taken at the start")
+            })?;
+            Ok(Pool { spec: spec.clone(), pool })
+        };
+        specs.iter().map(start).collect::<Result<_, ApiError>>().map(Self)
+    }
+
+    /// Creates the port of a further namespace.
+    pub(super) fn connect(&self, name: &str) -> Result<PoolPort, ApiError> {
+        let found = self.0.iter().find(|pool| pool.spec.name == name).ok_or_else(|| {
+            ApiError::not_found(format!("there is no shared object `{name}`"))
+                .hint("declare it with [[shared]] in the configuration file and start the daemon again")
+        })?;
+        found.pool.connect().map_err(|error| {
+            let words = format!("shared object `{name}`: {error}");
+            match error {
+                PoolRefused::TooManyPorts => ApiError::new(Kind::Conflict, words),
+                _ => ApiError::internal(words),
+            }
+        })
+    }
+
+    /// Returns the pools with their use. Blocks until their reactors have replied.
+    pub(super) fn views(&self) -> Result<Vec<SharedView>, ApiError> {
+        let view = |Pool { spec, pool }: &Pool| {
+            let status = pool.status().map_err(|error| {
+                ApiError::internal(format!("shared object `{}` does not reply: {error}", spec.name))
+            })?;
+            Ok(SharedView {
+                name: spec.name.clone(),
+                kind: spec.kind,
+                reactor: spec.reactor,
+                size: Size(status.size),
+                free: Size(status.free),
+                users: status.users,
+            })
+        };
+        self.0.iter().map(view).collect()
+    }
+}
