@@ -176,17 +176,28 @@ impl Device {
         let read = self.file.read_exact_at(&mut copy, start);
         read.map_err(|error| self.failed("read the label of", error))?;
         Ok(match Label::decode(&copy) {
-            Copy::Valid(label) if label.epoch == 0 && area(label.device_bytes) == Some(start) => {
-                Found::Label(label)
-            }
+            Copy::Valid(label) if area(label.device_bytes) == Some(start) => Found::Label(label),
+            // The bytes must not count as data.
+            Copy::Broken => Found::Damaged,
             _ => Found::Missing,
+        })
+    }
+
+    /// Returns the length of the device without the first copy of an interrupted label.
+    pub fn own_bytes(&self) -> Result<u64, Error> {
+        let bytes = self.bytes()?;
+        Ok(match self.found()? {
+            Found::Label(label) if !self.is_block && label.device_bytes > bytes => {
+                area(label.device_bytes).unwrap_or(bytes)
+            }
+            _ => bytes,
         })
     }
 
     /// Returns the length that the device has with a label behind `data_bytes` of data. A file will grow; no
     /// byte of it is moved. A block device must have free bytes.
     pub fn labelled_bytes(&self, data_bytes: u64) -> Result<u64, Error> {
-        let bytes = self.bytes()?;
+        let bytes = self.own_bytes()?;
         if self.is_block { self.find_room(bytes, data_bytes) } else { Ok(needed(bytes.max(data_bytes))) }
     }
 
@@ -248,22 +259,28 @@ impl Device {
         self.file.set_len(label.device_bytes).map_err(|error| self.failed("grow", error))
     }
 
-    /// Removes the label durably. A file has its former length again.
+    /// Removes the label durably. A file has its former length again, by one step that cannot be interrupted.
     ///
     /// # Errors
     /// The device cannot be written.
     pub fn forget(&self) -> Result<(), Error> {
-        let bytes = self.bytes()?;
-        let Some(start) = area(bytes) else { return Ok(()) };
-        let former = match self.found()? {
-            Found::Label(label) if self.is_blank(label.data_bytes, start)? => label.data_bytes,
-            _ => start,
+        let (bytes, found) = (self.bytes()?, self.found()?);
+        // The label of a file may be unfinished, and so lie elsewhere than the length tells.
+        let start = match &found {
+            Found::Label(label) => area(label.device_bytes),
+            _ => area(bytes),
         };
-        for offset in [start, start + APART] {
-            let written = self.file.write_all_at(&[0; LABEL_BYTES], offset);
-            written.map_err(|error| self.failed("write the label of", error))?;
-        }
-        if !self.is_block {
+        let Some(start) = start else { return Ok(()) };
+        if self.is_block {
+            for offset in [start, start + APART] {
+                let written = self.file.write_all_at(&[0; LABEL_BYTES], offset);
+                written.map_err(|error| self.failed("write the label of", error))?;
+            }
+        } else {
+            let former = match found {
+                Found::Label(label) if self.is_blank(label.data_bytes, start)? => label.data_bytes,
+                _ => start,
+            };
             self.file.set_len(former).map_err(|error| self.failed("shorten", error))?;
         }
         self.file.sync_all().map_err(|error| self.failed("sync", error))

@@ -220,15 +220,56 @@ fn a_forgotten_label_takes_no_byte_along_that_lies_between_it_and_the_data() {
     assert_eq!(std::fs::read(set.path(0)).expect("it is there"), vec![1; MIB as usize]);
 }
 
+/// Writes the state of a file whose labelling was interrupted before it had its full length.
+fn interrupt(set: &Set) {
+    let mut label = set.label(0);
+    (label.epoch, label.next_epoch) = (0, 1);
+    let bytes = [vec![1; MIB as usize], label.encode()].concat();
+    std::fs::write(set.path(0), bytes).expect("room");
+}
+
+#[test]
+fn an_unfinished_label_is_forgotten_without_a_byte_of_data() {
+    let set = Set::labelled(STRIPE, 2);
+    interrupt(&set);
+    Device::claim(&set.path(0)).and_then(|device| device.forget()).expect("it is free");
+    assert_eq!(std::fs::read(set.path(0)).expect("it is there"), vec![1; MIB as usize]);
+}
+
+/// The labels of a set that is opened have later epochs than 0.
+#[test]
+fn a_torn_or_later_label_at_the_end_of_a_file_is_no_data() {
+    let set = Set::labelled(STRIPE, 2);
+    let label = set.label(0).encode();
+    let found = |bytes: Vec<u8>| {
+        std::fs::write(set.path(9), bytes).expect("room");
+        Device::open(&set.path(9)).and_then(|device| device.found()).expect("readable")
+    };
+    let data = vec![1; MIB as usize];
+    assert!(matches!(found([data.clone(), label.clone()].concat()), Found::Label(_)));
+    let mut torn = label;
+    torn[100..].fill(0);
+    assert_eq!(found([data, torn].concat()), Found::Damaged);
+}
+
+#[test]
+fn a_second_label_leaves_nothing_of_an_unfinished_one() {
+    let set = Set::labelled(MIRROR, 2);
+    let other = set.label(1);
+    interrupt(&set);
+    let device = Device::claim(&set.path(0)).expect("it is free");
+    replace(&device, &other, Role::Data(0), MIB).expect("there is room");
+    assert_eq!(device.bytes().expect("readable"), other.device_bytes);
+    device.forget().expect("it is free");
+    assert_eq!(std::fs::read(set.path(0)).expect("it is there"), vec![1; MIB as usize]);
+}
+
 /// Interrupts the labelling of a file before it has its full length.
 #[test]
 fn a_file_that_is_longer_for_a_label_alone_is_labelled_again_with_its_own_data() {
     let set = Set::labelled(STRIPE, 2);
-    let mut label = set.label(0);
-    let whole = label.device_bytes;
-    (label.epoch, label.next_epoch) = (0, 1);
-    let bytes = [vec![1; MIB as usize], label.encode()].concat();
-    std::fs::write(set.path(0), bytes).expect("room");
+    let whole = set.label(0).device_bytes;
+    interrupt(&set);
     std::fs::write(set.path(1), vec![2; MIB as usize]).expect("room");
     for size in [None, Some(MIB)] {
         let refusal = set.judge_with(size);

@@ -73,7 +73,7 @@ impl Replace {
             return Err(ApiError::conflict(format!("{path} has a label"))
                 .hint("nothing was written; `sluice member inspect` shows it"));
         }
-        let length = device.bytes().map_err(problem)?;
+        let length = device.own_bytes().map_err(problem)?;
         let data_bytes = match role {
             Role::Data(_) => other.data_bytes,
             Role::Log => self.log_size.map_or(length, |size| size.0),
