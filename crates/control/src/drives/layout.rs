@@ -2,7 +2,7 @@
 
 use super::function::no_function;
 use super::storage::Why;
-use super::{Drives, Entry, FunctionView, Origin, Store};
+use super::{Drives, Entry, FunctionView, Origin, Store, paused};
 use crate::state::{Arranged, Saved};
 use sluice_spec::error::ApiError;
 use sluice_spec::words::count;
@@ -116,6 +116,10 @@ impl Drives {
 fn remember(saved: &mut Saved, entry: &Entry, declared: Option<&DriveSpec>, spec: &DriveSpec, nsid: u32) {
     let (Some(was), Some(is)) = (entry.spec.namespace(nsid), spec.namespace(nsid)) else { return };
     let (drive, layout) = (&entry.spec.name, is.layout());
+    if was.functions.len() != is.functions.len() {
+        // The identifier of a job counts the functions, so it may now be that of another one.
+        paused::forget_functions(saved, drive, nsid);
+    }
     if entry.origin == Origin::Created {
         let created = saved.drives.iter_mut().find(|created| created.name == *drive);
         if let Some(namespace) = created.and_then(|created| created.namespace_mut(nsid)) {

@@ -2,28 +2,47 @@
 //!
 //! The state file has the jobs that the operator has paused. A controller gets its pauses before its first
 //! turn. A function that starts again begins with its jobs running, and the daemon pauses them within a second.
+//! A pause belongs to one run: it is forgotten with the end of the run, so that no later run begins paused.
 
 use super::jobs::{OF_CONTROLLER, SEPARATOR, drive_of_job};
 use super::{Drives, JobState, lock};
 use crate::state::Saved;
 use sluice_jobs::{PaceChange, Verb};
 use sluice_spec::error::ApiError;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Interval between two looks at paused jobs.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// Looks in which a function may not list a job yet: it has to start, and to find work.
+const MISSES_MAX: u32 = 10;
+
 /// Returns the jobs of a drive's controller that are paused: the NSID and the name of each.
 pub(super) fn of_controller(saved: &Saved, drive: &str) -> Vec<(u32, String)> {
-    let parse = |id: &String| {
-        let mut parts = id.split(SEPARATOR);
-        let is_own = parts.next() == Some(drive);
-        let (nsid, place) = (parts.next()?.parse().ok()?, parts.next()?.parse::<usize>().ok()?);
-        let name = parts.next()?.to_owned();
-        (is_own && place == OF_CONTROLLER).then_some((nsid, name))
+    let own = saved.paused.iter().filter(|id| drive_of_job(id) == drive);
+    let of_controller = own.filter_map(|id| parse(id)).filter(|(_, place, _)| *place == OF_CONTROLLER);
+    of_controller.map(|(nsid, _, name)| (nsid, name.to_owned())).collect()
+}
+
+/// Forgets the pauses of a namespace's functions.
+pub(super) fn forget_functions(saved: &mut Saved, drive: &str, nsid: u32) {
+    let is_meant = |id: &str| {
+        drive_of_job(id) == drive
+            && parse(id).is_none_or(|(of, place, _)| of == nsid && place != OF_CONTROLLER)
     };
-    saved.paused.iter().filter_map(parse).collect()
+    saved.paused.retain(|id| !is_meant(id));
+}
+
+/// Returns the NSID, the place of the function, and the name of a job.
+fn parse(id: &str) -> Option<(u32, usize, &str)> {
+    let mut parts = id.split(SEPARATOR).skip(1);
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?, parts.next()?))
+}
+
+fn is_of_controller(id: &str) -> bool {
+    parse(id).is_some_and(|(_, place, _)| place == OF_CONTROLLER)
 }
 
 fn set(saved: &mut Saved, id: &str, is_paused: bool) {
@@ -54,7 +73,8 @@ impl Drives {
         }
         let drives = Arc::downgrade(self);
         let watch = move || {
-            while drives.upgrade().is_some_and(|drives| drives.pause_again()) {
+            let mut misses = HashMap::new();
+            while drives.upgrade().is_some_and(|drives| drives.pause_again(&mut misses)) {
                 std::thread::sleep(LOOK);
             }
         };
@@ -65,40 +85,74 @@ impl Drives {
     }
 
     /// Pauses the jobs that the operator has paused and that run. Returns whether there are paused jobs.
-    fn pause_again(&self) -> bool {
+    /// `misses` counts the looks at which a job was not listed.
+    fn pause_again(&self, misses: &mut HashMap<String, u32>) -> bool {
         let ids = lock(&self.saved).paused.clone();
         for id in ids {
-            if let Err(problem) = self.pause_one(&id) {
+            let missed = match self.show_job(&id) {
+                Ok(_) => 0,
+                Err(_) if self.is_running(drive_of_job(&id)) => {
+                    misses.get(&id).map_or(1, |before| before + 1)
+                }
+                Err(_) => 0,
+            };
+            if let Err(problem) = self.pause_one(&id, missed) {
                 tracing::debug!("job {id} is not paused yet: {}", problem.error);
             }
+            misses.insert(id, missed);
         }
         let mut watches = lock(&self.watches_pauses);
         *watches = !lock(&self.saved).paused.is_empty();
         *watches
     }
 
-    fn pause_one(&self, id: &str) -> Result<(), ApiError> {
-        if self.show_job(id)?.state == JobState::Paused {
+    fn is_running(&self, drive: &str) -> bool {
+        self.entry(drive).is_ok_and(|entry| entry.running.is_ok())
+    }
+
+    fn pause_one(&self, id: &str, missed: u32) -> Result<(), ApiError> {
+        let state = self.show_job(id).map(|view| view.state);
+        if state.as_ref().is_ok_and(|state| *state == JobState::Paused) {
             return Ok(());
         }
         // The operator may give an order at the same time.
         let _change = self.change(drive_of_job(id))?;
-        let (number, view) = self.find_job(id)?;
         if !lock(&self.saved).paused.contains(id) {
             return Ok(());
         }
-        match view.state {
-            JobState::Paused => Ok(()),
-            JobState::Running => {
+        let found = self.find_job(id);
+        let state = found.as_ref().ok().map(|(_, view)| view.state);
+        match next(is_of_controller(id), state, missed) {
+            Next::Keep => Ok(()),
+            Next::Forget => self.store(|saved| set(saved, id, false)),
+            Next::Pause => {
+                let (number, view) = found?;
                 self.execute(number, view, Verb::Pause, PaceChange::default())?;
                 tracing::info!("job {id} is paused again");
                 Ok(())
             }
-            // Its next run is another job.
-            JobState::Done | JobState::Failed | JobState::Cancelled => {
-                self.store(|saved| set(saved, id, false))
-            }
         }
+    }
+}
+
+/// Effect of a look at a job that the operator has paused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Keep,
+    Pause,
+    Forget,
+}
+
+/// Returns the effect of a look. `missed` counts the looks in a row at which the running drive did not list
+/// the job.
+fn next(is_of_controller: bool, state: Option<JobState>, missed: u32) -> Next {
+    match state {
+        Some(JobState::Paused) => Next::Keep,
+        Some(JobState::Running) if !is_of_controller => Next::Pause,
+        // The controller had its pauses before its first turn, so this is another run.
+        Some(_) => Next::Forget,
+        None if missed >= if is_of_controller { 1 } else { MISSES_MAX } => Next::Forget,
+        None => Next::Keep,
     }
 }
 
@@ -113,5 +167,27 @@ mod tests {
         assert_eq!(of_controller(&saved, "a"), [(1, "format".to_owned())]);
         assert_eq!(of_controller(&saved, "b"), [(0, "sanitize".to_owned())]);
         assert_eq!(of_controller(&saved, "c"), []);
+    }
+
+    #[test]
+    fn the_pauses_of_a_changed_stack_are_forgotten() {
+        let ids = ["a:1:0:format", "a:1:1:resync", "a:1:2:check", "a:2:1:resync", "b:1:1:resync"];
+        let mut saved = Saved { paused: ids.map(str::to_owned).into(), ..Saved::default() };
+        forget_functions(&mut saved, "a", 1);
+        assert_eq!(saved.paused, ["a:1:0:format", "a:2:1:resync", "b:1:1:resync"].map(str::to_owned).into());
+    }
+
+    #[test]
+    fn a_pause_is_forgotten_with_its_run() {
+        for state in [JobState::Done, JobState::Failed, JobState::Cancelled] {
+            assert_eq!(next(true, Some(state), 0), Next::Forget);
+            assert_eq!(next(false, Some(state), 0), Next::Forget);
+        }
+        assert_eq!(next(true, Some(JobState::Running), 0), Next::Forget, "a format that the host repeats");
+        assert_eq!(next(false, Some(JobState::Running), 0), Next::Pause, "a function that started again");
+        assert_eq!(next(false, Some(JobState::Paused), 0), Next::Keep);
+        // A comparison does not survive a restart, so the next one is another.
+        assert_eq!([0, 1].map(|missed| next(true, None, missed)), [Next::Keep, Next::Forget]);
+        assert_eq!([9, 10].map(|missed| next(false, None, missed)), [Next::Keep, Next::Forget]);
     }
 }
