@@ -224,6 +224,12 @@ impl Mirror {
     /// Returns the next range to compare. Regions that are stale are skipped.
     fn next_comparison(&mut self, budget: u64) -> Option<Range<u64>> {
         while self.background.check.running {
+            if self.member_state.joined != self.set.members {
+                // A member that is missing cannot be compared, and nothing is said about the rest.
+                self.background.check.running = false;
+                self.background.jobs.fail(CHECK);
+                return None;
+            }
             let at = self.background.check.done;
             let number = (at / self.set.regions.region_bytes()) as usize;
             // After a resize, the end may lie inside of the last region, and before the last compared byte.
@@ -231,7 +237,7 @@ impl Mirror {
                 self.background.check.running = false;
                 break;
             };
-            if region.stale.is_empty() && self.member_state.joined == self.set.members {
+            if region.stale.is_empty() {
                 return Some(self.piece_at(at, number, budget));
             }
             self.background.check.done = self.set.regions.bytes(number).end;

@@ -169,6 +169,33 @@ fn a_comparison_is_paused_cancelled_and_resumed() {
 }
 
 #[test]
+fn a_comparison_that_loses_a_member_fails() {
+    let mut rig = Rig::new(1, 2, false);
+    start(&mut rig);
+    rig.come_to_rest();
+    rig.mirror.check();
+    while rig.mirror.status().check.done < SIZE / 2 {
+        rig.turn();
+    }
+    rig.up[1] = false;
+    order(&mut rig, Verb::Pause, "check").expect("it runs");
+    while rig.mirror.status().losses == 0 {
+        rig.write();
+        if !rig.turn() {
+            rig.let_time_go_by();
+        }
+    }
+    order(&mut rig, Verb::Resume, "check").expect("it is paused");
+    while rig.mirror.status().check.running {
+        if !rig.turn() {
+            rig.let_time_go_by();
+        }
+    }
+    let check = rig.mirror.jobs().into_iter().find(|job| job.name == "check").expect("it has run");
+    assert!(check.state == State::Failed && check.done < SIZE, "{check:?}");
+}
+
+#[test]
 fn a_pace_limits_a_copy_without_a_busy_host() {
     let mut rig = Rig::new(7, 2, false);
     let change = PaceChange { mib_s: Some(1), ..NONE };
