@@ -261,8 +261,7 @@ impl Decoder {
         }
     }
 
-    /// Parses a complete header. After an error the decoder is not used any more, so the state for the next
-    /// bytes can be set first; the PDU is then made where it is returned, and never copied.
+    /// Parses a complete header. The PDU is made last, where it is returned, and never copied.
     fn complete(&mut self) -> Result<Option<Event>, Violation> {
         let common = self.common();
         let hlen = usize::from(common.hlen);
@@ -272,7 +271,11 @@ impl Decoder {
                 return Err(Violation { fes: Fes::HEADER_DIGEST, fei: received });
             }
         }
-        self.initialized |= matches!(common.kind, Kind::IC_REQ | Kind::IC_RESP);
+        if matches!(common.kind, Kind::IC_REQ | Kind::IC_RESP) {
+            // After an error the header is kept for the termination request.
+            self.parse_initialization(common.kind)?;
+            self.initialized = true;
+        }
         match self.payload {
             0 => self.expect(State::Common, CommonHeader::SIZE),
             _ => self.state = State::Payload,

@@ -300,6 +300,17 @@ fn a_termination_request_carries_what_was_wrong() {
     assert_eq!(received[0].0, Pdu::Terminated(violation));
 }
 
+/// A termination request has the header of the PDU that was wrong.
+#[test]
+fn the_header_of_a_refused_initialization_is_kept() {
+    let request = IcReq { alignment: 4, digests: Digests::NONE, r2t_max: 1 };
+    let mut bytes = encode::ic_req(request).as_bytes().to_vec();
+    bytes[8] = 1;
+    let mut decoder = Decoder::new(Role::Controller, LIMITS);
+    assert!(feed(&mut decoder, &bytes, &[usize::MAX]).is_err());
+    assert_eq!(decoder.header(), bytes);
+}
+
 /// Checks the last length that is accepted, and the first that is not.
 #[test]
 fn the_largest_payload_is_accepted() {
