@@ -224,7 +224,8 @@ impl Erasure {
     fn may_advance(&self) -> bool {
         // A format that is preempted before it erases only ends, even during a pause, since the preempting
         // command waits.
-        let paused = self.paused && !self.ends_preempted();
+        let begins = matches!(self.stage, ErasureStage::New | ErasureStage::Unpersisted);
+        let paused = self.paused && !(self.preempted && (begins || self.ends_preempted()));
         !self.in_flight && !paused && self.stage != ErasureStage::Persisting
     }
 
