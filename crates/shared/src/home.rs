@@ -232,7 +232,7 @@ impl<O: Object> Home<O> {
                 self.held.push(unit);
             }
             let refused = self.held.len() < need;
-            if refused && self.waits_for_others(number) {
+            if refused && (self.side.is_signalled() || self.waits_for_others(number)) {
                 break;
             }
             self.waiting.pop_front();

@@ -37,6 +37,8 @@ pub struct Port {
     credit: Vec<Unit>,
     /// A request is under way.
     requesting: bool,
+    /// The request is for waiting commands, and not only for credit in advance.
+    needs: bool,
     /// A unit was taken since the last request.
     taken: bool,
     /// The home may recall the credit. Only then the port keeps units that are given back.
@@ -64,8 +66,21 @@ impl Port {
         home: Arc<HomeSide>,
     ) -> Self {
         let credit = Vec::with_capacity(ANSWERS + CREDIT);
-        let (requesting, taken, keeps, round, answered) = (false, false, false, 0, 0);
-        Self { number, outgoing, incoming, side, home, credit, requesting, taken, keeps, round, answered }
+        let (requesting, needs, taken, keeps, round, answered) = (false, false, false, false, 0, 0);
+        Self {
+            number,
+            outgoing,
+            incoming,
+            side,
+            home,
+            credit,
+            requesting,
+            needs,
+            taken,
+            keeps,
+            round,
+            answered,
+        }
     }
 
     #[must_use]
@@ -100,6 +115,7 @@ impl Port {
         if self.requesting {
             return;
         }
+        self.needs = need > 0;
         let need = need.min(NEED_MAX).saturating_sub(self.credit.len());
         let extra = CREDIT.saturating_sub(self.credit.len());
         self.requesting =
@@ -183,7 +199,7 @@ impl Port {
     /// Gives the credit back, unless waiting commands need it. Continues in the next turn if the ring has no room.
     #[cold]
     fn answer_recall(&mut self) {
-        let kept = self.requesting;
+        let kept = self.requesting && self.needs;
         if !kept {
             self.give_back_credit();
             if !self.credit.is_empty() {

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use utoipa::ToSchema;
 
+/// Maximum size of a namespace in a pool of memory. Its map has 4 bytes for each 64 KiB.
+const POOLED_MAX: Size = Size(1 << 40);
+
 /// Maximum number of functions over one target; the target itself takes one level of a frame's depth.
 pub(super) const FUNCTIONS_MAX: usize = sluice_command::Frame::MAX - 1;
 
@@ -209,6 +212,13 @@ impl NamespaceSpec {
         let block = u64::from(self.block_size);
         if size > Size::MAX {
             return Err(Fault::at_key("size", format!("{size} is more than a file offset can say")));
+        }
+        if self.target == TargetKind::MemoryPool && size > POOLED_MAX {
+            return Err(Fault::at_key(
+                "size",
+                format!("{size} is more than a namespace in a pool of memory has"),
+            )
+            .hint(format!("use at most {POOLED_MAX}")));
         }
         if size.0 == 0 {
             return Err(Fault::at_key("size", "a namespace of no bytes is not possible")

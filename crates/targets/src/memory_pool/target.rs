@@ -39,12 +39,16 @@ impl PoolPort {
     /// # Errors
     /// The reactor has no place for the notifier.
     pub fn build(self, size: u64, task: TaskId, io: &Io, token_prefix: u64) -> io::Result<PooledMemory> {
+        let extents = usize::try_from(size.div_ceil(EXTENT)).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let mut map = Vec::new();
+        map.try_reserve_exact(extents).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        map.resize(extents, 0);
         let notifier = io.register_file(self.port.as_fd().try_clone_to_owned()?)?;
         io.watch(&notifier, task, token_prefix | u64::from(NOTIFIED.0));
         Ok(PooledMemory {
             arena: self.arena,
             port: self.port,
-            map: vec![0; size.div_ceil(EXTENT) as usize],
+            map,
             size,
             batch: Vec::with_capacity(64),
             waiting: VecDeque::new(),
@@ -383,7 +387,9 @@ impl Layer for PooledMemory {
         if self.idle_at.is_some_and(|at| at <= lane.now_ns()) {
             self.port.give_back_credit();
             self.port.finish();
-            self.idle_at = None;
+            // A grant may be on its way, or the ring full.
+            let has_more = self.port.is_requesting() || self.port.credit() > 0;
+            self.idle_at = has_more.then(|| lane.now_ns() + IDLE_NS);
         }
         let Some(mut clearing) = self.clearing.pop_front() else { return };
         if !self.clear(&mut clearing) {
@@ -416,6 +422,12 @@ impl Layer for PooledMemory {
         if count < self.map.len() {
             let cut = self.map.drain(count..).filter(|place| *place != 0).map(|place| place - 1);
             self.leaving.extend(cut);
+        }
+        if self.map.try_reserve_exact(count.saturating_sub(self.map.len())).is_err() {
+            tracing::error!(
+                "there is no memory for a namespace of {size} bytes in a pool: it keeps its size"
+            );
+            return;
         }
         self.map.resize(count, 0);
         // Bytes that are added again later are zeros.
