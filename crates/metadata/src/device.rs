@@ -9,6 +9,8 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 /// Bytes at the end of a device that its label takes.
 pub const AREA_BYTES: u64 = 1 << 20;
@@ -16,6 +18,10 @@ pub const AREA_BYTES: u64 = 1 << 20;
 /// Distance between the two copies, bytes. The second copy is far from the first, and from the last blocks of
 /// the device, which tools for partitions overwrite.
 const APART: u64 = AREA_BYTES / 2;
+
+/// Time for which a lock may outlive the process that had it: the kernel closes the files of an io_uring later.
+const RELEASE: Duration = Duration::from_secs(1);
+const RETRY: Duration = Duration::from_millis(10);
 
 /// An open file or block device.
 #[derive(Debug)]
@@ -105,13 +111,17 @@ impl Device {
         Self::open_with(path, true, OFlags::NONBLOCK)
     }
 
-    /// Opens a device to write its label, and locks it as a drive does.
+    /// Opens a device to write its label, and locks it as a drive does. Blocks for a second if it is in use.
     pub fn claim(path: &Path) -> Result<Self, Error> {
         let device = Self::open_with(path, true, OFlags::NONBLOCK | OFlags::EXCL)?;
-        match flock(&device.file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(device),
-            Err(Errno::WOULDBLOCK) => Err(Error::InUse(path.to_owned())),
-            Err(error) => Err(Error::Io(path.to_owned(), "lock", error.into())),
+        let until = Instant::now() + RELEASE;
+        loop {
+            match flock(&device.file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(device),
+                Err(Errno::WOULDBLOCK) if Instant::now() < until => sleep(RETRY),
+                Err(Errno::WOULDBLOCK) => return Err(Error::InUse(path.to_owned())),
+                Err(error) => return Err(Error::Io(path.to_owned(), "lock", error.into())),
+            }
         }
     }
 
