@@ -158,6 +158,7 @@ fn the_document_lists_every_route() {
             "get /v1/jobs",
             "get /v1/jobs/{id}",
             "get /v1/reactors",
+            "get /v1/shared",
             "get /v1/version",
             "post /v1/drives",
             "post /v1/drives/{name}/ana",
