@@ -275,7 +275,7 @@ impl Device {
     /// The device cannot be written.
     pub fn forget(&self) -> Result<(), Error> {
         let (bytes, found) = (self.bytes()?, self.found()?);
-        // The label of a file may be unfinished, and so lie elsewhere than the length tells.
+        // The label of a file may be unfinished. Then its place does not follow from the length.
         let start = match &found {
             Found::Label(label) => area(label.device_bytes),
             _ => area(bytes),

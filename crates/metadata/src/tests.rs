@@ -236,7 +236,7 @@ fn an_unfinished_label_is_forgotten_without_a_byte_of_data() {
     assert_eq!(std::fs::read(set.path(0)).expect("it is there"), vec![1; MIB as usize]);
 }
 
-/// The labels of a set that is opened have later epochs than 0.
+/// Covers labels of sets that were opened, which have later epochs than 0.
 #[test]
 fn a_torn_or_later_label_at_the_end_of_a_file_is_no_data() {
     let set = Set::labelled(STRIPE, 2);

@@ -300,7 +300,7 @@ fn a_termination_request_carries_what_was_wrong() {
     assert_eq!(received[0].0, Pdu::Terminated(violation));
 }
 
-/// A termination request has the header of the PDU that was wrong.
+/// Checks the header that a termination request carries.
 #[test]
 fn the_header_of_a_refused_initialization_is_kept() {
     let request = IcReq { alignment: 4, digests: Digests::NONE, r2t_max: 1 };

@@ -225,7 +225,7 @@ impl Mirror {
     fn next_comparison(&mut self, budget: u64) -> Option<Range<u64>> {
         while self.background.check.running {
             if self.member_state.joined != self.set.members {
-                // A member that is missing cannot be compared, and nothing is said about the rest.
+                // A missing member cannot be compared, so the result would be no proof.
                 self.background.check.running = false;
                 self.background.jobs.fail(CHECK);
                 return None;
