@@ -66,6 +66,8 @@ pub struct Home<O> {
     awaited: usize,
     /// Closed ports with units that are not reclaimed yet.
     closing: VecDeque<PortNumber>,
+    /// Messages were left for the next turn.
+    has_unread: bool,
     // Lists of a turn, kept for their memory.
     signalled: Vec<PortNumber>,
     touched: Vec<PortNumber>,
@@ -90,6 +92,7 @@ impl<O: Object> Home<O> {
             round_is_open: false,
             awaited: 0,
             closing: VecDeque::with_capacity(PORTS_MAX),
+            has_unread: false,
             signalled: list(),
             touched: list(),
             recalled: list(),
@@ -132,10 +135,11 @@ impl<O: Object> Home<O> {
         let mut signalled = std::mem::take(&mut self.signalled);
         self.side.take_signals(|number| signalled.push(number));
         let mut messages = 0;
+        self.has_unread = false;
         for number in signalled.drain(..) {
             match messages < MESSAGES_PER_TURN {
                 true => messages += self.read(number),
-                false => self.side.signal_again(number),
+                false => self.put_back(number),
             }
         }
         self.signalled = signalled;
@@ -165,8 +169,14 @@ impl<O: Object> Home<O> {
         if let Some(port) = &mut self.ports[number.index()] {
             port.requests.free();
         }
-        self.side.signal_again(number);
+        self.put_back(number);
         MESSAGES_OF_ONE
+    }
+
+    /// Leaves further messages of a port for the next turn. Units that were given back may be among them.
+    fn put_back(&mut self, number: PortNumber) {
+        self.side.signal_again(number);
+        self.has_unread = true;
     }
 
     fn handle(&mut self, number: PortNumber, request: Request) {
@@ -232,7 +242,7 @@ impl<O: Object> Home<O> {
                 self.held.push(unit);
             }
             let refused = self.held.len() < need;
-            if refused && (self.side.is_signalled() || self.waits_for_others(number)) {
+            if refused && (self.has_unread || self.waits_for_others(number)) {
                 break;
             }
             self.waiting.pop_front();
