@@ -150,8 +150,8 @@ fn drives_move_under_verified_load_and_nothing_is_lost() {
     const DRIVES: u64 = 8;
     let moves = std::env::var("SLUICE_MOVES").ok().and_then(|moves| moves.parse().ok()).unwrap_or(200);
     let reactors = [reactor("first"), reactor("second")];
-    // A third of the memory that the drives write to.
-    let extents = DRIVES * LANES as u64 * BLOCKS * BLOCK / EXTENT / 3;
+    // A sixth of the memory that the drives write to.
+    let extents = DRIVES * LANES as u64 * BLOCKS * BLOCK / EXTENT / 6;
     let pool = MemoryPool::start(&reactors[0], extents * EXTENT).expect("memory");
     let counts = Arc::new(Mutex::new(Counts::default()));
     let size = LANES as u64 * BLOCKS * BLOCK;
