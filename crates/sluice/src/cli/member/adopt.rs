@@ -141,7 +141,12 @@ impl Wanted {
         for place in &self.places {
             let device = Device::claim(&place.path).map_err(problem)?;
             let path = place.path.display();
-            match device.copies().map_err(problem)?.found() {
+            let found = match device.copies().map_err(problem)?.found() {
+                // The first copy alone is at the end of a file if its labelling was interrupted.
+                Found::Missing => device.found().map_err(problem)?,
+                found => found,
+            };
+            match found {
                 Found::Missing => {}
                 // An adoption that was interrupted is repeated. A disk that `sluice member replace` labelled belongs
                 // to another set.
