@@ -90,6 +90,10 @@ impl Drives {
         let ids = lock(&self.saved).paused.clone();
         for id in ids {
             let missed = match self.show_job(&id) {
+                Ok(view) if view.state == JobState::Paused => {
+                    misses.remove(&id);
+                    continue;
+                }
                 Ok(_) => 0,
                 Err(_) if self.is_running(drive_of_job(&id)) => {
                     misses.get(&id).map_or(1, |before| before + 1)
@@ -111,10 +115,6 @@ impl Drives {
     }
 
     fn pause_one(&self, id: &str, missed: u32) -> Result<(), ApiError> {
-        let state = self.show_job(id).map(|view| view.state);
-        if state.as_ref().is_ok_and(|state| *state == JobState::Paused) {
-            return Ok(());
-        }
         // The operator may give an order at the same time.
         let _change = self.change(drive_of_job(id))?;
         if !lock(&self.saved).paused.contains(id) {
