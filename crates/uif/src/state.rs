@@ -7,7 +7,7 @@ use sluice_memory::Extents;
 use sluice_nvme::Status;
 use std::collections::VecDeque;
 
-/// State of a function: its actions, and what it waits for.
+/// State of a function: its actions, and the results that it waits for.
 #[derive(Debug, Default)]
 pub(crate) struct IoState {
     /// Actions that are still to be executed, in their order.
