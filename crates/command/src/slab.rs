@@ -54,7 +54,6 @@ pub struct Slab {
     used: u32,
     used_children: u32,
     limits: Limits,
-    commands: u32,
     children: u32,
     /// Commands in flight, by controller.
     of: [u32; 1 << u8::BITS],
@@ -80,7 +79,6 @@ impl Slab {
             used: 0,
             used_children: 0,
             limits,
-            commands: 0,
             children: 0,
             of: [0; 1 << u8::BITS],
             handover: Segment::new()?,
@@ -134,15 +132,11 @@ impl Slab {
     /// than those stores.
     #[inline]
     pub fn admit_words(&mut self, entry: [u64; 8], origin: Origin) -> Option<Command> {
-        if self.commands == self.limits.commands {
-            return None;
-        }
-        self.commands += 1;
-        self.of[usize::from(origin.controller)] += 1;
         let index = match self.free.pop() {
             Some(index) => index,
-            None => self.first_use(),
+            None => self.first_use()?,
         };
+        self.of[usize::from(origin.controller)] += 1;
         let record = &mut self.handover.get_mut().commands[index as usize];
         record.entry = transmute!(entry);
         record.sq = origin.sq;
@@ -151,7 +145,8 @@ impl Slab {
         let slot = self.take(index);
         slot.origin = origin;
         slot.route = Route::default();
-        slot.owner = Owner::Host;
+        // `release` has set the owner to the host.
+        debug_assert_eq!(slot.owner, Owner::Host);
         Some(Command::new(index))
     }
 
@@ -214,10 +209,14 @@ impl Slab {
     }
 
     /// Returns the lowest number that was never used, so that a quiet drive keeps using the same few slots.
+    /// There is none if the drive has its limit in flight.
     #[cold]
-    fn first_use(&mut self) -> u32 {
+    fn first_use(&mut self) -> Option<u32> {
+        if self.used == self.limits.commands {
+            return None;
+        }
         self.used += 1;
-        self.used - 1
+        Some(self.used - 1)
     }
 
     #[cold]
@@ -236,7 +235,6 @@ impl Slab {
             self.children -= 1;
             self.free_children.push(index);
         } else {
-            self.commands -= 1;
             self.of[usize::from(slot.origin.controller)] -= 1;
             self.handover.get_mut().commands[index as usize].live = 0;
             self.free.push(index);
@@ -354,7 +352,7 @@ impl Slab {
     /// Returns the number of commands of hosts in flight.
     #[inline]
     pub fn in_flight(&self) -> u32 {
-        self.commands
+        self.used - self.free.len() as u32
     }
 
     /// Returns the number of commands of one controller in flight.
@@ -371,7 +369,7 @@ impl Slab {
     /// Returns how many more commands can be admitted.
     #[inline]
     pub fn room(&self) -> u32 {
-        self.limits.commands - self.commands
+        self.limits.commands - self.in_flight()
     }
 
     /// Returns the number of a command's slot, below the limit of commands for one that a host submitted.
