@@ -76,7 +76,8 @@ class Build:
         subprocess.run(["rustc", "--edition", "2024", "--crate-type", "rlib", "--crate-name", "mutants_switch", "-C",
                         "opt-level=2", "-C", "codegen-units=1", "-o", library, SWITCH_SOURCE], check=True,
                        env={**os.environ, "RUSTC_BOOTSTRAP": "1"})
-        wrapper.write_text(f'#!/bin/sh\nexec "$@" --cap-lints allow -L "dependency={self.work}" '
+        # Other shells drop variables such as CARGO_BIN_EXE_sluice-bench, whose name has a hyphen.
+        wrapper.write_text(f'#!/usr/bin/env bash\nexec "$@" --cap-lints allow -L "dependency={self.work}" '
                            f'--extern "mutants_switch={library}"\n')
         wrapper.chmod(0o755)
 
