@@ -100,6 +100,7 @@ fn everything_that_an_object_can_have() {
             let fetched = [0, 5, 10][run as usize - 1];
             assert_eq!(context[36..40], u32::to_le_bytes(fetched));
             assert_eq!(context[40..44], 507u32.to_le_bytes());
+            assert_eq!(context[44..48], (3 * 375u32 + 1).to_le_bytes());
         }
         let seen = program.map("seen").expect("it has one").entries();
         assert_eq!(seen, [(77u64.to_le_bytes().to_vec(), 15u64.to_le_bytes().to_vec())]);

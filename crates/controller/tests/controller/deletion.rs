@@ -266,3 +266,18 @@ fn a_fused_pair_that_waits_does_not_begin_on_what_is_gone() {
     assert_eq!(pair.host(1).reap(0).map(|it| it.status()), Some(Status::SUCCESS));
     assert_eq!(list(pair.host(0), Cns::ALLOCATED_NAMESPACES), [1]);
 }
+
+#[test]
+fn a_write_uncorrectable_that_a_device_takes_is_not_done_here() {
+    const WRITE_UNCORRECTABLE: u8 = opcode::WRITE_UNCORRECTABLE;
+    for handed_on in [false, true] {
+        let io = if handed_on { Opcodes::NONE.and(WRITE_UNCORRECTABLE) } else { Opcodes::NONE };
+        let passthrough = Passthrough { io, ..Passthrough::NONE };
+        let model = Model::with(Characteristics { passthrough, ..Characteristics::target(1 << 15, 512) });
+        let (mut pair, _daemon) = pair_on(&model);
+        model.disk().hold = true;
+        pair.host(0).submit(1, SubmissionEntry { nsid: 1, ..entry(WRITE_UNCORRECTABLE) });
+        pair.run();
+        assert_eq!(model.disk().parked.len(), usize::from(handed_on));
+    }
+}

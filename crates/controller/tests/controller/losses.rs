@@ -137,3 +137,17 @@ fn a_drive_that_ends_says_what_it_owes() {
     host.controller.subsystem.note_hosts_at_end();
     assert_eq!(sync(&mut host), ended(true, &[]));
 }
+
+#[test]
+fn a_drive_that_ends_owes_a_loss_to_the_host_that_was_not_notified() {
+    let model = Model::new(64);
+    let mut pair = Pair::enabled(&model);
+    let host = pair.host(0);
+    host.controller.subsystem.resume_losses(&[1], 0);
+    assert_eq!(host.io(flush()), TOLD);
+    host.controller.subsystem.note_hosts_at_end();
+    host.controller.subsystem.sync(host.now_ns);
+    host.run();
+    let synced = host.controller.subsystem.synced().expect("it is over");
+    assert_eq!(synced.unreported, [1], "the other host is enabled and was not notified");
+}

@@ -116,34 +116,40 @@ fn pages_are_the_map() {
 
 proptest! {
     #[test]
-    fn hash_like_a_hash_map(steps in prop::collection::vec((0u8..4, 0u64..24, any::<u64>()), 1..200)) {
-        let map = map(MapDef::hash("h", 8, 8, 16));
+    fn hash_like_a_hash_map(
+        width in prop::sample::select(vec![1usize, 4, 8, 12, 16, 24]),
+        steps in prop::collection::vec((0u8..4, 0u64..24, any::<u64>()), 1..200),
+    ) {
+        let map = map(MapDef::hash("h", width as u32, 8, 16));
         let mut model = HashMap::new();
         for (what, key, value) in steps {
-            let bytes = key.to_le_bytes();
+            // Some keys differ in their last byte alone, and some in their first.
+            let mut bytes = vec![0; width];
+            bytes[0] = key as u8 % 4;
+            bytes[width - 1] |= (key as u8 / 4) << 4;
             let set = |update| map.set(&bytes, &value.to_le_bytes(), update);
             match what {
-                0 => prop_assert_eq!(map.remove(&bytes).is_ok(), model.remove(&key).is_some()),
+                0 => prop_assert_eq!(map.remove(&bytes).is_ok(), model.remove(&bytes).is_some()),
                 1 => {
-                    let there = model.contains_key(&key);
+                    let there = model.contains_key(&bytes);
                     prop_assert_eq!(set(Update::Exist), if there { Ok(()) } else { Err(MapError::NotFound) });
-                    model.entry(key).and_modify(|old| *old = value);
+                    model.entry(bytes.clone()).and_modify(|old| *old = value);
                 }
-                2 if model.contains_key(&key) => prop_assert_eq!(set(Update::NoExist), Err(MapError::Exists)),
-                _ if model.len() == 16 && !model.contains_key(&key) => {
+                2 if model.contains_key(&bytes) => prop_assert_eq!(set(Update::NoExist), Err(MapError::Exists)),
+                _ if model.len() == 16 && !model.contains_key(&bytes) => {
                     prop_assert_eq!(set(Update::Any), Err(MapError::Full));
                 }
                 _ => {
                     prop_assert_eq!(set(Update::Any), Ok(()));
-                    model.insert(key, value);
+                    model.insert(bytes.clone(), value);
                 }
             }
-            let expected = model.get(&key).map(|value| value.to_le_bytes().to_vec());
+            let expected = model.get(&bytes).map(|value| value.to_le_bytes().to_vec());
             prop_assert_eq!(map.get(&bytes).ok(), expected);
         }
         let entries = map.entries();
         let mut expected: Vec<_> =
-            model.iter().map(|(k, v)| (k.to_le_bytes().to_vec(), v.to_le_bytes().to_vec())).collect();
+            model.iter().map(|(key, value)| (key.clone(), value.to_le_bytes().to_vec())).collect();
         expected.sort();
         prop_assert_eq!(entries, expected);
     }

@@ -53,6 +53,12 @@ __noinline __u64 remember(__u64 key, __u64 value)
     return 0;
 }
 
+/* Not the first function of its section. */
+__noinline __u32 mixed(__u32 value)
+{
+    return value * 3 + 1;
+}
+
 SEC("test/everything")
 int everything(struct context *ctx)
 {
@@ -66,6 +72,7 @@ int everything(struct context *ctx)
     bpf_map_update_elem(&recent, key, &sum, BPF_ANY);
     if (!sluice_translate(&places, ctx->words[2], &place))
         ctx->out[2] = place.target + place.flags;
+    ctx->out[3] = mixed(sum);
     sluice_trace(said, sizeof(said) - 1);
     return runs;
 }

@@ -139,3 +139,19 @@ fn add_lists(text: &mut String, status: &ClassifierStatus) {
         *text += &format!("trace:       {} more found no room\n", status.trace_dropped);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_control::drives::TraceLine;
+
+    #[test]
+    fn lines_that_found_no_room_are_counted() {
+        let line = TraceLine { when_ns: 1_000_000_002, text: "seen".to_owned() };
+        let mut status = ClassifierStatus { trace: vec![line], ..ClassifierStatus::default() };
+        let all = show(&status);
+        assert!(all.ends_with("trace         1.000000002  seen\n"), "{all}");
+        status.trace_dropped = 3;
+        assert_eq!(show(&status), all + "trace:       3 more found no room\n");
+    }
+}

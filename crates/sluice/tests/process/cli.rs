@@ -57,6 +57,9 @@ NSID   SIZE  BLOCK  TARGET  PATH  FUNCTIONS
 #[test]
 fn programs_get_json() {
     let daemon = Daemon::start(TWO);
+    let versions: serde_json::Value =
+        serde_json::from_str(&daemon.ok(&["version", "-o", "json"])).expect("it is JSON");
+    assert_eq!(versions["daemon"]["version"], versions["tool"]);
     let list: serde_json::Value =
         serde_json::from_str(&daemon.ok(&["drive", "list", "-o", "json"])).expect("JSON");
     let demo = &list["drives"][0];
@@ -145,6 +148,9 @@ fn no_daemon_is_said_to_be_none() {
     );
     let done = tool(Path::new("/nonexistent/api.sock"), &["version"]);
     assert!(done.status.success(), "the tool has a version without a daemon");
+    let versions = String::from_utf8_lossy(&done.stdout).into_owned();
+    let tool = env!("CARGO_PKG_VERSION");
+    assert_eq!(versions, format!("tool:   {tool}\ndaemon: none answers at /nonexistent/api.sock\n"));
 }
 
 #[test]
