@@ -69,7 +69,7 @@ impl Host {
     /// Creates a host with an enabled controller.
     pub fn new(input: &[u8], mode: DoorbellMode) -> Self {
         let (mut controller, keeper, vault) = layers::drive();
-        controller.set_doorbell_mode(mode);
+        controller.controller.set_doorbell_mode(mode);
         let mut guest = Guest::new();
         let secret = guest.map_secret(input);
         let mut host = Self {
@@ -153,7 +153,7 @@ impl Host {
 
     pub fn register(&self, offset: u32) -> u32 {
         let mut bytes = [0; 4];
-        self.controller.read_register(offset, &mut bytes);
+        self.controller.controller.read_register(offset, &mut bytes);
         u32::from_le_bytes(bytes)
     }
 
@@ -291,13 +291,13 @@ impl Host {
     }
 
     fn write_doorbell(&mut self, offset: u32, value: u32) {
-        if self.controller.doorbell_mode() == DoorbellMode::Mapped {
-            let page = self.controller.doorbells();
+        if self.controller.controller.doorbell_mode() == DoorbellMode::Mapped {
+            let page = self.controller.controller.doorbells();
             let doorbell = page.atomic_u32((register::DOORBELLS + offset / 4 * 4) as usize);
             doorbell.store(value, Ordering::Release);
         } else {
             self.wake();
-            self.controller.ring(offset, value);
+            self.controller.controller.ring(offset, value);
         }
     }
 
@@ -361,7 +361,7 @@ impl Host {
         for _ in 0..8 {
             if !self.controller.arm() {
                 // A store to a mapped page cannot wake it: it is polled again after a while.
-                self.asleep = self.controller.doorbell_mode() != DoorbellMode::Mapped;
+                self.asleep = self.controller.controller.doorbell_mode() != DoorbellMode::Mapped;
                 return self.wait(0);
             }
             self.controller.disarm();
@@ -389,7 +389,7 @@ impl Host {
 
     pub fn event(&mut self, token: u64) {
         self.wake();
-        self.controller.event(token, 0, self.now_ns);
+        self.controller.subsystem.event(token, 0, self.now_ns);
     }
 
     /// Resizes a namespace by mail, as an operator. A reactor reads mail after a turn of the tasks that had
@@ -397,7 +397,7 @@ impl Host {
     pub fn resize(&mut self, nsid: u32, size: u64) {
         self.wake();
         self.turn();
-        self.controller.resize(nsid, size);
+        self.controller.subsystem.resize(nsid, size);
     }
 
     fn turn_until(&mut self, what: &str, done: impl Fn(&Self) -> bool) {
@@ -496,7 +496,7 @@ impl Host {
     /// rung before.
     fn moved_doorbells(&mut self, buffers: [u64; 2]) {
         assert_ne!(
-            self.controller.doorbell_mode(),
+            self.controller.controller.doorbell_mode(),
             DoorbellMode::Mapped,
             "shadow doorbells were not offered"
         );

@@ -204,7 +204,7 @@ pub fn drive() -> (Attached, Arc<Keeper>, Vault) {
     let mut drive = Attached::new(config).expect("memory");
     drive.subsystem.set_pool(Pool { size: POOL, volatile_cache: false });
     let asked = Arc::clone(&keeper);
-    drive.on_persist(move |what| asked.asked.lock().expect("not poisoned").push_back(what));
+    drive.subsystem.on_persist(move |what| asked.asked.lock().expect("not poisoned").push_back(what));
     (drive, keeper, vault)
 }
 
@@ -223,7 +223,7 @@ pub fn remember(drive: &mut Attached, keeper: &Arc<Keeper>, now_ns: u64) -> usiz
             let namespace = created(*creation, keeper);
             drive.subsystem.made(*creation, namespace).expect("room for its commands");
         }
-        drive.persisted(what, well, now_ns);
+        drive.subsystem.persisted(what, well, now_ns);
     }
     count
 }

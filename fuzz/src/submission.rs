@@ -103,8 +103,8 @@ fn stray_event(host: &mut Host, input: &mut Input<'_>) {
 
 /// Runs the periodic queries of a front-end and an operator.
 fn look(host: &mut Host) {
-    host.controller.take_vectors(|_| ());
-    let _ = host.controller.intx_asserted();
+    host.controller.controller.take_vectors(|_| ());
+    let _ = host.controller.controller.intx_asserted();
     let overview = host.controller.overview();
     assert!(overview.event_requests <= 4, "{overview:?}");
 }

@@ -73,35 +73,35 @@ pub trait Device {
 
 impl<C: BorrowMut<Controller>, S: BorrowMut<Subsystem>> Device for Attached<C, S> {
     fn read_register(&self, offset: u32, data: &mut [u8]) {
-        Attached::read_register(self, offset, data);
+        self.controller.borrow().read_register(offset, data);
     }
 
     fn write_register(&mut self, offset: u32, data: &[u8], space: &Space, now_ns: u64) {
-        Attached::write_register(self, offset, data, space, now_ns);
+        self.controller.borrow_mut().write_register(self.subsystem.borrow_mut(), offset, data, space, now_ns);
     }
 
     fn ring(&mut self, offset: u32, value: u32) {
-        Attached::ring(self, offset, value);
+        self.controller.borrow_mut().ring(offset, value);
     }
 
     fn doorbells(&self) -> &SharedRegion {
-        Attached::doorbells(self)
+        self.controller.borrow().doorbells()
     }
 
     fn set_doorbell_mode(&mut self, mode: DoorbellMode) {
-        Attached::set_doorbell_mode(self, mode);
+        self.controller.borrow_mut().set_doorbell_mode(mode);
     }
 
     fn turn(&mut self, space: &Space, now_ns: u64) -> usize {
-        Attached::turn(self, space, now_ns)
+        self.controller.borrow_mut().turn(self.subsystem.borrow_mut(), space, now_ns)
     }
 
     fn look_ahead(&self) {
-        Attached::look_ahead(self);
+        self.controller.borrow().look_ahead();
     }
 
     fn event(&mut self, token: u64, result: i32, now_ns: u64) {
-        Attached::event(self, token, result, now_ns);
+        self.subsystem.borrow_mut().event(token, result, now_ns);
     }
 
     fn arm(&mut self) -> bool {
@@ -113,19 +113,22 @@ impl<C: BorrowMut<Controller>, S: BorrowMut<Subsystem>> Device for Attached<C, S
     }
 
     fn disarm(&mut self) {
-        Attached::disarm(self);
+        self.controller.borrow_mut().disarm();
+        self.subsystem.borrow_mut().disarm();
     }
 
     fn deadline_ns(&mut self) -> Option<u64> {
-        Attached::deadline_ns(self)
+        let (controller, subsystem) = (self.controller.borrow_mut(), self.subsystem.borrow_mut());
+        [controller.deadline_ns(subsystem), subsystem.deadline_ns()].into_iter().flatten().min()
     }
 
     fn pause(&mut self) {
-        Attached::pause(self);
+        self.controller.borrow_mut().pause(self.subsystem.borrow_mut());
     }
 
     fn is_at_rest(&self) -> bool {
-        self.unfinished() == 0 && !self.is_delivering()
+        let (controller, subsystem) = (self.controller.borrow(), self.subsystem.borrow());
+        controller.unfinished(subsystem) + subsystem.unfinished() == 0 && !controller.is_delivering()
     }
 
     fn is_whole(&self) -> bool {
@@ -137,50 +140,50 @@ impl<C: BorrowMut<Controller>, S: BorrowMut<Subsystem>> Device for Attached<C, S
     }
 
     fn reset(&mut self) {
-        Attached::reset(self);
+        self.controller.borrow_mut().reset(self.subsystem.borrow_mut());
     }
 
     fn is_quiescent(&self) -> bool {
-        Attached::is_quiescent(self)
+        self.controller.borrow().is_quiescent(self.subsystem.borrow())
     }
 
     fn uses(&self, removed: &Removed) -> bool {
-        Attached::uses(self, removed)
+        self.controller.borrow().uses(self.subsystem.borrow(), removed)
     }
 
     fn forget_memory(&mut self, removed: &Removed) {
-        Attached::forget_memory(self, removed);
+        self.controller.borrow_mut().forget_memory(self.subsystem.borrow_mut(), removed);
     }
 
     fn find_memory(&mut self, space: &Space) {
-        Attached::find_memory(self, space);
+        self.controller.borrow_mut().find_memory(space);
     }
 
     fn take_vectors(&mut self, signal: &mut dyn FnMut(u16)) {
-        Attached::take_vectors(self, signal);
+        self.controller.borrow_mut().take_vectors(signal);
     }
 
     fn intx_asserted(&mut self) -> bool {
-        Attached::intx_asserted(self)
+        self.controller.borrow_mut().intx_asserted()
     }
 
     fn vectors(&self) -> u16 {
-        Attached::vectors(self)
+        self.controller.borrow().vectors()
     }
 
     fn has_dma_requests(&self) -> bool {
-        Attached::has_dma_requests(self)
+        self.controller.borrow().has_dma_requests()
     }
 
     fn take_dma_request(&mut self, most: usize, data: &mut Vec<u8>, now_ns: u64) -> Option<DmaRequest> {
-        Attached::take_dma_request(self, most, data, now_ns)
+        self.controller.borrow_mut().take_dma_request(most, data, now_ns)
     }
 
     fn complete_dma_request(&mut self, id: u64, data: Option<&[u8]>) {
-        Attached::complete_dma_request(self, id, data);
+        self.controller.borrow_mut().complete_dma_request(id, data);
     }
 
     fn shares_memory(&self) -> bool {
-        Attached::shares_memory(self)
+        self.subsystem.borrow().shares_memory()
     }
 }

@@ -68,7 +68,7 @@ impl Drive {
         // On a busy machine the first command may have completed before the last is seen.
         let taken = |endpoint: &Endpoint| {
             let controller = endpoint.device();
-            u64::from(controller.in_flight()) + controller.statistics().commands
+            u64::from(controller.in_flight()) + controller.subsystem.statistics().commands
         };
         eventually("the commands are taken", || self.ask(taken) >= u64::from(count));
     }

@@ -57,7 +57,7 @@ const CC_ENABLE: u32 = 1 | 6 << 16 | 4 << 20;
 
 impl SimHost {
     pub fn new(controller: Attached, engines: Vec<(u32, SimEngine)>, random: Random) -> Self {
-        let doorbells = match controller.doorbell_mode() {
+        let doorbells = match controller.controller.doorbell_mode() {
             DoorbellMode::Mapped => Doorbells::Mapped,
             DoorbellMode::Trapped | DoorbellMode::Capsules => Doorbells::Trapped,
         };
@@ -85,7 +85,7 @@ impl SimHost {
 
     pub fn read_register(&self, offset: u32) -> u32 {
         let mut bytes = [0; 4];
-        self.controller.read_register(offset, &mut bytes);
+        self.controller.controller.read_register(offset, &mut bytes);
         u32::from_le_bytes(bytes)
     }
 
@@ -208,7 +208,7 @@ impl SimHost {
         match self.doorbells {
             Doorbells::Mapped => {
                 let at = register::DOORBELLS + offset;
-                self.controller.doorbells().atomic_u32(at as usize).store(new, Ordering::Release);
+                self.controller.controller.doorbells().atomic_u32(at as usize).store(new, Ordering::Release);
             }
             Doorbells::Shadow { doorbells, event_index } if queue != 0 => {
                 let at = u64::from(offset);
@@ -238,7 +238,7 @@ impl SimHost {
     /// Writes any value to a doorbell register that reaches the controller.
     pub fn write_doorbell(&mut self, offset: u32, value: u32) {
         self.wake();
-        self.controller.ring(offset, value);
+        self.controller.controller.ring(offset, value);
     }
 
     // Time
@@ -252,7 +252,7 @@ impl SimHost {
     /// Resizes a namespace as the operator, which wakes the controller.
     pub fn resize(&mut self, nsid: u32, size: u64) {
         self.wake();
-        assert!(self.controller.resize(nsid, size), "NSID {nsid} is there");
+        assert!(self.controller.subsystem.resize(nsid, size), "NSID {nsid} is there");
     }
 
     /// Gives the controller a turn, unless it sleeps. New completions cause interrupts.
@@ -272,7 +272,7 @@ impl SimHost {
 
     fn check_interrupts(&mut self) {
         let mut signalled = BTreeSet::new();
-        self.controller.take_vectors(|vector| _ = signalled.insert(vector));
+        self.controller.controller.take_vectors(|vector| _ = signalled.insert(vector));
         let mut due = BTreeSet::new();
         for queue in self.cqs.values_mut() {
             if queue.fresh(&self.guest) > 0 {
@@ -308,7 +308,7 @@ impl SimHost {
 
     fn event(&mut self, token: u64) {
         self.wake();
-        self.controller.event(token, 0, self.clock.now_ns());
+        self.controller.subsystem.event(token, 0, self.clock.now_ns());
     }
 
     /// Advances the time, to the controller's next deadline if there is one.

@@ -35,8 +35,8 @@ pub(super) struct Loopback {
 impl Device {
     /// Returns the device, the host's transport to it, and the orders that come out of the transport.
     pub(super) fn new(mut controller: Attached) -> std::io::Result<(Self, Arc<Loopback>, Receiver<Order>)> {
-        controller.set_doorbell_mode(DoorbellMode::Mapped);
-        let page = controller.doorbells().fd().try_clone_to_owned()?;
+        controller.controller.set_doorbell_mode(DoorbellMode::Mapped);
+        let page = controller.controller.doorbells().fd().try_clone_to_owned()?;
         let doorbells = Arc::new(SharedRegion::from_fd(page, DOORBELLS.into(), PAGE_SIZE)?);
         let (sender, orders) = channel();
         let device = Self { controller, space: Space::new() };
@@ -83,7 +83,7 @@ impl PciTransport for Loopback {
         }
         let mut bytes = vec![0; data.len()];
         data.copy_from_slice(&self.ask(move |device| {
-            device.controller.read_register(offset as u32, &mut bytes);
+            device.controller.controller.read_register(offset as u32, &mut bytes);
             bytes
         })?);
         Ok(())
@@ -100,7 +100,9 @@ impl PciTransport for Loopback {
     }
 
     fn post(&self, offset: u64, value: u32) -> Result<(), Error> {
-        self.ask(move |device| device.controller.ring((offset as u32).wrapping_sub(DOORBELLS), value))
+        self.ask(move |device| {
+            device.controller.controller.ring((offset as u32).wrapping_sub(DOORBELLS), value)
+        })
     }
 
     fn doorbell_page(&self) -> Option<&Arc<SharedRegion>> {

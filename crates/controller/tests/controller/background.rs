@@ -117,7 +117,7 @@ fn a_format_that_an_earlier_daemon_left_paused_erases_nothing_until_it_is_resume
     let model = Model::new(SIZE as usize / 512);
     model.disk().bytes.fill(0x5a);
     let mut host = Host::with_io(&model);
-    assert!(host.controller.resume_format(1, 4096, host.now_ns));
+    assert!(host.controller.subsystem.resume_format(1, 4096, host.now_ns));
     host.controller.subsystem.pause_background_job(1, "format");
     for _ in 0..10 {
         host.now_ns += 1000 * MS;

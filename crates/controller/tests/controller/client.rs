@@ -55,7 +55,7 @@ impl Client {
     ) -> usize {
         let mut data = Vec::new();
         let most = self.any(self.most.max(1) as u64) as usize + 1;
-        while let Some(request) = controller.take_dma_request(most, &mut data, now_ns) {
+        while let Some(request) = controller.controller.take_dma_request(most, &mut data, now_ns) {
             assert!(request.length > 0 && request.length <= most, "{request:?}");
             self.requests += 1;
             self.taken.push((request, data.clone()));
@@ -70,14 +70,14 @@ impl Client {
             // Queues have small requests, data has large ones.
             let refuses = self.mood == Mood::RefusesAll || self.mood == Mood::Refuses && request.length > 64;
             if refuses {
-                controller.complete_dma_request(request.id, None);
+                controller.controller.complete_dma_request(request.id, None);
             } else if request.writes {
                 memory.write(offset, &data);
-                controller.complete_dma_request(request.id, Some(&[]));
+                controller.controller.complete_dma_request(request.id, Some(&[]));
             } else {
                 let mut bytes = vec![0; request.length];
                 memory.read(offset, &mut bytes);
-                controller.complete_dma_request(request.id, Some(&bytes));
+                controller.controller.complete_dma_request(request.id, Some(&bytes));
             }
         }
         1

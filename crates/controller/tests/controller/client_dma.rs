@@ -216,7 +216,7 @@ fn a_reset_at_any_time_forgets_what_the_client_has_still_to_do() {
 fn what_was_brought_for_a_command_that_a_reset_took_is_not_the_next_ones() {
     let model = Model::new(BLOCKS);
     let mut host = Host::with_client(&model, 13, |_| false);
-    host.controller.on_persist(|_| {});
+    host.controller.subsystem.on_persist(|_| {});
     host.controller.subsystem.set_pool(Pool { size: 1 << 20, volatile_cache: false });
     let first = host.allocate(3 * PAGE);
     let second = first + PAGE as u64;

@@ -172,7 +172,7 @@ fn buffers_that_cannot_be_are_refused() {
 #[test]
 fn a_mapped_page_is_looked_at_and_offers_no_shadow() {
     let mut host = Host::new(vec![Model::new(64).namespace(1)]);
-    host.controller.set_doorbell_mode(DoorbellMode::Mapped);
+    host.controller.controller.set_doorbell_mode(DoorbellMode::Mapped);
     host.enable();
     host.create_pair(1, 8);
     for _ in 0..20 {

@@ -111,7 +111,7 @@ fn a_reported_type_is_masked_until_its_page_is_read() {
 fn a_log_page_that_could_not_be_sent_was_not_read() {
     let mut host = host();
     request(&mut host);
-    assert!(host.controller.resize(2, 32 * 512));
+    assert!(host.controller.subsystem.resize(2, 32 * 512));
     assert_eq!(events(&mut host), [NAMESPACE_CHANGED]);
     let astray = SubmissionEntry { dptr: [host.nowhere(), 0], ..get_log(LogId::CHANGED_NAMESPACE_LIST, 64) };
     assert_eq!(host.admin(astray).status(), Status::DATA_TRANSFER_ERROR);
@@ -129,7 +129,7 @@ fn types_do_not_mask_each_other() {
     }
     ring_unknown_doorbell(&mut host);
     assert_eq!(events(&mut host), [INVALID_DOORBELL_REGISTER]);
-    assert!(host.controller.resize(1, 128 * 512));
+    assert!(host.controller.subsystem.resize(1, 128 * 512));
     assert_eq!(events(&mut host), [NAMESPACE_CHANGED]);
     let cid = host.submit(
         0,
@@ -164,14 +164,14 @@ fn the_same_event_waits_once() {
 fn the_host_is_told_of_a_new_size_and_sees_it() {
     let mut host = host();
     request(&mut host);
-    assert!(host.controller.resize(2, 4096 * 512));
+    assert!(host.controller.subsystem.resize(2, 4096 * 512));
     assert_eq!(events(&mut host), [NAMESPACE_CHANGED]);
     let list = host.log(LogId::CHANGED_NAMESPACE_LIST, PAGE).expect("a page");
     assert_eq!(list[..8], [2, 0, 0, 0, 0, 0, 0, 0]);
     let namespace = host.identify(Cns::NAMESPACE, 2).expect("a page");
     assert_eq!(namespace[..8], 4096u64.to_le_bytes());
     request(&mut host);
-    assert!(host.controller.resize(2, 64 * 512));
+    assert!(host.controller.subsystem.resize(2, 64 * 512));
     assert_eq!(events(&mut host), [NAMESPACE_CHANGED], "the page was read, so that the next is told");
 }
 
@@ -179,9 +179,9 @@ fn the_host_is_told_of_a_new_size_and_sees_it() {
 #[test]
 fn what_is_configured_off_is_not_reported() {
     let mut host = host();
-    assert!(host.controller.resize(1, 128 * 512));
+    assert!(host.controller.subsystem.resize(1, 128 * 512));
     assert_eq!(host.set_feature(FeatureId::ASYNC_EVENTS, 0), Ok(0));
-    assert!(host.controller.resize(2, 128 * 512));
+    assert!(host.controller.subsystem.resize(2, 128 * 512));
     assert_eq!(host.set_feature(FeatureId::TEMPERATURE_THRESHOLD, 1), Ok(0));
     request(&mut host);
     assert_eq!(events(&mut host), [], "neither what waited nor what came after");
@@ -316,7 +316,7 @@ fn a_reset_forgets_requests_events_and_masks() {
     assert_eq!(events(&mut host), [INVALID_DOORBELL_REGISTER]);
     request(&mut host);
     ring_unknown_doorbell(&mut host);
-    assert!(host.controller.resize(1, 128 * 512));
+    assert!(host.controller.subsystem.resize(1, 128 * 512));
     host.write_register(sluice_nvme::register::CC, 0);
     host.run();
     assert_eq!(host.controller.overview().event_requests, 0);
@@ -332,7 +332,7 @@ fn a_reset_forgets_requests_events_and_masks() {
 fn a_bad_tail_stops_its_own_queue_only() {
     let model = Model::new(64);
     let mut host = Host::new(vec![model.namespace(1)]);
-    host.controller.set_doorbell_mode(DoorbellMode::Mapped);
+    host.controller.controller.set_doorbell_mode(DoorbellMode::Mapped);
     host.enable();
     host.create_pair(1, 16);
     host.create_pair(2, 16);

@@ -270,7 +270,7 @@ fn a_cache_that_cannot_be_flushed_stays_enabled() {
         Err(Status(Status::WRITE_FAULT.0 | Status::DNR))
     );
     assert_eq!(host.get_feature(FeatureId::VOLATILE_WRITE_CACHE), Ok(1));
-    assert_eq!(host.controller.statistics().commands, 0, "no host sent an I/O command");
+    assert_eq!(host.controller.subsystem.statistics().commands, 0, "no host sent an I/O command");
 }
 
 /// Conformance: Base 3.9, a Keep Alive restarts the timer, which is rounded up to KAS.

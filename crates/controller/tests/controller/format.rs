@@ -300,7 +300,7 @@ fn no_more_is_done_of_a_namespace_than_there_is() {
     host.answer(1, &model, 1);
     host.run();
     assert_eq!(identify(&mut host, 1).fpi, 0x80 | 67);
-    assert!(host.controller.resize(1, PIECE as u64 / 2));
+    assert!(host.controller.subsystem.resize(1, PIECE as u64 / 2));
     assert_eq!(identify(&mut host, 1).fpi, 0x80 | 1);
 }
 
@@ -310,7 +310,7 @@ fn it_is_remembered_before_it_begins_and_before_the_host_is_told() {
     let mut host = Host::with_io(&model);
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keep = Arc::clone(&kept);
-    host.controller.on_persist(move |what| keep.lock().expect("not poisoned").push(what));
+    host.controller.subsystem.on_persist(move |what| keep.lock().expect("not poisoned").push(what));
     let record = |state| PersistentRecord::Format(FormatRecord { nsid: 1, block_size: 4096, state });
     use FormatState::{Done, Running};
     // Three runs: the begin cannot be persisted, the end cannot be persisted, and both are.
@@ -330,7 +330,7 @@ fn it_is_remembered_before_it_begins_and_before_the_host_is_told() {
                 "nothing is erased before"
             );
             let now_ns = host.now_ns;
-            host.controller.persisted(record(state), well, now_ns);
+            host.controller.subsystem.persisted(record(state), well, now_ns);
         }
         assert_eq!(outcome(&mut host).map(|entry| entry.status()), Some(status));
         assert_eq!(identify(&mut host, 1).flbas, flbas);
@@ -345,13 +345,13 @@ fn it_is_remembered_before_it_begins_and_before_the_host_is_told() {
         host.run();
         assert_eq!(std::mem::take(&mut *kept.lock().expect("not poisoned")), [record(Done)]);
         let now_ns = host.now_ns;
-        host.controller.persisted(record(Done), true, now_ns);
+        host.controller.subsystem.persisted(record(Done), true, now_ns);
         host.run();
         assert_eq!(identify(&mut host, 1).flbas, 1);
     }
     // No command waits for this answer.
     let now_ns = host.now_ns;
-    host.controller.persisted(record(Done), true, now_ns);
+    host.controller.subsystem.persisted(record(Done), true, now_ns);
     assert_eq!(identify(&mut host, 1).flbas, 1);
 }
 
@@ -361,7 +361,7 @@ fn one_that_failed_is_remembered_as_that() {
     let mut host = Host::with_io(&model);
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keep = Arc::clone(&kept);
-    host.controller.on_persist(move |what| keep.lock().expect("not poisoned").push(what));
+    host.controller.subsystem.on_persist(move |what| keep.lock().expect("not poisoned").push(what));
     model.disk().fails_with = Some(Status::WRITE_FAULT);
     host.submit(0, format(1, OF_4096));
     for state in [FormatState::Running, FormatState::Failed] {
@@ -369,7 +369,7 @@ fn one_that_failed_is_remembered_as_that() {
         let what = PersistentRecord::Format(FormatRecord { nsid: 1, block_size: 4096, state });
         assert_eq!(std::mem::take(&mut *kept.lock().expect("not poisoned")), std::slice::from_ref(&what));
         let now_ns = host.now_ns;
-        host.controller.persisted(what, true, now_ns);
+        host.controller.subsystem.persisted(what, true, now_ns);
     }
     assert_eq!(outcome(&mut host).map(|entry| entry.status()), Some(Status::WRITE_FAULT));
 }
@@ -379,7 +379,7 @@ fn one_that_failed_is_remembered_as_that() {
 fn one_that_a_daemon_left_halfway_is_ended_by_the_next() {
     let model = full();
     let mut host = Host::new(vec![model.namespace(1)]);
-    assert!(host.controller.resume_format(1, 4096, 1));
+    assert!(host.controller.subsystem.resume_format(1, 4096, 1));
     model.disk().hold = true;
     host.run();
     host.enable();
@@ -394,8 +394,8 @@ fn one_that_a_daemon_left_halfway_is_ended_by_the_next() {
     // A format that is impossible for the namespace now is not resumed.
     let other = full();
     let mut host = Host::new(vec![other.namespace(1).fix_block_size()]);
-    assert!(!host.controller.resume_format(1, 4096, 1));
-    assert!(!host.controller.resume_format(2, 4096, 1));
+    assert!(!host.controller.subsystem.resume_format(1, 4096, 1));
+    assert!(!host.controller.subsystem.resume_format(2, 4096, 1));
     host.run();
     assert!(other.disk().bytes.iter().all(|&byte| byte == 0x5a));
 }
@@ -410,8 +410,8 @@ fn one_that_a_daemon_left_halfway_is_closed_whatever_was_sanitized_before() {
     ] {
         let model = full();
         let mut host = Host::new(vec![model.namespace(1)]);
-        assert!(host.controller.resume_format(1, 4096, 1));
-        host.controller.resume_sanitize(SanitizeRecord { cdw10: 2, pattern: 0, state }, 1);
+        assert!(host.controller.subsystem.resume_format(1, 4096, 1));
+        host.controller.subsystem.resume_sanitize(SanitizeRecord { cdw10: 2, pattern: 0, state }, 1);
         model.disk().hold = true;
         host.run();
         host.enable();

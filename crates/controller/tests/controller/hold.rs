@@ -14,7 +14,7 @@ fn flush(host: &mut Host) {
 #[test]
 fn a_held_drive_takes_nothing_and_sleeps_and_loses_nothing() {
     let mut host = Host::with_io(&Model::new(64));
-    host.controller.hold(u64::MAX);
+    host.controller.subsystem.hold(u64::MAX);
     for _ in 0..3 {
         flush(&mut host);
     }
@@ -22,7 +22,7 @@ fn a_held_drive_takes_nothing_and_sleeps_and_loses_nothing() {
     assert!(!host.controller.arm(), "there is nothing to stay awake for");
     host.controller.disarm();
     assert!(host.reap(1).is_none());
-    host.controller.resume();
+    host.controller.subsystem.resume();
     host.run();
     assert_eq!((0..4).filter(|_| host.reap(1).is_some()).count(), 3);
 }
@@ -30,7 +30,7 @@ fn a_held_drive_takes_nothing_and_sleeps_and_loses_nothing() {
 #[test]
 fn nobody_holds_a_drive_for_ever() {
     let mut host = Host::with_io(&Model::new(64));
-    host.controller.hold(host.now_ns + 10 * MS);
+    host.controller.subsystem.hold(host.now_ns + 10 * MS);
     flush(&mut host);
     assert!(host.reap(1).is_none());
     assert_eq!(host.controller.deadline_ns(), Some(host.now_ns + 10 * MS));
@@ -43,14 +43,14 @@ fn nobody_holds_a_drive_for_ever() {
 fn who_is_not_heard_while_a_drive_is_held_is_not_thought_dead() {
     let mut host = Host::with_io(&Model::new(64));
     assert!(host.set_feature(FeatureId::KEEP_ALIVE_TIMER, 1000).is_ok());
-    host.controller.hold(u64::MAX);
+    host.controller.subsystem.hold(u64::MAX);
     for _ in 0..5 {
         host.now_ns += 900 * MS;
         host.run();
     }
     host.now_ns += 1500 * MS;
     host.run();
-    host.controller.resume();
+    host.controller.subsystem.resume();
     flush(&mut host);
     host.reap(1).expect("it is served");
     for _ in 0..2 {

@@ -170,7 +170,7 @@ impl Host {
 
     pub(crate) fn register(&self, offset: u32) -> u32 {
         let mut bytes = [0; 4];
-        self.controller.read_register(offset, &mut bytes);
+        self.controller.controller.read_register(offset, &mut bytes);
         u32::from_le_bytes(bytes)
     }
 
@@ -285,11 +285,11 @@ impl Host {
 
     /// Writes any doorbell in the way of the mode.
     pub(crate) fn ring_with(&mut self, offset: u32, value: u32) {
-        match self.controller.doorbell_mode() {
-            DoorbellMode::Trapped | DoorbellMode::Capsules => self.controller.ring(offset, value),
+        match self.controller.controller.doorbell_mode() {
+            DoorbellMode::Trapped | DoorbellMode::Capsules => self.controller.controller.ring(offset, value),
             DoorbellMode::Mapped => {
                 let at = register::DOORBELLS as usize + offset as usize;
-                let page = self.controller.doorbells();
+                let page = self.controller.controller.doorbells();
                 page.atomic_u32(at).store(value, std::sync::atomic::Ordering::Release);
             }
         }
@@ -358,7 +358,7 @@ impl Host {
         for _ in 0..count {
             let ticket = model.disk().parked.pop_front().expect("a parked command");
             let token = Subsystem::token_prefix(nsid, NodeId(0)) | u64::from(ticket.0);
-            self.controller.event(token, 0, self.now_ns);
+            self.controller.subsystem.event(token, 0, self.now_ns);
         }
     }
 

@@ -68,7 +68,7 @@ impl Hostile {
         let mut host = Host::new(namespaces);
         let mut random = Random(seed);
         if random.one_in(2) {
-            host.controller.set_doorbell_mode(DoorbellMode::Mapped);
+            host.controller.controller.set_doorbell_mode(DoorbellMode::Mapped);
         }
         let memory = host.allocate(PAGES as usize * PAGE);
         Self { host, models, random, memory }
@@ -202,7 +202,7 @@ impl Hostile {
         match self.random.below(5) {
             0 => {
                 let blocks = BLOCKS as u64 + self.random.below(8);
-                assert!(self.host.controller.resize(1, blocks * 512));
+                assert!(self.host.controller.subsystem.resize(1, blocks * 512));
             }
             1 => self.models[0].disk().hold ^= true,
             2 => self.models[1].disk().hold ^= true,
@@ -234,9 +234,9 @@ impl Hostile {
             }
             95 => self.host.now_ns += self.random.below(1 << 40),
             96 => self.host.controller.disarm(),
-            97 => self.host.controller.take_vectors(|vector| assert!(vector <= 128)),
+            97 => self.host.controller.controller.take_vectors(|vector| assert!(vector <= 128)),
             98 => {
-                self.host.controller.intx_asserted();
+                self.host.controller.controller.intx_asserted();
                 self.host.controller.overview();
             }
             _ => {
@@ -286,7 +286,7 @@ fn nothing_a_host_does_outlives_a_reset() {
         for _ in 0..STEPS {
             hostile.step();
         }
-        commands += hostile.host.controller.statistics().commands;
+        commands += hostile.host.controller.subsystem.statistics().commands;
         hostile.recover();
     }
     assert!(commands > 20_000, "only {commands} I/O commands: these hosts do too little");

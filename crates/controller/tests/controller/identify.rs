@@ -64,7 +64,7 @@ fn controller_fields_lie_where_the_specification_has_them() {
 fn what_is_optional_follows_from_mode_and_targets() {
     let plain = Model::with(Characteristics::target(1 << 20, 512));
     let mut host = Host::new(vec![plain.namespace(1)]);
-    host.controller.set_doorbell_mode(DoorbellMode::Mapped);
+    host.controller.controller.set_doorbell_mode(DoorbellMode::Mapped);
     host.enable();
     let page = controller(&mut host);
     assert_eq!(page.oacs, 0x16, "no Doorbell Buffer Config");

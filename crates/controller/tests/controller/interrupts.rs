@@ -26,7 +26,7 @@ fn work(host: &mut Host, queue: u16, count: u32) {
 
 fn taken(host: &mut Host) -> Vec<u16> {
     let mut vectors = Vec::new();
-    host.controller.take_vectors(|vector| vectors.push(vector));
+    host.controller.controller.take_vectors(|vector| vectors.push(vector));
     vectors
 }
 

@@ -315,7 +315,7 @@ fn verify_reads_every_block_and_sends_nothing() {
     let read = |offset, length| (Operation::Read, offset, length);
     let starts = [512, 512 + 16_384, 512 + 32_768].map(|offset| read(offset, 16_384));
     assert_eq!(seen, [&starts[..], &[read(512 + 49_152, 2048)]].concat());
-    assert_eq!(host.controller.statistics().bytes_read, 0);
+    assert_eq!(host.controller.subsystem.statistics().bytes_read, 0);
     // VSL equals MDTS.
     assert_eq!(host.io(io_entry(io::VERIFY, 0, 2048, 0)), Status::SUCCESS);
     assert_eq!(host.io(io_entry(io::VERIFY, 0, 2049, 0)), Status::INVALID_FIELD);
@@ -462,7 +462,7 @@ fn an_answer_that_nobody_waits_for_is_nobodys() {
     let repeated = Subsystem::token_prefix(1, NodeId(0)) | u64::from(ticket.0);
     let elsewhere = [Subsystem::token_prefix(2, NodeId(0)), Subsystem::token_prefix(1, NodeId(9))];
     for token in [repeated, elsewhere[0], elsewhere[1], u64::MAX] {
-        host.controller.event(token, 0, host.now_ns);
+        host.controller.subsystem.event(token, 0, host.now_ns);
     }
     host.run();
     assert_eq!(host.take(1), None);
@@ -478,8 +478,8 @@ fn a_namespace_that_grew_takes_more() {
     let buffer = host.allocate(PAGE);
     let beyond = io_entry(io::WRITE, BLOCKS as u64, 1, buffer);
     assert_eq!(host.io(beyond), Status::LBA_OUT_OF_RANGE);
-    assert!(host.controller.resize(1, (BLOCKS as u64 + 1) * 512));
+    assert!(host.controller.subsystem.resize(1, (BLOCKS as u64 + 1) * 512));
     assert_eq!(host.io(beyond), Status::SUCCESS);
-    assert!(host.controller.resize(1, (BLOCKS as u64) * 512));
+    assert!(host.controller.subsystem.resize(1, (BLOCKS as u64) * 512));
     assert_eq!(host.io(beyond), Status::LBA_OUT_OF_RANGE);
 }

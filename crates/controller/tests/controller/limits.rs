@@ -63,8 +63,8 @@ fn a_queue_pair_has_its_limits() {
     let pair = |id, entries| QueuePair { id, entries, sq, cq };
     let mut create = |id, entries| {
         let Host { controller, space, .. } = &mut host;
-        let result = controller.create_queue_pair(&pair(id, entries), space);
-        (result, result.is_ok() && controller.delete_queue_pair(id))
+        let result = controller.controller.create_queue_pair(&pair(id, entries), space);
+        (result, result.is_ok() && controller.controller.delete_queue_pair(id))
     };
     let most = u32::from(CAPSULES_MAX);
     for (id, entries) in [(1, 2), (1, most), (128, 2)] {

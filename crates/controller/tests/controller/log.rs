@@ -110,7 +110,7 @@ fn smart_counts_what_the_host_moved() {
     let page = smart(&mut host);
     assert_eq!((page.data_units_read[0], page.host_read_commands[0]), (2, 127), "a Compare reads");
     assert_eq!((page.data_units_written[0], page.host_write_commands[0]), (1, 2));
-    let statistics = host.controller.statistics();
+    let statistics = host.controller.subsystem.statistics();
     assert_eq!((statistics.commands, statistics.errors), (133, 1));
     assert_eq!((statistics.bytes_read, statistics.bytes_written), (127 * 4096, 2 * 4096));
 }
@@ -193,14 +193,14 @@ fn changed_namespaces_are_listed_until_they_are_read() {
     };
     assert_eq!(changed(&mut host, 0), []);
     for nsid in [128, 70] {
-        assert!(host.controller.resize(nsid, 16 * 512));
+        assert!(host.controller.subsystem.resize(nsid, 16 * 512));
     }
     assert_eq!(changed(&mut host, 1), [70, 128], "ascending, whatever the order of events");
     assert_eq!(changed(&mut host, 0), [70, 128], "retained");
     assert_eq!(changed(&mut host, 0), []);
-    assert!(host.controller.resize(1, 8 * 512));
+    assert!(host.controller.subsystem.resize(1, 8 * 512));
     assert_eq!(changed(&mut host, 0), [], "the size is what it was");
-    assert!(!host.controller.resize(2, 8 * 512), "no such namespace");
+    assert!(!host.controller.subsystem.resize(2, 8 * 512), "no such namespace");
 }
 
 /// Returns all opcodes that are refused as unknown.
@@ -223,7 +223,7 @@ fn command_effects_name_exactly_the_commands_that_are_taken() {
     let plain = Model::with(Characteristics::target(1 << 20, 512));
     for (model, mode) in [(Model::new(64), DoorbellMode::Trapped), (plain, DoorbellMode::Mapped)] {
         let mut host = Host::new(vec![model.namespace(1)]);
-        host.controller.set_doorbell_mode(mode);
+        host.controller.controller.set_doorbell_mode(mode);
         host.enable();
         host.create_pair(1, 16);
         let page = host.log(LogId::COMMAND_EFFECTS, PAGE).expect("a page");

@@ -35,7 +35,7 @@ impl Daemon {
     fn of(host: &mut Host) -> Self {
         let daemon = Self::default();
         let asked = Arc::clone(&daemon.asked);
-        host.controller.on_persist(move |what| asked.lock().expect("not poisoned").push(what));
+        host.controller.subsystem.on_persist(move |what| asked.lock().expect("not poisoned").push(what));
         host.controller.subsystem.set_pool(Pool { size: POOL, volatile_cache: false });
         daemon
     }
@@ -61,7 +61,7 @@ impl Daemon {
                 host.controller.subsystem.made(*creation, namespace).expect("room for its commands");
                 self.disks.lock().expect("not poisoned").insert(creation.nsid, model);
             }
-            host.controller.persisted(what.clone(), well, host.now_ns);
+            host.controller.subsystem.persisted(what.clone(), well, host.now_ns);
         }
         asked
     }

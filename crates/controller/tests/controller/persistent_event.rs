@@ -164,7 +164,7 @@ fn it_is_kept_now_and_then_and_there_under_the_next_daemon() {
     let mut host = Host::new(vec![model.namespace(1)]);
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keep = Arc::clone(&kept);
-    host.controller.on_persist(move |what| keep.lock().expect("not poisoned").push(what));
+    host.controller.subsystem.on_persist(move |what| keep.lock().expect("not poisoned").push(what));
     host.controller
         .subsystem
         .resume_persistent_events(&PersistentEventRecord::default(), || 1_600_000_000_000);
@@ -183,7 +183,7 @@ fn it_is_kept_now_and_then_and_there_under_the_next_daemon() {
     // A failure delays no host, and is not repeated at once.
     for well in [true, false] {
         let now_ns = host.now_ns;
-        host.controller.persisted(PersistentRecord::PersistentEvents(record.clone()), well, now_ns);
+        host.controller.subsystem.persisted(PersistentRecord::PersistentEvents(record.clone()), well, now_ns);
         host.run();
         assert_eq!(std::mem::take(&mut *kept.lock().expect("not poisoned")).len(), usize::from(well));
     }

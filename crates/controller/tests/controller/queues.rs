@@ -104,9 +104,9 @@ fn every_queue_there_may_be_works() {
         assert_eq!((completion.sq_id, completion.sq_head), (id, 1));
     }
     let mut vectors = Vec::new();
-    host.controller.take_vectors(|vector| vectors.push(vector));
+    host.controller.controller.take_vectors(|vector| vectors.push(vector));
     assert!(vectors.into_iter().eq(0..=IO_QUEUES_MAX), "each queue has its vector");
-    host.controller.take_vectors(|vector| panic!("vector {vector} twice"));
+    host.controller.controller.take_vectors(|vector| panic!("vector {vector} twice"));
 }
 
 /// Conformance: Base 3.1.3.1, queues of CAP.MQES entries work and go round.

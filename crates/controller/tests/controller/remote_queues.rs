@@ -71,7 +71,7 @@ impl Remote {
 /// Returns a host with queue pairs 1 and 2, of which the second is remote.
 fn with_remote(model: &Model, mode: DoorbellMode) -> (Host, Remote) {
     let mut host = Host::new(vec![model.namespace(1)]);
-    host.controller.set_doorbell_mode(mode);
+    host.controller.controller.set_doorbell_mode(mode);
     host.enable();
     host.create_pair(1, 64);
     host.create_pair(2, 64);
@@ -101,9 +101,9 @@ fn commands_are_done_where_their_queue_is() {
             assert!(remote.turn(&host) > 0);
             assert_eq!(host.reap(2).expect("done").status(), Status::SUCCESS);
         }
-        assert_eq!(host.controller.statistics().commands, 400, "wherever they were done");
+        assert_eq!(host.controller.subsystem.statistics().commands, 400, "wherever they were done");
         remote.return_group(&mut host);
-        assert_eq!(host.controller.statistics().commands, 400, "once");
+        assert_eq!(host.controller.subsystem.statistics().commands, 400, "once");
         for _ in 0..70 {
             assert_eq!(host.execute(2, flush()).status(), Status::SUCCESS);
         }
@@ -220,12 +220,16 @@ fn health_is_of_all_queues_and_brings_none_home() {
     on_both(&mut host, &mut remote, io::WRITE, 100);
     let all = ([6, 2, 1], [2, 0, 2]);
     assert_eq!(smart(&mut host), all);
-    assert_eq!(host.controller.statistics().commands, 10);
+    assert_eq!(host.controller.subsystem.statistics().commands, 10);
     assert!(
         !host.controller.controller.has_all_queues() && host.controller.controller.recall_cause().is_none()
     );
     remote.return_group(&mut host);
-    assert_eq!((smart(&mut host), host.controller.statistics().commands), (all, 10), "counted once");
+    assert_eq!(
+        (smart(&mut host), host.controller.subsystem.statistics().commands),
+        (all, 10),
+        "counted once"
+    );
 }
 
 /// Tests that a fused command counts as two, whatever their opcodes.
@@ -410,14 +414,14 @@ fn a_group_that_does_not_arrive_comes_back() {
     let model = Model::new(64);
     let mut host = Host::with_io(&model);
     let peer_config = Remote::new(&model).peer_config();
-    host.controller.take_vectors(|_| ());
+    host.controller.controller.take_vectors(|_| ());
     let owner = &mut host.controller;
     owner.controller.begin_migration(&owner.subsystem, 1).expect("it may");
     let group = owner.controller.finish_migration(&mut owner.subsystem, &peer_config, &host.space);
     let group = group.expect("nothing keeps it").expect("nothing is in flight");
     owner.controller.take_back_group(&mut owner.subsystem, group.into_returning(), &host.space);
     let mut vectors = Vec::new();
-    host.controller.take_vectors(|vector| vectors.push(vector));
+    host.controller.controller.take_vectors(|vector| vectors.push(vector));
     assert_eq!(vectors, [1]);
     assert!(host.controller.controller.has_all_queues());
     assert_eq!(host.execute(1, flush()).status(), Status::SUCCESS);

@@ -206,7 +206,7 @@ fn it_is_remembered_before_it_begins_and_before_it_is_done() {
     let mut host = Host::with_io(&model);
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keep = Arc::clone(&kept);
-    host.controller.on_persist(move |what| keep.lock().expect("not poisoned").push(what));
+    host.controller.subsystem.on_persist(move |what| keep.lock().expect("not poisoned").push(what));
     let record = |state| PersistentRecord::Sanitize(SanitizeRecord { cdw10: BLOCK_ERASE, pattern: 0, state });
     let command = SubmissionEntry { cdw10: BLOCK_ERASE, ..entry(admin::SANITIZE) };
     for (well, status) in [(false, Status::INTERNAL_ERROR), (true, Status::SUCCESS)] {
@@ -219,7 +219,7 @@ fn it_is_remembered_before_it_begins_and_before_it_is_done() {
         );
         assert!(model.disk().bytes.iter().all(|&byte| byte == 0x5a), "nothing is erased yet");
         let now_ns = host.now_ns;
-        host.controller.persisted(record(SanitizeState::Running), well, now_ns);
+        host.controller.subsystem.persisted(record(SanitizeState::Running), well, now_ns);
         host.run();
         assert_eq!(host.reap(0).map(|entry| entry.status()), Some(status));
     }
@@ -227,7 +227,7 @@ fn it_is_remembered_before_it_begins_and_before_it_is_done() {
     assert_eq!(std::mem::take(&mut *kept.lock().expect("not poisoned")), [record(SanitizeState::Done)]);
     assert_eq!(read(&mut host), Status::SANITIZE_IN_PROGRESS);
     let now_ns = host.now_ns;
-    host.controller.persisted(record(SanitizeState::Done), true, now_ns);
+    host.controller.subsystem.persisted(record(SanitizeState::Done), true, now_ns);
     assert_eq!(read(&mut host), Status::SUCCESS);
 }
 
@@ -236,7 +236,7 @@ fn one_that_was_not_finished_begins_again_without_a_host() {
     let model = full();
     let mut host = Host::new(vec![model.namespace(1)]);
     let state = SanitizeState::Running;
-    host.controller.resume_sanitize(SanitizeRecord { cdw10: BLOCK_ERASE, pattern: 0, state }, 1);
+    host.controller.subsystem.resume_sanitize(SanitizeRecord { cdw10: BLOCK_ERASE, pattern: 0, state }, 1);
     host.run();
     assert!(model.disk().bytes.iter().all(|&byte| byte == 0));
     host.enable();
@@ -244,7 +244,7 @@ fn one_that_was_not_finished_begins_again_without_a_host() {
     // A failed operation stays failed.
     let mut host = Host::new(vec![model.namespace(1)]);
     let state = SanitizeState::Failed;
-    host.controller.resume_sanitize(SanitizeRecord { cdw10: BLOCK_ERASE, pattern: 0, state }, 1);
+    host.controller.subsystem.resume_sanitize(SanitizeRecord { cdw10: BLOCK_ERASE, pattern: 0, state }, 1);
     host.enable();
     host.create_pair(1, 16);
     assert_eq!(read(&mut host), Status::SANITIZE_FAILED);

@@ -127,7 +127,7 @@ fn a_namespace_that_shrinks_meanwhile_is_done_sooner() {
     let mut host = Host::enabled(vec![model.namespace(1)]);
     assert_eq!(begin(&mut host, 1, EXTENDED), Ok(0));
     wait(&mut host, 40);
-    assert!(host.controller.resize(1, 16 * 512));
+    assert!(host.controller.subsystem.resize(1, 16 * 512));
     wait(&mut host, 40);
     let page = log(&mut host);
     assert_eq!((page[0], page[4]), (0, 0x20));

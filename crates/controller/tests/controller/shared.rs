@@ -107,7 +107,7 @@ fn all_hosts_are_told_what_happens_to_a_namespace() {
         host.submit(0, entry(admin::ASYNC_EVENT_REQUEST));
         host.run();
     }
-    assert!(pair.host(0).controller.resize(1, 32 * 512));
+    assert!(pair.host(0).controller.subsystem.resize(1, 32 * 512));
     pair.run();
     for number in 0..2 {
         let host = pair.host(number);
@@ -167,7 +167,7 @@ fn the_slots_are_shared() {
     for _ in 0..60 {
         let ticket = model.disk().parked.pop_back().expect("the last are the modest one's");
         let token = Subsystem::token_prefix(1, NodeId(0)) | u64::from(ticket.0);
-        pair.host(0).controller.event(token, 0, 1);
+        pair.host(0).controller.subsystem.event(token, 0, 1);
     }
     pair.run();
     assert!(pair.host(0).controller.arm(), "there is room for more");
@@ -265,7 +265,7 @@ impl Story {
             let ticket = self.model.disk().parked.remove(index).expect("there are so many");
             let token = Subsystem::token_prefix(1, NodeId(0)) | u64::from(ticket.0);
             let host = self.pair.host(number);
-            host.controller.event(token, 0, host.now_ns);
+            host.controller.subsystem.event(token, 0, host.now_ns);
         }
         self.pair.host(number).turn();
     }

@@ -77,7 +77,7 @@ fn a_subsystem_reset_takes_everything_and_says_so_until_it_was_seen() {
     // A transport with properties in place of registers has no such register.
     host.write_register(register::CC, 0);
     host.run();
-    host.controller.set_doorbell_mode(DoorbellMode::Capsules);
+    host.controller.controller.set_doorbell_mode(DoorbellMode::Capsules);
     assert_eq!(host.register(register::CAP + 4) >> 4 & 1, 0, "NSSRS");
 }
 
@@ -305,17 +305,17 @@ fn a_shutdown_of_what_is_not_enabled_is_complete() {
 #[test]
 fn interrupts_of_the_pin_follow_the_mask_and_the_heads() {
     let mut host = Host::enabled(vec![Model::new(8).namespace(1)]);
-    assert!(!host.controller.intx_asserted());
+    assert!(!host.controller.controller.intx_asserted());
     host.submit(0, SubmissionEntry { cdw10: 1, ..entry(admin::GET_FEATURES) });
     host.run();
-    assert!(host.controller.intx_asserted());
+    assert!(host.controller.controller.intx_asserted());
     host.write_register(register::INTMS, 1);
-    assert!(!host.controller.intx_asserted());
+    assert!(!host.controller.controller.intx_asserted());
     assert_eq!(host.register(register::INTMC), 1);
     host.write_register(register::INTMC, 1);
-    assert!(host.controller.intx_asserted());
+    assert!(host.controller.controller.intx_asserted());
     host.reap(0);
-    assert!(!host.controller.intx_asserted());
+    assert!(!host.controller.controller.intx_asserted());
 }
 
 #[test]
@@ -388,7 +388,7 @@ fn queues_whose_memory_comes_back_go_on() {
     drop(removed);
     assert_eq!(host.reap(1), None);
     host.map_memory();
-    host.controller.find_memory(&host.space);
+    host.controller.controller.find_memory(&host.space);
     model.disk().hold = false;
     host.run();
     let done: Vec<_> = host.reap_all(1).iter().map(|entry| entry.status()).collect();
@@ -504,21 +504,21 @@ fn an_event_without_a_slot_keeps_nobody_awake() {
 fn a_client_that_left_cannot_ring_the_next_ones_doorbells() {
     let model = Model::new(64);
     let mut host = Host::new(vec![model.namespace(1)]);
-    host.controller.set_doorbell_mode(DoorbellMode::Mapped);
-    let lent = host.controller.doorbells();
+    host.controller.controller.set_doorbell_mode(DoorbellMode::Mapped);
+    let lent = host.controller.controller.doorbells();
     let fd = lent.fd().try_clone_to_owned().expect("a descriptor");
     let kept = SharedRegion::from_fd(fd, 0, lent.len()).expect("the first client's mapping");
-    host.controller.set_doorbell_mode(DoorbellMode::Trapped);
-    host.controller.set_doorbell_mode(DoorbellMode::Mapped);
+    host.controller.controller.set_doorbell_mode(DoorbellMode::Trapped);
+    host.controller.controller.set_doorbell_mode(DoorbellMode::Mapped);
     kept.atomic_u32(0x1000).store(7, Ordering::Relaxed);
-    assert_eq!(host.controller.doorbells().atomic_u32(0x1000).load(Ordering::Relaxed), 0);
+    assert_eq!(host.controller.controller.doorbells().atomic_u32(0x1000).load(Ordering::Relaxed), 0);
     // A host without commands of its own sees none of those.
-    let lent = host.controller.doorbells();
+    let lent = host.controller.controller.doorbells();
     let fd = lent.fd().try_clone_to_owned().expect("a descriptor");
     let kept = SharedRegion::from_fd(fd, 0, lent.len()).expect("the second client's mapping");
-    host.controller.set_doorbell_mode(DoorbellMode::Trapped);
+    host.controller.controller.set_doorbell_mode(DoorbellMode::Trapped);
     kept.atomic_u32(0x1000).store(7, Ordering::Relaxed);
-    assert_eq!(host.controller.doorbells().atomic_u32(0x1000).load(Ordering::Relaxed), 0);
+    assert_eq!(host.controller.controller.doorbells().atomic_u32(0x1000).load(Ordering::Relaxed), 0);
 }
 
 /// Tests that a host that resets its controller, because its writes wait for too long, is not locked out

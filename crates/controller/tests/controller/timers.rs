@@ -187,7 +187,7 @@ fn a_drive_whose_host_idles_does_at_a_time_what_it_was_to_be_woken_for() {
         let mut host = if enabled { Host::enabled(namespaces) } else { Host::new(namespaces) };
         sleep_and_wake(&alarms, |now_ns, event| {
             if let Some(result) = event {
-                host.controller.event(token(), result as i32, now_ns);
+                host.controller.subsystem.event(token(), result as i32, now_ns);
             }
             host.controller.turn(&host.space, now_ns);
             host.controller.deadline_ns()

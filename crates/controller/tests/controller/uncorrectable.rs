@@ -87,7 +87,7 @@ fn what_is_marked_is_remembered_before_the_host_is_told() {
     let buffer = host.allocate(2 * PAGE);
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keep = Arc::clone(&kept);
-    host.controller.on_persist(move |what| keep.lock().expect("not poisoned").push(what));
+    host.controller.subsystem.on_persist(move |what| keep.lock().expect("not poisoned").push(what));
     let marks = |ranges: &[[u64; 2]]| PersistentRecord::Uncorrectable { nsid: 1, ranges: ranges.to_vec() };
     let (none, one, two) = (marks(&[]), marks(&[[512, 1536]]), marks(&[[512, 1024]]));
     for (command, record_persisted, well, status) in [
@@ -105,7 +105,7 @@ fn what_is_marked_is_remembered_before_the_host_is_told() {
             std::slice::from_ref(record_persisted)
         );
         let now_ns = host.now_ns;
-        host.controller.persisted(record_persisted.clone(), well, now_ns);
+        host.controller.subsystem.persisted(record_persisted.clone(), well, now_ns);
         host.run();
         assert_eq!(host.reap(1).map(|entry| entry.status()), Some(status));
     }
@@ -116,12 +116,12 @@ fn what_is_marked_is_remembered_before_the_host_is_told() {
     host.run();
     assert_eq!(std::mem::take(&mut *kept.lock().expect("not poisoned")), [marks(&[[5120, 5632]])]);
     let now_ns = host.now_ns;
-    host.controller.persisted(marks(&[[5120, 5632]]), true, now_ns);
+    host.controller.subsystem.persisted(marks(&[[5120, 5632]]), true, now_ns);
     let all = marks(&[[5120, 5632], [10_240, 10_752], [11_264, 11_776]]);
     assert_eq!(std::mem::take(&mut *kept.lock().expect("not poisoned")), std::slice::from_ref(&all));
     host.run();
     assert_eq!(host.reap_all(1).len(), 1);
-    host.controller.persisted(all, true, now_ns);
+    host.controller.subsystem.persisted(all, true, now_ns);
     host.run();
     assert_eq!(host.reap_all(1).len(), 3);
     assert_eq!(host.io(mark(10, 1)), Status::SUCCESS);
@@ -137,13 +137,13 @@ fn how_often_something_is_remembered_is_limited() {
     let buffer = host.allocate(2 * PAGE);
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keep = Arc::clone(&kept);
-    host.controller.on_persist(move |what| keep.lock().expect("not poisoned").push(what));
+    host.controller.subsystem.on_persist(move |what| keep.lock().expect("not poisoned").push(what));
     let command = |n: u64| if n.is_multiple_of(2) { mark(1, 1) } else { io(opcode::WRITE, 1, 1, buffer) };
     let stores = |host: &mut Host| {
         host.run();
         let what = kept.lock().expect("not poisoned").pop()?;
         let now_ns = host.now_ns;
-        host.controller.persisted(what, true, now_ns);
+        host.controller.subsystem.persisted(what, true, now_ns);
         host.run();
         host.reap(1).map(|entry| entry.status())
     };
@@ -176,14 +176,14 @@ fn what_lies_behind_the_end_of_a_namespace_is_not_marked() {
     }
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keep = Arc::clone(&kept);
-    host.controller.on_persist(move |what| keep.lock().expect("not poisoned").push(what));
+    host.controller.subsystem.on_persist(move |what| keep.lock().expect("not poisoned").push(what));
     let size = |blocks: u64| blocks * 512;
-    assert!(host.controller.resize(1, size(10)));
+    assert!(host.controller.subsystem.resize(1, size(10)));
     let left = PersistentRecord::Uncorrectable { nsid: 1, ranges: vec![[1024, 3072], [4096, 5120]] };
     assert_eq!(std::mem::take(&mut *kept.lock().expect("not poisoned")), std::slice::from_ref(&left));
     let now_ns = host.now_ns;
-    host.controller.persisted(left, true, now_ns);
-    assert!(host.controller.resize(1, size(BLOCKS as u64)));
+    host.controller.subsystem.persisted(left, true, now_ns);
+    assert!(host.controller.subsystem.resize(1, size(BLOCKS as u64)));
     assert_eq!(std::mem::take(&mut *kept.lock().expect("not poisoned")), []);
     assert_eq!(readable(&mut host, buffer), "..xxxx..xx......................");
 }
@@ -197,7 +197,7 @@ fn a_write_waits_for_a_mark_that_is_being_taken_away() {
     assert_eq!(host.io(mark(8, 1)), Status::SUCCESS);
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keep = Arc::clone(&kept);
-    host.controller.on_persist(move |what| keep.lock().expect("not poisoned").push(what));
+    host.controller.subsystem.on_persist(move |what| keep.lock().expect("not poisoned").push(what));
     let none = PersistentRecord::Uncorrectable { nsid: 1, ranges: Vec::new() };
     for _ in 0..2 {
         host.submit(1, io(opcode::WRITE, 8, 1, buffer));
@@ -209,7 +209,7 @@ fn a_write_waits_for_a_mark_that_is_being_taken_away() {
     );
     for (well, status) in [(false, Status::INTERNAL_ERROR), (true, Status::SUCCESS)] {
         let now_ns = host.now_ns;
-        host.controller.persisted(none.clone(), well, now_ns);
+        host.controller.subsystem.persisted(none.clone(), well, now_ns);
         host.run();
         assert_eq!(host.reap(1).map(|entry| entry.status()), Some(status));
     }

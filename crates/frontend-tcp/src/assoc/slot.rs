@@ -4,9 +4,9 @@ use super::access_control::NO_ROOM;
 use super::association::Association;
 use crate::accept::{AcceptedConnect, Host, Refusal};
 use crate::auth::AuthResult;
-use crate::conn::{CloseReason, Connection, Context, Device, Outcome, authenticate};
+use crate::conn::{CloseReason, Connection, Context, Outcome, authenticate};
 use crate::token::{Kind, Owner, Token};
-use sluice_controller::{Attached, Controller, DoorbellMode, IO_QUEUES_MAX, Subsystem};
+use sluice_controller::{Controller, DoorbellMode, IO_QUEUES_MAX, Subsystem};
 use sluice_frontend::{LogLimit, limited};
 use sluice_memory::Space;
 use sluice_nvme::register;
@@ -291,20 +291,19 @@ impl TcpController {
     fn take_staged(&mut self, subsystem: &mut Subsystem, shared: &mut Shared, now_ns: u64) -> usize {
         let Occupant::Connected(association) = &mut self.occupant else { return 0 };
         let kato_ms = association.kato_ms;
-        let device = Attached { controller: &mut self.controller, subsystem };
-        let mut context = Context { device, space: &self.space, kato_ms, now_ns };
+        let Self { controller, space, .. } = self;
+        let mut context = Context { controller, subsystem, space, kato_ms, now_ns };
         let mut work = 0;
         for connection in association.connections.values_mut().filter(|it| it.is_open()) {
             match connection.take_staged(&mut context) {
                 Ok(taken) => {
-                    connection.ring(context.device.controller);
+                    connection.ring(context.controller);
                     work += taken;
                 }
                 Err(why) => {
                     work += 1;
                     end(connection, why, shared, &association.host.nqn, now_ns);
-                    let Attached { controller, subsystem } = &mut context.device;
-                    controller.abandon_queue(subsystem, connection.qid, now_ns);
+                    context.controller.abandon_queue(context.subsystem, connection.qid, now_ns);
                 }
             }
         }
@@ -398,8 +397,8 @@ impl TcpController {
         };
         let kato_ms = association.kato_ms;
         let Some(connection) = association.connections.get_mut(&token.qid) else { return };
-        let device: Device<'_> = Attached { controller: &mut self.controller, subsystem };
-        let mut context = Context { device, space: &self.space, kato_ms, now_ns };
+        let Self { controller, space, .. } = self;
+        let mut context = Context { controller, subsystem: &mut *subsystem, space, kato_ms, now_ns };
         let outcome = match token.kind {
             Kind::Receive => connection.received(result, &mut context),
             Kind::Send => connection.sent(result),

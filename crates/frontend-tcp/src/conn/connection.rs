@@ -16,7 +16,7 @@ use crate::auth::{AuthResult, AuthState};
 use crate::token::{Kind, Owner, Token};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown};
-use sluice_controller::{Attached, Controller, Subsystem};
+use sluice_controller::{Controller, Subsystem};
 use sluice_memory::{Segment, SharedRegion, Space};
 use sluice_nvme::SubmissionEntry;
 use sluice_nvme_tcp::{Decoder, Place, Violation, encode};
@@ -33,12 +33,11 @@ const PIECE: usize = 4 << 10;
 /// Time that a host has to read why its connection ends, in nanoseconds.
 const LINGER_NS: u64 = 1_000_000_000;
 
-/// Controller of the association.
-pub(crate) type Device<'a> = Attached<&'a mut Controller, &'a mut Subsystem>;
-
 /// State outside of a connection that it needs to process commands.
 pub(crate) struct Context<'a> {
-    pub(crate) device: Device<'a>,
+    /// Controller of the association.
+    pub(crate) controller: &'a mut Controller,
+    pub(crate) subsystem: &'a mut Subsystem,
     pub(crate) space: &'a Space,
     /// Keep Alive Timeout of the association, in milliseconds.
     pub(crate) kato_ms: u32,

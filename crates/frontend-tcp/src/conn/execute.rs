@@ -39,7 +39,7 @@ pub(super) fn execute(connection: &mut Connection, number: u16, context: &mut Co
 
 /// Checks that the controller is ready, and that the command exists over Fabrics.
 fn check(connection: &Connection, entry: &SubmissionEntry, context: &Context<'_>) -> Result<(), Status> {
-    if !context.device.is_ready() || context.device.is_fatal() {
+    if !context.controller.is_ready() || context.controller.is_fatal() {
         return Err(Status::COMMAND_SEQUENCE_ERROR);
     }
     match connection.qid == 0 && is_of_memory_transport(entry.opcode) {

@@ -17,7 +17,7 @@ mod slots;
 mod transmit;
 
 pub(crate) use close_reason::CloseReason;
-pub(crate) use connection::{Connection, Context, Device};
+pub(crate) use connection::{Connection, Context};
 pub(crate) use memory::QueueMemory;
 pub(crate) use reclaim::SILENCE_NS;
 pub(crate) use slots::Outcome;

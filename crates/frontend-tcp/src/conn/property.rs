@@ -30,7 +30,7 @@ fn check(property: &Property) -> Result<usize, Status> {
 pub(super) fn get(context: &Context<'_>, property: &Property) -> Result<Outcome, Status> {
     let length = check(property)?;
     let mut bytes = [0; 8];
-    context.device.read_register(property.offset, &mut bytes[..length]);
+    context.controller.read_register(property.offset, &mut bytes[..length]);
     let mut value = u64::from_le_bytes(bytes);
     if property.offset == register::CAP {
         value = value & !0xffff | MQES;
@@ -55,19 +55,19 @@ pub(super) fn set(
 /// Writes CC. On enable, the controller takes the queues of the admin connection from AQA, ASQ and ACQ.
 fn configure(connection: &mut Connection, context: &mut Context<'_>, cc: Cc) -> Result<(), Status> {
     let mut old = [0; 4];
-    context.device.read_register(register::CC, &mut old);
+    context.controller.read_register(register::CC, &mut old);
     let old = Cc(u32::from_le_bytes(old));
     if cc.enabled() && !old.enabled() {
-        if !context.device.is_quiescent() {
+        if !context.controller.is_quiescent(context.subsystem) {
             // The last reset is not over, and CSTS.RDY does not indicate its end yet.
             return Err(Status::COMMAND_SEQUENCE_ERROR);
         }
         connection.abandon_submitted(Outcome::failed(Status::ABORTED_SQ_DELETION));
     }
-    let (device, space, now_ns) = (&mut context.device, context.space, context.now_ns);
-    device.write_register(register::CC, &cc.0.to_le_bytes(), space, now_ns);
+    let Context { controller, subsystem, space, kato_ms, now_ns } = context;
+    controller.write_register(subsystem, register::CC, &cc.0.to_le_bytes(), space, *now_ns);
     if cc.enabled() && !old.enabled() {
-        device.start_keep_alive(context.kato_ms, now_ns);
+        controller.start_keep_alive(*kato_ms, *now_ns);
     }
     Ok(())
 }

@@ -60,7 +60,7 @@ impl Scenario<'_> {
 
     fn create_cq(&mut self, id: u16) {
         let size = self.any_size();
-        let vector = self.random.below(u64::from(self.host.controller.vectors())) as u16;
+        let vector = self.random.below(u64::from(self.host.controller.controller.vectors())) as u16;
         let vector = self.random.one_in(2).then_some(vector);
         let address = self.host.queue_memory(size, 16);
         let status = self.admin(create(opcode::CREATE_IO_CQ, id, size, address, vector_flags(vector)));
@@ -126,7 +126,7 @@ impl Scenario<'_> {
         let page = self.host.guest.page(&mut self.random);
         let used = self.host.cqs.keys().last().copied();
         let wrong_id = self.impossible_id(used);
-        let vectors = self.host.controller.vectors();
+        let vectors = self.host.controller.controller.vectors();
         let wrong_vector = self.random.between(vectors.into(), u16::MAX.into()) as u16;
         let good = |id, size, address, flags| create(opcode::CREATE_IO_CQ, id, size, address, flags);
         let (entry, expected) = match self.random.below(7) {
@@ -203,7 +203,7 @@ impl Scenario<'_> {
 
     /// Gives the controller shadow doorbell buffers, if it supports them and has none.
     pub(super) fn use_shadow_doorbells(&mut self) {
-        let offered = self.host.controller.doorbell_mode() == DoorbellMode::Trapped;
+        let offered = self.host.controller.controller.doorbell_mode() == DoorbellMode::Trapped;
         if !offered || self.host.doorbells != Doorbells::Trapped || !self.random.one_in(4) {
             return;
         }

@@ -45,7 +45,7 @@ fn drive<'a>(
         };
         let namespaces = list.iter().enumerate().map(namespace).collect();
         let mut controller = Attached::new(Config { identity: identity(), namespaces }).expect("memory");
-        controller.set_doorbell_mode(mode);
+        controller.controller.set_doorbell_mode(mode);
         controller
     };
     Drive { namespaces, make: Box::new(make), faults: if faults { FAULTS } else { &[] } }

@@ -70,7 +70,7 @@ fn an_unmap_waits_for_the_device() {
         eventually("one is taken", || {
             drive.ask(move |endpoint| {
                 let controller = endpoint.device();
-                u64::from(controller.in_flight()) + controller.statistics().commands > taken
+                u64::from(controller.in_flight()) + controller.subsystem.statistics().commands > taken
             })
         });
         drop(buffer);

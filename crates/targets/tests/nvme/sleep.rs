@@ -52,7 +52,7 @@ fn a_reactor_sleeps_until_the_device_answers() {
     eventually("it is on the device", || {
         device.ask(|endpoint| {
             let controller = endpoint.device();
-            controller.unfinished() == 1 || controller.statistics().bytes_read > 0
+            controller.unfinished() == 1 || controller.subsystem.statistics().bytes_read > 0
         })
     });
     sleeps(&above);

@@ -283,7 +283,7 @@ impl World {
         let token = disk.token(self.random.below(count) as usize);
         self.note(format!("namespace {nsid} answers {token:x}"));
         let host = self.pair.host(0);
-        host.controller.event(token, 0, host.now_ns);
+        host.controller.subsystem.event(token, 0, host.now_ns);
         true
     }
 
