@@ -25,6 +25,16 @@ pub(crate) const ANSWERS: usize = 128;
 
 const _: () = assert!(NEED_MAX + CREDIT < ANSWERS);
 
+/// Request of a port that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pending {
+    None,
+    /// Credit in advance alone.
+    Credit,
+    /// Units for waiting commands.
+    Need,
+}
+
 /// A user's end of a shared object: its rings, and units taken in advance. The port is used by one thread at a time
 /// and moves with its drive. Dropping the port closes it.
 #[derive(Debug)]
@@ -35,10 +45,7 @@ pub struct Port {
     side: Arc<PortSide>,
     home: Arc<HomeSide>,
     credit: Vec<Unit>,
-    /// A request is under way.
-    requesting: bool,
-    /// The request is for waiting commands, and not only for credit in advance.
-    needs: bool,
+    pending: Pending,
     /// A unit was taken since the last request.
     taken: bool,
     /// The home may recall the credit. Only then the port keeps units that are given back.
@@ -66,21 +73,8 @@ impl Port {
         home: Arc<HomeSide>,
     ) -> Self {
         let credit = Vec::with_capacity(ANSWERS + CREDIT);
-        let (requesting, needs, taken, keeps, round, answered) = (false, false, false, false, 0, 0);
-        Self {
-            number,
-            outgoing,
-            incoming,
-            side,
-            home,
-            credit,
-            requesting,
-            needs,
-            taken,
-            keeps,
-            round,
-            answered,
-        }
+        let (pending, taken, keeps, round, answered) = (Pending::None, false, false, 0, 0);
+        Self { number, outgoing, incoming, side, home, credit, pending, taken, keeps, round, answered }
     }
 
     #[must_use]
@@ -105,22 +99,23 @@ impl Port {
     /// Returns whether a request is under way.
     #[must_use]
     pub fn is_requesting(&self) -> bool {
-        self.requesting
+        self.pending != Pending::None
     }
 
     /// Requests credit, so that at least `need` units can be taken, and further ones in advance. The answer arrives in
     /// a later [`receive`](Self::receive). Does nothing while a request is under way, or if the ring has no room: the
     /// caller requests again in its next turn. `need` is at most [`NEED_MAX`].
     pub fn request(&mut self, need: usize) {
-        if self.requesting {
+        if self.is_requesting() {
             return;
         }
-        self.needs = need > 0;
+        let pending = if need > 0 { Pending::Need } else { Pending::Credit };
         let need = need.min(NEED_MAX).saturating_sub(self.credit.len());
         let extra = CREDIT.saturating_sub(self.credit.len());
-        self.requesting =
-            self.outgoing.push(Request::Take { need: need as u32, extra: extra as u32 }.words());
-        self.taken &= !self.requesting;
+        if self.outgoing.push(Request::Take { need: need as u32, extra: extra as u32 }.words()) {
+            self.pending = pending;
+            self.taken = false;
+        }
     }
 
     /// Requests more credit if little is left after units were taken. An object without free units is not requested
@@ -167,7 +162,7 @@ impl Port {
                     self.credit.push(unit);
                 }
                 Answer::Settled { refused } => {
-                    self.requesting = false;
+                    self.pending = Pending::None;
                     received.refused = refused;
                 }
             }
@@ -199,7 +194,7 @@ impl Port {
     /// Gives the credit back, unless waiting commands need it. Continues in the next turn if the ring has no room.
     #[cold]
     fn answer_recall(&mut self) {
-        let kept = self.requesting && self.needs;
+        let kept = self.pending == Pending::Need;
         if !kept {
             self.give_back_credit();
             if !self.credit.is_empty() {
