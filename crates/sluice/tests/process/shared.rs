@@ -5,13 +5,17 @@
 
 use crate::common::{Daemon, namespace, wait_for};
 use crate::load::block_on;
+use nix::sys::ptrace;
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
 use sluice_api::client::Client;
 use sluice_api::{DriveMoveRequest, SharedList};
 use sluice_control::drives::DriveView;
 use sluice_functions::Random;
 use sluice_host::{Error, Namespace};
 use sluice_nvme::Status;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::fs::{read_dir, read_to_string};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 const DRIVES: usize = 8;
@@ -20,6 +24,9 @@ const BLOCK: usize = 512;
 const TOUCHED: usize = 4 << 20;
 /// Bytes of the longest command: one that the host does not divide, so that a refused write changes nothing.
 const LONGEST: usize = 64 << 10;
+
+/// Extents that hold the touched bytes of a drive. They are all of the pool, too.
+const EXTENTS: usize = TOUCHED / (64 << 10);
 
 /// Less than the drives have allocated together on average.
 const POOL: &str = "[[shared]]\nname = \"fast\"\ntype = \"memory-pool\"\nsize = \"4MiB\"\nreactor = 1\n";
@@ -58,6 +65,11 @@ struct Load {
 impl Load {
     fn new(disk: Namespace, seed: u64) -> Self {
         Self { disk, model: vec![0; TOUCHED], random: Random::new(seed), refused: 0 }
+    }
+
+    /// Writes all bytes that the load touches, as far as the pool has extents.
+    fn fill(&mut self) {
+        (0..TOUCHED).step_by(LONGEST).for_each(|at| self.write(at, LONGEST));
     }
 
     fn below(&mut self, bound: usize) -> usize {
@@ -114,12 +126,29 @@ fn move_drives(daemon: &Daemon, moves: usize) {
         let path = format!("/v1/drives/disk{number}/move");
         let moved = block_on(client.post::<DriveView>(&path, &request));
         moved.expect("the drive moves");
-        if step == moves / 2 {
-            daemon.signal(rustix::process::Signal::STOP);
-            std::thread::sleep(Duration::from_secs(1));
-            daemon.signal(rustix::process::Signal::CONT);
+        match step {
+            _ if step == moves / 4 => stall(daemon, "reactor-0"),
+            _ if step == moves / 2 => stall(daemon, "reactor-1"),
+            _ => {}
         }
     }
+}
+
+/// Stops one reactor for a second, and leaves the others running.
+fn stall(daemon: &Daemon, name: &str) {
+    let threads = read_dir(format!("/proc/{}/task", daemon.pid())).expect("the daemon runs");
+    let paths = threads.map(|thread| thread.expect("a thread").path());
+    let found = paths
+        .into_iter()
+        .find(|path| read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim_end() == name));
+    let path = found.expect("the reactor's thread");
+    let id = path.file_name().and_then(|id| id.to_str()).and_then(|id| id.parse().ok()).expect("an ID");
+    let thread = Pid::from_raw(id);
+    ptrace::seize(thread, ptrace::Options::empty()).expect("the thread is ours");
+    ptrace::interrupt(thread).expect("the thread runs");
+    waitpid(thread, Some(WaitPidFlag::__WALL)).expect("the thread stops");
+    std::thread::sleep(Duration::from_secs(1));
+    ptrace::detach(thread, None).expect("the thread is stopped");
 }
 
 #[test]
@@ -127,12 +156,17 @@ fn drives_in_a_pool_move_under_verified_load_and_lose_nothing() {
     let moves = std::env::var("SLUICE_MOVES").ok().and_then(|moves| moves.parse().ok()).unwrap_or(100);
     let daemon = start(DRIVES);
     let (stop, steps, refused) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let filled = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for number in 0..DRIVES {
-            let (daemon, stop, steps, refused) = (&daemon, &stop, &steps, &refused);
+            let (daemon, stop, steps, refused, filled) = (&daemon, &stop, &steps, &refused, &filled);
             scope.spawn(move || {
                 let mut host = daemon.host(&format!("disk{number}"));
                 let mut load = Load::new(namespace(&mut host, 1), number as u64);
+                // No drive gives an extent back before all drives have tried to take theirs.
+                load.fill();
+                filled.fetch_add(1, Relaxed);
+                wait_for("the fill of all drives", || filled.load(Relaxed) == DRIVES);
                 while !stop.load(Relaxed) {
                     load.step();
                     steps.fetch_add(1, Relaxed);
@@ -147,7 +181,8 @@ fn drives_in_a_pool_move_under_verified_load_and_lose_nothing() {
         wait_for("further commands", || steps.load(Relaxed) > before + 200);
         stop.store(true, Relaxed);
     });
-    assert!(refused.load(Relaxed) > 0, "the pool never was full");
+    let least = ((DRIVES - 1) * EXTENTS) as u64;
+    assert!(refused.load(Relaxed) >= least, "{} of {least} writes were refused", refused.load(Relaxed));
     wait_for("the return of all extents", || pool(&daemon).free == pool(&daemon).size);
     println!("{moves} moves, {} commands, {} refused", steps.load(Relaxed), refused.load(Relaxed));
 }
