@@ -12,9 +12,10 @@ use quanta::Clock;
 use sluice_command::{Command, Limits, NodeId, Operation, Origin, Request, Slab, Stack, Ticket};
 use sluice_memory::{SharedRegion, Space};
 use sluice_nvme::{SubmissionEntry, opcode};
-use sluice_reactor::{Arm, Local, ReactorHandle, Task, TaskId};
+use sluice_reactor::{Arm, Io, Local, ReactorHandle, Task, TaskId};
 use sluice_spec::DriveSpec;
 use sluice_spec::error::ApiError;
+use sluice_targets::PoolPort;
 use sluice_wiring::{NamespaceSeed, StackControl, StackControls};
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
@@ -24,6 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Maximum number of slow commands that are recorded.
 const SLOW_MAX: usize = 1 << 20;
+
+/// Seed of a load's addresses.
+const SEED: u64 = 1;
 
 /// Bytes of a block: the unit in which a [`Workload`] counts.
 const BLOCK: u32 = 512;
@@ -43,7 +47,23 @@ impl Direct {
     /// Opens the first namespace of a drive, without the drive.
     pub(super) fn open(spec: &DriveSpec, reactor: ReactorHandle) -> Result<Self, ApiError> {
         let (seed, controls) = NamespaceSeed::open(spec, 1)?;
-        let planted = reactor.call(move |local| plant(seed, local)).map_err(|error| trouble(&error))?;
+        Self::start(reactor, controls, move |task, io| seed.build_stack(task, io))
+    }
+
+    /// Opens a namespace of `size` bytes in a pool of memory.
+    pub(super) fn open_in_pool(port: PoolPort, size: u64, reactor: ReactorHandle) -> Result<Self, ApiError> {
+        Self::start(reactor, StackControls::new(), move |task, io| {
+            let target = port.build(size, task, io, 0).map_err(|error| trouble(&error))?;
+            Ok(Stack::of(Box::new(target)))
+        })
+    }
+
+    fn start(
+        reactor: ReactorHandle,
+        controls: StackControls,
+        build: impl FnOnce(TaskId, &Io) -> Result<Stack, ApiError> + Send + 'static,
+    ) -> Result<Self, ApiError> {
+        let planted = reactor.call(move |local| plant(build, local)).map_err(|error| trouble(&error))?;
         let (task, size) = planted?;
         Ok(Self { reactor, task, size, controls })
     }
@@ -55,7 +75,7 @@ impl Direct {
 
     /// Keeps as many commands in flight, for `time`, as all queues of the cell together.
     pub(super) fn flat_out(&self, shape: &Shape, clock: &Clock, time: Duration) -> Result<Tally, ApiError> {
-        self.run(shape, clock, Limit::Time(time), u64::MAX)
+        self.run(SEED, shape, clock, Limit::Time(time), u64::MAX)
     }
 
     /// Keeps commands in flight for `time`, and records each command that took `slow_ns` or longer.
@@ -66,7 +86,7 @@ impl Direct {
         time: Duration,
         slow_ns: u64,
     ) -> Result<Tally, ApiError> {
-        self.run(shape, clock, Limit::Time(time), slow_ns)
+        self.run(SEED, shape, clock, Limit::Time(time), slow_ns)
     }
 
     /// Writes to all of the target once.
@@ -76,12 +96,30 @@ impl Direct {
 
     /// Keeps commands in flight until `count` of them have been sent.
     pub(super) fn send(&self, shape: &Shape, clock: &Clock, count: u64) -> Result<Tally, ApiError> {
-        self.run(shape, clock, Limit::Commands(count), u64::MAX)
+        self.send_seeded(SEED, shape, clock, count)
     }
 
-    fn run(&self, shape: &Shape, clock: &Clock, limit: Limit, slow_ns: u64) -> Result<Tally, ApiError> {
+    /// Keeps commands in flight until `count` of them have been sent, at addresses that the seed chooses.
+    pub(super) fn send_seeded(
+        &self,
+        seed: u64,
+        shape: &Shape,
+        clock: &Clock,
+        count: u64,
+    ) -> Result<Tally, ApiError> {
+        self.run(seed, shape, clock, Limit::Commands(count), u64::MAX)
+    }
+
+    fn run(
+        &self,
+        seed: u64,
+        shape: &Shape,
+        clock: &Clock,
+        limit: Limit,
+        slow_ns: u64,
+    ) -> Result<Tally, ApiError> {
         let (reply, answer) = channel();
-        let mut load = Load::new(shape, self.size, clock.clone(), limit, reply)?;
+        let mut load = Load::new(seed, shape, self.size, clock.clone(), limit, reply)?;
         load.note_from(slow_ns);
         let task = self.task;
         let begin = move |local: &mut Local| match local.task_mut::<Driver>(task) {
@@ -104,10 +142,13 @@ impl Drop for Direct {
 }
 
 /// Builds the task on its reactor. Returns its ID, and the bytes of the target.
-fn plant(seed: NamespaceSeed, local: &mut Local) -> Result<(TaskId, u64), ApiError> {
+fn plant(
+    build: impl FnOnce(TaskId, &Io) -> Result<Stack, ApiError>,
+    local: &mut Local,
+) -> Result<(TaskId, u64), ApiError> {
     let mut failed = None;
     let task = local.add(|task, io| {
-        let layers = seed.build_stack(task, &io).and_then(Layers::new);
+        let layers = build(task, &io).and_then(Layers::new);
         let layers = layers.map_err(|problem| failed = Some(problem)).ok();
         Box::new(Driver { layers, load: None })
     });
@@ -194,6 +235,7 @@ struct Load {
 
 impl Load {
     fn new(
+        seed: u64,
         shape: &Shape,
         size: u64,
         clock: Clock,
@@ -201,7 +243,7 @@ impl Load {
         reply: Sender<Tally>,
     ) -> Result<Self, ApiError> {
         let geometry = Geometry { nsid: 1, block_size: BLOCK, blocks: size / u64::from(BLOCK) };
-        let workload = Workload::new(shape, geometry, 1);
+        let workload = Workload::new(shape, geometry, seed);
         let workload = workload.ok_or_else(|| ApiError::invalid("a command does not fit the target"))?;
         let depth = (shape.queue_depth.0 * shape.queues.0).min(sluice_controller::COMMANDS_MAX);
         let length = shape.block_size.0;

@@ -14,9 +14,6 @@ pub const NEED_MAX: usize = 64;
 /// Units that a port takes in advance.
 const CREDIT: usize = 32;
 
-/// Credit below which more is requested.
-const LOW: usize = 8;
-
 /// Messages of a port that wait for the home.
 pub(crate) const REQUESTS: usize = 256;
 
@@ -45,6 +42,8 @@ pub struct Port {
     side: Arc<PortSide>,
     home: Arc<HomeSide>,
     credit: Vec<Unit>,
+    /// Units that the port takes in advance. More are requested when a quarter is left.
+    advance: usize,
     pending: Pending,
     /// A unit was taken since the last request.
     taken: bool,
@@ -73,8 +72,28 @@ impl Port {
         home: Arc<HomeSide>,
     ) -> Self {
         let credit = Vec::with_capacity(ANSWERS + CREDIT);
-        let (pending, taken, keeps, round, answered) = (Pending::None, false, false, 0, 0);
-        Self { number, outgoing, incoming, side, home, credit, pending, taken, keeps, round, answered }
+        let (advance, pending, taken, keeps, round, answered) = (CREDIT, Pending::None, false, false, 0, 0);
+        Self {
+            number,
+            outgoing,
+            incoming,
+            side,
+            home,
+            credit,
+            advance,
+            pending,
+            taken,
+            keeps,
+            round,
+            answered,
+        }
+    }
+
+    /// Makes the port take no units in advance: each need is a request.
+    #[must_use]
+    pub fn without_credit(mut self) -> Self {
+        self.advance = 0;
+        self
     }
 
     #[must_use]
@@ -111,7 +130,7 @@ impl Port {
         }
         let pending = if need > 0 { Pending::Need } else { Pending::Credit };
         let need = need.min(NEED_MAX).saturating_sub(self.credit.len());
-        let extra = CREDIT.saturating_sub(self.credit.len());
+        let extra = self.advance.saturating_sub(self.credit.len());
         if self.outgoing.push(Request::Take { need: need as u32, extra: extra as u32 }.words()) {
             self.pending = pending;
             self.taken = false;
@@ -122,7 +141,7 @@ impl Port {
     /// again and again.
     #[inline]
     pub fn refill(&mut self) {
-        if self.taken && self.credit.len() < LOW {
+        if self.taken && self.credit.len() < self.advance / 4 {
             self.request(0);
         }
     }
@@ -132,7 +151,7 @@ impl Port {
     /// # Errors
     /// The ring has no room; the caller keeps the unit until a later turn.
     pub fn give_back(&mut self, unit: Unit) -> Result<(), Unit> {
-        if self.keeps && self.credit.len() < CREDIT {
+        if self.keeps && self.credit.len() < self.advance {
             self.credit.push(unit);
             return Ok(());
         }

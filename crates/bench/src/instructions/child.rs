@@ -181,6 +181,8 @@ fn controller(scenario: &Scenario) -> Result<Attached, ApiError> {
     let target: Box<dyn Layer> = match scenario.target {
         Target::Null => Box::new(Null::new(SIZE)),
         Target::Memory => Box::new(Memory::new(SIZE).map_err(|error| trouble(&error))?),
+        // A pool needs a reactor, and is driven directly.
+        Target::MemoryPool | Target::MemoryPoolWithoutCredit => return Err(scenario.impossible()),
     };
     let bottom = stack.add(target, &[]).map_err(|error| trouble(&error))?;
     if let Some(function) = function(scenario.function) {
@@ -233,7 +235,9 @@ impl Client {
             let (slba, blocks) = (u64::from(self.next * (LENGTH / BLOCK)), LENGTH / BLOCK);
             let cid = match self.operation {
                 Operation::Read => self.queue.submit_prp(entry::read(NSID, slba, blocks), data),
-                Operation::Write => self.queue.submit_prp(entry::write(NSID, slba, blocks), data),
+                Operation::Write | Operation::Allocate => {
+                    self.queue.submit_prp(entry::write(NSID, slba, blocks), data)
+                }
                 Operation::Flush => self.queue.submit(entry::flush(NSID)),
             };
             cid.ok_or_else(|| ApiError::internal("a command of the last turn is still in flight"))?;

@@ -1,7 +1,8 @@
 //! Counts, and their tables for people.
 
 use super::scenario::{
-    CALLED, CLASSIFIERS, DRIVEN, FUNCTIONS, OPERATIONS, SIDES, Scenario, Side, TARGETS, TRANSFERS, Transport,
+    CALLED, CLASSIFIERS, DRIVEN, FUNCTIONS, Function, OPERATIONS, POOLED, SIDES, Scenario, Side, TARGETS,
+    TRANSFERS, Transport,
 };
 use serde::Serialize;
 use sluice_spec::table::Table;
@@ -119,7 +120,8 @@ impl Counts {
         let over = DRIVEN.into_iter().flat_map(|function| TARGETS.map(|target| (function, target)));
         let all =
             over.flat_map(|(function, target)| TRANSFERS.map(|operation| (function, target, operation)));
-        let rows = all.map(|(function, target, operation)| {
+        let pooled = POOLED.into_iter().map(|(target, operation)| (Function::None, target, operation));
+        let rows = all.chain(pooled).map(|(function, target, operation)| {
             let (transport, side) = (Transport::Direct, Side::Host);
             let scenario = Scenario { transport, side, function, target, operation, ..Scenario::PLAIN };
             (vec![function.word(), target.word(), operation.word()], scenario)

@@ -15,6 +15,7 @@ mod halt;
 mod lockstep;
 mod loopback;
 mod mark;
+mod pool;
 mod scenario;
 mod tcp;
 mod tracer;
@@ -24,7 +25,9 @@ pub use scenario::{Classifier, Function, Operation, Scenario, Side, Target, Tran
 
 use super::program;
 use clap::{Args, Subcommand};
-use scenario::{BATCHES, CALLED, CLASSIFIERS, DRIVEN, FUNCTIONS, OPERATIONS, SIDES, TARGETS, TRANSFERS};
+use scenario::{
+    BATCHES, CALLED, CLASSIFIERS, DRIVEN, FUNCTIONS, OPERATIONS, POOLED, SIDES, TARGETS, TRANSFERS,
+};
 use sluice_spec::error::ApiError;
 use std::process::Command;
 use tracer::Process;
@@ -107,11 +110,17 @@ impl InstructionArgs {
         let sides = SIDES.map(|side| Scenario { transport: Transport::Tcp, side, ..base });
         let remote = sides.into_iter().flat_map(|base| with(&TRANSFERS, base));
         let driven = Scenario { transport: Transport::Direct, side: Side::Host, ..base };
+        let pooled = POOLED.map(|(target, operation)| Scenario { target, operation, ..driven });
         let driven = DRIVEN.map(|function| Scenario { function, ..driven });
         let direct = driven.into_iter().flat_map(|base| with(&TRANSFERS, base));
         let all = with(&OPERATIONS, base).chain(functions).chain(classifiers).chain(calls).chain([host]);
         let batches = |scenario| self.batch.iter().map(move |&batch| Scenario { batch, ..scenario });
-        all.chain(remote).chain(direct).flat_map(batches).filter(|scenario| self.wants(scenario)).collect()
+        all.chain(remote)
+            .chain(direct)
+            .chain(pooled)
+            .flat_map(batches)
+            .filter(|scenario| self.wants(scenario))
+            .collect()
     }
 
     fn wants(&self, scenario: &Scenario) -> bool {

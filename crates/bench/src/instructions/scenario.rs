@@ -55,6 +55,16 @@ pub enum Side {
 pub enum Target {
     Null,
     Memory,
+    /// A pool of memory.
+    MemoryPool,
+    /// A pool of memory, whose user takes no extents in advance.
+    MemoryPoolWithoutCredit,
+}
+
+impl Target {
+    pub fn is_pool(self) -> bool {
+        matches!(self, Self::MemoryPool | Self::MemoryPoolWithoutCredit)
+    }
 }
 
 /// Function over the target.
@@ -101,6 +111,8 @@ pub enum Operation {
     Read,
     Write,
     Flush,
+    /// A write that takes an extent from a pool of memory.
+    Allocate,
 }
 
 /// Entries of either ring: so many that work done once a round does not matter.
@@ -116,6 +128,13 @@ pub(super) const TRANSFERS: [Operation; 2] = [Operation::Read, Operation::Write]
 pub(super) const SIDES: [Side; 2] = [Side::Host, Side::Controller];
 /// Functions that are driven directly.
 pub(super) const DRIVEN: [Function; 3] = [Function::None, Function::Mirror, Function::Replicate];
+/// Commands in a pool of memory, which are driven directly.
+pub(super) const POOLED: [(Target, Operation); 4] = [
+    (Target::MemoryPool, Operation::Read),
+    (Target::MemoryPool, Operation::Write),
+    (Target::MemoryPool, Operation::Allocate),
+    (Target::MemoryPoolWithoutCredit, Operation::Allocate),
+];
 /// Functions that add something to a controller's turn.
 pub(super) const FUNCTIONS: [Function; 4] =
     [Function::Pass, Function::PassWatching, Function::Delay, Function::Fault];
@@ -152,9 +171,13 @@ impl Scenario {
         words.into_iter().flat_map(|(key, word)| [key.to_owned(), word.to_owned()]).chain(batch)
     }
 
-    /// Returns the number of counted turns. There are more of short ones, to see whether they are all alike.
+    /// Returns the number of counted turns. There are more of short ones, to see whether they are all alike. Of writes
+    /// that allocate there are 50, since credit is requested for one of 25.
     pub fn turns(&self) -> u32 {
-        (16 / self.batch).max(2)
+        match self.operation {
+            Operation::Allocate => 50_u32.div_ceil(self.batch),
+            Operation::Read | Operation::Write | Operation::Flush => (16 / self.batch).max(2),
+        }
     }
 
     /// Returns the number of counted commands.
@@ -172,7 +195,16 @@ impl Scenario {
     /// Returns whether a controller takes this many commands in one turn, or at a time, and the function is
     /// possible here.
     pub fn is_possible(&self) -> bool {
-        (1..=self.batch_max()).contains(&self.batch) && self.has_place_for_function()
+        let has_place = self.has_place_for_function() && self.has_place_in_target();
+        (1..=self.batch_max()).contains(&self.batch) && has_place
+    }
+
+    /// Returns whether the target has the commands. A pool needs a reactor, and only there a write allocates.
+    fn has_place_in_target(&self) -> bool {
+        match self.target.is_pool() {
+            true => self.transport == Transport::Direct && self.function == Function::None,
+            false => self.operation != Operation::Allocate,
+        }
     }
 
     /// Returns whether the function is possible here. Mirror and replicate need a reactor, and a reactor that
@@ -190,6 +222,12 @@ impl Scenario {
         if !self.has_place_for_function() {
             return ApiError::invalid(format!("{} cannot be counted here", self.function.word()))
                 .hint("use --transport direct --side host for mirror and replicate, and for nothing else");
+        }
+        if !self.has_place_in_target() {
+            let (operation, target) = (self.operation.word(), self.target.word());
+            return ApiError::invalid(format!("{operation} on {target} cannot be counted here")).hint(
+                "use --transport direct --side host for pools of memory; only there a write allocates",
+            );
         }
         let what = match self.transport {
             Transport::Pcie => "a turn cannot have",
@@ -233,7 +271,12 @@ macro_rules! words {
 words! {
     Transport { Pcie = "pcie", Tcp = "tcp", Direct = "direct", }
     Side { Controller = "controller", Host = "host", Call = "call", }
-    Target { Null = "null", Memory = "memory", }
+    Target {
+        Null = "null",
+        Memory = "memory",
+        MemoryPool = "memory-pool",
+        MemoryPoolWithoutCredit = "memory-pool-without-credit",
+    }
     Function {
         None = "none",
         Pass = "pass",
@@ -250,7 +293,7 @@ words! {
         NativeWindow = "native-window",
         EbpfWindow = "ebpf-window",
     }
-    Operation { Read = "read", Write = "write", Flush = "flush", }
+    Operation { Read = "read", Write = "write", Flush = "flush", Allocate = "allocate", }
 }
 
 #[cfg(test)]
@@ -288,6 +331,20 @@ mod tests {
             assert!(BATCHES.into_iter().chain([most]).all(|batch| possible(transport, batch)));
             assert!([0, most + 1].into_iter().all(|batch| !possible(transport, batch)));
         }
+    }
+
+    #[test]
+    fn a_pool_is_driven_directly_and_nothing_else_allocates() {
+        let direct = Scenario { transport: Transport::Direct, side: Side::Host, ..Scenario::PLAIN };
+        for (target, operation) in POOLED {
+            let pooled = Scenario { target, operation, ..direct };
+            assert!(pooled.is_possible());
+            assert!(!Scenario { transport: Transport::Tcp, ..pooled }.is_possible());
+            assert!(!Scenario { transport: Transport::Pcie, ..pooled }.is_possible());
+            assert!(!Scenario { function: Function::Mirror, ..pooled }.is_possible());
+        }
+        assert!(!Scenario { operation: Operation::Allocate, ..direct }.is_possible());
+        assert!(!Scenario { operation: Operation::Allocate, ..Scenario::PLAIN }.is_possible());
     }
 
     #[test]

@@ -11,6 +11,7 @@ use super::super::server::Server;
 use super::super::tcp::{remote, shape};
 use super::child::{LENGTH, SIZE, trouble};
 use super::halt::{self, Phase};
+use super::pool;
 use super::scenario::{Function, Operation, Scenario, Side, Target, Transport};
 use nix::sys::ptrace;
 use nix::unistd::gettid;
@@ -24,7 +25,7 @@ use std::time::Duration;
 
 /// Commands before the count, so that every slot, list and page has been used, and the network has adapted to
 /// the load.
-const WARM_UP: u64 = 2000;
+pub(super) const WARM_UP: u64 = 2000;
 
 /// Seconds that a side may stand still: the maximum for a command. The limit of a connection is longer.
 const TIMEOUT_S: u32 = 60;
@@ -42,18 +43,19 @@ pub(super) fn run(scenario: &Scenario) -> Result<(), ApiError> {
     halt::plant(&controller, &phase)?;
     let link = match scenario.transport {
         Transport::Direct => drive(scenario, &host)?,
-        _ => connect(scenario.target, &host, &mut controller)?,
+        _ => connect(scenario, &host, &mut controller)?,
     };
     let clock = Clock::new();
-    if scenario.target == Target::Memory {
+    if scenario.target != Target::Null && scenario.operation != Operation::Allocate {
         link.write_everything(&clock)?;
     }
     let mix = if scenario.operation == Operation::Read { Mix::READ } else { Mix::WRITE };
     let shape = shape(LENGTH, scenario.batch, mix);
-    let send = |count| match link.send(&shape, &clock, count)?.failed {
+    let send_seeded = |seed, count| match link.send_seeded(seed, &shape, &clock, count)?.failed {
         0 => Ok(()),
         failed => Err(ApiError::internal(format!("{failed} commands failed"))),
     };
+    let send = |count| send_seeded(1, count);
     if matches!(scenario.function, Function::Mirror | Function::Replicate) {
         // The set is opened with the first command, and its members are made equal.
         send(1)?;
@@ -65,7 +67,9 @@ pub(super) fn run(scenario: &Scenario) -> Result<(), ApiError> {
     say(&[traced(counted)?, traced(other)?])?;
     let before = halt::asked_for(&counted.reactor()?.counters());
     phase.begin();
-    send(u64::from(scenario.commands()))?;
+    // Writes that allocate are at addresses of their own.
+    let seed = if scenario.operation == Operation::Allocate { 2 } else { 1 };
+    send_seeded(seed, u64::from(scenario.commands()))?;
     phase.end();
     say(&[halt::asked_for(&counted.reactor()?.counters()) - before])?;
     drop(link);
@@ -77,8 +81,8 @@ fn reactor() -> Result<Server, ApiError> {
     Server::start_with(&Cores { reactor: None, host: None }, settings)
 }
 
-fn connect(target: Target, host: &Server, controller: &mut Server) -> Result<Direct, ApiError> {
-    let (address, nqn, _) = controller.serve(&behind(target), false)?;
+fn connect(scenario: &Scenario, host: &Server, controller: &mut Server) -> Result<Direct, ApiError> {
+    let (address, nqn, _) = controller.serve(&behind(scenario)?, false)?;
     let patient =
         NvmeTcpSpec { timeout_s: TIMEOUT_S, keep_alive_s: KEEP_ALIVE_S, ..remote(address, nqn, None) };
     host.open_remote(patient)
@@ -86,7 +90,10 @@ fn connect(target: Target, host: &Server, controller: &mut Server) -> Result<Dir
 
 /// Opens the layers of a scenario on the host's reactor.
 fn drive(scenario: &Scenario, host: &Server) -> Result<Direct, ApiError> {
-    let target = behind(scenario.target);
+    if scenario.target.is_pool() {
+        return pool::open(scenario, host);
+    }
+    let target = behind(scenario)?;
     let above = match scenario.function {
         Function::Mirror => Above::Mirror,
         Function::Replicate => Above::Replicate,
@@ -95,10 +102,11 @@ fn drive(scenario: &Scenario, host: &Server) -> Result<Direct, ApiError> {
     host.open_directly(&Behind::Through(above, Place::Daemon, Box::new(target)))
 }
 
-fn behind(target: Target) -> Behind {
-    match target {
-        Target::Null => Behind::Null(Size(SIZE)),
-        Target::Memory => Behind::Memory(Size(SIZE)),
+fn behind(scenario: &Scenario) -> Result<Behind, ApiError> {
+    match scenario.target {
+        Target::Null => Ok(Behind::Null(Size(SIZE))),
+        Target::Memory => Ok(Behind::Memory(Size(SIZE))),
+        Target::MemoryPool | Target::MemoryPoolWithoutCredit => Err(scenario.impossible()),
     }
 }
 

@@ -36,6 +36,27 @@ fn units_within_the_credit_need_no_message() {
 }
 
 #[test]
+fn a_port_without_credit_requests_each_unit() {
+    let mut home = home(100);
+    let mut port = connect(&mut home).without_credit();
+    home.turn();
+    for used in 1..=5 {
+        assert!(!request(&mut port, &mut home, 1));
+        assert_eq!((port.credit(), home.object().free()), (1, 100 - used));
+        let unit = port.take().expect("the unit that was requested");
+        port.refill();
+        port.finish();
+        assert!(!home.side().is_signalled(), "no unit is requested in advance");
+        if used == 5 {
+            port.give_back(unit).expect("room");
+            port.finish();
+            home.turn();
+            assert_eq!((port.credit(), home.object().free()), (0, 96), "no unit is kept");
+        }
+    }
+}
+
+#[test]
 fn a_need_is_met_with_the_unused_credit_of_another_port() {
     let mut home = home(20);
     let (mut rich, mut poor) = (connect(&mut home), connect(&mut home));

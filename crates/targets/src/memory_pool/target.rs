@@ -33,6 +33,12 @@ pub struct PoolPort {
 }
 
 impl PoolPort {
+    /// Makes the drive take no extents in advance, so that each write that allocates is a request to the pool.
+    #[must_use]
+    pub fn without_credit(self) -> Self {
+        Self { port: self.port.without_credit(), ..self }
+    }
+
     /// Creates a drive of `size` bytes of zeros, which may be more than the pool has. Called on the reactor.
     /// `token_prefix` is the part of this layer's tokens above the 32 bits of a ticket.
     ///
@@ -57,6 +63,7 @@ impl PoolPort {
             leaving: Vec::new(),
             part: SegmentList::new(),
             storage: Storage::named(&RandomState::new().hash_one("memory-pool").to_le_bytes()),
+            allocates: false,
             idle_at: None,
             _notifier: notifier,
         })
@@ -85,6 +92,8 @@ pub struct PooledMemory {
     part: SegmentList,
     /// Identity of the storage, which is new with each start.
     storage: Storage,
+    /// A write has taken an extent in this turn.
+    allocates: bool,
     /// Time at which the credit is given back.
     idle_at: Option<u64>,
     /// Watched, so that the pool wakes the drive.
@@ -193,6 +202,7 @@ impl PooledMemory {
             done += length as usize;
         }
         if missing > 0 {
+            self.allocates = true;
             self.port.refill();
         }
         Some(())
@@ -320,7 +330,8 @@ impl PooledMemory {
     }
 
     fn finish_turn(&mut self, now_ns: u64) {
-        if self.port.finish() {
+        let allocates = std::mem::take(&mut self.allocates);
+        if self.port.finish() || allocates {
             self.idle_at = Some(now_ns + IDLE_NS);
         }
     }
