@@ -40,6 +40,7 @@ pub(crate) fn check(file: &Path, api: Option<PathBuf>) -> Result<Checked, ApiErr
     check_places(&places, &mut found);
     check_cores(&config.daemon.cores, &mut found);
     check_tcp(&config.tcp, &mut found);
+    found.pools(&config.shared);
     // `examine` has already reported the drives that are wrong by themselves.
     config.drives.retain(|drive| drive.check().is_ok());
     check_drives(&config, &places, &mut found);

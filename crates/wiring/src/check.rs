@@ -5,8 +5,9 @@ use super::classifier::{Programs, SharedMaps};
 use super::drive::known_hosts;
 use super::labels::Labels;
 use super::remote::tls_keys;
+use super::shared::check_room;
 use super::target::{file_config, file_problem};
-use super::{dhchap, drive::in_words};
+use super::{dhchap, drive::in_words, machine};
 use rustix::fs::{Access, FlockOperation, access, flock};
 use rustix::io::Errno;
 use sluice_control::listen::check_length;
@@ -14,7 +15,9 @@ use sluice_crypt::Given;
 use sluice_functions::make;
 use sluice_spec::error::ApiError;
 use sluice_spec::paths::{Places, is_writable_folder};
-use sluice_spec::{DriveSpec, FunctionSpec, NvmeSpec, NvmeTcpSpec, Provenance, StackSpec, Target, UifSpec};
+use sluice_spec::{
+    DriveSpec, FunctionSpec, NvmeSpec, NvmeTcpSpec, Provenance, SharedSpec, StackSpec, Target, UifSpec,
+};
 use sluice_targets::{FileIdentity, Memory, probe_lease};
 use sluice_uif::Options;
 use std::collections::HashMap;
@@ -43,6 +46,13 @@ impl<'a> Examination<'a> {
     /// Stores the fault of an outcome, if it is one, with its subject `about`.
     pub fn note<T>(&mut self, about: &str, outcome: Result<T, ApiError>) -> Option<T> {
         outcome.map_err(|problem| self.faults.push(problem.about(about))).ok()
+    }
+
+    /// Checks that the machine has the memory of the pools. A daemon that runs has taken its pools already, so only
+    /// the memory of the whole machine counts then.
+    pub fn pools(&mut self, pools: &[SharedSpec]) {
+        let memory = if self.in_use { machine::available_memory() } else { machine::memory() };
+        self.faults.extend(check_room(pools, memory).err());
     }
 
     /// Checks a drive whose description is valid by itself.

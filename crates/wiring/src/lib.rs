@@ -14,6 +14,7 @@ mod edit_stack;
 mod function;
 mod jobs;
 mod labels;
+mod machine;
 mod namespace;
 mod pool;
 mod power;

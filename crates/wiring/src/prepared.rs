@@ -1,6 +1,7 @@
 //! A drive on its way to its reactor, with the resources whose opening may block.
 
 use super::classifier::BackgroundChannels;
+use super::machine;
 use super::namespace::NamespaceSeed;
 use sluice_control::drives::PersistRequest;
 use sluice_controller::{
@@ -136,7 +137,7 @@ pub(super) fn sockets(
         let doorbells = doorbell_policy(spec.doorbells);
         let by_pin = spec.vfio_user.as_ref().is_some_and(|sockets| !sockets.msix);
         let memory_max =
-            spec.vfio_user.and_then(|it| it.memory_max).map(|size| size.0).or_else(machine_memory);
+            spec.vfio_user.and_then(|it| it.memory_max).map(|size| size.0).or_else(machine::memory);
         let name = spec.name.clone();
         let populate = spec.vfio_user.is_some_and(|it| it.populate);
         let config =
@@ -144,17 +145,6 @@ pub(super) fn sockets(
         Ok((listener, config))
     };
     (1..=spec.sockets()).map(open).collect()
-}
-
-/// Returns the bytes of memory of this machine. `None`, if the kernel does not report them, means no limit.
-fn machine_memory() -> Option<u64> {
-    memory_total(&std::fs::read_to_string("/proc/meminfo").ok()?)
-}
-
-fn memory_total(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
 }
 
 /// Returns the configuration for hosts on the network, whose controllers come after those of the sockets.

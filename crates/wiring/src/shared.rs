@@ -1,11 +1,12 @@
 //! Shared objects of the daemon.
 
-use super::{OneReactor, reactor_of};
+use super::{OneReactor, machine, reactor_of};
 use sluice_control::drives::SharedView;
 use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::size::Size;
 use sluice_spec::{SharedKind, SharedSpec};
 use sluice_targets::{MemoryPool, PoolPort, PoolRefused};
+use std::slice;
 use std::sync::Arc;
 
 /// Pools of memory, which live as long as the daemon.
@@ -23,6 +24,7 @@ impl Pools {
     pub(super) fn start(specs: &[SharedSpec], reactors: &[OneReactor]) -> Result<Self, ApiError> {
         let start = |spec: &SharedSpec| {
             let SharedKind::MemoryPool = spec.kind;
+            check_room(slice::from_ref(spec), machine::available_memory())?;
             let pool = MemoryPool::start(&reactor_of(reactors, spec.reactor)?, spec.size.0);
             let pool = pool.map_err(|error| {
                 let words = format!("the pool `{}` of {} cannot start: {error}", spec.name, spec.size);
@@ -65,5 +67,42 @@ impl Pools {
             })
         };
         self.0.iter().map(view).collect()
+    }
+}
+
+/// Checks that pools fit the memory of the machine: the kernel would end the daemon when it writes to their pages.
+/// Memory of an unknown size has room.
+pub(super) fn check_room(specs: &[SharedSpec], memory: Option<u64>) -> Result<(), ApiError> {
+    let mut left = memory.unwrap_or(u64::MAX);
+    for SharedSpec { name, size, .. } in specs {
+        left = left.checked_sub(size.0).ok_or_else(|| {
+            let left = left >> 20;
+            ApiError::invalid(format!(
+                "the pool `{name}` of {size} does not fit the memory of this machine, which has room for {left} MiB"
+            ))
+            .hint("make the pool smaller: all of its memory is taken at the start")
+        })?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(name: &str, size: u64) -> SharedSpec {
+        SharedSpec { name: name.to_owned(), kind: SharedKind::MemoryPool, size: Size(size), reactor: 0 }
+    }
+
+    #[test]
+    fn pools_that_do_not_fit_the_machine_together_are_refused() {
+        let pools = [pool("first", 3 << 30), pool("second", 2 << 30)];
+        assert!(check_room(&pools, Some(5 << 30)).is_ok());
+        assert!(check_room(&pools, None).is_ok());
+        let refused = check_room(&pools, Some((5 << 30) - 1)).expect_err("a byte is missing");
+        assert_eq!(
+            refused.error,
+            "the pool `second` of 2GiB does not fit the memory of this machine, which has room for 2047 MiB"
+        );
     }
 }

@@ -188,6 +188,20 @@ fn drives_in_a_pool_move_under_verified_load_and_lose_nothing() {
 }
 
 #[test]
+fn a_pool_beyond_the_memory_of_the_machine_is_refused_in_words() {
+    let mut daemon = Daemon::start("");
+    daemon.stop();
+    let huge = POOL.replace("4MiB", "100TiB").replace("reactor = 1", "reactor = 0");
+    daemon.declare("", &huge);
+    let config = daemon.config().display().to_string();
+    let expected = "the pool `fast` of 100TiB does not fit the memory of this machine, which has room for ";
+    for words in [["serve", "-c", &config].as_slice(), &["serve", "--check", "-c", &config]] {
+        let message = daemon.fails(words);
+        assert!(message.contains(expected) && message.contains("make the pool smaller"), "{message}");
+    }
+}
+
+#[test]
 fn a_pool_is_shown_with_its_use_and_gets_extents_of_deleted_drives_back() {
     let daemon = start(1);
     let found = pool(&daemon);
