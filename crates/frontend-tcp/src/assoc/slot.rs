@@ -36,7 +36,7 @@ pub(super) struct Shared {
 }
 
 #[derive(Debug)]
-enum Occupant {
+enum SlotState {
     Vacant,
     Connected(Association),
     /// Disconnected, with commands or socket operations still in flight.
@@ -50,7 +50,7 @@ pub(super) struct TcpController {
     number: u8,
     controller: Controller,
     space: Space,
-    occupant: Occupant,
+    state: SlotState,
 }
 
 impl TcpController {
@@ -65,7 +65,7 @@ impl TcpController {
         controller.limit_io_queues(queues);
         controller.set_doorbell_mode(DoorbellMode::Capsules);
         let space = if subsystem.shares_memory() { Space::with_files() } else { Space::new() };
-        Ok(Self { number, controller, space, occupant: Occupant::Vacant })
+        Ok(Self { number, controller, space, state: SlotState::Vacant })
     }
 
     pub(super) fn controller(&self) -> &Controller {
@@ -73,26 +73,26 @@ impl TcpController {
     }
 
     pub(super) fn is_vacant(&self) -> bool {
-        matches!(self.occupant, Occupant::Vacant)
+        matches!(self.state, SlotState::Vacant)
     }
 
     /// Returns the association that is connected.
     pub(super) fn association(&self) -> Option<&Association> {
-        match &self.occupant {
-            Occupant::Connected(association) => Some(association),
+        match &self.state {
+            SlotState::Connected(association) => Some(association),
             _ => None,
         }
     }
 
     /// Returns whether the last association is still winding down.
     pub(super) fn is_leaving(&self) -> bool {
-        matches!(self.occupant, Occupant::Leaving(_))
+        matches!(self.state, SlotState::Leaving(_))
     }
 
     /// Returns whether commands of this host, which has disconnected, are still in flight here. A host that
     /// was never authenticated has none.
     pub(super) fn is_leaving_of(&self, host: &Host) -> bool {
-        let Occupant::Leaving(association) = &self.occupant else { return false };
+        let SlotState::Leaving(association) = &self.state else { return false };
         association.is_announced && association.host == *host
     }
 
@@ -107,7 +107,7 @@ impl TcpController {
     /// Otherwise returns when that time is over. None if the host is authenticated or the connection ends
     /// anyway.
     pub(super) fn evict_queue(&mut self, qid: u16, shared: &mut Shared, now_ns: u64) -> Option<u64> {
-        let Occupant::Connected(association) = &mut self.occupant else { return None };
+        let SlotState::Connected(association) = &mut self.state else { return None };
         let connection = association.connections.get_mut(&qid).filter(|it| !it.is_closed())?;
         let evict_ns = connection.auth.as_ref()?.evictable_ns()?;
         if evict_ns > now_ns {
@@ -149,13 +149,13 @@ impl TcpController {
         let authreq = connection.auth.as_mut().map_or(0, |auth| auth.close(now_ns));
         connection.answer(0, Outcome { dw0: dw0 | authreq, ..Outcome::default() });
         if qid == 0 {
-            self.occupant = Occupant::Connected(Association::new(host, port, kato_ms));
+            self.state = SlotState::Connected(Association::new(host, port, kato_ms));
             if connection.auth.is_none() {
                 self.announce(peer, subsystem, shared, now_ns);
             }
         }
         connection.start();
-        if let Occupant::Connected(association) = &mut self.occupant {
+        if let SlotState::Connected(association) = &mut self.state {
             association.connections.insert(qid, connection);
         }
     }
@@ -165,7 +165,7 @@ impl TcpController {
     /// Host names are not secret. So before this call nothing that other hosts see is changed in the name of
     /// the host. The keep-alive timer starts here, because authentication may take longer than its timeout.
     fn announce(&mut self, peer: SocketAddr, subsystem: &mut Subsystem, shared: &mut Shared, now_ns: u64) {
-        let Occupant::Connected(association) = &mut self.occupant else { return };
+        let SlotState::Connected(association) = &mut self.state else { return };
         association.is_announced = true;
         let Association { host, port, kato_ms, .. } = association;
         let (drive, host, cntlid) = (&shared.name, &*host, self.controller.cntlid());
@@ -194,7 +194,7 @@ impl TcpController {
         shared: &mut Shared,
         now_ns: u64,
     ) {
-        let Occupant::Connected(association) = &mut self.occupant else { return };
+        let SlotState::Connected(association) = &mut self.state else { return };
         let Association { host, connections, is_announced, .. } = association;
         let Some(connection) = connections.values_mut().find(|it| it.awaits(&result)) else { return };
         let (drive, host, qid) = (&shared.name, &host.nqn, connection.qid);
@@ -254,10 +254,10 @@ impl TcpController {
     }
 
     pub(super) fn turn(&mut self, subsystem: &mut Subsystem, shared: &mut Shared, now_ns: u64) -> usize {
-        match self.occupant {
-            Occupant::Connected(_) => self.serve(subsystem, shared, now_ns),
-            Occupant::Vacant => 0,
-            Occupant::Leaving(_) => self.finish_leaving(subsystem, now_ns),
+        match self.state {
+            SlotState::Connected(_) => self.serve(subsystem, shared, now_ns),
+            SlotState::Vacant => 0,
+            SlotState::Leaving(_) => self.finish_leaving(subsystem, now_ns),
         }
     }
 
@@ -268,7 +268,7 @@ impl TcpController {
             self.controller.pause(subsystem);
         }
         work += self.controller.turn(subsystem, &self.space, now_ns);
-        let Self { occupant: Occupant::Connected(association), controller, space, .. } = self else {
+        let Self { state: SlotState::Connected(association), controller, space, .. } = self else {
             return work;
         };
         work += reap(association, controller);
@@ -289,7 +289,7 @@ impl TcpController {
 
     /// Processes received bytes of all open connections. A connection that fails is closed.
     fn take_staged(&mut self, subsystem: &mut Subsystem, shared: &mut Shared, now_ns: u64) -> usize {
-        let Occupant::Connected(association) = &mut self.occupant else { return 0 };
+        let SlotState::Connected(association) = &mut self.state else { return 0 };
         let kato_ms = association.kato_ms;
         let Self { controller, space, .. } = self;
         let mut context = Context { controller, subsystem, space, kato_ms, now_ns };
@@ -313,7 +313,7 @@ impl TcpController {
     /// Ends an association without its admin queue or with a failed controller, and every association after a
     /// drain. Closes the I/O queues of a disabled controller.
     fn end_if_over(&mut self, subsystem: &mut Subsystem, shared: &mut Shared, now_ns: u64) -> usize {
-        let Occupant::Connected(association) = &mut self.occupant else { return 0 };
+        let SlotState::Connected(association) = &mut self.state else { return 0 };
         let admin_is_closed = association.connections.get(&0).is_none_or(Connection::is_closed);
         let drained = shared.draining
             && self.controller.unfinished(subsystem) == 0
@@ -345,9 +345,9 @@ impl TcpController {
         shared: &mut Shared,
         now_ns: u64,
     ) {
-        let mut association = match std::mem::replace(&mut self.occupant, Occupant::Vacant) {
-            Occupant::Connected(association) => association,
-            other => return self.occupant = other,
+        let mut association = match std::mem::replace(&mut self.state, SlotState::Vacant) {
+            SlotState::Connected(association) => association,
+            other => return self.state = other,
         };
         let (drive, host) = (&shared.name, &association.host.nqn);
         match why {
@@ -361,18 +361,18 @@ impl TcpController {
         if association.is_announced {
             self.controller.reset(subsystem);
         }
-        self.occupant = Occupant::Leaving(association);
+        self.state = SlotState::Leaving(association);
     }
 
     /// Runs a turn while commands of the last host are in flight.
     #[cold]
     fn finish_leaving(&mut self, subsystem: &mut Subsystem, now_ns: u64) -> usize {
         let work = self.controller.turn(subsystem, &self.space, now_ns);
-        let Occupant::Leaving(association) = &self.occupant else { return work };
+        let SlotState::Leaving(association) = &self.state else { return work };
         if !association.is_over() || !self.controller.is_quiescent(subsystem) {
             return work;
         }
-        if let Occupant::Leaving(association) = std::mem::replace(&mut self.occupant, Occupant::Vacant) {
+        if let SlotState::Leaving(association) = std::mem::replace(&mut self.state, SlotState::Vacant) {
             if association.is_announced {
                 self.controller.set_present(subsystem, false);
             }
@@ -390,10 +390,10 @@ impl TcpController {
         shared: &mut Shared,
         now_ns: u64,
     ) {
-        let (association, is_here) = match &mut self.occupant {
-            Occupant::Vacant => return,
-            Occupant::Connected(association) => (association, true),
-            Occupant::Leaving(association) => (association, false),
+        let (association, is_here) = match &mut self.state {
+            SlotState::Vacant => return,
+            SlotState::Connected(association) => (association, true),
+            SlotState::Leaving(association) => (association, false),
         };
         let kato_ms = association.kato_ms;
         let Some(connection) = association.connections.get_mut(&token.qid) else { return };
@@ -416,13 +416,13 @@ impl TcpController {
 
     /// Prepares for sleep. Returns whether there is work to do first.
     pub(super) fn arm(&mut self, subsystem: &Subsystem) -> bool {
-        let has_work = match &self.occupant {
-            Occupant::Vacant => return false,
-            Occupant::Connected(association) => {
+        let has_work = match &self.state {
+            SlotState::Vacant => return false,
+            SlotState::Connected(association) => {
                 association.connections.values().any(Connection::has_work)
                     || association.has_closed() && self.controller.in_flight(subsystem) == 0
             }
-            Occupant::Leaving(_) => false,
+            SlotState::Leaving(_) => false,
         };
         has_work || self.controller.arm(subsystem)
     }
@@ -494,7 +494,7 @@ fn end(connection: &mut Connection, why: CloseReason, shared: &mut Shared, host:
 
 impl Drop for TcpController {
     fn drop(&mut self) {
-        if let Occupant::Connected(association) | Occupant::Leaving(association) = &mut self.occupant {
+        if let SlotState::Connected(association) | SlotState::Leaving(association) = &mut self.state {
             association.close();
         }
     }
