@@ -16,7 +16,7 @@ use sluice_reactor::{Arm, Io, Local, ReactorHandle, Task, TaskId};
 use sluice_spec::DriveSpec;
 use sluice_spec::error::ApiError;
 use sluice_targets::PoolPort;
-use sluice_wiring::{NamespaceSeed, StackControl, StackControls};
+use sluice_wiring::{PreparedNamespace, StackControl, StackControls};
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
@@ -46,8 +46,8 @@ pub(super) struct Direct {
 impl Direct {
     /// Opens the first namespace of a drive, without the drive.
     pub(super) fn open(spec: &DriveSpec, reactor: ReactorHandle) -> Result<Self, ApiError> {
-        let (seed, controls) = NamespaceSeed::open(spec, 1)?;
-        Self::start(reactor, controls, move |task, io| seed.build_stack(task, io))
+        let (prepared, controls) = PreparedNamespace::open(spec, 1)?;
+        Self::start(reactor, controls, move |task, io| prepared.build_stack(task, io))
     }
 
     /// Opens a namespace of `size` bytes in a pool of memory.
@@ -63,8 +63,8 @@ impl Direct {
         controls: StackControls,
         build: impl FnOnce(TaskId, &Io) -> Result<Stack, ApiError> + Send + 'static,
     ) -> Result<Self, ApiError> {
-        let planted = reactor.call(move |local| plant(build, local)).map_err(|error| trouble(&error))?;
-        let (task, size) = planted?;
+        let installed = reactor.call(move |local| install(build, local)).map_err(|error| trouble(&error))?;
+        let (task, size) = installed?;
         Ok(Self { reactor, task, size, controls })
     }
 
@@ -142,7 +142,7 @@ impl Drop for Direct {
 }
 
 /// Builds the task on its reactor. Returns its ID, and the bytes of the target.
-fn plant(
+fn install(
     build: impl FnOnce(TaskId, &Io) -> Result<Stack, ApiError>,
     local: &mut Local,
 ) -> Result<(TaskId, u64), ApiError> {

@@ -12,17 +12,17 @@ mod remote;
 
 pub use file::storage_at;
 pub use file::{
-    File, FileConfig, FileControl, FileError, FileIdentity, FileProbe, FileSeed, NoSpace, probe_lease,
+    File, FileConfig, FileControl, FileError, FileIdentity, FileProbe, NoSpace, PreparedFile, probe_lease,
 };
 pub use memory::Memory;
 pub use memory_pool::{EXTENT, MemoryPool, PoolPort, PoolRefused, PoolStatus, PooledMemory};
 pub use null::Null;
 pub use nvme::{
-    Address, Generic, GenericConfig, GenericError, GenericSeed, Nvme, NvmeConfig, NvmeControl, NvmeError,
-    NvmeSeed, NvmeStatus, OnLoss, Passes,
+    Address, Generic, GenericConfig, GenericError, Nvme, NvmeConfig, NvmeControl, NvmeError, NvmeStatus,
+    OnLoss, Passes, PreparedGeneric, PreparedNvme,
 };
 pub use nvme_tcp::{
-    Digests, Expected, Multipath, NvmeTcp, NvmeTcpConfig, NvmeTcpControl, NvmeTcpError, NvmeTcpSeed,
-    NvmeTcpStatus, PATHS_MAX, PathPolicy, discover,
+    Digests, Expected, Multipath, NvmeTcp, NvmeTcpConfig, NvmeTcpControl, NvmeTcpError, NvmeTcpStatus,
+    PATHS_MAX, PathPolicy, PreparedNvmeTcp, discover,
 };
 pub use remote::{LossNotice, PowerId, PreviousSession, await_shutdowns};

@@ -3,8 +3,8 @@
 //! A layer can have a clone if it keeps no state between two commands except its configuration, and if the
 //! control side does not query it. Layers of other kinds work on one reactor at a time.
 
-use super::function::FunctionSeed;
-use super::namespace::{StackControl, StackSeed};
+use super::function::PreparedFunction;
+use super::namespace::{PreparedStack, StackControl};
 use sluice_functions::Prepared;
 use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
@@ -18,28 +18,28 @@ pub(super) struct Stateless {
 }
 
 impl Stateless {
-    pub(super) fn of(function: &FunctionSeed) -> Option<Self> {
+    pub(super) fn of(function: &PreparedFunction) -> Option<Self> {
         match function {
-            FunctionSeed::Layer { prepared, is_stateless: true, below } => {
+            PreparedFunction::Layer { prepared, is_stateless: true, below } => {
                 Some(Self { prepared: prepared.clone(), layers: below.len() })
             }
-            FunctionSeed::Layer { .. } | FunctionSeed::Uif(..) => None,
+            PreparedFunction::Layer { .. } | PreparedFunction::Uif(..) => None,
         }
     }
 
-    fn over(self, below: Vec<StackSeed>) -> FunctionSeed {
-        FunctionSeed::Layer { prepared: self.prepared, is_stateless: true, below }
+    fn over(self, below: Vec<PreparedStack>) -> PreparedFunction {
+        PreparedFunction::Layer { prepared: self.prepared, is_stateless: true, below }
     }
 }
 
 impl StackControl {
     /// Opens a clone of the stack, if each of its layers can have one. `size` is that of the namespace. May
     /// block.
-    pub(super) fn open_clone(&self, size: Size) -> Result<Option<StackSeed>, ApiError> {
+    pub(super) fn open_clone(&self, size: Size) -> Result<Option<PreparedStack>, ApiError> {
         self.clone_layers(Some(size))
     }
 
-    fn clone_layers(&self, size: Option<Size>) -> Result<Option<StackSeed>, ApiError> {
+    fn clone_layers(&self, size: Option<Size>) -> Result<Option<PreparedStack>, ApiError> {
         if !self.functions.is_empty() {
             return Ok(None);
         }
@@ -55,6 +55,6 @@ impl StackControl {
             let Some(below) = below.collect::<Result<Option<Vec<_>>, _>>()? else { return Ok(None) };
             functions.push(function.over(below));
         }
-        Ok(Some(StackSeed { target, functions }))
+        Ok(Some(PreparedStack { target, functions }))
     }
 }

@@ -4,7 +4,7 @@ use super::OneReactor;
 use super::classifier::{Attached, BackgroundChannels, Programs, SharedMaps, put};
 use super::dhchap;
 use super::function::FunctionControl;
-use super::namespace::{NamespaceSeed, StackControl, StackControls};
+use super::namespace::{PreparedNamespace, StackControl, StackControls};
 use super::pool;
 use super::power::{Losses, left_losses, power_id};
 use super::prepared::{self, PreparedDrive, Unfinished};
@@ -90,8 +90,9 @@ impl WiredDrive {
         at: OpenContext<'_>,
     ) -> Result<Self, ApiError> {
         let losses = Losses::of(spec, remembered.unflushed.as_ref());
-        let seeds = spec.numbered().map(|(nsid, _)| NamespaceSeed::open_after(spec, nsid, losses, &at.pools));
-        let opened: Vec<_> = seeds.collect::<Result<_, _>>()?;
+        let prepared =
+            spec.numbered().map(|(nsid, _)| PreparedNamespace::open_after(spec, nsid, losses, &at.pools));
+        let opened: Vec<_> = prepared.collect::<Result<_, _>>()?;
         let (mut namespaces, controls): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
         let shared_maps = at.shared_maps;
         let load = |it| Programs::load(it, namespaces.len(), &[], &shared_maps).map(|them| (it, them));
@@ -287,7 +288,7 @@ impl WiredDrive {
 fn classify(
     spec: &ClassifierSpec,
     programs: Programs,
-    namespaces: &mut [NamespaceSeed],
+    namespaces: &mut [PreparedNamespace],
     detached: &[u32],
 ) -> Attached {
     let (programs, attached) = programs.part(spec);

@@ -1,7 +1,7 @@
 //! Attaching functions to a running drive, and detaching them, while no command is in flight.
 
 use super::drive::{WiredDrive, closed, gone};
-use super::function::{FunctionControl, FunctionSeed, Held};
+use super::function::{FunctionControl, Held, PreparedFunction};
 use super::labels;
 use super::namespace::Site;
 use super::power::Losses;
@@ -42,14 +42,14 @@ impl WiredDrive {
         labels::may_attach(spec, at, &self.name)?;
         // The slow part comes first: the process runs before the drive is held.
         let layer = FunctionSpec::Uif(function.clone());
-        let opened = FunctionSeed::open(&layer, &self.name, spec.block_size, Losses::default())?;
-        let (seed, Held { function: Some(control), .. }) = opened else { return Err(closed()) };
+        let opened = PreparedFunction::open(&layer, &self.name, spec.block_size, Losses::default())?;
+        let (prepared, Held { function: Some(control), .. }) = opened else { return Err(closed()) };
         let control = Arc::new(control);
         own_place(&control)?;
         self.renew_cache(nsid, &control);
         let quiet = self.quiesce()?;
         self.clear_up(nsid)?;
-        self.insert(nsid, at, seed)?;
+        self.insert(nsid, at, prepared)?;
         let serves = await_start(&control)
             .or_else(|why| say_which_is_right(&control, function).map_err(|_| why))
             .map_err(|why| not_attached(&control, &why))
@@ -193,7 +193,7 @@ impl WiredDrive {
         std::thread::Builder::new().name("function-back".to_owned()).spawn(bring_back).map(drop)
     }
 
-    fn insert(&self, nsid: u32, at: usize, seed: FunctionSeed) -> Result<(), ApiError> {
+    fn insert(&self, nsid: u32, at: usize, prepared: PreparedFunction) -> Result<(), ApiError> {
         let (task, began) = (self.task.id(), Instant::now());
         while self.ask(move |drive| drive.subsystem().is_crossed(nsid, at))? && began.elapsed() < END_LIMIT {
             std::thread::sleep(LOOK);
@@ -203,7 +203,7 @@ impl WiredDrive {
             let io = local.io(task);
             let subsystem = local.task_mut::<Drive>(task).filter(|drive| drive.is_whole())?.subsystem_mut();
             let site = Site { task, io: &io, nsid };
-            Some(subsystem.insert_layer(nsid, at, |under, stack| seed.build(under, stack, &site)))
+            Some(subsystem.insert_layer(nsid, at, |under, stack| prepared.build(under, stack, &site)))
         });
         inserted.map_err(gone)?.ok_or_else(closed)?.map_err(|error| match error {
             EditStackError::Build(problem) => problem,

@@ -4,7 +4,7 @@
 use super::cache::CacheControl;
 use super::drive::{closed, in_words};
 use super::jobs::Jobs;
-use super::namespace::{Site, StackControl, StackSeed};
+use super::namespace::{PreparedStack, Site, StackControl};
 use super::power::Losses;
 use super::shared::Pools;
 use sluice_command::{Layer, NodeId, StackBuilder};
@@ -28,11 +28,11 @@ use std::time::Instant;
 const METRICS: &str = "metrics";
 
 /// A function on its way to its reactor.
-pub(super) enum FunctionSeed {
+pub(super) enum PreparedFunction {
     /// Function that is only a layer, with the layers below it besides the rest of the stack.
-    Layer { prepared: Prepared, is_stateless: bool, below: Vec<StackSeed> },
+    Layer { prepared: Prepared, is_stateless: bool, below: Vec<PreparedStack> },
     /// Function behind the function SDK, with the layers below it besides the rest of the stack.
-    Uif(PreparedUif, Vec<StackSeed>),
+    Uif(PreparedUif, Vec<PreparedStack>),
 }
 
 /// Controls of an open function.
@@ -72,7 +72,7 @@ struct Counted {
     said: BTreeMap<String, u64>,
 }
 
-impl FunctionSeed {
+impl PreparedFunction {
     /// Opens a function of `drive`, in a namespace with blocks of `block_size` bytes. May block. A function
     /// in a process is started, or found. `above` applies to targets right below the layer above the
     /// function.
@@ -84,7 +84,7 @@ impl FunctionSeed {
     ) -> Result<(Self, Held), ApiError> {
         // The layers are opened first, because a function may need them as soon as it runs.
         let open_layer = |(number, layer): (usize, &LayerSpec)| {
-            StackSeed::open(&layer.as_namespace(), drive, above.in_layer(spec, number), &Pools::default())
+            PreparedStack::open(&layer.as_namespace(), drive, above.in_layer(spec, number), &Pools::default())
         };
         let opened: Vec<_> = spec.layers().iter().enumerate().map(open_layer).collect::<Result<_, _>>()?;
         let (below, layers) = opened.into_iter().unzip();
@@ -94,12 +94,12 @@ impl FunctionSeed {
             let is_stateless = spec.shape().is_stateless;
             return Ok((Self::Layer { prepared, is_stateless, below }, Held { function: None, layers }));
         };
-        let (seed, control) = open(uif, drive)?;
+        let (prepared, control) = open(uif, drive)?;
         let cache = CacheControl::new(uif.translations.clone(), block_size);
         let (about, away, counted) = (uif.about(), Mutex::default(), Mutex::default());
         let (service, jobs) = (uif.service(), Jobs::of(uif));
         let control = FunctionControl { about, service, uif: control, cache, layers, away, counted, jobs };
-        Ok((Self::Uif(seed, below), Held { function: Some(control), layers: Vec::new() }))
+        Ok((Self::Uif(prepared, below), Held { function: Some(control), layers: Vec::new() }))
     }
 
     /// Adds the layer to a stack, over `top`, on the thread of its reactor.
@@ -115,10 +115,10 @@ impl FunctionSeed {
                 build_layers(layers, &mut below, stack, at)?;
                 prepared.build(below.len())
             }
-            Self::Uif(seed, layers) => {
+            Self::Uif(prepared, layers) => {
                 build_layers(layers, &mut below, stack, at)?;
                 let token_prefix = Subsystem::token_prefix(at.nsid, stack.next_id());
-                Box::new(seed.build(at.task, at.io, token_prefix).map_err(|error| {
+                Box::new(prepared.build(at.task, at.io, token_prefix).map_err(|error| {
                     ApiError::internal(format!("the reactor cannot take a function: {error}"))
                         .hint("each takes three of the reactor's places and five descriptors (ulimit -n)")
                 })?)
@@ -130,7 +130,7 @@ impl FunctionSeed {
 
 /// Adds the layers below a function besides the rest of the stack.
 fn build_layers(
-    layers: Vec<StackSeed>,
+    layers: Vec<PreparedStack>,
     below: &mut Vec<NodeId>,
     stack: &mut StackBuilder,
     at: &Site<'_>,
@@ -148,26 +148,26 @@ fn open(spec: &UifSpec, drive: &str) -> Result<(PreparedUif, UifControl), ApiErr
         deadline: spec.deadline(),
         on_death: spec.on_death.into(),
     };
-    match seat(spec)? {
-        Seat::Here(function) => PreparedUif::local(config, function)
+    match start_of(spec)? {
+        Start::InDaemon(function) => PreparedUif::local(config, function)
             .map_err(|error| ApiError::internal(format!("there is no memory for a function: {error}"))),
-        Seat::There(launch) => PreparedUif::external(config, launch).map_err(|failure| {
+        Start::Process(launch) => PreparedUif::external(config, launch).map_err(|failure| {
             ApiError::invalid(format!("the function {} does not serve: {failure}", spec.about()))
         }),
     }
 }
 
-/// Place of a function: in the daemon or in a process, with the means to run it there.
-enum Seat {
-    Here(Box<dyn Function>),
-    There(Launch),
+/// Start of a function, in the daemon or in a process, with the means to run it there.
+enum Start {
+    InDaemon(Box<dyn Function>),
+    Process(Launch),
 }
 
-fn seat(spec: &UifSpec) -> Result<Seat, ApiError> {
-    Ok(Seat::There(match spec.provenance()? {
+fn start_of(spec: &UifSpec) -> Result<Start, ApiError> {
+    Ok(Start::Process(match spec.provenance()? {
         Provenance::Here(kind) => {
             let options = Options::new(spec.options.clone());
-            return make(&kind, &options, &Given::default()).map(Seat::Here).map_err(ApiError::invalid);
+            return make(&kind, &options, &Given::default()).map(Start::InDaemon).map_err(ApiError::invalid);
         }
         Provenance::Own(kind) => {
             let own = this_program()?;
@@ -187,7 +187,7 @@ fn seat(spec: &UifSpec) -> Result<Seat, ApiError> {
 impl FunctionControl {
     /// Moves the function to the place that `spec` names.
     pub(super) fn move_to(&self, spec: &UifSpec) -> Result<(), ApiError> {
-        self.sit(&mut self.away(), spec)
+        self.start(&mut self.away(), spec)
     }
 
     /// Checks an order's text before the function receives it. The orders of a third-party function are not
@@ -236,7 +236,7 @@ impl FunctionControl {
     /// Brings the function back to its place, unless it was moved meanwhile.
     pub(super) fn come_back(&self, spec: &UifSpec) -> Result<(), ApiError> {
         let mut away = self.away();
-        if *away { self.sit(&mut away, spec) } else { Ok(()) }
+        if *away { self.start(&mut away, spec) } else { Ok(()) }
     }
 
     /// Locks the mark. A panic ends the process, so the lock is never poisoned.
@@ -244,10 +244,10 @@ impl FunctionControl {
         self.away.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn sit(&self, away: &mut bool, spec: &UifSpec) -> Result<(), ApiError> {
-        let moved = match seat(spec)? {
-            Seat::Here(function) => self.uif.move_into_daemon(function),
-            Seat::There(launch) => self.uif.move_to_process(launch),
+    fn start(&self, away: &mut bool, spec: &UifSpec) -> Result<(), ApiError> {
+        let moved = match start_of(spec)? {
+            Start::InDaemon(function) => self.uif.move_into_daemon(function),
+            Start::Process(launch) => self.uif.move_to_process(launch),
         };
         moved.map(|()| *away = false).map_err(|words| {
             ApiError::conflict(format!("the function {} cannot move: {words}", self.about))

@@ -1,8 +1,8 @@
 //! Labels of the members of sets: compared before anything is opened, and raised when all members are locked.
 
-use super::function::FunctionSeed;
-use super::namespace::StackSeed;
-use super::target::TargetSeed;
+use super::function::PreparedFunction;
+use super::namespace::PreparedStack;
+use super::target::PreparedTarget;
 use sluice_metadata::{
     Assembly, Device, Error, Member, Place, Refusal, Role, SetKind, Shape, Verdict, form, judge, raise,
 };
@@ -93,21 +93,21 @@ impl Labels {
     }
 
     /// Labels new sets, and raises the epochs of others. All members are open, and locked.
-    pub(super) fn take(self, stack: &mut StackSeed) -> Result<OpenSets, ApiError> {
+    pub(super) fn take(self, stack: &mut PreparedStack) -> Result<OpenSets, ApiError> {
         let mut open = Vec::new();
         for set in self.sets {
             let (at, read_only) = (set.at, set.read_only);
             let paths: Vec<_> = set.places.iter().map(|place| place.path.clone()).collect();
             let assembly = set.store()?;
-            let StackSeed { target, functions } = stack;
+            let PreparedStack { target, functions } = stack;
             let layers = match functions.get_mut(at) {
-                Some(FunctionSeed::Uif(_, layers)) => layers.as_mut_slice(),
+                Some(PreparedFunction::Uif(_, layers)) => layers.as_mut_slice(),
                 _ => &mut [],
             };
             let targets = std::iter::once(target).chain(layers.iter_mut().map(|layer| &mut layer.target));
             for (target, label) in targets.zip(&assembly.labels) {
-                if let TargetSeed::File(seed) = target {
-                    seed.identify(label.storage);
+                if let PreparedTarget::File(prepared) = target {
+                    prepared.identify(label.storage);
                 }
             }
             // Labels of devices that are only read keep their epoch.

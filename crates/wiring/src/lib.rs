@@ -30,7 +30,7 @@ use classifier::{BackgroundChannels, Retired, SharedMaps, start_retiring};
 use drive::{OpenContext, WiredDrive};
 pub use function::start_functions_by;
 pub use labels::problem as label_problem;
-pub use namespace::{NamespaceSeed, StackControl, StackControls};
+pub use namespace::{PreparedNamespace, StackControl, StackControls};
 pub use remote::tls_keys;
 use shared::Pools;
 use sluice_control::config::Settings;

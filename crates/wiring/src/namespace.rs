@@ -3,11 +3,11 @@
 use super::classifier::BackgroundChannels;
 use super::clone_stack::Stateless;
 use super::drive::in_words;
-use super::function::{FunctionControl, FunctionSeed, Held};
+use super::function::{FunctionControl, Held, PreparedFunction};
 use super::labels::{Labels, OpenSets};
 use super::power::Losses;
 use super::shared::Pools;
-use super::target::{TargetControl, TargetSeed};
+use super::target::{PreparedTarget, TargetControl};
 use sluice_command::{NodeId, Stack, StackBuilder};
 use sluice_control::drives::{DeviceView, Remembered, new_identity};
 use sluice_control::state::Created;
@@ -22,12 +22,12 @@ use std::sync::Arc;
 
 /// A namespace whose targets are open, on its way to its reactor.
 #[allow(missing_debug_implementations)] // Of layers that are built once and never printed.
-pub struct NamespaceSeed {
+pub struct PreparedNamespace {
     config: NamespaceConfig,
     /// Stack of the first path.
-    whole: StackSeed,
+    whole: PreparedStack,
     /// Further paths, from path 1 on.
-    paths: Vec<PathSeed>,
+    paths: Vec<PreparedPath>,
     /// Name of the drive.
     drive: String,
     /// Whether a translation cache, besides the host, depends on the block size.
@@ -44,10 +44,10 @@ pub struct NamespaceSeed {
 }
 
 /// A target, and the functions over it.
-pub(super) struct StackSeed {
-    pub(super) target: TargetSeed,
+pub(super) struct PreparedStack {
+    pub(super) target: PreparedTarget,
     /// Functions, topmost first, in the order of the configuration.
-    pub(super) functions: Vec<FunctionSeed>,
+    pub(super) functions: Vec<PreparedFunction>,
 }
 
 /// Place in which layers are built.
@@ -122,17 +122,17 @@ impl StackControl {
 }
 
 /// A further path.
-enum PathSeed {
+enum PreparedPath {
     /// Entry into the whole stack, below this number of its functions; true if the path reaches blocks beyond
     /// the namespace.
     Below(usize, bool),
-    Own(Box<StackSeed>),
+    Own(Box<PreparedStack>),
 }
 
 /// Controls of a namespace: of the first path, then of other paths with a target of their own.
 pub type StackControls = Vec<StackControl>;
 
-impl NamespaceSeed {
+impl PreparedNamespace {
     /// Opens the targets and the functions. May block.
     pub fn open(drive: &DriveSpec, nsid: u32) -> Result<(Self, StackControls), ApiError> {
         Self::open_after(drive, nsid, Losses::default(), &Pools::default())
@@ -150,19 +150,19 @@ impl NamespaceSeed {
         let config =
             NamespaceConfig { nsid, block_size: spec.block_size, uuid: drive.namespace_uuid(nsid, &[]) };
         let open = |spec: &NamespaceSpec| {
-            StackSeed::open(spec, &drive.name, losses, pools)
+            PreparedStack::open(spec, &drive.name, losses, pools)
                 .map_err(|problem| problem.about(&about(drive, nsid)))
         };
         let (whole, control) = open(spec)?;
         let (mut paths, mut controls) = (Vec::new(), vec![control]);
         for path in &spec.paths {
             paths.push(match path.way(spec)? {
-                Way::Below(functions) => PathSeed::Below(functions, path.beyond),
+                Way::Below(functions) => PreparedPath::Below(functions, path.beyond),
                 Way::Own(own) => {
                     let (stack, control) =
                         open(&own).map_err(|it| it.about(&format!("path `{}`", path.name)))?;
                     controls.push(control);
-                    PathSeed::Own(Box::new(stack))
+                    PreparedPath::Own(Box::new(stack))
                 }
             });
         }
@@ -203,7 +203,7 @@ impl NamespaceSeed {
         {
             return Err(is_missing(drive, nsid, path));
         }
-        let opened = StackSeed::open(&spec, &drive.name, Losses::default(), &Pools::default());
+        let opened = PreparedStack::open(&spec, &drive.name, Losses::default(), &Pools::default());
         let (whole, _) = opened.map_err(|problem| problem.about(&about(drive, nsid)))?;
         // A namespace in memory is a new one each time.
         let identity = match &created.file {
@@ -308,8 +308,8 @@ impl NamespaceSeed {
         let mut tops = Vec::new();
         for path in self.paths {
             tops.push(match path {
-                PathSeed::Own(seed) => Ok(*seed.build(&mut stack, &at)?.last()),
-                PathSeed::Below(functions, beyond) => Err((functions, beyond)),
+                PreparedPath::Own(prepared) => Ok(*prepared.build(&mut stack, &at)?.last()),
+                PreparedPath::Below(functions, beyond) => Err((functions, beyond)),
             });
         }
         // The whole stack is built last, because the layer that was added last is the root.
@@ -336,7 +336,7 @@ impl Chain {
     }
 }
 
-impl StackSeed {
+impl PreparedStack {
     /// Opens the target and its functions. `losses` applies to targets right below the layer above this
     /// stack.
     pub(super) fn open(
@@ -347,19 +347,19 @@ impl StackSeed {
     ) -> Result<(Self, StackControl), ApiError> {
         let (spec, labels) = Labels::examine(spec, drive)?;
         let at_target = spec.functions.iter().fold(losses, Losses::below);
-        let (seed, target) = TargetSeed::open(&spec.target()?, spec.block_size, at_target, pools)?;
+        let (prepared, target) = PreparedTarget::open(&spec.target()?, spec.block_size, at_target, pools)?;
         let mut above = losses;
         let opened = spec.functions.iter().map(|function| {
-            let opened = FunctionSeed::open(function, drive, spec.block_size, above);
+            let opened = PreparedFunction::open(function, drive, spec.block_size, above);
             above = above.below(function);
             opened
         });
         let (functions, controls): (Vec<_>, Vec<_>) =
             opened.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
-        let stateless = functions.iter().filter(|function| !matches!(function, FunctionSeed::Uif(..)));
+        let stateless = functions.iter().filter(|function| !matches!(function, PreparedFunction::Uif(..)));
         let stateless = stateless.map(Stateless::of).collect();
-        let mut seed = Self { target: seed, functions };
-        let labelled = labels.take(&mut seed)?;
+        let mut prepared = Self { target: prepared, functions };
+        let labelled = labels.take(&mut prepared)?;
         let mut control = StackControl {
             target,
             functions: Vec::new(),
@@ -372,7 +372,7 @@ impl StackSeed {
             control.functions.extend(function.map(Arc::new));
             control.layers.extend(layers);
         }
-        Ok((seed, control))
+        Ok((prepared, control))
     }
 
     fn build(self, stack: &mut StackBuilder, at: &Site<'_>) -> Result<Chain, ApiError> {

@@ -1,7 +1,7 @@
 //! Namespaces that hosts create: opened like those of the operator, and added to their running subsystem.
 
 use super::drive::{WiredDrive, closed, gone, in_words};
-use super::namespace::NamespaceSeed;
+use super::namespace::PreparedNamespace;
 use sluice_control::state::{Created, Pooled};
 use sluice_controller::{Creation, Pool};
 use sluice_frontend::Drive;
@@ -19,8 +19,8 @@ pub(super) const STORE_LIMIT: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Opens the host-created namespaces of a drive.
-pub(super) fn open(spec: &DriveSpec, pooled: &Pooled) -> Result<Vec<NamespaceSeed>, ApiError> {
-    pooled.created.iter().map(|created| NamespaceSeed::created(spec, created, None)).collect()
+pub(super) fn open(spec: &DriveSpec, pooled: &Pooled) -> Result<Vec<PreparedNamespace>, ApiError> {
+    pooled.created.iter().map(|created| PreparedNamespace::created(spec, created, None)).collect()
 }
 
 /// Returns the properties of a drive's pool for its subsystem.
@@ -70,13 +70,13 @@ impl WiredDrive {
         created: &Created,
         creation: Creation,
     ) -> Result<(), ApiError> {
-        let seed = NamespaceSeed::created(spec, created, Some(created.size))?;
+        let prepared = PreparedNamespace::created(spec, created, Some(created.size))?;
         let (task, channels) = (self.task.id(), self.channels.clone());
         self.recall_queues(None)?;
         let made = self.task.call(move |local| {
             let io = local.io(task);
             let drive = local.task_mut::<Drive>(task).filter(|drive| drive.is_whole())?;
-            let namespace = seed.build(task, &io, channels);
+            let namespace = prepared.build(task, &io, channels);
             let made =
                 |namespace| drive.subsystem_mut().made(creation, namespace).map_err(|why| in_words(&why));
             Some(namespace.and_then(made))

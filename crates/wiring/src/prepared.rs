@@ -2,7 +2,7 @@
 
 use super::classifier::BackgroundChannels;
 use super::machine;
-use super::namespace::NamespaceSeed;
+use super::namespace::PreparedNamespace;
 use sluice_control::drives::PersistRequest;
 use sluice_controller::{
     AnaRule, Config as ControllerConfig, FormatRecord, FormatState, Identity, PersistentEventRecord,
@@ -30,7 +30,7 @@ pub(super) struct PreparedDrive {
     pub(super) life: u64,
     pub(super) identity: Identity,
     pub(super) power_id: [u8; 16],
-    pub(super) namespaces: Vec<NamespaceSeed>,
+    pub(super) namespaces: Vec<PreparedNamespace>,
     pub(super) pool: Option<Pool>,
     pub(super) unfinished: Unfinished,
     pub(super) ana: Vec<AnaRule>,
@@ -71,7 +71,7 @@ impl PreparedDrive {
     }
 
     fn build(self, task: TaskId, io: Io) -> Result<Drive, ApiError> {
-        let build = |seed: NamespaceSeed| seed.build(task, &io, self.channels.clone());
+        let build = |prepared: PreparedNamespace| prepared.build(task, &io, self.channels.clone());
         let namespaces = self.namespaces.into_iter().map(build).collect::<Result<_, _>>()?;
         let no_memory = |error: io::Error| {
             ApiError::internal(format!("there is no memory for a controller: {error}")).limited_by(&error)

@@ -13,7 +13,7 @@ use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::host_name::HostName;
 use sluice_spec::{DigestName, NvmeTcpSpec, PolicyName};
 use sluice_targets::{
-    Digests, Expected, Multipath, NvmeTcpConfig, NvmeTcpControl, NvmeTcpSeed, PathPolicy, PowerId,
+    Digests, Expected, Multipath, NvmeTcpConfig, NvmeTcpControl, PathPolicy, PowerId, PreparedNvmeTcp,
 };
 use sluice_tls::Keys;
 use std::path::Path;
@@ -22,10 +22,10 @@ use std::time::Duration;
 
 /// A remote namespace on its way to its reactor.
 #[derive(Debug)]
-pub(super) enum RemoteSeed {
-    One(Box<NvmeTcpSeed>),
+pub(super) enum PreparedRemoteTarget {
+    One(Box<PreparedNvmeTcp>),
     Several {
-        paths: Vec<NvmeTcpSeed>,
+        paths: Vec<PreparedNvmeTcp>,
         policy: PathPolicy,
         /// Time limit for commands that wait while there is no path.
         limit: Option<Duration>,
@@ -40,7 +40,7 @@ pub(crate) struct RemoteControl {
     peer: (String, Option<PowerId>),
 }
 
-impl RemoteSeed {
+impl PreparedRemoteTarget {
     /// Connects, for a namespace with blocks of `block_size` bytes. Blocks the calling thread.
     pub(super) fn open(
         spec: &NvmeTcpSpec,
@@ -59,17 +59,17 @@ impl RemoteSeed {
             false => ApiError::internal(error.to_string()),
         };
         if spec.addresses.is_empty() {
-            let seed = NvmeTcpSeed::open(&config(&spec.address)?).map_err(in_words)?;
-            let paths = vec![(seed.control(), place(&spec.address))];
-            let control = RemoteControl { paths, peer: (peer, seed.power()) };
-            return Ok((Self::One(Box::new(seed)), control));
+            let prepared = PreparedNvmeTcp::open(&config(&spec.address)?).map_err(in_words)?;
+            let paths = vec![(prepared.control(), place(&spec.address))];
+            let control = RemoteControl { paths, peer: (peer, prepared.power()) };
+            return Ok((Self::One(Box::new(prepared)), control));
         }
         let configs = spec.addresses.iter().map(|address| config(address));
         let configs: Vec<NvmeTcpConfig> = configs.collect::<Result<_, ApiError>>()?;
-        let paths = NvmeTcpSeed::open_paths(&configs).map_err(in_words)?;
+        let paths = PreparedNvmeTcp::open_paths(&configs).map_err(in_words)?;
         let places = spec.addresses.iter().map(|address| place(address));
-        let power = paths.iter().find_map(NvmeTcpSeed::power);
-        let controls = paths.iter().map(NvmeTcpSeed::control).zip(places).collect();
+        let power = paths.iter().find_map(PreparedNvmeTcp::power);
+        let controls = paths.iter().map(PreparedNvmeTcp::control).zip(places).collect();
         let control = RemoteControl { paths: controls, peer: (peer, power) };
         let policy = match spec.policy {
             PolicyName::RoundRobin => PathPolicy::RoundRobin,
@@ -83,12 +83,12 @@ impl RemoteSeed {
     /// Adds the target to a stack, on the thread of its reactor.
     pub(super) fn add(self, stack: &mut StackBuilder, at: &Site<'_>) -> Result<NodeId, ApiError> {
         match self {
-            Self::One(seed) => add_path(*seed, stack, at),
+            Self::One(prepared) => add_path(*prepared, stack, at),
             Self::Several { paths, policy, limit } => {
-                let controls = paths.iter().map(NvmeTcpSeed::control).collect();
+                let controls = paths.iter().map(PreparedNvmeTcp::control).collect();
                 let mut below = Vec::with_capacity(paths.len());
-                for seed in paths {
-                    let path = add_path(seed, stack, at)?;
+                for prepared in paths {
+                    let path = add_path(prepared, stack, at)?;
                     stack.fix(path);
                     below.push(path);
                 }
@@ -99,9 +99,9 @@ impl RemoteSeed {
     }
 }
 
-fn add_path(seed: NvmeTcpSeed, stack: &mut StackBuilder, at: &Site<'_>) -> Result<NodeId, ApiError> {
+fn add_path(prepared: PreparedNvmeTcp, stack: &mut StackBuilder, at: &Site<'_>) -> Result<NodeId, ApiError> {
     let token_prefix = Subsystem::token_prefix(at.nsid, stack.next_id());
-    let target: Box<dyn Layer> = match seed.build(at.task, at.io, token_prefix) {
+    let target: Box<dyn Layer> = match prepared.build(at.task, at.io, token_prefix) {
         Ok(target) => Box::new(target),
         Err(error) => {
             return Err(ApiError::internal(format!("the reactor cannot take the connection: {error}"))

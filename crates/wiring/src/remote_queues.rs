@@ -1,7 +1,7 @@
 //! Queue groups on other reactors: the layers that serve them there, and their migration there and back.
 
 use super::drive::{WiredDrive, closed, gone, in_words};
-use super::namespace::{Site, StackSeed};
+use super::namespace::{PreparedStack, Site};
 use super::reactor_of;
 use sluice_controller::{CannotMigrate, Config, Identity, Namespace, NamespaceConfig, PeerConfig, Subsystem};
 use sluice_frontend::{Migration, RemoteHandle, RemoteQueues};
@@ -24,7 +24,7 @@ const LOOK_MAX: Duration = Duration::from_millis(10);
 struct PreparedRemote {
     name: String,
     identity: Identity,
-    namespaces: Vec<(NamespaceConfig, StackSeed)>,
+    namespaces: Vec<(NamespaceConfig, PreparedStack)>,
 }
 
 impl PreparedRemote {

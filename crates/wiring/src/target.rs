@@ -3,7 +3,7 @@
 use super::drive::in_words;
 use super::namespace::Site;
 use super::power::{Losses, in_hexadecimal};
-use super::remote::{RemoteControl, RemoteSeed};
+use super::remote::{PreparedRemoteTarget, RemoteControl};
 use super::shared::Pools;
 use sluice_command::{Layer, NodeId, Opcodes, Operation, Passthrough, StackBuilder};
 use sluice_control::drives::{DevicePlace, DeviceView};
@@ -12,8 +12,9 @@ use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::size::Size;
 use sluice_spec::{FileTarget, LossName, NvmeSpec, OnFull, PassthroughSpec, Target};
 use sluice_targets::{
-    Address, FileConfig, FileControl, FileError, FileSeed, GenericConfig, GenericError, GenericSeed, Memory,
-    NoSpace, Null, NvmeConfig, NvmeControl, NvmeError, NvmeSeed, OnLoss, Passes, PoolPort, PowerId,
+    Address, FileConfig, FileControl, FileError, GenericConfig, GenericError, Memory, NoSpace, Null,
+    NvmeConfig, NvmeControl, NvmeError, OnLoss, Passes, PoolPort, PowerId, PreparedFile, PreparedGeneric,
+    PreparedNvme,
 };
 use std::io;
 use std::path::Path;
@@ -21,14 +22,14 @@ use std::time::Duration;
 
 /// A target whose files are open, on its way to its reactor.
 #[derive(Debug)]
-pub(super) enum TargetSeed {
+pub(super) enum PreparedTarget {
     Null { size: Size },
     Memory { size: Size },
     MemoryPool { size: Size, port: Box<PoolPort> },
-    File(FileSeed),
-    Nvme(Box<NvmeSeed>),
-    Generic(Box<GenericSeed>),
-    NvmeTcp(RemoteSeed),
+    File(PreparedFile),
+    Nvme(Box<PreparedNvme>),
+    Generic(Box<PreparedGeneric>),
+    NvmeTcp(PreparedRemoteTarget),
 }
 
 /// Control of a target.
@@ -44,7 +45,7 @@ pub(crate) enum TargetControl {
     NvmeTcp(RemoteControl),
 }
 
-impl TargetSeed {
+impl PreparedTarget {
     /// Opens a target under a namespace with blocks of `block_size` bytes. May block.
     pub(super) fn open(
         target: &Target,
@@ -61,24 +62,24 @@ impl TargetSeed {
             }
             Target::File(file) => {
                 let config = file_config(file, block_size);
-                let seed = FileSeed::open_leased(&config, file.lease.as_deref())
+                let prepared = PreparedFile::open_leased(&config, file.lease.as_deref())
                     .map_err(|error| file_problem(&error))?;
-                let control = TargetControl::File(seed.control());
-                Ok((Self::File(seed), control))
+                let control = TargetControl::File(prepared.control());
+                Ok((Self::File(prepared), control))
             }
             Target::Nvme(spec) => {
                 if let Some(device) = &spec.generic {
                     return open_generic(device, spec, losses);
                 }
-                let seed =
-                    NvmeSeed::open(&nvme_config(spec, losses)).map_err(|error| nvme_problem(&error))?;
+                let prepared =
+                    PreparedNvme::open(&nvme_config(spec, losses)).map_err(|error| nvme_problem(&error))?;
                 let place = place(address(spec).to_string(), spec);
-                let control = TargetControl::Nvme(seed.control(), place, seed.power());
-                Ok((Self::Nvme(Box::new(seed)), control))
+                let control = TargetControl::Nvme(prepared.control(), place, prepared.power());
+                Ok((Self::Nvme(Box::new(prepared)), control))
             }
             Target::NvmeTcp(spec) => {
-                let (seed, control) = RemoteSeed::open(spec, block_size, losses)?;
-                Ok((Self::NvmeTcp(seed), TargetControl::NvmeTcp(control)))
+                let (prepared, control) = PreparedRemoteTarget::open(spec, block_size, losses)?;
+                Ok((Self::NvmeTcp(prepared), TargetControl::NvmeTcp(control)))
             }
         }
     }
@@ -102,19 +103,26 @@ impl TargetSeed {
                     no_place("pool", error, hint)
                 })?)
             }
-            Self::File(seed) => Box::new(seed.build(at.task, at.io, token_prefix).map_err(|error| {
-                let hint = "each file takes two of the reactor's places and two descriptors (ulimit -n)";
-                no_place("file", error, hint)
-            })?),
-            Self::Generic(seed) => Box::new(seed.build(at.task, at.io, token_prefix).map_err(|error| {
-                let hint = "it takes a few descriptors (ulimit -n), and an io_uring with large entries";
-                no_place("device", error, hint)
-            })?),
-            Self::Nvme(seed) => Box::new(seed.build(at.task, at.io, token_prefix).map_err(|error| {
-                let hint = "each device takes one of the reactor's places and a few descriptors (ulimit -n)";
-                no_place("device", error, hint)
-            })?),
-            Self::NvmeTcp(seed) => return seed.add(stack, at),
+            Self::File(prepared) => {
+                Box::new(prepared.build(at.task, at.io, token_prefix).map_err(|error| {
+                    let hint = "each file takes two of the reactor's places and two descriptors (ulimit -n)";
+                    no_place("file", error, hint)
+                })?)
+            }
+            Self::Generic(prepared) => {
+                Box::new(prepared.build(at.task, at.io, token_prefix).map_err(|error| {
+                    let hint = "it takes a few descriptors (ulimit -n), and an io_uring with large entries";
+                    no_place("device", error, hint)
+                })?)
+            }
+            Self::Nvme(prepared) => {
+                Box::new(prepared.build(at.task, at.io, token_prefix).map_err(|error| {
+                    let hint =
+                        "each device takes one of the reactor's places and a few descriptors (ulimit -n)";
+                    no_place("device", error, hint)
+                })?)
+            }
+            Self::NvmeTcp(prepared) => return prepared.add(stack, at),
         };
         stack.add(layer, &[]).map_err(|error| in_words(&error))
     }
@@ -124,12 +132,13 @@ impl TargetControl {
     /// Opens another target with the same data, for use at the same time on another reactor. Returns `None`
     /// if this kind of target cannot have one. May block. `size` is that of the namespace, if this is its
     /// only layer.
-    pub(super) fn open_clone(&self, size: Option<Size>) -> Result<Option<TargetSeed>, ApiError> {
+    pub(super) fn open_clone(&self, size: Option<Size>) -> Result<Option<PreparedTarget>, ApiError> {
         match self {
-            Self::Null => Ok(size.map(|size| TargetSeed::Null { size })),
-            Self::File(control) => {
-                control.twin().map(|seed| Some(TargetSeed::File(seed))).map_err(|error| file_problem(&error))
-            }
+            Self::Null => Ok(size.map(|size| PreparedTarget::Null { size })),
+            Self::File(control) => control
+                .open_clone()
+                .map(|prepared| Some(PreparedTarget::File(prepared)))
+                .map_err(|error| file_problem(&error)),
             Self::Nothing | Self::Nvme(..) | Self::NvmeTcp(..) => Ok(None),
         }
     }
@@ -245,7 +254,7 @@ fn open_generic(
     path: &Path,
     spec: &NvmeSpec,
     losses: Losses<'_>,
-) -> Result<(TargetSeed, TargetControl), ApiError> {
+) -> Result<(PreparedTarget, TargetControl), ApiError> {
     let config = GenericConfig {
         path: path.to_owned(),
         first_block: spec.first_block,
@@ -256,9 +265,10 @@ fn open_generic(
         loss_notice: losses.notice,
         previous_session: losses.former(&peer(&path.display().to_string(), spec.namespace)),
     };
-    let seed = GenericSeed::open(&config).map_err(|error| generic_problem(&error))?;
-    let control = TargetControl::Nvme(seed.control(), place(path.display().to_string(), spec), seed.power());
-    Ok((TargetSeed::Generic(Box::new(seed)), control))
+    let prepared = PreparedGeneric::open(&config).map_err(|error| generic_problem(&error))?;
+    let control =
+        TargetControl::Nvme(prepared.control(), place(path.display().to_string(), spec), prepared.power());
+    Ok((PreparedTarget::Generic(Box::new(prepared)), control))
 }
 
 fn place(device: String, spec: &NvmeSpec) -> DevicePlace {

@@ -4,7 +4,7 @@ use crate::remote::{Remote, Service};
 use sluice_command::{Layer, Stack};
 use sluice_reactor::{Io, ReactorHandle};
 use sluice_sim::SimEngine;
-use sluice_targets::{FileConfig, FileSeed};
+use sluice_targets::{FileConfig, PreparedFile};
 use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -52,7 +52,7 @@ impl FileDisk {
         if let Some(before) = self.service.take() {
             assert!(before.lock().expect("not poisoned").close(), "nothing is in flight");
         }
-        let seed = FileSeed::open(&self.config).expect("nobody else has the file");
+        let seed = PreparedFile::open(&self.config).expect("nobody else has the file");
         let build = move |task, io: &Io| -> Box<dyn Layer> {
             Box::new(seed.build(task, io, 0).expect("room for two files"))
         };

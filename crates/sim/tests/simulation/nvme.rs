@@ -8,7 +8,7 @@ use sluice_frontend_vfio_user::{Config as EndpointConfig, Endpoint, Listener};
 use sluice_reactor::{Io, ReactorHandle};
 use sluice_router::RouterBuilder;
 use sluice_sim::SimEngine;
-use sluice_targets::{Address, Memory, NvmeConfig, NvmeSeed};
+use sluice_targets::{Address, Memory, NvmeConfig, PreparedNvme};
 use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -46,7 +46,7 @@ impl NvmeDisk {
         if let Some(before) = self.service.take() {
             before.lock().expect("not poisoned").close();
         }
-        let seed = NvmeSeed::open(&self.config).expect("nobody else has the range");
+        let seed = PreparedNvme::open(&self.config).expect("nobody else has the range");
         let build = move |task, io: &Io| -> Box<dyn Layer> {
             Box::new(seed.build(task, io, 0).expect("room for a file"))
         };

@@ -57,7 +57,7 @@ impl File {
         match self.works.of(ticket).stage {
             Stage::Direct => self.transfer(ticket, slot),
             Stage::Staged | Stage::Zeroes => self.transfer_staged(ticket, slot),
-            Stage::ZeroRange | Stage::PunchHole => self.pieces.join(ticket),
+            Stage::ZeroRange | Stage::PunchHole => self.chunks.join(ticket),
             Stage::Sync | Stage::SyncThenRead => {
                 self.syncs.join(ticket);
                 if self.sync_ns.is_none() {
@@ -116,9 +116,9 @@ impl File {
         }
     }
 
-    /// Starts the next piece of a range, if none is with the kernel.
-    pub(super) fn begin_pieces(&mut self, lane: &mut Lane<'_>) {
-        while let Some(ticket) = self.pieces.next() {
+    /// Starts the next chunk of a range, if none is with the kernel.
+    pub(super) fn begin_chunks(&mut self, lane: &mut Lane<'_>) {
+        while let Some(ticket) = self.chunks.next() {
             // The command may have ended since, or the drive may have shrunk.
             let Some(slot) = lane.parked(ticket) else { continue };
             let request = slot.request;
@@ -138,18 +138,18 @@ impl File {
             _ => FallocateFlags::PUNCH_HOLE,
         };
         let (stage, offset, left) = (work.stage, request.offset + work.done, request.length - work.done);
-        let mut bytes = self.pieces.begin(ticket, offset, left, lane.now_ns());
+        let mut bytes = self.chunks.begin(ticket, offset, left, lane.now_ns());
         if bytes == left {
-            bytes += self.join_pieces(stage, offset + bytes, lane);
+            bytes += self.join_chunks(stage, offset + bytes, lane);
         }
         let mode = FallocateFlags::KEEP_SIZE | how;
         self.io.fallocate(&self.opened.data, mode, offset, bytes, self.task, token);
     }
 
-    /// Adds commands of the same stage to the piece that ends at `end`. Returns the number of added bytes.
-    fn join_pieces(&mut self, stage: Stage, end: u64, lane: &Lane<'_>) -> u64 {
+    /// Adds commands of the same stage to the chunk that ends at `end`. Returns the number of added bytes.
+    fn join_chunks(&mut self, stage: Stage, end: u64, lane: &Lane<'_>) -> u64 {
         let mut more = 0;
-        while let Some((ticket, room)) = self.pieces.candidate() {
+        while let Some((ticket, room)) = self.chunks.candidate() {
             let Some(slot) = lane.parked(ticket).filter(|slot| slot.check(self.size).is_ok()) else { break };
             let work = self.works.of(ticket);
             let left = slot.request.length - work.done;
@@ -158,15 +158,15 @@ impl File {
                 break;
             }
             (work.is_under_way, work.writes_to) = (true, 0);
-            self.pieces.extend(left);
+            self.chunks.extend(left);
             more += left;
         }
         more
     }
 
-    /// Ends a piece that included other commands. They are done with these bytes, or are retried one by one.
+    /// Ends a chunk that included other commands. They are done with these bytes, or are retried one by one.
     fn answer_joined(&mut self, succeeded: bool, lane: &mut Lane<'_>) {
-        let joined = self.pieces.joined();
+        let joined = self.chunks.joined();
         for (ticket, bytes) in &joined {
             self.works.of(*ticket).returned();
             match succeeded {
@@ -174,7 +174,7 @@ impl File {
                 false => self.start(*ticket, lane),
             }
         }
-        self.pieces.recycle(joined);
+        self.chunks.recycle(joined);
     }
 
     fn fdatasync(&self) {
@@ -186,12 +186,12 @@ impl File {
         let Some(slot) = lane.parked(ticket) else { return };
         let request = slot.request;
         let Request { operation, fua, .. } = request;
-        let piece = self.pieces.end(ticket, lane.now_ns());
+        let chunk = self.chunks.end(ticket, lane.now_ns());
         let work = self.works.of(ticket);
         work.returned();
         let (stage, is_alone) = (work.stage, work.plain.is_some());
         let outcome = Outcome::of(result, operation);
-        if piece.is_some() {
+        if chunk.is_some() {
             self.answer_joined(matches!(outcome, Outcome::Moved(_)), lane);
         }
         let parks = self.opened.no_space == NoSpace::Park && !is_alone;
@@ -202,7 +202,7 @@ impl File {
         match outcome {
             Outcome::Again if self.may_repeat(ticket) => self.start(ticket, lane),
             Outcome::Again => self.finish(ticket, Status::INTERNAL_ERROR, lane),
-            Outcome::Moved(bytes) => self.moved(ticket, piece.unwrap_or(u64::from(bytes)), lane),
+            Outcome::Moved(bytes) => self.moved(ticket, chunk.unwrap_or(u64::from(bytes)), lane),
             // The flush of RWF_DSYNC may have failed, and with it data of earlier writes. The write is
             // retried without a flush: if it succeeds, the flush had failed. If it fails, too, the failure is
             // taken for the write's own.
@@ -439,7 +439,7 @@ impl File {
         while let Some(ticket) = self.conflicts.next() {
             self.start(ticket, lane);
         }
-        self.begin_pieces(lane);
+        self.begin_chunks(lane);
     }
 
     /// Releases a command's buffer, if it has one, to the next waiting command. If that one ends without a

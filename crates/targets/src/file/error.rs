@@ -8,11 +8,11 @@ use std::{error, fmt, io};
 #[derive(Debug)]
 pub struct FileError {
     path: PathBuf,
-    what: Trouble,
+    kind: FileErrorKind,
 }
 
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum FileErrorKind {
     /// The file does not exist, and no size was given to make it with.
     Missing,
     /// Another drive or program has the file open.
@@ -49,13 +49,13 @@ pub(super) enum Trouble {
     Step(&'static str, io::Error),
 }
 
-impl Trouble {
+impl FileErrorKind {
     pub(super) fn at(self, path: &Path) -> FileError {
-        FileError { path: path.to_owned(), what: self }
+        FileError { path: path.to_owned(), kind: self }
     }
 
-    pub(super) fn step(name: &'static str) -> impl Fn(io::Error) -> Trouble {
-        move |error| Trouble::Step(name, error)
+    pub(super) fn step(name: &'static str) -> impl Fn(io::Error) -> FileErrorKind {
+        move |error| FileErrorKind::Step(name, error)
     }
 }
 
@@ -64,19 +64,19 @@ impl FileError {
     #[must_use]
     pub fn is_in_use(&self) -> bool {
         matches!(
-            self.what,
-            Trouble::InUse
-                | Trouble::InUseAbove(_)
-                | Trouble::InUseBelow(_)
-                | Trouble::Lease(_, Refusal::Taken(_))
+            self.kind,
+            FileErrorKind::InUse
+                | FileErrorKind::InUseAbove(_)
+                | FileErrorKind::InUseBelow(_)
+                | FileErrorKind::Lease(_, Refusal::Taken(_))
         )
     }
 
     /// Returns the error of the system call that failed, if one did.
     #[must_use]
     pub fn io_error(&self) -> Option<&io::Error> {
-        match &self.what {
-            Trouble::Step(_, error) | Trouble::Lease(_, Refusal::Step(_, error)) => Some(error),
+        match &self.kind {
+            FileErrorKind::Step(_, error) | FileErrorKind::Lease(_, Refusal::Step(_, error)) => Some(error),
             _ => None,
         }
     }
@@ -84,80 +84,84 @@ impl FileError {
     /// Returns whether the file is of an unexpected kind: no file or device, or an image of another format.
     #[must_use]
     pub fn is_unfit(&self) -> bool {
-        matches!(self.what, Trouble::NotAFile | Trouble::Format(_))
+        matches!(self.kind, FileErrorKind::NotAFile | FileErrorKind::Format(_))
     }
 
     /// Returns whether the file does not exist.
     #[must_use]
     pub fn is_missing(&self) -> bool {
-        matches!(self.what, Trouble::Missing)
+        matches!(self.kind, FileErrorKind::Missing)
     }
 }
 
 impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.display();
-        match &self.what {
-            Trouble::Missing => write!(f, "{path} does not exist; give a size to have it made"),
-            Trouble::InUse => write!(
+        match &self.kind {
+            FileErrorKind::Missing => write!(f, "{path} does not exist; give a size to have it made"),
+            FileErrorKind::InUse => write!(
                 f,
                 "{path} is in use by another drive or program; stop that one (`fuser -v {path}` names it) \
                  or use another file"
             ),
-            Trouble::InUseAbove(device) => write!(
+            FileErrorKind::InUseAbove(device) => write!(
                 f,
                 "{path} is in use by another drive or program, perhaps as {device}, which has its data there; stop that one \
                  (`fuser -v {path} {device}` names it) or use another file",
                 device = device.display()
             ),
-            Trouble::InUseBelow(other) => write!(
+            FileErrorKind::InUseBelow(other) => write!(
                 f,
                 "{path} has the same data as {other}, which is in use by another drive or program; stop that one (`fuser -v \
                  {other}` names it) or use another device",
                 other = other.display()
             ),
-            Trouble::NotAFile => write!(f, "{path} is neither a file nor a block device; use one that is"),
-            Trouble::Format(format) => write!(
+            FileErrorKind::NotAFile => {
+                write!(f, "{path} is neither a file nor a block device; use one that is")
+            }
+            FileErrorKind::Format(format) => write!(
                 f,
                 "{path} is a {format} image, and would be served as raw bytes; convert it \
                  (`qemu-img convert -O raw {path} NEW`), or say format = \"raw\" if raw bytes are meant"
             ),
-            Trouble::TooSmall { size } => {
+            FileErrorKind::TooSmall { size } => {
                 write!(f, "{path} has {size} bytes, less than one block; give a size to have it grown")
             }
-            Trouble::NotGrown { size, wanted } => write!(
+            FileErrorKind::NotGrown { size, wanted } => write!(
                 f,
                 "{path} has {size} bytes, not {wanted}, and is not grown because it is only read; ask for less"
             ),
-            Trouble::DeviceTooSmall { size, wanted } => write!(
+            FileErrorKind::DeviceTooSmall { size, wanted } => write!(
                 f,
                 "the block device {path} has {size} bytes, not {wanted}; make it larger first, or ask for less"
             ),
-            Trouble::Replaced => {
+            FileErrorKind::Replaced => {
                 write!(f, "{path} was replaced while it was being opened; try again when nobody renames it")
             }
-            Trouble::NotDirect => write!(
+            FileErrorKind::NotDirect => write!(
                 f,
                 "{path} is written through the page cache, where commands that overlap are kept apart by one reactor; \
                  use a file system with direct I/O, or a block device"
             ),
-            Trouble::Parks => {
+            FileErrorKind::Parks => {
                 write!(f, "writes to {path} wait for room, on one reactor; set on_full to \"fail\"")
             }
-            Trouble::NotAtomic => write!(
+            FileErrorKind::NotAtomic => write!(
                 f,
                 "blocks of {path} are larger than what its device writes at once, and commands that overlap are kept apart \
                  by one reactor; use blocks of 512 bytes"
             ),
-            Trouble::Writing => write!(
+            FileErrorKind::Writing => write!(
                 f,
                 "the kernel has not finished writes to {path} behind the new end; try again when its disk is less busy"
             ),
-            Trouble::ReadOnly => {
+            FileErrorKind::ReadOnly => {
                 write!(f, "{path} takes no writes; make it writable, or set read_only = true to have it read")
             }
-            Trouble::Lease(lease, refusal) => write_refusal(f, &path, &lease.display(), refusal),
-            Trouble::Step(step, error) => write!(f, "{path} cannot be {step}: {error}{}", advice(error)),
+            FileErrorKind::Lease(lease, refusal) => write_refusal(f, &path, &lease.display(), refusal),
+            FileErrorKind::Step(step, error) => {
+                write!(f, "{path} cannot be {step}: {error}{}", advice(error))
+            }
         }
     }
 }
@@ -205,8 +209,8 @@ fn advice(error: &io::Error) -> &'static str {
 
 impl error::Error for FileError {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        match &self.what {
-            Trouble::Step(_, error) | Trouble::Lease(_, Refusal::Step(_, error)) => Some(error),
+        match &self.kind {
+            FileErrorKind::Step(_, error) | FileErrorKind::Lease(_, Refusal::Step(_, error)) => Some(error),
             _ => None,
         }
     }

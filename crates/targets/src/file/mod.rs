@@ -9,6 +9,7 @@
 
 mod abort;
 mod alignment;
+mod chunks;
 mod conflicts;
 mod device;
 mod engine;
@@ -18,7 +19,6 @@ mod format;
 mod lease;
 mod open;
 mod outcome;
-mod pieces;
 mod probe;
 mod shorten;
 mod staging;
@@ -43,13 +43,13 @@ use sluice_nvme::Status;
 use sluice_reactor::{FallocateFlags, FileSlot, Io, TaskId, WriteFlags};
 
 use alignment::Alignment;
+use chunks::ChunkQueue;
 use conflicts::Conflicts;
 pub use error::FileError;
 use failure_log::FailureLog;
-use open::{Facts, Kind, Lock};
-pub use open::{FileConfig, FileControl, FileSeed, NoSpace, probe_lease};
+use open::{DeviceProperties, Kind, Lock};
+pub use open::{FileConfig, FileControl, NoSpace, PreparedFile, probe_lease};
 use outcome::{Outcome, may_be_a_flush, media_error};
-use pieces::Pieces;
 pub use probe::{FileIdentity, FileProbe};
 use staging::{BUFFER_BYTES, Staging};
 pub use storage::storage_at;
@@ -78,7 +78,7 @@ pub struct File {
     block_size: u32,
     works: WorkTable,
     conflicts: Conflicts,
-    pieces: Pieces,
+    chunks: ChunkQueue,
     syncs: Syncs,
     /// Times in a row that an fdatasync had to be retried.
     sync_repeats: u8,
@@ -116,10 +116,10 @@ struct Opened {
     punches: bool,
     read_only: bool,
     storage: Storage,
-    facts: Facts,
+    properties: DeviceProperties,
 }
 
-impl FileSeed {
+impl PreparedFile {
     /// Builds the target, on its reactor's thread. `token_prefix` holds the bits of this layer's tokens
     /// beside their low 32 bits, which are the ticket.
     ///
@@ -141,7 +141,7 @@ impl FileSeed {
             punches: self.punches,
             read_only: self.read_only,
             storage: self.storage,
-            facts: self.facts,
+            properties: self.properties,
         };
         Ok(File {
             opened,
@@ -152,7 +152,7 @@ impl FileSeed {
             block_size,
             works: WorkTable::default(),
             conflicts: Conflicts::default(),
-            pieces: Pieces::new(self.kind),
+            chunks: ChunkQueue::new(self.kind),
             syncs,
             sync_repeats: 0,
             sync_ns: None,
@@ -201,7 +201,7 @@ impl File {
 
     /// Returns whether neither the kernel nor the device orders commands that overlap in a block.
     fn orders(&self) -> bool {
-        self.opened.direct.is_none_or(|it| it.unit.max(self.opened.facts.atomic) < self.block_size)
+        self.opened.direct.is_none_or(|it| it.unit.max(self.opened.properties.atomic) < self.block_size)
     }
 
     /// Adds a command to the conflicts, where nothing else orders overlapping ones. Returns whether it must
@@ -222,7 +222,7 @@ impl Layer for File {
         let usable = optimal.is_power_of_two() && optimal > block_size;
         Characteristics {
             optimal_write: if usable { optimal } else { block_size },
-            volatile_cache: self.opened.facts.volatile_cache,
+            volatile_cache: self.opened.properties.volatile_cache,
             deallocated: self.deallocated(),
             deallocate_limit: DEALLOCATE_LIMIT,
             read_only: self.opened.read_only,

@@ -23,7 +23,7 @@ use sluice_command::Storage;
 
 use super::alignment::Alignment;
 use super::device;
-use super::error::{FileError, Trouble};
+use super::error::{FileError, FileErrorKind};
 use super::format;
 use super::lease::{self, Lease, Timing};
 use super::shorten::shorten;
@@ -65,7 +65,7 @@ pub struct FileConfig {
 
 /// An open and locked file, on its way to its reactor.
 #[derive(Debug)]
-pub struct FileSeed {
+pub struct PreparedFile {
     pub(super) path: PathBuf,
     /// Open file description for data and fallocate; it holds the lock.
     pub(super) data: OwnedFd,
@@ -83,7 +83,7 @@ pub struct FileSeed {
     pub(super) punches: bool,
     pub(super) read_only: bool,
     pub(super) storage: Storage,
-    pub(super) facts: Facts,
+    pub(super) properties: DeviceProperties,
 }
 
 /// The lock of a file, released when the last target on the file is dropped.
@@ -114,14 +114,14 @@ impl Drop for Lock {
 
 /// Properties of the device under a file, from the kernel.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Facts {
+pub(super) struct DeviceProperties {
     /// Unit in bytes of atomic writes at multiples of it, beside other writes at the same time.
     pub(super) atomic: u32,
     /// Whether a finished write may be lost at a power cut until a flush.
     pub(super) volatile_cache: bool,
 }
 
-impl Facts {
+impl DeviceProperties {
     fn of(config: &FileConfig, kind: Kind, meta: &Metadata, is_direct: bool) -> Self {
         let physical = |device| device::physical_block(device).unwrap_or(512);
         let (atomic, device) = match kind {
@@ -141,7 +141,7 @@ pub(super) enum Kind {
     BlockDevice,
 }
 
-impl FileSeed {
+impl PreparedFile {
     /// Opens, makes or grows, and locks the file. Blocks as long as the file system does.
     ///
     /// # Errors
@@ -164,7 +164,7 @@ impl FileSeed {
         lease: Option<&Path>,
         timing: Timing,
     ) -> Result<Self, FileError> {
-        open(config, lease, timing).map_err(|trouble| trouble.at(&config.path))
+        open(config, lease, timing).map_err(|error| error.at(&config.path))
     }
 
     /// Returns the size of the drive in bytes.
@@ -191,14 +191,14 @@ impl FileSeed {
     }
 }
 
-fn open(config: &FileConfig, lease: Option<&Path>, timing: Timing) -> Result<FileSeed, Trouble> {
+fn open(config: &FileConfig, lease: Option<&Path>, timing: Timing) -> Result<PreparedFile, FileErrorKind> {
     let kind = kind_of(config)?;
     let data = open_data(config, kind)?;
     let ways = if config.read_only { Vec::new() } else { claim(kind, &data)? };
     let lease = lease.map(|lease| Lease::take(lease, &config.path, timing)).transpose()?;
     check_format(config, kind, &data)?;
     if !config.read_only && takes_no_writes(kind, &data)? {
-        return Err(Trouble::ReadOnly);
+        return Err(FileErrorKind::ReadOnly);
     }
     let sync = open_again(config, &data)?;
     // The storage is examined before it is grown.
@@ -208,10 +208,10 @@ fn open(config: &FileConfig, lease: Option<&Path>, timing: Timing) -> Result<Fil
     if direct.is_none() {
         drop_clean_pages(&data);
     }
-    let meta = data.metadata().map_err(Trouble::step("examined"))?;
+    let meta = data.metadata().map_err(FileErrorKind::step("examined"))?;
     let punches = kind == Kind::BlockDevice || punches_holes(&data, meta.len());
-    let file = sync.try_clone().map_err(Trouble::step("opened"))?;
-    let held = Arc::new(Lock { file: data.try_clone().map_err(Trouble::step("opened"))?, ways, lease });
+    let file = sync.try_clone().map_err(FileErrorKind::step("opened"))?;
+    let held = Arc::new(Lock { file: data.try_clone().map_err(FileErrorKind::step("opened"))?, ways, lease });
     let control = FileControl {
         config: Arc::new(config.clone()),
         file: Arc::new(file),
@@ -219,31 +219,31 @@ fn open(config: &FileConfig, lease: Option<&Path>, timing: Timing) -> Result<Fil
         punches,
         optimal_write: u32::try_from(meta.blksize()).unwrap_or(0),
         storage,
-        facts: Facts::of(config, kind, &meta, direct.is_some()),
+        properties: DeviceProperties::of(config, kind, &meta, direct.is_some()),
         block_size: Arc::new(AtomicU32::new(config.block_size)),
         beyond: Arc::default(),
         size: Arc::new(AtomicU64::new(size)),
         syncs: Arc::default(),
         lock: Arc::downgrade(&held),
     };
-    Ok(control.seed(data, sync, direct, held))
+    Ok(control.prepare(data, sync, direct, held))
 }
 
 /// Determines the kind of the file before it is opened: opening a FIFO or a tape has side effects.
-pub(super) fn kind_of(config: &FileConfig) -> Result<Kind, Trouble> {
+pub(super) fn kind_of(config: &FileConfig) -> Result<Kind, FileErrorKind> {
     match fs::metadata(&config.path) {
         Ok(meta) if meta.file_type().is_block_device() => Ok(Kind::BlockDevice),
         Ok(meta) if meta.is_file() => Ok(Kind::Regular),
-        Ok(_) => Err(Trouble::NotAFile),
+        Ok(_) => Err(FileErrorKind::NotAFile),
         Err(error) if error.kind() == io::ErrorKind::NotFound => match config.size {
             Some(_) if !config.read_only => Ok(Kind::Regular),
-            _ => Err(Trouble::Missing),
+            _ => Err(FileErrorKind::Missing),
         },
-        Err(error) => Err(Trouble::Step("examined", error)),
+        Err(error) => Err(FileErrorKind::Step("examined", error)),
     }
 }
 
-fn open_data(config: &FileConfig, kind: Kind) -> Result<OsFile, Trouble> {
+fn open_data(config: &FileConfig, kind: Kind) -> Result<OsFile, FileErrorKind> {
     let mut options = OsFile::options();
     options.read(true).write(!config.read_only).mode(0o600);
     match kind {
@@ -253,15 +253,17 @@ fn open_data(config: &FileConfig, kind: Kind) -> Result<OsFile, Trouble> {
         Kind::BlockDevice => options.custom_flags(OFlags::EXCL.bits().cast_signed()),
     };
     options.open(&config.path).map_err(|error| match Errno::from_io_error(&error) {
-        Some(Errno::BUSY) => Trouble::InUse,
-        _ => Trouble::Step("opened", error),
+        Some(Errno::BUSY) => FileErrorKind::InUse,
+        _ => FileErrorKind::Step("opened", error),
     })
 }
 
 /// Returns whether a file that was opened for writing would fail all writes.
-fn takes_no_writes(kind: Kind, data: &OsFile) -> Result<bool, Trouble> {
+fn takes_no_writes(kind: Kind, data: &OsFile) -> Result<bool, FileErrorKind> {
     Ok(match kind {
-        Kind::BlockDevice => device::is_read_only(data.metadata().map_err(Trouble::step("examined"))?.rdev()),
+        Kind::BlockDevice => {
+            device::is_read_only(data.metadata().map_err(FileErrorKind::step("examined"))?.rdev())
+        }
         // Files in memory can be sealed; other files have no seals.
         Kind::Regular => fcntl_get_seals(data)
             .is_ok_and(|seals| seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE)),
@@ -269,7 +271,7 @@ fn takes_no_writes(kind: Kind, data: &OsFile) -> Result<bool, Trouble> {
 }
 
 /// Claims the file for this drive alone. Returns the other files and devices with its data, claimed as well.
-pub(super) fn claim(kind: Kind, data: &OsFile) -> Result<Vec<OsFile>, Trouble> {
+pub(super) fn claim(kind: Kind, data: &OsFile) -> Result<Vec<OsFile>, FileErrorKind> {
     lock(data)?;
     match kind {
         Kind::BlockDevice => ways::claim(data),
@@ -282,41 +284,44 @@ pub(super) fn claim(kind: Kind, data: &OsFile) -> Result<Vec<OsFile>, Trouble> {
 /// # Errors
 /// Returns a message that names the file.
 pub fn probe_lease(lease: &Path) -> Result<(), FileError> {
-    lease::look(lease).map_err(|trouble| trouble.at(lease))
+    lease::look(lease).map_err(|error| error.at(lease))
 }
 
 /// Locks the file. The lock belongs to this open file description, and ends with its last descriptor.
-fn lock(data: &OsFile) -> Result<(), Trouble> {
+fn lock(data: &OsFile) -> Result<(), FileErrorKind> {
     match flock(data, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(()),
         Err(Errno::WOULDBLOCK) => {
-            Err(ways::loop_device_over(data).map_or(Trouble::InUse, Trouble::InUseAbove))
+            Err(ways::loop_device_over(data).map_or(FileErrorKind::InUse, FileErrorKind::InUseAbove))
         }
-        Err(error) => Err(Trouble::Step("locked", error.into())),
+        Err(error) => Err(FileErrorKind::Step("locked", error.into())),
     }
 }
 
 /// Opens a second file description of the same file.
-fn open_again(config: &FileConfig, first: &OsFile) -> Result<OsFile, Trouble> {
+fn open_again(config: &FileConfig, first: &OsFile) -> Result<OsFile, FileErrorKind> {
     let mut options = OsFile::options();
-    let second =
-        options.read(true).write(!config.read_only).open(&config.path).map_err(Trouble::step("opened"))?;
+    let second = options
+        .read(true)
+        .write(!config.read_only)
+        .open(&config.path)
+        .map_err(FileErrorKind::step("opened"))?;
     let inode = |file: &OsFile| file.metadata().map(|meta| (meta.dev(), meta.ino()));
-    let examined = Trouble::step("examined");
+    let examined = FileErrorKind::step("examined");
     match inode(first).map_err(&examined)? == inode(&second).map_err(&examined)? {
         true => Ok(second),
-        false => Err(Trouble::Replaced),
+        false => Err(FileErrorKind::Replaced),
     }
 }
 
 /// Refuses a regular file that begins like an image of another format, unless it is configured as raw. A
 /// block device is not checked: its content belongs to a guest more often than not.
-pub(super) fn check_format(config: &FileConfig, kind: Kind, data: &OsFile) -> Result<(), Trouble> {
+pub(super) fn check_format(config: &FileConfig, kind: Kind, data: &OsFile) -> Result<(), FileErrorKind> {
     if config.raw || kind == Kind::BlockDevice {
         return Ok(());
     }
-    match format::recognize(data).map_err(Trouble::step("read"))? {
-        Some(format) => Err(Trouble::Format(format)),
+    match format::recognize(data).map_err(FileErrorKind::step("read"))? {
+        Some(format) => Err(FileErrorKind::Format(format)),
         None => Ok(()),
     }
 }
@@ -327,11 +332,11 @@ pub(super) fn tail_of(size: u64, block_size: u32) -> u64 {
 }
 
 /// Grows the file to the configured size. Returns the size of the drive.
-fn size_of(config: &FileConfig, kind: Kind, data: &OsFile) -> Result<u64, Trouble> {
-    let mut size = end_of(data).map_err(Trouble::step("measured"))?;
+fn size_of(config: &FileConfig, kind: Kind, data: &OsFile) -> Result<u64, FileErrorKind> {
+    let mut size = end_of(data).map_err(FileErrorKind::step("measured"))?;
     if let Some(wanted) = config.size {
         if size < wanted && config.read_only {
-            return Err(Trouble::NotGrown { size, wanted });
+            return Err(FileErrorKind::NotGrown { size, wanted });
         }
         if size < wanted {
             grow(data, kind, size, wanted)?;
@@ -349,13 +354,13 @@ fn size_of(config: &FileConfig, kind: Kind, data: &OsFile) -> Result<u64, Troubl
         );
     }
     size -= tail;
-    if size == 0 { Err(Trouble::TooSmall { size }) } else { Ok(size) }
+    if size == 0 { Err(FileErrorKind::TooSmall { size }) } else { Ok(size) }
 }
 
-fn grow(file: &OsFile, kind: Kind, size: u64, wanted: u64) -> Result<(), Trouble> {
+fn grow(file: &OsFile, kind: Kind, size: u64, wanted: u64) -> Result<(), FileErrorKind> {
     match kind {
-        Kind::Regular => file.set_len(wanted).map_err(Trouble::step("grown")),
-        Kind::BlockDevice => Err(Trouble::DeviceTooSmall { size, wanted }),
+        Kind::Regular => file.set_len(wanted).map_err(FileErrorKind::step("grown")),
+        Kind::BlockDevice => Err(FileErrorKind::DeviceTooSmall { size, wanted }),
     }
 }
 
@@ -398,7 +403,7 @@ pub struct FileControl {
     punches: bool,
     optimal_write: u32,
     storage: Storage,
-    pub(super) facts: Facts,
+    pub(super) properties: DeviceProperties,
     /// Block size of the namespace, bytes.
     pub(super) block_size: Arc<AtomicU32>,
     /// Number of writes behind the present end that are with the kernel.
@@ -415,9 +420,9 @@ impl FileControl {
         self.syncs.has_lost()
     }
 
-    /// Builds the file's seed, on its way to a reactor.
-    fn seed(self, data: OsFile, sync: OsFile, direct: Option<Alignment>, lock: Arc<Lock>) -> FileSeed {
-        FileSeed {
+    /// Assembles the target, on its way to a reactor.
+    fn prepare(self, data: OsFile, sync: OsFile, direct: Option<Alignment>, lock: Arc<Lock>) -> PreparedFile {
+        PreparedFile {
             path: self.config.path.clone(),
             data: data.into(),
             sync: sync.into(),
@@ -429,7 +434,7 @@ impl FileControl {
             punches: self.punches,
             read_only: self.config.read_only,
             storage: self.storage,
-            facts: self.facts,
+            properties: self.properties,
             control: self,
         }
     }
@@ -440,23 +445,23 @@ impl FileControl {
     /// # Errors
     /// Returns a message that names the file, if it was replaced since, or if its writes may wait for room.
     /// Also if the kernel would not order overlapping commands of the two targets.
-    pub fn twin(&self) -> Result<FileSeed, FileError> {
-        self.try_twin().map_err(|trouble| trouble.at(&self.config.path))
+    pub fn open_clone(&self) -> Result<PreparedFile, FileError> {
+        self.try_open_clone().map_err(|error| error.at(&self.config.path))
     }
 
-    fn try_twin(&self) -> Result<FileSeed, Trouble> {
+    fn try_open_clone(&self) -> Result<PreparedFile, FileErrorKind> {
         let [data, sync] = [(); 2].map(|()| open_again(&self.config, &self.file));
         let (data, sync) = (data?, sync?);
-        let direct = direct_alignment(&data, self.config.block_size).ok_or(Trouble::NotDirect)?;
-        if direct.unit.max(self.facts.atomic) < self.block_size.load(Relaxed) {
-            return Err(Trouble::NotAtomic);
+        let direct = direct_alignment(&data, self.config.block_size).ok_or(FileErrorKind::NotDirect)?;
+        if direct.unit.max(self.properties.atomic) < self.block_size.load(Relaxed) {
+            return Err(FileErrorKind::NotAtomic);
         }
         match self.config.no_space {
             NoSpace::Fail => {
-                let lock = self.lock.upgrade().ok_or(Trouble::Replaced)?;
-                Ok(self.clone().seed(data, sync, Some(direct), lock))
+                let lock = self.lock.upgrade().ok_or(FileErrorKind::Replaced)?;
+                Ok(self.clone().prepare(data, sync, Some(direct), lock))
             }
-            NoSpace::Park => Err(Trouble::Parks),
+            NoSpace::Park => Err(FileErrorKind::Parks),
         }
     }
 
@@ -467,9 +472,8 @@ impl FileControl {
     /// Returns a message that names the file.
     pub fn held(&self) -> Result<u64, FileError> {
         match self.kind {
-            Kind::Regular => {
-                end_of(&self.file).map_err(|error| Trouble::Step("measured", error).at(&self.config.path))
-            }
+            Kind::Regular => end_of(&self.file)
+                .map_err(|error| FileErrorKind::Step("measured", error).at(&self.config.path)),
             Kind::BlockDevice => Ok(self.size.load(Relaxed)),
         }
     }
@@ -481,15 +485,15 @@ impl FileControl {
     /// # Errors
     /// Returns a message that names the file and the remedy.
     pub fn resize(&self, size: u64) -> Result<(), FileError> {
-        self.try_resize(size).map_err(|trouble| trouble.at(&self.config.path))
+        self.try_resize(size).map_err(|error| error.at(&self.config.path))
     }
 
     /// Shortens the file, once no write behind its new end is in flight.
-    fn cut_off(&self, size: u64, wanted: u64) -> Result<(), Trouble> {
+    fn cut_off(&self, size: u64, wanted: u64) -> Result<(), FileErrorKind> {
         let start = Instant::now();
         while self.beyond.load(Acquire) > 0 {
             if start.elapsed() > WRITES_END {
-                return Err(Trouble::Writing);
+                return Err(FileErrorKind::Writing);
             }
             thread::sleep(Duration::from_millis(1));
         }
@@ -498,18 +502,18 @@ impl FileControl {
             // The bytes that were cut off become zeros.
             let _ = self.file.set_len(size);
         }
-        shortened.map_err(Trouble::step("resized"))
+        shortened.map_err(FileErrorKind::step("resized"))
     }
 
-    fn try_resize(&self, wanted: u64) -> Result<(), Trouble> {
+    fn try_resize(&self, wanted: u64) -> Result<(), FileErrorKind> {
         if let Some(lock) = self.lock.upgrade() {
             lock.lease().map_or(Ok(()), Lease::check)?;
         }
-        let size = end_of(&self.file).map_err(Trouble::step("measured"))?;
+        let size = end_of(&self.file).map_err(FileErrorKind::step("measured"))?;
         match self.kind {
             Kind::Regular if wanted < size => self.cut_off(size, wanted)?,
-            Kind::Regular => self.file.set_len(wanted).map_err(Trouble::step("resized"))?,
-            Kind::BlockDevice if size < wanted => return Err(Trouble::DeviceTooSmall { size, wanted }),
+            Kind::Regular => self.file.set_len(wanted).map_err(FileErrorKind::step("resized"))?,
+            Kind::BlockDevice if size < wanted => return Err(FileErrorKind::DeviceTooSmall { size, wanted }),
             Kind::BlockDevice => {}
         }
         self.size.store(wanted, Relaxed);

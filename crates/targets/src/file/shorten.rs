@@ -1,4 +1,4 @@
-//! Cutting off the end of a file, in pieces that the kernel finishes soon.
+//! Cutting off the end of a file, in chunks that the kernel finishes soon.
 //!
 //! One call takes as long as the file has extents behind its new end, and all other I/O on the file waits for it.
 
@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
-/// Bytes of the shortest and the longest piece: 2048 extents of 8 KiB, as in a Deallocate.
+/// Bytes of the shortest and the longest chunk: 2048 extents of 8 KiB, as in a Deallocate.
 pub(super) const BOUNDS: (u64, u64) = (64 << 10, 16 << 20);
-/// A piece that took longer is followed by a shorter one; one that took less than half, by a longer one.
+/// A chunk that took longer is followed by a shorter one; one that took less than half, by a longer one.
 pub(super) const LONG: Duration = Duration::from_millis(20);
 
 /// Shortens the file from `size` to `wanted` bytes. Blocks.
@@ -19,23 +19,23 @@ pub(super) const LONG: Duration = Duration::from_millis(20);
 /// # Errors
 /// Returns an error of the file system. The file has any length between the two then.
 pub(super) fn shorten(file: &OsFile, size: u64, wanted: u64) -> io::Result<()> {
-    let (mut end, mut piece) = (size, BOUNDS.0);
+    let (mut end, mut chunk) = (size, BOUNDS.0);
     while end > wanted && has_data(file, wanted)? {
-        end = end.saturating_sub(piece).max(wanted);
+        end = end.saturating_sub(chunk).max(wanted);
         let began = Instant::now();
         file.set_len(end)?;
-        piece = next(piece, began.elapsed());
+        chunk = next(chunk, began.elapsed());
     }
     file.set_len(wanted)
 }
 
-/// Returns the length of the piece after one that took so long, bytes.
-pub(super) fn next(piece: u64, took: Duration) -> u64 {
+/// Returns the length of the chunk after one that took so long, bytes.
+pub(super) fn next(chunk: u64, took: Duration) -> u64 {
     let (shortest, longest) = BOUNDS;
     match took {
-        took if took > LONG => (piece / 2).max(shortest),
-        took if took < LONG / 2 => (piece * 2).min(longest),
-        _ => piece,
+        took if took > LONG => (chunk / 2).max(shortest),
+        took if took < LONG / 2 => (chunk * 2).min(longest),
+        _ => chunk,
     }
 }
 

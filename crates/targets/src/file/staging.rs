@@ -6,7 +6,7 @@ use std::io;
 use sluice_command::Ticket;
 use sluice_memory::{Segment, SegmentList, SharedRegion};
 
-/// Size of one buffer in bytes; a longer request goes through it piece by piece.
+/// Size of one buffer in bytes; a longer request goes through it chunk by chunk.
 pub(super) const BUFFER_BYTES: usize = 64 << 10;
 /// Number of buffers of one drive. They take memory only once they are used.
 pub(super) const BUFFERS: usize = 8;

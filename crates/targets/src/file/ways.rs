@@ -1,7 +1,7 @@
 //! Other paths to the storage of a block device, as far as the kernel reports them. These are the file below
 //! a loop device, and other devices of the same disk. One drive claims all of them.
 
-use super::error::Trouble;
+use super::error::FileErrorKind;
 use rustix::fs::{FlockOperation, OFlags, flock, major, minor};
 use rustix::io::Errno;
 use std::fs::{self, File};
@@ -27,8 +27,8 @@ struct Way {
 ///
 /// # Errors
 /// Fails if another drive or program has one of them.
-pub(super) fn claim(device: &File) -> Result<Vec<File>, Trouble> {
-    let meta = device.metadata().map_err(Trouble::step("examined"))?;
+pub(super) fn claim(device: &File) -> Result<Vec<File>, FileErrorKind> {
+    let meta = device.metadata().map_err(FileErrorKind::step("examined"))?;
     let node = format!("{}:{}", major(meta.rdev()), minor(meta.rdev()));
     let ways = find(Path::new("/sys"), &node);
     ways.into_iter().filter_map(|way| claim_one(way).transpose()).collect()
@@ -36,7 +36,7 @@ pub(super) fn claim(device: &File) -> Result<Vec<File>, Trouble> {
 
 /// Claims one file or device. Returns none if it cannot be opened: it may be in another mount namespace, or
 /// another user's.
-fn claim_one(way: Way) -> Result<Option<File>, Trouble> {
+fn claim_one(way: Way) -> Result<Option<File>, FileErrorKind> {
     let Ok(meta) = fs::metadata(&way.path) else { return Ok(None) };
     let mut options = File::options();
     options.read(true);
@@ -57,7 +57,7 @@ fn claim_one(way: Way) -> Result<Option<File>, Trouble> {
     });
     match claimed {
         Ok(file) => Ok(Some(file)),
-        Err(Some(Errno::BUSY | Errno::WOULDBLOCK)) => Err(Trouble::InUseBelow(way.path)),
+        Err(Some(Errno::BUSY | Errno::WOULDBLOCK)) => Err(FileErrorKind::InUseBelow(way.path)),
         Err(_) => Ok(None),
     }
 }

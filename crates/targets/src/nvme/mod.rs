@@ -37,7 +37,7 @@ mod target;
 pub use confine::Passes;
 pub use counters::{NvmeControl, NvmeStatus};
 pub use error::NvmeError;
-pub use generic::{Generic, GenericConfig, GenericError, GenericSeed};
+pub use generic::{Generic, GenericConfig, GenericError, PreparedGeneric};
 pub use target::Target as Nvme;
 
 use crate::remote::{LossNotice, PowerId, PreviousSession};
@@ -109,13 +109,13 @@ impl NvmeConfig {
 
 /// A range of a device and a queue pair for it, before they are given to a reactor.
 #[derive(Debug)]
-pub struct NvmeSeed {
+pub struct PreparedNvme {
     handle: device::PortHandle,
     config: NvmeConfig,
     control: NvmeControl,
 }
 
-impl NvmeSeed {
+impl PreparedNvme {
     /// Connects to the device, unless another target of this process has, and creates a queue pair. Blocks,
     /// for no longer than the device takes or the timeout allows.
     ///

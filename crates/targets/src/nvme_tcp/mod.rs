@@ -115,7 +115,7 @@ impl NvmeTcpConfig {
 
 /// A namespace before it is given to a reactor: connected, or with expected properties.
 #[derive(Debug)]
-pub struct NvmeTcpSeed {
+pub struct PreparedNvmeTcp {
     handle: admin_thread::NamespaceHandle,
     config: NvmeTcpConfig,
     /// Set if this is one of several paths.
@@ -123,7 +123,7 @@ pub struct NvmeTcpSeed {
     control: NvmeTcpControl,
 }
 
-impl NvmeTcpSeed {
+impl PreparedNvmeTcp {
     /// Connects. Blocks, for no longer than a few times the timeout.
     ///
     /// # Errors
@@ -150,8 +150,8 @@ impl NvmeTcpSeed {
 
     fn open_all(configs: Vec<NvmeTcpConfig>, is_path: bool) -> Result<Vec<Self>, NvmeTcpError> {
         let opened = admin_thread::open(&configs)?;
-        let seed = |(config, (handle, control))| Self { handle, config, is_path, control };
-        Ok(configs.into_iter().zip(opened).map(seed).collect())
+        let prepared = |(config, (handle, control))| Self { handle, config, is_path, control };
+        Ok(configs.into_iter().zip(opened).map(prepared).collect())
     }
 
     /// Returns the bytes of the namespace.

@@ -7,7 +7,7 @@ use sluice_functions::Random;
 use sluice_host::{Controller, Deadline, DmaBuffer, Error, QueueLayout, entry};
 use sluice_nvme::{Status, SubmissionEntry};
 use sluice_router::{Bytecode, Context, RouterBuilder, Verdict, Winner};
-use sluice_targets::{NvmeConfig, NvmeSeed};
+use sluice_targets::{NvmeConfig, PreparedNvme};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -86,7 +86,7 @@ fn classifier(mut random: Random) -> impl FnMut(&mut [u8; Context::SIZE]) -> Res
 fn serve_hostile(rig: &Rig, seed: u64) -> Drive {
     let config =
         NvmeConfig { first_block: HOSTILE.start as u64, blocks: Some(HOSTILE.len() as u64), ..rig.config() };
-    let device = NvmeSeed::open(&config).expect("a free range");
+    let device = PreparedNvme::open(&config).expect("a free range");
     Drive::serve_router(&rig.above, rig.scratch.path().join("hostile"), 512, move |task, io| {
         let mut random = Random::new(seed);
         let mut stack = StackBuilder::new();

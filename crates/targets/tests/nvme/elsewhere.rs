@@ -5,7 +5,7 @@ use crate::rig::{Drive, LIMIT, Scratch, eventually, start_reactor};
 use sluice_command::Layer;
 use sluice_host::{Controller, Deadline, DmaBuffer, QueueLayout, QueuePair, entry};
 use sluice_nvme::Status;
-use sluice_targets::{Address, NvmeConfig, NvmeControl, NvmeSeed, OnLoss};
+use sluice_targets::{Address, NvmeConfig, NvmeControl, OnLoss, PreparedNvme};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -92,10 +92,10 @@ impl Left {
             ..NvmeConfig::new(Address::VfioUser(socket.clone()), 1)
         };
         // A socket exists before its server listens.
-        let mut opened = NvmeSeed::open(&config);
+        let mut opened = PreparedNvme::open(&config);
         eventually("it lets us in", || {
             if opened.is_err() {
-                opened = NvmeSeed::open(&config);
+                opened = PreparedNvme::open(&config);
             }
             opened.is_ok()
         });

@@ -5,7 +5,7 @@ use sluice_command::{Characteristics, Command, Lane, Layer, Ticket};
 use sluice_host::{Deadline, DmaBuffer, Error, Mode, QueueLayout, QueuePair, entry};
 use sluice_memory::Space;
 use sluice_nvme::Status;
-use sluice_targets::{Address, Memory, NvmeConfig, NvmeSeed, OnLoss};
+use sluice_targets::{Address, Memory, NvmeConfig, OnLoss, PreparedNvme};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -134,7 +134,7 @@ fn a_device_that_does_not_answer_is_given_up() {
         timeout: Duration::from_secs(1),
         ..NvmeConfig::new(Address::VfioUser(device.socket()), 1)
     };
-    let seed = NvmeSeed::open(&config).expect("opened");
+    let seed = PreparedNvme::open(&config).expect("opened");
     let control = seed.control();
     let make = move |task, io: &sluice_reactor::Io| -> Box<dyn Layer> {
         Box::new(seed.build(task, io, 0).expect("room for a file"))
@@ -194,7 +194,7 @@ fn a_device_that_answered_while_nobody_looked_is_not_given_up() {
     let held = Held { commands: Vec::new(), may_finish: may_finish.clone(), finished: finished.clone() };
     let device = Drive::serve(&below, scratch.path().join("device"), 512, |_, _| Box::new(held));
     let config = NvmeConfig { timeout: TIMEOUT, ..NvmeConfig::new(Address::VfioUser(device.socket()), 1) };
-    let seed = NvmeSeed::open(&config).expect("opened");
+    let seed = PreparedNvme::open(&config).expect("opened");
     let control = seed.control();
     let make = move |task, io: &sluice_reactor::Io| -> Box<dyn Layer> {
         Box::new(seed.build(task, io, 0).expect("room for a file"))
@@ -256,7 +256,7 @@ fn a_drive_may_go_while_its_device_comes_back() {
         goes_on.store(true, Ordering::Relaxed);
     });
     eventually("the device is back", || control.status().connected);
-    let seed = NvmeSeed::open(&first).expect("its range and its queue pair are free");
+    let seed = PreparedNvme::open(&first).expect("its range and its queue pair are free");
     assert_eq!(control.status().losses, 1);
     drop(seed);
 }
@@ -295,7 +295,7 @@ fn memory_that_a_silent_device_has_is_not_said_to_be_free() {
         timeout: Duration::from_secs(1),
         ..NvmeConfig::new(Address::VfioUser(device.socket()), 1)
     };
-    let seed = NvmeSeed::open(&config).expect("opened");
+    let seed = PreparedNvme::open(&config).expect("opened");
     let control = seed.control();
     let make = move |task, io: &sluice_reactor::Io| -> Box<dyn Layer> {
         Box::new(seed.build(task, io, 0).expect("room for a file"))

@@ -6,7 +6,7 @@ use sluice_host::{Controller, DmaBuffer, Namespace, entry};
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::{CompletionEntry, LogId, NSID_ALL, Status, SubmissionEntry};
 use sluice_reactor::ReactorHandle;
-use sluice_targets::{Address, NvmeConfig, NvmeSeed};
+use sluice_targets::{Address, NvmeConfig, PreparedNvme};
 use std::sync::{Arc, Mutex};
 
 const TAKES: u8 = 0x81;
@@ -91,7 +91,7 @@ impl Stage {
             passthrough,
             ..NvmeConfig::new(Address::VfioUser(device.socket()), 1)
         };
-        let seed = NvmeSeed::open(&config).expect("opened");
+        let seed = PreparedNvme::open(&config).expect("opened");
         let drive = Drive::serve(&above, scratch.path().join("disk"), 512, move |task, io| {
             Box::new(seed.build(task, io, 0).expect("room for a file"))
         });
@@ -227,7 +227,7 @@ fn a_device_must_have_what_is_to_be_handed_on() {
     let rig = Rig::new();
     // Controllers of Sluice report nothing about vendor specific commands.
     let passthrough = Passthrough { io: all_of(&[GIVES]), ..Passthrough::NONE };
-    let refused = NvmeSeed::open(&NvmeConfig { passthrough, ..rig.config() }).expect_err("it has not");
+    let refused = PreparedNvme::open(&NvmeConfig { passthrough, ..rig.config() }).expect_err("it has not");
     assert!(refused.to_string().contains("ICSVSCC"), "{refused}");
     let (drive, _) = rig.drive("disk", &rig.config());
     open(&mut drive.guest()).write(0, &pattern(1, BLOCK)).expect("written");

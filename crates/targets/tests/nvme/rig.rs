@@ -6,7 +6,7 @@ use sluice_frontend_vfio_user::{Config, Endpoint, Listener};
 use sluice_host::{Mode, QueueLayout, Settings, VfioUser};
 use sluice_reactor::{Io, Local, ReactorConfig, ReactorHandle, TaskId};
 use sluice_router::{Router, RouterBuilder};
-use sluice_targets::{Address, FileConfig, FileSeed, NoSpace, NvmeConfig, NvmeControl, NvmeSeed};
+use sluice_targets::{Address, FileConfig, NoSpace, NvmeConfig, NvmeControl, PreparedFile, PreparedNvme};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -180,7 +180,7 @@ impl Rig {
 
     /// Serves a drive with its data on the device.
     pub(crate) fn drive(&self, name: &str, config: &NvmeConfig) -> (Drive, NvmeControl) {
-        let seed = NvmeSeed::open(config).expect("a device with room");
+        let seed = PreparedNvme::open(config).expect("a device with room");
         let control = seed.control();
         let directory = self.scratch.path().join(name);
         let target =
@@ -212,11 +212,11 @@ fn serve_file(scratch: &Scratch, reactor: &ReactorHandle) -> Drive {
         read_only: false,
         raw: false,
     };
-    let mut seed = FileSeed::open(&config);
+    let mut seed = PreparedFile::open(&config);
     // The one before may not be quite gone.
     eventually("the file is free", || {
         if seed.is_err() {
-            seed = FileSeed::open(&config);
+            seed = PreparedFile::open(&config);
         }
         seed.is_ok()
     });

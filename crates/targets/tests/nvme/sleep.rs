@@ -6,7 +6,7 @@ use sluice_functions::{Delay, DelayConfig};
 use sluice_host::{Mode, QueueLayout, entry};
 use sluice_reactor::{Io, ReactorHandle};
 use sluice_router::RouterBuilder;
-use sluice_targets::{Address, Memory, NvmeConfig, NvmeSeed};
+use sluice_targets::{Address, Memory, NvmeConfig, PreparedNvme};
 use std::time::Duration;
 
 /// Waits until the reactor does nothing at all for a while.
@@ -32,7 +32,8 @@ fn a_reactor_sleeps_until_the_device_answers() {
     };
     let device = Drive::serve_router(&below, scratch.path().join("device"), 512, router);
     let address = Address::VfioUser(device.socket());
-    let seed = NvmeSeed::open(&NvmeConfig { timeout: LIMIT, ..NvmeConfig::new(address, 1) }).expect("opened");
+    let seed =
+        PreparedNvme::open(&NvmeConfig { timeout: LIMIT, ..NvmeConfig::new(address, 1) }).expect("opened");
     let make = move |task, io: &Io| -> Box<dyn Layer> {
         Box::new(seed.build(task, io, 0).expect("room for a file"))
     };

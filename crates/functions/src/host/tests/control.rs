@@ -19,7 +19,7 @@ fn told(rig: &Rig, text: &'static str, quiet: bool) -> JoinHandle<Result<String,
 }
 
 fn connected(version: u32) -> (Rig, Other) {
-    let mut rig = Rig::new(external_seed(&Xor, OnDeath::Park));
+    let mut rig = Rig::new(prepared_external(&Xor, OnDeath::Park));
     let (link, mut other) = link_to(Box::new(Xor), version, 128, 256 << 10);
     rig.instance.offer(1, link);
     rig.notify();

@@ -97,7 +97,7 @@ fn random_memory_harms_nobody() {
     for seed in 0..120 {
         let version = seed as u32 % 2 + 1;
         let connect = || link_to(Box::new(Xor), version, [8, 128][version as usize - 1], 256 << 10);
-        let mut rig = Rig::over(external_seed(&Xor, OnDeath::Fail), &[rig::SIZE, 1 << 16], 1 << 20);
+        let mut rig = Rig::over(prepared_external(&Xor, OnDeath::Fail), &[rig::SIZE, 1 << 16], 1 << 20);
         let (link, mut other) = connect();
         rig.instance.offer(1, link);
         rig.notify();

@@ -180,7 +180,7 @@ fn a_function_that_is_restarted_finishes_what_it_has_and_gets_nothing_more() {
 #[test]
 fn it_is_told_to_stop_and_its_own_requests_are_waited_for() {
     use sluice_uif::abi::{Reply, Submission, disposition, kind, operation};
-    let mut rig = Rig::over(external_seed(&Xor, OnDeath::Park), &[rig::SIZE], SECOND_NS);
+    let mut rig = Rig::over(prepared_external(&Xor, OnDeath::Park), &[rig::SIZE], SECOND_NS);
     let (link, mut other) = link_to(Box::new(Xor), 2, 128, 256 << 10);
     rig.instance.offer(1, link);
     rig.notify();
@@ -245,7 +245,7 @@ fn what_a_function_was_told_is_lost_fails_a_flush_after_it() {
 /// Fails a Flush of a host below, whose function exits before it reports that.
 #[test]
 fn a_failed_flush_fails_although_its_function_has_died() {
-    let mut rig = Rig::new(external_seed(&Twice, OnDeath::Park));
+    let mut rig = Rig::new(prepared_external(&Twice, OnDeath::Park));
     let (link, mut other) = rig::link_to(Box::new(Twice), sluice_uif::abi::VERSION, 16, 1 << 20);
     rig.instance.offer(1, link);
     rig.notify();

@@ -12,7 +12,7 @@ mod twin;
 
 use super::*;
 use crate::Random;
-use rig::{Function as Other, Rig, Xor, external_seed, link, link_to};
+use rig::{Function as Other, Rig, Xor, link, link_to, prepared_external};
 use sluice_command::Operation;
 use sluice_nvme::Status;
 use std::collections::VecDeque;
@@ -90,8 +90,8 @@ fn matches_a_plain_array(mut rig: Rig, mut other: Option<Other>, zero: u8, seed:
 fn a_function_here_sees_every_byte_and_the_host_none_of_what_it_made_of_them() {
     for seed in 0..8 {
         let config = rig::config(OnDeath::Park);
-        let (seed_of_layer, _control) = PreparedUif::local(config, Box::new(Xor)).expect("memory");
-        let mut rig = Rig::new(seed_of_layer);
+        let (prepared_layer, _control) = PreparedUif::local(config, Box::new(Xor)).expect("memory");
+        let mut rig = Rig::new(prepared_layer);
         rig.write_and_check_below();
         matches_a_plain_array(rig, None, 0x5a, seed);
     }
@@ -115,7 +115,7 @@ fn a_function_that_asks_itself_is_as_good_here_and_there() {
         let (here, _control) =
             PreparedUif::local(rig::config(OnDeath::Park), Box::new(Twin::new())).expect("memory");
         matches_a_plain_array(Rig::over(here, &twin::SIZES, 500), None, 0, seed);
-        let mut rig = Rig::over(external_seed(&Twin::new(), OnDeath::Park), &twin::SIZES, 500);
+        let mut rig = Rig::over(prepared_external(&Twin::new(), OnDeath::Park), &twin::SIZES, 500);
         let (link, other) = link_to(Box::new(Twin::new()), 2, 128, 256 << 10);
         rig.instance.offer(1, link);
         rig.notify();

@@ -76,7 +76,7 @@ fn one_that_is_to_leave_before_it_has_started_is_not_asked_to_start() {
 /// Moves a function into this process out of another, and back.
 #[test]
 fn it_goes_on_in_a_process_and_comes_back() {
-    let mut rig = Rig::over(external_seed(&Twin::new(), OnDeath::Fail), &twin::SIZES, 500);
+    let mut rig = Rig::over(prepared_external(&Twin::new(), OnDeath::Fail), &twin::SIZES, 500);
     for number in 1..20 {
         let (link, mut other) = link_to(Box::new(Twin::new()), 2, 128, 256 << 10);
         if number % 2 == 0 {

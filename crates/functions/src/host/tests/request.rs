@@ -11,7 +11,7 @@ fn connected() -> (Rig, Other) {
 }
 
 fn connected_over(sizes: &[u64], arena_bytes: usize) -> (Rig, Other) {
-    let mut rig = Rig::over(external_seed(&Xor, OnDeath::Park), sizes, SECOND_NS);
+    let mut rig = Rig::over(prepared_external(&Xor, OnDeath::Park), sizes, SECOND_NS);
     let other = arrives(&mut rig, 1, arena_bytes);
     (rig, other)
 }

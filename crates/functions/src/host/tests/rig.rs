@@ -120,15 +120,15 @@ pub(super) struct Rig {
 }
 
 impl Rig {
-    pub(super) fn new(seed: PreparedUif) -> Self {
-        Self::over(seed, &[SIZE], 0)
+    pub(super) fn new(prepared: PreparedUif) -> Self {
+        Self::over(prepared, &[SIZE], 0)
     }
 
     /// Builds the stack over layers of these sizes, which hold every command for a while.
-    pub(super) fn over(seed: PreparedUif, sizes: &[u64], delay_ns: u64) -> Self {
-        let instance = Arc::clone(&seed.instance);
+    pub(super) fn over(prepared: PreparedUif, sizes: &[u64], delay_ns: u64) -> Self {
+        let instance = Arc::clone(&prepared.instance);
         let rings = Arc::new(AtomicU32::new(0));
-        let layer = layer(seed, Arc::clone(&rings));
+        let layer = layer(prepared, Arc::clone(&rings));
         let mut builder = StackBuilder::new();
         let failing = Arc::new(AtomicU32::new(0));
         let below = |size: &u64| below(&mut builder, *size, delay_ns, &failing);
@@ -145,7 +145,7 @@ impl Rig {
 
     /// Builds the stack of a function that is not there yet.
     pub(super) fn external(on_death: OnDeath) -> Self {
-        Self::new(external_seed(&Xor, on_death))
+        Self::new(prepared_external(&Xor, on_death))
     }
 
     /// Gives the targets another size.
@@ -251,8 +251,8 @@ impl Rig {
 }
 
 /// Builds the layer, which counts its signals.
-pub(super) fn layer(seed: PreparedUif, rings: Arc<AtomicU32>) -> Uif {
-    seed.build_with(Box::new(Bells(rings))).expect("memory")
+pub(super) fn layer(prepared: PreparedUif, rings: Arc<AtomicU32>) -> Uif {
+    prepared.build_with(Box::new(Bells(rings))).expect("memory")
 }
 
 /// Builds a layer below: a target, a delay, and a guard.
@@ -264,7 +264,7 @@ fn below(builder: &mut StackBuilder, size: u64, delay_ns: u64, failing: &Arc<Ato
 }
 
 /// Prepares a function whose process is not there yet.
-pub(super) fn external_seed(function: &dyn Trait, on_death: OnDeath) -> PreparedUif {
+pub(super) fn prepared_external(function: &dyn Trait, on_death: OnDeath) -> PreparedUif {
     let instance = Arc::new(InstanceSlot::new("test").expect("descriptors"));
     PreparedUif::new(&config(on_death), function.properties(), instance)
 }

@@ -7,7 +7,7 @@ use sluice_uif::abi::{Reply, Submission, disposition, kind};
 const SECOND_NS: u64 = 1_000_000_000;
 
 fn connected() -> (Rig, Other) {
-    let mut rig = Rig::over(external_seed(&Xor, OnDeath::Park), &[rig::SIZE, 1 << 16], 0);
+    let mut rig = Rig::over(prepared_external(&Xor, OnDeath::Park), &[rig::SIZE, 1 << 16], 0);
     let (link, other) = link_to(Box::new(Xor), 2, 128, 256 << 10);
     rig.instance.offer(1, link);
     rig.notify();
@@ -101,6 +101,6 @@ fn a_function_that_never_gets_ready_is_ended() {
 fn no_command_that_only_a_device_knows_is_announced() {
     let passthrough = Passthrough { io: Opcodes::NONE.and(0x93), admin: Opcodes::NONE.and(0xc0) };
     let below = Characteristics { passthrough, ..Characteristics::target(rig::SIZE, 512) };
-    let layer = rig::layer(external_seed(&Xor, OnDeath::Park), std::sync::Arc::default());
+    let layer = rig::layer(prepared_external(&Xor, OnDeath::Park), std::sync::Arc::default());
     assert_eq!(layer.characteristics(&[below]).passthrough, Passthrough::NONE);
 }

@@ -43,7 +43,7 @@ impl Translations for Notes {
 }
 
 fn connected() -> (Rig, Other, Notes) {
-    let (mut rig, notes) = (Rig::new(external_seed(&Xor, OnDeath::Park)), Notes::default());
+    let (mut rig, notes) = (Rig::new(prepared_external(&Xor, OnDeath::Park)), Notes::default());
     rig.instance.set_translations(Some(Box::new(notes.clone())));
     let (link, mut other) = link_to(Box::new(Xor), 2, 128, 256 << 10);
     rig.instance.offer(1, link);

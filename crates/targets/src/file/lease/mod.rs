@@ -13,7 +13,7 @@ mod model;
 #[cfg(test)]
 pub(super) mod tests;
 
-use super::error::Trouble;
+use super::error::FileErrorKind;
 use crate::remote::Present;
 use block::{Claim, Content};
 use file::BlockFile;
@@ -64,8 +64,8 @@ struct Shared {
 impl Lease {
     /// Takes the lease in `path` for `storage`. Blocks until its claim has settled, and before that until a
     /// dead holder is recognized.
-    pub(super) fn take(path: &Path, storage: &Path, timing: Timing) -> Result<Self, Trouble> {
-        let refused = |why| Trouble::Lease(path.to_owned(), why);
+    pub(super) fn take(path: &Path, storage: &Path, timing: Timing) -> Result<Self, FileErrorKind> {
+        let refused = |why| FileErrorKind::Lease(path.to_owned(), why);
         let step = |name| move |error| refused(Refusal::Step(name, error));
         let mut block = BlockFile::open(path).map_err(step("opened"))?;
         let mut party = Party::new(timing, random(), name());
@@ -112,10 +112,10 @@ impl Lease {
     }
 
     /// Refuses a change of the storage by an operator when the lease is lost.
-    pub(super) fn check(&self) -> Result<(), Trouble> {
+    pub(super) fn check(&self) -> Result<(), FileErrorKind> {
         match self.is_held(now_ns()) {
             true => Ok(()),
-            false => Err(Trouble::Lease(self.0.path.clone(), Refusal::Lost)),
+            false => Err(FileErrorKind::Lease(self.0.path.clone(), Refusal::Lost)),
         }
     }
 
@@ -208,8 +208,8 @@ fn not_renewed(shared: &Shared, error: &io::Error) {
 }
 
 /// Examines a lease without taking it.
-pub(super) fn look(path: &Path) -> Result<(), Trouble> {
-    let refused = |why| Trouble::Lease(path.to_owned(), why);
+pub(super) fn look(path: &Path) -> Result<(), FileErrorKind> {
+    let refused = |why| FileErrorKind::Lease(path.to_owned(), why);
     let mut block = BlockFile::open(path).map_err(|error| refused(Refusal::Step("opened", error)))?;
     match block.read().map_err(|error| refused(Refusal::Step("read", error)))? {
         Content::Other => Err(refused(Refusal::Other)),

@@ -28,7 +28,7 @@ pub(in super::super) fn overwrite(path: &Path) {
     BlockFile::open(path).and_then(|mut block| block.write(&claim)).expect("it can be written");
 }
 
-fn take(path: &Path, timing: Timing) -> Result<Lease, Trouble> {
+fn take(path: &Path, timing: Timing) -> Result<Lease, FileErrorKind> {
     Lease::take(path, Path::new("/the/storage"), timing)
 }
 
@@ -46,7 +46,7 @@ fn one_that_is_held_is_refused_and_one_given_back_is_taken() {
     // The last renewal may still be in progress.
     let second = loop {
         match take(&path, QUICK) {
-            Err(Trouble::Lease(_, Refusal::Taken(_))) => thread::yield_now(),
+            Err(FileErrorKind::Lease(_, Refusal::Taken(_))) => thread::yield_now(),
             taken => break taken.expect("it was given back"),
         }
     };

@@ -37,10 +37,10 @@ impl Drop for Loop {
 
 /// Opens a device that was open a moment ago. A process that another test starts has copies of all
 /// descriptors until it runs its program, and with them the device.
-fn open_again(config: &FileConfig) -> FileSeed {
+fn open_again(config: &FileConfig) -> PreparedFile {
     let began = std::time::Instant::now();
     loop {
-        match FileSeed::open(config) {
+        match PreparedFile::open(config) {
             Err(error) if error.is_in_use() && began.elapsed() < Duration::from_secs(10) => {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -59,15 +59,15 @@ fn a_block_device_is_a_drive() {
     };
     let config = FileConfig { path: device.0.clone(), size: None, ..image };
     let too_much = FileConfig { size: Some(8 * MIB), ..config.clone() };
-    let refused = FileSeed::open(&too_much).expect_err("it has 4 MiB").to_string();
+    let refused = PreparedFile::open(&too_much).expect_err("it has 4 MiB").to_string();
     assert!(refused.contains("has 4194304 bytes, not 8388608"), "{refused}");
 
-    let seed = open_again(&config);
-    assert_eq!(seed.size(), 4 * MIB);
-    let control = seed.control();
+    let prepared = open_again(&config);
+    assert_eq!(prepared.size(), 4 * MIB);
+    let control = prepared.control();
     assert!(control.resize(8 * MIB).is_err());
-    let drive = Drive::new(seed);
-    assert!(FileSeed::open(&config).expect_err("it is in use").is_in_use());
+    let drive = Drive::new(prepared);
+    assert!(PreparedFile::open(&config).expect_err("it is in use").is_in_use());
 
     drive.fill(0, vec![3; 64 << 10]);
     assert_eq!(drive.run(write(MIB, 64 * KIB), one(0, 64 << 10)), Status::SUCCESS);
@@ -94,7 +94,7 @@ fn a_read_only_device_is_refused_unless_it_is_only_read() {
         return eprintln!("not tested: this user may not make a loop device");
     };
     let config = FileConfig { path: device.0.clone(), size: None, ..image };
-    let refused = FileSeed::open(&config).expect_err("it cannot be written").to_string();
+    let refused = PreparedFile::open(&config).expect_err("it cannot be written").to_string();
     assert!(refused.contains("read_only = true"), "{refused}");
     let drive = Drive::new(open_again(&FileConfig { read_only: true, ..config }));
     assert_eq!(drive.run(read(0, 4096), one(0, 4096)), Status::SUCCESS);

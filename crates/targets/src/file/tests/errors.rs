@@ -12,9 +12,9 @@ fn dev_full() -> OsFile {
 #[test]
 fn a_full_file_system_is_capacity_exceeded() {
     let folder = Folder::in_memory();
-    let mut seed = open(&folder.config("image", MIB));
-    seed.data = dev_full().into();
-    let drive = Drive::new(seed);
+    let mut prepared = open(&folder.config("image", MIB));
+    prepared.data = dev_full().into();
+    let drive = Drive::new(prepared);
     assert_eq!(drive.run(write(0, 4096), one(0, 4096)), Status::CAPACITY_EXCEEDED);
     assert_eq!(drive.run(read(0, 4096), one(0, 4096)), Status::SUCCESS);
     drive.stop();
@@ -25,9 +25,9 @@ fn a_write_without_space_waits_and_is_tried_again() {
     let folder = Folder::in_memory();
     let mut config = folder.config("image", MIB);
     config.no_space = NoSpace::Park;
-    let mut seed = open(&config);
-    seed.data = dev_full().into();
-    let drive = Drive::new(seed);
+    let mut prepared = open(&config);
+    prepared.data = dev_full().into();
+    let drive = Drive::new(prepared);
     drive.submit(vec![(1, write(0, 4096), one(0, 4096))]);
     // Reads succeed meanwhile.
     assert_eq!(drive.run(read(0, 4096), one(0, 4096)), Status::SUCCESS);
@@ -46,9 +46,9 @@ fn a_write_without_space_waits_and_is_tried_again() {
 fn after_a_failed_flush_no_later_one_succeeds() {
     let folder = Folder::in_memory();
     let config = folder.config("image", MIB);
-    let mut seed = open(&config);
-    seed.sync = dev_full().into();
-    let drive = Drive::new(seed);
+    let mut prepared = open(&config);
+    prepared.sync = dev_full().into();
+    let drive = Drive::new(prepared);
     assert_eq!(drive.flush(), Status::WRITE_FAULT);
     assert_eq!(drive.flush(), Status::WRITE_FAULT);
     let durable = Request { fua: true, ..request(Operation::WriteZeroes, 0, 4096) };
@@ -95,7 +95,7 @@ fn a_flush_that_may_have_failed_is_taken_for_failed() {
     let config = folder.config("image", MIB);
     let durable = Request { fua: true, ..write(0, 128 * KIB) };
     let busy = [-libc::EAGAIN; 1 + REPEATS_MAX as usize];
-    // By way of buffers the write has two pieces. The first succeeds alone, whatever the result of the
+    // By way of buffers the write has two chunks. The first succeeds alone, whatever the result of the
     // second; or a part of the first does.
     let mut ends = vec![vec![BUFFER_BYTES as i32, -libc::EIO], vec![4096, -libc::EIO], vec![0], busy.into()];
     ends.extend([libc::ENOMEM, libc::EFAULT, libc::EINVAL, libc::ENOSPC].map(|errno| vec![-errno]));
@@ -108,7 +108,7 @@ fn a_flush_that_may_have_failed_is_taken_for_failed() {
         assert_eq!(drive.flush(), Status::WRITE_FAULT, "{end:?}");
         drive.stop();
     }
-    // The piece before was durable.
+    // The chunk before was durable.
     let drive = Drive::new(open(&config));
     drive.with(|host, _| host.answers = vec![BUFFER_BYTES as i32, -libc::EIO, -libc::EIO].into());
     assert_eq!(drive.run(durable, one(1, 128 << 10)), Status::WRITE_FAULT);
@@ -201,10 +201,10 @@ fn a_flush_that_nobody_can_ask_about_any_more_is_taken_for_failed() {
 #[test]
 fn no_flush_succeeds_of_a_file_whose_other_target_has_one_that_fails() {
     let folder = Folder::on_disk();
-    let mut seed = open(&folder.config("image", MIB));
-    let twin = Drive::new(seed.control().twin().expect("direct I/O, as disks have it"));
-    seed.sync = dev_full().into();
-    let drive = Drive::new(seed);
+    let mut prepared = open(&folder.config("image", MIB));
+    let clone = Drive::new(prepared.control().open_clone().expect("direct I/O, as disks have it"));
+    prepared.sync = dev_full().into();
+    let drive = Drive::new(prepared);
     let flush = Request { operation: Operation::Flush, ..Request::default() };
     let (resume, resumed) = std::sync::mpsc::channel();
     let (begun, begins) = std::sync::mpsc::channel();
@@ -217,35 +217,35 @@ fn no_flush_succeeds_of_a_file_whose_other_target_has_one_that_fails() {
     });
     blocks.expect("room for a mail");
     begins.recv().expect("it begins");
-    twin.submit(vec![(2, flush, Vec::new())]);
+    clone.submit(vec![(2, flush, Vec::new())]);
     // This is long enough for a Flush that does not wait.
     for _ in 0..1000 {
-        assert!(twin.with(|host, _| host.statuses.is_empty()), "it cannot know yet");
+        assert!(clone.with(|host, _| host.statuses.is_empty()), "it cannot know yet");
     }
     resume.send(()).expect("it waits");
-    assert_eq!((drive.status(1), twin.status(2)), (Status::WRITE_FAULT, Status::WRITE_FAULT));
-    assert_eq!((drive.flush(), twin.flush()), (Status::WRITE_FAULT, Status::WRITE_FAULT));
+    assert_eq!((drive.status(1), clone.status(2)), (Status::WRITE_FAULT, Status::WRITE_FAULT));
+    assert_eq!((drive.flush(), clone.flush()), (Status::WRITE_FAULT, Status::WRITE_FAULT));
     drive.stop();
-    twin.stop();
+    clone.stop();
 }
 
 #[test]
 fn targets_on_one_file_flush_in_turn() {
     const EACH: u16 = 40;
     let folder = Folder::on_disk();
-    let seed = open(&folder.config("image", MIB));
-    let twin = Drive::new(seed.control().twin().expect("direct I/O, as disks have it"));
-    let drive = Drive::new(seed);
+    let prepared = open(&folder.config("image", MIB));
+    let clone = Drive::new(prepared.control().open_clone().expect("direct I/O, as disks have it"));
+    let drive = Drive::new(prepared);
     let flush = Request { operation: Operation::Flush, ..Request::default() };
     for cid in 0..EACH {
-        [&drive, &twin].into_iter().for_each(|drive| drive.submit(vec![(cid, flush, Vec::new())]));
+        [&drive, &clone].into_iter().for_each(|drive| drive.submit(vec![(cid, flush, Vec::new())]));
     }
     for cid in 0..EACH {
-        assert_eq!([&drive, &twin].map(|drive| drive.status(cid)), [Status::SUCCESS; 2]);
+        assert_eq!([&drive, &clone].map(|drive| drive.status(cid)), [Status::SUCCESS; 2]);
     }
     drive.stop();
-    assert_eq!(twin.flush(), Status::SUCCESS);
-    twin.stop();
+    assert_eq!(clone.flush(), Status::SUCCESS);
+    clone.stop();
 }
 
 #[test]

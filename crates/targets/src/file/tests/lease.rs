@@ -8,9 +8,9 @@ use super::*;
 fn commands_fail_when_the_lease_is_lost() {
     let folder = Folder::on_disk();
     let (lease, config) = (blank(&folder), folder.config("image", MIB));
-    let seed = FileSeed::open_timed(&config, Some(&lease), QUICK).expect("nobody has the lease");
-    let control = seed.control();
-    let drive = Drive::new(seed);
+    let prepared = PreparedFile::open_timed(&config, Some(&lease), QUICK).expect("nobody has the lease");
+    let control = prepared.control();
+    let drive = Drive::new(prepared);
     control.resize(2 * MIB).expect("the lease is held");
     drive.fill(0, vec![1; 4096]);
     assert_eq!(drive.run(write(0, 4096), one(0, 4096)), Status::SUCCESS);

@@ -1,11 +1,11 @@
 //! The file target on real files and a real ring.
 
+mod chunks;
 mod device;
 mod errors;
 mod lease;
 mod model;
 mod opening;
-mod pieces;
 mod shorten;
 mod space;
 
@@ -73,9 +73,9 @@ impl Drop for Folder {
     }
 }
 
-/// A piece of the data of a command.
+/// Part of the data of a command.
 #[derive(Debug, Clone, Copy)]
-enum Piece {
+enum DataPart {
     /// Offset in the host's memory and length.
     Memory(usize, u32),
     Bucket(u32),
@@ -107,16 +107,16 @@ impl Host {
         }
     }
 
-    fn submit(&mut self, cid: u16, request: Request, data: &[Piece], now_ns: u64) {
+    fn submit(&mut self, cid: u16, request: Request, data: &[DataPart], now_ns: u64) {
         let origin = Origin { cid, ..Origin::default() };
         let command = self.slab.admit(&SubmissionEntry::default(), origin).expect("room");
-        let pieces = data.iter().map(|piece| match *piece {
-            Piece::Memory(offset, length) => self.memory.segment(offset, length),
-            Piece::Bucket(length) => Segment::bit_bucket(length),
+        let parts = data.iter().map(|part| match *part {
+            DataPart::Memory(offset, length) => self.memory.segment(offset, length),
+            DataPart::Bucket(length) => Segment::bit_bucket(length),
         });
         let slot = self.slab.slot_mut(&command);
         slot.request = request;
-        pieces.for_each(|segment| slot.data.push(segment).expect("few segments"));
+        parts.for_each(|segment| slot.data.push(segment).expect("few segments"));
         self.stack.submit(self.stack.root(), command, &mut self.slab, now_ns);
         self.settle(now_ns);
     }
@@ -160,13 +160,13 @@ struct Drive {
     task: TaskId,
 }
 
-type Command3 = (u16, Request, Vec<Piece>);
+type Command3 = (u16, Request, Vec<DataPart>);
 
 impl Drive {
-    fn new(seed: FileSeed) -> Self {
+    fn new(prepared: PreparedFile) -> Self {
         let reactor = ReactorHandle::start(ReactorConfig::default()).expect("io_uring works here");
         let build = move |task, io: Io| -> Box<dyn Task> {
-            Box::new(Host::new(seed.build(task, &io, PREFIX).expect("room for two files")))
+            Box::new(Host::new(prepared.build(task, &io, PREFIX).expect("room for two files")))
         };
         let task = reactor.call(move |local| local.add(build)).expect("an answer");
         Self { reactor, task }
@@ -201,7 +201,7 @@ impl Drive {
         }
     }
 
-    fn run(&self, request: Request, data: Vec<Piece>) -> Status {
+    fn run(&self, request: Request, data: Vec<DataPart>) -> Status {
         self.submit(vec![(u16::MAX, request, data)]);
         self.status(u16::MAX)
     }
@@ -239,10 +239,10 @@ fn read(offset: u64, length: u64) -> Request {
     request(Operation::Read, offset, length)
 }
 
-fn one(offset: usize, length: u32) -> Vec<Piece> {
-    vec![Piece::Memory(offset, length)]
+fn one(offset: usize, length: u32) -> Vec<DataPart> {
+    vec![DataPart::Memory(offset, length)]
 }
 
-fn open(config: &FileConfig) -> FileSeed {
-    FileSeed::open(config).expect("the file can be opened")
+fn open(config: &FileConfig) -> PreparedFile {
+    PreparedFile::open(config).expect("the file can be opened")
 }

@@ -27,7 +27,7 @@ impl Random {
 /// Command of one lane.
 struct Step {
     request: Request,
-    data: Vec<Piece>,
+    data: Vec<DataPart>,
 }
 
 fn step(random: &mut Random, lane: u64) -> Step {
@@ -48,32 +48,32 @@ fn step(random: &mut Random, lane: u64) -> Step {
         length: blocks * 512,
     };
     let moves_data = matches!(operation, Operation::Read | Operation::Write);
-    let data = if moves_data { pieces(random, lane, &request) } else { Vec::new() };
+    let data = if moves_data { parts(random, lane, &request) } else { Vec::new() };
     Step { request, data }
 }
 
 /// Cuts a command's data into segments, often where direct I/O cannot.
-fn pieces(random: &mut Random, lane: u64, request: &Request) -> Vec<Piece> {
+fn parts(random: &mut Random, lane: u64, request: &Request) -> Vec<DataPart> {
     let odd = random.one_in(2);
-    let (mut left, mut pieces) = (request.length, Vec::new());
+    let (mut left, mut parts) = (request.length, Vec::new());
     let mut at = (lane * 2 * LANE_BYTES) as usize + if odd { 1 + random.below(100) as usize } else { 0 };
     while left > 0 {
         let unit = if odd { 1 } else { 512 };
         let length = (unit * (1 + random.below(20_000 / unit))).min(left) as u32;
-        // A gap keeps the pieces apart.
+        // A gap keeps the parts apart.
         if request.operation == Operation::Read && random.one_in(10) {
-            pieces.push(Piece::Bucket(length));
+            parts.push(DataPart::Bucket(length));
         } else {
-            pieces.push(Piece::Memory(at, length));
+            parts.push(DataPart::Memory(at, length));
         }
         at += length as usize + if odd { 3 } else { 512 };
         left -= u64::from(length);
-        if pieces.len() == 40 && left > 0 {
-            pieces.push(Piece::Memory(at, left as u32));
+        if parts.len() == 40 && left > 0 {
+            parts.push(DataPart::Memory(at, left as u32));
             break;
         }
     }
-    pieces
+    parts
 }
 
 fn apply(model: &mut [u8], drive: &Drive, step: &Step) {
@@ -81,8 +81,8 @@ fn apply(model: &mut [u8], drive: &Drive, step: &Step) {
     let end = step.request.end() as usize;
     match step.request.operation {
         Operation::Write => {
-            for piece in &step.data {
-                let Piece::Memory(offset, length) = *piece else { continue };
+            for part in &step.data {
+                let DataPart::Memory(offset, length) = *part else { continue };
                 model[at..at + length as usize].copy_from_slice(&drive.bytes(offset, length as usize));
                 at += length as usize;
             }
@@ -94,10 +94,10 @@ fn apply(model: &mut [u8], drive: &Drive, step: &Step) {
 
 fn check(model: &[u8], drive: &Drive, step: &Step) {
     let mut at = step.request.offset as usize;
-    for piece in &step.data {
-        match *piece {
-            Piece::Bucket(length) => at += length as usize,
-            Piece::Memory(offset, length) => {
+    for part in &step.data {
+        match *part {
+            DataPart::Bucket(length) => at += length as usize,
+            DataPart::Memory(offset, length) => {
                 let read = drive.bytes(offset, length as usize);
                 assert!(read == model[at..at + length as usize], "{:?} read something else", step.request);
                 at += length as usize;
@@ -106,8 +106,8 @@ fn check(model: &[u8], drive: &Drive, step: &Step) {
     }
 }
 
-fn compare(seed: FileSeed, random_seed: u64) {
-    let drive = Drive::new(seed);
+fn compare(prepared: PreparedFile, random_seed: u64) {
+    let drive = Drive::new(prepared);
     assert_eq!(drive.with(|host, _| host.stack.characteristics().size), SIZE);
     let mut model = vec![0; SIZE as usize];
     let mut random = Random(random_seed);
@@ -140,19 +140,19 @@ fn on_a_disk() {
 #[test]
 fn through_the_page_cache() {
     let folder = Folder::in_memory();
-    let seed = open(&folder.config("image", SIZE));
-    assert!(!seed.is_direct(), "a file system in memory has no direct I/O");
-    compare(seed, 2);
+    let prepared = open(&folder.config("image", SIZE));
+    assert!(!prepared.is_direct(), "a file system in memory has no direct I/O");
+    compare(prepared, 2);
 }
 
 #[test]
 fn with_zeros_that_have_to_be_written() {
     let folder = Folder::in_memory();
-    let mut seed = open(&folder.config("image", SIZE));
+    let mut prepared = open(&folder.config("image", SIZE));
     // A file in memory supports no zero ranges. Without holes, too, Deallocate does nothing, which the model
     // does not cover.
-    seed.punches = false;
-    let drive = Drive::new(seed);
+    prepared.punches = false;
+    let drive = Drive::new(prepared);
     drive.fill(0, vec![9; 300 * 1024]);
     assert_eq!(drive.run(write(0, 300 * KIB), one(0, 300 << 10)), Status::SUCCESS);
     assert_eq!(drive.run(request(Operation::Deallocate, 0, 4096), Vec::new()), Status::SUCCESS);
@@ -173,10 +173,10 @@ fn more_commands_than_buffers() {
     let folder = Folder::on_disk();
     let mut config = folder.config("image", SIZE);
     config.block_size = 4096;
-    let mut seed = open(&config);
+    let mut prepared = open(&config);
     // This is the strictest alignment of a kernel: only whole pages are direct.
-    seed.direct = seed.direct.map(|_| Alignment { memory: 4096, unit: 4096 });
-    let drive = Drive::new(seed);
+    prepared.direct = prepared.direct.map(|_| Alignment { memory: 4096, unit: 4096 });
+    let drive = Drive::new(prepared);
     drive.fill(0, (0..MEMORY).map(|n| (n % 251) as u8).collect());
     let each = 100 << 10;
     let at = |n: u64| (n * 128 * KIB) as usize + 1;

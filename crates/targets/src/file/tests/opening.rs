@@ -8,7 +8,7 @@ use rustix::io::{ReadWriteFlags, preadv2};
 use super::*;
 
 fn refusal(config: &FileConfig) -> String {
-    FileSeed::open(config).expect_err("it cannot be opened").to_string()
+    PreparedFile::open(config).expect_err("it cannot be opened").to_string()
 }
 
 #[test]
@@ -16,14 +16,17 @@ fn a_file_that_is_only_read_may_be_another_drives() {
     let folder = Folder::on_disk();
     let config = folder.config("image", MIB);
     let only_read = FileConfig { read_only: true, ..config.clone() };
-    assert!(FileSeed::open(&only_read).expect_err("it is not made").to_string().contains("does not exist"));
+    assert!(
+        PreparedFile::open(&only_read).expect_err("it is not made").to_string().contains("does not exist")
+    );
     let _owner = open(&config);
     let reader = open(&only_read);
     assert_eq!(reader.size(), MIB);
     let larger = FileConfig { size: Some(2 * MIB), ..only_read };
-    FileSeed::open(&larger).expect_err("it is not grown");
-    let by =
-        |size| FileSeed::open(&FileConfig { size: Some(size), ..larger.clone() }).map(|seed| seed.size());
+    PreparedFile::open(&larger).expect_err("it is not grown");
+    let by = |size| {
+        PreparedFile::open(&FileConfig { size: Some(size), ..larger.clone() }).map(|prepared| prepared.size())
+    };
     for size in [512, MIB - 512, MIB] {
         assert_eq!(by(size).expect("the rest is not seen"), size);
     }
@@ -37,7 +40,7 @@ fn a_file_belongs_to_one_drive_until_that_is_gone() {
     let folder = Folder::on_disk();
     let config = folder.config("image", MIB);
     let drive = Drive::new(open(&config));
-    let refused = FileSeed::open(&config).expect_err("it is in use");
+    let refused = PreparedFile::open(&config).expect_err("it is in use");
     assert!(refused.is_in_use());
     assert!(refused.to_string().contains("image is in use by another drive"), "{refused}");
     let control = drive.reactor.clone();
@@ -51,7 +54,7 @@ fn a_file_belongs_to_one_drive_until_that_is_gone() {
 fn what_cannot_be_opened_is_said_in_words() {
     let folder = Folder::on_disk();
     let missing = FileConfig { size: None, ..folder.config("missing", 0) };
-    assert!(FileSeed::open(&missing).expect_err("it is not there").is_missing());
+    assert!(PreparedFile::open(&missing).expect_err("it is not there").is_missing());
     assert!(refusal(&missing).contains("does not exist; give a size"));
     let device = FileConfig { path: "/dev/null".into(), ..missing.clone() };
     assert!(refusal(&device).contains("neither a file nor a block device"));
@@ -164,8 +167,8 @@ fn a_size_is_rounded_to_whole_blocks() {
 fn a_disk_is_used_directly() {
     let folder = Folder::on_disk();
     let stat = statx(&folder.0);
-    let seed = open(&FileConfig { block_size: 4096, ..folder.config("image", MIB) });
-    assert_eq!(seed.is_direct(), stat);
+    let prepared = open(&FileConfig { block_size: 4096, ..folder.config("image", MIB) });
+    assert_eq!(prepared.is_direct(), stat);
 }
 
 /// Returns whether the kernel reports the alignment of direct I/O for files in this folder.
@@ -181,9 +184,9 @@ fn statx(folder: &Path) -> bool {
 fn a_drive_grows_and_shrinks_with_its_file() {
     let folder = Folder::on_disk();
     let config = folder.config("image", MIB);
-    let seed = open(&config);
-    let control = seed.control();
-    let drive = Drive::new(seed);
+    let prepared = open(&config);
+    let control = prepared.control();
+    let drive = Drive::new(prepared);
     let resize = |size: u64| {
         drive.with(move |host, _| {
             host.stack.resize(size);
@@ -207,8 +210,8 @@ fn a_drive_grows_and_shrinks_with_its_file() {
 #[test]
 fn a_file_is_cut_off_when_nothing_is_written_behind_its_new_end() {
     let folder = Folder::on_disk();
-    let seed = open(&folder.config("image", 4 * MIB));
-    let (control, drive) = (seed.control(), Drive::new(seed));
+    let prepared = open(&folder.config("image", 4 * MIB));
+    let (control, drive) = (prepared.control(), Drive::new(prepared));
     drive.fill(0, vec![7; 4096]);
     let cut = control.clone();
     let cutting = drive.with(move |host, now_ns| {
@@ -236,9 +239,9 @@ fn a_file_is_cut_off_when_nothing_is_written_behind_its_new_end() {
 fn what_waits_while_a_drive_shrinks_is_out_of_range() {
     let folder = Folder::on_disk();
     let config = folder.config("image", 4 * MIB);
-    let mut seed = open(&config);
-    seed.direct = seed.direct.map(|_| Alignment { memory: 4096, unit: 512 });
-    let (staged, control, drive) = (seed.is_direct(), seed.control(), Drive::new(seed));
+    let mut prepared = open(&config);
+    prepared.direct = prepared.direct.map(|_| Alignment { memory: 4096, unit: 512 });
+    let (staged, control, drive) = (prepared.is_direct(), prepared.control(), Drive::new(prepared));
     let writes = 40;
     drive.with(move |host, now_ns| {
         for cid in 0..writes {
@@ -280,7 +283,7 @@ fn deallocated_blocks_give_their_room_back() {
 #[test]
 fn a_file_is_new_until_it_is_written_to_and_another_file_is_another() {
     let folder = Folder::on_disk();
-    let of = |name: &str| FileSeed::open(&folder.config(name, MIB)).expect("it can be opened").storage;
+    let of = |name: &str| PreparedFile::open(&folder.config(name, MIB)).expect("it can be opened").storage;
     let first = of("a");
     assert!(first.is_new && of("a") == first, "a hole is new");
     let path = folder.config("a", MIB).path;

@@ -12,7 +12,7 @@ fn new(folder: &Folder) -> OsFile {
 }
 
 #[test]
-fn pieces_get_shorter_where_they_take_long_and_longer_where_they_do_not() {
+fn chunks_get_shorter_where_they_take_long_and_longer_where_they_do_not() {
     let (shortest, longest) = BOUNDS;
     assert_eq!(next(MIB, LONG * 2), MIB / 2);
     assert_eq!(next(shortest, LONG * 9), shortest);

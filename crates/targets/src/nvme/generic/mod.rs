@@ -47,13 +47,13 @@ pub struct GenericConfig {
 
 /// An open range of a namespace, before it is given to a reactor.
 #[derive(Debug)]
-pub struct GenericSeed {
+pub struct PreparedGeneric {
     handle: device::RangeHandle,
     config: GenericConfig,
     control: NvmeControl,
 }
 
-impl GenericSeed {
+impl PreparedGeneric {
     /// Opens and identifies the device, and tries a command. Blocks as long as the device.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use super::super::chunk::{Chunk, DataKind};
 use super::super::confine::Passes;
 use super::super::in_flight::{InFlight, InFlightTable, Remaining};
 use super::super::raw;
-use super::GenericSeed;
+use super::PreparedGeneric;
 use super::device::RangeHandle;
 use super::memory::Memory;
 use super::outcome::Outcome;
@@ -54,8 +54,13 @@ pub struct Target {
 }
 
 impl Target {
-    pub(super) fn new(seed: GenericSeed, task: TaskId, io: &Io, token_prefix: u64) -> io::Result<Self> {
-        let GenericSeed { mut handle, config, control } = seed;
+    pub(super) fn new(
+        prepared: PreparedGeneric,
+        task: TaskId,
+        io: &Io,
+        token_prefix: u64,
+    ) -> io::Result<Self> {
+        let PreparedGeneric { mut handle, config, control } = prepared;
         let device = io.register_nvme(handle.file().try_clone_to_owned()?)?;
         let controller = handle.controller.take().map(|file| io.register_nvme(file.into())).transpose()?;
         let depth = handle.depth;

@@ -4,7 +4,7 @@ use super::rig::{HOSTNQN, KEY, Rig, config, keys};
 use crate::rig::open;
 use sluice_frontend_tcp::KnownHost;
 use sluice_nvme_auth::{Group, Hash, Key, Offer, Terms};
-use sluice_targets::{NvmeTcpConfig, NvmeTcpSeed};
+use sluice_targets::{NvmeTcpConfig, PreparedNvmeTcp};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -56,7 +56,7 @@ fn an_encrypted_connection_is_authenticated_too() {
     let ends = || terms(HOST_KEY, Some(CONTROLLER_KEY), offer());
     let rig = Rig::encrypted_for_hosts(vec![KnownHost { nqn: HOSTNQN.to_owned(), terms: ends() }]);
     let ours = |terms| NvmeTcpConfig { keys: Some(keys(KEY)), terms, ..config(rig.address) };
-    let why = |config| NvmeTcpSeed::open(&config).expect_err("refused").to_string();
+    let why = |config| PreparedNvmeTcp::open(&config).expect_err("refused").to_string();
     let words = why(ours(terms(OTHER_KEY, Some(CONTROLLER_KEY), offer())));
     assert!(words.contains("the keys differ"), "{words}");
     let words = why(ours(None));
@@ -126,7 +126,7 @@ fn a_controller_that_goes_instead_may_have_another_key() {
     let ends = || terms(HOST_KEY, None, Offer::default());
     let rig = rig(ends());
     let address = between(rig.address, |_, _| false);
-    let error = NvmeTcpSeed::open(&NvmeTcpConfig { terms: ends(), ..config(address) });
+    let error = PreparedNvmeTcp::open(&NvmeTcpConfig { terms: ends(), ..config(address) });
     let error = error.expect_err("nobody is there").to_string();
     assert!(error.contains("the authentication failed: it closed the connection"), "{error}");
 }
@@ -149,7 +149,7 @@ fn what_they_cannot_prove_is_said() {
     ];
     for (theirs, ours, words) in cases {
         let rig = rig(theirs);
-        let error = NvmeTcpSeed::open(&NvmeTcpConfig { terms: ours, ..config(rig.address) });
+        let error = PreparedNvmeTcp::open(&NvmeTcpConfig { terms: ours, ..config(rig.address) });
         let error = error.expect_err("they do not agree").to_string();
         assert!(error.contains(words), "{error}");
     }

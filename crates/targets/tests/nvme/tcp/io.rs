@@ -5,7 +5,7 @@ use crate::model;
 use crate::rig::{BLOCK, LIMIT, open, open_at, pattern};
 use sluice_host::{Deadline, QueueLayout, entry};
 use sluice_nvme::Status;
-use sluice_targets::{Digests, NvmeTcpConfig, NvmeTcpSeed};
+use sluice_targets::{Digests, NvmeTcpConfig, PreparedNvmeTcp};
 
 const BOTH: Digests = Digests { header: true, data: true };
 
@@ -52,7 +52,7 @@ fn large_transfers_go_to_their_place() {
 fn what_cannot_be_connected_to_says_why() {
     let rig = Rig::new();
     let good = config(rig.address);
-    let why = |config: &NvmeTcpConfig| NvmeTcpSeed::open(config).expect_err("refused").to_string();
+    let why = |config: &NvmeTcpConfig| PreparedNvmeTcp::open(config).expect_err("refused").to_string();
     let absent = why(&NvmeTcpConfig { subnqn: "nqn.2026-11.example:no".to_owned(), ..good.clone() });
     assert!(absent.contains("there is no such subsystem; see what `sluice discover` lists"), "{absent}");
     let nobody = why(&NvmeTcpConfig { address: "127.0.0.1:1".to_owned(), ..good.clone() });

@@ -11,7 +11,7 @@ use sluice_nvme::AnaState;
 use sluice_nvme::Status;
 use sluice_reactor::{Io, ReactorHandle, TaskId};
 use sluice_router::{Router, RouterBuilder};
-use sluice_targets::{Multipath, NvmeTcpConfig, NvmeTcpControl, NvmeTcpSeed, PathPolicy};
+use sluice_targets::{Multipath, NvmeTcpConfig, NvmeTcpControl, PathPolicy, PreparedNvmeTcp};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn two_paths(
     policy: PathPolicy,
     limit: Option<Duration>,
 ) -> ([NvmeTcpControl; 2], impl FnOnce(TaskId, &Io) -> Router + Send + 'static) {
-    let seeds = NvmeTcpSeed::open_paths(configs).expect("they are there");
+    let seeds = PreparedNvmeTcp::open_paths(configs).expect("they are there");
     let controls = [seeds[0].control(), seeds[1].control()];
     let layer = Multipath::new(policy, controls.to_vec(), limit);
     let router = move |task: TaskId, io: &Io| {
@@ -158,7 +158,7 @@ fn without_a_path_commands_wait_for_one_and_fail_when_it_takes_too_long() {
 #[test]
 fn paths_to_two_devices_are_not_taken_for_one() {
     let (rig, fake) = (Rig::new(), Fake::start(Box::new(|_, _| true)));
-    let opened = NvmeTcpSeed::open_paths(&[config(rig.address), config(fake.address)]);
+    let opened = PreparedNvmeTcp::open_paths(&[config(rig.address), config(fake.address)]);
     let complaint = opened.map(drop).expect_err("two devices").to_string();
     assert!(complaint.contains("lead to the same"), "{complaint}");
     assert!(complaint.contains(&fake.address.to_string()), "{complaint}");

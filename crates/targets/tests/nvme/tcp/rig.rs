@@ -6,7 +6,7 @@ use sluice_controller::Subsystem;
 use sluice_frontend_tcp::{Config, Directory, Entry, Hosts, KnownHost, Listener};
 use sluice_reactor::{Io, ReactorHandle, TaskHandle, TaskId};
 use sluice_router::{Router, RouterBuilder};
-use sluice_targets::{Memory, NvmeTcpConfig, NvmeTcpControl, NvmeTcpSeed};
+use sluice_targets::{Memory, NvmeTcpConfig, NvmeTcpControl, PreparedNvmeTcp};
 use sluice_tls::Keys;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -121,12 +121,12 @@ pub(crate) fn serve(
     name: &str,
     config: &NvmeTcpConfig,
 ) -> (Drive, NvmeTcpControl) {
-    let mut opened = NvmeTcpSeed::open(config);
+    let mut opened = PreparedNvmeTcp::open(config);
     // The host before may not be quite gone.
     eventually("it lets us in", || {
         if let Err(error) = &opened {
             assert!(error.to_string().contains("has a host already"), "{error}");
-            opened = NvmeTcpSeed::open(config);
+            opened = PreparedNvmeTcp::open(config);
         }
         opened.is_ok()
     });

@@ -4,7 +4,7 @@ use super::proxy::Proxy;
 use super::rig::{KEY, Rig, SIZE, config, keys};
 use crate::model;
 use crate::rig::{BLOCK, LIMIT, eventually, open, open_at, pattern};
-use sluice_targets::{Digests, NvmeTcpConfig, NvmeTcpSeed};
+use sluice_targets::{Digests, NvmeTcpConfig, PreparedNvmeTcp};
 use sluice_tls::Keys;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -79,7 +79,7 @@ fn who_has_not_the_key_is_told() {
     let rig = Rig::encrypted();
     let good = encrypted(&rig);
     let with = |keys: Option<Arc<Keys>>| NvmeTcpConfig { keys, timeout: LIMIT, ..good.clone() };
-    let why = |config: &NvmeTcpConfig| NvmeTcpSeed::open(config).expect_err("refused").to_string();
+    let why = |config: &NvmeTcpConfig| PreparedNvmeTcp::open(config).expect_err("refused").to_string();
     for other in ["/////wQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh91kf2k", "00"] {
         let line = match other {
             "00" => LONG.to_owned(),
@@ -90,7 +90,7 @@ fn who_has_not_the_key_is_told() {
     }
     let stranger = why(&with(Some(keys(&format!("nqn.2024-01.example:other {KEY}")))));
     assert!(stranger.contains("the file of keys has none for the host"), "{stranger}");
-    assert!(NvmeTcpSeed::open(&with(None)).is_err());
+    assert!(PreparedNvmeTcp::open(&with(None)).is_err());
     let open = Rig::new();
     let unlike = why(&NvmeTcpConfig { address: open.address.to_string(), ..good.clone() });
     assert!(unlike.contains("what came is no TLS"), "{unlike}");

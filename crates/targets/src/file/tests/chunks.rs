@@ -1,4 +1,4 @@
-//! Long changes of the file, in pieces that end early when their host aborts them.
+//! Long changes of the file, in chunks that end early when their host aborts them.
 
 use std::os::unix::fs::FileExt;
 
@@ -40,7 +40,7 @@ fn fragmented(folder: &Folder, size: u64) -> FileConfig {
 
 /// Checks every operation that changes a range of a file.
 #[test]
-fn a_fragmented_range_is_changed_in_pieces_that_the_kernel_ends_soon() {
+fn a_fragmented_range_is_changed_in_chunks_that_the_kernel_ends_soon() {
     const SIZE: u64 = 64 * MIB;
     let folder = Folder::on_disk();
     let zeroes = request(Operation::WriteZeroes, 0, SIZE);
@@ -48,7 +48,7 @@ fn a_fragmented_range_is_changed_in_pieces_that_the_kernel_ends_soon() {
         let drive = Drive::new(open(&fragmented(&folder, SIZE)));
         assert_eq!(drive.run(request, Vec::new()), Status::SUCCESS);
         let calls = drive.with(|host, _| host.events);
-        // An extent takes the kernel 50 us and more, and there are 2048 in the longest piece.
+        // An extent takes the kernel 50 us and more, and there are 2048 in the longest chunk.
         assert!(calls >= SIZE / (16 * MIB), "{request:?}: {calls} calls");
         for offset in [0, SIZE / 2, SIZE - 8192] {
             assert_eq!(drive.run(read(offset, 8192), one(0, 8192)), Status::SUCCESS);
@@ -60,7 +60,7 @@ fn a_fragmented_range_is_changed_in_pieces_that_the_kernel_ends_soon() {
 
 /// Checks a long range in the commands that hosts send.
 #[test]
-fn commands_that_go_on_where_another_ends_are_one_piece() {
+fn commands_that_go_on_where_another_ends_are_one_chunk() {
     const EACH: u64 = 512 * KIB;
     const COUNT: u16 = 64;
     let folder = Folder::on_disk();
@@ -86,7 +86,7 @@ fn commands_that_go_on_where_another_ends_are_one_piece() {
 }
 
 #[test]
-fn what_is_between_two_pieces_ends_there() {
+fn what_is_between_two_chunks_ends_there() {
     let folder = Folder::on_disk();
     let drive = Drive::new(open(&folder.config("image", MIB << 10)));
     let long = deallocate(0, MIB << 10);
@@ -95,7 +95,7 @@ fn what_is_between_two_pieces_ends_there() {
         host.submit(2, Request { operation: Operation::WriteZeroes, ..long }, &[], now_ns);
         host.abort(ALL, now_ns);
         assert_eq!(host.statuses.remove(&2), Some(Status::ABORT_REQUESTED), "none of it was begun");
-        assert!(host.statuses.is_empty(), "the kernel has a piece of it");
+        assert!(host.statuses.is_empty(), "the kernel has a chunk of it");
     });
     assert_eq!(drive.status(1), Status::ABORT_REQUESTED);
     assert_eq!(drive.with(|host, _| host.events), 1);
@@ -112,13 +112,13 @@ fn what_is_between_two_pieces_ends_there() {
 
 /// Checks a write by way of buffers, 64 KiB at a time.
 #[test]
-fn what_is_copied_in_pieces_ends_between_two() {
+fn what_is_copied_in_chunks_ends_between_two() {
     let folder = Folder::on_disk();
     let drive = Drive::new(open(&folder.config("image", 2 * MIB)));
     drive.with(move |host, now_ns| {
         host.submit(1, write(0, MIB), &one(1, 1 << 20), now_ns);
         host.abort(ALL, now_ns);
-        assert!(host.statuses.is_empty(), "the kernel has a piece of it");
+        assert!(host.statuses.is_empty(), "the kernel has a chunk of it");
     });
     assert_eq!(drive.status(1), Status::ABORT_REQUESTED);
     assert_eq!(drive.with(|host, _| host.events), 1);
@@ -149,14 +149,14 @@ fn commands_that_overlap_in_a_block_wait_for_each_other_where_nothing_else_keeps
     drive.stop();
     let folder = Folder::on_disk();
     for (atomic, block_size, waits) in [(512, 512, false), (512, 4096, true), (4096, 4096, false)] {
-        let mut seed = open(&FileConfig { block_size, ..folder.config("image", MIB) });
-        let is_fine = seed.direct.is_some_and(|it| it.unit == 512);
-        seed.direct = seed.direct.map(|it| Alignment { unit: 512, ..it });
-        (seed.facts.atomic, seed.control.facts.atomic) = (atomic, atomic);
-        let (is_direct, control, drive) = (seed.is_direct(), seed.control(), Drive::new(seed));
+        let mut prepared = open(&FileConfig { block_size, ..folder.config("image", MIB) });
+        let is_fine = prepared.direct.is_some_and(|it| it.unit == 512);
+        prepared.direct = prepared.direct.map(|it| Alignment { unit: 512, ..it });
+        (prepared.properties.atomic, prepared.control.properties.atomic) = (atomic, atomic);
+        let (is_direct, control, drive) = (prepared.is_direct(), prepared.control(), Drive::new(prepared));
         assert_eq!(second_waits(&drive), waits || !is_direct, "{atomic} of {block_size}");
         // Only one reactor can order the commands.
-        assert!(!(waits && is_fine) || control.twin().is_err());
+        assert!(!(waits && is_fine) || control.open_clone().is_err());
         // The namespace is formatted with other blocks.
         drive.with(|host, _| host.stack.formatted(4096));
         assert_eq!(second_waits(&drive), atomic < 4096 || !is_direct);
