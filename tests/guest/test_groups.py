@@ -60,8 +60,8 @@ class Drive:
     def __init__(self, daemon):
         self.daemon = daemon
 
-    def queues_away(self):
-        return json.loads(self.daemon.command("drive", "show", "disk", "-o", "json")).get("queues_away", [])
+    def remote_queues(self):
+        return json.loads(self.daemon.command("drive", "show", "disk", "-o", "json")).get("remote_queues", [])
 
     def move(self):
         """Each of the two queues to the other reactor and back, by turns; the last stay there."""
@@ -79,12 +79,12 @@ class Drive:
             self.move_one(queue, reactor, tries - 1)
 
     def away(self):
-        if not self.queues_away():
+        if not self.remote_queues():
             raise guest.GuestError("all are at home")
 
     def home(self):
-        if self.queues_away():
-            raise guest.GuestError("some are away: %s" % self.queues_away())
+        if self.remote_queues():
+            raise guest.GuestError("some are remote: %s" % self.remote_queues())
 
 
 def run(report, kernel="6.12"):

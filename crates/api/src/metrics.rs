@@ -36,8 +36,8 @@ const DRIVES: [Family<'static, DriveView>; 11] = [
         "Times it was seen to stop its reactor in a page fault.",
         |d| d.stalls,
     ),
-    family("sluice_drive_queues_away", "gauge", "Queue groups on other reactors.", |d| {
-        d.queues_away.len() as u64
+    family("sluice_drive_remote_queues", "gauge", "Queue groups on other reactors.", |d| {
+        d.remote_queues.len() as u64
     }),
     family("sluice_drive_commands_total", "counter", "I/O commands completed.", |d| d.counters.commands),
     family("sluice_drive_errors_total", "counter", "I/O commands that failed.", |d| d.counters.errors),
@@ -148,7 +148,7 @@ pub(super) fn text(
     REACTORS.iter().for_each(|family| {
         family.write(&mut out, reactors, |counters| format!("reactor=\"{}\"", counters.reactor));
     });
-    write_calls(&mut out, drives);
+    write_recalls(&mut out, drives);
     write_functions(&mut out, functions);
     JOBS.iter().for_each(|family| {
         family.write(&mut out, jobs, |job| {
@@ -160,14 +160,15 @@ pub(super) fn text(
 }
 
 /// Writes the causes for which queues on other reactors were recalled.
-fn write_calls(out: &mut String, drives: &[DriveView]) {
-    const NAME: &str = "sluice_drive_queues_called_home_total";
+fn write_recalls(out: &mut String, drives: &[DriveView]) {
+    const NAME: &str = "sluice_drive_queue_recalls_total";
     let help = "Times that queues on other reactors were recalled, by the cause.";
     let _ = writeln!(out, "# HELP {NAME} {help}\n# TYPE {NAME} counter");
-    for (drive, call) in
-        drives.iter().flat_map(|drive| drive.called_home.iter().map(move |call| (drive, call)))
+    for (drive, recall) in
+        drives.iter().flat_map(|drive| drive.queue_recalls.iter().map(move |recall| (drive, recall)))
     {
-        let _ = writeln!(out, "{NAME}{{drive=\"{}\",cause=\"{}\"}} {}", drive.name, call.cause, call.times);
+        let _ =
+            writeln!(out, "{NAME}{{drive=\"{}\",cause=\"{}\"}} {}", drive.name, recall.cause, recall.times);
     }
 }
 

@@ -310,7 +310,7 @@ fn each_sample_shows_its_own_counter() {
         ("drive_open", 1),
         ("drive_connected", 0),
         ("drive_commands_in_flight", 90),
-        ("drive_queues_away", 0),
+        ("drive_remote_queues", 0),
         ("drive_commands_total", counters.commands),
         ("drive_errors_total", counters.errors),
         ("drive_stalls_total", 91),

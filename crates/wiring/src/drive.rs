@@ -36,7 +36,7 @@ const QUIET_LOOK: Duration = Duration::from_millis(1);
 /// A drive with its task.
 pub(super) struct WiredDrive {
     pub(super) name: String,
-    pub(super) life: u64,
+    pub(super) generation: u64,
     pub(super) task: TaskHandle,
     pub(super) reactors: Arc<[OneReactor]>,
     /// Controls of each namespace, in the order of the namespaces. The lock is held briefly, except by a
@@ -62,7 +62,7 @@ pub(super) struct Quiet<'a>(&'a WiredDrive);
 impl Drop for Quiet<'_> {
     fn drop(&mut self) {
         // An error means that the drive is gone, and then no command waits for it.
-        let _ = self.0.tell(|drive, _| drive.subsystem_mut().resume());
+        let _ = self.0.execute(|drive, _| drive.subsystem_mut().resume());
     }
 }
 
@@ -72,7 +72,7 @@ pub(super) struct OpenContext<'a> {
     pub(super) folder: &'a Path,
     pub(super) access: Access,
     /// Number that no other opened drive has had.
-    pub(super) life: u64,
+    pub(super) generation: u64,
     pub(super) reactor: ReactorHandle,
     /// All reactors.
     pub(super) reactors: Arc<[OneReactor]>,
@@ -118,10 +118,10 @@ impl WiredDrive {
         let (name, ana) = (spec.name.clone(), remembered.ana.clone());
         let one_guest = spec.vfio_user.is_some_and(|it| it.one_guest);
         let pool = pool::pool(spec);
-        let life = at.life;
+        let generation = at.generation;
         let prepared = PreparedDrive {
             name,
-            life,
+            generation,
             identity,
             power_id: power_id(spec, remembered.power.as_deref()),
             namespaces,
@@ -137,8 +137,17 @@ impl WiredDrive {
         let (name, attached) = (spec.name.clone(), Mutex::new(attached));
         let (task, namespaces) = (TaskHandle::new(at.reactor, task), RwLock::new(controls));
         let reactors = at.reactors;
-        let mut drive =
-            Self { name, life, task, reactors, namespaces, attached, shared_maps, channels, listed: None };
+        let mut drive = Self {
+            name,
+            generation,
+            task,
+            reactors,
+            namespaces,
+            attached,
+            shared_maps,
+            channels,
+            listed: None,
+        };
         drive.renew_caches();
         if spec.tcp.is_some() {
             drive.list(at.directory, spec.subnqn(), known, keys)?;
@@ -183,7 +192,7 @@ impl WiredDrive {
         next: Option<Attached>,
     ) -> Result<(), ApiError> {
         let errors_max = next.as_ref().and_then(|next| next.spec.errors_max);
-        let before = self.tell(move |drive, _| put(drive.subsystem_mut(), programs, errors_max))?;
+        let before = self.execute(move |drive, _| put(drive.subsystem_mut(), programs, errors_max))?;
         *self.attached() = next.map(|next| next.since(before));
         self.renew_caches();
         Ok(())
@@ -202,10 +211,10 @@ impl WiredDrive {
 
     /// Stops taking commands, and waits until none is in flight.
     pub(super) fn quiesce(&self) -> Result<Quiet<'_>, ApiError> {
-        self.tell(|drive, now_ns| drive.subsystem_mut().hold(now_ns + HOLD_LIMIT.as_nanos() as u64))?;
+        self.execute(|drive, now_ns| drive.subsystem_mut().hold(now_ns + HOLD_LIMIT.as_nanos() as u64))?;
         let quiet = Quiet(self);
         let began = Instant::now();
-        while self.ask(Drive::unfinished)? > 0 {
+        while self.query(Drive::unfinished)? > 0 {
             if began.elapsed() > QUIET_LIMIT {
                 return Err(ApiError::conflict("commands in flight did not come to their end")
                     .hint("something below may be slow, or gone: try again"));
@@ -239,29 +248,29 @@ impl WiredDrive {
         Some(function)
     }
 
-    /// Runs `question` on the thread of the drive's reactor, and returns its result.
-    pub(super) fn ask<T: Send + 'static>(
+    /// Runs `query` on the thread of the drive's reactor, and returns its result.
+    pub(super) fn query<T: Send + 'static>(
         &self,
-        question: impl FnOnce(&Drive) -> T + Send + 'static,
+        query: impl FnOnce(&Drive) -> T + Send + 'static,
     ) -> Result<T, ApiError> {
         let task = self.task.id();
-        let answer = self.task.call(move |local| local.task::<Drive>(task).map(question));
+        let answer = self.task.call(move |local| local.task::<Drive>(task).map(query));
         answer.map_err(gone)?.ok_or_else(closed)
     }
 
     /// Runs `order`, which may change the drive, on the thread of its reactor. Recalls all of its queue
     /// groups first.
-    pub(super) fn tell<T: Send + 'static>(
+    pub(super) fn execute<T: Send + 'static>(
         &self,
         order: impl FnOnce(&mut Drive, u64) -> T + Send + 'static,
     ) -> Result<T, ApiError> {
         let mut order = order;
         loop {
-            let told = self.change(move |drive, now_ns| match drive.is_whole() {
+            let done = self.change(move |drive, now_ns| match drive.is_whole() {
                 true => Ok(order(drive, now_ns)),
                 false => Err(order),
             });
-            match told? {
+            match done? {
                 Ok(answer) => return Ok(answer),
                 Err(again) => order = again,
             }

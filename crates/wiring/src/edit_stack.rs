@@ -92,7 +92,7 @@ impl WiredDrive {
             |why: ApiError| why.about(&format!("the function {} cannot be detached", control.about));
         let quiet = self.quiesce()?;
         self.clear_up(nsid)?;
-        let can = self.ask(move |drive| drive.subsystem().can_do_without_layer(nsid, at))?;
+        let can = self.query(move |drive| drive.subsystem().can_do_without_layer(nsid, at))?;
         can.map_err(|why| refused(ApiError::conflict(why.to_string())))?;
         // The order is sent before `leave`, because a function that has left receives no orders.
         let told = self.bid_farewell(&control, function).map_err(refused)?;
@@ -195,7 +195,8 @@ impl WiredDrive {
 
     fn insert(&self, nsid: u32, at: usize, prepared: PreparedFunction) -> Result<(), ApiError> {
         let (task, began) = (self.task.id(), Instant::now());
-        while self.ask(move |drive| drive.subsystem().is_crossed(nsid, at))? && began.elapsed() < END_LIMIT {
+        while self.query(move |drive| drive.subsystem().is_crossed(nsid, at))? && began.elapsed() < END_LIMIT
+        {
             std::thread::sleep(LOOK);
         }
         self.recall_queues(None)?;
@@ -233,7 +234,7 @@ impl WiredDrive {
     fn take_out(&self, nsid: u32, at: usize) -> Result<(), ApiError> {
         let began = Instant::now();
         loop {
-            match self.tell(move |drive, now_ns| drive.subsystem_mut().take_out_layer(nsid, at, now_ns))? {
+            match self.execute(move |drive, now_ns| drive.subsystem_mut().take_out_layer(nsid, at, now_ns))? {
                 Err(Refusal::Busy) if began.elapsed() < END_LIMIT => std::thread::sleep(LOOK),
                 done => return done.map_err(|why| ApiError::conflict(why.to_string())),
             }

@@ -28,7 +28,7 @@ impl Jobs {
     }
 
     /// Sends the function a query, unless one is pending.
-    fn ask(&self, function: &UifControl) {
+    fn query(&self, function: &UifControl) {
         let mut listed = self.lock();
         if !function.status().up {
             // The next instance of the function has jobs of its own.
@@ -71,14 +71,15 @@ impl WiredDrive {
             .filter(|(_, (_, function))| function.jobs.is_some())
             .map(|(number, (nsid, function))| (number, nsid, function))
             .collect();
-        let each = |function: &FunctionControl| function.jobs.iter().for_each(|jobs| jobs.ask(&function.uif));
+        let each =
+            |function: &FunctionControl| function.jobs.iter().for_each(|jobs| jobs.query(&function.uif));
         functions.iter().for_each(|(_, _, function)| each(function));
         let until = Instant::now() + limit;
         let of = |(number, nsid, function): (usize, u32, Arc<FunctionControl>)| {
             let reports = function.jobs.as_ref().map(|jobs| jobs.answer(until)).unwrap_or_default();
             FunctionJobs { number, nsid, function: function.about.clone(), reports }
         };
-        let of_hosts = self.ask(|drive| drive.subsystem().background_jobs()).unwrap_or_default();
+        let of_hosts = self.query(|drive| drive.subsystem().background_jobs()).unwrap_or_default();
         of_hosts.into_iter().map(of_host).chain(functions.into_iter().map(of)).collect()
     }
 }

@@ -61,7 +61,7 @@ pub struct Wiring {
     /// Channel for the persistent records of controllers.
     persist_requests: Sender<PersistRequest>,
     /// Number of drives that were opened.
-    lives: AtomicU64,
+    generations: AtomicU64,
     orders: Mutex<Option<Receiver<PersistRequest>>>,
     shared_maps: SharedMaps,
     pools: Pools,
@@ -97,7 +97,7 @@ impl Wiring {
             detached,
             detachments: Mutex::new(Some(detachments)),
             persist_requests,
-            lives: AtomicU64::new(0),
+            generations: AtomicU64::new(0),
             orders: Mutex::new(Some(orders)),
             shared_maps: SharedMaps::default(),
             pools: Pools::default(),
@@ -157,7 +157,7 @@ impl Wiring {
         let context = OpenContext {
             folder,
             access: self.access,
-            life: self.lives.fetch_add(1, Relaxed),
+            generation: self.generations.fetch_add(1, Relaxed),
             reactor: reactor_of(&self.reactors, reactor)?,
             reactors: Arc::clone(&self.reactors),
             channels: BackgroundChannels {

@@ -40,13 +40,13 @@ impl WiredDrive {
     ) -> Result<(), ApiError> {
         let refused =
             |why: &dyn std::fmt::Display| ApiError::conflict(format!("namespace {nsid} stays: {why}"));
-        self.tell(move |drive, now_ns| drive.subsystem_mut().delete_namespace(nsid, now_ns))?
+        self.execute(move |drive, now_ns| drive.subsystem_mut().delete_namespace(nsid, now_ns))?
             .map_err(|why| refused(&why))?;
         let began = Instant::now();
-        while self.ask(move |drive| drive.subsystem().namespaces().any(|it| it.nsid() == nsid))? {
+        while self.query(move |drive| drive.subsystem().namespaces().any(|it| it.nsid() == nsid))? {
             let is_late = began.elapsed() > removal;
             // A deletion that is being stored is waited for, so that the answer matches the outcome.
-            if is_late && !self.tell(|drive, _| drive.subsystem_mut().withdraw_deletions())? {
+            if is_late && !self.execute(|drive, _| drive.subsystem_mut().withdraw_deletions())? {
                 return Err(refused(&"commands in flight did not come to their end").hint("try again"));
             }
             if began.elapsed() > store {

@@ -27,7 +27,7 @@ const MODEL: &str = "Sluice Virtual NVMe Drive";
 /// Opened resources of a drive, on their way to its reactor.
 pub(super) struct PreparedDrive {
     pub(super) name: String,
-    pub(super) life: u64,
+    pub(super) generation: u64,
     pub(super) identity: Identity,
     pub(super) power_id: [u8; 16],
     pub(super) namespaces: Vec<PreparedNamespace>,
@@ -83,9 +83,10 @@ impl PreparedDrive {
         let BackgroundChannels { persist_requests, .. } = self.channels;
         // The thread that stores records runs for as long as there are drives. Without it the host waits, and
         // receives no wrong answer.
-        let (drive, life) = (self.name, self.life);
-        let keep =
-            move |what| drop(persist_requests.send(PersistRequest { drive: drive.clone(), life, what }));
+        let (drive, generation) = (self.name, self.generation);
+        let keep = move |what| {
+            drop(persist_requests.send(PersistRequest { drive: drive.clone(), generation, what }))
+        };
         if let Some((nsid, block_size)) = self.unfinished.formatting
             && !subsystem.resume_format(nsid, block_size, 0)
         {

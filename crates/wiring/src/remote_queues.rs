@@ -66,7 +66,7 @@ impl WiredDrive {
     /// Moves the queue group of this completion queue to another reactor, or back to the drive's own.
     pub(super) fn move_group(&self, queue: u16, reactor: usize, limit: Duration) -> Result<(), ApiError> {
         let to = reactor_of(&self.reactors, reactor)?;
-        let here = self.ask(move |drive| {
+        let here = self.query(move |drive| {
             let mut groups = drive.remote_groups();
             groups.find(|(remote, _)| *remote == queue).map(|(_, handle)| handle.reactor().clone())
         })?;
@@ -83,7 +83,7 @@ impl WiredDrive {
         let stays = |why: CannotMigrate| {
             ApiError::conflict(format!("queue {queue} of drive `{}` stays on its reactor: {why}", self.name))
         };
-        let peer_config = self.ask(|drive| drive.subsystem().peer_config())?.map_err(stays)?;
+        let peer_config = self.query(|drive| drive.subsystem().peer_config())?.map_err(stays)?;
         let prepared = self.prepare_remote(peer_config).map_err(|problem| {
             problem.about(&format!("queue {queue} of drive `{}` stays on its reactor", self.name))
         })?;
@@ -129,7 +129,7 @@ impl WiredDrive {
         };
         let (began, mut pause) = (Instant::now(), LOOK);
         self.change(move |drive, now_ns| drive.recall_groups(queue, now_ns))?;
-        while !self.ask(is_back)? {
+        while !self.query(is_back)? {
             if began.elapsed() > RECALL_LIMIT {
                 return Err(ApiError::conflict(format!(
                     "queues of drive `{}` are on other reactors, and their commands did not come to their end",
@@ -145,7 +145,7 @@ impl WiredDrive {
 
     /// Returns the reactors that have queue groups of the drive, by completion queue.
     pub(super) fn remote_queues(&self) -> Result<Vec<(u16, usize)>, ApiError> {
-        let groups = self.ask(|drive| {
+        let groups = self.query(|drive| {
             drive.remote_groups().map(|(queue, handle)| (queue, handle.reactor().clone())).collect::<Vec<_>>()
         })?;
         let index = |handle: &ReactorHandle| self.reactors.iter().position(|it| it.handle.is(handle));

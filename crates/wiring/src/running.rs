@@ -41,12 +41,12 @@ const METRICS_LIMIT: Duration = Duration::from_millis(40);
 const SYNC_LOOK: Duration = Duration::from_millis(1);
 
 impl Running for WiredDrive {
-    fn life(&self) -> u64 {
-        self.life
+    fn generation(&self) -> u64 {
+        self.generation
     }
 
     fn status(&self) -> Result<Status, ApiError> {
-        self.ask(status)
+        self.query(status)
     }
 
     fn is_task(&self, index: usize) -> bool {
@@ -56,7 +56,7 @@ impl Running for WiredDrive {
     fn target_size(&self, nsid: u32) -> Result<Size, ApiError> {
         let namespaces = self.stacks();
         let stacks = namespaces.get(nsid as usize - 1).ok_or_else(closed)?;
-        let mut size = self.ask(move |drive| target_size(drive.subsystem(), nsid))?;
+        let mut size = self.query(move |drive| target_size(drive.subsystem(), nsid))?;
         // Further paths have files of their own, which are resized as well.
         for stack in stacks {
             size = size.max(stack.target.file_size()?.unwrap_or_default());
@@ -72,12 +72,12 @@ impl Running for WiredDrive {
         }
         let resize_targets = || stacks.iter().try_for_each(|stack| stack.target.resize(size));
         let resize = |size: Size| {
-            self.tell(move |drive, _| {
+            self.execute(move |drive, _| {
                 drive.subsystem_mut().resize(nsid, size.0);
                 target_size(drive.subsystem(), nsid)
             })
         };
-        let now = self.ask(move |drive| target_size(drive.subsystem(), nsid))?;
+        let now = self.query(move |drive| target_size(drive.subsystem(), nsid))?;
         // The guest must never see blocks that are not there.
         let seen = if size > now {
             resize_targets()?;
@@ -114,7 +114,7 @@ impl Running for WiredDrive {
     }
 
     fn classifier(&self) -> Result<Option<ClassifierStatus>, ApiError> {
-        let routed = self.ask(|drive| routed(drive.subsystem()))?;
+        let routed = self.query(|drive| routed(drive.subsystem()))?;
         Ok(self.attached().as_mut().map(|attached| attached.status(&routed)))
     }
 
@@ -204,7 +204,7 @@ impl Running for WiredDrive {
     }
 
     fn set_ana(&self, rules: Vec<AnaRule>) -> Result<(), ApiError> {
-        self.tell(move |drive, _| drive.subsystem_mut().set_ana(rules))
+        self.execute(move |drive, _| drive.subsystem_mut().set_ana(rules))
     }
 
     fn create_namespace(
@@ -242,12 +242,12 @@ impl Running for WiredDrive {
         self.move_group(queue, reactor, limit)
     }
 
-    fn queues_away(&self) -> Vec<(u16, usize)> {
+    fn remote_queues(&self) -> Vec<(u16, usize)> {
         self.remote_queues().unwrap_or_default()
     }
 
     fn queues_here(&self) -> Vec<u16> {
-        self.ask(|drive| drive.here().collect()).unwrap_or_default()
+        self.query(|drive| drive.here().collect()).unwrap_or_default()
     }
 
     fn reactor(&self) -> Option<usize> {
@@ -265,7 +265,7 @@ impl Running for WiredDrive {
         self.change(|drive, now_ns| drive.subsystem_mut().sync(now_ns))?;
         let began = Instant::now();
         loop {
-            match self.ask(|drive| drive.subsystem().synced())? {
+            match self.query(|drive| drive.subsystem().synced())? {
                 Some(synced) => {
                     if synced.is_durable {
                         self.stacks().iter().flatten().for_each(|stack| stack.raise_epochs(&self.name));
@@ -312,7 +312,7 @@ fn status(drive: &Drive) -> Status {
         ciphers: ciphers.iter().map(ToString::to_string).collect(),
         in_flight: drive.in_flight(),
         drained: drive.is_drained(),
-        called_home: drive.recalls().collect(),
+        queue_recalls: drive.recalls().collect(),
         counters: DriveCounters {
             commands: counted.commands,
             errors: counted.errors,

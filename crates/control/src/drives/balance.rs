@@ -3,9 +3,9 @@
 //!
 //! The decision uses counters that reactors and drives have anyway, once a second; those of drives only when
 //! a reactor is busy. A drive's share of a reactor's load is estimated from its commands and bytes. As this
-//! is a guess, a move must promise much, and a drive that moved rests. The share of a queue is not counted:
+//! is a guess, a move must promise much, and a drive that moved pauses. The share of a queue is not counted:
 //! one queue group after the other moves while the reactor stays too busy. A drive whose groups were
-//! returned, because an operation needed all queues, rests longer each time.
+//! returned, because an operation needed all queues, pauses longer each time.
 
 use super::{DriveCounters, Drives, Entry, ReactorCounters, Running, lock};
 use sluice_spec::error::ApiError;
@@ -42,16 +42,16 @@ const LIMIT: Duration = Duration::from_millis(50);
 
 /// A drive on a reactor that is too busy.
 #[derive(Clone, Debug)]
-struct Tenant {
+struct DriveLoad {
     name: String,
     reactor: usize,
     /// Work of the drive since the last check, in commands.
     work: u64,
-    /// Whether the drive may not move: it rests, or an operator placed it.
+    /// Whether the drive may not move: it pauses, or an operator placed it.
     stays: bool,
     /// Queue groups that are on this reactor, and the number of those on others.
     queues: Vec<u16>,
-    away: usize,
+    remote: usize,
 }
 
 /// A move of a queue group.
@@ -72,28 +72,28 @@ struct Move {
 
 /// Returns the move that relieves a busy reactor most, if there is one. `loads` are percent of their time
 /// that reactors work.
-fn choose(busy: usize, loads: &[u64], tenants: &[Tenant]) -> Option<Move> {
+fn choose(busy: usize, loads: &[u64], drives: &[DriveLoad]) -> Option<Move> {
     let (to, free) = idlest(busy, loads)?;
     let load = *loads.get(busy)?;
-    let here = || tenants.iter().filter(|tenant| tenant.reactor == busy);
-    let all: u64 = here().map(|tenant| tenant.work).sum();
-    let after = |tenant: &Tenant| {
-        let share = load * tenant.work / all.max(1);
+    let here = || drives.iter().filter(|drive| drive.reactor == busy);
+    let all: u64 = here().map(|drive| drive.work).sum();
+    let after = |drive: &DriveLoad| {
+        let share = load * drive.work / all.max(1);
         (load - share).max(free + share)
     };
     // A drive with queue groups on other reactors would have to recall them.
-    let movable = here().filter(|tenant| !tenant.stays && tenant.away == 0);
-    let best = movable.min_by_key(|tenant| after(tenant))?;
+    let movable = here().filter(|drive| !drive.stays && drive.remote == 0);
+    let best = movable.min_by_key(|drive| after(drive))?;
     (after(best) + GAIN <= load).then(|| Move { name: best.name.clone(), from: busy, to })
 }
 
 /// Returns a move of a queue group, of the drive that causes most of a busy reactor's load. One group stays
 /// with its drive.
-fn divide(busy: usize, loads: &[u64], tenants: &[Tenant]) -> Option<Part> {
+fn divide(busy: usize, loads: &[u64], drives: &[DriveLoad]) -> Option<Part> {
     let (to, _) = idlest(busy, loads)?;
-    let here = || tenants.iter().filter(|tenant| tenant.reactor == busy);
-    let all: u64 = here().map(|tenant| tenant.work).sum();
-    let most = here().max_by_key(|tenant| tenant.work)?;
+    let here = || drives.iter().filter(|drive| drive.reactor == busy);
+    let all: u64 = here().map(|drive| drive.work).sum();
+    let most = here().max_by_key(|drive| drive.work)?;
     let [_, .., queue] = most.queues[..] else { return None };
     (!most.stays && most.work > 0 && most.work >= all / 2).then(|| Part {
         name: most.name.clone(),
@@ -116,14 +116,14 @@ struct Watch {
     looks: Vec<u32>,
     work: BTreeMap<String, u64>,
     /// Drives that must not move for some time.
-    rests: BTreeMap<String, Rest>,
+    pauses: BTreeMap<String, Pause>,
     /// Number of a drive's queue groups on other reactors, after one was moved there.
-    away: BTreeMap<String, usize>,
+    remote: BTreeMap<String, usize>,
 }
 
-/// Rest of a drive that moved, or could not.
+/// Pause after a move of a drive, or after an attempt.
 #[derive(Clone, Copy, Debug)]
-struct Rest {
+struct Pause {
     until: Instant,
     /// Number of consecutive moves that failed.
     refusals: u32,
@@ -156,34 +156,34 @@ impl Watch {
         work.saturating_sub(before)
     }
 
-    fn rests(&self, name: &str, now: Instant) -> bool {
-        self.rests.get(name).is_some_and(|rest| now < rest.until)
+    fn pauses(&self, name: &str, now: Instant) -> bool {
+        self.pauses.get(name).is_some_and(|rest| now < rest.until)
     }
 
-    /// Notes that a queue group was moved away, and the number of groups away now.
-    fn sent(&mut self, name: &str, away: usize) {
-        self.away.insert(name.to_owned(), away);
+    /// Notes that a queue group was moved to another reactor, and the number of such groups.
+    fn sent(&mut self, name: &str, remote: usize) {
+        self.remote.insert(name.to_owned(), remote);
         self.looks.fill(0);
     }
 
-    /// Compares the number of groups away with the last one. If it is lower, an operation has recalled them,
+    /// Compares the number of remote groups with the last one. If it is lower, an operation has recalled them,
     /// and may again.
-    fn count_away(&mut self, name: &str, away: usize, now: Instant) {
-        if self.away.get(name).is_some_and(|before| away < *before) {
-            self.away.remove(name);
+    fn count_remote(&mut self, name: &str, remote: usize, now: Instant) {
+        if self.remote.get(name).is_some_and(|before| remote < *before) {
+            self.remote.remove(name);
             self.tried(name, false, now);
         }
     }
 
-    /// Notes that a drive has moved, or could not. The drive rests for a while, and all loads are measured
+    /// Notes that a drive has moved, or could not. The drive pauses for a while, and all loads are measured
     /// anew.
     fn tried(&mut self, name: &str, moved: bool, now: Instant) {
-        let before = self.rests.get(name).map_or(0, |rest| rest.refusals);
+        let before = self.pauses.get(name).map_or(0, |rest| rest.refusals);
         let refusals = if moved { 0 } else { before + 1 };
         let pause = if moved { REST } else { pause_after(refusals) };
         // A number of failures is kept for the longest possible rest.
-        self.rests.retain(|_, rest| now < rest.until + RETRY_MAX);
-        self.rests.insert(name.to_owned(), Rest { until: now + pause, refusals });
+        self.pauses.retain(|_, rest| now < rest.until + RETRY_MAX);
+        self.pauses.insert(name.to_owned(), Pause { until: now + pause, refusals });
         self.looks.fill(0);
     }
 }
@@ -223,13 +223,13 @@ impl Drives {
             watch.work.clear();
             return;
         }
-        let tenants = self.tenants(watch);
+        let drives = self.drives(watch);
         for busy in 0..loads.len() {
             if watch.looks[busy] < LOOKS {
                 continue;
             }
-            let Some(Move { name, from, to }) = choose(busy, &loads, &tenants) else {
-                if let Some(part) = divide(busy, &loads, &tenants) {
+            let Some(Move { name, from, to }) = choose(busy, &loads, &drives) else {
+                if let Some(part) = divide(busy, &loads, &drives) {
                     return self.share_out(watch, part, &loads, busy);
                 }
                 continue;
@@ -256,7 +256,7 @@ impl Drives {
         match self.carry_queue(&name, queue, to, LIMIT) {
             Ok(()) => {
                 let running = self.entry(&name).and_then(|entry| entry.running);
-                watch.sent(&name, running.map_or(0, |running| running.queues_away().len()));
+                watch.sent(&name, running.map_or(0, |running| running.remote_queues().len()));
             }
             Err(problem) => {
                 tracing::warn!("queue {queue} of drive {name} did not move: {}", problem.in_one_line());
@@ -266,23 +266,23 @@ impl Drives {
     }
 
     /// Returns the drives on busy reactors, with their work since the last check.
-    fn tenants(&self, watch: &mut Watch) -> Vec<Tenant> {
+    fn drives(&self, watch: &mut Watch) -> Vec<DriveLoad> {
         let entries: Vec<Entry> = lock(&self.entries).values().cloned().collect();
         let on_busy = entries.into_iter().filter(|entry| watch.looks.get(entry.reactor()) > Some(&0));
         let on_busy: Vec<(Entry, Arc<dyn Running>)> =
             on_busy.filter_map(|entry| entry.running.clone().ok().map(|running| (entry, running))).collect();
-        let mut tenants = Vec::new();
+        let mut drives = Vec::new();
         for (entry, running) in on_busy {
             let Ok(status) = running.status() else { continue };
             let (reactor, name) = (entry.reactor(), entry.spec.name);
             let work = watch.worked(&name, &status.counters);
-            let (queues, away) = (running.queues_here(), running.queues_away().len());
+            let (queues, remote) = (running.queues_here(), running.remote_queues().len());
             let now = Instant::now();
-            watch.count_away(&name, away, now);
-            let stays = entry.moved || entry.spec.reactor.is_some() || watch.rests(&name, now);
-            tenants.push(Tenant { name, reactor, work, stays, queues, away });
+            watch.count_remote(&name, remote, now);
+            let stays = entry.moved || entry.spec.reactor.is_some() || watch.pauses(&name, now);
+            drives.push(DriveLoad { name, reactor, work, stays, queues, remote });
         }
-        tenants
+        drives
     }
 }
 
@@ -290,78 +290,82 @@ impl Drives {
 mod tests {
     use super::*;
 
-    fn tenant(name: &str, reactor: usize, work: u64) -> Tenant {
-        Tenant { name: name.to_owned(), reactor, work, stays: false, queues: Vec::new(), away: 0 }
+    fn drive(name: &str, reactor: usize, work: u64) -> DriveLoad {
+        DriveLoad { name: name.to_owned(), reactor, work, stays: false, queues: Vec::new(), remote: 0 }
     }
 
-    fn chosen(loads: &[u64], tenants: &[Tenant]) -> Option<(String, usize)> {
-        choose(0, loads, tenants).map(|it| (it.name, it.to))
+    fn chosen(loads: &[u64], drives: &[DriveLoad]) -> Option<(String, usize)> {
+        choose(0, loads, drives).map(|it| (it.name, it.to))
     }
 
     #[test]
     fn the_drive_that_halves_the_load_moves_to_the_idlest() {
-        let tenants = [tenant("a", 0, 10), tenant("b", 0, 45), tenant("c", 0, 50), tenant("d", 1, 99)];
-        assert_eq!(chosen(&[100, 40, 0], &tenants), Some(("c".to_owned(), 2)));
-        assert_eq!(chosen(&[100, 40], &tenants), Some(("b".to_owned(), 1)), "{tenants:?}");
+        let drives = [drive("a", 0, 10), drive("b", 0, 45), drive("c", 0, 50), drive("d", 1, 99)];
+        assert_eq!(chosen(&[100, 40, 0], &drives), Some(("c".to_owned(), 2)));
+        assert_eq!(chosen(&[100, 40], &drives), Some(("b".to_owned(), 1)), "{drives:?}");
     }
 
     #[test]
     fn one_that_is_alone_stays_and_so_does_one_that_makes_nothing_better() {
-        assert_eq!(chosen(&[100, 0], &[tenant("a", 0, 100)]), None);
-        assert_eq!(chosen(&[100, 0], &[tenant("a", 0, 100), tenant("idle", 0, 0)]), None);
-        assert_eq!(chosen(&[100, 0], &[tenant("a", 0, 95), tenant("b", 0, 5)]), None, "too little");
-        assert_eq!(chosen(&[100, 60], &[tenant("a", 0, 50), tenant("b", 0, 50)]), None, "it would go back");
-        assert_eq!(chosen(&[100, 100], &[tenant("a", 0, 50), tenant("b", 0, 50)]), None);
+        assert_eq!(chosen(&[100, 0], &[drive("a", 0, 100)]), None);
+        assert_eq!(chosen(&[100, 0], &[drive("a", 0, 100), drive("idle", 0, 0)]), None);
+        assert_eq!(chosen(&[100, 0], &[drive("a", 0, 95), drive("b", 0, 5)]), None, "too little");
+        assert_eq!(chosen(&[100, 60], &[drive("a", 0, 50), drive("b", 0, 50)]), None, "it would go back");
+        assert_eq!(chosen(&[100, 100], &[drive("a", 0, 50), drive("b", 0, 50)]), None);
         assert_eq!(chosen(&[100, 0], &[]), None);
     }
 
     #[test]
     fn one_that_rests_or_was_put_where_it_is_stays() {
-        let stays = Tenant { stays: true, ..tenant("a", 0, 50) };
+        let stays = DriveLoad { stays: true, ..drive("a", 0, 50) };
         assert_eq!(chosen(&[100, 0], &[stays.clone(), stays.clone()]), None);
-        assert_eq!(chosen(&[100, 0], &[stays, tenant("b", 0, 50)]), Some(("b".to_owned(), 1)));
+        assert_eq!(chosen(&[100, 0], &[stays, drive("b", 0, 50)]), Some(("b".to_owned(), 1)));
     }
 
     #[test]
     fn one_that_is_alone_is_shared_out_a_queue_at_a_time() {
-        let with = |queues: &[u16], away| Tenant { queues: queues.to_vec(), away, ..tenant("a", 0, 95) };
+        let with =
+            |queues: &[u16], remote| DriveLoad { queues: queues.to_vec(), remote, ..drive("a", 0, 95) };
         let part = |queue, to| Some(Part { name: "a".to_owned(), queue, to });
-        let idle = Tenant { queues: vec![1, 2], ..tenant("b", 0, 5) };
+        let idle = DriveLoad { queues: vec![1, 2], ..drive("b", 0, 5) };
         assert_eq!(divide(0, &[100, 40], &[with(&[1, 2, 3], 0), idle.clone()]), part(3, 1));
         assert_eq!(divide(0, &[100, 90, 50], &[with(&[1, 2], 1)]), part(2, 2));
         assert_eq!(divide(0, &[100, 40], &[with(&[1], 2)]), None, "one stays");
         assert_eq!(divide(0, &[100, 61], &[with(&[1, 2, 3], 0)]), None, "the other has enough to do");
-        assert_eq!(divide(0, &[100, 0], &[Tenant { stays: true, ..with(&[1, 2], 0) }, idle.clone()]), None);
+        assert_eq!(
+            divide(0, &[100, 0], &[DriveLoad { stays: true, ..with(&[1, 2], 0) }, idle.clone()]),
+            None
+        );
         assert_eq!(divide(0, &[100, 0], &[idle]), part(2, 1).map(|it| Part { name: "b".to_owned(), ..it }));
-        assert_eq!(divide(0, &[100, 0], &[Tenant { work: 0, ..with(&[1, 2], 0) }]), None);
+        assert_eq!(divide(0, &[100, 0], &[DriveLoad { work: 0, ..with(&[1, 2], 0) }]), None);
         // A drive with queue groups on other reactors does not move as a whole.
-        assert_eq!(chosen(&[100, 0], &[with(&[1], 1), Tenant { away: 1, ..tenant("b", 0, 95) }]), None);
+        assert_eq!(chosen(&[100, 0], &[with(&[1], 1), DriveLoad { remote: 1, ..drive("b", 0, 95) }]), None);
     }
 
     #[test]
-    fn one_whose_queues_come_home_is_let_be() {
+    fn one_whose_queues_return_is_let_be() {
         let (mut watch, now) = (Watch { looks: vec![3], ..Watch::default() }, Instant::now());
         watch.sent("a", 1);
-        watch.count_away("a", 1, now);
+        watch.count_remote("a", 1, now);
         watch.sent("a", 2);
-        watch.count_away("a", 2, now);
-        assert!(!watch.rests("a", now));
-        watch.count_away("a", 0, now);
-        assert!(watch.rests("a", now) && !watch.rests("a", now + RETRY));
+        watch.count_remote("a", 2, now);
+        assert!(!watch.pauses("a", now));
+        watch.count_remote("a", 0, now);
+        assert!(watch.pauses("a", now) && !watch.pauses("a", now + RETRY));
         watch.sent("a", 1);
-        watch.count_away("a", 0, now + RETRY);
-        assert!(watch.rests("a", now + 2 * RETRY), "longer each time");
+        watch.count_remote("a", 0, now + RETRY);
+        assert!(watch.pauses("a", now + 2 * RETRY), "longer each time");
     }
 
     #[test]
     fn what_was_moved_is_not_moved_back() {
         // Both drives have more work than a reactor can do: either takes the time that the other gives up.
-        let mut tenants = [tenant("a", 0, 50), tenant("b", 0, 50)];
-        let Some(Move { name, to, .. }) = choose(0, &[100, 0], &tenants) else { panic!("one moves") };
-        tenants.iter_mut().filter(|tenant| tenant.name == name).for_each(|tenant| tenant.reactor = to);
+        let mut drives = [drive("a", 0, 50), drive("b", 0, 50)];
+        let Some(Move { name, to, .. }) = choose(0, &[100, 0], &drives) else { panic!("one moves") };
+        drives.iter_mut().filter(|drive| drive.name == name).for_each(|drive| drive.reactor = to);
         for loads in [[100, 100], [100, 50], [50, 100], [100, 0], [0, 100]] {
-            assert_eq!(choose(0, &loads, &tenants), None);
-            assert_eq!(choose(1, &loads, &tenants), None);
+            assert_eq!(choose(0, &loads, &drives), None);
+            assert_eq!(choose(1, &loads, &drives), None);
         }
     }
 
@@ -385,19 +389,19 @@ mod tests {
             watch.tried("a", false, now);
             let end = now + Duration::from_secs(pause_s);
             assert!(
-                watch.rests("a", end - Duration::from_millis(1)) && !watch.rests("a", end),
+                watch.pauses("a", end - Duration::from_millis(1)) && !watch.pauses("a", end),
                 "{pause_s} s"
             );
             now = end;
         }
-        assert_eq!((watch.looks.as_slice(), watch.rests("b", now)), (&[0][..], false));
+        assert_eq!((watch.looks.as_slice(), watch.pauses("b", now)), (&[0][..], false));
         // A move that succeeds resets the pause.
         watch.tried("a", true, now);
-        assert!(!watch.rests("a", now + REST));
+        assert!(!watch.pauses("a", now + REST));
         watch.tried("a", false, now + REST);
-        assert!(!watch.rests("a", now + REST + RETRY));
+        assert!(!watch.pauses("a", now + REST + RETRY));
         // A drive without an attempt for a long time is removed from the list.
         watch.tried("b", true, now + 3 * RETRY_MAX);
-        assert_eq!(watch.rests.len(), 1);
+        assert_eq!(watch.pauses.len(), 1);
     }
 }

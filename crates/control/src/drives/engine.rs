@@ -89,7 +89,7 @@ pub type Store<'a> = &'a mut dyn FnMut() -> Result<(), ApiError>;
 /// A running drive. Every method may block until its reactor has replied.
 pub trait Running: Send + Sync {
     /// Returns a number that is unique among all drives, and among all opens of this drive.
-    fn life(&self) -> u64;
+    fn generation(&self) -> u64;
 
     fn status(&self) -> Result<Status, ApiError>;
 
@@ -249,7 +249,7 @@ pub trait Running: Send + Sync {
     }
 
     /// Returns the completion queues whose groups are on other reactors, each with its reactor.
-    fn queues_away(&self) -> Vec<(u16, usize)> {
+    fn remote_queues(&self) -> Vec<(u16, usize)> {
         Vec::new()
     }
 
@@ -309,7 +309,7 @@ pub struct Status {
     /// Whether [`drain`](Running::drain) was called, no command is in flight, and no client is connected.
     pub drained: bool,
     /// Causes that returned queues from other reactors, each with its count.
-    pub called_home: Vec<(&'static str, u64)>,
+    pub queue_recalls: Vec<(&'static str, u64)>,
     pub counters: DriveCounters,
     /// Size of each namespace, in the order of the spec.
     pub sizes: Vec<Size>,

@@ -47,7 +47,7 @@ pub use persist::{PersistRequest, Remembered};
 pub use reload::Reloaded;
 pub use storage::Insist;
 pub use storage::random as new_identity;
-pub use view::{CallView, DriveState, DriveView, NamespaceView, Origin, QueueView};
+pub use view::{DriveState, DriveView, NamespaceView, Origin, QueueView, RecallView};
 
 use crate::config::{Config, Settings, Tcp, check_reactor};
 use crate::listen::check_length;
@@ -88,8 +88,8 @@ impl Entry {
     }
 
     /// Returns the drive's queues that are on other reactors.
-    fn queues_away(&self) -> Vec<QueueView> {
-        let away = self.running.as_ref().map_or_else(|_| Vec::new(), |running| running.queues_away());
+    fn remote_queues(&self) -> Vec<QueueView> {
+        let away = self.running.as_ref().map_or_else(|_| Vec::new(), |running| running.remote_queues());
         away.into_iter().map(|(queue, reactor)| QueueView { queue, reactor }).collect()
     }
 }
@@ -459,11 +459,11 @@ impl Drives {
             authenticated: status.authenticated.clone(),
             ciphers: status.ciphers.clone(),
             reactor: entry.reactor(),
-            queues_away: entry.queues_away(),
-            called_home: status
-                .called_home
+            remote_queues: entry.remote_queues(),
+            queue_recalls: status
+                .queue_recalls
                 .iter()
-                .map(|(cause, times)| CallView { cause: (*cause).to_owned(), times: *times })
+                .map(|(cause, times)| RecallView { cause: (*cause).to_owned(), times: *times })
                 .collect(),
             doorbells: entry.spec.doorbells,
             in_flight: status.in_flight,

@@ -59,9 +59,9 @@ pub struct Remembered {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PersistRequest {
     pub drive: String,
-    /// The instance of the drive that sent the record ([`Running::life`](super::Running::life)). Others may
+    /// The instance of the drive that sent the record ([`Running::generation`](super::Running::generation)). Others may
     /// have had its name, or the drive may have been opened again.
-    pub life: u64,
+    pub generation: u64,
     pub what: PersistentRecord,
 }
 
@@ -168,7 +168,7 @@ impl Drives {
     fn asker(&self, order: &PersistRequest) -> Option<(Entry, Arc<dyn Running>)> {
         let entry = lock(&self.entries).get(&order.drive)?.clone();
         let running = entry.running.clone().ok()?;
-        (running.life() == order.life).then_some((entry, running))
+        (running.generation() == order.generation).then_some((entry, running))
     }
 
     /// Stores a record that a drive's controller needs stored, and reports the result to the controller.

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub struct Script {
     pub open: Mutex<HashMap<String, Arc<Played>>>,
     /// Number of drives that were opened.
-    pub lives: AtomicU64,
+    pub generations: AtomicU64,
     pub refuse_open: Mutex<Vec<String>>,
     pub refuse_resize: AtomicBool,
     /// Whether each program fails the verifier.
@@ -74,7 +74,7 @@ impl Script {
 pub struct Played {
     pub script: Arc<Script>,
     pub name: String,
-    pub life: u64,
+    pub generation: u64,
     pub sizes: Mutex<Vec<Size>>,
     pub classifier: Mutex<Option<ClassifierSpec>>,
     /// Namespaces that the classifier is detached from.
@@ -120,7 +120,7 @@ impl Engine for Arc<Script> {
         let drive = Arc::new(Played {
             script: Arc::clone(self),
             name: spec.name.clone(),
-            life: self.lives.fetch_add(1, SeqCst),
+            generation: self.generations.fetch_add(1, SeqCst),
             sizes: Mutex::new(spec.namespaces.iter().map(|n| n.size.unwrap_or_default()).collect()),
             classifier: Mutex::new(spec.classifier.clone()),
             detached: Mutex::new(remembered.detached.clone()),
@@ -141,8 +141,8 @@ impl Engine for Arc<Script> {
 }
 
 impl Running for Played {
-    fn life(&self) -> u64 {
-        self.life
+    fn generation(&self) -> u64 {
+        self.generation
     }
 
     fn status(&self) -> Result<Status, ApiError> {
@@ -319,7 +319,7 @@ impl Stage {
 
     /// Returns a record that a drive's controller needs stored.
     pub fn order(&self, drive: &str, what: PersistentRecord) -> PersistRequest {
-        PersistRequest { drive: drive.to_owned(), life: self.played(drive).life, what }
+        PersistRequest { drive: drive.to_owned(), generation: self.played(drive).generation, what }
     }
 
     pub fn start(&self, config: &str) -> Drives {

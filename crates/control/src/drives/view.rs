@@ -53,10 +53,10 @@ pub struct DriveView {
     pub reactor: usize,
     /// Queues that are on other reactors.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub queues_away: Vec<QueueView>,
+    pub remote_queues: Vec<QueueView>,
     /// Causes that returned such queues to the drive's reactor, with their counts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub called_home: Vec<CallView>,
+    pub queue_recalls: Vec<RecallView>,
     pub doorbells: Doorbells,
     /// Commands in flight.
     pub in_flight: u32,
@@ -85,7 +85,7 @@ pub struct QueueView {
 
 /// A cause that needed all queues of a drive, and so returned those on other reactors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct CallView {
+pub struct RecallView {
     /// Cause: `admin_command`, `io_command`, `reset`, `memory`, `client`, `buffer`, `doorbell`, `fatal`,
     /// `operator`, `end` or `room`.
     pub cause: String,

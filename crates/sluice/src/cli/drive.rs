@@ -308,7 +308,7 @@ fn size_of(namespace: &NamespaceView) -> String {
 
 /// Returns the drive's reactor, and the reactors of queues that were moved to others.
 fn reactors(drive: &DriveView) -> String {
-    let away = drive.queues_away.iter().map(|it| format!(", queue {} on {}", it.queue, it.reactor));
+    let away = drive.remote_queues.iter().map(|it| format!(", queue {} on {}", it.queue, it.reactor));
     drive.reactor.to_string() + &away.collect::<String>()
 }
 
@@ -340,9 +340,9 @@ fn show(drive: &DriveView) -> String {
         let host = if host.is_empty() { "a host without a name" } else { host };
         text += &format!("connected: {host}{cipher}{proof}\n");
     }
-    if !drive.called_home.is_empty() {
-        let calls = drive.called_home.iter().map(|call| format!("{} {}", call.cause, call.times));
-        text += &format!("called home: {}\n", calls.collect::<Vec<_>>().join(", "));
+    if !drive.queue_recalls.is_empty() {
+        let recalls = drive.queue_recalls.iter().map(|recall| format!("{} {}", recall.cause, recall.times));
+        text += &format!("queues recalled: {}\n", recalls.collect::<Vec<_>>().join(", "));
     }
     if let Some(classifier) = &drive.classifier {
         text += &format!("classifier: {} (see `sluice classifier show`)\n", classifier.object.display());

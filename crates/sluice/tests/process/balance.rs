@@ -155,7 +155,7 @@ fn a_queue_leaves_a_reactor_for_which_one_drive_is_too_much() {
     });
     let view = show(&daemon, "disk");
     assert_eq!((view.reactor, view.counters.errors), (0, 0));
-    assert!(view.queues_away.iter().all(|it| it.reactor == 1), "{:?}", view.queues_away);
+    assert!(view.remote_queues.iter().all(|it| it.reactor == 1), "{:?}", view.remote_queues);
 }
 
 #[test]

@@ -52,7 +52,7 @@ fn commands_and_bytes_of_a_drive_are_counted_once() {
         ("sluice_drive_open", 1),
         ("sluice_drive_connected", 1),
         ("sluice_drive_commands_in_flight", 0),
-        ("sluice_drive_queues_away", 0),
+        ("sluice_drive_remote_queues", 0),
         ("sluice_drive_commands_total", 10),
         ("sluice_drive_errors_total", 1),
         ("sluice_drive_classified", 0),

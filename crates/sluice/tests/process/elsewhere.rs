@@ -25,7 +25,7 @@ fn start(size: &str) -> Daemon {
 fn send(daemon: &Daemon, queue: u16) {
     let moved = block_on(try_move(&Client::new(daemon.api()), queue, 1));
     let again = || daemon.run(&["drive", "move", "disk", "--queue", &queue.to_string(), "--reactor", "1"]);
-    assert!(moved.is_some_and(|view| !view.queues_away.is_empty()), "{:?}", again());
+    assert!(moved.is_some_and(|view| !view.remote_queues.is_empty()), "{:?}", again());
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn a_daemon_that_is_killed_has_kept_what_it_acknowledged() {
                 verified
             });
             wait_for("work elsewhere", || view(&daemon).counters.commands > before + 200);
-            assert_eq!(view(&daemon).queues_away.len(), 1);
+            assert_eq!(view(&daemon).remote_queues.len(), 1);
             daemon.crash();
             wait_for("the host notices", || stopped.load(Relaxed));
             working.join().expect("all reads were right")
@@ -104,8 +104,8 @@ fn an_interrupt_that_cannot_be_delivered_holds_up_neither_its_queue_nor_another_
         read();
         neighbour.goes_on();
     }
-    assert_eq!(view(&daemon).queues_away.len(), 1);
-    assert_eq!(block_on(try_move(&Client::new(daemon.api()), 1, 0)).expect("home").queues_away, []);
+    assert_eq!(view(&daemon).remote_queues.len(), 1);
+    assert_eq!(block_on(try_move(&Client::new(daemon.api()), 1, 0)).expect("home").remote_queues, []);
     read();
     neighbour.goes_on();
     // Once there is room, the delayed interrupt arrives.

@@ -91,7 +91,7 @@ fn move_under_load(daemon: &Daemon, mode: Mode) {
                     let (queue, reactor) = (1 + (number % 3) as u16, 1 - number / 3 % 2);
                     let view = try_move(&client, queue, reactor).await.expect("nothing keeps it");
                     let away = QueueView { queue, reactor };
-                    assert_eq!(view.queues_away.contains(&away), reactor == 1, "{:?}", view.queues_away);
+                    assert_eq!(view.remote_queues.contains(&away), reactor == 1, "{:?}", view.remote_queues);
                 }
             });
         };
@@ -110,7 +110,10 @@ fn move_under_load(daemon: &Daemon, mode: Mode) {
     wait_for("all of them are counted", || view(daemon).counters.commands == submitted);
     let seen = view(daemon);
     assert_eq!(seen.counters.errors, 0);
-    assert!(seen.reactor == 0 && seen.queues_away.contains(&QueueView { queue: 2, reactor: 1 }), "{seen:?}");
+    assert!(
+        seen.reactor == 0 && seen.remote_queues.contains(&QueueView { queue: 2, reactor: 1 }),
+        "{seen:?}"
+    );
 }
 
 #[test]
@@ -239,8 +242,8 @@ fn health_that_is_read_under_load_is_of_all_queues_and_leaves_them_where_they_ar
     assert_eq!(commands(&mut host), submitted, "all that the host has seen done is counted");
     let seen = view(&daemon);
     assert_eq!((seen.counters.commands, seen.in_flight), (submitted, 0));
-    assert_eq!(seen.queues_away, [QueueView { queue: 2, reactor: 1 }]);
-    assert_eq!(seen.called_home, []);
+    assert_eq!(seen.remote_queues, [QueueView { queue: 2, reactor: 1 }]);
+    assert_eq!(seen.queue_recalls, []);
 }
 
 #[test]
@@ -267,9 +270,9 @@ fn what_brings_queues_home_is_said_and_counted() {
             && counted("an order takes all queues of the drive") == 1
     });
     let said = daemon.ok(&["drive", "show", "disk"]);
-    assert!(said.contains("called home: admin_command 2, operator 1"), "{said}");
+    assert!(said.contains("queues recalled: admin_command 2, operator 1"), "{said}");
     let said = block_on(Client::new(daemon.api()).get_text("/metrics")).expect("metrics");
-    let sample = "sluice_drive_queues_called_home_total{drive=\"disk\",cause=\"admin_command\"} 2";
+    let sample = "sluice_drive_queue_recalls_total{drive=\"disk\",cause=\"admin_command\"} 2";
     assert!(said.contains(sample), "{said}");
 }
 
@@ -290,7 +293,7 @@ fn a_move_is_said_and_one_that_cannot_be_is_refused() {
     let said = daemon.fails(&["drive", "move", "disk", "--queue", "1", "--reactor", "2"]);
     assert!(said.contains("there is no reactor 2"), "{said}");
     daemon.ok(&["drive", "move", "disk", "--queue", "1", "--reactor", "0"]);
-    assert_eq!(view(&daemon).queues_away, []);
+    assert_eq!(view(&daemon).remote_queues, []);
     let mut read = [0; 4096];
     disk.read(0, &mut read).expect("read");
     assert_eq!(read, [9; 4096]);

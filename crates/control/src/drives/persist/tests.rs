@@ -26,9 +26,13 @@ fn a_change_that_hangs_holds_up_no_host() {
 fn what_a_drive_wants_remembered_while_it_is_opened_waits_for_that() {
     let stage = Stage::new();
     let drives = stage.start(DECLARED);
-    let of = |drive: &str, life| PersistRequest { drive: drive.to_owned(), life, what: uncorrectable() };
+    let of = |drive: &str, generation| PersistRequest {
+        drive: drive.to_owned(),
+        generation,
+        what: uncorrectable(),
+    };
     // The drive `slow` is the next one that is opened.
-    let next = stage.played("fixed").life + 1;
+    let next = stage.played("fixed").generation + 1;
     let mut orders = vec![of("slow", next), of("fixed", next - 1), of("slow", next)];
     while_creating(&stage, &drives, |hanging| {
         drives.keep_all(&mut orders);
@@ -37,7 +41,7 @@ fn what_a_drive_wants_remembered_while_it_is_opened_waits_for_that() {
     });
     drives.keep_all(&mut orders);
     assert_eq!((orders.len(), lock(&stage.played("slow").kept).len()), (0, 2));
-    // No drive with this `life` will ever be listed.
+    // No drive with this `generation` will ever be listed.
     orders.push(of("gone", next + 1));
     drives.keep_all(&mut orders);
     assert!(orders.is_empty());
@@ -71,7 +75,11 @@ fn what_hosts_want_remembered_is_stored_while_other_drives_are_opened() {
     let hanging = lock(&stage.script.hang_open);
     stage.script.opening.store(false, SeqCst);
     let mut orders = vec![stage.order("early", uncorrectable())];
-    orders.push(PersistRequest { drive: "late".to_owned(), life: orders[0].life + 1, what: uncorrectable() });
+    orders.push(PersistRequest {
+        drive: "late".to_owned(),
+        generation: orders[0].generation + 1,
+        what: uncorrectable(),
+    });
     std::thread::scope(|scope| {
         scope.spawn(|| drives.open_all(specs));
         wait_for(&stage.script.opening);
