@@ -5,8 +5,8 @@ use super::routes::App;
 use axum::Json;
 use axum::extract::{Path, State};
 use serde::{Deserialize, Serialize};
-use sluice_control::drives::{JobView, drive_of_job};
-use sluice_jobs::{PaceChange, Priority, Verb};
+use sluice_control::drives::{JobView, PriorityName, drive_of_job};
+use sluice_jobs::{PaceChange, Verb};
 use sluice_spec::error::ApiError;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -40,7 +40,7 @@ pub struct PaceRequest {
     #[schema(minimum = 1, maximum = 100)]
     pub share: Option<u8>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub priority: Option<Priority>,
+    pub priority: Option<PriorityName>,
 }
 
 impl PaceRequest {
@@ -49,7 +49,8 @@ impl PaceRequest {
         if self.share.is_some_and(|share| !(1..=100).contains(&share)) {
             return Err(ApiError::invalid("share is a percentage, 1 to 100"));
         }
-        let change = PaceChange { mib_s: self.mib_s, share: self.share, priority: self.priority };
+        let change =
+            PaceChange { mib_s: self.mib_s, share: self.share, priority: self.priority.map(Into::into) };
         match change == PaceChange::default() {
             true => Err(ApiError::invalid("a pace needs at least one of mib_s, share and priority")),
             false => Ok(change),

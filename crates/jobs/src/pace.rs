@@ -7,9 +7,8 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// Share of a job that is not limited, percent.
 const WHOLE: u8 = 100;
 
-/// Weight of a job among those of its function that are due at the same time.
+/// Weight of a job among the jobs that are due at the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = PriorityName))]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {
     Low,
@@ -44,12 +43,12 @@ impl Priority {
 
 /// Limits of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = PaceView))]
 pub struct Pace {
-    /// Maximum rate in MiB per second, if there is one.
+    /// Maximum rate in MiB per second; none for no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mib_s: Option<u32>,
-    /// Maximum share of the time in which a step of the job is in flight, percent, if there is one.
+    /// Maximum share of time in which a step of the job is in flight, percent; none for no limit. The job
+    /// takes at most that share of its reactor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<u8>,
     #[serde(default)]

@@ -2,7 +2,7 @@
 
 use super::{Drives, lock};
 use serde::{Deserialize, Serialize};
-use sluice_jobs::{Order, Pace, PaceChange, Report, State, Verb};
+use sluice_jobs::{Order, Pace, PaceChange, Priority, Report, State, Verb};
 use sluice_spec::error::ApiError;
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,6 +63,29 @@ impl JobState {
     }
 }
 
+/// Weight of a job among those of its function that are due at the same time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PriorityName {
+    Low,
+    #[default]
+    Normal,
+    High,
+}
+
+/// Limits of a job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PaceView {
+    /// Maximum rate in MiB per second, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mib_s: Option<u32>,
+    /// Maximum share of the time in which a step of the job is in flight, percent, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<u8>,
+    #[serde(default)]
+    pub priority: PriorityName,
+}
+
 /// Background work of a drive.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct JobView {
@@ -85,7 +108,7 @@ pub struct JobView {
     /// Seconds until the end at this rate, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eta_s: Option<u64>,
-    pub pace: Pace,
+    pub pace: PaceView,
     /// Further facts, in a sentence.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
@@ -119,10 +142,31 @@ impl JobView {
             total,
             bytes_s,
             eta_s: total.saturating_sub(done).checked_div(bytes_s).filter(|_| runs),
-            pace,
+            pace: pace.into(),
             detail,
             accepts: accepts.into_iter().map(|verb| verb.word().to_owned()).collect(),
         })
+    }
+}
+
+impl From<Pace> for PaceView {
+    fn from(Pace { mib_s, share, priority }: Pace) -> Self {
+        let priority = match priority {
+            Priority::Low => PriorityName::Low,
+            Priority::Normal => PriorityName::Normal,
+            Priority::High => PriorityName::High,
+        };
+        Self { mib_s, share, priority }
+    }
+}
+
+impl From<PriorityName> for Priority {
+    fn from(name: PriorityName) -> Self {
+        match name {
+            PriorityName::Low => Self::Low,
+            PriorityName::Normal => Self::Normal,
+            PriorityName::High => Self::High,
+        }
     }
 }
 

@@ -42,10 +42,9 @@ pub use engine::{
 pub use foresee::{Foreseen, foresee};
 pub use function::FunctionView;
 pub use function::metrics;
-pub use jobs::{FunctionJobs, JobState, JobView, OF_CONTROLLER, drive_of_job};
+pub use jobs::{FunctionJobs, JobState, JobView, OF_CONTROLLER, PaceView, PriorityName, drive_of_job};
 pub use persist::{PersistRequest, Remembered};
 pub use reload::Reloaded;
-pub use sluice_jobs::{Pace, Priority};
 pub use storage::Insist;
 pub use storage::random as new_identity;
 pub use view::{DriveState, DriveView, NamespaceView, Origin, QueueView, RecallView};

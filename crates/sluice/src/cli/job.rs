@@ -5,7 +5,7 @@ use super::job_follow::follow;
 use clap::{Args, Subcommand, ValueEnum};
 use sluice_api::client::{Client, segment};
 use sluice_api::{JobList, PaceRequest};
-use sluice_control::drives::{JobView, Pace, Priority};
+use sluice_control::drives::{JobView, PaceView, PriorityName};
 use sluice_spec::error::ApiError;
 use sluice_spec::output::Output;
 use sluice_spec::size::Size;
@@ -63,7 +63,7 @@ enum PriorityWord {
     High,
 }
 
-impl From<PriorityWord> for Priority {
+impl From<PriorityWord> for PriorityName {
     fn from(word: PriorityWord) -> Self {
         match word {
             PriorityWord::Low => Self::Low,
@@ -168,12 +168,17 @@ fn left(job: &JobView) -> String {
     }
 }
 
-fn pace(Pace { mib_s, share, priority }: Pace) -> String {
+fn pace(PaceView { mib_s, share, priority }: PaceView) -> String {
     let mib_s = mib_s.map(|mib_s| format!("{mib_s} MiB/s"));
     let share = share.map(|share| format!("{share} % of the time"));
     let limits: Vec<String> = mib_s.into_iter().chain(share).collect();
     let limits = if limits.is_empty() { "no limit".to_owned() } else { limits.join(", ") };
-    format!("{limits}, priority {}", priority.word())
+    let priority = match priority {
+        PriorityName::Low => "low",
+        PriorityName::Normal => "normal",
+        PriorityName::High => "high",
+    };
+    format!("{limits}, priority {priority}")
 }
 
 #[cfg(test)]
@@ -195,8 +200,8 @@ mod tests {
         let job = |eta_s| JobView { eta_s, ..JobView::default() };
         let texts = [None, Some(0), Some(61), Some(3600 * 30 + 119)].map(|eta_s| left(&job(eta_s)));
         assert_eq!(texts, ["-", "0 s", "1 min 1 s", "30 h 1 min"]);
-        assert_eq!(pace(Pace::default()), "no limit, priority normal");
-        let limited = Pace { mib_s: Some(5), share: Some(20), priority: Priority::Low };
+        assert_eq!(pace(PaceView::default()), "no limit, priority normal");
+        let limited = PaceView { mib_s: Some(5), share: Some(20), priority: PriorityName::Low };
         assert_eq!(pace(limited), "5 MiB/s, 20 % of the time, priority low");
     }
 }
