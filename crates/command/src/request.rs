@@ -100,7 +100,7 @@ impl Origin {
 
     /// Value in place of a submission queue: the controller or the subsystem made the command itself, and no
     /// host receives its status.
-    pub const INTERNAL: u16 = u16::MAX;
+    pub const INTERNAL_SQ: u16 = u16::MAX;
 
     /// Returns true unless a layer made the command itself, or that of which it is a child.
     pub fn is_host(&self) -> bool {

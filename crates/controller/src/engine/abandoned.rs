@@ -22,7 +22,7 @@ pub(crate) fn abandon(subsystem: &mut Subsystem, controller: u8, queue: Option<u
     fused::forget(subsystem, controller, queue);
     forget(subsystem, controller, queue);
     let is_its = |origin: &Origin| {
-        let is_io = origin.sq != 0 && origin.sq != Origin::INTERNAL;
+        let is_io = origin.sq != 0 && origin.sq != Origin::INTERNAL_SQ;
         is_io && origin.controller == controller && queue.is_none_or(|id| id == origin.sq)
     };
     let existing = &subsystem.held().abandoned.changes;

@@ -40,7 +40,7 @@ impl Controller {
     /// Counts the end of host commands as traffic for Keep Alive. Internal commands prove nothing about the
     /// host.
     fn note_ends(&mut self, subsystem: &Subsystem, finishing: &[Command], now_ns: u64) {
-        if finishing.iter().any(|command| subsystem.slab().slot(command).origin.sq != Origin::INTERNAL) {
+        if finishing.iter().any(|command| subsystem.slab().slot(command).origin.sq != Origin::INTERNAL_SQ) {
             self.features.note_activity(now_ns);
         }
     }
@@ -300,9 +300,9 @@ impl Steps {
     #[inline]
     fn of(origin: Origin) -> Self {
         match (origin.sq, origin.opcode) {
-            (Origin::INTERNAL, opcode::admin::DEVICE_SELF_TEST) => Self::SelfTest,
-            (Origin::INTERNAL, opcode::admin::FORMAT_NVM) => Self::Erase,
-            (Origin::INTERNAL, _) => Self::Internal,
+            (Origin::INTERNAL_SQ, opcode::admin::DEVICE_SELF_TEST) => Self::SelfTest,
+            (Origin::INTERNAL_SQ, opcode::admin::FORMAT_NVM) => Self::Erase,
+            (Origin::INTERNAL_SQ, _) => Self::Internal,
             (0, opcode::admin::SET_FEATURES) => Self::Feature,
             (0, opcode::admin::NAMESPACE_MANAGEMENT | opcode::admin::NAMESPACE_ATTACHMENT) => {
                 Self::Management

@@ -254,7 +254,7 @@ fn mark_commands_ahead(subsystem: &mut Subsystem, nsid: u32, bytes: &Range<u64>)
             }
             _ => true,
         };
-        !slot.is_child() && sq != 0 && sq != Origin::INTERNAL && slot.origin.is_host() && concerned
+        !slot.is_child() && sq != 0 && sq != Origin::INTERNAL_SQ && slot.origin.is_host() && concerned
     };
     for slot in subsystem.slab_mut().live_mut() {
         slot.origin.ahead = is_in_the_way(slot);

@@ -280,7 +280,7 @@ impl Controller {
             return;
         }
         let entry = SubmissionEntry { nsid, ..SubmissionEntry::default() };
-        let origin = Origin { sq: Origin::INTERNAL, controller: self.number(), ..Origin::default() };
+        let origin = Origin { sq: Origin::INTERNAL_SQ, controller: self.number(), ..Origin::default() };
         let command = subsystem.slab_mut().admit(&entry, origin).expect("room was looked at");
         let request = Request { operation: Operation::Flush, ..Request::default() };
         subsystem.slab_mut().slot_mut(&command).request = request;

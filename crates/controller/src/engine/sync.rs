@@ -23,7 +23,8 @@ impl Subsystem {
             }
             let entry = SubmissionEntry { nsid, ..SubmissionEntry::default() };
             let controller = Origin::SUBSYSTEM;
-            let origin = Origin { sq: Origin::INTERNAL, controller, opcode: io::FLUSH, ..Origin::default() };
+            let origin =
+                Origin { sq: Origin::INTERNAL_SQ, controller, opcode: io::FLUSH, ..Origin::default() };
             let command = self.slab_mut().admit(&entry, origin).expect("room was looked at");
             let request = Request { operation: Operation::Flush, ..Request::default() };
             self.slab_mut().slot_mut(&command).request = request;

@@ -106,7 +106,7 @@ fn is_quiet(subsystem: &Subsystem, erasure: &Erasure) -> bool {
         let concerned = erasure.concerns(u32::from(namespace) + 1) || opcode == io::COPY && awaited;
         let concerned = concerned && opcode != fused::WAITS;
         // A command that waits for client DMA finds the namespace closed when it goes on, or is over.
-        !slot.is_child() && sq != 0 && sq != Origin::INTERNAL && concerned && !client_dma::has(slot)
+        !slot.is_child() && sq != 0 && sq != Origin::INTERNAL_SQ && concerned && !client_dma::has(slot)
     };
     !subsystem.has_live(is_in_the_way)
 }
@@ -119,7 +119,8 @@ fn send(subsystem: &mut Subsystem, nsid: u32, request: Request, now_ns: u64) {
     };
     let entry = SubmissionEntry { opcode, nsid, ..SubmissionEntry::default() };
     let controller = Origin::SUBSYSTEM;
-    let origin = Origin { sq: Origin::INTERNAL, controller, opcode: admin::FORMAT_NVM, ..Origin::default() };
+    let origin =
+        Origin { sq: Origin::INTERNAL_SQ, controller, opcode: admin::FORMAT_NVM, ..Origin::default() };
     let pattern = subsystem.jobs().erasure.as_ref().and_then(Erasure::pattern);
     let deallocates = subsystem.get(nsid).is_some_and(deallocates);
     subsystem.start_internal(&entry, origin, Way::Unclassified, now_ns, |slot, number, staging| {

@@ -103,7 +103,7 @@ fn read_place(
         ..SubmissionEntry::default()
     };
     let origin = Origin {
-        sq: Origin::INTERNAL,
+        sq: Origin::INTERNAL_SQ,
         controller: controller.number(),
         opcode: admin::DEVICE_SELF_TEST,
         epoch: number,

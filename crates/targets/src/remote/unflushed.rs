@@ -145,7 +145,7 @@ impl Unflushed {
         }
         // No host gets the status of an internal Flush. The internal Flush at the end of a drive returns the
         // status to the daemon, if no host was notified.
-        let is_internal = origin.sq == Origin::INTERNAL;
+        let is_internal = origin.sq == Origin::INTERNAL_SQ;
         let is_at_end = is_internal && origin.controller == Origin::SUBSYSTEM;
         if is_internal && !is_at_end || is_at_end && self.was_reported.load(Relaxed) {
             return None;
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn the_end_of_a_drive_is_told_of_a_loss_that_no_host_was_told_of() {
         let flush = request(Operation::Flush, false);
-        let internal = |controller| Origin { sq: Origin::INTERNAL, ..of(controller) };
+        let internal = |controller| Origin { sq: Origin::INTERNAL_SQ, ..of(controller) };
         let (shutdown, end) = (internal(0), internal(Origin::SUBSYSTEM));
         for is_told in [false, true] {
             let unflushed = Unflushed::new(LossNotice::FailFlush, None);

@@ -161,7 +161,7 @@ impl Subsystem {
                 _ => origin.opcode != fused::WAITS,
             };
             // Commands of the drive itself belong to no detached controller.
-            let is_host = origin.is_host() && origin.sq != Origin::INTERNAL;
+            let is_host = origin.is_host() && origin.sq != Origin::INTERNAL_SQ;
             let of_these = is_deletion || is_host && !has(origin.controller);
             // The next sources and destinations of a Copy are not visible.
             let copies = origin.opcode == io::COPY && origin.awaited;

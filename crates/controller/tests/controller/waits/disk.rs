@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// The origin of a fused pair's commands while a layer has them.
 const FUSED: u8 = 0x7e;
 /// The queue of commands that the drive makes itself.
-const INTERNAL: u16 = u16::MAX;
+const INTERNAL_SQ: u16 = u16::MAX;
 
 /// Content of each byte of all disks, which writes do not change.
 pub(super) const CONTENT: u8 = 0x5a;
@@ -55,11 +55,11 @@ fn key(origin: &Origin) -> Key {
 }
 
 fn is_host(origin: &Origin) -> bool {
-    origin.sq != 0 && origin.sq != INTERNAL
+    origin.sq != 0 && origin.sq != INTERNAL_SQ
 }
 
 fn is_erasing(origin: &Origin) -> bool {
-    origin.sq == INTERNAL && origin.opcode == admin::FORMAT_NVM
+    origin.sq == INTERNAL_SQ && origin.opcode == admin::FORMAT_NVM
 }
 
 fn is_of_one_queue(one: &Origin, other: &Origin) -> bool {
