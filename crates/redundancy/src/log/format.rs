@@ -4,7 +4,7 @@ use crc32c::{crc32c, crc32c_append};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Size of a block in bytes, the unit in which the log is read and written.
-pub const BLOCK: usize = 4096;
+pub const BLOCK: usize = sluice_metadata::engine::BLOCK;
 
 /// Version of the format. Version 1 had no storage numbers in its state.
 const VERSION: u32 = 2;

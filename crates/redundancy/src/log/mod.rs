@@ -10,8 +10,9 @@
 //! effect is unknown: a checkpoint in the other half comes next. If the header of a checkpoint failed, zeros
 //! are written over that header first, and the checkpoint is retried in the same half.
 //!
-//! No I/O is done here: [`Loader`] and [`Writer`] return the reads and writes to do, and receive their
-//! results.
+//! The order of the writes, the choice of the half and the end of the log are those of
+//! [`sluice_metadata::engine`]. This module has the format. No I/O is done here: [`Loader`] and [`Writer`]
+//! return the reads and writes to do, and receive their results.
 
 mod format;
 mod load;
@@ -24,6 +25,8 @@ pub(crate) use format::sign;
 pub(crate) use load::{Loader, Outcome, Piece};
 pub(crate) use write::Writer;
 
+use sluice_metadata::engine::{Halves, IO_MAX};
+
 /// Minimum size of a log, bytes.
 pub const LOG_MIN: u64 = 512 << 10;
 
@@ -31,17 +34,17 @@ pub const LOG_MIN: u64 = 512 << 10;
 const HALF_MAX: u64 = 16 << 20;
 
 /// Maximum size of one read or write of the log, bytes.
-pub const LOG_IO_MAX: usize = 64 << 10;
+pub const LOG_IO_MAX: usize = IO_MAX;
 
 /// Minimum number of record blocks in a half, beside its checkpoint.
 const RECORDS_MIN: u64 = 16;
 
-/// Returns the size of a half of a log of `log_bytes`, bytes.
-pub(crate) fn half_bytes(log_bytes: u64) -> u64 {
-    (log_bytes / 2).min(HALF_MAX) / BLOCK as u64 * BLOCK as u64
+/// Returns the halves of a log of `log_bytes`. Records follow the state.
+fn halves(log_bytes: u64) -> Halves {
+    Halves { at: 0, blocks: (log_bytes / 2).min(HALF_MAX) / BLOCK as u64, reserved: 0 }
 }
 
 /// Returns the size of the largest state that a log of `log_bytes` can hold, bytes.
 pub(crate) fn state_max(log_bytes: u64) -> u64 {
-    half_bytes(log_bytes).saturating_sub((1 + RECORDS_MIN) * BLOCK as u64)
+    halves(log_bytes).blocks.saturating_sub(1 + RECORDS_MIN) * BLOCK as u64
 }

@@ -1,6 +1,6 @@
 //! Tests of the log alone, in memory.
 
-use crate::log::{BLOCK, LOG_MIN, Loader, Outcome, Piece, Writer, sign, state_max};
+use crate::log::{BLOCK, LOG_MIN, Loader, Outcome, Piece, RECORD_BYTES, Writer, sign, state_max};
 
 const ID: u64 = 7;
 const HALF: usize = LOG_MIN as usize / 2;
@@ -126,4 +126,29 @@ fn a_log_of_version_1_is_read_and_one_of_a_later_version_is_not() {
     let mut again = Vec::new();
     set.write(&mut again);
     assert_eq!((again.len(), again[82], &again[216..]), (216 + 16, 1, &state[88..]));
+}
+
+/// Checks that all bytes and their order are those of the version that had no engine, whose checksum is here.
+#[test]
+fn the_bytes_of_a_history_are_those_of_the_version_that_wrote_them_first() {
+    let (mut log, mut writer) = (vec![0; 2 * HALF], Writer::new(LOG_MIN, ID, 1, 0));
+    let (mut sum, mut random) = (0, sluice_sim::Random::new(5));
+    for turn in 0..400usize {
+        if writer.has_room() && turn % 40 != 0 {
+            let record: Vec<u8> = (0..turn % RECORD_BYTES).map(|at| (at + turn) as u8).collect();
+            writer.append(&record);
+        } else {
+            begin(&mut writer, &vec![turn as u8; 1 + turn * 409 % state_max(LOG_MIN) as usize]);
+        }
+        let mut is_over = None;
+        while is_over.is_none() {
+            let at = writer.next().expect("something is to be written") as usize;
+            let bytes = writer.bytes();
+            sum = crc32c::crc32c_append(sum, &at.to_le_bytes());
+            sum = crc32c::crc32c_append(sum, bytes);
+            log[at..][..bytes.len()].copy_from_slice(bytes);
+            is_over = writer.wrote(!random.one_in(12));
+        }
+    }
+    assert_eq!((sum, crc32c::crc32c(&log)), (2_877_444_297, 3_097_536_081));
 }
