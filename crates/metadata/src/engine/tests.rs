@@ -13,7 +13,7 @@ const FRONT: usize = 3;
 /// State of the model: the numbers of its records.
 type State = Vec<u32>;
 
-/// One of the two kinds of formats that use the engine.
+/// Kind of formats: its halves and rules.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
     halves: Halves,
@@ -21,7 +21,7 @@ struct Kind {
     reading: Reading,
 }
 
-/// Format of writes with Force Unit Access, with records directly behind the body.
+/// Returns the format of writes with Force Unit Access, with records directly behind the body.
 fn fua() -> Kind {
     Kind {
         halves: Halves { at: (FRONT * BLOCK) as u64, blocks: 28, reserved: 0 },
@@ -30,7 +30,7 @@ fn fua() -> Kind {
     }
 }
 
-/// Format of writes and flushes, with room for the largest body.
+/// Returns the format of writes and flushes, with room for the largest body.
 fn flushed() -> Kind {
     Kind {
         halves: Halves { at: (FRONT * BLOCK) as u64, blocks: 28, reserved: 20 },
@@ -65,7 +65,7 @@ const RECORD: u32 = 3;
 /// Words in a block of a body: the whole block, so that it can be torn.
 const WORDS: usize = BLOCK / 4 - 5;
 
-/// Blocks of a body. A record fills its block, too.
+/// Returns the blocks of a body.
 fn body_blocks(state: &[u32]) -> usize {
     1 + state.len() % 19
 }
@@ -206,7 +206,7 @@ impl Disk {
     }
 }
 
-/// Loads a disk. Returns its state and the position of its log. Power may be cut at each write of the load.
+/// Loads a disk. Returns its state and its loader. The write of records again may be left out.
 fn load(disk: &mut [u8], kind: Kind, random: &mut Random) -> Result<(State, Loader), String> {
     let (mut loader, mut reader) = (Loader::new(kind.halves, kind.reading), Reader::default());
     let mut bytes = vec![0; IO_MAX];
@@ -303,7 +303,7 @@ impl Run {
         }
     }
 
-    /// Cuts the power here: the disk has one of the states that are allowed.
+    /// Cuts the power here, and checks that the disk has one of the allowed states.
     fn cut(&mut self) {
         if self.allowed.is_empty() {
             return;
@@ -361,7 +361,7 @@ impl Run {
     }
 }
 
-/// Executes an operation for each byte, with failures of writes and flushes if they are wanted.
+/// Executes an operation for each byte. One of `failing` writes and flushes fails.
 fn live(kind: Kind, seed: u64, orders: &[u8], failing: Option<u64>) {
     let mut run = Run::new(kind, seed);
     for order in orders {
