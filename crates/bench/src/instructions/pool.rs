@@ -11,7 +11,7 @@ use super::tcp::WARM_UP;
 use sluice_spec::error::ApiError;
 use sluice_targets::{EXTENT, MemoryPool};
 
-/// Extents beyond those that are written: more than a drive has in advance.
+/// Unwritten extents: more than a drive has in advance.
 const SPARE: u64 = 128;
 
 /// Bytes of a drive whose writes allocate: so many that hardly two commands of a count meet in an extent.
