@@ -257,7 +257,7 @@ fn a_completion_queue_is_deleted_when_the_client_has_let_go_of_it() {
         host.client.mood = Mood::Silent;
         host.answer(1, &model, 5);
         host.run();
-        assert!(host.client.is_to_write());
+        assert!(host.client.is_to_write() && host.controller.controller.is_delivering());
         assert_eq!(host.delete_sq(2), Status::SUCCESS, "seed {seed}");
         let delete = SubmissionEntry { cdw10: 2, ..entry(admin::DELETE_IO_CQ) };
         host.submit(0, delete);
@@ -269,7 +269,7 @@ fn a_completion_queue_is_deleted_when_the_client_has_let_go_of_it() {
         assert_eq!(host.delete_cq(2), Status::INVALID_QUEUE_IDENTIFIER);
         host.client.mood = Mood::Willing;
         host.run();
-        assert!(!host.client.is_to_write());
+        assert!(!host.client.is_to_write() && !host.controller.controller.is_delivering());
         assert_eq!(host.reap(0).map(|it| it.status()), Some(Status::SUCCESS), "seed {seed}");
         host.create_pair(2, 8);
         assert_eq!(host.controller.in_flight(), 0);

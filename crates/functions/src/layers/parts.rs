@@ -75,3 +75,18 @@ pub(crate) fn resume(command: Command, frame: Frame, lane: &mut Lane<'_>) {
     let status = slot.status;
     lane.finish(command, status);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smallest_limit_of_a_deallocation_counts() {
+        let layer =
+            |deallocate_limit| Characteristics { deallocate_limit, ..Characteristics::target(1 << 20, 512) };
+        for (limits, expected) in [([0, 0], 0), ([0, 4096], 4096), ([8192, 4096], 4096), ([4096, 8192], 4096)]
+        {
+            assert_eq!(together(&limits.map(layer)).deallocate_limit, expected, "{limits:?}");
+        }
+    }
+}

@@ -130,3 +130,29 @@ impl Operations {
         found
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_of_a_task_that_stays_continue_and_those_that_it_cancelled_end() {
+        let [moves, other] = [(); 2].map(|()| TaskId::take().expect("there are numbers"));
+        let mut operations = Operations::default();
+        let mut begin = |task, token| operations.begin(Operation::new(task, token, OperationKind::Poll(1)));
+        let [kept, dropped, untouched, others] =
+            [begin(moves, 0), begin(moves, 1), begin(moves, 2), begin(other, 3)];
+        let mut cancel = |by, wanted| {
+            assert_eq!(operations.cancel(by, |operation| operation.token == wanted).len(), 1);
+        };
+        cancel(Cancelled::ForMove, 0);
+        cancel(Cancelled::ByTask, 1);
+        cancel(Cancelled::ForMove, 3);
+        operations.stay(moves);
+        let mut found = |user_data| operations.complete(user_data, false).expect("it is there").cancelled;
+        assert_eq!(found(kept), Cancelled::ForNothing);
+        assert_eq!(found(dropped), Cancelled::ByTask);
+        assert_eq!(found(untouched), Cancelled::No);
+        assert_eq!(found(others), Cancelled::ForMove, "the other task has not stayed");
+    }
+}

@@ -280,6 +280,23 @@ fn a_command_comes_back_to_its_function_also_when_its_host_is_gone() {
 }
 
 #[test]
+fn a_command_that_failed_below_comes_back_with_its_status() {
+    let (mut rig, mut other) = connected();
+    rig.failing.store(1, std::sync::atomic::Ordering::Relaxed);
+    for status in [Status::WRITE_FAULT, OK] {
+        let cid = rig.submit(Operation::Flush, 0, 0, &[]);
+        let entry: Submission = other.requests.take();
+        let again = Reply { disposition: disposition::FORWARD_AND_RETURN, ..other_reply(&entry) };
+        say(&mut other, &mut rig, &[again]);
+        rig.turn(SECOND_NS);
+        let entry: Submission = other.requests.take();
+        assert_eq!((entry.kind, Status(entry.status)), (kind::RETURNED, status));
+        say(&mut other, &mut rig, &[Reply { disposition: disposition::FINISH, ..other_reply(&entry) }]);
+        assert_eq!(rig.finished(), Some((cid, OK)), "the function has decided so");
+    }
+}
+
+#[test]
 fn commands_go_to_the_layer_that_a_function_says() {
     let (mut rig, mut other) = connected();
     rig.submit(Operation::Write, 512, BLOCK, &[1; 512]);
