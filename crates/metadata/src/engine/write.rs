@@ -205,7 +205,7 @@ impl Writer {
         Some(Step::Write { at, length: blocks * BLOCK })
     }
 
-    /// Continues behind the header of a checkpoint, which counts now, whatever fails later.
+    /// Continues behind the header of a checkpoint. The checkpoint counts from now on, also after later failures.
     fn begin_log(&mut self, buffer: &mut [u8]) -> Option<Step> {
         let old = 1 - self.target.half;
         (self.log, self.body, self.target) = (self.target, self.written, self.target.after());

@@ -95,8 +95,8 @@ fn a_flush_that_may_have_failed_is_taken_for_failed() {
     let config = folder.config("image", MIB);
     let durable = Request { fua: true, ..write(0, 128 * KIB) };
     let busy = [-libc::EAGAIN; 1 + REPEATS_MAX as usize];
-    // By way of buffers the write has two chunks. The first succeeds alone, whatever the result of the
-    // second; or a part of the first does.
+    // Through buffers, the write has two chunks. The first, or a part of it, succeeds alone. The result of the
+    // second does not matter.
     let mut ends = vec![vec![BUFFER_BYTES as i32, -libc::EIO], vec![4096, -libc::EIO], vec![0], busy.into()];
     ends.extend([libc::ENOMEM, libc::EFAULT, libc::EINVAL, libc::ENOSPC].map(|errno| vec![-errno]));
     for end in ends {
