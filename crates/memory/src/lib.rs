@@ -34,6 +34,7 @@ pub mod fault;
 mod file;
 pub mod limits;
 mod list;
+pub mod machine;
 mod mapped_files;
 mod mapping;
 mod memory_file;

@@ -7,12 +7,13 @@ use super::labels::Labels;
 use super::remote::tls_keys;
 use super::shared::check_room;
 use super::target::{file_config, file_problem};
-use super::{dhchap, drive::in_words, machine};
+use super::{dhchap, drive::in_words};
 use rustix::fs::{Access, FlockOperation, access, flock};
 use rustix::io::Errno;
 use sluice_control::listen::check_length;
 use sluice_crypt::Given;
 use sluice_functions::make;
+use sluice_memory::machine;
 use sluice_spec::error::ApiError;
 use sluice_spec::paths::{Places, is_writable_folder};
 use sluice_spec::{

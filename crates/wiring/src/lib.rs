@@ -14,7 +14,6 @@ mod edit_stack;
 mod function;
 mod jobs;
 mod labels;
-mod machine;
 mod namespace;
 mod pool;
 mod power;

@@ -1,7 +1,6 @@
 //! A drive on its way to its reactor, with the resources whose opening may block.
 
 use super::classifier::BackgroundChannels;
-use super::machine;
 use super::namespace::PreparedNamespace;
 use sluice_control::drives::PersistRequest;
 use sluice_controller::{
@@ -11,6 +10,7 @@ use sluice_controller::{
 use sluice_frontend::Drive;
 use sluice_frontend_tcp as tcp;
 use sluice_frontend_vfio_user::{Access, Config as SocketConfig, DoorbellPolicy, Listener, Socket};
+use sluice_memory::machine;
 use sluice_reactor::{Arm, Io, Local, Task, TaskId};
 use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::paths::socket_folder;

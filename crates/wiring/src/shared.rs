@@ -1,7 +1,8 @@
 //! Shared objects of the daemon.
 
-use super::{OneReactor, machine, reactor_of};
+use super::{OneReactor, reactor_of};
 use sluice_control::drives::SharedView;
+use sluice_memory::machine;
 use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::size::Size;
 use sluice_spec::{SharedKind, SharedSpec};

@@ -1,5 +1,6 @@
 //! Limits of the work for one header, independent of the number of its keyslots.
 
+use sluice_memory::machine;
 use std::time::{Duration, Instant};
 
 /// Limits of the work for a header.
@@ -68,7 +69,8 @@ impl Budget {
                 "{passes} passes over {memory_kib} KiB in {lanes} lanes are more than Sluice does"
             ));
         }
-        if let Some(free) = free_kib().filter(|free| u64::from(memory_kib) > *free) {
+        let free_kib = machine::available_memory().map(|bytes| bytes >> 10);
+        if let Some(free) = free_kib.filter(|free| u64::from(memory_kib) > *free) {
             return Err(format!(
                 "deriving its key takes {memory_kib} KiB of memory, and {free} KiB are free"
             ));
@@ -84,40 +86,9 @@ fn used_up() -> String {
         .to_owned()
 }
 
-/// Returns the memory that this process may still take, KiB: of the machine, and of its control group. None
-/// if that is unknown.
-fn free_kib() -> Option<u64> {
-    let machine = std::fs::read_to_string("/proc/meminfo").ok();
-    let machine = machine.as_deref().and_then(available_kib);
-    machine.into_iter().chain(group_free_kib()).min()
-}
-
-/// Returns the kernel's estimate of the available memory.
-fn available_kib(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse().ok()
-}
-
-/// Returns the remaining memory under the limit of this process's control group.
-fn group_free_kib() -> Option<u64> {
-    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let number = |name: &str| -> Option<u64> {
-        std::fs::read_to_string(format!("/sys/fs/cgroup/{own}/{name}")).ok()?.trim().parse().ok()
-    };
-    Some(number("memory.max")?.saturating_sub(number("memory.current")?) >> 10)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_free_is_read() {
-        assert_eq!(available_kib("MemTotal:  9 kB\nMemAvailable:   1234 kB\n"), Some(1234));
-        assert_eq!(available_kib("MemTotal:  9 kB\n"), None);
-        assert!(free_kib().is_some_and(|free| free > 0), "this machine says how much is free");
-    }
 
     #[test]
     fn memory_that_is_not_free_is_not_taken() {
