@@ -21,6 +21,10 @@ use std::time::{Duration, Instant};
 /// Time for a controller to read the reason of a close, or to close the connection after a shutdown.
 const CLOSE_LIMIT: Duration = Duration::from_millis(200);
 
+/// Time for a busy controller to end a lost connection, too. Without its end, changes wait much longer (see
+/// [`quiesce`](super::quiesce)).
+const END_LIMIT: Duration = Duration::from_secs(1);
+
 /// Duration after which a connection counts as useful, even without commands.
 const LONG_LIFE: Duration = Duration::from_secs(30);
 
@@ -444,7 +448,9 @@ impl AdminThread {
         self.lost_at = Some(Instant::now());
         self.control.set_connected(false);
         self.send(ThreadEvent::Down(self.generation));
-        let has_ended = self.transport.has_ended(connections.io.as_fd(), CLOSE_LIMIT);
+        // The reactor closes its side, too, but may be late.
+        let _ = rustix::net::shutdown(&connections.io, Shutdown::Write);
+        let has_ended = self.transport.has_ended(connections.io.as_fd(), END_LIMIT);
         self.transport.reset(connections.io.as_fd());
         self.transport.reset(connections.association.admin.as_fd());
         self.send(ThreadEvent::Reset { has_ended });

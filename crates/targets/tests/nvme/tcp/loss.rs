@@ -8,6 +8,7 @@ use crate::model;
 use crate::rig::{BLOCK, LIMIT, Scratch, eventually, open, open_at, pattern, start_reactor};
 use sluice_host::{Deadline, QueueLayout, entry};
 use sluice_nvme::Status;
+use sluice_reactor::Local;
 use sluice_targets::{Digests, LossNotice, NvmeTcpConfig};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -170,6 +171,42 @@ fn a_connection_that_is_given_up_is_reset_whatever_the_admin_queue_waits_for() {
     let mut there = [0; BLOCK];
     disk.read(3, &mut there).expect("on another connection");
     assert!(there[..] == content(3, BLOCK));
+    assert_eq!(control.status().losses, 1);
+    drop(drive);
+    reactor.stop();
+}
+
+/// Checks that a write does not wait for the Keep Alive Timer because the reactor is late.
+#[test]
+fn a_busy_reactor_does_not_hide_that_the_controller_has_seen_the_end() {
+    let rig = Rig::new();
+    let proxy = Proxy::to(rig.address);
+    let (scratch, reactor) = (Scratch::new(), start_reactor());
+    let (drive, control) = serve(&scratch, &reactor, "disk", &config(proxy.address));
+    let mut host = drive.guest();
+    let mut disk = open(&mut host);
+    proxy.swallow(true);
+    let mut other = open_at(&mut host, 2);
+    std::thread::scope(|threads| {
+        let writer = threads.spawn(|| disk.write(5, &pattern(3, BLOCK)));
+        eventually("the write is sent", || control.status().under_way > 0);
+        let has_begun = Arc::new(AtomicBool::new(false));
+        let (handle, begun) = (reactor.clone(), Arc::clone(&has_begun));
+        threads.spawn(move || {
+            let pause = move |_: &mut Local| {
+                begun.store(true, SeqCst);
+                std::thread::sleep(Duration::from_secs(1));
+            };
+            handle.call(pause).expect("the reactor runs");
+        });
+        eventually("the reactor is busy", || has_begun.load(SeqCst));
+        proxy.swallow(false);
+        proxy.cut();
+        writer.join().expect("no panic").expect("on the next connection");
+    });
+    let mut back = [0; BLOCK];
+    other.read(5, &mut back).expect("read");
+    assert!(back[..] == pattern(3, BLOCK));
     assert_eq!(control.status().losses, 1);
     drop(drive);
     reactor.stop();

@@ -49,12 +49,20 @@ struct TwoNetworks {
 
 impl TwoNetworks {
     fn new(timeout: Option<Duration>, policy: PathPolicy, limit: Option<Duration>) -> Self {
+        Self::with(policy, limit, |usual| NvmeTcpConfig {
+            timeout: timeout.unwrap_or(usual.timeout),
+            ..usual
+        })
+    }
+
+    fn with(
+        policy: PathPolicy,
+        limit: Option<Duration>,
+        change: impl Fn(NvmeTcpConfig) -> NvmeTcpConfig,
+    ) -> Self {
         let rig = Rig::with_room(4);
         let proxies = [Proxy::to(rig.address), Proxy::to(rig.address)];
-        let configs = [0, 1].map(|path: usize| {
-            let usual = config(proxies[path].address);
-            NvmeTcpConfig { timeout: timeout.unwrap_or(usual.timeout), ..usual }
-        });
+        let configs = [0, 1].map(|path: usize| change(config(proxies[path].address)));
         let (controls, router) = two_paths(&configs, policy, limit);
         let drive = rig.drive_of("disk", router);
         Self { drive, controls, proxies, _rig: rig }
@@ -66,7 +74,9 @@ impl TwoNetworks {
 #[test]
 fn a_path_that_dies_under_load_is_seen_by_nobody() {
     for policy in [PathPolicy::RoundRobin, PathPolicy::QueueDepth] {
-        let networks = TwoNetworks::new(None, policy, None);
+        // Writes wait for the Keep Alive Timer where the end of a connection was not seen in time.
+        let keep_alive = Duration::from_secs(1);
+        let networks = TwoNetworks::with(policy, None, |usual| NvmeTcpConfig { keep_alive, ..usual });
         let TwoNetworks { drive, controls, proxies, .. } = &networks;
         let mut host = drive.guest();
         let done = AtomicBool::new(false);
