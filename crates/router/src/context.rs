@@ -6,21 +6,26 @@
 
 use crate::Leg;
 use sluice_nvme::{Status, SubmissionEntry};
+use std::fmt;
+use std::mem::offset_of;
 use std::ops::Range;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, transmute, transmute_ref};
 
 /// A command at a hook: 128 bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(8))]
 pub struct Context {
-    /// Bytes 0 to 31. A program's writes here are dropped and counted.
-    facts: Facts,
+    /// Bytes 0 to 31, which are [`Facts`]. A program's writes here are dropped and counted.
+    facts: FactWords,
     /// Bytes 32 to 63.
     pub steering: Steering,
     /// Bytes 64 to 127: the entry as it was copied out of the submission queue, once. For a Flush that no
     /// host sent, such as that of a shutdown, an entry as a host would send it.
     entry: SubmissionEntry,
 }
+
+/// The bytes of [`Facts`], eight at a time. A copy field by field costs more than the rest of a hook.
+pub(crate) type FactWords = [u64; size_of::<Facts>() / 8];
 
 /// Read-only fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -100,21 +105,35 @@ impl Context {
     /// The bytes that a program may write.
     pub const WRITABLE: Range<usize> = 32..54;
 
-    #[inline]
+    /// Creates the context of a hook.
     pub fn new(hook: Hook, facts: Facts, steering: Steering, entry: &SubmissionEntry) -> Self {
+        let (cookie, in_flight) = (facts.cookie, facts.in_flight);
+        Self::of_submission(transmute!(facts), steering, entry).at_hook(hook, cookie, in_flight)
+    }
+
+    /// Creates the context of a submission hook.
+    #[inline]
+    pub(crate) fn of_submission(facts: FactWords, steering: Steering, entry: &SubmissionEntry) -> Self {
+        Self { facts, steering, entry: *entry }
+    }
+
+    /// Returns the same for another hook.
+    pub(crate) fn at_hook(self, hook: Hook, cookie: u16, in_flight: u8) -> Self {
         let (number, leg, status) = match hook {
             Hook::Submission => (0, 0, Status::SUCCESS),
             Hook::LegDone(leg, status) => (1, leg.number(), status),
             Hook::BeforeCompletion(status) => (2, 0, status),
         };
-        let facts = Facts { version: Self::VERSION, hook: number, leg, status: status.0, ..facts };
-        Self { facts, steering, entry: *entry }
+        let (version, status) = (Self::VERSION, status.0);
+        let facts = Facts { version, hook: number, leg, status, cookie, in_flight, ..*self.facts() };
+        Self { facts: transmute!(facts), ..self }
     }
 
     #[inline]
     pub fn hook(&self) -> Hook {
-        let status = Status(self.facts.status);
-        match (self.facts.hook, Leg::new(self.facts.leg)) {
+        let facts = self.facts();
+        let status = Status(facts.status);
+        match (facts.hook, Leg::new(facts.leg)) {
             (0, _) => Hook::Submission,
             (1, Some(leg)) => Hook::LegDone(leg, status),
             _ => Hook::BeforeCompletion(status),
@@ -123,7 +142,7 @@ impl Context {
 
     #[inline]
     pub fn facts(&self) -> &Facts {
-        &self.facts
+        transmute_ref!(&self.facts)
     }
 
     #[inline]
@@ -131,26 +150,77 @@ impl Context {
         &self.entry
     }
 
-    /// Marks the context after a forbidden change by the program, for [`still_has`](Self::still_has).
+    /// Marks the context after a forbidden change by the program.
+    // In the steering, so that one comparison covers an unchanged context.
     #[cold]
     pub(crate) fn overreach(&mut self) {
-        self.facts.reserved = self.facts.reserved.map(|byte| !byte);
+        self.steering.reserved[0] = 1;
     }
 
-    /// Returns whether these facts and this entry are unchanged. The comparison is by bytes, since one field
-    /// by field costs more than the rest of a hook.
+    /// Returns whether the program made a forbidden change.
     #[inline]
-    pub(crate) fn still_has(&self, facts: &Facts, entry: &SubmissionEntry) -> bool {
-        self.facts.as_bytes() == facts.as_bytes() && self.entry.as_bytes() == entry.as_bytes()
+    pub(crate) fn has_overreached(&self) -> bool {
+        self.steering.reserved != [0; 10]
     }
+
+    /// Returns whether the facts, the entry and the reserved bytes are those of another context.
+    pub(crate) fn differs_in_steering_alone(&self, other: &Self) -> bool {
+        (self.facts, self.entry, self.steering.reserved)
+            == (other.facts, other.entry, other.steering.reserved)
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut all = f.debug_struct("Context");
+        all.field("facts", self.facts())
+            .field("steering", &self.steering)
+            .field("entry", &self.entry)
+            .finish()
+    }
+}
+
+impl Steering {
+    /// Returns the steering of a command before its program runs.
+    #[inline]
+    pub(crate) fn of_command(slba: u64, blocks: u32, fua: bool) -> Self {
+        transmute!([slba, u64::from(blocks), u64::from(fua) << shift_of(offset_of!(Self, fua)), 0])
+    }
+
+    /// Returns the bytes, eight at a time.
+    #[inline]
+    pub(crate) fn words(&self) -> [u64; 4] {
+        transmute!(*self)
+    }
+}
+
+impl Facts {
+    /// Returns the facts of a namespace, for every command of it.
+    pub(crate) fn of_namespace(nsid: u32, block_size: u32, capacity: u64) -> FactWords {
+        transmute!(Self { version: Context::VERSION, nsid, block_size, capacity, ..Self::default() })
+    }
+
+    /// Returns the facts of a namespace with those of a command's step.
+    #[inline]
+    pub(crate) fn of_step(of_namespace: &FactWords, queue: u16, opcode: u8, further_step: bool) -> FactWords {
+        let [first, second, third, capacity] = *of_namespace;
+        let second = second | u64::from(queue) | u64::from(opcode) << shift_of(offset_of!(Self, opcode));
+        let third = third | u64::from(further_step) << shift_of(offset_of!(Self, further_step));
+        [first, second, third, capacity]
+    }
+}
+
+/// Returns the bits before the byte at an offset within its eight bytes.
+const fn shift_of(offset: usize) -> u32 {
+    8 * (offset as u32 % 8)
 }
 
 const _: () = {
     assert!(size_of::<Context>() == Context::SIZE);
-    assert!(std::mem::offset_of!(Context, steering) == Context::WRITABLE.start);
-    let steering = std::mem::offset_of!(Context, steering);
-    assert!(steering + std::mem::offset_of!(Steering, reserved) == Context::WRITABLE.end);
-    assert!(std::mem::offset_of!(Context, entry) == 64);
-    assert!(std::mem::offset_of!(Facts, nsid) == 12);
-    assert!(std::mem::offset_of!(Facts, capacity) == 24);
+    assert!(offset_of!(Context, steering) == Context::WRITABLE.start);
+    let steering = offset_of!(Context, steering);
+    assert!(steering + offset_of!(Steering, reserved) == Context::WRITABLE.end);
+    assert!(offset_of!(Context, entry) == 64);
+    assert!(offset_of!(Facts, nsid) == 12);
+    assert!(offset_of!(Facts, capacity) == 24);
 };

@@ -7,6 +7,7 @@
 use crate::context::{Context, Facts, Hook, Steering};
 use crate::errors::ProgramError;
 use crate::flight::{Flight, LegLimits};
+use crate::program::Trapped;
 use crate::router::{PathBounds, Router};
 use crate::steer::Aim;
 use crate::verdict::{Leg, Legs, Verdict};
@@ -17,43 +18,59 @@ use sluice_nvme::{Status, SubmissionEntry};
 /// A program's verdict, and the steering as the program left it.
 type Answer = Result<(Verdict, Steering), ProgramError>;
 
-/// Inputs of a hook that are not in the command's entry.
-struct HookInput {
-    program: u16,
-    request: Request,
-    further_step: bool,
-    cookie: u16,
-    in_flight: Legs,
-}
-
-impl HookInput {
-    fn of(request: Request) -> Self {
-        Self { program: 0, request, further_step: false, cookie: 0, in_flight: Legs::NONE }
-    }
-}
-
 /// Returns the opcode that a classifier is shown: for a Copy that of the present Read or Write.
 #[inline]
 fn opcode_of(entry: &SubmissionEntry, request: &Request) -> u8 {
-    match (entry.opcode, request.operation) {
-        (opcode::COPY, Operation::Read) => opcode::READ,
-        (opcode::COPY, _) => opcode::WRITE,
-        (other, _) => other,
+    match entry.opcode {
+        opcode::COPY => step_of_copy(request),
+        other => other,
+    }
+}
+
+#[cold]
+fn step_of_copy(request: &Request) -> u8 {
+    match request.operation {
+        Operation::Read => opcode::READ,
+        _ => opcode::WRITE,
     }
 }
 
 impl Router {
     /// Runs the submission hook of a command or of one of its further steps.
     ///
-    /// Most programs need no later hook of most commands: for these only the state to be restored is stored.
+    /// Most programs leave most commands as they are, without a later hook. This function only has the cost of
+    /// these.
     pub(crate) fn begin(&mut self, command: Command, further_step: bool, slab: &mut Slab, now_ns: u64) {
         let slot = slab.slot(&command);
-        let (request, is_raw) = (slot.request, slot.origin.raw);
-        let input = HookInput { program: self.programs.current(), further_step, ..HookInput::of(request) };
-        let answer = self.run_program(Hook::Submission, &input, &command, slab);
-        if !is_raw
-            && let Ok((verdict, steering)) = &answer
+        let (request, is_raw) = (&slot.request, slot.origin.raw);
+        let steering = self.format.steering(request);
+        let before = steering.words();
+        let mut context = self.context(further_step, request, steering, &command, slab);
+        let verdict = self.programs.classify_new(&mut context);
+        let is_unchanged = context.steering.words() == before;
+        match verdict == Ok(Verdict::send(Leg::FIRST)) && is_unchanged && !is_raw {
+            true => self.take_first_path(command, slab, now_ns),
+            false => self.begin_elsewhere(verdict, &context, command, slab, now_ns),
+        }
+    }
+
+    /// Carries out the verdict of a submission hook that is not just the first path.
+    ///
+    /// Most programs need no later hook of most commands: for these only the state to be restored is stored.
+    #[inline(never)]
+    fn begin_elsewhere(
+        &mut self,
+        verdict: Result<Verdict, Trapped>,
+        context: &Context,
+        command: Command,
+        slab: &mut Slab,
+        now_ns: u64,
+    ) {
+        let request = slab.slot(&command).request;
+        let answer = self.answer(verdict, context);
+        if let Ok((verdict, steering)) = &answer
             && let Some(leg) = verdict.only_leg()
+            && !slab.slot(&command).origin.raw
         {
             if leg == Leg::FIRST && *steering == self.format.steering(&request) {
                 return self.take_first_path(command, slab, now_ns);
@@ -67,7 +84,7 @@ impl Router {
             }
         }
         slab.slot_mut(&command).route = Route { program: self.programs.enter(), ..Route::default() };
-        self.flight(slab.number(&command)).begin(request, further_step);
+        self.flight(slab.number(&command)).begin(request, context.facts().further_step != 0);
         self.act(answer, command, slab, now_ns);
     }
 
@@ -149,7 +166,7 @@ impl Router {
 
     /// Runs the program at the end of a leg, and carries out its verdict.
     fn call_program(&mut self, hook: Hook, command: Command, slab: &mut Slab, now_ns: u64) {
-        let answer = self.run_program(hook, &self.hook_input(&command, slab), &command, slab);
+        let answer = self.run_program(hook, &command, slab);
         self.act(answer, command, slab, now_ns);
     }
 
@@ -194,21 +211,28 @@ impl Router {
         Ok((decision.start, aim))
     }
 
-    /// Returns the inputs of a hook of a program that has begun with the command.
-    fn hook_input(&self, command: &Command, slab: &Slab) -> HookInput {
+    /// Runs the program of a command at a later hook.
+    fn run_program(&mut self, hook: Hook, command: &Command, slab: &Slab) -> Answer {
         let flight = &self.flights[slab.number(command)];
-        HookInput {
-            program: slab.slot(command).route.program,
-            request: flight.request,
-            further_step: flight.further_step,
-            cookie: flight.cookie,
-            in_flight: flight.in_flight(),
-        }
+        let (request, further_step) = (&flight.request, flight.further_step);
+        let steering = self.format.steering(request);
+        let context = self.context(further_step, request, steering, command, slab);
+        let mut context = context.at_hook(hook, flight.cookie, flight.in_flight().bits());
+        let program = slab.slot(command).route.program;
+        let verdict = self.programs.classify(program, &mut context);
+        self.answer(verdict, &context)
     }
 
-    /// Runs the program.
+    /// Returns the context of a submission hook.
     #[inline(always)]
-    fn run_program(&mut self, hook: Hook, input: &HookInput, command: &Command, slab: &Slab) -> Answer {
+    fn context(
+        &self,
+        further_step: bool,
+        request: &Request,
+        steering: Steering,
+        command: &Command,
+        slab: &Slab,
+    ) -> Context {
         let queue = slab.slot(command).origin.sq;
         let own;
         let entry = match queue {
@@ -218,21 +242,15 @@ impl Router {
                 &own
             }
         };
-        let facts = Facts {
-            cookie: input.cookie,
-            queue,
-            opcode: opcode_of(entry, &input.request),
-            in_flight: input.in_flight.bits(),
-            further_step: u8::from(input.further_step),
-            ..self.format.facts()
-        };
-        let mut context = Context::new(hook, facts, self.format.steering(&input.request), entry);
-        let facts = *context.facts();
-        let (verdict, is_confined) = self.programs.classify(input.program, &mut context);
+        let facts = Facts::of_step(&self.format.facts, queue, opcode_of(entry, request), further_step);
+        Context::of_submission(facts, steering, entry)
+    }
+
+    /// Returns the answer of a program that was run, and counts a forbidden change of its context.
+    #[inline]
+    fn answer(&mut self, verdict: Result<Verdict, Trapped>, context: &Context) -> Answer {
         let verdict = verdict.map_err(|_| ProgramError::Trapped)?;
-        if !is_confined && !context.still_has(&facts, entry) {
-            self.counters.overreached += 1;
-        }
+        self.counters.overreached += u64::from(context.has_overreached());
         Ok((verdict, context.steering))
     }
 
@@ -314,7 +332,7 @@ impl Router {
     fn last_hook(&mut self, command: &Command, slab: &Slab) -> Result<Status, ProgramError> {
         let number = slab.number(command);
         let hook = Hook::BeforeCompletion(self.flights[number].outcome());
-        let (verdict, _) = self.run_program(hook, &self.hook_input(command, slab), command, slab)?;
+        let (verdict, _) = self.run_program(hook, command, slab)?;
         let decision = verdict.decode()?;
         self.flights[number].accept_last(&decision)?;
         self.flights[number].status()

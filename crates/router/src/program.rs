@@ -20,12 +20,6 @@ pub trait Classifier: Send {
     /// Handles the refusal of an impossible verdict: its command fails, and no hook of it follows. State that
     /// is kept for the verdict's cookie can be freed.
     fn refused(&mut self, _verdict: Verdict) {}
-
-    /// Returns whether its writes are confined to [`Context::WRITABLE`], so that the context need not be
-    /// checked afterwards. Does not change.
-    fn is_confined(&self) -> bool {
-        false
-    }
 }
 
 /// Error: a program ended without a verdict. The reason is recorded by the code that runs the program.
@@ -77,6 +71,16 @@ where
     pub fn confined(run: F) -> Self {
         Self { run, is_confined: true }
     }
+
+    /// Runs a program that may have written anywhere.
+    fn classify_checked(&mut self, context: &mut Context) -> Result<Verdict, Trapped> {
+        let before = *context;
+        let verdict = (self.run)(transmute_mut!(context)).map(Verdict).map_err(|_| Trapped)?;
+        if !context.differs_in_steering_alone(&before) {
+            context.overreach();
+        }
+        Ok(verdict)
+    }
 }
 
 impl<F, E> Classifier for Bytecode<F>
@@ -85,11 +89,10 @@ where
 {
     #[inline]
     fn classify(&mut self, context: &mut Context) -> Result<Verdict, Trapped> {
-        (self.run)(transmute_mut!(context)).map(Verdict).map_err(|_| Trapped)
-    }
-
-    fn is_confined(&self) -> bool {
-        self.is_confined
+        match self.is_confined {
+            true => (self.run)(transmute_mut!(context)).map(Verdict).map_err(|_| Trapped),
+            false => self.classify_checked(context),
+        }
     }
 }
 
@@ -108,10 +111,12 @@ pub(crate) type Retire = Box<dyn FnMut(Box<dyn Classifier>) + Send>;
 
 /// The program of new commands, and earlier ones that still have commands in flight.
 pub(crate) struct Programs {
-    /// Number of the program of new commands.
-    current: Number,
-    /// Programs by number less one.
-    table: Vec<Option<Generation>>,
+    /// Program of new commands.
+    current: Option<Generation>,
+    /// Number of the current program.
+    number: Number,
+    /// Earlier programs by number less one.
+    earlier: Vec<Option<Generation>>,
     /// Commands in flight of all programs.
     in_flight: usize,
     retire: Retire,
@@ -119,7 +124,6 @@ pub(crate) struct Programs {
 
 struct Generation {
     classifier: Box<dyn Classifier>,
-    is_confined: bool,
     in_flight: usize,
     /// Number of the program's errors.
     errors: u64,
@@ -127,12 +131,12 @@ struct Generation {
 
 impl Programs {
     pub(crate) fn new(retire: Retire) -> Self {
-        Self { current: 0, table: Vec::new(), in_flight: 0, retire }
+        Self { current: None, number: 0, earlier: Vec::new(), in_flight: 0, retire }
     }
 
     #[inline]
     pub(crate) fn is_attached(&self) -> bool {
-        self.current != 0
+        self.current.is_some()
     }
 
     /// Returns whether no program has a command.
@@ -143,20 +147,23 @@ impl Programs {
 
     /// Sets the program of new commands, or none.
     pub(crate) fn replace(&mut self, classifier: Option<Box<dyn Classifier>>) {
-        let old = std::mem::take(&mut self.current);
-        self.retire_if_done(old);
+        let number = std::mem::take(&mut self.number);
+        match self.current.take() {
+            Some(old) if old.in_flight > 0 => self.earlier[usize::from(number) - 1] = Some(old),
+            Some(old) => (self.retire)(old.classifier),
+            None => {}
+        }
         if let Some(classifier) = classifier {
-            let is_confined = classifier.is_confined();
-            self.current = self.insert(Generation { classifier, is_confined, in_flight: 0, errors: 0 });
+            self.current = Some(Generation { classifier, in_flight: 0, errors: 0 });
+            self.number = self.unused_number();
         }
     }
 
-    fn insert(&mut self, generation: Generation) -> Number {
-        let index = self.table.iter().position(Option::is_none).unwrap_or(self.table.len());
-        if index == self.table.len() {
-            self.table.push(None);
+    fn unused_number(&mut self) -> Number {
+        let index = self.earlier.iter().position(Option::is_none).unwrap_or(self.earlier.len());
+        if index == self.earlier.len() {
+            self.earlier.push(None);
         }
-        self.table[index] = Some(generation);
         // Every program but the current has a command in flight, of which a drive has far fewer.
         Number::try_from(index + 1).expect("fewer programs than commands")
     }
@@ -164,12 +171,11 @@ impl Programs {
     /// Begins a command: the current program decides on it until its end. Returns the program's number.
     #[inline]
     pub(crate) fn enter(&mut self) -> Number {
-        let number = self.current;
-        if let Some(generation) = self.generation(number) {
+        if let Some(generation) = &mut self.current {
             generation.in_flight += 1;
             self.in_flight += 1;
         }
-        number
+        self.number
     }
 
     /// Ends a command of this program.
@@ -178,29 +184,21 @@ impl Programs {
         if let Some(generation) = self.generation(number) {
             generation.in_flight -= 1;
             self.in_flight -= 1;
-            if number != self.current {
+            if number != self.number {
                 self.retire_if_done(number);
             }
         }
     }
 
-    /// Returns the program of new commands.
+    /// Returns the verdict of the current program.
     #[inline]
-    pub(crate) fn current(&self) -> Number {
-        self.current
+    pub(crate) fn classify_new(&mut self, context: &mut Context) -> Result<Verdict, Trapped> {
+        self.current.as_mut().ok_or(Trapped)?.classifier.classify(context)
     }
 
-    /// Returns the verdict of a program, and whether it is confined.
-    #[inline]
-    pub(crate) fn classify(
-        &mut self,
-        number: Number,
-        context: &mut Context,
-    ) -> (Result<Verdict, Trapped>, bool) {
-        match self.generation(number) {
-            Some(generation) => (generation.classifier.classify(context), generation.is_confined),
-            None => (Err(Trapped), true),
-        }
+    /// Returns the verdict of the program of a command.
+    pub(crate) fn classify(&mut self, number: Number, context: &mut Context) -> Result<Verdict, Trapped> {
+        self.generation(number).ok_or(Trapped)?.classifier.classify(context)
     }
 
     /// Reports to a program that its verdict was refused.
@@ -212,7 +210,7 @@ impl Programs {
 
     /// Counts an error. Returns whether the program is the current one and this error is one too many.
     pub(crate) fn count_error(&mut self, number: Number, limit: Option<u64>) -> bool {
-        let is_current = number == self.current;
+        let is_current = number == self.number;
         let Some(generation) = self.generation(number) else { return false };
         generation.errors += 1;
         is_current && limit.is_some_and(|limit| generation.errors >= limit)
@@ -220,11 +218,14 @@ impl Programs {
 
     #[inline]
     fn generation(&mut self, number: Number) -> Option<&mut Generation> {
-        self.table.get_mut(usize::from(number).wrapping_sub(1))?.as_mut()
+        match number == self.number {
+            true => self.current.as_mut(),
+            false => self.earlier.get_mut(usize::from(number).wrapping_sub(1))?.as_mut(),
+        }
     }
 
     fn retire_if_done(&mut self, number: Number) {
-        let Some(place) = self.table.get_mut(usize::from(number).wrapping_sub(1)) else { return };
+        let Some(place) = self.earlier.get_mut(usize::from(number).wrapping_sub(1)) else { return };
         if let Some(done) = place.take_if(|generation| generation.in_flight == 0) {
             (self.retire)(done.classifier);
         }

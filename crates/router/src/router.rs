@@ -129,8 +129,7 @@ impl RouterBuilder {
 
     pub fn build(self) -> Router {
         let characteristics = self.stack.characteristics();
-        let format =
-            Format { nsid: 0, block_shift: characteristics.block_size.trailing_zeros(), size: 0, reach: 0 };
+        let format = Format::new(0, characteristics.block_size);
         let mut programs = Programs::new(self.retire);
         programs.replace(self.classifier);
         let mut router = Router {
@@ -398,8 +397,7 @@ impl Router {
 
     /// Sets the format of the namespace for its host; the contexts of classifiers use it.
     pub fn set_format(&mut self, nsid: u32, block_size: u32) {
-        self.format.nsid = nsid;
-        self.format.block_shift = block_size.trailing_zeros();
+        self.format = Format::new(nsid, block_size).with_size(self.format.size, self.format.reach);
         self.stack.formatted(block_size);
     }
 
@@ -427,8 +425,8 @@ impl Router {
             all.fan_out = all.fan_out.saturating_add(1).saturating_mul(self.legs_max);
         }
         self.characteristics = all;
-        self.format.size = root.size;
-        self.format.reach = self.path_bounds.iter().map(|bounds| bounds.size).fold(root.size, u64::max);
+        let reach = self.path_bounds.iter().map(|bounds| bounds.size).fold(root.size, u64::max);
+        self.format = self.format.with_size(root.size, reach);
     }
 
     /// Returns the characteristics of the namespace for all paths. The size is the first path's.

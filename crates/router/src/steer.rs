@@ -1,6 +1,6 @@
 //! Translation of a program's steering to the request of a leg.
 
-use crate::context::{Facts, Steering};
+use crate::context::{FactWords, Facts, Steering};
 use crate::errors::ProgramError;
 use crate::flight::Chunk;
 use sluice_command::Request;
@@ -9,13 +9,15 @@ use sluice_nvme::{SubmissionEntry, opcode};
 /// A namespace as its host sees it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Format {
-    pub(crate) nsid: u32,
     /// Binary logarithm of the bytes of a logical block.
-    pub(crate) block_shift: u32,
+    block_shift: u32,
+    pub(crate) nsid: u32,
     /// Bytes.
     pub(crate) size: u64,
     /// Bytes that the largest path reaches.
     pub(crate) reach: u64,
+    /// Facts of the namespace for a program, derived from the other fields.
+    pub(crate) facts: FactWords,
 }
 
 /// Request and route of the legs of one verdict.
@@ -31,15 +33,16 @@ pub(crate) struct Aim {
 }
 
 impl Format {
-    /// Returns the facts of the namespace for a program.
-    #[inline]
-    pub(crate) fn facts(&self) -> Facts {
-        Facts {
-            nsid: self.nsid,
-            block_size: 1 << self.block_shift,
-            capacity: self.size >> self.block_shift,
-            ..Facts::default()
-        }
+    /// Creates the format of a namespace without a size.
+    pub(crate) fn new(nsid: u32, block_size: u32) -> Self {
+        let block_shift = block_size.trailing_zeros();
+        Self { block_shift, nsid, size: 0, reach: 0, facts: Facts::of_namespace(nsid, block_size, 0) }
+    }
+
+    /// Returns the same with other bytes of the namespace, and of the largest path.
+    pub(crate) fn with_size(self, size: u64, reach: u64) -> Self {
+        let facts = Facts::of_namespace(self.nsid, 1 << self.block_shift, size >> self.block_shift);
+        Self { size, reach, facts, ..self }
     }
 
     /// Returns a Flush as a host would send it.
@@ -51,13 +54,9 @@ impl Format {
     /// Returns the context's steering before the program runs.
     #[inline]
     pub(crate) fn steering(&self, request: &Request) -> Steering {
-        Steering {
-            slba: request.offset >> self.block_shift,
-            // A range of a Dataset Management is the largest: its count has 32 bits.
-            blocks: u32::try_from(request.length >> self.block_shift).unwrap_or(u32::MAX),
-            fua: u8::from(request.fua),
-            ..Steering::default()
-        }
+        // A range of a Dataset Management is the largest: its count has 32 bits.
+        let blocks = u32::try_from(request.length >> self.block_shift).unwrap_or(u32::MAX);
+        Steering::of_command(request.offset >> self.block_shift, blocks, request.fua)
     }
 
     /// Returns the request of the legs for a program's `steering`. Addresses are not checked here: each leg's
