@@ -5,7 +5,7 @@ use crate::Input;
 use sluice_command::{Operation, Request};
 use sluice_nvme::Status;
 use sluice_router::rig::{BLOCK, BLOCKS, COMMANDS, COUNT, Rig};
-use sluice_router::{Bytecode, Classifier, Context, Decision, Finish, Verdict};
+use sluice_router::{Unconfined, Classifier, Context, Decision, Finish, Verdict};
 
 const PATHS: usize = 3;
 /// Answers of a program, which then begins again.
@@ -80,7 +80,7 @@ fn program(input: &mut Input<'_>) -> Box<dyn Classifier> {
         answers.push(Answer { word, traps: input.one_in(16), scribble });
     }
     let mut next = 0;
-    Box::new(Bytecode::new(move |context: &mut [u8; Context::SIZE]| {
+    Box::new(Unconfined::new(move |context: &mut [u8; Context::SIZE]| {
         let answer = &answers[next % answers.len()];
         next += 1;
         if let Some((place, value)) = answer.scribble {

@@ -20,7 +20,7 @@ pub(super) enum Meter<'a> {
     Theirs(Option<u32>),
 }
 
-/// Values of a [`Meter`].
+/// Values of a `Meter`.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
     server_cpu_ns: Option<u64>,

@@ -3,7 +3,7 @@
 //! As in [`tcp`](super::tcp), host and controller are in this process, on loopback, with a processor each.
 //! The same host can measure another server, such as the kernel's nvmet.
 //!
-//! Both reactors [record](super::absence) when they were kept from their processors, or when a processor
+//! Both reactors record (`absence`) when they were kept from their processors, or when a processor
 //! itself stood still. A second figure leaves out slow commands that were in flight at such a time. The
 //! absences of another server are not known. So its slow commands are only left out if they met an absence of
 //! the host, or a standstill of a processor.

@@ -2,10 +2,10 @@
 //! each.
 //!
 //! Both are in this process, wired as in the daemon. The host is the `nvme-tcp` target, driven
-//! [directly](super::direct) on a reactor of its own; the controller is a drive on the other reactor.
+//! directly on a reactor of its own; the controller is a drive on the other reactor.
 //!
 //! Beside each figure stands the rate of the machine itself with the same bytes at the same time
-//! ([`loopback`](super::loopback)). Another column has the rate of a strong peer with its own host on such a
+//! (`loopback`). Another column has the rate of a strong peer with its own host on such a
 //! machine when it was quiet. If connections are encrypted, that column has the rate of plain connections in
 //! the same minute.
 

@@ -84,7 +84,7 @@ fn load_with(object: Object, options: &Options, carry: &[Arc<Map>]) -> Result<Lo
         tally.called(context[HOOK]);
         program.run(context).inspect_err(|trap| tally.trapped(*trap))
     };
-    Ok(Loaded { classifier: Box::new(Bytecode::confined(run)), view })
+    Ok(Loaded { classifier: Box::new(Bytecode::new(run)), view })
 }
 
 /// Byte of the context that has the hook.

@@ -29,6 +29,6 @@ pub use context::{Context, Facts, Hook, Steering};
 pub use errors::{Counters, ProgramError};
 pub use flight::STARTS_MAX;
 pub use nvmetro::{NVMETRO_CONTEXT, NVMETRO_WRITABLE, Nvmetro};
-pub use program::{Bytecode, Classifier, Direct, Trapped};
+pub use program::{Bytecode, Classifier, Direct, Trapped, Unconfined};
 pub use router::{Router, RouterBuilder, RouterError};
 pub use verdict::{Decision, Finish, Leg, Legs, Verdict, Winner};

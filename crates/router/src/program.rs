@@ -52,34 +52,18 @@ impl Classifier for Direct {
     }
 }
 
-/// A program with its context as bytes and its verdict as a number, such as one in eBPF.
-pub struct Bytecode<F> {
-    run: F,
-    is_confined: bool,
-}
+/// A program with its context as bytes and its verdict as a number, such as one in eBPF. It writes to
+/// [`Context::WRITABLE`] and nowhere else.
+pub struct Bytecode<F>(F);
 
 impl<F, E> Bytecode<F>
 where
     F: FnMut(&mut [u8; Context::SIZE]) -> Result<u64, E> + Send,
 {
-    /// Creates a classifier. `run` runs the program once; it records its errors itself.
+    /// Creates a classifier. `run` runs the program once, and confines its writes; it records its errors
+    /// itself.
     pub fn new(run: F) -> Self {
-        Self { run, is_confined: false }
-    }
-
-    /// Creates a classifier whose `run` lets the program write to [`Context::WRITABLE`] and nowhere else.
-    pub fn confined(run: F) -> Self {
-        Self { run, is_confined: true }
-    }
-
-    /// Runs a program that may have written anywhere.
-    fn classify_checked(&mut self, context: &mut Context) -> Result<Verdict, Trapped> {
-        let before = *context;
-        let verdict = (self.run)(transmute_mut!(context)).map(Verdict).map_err(|_| Trapped)?;
-        if !context.differs_in_steering_alone(&before) {
-            context.overreach();
-        }
-        Ok(verdict)
+        Self(run)
     }
 }
 
@@ -89,16 +73,46 @@ where
 {
     #[inline]
     fn classify(&mut self, context: &mut Context) -> Result<Verdict, Trapped> {
-        match self.is_confined {
-            true => (self.run)(transmute_mut!(context)).map(Verdict).map_err(|_| Trapped),
-            false => self.classify_checked(context),
-        }
+        (self.0)(transmute_mut!(context)).map(Verdict).map_err(|_| Trapped)
     }
 }
 
 impl<F> fmt::Debug for Bytecode<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Bytecode").finish_non_exhaustive()
+    }
+}
+
+/// A [`Bytecode`] whose program may write anywhere in its context: forbidden changes are found afterwards.
+pub struct Unconfined<F>(F);
+
+impl<F, E> Unconfined<F>
+where
+    F: FnMut(&mut [u8; Context::SIZE]) -> Result<u64, E> + Send,
+{
+    /// Creates a classifier. `run` runs the program once; it records its errors itself.
+    pub fn new(run: F) -> Self {
+        Self(run)
+    }
+}
+
+impl<F, E> Classifier for Unconfined<F>
+where
+    F: FnMut(&mut [u8; Context::SIZE]) -> Result<u64, E> + Send,
+{
+    fn classify(&mut self, context: &mut Context) -> Result<Verdict, Trapped> {
+        let before = *context;
+        let verdict = (self.0)(transmute_mut!(context)).map(Verdict).map_err(|_| Trapped)?;
+        if !context.differs_in_steering_alone(&before) {
+            context.overreach();
+        }
+        Ok(verdict)
+    }
+}
+
+impl<F> fmt::Debug for Unconfined<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unconfined").finish_non_exhaustive()
     }
 }
 

@@ -38,7 +38,7 @@ impl Held {
 pub enum Data {
     /// No data: a flush, or zeros.
     None,
-    /// Beginning of a buffer, which comes back with [`Done`].
+    /// Beginning of a buffer, which comes back with [`Done`](crate::Done).
     Own(Buffer),
     /// Data of a command that the function holds, from this byte on.
     Of(Held, usize),

@@ -6,7 +6,7 @@
 //! socket and the interrupt. Of the host its turn is counted as in a flat-out measurement.
 //!
 //! Over NVMe/TCP either side is a reactor in the child, and its whole turns with work are counted, except for
-//! the kernel's part. The two [take turns](lockstep). Layers that are driven directly have one reactor alone.
+//! the kernel's part. The two take turns (`lockstep`). Layers that are driven directly have one reactor alone.
 
 mod child;
 pub(super) mod classifier;

@@ -1,10 +1,10 @@
 //! Durable state of the daemon: drives created through the API, and changes of declared drives made through
 //! it.
 //!
-//! Changes that hosts made to a drive are in a file per drive ([`hosts`]); the rest is in the state file.
+//! Changes that hosts made to a drive are in a file per drive (`hosts`); the rest is in the state file.
 //!
 //! The state file is one header line and a JSON body. It is replaced as a whole: written beside, synced, and
-//! renamed over the old file, which stays as the previous version ([`replace`]). A file that is torn or was
+//! renamed over the old file, which stays as the previous version (`replace`). A file that is torn or was
 //! tampered with is refused, never dropped.
 
 mod budget;

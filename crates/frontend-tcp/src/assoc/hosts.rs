@@ -62,7 +62,7 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Admits hosts on the network to a drive, which a [`Directory`](super::Directory) sends there.
+    /// Admits hosts on the network to a drive, which a [`Directory`](crate::Directory) sends there.
     ///
     /// # Errors
     /// The drive has as many front-ends as it can have.

@@ -1,7 +1,7 @@
 //! Context of a program: shown fields, permitted changes, and the fate of other changes.
 
 use super::{BLOCK, BLOCKS, COUNT, NSID, Rig, leg, legs};
-use crate::{Bytecode, Context, Leg, ProgramError, Verdict};
+use crate::{Context, Leg, ProgramError, Unconfined, Verdict};
 use sluice_command::{Operation, Request, Route};
 use sluice_nvme::{Status, SubmissionEntry};
 use std::convert::Infallible;
@@ -174,7 +174,7 @@ fn what_a_program_has_no_right_to_is_dropped_and_counted() {
             change(Context::mut_from_bytes(bytes).expect("the bytes of a context"));
             Ok::<_, Infallible>(Verdict::send(Leg::FIRST).0)
         };
-        let mut rig = Rig::new(1, 1, |builder| builder.classifier(Box::new(Bytecode::new(program))));
+        let mut rig = Rig::new(1, 1, |builder| builder.classifier(Box::new(Unconfined::new(program))));
         rig.submit(1, request);
         assert_eq!(rig.leg(1, 0).request, request, "change {number}");
         rig.answer(1, 0, GOOD);
@@ -200,7 +200,7 @@ fn a_program_of_bytes_has_the_same_rights_and_may_trap() {
         bytes[32] += 1;
         if bytes[32] == 18 { Err("trapped") } else { Ok(0x0002_0000_0000_0001) }
     };
-    let mut rig = Rig::new(1, 1, |builder| builder.classifier(Box::new(Bytecode::new(program))));
+    let mut rig = Rig::new(1, 1, |builder| builder.classifier(Box::new(Unconfined::new(program))));
     rig.submit(1, read());
     assert_eq!(rig.leg(1, 0).request.offset, 17 * BLOCK);
     rig.submit(2, Request { offset: 17 * BLOCK, ..read() });

@@ -80,7 +80,7 @@ pub struct NvmeConfig {
     /// Time limit of the device for a command. After that the target gives the device up and reconnects.
     pub timeout: Duration,
     pub passes: Passes,
-    /// Opcodes that pass to the device as the host writes them; see [`raw`].
+    /// Opcodes that pass to the device as the host writes them; see `raw`.
     pub passthrough: Passthrough,
     /// Way in which the layers above are notified that acknowledged writes may be lost.
     pub loss_notice: LossNotice,

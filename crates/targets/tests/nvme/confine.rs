@@ -6,7 +6,7 @@ use sluice_command::{Characteristics, Command, Frame, Lane, Layer, Operation, St
 use sluice_functions::Random;
 use sluice_host::{Controller, Deadline, DmaBuffer, Error, QueueLayout, entry};
 use sluice_nvme::{Status, SubmissionEntry};
-use sluice_router::{Bytecode, Context, RouterBuilder, Verdict, Winner};
+use sluice_router::{Context, RouterBuilder, Unconfined, Verdict, Winner};
 use sluice_targets::{NvmeConfig, PreparedNvme};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -96,7 +96,7 @@ fn serve_hostile(rig: &Rig, seed: u64) -> Drive {
         let router =
             RouterBuilder::new(stack.build()).path(target).expect("a path").path(liar).expect("a path");
         let router = router.legs(2).expect("legs").errors_max(u64::MAX);
-        router.classifier(Box::new(Bytecode::new(classifier(random.split())))).build()
+        router.classifier(Box::new(Unconfined::new(classifier(random.split())))).build()
     })
 }
 

@@ -36,7 +36,7 @@ pub struct GenericConfig {
     /// Time limit of the device for a command. After that the kernel aborts the command.
     pub timeout: Duration,
     pub passes: Passes,
-    /// Opcodes that pass to the device as the host writes them; see [`raw`](super::raw).
+    /// Opcodes that pass to the device as the host writes them; see `raw`.
     pub passthrough: Passthrough,
     /// Way in which the layers above are notified that acknowledged writes may be lost.
     pub loss_notice: LossNotice,
