@@ -45,6 +45,7 @@ stage words scripts/words.py; as_one
 if cargo clippy --version >/dev/null 2>&1; then
   stage clippy cargo clippy --release --workspace --all-targets -- -D warnings; as_one
 fi
+stage documentation env RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --no-deps; as_one
 # With what the tests need: without, their dependencies' other features would build most things twice.
 stage build cargo test --release --workspace --no-run; as_one
 stage instructions scripts/instructions.py; as_one
