@@ -66,23 +66,19 @@ impl Router {
         slab: &mut Slab,
         now_ns: u64,
     ) {
-        let request = slab.slot(&command).request;
-        let answer = self.answer(verdict, context);
-        if let Ok((verdict, steering)) = &answer
+        let slot = slab.slot(&command);
+        let request = slot.request;
+        if let Ok(verdict) = verdict
             && let Some(leg) = verdict.only_leg()
-            && !slab.slot(&command).origin.raw
+            && let Some(bounds) = self.path_bounds.get(leg.index())
+            && let Some(moved) = self.format.moved(&request, &context.steering)
+            && !context.has_overreached()
+            && !slot.origin.raw
         {
-            if leg == Leg::FIRST && *steering == self.format.steering(&request) {
-                return self.take_first_path(command, slab, now_ns);
-            }
-            // A leg that is shorter than its command, or has no path, takes the complete checks.
-            if let Some(bounds) = self.path_bounds.get(leg.index())
-                && let Ok(aim) = self.format.aim(&request, steering)
-                && aim.chunk.length == request.length
-            {
-                return self.send_plain(leg, *bounds, &aim, command, slab, now_ns);
-            }
+            return self.send_moved(leg, *bounds, (moved, &context.steering), command, slab, now_ns);
         }
+        // A leg that is shorter than its command, or has no path, takes the complete checks.
+        let answer = self.answer(verdict, context);
         slab.slot_mut(&command).route = Route { program: self.programs.enter(), ..Route::default() };
         self.flight(slab.number(&command)).begin(request, context.facts().further_step != 0);
         self.act(answer, command, slab, now_ns);
@@ -99,29 +95,31 @@ impl Router {
     /// Sends all of a command down a path, without a later hook. The program keeps the command only while the
     /// command's request is replaced.
     #[inline]
-    fn send_plain(
+    fn send_moved(
         &mut self,
         leg: Leg,
         bounds: PathBounds,
-        aim: &Aim,
+        (request, steering): (Request, &Steering),
         command: Command,
         slab: &mut Slab,
         now_ns: u64,
     ) {
-        self.counters.overreached += u64::from(aim.overreached);
-        if let Some(status) = bounds.refuses(&aim.request) {
+        if let Some(status) = bounds.refuses(&request) {
             slab.slot_mut(&command).status = status;
             return self.done.push(command);
         }
         let number = slab.number(&command);
         let slot = slab.slot_mut(&command);
-        let mut route = Route { path: leg.number(), target: aim.target, hints: aim.hints, program: 0 };
-        if slot.request != aim.request {
+        let mut route =
+            Route { path: leg.number(), target: steering.target, hints: steering.hints, program: 0 };
+        let before = slot.request;
+        // Nothing else differs.
+        if (before.offset, before.fua) != (request.offset, request.fua) {
             route.program = self.programs.enter();
-            self.flight(number).send_plain(slot.request);
-            slot.request = aim.request;
+            slot.request = request;
+            self.flight(number).send_plain(before);
         }
-        slot.route = route;
+        slab.slot_mut(&command).route = route;
         self.stack.submit(bounds.entry, command, slab, now_ns);
     }
 

@@ -114,6 +114,8 @@ fn pack(insn: usize, fault: Fault) -> i64 {
     (insn as i64) << 8 | fault as i64
 }
 
+#[cold]
+#[inline(never)]
 fn unpack(packed: u64) -> Trap {
     Trap { insn: (packed >> 8) as u32, fault: Fault::from_code(packed & 0xff) }
 }
