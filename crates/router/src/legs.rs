@@ -8,7 +8,7 @@ use crate::context::{Context, Facts, Hook, Steering};
 use crate::errors::ProgramError;
 use crate::flight::{Flight, LegLimits};
 use crate::program::Trapped;
-use crate::router::{PathBounds, Router};
+use crate::router::Router;
 use crate::steer::Aim;
 use crate::verdict::{Leg, Legs, Verdict};
 use sluice_command::{Command, Operation, Request, Route, Slab};
@@ -56,7 +56,8 @@ impl Router {
 
     /// Carries out the verdict of a submission hook that is not just the first path.
     ///
-    /// Most programs need no later hook of most commands: for these only the state to be restored is stored.
+    /// Most programs need no later hook of most commands, and move all of a command. The program keeps the
+    /// command only while the command's request is replaced.
     #[inline(never)]
     fn begin_elsewhere(
         &mut self,
@@ -66,61 +67,60 @@ impl Router {
         slab: &mut Slab,
         now_ns: u64,
     ) {
-        let slot = slab.slot(&command);
-        let request = slot.request;
-        if let Ok(verdict) = verdict
-            && let Some(leg) = verdict.only_leg()
-            && let Some(bounds) = self.path_bounds.get(leg.index())
-            && let Some(moved) = self.format.moved(&request, &context.steering)
-            && !context.has_overreached()
-            && !slot.origin.raw
-        {
-            return self.send_moved(leg, *bounds, (moved, &context.steering), command, slab, now_ns);
-        }
+        let (number, slot) = (slab.number(&command), slab.slot_mut(&command));
+        let steering = &context.steering;
         // A leg that is shorter than its command, or has no path, takes the complete checks.
+        let Ok(sent) = verdict else { return self.begin_checked(verdict, context, command, slab, now_ns) };
+        let (Some(leg), Some((offset, fua))) = (sent.only_leg(), self.format.moved(&slot.request, steering))
+        else {
+            return self.begin_checked(verdict, context, command, slab, now_ns);
+        };
+        let bounds = match self.path_bounds.get(leg.index()) {
+            Some(bounds) if !context.has_overreached() && !slot.origin.raw => *bounds,
+            _ => return self.begin_checked(verdict, context, command, slab, now_ns),
+        };
+        if let Some(status) = bounds.refuses(&Request { offset, fua, ..slot.request }) {
+            slot.status = status;
+            return self.done.push(command);
+        }
+        let mut program = 0;
+        if (slot.request.offset, slot.request.fua) != (offset, fua) {
+            program = self.programs.enter();
+            match self.flights.get_mut(number) {
+                Some(flight) => flight.send_plain(slot.request),
+                None => self.flight(number).send_plain(slot.request),
+            }
+            (slot.request.offset, slot.request.fua) = (offset, fua);
+        }
+        slot.route = Route { path: leg.number(), target: steering.target, hints: steering.hints, program };
+        self.stack.submit(bounds.entry, command, slab, now_ns);
+    }
+
+    /// Carries out a verdict with the checks of all verdicts, and stores the command's state.
+    #[inline(never)]
+    fn begin_checked(
+        &mut self,
+        verdict: Result<Verdict, Trapped>,
+        context: &Context,
+        command: Command,
+        slab: &mut Slab,
+        now_ns: u64,
+    ) {
         let answer = self.answer(verdict, context);
-        slab.slot_mut(&command).route = Route { program: self.programs.enter(), ..Route::default() };
+        let program = self.programs.enter();
+        let slot = slab.slot_mut(&command);
+        slot.route = Route { program, ..Route::default() };
+        let request = slot.request;
         self.flight(slab.number(&command)).begin(request, context.facts().further_step != 0);
         self.act(answer, command, slab, now_ns);
     }
 
-    #[inline]
+    #[inline(never)]
     fn flight(&mut self, number: usize) -> &mut Flight {
         if number >= self.flights.len() {
             self.flights.resize_with(number + 1, Flight::default);
         }
         &mut self.flights[number]
-    }
-
-    /// Sends all of a command down a path, without a later hook. The program keeps the command only while the
-    /// command's request is replaced.
-    #[inline]
-    fn send_moved(
-        &mut self,
-        leg: Leg,
-        bounds: PathBounds,
-        (request, steering): (Request, &Steering),
-        command: Command,
-        slab: &mut Slab,
-        now_ns: u64,
-    ) {
-        if let Some(status) = bounds.refuses(&request) {
-            slab.slot_mut(&command).status = status;
-            return self.done.push(command);
-        }
-        let number = slab.number(&command);
-        let slot = slab.slot_mut(&command);
-        let mut route =
-            Route { path: leg.number(), target: steering.target, hints: steering.hints, program: 0 };
-        let before = slot.request;
-        // Nothing else differs.
-        if (before.offset, before.fua) != (request.offset, request.fua) {
-            route.program = self.programs.enter();
-            slot.request = request;
-            self.flight(number).send_plain(before);
-        }
-        slab.slot_mut(&command).route = route;
-        self.stack.submit(bounds.entry, command, slab, now_ns);
     }
 
     /// Returns whether a command that came back is over: no program has it, or it was all of its only leg.

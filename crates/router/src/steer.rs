@@ -59,10 +59,10 @@ impl Format {
         Steering::of_command(request.offset >> self.block_shift, blocks, request.fua)
     }
 
-    /// Returns the request of a leg that is all of its command, at an address that some path reaches. None
-    /// for every other steering.
+    /// Returns the offset and the Force Unit Access of a leg that is all of its command, at an address that
+    /// some path reaches. None for every other steering.
     #[inline]
-    pub(crate) fn moved(&self, request: &Request, steering: &Steering) -> Option<Request> {
+    pub(crate) fn moved(&self, request: &Request, steering: &Steering) -> Option<(u64, bool)> {
         let original = self.steering(request);
         let is_all = steering.blocks == original.blocks && steering.skip == 0 && steering.fua >= original.fua;
         let stays = steering.slba == original.slba;
@@ -70,8 +70,8 @@ impl Format {
             return None;
         }
         let offset = if stays { request.offset } else { steering.slba.checked_mul(1 << self.block_shift)? };
-        let moved = Request { offset, fua: steering.fua != 0, ..*request };
-        (moved.end() <= self.reach).then_some(moved)
+        let end = offset.checked_add(request.length)?;
+        (end <= self.reach).then_some((offset, steering.fua != 0))
     }
 
     /// Returns the request of the legs for a program's `steering`. Addresses are not checked here: each leg's
