@@ -3,11 +3,14 @@
 same disks, the same processors.
 
   comparison.py [--rounds 5] [--seconds 0.5] [--kernel 6.12]      prints the tables; see scripts/comparison.sh
+  comparison.py --instructions [--rounds 5]     counts the instructions of the whole guest per command instead
 
 A guest runs the daemon, and has dm-crypt, dm-mirror, vhost-scsi and nvmet of its own kernel. Each stack gets the same load
 (load.c), one after the other, several times around; medians count. Throughput and the processor time of the whole guest, the
-load's own included, are ratios to the kernel's. The guest is emulated where there is no KVM: then ratios are of emulated
-instructions.
+load's own included, are ratios to the kernel's. The guest is emulated where there is no KVM, and then the emulator decides.
+
+Instructions are counted in an emulated guest. One virtual processor has them as its clock, so that a run has no noise.
+Two have threads of their own, and the median of the rounds counts.
 """
 
 import argparse
@@ -75,8 +78,9 @@ def drives():
     }
 
 
-def compare(kernel, rounds, seconds, report):
-    """Runs it; the guest and its numbers by stack and cell: lists of (commands/s, processor ns per command)."""
+def compare(kernel, rounds, seconds, report, cpus=2, counts=None):
+    """Runs it; the guest and its numbers by stack and cell: lists of (commands/s, processor ns per command). With
+    `counts`, a file, the second number is instructions per command."""
     with guest.scratch() as folder:
         inside = sluice.Daemon(FOLDER, drives(), cores=(), write=False)
         files = {"key": os.path.join(folder, "key"), "sluice.toml": os.path.join(folder, "sluice.toml")}
@@ -91,15 +95,26 @@ def compare(kernel, rounds, seconds, report):
                 "\n".join("%s %d %d" % cell for cell in CELLS), rounds, seconds, sluice.INSIDE, FOLDER,
                 " ".join(inside.sockets()), " ".join(REPLICATES), file.read())
         limit = 150 + 4 * rounds * len(CELLS) * len(STACKS) * (seconds + 0.2)
-        run = guest.Guest(kernel, script, memory_mib=3072, timeout_s=limit, files=files)
+        if counts:
+            limit *= 10
+        run = guest.Guest(kernel, script, cpus=cpus, memory_mib=3072, timeout_s=limit, files=files, counts=counts)
         report.guest(run, "comparison")
+    loads = [(key, value) for key, value in run.notes.items() if key.count("/") == 4]
+    counted = iter(())
+    if counts:
+        with open(counts) as file:
+            lines = [int(line) for line in file]
+        report.check("each load was counted", len(lines) == len(loads), "%d of %d" % (len(lines), len(loads)))
+        if len(lines) != len(loads):
+            return run, {}
+        counted = iter(lines)
     numbers = {}
-    for key, value in run.notes.items():
-        if key.count("/") == 4:
-            _, stack, operation, size, depth = key.split("/")
-            commands, elapsed, whole, _ = map(int, value.split())
-            cell = numbers.setdefault((operation, int(size), int(depth)), {})
-            cell.setdefault(stack, []).append((commands * 1e9 / elapsed, whole / max(commands, 1)))
+    for key, value in loads:
+        _, stack, operation, size, depth = key.split("/")
+        commands, elapsed, whole, _ = map(int, value.split())
+        whole = next(counted, whole)
+        cell = numbers.setdefault((operation, int(size), int(depth)), {})
+        cell.setdefault(stack, []).append((commands * 1e9 / elapsed, whole / max(commands, 1)))
     return run, numbers
 
 
@@ -132,14 +147,46 @@ def run(report, kernel="6.12", rounds=1, seconds=0.3):
             print("\n" + table(numbers, base, explained), flush=True)
 
 
+def count(report, kernel, rounds):
+    """Counts instructions with one virtual processor and with two."""
+    numbers = {}
+    for cpus, rounds, seconds in ((1, 1, 0.02), (2, rounds, 0.3)):
+        with guest.scratch() as folder:
+            _, numbers[cpus] = compare(kernel, rounds, seconds, report, cpus, os.path.join(folder, "counts"))
+    if all(numbers.values()):
+        for base, explained in TABLES.items():
+            print("\n" + table_of_instructions(numbers, base, explained), flush=True)
+
+
+def table_of_instructions(numbers, base, explained):
+    """Markdown: the thousands of instructions per command, for one processor and two, with their ratio to those of the
+    kernel's stack behind vhost-scsi."""
+    lines = ["| load | stack | thousand instructions per command, one processor | of those through vhost-scsi "
+             "| two processors | of those through vhost-scsi |", "|---|---|---:|---:|---:|---:|"]
+    for operation, size, depth in CELLS:
+        for stack, name in explained.items():
+            cells = []
+            for cpus in (1, 2):
+                cell = numbers[cpus][operation, size, depth]
+                own, other = (statistics.median(count for _, count in cell[which])
+                              for which in (stack, "vhost-scsi+" + base))
+                cells += ["%.1f" % (own / 1e3), "%.2f" % (own / other)]
+            lines.append("| %s %d KiB, QD %d | %s | %s |" % (operation, size >> 10, depth, name, " | ".join(cells)))
+    return "\n".join(lines)
+
+
 def main():
     guest.end_politely()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernel", default="6.12", choices=guest.KERNELS)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.5)
+    parser.add_argument("--instructions", action="store_true", help="count instructions instead of time")
     options = parser.parse_args()
     report = Report()
+    if options.instructions:
+        count(report, options.kernel, options.rounds)
+        return report.finish()
     run(report, options.kernel, options.rounds, options.seconds)
     return report.finish()
 

@@ -78,9 +78,19 @@ def scratch(prefix="sluice-"):
 
 
 def tool(name):
-    """One of our tools for guests, compiled statically into the cache (by content, like all of it)."""
+    """One of our tools for guests, compiled statically."""
     sources = [os.path.join(HERE, file) for file in (name + ".c", *HOSTS.get(name, ("nvme_host.c",)))]
     headers = [os.path.join(HERE, file) for file in ("nvme_host.h", "vhost_scsi.h")]
+    return compiled(name, sources, headers, "-static", "-lpthread")
+
+
+def counter():
+    """QEMU's plugin that counts instructions (count_instructions.c)."""
+    return compiled("count_instructions", [os.path.join(HERE, "count_instructions.c")], [], "-shared", "-fPIC")
+
+
+def compiled(name, sources, headers, *flags):
+    """A program of these files in the cache (by content, like all of it)."""
     content = hashlib.sha256()
     for source in sources + headers:
         with open(source, "rb") as file:
@@ -89,7 +99,7 @@ def tool(name):
     if not os.path.exists(binary):
         os.makedirs(CACHE, exist_ok=True)
         temporary = "%s.%d" % (binary, os.getpid())
-        subprocess.run(["cc", "-O2", "-static", "-Wall", "-Wextra", "-o", temporary, *sources, "-lpthread"], check=True)
+        subprocess.run(["cc", "-O2", "-Wall", "-Wextra", "-o", temporary, *sources, *flags], check=True)
         os.rename(temporary, binary)
     return binary
 
@@ -145,12 +155,15 @@ class Guest:
 
     `steps` maps the verb of a `host VERB ARGS` line to a function of the arguments, whose return
     value is the answer. `on_line`, when given, sees every line of the second serial port first and
-    returns True for those it took.
+    returns True for those it took. With `counts`, a file, the guest's instructions are counted, and the
+    file gets a line for each pair of marks (count_instructions.c). The clock of a guest with one
+    processor is then the number of its instructions.
     """
 
     def __init__(self, kernel, script, sockets=(), cpus=2, memory_mib=1024, timeout_s=180, steps=None,
                  files=None, qemu_args=(), accel=None, quiet=False, on_line=None, out=None, kernel_args="",
-                 shared=True):
+                 shared=True, counts=None):
+        self.counts = counts
         self.kernel, self.script, self.cpus, self.memory_mib = kernel, script, cpus, memory_mib
         self.timeout_s, self.steps, self.files = timeout_s, steps or {}, files or {}
         self.qemu_args, self.accel, self.quiet, self.on_line = list(qemu_args), accel, quiet, on_line
@@ -183,7 +196,7 @@ class Guest:
         for inside, path in files.items():
             with open(path, "rb") as file:
                 extra.file(inside, file.read(), 0o755)
-        emulated = int((self.accel or acceleration()) == "tcg")
+        emulated = int(bool(self.counts) or (self.accel or acceleration()) == "tcg")
         extra.file("run.sh", b"EMULATED=%d\n. /lib.sh\n" % emulated + self.script.encode())
         mkguest = os.path.join(HERE, "mkguest.sh")
         self.kernel_folder = run_tool(mkguest, self.kernel)
@@ -196,20 +209,28 @@ class Guest:
         return path
 
     def _command(self, initramfs, console, control):
-        accel = self.accel or acceleration()
+        accel = "tcg" if self.counts else self.accel or acceleration()
         return [
             qemu(), "-nodefaults", "-no-user-config", "-display", "none", "-monitor", "none", "-no-reboot",
             "-machine", "q35,memory-backend=ram", "-m", "%dM" % self.memory_mib, "-smp", str(self.cpus),
             # vfio-user servers map guest memory that is a shared file, and ask QEMU for what is in any other
             "-object", "memory-backend-%s,id=ram,size=%dM" % (
                 "memfd,share=on" if self.shared else "ram", self.memory_mib),
-            "-accel", "tcg,thread=multi" if accel == "tcg" else accel, "-cpu", "host" if accel == "kvm" else "max",
+            *self._acceleration(accel), "-cpu", "host" if accel == "kvm" else "max",
             "-kernel", os.path.join(self.kernel_folder, "kernel"), "-initrd", initramfs,
             "-append", "console=ttyS0 quiet loglevel=4 panic=-1 nokaslr mitigations=off tsc=reliable no_timer_check "
             + self.kernel_args,
             "-chardev", "socket,id=console,fd=%d" % console, "-serial", "chardev:console",
             "-chardev", "socket,id=control,fd=%d" % control, "-serial", "chardev:control",
         ] + self.qemu_args
+
+    def _acceleration(self, accel):
+        if self.counts:
+            # With two processors that take turns, QEMU 11.1 and a plugin corrupt the guest's memory.
+            alone = ["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off"]
+            how = alone if self.cpus == 1 else ["-accel", "tcg,thread=multi"]
+            return how + ["-plugin", "%s,out=%s" % (counter(), self.counts)]
+        return ["-accel", "tcg,thread=multi" if accel == "tcg" else accel]
 
     def _start(self, folder):
         self._console, console = socket.socketpair()
