@@ -6,7 +6,6 @@
 
 use crate::layers::{self, Keeper, Vault};
 use crate::scratch;
-use sluice_controller::Attached;
 use sluice_frontend_vfio_user::{Config, DoorbellPolicy, Endpoint, Listener, Status};
 use sluice_reactor::{Arm, Local, PollFlags, ReactorConfig, ReactorHandle, Task, TaskId};
 use sluice_vfio_user::{Connection, Errno, Error, Header};
@@ -77,7 +76,7 @@ impl<'a> Wire<'a> {
         Self { local, task, directory, keeper, vault, now_ns: 1, epoch: 0 }
     }
 
-    fn endpoint(&mut self) -> &mut Endpoint<Attached> {
+    fn endpoint(&mut self) -> &mut Endpoint {
         self.local.task_mut(self.task).expect("it stays until the end")
     }
 

@@ -2,12 +2,11 @@
 
 use super::deferred_close::DeferredClose;
 use super::describe::{self, Attachment};
-use super::device::Device;
 use super::populate::Populator;
 use super::region::{self, Function, Written};
 use super::reset::Waiting;
 use super::{Counters, DoorbellPolicy, dma, version};
-use sluice_controller::DoorbellMode;
+use sluice_controller::{Controller, DoorbellMode, Subsystem};
 use sluice_frontend::{LogLimit, limited};
 use sluice_memory::{MapError, Space};
 use sluice_vfio_user::device::region as regions;
@@ -24,7 +23,8 @@ const WRITES_MAX: usize = 32;
 /// Context of a message, besides the client's own state.
 pub(super) struct Context<'a> {
     pub(super) name: &'a str,
-    pub(super) device: &'a mut dyn Device,
+    pub(super) controller: &'a mut Controller,
+    pub(super) subsystem: &'a mut Subsystem,
     pub(super) space: &'a mut Space,
     pub(super) counters: &'a mut Counters,
     /// Close of descriptors that are of no use.
@@ -188,13 +188,13 @@ impl Client {
 
     /// Fixes the doorbell mode, when a client first requests the regions, or when it writes to the device
     /// before that. In the latter case it cannot have mapped anything.
-    fn settle(&mut self, asked: bool, device: &mut dyn Device) -> DoorbellMode {
+    fn settle(&mut self, asked: bool, controller: &mut Controller) -> DoorbellMode {
         let mode = match self.stage {
             Stage::Settled(mode) => return mode,
             Stage::Negotiated { may_map: true } if asked => DoorbellMode::Mapped,
             _ => DoorbellMode::Trapped,
         };
-        device.set_doorbell_mode(mode);
+        controller.set_doorbell_mode(mode);
         self.stage = Stage::Settled(mode);
         mode
     }
@@ -205,7 +205,7 @@ impl Client {
         reply: &mut Vec<u8>,
         context: &mut Context<'_>,
     ) -> Result<Next, Refusal> {
-        let mode = self.settle(true, context.device);
+        let mode = self.settle(true, context.controller);
         Ok(match describe::region_info(payload, mode, reply)? {
             Attachment::Nothing => Next::Reply,
             Attachment::Doorbells => Next::ReplyWithDoorbells,
@@ -220,7 +220,7 @@ impl Client {
     ) -> Result<(), Refusal> {
         let (address, reachable) = dma::map(context.space, payload, fds)?;
         context.populator.into_iter().for_each(|it| it.populate(context.space.unpopulated(address)));
-        context.device.find_memory(context.space);
+        context.controller.find_memory(context.space);
         context.counters.maps += 1;
         if !reachable && !std::mem::replace(&mut self.unshared_logged, true) {
             limited!(
@@ -240,7 +240,7 @@ impl Client {
         region::check(&access)?;
         reply.extend_from_slice(access.as_bytes());
         reply.resize(RegionAccess::SIZE + access.count as usize, 0);
-        self.function.read(context.device, &access, &mut reply[RegionAccess::SIZE..]);
+        self.function.read(context.controller, &access, &mut reply[RegionAccess::SIZE..]);
         Ok(())
     }
 
@@ -284,9 +284,16 @@ impl Client {
 
     fn write_region(&mut self, access: &RegionAccess, data: &[u8], context: &mut Context<'_>) -> Written {
         if access.region == regions::BAR0 {
-            self.settle(false, context.device);
+            self.settle(false, context.controller);
         }
-        let written = self.function.write(context.device, access, data, context.space, context.now_ns);
+        let written = self.function.write(
+            context.controller,
+            context.subsystem,
+            access,
+            data,
+            context.space,
+            context.now_ns,
+        );
         if let Written::Doorbells(count) = written {
             context.counters.doorbells += count as u64;
         }
@@ -295,7 +302,7 @@ impl Client {
 
     fn reset(&mut self, context: &mut Context<'_>) -> Waiting {
         context.counters.resets += 1;
-        Waiting::reset(context.device, &mut self.function, context.now_ns)
+        Waiting::reset(context.controller, context.subsystem, &mut self.function, context.now_ns)
     }
 }
 
@@ -318,7 +325,7 @@ pub(super) fn is_known_to_all(header: &Header, payload: &[u8]) -> bool {
 }
 
 fn unmap(payload: &[u8], reply: &mut Vec<u8>, context: &mut Context<'_>) -> Result<Next, Refusal> {
-    let removed = dma::unmap(context.space, context.device, payload, reply)?;
+    let removed = dma::unmap(context.space, context.controller, context.subsystem, payload, reply)?;
     context.counters.unmaps += 1;
     Ok(Next::Wait(Waiting::unmap(removed, context.now_ns)))
 }

@@ -1,16 +1,15 @@
 //! DMA_READ and DMA_WRITE: requests to the client for memory that only the client reaches.
 
-use super::device::Device;
 use super::session::Ended;
-use sluice_controller::DmaRequest;
+use sluice_controller::{Controller, DmaRequest};
 use sluice_vfio_user::dma::DmaAccess;
 use sluice_vfio_user::{Command, Connection, Header};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// DMA requests that a client has not answered, and the numbering of their messages.
 ///
-/// The device limits the number of requests. A request that the device has dropped stays here until it is
-/// answered. The device then ignores the answer.
+/// The controller limits the number of requests. A request that the controller has dropped stays here until it
+/// is answered. The controller then ignores the answer.
 #[derive(Debug, Default)]
 pub(super) struct ClientDma {
     /// Requests with the identifiers of their messages.
@@ -29,7 +28,7 @@ const SENT_MAX: usize = 256;
 const DMA_REQUEST_MAX: usize = 16 << 10;
 
 impl ClientDma {
-    /// Sends the requests of the device, of at most `most` bytes and [`DMA_REQUEST_MAX`] each, while the
+    /// Sends the requests of the controller, of at most `most` bytes and [`DMA_REQUEST_MAX`] each, while the
     /// client reads them. Returns the number of requests sent.
     ///
     /// # Errors
@@ -38,14 +37,14 @@ impl ClientDma {
         &mut self,
         connection: &mut Connection,
         most: usize,
-        device: &mut dyn Device,
+        controller: &mut Controller,
         now_ns: u64,
     ) -> Result<usize, Ended> {
         // A multiple of 16 bytes keeps completion entries whole.
         let most = (most.min(DMA_REQUEST_MAX) & !15).max(16);
         let mut count = 0;
         while !connection.has_unsent()
-            && let Some(request) = device.take_dma_request(most, &mut self.data, now_ns)
+            && let Some(request) = controller.take_dma_request(most, &mut self.data, now_ns)
         {
             if self.sent.len() == SENT_MAX {
                 return Err(Ended::Violation("hundreds of questions that it left unanswered"));
@@ -71,7 +70,7 @@ impl ClientDma {
         }
     }
 
-    /// Takes an answer of the client and passes it to the device.
+    /// Takes an answer of the client and passes it to the controller.
     ///
     /// # Errors
     /// The answer belongs to no request, or has other bytes than were requested.
@@ -79,7 +78,7 @@ impl ClientDma {
         &mut self,
         header: &Header,
         payload: &[u8],
-        device: &mut dyn Device,
+        controller: &mut Controller,
     ) -> Result<(), Ended> {
         let Some(index) = self.sent.iter().position(|(message, _)| *message == header.id) else {
             return Err(Ended::Violation("a reply to nothing that it was asked"));
@@ -90,13 +89,13 @@ impl ClientDma {
             return Err(Ended::Violation("a reply to something else than it was asked"));
         }
         if header.failure().is_some() {
-            device.complete_dma_request(request.id, None);
+            controller.complete_dma_request(request.id, None);
             return Ok(());
         }
         let asked = DmaAccess { address: request.address, count: request.length as u64 };
         match DmaAccess::read_from_prefix(payload) {
             Ok((access, data)) if access == asked && (request.writes || data.len() == request.length) => {
-                device.complete_dma_request(request.id, Some(data));
+                controller.complete_dma_request(request.id, Some(data));
                 Ok(())
             }
             _ => Err(Ended::Violation("a reply with other bytes than it was asked for")),

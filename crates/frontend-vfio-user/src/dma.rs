@@ -2,8 +2,8 @@
 
 use super::client::Refusal;
 use super::descriptor::Kind;
-use super::device::Device;
 use rustix::io::fcntl_dupfd_cloexec;
+use sluice_controller::{Controller, Subsystem};
 use sluice_memory::{Backing, MapError, Permissions, Removed, Space};
 use sluice_vfio_user::Errno;
 use sluice_vfio_user::dma::{DmaMap, DmaUnmap};
@@ -42,7 +42,8 @@ pub(super) fn map(space: &mut Space, payload: &[u8], fds: &mut Vec<OwnedFd>) -> 
 /// client, and release the memory, when no command in flight points into it.
 pub(super) fn unmap(
     space: &mut Space,
-    device: &mut dyn Device,
+    controller: &mut Controller,
+    subsystem: &mut Subsystem,
     payload: &[u8],
     reply: &mut Vec<u8>,
 ) -> Result<Removed, Refusal> {
@@ -57,7 +58,7 @@ pub(super) fn unmap(
         DmaUnmap::GET_DIRTY_BITMAP => return Err(Errno::NOTSUP.into()),
         _ => return Err(Errno::INVAL.into()),
     };
-    device.forget_memory(&removed);
+    controller.forget_memory(subsystem, &removed);
     reply.extend_from_slice(DmaUnmap { argsz: DmaUnmap::SIZE as u32, ..unmap }.as_bytes());
     Ok(removed)
 }

@@ -4,8 +4,8 @@
 //! as ever. Their completions are posted and their interrupts sent, and only then is the client disconnected.
 //! The caller that ordered the drain limits its duration.
 
-use super::device::Device;
 use super::interrupts::Interrupts;
+use sluice_controller::{Controller, Subsystem};
 
 /// Time limit for the last interrupts, in nanoseconds: a client that leaves an eventfd full and blocking gets
 /// no more time.
@@ -20,8 +20,14 @@ pub(super) struct Drain {
 
 impl Drain {
     /// Returns whether the client has got all completions and interrupts that it will get. Call after a turn.
-    pub(super) fn is_over(&mut self, device: &dyn Device, interrupts: &Interrupts, now_ns: u64) -> bool {
-        if !device.is_at_rest() {
+    pub(super) fn is_over(
+        &mut self,
+        controller: &Controller,
+        subsystem: &Subsystem,
+        interrupts: &Interrupts,
+        now_ns: u64,
+    ) -> bool {
+        if !is_at_rest(controller, subsystem) {
             self.give_up_ns = None;
             return false;
         }
@@ -32,4 +38,9 @@ impl Drain {
     pub(super) fn deadline_ns(&self) -> Option<u64> {
         self.give_up_ns
     }
+}
+
+/// Returns whether all taken commands have completed, except requests for events that may never come.
+fn is_at_rest(controller: &Controller, subsystem: &Subsystem) -> bool {
+    controller.unfinished(subsystem) + subsystem.unfinished() == 0 && !controller.is_delivering()
 }

@@ -1,35 +1,34 @@
-//! Device with a socket of its own, as a task of a reactor.
+//! Controller with a socket of its own, as a task of a reactor.
 
 use super::Listener;
-use super::device::Device;
 use super::port::{Config, Port, Status};
 use super::token::Token;
 use sluice_controller::Attached;
 use sluice_frontend::FrontendToken;
 use sluice_reactor::{Arm, Io, Task, TaskId};
 
-/// Device and the socket on which it is served, to at most one client at a time, and others after it.
+/// Controller, its subsystem and the socket on which it is served, to at most one client at a time, and others
+/// after it.
 ///
-/// A drive is a [`Drive`](sluice_frontend::Drive). An endpoint is its smaller form, for another device or for a single
-/// host.
+/// A drive is a [`Drive`](sluice_frontend::Drive). An endpoint is its smaller form, for a single host.
 #[derive(Debug)]
-pub struct Endpoint<D: Device = Attached> {
+pub struct Endpoint {
     port: Port,
-    device: D,
+    device: Attached,
 }
 
-impl<D: Device> Endpoint<D> {
+impl Endpoint {
     /// Makes an endpoint. `task` and `io` come from the closure of `Local::add`.
-    pub fn new(task: TaskId, io: Io, listener: Listener, device: D, config: Config) -> Self {
-        let port = Port::new(0, task, io, listener, device.shares_memory(), config);
+    pub fn new(task: TaskId, io: Io, listener: Listener, device: Attached, config: Config) -> Self {
+        let port = Port::new(0, task, io, listener, device.subsystem.shares_memory(), config);
         Self { port, device }
     }
 
-    pub fn device(&self) -> &D {
+    pub fn device(&self) -> &Attached {
         &self.device
     }
 
-    pub fn device_mut(&mut self) -> &mut D {
+    pub fn device_mut(&mut self) -> &mut Attached {
         &mut self.device
     }
 
@@ -41,7 +40,8 @@ impl<D: Device> Endpoint<D> {
     /// taken, and those in flight finish. The client is disconnected when it has got their completions.
     /// Remove the task when it [`is_drained`](Self::is_drained).
     pub fn drain(&mut self, now_ns: u64) {
-        self.port.drain(&mut self.device, now_ns);
+        let Attached { controller, subsystem } = &mut self.device;
+        self.port.drain(controller, subsystem, now_ns);
     }
 
     /// Returns whether no client is connected or can connect, and no command is in flight.
@@ -50,33 +50,36 @@ impl<D: Device> Endpoint<D> {
     }
 }
 
-impl<D: Device + Send + 'static> Task for Endpoint<D> {
+impl Task for Endpoint {
     fn turn(&mut self, now_ns: u64) -> usize {
-        let work = self.port.turn(&mut self.device, now_ns);
-        match self.port.is_vacant() {
+        let Self { port, device: Attached { controller, subsystem } } = self;
+        let work = port.turn(controller, subsystem, now_ns);
+        match port.is_vacant() {
             // Layers receive events of their devices and functions without a client, too.
-            true => work + self.device.turn(self.port.space(), now_ns),
+            true => work + controller.turn(subsystem, port.space(), now_ns),
             false => work,
         }
     }
 
     fn look_ahead(&self) {
-        self.device.look_ahead();
+        self.device.controller.look_ahead();
     }
 
     fn event(&mut self, token: u64, result: i32, more: bool, now_ns: u64) {
+        let Self { port, device: Attached { controller, subsystem } } = self;
         let Some(token) = FrontendToken::of(token) else {
-            return self.device.event(token, result, now_ns);
+            return subsystem.event(token, result, now_ns);
         };
         if let Some(token) = Token::of(token) {
-            self.port.own_event(&mut self.device, token, result, more, now_ns);
+            port.own_event(controller, subsystem, token, result, more, now_ns);
         }
     }
 
     fn arm(&mut self, now_ns: u64) -> Arm {
-        let armed = match self.port.arm(&mut self.device, now_ns) {
+        let Attached { controller, subsystem } = &mut self.device;
+        let armed = match self.port.arm(controller, subsystem, now_ns) {
             Arm::Busy => Arm::Busy,
-            _ if self.port.is_vacant() && self.device.arm() || self.device.arm_layers() => Arm::Busy,
+            _ if self.port.is_vacant() && controller.arm(subsystem) || subsystem.arm() => Arm::Busy,
             armed => armed.no_later_than(self.device.deadline_ns()),
         };
         if armed == Arm::Busy {

@@ -30,7 +30,6 @@ mod config_space;
 mod deferred_close;
 mod describe;
 mod descriptor;
-mod device;
 mod dma;
 mod drain;
 mod endpoint;
@@ -48,7 +47,6 @@ mod token;
 mod version;
 
 pub use config_space::PciIdentity;
-pub use device::Device;
 pub use endpoint::Endpoint;
 pub use listener::{Access, Listener, SOCKET_NAME};
 pub use port::{Config, Status};

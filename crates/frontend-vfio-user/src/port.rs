@@ -3,7 +3,6 @@
 use super::accept::Acceptor;
 use super::client::{Client, Context};
 use super::deferred_close::{Backlog, DeferredClose};
-use super::device::Device;
 use super::drain::Drain;
 use super::interrupts::Interrupts;
 use super::populate::Populator;
@@ -15,7 +14,7 @@ use super::set_up::SetUp;
 use super::token::{Kind, Token};
 use super::{Counters, DoorbellPolicy, Listener, PciIdentity};
 use rustix::io::Errno;
-use sluice_controller::{CannotMigrate, DoorbellMode};
+use sluice_controller::{CannotMigrate, Controller, DoorbellMode, Subsystem};
 use sluice_frontend::{LogLimit, limited};
 use sluice_memory::Space;
 use sluice_nvme::register::{self, Cc};
@@ -178,15 +177,15 @@ impl Port {
     /// Starts to drain the port, before a drive is deleted or the daemon stops. The socket is closed and no
     /// client is let in. No more commands are taken, and those in flight finish. The client is disconnected
     /// when it has got their completions. Remove the task when it [`is_drained`](Self::is_drained).
-    pub(crate) fn drain<D: Device>(&mut self, device: &mut D, now_ns: u64) {
+    pub(crate) fn drain(&mut self, controller: &mut Controller, subsystem: &mut Subsystem, now_ns: u64) {
         self.close_acceptor();
         if self.drain.is_none() && self.session().is_some() {
             limited!(info, self.connects, now_ns, drive = self.config.name, "no more commands are taken");
         }
         self.drain.get_or_insert_default();
-        // The device pauses now and not only in the next turn, so that all later completions belong to the
+        // The controller pauses now and not only in the next turn, so that all later completions belong to the
         // drain.
-        device.pause();
+        controller.pause(subsystem);
     }
 
     fn close_acceptor(&mut self) {
@@ -208,23 +207,28 @@ impl Port {
 
     /// Accepts the next client, if one waits, and continues with rejected clients. Returns the work done.
     #[cold]
-    fn accept_clients<D: Device>(&mut self, device: &mut D, now_ns: u64) -> usize {
+    fn accept_clients(
+        &mut self,
+        controller: &mut Controller,
+        subsystem: &mut Subsystem,
+        now_ns: u64,
+    ) -> usize {
         self.rejected.advance(now_ns, &mut self.deferred_close);
-        let work = self.accept_next(device, now_ns);
+        let work = self.accept_next(controller, subsystem, now_ns);
         if !self.rejected.is_empty() {
             self.acceptor.look_again(LOOK_NS, now_ns);
         }
         work
     }
 
-    fn accept_next<D: Device>(&mut self, device: &mut D, now_ns: u64) -> usize {
+    fn accept_next(&mut self, controller: &mut Controller, subsystem: &mut Subsystem, now_ns: u64) -> usize {
         self.acceptor.watch(&self.io, self.task);
         match &self.state {
             // The next client is admitted when the commands of the last one have ended.
             ClientState::Leaving(_) => return 0,
             // The client may be gone although the end of its connection was not read yet.
             ClientState::Connected(session) if !session.is_alive() => {
-                self.disconnect(device, Ended::Connection(Error::Closed), now_ns);
+                self.disconnect(controller, subsystem, Ended::Connection(Error::Closed), now_ns);
                 return 1;
             }
             _ => {}
@@ -238,7 +242,7 @@ impl Port {
         }
         if let Some(socket) = self.acceptor.accept(&self.config.name, now_ns) {
             match (&self.state, backlog) {
-                (ClientState::None, Backlog::Small) => self.connect(device, socket, now_ns),
+                (ClientState::None, Backlog::Small) => self.connect(controller, socket, now_ns),
                 (ClientState::None, _) => {
                     self.count_rejected(UNCLOSABLE, now_ns);
                     self.deferred_close.end(Connection::new(socket));
@@ -247,7 +251,7 @@ impl Port {
                 // that.
                 (ClientState::Connected(session), _) if !session.is_alive() => {
                     self.acceptor.put_back(socket);
-                    self.disconnect(device, Ended::Connection(Error::Closed), now_ns);
+                    self.disconnect(controller, subsystem, Ended::Connection(Error::Closed), now_ns);
                 }
                 _ => {
                     self.count_rejected(TAKEN, now_ns);
@@ -258,14 +262,14 @@ impl Port {
         1
     }
 
-    fn connect<D: Device>(&mut self, device: &mut D, socket: UnixStream, now_ns: u64) {
+    fn connect(&mut self, controller: &mut Controller, socket: UnixStream, now_ns: u64) {
         limited!(info, self.connects, now_ns, drive = self.config.name, "a client connected");
         self.counters.clients += 1;
         self.epoch = self.epoch.wrapping_add(1);
-        let vectors = if self.config.by_pin { 0 } else { device.vectors() };
+        let vectors = if self.config.by_pin { 0 } else { controller.vectors() };
         let interrupts = Interrupts::new(self.io.clone(), self.task, self.number, vectors);
         let function = Function::new(&self.config.identity, interrupts);
-        device.set_doorbell_mode(DoorbellMode::Trapped);
+        controller.set_doorbell_mode(DoorbellMode::Trapped);
         self.io.poll(socket.as_fd(), PollFlags::IN, self.task, self.token(Kind::Message));
         let session = Session::new(socket, Client::new(self.config.doorbells, function));
         self.state = ClientState::Connected(Box::new(session));
@@ -280,7 +284,13 @@ impl Port {
     /// Disconnects the client. Its connection ends now, and its memory is released when no command in flight
     /// needs it.
     #[cold]
-    fn disconnect<D: Device>(&mut self, device: &mut D, why: Ended, now_ns: u64) {
+    fn disconnect(
+        &mut self,
+        controller: &mut Controller,
+        subsystem: &mut Subsystem,
+        why: Ended,
+        now_ns: u64,
+    ) {
         let session = match std::mem::replace(&mut self.state, ClientState::None) {
             ClientState::Connected(session) => session,
             other => return self.state = other,
@@ -295,31 +305,31 @@ impl Port {
         self.io.cancel(self.task, self.token(Kind::Message));
         self.stop_awaiting_room();
         let unmapped = session.end(&mut self.deferred_close);
-        self.state = ClientState::Leaving(FinalReset::begin(device, unmapped, now_ns));
+        self.state = ClientState::Leaving(FinalReset::begin(controller, subsystem, unmapped, now_ns));
     }
 
     /// Runs a turn with a client: messages, the device, interrupts, a deferred answer.
     #[inline]
-    fn serve<D: Device>(&mut self, device: &mut D, now_ns: u64) -> usize {
+    fn serve(&mut self, controller: &mut Controller, subsystem: &mut Subsystem, now_ns: u64) -> usize {
         let mut work = 0;
         if self.session().is_some_and(Session::is_ready) {
-            work += self.converse(device, now_ns, Session::turn);
+            work += self.converse(controller, subsystem, now_ns, Session::turn);
         }
         if self.drain.is_some() {
-            device.pause();
+            controller.pause(subsystem);
         }
-        work += device.turn(&self.space, now_ns);
+        work += controller.turn(subsystem, &self.space, now_ns);
         if let ClientState::Connected(session) = &mut self.state {
-            self.counters.interrupts += session.client.function.interrupt(device);
+            self.counters.interrupts += session.client.function.interrupt(controller);
         }
-        if device.has_dma_requests() {
-            work += self.converse(device, now_ns, Session::send_dma_requests);
+        if controller.has_dma_requests() {
+            work += self.converse(controller, subsystem, now_ns, Session::send_dma_requests);
         }
         if self.waiting().is_some() {
-            work += self.converse(device, now_ns, Session::settle);
+            work += self.converse(controller, subsystem, now_ns, Session::settle);
         }
         if self.drain.is_some() {
-            work += self.finish_drain(device, now_ns);
+            work += self.finish_drain(controller, subsystem, now_ns);
         }
         if work > 0 {
             self.watch_room();
@@ -329,27 +339,29 @@ impl Port {
 
     /// Disconnects the client if nothing is left to be sent to it. Returns the work done.
     #[cold]
-    fn finish_drain<D: Device>(&mut self, device: &mut D, now_ns: u64) -> usize {
+    fn finish_drain(&mut self, controller: &mut Controller, subsystem: &mut Subsystem, now_ns: u64) -> usize {
         let (Some(drain), ClientState::Connected(session)) = (&mut self.drain, &self.state) else { return 0 };
-        if !drain.is_over(device, &session.client.function.interrupts, now_ns) {
+        if !drain.is_over(controller, subsystem, &session.client.function.interrupts, now_ns) {
             return 0;
         }
-        self.disconnect(device, Ended::ByServer, now_ns);
+        self.disconnect(controller, subsystem, Ended::ByServer, now_ns);
         1
     }
 
     /// Runs a step of the client's session. Returns the work that the step reports. A session that comes to
     /// its end is disconnected.
-    fn converse<D: Device>(
+    fn converse(
         &mut self,
-        device: &mut D,
+        controller: &mut Controller,
+        subsystem: &mut Subsystem,
         now_ns: u64,
         run: impl FnOnce(&mut Session, &mut Context<'_>) -> Result<usize, Ended>,
     ) -> usize {
         let ClientState::Connected(session) = &mut self.state else { return 0 };
         let mut context = Context {
             name: &self.config.name,
-            device,
+            controller,
+            subsystem,
             space: &mut self.space,
             counters: &mut self.counters,
             deferred_close: &mut self.deferred_close,
@@ -360,7 +372,7 @@ impl Port {
         match run(session, &mut context) {
             Ok(work) => work,
             Err(why) => {
-                self.disconnect(device, why, now_ns);
+                self.disconnect(controller, subsystem, why, now_ns);
                 1
             }
         }
@@ -368,10 +380,15 @@ impl Port {
 
     /// Runs a turn without a client, while commands of the last one are in flight.
     #[cold]
-    fn finish_leaving<D: Device>(&mut self, device: &mut D, now_ns: u64) -> usize {
-        let work = device.turn(&self.space, now_ns);
+    fn finish_leaving(
+        &mut self,
+        controller: &mut Controller,
+        subsystem: &mut Subsystem,
+        now_ns: u64,
+    ) -> usize {
+        let work = controller.turn(subsystem, &self.space, now_ns);
         let ClientState::Leaving(reset) = &mut self.state else { return work };
-        if !reset.is_over(device, &self.config.name, now_ns) {
+        if !reset.is_over(controller, subsystem, &self.config.name, now_ns) {
             return work;
         }
         if let ClientState::Leaving(reset) = std::mem::replace(&mut self.state, ClientState::None) {
@@ -415,9 +432,10 @@ impl Port {
         }
     }
 
-    pub(crate) fn own_event<D: Device>(
+    pub(crate) fn own_event(
         &mut self,
-        device: &mut D,
+        controller: &mut Controller,
+        subsystem: &mut Subsystem,
         token: Token,
         result: i32,
         more: bool,
@@ -428,7 +446,12 @@ impl Port {
             (Kind::Message, ClientState::Connected(session)) if token.epoch == self.epoch => {
                 if result < 0 {
                     let errno = Errno::from_raw_os_error(-result);
-                    return self.disconnect(device, Ended::Connection(Error::Socket(errno)), now_ns);
+                    return self.disconnect(
+                        controller,
+                        subsystem,
+                        Ended::Connection(Error::Socket(errno)),
+                        now_ns,
+                    );
                 }
                 session.set_readable();
                 if !more {
@@ -439,7 +462,7 @@ impl Port {
                 if token.epoch == self.epoch && self.awaits_room && result >= 0 =>
             {
                 self.awaits_room = more;
-                self.converse(device, now_ns, |session, _| session.flush());
+                self.converse(controller, subsystem, now_ns, |session, _| session.flush());
                 self.watch_room();
             }
             (Kind::Unmask, ClientState::Connected(session)) => {
@@ -453,18 +476,24 @@ impl Port {
         }
     }
 
-    fn is_enabled(device: &impl Device) -> bool {
+    fn is_enabled(controller: &Controller) -> bool {
         let mut cc = [0; 4];
-        device.read_register(register::CC, &mut cc);
+        controller.read_register(register::CC, &mut cc);
         Cc(u32::from_le_bytes(cc)).enabled()
     }
 
     /// Returns the time of the next turn that needs no event.
-    fn deadline_ns(&self, device: &mut impl Device, now_ns: u64) -> Option<u64> {
+    fn deadline_ns(
+        &self,
+        controller: &mut Controller,
+        subsystem: &mut Subsystem,
+        now_ns: u64,
+    ) -> Option<u64> {
         let warning = self.waiting().and_then(Waiting::deadline_ns);
         let drain = self.drain.as_ref().filter(|_| self.session().is_some()).and_then(Drain::deadline_ns);
         let set_up = self.set_up.deadline_ns();
-        [device.deadline_ns(), self.acceptor.retry_ns(now_ns), warning, drain, set_up]
+        let device = (controller.deadline_ns(subsystem), subsystem.deadline_ns());
+        [device.0, device.1, self.acceptor.retry_ns(now_ns), warning, drain, set_up]
             .into_iter()
             .flatten()
             .min()
@@ -472,10 +501,10 @@ impl Port {
 
     /// Logs a warning if a client leaves its controller unused, as a guest does that believes the controller
     /// to be enabled.
-    fn check_set_up<D: Device>(&mut self, device: &D, now_ns: u64) {
+    fn check_set_up(&mut self, controller: &Controller, now_ns: u64) {
         let generation = self.counters.clients + self.counters.resets;
         let is_there = self.session().is_some() && !self.space.is_empty();
-        if self.set_up.is_overdue(is_there.then_some(generation), || Self::is_enabled(device), now_ns) {
+        if self.set_up.is_overdue(is_there.then_some(generation), || Self::is_enabled(controller), now_ns) {
             let drive = &self.config.name;
             limited!(
                 warn,
@@ -506,30 +535,36 @@ impl Port {
         matches!(self.state, ClientState::None)
     }
 
-    pub(crate) fn turn<D: Device>(&mut self, device: &mut D, now_ns: u64) -> usize {
+    #[inline]
+    pub(crate) fn turn(
+        &mut self,
+        controller: &mut Controller,
+        subsystem: &mut Subsystem,
+        now_ns: u64,
+    ) -> usize {
         let mut work = 0;
         if self.acceptor.is_pending(now_ns) {
-            work += self.accept_clients(device, now_ns);
+            work += self.accept_clients(controller, subsystem, now_ns);
         }
         work + match self.state {
-            ClientState::Connected(_) => self.serve(device, now_ns),
+            ClientState::Connected(_) => self.serve(controller, subsystem, now_ns),
             ClientState::None => 0,
-            ClientState::Leaving(_) => self.finish_leaving(device, now_ns),
+            ClientState::Leaving(_) => self.finish_leaving(controller, subsystem, now_ns),
         }
     }
 
-    pub(crate) fn arm<D: Device>(&mut self, device: &mut D, now_ns: u64) -> Arm {
+    pub(crate) fn arm(&mut self, controller: &mut Controller, subsystem: &mut Subsystem, now_ns: u64) -> Arm {
         if self.is_vacant() {
             return Arm::Asleep { until: self.acceptor.retry_ns(now_ns) };
         }
-        if self.session().is_some_and(Session::is_ready) || device.arm() {
+        if self.session().is_some_and(Session::is_ready) || controller.arm(subsystem) {
             return Arm::Busy;
         }
         // Stores to mapped doorbells cause no event.
         let mode = self.session().and_then(|session| session.client.doorbell_mode());
-        self.check_set_up(device, now_ns);
-        let rings_unheard = mode == Some(DoorbellMode::Mapped) && Self::is_enabled(device);
-        let until = self.deadline_ns(device, now_ns);
+        self.check_set_up(controller, now_ns);
+        let rings_unheard = mode == Some(DoorbellMode::Mapped) && Self::is_enabled(controller);
+        let until = self.deadline_ns(controller, subsystem, now_ns);
         if rings_unheard { Arm::Timed { until } } else { Arm::Asleep { until } }
     }
 

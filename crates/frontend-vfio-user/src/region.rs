@@ -1,9 +1,8 @@
 //! REGION_READ and REGION_WRITE: the layout of BAR0, and configuration space.
 
 use super::config_space::{self, ConfigSpace, Effect, Layout, PciIdentity};
-use super::device::Device;
 use super::interrupts::Interrupts;
-use sluice_controller::CannotMigrate;
+use sluice_controller::{CannotMigrate, Controller, Subsystem};
 use sluice_memory::Space;
 use sluice_nvme::register::DOORBELLS;
 use sluice_vfio_user::Errno;
@@ -60,7 +59,7 @@ pub(super) enum Written {
     Reset,
 }
 
-/// PCI function around a device: everything that a client can access besides the device's registers.
+/// PCI function around a controller: everything that a client can access besides the controller's registers.
 #[derive(Debug)]
 pub(super) struct Function {
     config: ConfigSpace,
@@ -95,15 +94,15 @@ impl Function {
     }
 
     /// Reads a range that [`check`] has accepted.
-    pub(super) fn read(&self, device: &mut dyn Device, access: &RegionAccess, out: &mut [u8]) {
+    pub(super) fn read(&self, controller: &mut Controller, access: &RegionAccess, out: &mut [u8]) {
         if access.region == regions::CONFIG {
-            let intx = device.intx_asserted();
+            let intx = controller.intx_asserted();
             return self.config.read(access.offset, out, intx);
         }
         for (page, offset, range) in split_at_pages(access.offset, out.len()) {
             let out = &mut out[range];
             match page * PAGE {
-                0 => device.read_register(offset, out),
+                0 => controller.read_register(offset, out),
                 MSIX_TABLE => read_table(&self.msix_table, offset as usize, out),
                 MSIX_PENDING => self.interrupts.read_pending(offset as usize, out),
                 // The value of a doorbell read is not defined (NVMe over PCIe Transport 1.0, 3.1.2.1).
@@ -115,7 +114,8 @@ impl Function {
     /// Writes a range that [`check`] has accepted.
     pub(super) fn write(
         &mut self,
-        device: &mut dyn Device,
+        controller: &mut Controller,
+        subsystem: &mut Subsystem,
         access: &RegionAccess,
         data: &[u8],
         space: &Space,
@@ -131,8 +131,8 @@ impl Function {
         for (page, offset, range) in split_at_pages(access.offset, data.len()) {
             let data = &data[range];
             match page * PAGE {
-                0 => device.write_register(offset, data, space, now_ns),
-                PAGE => doorbells += ring(device, offset, data),
+                0 => controller.write_register(subsystem, offset, data, space, now_ns),
+                PAGE => doorbells += ring(controller, offset, data),
                 MSIX_TABLE => self.write_table(offset as usize, data),
                 _ => {}
             }
@@ -155,13 +155,13 @@ impl Function {
         eventfd.ok_or(CannotMigrate("the host does not take the queue's interrupts by MSI-X"))
     }
 
-    /// Signals the device's interrupts to the client. Returns their number.
+    /// Signals the controller's interrupts to the client. Returns their number.
     #[inline]
-    pub(super) fn interrupt<D: Device>(&mut self, device: &mut D) -> u64 {
+    pub(super) fn interrupt(&mut self, controller: &mut Controller) -> u64 {
         let Self { config, interrupts, .. } = self;
-        device.take_vectors(&mut |vector| interrupts.signal(vector, config.msix_enabled()));
+        controller.take_vectors(|vector| interrupts.signal(vector, config.msix_enabled()));
         if interrupts.has_intx() {
-            interrupts.set_intx(config.may_assert_intx() && device.intx_asserted());
+            interrupts.set_intx(config.may_assert_intx() && controller.intx_asserted());
         }
         interrupts.take_signalled()
     }
@@ -174,13 +174,13 @@ fn read_table(table: &[u8], offset: usize, out: &mut [u8]) {
 
 /// Rings the doorbells that are written as a whole; a write of eight bytes rings two of them. Returns their
 /// number.
-fn ring(device: &mut dyn Device, offset: u32, data: &[u8]) -> usize {
+fn ring(controller: &mut Controller, offset: u32, data: &[u8]) -> usize {
     if !offset.is_multiple_of(4) {
         return 0;
     }
     let (doorbells, _) = data.as_chunks::<4>();
     for (offset, value) in (offset..).step_by(4).zip(doorbells) {
-        device.ring(offset, u32::from_le_bytes(*value));
+        controller.ring(offset, u32::from_le_bytes(*value));
     }
     doorbells.len()
 }

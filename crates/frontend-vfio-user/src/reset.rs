@@ -6,8 +6,8 @@
 //! whether the last one has finished, and then the answer is sent. Meanwhile the client's next messages stay
 //! in its socket.
 
-use super::device::Device;
 use super::region::Function;
+use sluice_controller::{Controller, RecallCause, Subsystem};
 use sluice_memory::{Removed, Space};
 
 /// Time that a client waits before a warning is logged, in nanoseconds.
@@ -33,15 +33,20 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Begins a reset of device and function: DEVICE_RESET, function level reset, the end of D3hot.
-    pub(super) fn reset(device: &mut dyn Device, function: &mut Function, now_ns: u64) -> Self {
+    /// Begins a reset of controller and function: DEVICE_RESET, function level reset, the end of D3hot.
+    pub(super) fn reset(
+        controller: &mut Controller,
+        subsystem: &mut Subsystem,
+        function: &mut Function,
+        now_ns: u64,
+    ) -> Self {
         function.reset();
-        Self::final_reset(device, now_ns)
+        Self::final_reset(controller, subsystem, now_ns)
     }
 
     /// Begins the reset after a client that is gone.
-    pub(super) fn final_reset(device: &mut dyn Device, now_ns: u64) -> Self {
-        device.reset();
+    pub(super) fn final_reset(controller: &mut Controller, subsystem: &mut Subsystem, now_ns: u64) -> Self {
+        controller.reset(subsystem);
         Self::new(Until::Quiescent, now_ns)
     }
 
@@ -52,8 +57,8 @@ impl Waiting {
 
     /// Recalls all remote queues and waits for them: a remote queue would still use the state from before a
     /// change.
-    pub(super) fn recall(device: &mut dyn Device, now_ns: u64) -> Self {
-        device.recall_groups();
+    pub(super) fn recall(controller: &mut Controller, now_ns: u64) -> Self {
+        controller.recall_groups(RecallCause::Client);
         Self::new(Until::Whole, now_ns)
     }
 
@@ -61,11 +66,11 @@ impl Waiting {
         Self { until, warn_at_ns: Some(now_ns.saturating_add(WARN_NS)) }
     }
 
-    pub(super) fn is_over(&self, device: &dyn Device) -> bool {
+    pub(super) fn is_over(&self, controller: &Controller, subsystem: &Subsystem) -> bool {
         match &self.until {
-            Until::Quiescent => device.is_quiescent(),
-            Until::Whole => device.is_whole(),
-            Until::Unused(removed) => !device.uses(removed),
+            Until::Quiescent => controller.is_quiescent(subsystem),
+            Until::Whole => controller.has_all_queues(),
+            Until::Unused(removed) => !controller.uses(subsystem, removed),
         }
     }
 
@@ -104,20 +109,31 @@ pub(super) struct FinalReset {
 }
 
 impl FinalReset {
-    pub(super) fn begin(device: &mut dyn Device, unmapped: Option<Removed>, now_ns: u64) -> Self {
-        Self { reset: Waiting::final_reset(device, now_ns), _unmapped: unmapped }
+    pub(super) fn begin(
+        controller: &mut Controller,
+        subsystem: &mut Subsystem,
+        unmapped: Option<Removed>,
+        now_ns: u64,
+    ) -> Self {
+        Self { reset: Waiting::final_reset(controller, subsystem, now_ns), _unmapped: unmapped }
     }
 
     pub(super) fn waiting(&self) -> &Waiting {
         &self.reset
     }
 
-    pub(super) fn is_over(&mut self, device: &dyn Device, drive: &str, now_ns: u64) -> bool {
+    pub(super) fn is_over(
+        &mut self,
+        controller: &Controller,
+        subsystem: &Subsystem,
+        drive: &str,
+        now_ns: u64,
+    ) -> bool {
         self.reset.warn_if_overdue(drive, now_ns);
-        self.reset.is_over(device)
+        self.reset.is_over(controller, subsystem)
     }
 
-    /// Releases the client's memory on another thread. The device must be quiescent.
+    /// Releases the client's memory on another thread. The controller must be quiescent.
     pub(super) fn finish(self, space: &mut Space) {
         sluice_frontend::drop_later((space.unmap_all(), self));
     }

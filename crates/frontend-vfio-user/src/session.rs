@@ -118,7 +118,7 @@ impl Session {
             if !fds.is_empty() {
                 close_surplus(fds, &mut self.surplus_fds, context)?;
             }
-            self.client_dma.answered(&header, message.payload, context.device)?;
+            self.client_dma.answered(&header, message.payload, context.controller)?;
             return Ok(true);
         }
         self.reply.clear();
@@ -128,16 +128,17 @@ impl Session {
         }
         let next = match next {
             Ok(Next::Reply)
-                if !context.device.is_whole() && !client::is_known_to_all(&header, message.payload) =>
+                if !context.controller.has_all_queues()
+                    && !client::is_known_to_all(&header, message.payload) =>
             {
-                Ok(Next::Wait(Waiting::recall(context.device, context.now_ns)))
+                Ok(Next::Wait(Waiting::recall(context.controller, context.now_ns)))
             }
             next => next,
         };
         match next {
             Ok(Next::Reply) => answer(sender, socket, &header, &self.reply, &[])?,
             Ok(Next::ReplyWithDoorbells) => {
-                answer(sender, socket, &header, &self.reply, &[context.device.doorbells().fd()])?;
+                answer(sender, socket, &header, &self.reply, &[context.controller.doorbells().fd()])?;
             }
             Ok(Next::Wait(waiting)) => {
                 self.waiting = Some((header, waiting));
@@ -152,13 +153,13 @@ impl Session {
     /// their number.
     pub(super) fn send_dma_requests(&mut self, context: &mut Context<'_>) -> Result<usize, Ended> {
         let most = self.client.data_max();
-        self.client_dma.send(&mut self.connection, most, context.device, context.now_ns)
+        self.client_dma.send(&mut self.connection, most, context.controller, context.now_ns)
     }
 
     /// Answers the message that waits, if its wait is over. Returns the number of answers.
     pub(super) fn settle(&mut self, context: &mut Context<'_>) -> Result<usize, Ended> {
         let Some((_, waiting)) = &mut self.waiting else { return Ok(0) };
-        if !waiting.is_over(context.device) {
+        if !waiting.is_over(context.controller, context.subsystem) {
             waiting.warn_if_overdue(context.name, context.now_ns);
             return Ok(0);
         }

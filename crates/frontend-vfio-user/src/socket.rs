@@ -3,7 +3,7 @@
 use super::port::{Config, Port, Status};
 use super::token::Token;
 use super::{Listener, PORTS_MAX};
-use sluice_controller::{Attached, CannotMigrate, Controller, Subsystem};
+use sluice_controller::{CannotMigrate, Controller, Subsystem};
 use sluice_frontend::{Drive, Frontend, FrontendToken, GroupClient, GroupOwner, NvmeFrontend, Served};
 use sluice_memory::Space;
 use sluice_reactor::Arm;
@@ -59,7 +59,7 @@ impl Frontend for Socket {
 
     fn turn(&mut self, subsystem: &mut Subsystem, now_ns: u64) -> Served {
         let Self { controller, port } = self;
-        let work = port.turn(&mut Attached { controller, subsystem }, now_ns);
+        let work = port.turn(controller, subsystem, now_ns);
         Served { work, is_vacant: port.is_vacant() }
     }
 
@@ -81,13 +81,13 @@ impl Frontend for Socket {
     ) {
         let Self { controller, port } = self;
         if let Some(token) = Token::of(token) {
-            port.own_event(&mut Attached { controller, subsystem }, token, result, more, now_ns);
+            port.own_event(controller, subsystem, token, result, more, now_ns);
         }
     }
 
     fn arm(&mut self, subsystem: &mut Subsystem, now_ns: u64) -> Arm {
         let Self { controller, port } = self;
-        port.arm(&mut Attached { controller, subsystem }, now_ns)
+        port.arm(controller, subsystem, now_ns)
     }
 
     fn disarm(&mut self) {
@@ -96,7 +96,7 @@ impl Frontend for Socket {
 
     fn drain(&mut self, subsystem: &mut Subsystem, now_ns: u64) {
         let Self { controller, port } = self;
-        port.drain(&mut Attached { controller, subsystem }, now_ns);
+        port.drain(controller, subsystem, now_ns);
     }
 
     fn is_drained(&self) -> bool {

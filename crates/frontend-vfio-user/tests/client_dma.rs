@@ -3,16 +3,14 @@
 
 mod rig;
 
-use rig::{Peer, Scratch, eventually, start_reactor};
+use rig::rings::Rings;
+use rig::{Peer, Scratch, controller, eventually, start_reactor};
 use sluice_command::Stack;
-use sluice_controller::{Attached, Config as ControllerConfig, Identity, Namespace, NamespaceConfig};
 use sluice_frontend_vfio_user::{Config, Endpoint, Listener};
-use sluice_memory::SharedRegion;
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::register::{self, csts};
 use sluice_nvme::{Cns, CompletionEntry, SubmissionEntry};
 use sluice_reactor::ReactorHandle;
-use sluice_router::RouterBuilder;
 use sluice_targets::Memory;
 use sluice_vfio_user::dma::DmaAccess;
 use sluice_vfio_user::region::RegionAccess;
@@ -31,18 +29,7 @@ fn add_drive(reactor: &ReactorHandle, directory: PathBuf) {
         .call(move |local| {
             let listener = Listener::bind(&directory, 0o600).expect("bound");
             local.add(|task, io| {
-                let identity = Identity {
-                    subnqn: "nqn.2026-11.example.sluice:test".to_owned(),
-                    serial: "S-1".to_owned(),
-                    model: "test".to_owned(),
-                    firmware: "1".to_owned(),
-                };
-                let stack = Stack::of(Box::new(Memory::new(DISK).expect("memory")));
-                let config = NamespaceConfig { nsid: 1, block_size: 512, uuid: [1; 16] };
-                let namespace =
-                    Namespace::new(config, RouterBuilder::new(stack).build()).expect("a namespace");
-                let namespaces = vec![namespace];
-                let device = Attached::new(ControllerConfig { identity, namespaces }).expect("a controller");
+                let device = controller(Stack::of(Box::new(Memory::new(DISK).expect("memory"))));
                 let config = Config { name: "test".to_owned(), ..Config::default() };
                 Box::new(Endpoint::new(task, io, listener, device, config))
             })
@@ -55,26 +42,21 @@ type Answer = fn(&mut Host, Header, DmaAccess, &[u8]);
 
 struct Host {
     peer: Peer,
-    memory: SharedRegion,
+    rings: Rings,
     answer: Answer,
     asked: usize,
-    free: u64,
-    /// Queues: address of the entries, address of the completions, tail and head.
-    queues: Vec<(u64, u64, u32, u32)>,
     random: u64,
 }
 
-const ENTRIES: u32 = 16;
-
 /// Answers a DMA request as every client should.
 fn properly(host: &mut Host, header: Header, access: DmaAccess, data: &[u8]) {
-    let (offset, count) = ((access.address - BASE) as usize, access.count as usize);
+    let (offset, count) = (host.rings.offset(access.address), access.count as usize);
     if header.command == Command::DMA_WRITE {
-        host.memory.write(offset, data);
+        host.rings.memory.write(offset, data);
         return host.peer.connection.reply(&header, access.as_bytes(), &[]).expect("sent");
     }
     let mut bytes = vec![0; count];
-    host.memory.read(offset, &mut bytes);
+    host.rings.memory.read(offset, &mut bytes);
     host.peer.connection.reply(&header, access.as_bytes(), &bytes).expect("sent");
 }
 
@@ -83,19 +65,12 @@ impl Host {
     fn connect(directory: &Path, is_shared: fn(u64) -> bool) -> Self {
         let mut peer = Peer::connect(directory);
         peer.negotiate(b"{\"capabilities\":{\"max_msg_fds\":16,\"max_data_xfer_size\":1048576}}\0");
-        let memory = SharedRegion::new("guest", MEMORY).expect("memory");
+        let rings = Rings::new(BASE, MEMORY);
         for chunk in 0..MEMORY as u64 / CHUNK {
-            let fd = is_shared(chunk).then(|| memory.fd());
+            let fd = is_shared(chunk).then(|| rings.memory.fd());
             peer.map_at(BASE + chunk * CHUNK, CHUNK, chunk * CHUNK, fd).expect("mapped");
         }
-        Self { peer, memory, answer: properly, asked: 0, free: BASE, queues: Vec::new(), random: 1 }
-    }
-
-    fn allocate(&mut self, bytes: usize) -> u64 {
-        let address = self.free;
-        self.free += bytes.next_multiple_of(4096) as u64;
-        assert!(self.free <= BASE + MEMORY as u64);
-        address
+        Self { peer, rings, answer: properly, asked: 0, random: 1 }
     }
 
     fn any(&mut self, limit: u64) -> u64 {
@@ -146,60 +121,32 @@ impl Host {
         u32::from_le_bytes(reply[16..20].try_into().expect("four bytes"))
     }
 
-    fn new_queue(&mut self) -> (u64, u64) {
-        let (sq, cq) = (self.allocate(4096), self.allocate(4096));
-        self.memory.fill((sq - BASE) as usize, 8192, 0);
-        self.queues.push((sq, cq, 0, 0));
-        (sq, cq)
-    }
-
     fn enable(&mut self) {
         // Memory space and bus master are enabled.
         self.write_region(7, 4, &[6, 0]);
-        let (sq, cq) = self.new_queue();
-        self.write_register(register::AQA, &((ENTRIES - 1) << 16 | (ENTRIES - 1)).to_le_bytes());
-        self.write_register(register::ASQ, &sq.to_le_bytes());
-        self.write_register(register::ACQ, &cq.to_le_bytes());
-        self.write_register(register::CC, &(1_u32 | 6 << 16 | 4 << 20).to_le_bytes());
+        for (offset, value) in self.rings.enabling() {
+            self.write_register(offset, &value);
+        }
         while self.csts() & csts::RDY == 0 {}
     }
 
     fn create_io_queues(&mut self) {
-        let (sq, cq) = self.new_queue();
-        let create = |opcode, address, cdw11| SubmissionEntry {
-            opcode,
-            dptr: [address, 0],
-            cdw10: 1 | (ENTRIES - 1) << 16,
-            cdw11,
-            ..SubmissionEntry::default()
-        };
-        assert!(self.execute(0, create(admin::CREATE_IO_CQ, cq, 1)).status().is_success());
-        assert!(self.execute(0, create(admin::CREATE_IO_SQ, sq, 1 | 1 << 16)).status().is_success());
+        for entry in self.rings.creating(1, None) {
+            assert!(self.execute(0, entry).status().is_success());
+        }
     }
 
-    fn submit(&mut self, queue: usize, entry: SubmissionEntry) {
-        let (sq, _, tail, _) = &mut self.queues[queue];
-        self.memory.write((*sq - BASE) as usize + *tail as usize * 64, entry.as_bytes());
-        *tail = (*tail + 1) % ENTRIES;
-        let tail = *tail;
-        self.write_register(0x1000 + queue as u32 * 8, &tail.to_le_bytes());
+    fn submit(&mut self, queue: u16, entry: SubmissionEntry) {
+        let tail = self.rings.push(queue, entry);
+        self.write_register(0x1000 + u32::from(queue) * 8, &tail.to_le_bytes());
     }
 
-    fn completion(&mut self, queue: usize) -> Option<CompletionEntry> {
-        let (_, cq, _, head) = &mut self.queues[queue];
-        let mut entry = CompletionEntry::default();
-        self.memory.read((*cq - BASE) as usize + (*head % ENTRIES) as usize * 16, entry.as_mut_bytes());
-        let is_new = entry.phase() == (*head / ENTRIES).is_multiple_of(2);
-        *head += u32::from(is_new);
-        is_new.then_some(entry)
-    }
-
-    fn execute(&mut self, queue: usize, entry: SubmissionEntry) -> CompletionEntry {
+    fn execute(&mut self, queue: u16, entry: SubmissionEntry) -> CompletionEntry {
         self.submit(queue, entry);
         loop {
-            if let Some(completion) = self.completion(queue) {
-                let head = self.queues[queue].3 % ENTRIES;
-                self.write_register(0x1004 + queue as u32 * 8, &head.to_le_bytes());
+            if let Some(completion) = self.rings.pop(queue) {
+                let head = self.rings.head(queue);
+                self.write_register(0x1004 + u32::from(queue) * 8, &head.to_le_bytes());
                 return completion;
             }
             // A register read replaces a wait for messages: with shared queues, none may come.
@@ -213,7 +160,7 @@ impl Host {
             SubmissionEntry { opcode: admin::IDENTIFY, dptr: [buffer, 0], cdw10, ..Default::default() };
         assert!(self.execute(0, entry).status().is_success());
         let mut page = vec![0; 4096];
-        self.memory.read((buffer - BASE) as usize, &mut page);
+        self.rings.memory.read(self.rings.offset(buffer), &mut page);
         page
     }
 }
@@ -229,7 +176,7 @@ fn a_load_without_shared_memory_or_with_some_is_verified() {
         let mut host = Host::connect(&directory, is_shared);
         host.enable();
         host.create_io_queues();
-        let (list, data) = (host.allocate(4096), host.free);
+        let (list, data) = (host.rings.allocate(4096), host.rings.free());
         for round in 0..60_u64 {
             let blocks = 1 + host.any(512) as usize;
             let slba = host.any(DISK / 512 - 512) as usize;
@@ -237,7 +184,7 @@ fn a_load_without_shared_memory_or_with_some_is_verified() {
             // The pages are contiguous, but listed, from any page on.
             let at = data + host.any(64) * 4096;
             let pages: Vec<u64> = (1..=length as u64 / 4096 + 1).map(|page| at + page * 4096).collect();
-            host.memory.write((list - BASE) as usize, pages.as_bytes());
+            host.rings.memory.write(host.rings.offset(list), pages.as_bytes());
             let second = if length <= 8192 { pages[0] } else { list };
             let writes = host.any(2) == 0;
             let entry = SubmissionEntry {
@@ -249,16 +196,16 @@ fn a_load_without_shared_memory_or_with_some_is_verified() {
                 ..SubmissionEntry::default()
             };
             let range = slba * 512..slba * 512 + length;
-            let (there, mut bytes) = ((at - BASE) as usize, vec![0; length]);
+            let (there, mut bytes) = (host.rings.offset(at), vec![0; length]);
             if writes {
                 let fill =
                     |(n, byte): (usize, &mut u8)| *byte = (n as u64 * 31 + n as u64 / 253 + round) as u8;
                 bytes.iter_mut().enumerate().for_each(fill);
-                host.memory.write(there, &bytes);
+                host.rings.memory.write(there, &bytes);
                 disk[range.clone()].copy_from_slice(&bytes);
             }
             assert!(host.execute(1, entry).status().is_success(), "round {round}");
-            host.memory.read(there, &mut bytes);
+            host.rings.memory.read(there, &mut bytes);
             assert!(bytes == disk[range], "round {round}");
         }
         assert!(host.asked > 60, "{}", host.asked);
@@ -317,9 +264,9 @@ fn answers_to_what_was_not_asked_end_the_connection_and_nothing_else() {
         host.csts();
     }
     host.call(Command::DEVICE_RESET, &[]);
-    (host.answer, host.queues) = (properly, Vec::new());
+    host.answer = properly;
     host.enable();
-    let buffer = host.allocate(4096);
+    let buffer = host.rings.allocate(4096);
     assert_eq!(&host.identify(buffer)[4..7], b"S-1");
     reactor.stop();
 }

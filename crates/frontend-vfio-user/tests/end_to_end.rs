@@ -2,14 +2,13 @@
 
 mod rig;
 
-use rig::{Scratch, eventually, start_reactor};
+use rig::{Scratch, controller, eventually, start_reactor};
 use sluice_command::StackBuilder;
-use sluice_controller::{Attached, Config as ControllerConfig, Identity, Namespace, NamespaceConfig};
+use sluice_controller::Attached;
 use sluice_frontend_vfio_user::{Config, DoorbellPolicy, Endpoint, Listener, Status};
 use sluice_functions::{Delay, DelayConfig};
 use sluice_host::{Deadline, Mode, QueueLayout, Settings, VfioUser, entry, pci};
 use sluice_reactor::{Local, ReactorHandle, TaskId};
-use sluice_router::RouterBuilder;
 use sluice_targets::Memory;
 use sluice_vfio_user::Command;
 use sluice_vfio_user::dma::DmaUnmap;
@@ -38,7 +37,7 @@ impl Drive {
             .call(move |local| {
                 local.add(|task, io| {
                     let config = Config { name: "test".to_owned(), ..Config::default() };
-                    Box::new(Endpoint::new(task, io, listener, controller(read_ns), config))
+                    Box::new(Endpoint::new(task, io, listener, delayed(read_ns), config))
                 })
             })
             .expect("the reactor runs");
@@ -74,21 +73,13 @@ impl Drive {
     }
 }
 
-fn controller(read_ns: u64) -> Attached {
-    let identity = Identity {
-        subnqn: "nqn.2026-11.example.sluice:test".to_owned(),
-        serial: "1".to_owned(),
-        model: "test".to_owned(),
-        firmware: "1".to_owned(),
-    };
+/// Makes a controller over memory whose reads take `read_ns`.
+fn delayed(read_ns: u64) -> Attached {
     let mut stack = StackBuilder::new();
     let memory = stack.add(Box::new(Memory::new(SIZE).expect("memory")), &[]).expect("one layer");
     let delay = DelayConfig { read_ns, write_ns: 0, flush_ns: 0, held_max: 1024 };
     stack.add(Box::new(Delay::new(delay)), &[memory]).expect("two layers");
-    let config = NamespaceConfig { nsid: 1, block_size: 512, uuid: [7; 16] };
-    let router = RouterBuilder::new(stack.build()).build();
-    let namespaces = vec![Namespace::new(config, router).expect("a namespace")];
-    Attached::new(ControllerConfig { identity, namespaces }).expect("memory")
+    controller(stack.build())
 }
 
 struct Rig {
@@ -294,7 +285,7 @@ fn every_policy_serves_an_independent_client() {
         let add = move |local: &mut Local| {
             local.add(|task, io| {
                 let config = Config { doorbells, ..Config::default() };
-                Box::new(Endpoint::new(task, io, listener, controller(0), config))
+                Box::new(Endpoint::new(task, io, listener, delayed(0), config))
             })
         };
         reactor.call(add).expect("the reactor runs");

@@ -2,7 +2,8 @@
 
 mod rig;
 
-use rig::{Drive, Peer, Rig, eventually};
+use rig::driver::Driver;
+use rig::{Peer, Rig, eventually};
 use rustix::event::{EventfdFlags, eventfd};
 use sluice_vfio_user::irq::{IrqSet, index};
 use sluice_vfio_user::{Command, Errno};
@@ -47,12 +48,6 @@ impl Bell {
     }
 }
 
-/// Completes commands on vectors. Their interrupts have been passed to the ring when this returns.
-fn complete(drive: &Drive, vectors: &[u16]) {
-    drive.direct(|script| script.vectors.extend(vectors));
-    eventually("a turn", || drive.script().vectors.is_empty());
-}
-
 fn wire(guest: &mut Peer, index: u32, vector: u32, bell: &Bell) {
     guest.set_irqs(EVENTFD, index, vector..vector + 1, &[bell.fd()]).expect("wired");
 }
@@ -61,12 +56,13 @@ fn wire(guest: &mut Peer, index: u32, vector: u32, bell: &Bell) {
 fn each_vector_has_its_eventfd() {
     let rig = Rig::new();
     let mut guest = rig.drive.guest();
+    let mut driver = Driver::start(&mut guest, &[1, 63, 64, 127, 128]);
     let bells: Vec<Bell> = (0..129).map(|_| Bell::new()).collect();
     for (vector, bell) in bells.iter().enumerate() {
         wire(&mut guest, index::MSIX, vector as u32, bell);
     }
     for vector in [0, 1, 63, 64, 127, 128] {
-        complete(&rig.drive, &[vector]);
+        driver.complete(&mut guest, &[vector]);
         bells[usize::from(vector)].assert_rings();
     }
     assert_eq!(bells.iter().map(Bell::take).sum::<u64>(), 0, "nobody else was signalled");
@@ -77,10 +73,11 @@ fn each_vector_has_its_eventfd() {
 fn sixteen_at_once() {
     let rig = Rig::new();
     let mut guest = rig.drive.guest();
+    let mut driver = Driver::start(&mut guest, &[100, 115]);
     let bells: Vec<Bell> = (0..16).map(|_| Bell::new()).collect();
     let fds: Vec<_> = bells.iter().map(Bell::fd).collect();
     guest.set_irqs(EVENTFD, index::MSIX, 100..116, &fds).expect("wired");
-    complete(&rig.drive, &[100, 115]);
+    driver.complete(&mut guest, &[100, 115]);
     bells[0].assert_rings();
     bells[15].assert_rings();
 }
@@ -89,20 +86,21 @@ fn sixteen_at_once() {
 fn taken_away_one_by_one_and_all_at_once() {
     let rig = Rig::new();
     let mut guest = rig.drive.guest();
+    let mut driver = Driver::start(&mut guest, &[1, 2, 3, 9]);
     let bells: Vec<Bell> = (0..4).map(|_| Bell::new()).collect();
     let fds: Vec<_> = bells.iter().map(Bell::fd).collect();
     guest.set_irqs(EVENTFD, index::MSIX, 0..4, &fds).expect("wired");
     guest.set_irqs(EVENTFD, index::MSIX, 1..2, &[]).expect("one taken away");
-    complete(&rig.drive, &[0, 1, 2]);
+    driver.complete(&mut guest, &[0, 1, 2]);
     bells[0].assert_rings();
     bells[2].assert_rings();
     assert_eq!(bells[1].take(), 0);
 
     guest.set_irqs(FIRE, index::MSIX, 0..0, &[]).expect("all taken away");
-    complete(&rig.drive, &[0, 1, 2, 3]);
+    driver.complete(&mut guest, &[0, 1, 2, 3]);
     // A later interrupt arrives, so an earlier one would have arrived before.
     wire(&mut guest, index::MSIX, 9, &bells[0]);
-    complete(&rig.drive, &[9]);
+    driver.complete(&mut guest, &[9]);
     bells[0].assert_rings();
     assert_eq!(bells.iter().map(Bell::take).sum::<u64>(), 0);
 }
@@ -112,12 +110,13 @@ fn taken_away_one_by_one_and_all_at_once() {
 fn an_interrupt_without_an_eventfd_stays_pending_while_msix_is_enabled() {
     let rig = Rig::new();
     let mut guest = rig.drive.guest();
+    let mut driver = Driver::start(&mut guest, &[3, 70]);
     let bell = Bell::new();
-    complete(&rig.drive, &[3]);
+    driver.complete(&mut guest, &[3]);
     assert_eq!(guest.read(0, 0x3000, 8), Ok(vec![0; 8]), "MSI-X is not enabled");
 
     guest.write(7, 0x52, &0x8000u16.to_le_bytes()).expect("MSI-X enabled");
-    complete(&rig.drive, &[3, 70]);
+    driver.complete(&mut guest, &[3, 70]);
     let mut pending = vec![0; 24];
     (pending[0], pending[8]) = (1 << 3, 1 << 6);
     assert_eq!(guest.read(0, 0x3000, 24), Ok(pending));
@@ -157,9 +156,10 @@ fn the_client_can_trigger_interrupts_itself() {
 fn intx_is_a_level() {
     let rig = Rig::new();
     let mut guest = rig.drive.guest();
+    let mut driver = Driver::start(&mut guest, &[]);
     let bell = Bell::new();
     wire(&mut guest, index::INTX, 0, &bell);
-    rig.drive.direct(|script| script.intx = true);
+    driver.complete_unseen(&mut guest, &[0]);
     bell.assert_rings();
     // The pin has masked itself. Unmasked while the level is still asserted, it is signalled again.
     for _ in 0..3 {
@@ -168,10 +168,10 @@ fn intx_is_a_level() {
         guest.set_irqs(UNMASK, index::INTX, 0..1, &[]).expect("unmasked");
         bell.assert_rings();
     }
-    rig.drive.direct(|script| script.intx = false);
+    driver.acknowledge(&mut guest, 0);
     guest.set_irqs(UNMASK, index::INTX, 0..1, &[]).expect("unmasked");
     guest.set_irqs(MASK, index::INTX, 0..1, &[]).expect("masked");
-    rig.drive.direct(|script| script.intx = true);
+    driver.complete_unseen(&mut guest, &[0]);
     guest.ping();
     guest.ping();
     assert_eq!(bell.take(), 0);
@@ -183,10 +183,11 @@ fn intx_is_a_level() {
 fn intx_shows_in_the_status_register_and_yields_to_its_disable_bits() {
     let rig = Rig::new();
     let mut guest = rig.drive.guest();
+    let mut driver = Driver::start(&mut guest, &[]);
     let bell = Bell::new();
     guest.write(7, 4, &0x400u16.to_le_bytes()).expect("interrupt disable");
     wire(&mut guest, index::INTX, 0, &bell);
-    rig.drive.direct(|script| script.intx = true);
+    driver.complete_unseen(&mut guest, &[0]);
     assert_eq!(guest.read(7, 6, 2), Ok(vec![0x18, 0]));
     guest.ping();
     assert_eq!(bell.take(), 0);
@@ -198,11 +199,12 @@ fn intx_shows_in_the_status_register_and_yields_to_its_disable_bits() {
 fn intx_is_unmasked_by_an_eventfd_again_and_again() {
     let rig = Rig::new();
     let mut guest = rig.drive.guest();
+    let mut driver = Driver::start(&mut guest, &[]);
     let (bell, unmask) = (Bell::new(), Bell::new());
     wire(&mut guest, index::INTX, 0, &bell);
     let flags = IrqSet::DATA_EVENTFD | IrqSet::ACTION_UNMASK;
     guest.set_irqs(flags, index::INTX, 0..1, &[unmask.fd()]).expect("wired");
-    rig.drive.direct(|script| script.intx = true);
+    driver.complete_unseen(&mut guest, &[0]);
     bell.assert_rings();
     for _ in 0..5 {
         unmask.add(1);
@@ -223,13 +225,14 @@ fn intx_that_is_masked_stays_so_when_its_drive_moves() {
     let rig = Rig::new();
     let other = rig::start_reactor();
     let mut guest = rig.drive.guest();
+    let mut driver = Driver::start(&mut guest, &[]);
     let bell = Bell::new();
     // Reads of this eventfd block, as any client may choose.
     let unmask = Bell(eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd"));
     wire(&mut guest, index::INTX, 0, &bell);
     let flags = IrqSet::DATA_EVENTFD | IrqSet::ACTION_UNMASK;
     guest.set_irqs(flags, index::INTX, 0..1, &[unmask.fd()]).expect("wired");
-    rig.drive.direct(|script| script.intx = true);
+    driver.complete_unseen(&mut guest, &[0]);
     bell.assert_rings();
     unmask.add(1);
     bell.assert_rings();
@@ -251,6 +254,7 @@ fn a_full_eventfd_that_blocks_costs_its_client_an_interrupt_and_nobody_else() {
     let rig = Rig::new();
     let neighbour = rig.neighbour();
     let mut guest = rig.drive.guest();
+    let mut driver = Driver::start(&mut guest, &[1]);
     // The eventfd blocks, and its counter is at the maximum.
     let full = Bell(eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd"));
     full.add(u64::MAX - 1);
@@ -258,7 +262,7 @@ fn a_full_eventfd_that_blocks_costs_its_client_an_interrupt_and_nobody_else() {
     wire(&mut guest, index::MSIX, 0, &full);
     wire(&mut guest, index::MSIX, 1, &bell);
     for _ in 0..10 {
-        complete(&rig.drive, &[0, 1]);
+        driver.complete(&mut guest, &[0, 1]);
         bell.assert_rings();
         guest.ping();
         neighbour.guest().ping();
@@ -272,10 +276,11 @@ fn a_full_eventfd_that_blocks_costs_its_client_an_interrupt_and_nobody_else() {
 fn a_client_can_leave_while_its_eventfd_is_full() {
     let rig = Rig::new();
     let mut guest = rig.drive.guest();
+    let mut driver = Driver::start(&mut guest, &[]);
     let full = Bell(eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd"));
     full.add(u64::MAX - 1);
     wire(&mut guest, index::MSIX, 0, &full);
-    complete(&rig.drive, &[0]);
+    driver.complete(&mut guest, &[0]);
     drop(guest);
     eventually("the client is gone", || !rig.drive.status().connected);
     rig.drive.guest().ping();
@@ -285,6 +290,7 @@ fn a_client_can_leave_while_its_eventfd_is_full() {
 fn only_eventfds_are_taken() {
     let rig = Rig::new();
     let mut guest = rig.drive.guest();
+    let mut driver = Driver::start(&mut guest, &[]);
     let bell = Bell::new();
     let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
     let null = std::fs::OpenOptions::new().write(true).open("/dev/null").expect("there is one");
@@ -298,7 +304,7 @@ fn only_eventfds_are_taken() {
     }
     let unmask = IrqSet::DATA_EVENTFD | IrqSet::ACTION_UNMASK;
     assert_eq!(guest.set_irqs(unmask, index::INTX, 0..1, &[reader.as_fd()]), Err(Errno::INVAL));
-    complete(&rig.drive, &[0]);
+    driver.complete(&mut guest, &[0]);
     guest.ping();
     assert_eq!(bell.take(), 0);
 }

@@ -2,6 +2,7 @@
 
 mod rig;
 
+use rig::driver::{DATA, Driver, is_ready};
 use rig::{Peer, Rig, eventually};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -17,23 +18,22 @@ fn memory(bytes: u64) -> OwnedFd {
     fd
 }
 
-/// Sends a message that has to wait while the device is busy. Checks that it and the next message wait, that
-/// a neighbour does not, and that both are answered when the device is done.
+/// Sends a message that has to wait while a read is in flight. Checks that it and the next message wait, that
+/// a neighbour does not, and that both are answered when the read is done.
 fn waits_for_the_device(ask: impl FnOnce(&mut Peer) -> u16) {
     let rig = Rig::new();
     let neighbour = rig.neighbour();
     let (mut guest, mut other) = (rig.drive.guest(), neighbour.guest());
     let ram = memory(1 << 20);
     guest.map(0, 1 << 20, Some(ram.as_fd())).expect("mapped");
-    guest.ping();
-    rig.drive.direct(|script| script.busy = true);
+    rig.drive.hold_read(&mut guest, 0);
     let first = ask(&mut guest);
     let then = guest.send(Command::DEVICE_GET_INFO, [16u32, 0, 0, 0].as_bytes(), &[]);
     for _ in 0..20 {
         other.ping();
     }
     assert!(guest.is_waiting());
-    rig.drive.direct(|script| script.busy = false);
+    rig.drive.release();
     guest.reply_to(first).expect("it is over");
     guest.reply_to(then).expect("and what was asked meanwhile is answered");
 }
@@ -85,10 +85,11 @@ fn so_does_the_end_of_d3hot() {
 fn resets_put_the_function_back() {
     let rig = Rig::new();
     let mut guest = rig.drive.guest();
+    Driver::start(&mut guest, &[]);
     guest.write(7, 0x10, &0x8000_0000u64.to_le_bytes()).expect("BAR0");
     guest.write(7, 0x68, &0x8000u16.to_le_bytes()).expect("reset");
     assert_eq!(guest.read(7, 0x10, 8), Ok(vec![4, 0, 0, 0, 0, 0, 0, 0]));
-    assert_eq!(rig.drive.script().resets, 1);
+    assert!(!is_ready(&mut guest));
     assert_eq!(rig.drive.status().counters.resets, 1);
 }
 
@@ -110,7 +111,6 @@ fn memory_comes_and_goes() {
     guest.call(Command::DMA_UNMAP, all.as_bytes()).expect("all of it");
     let status = rig.drive.status();
     assert_eq!((status.regions, status.counters.maps, status.counters.unmaps), (0, 4, 3));
-    assert_eq!(rig.drive.script().forgotten, 3);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn the_next_client_waits_until_the_last_one_is_out() {
     let mut guest = rig.drive.guest();
     let ram = memory(1 << 20);
     guest.map(0, 1 << 20, Some(ram.as_fd())).expect("mapped");
-    rig.drive.direct(|script| script.busy = true);
+    rig.drive.hold_read(&mut guest, 0);
     // The client is gone before this unmap is answered.
     guest.send(
         Command::DMA_UNMAP,
@@ -144,13 +144,13 @@ fn the_next_client_waits_until_the_last_one_is_out() {
     let mut next = rig.drive.connect();
     let id = next.send(Command::VERSION, &[0; 4], &[]);
     for _ in 0..20 {
-        rig.drive.direct(|_| ());
+        rig.drive.wake();
     }
     assert!(next.is_waiting());
-    rig.drive.direct(|script| script.busy = false);
+    rig.drive.release();
     next.reply_to(id).expect("its turn");
     assert_eq!(rig.drive.status().regions, 0);
-    assert_eq!(rig.drive.script().resets, 1);
+    assert!(!is_ready(&mut next));
 }
 
 #[test]
@@ -189,6 +189,7 @@ fn a_client_can_go_at_any_point() {
 fn one_client_at_a_time() {
     let rig = Rig::new();
     let mut guest = rig.drive.guest();
+    Driver::start(&mut guest, &[]);
     for _ in 0..9 {
         let mut other = rig.drive.connect();
         assert_eq!(other.call(Command::VERSION, &[0; 4]), Err(Errno::BUSY));
@@ -199,21 +200,20 @@ fn one_client_at_a_time() {
     rig.drive.connect().assert_disconnected();
     guest.ping();
     assert_eq!(rig.drive.status().counters.turned_away, 10);
-    assert_eq!(rig.drive.script().resets, 0);
+    assert!(is_ready(&mut guest), "it was not reset");
 }
 
 #[test]
 fn a_client_that_has_hung_up_does_not_keep_others_out() {
     let rig = Rig::new();
     let mut guest = rig.drive.guest();
-    guest.map(0, 4096, None).expect("mapped");
-    // The session waits for the device, so the end of the connection is not read.
-    rig.drive.direct(|script| script.busy = true);
+    // The session waits for the read, so the end of the connection is not read.
+    rig.drive.hold_read(&mut guest, DATA);
     guest.send(Command::DEVICE_RESET, &[], &[]);
     rustix::net::shutdown(&guest, rustix::net::Shutdown::Both).expect("hung up");
     let mut next = rig.drive.connect();
     eventually("the first is given up", || !rig.drive.status().connected);
-    rig.drive.direct(|script| script.busy = false);
+    rig.drive.release();
     next.negotiate(b"");
 }
 
@@ -245,7 +245,7 @@ fn slow_readers_are_not_those_who_never_read() {
     // The replies are more than the socket holds, and less than the server buffers.
     let ids: Vec<u16> = (0..100).map(|_| guest.send(Command::REGION_READ, access.as_bytes(), &[])).collect();
     for _ in 0..20 {
-        rig.drive.direct(|_| ());
+        rig.drive.wake();
     }
     for id in ids {
         guest.reply_to(id).expect("answered");
@@ -272,7 +272,7 @@ fn a_flood_does_not_starve_a_neighbour() {
         other.ping();
     }
     flooding.join().expect("the flood was taken");
-    assert_eq!(rig.drive.script().rung.len(), 100_000);
+    assert_eq!(rig.drive.status().counters.doorbells, 100_000);
 }
 
 #[test]
@@ -280,19 +280,20 @@ fn draining_waits_for_commands_in_flight() {
     let rig = Rig::new();
     let mut guest = rig.drive.guest();
     let eventfd = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
-    guest.set_irqs(0x24, 2, 0..1, &[eventfd.as_fd()]).expect("MSI-X vector 0");
-    rig.drive.direct(|script| script.busy = true);
+    guest.set_irqs(0x24, 2, 1..2, &[eventfd.as_fd()]).expect("MSI-X vector 1");
+    let mut driver = rig.drive.hold_read(&mut guest, DATA);
     rig.drive.on_endpoint(|endpoint, now_ns| endpoint.drain(now_ns));
     // The client is still served, but no command is taken and no other client is let in.
+    driver.submit_read(&mut guest, 1, DATA);
     guest.ping();
-    assert!(rig.drive.script().paused);
+    assert_eq!(rig.drive.gate().taken, 1);
     assert!(!rig.drive.directory.join("cntrl").exists());
     assert!(!rig.drive.on_endpoint(|endpoint, _| endpoint.is_drained()));
-    // The order matters: a turn that is under way must not see the end without the completion before it.
-    rig.drive.direct(|script| script.vectors = vec![0]);
-    rig.drive.direct(|script| script.busy = false);
+    rig.drive.release();
     guest.assert_disconnected();
-    // The last completion was signalled before the disconnection.
+    // The last completion was posted and signalled before the disconnection.
+    assert!(driver.rings.pop(1).is_some_and(|completion| completion.status().is_success()));
+    assert!(driver.rings.pop(1).is_none());
     assert_eq!(rustix::io::read(&eventfd, &mut [0; 8][..]), Ok(8));
     eventually("drained", || rig.drive.on_endpoint(|endpoint, _| endpoint.is_drained()));
     rig.drive.remove();
@@ -308,7 +309,7 @@ fn draining_does_not_wait_for_an_eventfd_that_takes_nothing() {
     let eventfd = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
     rustix::io::write(&eventfd, &(u64::MAX - 1).to_ne_bytes()).expect("room");
     guest.set_irqs(0x24, 2, 0..1, &[eventfd.as_fd()]).expect("MSI-X vector 0");
-    rig.drive.direct(|script| script.vectors = vec![0]);
+    Driver::start(&mut guest, &[]).complete(&mut guest, &[0]);
     rig.drive.on_endpoint(|endpoint, now_ns| endpoint.drain(now_ns));
     guest.assert_disconnected();
     eventually("drained", || rig.drive.on_endpoint(|endpoint, _| endpoint.is_drained()));
@@ -339,7 +340,7 @@ fn an_idle_endpoint_is_not_looked_at() {
     let rig = Rig::new();
     let mut guest = rig.drive.guest();
     guest.ping();
-    let turns = || rig.drive.script().turns;
+    let turns = || rig.drive.gate().turns;
     // The endpoint sleeps once its turns no longer grow while mail keeps the reactor itself awake.
     eventually("it sleeps", || {
         let before = turns();

@@ -5,6 +5,7 @@
 
 mod rig;
 
+use rig::driver::DATA;
 use rig::{Drive, Peer, Rig, eventually};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{set_socket_linger, set_socket_recv_buffer_size, set_socket_send_buffer_size};
@@ -186,8 +187,8 @@ fn at_some_point_nobody_is_looked_at() {
 fn what_waits_at_a_door_that_closes_is_closed_elsewhere() {
     let (rig, mut tar) = (Rig::new(), Tar::new());
     let neighbour = rig.neighbour();
-    let first = rig.drive.guest();
-    rig.drive.direct(|script| script.busy = true);
+    let mut first = rig.drive.guest();
+    rig.drive.hold_read(&mut first, DATA);
     drop(first);
     eventually("it is gone", || !rig.drive.status().connected);
     // The first client's commands are still in flight, so the second client has to wait.

@@ -9,12 +9,12 @@ use std::io;
 /// Identifier of a controller that is the only one of its subsystem.
 const CNTLID: u16 = 1;
 
-/// Controller together with its subsystem, both borrowed for a call or both owned: a drive with one
-/// controller. The methods are the calls that concern both.
+/// Controller together with its subsystem: a drive with one controller. The methods are the calls that
+/// concern both.
 #[derive(Debug)]
-pub struct Attached<C = Controller, S = Subsystem> {
-    pub controller: C,
-    pub subsystem: S,
+pub struct Attached {
+    pub controller: Controller,
+    pub subsystem: Subsystem,
 }
 
 impl Attached {

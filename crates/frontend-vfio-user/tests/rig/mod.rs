@@ -1,15 +1,24 @@
-//! Endpoint on a real reactor, around a device with scripted behaviour, and a client that can send any
+//! Endpoint on a real reactor, over a target whose commands a test holds, and a client that can send any
 //! message.
 #![allow(dead_code, reason = "each test file uses its part of it")]
 
-mod device;
+pub(crate) mod driver;
 mod peer;
+pub(crate) mod rings;
+mod target;
 
-use device::{Script, Scripted};
+use driver::Driver;
 pub(crate) use peer::{Peer, eventually};
+use target::{Gate, GatedTarget};
 
+use sluice_command::Stack;
+use sluice_controller::{
+    Attached, Config as ControllerConfig, DoorbellMode, Identity, Namespace, NamespaceConfig,
+};
 use sluice_frontend_vfio_user::{Config, DoorbellPolicy, Endpoint, Listener, Status};
+use sluice_nvme::register::DOORBELLS;
 use sluice_reactor::{IdlePolicy, ReactorConfig, ReactorHandle, TaskHandle, TaskId};
+use sluice_router::RouterBuilder;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -42,29 +51,43 @@ pub(crate) fn start_reactor() -> ReactorHandle {
     ReactorHandle::start(ReactorConfig { idle, ..ReactorConfig::default() }).expect("io_uring works here")
 }
 
-/// Endpoint with a scripted device.
+/// Makes a controller with one namespace on a stack.
+pub(crate) fn controller(stack: Stack) -> Attached {
+    let identity = Identity {
+        subnqn: "nqn.2026-11.example.sluice:test".to_owned(),
+        serial: "S-1".to_owned(),
+        model: "test".to_owned(),
+        firmware: "1".to_owned(),
+    };
+    let config = NamespaceConfig { nsid: 1, block_size: 512, uuid: [7; 16] };
+    let namespace = Namespace::new(config, RouterBuilder::new(stack).build()).expect("a namespace");
+    Attached::new(ControllerConfig { identity, namespaces: vec![namespace] }).expect("memory")
+}
+
+/// Endpoint over a target with a gate.
 pub(crate) struct Drive {
     reactor: ReactorHandle,
     task: TaskId,
-    script: Arc<Mutex<Script>>,
+    gate: Arc<Mutex<Gate>>,
     pub(crate) directory: PathBuf,
 }
 
 impl Drive {
     /// Adds an endpoint to a reactor.
     pub(crate) fn add(reactor: &ReactorHandle, directory: PathBuf, doorbells: DoorbellPolicy) -> Self {
-        let script = Arc::new(Mutex::new(Script::default()));
+        let gate = Arc::new(Mutex::new(Gate::default()));
         let listener = Listener::bind(&directory, 0o600).expect("bound");
         let config = Config { name: "test".to_owned(), doorbells, ..Config::default() };
-        let shared = Arc::clone(&script);
+        let target = GatedTarget::new(Arc::clone(&gate));
         let task = reactor
             .call(move |local| {
                 local.add(|task, io| {
-                    Box::new(Endpoint::new(task, io, listener, Scripted::new(shared), config))
+                    let device = controller(Stack::of(Box::new(target)));
+                    Box::new(Endpoint::new(task, io, listener, device, config))
                 })
             })
             .expect("the reactor runs");
-        Self { reactor: reactor.clone(), task, script, directory }
+        Self { reactor: reactor.clone(), task, gate, directory }
     }
 
     /// Connects, and sends nothing.
@@ -79,21 +102,57 @@ impl Drive {
         peer
     }
 
-    pub(crate) fn script(&self) -> MutexGuard<'_, Script> {
-        device::look(&self.script)
+    pub(crate) fn gate(&self) -> MutexGuard<'_, Gate> {
+        target::lock(&self.gate)
     }
 
-    /// Changes the script of the device, and wakes the endpoint as a completion would.
-    pub(crate) fn direct<R>(&self, change: impl FnOnce(&mut Script) -> R) -> R {
-        let result = change(&mut self.script());
+    /// Wakes the endpoint as a completion would.
+    pub(crate) fn wake(&self) {
         let task = self.task;
         self.reactor.call(move |local| local.wake(task)).expect("the reactor runs");
-        result
+    }
+
+    /// Enables the guest's controller, with queue pair 1, and submits a read into the memory at `address`. The
+    /// read stays in flight until [`release`](Self::release).
+    pub(crate) fn hold_read(&self, guest: &mut Peer, address: u64) -> Driver {
+        let mut driver = Driver::start(guest, &[1]);
+        self.gate().is_closed = true;
+        driver.submit_read(guest, 1, address);
+        eventually("the read is taken", || self.gate().taken > 0);
+        driver
+    }
+
+    /// Completes the held commands.
+    pub(crate) fn release(&self) {
+        self.gate().is_closed = false;
+        self.wake();
+    }
+
+    /// Returns the mode of the controller's doorbells.
+    pub(crate) fn mode(&self) -> DoorbellMode {
+        self.on_endpoint(|endpoint, _| endpoint.device().controller.doorbell_mode())
+    }
+
+    /// Returns the value of a doorbell. `offset` is in bytes from the first doorbell.
+    pub(crate) fn doorbell(&self, offset: usize) -> u32 {
+        self.on_endpoint(move |endpoint, _| {
+            let page = endpoint.device().controller.doorbells();
+            page.atomic_u32(DOORBELLS as usize + offset).load(Ordering::Acquire)
+        })
+    }
+
+    /// Reads registers at the controller, and not over the socket.
+    pub(crate) fn registers(&self, offset: u32, count: usize) -> Vec<u8> {
+        self.on_endpoint(move |endpoint, _| {
+            let mut registers = vec![0; count];
+            endpoint.device().controller.read_register(offset, &mut registers);
+            registers
+        })
     }
 
     pub(crate) fn on_endpoint<R: Send + 'static>(
         &self,
-        run: impl FnOnce(&mut Endpoint<Scripted>, u64) -> R + Send + 'static,
+        run: impl FnOnce(&mut Endpoint, u64) -> R + Send + 'static,
     ) -> R {
         let task = self.task;
         let run = move |local: &mut sluice_reactor::Local| {
