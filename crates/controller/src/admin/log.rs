@@ -5,13 +5,10 @@ use crate::admin::{Answer, Outcome, describe, features, persistent};
 use crate::model::request::Admin;
 use crate::model::{Controller, Subsystem, erasing, self_test};
 use crate::state::doorbells::DoorbellMode;
-use crate::state::events::Event;
 use crate::state::limits::{NAMESPACES_MAX, TRANSFER_MAX};
 use crate::state::persistent_event::PERSISTENT_EVENT_LOG_BYTES;
 use crate::state::{ana, health};
-use sluice_nvme::log::{
-    FirmwareSlot, ReservationNotification, SelfTestLog, critical_warning, effects, supported,
-};
+use sluice_nvme::log::{FirmwareSlot, ReservationNotification, SelfTestLog, effects, supported};
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::{LogId, NSID_ALL, Status, SubmissionEntry};
 use zerocopy::{FromZeros, IntoBytes};
@@ -67,10 +64,7 @@ pub(crate) fn get_log_page(
         admin.to_buffer(request.length as usize, &page.bytes[start..end])?;
     }
     if !request.retain_event {
-        controller.events.log_was_read(request.log);
-        if request.log == LogId::RESERVATION_NOTIFICATION && controller.reservation_notifications.was_read() {
-            controller.events.raise(Event::RESERVATION_LOG_PAGE);
-        }
+        controller.log_was_read(request.log);
     }
     Ok(Outcome::Done(0))
 }
@@ -144,10 +138,10 @@ impl Page {
                 self.put_all(LOGS.iter().map(|&log| (usize::from(log.0), supported::LSUPP | more(log))));
             }
             LogId::ERROR_INFORMATION => {
-                let errors = controller.errors.entries().map(IntoBytes::as_bytes);
+                let errors = controller.errors().map(IntoBytes::as_bytes);
                 errors.enumerate().for_each(|(index, error)| self.put(index * error.len(), error));
             }
-            LogId::SMART_HEALTH => self.put(0, smart(controller, subsystem, now_ns).as_bytes()),
+            LogId::SMART_HEALTH => self.put(0, controller.smart(subsystem, now_ns).as_bytes()),
             LogId::FIRMWARE_SLOT => self.put(0, firmware(controller, subsystem).as_bytes()),
             // The list has room for all namespaces of a drive, so it never reports only an overflow.
             LogId::CHANGED_NAMESPACE_LIST => {
@@ -166,9 +160,7 @@ impl Page {
                 self.length = log.len();
                 self.put(0, &log);
             }
-            LogId::RESERVATION_NOTIFICATION => {
-                self.put(0, controller.reservation_notifications.page().as_bytes())
-            }
+            LogId::RESERVATION_NOTIFICATION => self.put(0, controller.reservation_page().as_bytes()),
             // There is no management endpoint, so that none of its commands is supported: zeros.
             _ => {}
         }
@@ -190,15 +182,6 @@ const _: () = {
     assert!(ana::LOG_BYTES <= PAGE_MAX);
     assert!(health::ERROR_ENTRIES * ErrorInformation::SIZE == PAGE_MAX);
 };
-
-fn smart(controller: &Controller, subsystem: &Subsystem, now_ns: u64) -> sluice_nvme::log::SmartHealth {
-    let too_warm = controller.features.temperature.are_passed();
-    subsystem.health().smart(
-        if too_warm { critical_warning::TEMPERATURE } else { 0 },
-        &controller.errors,
-        now_ns,
-    )
-}
 
 fn firmware(controller: &Controller, subsystem: &Subsystem) -> FirmwareSlot {
     let mut page = FirmwareSlot::new_zeroed();

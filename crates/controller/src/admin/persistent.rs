@@ -7,7 +7,7 @@ use crate::admin::{Answer, Outcome, describe};
 use crate::model::request::Admin;
 use crate::model::{Controller, Subsystem};
 use crate::state::persistent_event::{KINDS, PERSISTENT_EVENT_LOG_BYTES};
-use sluice_nvme::persistent_event::{LogHeader, action, reporting_context};
+use sluice_nvme::persistent_event::{LogHeader, action};
 use sluice_nvme::{LogId, Status};
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromZeros, IntoBytes};
@@ -24,27 +24,22 @@ pub(super) fn get(
     admin: &Admin<'_>,
     request: &LogRequest,
 ) -> Answer {
-    match ((admin.entry.cdw10 >> 8) as u8 & 3, controller.persistent_events.is_some()) {
+    match ((admin.entry.cdw10 >> 8) as u8 & 3, controller.has_log_context()) {
         (action::READ, true) => {}
         (action::RELEASE, _) => {
-            controller.persistent_events = None;
+            controller.release_log_context();
             return Ok(Outcome::Done(0));
         }
         (action::ESTABLISH_AND_READ | action::ESTABLISH_AND_READ_HEADER, false) => {
             let page = page(controller, subsystem, admin.now_ns);
             send(admin, request, &page)?;
-            controller.persistent_events = Some(page);
-            subsystem.jobs_mut().persistent_events.generation =
-                subsystem.jobs_mut().persistent_events.generation.wrapping_add(1);
+            controller.establish_log_context(subsystem, page);
             return Ok(Outcome::Done(0));
         }
         (action::ESTABLISH_AND_READ_HEADER, true) => {}
         _ => return Err(Status::COMMAND_SEQUENCE_ERROR),
     }
-    let Some(page) = &mut controller.persistent_events else { return Err(Status::COMMAND_SEQUENCE_ERROR) };
-    let at = std::mem::offset_of!(LogHeader, reporting_context);
-    let exists = reporting_context::SUBSYSTEM_PORT | reporting_context::EXISTS;
-    page[at..at + size_of::<u32>()].copy_from_slice(&exists.to_le_bytes());
+    let page = controller.read_log_context().ok_or(Status::COMMAND_SEQUENCE_ERROR)?;
     send(admin, request, page)?;
     Ok(Outcome::Done(0))
 }

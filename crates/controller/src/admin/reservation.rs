@@ -20,7 +20,7 @@ pub(super) fn set(
         FeatureId::RESERVATION_NOTIFICATION_MASK => {
             let nsids = subsystem.iter_active(controller.number()).map(|namespace| namespace.nsid());
             let concerned = nsids.filter(|nsid| admin.entry.nsid == NSID_ALL || admin.entry.nsid == *nsid);
-            concerned.for_each(|nsid| controller.reservation_notifications.set_mask(nsid, admin.entry.cdw11));
+            concerned.for_each(|nsid| controller.set_reservation_mask(nsid, admin.entry.cdw11));
         }
         _ => return Ok(Outcome::AfterOrder),
     }
@@ -85,7 +85,7 @@ pub(super) fn get(
     let namespace = subsystem.active(controller.number(), nsid).ok_or(Subsystem::status_of_inactive(nsid))?;
     Ok(Outcome::Done(match id {
         _ if !current => 0,
-        FeatureId::RESERVATION_NOTIFICATION_MASK => controller.reservation_notifications.mask(nsid).into(),
+        FeatureId::RESERVATION_NOTIFICATION_MASK => controller.reservation_mask(nsid).into(),
         _ => u32::from(namespace.reservations().persists()) * PERSIST_THROUGH_POWER_LOSS,
     }))
 }

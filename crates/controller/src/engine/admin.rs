@@ -2,7 +2,7 @@
 
 use crate::admin::{Answer, Outcome};
 use crate::command::passthrough::{self, ADMIN_DATA_MAX, data_dwords, find_data};
-use crate::engine::{abort, client_dma, complete, queues, write_cache};
+use crate::engine::{abort, client_dma, complete, write_cache};
 use crate::jobs::{format, management, sanitize, self_test};
 use crate::model::request::Admin;
 use crate::model::{Controller, Subsystem, erasing};
@@ -33,7 +33,7 @@ pub(crate) fn begin(
     let admin = Admin { entry, space, now_ns };
     match check(controller, subsystem, entry).and_then(|()| execute(controller, subsystem, &admin)) {
         Ok(Outcome::Done(dw0)) => controller.finish(subsystem, command, Status::SUCCESS, dw0),
-        Ok(Outcome::Later) => queues::wait(controller, command),
+        Ok(Outcome::Later) => controller.await_deletion(command),
         Ok(Outcome::AfterErasure) => {
             let host = subsystem.host(controller.number());
             match &mut subsystem.jobs_mut().erasure {

@@ -13,20 +13,15 @@ impl Controller {
             match notice {
                 Notice::NamespaceChanged(nsid) => self.events.namespace_changed(nsid),
                 Notice::Deleting(nsid) => self_test::removal(self, subsystem, nsid, now_ns),
-                Notice::Deleted(nsid) => {
-                    self.features.retry_limits[nsid as usize - 1] = 0;
-                    self.reservation_notifications.forget(nsid);
-                }
+                Notice::Deleted(nsid) => self.forget_namespace(nsid),
                 Notice::Formatted(nsid) => self_test::format(self, subsystem, nsid, now_ns),
                 Notice::Sanitizing => self_test::sanitize(self, subsystem, now_ns),
                 Notice::Sanitized => self.events.raise(Event::SANITIZE_COMPLETED),
                 Notice::AccessChanged => self.events.raise(Event::ASYMMETRIC_ACCESS_CHANGE),
                 Notice::Reset => self.subsystem_was_reset(subsystem),
                 Notice::Reservation { host, nsid, notification } => {
-                    if subsystem.host(self.number()) == host
-                        && self.reservation_notifications.add(nsid, notification)
-                    {
-                        self.events.raise(Event::RESERVATION_LOG_PAGE);
+                    if subsystem.host(self.number()) == host {
+                        self.notify_of_reservation(nsid, notification);
                     }
                 }
                 // Timers that were off during the hold have a deadline again.

@@ -8,7 +8,7 @@ use crate::state::mailbox::Notice;
 use crate::state::queue::{CompletionQueue, SubmissionQueue};
 use crate::state::registers::{RegisterAction, State};
 use crate::state::remote_queues::cause::RecallCause;
-use crate::state::reservation::{HostId, Notifications};
+use crate::state::reservation::HostId;
 use crate::state::unmapped_queues::UnmappedQueues;
 use sluice_command::{Aborted, Command, Controllers, Operation, Origin, Request};
 use sluice_memory::{Access, Space};
@@ -149,7 +149,7 @@ impl Controller {
 
     /// Removes all queues. No entry is fetched any more, and commands in flight complete without an entry.
     fn drop_queues(&mut self, subsystem: &mut Subsystem) {
-        for command in self.take_waiting(subsystem) {
+        for command in self.take_unfinished(subsystem) {
             let number = subsystem.slab().number(&command);
             self.client_dma.iter_mut().for_each(|client_dma| client_dma.drop_command(number));
             subsystem.slab_mut().release(command);
@@ -158,7 +158,6 @@ impl Controller {
             client_dma.reset(subsystem.slab_mut());
         }
         abandoned::abandon(subsystem, self.number(), None);
-        self.persistent_events = None;
         self.remove_all_queues();
         match self.remote_groups.delays_reset() {
             true => self.doorbells.drop_shadow(),
@@ -170,8 +169,8 @@ impl Controller {
 
     /// Takes the controller's commands that no layer has and that would not end soon. Work that was started
     /// for them goes on.
-    fn take_waiting(&mut self, subsystem: &mut Subsystem) -> Vec<Command> {
-        let mut waiting: Vec<_> = self.events.take_outstanding().chain(self.deletions.drain(..)).collect();
+    fn take_unfinished(&mut self, subsystem: &mut Subsystem) -> Vec<Command> {
+        let mut waiting = self.take_waiting();
         waiting.extend(subsystem.take_commands_of(self.number()));
         waiting
     }
@@ -218,8 +217,7 @@ impl Controller {
             self.features.reset();
             // Notices for the state before the reset are dropped with its events.
             self.drain_mailbox(subsystem, now_ns);
-            self.events.reset();
-            self.reservation_notifications = Notifications::new();
+            self.drop_notices();
             if !self.is_fabrics() || !subsystem.host(self.number()).is_named() {
                 subsystem.set_host(self.number(), HostId::Unnamed(self.number()));
             }
@@ -249,8 +247,7 @@ impl Controller {
         if !self.registers.is_ready() {
             return self.registers.shutdown_complete();
         }
-        self.registers.shutdown_begins();
-        self.unflushed = None;
+        self.start_shutdown();
         if self.has_only_event_requests(subsystem) {
             self.advance_shutdown(subsystem, now_ns);
         }
@@ -259,17 +256,9 @@ impl Controller {
     /// Flushes all caches once no command of the host is in flight, and then reports the end of the shutdown.
     /// The flushes come last so that they cover every command.
     fn advance_shutdown(&mut self, subsystem: &mut Subsystem, now_ns: u64) {
-        let mut unflushed = match self.unflushed.take() {
-            Some(unflushed) => unflushed,
-            None => subsystem.cached_namespaces().collect(),
-        };
-        let room = (subsystem.room(self.number()) as usize).min(unflushed.len());
-        for nsid in unflushed.drain(..room) {
-            self.flush_internal(subsystem, nsid, now_ns);
-        }
-        let is_last = unflushed.is_empty();
-        self.unflushed = Some(unflushed);
-        if is_last && self.has_only_event_requests(subsystem) {
+        let (nsids, are_last) = self.next_to_flush(subsystem);
+        nsids.into_iter().for_each(|nsid| self.flush_internal(subsystem, nsid, now_ns));
+        if are_last && self.has_only_event_requests(subsystem) {
             self.registers.shutdown_complete();
         }
     }

@@ -154,9 +154,7 @@ impl Controller {
         }
         self.note_deadline(subsystem);
         if self.features.keep_alive_expired(now_ns) {
-            tracing::warn!("the host's keep-alive timer expired");
-            self.errors.keep_alive();
-            self.registers.set_fatal();
+            self.keep_alive_expired();
         }
     }
 }

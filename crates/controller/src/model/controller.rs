@@ -19,7 +19,6 @@ use crate::state::unmapped_queues::UnmappedQueues;
 use sluice_command::handover::{Queues, Segment};
 use sluice_command::{Command, Slot};
 use sluice_memory::{Removed, SharedRegion};
-use sluice_nvme::SubmissionEntry;
 use std::io;
 
 /// NVMe controller of a [`Subsystem`]. The controllers of a subsystem use it in turn.
@@ -43,22 +42,22 @@ pub struct Controller {
     pub(crate) events: Events,
     pub(crate) features: Features,
     /// Reservation notifications for the host.
-    pub(crate) reservation_notifications: Notifications,
-    pub(crate) errors: ErrorLog,
+    pub(super) reservation_notifications: Notifications,
+    pub(super) errors: ErrorLog,
     /// Persistent Event Log page, as of the time when the host established a context for it.
-    pub(crate) persistent_events: Option<Vec<u8>>,
+    pub(super) persistent_events: Option<Vec<u8>>,
     pub(crate) self_test: SelfTest,
     /// NSIDs that a shutdown has still to flush; none before the shutdown flushes.
-    pub(crate) unflushed: Option<Vec<u32>>,
+    pub(super) unflushed: Option<Vec<u32>>,
     /// Completion queue that was posted to last. Its tail goes to the hand-over segment once for a batch.
     pub(super) posted: u16,
     /// Time of the next due work of this controller. Only [`note_deadline`](Self::note_deadline) computes it;
     /// [`make_due`](Self::make_due) may make it earlier.
     next_deadline_ns: u64,
     /// Delete I/O Submission Queue commands whose queue still has commands in flight.
-    pub(crate) deletions: Vec<Command>,
+    pub(super) deletions: Vec<Command>,
     /// State of the limit on log messages about failed commands.
-    failures: Failures,
+    pub(super) failures: Failures,
     pub(crate) interrupts: Interrupts,
     pub(crate) unmapped: UnmappedQueues,
     /// DMA requests; present once the client was found to have memory that only it reaches.
@@ -222,14 +221,6 @@ impl Controller {
         mode: DoorbellMode,
     ) {
         (self.doorbells, self.registers, self.features, self.mode) = (doorbells, registers, features, mode);
-    }
-
-    /// Records a failed command in the error log, and an I/O command in the log of the daemon.
-    pub(crate) fn report_failure(&mut self, subnqn: &str, entry: &SubmissionEntry, slot: &Slot) {
-        self.errors.command(entry, &slot.origin, slot.status);
-        if slot.origin.sq != 0 {
-            self.failures.report(subnqn, entry, slot.status);
-        }
     }
 
     /// Returns the index of the active queue that is served first in this turn, and makes the queue after it

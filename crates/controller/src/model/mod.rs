@@ -16,9 +16,11 @@ pub(crate) mod namespace;
 pub(crate) mod overview;
 pub(crate) mod peer_config;
 pub(crate) mod queues;
+pub(crate) mod reports;
 pub(crate) mod request;
 pub(crate) mod self_test;
 pub(crate) mod sharing;
+pub(crate) mod shutdown;
 pub(crate) mod slots;
 pub(crate) mod subsystem;
 

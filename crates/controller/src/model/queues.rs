@@ -6,7 +6,9 @@ use crate::state::doorbells;
 use crate::state::doorbells::DoorbellMode;
 use crate::state::events::Event;
 use crate::state::queue::{CompletionQueue, SubmissionQueue};
+use sluice_command::{Command, Slab};
 use sluice_memory::{Access, Pages, ShadowMemory, Space};
+use sluice_nvme::opcode::admin as opcode;
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry};
 use zerocopy::FromZeros;
 
@@ -127,8 +129,9 @@ impl Controller {
         self.handover.get_mut().registers.shadow = addresses;
     }
 
-    /// Removes all queues.
+    /// Removes all queues, and with them the host's context of the Persistent Event Log.
     pub(crate) fn remove_all_queues(&mut self) {
+        self.release_log_context();
         self.active.clear();
         self.sqs.iter_mut().for_each(|queue| *queue = None);
         self.cqs.iter_mut().for_each(|queue| *queue = None);
@@ -167,6 +170,40 @@ impl Controller {
         self.cqs[id] = Some(cq);
         // Timers that were off have a deadline again.
         self.make_due(0);
+    }
+
+    /// Stores the deletion of a queue until the queue is idle.
+    pub(crate) fn await_deletion(&mut self, command: Command) {
+        self.deletions.push(command);
+    }
+
+    /// Removes a submission queue after its last command. Returns the command that deletes it, unless a reset
+    /// has ended that command.
+    pub(crate) fn end_sq(&mut self, slab: &Slab, id: u16) -> Option<Command> {
+        remove_sq(self, id);
+        let is_its =
+            |entry: &SubmissionEntry| entry.opcode == opcode::DELETE_IO_SQ && entry.cdw10 as u16 == id;
+        let index = self.deletions.iter().position(|command| is_its(slab.entry(command)))?;
+        Some(self.deletions.swap_remove(index))
+    }
+
+    /// Removes completion queues whose writes by the client have ended. Returns the commands that delete them.
+    pub(crate) fn end_cqs(&mut self, slab: &Slab) -> Vec<Command> {
+        let Self { deletions, client_dma, .. } = &mut *self;
+        let is_over = |command: &mut Command| {
+            let entry = slab.entry(command);
+            let is_writing =
+                |id: u16| client_dma.as_ref().is_some_and(|client_dma| client_dma.is_writing(id));
+            entry.opcode == opcode::DELETE_IO_CQ && !is_writing(entry.cdw10 as u16)
+        };
+        let over: Vec<Command> = deletions.extract_if(.., is_over).collect();
+        over.iter().for_each(|command| remove_cq(self, slab.entry(command).cdw10 as u16));
+        over
+    }
+
+    /// Takes the commands that wait here for an event or for the end of a queue.
+    pub(crate) fn take_waiting(&mut self) -> Vec<Command> {
+        self.events.take_outstanding().chain(self.deletions.drain(..)).collect()
     }
 
     pub(crate) fn next_epoch(&mut self) -> u32 {

@@ -173,7 +173,7 @@ impl Controller {
         if let Some(tally) = &self.remote_groups.tally {
             if work > 0 {
                 let health = subsystem.health();
-                tally.put(health.here(), health.busy_time(), self.errors.count(), subsystem.in_flight());
+                tally.put(health.here(), health.busy_time(), self.error_count(), subsystem.in_flight());
             }
             tally.close();
         }

@@ -73,7 +73,7 @@ impl Controller {
             sqs,
             _shadow: self.doorbells.take_shadow(),
             doorbell_errors: mem::take(&mut self.remote_groups.doorbell_errors),
-            errors: mem::replace(&mut self.errors, ErrorLog::new()),
+            errors: self.take_errors(),
             tally,
             cause,
         })
@@ -86,7 +86,7 @@ impl Controller {
     pub fn take_back_group(&mut self, subsystem: &mut Subsystem, group: ReturningGroup, space: &Space) {
         let ReturningGroup { mut cq, mut sqs, doorbell_errors, errors, tally, .. } = group;
         subsystem.health_mut().take_back(&tally);
-        self.errors.append(errors);
+        self.append_errors(errors);
         let Some(at) = self.remote_groups.groups.iter().position(|remote| remote.cq.0 == cq.id) else {
             return;
         };
