@@ -24,7 +24,6 @@ const EXPOSED: &[&str] = &[
     "doorbells",
     "events",
     "features",
-    "self_test",
     "interrupts",
     "unmapped",
     "client_dma",

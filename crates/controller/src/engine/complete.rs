@@ -3,7 +3,7 @@
 
 use crate::command::{Step, compare, copy, dataset, reservation, uncorrectable, verify};
 use crate::engine::{client_dma, fused, queues, sync, write_cache};
-use crate::jobs::{erase, self_test};
+use crate::jobs::erase;
 use crate::model::{Controller, Subsystem};
 use crate::state::fused::FUSED;
 use crate::state::queue::Service;
@@ -99,7 +99,7 @@ impl Controller {
             Steps::Flush => write_cache::flushed(self, subsystem, command, now_ns),
             Steps::SelfTest => {
                 let read = subsystem.end_internal(command);
-                self_test::next(self, subsystem, read, now_ns);
+                self.self_test_read_ended(subsystem, read, now_ns);
             }
             Steps::Erase => {
                 let ended = subsystem.end_internal(command);

@@ -1,9 +1,9 @@
 //! Handling of the mail that other turns have left for a controller.
 
-use crate::jobs::self_test;
 use crate::model::{Controller, Subsystem};
 use crate::state::events::Event;
 use crate::state::mailbox::Notice;
+use crate::state::self_test::ended;
 
 impl Controller {
     /// Handles all that other turns have left for this controller.
@@ -12,10 +12,10 @@ impl Controller {
         for notice in subsystem.collect_mail(self.number()) {
             match notice {
                 Notice::NamespaceChanged(nsid) => self.events.namespace_changed(nsid),
-                Notice::Deleting(nsid) => self_test::removal(self, subsystem, nsid, now_ns),
+                Notice::Deleting(nsid) => self.end_self_test_of(subsystem, nsid, ended::REMOVAL, now_ns),
                 Notice::Deleted(nsid) => self.forget_namespace(nsid),
-                Notice::Formatted(nsid) => self_test::format(self, subsystem, nsid, now_ns),
-                Notice::Sanitizing => self_test::sanitize(self, subsystem, now_ns),
+                Notice::Formatted(nsid) => self.end_self_test_of(subsystem, nsid, ended::FORMAT, now_ns),
+                Notice::Sanitizing => self.end_self_test(subsystem, ended::SANITIZE, now_ns),
                 Notice::Sanitized => self.events.raise(Event::SANITIZE_COMPLETED),
                 Notice::AccessChanged => self.events.raise(Event::ASYMMETRIC_ACCESS_CHANGE),
                 Notice::Reset => self.subsystem_was_reset(subsystem),

@@ -1,7 +1,6 @@
 //! Enable, disable, shutdown and resets (Base 3.5, 3.6, 3.7).
 
 use crate::engine::abandoned;
-use crate::jobs::self_test;
 use crate::model::{Controller, Namespace, Subsystem};
 use crate::state::limits::NAMESPACES_MAX;
 use crate::state::mailbox::Notice;
@@ -221,7 +220,7 @@ impl Controller {
             if !self.is_fabrics() || !subsystem.host(self.number()).is_named() {
                 subsystem.set_host(self.number(), HostId::Unnamed(self.number()));
             }
-            self_test::reset(self, subsystem, now_ns);
+            self.reset_self_test(subsystem, now_ns);
             subsystem.set_enabled(self.number(), false);
             subsystem.jobs_mut().erasure.iter_mut().for_each(|erasure| erasure.set_paused(false));
             self.make_due(0);

@@ -46,7 +46,7 @@ pub struct Controller {
     pub(super) errors: ErrorLog,
     /// Persistent Event Log page, as of the time when the host established a context for it.
     pub(super) persistent_events: Option<Vec<u8>>,
-    pub(crate) self_test: SelfTest,
+    pub(super) self_test: SelfTest,
     /// NSIDs that a shutdown has still to flush; none before the shutdown flushes.
     pub(super) unflushed: Option<Vec<u32>>,
     /// Completion queue that was posted to last. Its tail goes to the hand-over segment once for a batch.
