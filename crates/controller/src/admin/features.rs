@@ -77,12 +77,10 @@ pub(crate) fn set(controller: &mut Controller, subsystem: &mut Subsystem, admin:
         FeatureId::ERROR_RECOVERY => set_error_recovery(controller, admin.entry.nsid, value)?,
         FeatureId::INTERRUPT_VECTOR => {
             let vector = vector(controller, value)?;
-            controller.features.disable_coalescing(vector, value & 1 << 16 != 0);
-            controller.interrupts.configure(&controller.features, admin.now_ns);
+            controller.disable_coalescing(vector, value & 1 << 16 != 0, admin.now_ns);
         }
         FeatureId::INTERRUPT_COALESCING => {
-            controller.features.interrupt_coalescing = value & 0xffff;
-            controller.interrupts.configure(&controller.features, admin.now_ns);
+            controller.set_interrupt_coalescing(value, admin.now_ns);
         }
         FeatureId::TIMESTAMP => {
             let mut timestamp = TimestampData::default();

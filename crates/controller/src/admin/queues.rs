@@ -104,7 +104,7 @@ pub(crate) fn delete_cq(controller: &mut Controller, admin: &Admin<'_>) -> Answe
         return Err(Status::INVALID_QUEUE_DELETION);
     }
     queue.deleting = true;
-    controller.unmapped.forget(id);
+    controller.drop_held_completions(id);
     controller.client_dma.iter_mut().for_each(|client_dma| client_dma.forget_cq(id));
     if controller.client_dma.as_ref().is_some_and(|client_dma| client_dma.is_writing(id)) {
         return Ok(Outcome::Later);

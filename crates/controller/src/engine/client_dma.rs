@@ -176,11 +176,7 @@ impl Controller {
         let Some(client_dma) = &mut self.client_dma else { return };
         match client_dma.answer(id, data) {
             Some(QueueEvent::Tail { sq, tail }) => self.doorbells.ring(usize::from(sq) * 8, tail),
-            Some(QueueEvent::Posted { vector: Some(vector) }) => {
-                self.interrupts.insert(vector);
-                let held_until_ns = self.interrupts.deadline_ns().unwrap_or(u64::MAX);
-                self.make_due(held_until_ns);
-            }
+            Some(QueueEvent::Posted { vector: Some(vector) }) => self.signal_late(vector),
             _ => {}
         }
     }

@@ -234,12 +234,12 @@ impl Controller {
         let Some(cq) = &mut self.cqs[usize::from(id)] else { return };
         match cq.service {
             Service::On => {}
-            Service::Unmapped => return self.unmapped.hold(id, entry),
+            Service::Unmapped => return self.hold_completion(id, entry),
             Service::Over => return cq.unreserve(1),
         }
         cq.post(entry);
         if let Some(vector) = cq.vector {
-            self.interrupts.insert(vector);
+            self.signal(vector);
         }
         self.note_queue(id);
     }

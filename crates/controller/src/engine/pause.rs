@@ -12,7 +12,7 @@ impl Controller {
     ///
     /// The queues behave as if their memory were gone: only a reset ends this.
     pub fn pause(&mut self, subsystem: &mut Subsystem) {
-        self.interrupts.release();
+        self.release_interrupts();
         self.remote_groups.recall(RecallCause::End);
         subsystem.jobs_mut().erasure.iter_mut().for_each(|erasure| erasure.set_paused(true));
         self.sqs.iter_mut().flatten().for_each(|queue| queue.service = Service::Over);
@@ -30,6 +30,6 @@ impl Controller {
     pub fn unfinished(&self, subsystem: &Subsystem) -> u32 {
         let is_own = |command: &Command| subsystem.slab().slot(command).origin.controller == self.number();
         let waiting = subsystem.jobs().erasure.as_ref().and_then(Erasure::command).is_some_and(is_own);
-        self.in_flight(subsystem) - self.events.outstanding() - u32::from(waiting) + self.unmapped.held()
+        self.in_flight(subsystem) - self.events.outstanding() - u32::from(waiting) + self.held_completions()
     }
 }

@@ -8,7 +8,6 @@ use crate::state::queue::{CompletionQueue, SubmissionQueue};
 use crate::state::registers::{RegisterAction, State};
 use crate::state::remote_queues::cause::RecallCause;
 use crate::state::reservation::HostId;
-use crate::state::unmapped_queues::UnmappedQueues;
 use sluice_command::{Aborted, Command, Controllers, Operation, Origin, Request};
 use sluice_memory::{Access, Space};
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry, register};
@@ -158,12 +157,6 @@ impl Controller {
         }
         abandoned::abandon(subsystem, self.number(), None);
         self.remove_all_queues();
-        match self.remote_groups.delays_reset() {
-            true => self.doorbells.drop_shadow(),
-            false => self.doorbells.reset(),
-        }
-        self.interrupts.reset();
-        self.unmapped = UnmappedQueues::default();
     }
 
     /// Takes the controller's commands that no layer has and that would not end soon. Work that was started

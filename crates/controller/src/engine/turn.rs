@@ -22,7 +22,7 @@ impl Controller {
         if self.registers.state == State::Draining || self.registers.is_shutting_down() {
             self.advance_state(subsystem, space, now_ns);
         }
-        self.interrupts.begin_turn(now_ns);
+        self.begin_interrupts(now_ns);
         if subsystem.is_held() {
             // The host's Keep Alive commands are not taken now.
             self.features.note_activity(now_ns);
@@ -147,7 +147,7 @@ impl Controller {
         if !subsystem.is_held() {
             self_test::advance(self, subsystem, now_ns);
         }
-        self.interrupts.expire(now_ns);
+        self.expire_interrupts(now_ns);
         self.check_unmapped_queues(now_ns);
         if self.owes_completions(subsystem) {
             self.features.note_activity(now_ns);

@@ -1,98 +1,15 @@
-//! Service of queues whose memory the host unmaps and maps again.
+//! Return of queues whose memory the host maps again.
 
-use crate::model::{Controller, Subsystem};
-use crate::state::queue::Service;
-use crate::state::remote_queues::cause::RecallCause;
-use crate::state::unmapped_queues::{CHECK_NS, FATAL_AFTER_NS, UnmappedQueues};
-use sluice_memory::{Access, Pages, Removed, Space};
+use crate::model::Controller;
+use sluice_memory::Space;
 
 impl Controller {
-    /// Stops serving queues in removed memory until it is [mapped again](Self::find_memory). Shadow doorbells
-    /// do not come back, so a controller without the ones that its host uses enters fatal status.
-    pub fn forget_memory(&mut self, subsystem: &mut Subsystem, removed: &Removed) {
-        subsystem.forget_memory(removed);
-        self.remote_groups.recall(RecallCause::Memory);
-        let lose = |service: &mut Service, memory: &Pages| {
-            let is_lost = *service == Service::On && removed.touches_pages(memory);
-            if is_lost {
-                *service = Service::Unmapped;
-            }
-            is_lost
-        };
-        let mut unmapped = false;
-        for queue in self.sqs.iter_mut().flatten() {
-            unmapped |= lose(&mut queue.service, &queue.memory);
-        }
-        for queue in self.cqs.iter_mut().flatten() {
-            unmapped |= lose(&mut queue.service, &queue.memory);
-        }
-        if unmapped {
-            self.unmapped.begin();
-            self.make_due(0);
-        }
-        if let Some(shadow) = self.doorbells.shadow()
-            && (removed.touches_pages(&shadow.doorbells) || removed.touches_pages(&shadow.event_index))
-        {
-            self.doorbells.drop_shadow();
-            self.registers.set_fatal();
-        }
-    }
-
-    /// Serves unmapped queues again whose memory is in the new map.
+    /// Serves unmapped queues again whose memory is in the new map, and posts the completions that were held
+    /// for them.
     pub fn find_memory(&mut self, space: &Space) {
-        if self.unmapped.check_ns.is_none() {
-            return;
-        }
-        let find = |service: &mut Service, memory: &mut Pages, address, access| {
-            if *service == Service::Unmapped
-                && let Ok(found) = space.queue(address, memory.len(), access)
-            {
-                (*service, *memory) = (Service::On, found);
-            }
-            *service == Service::Unmapped
-        };
-        let mut unmapped = false;
-        for queue in self.sqs.iter_mut().flatten() {
-            unmapped |= find(&mut queue.service, &mut queue.memory, queue.address, Access::Read);
-        }
-        for queue in self.cqs.iter_mut().flatten() {
-            unmapped |= find(&mut queue.service, &mut queue.memory, queue.address, Access::Write);
-        }
-        for (cq, entry) in std::mem::take(&mut self.unmapped.entries) {
+        for (cq, entry) in self.find_queues(space) {
             self.post_to(cq, entry);
         }
         self.note_posted();
-        if !unmapped {
-            self.unmapped = UnmappedQueues::default();
-        }
-    }
-
-    /// Checks whether the host waits for an unmapped queue.
-    pub(crate) fn check_unmapped_queues(&mut self, now_ns: u64) {
-        if self.unmapped.check_ns.is_none_or(|check_ns| now_ns < check_ns) {
-            return;
-        }
-        self.unmapped.check_ns = Some(now_ns.saturating_add(CHECK_NS));
-        let mut rests = self.sqs.iter().flatten().filter(|queue| {
-            let completions = self.cqs[usize::from(queue.cq)].as_ref();
-            queue.service == Service::Unmapped
-                || completions.is_some_and(|queue| queue.service == Service::Unmapped)
-        });
-        let rung = rests.any(|queue| self.doorbells.sq_tail(queue.id) != queue.head);
-        if !rung && self.unmapped.entries.is_empty() {
-            self.unmapped.wanted_ns = None;
-            return;
-        }
-        let since_ns = *self.unmapped.wanted_ns.get_or_insert(now_ns);
-        if now_ns.saturating_sub(since_ns) >= FATAL_AFTER_NS {
-            tracing::warn!("the host uses queues whose memory it has unmapped");
-            self.unmapped = UnmappedQueues::default();
-            let (sqs, cqs) = (self.sqs.iter_mut().flatten(), self.cqs.iter_mut().flatten());
-            let services = sqs.map(|queue| &mut queue.service).chain(cqs.map(|queue| &mut queue.service));
-            services
-                .filter(|service| **service == Service::Unmapped)
-                .for_each(|service| *service = Service::Over);
-            self.registers.set_fatal();
-        }
     }
 }

@@ -58,8 +58,8 @@ pub struct Controller {
     pub(super) deletions: Vec<Command>,
     /// State of the limit on log messages about failed commands.
     pub(super) failures: Failures,
-    pub(crate) interrupts: Interrupts,
-    pub(crate) unmapped: UnmappedQueues,
+    pub(super) interrupts: Interrupts,
+    pub(super) unmapped: UnmappedQueues,
     /// DMA requests; present once the client was found to have memory that only it reaches.
     pub(crate) client_dma: Option<Box<ClientDma>>,
     /// Number of queues ever created, which distinguishes them.
@@ -183,12 +183,6 @@ impl Controller {
         subsystem.slab.live().flat_map(Slot::segments).any(|segment| removed.contains(segment))
             || subsystem.lends(removed)
             || !self.has_all_queues()
-    }
-
-    /// Calls `signal` for each vector with completions that are not signalled yet.
-    #[inline]
-    pub fn take_vectors(&mut self, signal: impl FnMut(u16)) {
-        self.interrupts.take(signal);
     }
 
     pub fn read_register(&self, offset: u32, data: &mut [u8]) {

@@ -9,6 +9,7 @@ pub(crate) mod erasing;
 pub(crate) mod history;
 pub(crate) mod hold;
 pub(crate) mod hosts;
+pub(crate) mod interrupts;
 pub(crate) mod jobs;
 pub(crate) mod layers;
 pub(crate) mod management;
@@ -23,6 +24,7 @@ pub(crate) mod sharing;
 pub(crate) mod shutdown;
 pub(crate) mod slots;
 pub(crate) mod subsystem;
+pub(crate) mod unmapped_queues;
 
 pub use controller::Controller;
 pub use namespace::Namespace;

@@ -6,6 +6,7 @@ use crate::state::doorbells;
 use crate::state::doorbells::DoorbellMode;
 use crate::state::events::Event;
 use crate::state::queue::{CompletionQueue, SubmissionQueue};
+use crate::state::unmapped_queues::UnmappedQueues;
 use sluice_command::{Command, Slab};
 use sluice_memory::{Access, Pages, ShadowMemory, Space};
 use sluice_nvme::opcode::admin as opcode;
@@ -129,7 +130,8 @@ impl Controller {
         self.handover.get_mut().registers.shadow = addresses;
     }
 
-    /// Removes all queues, and with them the host's context of the Persistent Event Log.
+    /// Removes all queues with their doorbells and interrupts, and the host's context of the Persistent Event
+    /// Log.
     pub(crate) fn remove_all_queues(&mut self) {
         self.release_log_context();
         self.active.clear();
@@ -138,6 +140,12 @@ impl Controller {
         let handover = self.handover.get_mut();
         handover.sqs.fill(FromZeros::new_zeroed());
         handover.cqs.fill(FromZeros::new_zeroed());
+        match self.remote_groups.delays_reset() {
+            true => self.doorbells.drop_shadow(),
+            false => self.doorbells.reset(),
+        }
+        self.interrupts.reset();
+        self.unmapped = UnmappedQueues::default();
     }
 
     /// Takes the queues of a group out. A successor of this process must not serve them.

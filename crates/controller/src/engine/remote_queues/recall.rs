@@ -5,11 +5,11 @@ use crate::model::{Controller, Subsystem};
 use crate::state::doorbells::Shadow;
 use crate::state::events::Event;
 use crate::state::health::ErrorLog;
-use crate::state::queue::{CompletionQueue, Service, SubmissionQueue};
+use crate::state::queue::{CompletionQueue, SubmissionQueue};
 use crate::state::registers::State;
 use crate::state::remote_queues::cause::RecallCause;
 use crate::state::remote_queues::tally::Tally;
-use sluice_memory::{Access, Pages, Space};
+use sluice_memory::Space;
 use std::mem;
 use std::sync::Arc;
 
@@ -97,26 +97,12 @@ impl Controller {
             return;
         }
         if remote.generation != space.generation() {
-            let find = |service: &mut Service, memory: &mut Pages, address, access| {
-                match space.queue(address, memory.len(), access) {
-                    Ok(found) => *memory = found,
-                    Err(_) if *service == Service::On => *service = Service::Unmapped,
-                    Err(_) => {}
-                }
-                *service == Service::Unmapped
-            };
-            let mut unmapped = find(&mut cq.service, &mut cq.memory, cq.address, Access::Write);
-            for sq in &mut sqs {
-                unmapped |= find(&mut sq.service, &mut sq.memory, sq.address, Access::Read);
-            }
-            if unmapped {
-                self.unmapped.begin();
-            }
+            self.find_group(&mut cq, &mut sqs, space);
         }
         let vector = cq.vector;
         self.install_group(cq, sqs);
         // The last interrupt of the remote controller may not have been sent.
-        vector.into_iter().for_each(|vector| self.interrupts.insert(vector));
+        vector.into_iter().for_each(|vector| self.signal(vector));
         for (queue, event) in doorbell_errors {
             self.doorbell_error(queue, event);
         }
