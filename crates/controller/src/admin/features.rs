@@ -72,7 +72,7 @@ pub(crate) fn set(controller: &mut Controller, subsystem: &mut Subsystem, admin:
         id if is_of_reservations(id) => return reservation::set(controller, subsystem, admin, id),
         FeatureId::VOLATILE_WRITE_CACHE => return Ok(set_write_cache(controller, value & 1 != 0)),
         FeatureId::NUMBER_OF_QUEUES => return set_number_of_queues(controller, value),
-        FeatureId::ASYNC_EVENTS => controller.events.configure(Configuration(value)),
+        FeatureId::ASYNC_EVENTS => controller.configure_events(Configuration(value)),
         FeatureId::TEMPERATURE_THRESHOLD => set_temperature_threshold(controller, value)?,
         FeatureId::ERROR_RECOVERY => set_error_recovery(controller, admin.entry.nsid, value)?,
         FeatureId::INTERRUPT_VECTOR => {
@@ -148,7 +148,7 @@ fn set_temperature_threshold(controller: &mut Controller, value: u32) -> Result<
     }
     *threshold_mut(&mut controller.features.temperature, value)? = value as u16;
     if controller.features.temperature.are_passed() {
-        controller.events.raise(Event::TEMPERATURE_THRESHOLD);
+        controller.raise(Event::TEMPERATURE_THRESHOLD);
     }
     Ok(())
 }
@@ -220,7 +220,7 @@ pub(crate) fn get(controller: &mut Controller, subsystem: &mut Subsystem, admin:
             reservation::get(controller, subsystem, admin, id, select == Select::CURRENT)
         }
         Select::CURRENT => {
-            let values = Values { features: &controller.features, events: controller.events.configuration() };
+            let values = Values { features: &controller.features, events: controller.event_configuration() };
             values.get(controller, subsystem, admin, id)
         }
         // An unsaveable feature has its default as the saved value.

@@ -145,7 +145,7 @@ impl Page {
             LogId::FIRMWARE_SLOT => self.put(0, firmware(controller, subsystem).as_bytes()),
             // The list has room for all namespaces of a drive, so it never reports only an overflow.
             LogId::CHANGED_NAMESPACE_LIST => {
-                self.put_all(controller.events.changed_namespaces().enumerate());
+                self.put_all(controller.changed_namespaces().enumerate());
             }
             LogId::COMMAND_EFFECTS => self.put_all(command_effects(controller, subsystem)),
             LogId::SANITIZE_STATUS => self.put(0, erasing::log(subsystem).as_bytes()),

@@ -19,10 +19,10 @@ pub(super) fn abort(controller: &mut Controller, subsystem: &mut Subsystem, admi
     if controller.sqs.get(usize::from(sq)).is_none_or(Option::is_none) {
         return Err(Status::INVALID_FIELD);
     }
-    match sq {
+    Ok(match sq {
         0 => abort_event_request(controller, subsystem, cid),
-        _ => Ok(abort_io(controller, subsystem, sq, cid, admin.now_ns)),
-    }
+        _ => abort_io(controller, subsystem, sq, cid, admin.now_ns),
+    })
 }
 
 /// Ends an I/O command at once, or after its operation under way.
@@ -47,20 +47,10 @@ fn abort_io(
     Outcome::Done(if is_there(subsystem) { NOT_ABORTED } else { 0 })
 }
 
-fn abort_event_request(controller: &mut Controller, subsystem: &mut Subsystem, cid: u16) -> Answer {
-    let slab = subsystem.slab();
-    let Some(command) = controller.events.remove(|command| slab.slot(command).origin.cid == cid) else {
-        return Ok(Outcome::Done(NOT_ABORTED));
+fn abort_event_request(controller: &mut Controller, subsystem: &mut Subsystem, cid: u16) -> Outcome {
+    let Some(command) = controller.take_event_request(subsystem.slab(), cid) else {
+        return Outcome::Done(NOT_ABORTED);
     };
-    let Some(cq) = &mut controller.cqs[0] else { return Err(Status::INTERNAL_ERROR) };
-    if cq.room(1, &controller.doorbells) == 0 {
-        controller.events.put_back(command);
-        return Ok(Outcome::Done(NOT_ABORTED));
-    }
-    cq.reserve(1);
-    if let Some(queue) = &mut controller.sqs[0] {
-        queue.in_flight += 1;
-    }
     controller.finish(subsystem, command, Status::ABORT_REQUESTED, 0);
-    Ok(Outcome::Done(0))
+    Outcome::Done(0)
 }

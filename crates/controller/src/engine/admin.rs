@@ -107,8 +107,7 @@ pub(crate) fn hand_on(
     }
 }
 
-/// Takes an Asynchronous Event Request, which waits without a reserved completion slot. A small admin queue
-/// would otherwise be full of reserved slots. A slot is reserved when there is an event to report.
+/// Takes an Asynchronous Event Request, which waits for an event.
 fn request_event(
     controller: &mut Controller,
     subsystem: &mut Subsystem,
@@ -118,15 +117,7 @@ fn request_event(
     if let Err(status) = check(controller, subsystem, entry) {
         return complete::refuse(controller, subsystem, command, status);
     }
-    match controller.events.request(command) {
-        Ok(()) => {
-            if let Some(cq) = &mut controller.cqs[0] {
-                cq.unreserve(1);
-            }
-            if let Some(sq) = &mut controller.sqs[0] {
-                sq.in_flight -= 1;
-            }
-        }
-        Err(command) => complete::refuse(controller, subsystem, command, Status::AER_LIMIT_EXCEEDED),
+    if let Err(command) = controller.add_event_request(command) {
+        complete::refuse(controller, subsystem, command, Status::AER_LIMIT_EXCEEDED);
     }
 }

@@ -2,7 +2,6 @@
 
 use crate::engine::{abandoned, fused};
 use crate::model::{Controller, Subsystem};
-use crate::state::queue::Service;
 
 impl Controller {
     /// Requests doorbell writes from the host before the task sleeps, and looks once more. Returns whether
@@ -31,42 +30,5 @@ impl Controller {
     /// Returns whether a turn could continue held commands.
     fn can_advance(&self, subsystem: &Subsystem) -> bool {
         fused::can_advance(self, subsystem) || abandoned::can_advance(self, subsystem)
-    }
-
-    /// Requests a doorbell write for the next entry of each queue, and for a free slot of a completion queue
-    /// that may be full.
-    fn request_rings(&self) {
-        let sqs = || self.active.iter().filter_map(|&id| self.sqs[usize::from(id)].as_ref());
-        let cqs = sqs().filter_map(|queue| self.cqs[usize::from(queue.cq)].as_ref());
-        self.doorbells
-            .request_rings(sqs().map(|queue| (queue.id, queue.head)), cqs.map(|cq| (cq.id, cq.head)));
-    }
-
-    /// Returns whether there are an event, a request for it, and a completion slot. Until the host releases a
-    /// slot the task may sleep.
-    fn can_deliver_event(&mut self) -> bool {
-        let Self { cqs, doorbells, events, .. } = self;
-        events.is_deliverable() && cqs[0].as_mut().is_some_and(|cq| cq.room(1, doorbells) > 0)
-    }
-
-    /// Returns whether some queue has an entry that could be fetched now.
-    fn has_fetchable(&mut self, subsystem: &Subsystem) -> bool {
-        let has_room = subsystem.room(self.number()) > 0;
-        let Self { active, sqs, cqs, doorbells, remote_groups, .. } = self;
-        has_room
-            && active.iter().any(|&id| {
-                // Entries that wait for all queues need no polling: the return of the queues wakes the task.
-                if id == 0 && remote_groups.waits() {
-                    return false;
-                }
-                let Some(queue) = &sqs[usize::from(id)] else { return false };
-                let tail = doorbells.sq_tail(id);
-                tail != queue.head
-                    && queue.service == Service::On
-                    && !queue.deleting
-                    && cqs[usize::from(queue.cq)]
-                        .as_mut()
-                        .is_some_and(|cq| cq.service == Service::On && cq.room(1, doorbells) > 0)
-            })
     }
 }

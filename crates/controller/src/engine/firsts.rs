@@ -64,7 +64,7 @@ fn is_stuck(controller: &Controller, subsystem: &Subsystem, queue: &SubmissionQu
     let no_completions = || cq.is_promised() && waiting(&completes_there) >= cq.size - 1;
     let no_slots = || {
         !subsystem.has_share(controller.number())
-            && waiting(&|_| true) + controller.events.outstanding()
+            && waiting(&|_| true) + controller.event_requests()
                 >= subsystem.slab().in_flight_of(controller.number())
     };
     controller.doorbells.sq_tail(queue.id) != queue.head && (no_completions() || no_slots())

@@ -11,13 +11,13 @@ impl Controller {
     pub(crate) fn drain_mailbox(&mut self, subsystem: &mut Subsystem, now_ns: u64) {
         for notice in subsystem.collect_mail(self.number()) {
             match notice {
-                Notice::NamespaceChanged(nsid) => self.events.namespace_changed(nsid),
+                Notice::NamespaceChanged(nsid) => self.namespace_changed(nsid),
                 Notice::Deleting(nsid) => self.end_self_test_of(subsystem, nsid, ended::REMOVAL, now_ns),
                 Notice::Deleted(nsid) => self.forget_namespace(nsid),
                 Notice::Formatted(nsid) => self.end_self_test_of(subsystem, nsid, ended::FORMAT, now_ns),
                 Notice::Sanitizing => self.end_self_test(subsystem, ended::SANITIZE, now_ns),
-                Notice::Sanitized => self.events.raise(Event::SANITIZE_COMPLETED),
-                Notice::AccessChanged => self.events.raise(Event::ASYMMETRIC_ACCESS_CHANGE),
+                Notice::Sanitized => self.raise(Event::SANITIZE_COMPLETED),
+                Notice::AccessChanged => self.raise(Event::ASYMMETRIC_ACCESS_CHANGE),
                 Notice::Reset => self.subsystem_was_reset(subsystem),
                 Notice::Reservation { host, nsid, notification } => {
                     if subsystem.host(self.number()) == host {

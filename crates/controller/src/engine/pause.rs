@@ -30,6 +30,6 @@ impl Controller {
     pub fn unfinished(&self, subsystem: &Subsystem) -> u32 {
         let is_own = |command: &Command| subsystem.slab().slot(command).origin.controller == self.number();
         let waiting = subsystem.jobs().erasure.as_ref().and_then(Erasure::command).is_some_and(is_own);
-        self.in_flight(subsystem) - self.events.outstanding() - u32::from(waiting) + self.held_completions()
+        self.in_flight(subsystem) - self.event_requests() - u32::from(waiting) + self.held_completions()
     }
 }

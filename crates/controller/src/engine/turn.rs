@@ -8,13 +8,6 @@ use crate::state::registers::State;
 use sluice_memory::Space;
 use sluice_nvme::Status;
 
-/// Queues that are prepared for a turn, the admin queue among them. The lines of more queues would leave the
-/// cache before they are used.
-const QUEUES_AHEAD: usize = 5;
-
-/// Entries of each prepared queue. The others of a batch are prefetched together while the first are taken.
-const ENTRIES_AHEAD: u32 = 2;
-
 impl Controller {
     /// Looks at every queue once: takes new entries, runs their commands as far as they go, and writes the
     /// completions of finished ones. Returns the number of commands taken or completed.
@@ -49,7 +42,7 @@ impl Controller {
             if !subsystem.is_held() {
                 work += self.fetch_from_queues(subsystem, space, now_ns);
             }
-            if self.events.is_deliverable() {
+            if self.has_deliverable_event() {
                 self.deliver_events(subsystem);
             }
         }
@@ -67,16 +60,6 @@ impl Controller {
         work
     }
 
-    /// Prefetches the doorbells and entries that the next turn looks at first. Another core wrote them.
-    pub fn look_ahead(&self) {
-        for &id in self.active.iter().take(QUEUES_AHEAD) {
-            if let Some(sq) = &self.sqs[usize::from(id)] {
-                self.doorbells.prefetch(id);
-                sq.prefetch(0, ENTRIES_AHEAD.min(sq.size));
-            }
-        }
-    }
-
     /// Fetches from the queues in the order that the host chose. One loop serves both orders, so that the
     /// code is there only once.
     #[inline]
@@ -87,7 +70,7 @@ impl Controller {
         }
         let (mut work, mut taken) = (0, 0);
         subsystem.begin_moving();
-        let count = self.active.len();
+        let count = self.served();
         let mut index = self.rotate();
         let mut left = count;
         loop {
@@ -95,7 +78,7 @@ impl Controller {
                 let Some(next) = self.next_by_priority(taken as u32) else { break };
                 next
             } else if left > 0
-                && let Some(&id) = self.active.get(index)
+                && let Some(id) = self.served_at(index)
             {
                 left -= 1;
                 (id, FETCH_MAX)
@@ -123,20 +106,10 @@ impl Controller {
         work
     }
 
-    /// Completes Asynchronous Event Requests that have an event to report. They gave their completion slot
-    /// back while they waited, so one is needed now.
+    /// Completes Asynchronous Event Requests that have an event to report.
     #[cold]
     fn deliver_events(&mut self, subsystem: &mut Subsystem) {
-        while self.events.is_deliverable() {
-            let Some(cq) = &mut self.cqs[0] else { return };
-            if cq.room(1, &self.doorbells) == 0 {
-                return;
-            }
-            let Some((command, dw0)) = self.events.next() else { return };
-            cq.reserve(1);
-            if let Some(sq) = &mut self.sqs[0] {
-                sq.in_flight += 1;
-            }
+        while let Some((command, dw0)) = self.next_event() {
             self.finish(subsystem, command, Status::SUCCESS, dw0);
         }
     }

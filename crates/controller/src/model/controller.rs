@@ -36,10 +36,10 @@ pub struct Controller {
     pub(crate) sqs: Vec<Option<SubmissionQueue>>,
     pub(crate) cqs: Vec<Option<CompletionQueue>>,
     /// Identifiers of the existing submission queues, in the order of service.
-    pub(crate) active: Vec<u16>,
+    pub(super) active: Vec<u16>,
     pub(crate) doorbells: Doorbells,
     mode: DoorbellMode,
-    pub(crate) events: Events,
+    pub(super) events: Events,
     pub(crate) features: Features,
     /// Reservation notifications for the host.
     pub(super) reservation_notifications: Notifications,

@@ -231,12 +231,6 @@ impl Events {
         command
     }
 
-    /// Puts back a request that was just removed.
-    pub(crate) fn put_back(&mut self, command: Command) {
-        self.requests.push_back(command);
-        self.update();
-    }
-
     /// Takes every request, since their queue is gone.
     pub(crate) fn take_outstanding(&mut self) -> impl Iterator<Item = Command> {
         self.deliverable = false;

@@ -38,7 +38,7 @@ impl Controller {
             return Err(CannotMigrate("another queue is about to move"));
         }
         let sqs = self.may_group_migrate(subsystem, cq)?;
-        self.active.retain(|id| !sqs.contains(id));
+        self.stop_serving(&sqs);
         self.remote_groups.migrating = Some(Migrating { cq, sqs });
         Ok(())
     }
@@ -100,7 +100,7 @@ impl Controller {
             return Err(CannotMigrate("the host has begun anew"));
         };
         let cq = *cq;
-        if self.may_group_migrate(subsystem, cq)? != *sqs || sqs.iter().any(|id| self.active.contains(id)) {
+        if self.may_group_migrate(subsystem, cq)? != *sqs || sqs.iter().any(|id| self.is_served(*id)) {
             return Err(CannotMigrate("the host has changed its queues"));
         }
         if subsystem.peer_config()? != *there {
@@ -133,12 +133,8 @@ impl Controller {
 
     /// Cancels the migration: the owner serves the group again.
     pub fn cancel_migration(&mut self) {
-        let Some(Migrating { sqs, .. }) = self.remote_groups.migrating.take() else { return };
-        for id in sqs {
-            // A reset may have removed or replaced the queues.
-            if self.sqs[usize::from(id)].is_some() && !self.active.contains(&id) {
-                self.active.push(id);
-            }
+        if let Some(Migrating { sqs, .. }) = self.remote_groups.migrating.take() {
+            self.serve_again(sqs);
         }
     }
 }

@@ -51,11 +51,6 @@ impl ReturningGroup {
 
 /// Methods of a remote controller.
 impl Controller {
-    /// Takes no more entries. Commands in flight go on.
-    pub fn stop_taking(&mut self) {
-        self.active.clear();
-    }
-
     /// Returns the group if none of its commands is in flight. No queue is left to serve then.
     pub fn return_group(&mut self, subsystem: &mut Subsystem) -> Option<ReturningGroup> {
         if subsystem.in_flight() > 0 || subsystem.has_completions() {
