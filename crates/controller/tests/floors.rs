@@ -16,7 +16,7 @@ const FLOORS: [(&str, u8); 6] =
 const UPWARD: &[(&str, &str)] = &[];
 
 /// Fields of `Controller` that other floors still reach.
-const EXPOSED: &[&str] = &["registers", "sqs", "cqs", "doorbells", "features", "client_dma", "remote_groups"];
+const EXPOSED: &[&str] = &["sqs", "cqs", "doorbells", "features", "client_dma", "remote_groups"];
 
 /// Names of methods that the standard library has, too.
 const COMMON: [&str; 10] =

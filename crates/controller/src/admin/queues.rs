@@ -52,7 +52,7 @@ pub(crate) fn create_cq(controller: &mut Controller, admin: &Admin<'_>) -> Answe
     if controller.cqs[usize::from(id)].is_some() {
         return Err(Status::INVALID_QUEUE_IDENTIFIER);
     }
-    check_entry_size(controller.registers.cc.iocqes(), 4)?;
+    check_entry_size(controller.entry_sizes().1, 4)?;
     let vector = (admin.entry.cdw11 >> 16) as u16;
     let interrupts = admin.entry.cdw11 & 2 != 0;
     if interrupts && vector >= controller.vectors() {
@@ -69,7 +69,7 @@ pub(crate) fn create_sq(controller: &mut Controller, admin: &Admin<'_>) -> Answe
     if controller.sqs[usize::from(id)].is_some() {
         return Err(Status::INVALID_QUEUE_IDENTIFIER);
     }
-    check_entry_size(controller.registers.cc.iosqes(), 6)?;
+    check_entry_size(controller.entry_sizes().0, 6)?;
     let cq = (admin.entry.cdw11 >> 16) as u16;
     let is_there = |queue: &Option<CompletionQueue>| queue.as_ref().is_some_and(|queue| !queue.deleting);
     if cq == 0 || !controller.cqs.get(usize::from(cq)).is_some_and(is_there) {

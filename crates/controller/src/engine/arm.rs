@@ -15,7 +15,7 @@ impl Controller {
             return true;
         }
         // In fatal status no queue is served, and a write of the host changes nothing.
-        if !self.registers.is_ready() || self.registers.is_fatal() {
+        if !self.serves() {
             return false;
         }
         if self.has_client_dma_work() || self.can_deliver_event() {

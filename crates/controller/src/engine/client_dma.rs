@@ -66,7 +66,7 @@ pub(crate) fn advance(
         };
         tracing::warn!("a controller enters fatal status: its client {why}");
         client_dma.reset(subsystem.slab_mut());
-        controller.registers.set_fatal();
+        controller.set_fatal();
         return 0;
     }
     let ready = client_dma.bounced.take_ready();
@@ -126,7 +126,7 @@ pub(crate) fn write_back(
     let slot = subsystem.slab_mut().slot_mut(&command);
     let origin = slot.origin;
     let sq = controller.sqs[usize::from(origin.sq)].as_ref();
-    let has_host = sq.is_some_and(|queue| queue.epoch == origin.epoch) && !controller.registers.is_fatal();
+    let has_host = sq.is_some_and(|queue| queue.epoch == origin.epoch) && !controller.is_fatal();
     if let Some(client_dma) = &mut controller.client_dma
         && has_host
         && status.is_success()

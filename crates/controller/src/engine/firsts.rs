@@ -31,7 +31,7 @@ pub(super) fn is_stranded(controller: &Controller, subsystem: &Subsystem, first:
             && queue.head == first.head
             && !queue.deleting
             && queue.service != Service::Over
-            && !controller.registers.is_shutting_down()
+            && !controller.is_shutting_down()
             && !is_stuck(controller, subsystem, queue)
     };
     origin.controller == controller.number()

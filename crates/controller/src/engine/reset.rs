@@ -4,13 +4,11 @@ use crate::engine::abandoned;
 use crate::model::{Controller, Namespace, Subsystem};
 use crate::state::limits::NAMESPACES_MAX;
 use crate::state::mailbox::Notice;
-use crate::state::queue::{CompletionQueue, SubmissionQueue};
-use crate::state::registers::{RegisterAction, State};
-use crate::state::remote_queues::cause::RecallCause;
+use crate::state::registers::RegisterAction;
 use crate::state::reservation::HostId;
 use sluice_command::{Aborted, Command, Controllers, Operation, Origin, Request};
-use sluice_memory::{Access, Space};
-use sluice_nvme::{CompletionEntry, Status, SubmissionEntry, register};
+use sluice_memory::Space;
+use sluice_nvme::{Status, SubmissionEntry};
 
 impl Controller {
     /// Handles a write of whole dwords to the registers below the doorbells.
@@ -28,12 +26,7 @@ impl Controller {
         for (index, dword) in data.chunks_exact(4).enumerate() {
             let value = u32::from_le_bytes([dword[0], dword[1], dword[2], dword[3]]);
             let at = offset.saturating_add(index as u32 * 4);
-            // Masking the interrupt pin does not concern queues that have vectors.
-            if ![register::INTMS, register::INTMC].contains(&at) {
-                self.remote_groups.recall(RecallCause::Reset);
-            }
-            let action = self.registers.write(at, value);
-            match action {
+            match self.write_dword(at, value) {
                 RegisterAction::Nothing => {}
                 RegisterAction::Enable => self.try_enable(subsystem, space, now_ns),
                 RegisterAction::Disable => self.disable(subsystem),
@@ -51,15 +44,8 @@ impl Controller {
     /// Enables the controller, since CC.EN is set. During a drain this waits for the turn in which the drain
     /// ends.
     fn try_enable(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) {
-        if self.registers.state != State::Disabled {
+        if !self.prepare_to_enable(space) {
             return;
-        }
-        if !self.registers.is_supported() || self.create_admin_queues(space).is_none() {
-            tracing::warn!(
-                cc = self.registers.cc.0,
-                "controller cannot be enabled as the host configured it"
-            );
-            return self.registers.set_fatal();
         }
         self.features.enabled(now_ns);
         subsystem.set_enabled(self.number(), true);
@@ -71,39 +57,14 @@ impl Controller {
             subsystem.health_mut().switched_on(now_ns);
         }
         self.note_ready(subsystem, !was_on, now_ns);
-        self.registers.set_ready();
-        // Timers that were off have a deadline again.
-        self.make_due(0);
-        if self.registers.cc.shn() != 0 {
+        self.set_ready();
+        if self.is_shutdown_requested() {
             self.begin_shutdown(subsystem, now_ns);
         }
     }
 
-    fn create_admin_queues(&mut self, space: &Space) -> Option<()> {
-        let page_size = self.registers.cc.page_size();
-        space.set_page_size(page_size);
-        let is_amiss = |address: u64| !address.is_multiple_of(page_size as u64);
-        // For a host that sends capsules, the queues are in memory of the daemon.
-        if !self.is_fabrics() && [self.registers.asq, self.registers.acq].into_iter().any(is_amiss) {
-            return None;
-        }
-        let (sq_size, cq_size) = self.registers.admin_sizes();
-        let sq_bytes = sq_size as usize * SubmissionEntry::SIZE;
-        let cq_bytes = cq_size as usize * CompletionEntry::SIZE;
-        let (asq, acq) = (self.registers.asq, self.registers.acq);
-        let sq_memory = self.queue_memory(space, asq, sq_bytes, Access::Read).ok()?;
-        let cq_memory = self.queue_memory(space, acq, cq_bytes, Access::Write).ok()?;
-        self.install_cq_in(|pages| CompletionQueue::new(0, acq, pages, cq_size, Some(0)), cq_memory);
-        let epoch = self.next_epoch();
-        self.install_sq_in(|pages| SubmissionQueue::new(0, 0, epoch, asq, pages, sq_size), sq_memory);
-        Some(())
-    }
-
     fn disable(&mut self, subsystem: &mut Subsystem) {
-        if self.registers.state == State::Enabled || self.registers.is_fatal() {
-            self.registers.state = State::Draining;
-            self.client_dma.iter_mut().for_each(|client_dma| client_dma.await_writes());
-        }
+        self.begin_drain();
         self.drop_queues(subsystem);
         // Commands that only wait in a layer would delay the drain, too.
         subsystem.recall(self.number());
@@ -112,16 +73,7 @@ impl Controller {
     /// Resets the controller from outside: a function level reset, a device reset, or the end of a client.
     /// The reset is finished when [`is_quiescent`](Self::is_quiescent) is true.
     pub fn reset(&mut self, subsystem: &mut Subsystem) {
-        if self.switch_off() {
-            let prepared = self.registers.is_prepared_for_power_loss();
-            subsystem.health_mut().power_lost(prepared);
-            if !prepared {
-                self.note_unsafe_shutdown(subsystem);
-            }
-        }
-        self.registers.power_on();
-        self.registers.state = State::Draining;
-        self.client_dma.iter_mut().for_each(|client_dma| client_dma.drop_writes());
+        self.lose_power(subsystem);
         self.drop_queues(subsystem);
         subsystem.recall(self.number());
     }
@@ -131,16 +83,12 @@ impl Controller {
     pub(crate) fn subsystem_was_reset(&mut self, subsystem: &mut Subsystem) {
         if self.is_fabrics() {
             // A controller without a host has no host to inform.
-            if self.registers.is_ready() {
-                self.registers.set_fatal();
+            if self.is_ready() {
+                self.set_fatal();
             }
             return;
         }
-        if self.registers.state != State::Draining {
-            self.client_dma.iter_mut().for_each(|client_dma| client_dma.await_writes());
-        }
-        self.registers.subsystem_reset_occurred();
-        self.registers.state = State::Draining;
+        self.begin_subsystem_reset();
         self.drop_queues(subsystem);
         subsystem.recall(self.number());
     }
@@ -167,30 +115,10 @@ impl Controller {
         waiting
     }
 
-    /// Returns whether no command of a host is in flight and no reset is under way.
-    pub fn is_quiescent(&self, subsystem: &Subsystem) -> bool {
-        self.registers.state != State::Draining
-            && self.in_flight(subsystem) == 0
-            && subsystem.is_recalled(self.number())
-    }
-
-    /// Returns whether a drain or a shutdown has nothing left to wait for.
-    pub(crate) fn can_advance_state(&self, subsystem: &Subsystem) -> bool {
-        match self.registers.state {
-            State::Draining => self.is_drained(subsystem),
-            _ => self.registers.is_shutting_down() && self.has_only_event_requests(subsystem),
-        }
-    }
-
-    fn is_drained(&self, subsystem: &Subsystem) -> bool {
-        self.in_flight(subsystem) == 0
-            && !self.client_dma.as_ref().is_some_and(|client_dma| client_dma.awaits_writes())
-    }
-
     /// Finishes a drain, and enables the controller again if the host has requested that meanwhile. Part of
     /// every turn.
     pub(crate) fn advance_state(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) {
-        if self.registers.state == State::Draining {
+        if self.is_draining() {
             // This is repeated, since a command may have reached a layer after the last time.
             subsystem.recall(self.number());
             // A write that waits for room would delay the drain: its result no longer matters to a host, and
@@ -200,13 +128,9 @@ impl Controller {
             // The same holds for a command that would take long.
             subsystem.abort(Aborted::of(own), why, now_ns);
         }
-        if self.registers.state == State::Draining && self.is_drained(subsystem) {
-            self.registers.controller_reset();
-            if self.remote_groups.take_stale() {
-                self.doorbells.reset();
-            }
+        if self.is_draining() && self.is_drained(subsystem) {
+            self.finish_drain();
             subsystem.renew(self.number());
-            self.features.reset();
             // Notices for the state before the reset are dropped with its events.
             self.drain_mailbox(subsystem, now_ns);
             self.drop_notices();
@@ -218,26 +142,20 @@ impl Controller {
             subsystem.jobs_mut().erasure.iter_mut().for_each(|erasure| erasure.set_paused(false));
             self.make_due(0);
             subsystem.make_due(0);
-            if self.registers.cc.enabled() {
+            if self.is_enable_requested() {
                 self.try_enable(subsystem, space, now_ns);
             }
         }
-        if self.registers.is_shutting_down() && self.has_only_event_requests(subsystem) {
+        if self.is_shutting_down() && self.has_only_event_requests(subsystem) {
             self.advance_shutdown(subsystem, now_ns);
         }
-    }
-
-    /// Returns whether only Asynchronous Event Requests are pending. A format goes on when the controller is
-    /// enabled again.
-    fn has_only_event_requests(&self, subsystem: &Subsystem) -> bool {
-        self.unfinished(subsystem) == 0
     }
 
     /// Starts the shutdown that CC.SHN requests: all finished writes become durable, flushed or not (Base
     /// 3.6.1).
     fn begin_shutdown(&mut self, subsystem: &mut Subsystem, now_ns: u64) {
-        if !self.registers.is_ready() {
-            return self.registers.shutdown_complete();
+        if !self.is_ready() {
+            return self.finish_shutdown();
         }
         self.start_shutdown();
         if self.has_only_event_requests(subsystem) {
@@ -251,7 +169,7 @@ impl Controller {
         let (nsids, are_last) = self.next_to_flush(subsystem);
         nsids.into_iter().for_each(|nsid| self.flush_internal(subsystem, nsid, now_ns));
         if are_last && self.has_only_event_requests(subsystem) {
-            self.registers.shutdown_complete();
+            self.finish_shutdown();
         }
     }
 

@@ -4,7 +4,6 @@ use crate::engine::{client_dma, fused};
 use crate::jobs::self_test;
 use crate::model::{Controller, Subsystem};
 use crate::state::limits::FETCH_MAX;
-use crate::state::registers::State;
 use sluice_memory::Space;
 use sluice_nvme::Status;
 
@@ -12,7 +11,7 @@ impl Controller {
     /// Looks at every queue once: takes new entries, runs their commands as far as they go, and writes the
     /// completions of finished ones. Returns the number of commands taken or completed.
     pub fn turn(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) -> usize {
-        if self.registers.state == State::Draining || self.registers.is_shutting_down() {
+        if self.is_draining() || self.is_shutting_down() {
             self.advance_state(subsystem, space, now_ns);
         }
         self.begin_interrupts(now_ns);
@@ -38,7 +37,7 @@ impl Controller {
             subsystem.begin_moving();
             work += self.run_completions(subsystem, now_ns);
         }
-        if self.registers.is_ready() && !self.registers.is_fatal() {
+        if self.serves() {
             if !subsystem.is_held() {
                 work += self.fetch_from_queues(subsystem, space, now_ns);
             }
@@ -64,7 +63,7 @@ impl Controller {
     /// code is there only once.
     #[inline]
     fn fetch_from_queues(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) -> usize {
-        let by_priority = self.registers.is_weighted();
+        let by_priority = self.is_weighted();
         if by_priority {
             self.begin_priorities();
         }

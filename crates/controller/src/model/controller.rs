@@ -27,7 +27,7 @@ pub struct Controller {
     /// Number of this controller in its subsystem, as its commands carry it.
     pub(super) number: u8,
     pub(super) cntlid: u16,
-    pub(crate) registers: Registers,
+    pub(super) registers: Registers,
     /// Whether the controller was ready since the last reset from outside.
     is_on: bool,
     /// Segment that a successor of this process is handed.
@@ -38,7 +38,7 @@ pub struct Controller {
     /// Identifiers of the existing submission queues, in the order of service.
     pub(super) active: Vec<u16>,
     pub(crate) doorbells: Doorbells,
-    mode: DoorbellMode,
+    pub(super) mode: DoorbellMode,
     pub(super) events: Events,
     pub(crate) features: Features,
     /// Reservation notifications for the host.
@@ -202,19 +202,8 @@ impl Controller {
     }
 
     /// Notes a reset from outside. Returns whether the controller was ready before it.
-    pub(crate) fn switch_off(&mut self) -> bool {
+    pub(super) fn switch_off(&mut self) -> bool {
         std::mem::take(&mut self.is_on)
-    }
-
-    /// Takes over the state with which another controller has served a queue group.
-    pub(crate) fn adopt(
-        &mut self,
-        doorbells: Doorbells,
-        registers: Registers,
-        features: Features,
-        mode: DoorbellMode,
-    ) {
-        (self.doorbells, self.registers, self.features, self.mode) = (doorbells, registers, features, mode);
     }
 
     /// Returns the index of the active queue that is served first in this turn, and makes the queue after it
@@ -269,16 +258,6 @@ impl Controller {
 
     pub(crate) fn is_fabrics(&self) -> bool {
         self.mode == DoorbellMode::Capsules
-    }
-
-    /// Returns CSTS.CFS: only a reset ends this state.
-    pub fn is_fatal(&self) -> bool {
-        self.registers.is_fatal()
-    }
-
-    /// Returns CSTS.RDY.
-    pub fn is_ready(&self) -> bool {
-        self.registers.is_ready()
     }
 
     /// Starts the Keep Alive Timer with a timeout in milliseconds that came with a Connect command.

@@ -9,6 +9,7 @@ pub(crate) mod erasing;
 pub(crate) mod event_requests;
 pub(crate) mod history;
 pub(crate) mod hold;
+pub(crate) mod host_state;
 pub(crate) mod hosts;
 pub(crate) mod interrupts;
 pub(crate) mod jobs;
@@ -25,6 +26,7 @@ pub(crate) mod served_queues;
 pub(crate) mod sharing;
 pub(crate) mod shutdown;
 pub(crate) mod slots;
+pub(crate) mod states;
 pub(crate) mod subsystem;
 pub(crate) mod unmapped_queues;
 

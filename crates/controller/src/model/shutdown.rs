@@ -9,6 +9,11 @@ impl Controller {
         self.unflushed = None;
     }
 
+    /// Reports the end of a shutdown.
+    pub(crate) fn finish_shutdown(&mut self) {
+        self.registers.shutdown_complete();
+    }
+
     /// Returns the namespaces whose caches are flushed next, as many as there are slots for, and whether they
     /// are the last ones.
     pub(crate) fn next_to_flush(&mut self, subsystem: &Subsystem) -> (Vec<u32>, bool) {

@@ -6,7 +6,7 @@ use crate::state::remote_queues::cause::RecallCause;
 impl Controller {
     /// Returns the cause that requires a recall, or that a remote controller has met.
     pub fn recall_cause(&self) -> Option<RecallCause> {
-        let is_fatal = self.remote_groups.is_split() && self.registers.is_fatal();
+        let is_fatal = self.remote_groups.is_split() && self.is_fatal();
         self.remote_groups.recall_cause.or(is_fatal.then_some(RecallCause::Fatal))
     }
 

@@ -1,12 +1,10 @@
 //! Migration of a queue group to a remote controller.
 
+use crate::model::host_state::HostState;
 use crate::model::peer_config::{CannotMigrate, PeerConfig};
 use crate::model::{Controller, Subsystem};
-use crate::state::doorbells::{DoorbellMode, Doorbells};
-use crate::state::features::Features;
 use crate::state::health::{Busy, Health};
 use crate::state::queue::{CompletionQueue, HeadError, Service, SubmissionQueue};
-use crate::state::registers::Registers;
 use crate::state::remote_queues::groups::{Migrating, RemoteGroup};
 use crate::state::remote_queues::tally::Tally;
 use sluice_memory::Space;
@@ -18,10 +16,7 @@ use std::sync::Arc;
 pub struct MigratingGroup {
     pub(super) cq: CompletionQueue,
     pub(super) sqs: Vec<SubmissionQueue>,
-    pub(super) doorbells: Doorbells,
-    registers: Registers,
-    features: Features,
-    mode: DoorbellMode,
+    pub(super) host: HostState,
     busy: Busy,
     pub(super) tally: Arc<Tally>,
 }
@@ -109,8 +104,8 @@ impl Controller {
         if !self.migrating_is_idle(subsystem) {
             return Ok(None);
         }
-        let doorbells =
-            self.doorbells.share().map_err(|_| CannotMigrate("there is no memory for its doorbells"))?;
+        let host =
+            self.share_host_state().map_err(|_| CannotMigrate("there is no memory for its doorbells"))?;
         let sqs = self.remote_groups.migrating.take().map(|migrating| migrating.sqs).unwrap_or_default();
         let Some((cq, sqs)) = self.take_group(cq, &sqs) else { return Ok(None) };
         self.remote_groups.groups.push(RemoteGroup {
@@ -122,10 +117,7 @@ impl Controller {
         Ok(Some(MigratingGroup {
             cq,
             sqs,
-            doorbells,
-            registers: self.registers.clone(),
-            features: self.features.without_keep_alive(),
-            mode: self.doorbell_mode(),
+            host,
             busy: subsystem.health().busy_time(),
             tally: subsystem.health_mut().remote.begin(),
         }))
@@ -154,8 +146,8 @@ impl Controller {
 
     /// Serves a group from the next turn on.
     pub fn accept_group(&mut self, subsystem: &mut Subsystem, group: MigratingGroup) {
-        let MigratingGroup { cq, sqs, doorbells, registers, features, mode, busy, tally } = group;
-        self.adopt(doorbells, registers, features, mode);
+        let MigratingGroup { cq, sqs, host, busy, tally } = group;
+        self.adopt(host);
         *subsystem.health_mut() = Health::of_remote(busy);
         self.remote_groups.tally = Some(tally);
         subsystem.set_enabled(self.number(), true);

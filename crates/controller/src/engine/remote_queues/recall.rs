@@ -6,7 +6,6 @@ use crate::state::doorbells::Shadow;
 use crate::state::events::Event;
 use crate::state::health::ErrorLog;
 use crate::state::queue::{CompletionQueue, SubmissionQueue};
-use crate::state::registers::State;
 use crate::state::remote_queues::cause::RecallCause;
 use crate::state::remote_queues::tally::Tally;
 use sluice_memory::Space;
@@ -30,10 +29,10 @@ pub struct ReturningGroup {
 impl MigratingGroup {
     /// Returns the group to its owner, since the remote controller has no room for it.
     pub fn into_returning(self) -> ReturningGroup {
-        let Self { cq, sqs, mut doorbells, tally, .. } = self;
+        let Self { cq, sqs, mut host, tally, .. } = self;
         let (doorbell_errors, errors) = (Vec::new(), ErrorLog::new());
         let cause = Some(RecallCause::Room);
-        ReturningGroup { cq, sqs, _shadow: doorbells.take_shadow(), doorbell_errors, errors, tally, cause }
+        ReturningGroup { cq, sqs, _shadow: host.take_shadow(), doorbell_errors, errors, tally, cause }
     }
 }
 
@@ -62,11 +61,11 @@ impl Controller {
         let sqs = self.sqs.iter_mut().filter_map(Option::take).collect();
         let cause = self.recall_cause();
         self.remote_groups.recall_cause = None;
-        self.registers.power_on();
+        self.retire();
         Some(ReturningGroup {
             cq,
             sqs,
-            _shadow: self.doorbells.take_shadow(),
+            _shadow: self.take_shadow(),
             doorbell_errors: mem::take(&mut self.remote_groups.doorbell_errors),
             errors: self.take_errors(),
             tally,
@@ -88,7 +87,7 @@ impl Controller {
         let remote = self.remote_groups.groups.remove(at);
         self.remote_groups.recall_cause.take_if(|_| self.remote_groups.groups.is_empty());
         self.make_due(0);
-        if self.registers.state != State::Enabled {
+        if !self.is_enabled() {
             return;
         }
         if remote.generation != space.generation() {
