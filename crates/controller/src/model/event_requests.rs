@@ -59,10 +59,12 @@ impl Controller {
 
     /// Returns whether there are an event, a request for it, and a completion slot. Until the host releases a
     /// slot the task may sleep.
+    #[inline]
     pub(crate) fn can_deliver_event(&mut self) -> bool {
         self.events.is_deliverable() && self.has_event_slot()
     }
 
+    #[inline]
     fn has_event_slot(&mut self) -> bool {
         let Self { cqs, doorbells, .. } = self;
         cqs[0].as_mut().is_some_and(|cq| cq.room(1, doorbells) > 0)

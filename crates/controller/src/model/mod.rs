@@ -1,4 +1,5 @@
-//! Model: the controller, the subsystem and the namespace, with the questions that other floors have about them.
+//! Model: the controller, the subsystem and the namespace, with the questions that other floors have about them,
+//! and the steps that change only their state.
 
 pub(crate) mod access;
 pub(crate) mod ana;
