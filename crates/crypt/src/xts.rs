@@ -1,6 +1,8 @@
 //! XTS-AES (IEEE 1619-2018, 5.3) for whole blocks: sectors have no partial block that would need ciphertext
 //! stealing.
 
+use aes::cipher::consts::U16;
+use aes::cipher::inout::InOutBuf;
 use aes::cipher::{BlockDecrypt, BlockEncrypt, KeyInit};
 use aes::{Aes128, Aes256, Block};
 use std::fmt;
@@ -35,16 +37,16 @@ impl Xts {
     /// Encrypts a sector, whole blocks, under the number of its data unit.
     pub fn encrypt(&self, number: u128, sector: &mut [u8]) {
         match self {
-            Self::Aes128(data, tweak) => walk(|b| data.encrypt_blocks(b), tweak, number, sector),
-            Self::Aes256(data, tweak) => walk(|b| data.encrypt_blocks(b), tweak, number, sector),
+            Self::Aes128(data, tweak) => walk(|b| data.encrypt_blocks_inout(b), tweak, number, sector),
+            Self::Aes256(data, tweak) => walk(|b| data.encrypt_blocks_inout(b), tweak, number, sector),
         }
     }
 
     /// Decrypts a sector, whole blocks, under the number of its data unit.
     pub fn decrypt(&self, number: u128, sector: &mut [u8]) {
         match self {
-            Self::Aes128(data, tweak) => walk(|b| data.decrypt_blocks(b), tweak, number, sector),
-            Self::Aes256(data, tweak) => walk(|b| data.decrypt_blocks(b), tweak, number, sector),
+            Self::Aes128(data, tweak) => walk(|b| data.decrypt_blocks_inout(b), tweak, number, sector),
+            Self::Aes256(data, tweak) => walk(|b| data.decrypt_blocks_inout(b), tweak, number, sector),
         }
     }
 }
@@ -55,10 +57,10 @@ impl fmt::Debug for Xts {
     }
 }
 
-/// Processes blocks in both directions: each is masked, ciphered, and masked again.
+/// Processes blocks in place, in both directions: each is masked, ciphered, and masked again.
 fn walk(
-    cipher: impl Fn(&mut [Block]),
-    tweak_cipher: &impl BlockEncrypt<BlockSize = aes::cipher::consts::U16>,
+    cipher: impl Fn(InOutBuf<'_, '_, Block>),
+    tweak_cipher: &impl BlockEncrypt<BlockSize = U16>,
     number: u128,
     sector: &mut [u8],
 ) {
@@ -66,32 +68,32 @@ fn walk(
     let mut first = Block::from(number.to_le_bytes());
     tweak_cipher.encrypt_block(&mut first);
     let mut mask = u128::from_le_bytes(first.into());
+    let mut masks = [0u128; BATCH];
     for batch in sector.chunks_mut(BATCH * BLOCK) {
-        let (mut blocks, mut masks) = ([Block::default(); BATCH], [0u128; BATCH]);
-        for (n, bytes) in batch.chunks_exact(BLOCK).enumerate() {
-            masks[n] = mask;
-            blocks[n] = masked(bytes, mask);
+        let (blocks, _) = batch.as_chunks_mut::<BLOCK>();
+        for (block, place) in blocks.iter_mut().zip(&mut masks) {
+            *place = mask;
+            *block = masked(*block, mask);
             mask = double(mask);
         }
-        let count = batch.len() / BLOCK;
-        cipher(&mut blocks[..count]);
-        for (n, bytes) in batch.chunks_exact_mut(BLOCK).enumerate() {
-            bytes.copy_from_slice(&masked(&blocks[n], masks[n]));
+        cipher(InOutBuf::from(&mut *batch).into_chunks().0);
+        let (blocks, _) = batch.as_chunks_mut::<BLOCK>();
+        for (block, mask) in blocks.iter_mut().zip(&masks) {
+            *block = masked(*block, *mask);
         }
     }
 }
 
 #[inline]
-fn masked(bytes: &[u8], mask: u128) -> Block {
-    let mut block = [0; BLOCK];
-    block.copy_from_slice(bytes);
-    Block::from((u128::from_le_bytes(block) ^ mask).to_le_bytes())
+fn masked(block: [u8; BLOCK], mask: u128) -> [u8; BLOCK] {
+    (u128::from_le_bytes(block) ^ mask).to_le_bytes()
 }
 
 /// Multiplies by alpha in GF(2^128) with x^128 + x^7 + x^2 + x + 1 (5.2).
 #[inline]
 fn double(mask: u128) -> u128 {
-    (mask << 1) ^ ((mask >> 127) * 0x87)
+    let carry = ((mask as i128) >> 127) as u128;
+    (mask << 1) ^ (carry & 0x87)
 }
 
 #[cfg(test)]
