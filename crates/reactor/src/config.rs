@@ -38,8 +38,9 @@ impl Default for ReactorConfig {
 /// Policy for the end of polling.
 #[derive(Debug, Clone)]
 pub struct IdlePolicy {
-    /// Time that a task is polled without work before it is put to sleep, at most: the reactor shrinks it
-    /// while other threads compete for the same processor.
+    /// Time that a task is polled without work before it is put to sleep, at most. The reactor shrinks it
+    /// while other threads compete for the same processor, and for a task whose work comes later. Zero on a
+    /// machine with one processor.
     pub spin: Duration,
     /// Flag that keeps all tasks from being put to sleep.
     pub always_poll: bool,

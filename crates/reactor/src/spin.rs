@@ -1,4 +1,7 @@
-//! Time that a task is polled without work, given the competition for the processor.
+//! Time that a task is polled without work: the budget of its reactor, given the competition for the
+//! processor, and the part of it that pays off for the task.
+
+use std::time::Duration;
 
 use crate::clock;
 use crate::config::IdlePolicy;
@@ -24,7 +27,9 @@ pub(crate) struct SpinBudget {
 
 impl SpinBudget {
     pub(crate) fn new(policy: &IdlePolicy, now_ns: u64) -> Self {
-        let max_ns = u64::try_from(policy.spin.as_nanos()).unwrap_or(u64::MAX);
+        // On the only processor nothing happens while a reactor spins.
+        let spin = if clock::is_only_processor() { Duration::ZERO } else { policy.spin };
+        let max_ns = u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX);
         let cpu_since_ns = clock::thread_cpu_ns();
         Self { max_ns, budget_ns: max_ns, spun_ns: 0, slept_ns: 0, since_ns: now_ns, cpu_since_ns }
     }
@@ -66,10 +71,52 @@ impl SpinBudget {
     }
 }
 
+/// Spin time of one task. Work within the budget of the last lengthens it, and work after the budget shortens
+/// it: then the task spun in vain.
+#[derive(Debug)]
+pub(crate) struct TaskSpin {
+    ns: u64,
+    /// Time of the last work before the task went to sleep; none once work was found after it.
+    idle_since_ns: Option<u64>,
+}
+
+impl TaskSpin {
+    pub(crate) fn new() -> Self {
+        Self { ns: u64::MAX, idle_since_ns: None }
+    }
+
+    #[inline]
+    pub(crate) fn ns(&self, budget_ns: u64) -> u64 {
+        self.ns.min(budget_ns)
+    }
+
+    /// Records that the task goes to sleep.
+    pub(crate) fn sleeps(&mut self, last_work_ns: u64) {
+        self.idle_since_ns.get_or_insert(last_work_ns);
+    }
+
+    /// Records that the task found work.
+    #[inline]
+    pub(crate) fn found(&mut self, now_ns: u64, budget_ns: u64) {
+        if let Some(since_ns) = self.idle_since_ns {
+            self.adjust(now_ns.saturating_sub(since_ns), budget_ns);
+        }
+    }
+
+    #[cold]
+    fn adjust(&mut self, idle_ns: u64, budget_ns: u64) {
+        self.idle_since_ns = None;
+        let ns = self.ns(budget_ns);
+        self.ns = match idle_ns <= budget_ns {
+            true => (ns * 2).max(budget_ns / 8).min(budget_ns),
+            false if ns / 2 < LEAST_NS => 0,
+            false => ns / 2,
+        };
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn budget() -> SpinBudget {
@@ -102,5 +149,27 @@ mod tests {
         let mut spin = budget();
         assert!(!spin.spun(ENOUGH_SPIN_NS - 1, ENOUGH_SPIN_NS));
         assert!(spin.spun(1, ENOUGH_SPIN_NS));
+    }
+
+    #[test]
+    fn a_task_spins_only_where_work_comes_in_time() {
+        const BUDGET_NS: u64 = 50_000;
+        let mut spin = TaskSpin::new();
+        assert_eq!(spin.ns(BUDGET_NS), BUDGET_NS);
+        let mut now_ns = 0;
+        let mut idle = |spin: &mut TaskSpin, ns: u64| {
+            spin.sleeps(now_ns);
+            // A wake-up without work changes nothing.
+            spin.sleeps(now_ns + ns / 2);
+            now_ns += ns;
+            spin.found(now_ns, BUDGET_NS);
+            spin.found(now_ns, BUDGET_NS);
+            spin.ns(BUDGET_NS)
+        };
+        let shorter: Vec<_> = (0..7).map(|_| idle(&mut spin, BUDGET_NS + 1)).collect();
+        assert_eq!(shorter, [25_000, 12_500, 6_250, 3_125, 1_562, 0, 0]);
+        let longer: Vec<_> = (0..5).map(|_| idle(&mut spin, BUDGET_NS)).collect();
+        assert_eq!(longer, [6_250, 12_500, 25_000, 50_000, 50_000]);
+        assert_eq!(spin.ns(0), 0);
     }
 }

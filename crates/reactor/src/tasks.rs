@@ -7,6 +7,7 @@ use crate::counters::CounterCells;
 use crate::deadlines::Deadlines;
 use crate::io::{Completion, Io};
 use crate::overdue::Overdue;
+use crate::spin::TaskSpin;
 use crate::task::{Arm, Task, TaskId};
 use crate::timed::Timed;
 
@@ -33,6 +34,7 @@ struct Slot {
     task: Box<dyn Task>,
     state: State,
     last_work_ns: u64,
+    spin: TaskSpin,
     overdue: Overdue,
 }
 
@@ -79,8 +81,8 @@ impl Tasks {
         if self.slots.len() <= id.index() {
             self.slots.resize_with(id.index() + 1, || None);
         }
-        self.slots[id.index()] =
-            Some(Slot { task, state: State::Active, last_work_ns: now_ns, overdue: Overdue::default() });
+        let (state, spin, overdue) = (State::Active, TaskSpin::new(), Overdue::default());
+        self.slots[id.index()] = Some(Slot { task, state, last_work_ns: now_ns, spin, overdue });
         self.active.push(id);
     }
 
@@ -162,20 +164,23 @@ impl Tasks {
 
     /// Wakes a sleeping task for at least one poll.
     pub(crate) fn wake(&mut self, id: TaskId, now_ns: u64) {
-        if self.slot(id).is_some_and(|slot| slot.state != State::Active) {
-            self.activate(id, now_ns.saturating_sub(self.spin_ns));
+        let budget_ns = self.spin_ns;
+        if let Some(slot) = self.slot(id).filter(|slot| slot.state != State::Active) {
+            let spin_ns = slot.spin.ns(budget_ns);
+            self.activate(id, now_ns.saturating_sub(spin_ns));
         }
     }
 
     /// Delivers a completion to its task. Returns false if the task is gone.
     pub(crate) fn deliver(&mut self, completion: &Completion, now_ns: u64) -> bool {
-        let id = completion.task;
+        let (id, budget_ns) = (completion.task, self.spin_ns);
         if !completion.quiet {
             self.wake(id, now_ns);
         }
         let Some(slot) = self.slot(id) else { return false };
         if !completion.quiet {
             slot.last_work_ns = now_ns;
+            slot.spin.found(now_ns, budget_ns);
         }
         slot.task.event(completion.token, completion.result, completion.more, now_ns);
         true
@@ -200,20 +205,21 @@ impl Tasks {
         let (mut work, mut spurious, mut position) = (0, 0, 0);
         while let Some(&id) = self.active.get(position) {
             self.look_ahead(position + LOOK_AHEAD);
-            let (spin_ns, always_poll) = (self.spin_ns, self.always_poll);
+            let (budget_ns, always_poll) = (self.spin_ns, self.always_poll);
             self.counters.task.set(id.index() as u64);
             let slot = self.slot(id).expect("an active task is there");
             let found = slot.task.turn(now_ns);
             if found > 0 {
                 slot.last_work_ns = now_ns;
+                slot.spin.found(now_ns, budget_ns);
             } else {
                 spurious += 1;
                 let idle_ns = now_ns.saturating_sub(slot.last_work_ns);
                 if always_poll {
-                    if idle_ns >= spin_ns.max(ARM_INTERVAL_NS) {
+                    if idle_ns >= budget_ns.max(ARM_INTERVAL_NS) {
                         slot.stay_awake(now_ns);
                     }
-                } else if idle_ns >= spin_ns && self.put_to_sleep(id, now_ns) {
+                } else if idle_ns >= slot.spin.ns(budget_ns) && self.put_to_sleep(id, now_ns) {
                     self.active.swap_remove(position);
                     continue;
                 }
@@ -247,6 +253,7 @@ impl Tasks {
             Arm::Asleep { .. } => State::Asleep,
             Arm::Timed { .. } => State::Timed,
         };
+        slot.spin.sleeps(slot.last_work_ns);
         if let Some(until_ns) = armed.until() {
             let at_ns = slot.overdue.defer(until_ns, now_ns);
             if at_ns > until_ns {
@@ -279,6 +286,7 @@ impl Tasks {
     }
 
     fn look_at_timed(&mut self, now_ns: u64) -> usize {
+        let budget_ns = self.spin_ns;
         let (mut work, mut spurious) = (0, 0);
         let mut due = std::mem::take(&mut self.due_looks);
         self.timed.take_due(now_ns, &mut due);
@@ -287,6 +295,7 @@ impl Tasks {
             let found = slot.task.turn(now_ns);
             if found > 0 {
                 work += found;
+                slot.spin.found(now_ns, budget_ns);
                 self.activate(id, now_ns);
             } else {
                 spurious += 1;
