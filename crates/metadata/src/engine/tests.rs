@@ -321,10 +321,13 @@ impl Run {
     }
 
     fn checkpoint(&mut self, failing: Option<u64>) -> bool {
+        let was_stale = self.writer.is_stale();
         self.writer.checkpoint();
+        assert_eq!(self.writer.is_stale(), was_stale, "only a failure makes the log stale");
         let good = self.finish(0, failing);
+        assert_eq!(good, !self.writer.is_stale());
         if good {
-            assert!(self.writer.has_room() && !self.writer.is_stale());
+            assert!(self.writer.has_room());
             self.allowed = vec![self.current.clone()];
         }
         good

@@ -118,11 +118,6 @@ impl Writer {
         !self.stale && self.log.next < self.halves.room(self.body)
     }
 
-    /// Returns whether the record in progress exists, or may exist, when the operation ends now.
-    pub fn may_have_record(&self) -> bool {
-        matches!(self.stage, Stage::RecordWritten | Stage::RecordDone)
-    }
-
     /// Begins a record. It is durable at its end, or with the next record if it need not be. There must be
     /// [room](Self::has_room), and no operation in progress.
     pub fn append(&mut self, durable: bool) {
@@ -133,7 +128,7 @@ impl Writer {
     /// Begins a checkpoint. No operation may be in progress.
     pub fn checkpoint(&mut self) {
         assert!(self.is_idle(), "a checkpoint needs an idle writer");
-        (self.stage, self.stale, self.written) = (Stage::Checkpoint, true, 0);
+        (self.stage, self.written) = (Stage::Checkpoint, 0);
     }
 
     /// Returns the next step of the operation, when the last one has succeeded. A write has its bytes in the
@@ -149,7 +144,8 @@ impl Writer {
     /// Ends the operation, because its last step failed. The effect of a failed write is unknown.
     pub fn failed(&mut self) {
         self.doubtful |= matches!(self.stage, Stage::HeaderWritten | Stage::HeaderDurable);
-        self.stale |= self.may_have_record();
+        // Without a record, an append that failed has no effect.
+        self.stale |= !matches!(self.stage, Stage::Idle | Stage::Append { .. } | Stage::Record { .. });
         self.stage = Stage::Idle;
     }
 
