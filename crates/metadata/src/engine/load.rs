@@ -136,12 +136,7 @@ impl Loader {
         matches!(self.stage, Stage::Rewrite(_))
     }
 
-    /// Skips the write that is due, and all that would follow.
-    pub fn stop_rewriting(&mut self) {
-        self.reading.rewrites = false;
-    }
-
-    /// Ends a step. A read has these bytes.
+    /// Ends a step. A read has these bytes. A write may have failed.
     ///
     /// # Errors
     /// The load stops.
