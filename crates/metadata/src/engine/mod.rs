@@ -10,8 +10,8 @@
 //! a failure. A format of a user has the rest: the content of blocks, their checksums and magic numbers
 //! ([`Content`] for reading, [`Source`] for writing). No byte of a block is interpreted here.
 //!
-//! The log of a redundant set uses the engine. The store of `snapshot` is to follow. Both formats are older than
-//! the engine, and their disks stay readable. Their differences are parameters:
+//! The log of a redundant set and the store of `snapshot` use the engine. Both formats are older than it, and
+//! their disks stay readable. Their differences are parameters:
 //!
 //! | | log of a redundant set | store of `snapshot` |
 //! |---|---|---|
@@ -83,6 +83,11 @@ impl Halves {
     /// Returns the number of records of a half with a body of `body` blocks.
     pub fn room(&self, body: u64) -> u64 {
         self.blocks.saturating_sub(1 + body.max(self.reserved))
+    }
+
+    /// Returns the offset behind both halves.
+    pub fn end(&self) -> u64 {
+        self.block_at(2, 0)
     }
 
     fn block_at(&self, half: usize, number: u64) -> u64 {

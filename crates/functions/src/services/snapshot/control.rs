@@ -58,7 +58,7 @@ impl Snapshot {
     /// command begins until then, because it is not certain yet which chunks may be written.
     pub(super) fn is_ordered(&self) -> bool {
         let entry = match &self.op {
-            Some(MetadataOp::Append(append)) => Some(&append.entry),
+            Some(MetadataOp::Write(write)) => write.entry.as_ref(),
             _ => None,
         };
         self.order.is_some() || entry.is_some_and(|entry| !matches!(entry, Entry::Changes(_)))

@@ -96,7 +96,7 @@ impl Snapshot {
                 copy.buffer = Some(buffer);
             }
             // A checkpoint counts the mappings. Otherwise one write sweeps one step, and all go on after that.
-            let sweeps = !matches!(self.op, Some(MetadataOp::Checkpoint(_)))
+            let sweeps = !self.op.as_ref().is_some_and(MetadataOp::is_checkpoint)
                 && self.alarm_ns.is_none_or(|alarm_ns| alarm_ns > io.now_ns());
             copy.target = if sweeps { work.table.allocate_or_sweep() } else { work.table.allocate() };
             if copy.target.is_none() {

@@ -6,13 +6,12 @@ use super::sweep::sweeper;
 use super::{BACK, Requester, of_token, request, send, token};
 use crate::store::layout::{Layout, Shape};
 use crate::store::load::{Found, Load, Loaded};
-use crate::store::metadata_op::{
-    Append, BUFFER, CHANGES_MAX, Checkpoint, Entry, Format, Log, MetadataOp, Step,
-};
+use crate::store::metadata_op::{CHANGES_MAX, Entry, Format, MetadataOp, Write};
 use crate::store::table::Table;
 use slab::Slab;
 use sluice_command::Operation;
 use sluice_jobs::{Order, Scheduler};
+use sluice_metadata::engine::{IO_MAX, Step, Writer};
 use sluice_nvme::Status;
 use sluice_uif::{
     Answer, Buffer, Call, Control, Data, Done, Function, Held, Interest, Io, Properties, Translation,
@@ -76,10 +75,9 @@ pub struct Snapshot {
 pub(super) struct Work {
     pub(super) layout: Layout,
     pub(super) table: Table,
-    log: Log,
-    /// Whether the end of the log is uncertain, or readers of old versions were not notified of a deletion.
-    /// No write is made, and no chunk reused, before a checkpoint is.
-    pub(super) broken: bool,
+    /// Writer of the log. It is stale if the end of the log is uncertain, or if readers of old versions were
+    /// not notified of a deletion. No write is made, and no chunk reused, before a checkpoint is.
+    pub(super) writer: Writer,
     /// Whether all of the log is durable, and readers of old versions are notified.
     pub(super) durable: bool,
 }
@@ -166,12 +164,11 @@ impl Snapshot {
 
     /// Begins with a loaded store.
     fn begin(&mut self, loaded: Loaded, io: &mut Io<'_>) {
-        let broken = loaded.deletions != loaded.table.deletions() || loaded.unwritten;
-        let Loaded { layout, table, log, left_out, .. } = loaded;
+        let Loaded { layout, table, writer, left_out, .. } = loaded;
         if table.visited() > 0 {
             self.sweeper.note_done(0, table.visited() * self.shape.chunk);
         }
-        self.work = Some(Work { layout, table, log, broken, durable: false });
+        self.work = Some(Work { layout, table, writer, durable: false });
         // The cache may have entries that the function before this one was about to change.
         io.translate(Translation::Forget { from: 0, length: self.shape.size });
         if std::mem::take(&mut self.leaves_out) {
@@ -186,12 +183,11 @@ impl Snapshot {
     fn step(&mut self, io: &mut Io<'_>) {
         let (Some(op), Some(buffer)) = (&mut self.op, &self.buffer) else { return };
         let bytes = io.bytes(buffer);
-        let step = match (op, &self.work) {
+        let step = match (op, &mut self.work) {
             (MetadataOp::Load(load), _) => load.next(bytes),
             (MetadataOp::Format(format), _) => Ok(format.next(bytes)),
-            (MetadataOp::Append(op), Some(work)) => Ok(op.next(&work.layout, &work.log, &work.table, bytes)),
-            (MetadataOp::Checkpoint(checkpoint), Some(work)) => {
-                Ok(checkpoint.next(&work.layout, &work.log, &work.table, bytes))
+            (MetadataOp::Write(write), Some(work)) => {
+                Ok(write.next(&work.layout, &mut work.writer, &work.table, bytes))
             }
             (MetadataOp::Sync(begun), _) => {
                 Ok(if std::mem::replace(begun, true) { Step::Done } else { Step::Flush })
@@ -226,16 +222,14 @@ impl Snapshot {
                 },
             },
             (Some(MetadataOp::Format(Format { layout, .. })), _) => self.begin(Loaded::made(layout), io),
-            (Some(MetadataOp::Append(append)), Some(work)) => {
-                work.log.sequence += 1;
+            (Some(MetadataOp::Write(Write { entry: Some(entry), .. })), Some(work)) => {
                 // A deletion's notice to the readers of old versions comes after its last flush.
-                work.durable = matches!(append.entry, Entry::Create(_) | Entry::Rollback(_));
+                work.durable = matches!(entry, Entry::Create(_) | Entry::Rollback(_));
                 self.counts.commits += 1;
-                self.committed(&append.entry, io);
+                self.committed(&entry, io);
             }
-            (Some(MetadataOp::Checkpoint(_)), Some(work)) => {
-                work.log = Checkpoint::log(&work.log);
-                (work.broken, work.durable, self.repair) = (false, true, false);
+            (Some(MetadataOp::Write(_)), Some(work)) => {
+                (work.durable, self.repair) = (true, false);
                 self.counts.checkpoints += 1;
                 self.repaired(Status::SUCCESS, io);
             }
@@ -296,41 +290,35 @@ impl Snapshot {
         match self.op.take() {
             Some(MetadataOp::Load(load)) if load.writes() => self.run(MetadataOp::Load(load.unwritten()), io),
             Some(MetadataOp::Load(_) | MetadataOp::Format(_)) => self.refuse(message, io),
-            Some(MetadataOp::Append(append)) => self.append_failed(&append, status, io),
-            Some(MetadataOp::Checkpoint(checkpoint)) => {
-                if let Some(work) = self.work.as_mut().filter(|_| checkpoint.counts()) {
-                    // The next one begins by making the other area void, and this one may be the only valid
-                    // one.
-                    work.log = Checkpoint::log(&work.log);
+            Some(MetadataOp::Write(write)) => {
+                let Some(work) = &mut self.work else { return };
+                match write.failed(&mut work.writer) {
+                    (None, _) => self.checkpoint_failed(status, io),
+                    (Some(entry), is_durable) => self.append_failed(&entry, is_durable, status, io),
                 }
-                self.checkpoint_failed(status, io);
             }
             Some(MetadataOp::Sync(_)) => self.synced(status, io),
             None => {}
         }
     }
 
-    fn append_failed(&mut self, append: &Append, status: Status, io: &mut Io<'_>) {
-        let Some(work) = &mut self.work else { return };
-        if append.is_doubtful() {
-            (work.broken, self.repair) = (true, true);
-        }
-        if append.is_durable() {
+    fn append_failed(&mut self, entry: &Entry, is_durable: bool, status: Status, io: &mut Io<'_>) {
+        self.repair |= self.work.as_ref().is_some_and(|work| work.writer.is_stale());
+        if is_durable {
             // Only the readers of old versions were not notified.
-            return self.committed(&append.entry, io);
+            return self.committed(entry, io);
         }
         for number in std::mem::take(&mut self.committing) {
             self.give_up(number, status, io);
         }
-        if !matches!(append.entry, Entry::Changes(_)) {
+        if !matches!(entry, Entry::Changes(_)) {
             io.answer(Err(format!("the store failed: {status:?}")));
         }
     }
 
     /// Fails the commands that waited for a checkpoint; the next that needs one tries again.
     fn checkpoint_failed(&mut self, status: Status, io: &mut Io<'_>) {
-        let Some(work) = &mut self.work else { return };
-        (work.broken, self.repair) = (true, false);
+        self.repair = false;
         for number in std::mem::take(&mut self.ready) {
             self.give_up(number, status, io);
         }
@@ -362,15 +350,16 @@ impl Snapshot {
 
     /// Begins the next metadata operation, if none runs.
     pub(super) fn start_next_op(&mut self, io: &mut Io<'_>) {
-        let (None, Some(work)) = (&self.op, &self.work) else { return };
+        let (None, Some(work)) = (&self.op, &mut self.work) else { return };
         let wanted = !self.ready.is_empty() || self.order.is_some();
-        if work.broken && (wanted || self.repair || !self.syncing.is_empty())
-            || wanted && work.log.sequence > work.layout.log
-        {
-            return self.run(MetadataOp::Checkpoint(Checkpoint::new()), io);
+        let repairs = work.writer.is_stale() && (self.repair || !self.syncing.is_empty());
+        if repairs || wanted && !work.writer.has_room() {
+            let checkpoint = Write::checkpoint(&work.table, &mut work.writer);
+            return self.run(MetadataOp::Write(checkpoint), io);
         }
         if let Some(entry) = self.order.take() {
-            return self.run(MetadataOp::Append(Append::new(entry)), io);
+            let append = Write::append(entry, &mut work.writer);
+            return self.run(MetadataOp::Write(append), io);
         }
         if !self.ready.is_empty() {
             let count = self.ready.len().min(CHANGES_MAX);
@@ -379,8 +368,8 @@ impl Snapshot {
             for number in &self.committing {
                 changes.extend(self.copies.get_mut(*number).map(|copy| copy.change()));
             }
-            let entry = Entry::Changes(changes);
-            return self.run(MetadataOp::Append(Append::new(entry)), io);
+            let append = Write::append(Entry::Changes(changes), &mut work.writer);
+            return self.run(MetadataOp::Write(append), io);
         }
         if !self.syncing.is_empty() {
             self.run(MetadataOp::Sync(false), io);
@@ -411,7 +400,7 @@ impl Function for Snapshot {
             return self.go_on(io);
         }
         if self.op.is_none() {
-            self.buffer = self.buffer.take().or_else(|| io.buffer(BUFFER));
+            self.buffer = self.buffer.take().or_else(|| io.buffer(IO_MAX));
         }
         self.must_load = !matches!(self.op, Some(MetadataOp::Load(_) | MetadataOp::Format(_)));
         self.load(io);

@@ -10,7 +10,7 @@ const REPAIRED: u8 = BACK - 1;
 impl Snapshot {
     /// Flushes data and metadata together, as long as the log can be written.
     pub(super) fn flush(&mut self, call: &mut Call<'_>, io: &mut Io<'_>) -> Answer {
-        if self.work.as_ref().is_some_and(|work| !work.broken) {
+        if self.work.as_ref().is_some_and(|work| !work.writer.is_stale()) {
             return Answer::ForwardAndReturn(self.back);
         }
         self.repair = true;
@@ -57,7 +57,8 @@ impl Snapshot {
         self.unflushed = self.work.is_some();
         self.back = BACK + (self.back - 1) % (u8::MAX - BACK);
         if let Some(work) = self.work.as_mut().filter(|work| !work.durable) {
-            (work.broken, self.repair) = (true, true);
+            work.writer.make_stale();
+            self.repair = true;
         }
         self.copies.iter_mut().for_each(|(_, copy)| copy.may_be_gone());
         for number in std::mem::take(&mut self.ready) {

@@ -57,7 +57,7 @@ impl Work {
         let shape = self.layout.shape;
         let from = u64::from(logical) * shape.chunk;
         let to = self.layout.chunk_at(self.table.lookup(logical)?);
-        let writable = self.table.is_own(logical) && !self.broken;
+        let writable = self.table.is_own(logical) && !self.writer.is_stale();
         Some(Translation::Insert { from, length: shape.chunk.min(shape.size - from), to, writable })
     }
 }
@@ -75,7 +75,9 @@ impl Snapshot {
         let place = work.table.lookup(extent.logical);
         match place {
             // The log may have a chunk for it, or not durably that it has none.
-            None if writes && (operation == Operation::Write || work.broken || fua && !work.durable) => {
+            None if writes
+                && (operation == Operation::Write || work.writer.is_stale() || fua && !work.durable) =>
+            {
                 return None;
             }
             None => {
@@ -83,7 +85,9 @@ impl Snapshot {
                 return Some(Answer::Finish(Status::SUCCESS));
             }
             Some(_) if !writes => {}
-            Some(_) if !work.table.is_own(extent.logical) || work.broken || fua && !work.durable => {
+            Some(_)
+                if !work.table.is_own(extent.logical) || work.writer.is_stale() || fua && !work.durable =>
+            {
                 return None;
             }
             Some(_) => {}
@@ -144,7 +148,7 @@ impl Snapshot {
         let (Some(work), Some(job)) = (&self.work, self.jobs.get_mut(number)) else { return true };
         let (operation, place) = (job.request.operation, work.table.lookup(extent.logical));
         let writes = operation != Operation::Read;
-        if place.is_none() && operation != Operation::Write && !(writes && work.broken) {
+        if place.is_none() && operation != Operation::Write && !(writes && work.writer.is_stale()) {
             return true;
         }
         let is_own = work.table.is_own(extent.logical);
@@ -153,7 +157,7 @@ impl Snapshot {
             // It keeps its content: the saving is not worth a chunk.
             return true;
         }
-        if writes && work.broken {
+        if writes && work.writer.is_stale() {
             self.repair = true;
             return false;
         }

@@ -39,7 +39,8 @@ impl Snapshot {
 
     /// Executes a step of the deletion, if it is due. A checkpoint counts the mappings, and goes first.
     pub(super) fn sweep(&mut self, io: &mut Io<'_>) {
-        if matches!(self.op, Some(MetadataOp::Checkpoint(_) | MetadataOp::Load(_))) {
+        let stays = |op: &MetadataOp| op.is_checkpoint() || matches!(op, MetadataOp::Load(_));
+        if self.op.as_ref().is_some_and(stays) {
             return;
         }
         let (Some(work), now_ns) = (&mut self.work, io.now_ns()) else { return };

@@ -8,10 +8,10 @@ use super::{Requester, of_token, request, send, token};
 use crate::store::block::{BLOCK, Kind, open};
 use crate::store::layout::{DELETIONS, Layout, Shape};
 use crate::store::load::{Found, Load, Loaded};
-use crate::store::metadata_op::{BUFFER, Step};
 use crate::store::{StoreStatus, json};
 use slab::Slab;
 use sluice_command::Operation;
+use sluice_metadata::engine::{IO_MAX, Step};
 use sluice_nvme::Status;
 use sluice_uif::{Answer, Buffer, Call, Control, Data, Done, Function, Held, Interest, Io, Properties};
 use std::collections::VecDeque;
@@ -234,7 +234,7 @@ impl View {
 
 impl Function for View {
     fn properties(&self) -> Properties {
-        Properties { block_size: 512, pool: BUFFER as u32, size: self.shape.size, ..Properties::NONE }
+        Properties { block_size: 512, pool: IO_MAX as u32, size: self.shape.size, ..Properties::NONE }
             .with(Operation::Read, Interest::Before)
             .with(Operation::Write, Interest::Before)
             .with(Operation::WriteZeroes, Interest::Before)
@@ -246,7 +246,7 @@ impl Function for View {
         if self.map.is_some() {
             return io.ready(Status::SUCCESS);
         }
-        self.buffer = self.buffer.take().or_else(|| io.buffer(BUFFER));
+        self.buffer = self.buffer.take().or_else(|| io.buffer(IO_MAX));
         if self.load.is_none() {
             self.begin_load(io);
         }

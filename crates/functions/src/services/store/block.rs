@@ -1,9 +1,7 @@
 //! Blocks of metadata: the unit in which metadata is written and checked.
 
+pub(crate) use sluice_metadata::engine::BLOCK;
 use twox_hash::XxHash3_64;
-
-/// Bytes of a block.
-pub(crate) const BLOCK: usize = 4096;
 
 /// Bytes behind a block's own head.
 pub(crate) const PAYLOAD: usize = BLOCK - HEAD;

@@ -3,8 +3,9 @@
 use super::block::{BLOCK, number_32, sign};
 use super::layout::{Layout, Shape};
 use super::load::{Found, Load, Loaded};
-use super::metadata_op::{Append, BUFFER, Checkpoint, Entry, Format, Log, Step};
-use super::table::{Table, Version};
+use super::metadata_op::{Entry, Format, Write};
+use super::table::Version;
+use sluice_metadata::engine::{IO_MAX, Step};
 
 const SHAPE: Shape = Shape { size: 16 << 12, chunk: 4096 };
 const STORE: usize = 200 << 10;
@@ -32,7 +33,7 @@ pub fn run(input: &[u8]) {
 
 /// Runs an operation to its end.
 fn drain(disk: &mut [u8], mut next: impl FnMut(&mut [u8]) -> Result<Step, String>) -> Result<(), String> {
-    let mut bytes = vec![0; BUFFER];
+    let mut bytes = vec![0; IO_MAX];
     loop {
         match next(&mut bytes)? {
             Step::Read { at, length } => bytes[..length].copy_from_slice(&disk[at as usize..][..length]),
@@ -54,12 +55,9 @@ fn load(disk: &mut [u8]) -> Result<Option<Box<Loaded>>, String> {
 
 /// Writes a store with some history: an order for each byte.
 fn write(disk: &mut [u8], orders: &[u8]) {
-    let layout = Layout::plan(SHAPE, SALT, disk.len() as u64, disk.len() as u64).expect("it is large enough");
-    let mut format = Format { layout, stage: 0 };
-    drain(disk, |bytes| Ok(format.next(bytes))).expect("nothing fails");
-    let mut table = Table::new(layout.logical, layout.physical, layout.mappings_max);
-    let mut log = Log { area: 0, generation: 1, sequence: 1 };
+    let mut store = make(disk, SHAPE);
     for order in orders {
+        let (layout, table) = (store.layout, &mut store.table);
         let name = format!("v{}", order >> 5);
         let entry = match order % 8 {
             0 if table.may_create(&name).is_ok() => Entry::Create(Version { name, created: 0, epoch: 0 }),
@@ -73,16 +71,30 @@ fn write(disk: &mut [u8], orders: &[u8]) {
                 Entry::Changes(vec![(logical, Some(physical))])
             }
         };
-        if log.sequence > layout.log {
-            let mut checkpoint = Checkpoint::new();
-            drain(disk, |bytes| Ok(checkpoint.next(&layout, &log, &table, bytes))).expect("nothing fails");
-            log = Checkpoint::log(&log);
-        }
-        let mut append = Append::new(entry);
-        drain(disk, |bytes| Ok(append.next(&layout, &log, &table, bytes))).expect("nothing fails");
-        append.entry.apply(&mut table).expect("it was possible");
-        log.sequence += 1;
+        append(disk, &mut store, entry);
     }
+}
+
+/// Makes a store.
+fn make(disk: &mut [u8], shape: Shape) -> Loaded {
+    let bytes = disk.len() as u64;
+    let layout = Layout::plan(shape, SALT, bytes, bytes).expect("it is large enough");
+    let mut format = Format { layout, stage: 0 };
+    drain(disk, |bytes| Ok(format.next(bytes))).expect("nothing fails");
+    Loaded::made(layout)
+}
+
+/// Writes an entry, after a checkpoint if there is no room for it, and applies it.
+fn append(disk: &mut [u8], store: &mut Loaded, entry: Entry) {
+    let Loaded { layout, table, writer, .. } = store;
+    if !writer.has_room() {
+        let mut checkpoint = Write::checkpoint(table, writer);
+        drain(disk, |bytes| Ok(checkpoint.next(layout, writer, table, bytes))).expect("nothing fails");
+    }
+    let applied = entry.clone();
+    let mut append = Write::append(entry, writer);
+    drain(disk, |bytes| Ok(append.next(layout, writer, table, bytes))).expect("nothing fails");
+    applied.apply(table).expect("it was possible");
 }
 
 /// Checks a loaded store: one drive and its versions, each of which can be rolled back to and deleted.
@@ -132,22 +144,15 @@ mod tests {
     fn logged(blocks: u32, spoil: Option<u64>, only_reads: bool) -> Result<Loaded, String> {
         const LARGE: Shape = Shape { size: 4096 << 12, chunk: 4096 };
         let mut disk = vec![0; 8 << 20];
-        let store = disk.len() as u64;
-        let layout = Layout::plan(LARGE, SALT, store, store).expect("it is large enough");
-        assert!(layout.log > u64::from(blocks), "{} blocks", layout.log);
-        let mut format = Format { layout, stage: 0 };
-        drain(&mut disk, |bytes| Ok(format.next(bytes))).expect("nothing fails");
-        let mut table = Table::new(layout.logical, layout.physical, layout.mappings_max);
-        let mut log = Log { area: 0, generation: 1, sequence: 1 };
+        let mut store = make(&mut disk, LARGE);
         for logical in 0..blocks {
-            let physical = table.allocate().expect("there is room");
-            let mut append = Append::new(Entry::Changes(vec![(logical, Some(physical))]));
-            drain(&mut disk, |bytes| Ok(append.next(&layout, &log, &table, bytes))).expect("nothing fails");
-            append.entry.apply(&mut table).expect("it was possible");
-            log.sequence += 1;
+            assert!(store.writer.has_room(), "all blocks are in one log");
+            let physical = store.table.allocate().expect("there is room");
+            append(&mut disk, &mut store, Entry::Changes(vec![(logical, Some(physical))]));
         }
+        let (layout, table, store) = (store.layout, store.table, disk.len() as u64);
         if let Some(sequence) = spoil {
-            disk[layout.log_at(log.area, sequence) as usize + 100] ^= 1;
+            disk[layout.halves.record_at(0, 0, sequence - 1) as usize + 100] ^= 1;
         }
         let mut load = match only_reads {
             true => Load::to_read(LARGE, store),
@@ -156,8 +161,7 @@ mod tests {
         drain(&mut disk, |bytes| load.next(bytes))?;
         let Found::Store(loaded) = load.found() else { panic!("there is one") };
         for logical in 0..layout.logical {
-            let expected =
-                if u64::from(logical) + 1 < loaded.log.sequence { table.lookup(logical) } else { None };
+            let expected = table.lookup(logical).filter(|_| u64::from(logical) < loaded.table.mapped());
             assert_eq!(loaded.table.lookup(logical), expected, "chunk {logical} of a log of {blocks}");
         }
         Ok(*loaded)
@@ -169,15 +173,35 @@ mod tests {
         for blocks in [0, 1, 15, 16, 17, 31, 32, 33, 40] {
             for only_reads in [false, true] {
                 let loaded = logged(blocks, None, only_reads).expect("it is whole");
-                assert_eq!(loaded.log.sequence, u64::from(blocks) + 1);
+                assert_eq!(loaded.table.mapped(), u64::from(blocks));
                 let torn = logged(blocks, Some(blocks.max(1).into()), only_reads).expect("its last is torn");
-                assert_eq!(torn.log.sequence, u64::from(blocks.max(1)));
+                assert_eq!(torn.table.mapped(), u64::from(blocks.max(1) - 1));
             }
         }
         // A later one was written when the one before was durable.
         for (blocks, spoilt) in [(2, 1), (16, 15), (17, 16), (20, 3), (33, 17), (40, 32)] {
             let words = logged(blocks, Some(spoilt), false).map(drop).expect_err("it has a gap");
             assert!(words.contains("the log before block"), "{words}");
+        }
+    }
+
+    /// Compares stores with checksums of stores that version 8125aff wrote for the same orders. The first log is
+    /// full after eight orders.
+    #[test]
+    fn a_store_has_the_bytes_that_version_8125aff_wrote() {
+        for (count, sum) in [
+            (0, 0x8f5d_1b90_c84a_0bb9),
+            (1, 0xc144_05d7_be40_aba7),
+            (8, 0x5ddb_2b96_1ef5_9369),
+            (9, 0xd9f1_1657_77b3_9a8c),
+            (40, 0xdcae_f4fe_681c_1281),
+            (300, 0x447a_25ea_80ee_566d),
+        ] {
+            let orders: Vec<u8> = (0..count).map(|n: usize| (n * 41 % 256) as u8).collect();
+            let mut disk = vec![0; super::STORE];
+            super::write(&mut disk, &orders);
+            assert_eq!(twox_hash::XxHash3_64::oneshot(&disk), sum, "{count} orders");
+            super::load(&mut disk).expect("it is whole").expect("there is one");
         }
     }
 

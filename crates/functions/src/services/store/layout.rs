@@ -5,6 +5,7 @@
 use super::block::{BLOCK, Kind, Label, PAYLOAD, number, open, seal};
 use super::table::{Mapping, VERSIONS_MAX, Version};
 use super::text::format_bytes;
+use sluice_metadata::engine::Halves;
 
 /// Blocks before the first area.
 const FRONT: u64 = 4;
@@ -46,9 +47,8 @@ pub(crate) struct Layout {
     pub(crate) physical: u32,
     /// Mappings that an area has room for.
     pub(crate) mappings_max: u64,
-    /// Blocks of a checkpoint's body.
-    body: u64,
-    pub(crate) log: u64,
+    /// Areas of the metadata, with room for the largest checkpoint.
+    pub(crate) halves: Halves,
     /// Offset of the first chunk.
     chunks: u64,
 }
@@ -67,8 +67,8 @@ impl Layout {
         let versions = (VERSIONS_MAX as u64).div_ceil(VERSIONS_PER_BLOCK as u64);
         let body = versions + mappings_max.div_ceil(MAPPINGS_PER_BLOCK as u64);
         let log = (2 * body).clamp(LOG_MIN, LOG_MAX);
-        let metadata = (FRONT + 2 * (1 + body + log)) * BLOCK as u64;
-        let chunks = metadata.next_multiple_of(shape.chunk);
+        let halves = Halves { at: FRONT * BLOCK as u64, blocks: 1 + body + log, reserved: body };
+        let chunks = halves.end().next_multiple_of(shape.chunk);
         let physical = store.saturating_sub(chunks) / shape.chunk;
         if physical == 0 || store < made_with {
             let least = made_with.max(chunks + shape.chunk);
@@ -79,26 +79,12 @@ impl Layout {
             ));
         }
         let (logical, physical) = (logical as u32, physical.min(u64::from(u32::MAX) - 1) as u32);
-        Ok(Self { shape, made_with, salt, logical, physical, mappings_max, body, log, chunks })
+        Ok(Self { shape, made_with, salt, logical, physical, mappings_max, halves, chunks })
     }
 
     /// Returns the offset of a chunk in the store.
     pub(crate) fn chunk_at(&self, physical: u32) -> u64 {
         self.chunks + u64::from(physical) * self.shape.chunk
-    }
-
-    /// Returns the offset of an area's header.
-    pub(crate) fn header_at(&self, area: usize) -> u64 {
-        (FRONT + area as u64 * (1 + self.body + self.log)) * BLOCK as u64
-    }
-
-    pub(crate) fn body_at(&self, area: usize, block: u64) -> u64 {
-        self.header_at(area) + (1 + block) * BLOCK as u64
-    }
-
-    /// Returns the offset of block `sequence` of an area's log, from 1 on.
-    pub(crate) fn log_at(&self, area: usize, sequence: u64) -> u64 {
-        self.body_at(area, self.body + sequence - 1)
     }
 
     /// Writes a superblock: all its content is in its first 512 bytes, and so never torn.

@@ -2,46 +2,16 @@
 //!
 //! An operation does not send requests itself. Its user requests the next step, executes it, and requests the
 //! next one; a failed step ends the operation. Data of a step is in the one buffer that all operations share.
+//! [`sluice_metadata::engine`] has the order of the steps of a checkpoint and of a block of the log.
 
 use super::block::{BLOCK, Kind, Label, number, seal};
 use super::layout::{DELETIONS, Header, Layout, MAPPINGS_PER_BLOCK, VERSIONS_PER_BLOCK};
 use super::load::Load;
 use super::table::{Mapping, Table, Version};
+use sluice_metadata::engine::{Position, Rules, Source, Step, Writer};
 
-/// Bytes of the operations' buffer.
-pub(crate) const BUFFER: usize = 16 * BLOCK;
-
-/// Step of an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    Read {
-        at: u64,
-        length: usize,
-    },
-    Write {
-        at: u64,
-        length: usize,
-    },
-    /// Flush: all earlier writes are durable after it.
-    Flush,
-    /// End of the operation.
-    Done,
-}
-
-impl Step {
-    fn write(at: u64, length: usize) -> Self {
-        Self::Write { at, length }
-    }
-}
-
-/// Position at which the log continues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Log {
-    pub(crate) area: usize,
-    pub(crate) generation: u64,
-    /// Number of the next block.
-    pub(crate) sequence: u64,
-}
+/// Rules of writing: a flush makes writes durable, and an older state is never taken for the present.
+pub(crate) const RULES: Rules = Rules { flushes: true, voids: true };
 
 /// Chunk of the drive, with its new chunk of the store, or zeros.
 pub(crate) type Change = (u32, Option<u32>);
@@ -60,7 +30,7 @@ pub(crate) enum Entry {
 
 impl Entry {
     /// Writes the block with this entry at the end of the log.
-    fn seal(&self, block: &mut [u8], salt: u64, log: &Log) {
+    fn seal(&self, block: &mut [u8], salt: u64, log: &Position) {
         let named = |name: &String| Version { name: name.clone(), created: 0, epoch: 0 };
         let (kind, version) = match self {
             Self::Changes(_) => (Kind::Changes, None),
@@ -68,7 +38,7 @@ impl Entry {
             Self::Delete(name) => (Kind::Delete, Some(named(name))),
             Self::Rollback(name) => (Kind::Rollback, Some(named(name))),
         };
-        seal(block, salt, Label::new(kind, log.generation, log.sequence), |payload| {
+        seal(block, salt, Label::new(kind, log.generation, log.next + 1), |payload| {
             if let Some(version) = version {
                 version.put(payload);
             }
@@ -118,12 +88,16 @@ pub(crate) enum MetadataOp {
     Load(Box<Load>),
     /// Makes a store.
     Format(Format),
-    /// Writes a new checkpoint into the other area.
-    Checkpoint(Checkpoint),
-    /// Writes a block of the log.
-    Append(Append),
+    /// Writes a checkpoint or a block of the log.
+    Write(Write),
     /// Makes all earlier writes durable.
     Sync(bool),
+}
+
+impl MetadataOp {
+    pub(crate) fn is_checkpoint(&self) -> bool {
+        matches!(self, Self::Write(Write { entry: None, .. }))
+    }
 }
 
 /// Makes a store: its superblocks come last.
@@ -145,11 +119,11 @@ impl Format {
             }
             2 => {
                 block.fill(0);
-                layout.header_at(1)
+                layout.halves.header_at(1)
             }
             3 => {
                 Header { generation: 1, epoch: 1, ..Header::default() }.seal(block, layout.salt);
-                layout.header_at(0)
+                layout.halves.header_at(0)
             }
             5 | 7 => {
                 layout.seal_superblock(block);
@@ -158,170 +132,136 @@ impl Format {
             4 | 6 | 8 => return Step::Flush,
             _ => return Step::Done,
         };
-        Step::write(at, BLOCK)
+        Step::Write { at, length: BLOCK }
     }
 }
 
-/// Writes one block of the log.
+/// Writes one block of the log, or a checkpoint into the other area.
 #[derive(Debug)]
-pub(crate) struct Append {
-    pub(crate) entry: Entry,
-    stage: Stage,
+pub(crate) struct Write {
+    /// Content of the block; none for a checkpoint.
+    pub(crate) entry: Option<Entry>,
+    body: Body,
+    /// Whether the number of deletions was written.
+    announced: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
-enum Stage {
-    Begin,
-    /// All writes that the entry depends on are durable, and so is every block before it.
-    Flushed,
-    Written,
-    /// The entry is durable.
-    Durable,
-    Announced,
-}
-
-impl Append {
-    pub(crate) fn new(entry: Entry) -> Self {
-        Self { entry, stage: Stage::Begin }
-    }
-
-    /// Returns whether the block may or may not exist when the operation ends now.
-    pub(crate) fn is_doubtful(&self) -> bool {
-        self.stage > Stage::Flushed
-    }
-
-    /// Returns whether the block certainly exists, whatever fails now.
-    pub(crate) fn is_durable(&self) -> bool {
-        self.stage > Stage::Durable
-    }
-
-    /// Returns the next step. An order is durable when it is answered; changes are with the next flush, as
+impl Write {
+    /// Begins a block of the log. An order is durable when it is answered; changes are with the next flush, as
     /// their data is.
-    pub(crate) fn next(&mut self, layout: &Layout, log: &Log, table: &Table, bytes: &mut [u8]) -> Step {
-        let is_order = !matches!(self.entry, Entry::Changes(_));
-        let (stage, step) = match self.stage {
-            Stage::Begin => (Stage::Flushed, Step::Flush),
-            Stage::Flushed => {
-                self.entry.seal(&mut bytes[..BLOCK], layout.salt, log);
-                (Stage::Written, Step::write(layout.log_at(log.area, log.sequence), BLOCK))
+    pub(crate) fn append(entry: Entry, writer: &mut Writer) -> Self {
+        writer.append(!matches!(entry, Entry::Changes(_)));
+        Self { entry: Some(entry), body: Body::default(), announced: false }
+    }
+
+    pub(crate) fn checkpoint(table: &Table, writer: &mut Writer) -> Self {
+        writer.checkpoint();
+        let body = Body { place: 0, mappings: table.count_seen() };
+        Self { entry: None, body, announced: false }
+    }
+
+    /// Returns the next step. Block 2 comes before a checkpoint, and after a deletion: readers of old versions
+    /// are notified before the chunks are used again.
+    pub(crate) fn next(
+        &mut self,
+        layout: &Layout,
+        writer: &mut Writer,
+        table: &Table,
+        bytes: &mut [u8],
+    ) -> Step {
+        let salt = layout.salt;
+        if self.entry.is_none() && !self.announced {
+            return self.announce(table.deletions(), salt, bytes);
+        }
+        let Self { entry, body, announced } = self;
+        match writer.next(&mut Blocks { salt, table, entry: entry.as_ref(), body }, bytes) {
+            Step::Done if !*announced && matches!(entry, Some(Entry::Delete(_))) => {
+                self.announce(table.deletions() + 1, salt, bytes)
             }
-            Stage::Written if is_order => (Stage::Durable, Step::Flush),
-            // Readers of old versions are notified before the chunks are used again.
-            Stage::Durable if matches!(self.entry, Entry::Delete(_)) => {
-                seal_deletions(&mut bytes[..BLOCK], layout.salt, table.deletions() + 1);
-                (Stage::Announced, Step::write(DELETIONS, BLOCK))
-            }
-            done => (done, Step::Done),
-        };
-        self.stage = stage;
-        step
+            step => step,
+        }
+    }
+
+    fn announce(&mut self, deletions: u64, salt: u64, bytes: &mut [u8]) -> Step {
+        self.announced = true;
+        seal(&mut bytes[..BLOCK], salt, Label::new(Kind::Deletions, 0, deletions), |_| 0);
+        Step::Write { at: DELETIONS, length: BLOCK }
+    }
+
+    /// Ends the operation, because its last step failed. Returns the entry, and whether the log has it
+    /// durably: then only the readers of old versions were not notified.
+    pub(crate) fn failed(self, writer: &mut Writer) -> (Option<Entry>, bool) {
+        let is_durable = writer.is_idle();
+        match is_durable {
+            true => writer.make_stale(),
+            false => writer.failed(),
+        }
+        (self.entry, is_durable)
     }
 }
 
-fn seal_deletions(block: &mut [u8], salt: u64, deletions: u64) {
-    seal(block, salt, Label::new(Kind::Deletions, 0, deletions), |_| 0);
-}
-
-/// Writes the table into the other area. The old area is valid until the new one is complete, and void from
-/// then on: an older state is never taken for the present.
-#[derive(Debug)]
-pub(crate) struct Checkpoint {
-    stage: u8,
-    /// Blocks of versions and mappings that were written.
-    written: u64,
+/// Progress of the body of a checkpoint.
+#[derive(Debug, Default)]
+struct Body {
     /// Position of the next mapping in the table's order.
     place: usize,
     /// Mappings of the checkpoint.
     mappings: u64,
 }
 
-impl Checkpoint {
-    pub(crate) fn new() -> Self {
-        Self { stage: 0, written: 0, place: 0, mappings: 0 }
+/// Content of the blocks that the engine writes.
+struct Blocks<'a> {
+    salt: u64,
+    table: &'a Table,
+    entry: Option<&'a Entry>,
+    body: &'a mut Body,
+}
+
+impl Source for Blocks<'_> {
+    fn header(&mut self, log: &Position, block: &mut [u8]) {
+        self.header_of(log).seal(block, self.salt);
     }
 
-    /// Returns the log that begins with the checkpoint, after the old one.
-    pub(crate) fn log(before: &Log) -> Log {
-        Log { area: 1 - before.area, generation: before.generation + 1, sequence: 1 }
+    fn body(&mut self, log: &Position, number: u64, buffer: &mut [u8]) -> usize {
+        let (versions, mappings) = self.header_of(log).blocks();
+        let blocks = buffer.chunks_exact_mut(BLOCK).zip(number..versions + mappings);
+        blocks
+            .map(|(block, number)| match number < versions {
+                true => self.versions(block, Label::new(Kind::Versions, log.generation, number)),
+                false => self.mappings(block, Label::new(Kind::Mappings, log.generation, number)),
+            })
+            .count()
     }
 
-    /// Returns whether the checkpoint's own header is durable: the old area may be void then, whatever fails
-    /// now. Before that the old area is valid as well, because a store whose checkpoint failed is not
-    /// written.
-    pub(crate) fn counts(&self) -> bool {
-        self.stage > 6
+    fn record(&mut self, log: &Position, block: &mut [u8]) {
+        self.entry.into_iter().for_each(|entry| entry.seal(block, self.salt, log));
     }
+}
 
-    pub(crate) fn next(&mut self, layout: &Layout, before: &Log, table: &Table, bytes: &mut [u8]) -> Step {
-        let log = Self::log(before);
-        let block = &mut bytes[..BLOCK];
-        let head = layout.header_at(log.area);
-        match self.stage {
-            0 => {
-                self.mappings = table.count_seen();
-                seal_deletions(block, layout.salt, table.deletions());
-                self.then(1, Step::write(DELETIONS, BLOCK))
-            }
-            1 => {
-                block.fill(0);
-                self.then(2, Step::write(head, BLOCK))
-            }
-            2 => self.then(3, Step::Flush),
-            3 => match self.body(layout, &log, table, bytes) {
-                Some(step) => step,
-                None => self.then(4, Step::Flush),
-            },
-            4 => {
-                self.header(&log, table).seal(block, layout.salt);
-                self.then(5, Step::write(head, BLOCK))
-            }
-            5 => self.then(6, Step::Flush),
-            6 => {
-                block.fill(0);
-                self.then(7, Step::write(layout.header_at(before.area), BLOCK))
-            }
-            7 => self.then(8, Step::Flush),
-            _ => Step::Done,
+impl Blocks<'_> {
+    fn header_of(&self, log: &Position) -> Header {
+        Header {
+            generation: log.generation,
+            epoch: self.table.epoch().into(),
+            deletions: self.table.deletions(),
+            versions: self.table.versions().len() as u64,
+            mappings: self.body.mappings,
         }
     }
 
-    fn then(&mut self, stage: u8, step: Step) -> Step {
-        self.stage = stage;
-        step
-    }
-
-    /// Writes as many blocks as fit into the buffer. Returns none if there are no more.
-    fn body(&mut self, layout: &Layout, log: &Log, table: &Table, bytes: &mut [u8]) -> Option<Step> {
-        let header = self.header(log, table);
-        let (versions, mappings) = header.blocks();
-        let first = self.written;
-        for block in bytes.chunks_exact_mut(BLOCK) {
-            if self.written == versions + mappings {
-                break;
-            }
-            match self.written < versions {
-                true => self.versions(block, layout.salt, log, table),
-                false => self.mappings(block, layout.salt, log, table),
-            }
-            self.written += 1;
-        }
-        let length = (self.written - first) as usize * BLOCK;
-        (length > 0).then(|| Step::write(layout.body_at(log.area, first), length))
-    }
-
-    fn versions(&mut self, block: &mut [u8], salt: u64, log: &Log, table: &Table) {
-        let from = self.written as usize * VERSIONS_PER_BLOCK;
-        seal(block, salt, Label::new(Kind::Versions, log.generation, self.written), |payload| {
-            let versions = table.versions()[from..].iter().take(VERSIONS_PER_BLOCK);
+    fn versions(&self, block: &mut [u8], label: Label) {
+        let from = label.sequence as usize * VERSIONS_PER_BLOCK;
+        seal(block, self.salt, label, |payload| {
+            let versions = self.table.versions()[from..].iter().take(VERSIONS_PER_BLOCK);
             let places = payload.chunks_exact_mut(Version::BYTES);
             places.zip(versions).map(|(bytes, version)| version.put(bytes)).count()
         });
     }
 
-    fn mappings(&mut self, block: &mut [u8], salt: u64, log: &Log, table: &Table) {
-        let place = &mut self.place;
-        seal(block, salt, Label::new(Kind::Mappings, log.generation, self.written), |payload| {
-            let mappings = table.mappings(*place).take(MAPPINGS_PER_BLOCK);
+    fn mappings(&mut self, block: &mut [u8], label: Label) {
+        let place = &mut self.body.place;
+        seal(block, self.salt, label, |payload| {
+            let mappings = self.table.mappings(*place).take(MAPPINGS_PER_BLOCK);
             let mut count = 0;
             for (bytes, (next, mapping)) in payload.chunks_exact_mut(Mapping::BYTES).zip(mappings) {
                 mapping.put(bytes);
@@ -329,15 +269,5 @@ impl Checkpoint {
             }
             count
         });
-    }
-
-    fn header(&self, log: &Log, table: &Table) -> Header {
-        Header {
-            generation: log.generation,
-            epoch: table.epoch().into(),
-            deletions: table.deletions(),
-            versions: table.versions().len() as u64,
-            mappings: self.mappings,
-        }
     }
 }

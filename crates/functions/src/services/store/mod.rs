@@ -5,9 +5,8 @@
 //! metadata, one step after the other, for the user of the layer. `Load` is the one that trusts no data it
 //! reads. The page docs/internals/formats.md has the layout.
 //!
-//! Order of durability: a block of the log is written when all that it depends on, and every block before it,
-//! is durable. So only the last block of a log can be missing after a power cut. A checkpoint goes into the
-//! area that is not in use, and is valid as soon as its header is written.
+//! [`sluice_metadata::engine`] has the order of reads, writes and flushes of the areas, which are its halves.
+//! This module has the content of their blocks, the superblocks, and the number of deletions.
 
 pub(crate) mod block;
 #[cfg(any(test, feature = "fuzz"))]

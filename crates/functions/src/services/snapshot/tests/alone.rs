@@ -1,7 +1,8 @@
 //! The function alone, over a store in memory. The test decides when the store completes the host's flushes.
 
-use super::super::make;
+use super::super::{CHUNK, make};
 use crate::host::entry;
+use crate::store::layout::DELETIONS;
 use sluice_command::{Operation, Request};
 use sluice_memory::{Buffers, SharedRegion};
 use sluice_nvme::Status;
@@ -19,6 +20,9 @@ struct Rig {
     replies: VecDeque<Reply>,
     /// Flushes of the host that the store has.
     flushes: VecDeque<Reply>,
+    /// Offset of a request of the function's that the store does not complete, and that request.
+    holds: Option<u64>,
+    held: Option<Reply>,
     finished: Vec<(u64, Status)>,
     now_ns: u64,
 }
@@ -33,6 +37,8 @@ impl Rig {
             store: vec![0; STORE as usize],
             replies: VecDeque::new(),
             flushes: VecDeque::new(),
+            holds: None,
+            held: None,
             finished: Vec::new(),
             now_ns: 0,
         };
@@ -68,6 +74,9 @@ impl Rig {
         match reply.disposition {
             disposition::READY => assert_eq!(Status(reply.status), Status::SUCCESS),
             disposition::FINISH => self.finished.push((reply.tag, Status(reply.status))),
+            disposition::REQUEST if self.holds.is_some_and(|at| at == reply.offset) => {
+                self.held = Some(*reply)
+            }
             disposition::REQUEST => self.apply(reply, kind::DONE),
             disposition::FORWARD_AND_RETURN if operation(reply) == Operation::Flush => {
                 self.flushes.push_back(*reply);
@@ -114,10 +123,24 @@ impl Rig {
 
     /// Submits a write, and returns its status.
     fn write(&mut self, tag: u64) -> Status {
-        let request = Request { operation: Operation::Write, length: 4096, ..Request::default() };
+        self.submit_write(tag, 0);
+        self.ended(tag).expect("the store does what it is asked for")
+    }
+
+    /// Submits a write to a chunk.
+    fn submit_write(&mut self, tag: u64, chunk: u64) {
+        let (operation, offset) = (Operation::Write, chunk * CHUNK);
+        let request = Request { operation, offset, length: 4096, ..Request::default() };
         let entry = Submission { tag, data_offset: 0, data_length: 4096, ..entry::about(&request) };
         self.show(&entry);
-        self.ended(tag).expect("the store does what it is asked for")
+    }
+
+    /// Completes the request that the store held.
+    fn end_held(&mut self) {
+        let reply = self.held.take().expect("it has one");
+        self.holds = None;
+        self.apply(&reply, kind::DONE);
+        self.work_off();
     }
 
     /// Completes the store's first flush.
@@ -155,4 +178,24 @@ fn a_flush_that_fails_does_not_cover_writes_that_were_acknowledged_meanwhile() {
         rig.end_flush(Status::SUCCESS);
         assert_eq!(rig.ended(tag), Some(expected), "Flush {tag}");
     }
+}
+
+/// Holds a checkpoint that follows a full log: nothing failed, so writes in place and flushes do not wait.
+#[test]
+fn a_checkpoint_of_a_full_log_delays_only_writes_that_need_a_chunk() {
+    let mut rig = Rig::new();
+    rig.holds = Some(DELETIONS);
+    let filled = (0..16).take_while(|chunk| {
+        rig.submit_write(100 + chunk, *chunk);
+        rig.held.is_none()
+    });
+    let last = filled.count() as u64;
+    assert!((1..15).contains(&last), "the log is full after {last} writes");
+    assert_eq!(rig.ended(100 + last), None, "it waits for the checkpoint");
+    assert_eq!(rig.write(1), Status::SUCCESS, "in place");
+    rig.flush(2);
+    rig.end_flush(Status::SUCCESS);
+    assert_eq!(rig.ended(2), Some(Status::SUCCESS));
+    rig.end_held();
+    assert_eq!(rig.ended(100 + last), Some(Status::SUCCESS));
 }
