@@ -3,7 +3,7 @@
 use super::drive::Snapshot;
 use super::jobs::Extent;
 use super::{Requester, request, send, token};
-use crate::store::metadata_op::{Change, MetadataOp};
+use crate::store::metadata_op::Change;
 use sluice_command::{Operation, Request};
 use sluice_nvme::Status;
 use sluice_uif::{Buffer, Data, Done, Io, Translation};
@@ -84,6 +84,7 @@ impl Snapshot {
 
     /// Begins a copy. Returns false if it has to wait.
     pub(super) fn copy(&mut self, mut copy: Copy, io: &mut Io<'_>) -> bool {
+        let sweeps = self.may_sweep(io);
         let (Some(work), Some(job)) = (&mut self.work, self.jobs.get_mut(copy.job)) else { return true };
         let chunk = work.layout.shape.chunk;
         if self.copies.len() == COPIES_MAX {
@@ -95,9 +96,6 @@ impl Snapshot {
                 let Some(buffer) = io.buffer(chunk as usize) else { return false };
                 copy.buffer = Some(buffer);
             }
-            // A checkpoint counts the mappings. Otherwise one write sweeps one step, and all go on after that.
-            let sweeps = !self.op.as_ref().is_some_and(MetadataOp::is_checkpoint)
-                && self.alarm_ns.is_none_or(|alarm_ns| alarm_ns > io.now_ns());
             copy.target = if sweeps { work.table.allocate_or_sweep() } else { work.table.allocate() };
             if copy.target.is_none() {
                 copy.buffer.into_iter().for_each(|buffer| io.release(buffer));

@@ -353,27 +353,21 @@ impl Snapshot {
         let (None, Some(work)) = (&self.op, &mut self.work) else { return };
         let wanted = !self.ready.is_empty() || self.order.is_some();
         let repairs = work.writer.is_stale() && (self.repair || !self.syncing.is_empty());
-        if repairs || wanted && !work.writer.has_room() {
-            let checkpoint = Write::checkpoint(&work.table, &mut work.writer);
-            return self.run(MetadataOp::Write(checkpoint), io);
-        }
-        if let Some(entry) = self.order.take() {
-            let append = Write::append(entry, &mut work.writer);
-            return self.run(MetadataOp::Write(append), io);
-        }
-        if !self.ready.is_empty() {
+        let write = if repairs || wanted && !work.writer.has_room() {
+            Write::checkpoint(&work.table, &mut work.writer)
+        } else if let Some(entry) = self.order.take() {
+            Write::append(entry, &mut work.writer)
+        } else if !self.ready.is_empty() {
             let count = self.ready.len().min(CHANGES_MAX);
             self.committing = self.ready.drain(..count).collect();
-            let mut changes = Vec::with_capacity(count);
-            for number in &self.committing {
-                changes.extend(self.copies.get_mut(*number).map(|copy| copy.change()));
-            }
-            let append = Write::append(Entry::Changes(changes), &mut work.writer);
-            return self.run(MetadataOp::Write(append), io);
-        }
-        if !self.syncing.is_empty() {
-            self.run(MetadataOp::Sync(false), io);
-        }
+            let copies = self.committing.iter().filter_map(|number| self.copies.get(*number));
+            Write::append(Entry::Changes(copies.map(Copy::change).collect()), &mut work.writer)
+        } else if !self.syncing.is_empty() {
+            return self.run(MetadataOp::Sync(false), io);
+        } else {
+            return;
+        };
+        self.run(MetadataOp::Write(write), io);
     }
 
     fn run(&mut self, op: MetadataOp, io: &mut Io<'_>) {

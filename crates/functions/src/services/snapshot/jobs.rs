@@ -73,23 +73,16 @@ impl Snapshot {
         }
         let writes = operation != Operation::Read;
         let place = work.table.lookup(extent.logical);
+        let waits = || work.writer.is_stale() || fua && !work.durable;
         match place {
             // The log may have a chunk for it, or not durably that it has none.
-            None if writes
-                && (operation == Operation::Write || work.writer.is_stale() || fua && !work.durable) =>
-            {
-                return None;
-            }
+            None if writes && (operation == Operation::Write || waits()) => return None,
             None => {
                 call.data.fill(0);
                 return Some(Answer::Finish(Status::SUCCESS));
             }
             Some(_) if !writes => {}
-            Some(_)
-                if !work.table.is_own(extent.logical) || work.writer.is_stale() || fua && !work.durable =>
-            {
-                return None;
-            }
+            Some(_) if !work.table.is_own(extent.logical) || waits() => return None,
             Some(_) => {}
         }
         if !self.is_busy(extent.logical) {
@@ -159,6 +152,10 @@ impl Snapshot {
         }
         if writes && work.writer.is_stale() {
             self.repair = true;
+            return false;
+        }
+        if writes && work.table.may_become_own(extent.logical) {
+            self.sweep_for_write(io);
             return false;
         }
         if self.in_flight >= IN_FLIGHT_MAX || writes && self.is_busy(extent.logical) {

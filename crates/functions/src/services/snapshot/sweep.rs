@@ -7,6 +7,7 @@ use super::drive::Snapshot;
 use crate::services::service::json;
 use crate::store::layout::Shape;
 use crate::store::metadata_op::MetadataOp;
+use crate::store::table::SWEEP;
 use sluice_jobs::{Order, Pace, Progress, Report, Scheduler, State, Verb};
 use sluice_uif::{Control, Io};
 
@@ -62,6 +63,22 @@ impl Snapshot {
             self.sweeper.finish(DELETE);
         } else if let Some(alarm_ns) = self.sweeper.alarm_ns(|_| state == State::Running) {
             self.wake_at(alarm_ns, io);
+        }
+    }
+
+    /// Returns whether a write may sweep. A checkpoint counts the mappings. Otherwise one write sweeps one
+    /// step, and all go on after that.
+    pub(super) fn may_sweep(&self, io: &Io<'_>) -> bool {
+        !self.op.as_ref().is_some_and(MetadataOp::is_checkpoint)
+            && self.alarm_ns.is_none_or(|alarm_ns| alarm_ns > io.now_ns())
+    }
+
+    /// Sweeps one step for a write that waits until all past mappings are visited.
+    pub(super) fn sweep_for_write(&mut self, io: &mut Io<'_>) {
+        let may_sweep = self.may_sweep(io);
+        if let Some(work) = self.work.as_mut().filter(|_| may_sweep) {
+            work.table.sweep(SWEEP);
+            self.wake_at(io.now_ns(), io);
         }
     }
 

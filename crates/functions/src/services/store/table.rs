@@ -146,6 +146,14 @@ impl Table {
         })
     }
 
+    /// Returns whether a mapped chunk may be [own](Self::is_own) when [`sweep`](Self::sweep) has visited all
+    /// past mappings. Until then, it is neither written in place nor replaced: a replay of the log, which
+    /// sweeps at once, has it as own.
+    pub(crate) fn may_become_own(&self, logical: u32) -> bool {
+        let is_new = self.born.get(logical as usize).is_some_and(|born| *born > self.newest());
+        is_new && self.unswept() > 0 && self.lookup(logical).is_some() && !self.is_own(logical)
+    }
+
     /// Returns the epoch of the newest version; zero if there is none.
     fn newest(&self) -> u32 {
         self.versions.last().map_or(0, |version| version.epoch)
@@ -372,8 +380,8 @@ impl Table {
     }
 }
 
-/// Past mappings that are visited at a time to find a free chunk.
-const SWEEP: usize = 4096;
+/// Past mappings that are visited at a time for a write.
+pub(crate) const SWEEP: usize = 4096;
 
 /// Most chunks that may wait for their first mapping: room is kept for them.
 const REQUESTS: u64 = sluice_uif::abi::REQUESTS_MAX as u64;

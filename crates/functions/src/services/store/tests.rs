@@ -145,6 +145,32 @@ fn a_write_to_a_full_store_sweeps_one_step_at_a_time() {
     assert_eq!((table.unswept(), table.allocate_or_sweep()), (0, None), "nothing is left to be swept");
 }
 
+/// Rolls back and deletes the version: its chunk belongs to the drive alone, in a log that is replayed at once.
+#[test]
+fn a_chunk_of_a_deleted_version_is_not_replaced_before_it_is_swept() {
+    let mut table = Table::new(LOGICAL, PHYSICAL, MAPPINGS_MAX);
+    let write = |table: &mut Table| {
+        let chunk = table.allocate().expect("a free chunk");
+        table.put(0, Some(chunk));
+    };
+    write(&mut table);
+    table.create("v", 0).expect("a version");
+    write(&mut table);
+    table.roll_back("v").expect("it is there");
+    assert!(!table.is_own(0) && !table.may_become_own(0), "the version has it");
+    table.forget_version("v").expect("it is there");
+    assert!(!table.is_own(0) && table.may_become_own(0), "the mapping of the version is there");
+    table.sweep(usize::MAX);
+    assert!(table.is_own(0) && !table.may_become_own(0));
+    // Chunks that another version has are replaced at once, also during a sweep.
+    table.create("kept", 0).expect("a version");
+    table.create("gone", 0).expect("a version");
+    write(&mut table);
+    table.create("newest", 0).expect("a version");
+    table.forget_version("gone").expect("it is there");
+    assert!(table.unswept() > 0 && !table.is_own(0) && !table.may_become_own(0));
+}
+
 /// Grows a store without room to note mappings: its new chunks are not available.
 #[test]
 fn there_is_as_much_room_as_can_be_allocated() {

@@ -78,7 +78,7 @@ fn a_store_that_fails_fails_commands_and_loses_nothing() {
 /// Checks power cuts at random.
 #[test]
 fn a_power_cut_leaves_what_was_flushed_and_every_version() {
-    for seed in seeds(&[], 60) {
+    for seed in seeds(&[87], 60) {
         let mut plan = Plan::new(seed);
         for _ in 0..5 {
             plan.life(120);
