@@ -55,7 +55,8 @@ pub trait Content {
 pub struct Reading {
     /// Whether the whole half is searched for records behind the end of the log, or the rest of one read.
     pub to_end: bool,
-    /// Whether records are written again: they may be in a cache that lost them on the way to the disk.
+    /// Whether records are written again: they may be in a cache that lost them on the way to the disk. So may
+    /// be the later of two headers, which is written again, too, before the other half is used.
     pub rewrites: bool,
 }
 
@@ -78,6 +79,10 @@ pub struct Loader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Header(usize),
+    /// Reads the header that counts, writes it again, and makes it durable.
+    ReadHeader,
+    WriteHeader,
+    FlushHeader,
     Body,
     Log,
     /// Writes records again: so many of the last read.
@@ -105,6 +110,9 @@ impl Loader {
         let length = self.blocks() as usize * BLOCK;
         match self.stage {
             Stage::Header(half) => Step::Read { at: self.halves.header_at(half), length },
+            Stage::ReadHeader => Step::Read { at: self.halves.header_at(half), length },
+            Stage::WriteHeader => Step::Write { at: self.halves.header_at(half), length },
+            Stage::FlushHeader => Step::Flush,
             Stage::Body => Step::Read { at: self.halves.body_at(half, self.read), length },
             Stage::Log => Step::Read { at: self.halves.record_at(half, self.body, self.read), length },
             Stage::Rewrite(good) => {
@@ -118,7 +126,7 @@ impl Loader {
     /// Returns the blocks of the read that is due, or that records are written again of.
     fn blocks(&self) -> u64 {
         let left = match self.stage {
-            Stage::Header(_) => 1,
+            Stage::Header(_) | Stage::ReadHeader | Stage::WriteHeader | Stage::FlushHeader => 1,
             Stage::Body => self.body - self.read,
             Stage::Log | Stage::Rewrite(_) => self.halves.room(self.body) - self.read,
             Stage::Done => 0,
@@ -131,7 +139,7 @@ impl Loader {
         self.log
     }
 
-    /// Returns whether the step is a write. The state can be used although it fails.
+    /// Returns whether the step writes records. The state can be used although it fails.
     pub fn rewrites(&self) -> bool {
         matches!(self.stage, Stage::Rewrite(_))
     }
@@ -158,9 +166,21 @@ impl Loader {
                 }
                 self.log = self.newest().ok_or_else(|| content.no_header())?;
                 self.body = content.begin(&self.log)?;
-                self.stage = Stage::Body;
-                self.next_body(0, content)
+                if self.reading.rewrites && self.generations.iter().all(Option::is_some) {
+                    self.stage = Stage::ReadHeader;
+                    return Ok(());
+                }
+                self.begin_body(content)
             }
+            Stage::ReadHeader => {
+                self.stage = Stage::WriteHeader;
+                Ok(())
+            }
+            Stage::WriteHeader => {
+                self.stage = Stage::FlushHeader;
+                Ok(())
+            }
+            Stage::FlushHeader => self.begin_body(content),
             Stage::Body => {
                 content.body(&self.log, self.read, bytes)?;
                 self.next_body(self.blocks(), content)
@@ -182,6 +202,11 @@ impl Loader {
             [first, _] => usize::from(first.is_none()),
         };
         self.generations[half].map(|generation| Position::first(half, generation))
+    }
+
+    fn begin_body<C: Content>(&mut self, content: &mut C) -> Result<(), C::Stop> {
+        self.stage = Stage::Body;
+        self.next_body(0, content)
     }
 
     /// Continues behind `got` blocks of the body; the log follows the body.
