@@ -5,7 +5,7 @@ use crate::Input;
 use sluice_command::{Operation, Request};
 use sluice_nvme::Status;
 use sluice_router::rig::{BLOCK, BLOCKS, COMMANDS, COUNT, Rig};
-use sluice_router::{Unconfined, Classifier, Context, Decision, Finish, Verdict};
+use sluice_router::{Classifier, Context, Decision, Finish, Unconfined, Verdict};
 
 const PATHS: usize = 3;
 /// Answers of a program, which then begins again.
