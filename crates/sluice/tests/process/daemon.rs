@@ -373,6 +373,38 @@ fn a_damaged_state_file_stops_the_start_and_nothing_is_lost() {
     assert_eq!(daemon.ok(&["drive", "list"]).lines().count(), 3);
 }
 
+/// Checks the state file of a daemon of version 8125aff: three drives that were created, one with two namespaces
+/// and an attached function; and the size of a declared drive, and of a created one, after a resize.
+#[test]
+fn the_state_of_an_earlier_version_is_used() {
+    let earlier = include_bytes!("../fixtures/state-version1");
+    let declared = MEMORY.replace("demo", "declared").replace("64MiB", "1MiB");
+    let mut daemon = Daemon::start(&declared);
+    daemon.stop();
+    std::fs::write(daemon.folder.path().join("state/drives.state"), earlier).expect("room on the disk");
+    // The second round has the state as this version stores it.
+    for round in ["first", "second"] {
+        daemon.restart();
+        let list = daemon.ok(&["drive", "list"]);
+        let rows: Vec<Vec<&str>> = list.lines().map(|line| line.split_whitespace().collect()).collect();
+        for drive in [
+            ["declared", "ready", "declared", "1", "2MiB"],
+            ["nothing", "ready", "created", "1", "8MiB"],
+            ["plain", "ready", "created", "1", "6MiB"],
+            ["two", "ready", "created", "2", "2MiB+2MiB"],
+        ] {
+            assert!(rows.iter().any(|row| row[..5] == drive), "{round}: {drive:?} in\n{list}");
+        }
+        let plain = daemon.ok(&["drive", "show", "plain", "-o", "json"]);
+        assert!(plain.contains("\"serial\": \"S1\"") && plain.contains("\"block_size\": 4096"), "{plain}");
+        assert!(daemon.ok(&["drive", "show", "nothing"]).contains("mapped"));
+        let two = daemon.ok(&["drive", "show", "two"]);
+        assert!(two.contains("pass") && two.contains("concat"), "{two}");
+        daemon.ok(&["drive", "create", round, "--null", "1MiB"]);
+        daemon.stop();
+    }
+}
+
 #[test]
 fn a_reload_follows_the_configuration_file() {
     let mut daemon = Daemon::start(MEMORY);
