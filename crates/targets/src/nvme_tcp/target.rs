@@ -336,7 +336,9 @@ impl Target {
         let Some(queue) = &mut self.queue else { return };
         if queue.is_open() {
             self.is_resetting = true;
-            self.is_cut = matches!(why, CloseReason::Socket(errno) if ![Errno::CONNRESET, Errno::PIPE].contains(&errno));
+            // NOTCONN comes from the reset by the admin thread, which has seen the end or not.
+            const NO_CUT: [Errno; 3] = [Errno::CONNRESET, Errno::PIPE, Errno::NOTCONN];
+            self.is_cut = matches!(why, CloseReason::Socket(errno) if !NO_CUT.contains(&errno));
             self.quiescing.lost();
         }
         self.control.set_open(false);
