@@ -14,7 +14,7 @@ use super::MAX_SEGMENTS;
 use super::arena::Arena;
 use super::commands::Commands;
 use super::eager::Eager;
-use super::files::{self, FileSlot, FileTable, Kept, Registration, signal_entry, watch_entry};
+use super::files::{self, FileSlot, FileTable, Kept, Registration, watch_entry};
 use super::operations::{CANCEL, COMMANDS, Cancelled, NOTIFIER, Operation, OperationKind, Operations};
 use super::ring::{RawCompletion, Ring};
 use super::setup::Completing;
@@ -189,7 +189,8 @@ impl Core {
 
     fn push_signal(&mut self, operation: Operation, index: u32) {
         self.files.begin(index);
-        self.start(signal_entry(index), operation);
+        let entry = self.files.signal_entry(index);
+        self.start(entry, operation);
     }
 
     /// Copies a list to memory that stays until the kernel has read it.

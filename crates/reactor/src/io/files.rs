@@ -7,9 +7,10 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
 
-use io_uring::squeue::Entry;
+use io_uring::squeue::{Entry, Flags};
 use io_uring::{opcode, types};
 use rustix::event::PollFlags;
+use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::process::{Resource, getrlimit};
 
 use super::Core;
@@ -95,11 +96,19 @@ impl Drop for FileSlot {
     }
 }
 
-/// Returns a write of 1 to an eventfd.
-pub(super) fn signal_entry(index: u32) -> Entry {
+/// Returns a write of 1 to an eventfd. The kernel does not write to a blocking one from the ring: it polls and
+/// tries 128 times, and then passes the write to a worker. With the flag the worker is first, and waits by a
+/// poll, too, while the eventfd is full.
+fn signal_entry(index: u32, is_blocking: bool) -> Entry {
     static ONE: u64 = 1;
     let bytes = std::ptr::from_ref(&ONE).cast::<u8>();
-    opcode::Write::new(types::Fixed(index), bytes, size_of::<u64>() as u32).build()
+    let entry = opcode::Write::new(types::Fixed(index), bytes, size_of::<u64>() as u32).build();
+    if is_blocking { entry.flags(Flags::ASYNC) } else { entry }
+}
+
+/// Returns whether operations on a file wait. A later change of the flag costs attempts, nothing else.
+fn is_blocking(file: &OwnedFd) -> bool {
+    fcntl_getfl(file).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK))
 }
 
 /// Returns a multishot poll for readability.
@@ -124,6 +133,8 @@ struct FileState {
     in_flight: u32,
     /// The owner has dropped the file.
     retired: bool,
+    /// The file was registered without O_NONBLOCK.
+    blocks: bool,
     /// A signal is in flight; `again` if another was requested meanwhile.
     signal: bool,
     again: bool,
@@ -194,6 +205,7 @@ impl FileTable {
         owner: TaskId,
     ) -> io::Result<Arc<Registration>> {
         let index = self.put(ring, &file)?;
+        self.of(index).blocks = is_blocking(&file);
         let place = AtomicU64::new(Registration::of_place(self.reactor, index));
         let registration = Arc::new(Registration { file, place, is_stray: AtomicBool::new(false) });
         self.of(index).owned = Some((owner, Arc::downgrade(&registration)));
@@ -255,6 +267,7 @@ impl FileTable {
         let arrived = coming.into_iter().zip(indices).map(|(MovedFile { file, kept, .. }, index)| {
             let state = self.of(index);
             (state.kept, state.owned) = (kept.clone(), Some((owner, Arc::downgrade(file))));
+            state.blocks = is_blocking(&file.file);
             (Arc::clone(file), index)
         });
         Ok(RegisteredFiles(arrived.collect()))
@@ -362,6 +375,11 @@ impl FileTable {
         }
         indices.iter().for_each(|index| *self.of(*index) = FileState::default());
         self.free.extend(indices);
+    }
+
+    /// Returns the write of a signal.
+    pub(super) fn signal_entry(&mut self, index: u32) -> Entry {
+        signal_entry(index, self.of(index).blocks)
     }
 
     /// Returns whether a write must be pushed; false if a further one will follow the write in flight.
