@@ -6,6 +6,7 @@
 #include "nvme_host.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -232,7 +233,8 @@ void nvme_load_connect(const char *socket_path, unsigned depth, size_t bytes) {
     pool.bytes = bytes;
     pool.at = share(POOL, slot_at(depth));
     for (unsigned slot = 0; slot < depth; slot++) fill_list(slot);
-    interrupt = eventfd(0, EFD_CLOEXEC);
+    // As a virtual machine's: signals to a blocking one take a thread of the daemon's kernel.
+    interrupt = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     struct { uint32_t argsz, flags, index, start, count; } irqs = {20, 1 << 5 | 1 << 2, 2, 1, 1};  // MSI-X, trigger, eventfd
     call(SET_IRQS, &irqs, sizeof irqs, 0, interrupt);
     enable();
@@ -272,7 +274,8 @@ unsigned nvme_load_wait(unsigned *slots) {
             return count;
         } else {
             uint64_t times;
-            if (read(interrupt, &times, sizeof times) != sizeof times) die("the interrupt");
+            struct pollfd arrival = {.fd = interrupt, .events = POLLIN};
+            if (poll(&arrival, 1, -1) != 1 || read(interrupt, &times, sizeof times) != sizeof times) die("the interrupt");
         }
     }
 }
