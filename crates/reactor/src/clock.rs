@@ -1,4 +1,4 @@
-//! The clock of a reactor, and the processors that it passes on.
+//! The clock of a reactor.
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -11,13 +11,6 @@ pub fn now_ns() -> u64 {
 /// Returns nanoseconds of processor time that this thread has used.
 pub(crate) fn thread_cpu_ns() -> u64 {
     nanoseconds(ClockId::ThreadCPUTime)
-}
-
-/// Returns whether the machine has one processor alone, whatever the thread's affinity is.
-pub(crate) fn is_only_processor() -> bool {
-    // A list of ranges, such as `0-3,6`.
-    let online = std::fs::read_to_string("/sys/devices/system/cpu/online");
-    online.is_ok_and(|list| !list.contains(['-', ',']))
 }
 
 fn nanoseconds(clock: ClockId) -> u64 {

@@ -28,7 +28,7 @@ pub(crate) struct SpinBudget {
 impl SpinBudget {
     pub(crate) fn new(policy: &IdlePolicy, now_ns: u64) -> Self {
         // On the only processor nothing happens while a reactor spins.
-        let spin = if clock::is_only_processor() { Duration::ZERO } else { policy.spin };
+        let spin = if has_one_processor() { Duration::ZERO } else { policy.spin };
         let max_ns = u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX);
         let cpu_since_ns = clock::thread_cpu_ns();
         Self { max_ns, budget_ns: max_ns, spun_ns: 0, slept_ns: 0, since_ns: now_ns, cpu_since_ns }
@@ -69,6 +69,13 @@ impl SpinBudget {
             self.budget_ns = (self.budget_ns * 2).max(self.max_ns / 16).min(self.max_ns);
         }
     }
+}
+
+/// Returns whether the machine has only one processor. The affinity of the thread does not count.
+fn has_one_processor() -> bool {
+    // A list of ranges, such as `0-3,6`.
+    let online = std::fs::read_to_string("/sys/devices/system/cpu/online");
+    online.is_ok_and(|list| !list.contains(['-', ',']))
 }
 
 /// Spin time of one task. Work within the budget of the last lengthens it, and work after the budget shortens
