@@ -207,7 +207,7 @@ where
     }
 
     /// Runs the program on a context with the steering that it is to see. Permitted changes go to the
-    /// steering; others go to the facts and the entry, where the router finds, drops and counts them.
+    /// steering; others are dropped, and mark the context, so that the router counts them.
     fn run_program(&mut self, context: &mut Context, hook: Hook) -> Result<u32, Trapped> {
         let (current_hook, status) = hook_bit(hook).ok_or(Trapped)?;
         let (entry, steering) = (*context.entry(), context.steering);
