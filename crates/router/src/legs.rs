@@ -70,14 +70,15 @@ impl Router {
         let (number, slot) = (slab.number(&command), slab.slot_mut(&command));
         let steering = &context.steering;
         // A leg that is shorter than its command, or has no path, takes the complete checks.
-        let Ok(sent) = verdict else { return self.begin_checked(verdict, context, command, slab, now_ns) };
-        let (Some(leg), Some((offset, fua))) = (sent.only_leg(), self.format.moved(&slot.request, steering))
-        else {
+        let (Ok(Some(leg)), Some((offset, fua)), false) = (
+            verdict.map(Verdict::only_leg),
+            self.format.moved(&slot.request, steering),
+            context.has_overreached() || slot.origin.raw,
+        ) else {
             return self.begin_checked(verdict, context, command, slab, now_ns);
         };
-        let bounds = match self.path_bounds.get(leg.index()) {
-            Some(bounds) if !context.has_overreached() && !slot.origin.raw => *bounds,
-            _ => return self.begin_checked(verdict, context, command, slab, now_ns),
+        let Some(&bounds) = self.path_bounds.get(leg.index()) else {
+            return self.begin_checked(verdict, context, command, slab, now_ns);
         };
         if let Some(status) = bounds.refuses(&Request { offset, fua, ..slot.request }) {
             slot.status = status;
@@ -86,10 +87,7 @@ impl Router {
         let mut program = 0;
         if (slot.request.offset, slot.request.fua) != (offset, fua) {
             program = self.programs.enter();
-            match self.flights.get_mut(number) {
-                Some(flight) => flight.send_plain(slot.request),
-                None => self.flight(number).send_plain(slot.request),
-            }
+            self.flight(number).send_plain(slot.request);
             (slot.request.offset, slot.request.fua) = (offset, fua);
         }
         slot.route = Route { path: leg.number(), target: steering.target, hints: steering.hints, program };
@@ -115,12 +113,18 @@ impl Router {
         self.act(answer, command, slab, now_ns);
     }
 
-    #[inline(never)]
+    #[inline]
     fn flight(&mut self, number: usize) -> &mut Flight {
         if number >= self.flights.len() {
-            self.flights.resize_with(number + 1, Flight::default);
+            self.grow_flights(number);
         }
         &mut self.flights[number]
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn grow_flights(&mut self, number: usize) {
+        self.flights.resize_with(number + 1, Flight::default);
     }
 
     /// Returns whether a command that came back is over: no program has it, or it was all of its only leg.
