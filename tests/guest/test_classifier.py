@@ -42,7 +42,7 @@ class Observed:
         self.daemon, self.program = daemon, program
 
     def attach(self):
-        self.daemon.command("classifier", "attach", "a", self.program)
+        self.daemon.command("classifier", "attach", "a", self.program, "--precise-clock")
 
     def replace(self):
         for _ in range(REPLACEMENTS):

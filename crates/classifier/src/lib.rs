@@ -24,6 +24,7 @@ use sluice_ebpf::{ContextLayout, Options, Program};
 use sluice_router::{Bytecode, Classifier, Context};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 use tally::Tally;
 
 /// Section of the program, unless another is named.
@@ -31,6 +32,27 @@ pub const SECTION: &str = "classifier";
 
 /// Versions of `sluice.h` whose programs are run: their context is still the front of the current one.
 const ABI: std::ops::RangeInclusive<u32> = 1..=Context::VERSION as u32;
+
+/// Clock that a program reads with `bpf_ktime_get_ns`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Clock {
+    /// Goes in steps of [`COARSE_STEP`]. One run ends long before a step, so a program cannot measure caches.
+    Coarse,
+    /// Has the precision of the machine's clock.
+    Precise,
+}
+
+/// Step of the coarse clock.
+pub const COARSE_STEP: Duration = Duration::from_millis(4);
+
+impl Clock {
+    const fn step_ns(self) -> u64 {
+        match self {
+            Self::Coarse => COARSE_STEP.as_nanos() as u64,
+            Self::Precise => 1,
+        }
+    }
+}
 
 /// Program for one namespace.
 pub struct Loaded {
@@ -54,11 +76,11 @@ impl fmt::Debug for Loaded {
 ///
 /// # Errors
 /// The error of the object or the program, with the instruction and its source line if it has one.
-pub fn load(object: &[u8], section: &str, carry: &[Arc<Map>]) -> Result<Loaded, LoadError> {
+pub fn load(object: &[u8], section: &str, clock: Clock, carry: &[Arc<Map>]) -> Result<Loaded, LoadError> {
     if section == nvmetro::SECTION {
-        return nvmetro::load(object, carry);
+        return nvmetro::load(object, clock, carry);
     }
-    let options = Options { abi: Some(ABI), ..options() };
+    let options = Options { abi: Some(ABI), clock_step_ns: clock.step_ns(), ..options() };
     load_with(Object::from_elf(object, section, &options.limits)?, &options, carry)
 }
 
@@ -72,8 +94,8 @@ fn options() -> Options {
 ///
 /// # Errors
 /// As with [`load`].
-pub fn load_object(object: Object, carry: &[Arc<Map>]) -> Result<Loaded, LoadError> {
-    load_with(object, &options(), carry)
+pub fn load_object(object: Object, clock: Clock, carry: &[Arc<Map>]) -> Result<Loaded, LoadError> {
+    load_with(object, &Options { clock_step_ns: clock.step_ns(), ..options() }, carry)
 }
 
 fn load_with(object: Object, options: &Options, carry: &[Arc<Map>]) -> Result<Loaded, LoadError> {

@@ -1,7 +1,7 @@
 //! Programs written for NVMetro's interface: another context to verify them against, other hooks to count.
 
 use crate::tally::Tally;
-use crate::{Loaded, View};
+use crate::{Clock, Loaded, View};
 use sluice_ebpf::{ContextLayout, LoadError, Map, Object, Options, Program};
 use sluice_router::{NVMETRO_CONTEXT, NVMETRO_WRITABLE, Nvmetro};
 use std::sync::Arc;
@@ -11,9 +11,9 @@ pub(crate) const SECTION: &str = "nvme_mdev";
 /// Byte of its context that has the hook, as one of four bits.
 const HOOK: usize = 70;
 
-pub(crate) fn load(object: &[u8], carry: &[Arc<Map>]) -> Result<Loaded, LoadError> {
+pub(crate) fn load(object: &[u8], clock: Clock, carry: &[Arc<Map>]) -> Result<Loaded, LoadError> {
     let layout = ContextLayout::new(NVMETRO_CONTEXT).read(0..NVMETRO_CONTEXT).write(NVMETRO_WRITABLE);
-    let options = Options::new(layout);
+    let options = Options { clock_step_ns: clock.step_ns(), ..Options::new(layout) };
     let object = Object::from_elf(object, SECTION, &options.limits)?;
     let mut program = Program::load(&object, &options, carry)?;
     let tally = Arc::new(Tally::default());

@@ -1,4 +1,4 @@
-use crate::{Hooks, Loaded, Map, load_object};
+use crate::{COARSE_STEP, Clock, Hooks, Loaded, Map, load_object};
 use sluice_ebpf::asm::{Asm, I, R};
 use sluice_ebpf::insn::Size;
 use sluice_ebpf::{MapDef, MapSpec, Object, SourceLine, Update};
@@ -13,7 +13,7 @@ fn object(asm: Asm, maps: Vec<MapDef>) -> Object {
 }
 
 fn load(asm: Asm) -> Result<Loaded, crate::LoadError> {
-    load_object(object(asm, Vec::new()), &[])
+    load_object(object(asm, Vec::new()), Clock::Coarse, &[])
 }
 
 /// Returns the context of a read of 8 blocks at block 100.
@@ -37,6 +37,23 @@ fn a_program_reads_facts_and_writes_steering() {
     let mut context = context(Hook::Submission);
     assert_eq!(loaded.classifier.classify(&mut context), Ok(Verdict::send(Leg::FIRST)));
     assert_eq!((context.steering.slba, context.steering.blocks), (177, 2));
+}
+
+#[test]
+fn the_clock_goes_in_steps_unless_the_operator_says_otherwise() {
+    let program = || send(Asm::new().mov(6, R(1)).call(5).store(Size::B8, 6, 32, R(0)));
+    let rests = |clock| {
+        let mut loaded =
+            load_object(object(program(), Vec::new()), clock, &[]).expect("nothing is wrong with it");
+        let mut rest = || {
+            let mut context = context(Hook::Submission);
+            assert_eq!(loaded.classifier.classify(&mut context), Ok(Verdict::send(Leg::FIRST)));
+            u128::from(context.steering.slba) % COARSE_STEP.as_nanos()
+        };
+        [(); 20].map(|()| rest())
+    };
+    assert_eq!(rests(Clock::Coarse), [0; 20]);
+    assert_ne!(rests(Clock::Precise), [0; 20]);
 }
 
 #[test]
@@ -72,7 +89,8 @@ fn calls_are_counted_by_hook_and_ends_without_a_verdict_with_their_place() {
 #[test]
 fn a_program_of_nvmetros_is_known_by_its_section() {
     const ENCRYPT: &[u8] = include_bytes!("tests/nvmetro_encrypt.o");
-    let Loaded { mut classifier, view } = crate::load(ENCRYPT, "nvme_mdev", &[]).expect("it is one");
+    let Loaded { mut classifier, view } =
+        crate::load(ENCRYPT, "nvme_mdev", Clock::Coarse, &[]).expect("it is one");
     let mut first = context(Hook::Submission);
     let asked = Legs::of(Leg::FIRST);
     let kept = classifier.classify(&mut first).expect("it ends").decode().expect("it says something");
@@ -84,7 +102,9 @@ fn a_program_of_nvmetros_is_known_by_its_section() {
     let last = classifier.classify(&mut next).expect("it ends").decode().expect("it says something");
     assert_eq!((last.start, next.steering.slba), (Legs::of(second), 200));
     assert_eq!(view.hooks(), Hooks { submission: 1, leg_done: 1, before_completion: 0 });
-    let error = crate::load(ENCRYPT, "classifier", &[]).expect_err("it has no such section").to_string();
+    let error = crate::load(ENCRYPT, "classifier", Clock::Coarse, &[])
+        .expect_err("it has no such section")
+        .to_string();
     assert!(error.contains("sections with code are: nvme_mdev"), "{error}");
 }
 
@@ -92,7 +112,7 @@ fn a_program_of_nvmetros_is_known_by_its_section() {
 fn maps_of_equal_name_and_shape_are_carried_over() {
     let load = |defs: &[MapDef], carry: &[Arc<Map>]| {
         let object = object(send(Asm::new()), defs.to_vec());
-        load_object(object, carry).expect("nothing is wrong with it").view
+        load_object(object, Clock::Coarse, carry).expect("nothing is wrong with it").view
     };
     let (seen, other) = (MapDef::array("seen", 8, 4), MapDef::hash("other", 4, 8, 4));
     let first = load(&[seen.clone(), other.clone()], &[]);

@@ -1,7 +1,7 @@
 //! Object of the first version of `sluice.h`, as users have it: every later version runs it, with the same
 //! results.
 
-use sluice_classifier::{Hooks, Loaded, Update, load};
+use sluice_classifier::{Clock, Hooks, Loaded, Update, load};
 use sluice_nvme::{Status, SubmissionEntry};
 use sluice_router::{Context, Decision, Facts, Finish, Hook, Leg, Legs, Steering, Winner};
 
@@ -81,7 +81,8 @@ fn noted(loaded: &Loaded, hook: u32) -> Vec<u64> {
 
 #[test]
 fn it_sees_every_field_and_all_that_it_says_is_understood() {
-    let mut loaded = load(VERSION1, "classifier", &[]).expect("it is of an earlier version, or of this");
+    let mut loaded =
+        load(VERSION1, "classifier", Clock::Coarse, &[]).expect("it is of an earlier version, or of this");
     let view = loaded.view.clone();
     let places = view.map("places").and_then(|map| map.translations()).expect("it is a cache");
     places.insert(BLOCK..BLOCK + 8, 7000, 1).expect("no other change is under way");
@@ -126,10 +127,11 @@ fn it_sees_every_field_and_all_that_it_says_is_understood() {
 
 #[test]
 fn its_maps_are_found_under_their_names() {
-    let loaded = load(VERSION1, "classifier", &[]).expect("it is of an earlier version, or of this");
+    let loaded =
+        load(VERSION1, "classifier", Clock::Coarse, &[]).expect("it is of an earlier version, or of this");
     let map = loaded.view.map("by_slba").expect("it has one");
     map.set(&[1; 8], &[2; 8], Update::Any).expect("there is room");
-    let next = load(VERSION1, "classifier", loaded.view.maps()).expect("the same again");
+    let next = load(VERSION1, "classifier", Clock::Coarse, loaded.view.maps()).expect("the same again");
     assert_eq!(next.view.map("by_slba").expect("it has one").get(&[1; 8]), Ok(vec![2; 8]));
 }
 
@@ -137,7 +139,8 @@ fn its_maps_are_found_under_their_names() {
 #[test]
 fn one_of_a_later_version_is_refused_in_words() {
     const LATER: &[u8] = include_bytes!("fixtures/later.o");
-    let error = load(LATER, "classifier", &[]).expect_err("its version is unknown").to_string();
+    let error =
+        load(LATER, "classifier", Clock::Coarse, &[]).expect_err("its version is unknown").to_string();
     let words = "the object was compiled with version 65535 of sluice.h, and versions 1 to ";
     assert!(error.starts_with(words), "{error}");
 }

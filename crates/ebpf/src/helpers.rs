@@ -272,7 +272,7 @@ fn map_delete(machine: &mut Machine<'_>, [handle, key, ..]: [u64; 5]) -> Result<
 /// Implements `u64 bpf_ktime_get_ns(void)`.
 fn now_ns(machine: &mut Machine<'_>, _: [u64; 5]) -> Result<u64, Fault> {
     machine.charge(cost::CLOCK)?;
-    Ok(machine.now_ns())
+    Ok(machine.step_ns())
 }
 
 /// Implements `long sluice_count(u64 index)`.

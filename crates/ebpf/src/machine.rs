@@ -25,6 +25,8 @@ pub(crate) struct Memory {
     pub(crate) counters: Arc<Counters>,
     pub(crate) trace: Arc<Trace>,
     pub(crate) clock: Clock,
+    /// Step of the time that the program reads; at least 1.
+    pub(crate) clock_step_ns: u64,
 }
 
 /// Run of a program.
@@ -103,6 +105,12 @@ impl<'a> Machine<'a> {
     /// Returns the clock's time.
     pub fn now_ns(&self) -> u64 {
         (self.memory.clock)()
+    }
+
+    /// Returns the clock's time as the program may read it: the start of the current step.
+    pub fn step_ns(&self) -> u64 {
+        let now = self.now_ns();
+        now - now.checked_rem(self.memory.clock_step_ns).unwrap_or_default()
     }
 
     /// Returns the program's counters.

@@ -41,6 +41,9 @@ pub struct Options {
     /// many as its work.
     pub fuel: u64,
     pub clock: Clock,
+    /// Step of the time that a program reads, in nanoseconds; 0 and 1 leave the clock as it is. A short step
+    /// lets a program measure caches.
+    pub clock_step_ns: u64,
 }
 
 /// Usual fuel: enough for a long loop over a small map. It lasts a tenth of a millisecond of machine code,
@@ -58,6 +61,7 @@ impl Options {
             engine: Engine::default(),
             fuel: FUEL,
             clock: monotonic_clock(),
+            clock_step_ns: 1,
         }
     }
 }
@@ -130,6 +134,7 @@ impl Program {
             counters: Arc::default(),
             trace: Arc::default(),
             clock: Arc::clone(&options.clock),
+            clock_step_ns: options.clock_step_ns.max(1),
         });
         let source = Source { code: &code, helpers: &helpers, proofs: &verified.proofs, memory: &memory };
         let compiled = match options.engine {

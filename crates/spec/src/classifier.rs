@@ -22,6 +22,9 @@ pub struct ClassifierSpec {
     /// that namespace then take the first path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub errors_max: Option<u64>,
+    /// Whether the program reads the machine's clock as it is, instead of in steps of 4 ms.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub precise_clock: bool,
 }
 
 /// Returns the section that is used unless another is named.
@@ -30,6 +33,11 @@ pub fn default_section() -> String {
 }
 
 impl ClassifierSpec {
+    /// Returns the clock of the program.
+    pub fn clock(&self) -> sluice_classifier::Clock {
+        if self.precise_clock { sluice_classifier::Clock::Precise } else { sluice_classifier::Clock::Coarse }
+    }
+
     pub fn check(&self) -> Result<(), Fault> {
         if !self.object.is_absolute() {
             let words = format!("{} is not an absolute path", self.object.display());

@@ -77,7 +77,8 @@ impl Programs {
         let object = object_file::read(&spec.object)?;
         object_file::check(&object, &spec.object)?;
         let load = |carry: &[Arc<Map>]| {
-            sluice_classifier::load(&object, &spec.section, carry).map_err(|error| refused(spec, &error))
+            sluice_classifier::load(&object, &spec.section, spec.clock(), carry)
+                .map_err(|error| refused(spec, &error))
         };
         let digest = object_file::digest(&object);
         let mut programs = Self { classifiers: Vec::new(), views: Vec::new(), digest };
@@ -192,6 +193,7 @@ impl Attached {
             digest: self.digest.clone(),
             section: self.spec.section.clone(),
             errors_max: self.spec.errors_max,
+            precise_clock: self.spec.precise_clock,
             trace: self.trace.iter().map(Into::into).collect(),
             ..ClassifierStatus::default()
         };

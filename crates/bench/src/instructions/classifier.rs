@@ -3,7 +3,7 @@
 
 use super::child::trouble;
 use super::scenario::Classifier as Kind;
-use sluice_classifier::{Loaded, MapDef, Object, Update};
+use sluice_classifier::{Clock, Loaded, MapDef, Object, Update};
 use sluice_ebpf::asm::{Asm, I, R};
 use sluice_ebpf::insn::{AluOp, Cond, Size, Width};
 use sluice_nvme::{Status, SubmissionEntry, opcode::io};
@@ -29,7 +29,7 @@ pub(super) fn make(kind: Kind) -> Result<Option<Box<dyn Classifier>>, ApiError> 
 fn load(asm: Asm, maps: Vec<MapDef>) -> Result<Loaded, ApiError> {
     let maps = maps.into_iter().map(Into::into).collect();
     let object = Object { slots: asm.finish(), maps, ..Object::default() };
-    sluice_classifier::load_object(object, &[]).map_err(|error| trouble(&error))
+    sluice_classifier::load_object(object, Clock::Coarse, &[]).map_err(|error| trouble(&error))
 }
 
 /// Returns a program that sends all commands down the first path.

@@ -194,6 +194,7 @@ impl Running for Played {
             detached: lock(&self.detached).clone(),
             section: spec.section,
             errors_max: spec.errors_max,
+            precise_clock: spec.precise_clock,
             ..ClassifierStatus::default()
         };
         Ok(lock(&self.classifier).clone().map(status))

@@ -48,12 +48,16 @@ pub(super) struct Program {
     /// Number of errors after which it is detached from a namespace; commands take the first path then
     #[arg(long, value_name = "ERRORS")]
     errors_max: Option<u64>,
+    /// Let the program read the machine's clock as it is, instead of in steps of 4 ms
+    #[arg(long)]
+    precise_clock: bool,
 }
 
 impl Program {
     fn spec(self) -> Result<ClassifierSpec, ApiError> {
         let object = absolute(&self.object)?;
-        Ok(ClassifierSpec { object, section: self.section, errors_max: self.errors_max })
+        let Self { section, errors_max, precise_clock, .. } = self;
+        Ok(ClassifierSpec { object, section, errors_max, precise_clock })
     }
 }
 
@@ -87,6 +91,7 @@ pub(super) fn path(drive: &str) -> String {
 fn show(status: &ClassifierStatus) -> String {
     let hooks = &status.hooks;
     let engine = if status.compiled { "machine code" } else { "interpreted" };
+    let clock = if status.precise_clock { "precise" } else { "in steps of 4 ms" };
     let calls = format!(
         "{} at submission, {} at legs done, {} before completion",
         hooks.submission, hooks.leg_done, hooks.before_completion
@@ -104,6 +109,7 @@ fn show(status: &ClassifierStatus) -> String {
         ("section", status.section.clone()),
         ("state", state),
         ("program", format!("{} instructions, {engine}", status.instructions)),
+        ("clock", clock.to_owned()),
         ("calls", calls),
         ("errors max", status.errors_max.map_or_else(|| "none".to_owned(), |most| most.to_string())),
         ("errors", format!("{errors} failed commands")),

@@ -192,7 +192,7 @@ fn what_was_attached_is_there_after_a_crash() {
     let object = compile(daemon.folder.path(), "counting", COUNTING);
     let path = object.display().to_string();
     for drive in ["demo", "web"] {
-        daemon.ok(&["classifier", "attach", drive, &path, "--errors-max", "9"]);
+        daemon.ok(&["classifier", "attach", drive, &path, "--errors-max", "9", "--precise-clock"]);
     }
     // The daemon has a copy of its own, so the object may go.
     std::fs::remove_file(&object).expect("it is there");
@@ -203,6 +203,7 @@ fn what_was_attached_is_there_after_a_crash() {
         namespace(&mut host, 1).write(0, &[1; 512]).expect("it takes the first path");
         let status = json(&daemon.ok(&["classifier", "show", drive, "-o", "json"]));
         assert_eq!((&status["hooks"]["submission"], &status["errors_max"]), (&1.into(), &9.into()));
+        assert_eq!(status["precise_clock"], true);
     }
     assert_eq!(daemon.ok(&["reload"]), "no drive came or went\n", "demo is what it was declared to be");
     daemon.ok(&["classifier", "detach", "demo"]);
@@ -233,6 +234,7 @@ fn a_declared_program_decides_from_the_first_command_on() {
     daemon.declare("", &drives.replace("errors_max = 5", "errors_max = 6"));
     daemon.restart();
     assert_eq!(show(&daemon)["errors_max"], 6);
+    assert_eq!(show(&daemon)["precise_clock"], false);
 }
 
 #[test]

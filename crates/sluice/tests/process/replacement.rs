@@ -17,7 +17,8 @@ const REPLACEMENTS: usize = 1000;
 const PATH: &str = "/v1/drives/demo/classifier";
 
 fn spec(object: &Path) -> ClassifierSpec {
-    ClassifierSpec { object: object.to_owned(), section: default_section(), errors_max: None }
+    let (object, section) = (object.to_owned(), default_section());
+    ClassifierSpec { object, section, errors_max: None, precise_clock: false }
 }
 
 /// Replaces the drive's program by another.

@@ -18,6 +18,9 @@ pub struct ClassifierStatus {
     /// Errors after which the classifier is detached from a namespace, if there is such a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub errors_max: Option<u64>,
+    /// Whether the program reads the machine's clock as it is, instead of in steps of 4 ms.
+    #[serde(default)]
+    pub precise_clock: bool,
     /// Namespaces that the classifier was detached from because of its errors; their commands take the first
     /// path.
     pub detached: Vec<u32>,

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::SeqCst;
 fn program(stage: &Stage, name: &str) -> ClassifierSpec {
     let object = stage.folder.path().join(name);
     std::fs::write(&object, name).expect("room on the disk");
-    ClassifierSpec { object, section: "classifier".to_owned(), errors_max: None }
+    ClassifierSpec { object, section: "classifier".to_owned(), errors_max: None, precise_clock: false }
 }
 
 fn kept(stage: &Stage) -> Vec<PathBuf> {
