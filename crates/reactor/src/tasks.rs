@@ -163,12 +163,18 @@ impl Tasks {
     }
 
     /// Wakes a sleeping task for at least one poll.
+    #[inline]
     pub(crate) fn wake(&mut self, id: TaskId, now_ns: u64) {
-        let budget_ns = self.spin_ns;
-        if let Some(slot) = self.slot(id).filter(|slot| slot.state != State::Active) {
-            let spin_ns = slot.spin.ns(budget_ns);
-            self.activate(id, now_ns.saturating_sub(spin_ns));
+        if self.slot(id).is_some_and(|slot| slot.state != State::Active) {
+            self.wake_sleeping(id, now_ns);
         }
+    }
+
+    #[cold]
+    fn wake_sleeping(&mut self, id: TaskId, now_ns: u64) {
+        let budget_ns = self.spin_ns;
+        let spin_ns = self.slot(id).map_or(0, |slot| slot.spin.ns(budget_ns));
+        self.activate(id, now_ns.saturating_sub(spin_ns));
     }
 
     /// Delivers a completion to its task. Returns false if the task is gone.
