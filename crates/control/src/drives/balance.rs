@@ -358,6 +358,21 @@ mod tests {
     }
 
     #[test]
+    fn bytes_count_as_work_like_commands() {
+        let mut watch = Watch::default();
+        let mut worked = |commands, bytes_read, bytes_written| {
+            watch.worked(
+                "a",
+                &DriveCounters { commands, bytes_read, bytes_written, ..DriveCounters::default() },
+            )
+        };
+        assert_eq!(worked(1, 0, 0), 0, "there is nothing to compare with");
+        assert_eq!(worked(3, 0, 0), 2);
+        assert_eq!(worked(3, 4 * BYTES_OF_COMMAND, 3 * BYTES_OF_COMMAND), 7);
+        assert_eq!(worked(3, 0, 0), 0, "it was made anew");
+    }
+
+    #[test]
     fn what_was_moved_is_not_moved_back() {
         // Both drives have more work than a reactor can do: either takes the time that the other gives up.
         let mut drives = [drive("a", 0, 50), drive("b", 0, 50)];

@@ -15,6 +15,8 @@ const BLOCKS: usize = 64;
 /// Values of FUSE.
 const FIRST: u8 = 1;
 const SECOND: u8 = 2;
+/// Reserved value of PSDT, in the same field.
+const PSDT: u8 = 3 << 6;
 
 /// Returns a page with the expected data and one with the new data.
 struct Pair {
@@ -124,6 +126,9 @@ fn what_has_no_other_half_or_another_one_is_aborted() {
     for (entries, ends) in [
         ([first, elsewhere], both(Status::INVALID_FIELD)),
         ([SubmissionEntry { flags: FIRST, ..second }, reversed], both(Status::INVALID_FIELD)),
+        // PSDT 11b is reserved, in either half.
+        ([SubmissionEntry { flags: FIRST | PSDT, ..first }, second], both(Status::INVALID_FIELD)),
+        ([first, SubmissionEntry { flags: SECOND | PSDT, ..second }], both(Status::INVALID_FIELD)),
         (pair.entries(8, 9), both(Status::ATOMIC_WRITE_UNIT_EXCEEDED)),
         (pair.entries(60, 8), vec![Status::LBA_OUT_OF_RANGE, Status::ABORTED_FAILED_FUSED]),
         ([first, second].map(|it| SubmissionEntry { nsid: absent, ..it }), both(Status::INVALID_FIELD)),
