@@ -7,6 +7,7 @@ import sys
 import comparison
 import guest
 import sluice
+import test_absence
 import test_admin
 import test_classifier
 import test_crash
@@ -62,6 +63,8 @@ def main():
     test_tcp.run(report, guest.KERNELS if options.full else ("6.12",))
     test_tcp_host.run(report, guest.KERNELS if options.full else ("6.12",))
     test_tcp_paths.run(report, guest.KERNELS if options.full else ("6.12",))
+    test_absence.run(report, guest.KERNELS if options.full else ("6.12",),
+                     seconds=600 if options.full else test_absence.SECONDS)
     test_tls.run(report, ("6.12", "7.3") if options.full else ("6.12",), test_tls.ENDS if options.full else ("host",))
     test_tcp_auth.run(report, test_tcp_auth.KERNELS if options.full else ("6.12",), options.full)
     test_resv.run(report, guest.KERNELS if options.full else ("6.12",))

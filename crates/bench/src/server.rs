@@ -186,6 +186,7 @@ fn drive(name: String, namespace: NamespaceSpec) -> DriveSpec {
         vfio_user: None,
         name,
         serial: None,
+        host_timeout_s: None,
         doorbells: Doorbells::Auto,
         reactor: None,
         classifier: None,

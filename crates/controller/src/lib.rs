@@ -34,8 +34,8 @@ pub use state::format::{FormatRecord, FormatState};
 pub use state::health::Statistics;
 pub use state::identity::Identity;
 pub use state::limits::{
-    ANA_GROUPS_MAX, CAPSULES_MAX, COMMANDS_MAX, CONTROLLERS_MAX, FETCH_MAX, IN_CAPSULE_MAX, IO_QUEUES_MAX,
-    NAMESPACES_MAX, QUEUE_ENTRIES_MAX, TRANSFER_MAX,
+    ANA_GROUPS_MAX, CAPSULES_MAX, COMMANDS_MAX, CONTROLLERS_MAX, FETCH_MAX, HOST_TIMEOUT, IN_CAPSULE_MAX,
+    IO_QUEUES_MAX, NAMESPACES_MAX, QUEUE_ENTRIES_MAX, TRANSFER_MAX,
 };
 pub use state::management::{ATTACHED_MAX, Attachment, Creation, Pool};
 pub use state::persist::{PERSIST_BURST, PERSIST_INTERVAL_NS, PersistentRecord};

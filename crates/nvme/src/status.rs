@@ -60,6 +60,7 @@ statuses! {
     SANITIZE_FAILED = 0, 0x1c, 1;
     SANITIZE_IN_PROGRESS = 0, 0x1d, 0;
     NAMESPACE_WRITE_PROTECTED = 0, 0x20, 1;
+    COMMAND_INTERRUPTED = 0, 0x21, 0;
     TRANSIENT_TRANSPORT_ERROR = 0, 0x22, 0;
     LBA_OUT_OF_RANGE = 0, 0x80, 1;
     CAPACITY_EXCEEDED = 0, 0x81, 1;
@@ -140,10 +141,19 @@ impl Status {
         (self.0 ^ other.0) & 0x7ff == 0
     }
 
-    /// Returns whether a host gave the command up: by Abort, by deleting its queue, or by a reset. The layer
-    /// that ended the command has not failed.
+    /// Returns the status with a Command Retry Delay (CRD): 1 to 3 for CRDT1 to CRDT3, 0 for none.
+    #[must_use]
+    pub fn with_retry_delay(self, crd: u16) -> Self {
+        const SHIFT: u32 = 11;
+        Self(self.0 & !(3 << SHIFT) | (crd & 3) << SHIFT)
+    }
+
+    /// Returns whether a host gave the command up: by Abort, by deleting its queue, or by a reset; or whether it
+    /// waited so long that the host submits it again. The layer that ended the command has not failed.
     pub fn is_of_host(self) -> bool {
-        self.same_code(Self::ABORT_REQUESTED) || self.same_code(Self::ABORTED_SQ_DELETION)
+        [Self::ABORT_REQUESTED, Self::ABORTED_SQ_DELETION, Self::COMMAND_INTERRUPTED]
+            .into_iter()
+            .any(|status| self.same_code(status))
     }
 
     /// Converts the status of a device or a peer to one for the layers above. Layers of a drive use some

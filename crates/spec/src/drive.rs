@@ -5,8 +5,9 @@ use super::resolve::resolve;
 use super::{ClassifierSpec, Fault, FunctionSpec, NamespaceSpec, PathSpec, PoolSpec, TcpSpec, VfioUserSpec};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
-use sluice_controller::NAMESPACES_MAX;
+use sluice_controller::{HOST_TIMEOUT, NAMESPACES_MAX};
 use std::path::Path;
+use std::time::Duration;
 use utoipa::ToSchema;
 
 /// Maximum length of a drive's name, in letters.
@@ -14,6 +15,10 @@ pub(super) const NAME_MAX: usize = 64;
 
 /// Maximum length of a serial number, in characters (Base 5.17.2.1, SN).
 const SERIAL_MAX: usize = 20;
+
+/// Limits of the time after which hosts give up a command.
+const HOST_TIMEOUT_MIN_S: u32 = 6;
+const HOST_TIMEOUT_MAX_S: u32 = 86_400;
 
 /// A drive: one NVM subsystem with its namespaces.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -29,6 +34,10 @@ pub struct DriveSpec {
     /// Reactor that serves the drive, counted from zero; the one with the fewest drives if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reactor: Option<usize>,
+    /// Seconds after which the drive's hosts give up a command, 30 if not given; 0 for never. A command that
+    /// only waits for storage is answered before, so that the host submits it again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_timeout_s: Option<u32>,
     /// Program that decides where each command goes. Without a program, all commands take the first path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub classifier: Option<ClassifierSpec>,
@@ -70,6 +79,11 @@ impl Doorbells {
 }
 
 impl DriveSpec {
+    /// Returns the time after which hosts give up a command, zero for never.
+    pub fn host_timeout(&self) -> Duration {
+        self.host_timeout_s.map_or(HOST_TIMEOUT, |seconds| Duration::from_secs(seconds.into()))
+    }
+
     /// Describes the place of the data of each namespace.
     pub fn targets(&self) -> Vec<String> {
         self.namespaces.iter().map(NamespaceSpec::data_location).collect()
@@ -80,6 +94,14 @@ impl DriveSpec {
         check_name(&self.name)?;
         if let Some(serial) = &self.serial {
             check_serial(serial)?;
+        }
+        if self
+            .host_timeout_s
+            .is_some_and(|it| it > HOST_TIMEOUT_MAX_S || (1..HOST_TIMEOUT_MIN_S).contains(&it))
+        {
+            let words = format!("from {HOST_TIMEOUT_MIN_S} to {HOST_TIMEOUT_MAX_S} seconds, or 0");
+            return Err(Fault::at_key("host_timeout_s", words)
+                .hint("it is what the guest has in /sys/module/nvme_core/parameters/io_timeout"));
         }
         if let Some(classifier) = &self.classifier {
             classifier.check().map_err(|fault| fault.under("classifier"))?;

@@ -129,6 +129,7 @@ impl WiredDrive {
             unfinished,
             ana,
             one_guest,
+            host_timeout: spec.host_timeout(),
             sockets,
             hosts,
             channels: channels.clone(),

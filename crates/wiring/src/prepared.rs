@@ -19,7 +19,7 @@ use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// Model in Identify Controller's MN, which guests see.
 const MODEL: &str = "Sluice Virtual NVMe Drive";
@@ -36,6 +36,7 @@ pub(super) struct PreparedDrive {
     pub(super) ana: Vec<AnaRule>,
     /// Whether all sockets are paths of one virtual machine.
     pub(super) one_guest: bool,
+    pub(super) host_timeout: Duration,
     pub(super) sockets: Vec<(Listener, SocketConfig)>,
     pub(super) hosts: Option<tcp::Config>,
     pub(super) channels: BackgroundChannels,
@@ -109,6 +110,7 @@ impl PreparedDrive {
         subsystem.on_persist(keep);
         subsystem.set_ana(self.ana);
         subsystem.set_one_guest(self.one_guest);
+        subsystem.set_host_timeout(self.host_timeout);
         let mut drive = Drive::new(task, io, subsystem);
         for (listener, config) in self.sockets {
             Socket::listen(&mut drive, listener, config).map_err(no_memory)?;

@@ -12,6 +12,7 @@ use crate::state::events::{Configuration, REQUESTS_MAX};
 use crate::state::limits::{
     ANA_GROUPS_MAX, CAPSULES_MAX, FETCH_MAX, IN_CAPSULE_MAX, NAMESPACES_MAX, TRANSFER_MAX,
 };
+use crate::state::patience::RETRY_DELAYS;
 use crate::state::{ana, copy, features, format, health, reservation, self_test};
 use sluice_command::{Characteristics, Deallocated};
 use sluice_nvme::identify::{IdentifyController, IdentifyNamespace, IndependentNamespace};
@@ -41,6 +42,7 @@ pub(super) fn controller(controller: &Controller, subsystem: &Subsystem) -> Iden
     page.rab = FETCH_MAX.ilog2() as u8;
     page.mdts = (TRANSFER_MAX / PAGE_SIZE as u32).ilog2() as u8;
     page.cntrltype = 1;
+    page.crdt = RETRY_DELAYS;
     page.holds_back_mark = IdentifyController::HOLDS_BACK_MARK;
     if let Some(power_id) = subsystem.power_id() {
         (page.power_id_mark, page.power_id) = (IdentifyController::POWER_ID_MARK, power_id);

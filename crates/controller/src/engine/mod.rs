@@ -15,6 +15,7 @@ pub(crate) mod firsts;
 pub(crate) mod fused;
 pub(crate) mod intake;
 pub(crate) mod mailbox;
+pub(crate) mod patience;
 pub(crate) mod pause;
 pub(crate) mod queues;
 pub(crate) mod remote_queues;

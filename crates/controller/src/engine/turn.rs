@@ -1,6 +1,6 @@
 //! Turn of a controller: new entries in, finished commands out.
 
-use crate::engine::{client_dma, fused};
+use crate::engine::{client_dma, fused, patience};
 use crate::jobs::self_test;
 use crate::model::{Controller, Subsystem};
 use crate::state::limits::FETCH_MAX;
@@ -89,6 +89,9 @@ impl Controller {
             if taken > 0 {
                 if id != 0 {
                     subsystem.health_mut().busy(now_ns);
+                    if self.patience.is_stopped() {
+                        self.patience.start(subsystem.host_timeout_ns(), now_ns);
+                    }
                 }
                 work += taken + self.run_completions(subsystem, now_ns);
                 if subsystem.has_moved_enough() {
@@ -121,6 +124,7 @@ impl Controller {
         }
         self.expire_interrupts(now_ns);
         self.check_unmapped_queues(now_ns);
+        patience::expire(self, subsystem, now_ns);
         if self.owes_completions(subsystem) {
             self.features.note_activity(now_ns);
         }

@@ -10,6 +10,7 @@ use crate::state::features::Features;
 use crate::state::health::ErrorLog;
 use crate::state::interrupts::Interrupts;
 use crate::state::limits::IO_QUEUES_MAX;
+use crate::state::patience::Patience;
 use crate::state::queue::{CompletionQueue, SubmissionQueue};
 use crate::state::registers::Registers;
 use crate::state::remote_queues::groups::RemoteGroups;
@@ -60,6 +61,8 @@ pub struct Controller {
     pub(super) failures: Failures,
     pub(super) interrupts: Interrupts,
     pub(super) unmapped: UnmappedQueues,
+    /// Watch over commands that wait for long.
+    pub(crate) patience: Patience,
     /// DMA requests; present once the client was found to have memory that only it reaches.
     pub(crate) client_dma: Option<Box<ClientDma>>,
     /// Number of queues ever created, which distinguishes them.
@@ -109,6 +112,7 @@ impl Controller {
             failures: Failures::default(),
             interrupts: Interrupts::default(),
             unmapped: UnmappedQueues::default(),
+            patience: Patience::default(),
             client_dma: None,
             epochs: 0,
             rotation: 0,
@@ -237,6 +241,7 @@ impl Controller {
             self.self_test.deadline_ns().filter(|_| self_test::may_read(self, subsystem)),
             self.interrupts.deadline_ns(),
             self.unmapped.deadline_ns(),
+            self.patience.deadline_ns(),
             self.client_dma.as_ref().and_then(|client_dma| client_dma.deadline_ns()),
         ];
         // The compiler unrolls this loop, which is part of every turn that had work.

@@ -3,6 +3,7 @@
 use crate::model::{Controller, Subsystem};
 use crate::state::mailbox::Notice;
 use crate::state::reservation::{Change, HostId, KnownAs, Notifications, Registrant};
+use std::time::Duration;
 
 impl Controller {
     /// Sets name and 128-bit identifier of the association's host. Returns false if the identifier belongs to
@@ -80,6 +81,16 @@ impl Subsystem {
     /// Declares all sockets paths of one guest, so that they share registrations.
     pub fn set_one_guest(&mut self, one_guest: bool) {
         self.one_guest = one_guest;
+    }
+
+    /// Sets the time after which hosts give up a command, zero for never. Commands that only wait are answered
+    /// before, so that the host submits them again.
+    pub fn set_host_timeout(&mut self, timeout: Duration) {
+        self.host_timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+    }
+
+    pub(crate) fn host_timeout_ns(&self) -> u64 {
+        self.host_timeout_ns
     }
 
     /// Returns the name of a controller's host.

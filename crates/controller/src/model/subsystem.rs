@@ -8,7 +8,7 @@ use crate::state::erasure::Erasure;
 use crate::state::fused::HeldCommands;
 use crate::state::health::{Health, Statistics};
 use crate::state::identity::Identity;
-use crate::state::limits::{COMMANDS_MAX, CONTROLLERS_MAX, NAMESPACES_MAX, NN};
+use crate::state::limits::{COMMANDS_MAX, CONTROLLERS_MAX, HOST_TIMEOUT, NAMESPACES_MAX, NN};
 use crate::state::mailbox::Mailboxes;
 use crate::state::polls::Polls;
 use crate::state::reservation::{HostId, KnownAs};
@@ -61,6 +61,8 @@ pub struct Subsystem {
     pub(super) names: [KnownAs; CONTROLLERS_MAX],
     /// Whether all sockets are paths of one guest.
     pub(super) one_guest: bool,
+    /// Time after which hosts give up a command; zero for never.
+    pub(super) host_timeout_ns: u64,
     pub(super) held: HeldCommands,
     pub(super) ana: Ana,
     /// Index of the namespace where [`expire`](Self::expire) goes on.
@@ -119,6 +121,7 @@ impl Subsystem {
             hosts: std::array::from_fn(|number| HostId::Unnamed(number as u8)),
             names: Default::default(),
             one_guest: false,
+            host_timeout_ns: HOST_TIMEOUT.as_nanos() as u64,
             held: HeldCommands::default(),
             ana: Ana::default(),
             expired: 0,

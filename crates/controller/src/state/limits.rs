@@ -1,7 +1,13 @@
 //! Limits of the crate.
 
+use std::time::Duration;
+
 /// Number of ANA groups; they are numbered from one.
 pub const ANA_GROUPS_MAX: u32 = 32;
+
+/// Time after which a host gives up a command, unless the operator says otherwise: that of Linux
+/// (`nvme_core.io_timeout`).
+pub const HOST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Controllers of a subsystem at a time.
 pub const CONTROLLERS_MAX: usize = sluice_command::Controllers::MAX;

@@ -23,6 +23,7 @@ pub(crate) mod losses;
 pub(crate) mod mailbox;
 pub(crate) mod management;
 pub(crate) mod orders;
+pub(crate) mod patience;
 pub(crate) mod persist;
 pub(crate) mod persistent_event;
 pub(crate) mod polls;

@@ -9,6 +9,7 @@ use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::register::{self, csts};
 use sluice_nvme::{Cns, SglDescriptor, SglType, Status, SubmissionEntry};
 use std::collections::BTreeSet;
+use std::time::Duration;
 use zerocopy::IntoBytes;
 
 const BLOCKS: usize = 8192;
@@ -345,6 +346,7 @@ fn an_erasure_does_not_wait_for_a_client() {
 fn a_client_that_does_not_answer_has_a_controller_in_fatal_status() {
     let model = Model::new(BLOCKS);
     let mut host = Host::with_client(&model, 10, |chunk| chunk < 16);
+    host.controller.subsystem.set_host_timeout(Duration::ZERO);
     host.align(1 << 20);
     let buffer = host.allocate(1 << 20);
     host.client.mood = Mood::Silent;

@@ -27,6 +27,7 @@ mod management;
 mod model;
 mod orders;
 mod pages;
+mod patience;
 mod persistent_event;
 mod queues;
 mod remote_queues;

@@ -296,11 +296,22 @@ impl Uif {
     /// Ends commands that were sent to no function and whose host does not wait any more. Returns their
     /// number.
     pub(super) fn end_waiting(&mut self, lane: &mut Lane<'_>) -> usize {
+        let ending = self.ending;
+        self.end_some(|ticket, lane| lane.is_of(ending, ticket), Status::ABORTED_SQ_DELETION, lane)
+    }
+
+    /// Ends some commands that were sent to no function. Returns their number.
+    pub(super) fn end_some(
+        &mut self,
+        ends: impl Fn(Ticket, &Lane<'_>) -> bool,
+        why: Status,
+        lane: &mut Lane<'_>,
+    ) -> usize {
         let mut ended = 0;
         for _ in 0..self.waiting.len() {
             let Some(index) = self.waiting.pop_front() else { break };
-            if lane.is_of(self.ending, self.commands.of(index).ticket) {
-                self.finish(index, Status::ABORTED_SQ_DELETION, lane);
+            if ends(self.commands.of(index).ticket, lane) {
+                self.finish(index, why, lane);
                 ended += 1;
             } else {
                 self.waiting.push_back(index);

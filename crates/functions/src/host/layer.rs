@@ -14,8 +14,8 @@ use super::translate::PendingUpdate;
 use super::unreported_loss::UnreportedLoss;
 use super::{ARENA_BYTES, OnDeath, PreparedUif};
 use sluice_command::{
-    Characteristics, Command, Controllers, Deallocated, Frame, Lane, Layer, Operation, Passthrough, Storage,
-    Ticket,
+    Aborted, Characteristics, Command, Controllers, Deallocated, Frame, Lane, Layer, Operation, Passthrough,
+    Storage, Ticket,
 };
 use sluice_memory::Space;
 use sluice_nvme::Status;
@@ -364,6 +364,10 @@ impl Layer for Uif {
         self.check_quiet(lane);
         self.wake_local(lane);
         self.go_on(lane);
+    }
+
+    fn abort(&mut self, which: Aborted, why: Status, lane: &mut Lane<'_>) {
+        self.end_some(|ticket, lane| lane.is_aborted(which, ticket), why, lane);
     }
 
     fn polls(&self) -> bool {

@@ -3,6 +3,7 @@
 use crate::common::{Daemon, namespace, tool, wait_for};
 use crate::nvme::{Load, PAGES, image, pattern};
 use crate::tunnel::KEY;
+use sluice_nvme::Status;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 
@@ -71,6 +72,52 @@ fn the_other_daemon_may_be_killed_under_load() {
     }
     wait_for("the log", || upper.log().contains("an NVMe/TCP controller is there again"));
     wait_for("the bytes", || device()["bytes_copied"].as_u64() > Some(0));
+}
+
+/// Returns a drive on the network whose storage is a drive elsewhere, and its address.
+fn middle(below: &str, more: &str) -> (Daemon, String) {
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
+    let address = format!("127.0.0.1:{port}");
+    let namespace = drive(below, "").replace("[[drive]]\nname = \"remote\"\n", "");
+    let daemon = Daemon::start(&format!(
+        "[tcp]\nlisten = [\"{address}\"]\n[[drive]]\nname = \"middle\"\n{more}[drive.tcp]\nnqn = \"{NQN}\"\n{namespace}"
+    ));
+    (daemon, address)
+}
+
+/// Checks that a host gets a command back before the host gives it up, and that another daemon, which waits
+/// for ever, submits the command again.
+#[test]
+fn a_command_whose_storage_is_away_comes_back_to_its_host() {
+    const TIMEOUT: &str = "host_timeout_s = 6\n";
+    let (mut lowest, below) = lower();
+    let (middle, address) = middle(&below, TIMEOUT);
+    let upper = Daemon::start(
+        &drive(&address, "").replace("[[drive.namespace]]", "host_timeout_s = 0\n[[drive.namespace]]"),
+    );
+    let near = Daemon::start(
+        &drive(&below, "").replace("[[drive.namespace]]", &format!("{TIMEOUT}[[drive.namespace]]")),
+    );
+    let mut patient = upper.host("remote");
+    let mut patient = namespace(&mut patient, 1);
+    patient.write(0, &pattern(1, 4096)).expect("written");
+    let mut host = near.host("remote");
+    let mut disk = namespace(&mut host, 1);
+    disk.write(8, &pattern(2, 4096)).expect("written");
+    lowest.crash();
+    std::thread::scope(|threads| {
+        let waiting = threads.spawn(|| patient.write(0, &pattern(3, 4096)));
+        let status = disk.write(8, &pattern(4, 4096)).expect_err("its storage is away").status();
+        assert!(status.is_some_and(|it| it.same_code(Status::COMMAND_INTERRUPTED)), "{status:?}");
+        // The daemon in the middle has given the other write back meanwhile.
+        let interrupted = || middle.ok(&["drive", "show", "middle", "-o", "json"]).contains("\"errors\":1");
+        wait_for("an interrupted write", interrupted);
+        lowest.restart();
+        waiting.join().expect("no panic").expect("it is submitted until its storage is there");
+    });
+    wait_for("the next write", || disk.write(8, &pattern(4, 4096)).is_ok());
+    let image = image(&lowest);
+    assert!(image[..4096] == pattern(3, 4096) && image[4096..8192] == pattern(4, 4096));
 }
 
 #[test]

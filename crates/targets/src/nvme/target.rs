@@ -12,7 +12,7 @@ use super::raw;
 use super::{NvmeConfig, NvmeControl, OnLoss};
 use crate::remote::{NamespaceInfo, PowerId, Unflushed};
 use sluice_command::{
-    Characteristics, Command, Controllers, Lane, Layer, Operation, Passthrough, Slot, Ticket,
+    Aborted, Characteristics, Command, Controllers, Lane, Layer, Operation, Passthrough, Slot, Ticket,
 };
 use sluice_memory::{Removed, SegmentList, Space};
 use sluice_nvme::{PAGE_SIZE, Status};
@@ -254,11 +254,22 @@ impl Target {
 
     /// Ends waiting commands of hosts that are gone.
     fn end_waiting(&mut self, lane: &mut Lane<'_>) -> usize {
+        let ending = self.ending;
+        self.end_some(|ticket, lane| lane.is_of(ending, ticket), Status::ABORTED_SQ_DELETION, lane)
+    }
+
+    /// Ends some waiting commands. The device has nothing of them.
+    fn end_some(
+        &mut self,
+        ends: impl Fn(Ticket, &Lane<'_>) -> bool,
+        why: Status,
+        lane: &mut Lane<'_>,
+    ) -> usize {
         let before = self.in_flight.waiting.len();
         self.in_flight.waiting.retain(|remaining| {
-            let ends = lane.is_of(self.ending, remaining.ticket);
+            let ends = ends(remaining.ticket, lane);
             if ends {
-                finish(remaining.ticket, Status::ABORTED_SQ_DELETION, lane);
+                finish(remaining.ticket, why, lane);
             }
             !ends
         });
@@ -392,6 +403,10 @@ impl Layer for Target {
 
     fn still_maps(&self, removed: &Removed) -> bool {
         self.maps.still_maps(removed)
+    }
+
+    fn abort(&mut self, which: Aborted, why: Status, lane: &mut Lane<'_>) {
+        self.end_some(|ticket, lane| lane.is_aborted(which, ticket), why, lane);
     }
 
     fn revoke(&mut self, controller: u8) {

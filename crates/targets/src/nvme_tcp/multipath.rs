@@ -10,7 +10,7 @@
 
 use super::NvmeTcpControl;
 use super::fail_timer::{FailTimer, RECHECK_NS};
-use sluice_command::{Characteristics, Command, Controllers, Frame, Lane, Layer, Ticket};
+use sluice_command::{Aborted, Characteristics, Command, Controllers, Frame, Lane, Layer, Ticket};
 use sluice_memory::Space;
 use sluice_nvme::AnaState;
 use sluice_nvme::Status;
@@ -176,11 +176,22 @@ impl Multipath {
     }
 
     fn end_waiting(&mut self, lane: &mut Lane<'_>) -> usize {
+        let ending = self.ending;
+        self.end_some(|ticket, lane| lane.is_of(ending, ticket), Status::ABORTED_SQ_DELETION, lane)
+    }
+
+    /// Ends some of the commands that have no path.
+    fn end_some(
+        &mut self,
+        ends: impl Fn(Ticket, &Lane<'_>) -> bool,
+        why: Status,
+        lane: &mut Lane<'_>,
+    ) -> usize {
         let before = self.waiting.len();
         self.waiting.retain(|(ticket, _)| {
-            let ends = lane.is_of(self.ending, *ticket);
+            let ends = ends(*ticket, lane);
             if ends {
-                finish(*ticket, Status::ABORTED_SQ_DELETION, lane);
+                finish(*ticket, why, lane);
             }
             !ends
         });
@@ -240,6 +251,10 @@ impl Layer for Multipath {
             self.fail_timer.stop();
         }
         if self.ending.is_empty() { 0 } else { self.end_waiting(lane) }
+    }
+
+    fn abort(&mut self, which: Aborted, why: Status, lane: &mut Lane<'_>) {
+        self.end_some(|ticket, lane| lane.is_aborted(which, ticket), why, lane);
     }
 
     fn revoke(&mut self, controller: u8) {

@@ -114,7 +114,7 @@ impl Queue {
                 let is_read =
                     self.in_flight.get(entry.cid).is_some_and(|flight| flight.data_kind == DataKind::Read);
                 self.expects_large &= is_read;
-                let answered = self.answer(entry.cid, entry.status().of_peer());
+                let answered = self.answer(entry.cid, status_of(entry.status()));
                 answered.ok_or(Violation::field(RESPONSE_CID))?;
             }
             Pdu::Data(data) => {
@@ -169,4 +169,10 @@ impl Queue {
         }
         Some(digest.value())
     }
+}
+
+/// Returns the status of a command for the target. Command Interrupted stays: the target submits the command
+/// again.
+fn status_of(answer: Status) -> Status {
+    if answer.same_code(Status::COMMAND_INTERRUPTED) { answer } else { answer.of_peer() }
 }

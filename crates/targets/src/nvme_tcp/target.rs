@@ -9,7 +9,7 @@ use super::quiesce::{self, Quiescing};
 use super::{NvmeTcpConfig, NvmeTcpControl};
 use crate::remote::{PowerId, Unflushed};
 use rustix::io::Errno;
-use sluice_command::{Characteristics, Command, Controllers, Lane, Layer, Ticket};
+use sluice_command::{Aborted, Characteristics, Command, Controllers, Lane, Layer, Ticket};
 use sluice_memory::Space;
 use sluice_nvme::AnaState;
 use sluice_nvme::Status;
@@ -222,13 +222,17 @@ impl Target {
                 }
                 let may_repeat = status.0 & Status::DNR == 0;
                 if self.is_alone && may_repeat && may_pass(state) && !self.fail_timer.is_expired() {
-                    let now_ns = lane.now_ns();
-                    self.waiting
-                        .push_front(Remaining { since_ns: remaining.since_ns.or(Some(now_ns)), ..remaining });
-                    self.recheck_at_ns.get_or_insert(now_ns + RECHECK_NS);
-                    self.fail_timer.start(now_ns);
+                    self.wait_again(remaining, lane.now_ns());
                     continue;
                 }
+            } else if status.same_code(Status::COMMAND_INTERRUPTED) {
+                // The other end waits for storage of its own, and has not carried the command out.
+                if !self.fail_timer.is_expired() {
+                    self.wait_again(remaining, lane.now_ns());
+                    continue;
+                }
+                finish(remaining.ticket, Status::INTERNAL_ERROR, lane);
+                continue;
             } else if self.recheck_at_ns.is_none() {
                 // A refusal does not stop the timer: commands after one that took too long must not wait as
                 // long again. A command that was sent before a refusal does not stop it either, while the
@@ -247,6 +251,14 @@ impl Target {
             self.start_waiting(lane);
         }
         self.send(lane);
+    }
+
+    /// Queues a command again that the other end did not carry out.
+    #[cold]
+    fn wait_again(&mut self, remaining: Remaining, now_ns: u64) {
+        self.waiting.push_front(Remaining { since_ns: remaining.since_ns.or(Some(now_ns)), ..remaining });
+        self.recheck_at_ns.get_or_insert(now_ns + RECHECK_NS);
+        self.fail_timer.start(now_ns);
     }
 
     /// Rechecks the access state for refused commands. The commands continue if the state has changed, and
@@ -416,14 +428,25 @@ impl Target {
 
     /// Ends waiting commands of hosts that are gone.
     fn end_waiting(&mut self, lane: &mut Lane<'_>) -> usize {
+        let ending = self.ending;
+        self.end_some(|ticket, lane| lane.is_of(ending, ticket), Status::ABORTED_SQ_DELETION, lane)
+    }
+
+    /// Ends some waiting commands. None ends while the other end may still carry it out.
+    fn end_some(
+        &mut self,
+        ends: impl Fn(Ticket, &Lane<'_>) -> bool,
+        why: Status,
+        lane: &mut Lane<'_>,
+    ) -> usize {
         if self.is_resetting {
             return 0;
         }
         let before = self.waiting.len();
         self.waiting.retain(|remaining| {
-            let ends = lane.is_of(self.ending, remaining.ticket);
+            let ends = ends(remaining.ticket, lane);
             if ends {
-                finish(remaining.ticket, Status::ABORTED_SQ_DELETION, lane);
+                finish(remaining.ticket, why, lane);
             }
             !ends
         });
@@ -523,6 +546,10 @@ impl Layer for Target {
             self.take_next(lane);
             self.advance(lane);
         }
+    }
+
+    fn abort(&mut self, which: Aborted, why: Status, lane: &mut Lane<'_>) {
+        self.end_some(|ticket, lane| lane.is_aborted(which, ticket), why, lane);
     }
 
     fn resized(&mut self, size: u64) {
