@@ -1,7 +1,7 @@
 //! `sluice serve`: from the configuration file to the exit code.
 
 use crate::check::{Checked, check};
-use crate::log;
+use crate::{log, watchdog};
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
@@ -143,6 +143,7 @@ impl Daemon {
         let api = tokio::spawn(
             Server::new(listener, policy, router(App { drives: Arc::clone(&self.drives) })).run(stop),
         );
+        watchdog::start(Handle::current(), Arc::clone(&self.drives))?;
         notify(&[NotifyState::Ready]);
         let signal = obey_until_stop(&mut self.told, &self.drives).await;
         tracing::info!("told to stop by {signal}");
@@ -316,7 +317,7 @@ fn raise_descriptor_limit() {
 }
 
 /// Sends the state to systemd, if it is there.
-fn notify(state: &[NotifyState<'_>]) {
+pub(crate) fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::warn!("cannot notify the service manager: {error}");
     }

@@ -5,3 +5,4 @@ mod check;
 pub mod cli;
 pub mod daemon;
 pub mod log;
+mod watchdog;

@@ -415,6 +415,11 @@ impl Drives {
         entries.iter().map(|entry| self.view(entry)).collect()
     }
 
+    /// Returns the number of drives. Waits for no reactor.
+    pub fn count(&self) -> usize {
+        lock(&self.entries).len()
+    }
+
     pub fn reactors(&self) -> Vec<ReactorCounters> {
         self.engine.reactors()
     }
