@@ -18,6 +18,11 @@ setup:  ## install what building and testing need
 build: setup  ## the binaries, target/release/sluice and sluice-bench
 	cargo build --release --bin sluice --bin sluice-bench
 
+.PHONY: deb
+deb:  ## the Debian packages, in target/deb; make deb ARCH=arm64 for that architecture
+	@scripts/setup.sh package
+	@scripts/deb.py $(if $(ARCH),--arch $(ARCH))
+
 .PHONY: test
 test:  ## all that CI runs
 	@scripts/test.sh

@@ -85,7 +85,8 @@ def main(arguments):
     if arguments:
         subprocess.run(["cargo", "install", "--locked", "cargo-deny"], check=True)
     rules = tomllib.loads((ROOT / "deny.toml").read_text())
-    command = ["cargo", "metadata", "--format-version", "1", "--locked", "--filter-platform", *rules["graph"]["targets"]]
+    platforms = [word for target in rules["graph"]["targets"] for word in ("--filter-platform", target)]
+    command = ["cargo", "metadata", "--format-version", "1", "--locked", *platforms]
     packages = json.loads(subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout)["packages"]
     found = list(findings(packages, rules))
     for line in found:

@@ -20,6 +20,14 @@ clang clang
 cryptsetup cryptsetup-bin
 flock util-linux
 git git'
+# What `make deb` and its test need, too: setup.sh package
+PACKAGE_TOOLS='lowdown lowdown
+lintian lintian
+mmdebstrap mmdebstrap
+dpkg-shlibdeps dpkg-dev
+mkfs.ext4 e2fsprogs'
+[ "${1:-}" != package ] || TOOLS="$TOOLS
+$PACKAGE_TOOLS"
 
 as_root() {
   if [ "$(id -u)" = 0 ]; then "$@"

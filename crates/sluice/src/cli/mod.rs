@@ -86,6 +86,9 @@ enum Command {
     Openapi,
     /// Print completions for a shell, to be sourced by it
     Completions { shell: Shell },
+    /// Write the manual pages of all commands into a folder
+    #[command(hide = true)]
+    Manual { folder: PathBuf },
 }
 
 /// Runs the tool with these arguments, the first of which is its own name.
@@ -131,6 +134,8 @@ impl Cli {
                 clap_complete::generate(shell, &mut Cli::command(), "sluice", &mut script);
                 output.raw(&script)
             }
+            Command::Manual { folder } => clap_mangen::generate_to(Cli::command(), &folder)
+                .map_err(|error| ApiError::io("write the manual into", &folder, &error)),
         }
     }
 }

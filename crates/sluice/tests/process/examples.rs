@@ -127,7 +127,7 @@ macro_rules! examples {
     };
 }
 
-examples! { file memory mirror replicate encrypt stripe concat snapshot pool shared lease observe reactors service }
+examples! { file memory mirror replicate encrypt stripe concat snapshot pool shared lease observe reactors }
 
 /// Checks that a daemon serves a drive to another one, which has the same keys.
 fn carry_out_pair(far: &str, near: &str, keys: &[(&str, &str)]) {
@@ -168,33 +168,6 @@ fn every_configuration_has_a_test_and_a_line_on_the_page() {
         let tested = |name| ALONE.contains(&name) || pairs.contains(&name);
         assert!(name.is_none_or(tested), "{file}");
         assert!(file == "README.md" || page.contains(&format!("[{file}]({file})")), "README.md lacks {file}");
-    }
-}
-
-#[test]
-fn the_unit_is_one_of_systemds() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let unit = text("sluice.service");
-    let file = folder.path().join("sluice.service");
-    std::fs::write(&file, unit.replace("/usr/bin/sluice", BINARY)).expect("room on the disk");
-    // Each command of the unit is one of the program.
-    let commands: Vec<&str> =
-        unit.lines().filter_map(|line| line.split_once("=/usr/bin/sluice ")).map(|it| it.1).collect();
-    assert_eq!(commands.len(), 2, "{commands:?}");
-    for command in commands {
-        let done = Command::new(BINARY)
-            .args(command.split(' '))
-            .arg("--help")
-            .output()
-            .expect("the binary is there");
-        assert!(done.status.success(), "{command}: {}", String::from_utf8_lossy(&done.stderr));
-    }
-    match Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&file).output() {
-        Ok(done) => {
-            let said = String::from_utf8_lossy(&done.stderr);
-            assert!(done.status.success() && !said.contains("sluice.service:"), "{said}");
-        }
-        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound),
     }
 }
 

@@ -60,6 +60,7 @@ mod replicate;
 mod said;
 mod sanitize;
 mod sdk;
+mod service;
 mod shared;
 mod snapshot;
 mod stalls;
