@@ -4,5 +4,6 @@
 mod check;
 pub mod cli;
 pub mod daemon;
+mod doctor;
 pub mod log;
 mod watchdog;

@@ -18,7 +18,7 @@ mod shared;
 mod snapshot;
 mod spec_file;
 
-use crate::daemon;
+use crate::{daemon, doctor};
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use sluice_api::client::Client;
@@ -77,6 +77,8 @@ enum Command {
     Shared(shared::SharedCommand),
     /// List the subsystems at an address on the network that this host may have
     Discover(discover::DiscoverArgs),
+    /// Report what the daemon lacks on this machine, and what would make drives faster
+    Doctor(doctor::DoctorArgs),
     /// Measure speed, idleness and the cost of a command
     #[command(disable_help_flag = true)]
     Bench(bench::BenchArgs),
@@ -126,6 +128,7 @@ impl Cli {
             Command::Reactor(command) => reactor::run(command, &client, output),
             Command::Shared(command) => shared::run(command, &client, output),
             Command::Discover(arguments) => discover::run(&arguments, output),
+            Command::Doctor(arguments) => doctor::run(arguments, &client, output),
             Command::Bench(arguments) => bench::run(arguments, self.output),
             Command::Version => reactor::version(&client, output),
             Command::Openapi => output.json(&sluice_api::document()),
@@ -146,7 +149,7 @@ fn absolute(path: &Path) -> Result<PathBuf, ApiError> {
 }
 
 /// Runs a request to the daemon to its end.
-fn converse<T>(talk: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
+pub(crate) fn converse<T>(talk: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
