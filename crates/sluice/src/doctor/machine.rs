@@ -230,7 +230,7 @@ mod tests {
     use super::super::State;
     use super::*;
 
-    /// A folder in place of the root, with these files.
+    /// Makes a folder in place of the root, with these files.
     fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().expect("a folder");
         for (path, text) in files {

@@ -48,7 +48,7 @@ impl State {
 struct Finding {
     topic: &'static str,
     state: State,
-    /// One sentence.
+    /// Text of one sentence.
     text: String,
     /// Command or setting that changes the state.
     #[serde(skip_serializing_if = "Option::is_none")]
