@@ -18,6 +18,7 @@ pub mod handover;
 mod lane;
 mod layer;
 mod opcodes;
+pub mod record;
 mod request;
 mod slab;
 mod slot;

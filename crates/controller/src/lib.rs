@@ -41,6 +41,7 @@ pub use state::management::{ATTACHED_MAX, Attachment, Creation, Pool};
 pub use state::persist::{PERSIST_BURST, PERSIST_INTERVAL_NS, PersistentRecord};
 pub use state::persistent_event::{PERSISTENT_EVENT_LOG_BYTES, PersistentEventRecord};
 pub use state::power::PowerCounts;
+pub use state::record::{CannotHandOver, ControllerRecord, SubsystemRecord};
 pub use state::refusal::Refusal;
 pub use state::remote_queues::cause::RecallCause;
 pub use state::reservation::{

@@ -18,6 +18,7 @@ pub(crate) mod mailbox;
 pub(crate) mod patience;
 pub(crate) mod pause;
 pub(crate) mod queues;
+pub(crate) mod record;
 pub(crate) mod remote_queues;
 pub(crate) mod reset;
 pub(crate) mod resize;

@@ -205,6 +205,11 @@ impl Controller {
         std::mem::replace(&mut self.is_on, true)
     }
 
+    /// Returns whether the controller was ready since the last reset from outside.
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on
+    }
+
     /// Notes a reset from outside. Returns whether the controller was ready before it.
     pub(super) fn switch_off(&mut self) -> bool {
         std::mem::take(&mut self.is_on)

@@ -51,6 +51,14 @@ impl Controller {
         Ok(())
     }
 
+    /// Takes a request that another process had taken. It has no completion slot.
+    ///
+    /// # Errors
+    /// The limit of requests is reached. The command comes back.
+    pub(crate) fn resume_event_request(&mut self, command: Command) -> Result<(), Command> {
+        self.events.request(command)
+    }
+
     /// Returns whether there are an event and a request for it.
     #[inline]
     pub(crate) fn has_deliverable_event(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use crate::model::{Controller, Subsystem, erasing};
 use crate::state::management::Creation;
-use crate::state::persistent_event::{NO_CONTROLLER, PersistentEventRecord, Split};
+use crate::state::persistent_event::{NO_CONTROLLER, PersistentEventRecord};
 use crate::state::power::PowerCounts;
 use crate::state::sanitize::SanitizeRecord;
 use crate::state::{format, persistent_event};
@@ -86,9 +86,7 @@ impl Subsystem {
         record: &PersistentEventRecord,
         clock: impl Fn() -> u64 + Send + 'static,
     ) {
-        let events = Split(&record.0).flatten().map(Box::from);
-        self.jobs.persistent_events.events = events.collect();
-        self.jobs.persistent_events.bytes = record.0.len();
+        self.jobs.persistent_events.replace(record);
         self.jobs.persistent_events.clock = Some(Box::new(clock));
     }
 

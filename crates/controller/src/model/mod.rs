@@ -20,6 +20,7 @@ pub(crate) mod namespace;
 pub(crate) mod overview;
 pub(crate) mod peer_config;
 pub(crate) mod queues;
+pub(crate) mod record;
 pub(crate) mod reports;
 pub(crate) mod request;
 pub(crate) mod self_test;

@@ -47,7 +47,7 @@ pub(crate) const PAGE: usize = 4096;
 
 /// Offset of the page in its region, which is laid out like the register space. A host with the descriptor
 /// maps the region at the offset that the doorbells have in the register space.
-const BASE: usize = sluice_nvme::register::DOORBELLS as usize;
+pub(crate) const BASE: usize = sluice_nvme::register::DOORBELLS as usize;
 
 fn sq_offset(id: u16) -> usize {
     usize::from(id) * 8
@@ -60,6 +60,16 @@ fn cq_offset(id: u16) -> usize {
 impl Doorbells {
     pub(crate) fn new() -> std::io::Result<Self> {
         Ok(Self { page: Self::new_page()?, mapped: false, shadow: None })
+    }
+
+    /// Continues with the page and the shadow buffers of another process, in which the host has its doorbells.
+    pub(crate) fn resume(page: SharedRegion, mapped: bool, shadow: Option<Shadow>) -> Self {
+        Self { page, mapped, shadow }
+    }
+
+    /// Returns whether a host may have the page mapped.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.mapped
     }
 
     fn new_page() -> std::io::Result<SharedRegion> {

@@ -5,6 +5,7 @@
 
 use crate::state::limits::NAMESPACES_MAX;
 use sluice_command::Command;
+use sluice_command::record::{Reader, RecordError, Writer};
 use sluice_nvme::LogId;
 use sluice_nvme::log::critical_warning;
 use std::collections::VecDeque;
@@ -23,6 +24,15 @@ enum Type {
 
 /// Number of types, reserved ones included.
 const TYPES: usize = 7;
+
+/// Events that a record may have.
+const PENDING_MAX: usize = 64;
+
+impl Type {
+    fn of(kind: u8) -> Option<Self> {
+        [Self::Error, Self::Health, Self::Notice, Self::IoSpecific].into_iter().find(|it| *it as u8 == kind)
+    }
+}
 
 /// Event to report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +114,7 @@ impl Configuration {
     }
 }
 
+/// Events of a controller, and the requests for them.
 #[derive(Debug)]
 pub(crate) struct Events {
     /// Asynchronous Event Requests, the oldest first.
@@ -201,6 +212,18 @@ impl Events {
         Ok(())
     }
 
+    /// Returns the requests that wait for an event, the oldest first.
+    pub(crate) fn requests(&self) -> impl Iterator<Item = &Command> {
+        self.requests.iter()
+    }
+
+    /// Returns the events without the requests for them.
+    pub(crate) fn without_requests(&self) -> Self {
+        let Self { pending, masked_by, configuration, changed, .. } = self;
+        let (masked_by, configuration, changed) = (*masked_by, *configuration, *changed);
+        Self { pending: pending.clone(), masked_by, configuration, changed, ..Self::new() }
+    }
+
     /// Returns the number of requests that wait for an event.
     pub(crate) fn outstanding(&self) -> u32 {
         self.requests.len() as u32
@@ -244,5 +267,35 @@ impl Events {
 
     fn update(&mut self) {
         self.deliverable = !self.requests.is_empty() && self.reportable().is_some();
+    }
+}
+
+/// Events of a controller in a record, without the requests.
+impl Events {
+    pub(crate) fn put(&self, part: &mut Writer) {
+        part.put(self.configuration.0);
+        part.list(&self.pending, |part, event| {
+            part.put(event.kind as u8);
+            part.put(event.information);
+            part.put(event.log.0);
+            part.put(event.enabled_by);
+        });
+        part.list(self.masked_by, |part, log| part.option(log, |part, log| part.put(log.0)));
+        part.list(self.changed, Writer::put);
+    }
+
+    pub(crate) fn take(part: &mut Reader<'_>) -> Result<Self, RecordError> {
+        let mut events = Self::new();
+        events.configuration = Configuration(part.get::<u32>()? & Configuration::SUPPORTED);
+        events.pending = part.list(PENDING_MAX, |part| {
+            let kind = Type::of(part.get()?).ok_or(RecordError::Invalid("event"))?;
+            let (information, log) = (part.get()?, LogId(part.get()?));
+            Ok(Event { kind, information, log, enabled_by: part.get()? })
+        })?;
+        let masked_by = part.list(TYPES, |part| part.option(|part| part.get().map(LogId)))?;
+        events.masked_by.iter_mut().zip(masked_by).for_each(|(own, log)| *own = log);
+        let changed = part.list(CHANGED_WORDS, Reader::get)?;
+        events.changed.iter_mut().zip(changed).for_each(|(own, word)| *own = word);
+        Ok(events)
     }
 }

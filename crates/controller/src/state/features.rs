@@ -5,7 +5,9 @@
 
 use crate::state::limits::{IO_QUEUES_MAX, NAMESPACES_MAX};
 use crate::state::{copy, health};
+use sluice_command::record::{Reader, RecordError, Writer};
 use sluice_nvme::feature::{HostBehavior, TimestampData};
+use zerocopy::{FromBytes, IntoBytes};
 
 const NS_PER_MS: u64 = 1_000_000;
 
@@ -194,5 +196,54 @@ impl Features {
         }
         timer.expired = true;
         true
+    }
+}
+
+/// Features in a record.
+impl Features {
+    pub(crate) fn put(&self, part: &mut Writer) {
+        [self.arbitration, self.power_management, self.interrupt_coalescing, self.write_atomicity]
+            .into_iter()
+            .for_each(|value| part.put(value));
+        part.put(self.temperature.over);
+        part.put(self.temperature.under);
+        part.list(self.retry_limits, Writer::put);
+        part.list(self.not_coalesced, Writer::put);
+        part.bytes(self.host_behavior.as_bytes());
+        part.put(self.write_through);
+        part.put(self.timestamp.milliseconds);
+        part.time(self.timestamp.at_ns);
+        part.put(self.timestamp.set_by_host);
+        part.time(self.ready_ns);
+        part.put(self.keep_alive.timeout_ms);
+        part.time(self.keep_alive.last_activity_ns);
+        part.put(self.keep_alive.extended);
+        part.put(self.keep_alive.expired);
+    }
+
+    pub(crate) fn take(part: &mut Reader<'_>) -> Result<Self, RecordError> {
+        let mut features = Self::new();
+        features.arbitration = part.get()?;
+        features.power_management = part.get()?;
+        features.interrupt_coalescing = part.get()?;
+        features.write_atomicity = part.get()?;
+        features.temperature = Thresholds { over: part.get()?, under: part.get()? };
+        let retry_limits = part.list(NAMESPACES_MAX, Reader::get)?;
+        features.retry_limits.iter_mut().zip(retry_limits).for_each(|(own, limit)| *own = limit);
+        let not_coalesced = part.list(VECTOR_WORDS, Reader::get)?;
+        features.not_coalesced.iter_mut().zip(not_coalesced).for_each(|(own, word)| *own = word);
+        let behavior = HostBehavior::read_from_bytes(part.bytes(HostBehavior::SIZE)?);
+        features.host_behavior = behavior.map_err(|_| RecordError::Invalid("host behavior"))?;
+        features.write_through = part.get()?;
+        features.timestamp =
+            Timestamp { milliseconds: part.get()?, at_ns: part.time()?, set_by_host: part.get()? };
+        features.ready_ns = part.time()?;
+        features.keep_alive = KeepAlive {
+            timeout_ms: part.get()?,
+            last_activity_ns: part.time()?,
+            extended: part.get()?,
+            expired: part.get()?,
+        };
+        Ok(features)
     }
 }

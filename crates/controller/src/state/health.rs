@@ -6,13 +6,14 @@
 use crate::state::limits::TRANSFER_MAX;
 use crate::state::power::PowerCounts;
 use crate::state::remote_queues::tally::{Tallies, Tally};
+use sluice_command::record::{Reader, RecordError, Writer};
 use sluice_command::{Operation, Origin, Request};
 use sluice_nvme::log::{ErrorInformation, SmartHealth};
 use sluice_nvme::opcode::io as opcode;
 use sluice_nvme::{Status, SubmissionEntry};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use zerocopy::FromZeros;
+use zerocopy::{FromZeros, IntoBytes, transmute};
 
 /// Entries of the Error Information log; Identify's ELPE is one less.
 pub(crate) const ERROR_ENTRIES: usize = 64;
@@ -34,12 +35,15 @@ const SEGMENT_EFFORT: u64 = 128;
 
 const LIST_EFFORT: u64 = 64 << 10;
 
+/// Operations that a record may count.
+const OPERATIONS_MAX: usize = 64;
+
 const NS_PER_MINUTE: u64 = 60_000_000_000;
 
 const NS_PER_MS: u64 = 1_000_000;
 
 /// Last errors of one controller.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ErrorLog {
     /// Entries, the newest first.
     errors: VecDeque<ErrorInformation>,
@@ -286,6 +290,16 @@ impl Health {
         self.power.on += 1;
     }
 
+    /// Returns a copy of the counters, for a process that continues without remote queues.
+    pub(crate) fn copy(&self) -> Self {
+        Self { here: self.counts(), power: self.power, busy: self.busy, ..Self::new() }
+    }
+
+    /// Counts a controller as on that was on in another process.
+    pub(crate) fn resume_on(&mut self) {
+        self.power.on += 1;
+    }
+
     /// Counts a reset from outside, which is as near to a power loss as this drive gets. `prepared` is
     /// whether the host had shut the controller down, or disabled it.
     pub(crate) fn power_lost(&mut self, prepared: bool) {
@@ -402,6 +416,55 @@ pub struct Statistics {
     pub errors: u64,
     pub bytes_read: u64,
     pub bytes_written: u64,
+}
+
+/// Error Information log in a record.
+impl ErrorLog {
+    pub(crate) fn put(&self, part: &mut Writer) {
+        part.put(self.count);
+        part.list(&self.errors, |part, error| part.raw(error.as_bytes()));
+    }
+
+    pub(crate) fn take(part: &mut Reader<'_>) -> Result<Self, RecordError> {
+        let count = part.get()?;
+        let errors = part.list(ERROR_ENTRIES, |part| {
+            let bytes = part.array::<{ size_of::<ErrorInformation>() }>()?;
+            Ok(transmute!(bytes))
+        })?;
+        Ok(Self { errors: errors.into(), count })
+    }
+}
+
+/// Counters in a record.
+impl Health {
+    pub(crate) fn put(&self, part: &mut Writer) {
+        part.list(self.here.succeeded, |part, moved| {
+            part.put(moved.commands);
+            part.put(moved.bytes);
+        });
+        part.put(self.here.failed);
+        part.put(self.here.media_errors);
+        part.option(self.power.since_ns, Writer::time);
+        part.put(self.power.cycles);
+        part.put(self.power.unsafe_shutdowns);
+        part.put(self.busy.minutes);
+        part.time(self.busy.minute_ends_ns);
+    }
+
+    pub(crate) fn take(part: &mut Reader<'_>) -> Result<Self, RecordError> {
+        let mut health = Self::new();
+        // A later version may count further operations, which come behind these.
+        let counted =
+            part.list(OPERATIONS_MAX, |part| Ok(Moved { commands: part.get()?, bytes: part.get()? }))?;
+        health.here.succeeded.iter_mut().zip(counted).for_each(|(own, moved)| *own = moved);
+        health.here.failed = part.get()?;
+        health.here.media_errors = part.get()?;
+        health.power.since_ns = part.option(Reader::time)?;
+        health.power.cycles = part.get()?;
+        health.power.unsafe_shutdowns = part.get()?;
+        health.busy = Busy { minutes: part.get()?, minute_ends_ns: part.time()? };
+        Ok(health)
+    }
 }
 
 #[cfg(test)]

@@ -115,6 +115,11 @@ impl Mailboxes {
         self.unread & 1 << number != 0
     }
 
+    /// Returns whether no mailbox has a command or a notice.
+    pub(crate) fn are_empty(&self) -> bool {
+        self.unread == 0
+    }
+
     /// Delivers a finished command. Its controller still exists, since a controller leaves after its
     /// commands.
     pub(crate) fn put(&mut self, number: u8, command: Command) {

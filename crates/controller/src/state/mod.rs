@@ -29,6 +29,7 @@ pub(crate) mod persistent_event;
 pub(crate) mod polls;
 pub(crate) mod power;
 pub(crate) mod queue;
+pub(crate) mod record;
 pub(crate) mod refusal;
 pub(crate) mod registers;
 pub(crate) mod remote_queues;

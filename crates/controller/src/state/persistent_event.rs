@@ -111,6 +111,14 @@ pub(crate) struct PersistentEvents {
     pub(crate) generation: u16,
 }
 
+impl PersistentEvents {
+    /// Replaces all events by those of a record.
+    pub(crate) fn replace(&mut self, record: &PersistentEventRecord) {
+        self.events = Split(&record.0).flatten().map(Box::from).collect();
+        self.bytes = record.0.len();
+    }
+}
+
 impl fmt::Debug for PersistentEvents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PersistentEvents")

@@ -183,6 +183,11 @@ impl CompletionQueue {
         }
     }
 
+    /// Continues a queue at this tail, with the phase of the next entry.
+    pub(crate) fn resume_at(&mut self, tail: u32, phase: bool) {
+        (self.tail, self.phase) = (tail, phase);
+    }
+
     pub(crate) fn record(&self) -> QueueRecord {
         QueueRecord {
             address: self.address,

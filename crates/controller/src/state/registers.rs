@@ -3,6 +3,7 @@
 use crate::state::doorbells::Doorbells;
 use crate::state::limits::{IO_QUEUES_MAX, QUEUE_ENTRIES_MAX};
 use sluice_command::handover::RegisterRecord;
+use sluice_command::record::{Reader, RecordError, Writer};
 use sluice_nvme::register;
 use sluice_nvme::register::{Cc, csts};
 
@@ -239,6 +240,30 @@ impl Registers {
     #[inline]
     pub(crate) fn is_weighted(&self) -> bool {
         self.cc.ams() == WEIGHTED
+    }
+}
+
+/// Registers of a controller in a record.
+impl Registers {
+    pub(crate) fn put(&self, part: &mut Writer) {
+        [self.cc.0, self.csts, self.interrupt_mask, self.aqa].into_iter().for_each(|it| part.put(it));
+        part.put(self.asq);
+        part.put(self.acq);
+        part.put(self.state == State::Enabled);
+        part.put(self.cap & CAP_NSSRS != 0);
+    }
+
+    pub(crate) fn take(part: &mut Reader<'_>) -> Result<Self, RecordError> {
+        let mut registers = Self::new();
+        registers.cc = Cc(part.get()?);
+        registers.csts = part.get()?;
+        registers.interrupt_mask = part.get()?;
+        registers.aqa = part.get()?;
+        registers.asq = part.get()?;
+        registers.acq = part.get()?;
+        registers.state = if part.get()? { State::Enabled } else { State::Disabled };
+        registers.offer_subsystem_reset(part.get()?);
+        Ok(registers)
     }
 }
 

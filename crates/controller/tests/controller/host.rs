@@ -151,6 +151,11 @@ impl Host {
         address
     }
 
+    /// Returns the bytes that were not allocated yet.
+    pub(crate) fn free_memory(&self) -> usize {
+        (BASE + MEMORY as u64 - self.free) as usize
+    }
+
     /// Returns an address without memory.
     pub(crate) fn nowhere(&self) -> u64 {
         BASE + MEMORY as u64 + PAGE as u64

@@ -14,6 +14,7 @@ mod features;
 mod firmware;
 mod format;
 mod fused;
+mod hand_over;
 mod hold;
 mod host;
 mod hostile;

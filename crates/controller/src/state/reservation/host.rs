@@ -1,5 +1,7 @@
 //! Identifiers of hosts.
 
+use sluice_command::record::{Reader, RecordError, Writer};
+
 /// Host Identifier (Base 5.27, feature 81h): controllers with the same identifier belong to the same host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HostId {
@@ -44,5 +46,26 @@ impl HostId {
     /// Returns false for two identifiers of different width, which may not be used at the same time.
     pub(crate) fn goes_with(self, other: Self) -> bool {
         !matches!((self, other), (Self::Short(_), Self::Extended(_)) | (Self::Extended(_), Self::Short(_)))
+    }
+}
+
+/// Identifiers in a record: the number of bytes, and these bytes.
+impl HostId {
+    pub(crate) fn put(self, part: &mut Writer) {
+        match self {
+            Self::Unnamed(number) => part.bytes(&[number]),
+            Self::Short(bytes) => part.bytes(&bytes),
+            Self::Extended(bytes) => part.bytes(&bytes),
+        }
+    }
+
+    pub(crate) fn take(part: &mut Reader<'_>) -> Result<Self, RecordError> {
+        let bytes = part.bytes(size_of::<[u8; 16]>())?;
+        if let [number] = bytes {
+            return Ok(Self::Unnamed(*number));
+        }
+        let short = bytes.try_into().map(Self::Short);
+        let found = short.or_else(|_| bytes.try_into().map(Self::Extended));
+        found.map_err(|_| RecordError::Invalid("host identifier"))
     }
 }

@@ -1,6 +1,7 @@
 //! Reservation notifications of a controller for its host (Base 8.19, 5.16.1, log page 80h).
 
 use crate::state::limits::NAMESPACES_MAX;
+use sluice_command::record::{Reader, RecordError, Writer};
 use sluice_nvme::log::ReservationNotification;
 use std::collections::VecDeque;
 use zerocopy::FromZeros;
@@ -17,10 +18,18 @@ pub(crate) enum Notification {
     ReservationPreempted = 3,
 }
 
+impl Notification {
+    fn of(kind: u8) -> Option<Self> {
+        [Self::RegistrationPreempted, Self::ReservationReleased, Self::ReservationPreempted]
+            .into_iter()
+            .find(|it| *it as u8 == kind)
+    }
+}
+
 /// Bits of the Reservation Notification Mask (feature 82h): the bit of each type is that of its number.
 pub(crate) const MASKS: u32 = 0b1110;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Notifications {
     /// Unread notifications, the oldest first, each with its log page count, NSID and type. The count starts
     /// at one.
@@ -79,6 +88,33 @@ impl Notifications {
         if let Some(of) = self.masks.get_mut(nsid.wrapping_sub(1) as usize) {
             *of = (mask & MASKS) as u8;
         }
+    }
+}
+
+/// Notifications in a record.
+impl Notifications {
+    pub(crate) fn put(&self, part: &mut Writer) {
+        part.put(self.count);
+        part.list(&self.unread, |part, (count, nsid, notification)| {
+            part.put(*count);
+            part.put(*nsid);
+            part.put(*notification as u8);
+        });
+        part.list(self.masks, Writer::put);
+    }
+
+    pub(crate) fn take(part: &mut Reader<'_>) -> Result<Self, RecordError> {
+        let mut notifications = Self::new();
+        notifications.count = part.get()?;
+        let unread = part.list(NOTIFICATIONS_MAX, |part| {
+            let (count, nsid) = (part.get()?, part.get()?);
+            let notification = Notification::of(part.get()?).ok_or(RecordError::Invalid("notification"))?;
+            Ok((count, nsid, notification))
+        })?;
+        notifications.unread = unread.into();
+        let masks = part.list(NAMESPACES_MAX, Reader::get)?;
+        notifications.masks.iter_mut().zip(masks).for_each(|(own, mask)| *own = mask);
+        Ok(notifications)
     }
 }
 

@@ -4,6 +4,10 @@ use crate::state::reservation::REGISTRANTS_MAX;
 use crate::state::reservation::host::HostId;
 use crate::state::reservation::name::KnownAs;
 use crate::state::reservation::state::{Registrant, Reservation, ReservationType, Reservations};
+use sluice_command::record::{Reader, RecordError, Writer};
+
+/// Bytes of the longest host name in a record. An NQN is shorter.
+const NAME_MAX: usize = 512;
 
 /// Reservation state of a namespace whose reservations persist. Other namespaces have no record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,5 +57,36 @@ impl Reservations {
         let holder = holder.filter(|host| registrants.iter().any(|it| it.host == *host));
         let reservation = record.reservation.zip(holder).map(|(kind, by)| Reservation { kind, by });
         Self { registrants, reservation, generation: 0, persists: true }
+    }
+}
+
+/// Reservations in a record for another process: no power is lost, so nothing ends.
+impl Reservations {
+    pub(crate) fn put(&self, part: &mut Writer) {
+        part.list(&self.registrants, |part, it| {
+            it.host.put(part);
+            part.bytes(it.name.to_string().as_bytes());
+            part.put(it.key);
+        });
+        part.option(self.reservation, |part, it| {
+            part.put(it.kind as u8);
+            it.by.put(part);
+        });
+        part.put(self.generation);
+        part.put(self.persists);
+    }
+
+    pub(crate) fn take(part: &mut Reader<'_>) -> Result<Self, RecordError> {
+        let registrants = part.list(REGISTRANTS_MAX, |part| {
+            let host = HostId::take(part)?;
+            let name = std::str::from_utf8(part.bytes(NAME_MAX)?);
+            let name = KnownAs::parse(name.map_err(|_| RecordError::Invalid("host name"))?);
+            Ok(Registrant { host, name, key: part.get()? })
+        })?;
+        let reservation = part.option(|part| {
+            let kind = ReservationType::of(part.get()?).ok_or(RecordError::Invalid("reservation"))?;
+            Ok(Reservation { kind, by: HostId::take(part)? })
+        })?;
+        Ok(Self { registrants, reservation, generation: part.get()?, persists: part.get()? })
     }
 }
