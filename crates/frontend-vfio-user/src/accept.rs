@@ -111,6 +111,21 @@ impl Acceptor {
         self.not_before_ns = self.not_before_ns.max(now_ns.saturating_add(after_ns));
     }
 
+    /// Returns the socket, unless it is closed or an accepted client waits.
+    pub(super) fn to_hand_over(&self) -> Option<&Listener> {
+        self.listener.as_ref().filter(|_| self.early.is_none())
+    }
+
+    /// Sets whether the paths of the socket stay when it is dropped.
+    pub(super) fn keep_paths(&mut self, keeps: bool) {
+        self.listener.iter_mut().for_each(|listener| listener.keep_paths(keeps));
+    }
+
+    /// Looks for a client in the next turn.
+    pub(super) fn look_now(&mut self) {
+        self.pending = true;
+    }
+
     /// Closes the socket for good and removes its file. Returns the clients that wait.
     pub(super) fn close(&mut self, io: &Io, task: TaskId) -> Vec<UnixStream> {
         let Some(listener) = self.listener.take() else { return Vec::new() };

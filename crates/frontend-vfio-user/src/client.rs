@@ -3,9 +3,11 @@
 use super::deferred_close::DeferredClose;
 use super::describe::{self, Attachment};
 use super::populate::Populator;
+use super::record::{HandOverError, Incoming, Outgoing, put_mode, take_mode};
 use super::region::{self, Function, Written};
 use super::reset::Waiting;
 use super::{Counters, DoorbellPolicy, dma, version};
+use sluice_command::record::{Reader, RecordError, Writer};
 use sluice_controller::{Controller, DoorbellMode, Subsystem};
 use sluice_frontend::{LogLimit, limited};
 use sluice_memory::{MapError, Space};
@@ -118,6 +120,35 @@ pub(super) struct Client {
 impl Client {
     pub(super) fn new(policy: DoorbellPolicy, function: Function) -> Self {
         Self { stage: Stage::Connected, policy, unshared_logged: false, data_max: 0, function }
+    }
+
+    pub(super) fn put(&self, part: &mut Writer, outgoing: &mut Outgoing) {
+        match self.stage {
+            Stage::Connected => part.put(0u8),
+            Stage::Negotiated { may_map } => {
+                part.put(1u8);
+                part.put(may_map);
+            }
+            Stage::Settled(mode) => {
+                part.put(2u8);
+                put_mode(part, mode);
+            }
+        }
+        part.put(self.unshared_logged);
+        part.put(self.data_max as u64);
+        self.function.put(part, outgoing);
+    }
+
+    pub(super) fn take(&mut self, part: &mut Reader<'_>, incoming: &Incoming) -> Result<(), HandOverError> {
+        self.stage = match part.get::<u8>()? {
+            0 => Stage::Connected,
+            1 => Stage::Negotiated { may_map: part.get()? },
+            2 => Stage::Settled(take_mode(part)?),
+            _ => return Err(RecordError::Invalid("stage of a client").into()),
+        };
+        self.unshared_logged = part.get()?;
+        self.data_max = part.below(MAX_DATA_TRANSFER as u64 + 1, "limit of data")? as usize;
+        self.function.take(part, incoming)
     }
 
     /// Returns the doorbell mode, once it is fixed.

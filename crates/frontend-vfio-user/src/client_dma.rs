@@ -28,6 +28,11 @@ const SENT_MAX: usize = 256;
 const DMA_REQUEST_MAX: usize = 16 << 10;
 
 impl ClientDma {
+    /// Returns whether the client has answered all requests.
+    pub(super) fn is_empty(&self) -> bool {
+        self.sent.is_empty()
+    }
+
     /// Sends the requests of the controller, of at most `most` bytes and [`DMA_REQUEST_MAX`] each, while the
     /// client reads them. Returns the number of requests sent.
     ///

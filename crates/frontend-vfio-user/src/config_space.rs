@@ -8,7 +8,7 @@ use std::ops::Range;
 pub(super) const SIZE: u64 = 4096;
 
 /// Bytes of the part that every PCI function has.
-const HEADER_SIZE: usize = 256;
+pub(super) const HEADER_SIZE: usize = 256;
 
 /// Maker of the device in the guest's view. The defaults belong to no real device, and NVMe drivers bind by
 /// the class. The vendor is also in Identify Controller.
@@ -167,6 +167,18 @@ impl ConfigSpace {
         }
         image.express();
         Self { bytes: image.bytes, writable: image.writable, after_reset: image.bytes }
+    }
+
+    /// Returns the present values.
+    pub(super) fn bytes(&self) -> &[u8; HEADER_SIZE] {
+        &self.bytes
+    }
+
+    /// Continues with the values that a client has written to the function of another process.
+    pub(super) fn resume(&mut self, written: &[u8; HEADER_SIZE]) {
+        for ((byte, writable), written) in self.bytes.iter_mut().zip(&self.writable).zip(written) {
+            *byte = *byte & !writable | written & writable;
+        }
     }
 
     /// Reads any bytes; `intx` is the level of the interrupt pin.

@@ -2,6 +2,7 @@
 
 use super::Listener;
 use super::port::{Config, Port, Status};
+use super::record::{self, HandOverError, IncomingSocket, SocketRecord};
 use super::token::Token;
 use sluice_controller::Attached;
 use sluice_frontend::FrontendToken;
@@ -22,6 +23,38 @@ impl Endpoint {
     pub fn new(task: TaskId, io: Io, listener: Listener, device: Attached, config: Config) -> Self {
         let port = Port::new(0, task, io, listener, device.subsystem.shares_memory(), config);
         Self { port, device }
+    }
+
+    /// Suspends the endpoint, and returns its record. The drive must be held and settled.
+    ///
+    /// # Errors
+    /// Something cannot be handed over, now or at all. The endpoint is not suspended.
+    pub fn hand_over(&mut self, now_ns: u64) -> Result<SocketRecord, HandOverError> {
+        let Attached { controller, subsystem } = &mut self.device;
+        record::hand_over(&mut self.port, controller, subsystem, now_ns)
+    }
+
+    /// Goes on: after a hand-over that was called off, or after the process that handed over has ended.
+    pub fn go_on(&mut self) {
+        self.port.go_on();
+        self.device.subsystem.resume();
+    }
+
+    /// Takes an endpoint that another process hands over, with a new device. It stays suspended.
+    ///
+    /// # Errors
+    /// The record does not fit.
+    pub fn take_over(
+        task: TaskId,
+        io: Io,
+        socket: IncomingSocket,
+        mut device: Attached,
+        config: Config,
+        now_ns: u64,
+    ) -> Result<Self, HandOverError> {
+        let Attached { controller, subsystem } = &mut device;
+        let port = socket.take_over((0, task, io), controller, subsystem, config, now_ns)?;
+        Ok(Self { port, device })
     }
 
     pub fn device(&self) -> &Attached {

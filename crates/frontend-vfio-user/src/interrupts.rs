@@ -4,8 +4,10 @@
 //! its client an interrupt and the server nothing.
 
 use super::descriptor::Kind as Descriptor;
+use super::record::{HandOverError, Incoming, Outgoing, option};
 use super::token::{Kind, Token};
 use rustix::io::ReadWriteFlags;
+use sluice_command::record::{Reader, Writer};
 use sluice_reactor::{FileSlot, Io, TaskId};
 use sluice_vfio_user::Errno;
 use sluice_vfio_user::irq::{IrqInfo, IrqSet, index};
@@ -126,6 +128,34 @@ impl Interrupts {
     pub(super) fn new(io: Io, task: TaskId, port: u8, vectors: u16) -> Self {
         let msix = (0..vectors).map(|_| Vector::default()).collect();
         Self { io, task, port, msix, intx: Pin::default(), signalled: 0, epochs: 0 }
+    }
+
+    pub(super) fn put(&self, part: &mut Writer, outgoing: &mut Outgoing) {
+        part.list(&self.msix, |part, vector| {
+            part.option(vector.eventfd.as_ref(), |part, eventfd| outgoing.put(part, eventfd.as_fd()));
+            part.put(vector.pending);
+        });
+        part.option(self.intx.eventfd.as_ref(), |part, eventfd| outgoing.put(part, eventfd.as_fd()));
+        part.put(self.intx.masked);
+        let unmask = self.intx.unmask.as_ref().map(|(eventfd, _)| eventfd);
+        part.option(unmask, |part, eventfd| outgoing.put(part, eventfd.as_fd()));
+    }
+
+    pub(super) fn take(&mut self, part: &mut Reader<'_>, incoming: &Incoming) -> Result<(), HandOverError> {
+        let io = self.io.clone();
+        let mut eventfd = |part: &mut Reader<'_>| -> Result<FileSlot, HandOverError> {
+            Ok(io.register_file(incoming.take(part)?)?)
+        };
+        let count = part.below(u32::from(self.vectors()) + 1, "number of interrupts")?;
+        for vector in self.msix.iter_mut().take(count as usize) {
+            vector.eventfd = option(part, &mut eventfd)?;
+            vector.pending = part.get()?;
+        }
+        self.intx.eventfd = option(part, &mut eventfd)?;
+        self.intx.masked = part.get()?;
+        let unmask = option(part, &mut eventfd)?;
+        self.intx.unmask = unmask.map(|eventfd| self.watch_unmask(eventfd));
+        Ok(())
     }
 
     /// Returns the number of MSI-X vectors.

@@ -37,6 +37,7 @@ mod interrupts;
 mod listener;
 mod populate;
 mod port;
+mod record;
 mod region;
 mod rejected;
 mod reset;
@@ -50,6 +51,7 @@ pub use config_space::PciIdentity;
 pub use endpoint::Endpoint;
 pub use listener::{Access, Listener, SOCKET_NAME};
 pub use port::{Config, Status};
+pub use record::{HandOverError, IncomingSocket, SocketRecord};
 pub use socket::{SOCKETS_MAX, Socket};
 use token::PORTS_MAX;
 

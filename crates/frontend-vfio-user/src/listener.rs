@@ -56,8 +56,10 @@ pub struct Listener {
     /// Device and inode of the socket file, so that a foreign socket in its place is not removed.
     identity: (u64, u64),
     /// Directory, locked against other servers for the lifetime of the listener.
-    _directory: OwnedFd,
+    directory: OwnedFd,
     created_directory: bool,
+    /// Whether the paths stay when the listener is dropped, since another process still listens there.
+    keeps_paths: bool,
 }
 
 impl Listener {
@@ -89,7 +91,40 @@ impl Listener {
         let socket = open_socket(&path, &address, access)?;
         let stat = statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW).map_err(|e| refused(&path, e))?;
         let identity = (stat.st_dev, stat.st_ino);
-        Ok(Listener { socket, path, identity, _directory: locked, created_directory })
+        Ok(Listener { socket, path, identity, directory: locked, created_directory, keeps_paths: false })
+    }
+
+    /// Continues with a socket of another process, and with its lock of the directory. The paths stay when the
+    /// listener is dropped, until [`keep_paths`](Self::keep_paths).
+    ///
+    /// # Errors
+    /// The socket file is not there.
+    pub(super) fn resume(
+        socket: OwnedFd,
+        directory: OwnedFd,
+        path: PathBuf,
+        created_directory: bool,
+    ) -> io::Result<Listener> {
+        let stat = statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW).map_err(|e| refused(&path, e))?;
+        let identity = (stat.st_dev, stat.st_ino);
+        Ok(Listener { socket, path, identity, directory, created_directory, keeps_paths: true })
+    }
+
+    /// Sets whether the paths stay when the listener is dropped.
+    pub(super) fn keep_paths(&mut self, keeps: bool) {
+        self.keeps_paths = keeps;
+    }
+
+    pub(super) fn socket_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    pub(super) fn directory_fd(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+
+    pub(super) fn has_created_directory(&self) -> bool {
+        self.created_directory
     }
 
     /// Returns the path to which clients connect.
@@ -127,6 +162,9 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
+        if self.keeps_paths {
+            return;
+        }
         if self.is_still_ours()
             && let Err(error) = unlinkat(CWD, &self.path, AtFlags::empty())
         {

@@ -6,6 +6,7 @@ use super::deferred_close::{Backlog, DeferredClose};
 use super::drain::Drain;
 use super::interrupts::Interrupts;
 use super::populate::Populator;
+use super::record::{HandOverError, Incoming, take_session};
 use super::region::Function;
 use super::rejected::{LOOK_NS, Rejected};
 use super::reset::{FinalReset, Waiting};
@@ -14,7 +15,8 @@ use super::set_up::SetUp;
 use super::token::{Kind, Token};
 use super::{Counters, DoorbellPolicy, Listener, PciIdentity};
 use rustix::io::Errno;
-use sluice_controller::{CannotMigrate, Controller, DoorbellMode, Subsystem};
+use sluice_command::record::{Reader, RecordError, Writer};
+use sluice_controller::{CannotHandOver, CannotMigrate, Controller, DoorbellMode, Subsystem};
 use sluice_frontend::{LogLimit, limited};
 use sluice_memory::Space;
 use sluice_nvme::register::{self, Cc};
@@ -98,6 +100,8 @@ pub(crate) struct Port {
     set_up: SetUp,
     connects: LogLimit,
     warnings: LogLimit,
+    /// Whether a [record](super::record) is on its way to another process.
+    is_suspended: bool,
 }
 
 impl Port {
@@ -134,6 +138,7 @@ impl Port {
             set_up: SetUp::default(),
             connects: LogLimit::default(),
             warnings: LogLimit::default(),
+            is_suspended: false,
         }
     }
 
@@ -266,12 +271,9 @@ impl Port {
         limited!(info, self.connects, now_ns, drive = self.config.name, "a client connected");
         self.counters.clients += 1;
         self.epoch = self.epoch.wrapping_add(1);
-        let vectors = if self.config.by_pin { 0 } else { controller.vectors() };
-        let interrupts = Interrupts::new(self.io.clone(), self.task, self.number, vectors);
-        let function = Function::new(&self.config.identity, interrupts);
         controller.set_doorbell_mode(DoorbellMode::Trapped);
         self.io.poll(socket.as_fd(), PollFlags::IN, self.task, self.token(Kind::Message));
-        let session = Session::new(socket, Client::new(self.config.doorbells, function));
+        let session = Session::new(socket, self.new_client(controller));
         self.state = ClientState::Connected(Box::new(session));
     }
 
@@ -444,7 +446,7 @@ impl Port {
         match (token.kind, &mut self.state) {
             (Kind::Listener, _) => self.acceptor.event(result, more, now_ns),
             (Kind::Message, ClientState::Connected(session)) if token.epoch == self.epoch => {
-                if result < 0 {
+                if result < 0 && !self.is_suspended {
                     let errno = Errno::from_raw_os_error(-result);
                     return self.disconnect(
                         controller,
@@ -462,6 +464,9 @@ impl Port {
                 if token.epoch == self.epoch && self.awaits_room && result >= 0 =>
             {
                 self.awaits_room = more;
+                if self.is_suspended {
+                    return;
+                }
                 self.converse(controller, subsystem, now_ns, |session, _| session.flush());
                 self.watch_room();
             }
@@ -527,6 +532,89 @@ impl Drop for Port {
     }
 }
 
+/// Hand-over to another process, and its counterpart there.
+impl Port {
+    /// Returns the listener and the session, if they can be handed over now.
+    pub(crate) fn to_hand_over(&self) -> Result<(&Listener, Option<&Session>), CannotHandOver> {
+        const BUSY: CannotHandOver = CannotHandOver("a client comes, goes, or waits for an answer");
+        let listener = self.acceptor.to_hand_over().filter(|_| self.drain.is_none()).ok_or(BUSY)?;
+        match &self.state {
+            ClientState::None => Ok((listener, None)),
+            ClientState::Connected(session) if session.is_settled() => Ok((listener, Some(session))),
+            _ => Err(BUSY),
+        }
+    }
+
+    /// Stops all work, after a record was made.
+    pub(crate) fn suspend(&mut self) {
+        self.is_suspended = true;
+        self.acceptor.keep_paths(true);
+    }
+
+    /// Ends the suspension, and owns the paths of the socket.
+    pub(crate) fn go_on(&mut self) {
+        if !std::mem::take(&mut self.is_suspended) {
+            return;
+        }
+        self.acceptor.keep_paths(false);
+        self.acceptor.look_now();
+        if let ClientState::Connected(session) = &mut self.state {
+            session.set_readable();
+        }
+        self.watch_room();
+    }
+
+    pub(crate) fn put(&self, part: &mut Writer) {
+        let Counters { clients, turned_away, messages, refused, doorbells, interrupts, maps, unmaps, resets } =
+            self.counters;
+        part.put(self.epoch);
+        [clients, turned_away, messages, refused, doorbells, interrupts, maps, unmaps, resets]
+            .into_iter()
+            .for_each(|count| part.put(count));
+    }
+
+    pub(crate) fn take(&mut self, part: &mut Reader<'_>) -> Result<(), RecordError> {
+        self.epoch = part.get()?;
+        self.counters = Counters {
+            clients: part.get()?,
+            turned_away: part.get()?,
+            messages: part.get()?,
+            refused: part.get()?,
+            doorbells: part.get()?,
+            interrupts: part.get()?,
+            maps: part.get()?,
+            unmaps: part.get()?,
+            resets: part.get()?,
+        };
+        Ok(())
+    }
+
+    pub(crate) fn space_mut(&mut self) -> &mut Space {
+        &mut self.space
+    }
+
+    /// Continues the client of a record.
+    pub(crate) fn take_client(
+        &mut self,
+        controller: &Controller,
+        part: &mut Reader<'_>,
+        incoming: &Incoming,
+    ) -> Result<(), HandOverError> {
+        let client = self.new_client(controller);
+        let session = take_session(part, incoming, client)?;
+        self.io.poll(session.as_fd(), PollFlags::IN, self.task, self.token(Kind::Message));
+        self.state = ClientState::Connected(Box::new(session));
+        Ok(())
+    }
+
+    /// Makes the state of a client that is new to this process.
+    fn new_client(&self, controller: &Controller) -> Client {
+        let vectors = if self.config.by_pin { 0 } else { controller.vectors() };
+        let interrupts = Interrupts::new(self.io.clone(), self.task, self.number, vectors);
+        Client::new(self.config.doorbells, Function::new(&self.config.identity, interrupts))
+    }
+}
+
 /// Calls of the [`Task`](sluice_reactor::Task) that has the port.
 impl Port {
     /// Returns whether no client is connected and no command of one is in flight: the device has nothing to
@@ -542,6 +630,9 @@ impl Port {
         subsystem: &mut Subsystem,
         now_ns: u64,
     ) -> usize {
+        if self.is_suspended {
+            return 0;
+        }
         let mut work = 0;
         if self.acceptor.is_pending(now_ns) {
             work += self.accept_clients(controller, subsystem, now_ns);
@@ -554,6 +645,9 @@ impl Port {
     }
 
     pub(crate) fn arm(&mut self, controller: &mut Controller, subsystem: &mut Subsystem, now_ns: u64) -> Arm {
+        if self.is_suspended {
+            return Arm::Asleep { until: None };
+        }
         if self.is_vacant() {
             return Arm::Asleep { until: self.acceptor.retry_ns(now_ns) };
         }

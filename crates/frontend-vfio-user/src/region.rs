@@ -2,6 +2,8 @@
 
 use super::config_space::{self, ConfigSpace, Effect, Layout, PciIdentity};
 use super::interrupts::Interrupts;
+use super::record::{HandOverError, Incoming, Outgoing, take_config_space};
+use sluice_command::record::{Reader, Writer};
 use sluice_controller::{CannotMigrate, Controller, Subsystem};
 use sluice_memory::Space;
 use sluice_nvme::register::DOORBELLS;
@@ -83,6 +85,19 @@ impl Function {
             Self { config, msix_table: vec![0; usize::from(vectors) * TABLE_ENTRY], interrupts };
         function.reset();
         function
+    }
+
+    pub(super) fn put(&self, part: &mut Writer, outgoing: &mut Outgoing) {
+        part.raw(self.config.bytes());
+        part.bytes(&self.msix_table);
+        self.interrupts.put(part, outgoing);
+    }
+
+    pub(super) fn take(&mut self, part: &mut Reader<'_>, incoming: &Incoming) -> Result<(), HandOverError> {
+        self.config.resume(&take_config_space(part)?);
+        let table = part.bytes(self.msix_table.len())?;
+        self.msix_table[..table.len()].copy_from_slice(table);
+        self.interrupts.take(part, incoming)
     }
 
     /// Resets the function as at power-on. The client's eventfds stay.

@@ -74,6 +74,25 @@ impl Session {
         }
     }
 
+    /// Continues a client of another process. The first turn looks for messages.
+    pub(super) fn resume(connection: Connection, client: Client, surplus_fds: usize) -> Self {
+        let (reply, client_dma) = (Vec::new(), ClientDma::default());
+        Self { connection, client, reply, waiting: None, readable: true, surplus_fds, client_dma }
+    }
+
+    pub(super) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    pub(super) fn surplus_fds(&self) -> usize {
+        self.surplus_fds
+    }
+
+    /// Returns whether no answer and no DMA request is outstanding.
+    pub(super) fn is_settled(&self) -> bool {
+        self.waiting.is_none() && self.client_dma.is_empty()
+    }
+
     /// Notes that the socket may have bytes to read.
     pub(super) fn set_readable(&mut self) {
         self.readable = true;

@@ -1,6 +1,7 @@
 //! A socket of a drive: one controller, and the port on which its clients are served.
 
 use super::port::{Config, Port, Status};
+use super::record::{self, HandOverError, IncomingSocket, SocketRecord};
 use super::token::Token;
 use super::{Listener, PORTS_MAX};
 use sluice_controller::{CannotMigrate, Controller, Subsystem};
@@ -40,6 +41,57 @@ impl Socket {
             let port = Port::new(new.number, new.task, new.io, listener, files, config);
             Ok(Self { controller, port })
         })
+    }
+
+    /// Suspends all sockets of a drive that is held and settled, and returns their records in their order.
+    ///
+    /// # Errors
+    /// Something cannot be handed over, now or at all. All sockets go on.
+    pub fn hand_over(drive: &mut Drive, now_ns: u64) -> Result<Vec<SocketRecord>, HandOverError> {
+        let (sockets, subsystem) = drive.frontends_mut::<Self>();
+        let hand_over =
+            |socket: &mut Self| record::hand_over(&mut socket.port, &socket.controller, subsystem, now_ns);
+        let records: Result<Vec<_>, _> = sockets.map(hand_over).collect();
+        if records.is_err() {
+            drive.frontends_mut::<Self>().0.for_each(|socket| socket.port.go_on());
+        }
+        records
+    }
+
+    /// Lets all sockets of a drive and its subsystem go on: after a hand-over that was called off, or after the
+    /// process that handed over has ended.
+    pub fn go_on(drive: &mut Drive) {
+        let (sockets, subsystem) = drive.frontends_mut::<Self>();
+        sockets.for_each(|socket| socket.port.go_on());
+        subsystem.resume();
+    }
+
+    /// Adds a socket of another process to a drive, in place of [`listen`](Self::listen). It stays suspended, and
+    /// its paths stay when it is dropped, until it [goes on](Self::go_on).
+    ///
+    /// # Errors
+    /// The record does not fit.
+    pub fn take_over(
+        drive: &mut Drive,
+        socket: IncomingSocket,
+        config: Config,
+        now_ns: u64,
+    ) -> Result<(), HandOverError> {
+        let count = drive.frontends::<Self>().count();
+        let mut failed = None;
+        let added = drive.add(|new| {
+            let mut controller = Controller::new(new.subsystem, count as u16 + 1)?;
+            controller.set_port(new.subsystem, &format!("vfio-user:{}", count + 1));
+            let at = (new.number, new.task, new.io);
+            match socket.take_over(at, &mut controller, new.subsystem, config, now_ns) {
+                Ok(port) => Ok(Self { controller, port }),
+                Err(error) => {
+                    failed = Some(error);
+                    Err(io::ErrorKind::InvalidData.into())
+                }
+            }
+        });
+        added.map_err(|error| failed.unwrap_or(HandOverError::Io(error)))
     }
 
     /// Returns the status of each socket of a drive, in their order.

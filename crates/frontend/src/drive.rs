@@ -57,6 +57,13 @@ impl Drive {
         found.map(|frontend| (frontend, subsystem))
     }
 
+    /// Returns the front-ends of a type, with the subsystem.
+    pub fn frontends_mut<F: NvmeFrontend>(&mut self) -> (impl Iterator<Item = &mut F>, &mut Subsystem) {
+        let Self { frontends, subsystem, .. } = self;
+        let found = frontends.iter_mut().filter_map(|frontend| (frontend as &mut dyn Any).downcast_mut());
+        (found, subsystem)
+    }
+
     pub fn subsystem(&self) -> &Subsystem {
         &self.subsystem
     }

@@ -69,7 +69,7 @@ pub use segment::Segment;
 pub use sgl::{MAX_SGL_DESCRIPTORS, MAX_SGL_SEGMENTS, walk_sgl};
 pub use shadow_memory::ShadowMemory;
 pub use shared::{SharedArray, SharedRecord, SharedRegion};
-pub use space::{Backing, MAX_REGIONS, Space};
+pub use space::{Backing, MAX_REGIONS, MappedRegion, RegionMemory, Space};
 pub use vfio::{VfioDevice, VfioError, VfioQuery};
 
 pub use file::MapError;

@@ -66,6 +66,9 @@ impl Files {
 
     /// Returns the file whose memory a segment is.
     pub(crate) fn file_of(&self, segment: &Segment) -> Option<MemoryFile> {
+        if !self.keeps_descriptors {
+            return None;
+        }
         let mappings = self.held.iter().filter_map(|(_, mapping)| mapping.upgrade());
         mappings.filter_map(MemoryFile::new).find(|file| file.contains(segment))
     }
@@ -112,7 +115,9 @@ impl Files {
         let length = (file.size as usize).next_multiple_of(file.page_size);
         let mut mapping = Mapping::new(fd.as_fd(), 0, length, file.id.writable, file.page_size)?;
         mapping.hold(place);
-        if self.keeps_descriptors {
+        // A successor of this process maps the first files of each client. Beyond these a client would take too
+        // many descriptors.
+        if self.keeps_descriptors || self.held.len() < FILES_OF_EACH {
             mapping.keep(fd.try_clone()?);
         }
         let mapping = Arc::new(mapping);

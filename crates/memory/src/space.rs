@@ -15,7 +15,7 @@ use sluice_nvme::Status;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 /// Regions in one map; a vfio-user server announces it to its client as `max_dma_maps`.
@@ -29,6 +29,26 @@ pub enum Backing {
     /// No reachable memory.
     None,
     /// Memory that only the client reaches, by DMA messages: see [`BounceBuffers`](crate::BounceBuffers).
+    Remote,
+}
+
+/// Region of a map, as a client has mapped it.
+#[derive(Clone, Copy, Debug)]
+pub struct MappedRegion<'a> {
+    pub iova: u64,
+    pub length: u64,
+    pub permissions: Permissions,
+    pub memory: RegionMemory<'a>,
+}
+
+/// Memory of a region.
+#[derive(Clone, Copy, Debug)]
+pub enum RegionMemory<'a> {
+    /// Part of a file, whose descriptor is kept for the first files only.
+    File { fd: Option<BorrowedFd<'a>>, offset: u64 },
+    /// No reachable memory.
+    None,
+    /// Memory that only the client reaches.
     Remote,
 }
 
@@ -89,7 +109,8 @@ impl Space {
         self.page_size.set(bytes);
     }
 
-    /// Adds a region of `length` bytes at guest address `iova`. The descriptor is closed, the mapping stays.
+    /// Adds a region of `length` bytes at guest address `iova`. The mapping stays, and with it a copy of the
+    /// descriptor for the first files.
     pub fn map(
         &mut self,
         iova: u64,
@@ -230,6 +251,24 @@ impl Space {
         let mapping = region.mapping()?;
         let offset = region.window.base.addr() - mapping.base().addr();
         Some(Unpopulated::new(mapping, offset, region.length as usize))
+    }
+
+    /// Returns the regions in ascending order, for a process that maps the same memory.
+    pub fn regions(&self) -> impl ExactSizeIterator<Item = MappedRegion<'_>> {
+        self.regions.values().map(|region| {
+            let Window { first, reach, base, .. } = region.window;
+            let [read, write] = reach.map(|bytes| bytes > 0);
+            let memory = match (&region.mapping, region.remote) {
+                (Some(mapping), _) => RegionMemory::File {
+                    fd: mapping.file(),
+                    offset: (base.addr() - mapping.base().addr()) as u64,
+                },
+                (None, Some(_)) => RegionMemory::Remote,
+                (None, None) => RegionMemory::None,
+            };
+            let permissions = region.remote.unwrap_or(Permissions { read, write });
+            MappedRegion { iova: first, length: region.length, permissions, memory }
+        })
     }
 
     /// Returns whether a region is memory of the file.

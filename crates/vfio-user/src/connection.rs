@@ -1,7 +1,7 @@
 //! A socket with its two halves.
 
 use crate::{Errno, Error, Header, Message, Receiver, Sender};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 /// A vfio-user connection, for either end. No call ever waits for the peer, whether or not the socket is in
@@ -15,7 +15,42 @@ pub struct Connection {
     sender: Sender,
 }
 
+/// Bytes of a connection on their way, with their descriptors.
+#[derive(Debug)]
+pub struct Unfinished<F> {
+    /// Bytes that were received, and are no whole message or not handed out.
+    pub received: Vec<u8>,
+    /// Descriptors of these bytes, each with the position of the byte that it belongs to.
+    pub received_fds: Vec<(u64, F)>,
+    /// Bytes that had no room in the socket.
+    pub unsent: Vec<u8>,
+    /// Unsent messages with descriptors: the position in the unsent bytes, the size, and the descriptors.
+    pub attached: Vec<(u64, u32, Vec<F>)>,
+}
+
 impl Connection {
+    /// Continues a connection of another process. Returns none if the bytes cannot be those of a connection.
+    pub fn resume(socket: UnixStream, unfinished: Unfinished<OwnedFd>) -> Option<Self> {
+        let Unfinished { received, received_fds, unsent, attached } = unfinished;
+        let inside = received_fds.iter().all(|(position, _)| *position < received.len() as u64);
+        if !inside || !received_fds.is_sorted_by_key(|(position, _)| *position) {
+            return None;
+        }
+        let (receiver, sender) =
+            (Receiver::resume(&received, received_fds), Sender::resume(unsent, attached)?);
+        Some(Self { socket, receiver, sender })
+    }
+
+    /// Returns the bytes on their way, for a process that continues the connection.
+    pub fn unfinished(&self) -> Unfinished<BorrowedFd<'_>> {
+        Unfinished {
+            received: self.receiver.received().to_vec(),
+            received_fds: self.receiver.received_fds().collect(),
+            unsent: self.sender.unsent(),
+            attached: self.sender.attached().collect(),
+        }
+    }
+
     pub fn new(socket: UnixStream) -> Self {
         Self { socket, receiver: Receiver::default(), sender: Sender::default() }
     }

@@ -30,7 +30,7 @@ mod sender;
 pub mod version;
 
 pub use command::Command;
-pub use connection::Connection;
+pub use connection::{Connection, Unfinished};
 pub use error::Error;
 pub use header::Header;
 pub use receiver::{Message, Receiver};

@@ -4,7 +4,7 @@ use crate::{Errno, Error, Header, MAX_MESSAGE_FDS, MAX_MESSAGE_SIZE};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use zerocopy::FromBytes;
 
 /// A message from the peer. Dropping it closes the file descriptors that were not taken.
@@ -50,6 +50,24 @@ impl Default for Receiver {
 }
 
 impl Receiver {
+    /// Continues with received bytes. Each descriptor has the position of the byte that it belongs to.
+    pub(crate) fn resume(received: &[u8], fds: Vec<(u64, OwnedFd)>) -> Self {
+        let mut receiver = Self { end: received.len(), fds, ..Self::default() };
+        receiver.buffer.resize(received.len().max(INITIAL_BUFFER), 0);
+        receiver.buffer[..received.len()].copy_from_slice(received);
+        receiver
+    }
+
+    /// Returns the bytes that were received and not handed out.
+    pub(crate) fn received(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
+    /// Returns the descriptors of these bytes, each with the position of the byte that it belongs to.
+    pub(crate) fn received_fds(&self) -> impl Iterator<Item = (u64, BorrowedFd<'_>)> {
+        self.fds.iter().map(|(position, fd)| (position - self.consumed, fd.as_fd()))
+    }
+
     /// Returns the next message, or `None` if the socket has none at the moment.
     ///
     /// Nothing is allocated for a message that fits the buffer and has no file descriptors.

@@ -34,7 +34,38 @@ struct Attached {
     fds: Vec<OwnedFd>,
 }
 
+/// Message that is not sent yet and has descriptors: its position in the unsent bytes, its size, and these.
+pub(crate) type Unsent<F> = (u64, u32, Vec<F>);
+
 impl Sender {
+    /// Continues with unsent bytes. Returns none if a message does not lie in them.
+    pub(crate) fn resume(unsent: Vec<u8>, attached: Vec<Unsent<OwnedFd>>) -> Option<Self> {
+        let mut end = 0;
+        let mut messages = VecDeque::new();
+        for (position, size, fds) in attached {
+            if position < end || size == 0 {
+                return None;
+            }
+            end = position.checked_add(size.into())?;
+            messages.push_back(Attached { position, size: size as usize, fds });
+        }
+        let fits = end <= unsent.len() as u64 && unsent.len() <= MAX_UNSENT;
+        fits.then(|| Self { unsent: unsent.into(), sent: 0, attached: messages })
+    }
+
+    /// Returns the unsent bytes.
+    pub(crate) fn unsent(&self) -> Vec<u8> {
+        self.unsent.iter().copied().collect()
+    }
+
+    /// Returns the unsent messages with descriptors.
+    pub(crate) fn attached(&self) -> impl Iterator<Item = Unsent<BorrowedFd<'_>>> {
+        self.attached.iter().map(|it| {
+            let fds = it.fds.iter().map(AsFd::as_fd).collect();
+            (it.position - self.sent, it.size as u32, fds)
+        })
+    }
+
     /// Sends a message: the header (whose size is filled in here), a fixed payload, and the data that follows
     /// it. Either may be empty. Bytes that cannot be sent at once are kept for [`Sender::flush`].
     pub fn send(

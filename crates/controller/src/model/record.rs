@@ -71,6 +71,7 @@ impl Subsystem {
             health: self.health.copy(),
             persistent_events: PersistentEventRecord(events.events.iter().flatten().copied().collect()),
             log_contexts: events.generation,
+            power_id: self.power_id,
         })
     }
 }
@@ -149,12 +150,13 @@ impl Controller {
 
 /// Methods of the process that takes over.
 impl Subsystem {
-    /// Continues a drive that another process has handed over. Call it before its controllers continue.
+    /// Takes a drive that another process hands over, which stays [held](Self::hold). Call it before its
+    /// controllers do.
     ///
     /// # Errors
     /// The namespaces are not those of the record.
     pub fn take_over(&mut self, record: SubsystemRecord, now_ns: u64) -> Result<(), CannotHandOver> {
-        let SubsystemRecord { namespaces, health, persistent_events, log_contexts } = record;
+        let SubsystemRecord { namespaces, health, persistent_events, log_contexts, power_id } = record;
         if namespaces.len() != self.iter().count() {
             return Err(CannotHandOver("the other process finds other namespaces"));
         }
@@ -171,12 +173,13 @@ impl Subsystem {
             namespace.set_reservations(record.reservations);
         }
         self.health = health;
+        self.power_id = power_id.or(self.power_id);
         let events = &mut self.jobs.persistent_events;
         events.replace(&persistent_events);
         events.generation = log_contexts;
         // The last events may not have been persisted.
         events.due_ns = Some(now_ns.saturating_add(PAUSE_NS));
-        self.make_due(0);
+        self.hold(u64::MAX);
         Ok(())
     }
 

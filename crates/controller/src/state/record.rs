@@ -42,6 +42,7 @@ mod subsystem_part {
     pub(super) const NAMESPACES: u16 = 1;
     pub(super) const HEALTH: u16 = 2;
     pub(super) const PERSISTENT_EVENTS: u16 = 3;
+    pub(super) const POWER_ID: u16 = 4;
 }
 
 /// Reason why a drive cannot be continued by another process.
@@ -350,6 +351,8 @@ pub struct SubsystemRecord {
     pub(crate) persistent_events: PersistentEventRecord,
     /// Number of contexts of the Persistent Event Log that hosts have established.
     pub(crate) log_contexts: u16,
+    /// Value that stays the same as long as no acknowledged write is lost.
+    pub(crate) power_id: Option<[u8; 16]>,
 }
 
 impl SubsystemRecord {
@@ -364,6 +367,9 @@ impl SubsystemRecord {
             part.bytes(self.persistent_events.as_bytes());
             part.put(self.log_contexts);
         });
+        writer.part(subsystem_part::POWER_ID, Need::Optional, |part| {
+            part.option(self.power_id, |part, it| part.raw(&it));
+        });
         writer.finish()
     }
 
@@ -372,7 +378,7 @@ impl SubsystemRecord {
     /// # Errors
     /// Those of [`ControllerRecord::decode`].
     pub fn decode(bytes: &[u8], now_ns: u64) -> Result<Self, RecordError> {
-        let (mut namespaces, mut health) = (None, None);
+        let (mut namespaces, mut health, mut power_id) = (None, None, None);
         let mut events = (PersistentEventRecord::default(), 0);
         Reader::new(bytes, now_ns).parts(|tag, mut part| {
             let part = &mut part;
@@ -386,6 +392,7 @@ impl SubsystemRecord {
                     let record = PersistentEventRecord::new(bytes);
                     events = (record.ok_or(RecordError::Invalid("event log"))?, part.get()?);
                 }
+                subsystem_part::POWER_ID => power_id = part.option(Reader::array)?,
                 _ => return Ok(false),
             }
             Ok(true)
@@ -395,6 +402,7 @@ impl SubsystemRecord {
             health: health.ok_or(RecordError::Missing(subsystem_part::HEALTH))?,
             persistent_events: events.0,
             log_contexts: events.1,
+            power_id,
         })
     }
 }

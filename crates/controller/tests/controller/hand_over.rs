@@ -48,6 +48,7 @@ fn upgrade(host: &mut Host, model: &Model) -> Result<(), CannotHandOver> {
         Ok((records, next)) => {
             host.controller = next;
             assert_eq!(record(host).expect("nothing is in flight"), records);
+            host.controller.subsystem.resume();
         }
         Err(why) => {
             host.controller.subsystem.resume();
@@ -140,6 +141,7 @@ fn a_request_for_events_outlives_its_process() {
 fn what_the_host_has_set_is_kept() {
     let model = Model::new(64);
     let mut host = Host::with_io(&model);
+    host.controller.subsystem.set_power_id([9; 16]);
     host.set_feature(FeatureId::VOLATILE_WRITE_CACHE, 0).expect("set");
     host.set_feature(FeatureId::INTERRUPT_COALESCING, 0x0203).expect("set");
     host.set_feature(FeatureId::KEEP_ALIVE_TIMER, 10_000).expect("set");

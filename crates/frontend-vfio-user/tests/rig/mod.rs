@@ -13,9 +13,11 @@ use target::{Gate, GatedTarget};
 
 use sluice_command::Stack;
 use sluice_controller::{
-    Attached, Config as ControllerConfig, DoorbellMode, Identity, Namespace, NamespaceConfig,
+    Attached, Config as ControllerConfig, DoorbellMode, Identity, Namespace, NamespaceConfig, SubsystemRecord,
 };
-use sluice_frontend_vfio_user::{Config, DoorbellPolicy, Endpoint, Listener, Status};
+use sluice_frontend_vfio_user::{
+    Config, DoorbellPolicy, Endpoint, IncomingSocket, Listener, SocketRecord, Status,
+};
 use sluice_nvme::register::DOORBELLS;
 use sluice_reactor::{IdlePolicy, ReactorConfig, ReactorHandle, TaskHandle, TaskId};
 use sluice_router::RouterBuilder;
@@ -160,6 +162,50 @@ impl Drive {
             run(local.task_mut(task).expect("it is there"), now_ns)
         };
         self.reactor.call(run).expect("the reactor runs")
+    }
+
+    /// Suspends the endpoint when nothing is in flight, and returns its records: that of the subsystem, and that
+    /// of the socket.
+    pub(crate) fn hand_over(&self) -> (SubsystemRecord, SocketRecord) {
+        self.on_endpoint(|endpoint, _| endpoint.device_mut().subsystem.hold(u64::MAX));
+        let mut records = None;
+        eventually("the endpoint is settled", || {
+            records = self.on_endpoint(|endpoint, now_ns| {
+                let subsystem = endpoint.device().subsystem.record().ok()?;
+                Some((subsystem, endpoint.hand_over(now_ns).ok()?))
+            });
+            records.is_some()
+        });
+        records.expect("just made")
+    }
+
+    /// Goes on after a hand-over, successful or not.
+    pub(crate) fn go_on(&self) {
+        self.on_endpoint(|endpoint, _| endpoint.go_on());
+    }
+
+    /// Continues the endpoint on another reactor, as another process would. The first one stays suspended.
+    pub(crate) fn take_over(
+        &mut self,
+        reactor: &ReactorHandle,
+        (subsystem, socket): (SubsystemRecord, SocketRecord),
+    ) {
+        let target = GatedTarget::new(Arc::clone(&self.gate));
+        let socket = IncomingSocket::read(socket).expect("a valid record");
+        let bytes = subsystem.encode(0);
+        let take_over = move |local: &mut sluice_reactor::Local| {
+            let now_ns = local.now_ns();
+            local.add(|task, io| {
+                let mut device = controller(Stack::of(Box::new(target)));
+                let record = SubsystemRecord::decode(&bytes, 0).expect("a valid record");
+                device.subsystem.take_over(record, now_ns).expect("the same namespaces");
+                let config = Config { name: "test".to_owned(), ..Config::default() };
+                Box::new(Endpoint::take_over(task, io, socket, device, config, now_ns).expect("it fits"))
+            })
+        };
+        self.task = reactor.call(take_over).expect("the reactor runs");
+        self.reactor = reactor.clone();
+        self.go_on();
     }
 
     /// Returns a handle of the endpoint that follows its moves. The other methods reach its first reactor

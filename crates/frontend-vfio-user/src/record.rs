@@ -1,0 +1,367 @@
+//! Record of a socket with its controller and its client, for another process that continues them.
+//!
+//! The bytes of a record name descriptors by their index in a list that goes with the bytes. While a record is
+//! on its way the port is *suspended*: it takes no message, no command and no client, and writes nothing to the
+//! client's memory. So it can go on if the other process fails, and the other process finds what the record says.
+
+use super::Listener;
+use super::client::Client;
+use super::config_space::HEADER_SIZE;
+use super::port::{Config, Port};
+use super::session::Session;
+use sluice_command::record::{Need, Reader, RecordError, Writer};
+use sluice_controller::{CannotHandOver, Controller, ControllerRecord, DoorbellMode, Subsystem};
+use sluice_memory::{Backing, MAX_REGIONS, Permissions, RegionMemory, SharedRegion, Space};
+use sluice_reactor::{Io, TaskId};
+use sluice_vfio_user::{Connection, MAX_MESSAGE_SIZE, MAX_UNSENT, MAX_UNSENT_FDS, Unfinished};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::PathBuf;
+
+/// Descriptors that a client may have sent with the bytes of an unfinished message.
+const RECEIVED_FDS_MAX: usize = 512;
+
+/// Bytes of a controller's record.
+const CONTROLLER_MAX: usize = 1 << 20;
+
+/// Bytes of a path of a socket.
+const PATH_MAX: usize = 4096;
+
+mod part {
+    pub(super) const LISTENER: u16 = 1;
+    pub(super) const CONTROLLER: u16 = 2;
+    pub(super) const PORT: u16 = 3;
+    pub(super) const SPACE: u16 = 4;
+    pub(super) const CLIENT: u16 = 5;
+}
+
+/// Bytes of a record, and the descriptors that they name.
+#[derive(Debug, Default)]
+pub struct SocketRecord {
+    pub bytes: Vec<u8>,
+    pub fds: Vec<OwnedFd>,
+}
+
+/// Reason why a socket was not handed over.
+#[derive(Debug)]
+pub enum HandOverError {
+    /// State that cannot be handed over, now or at all.
+    Cannot(CannotHandOver),
+    /// Record that cannot be read.
+    Record(RecordError),
+    Io(io::Error),
+}
+
+impl fmt::Display for HandOverError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cannot(why) => why.fmt(f),
+            Self::Record(error) => write!(f, "a record cannot be read: {error}"),
+            Self::Io(error) => write!(f, "a descriptor cannot be handed over: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for HandOverError {}
+
+impl From<CannotHandOver> for HandOverError {
+    fn from(why: CannotHandOver) -> Self {
+        Self::Cannot(why)
+    }
+}
+
+impl From<RecordError> for HandOverError {
+    fn from(error: RecordError) -> Self {
+        Self::Record(error)
+    }
+}
+
+impl From<io::Error> for HandOverError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// Descriptors that a record names, in the process that hands over.
+#[derive(Debug, Default)]
+pub(super) struct Outgoing {
+    fds: Vec<OwnedFd>,
+    /// Index of each descriptor that is in the list.
+    known: BTreeMap<RawFd, u32>,
+    failed: Option<io::Error>,
+}
+
+impl Outgoing {
+    /// Writes the name of a descriptor.
+    pub(super) fn put(&mut self, part: &mut Writer, fd: BorrowedFd<'_>) {
+        let next = self.fds.len() as u32;
+        let index = *self.known.entry(fd.as_raw_fd()).or_insert(next);
+        if index == next {
+            match fd.try_clone_to_owned() {
+                Ok(copy) => self.fds.push(copy),
+                Err(error) => self.failed = Some(error),
+            }
+        }
+        part.put(index);
+    }
+
+    fn finish(self) -> io::Result<Vec<OwnedFd>> {
+        self.failed.map_or(Ok(self.fds), Err)
+    }
+}
+
+/// Descriptors that a record names, in the process that takes over.
+#[derive(Debug)]
+pub(super) struct Incoming(Vec<OwnedFd>);
+
+impl Incoming {
+    /// Returns a copy of the descriptor with the name that comes next.
+    pub(super) fn take(&self, part: &mut Reader<'_>) -> Result<OwnedFd, HandOverError> {
+        let fd = self.0.get(part.get::<u32>()? as usize).ok_or(RecordError::Invalid("descriptor"))?;
+        Ok(fd.try_clone()?)
+    }
+}
+
+/// Reads a list whose entries have descriptors.
+fn list<T>(
+    part: &mut Reader<'_>,
+    most: usize,
+    mut each: impl FnMut(&mut Reader<'_>) -> Result<T, HandOverError>,
+) -> Result<Vec<T>, HandOverError> {
+    let mut left = part.below(most as u32 + 1, "length")?;
+    let mut entries = Vec::new();
+    while left > 0 {
+        entries.push(each(part)?);
+        left -= 1;
+    }
+    Ok(entries)
+}
+
+/// Reads a value with a descriptor that may be absent.
+pub(super) fn option<T>(
+    part: &mut Reader<'_>,
+    get: impl FnOnce(&mut Reader<'_>) -> Result<T, HandOverError>,
+) -> Result<Option<T>, HandOverError> {
+    if part.get()? { get(part).map(Some) } else { Ok(None) }
+}
+
+/// Suspends a port, and returns its record. The drive must be held and settled.
+///
+/// # Errors
+/// The port is not suspended: something cannot be handed over, now or at all.
+pub(super) fn hand_over(
+    port: &mut Port,
+    controller: &Controller,
+    subsystem: &Subsystem,
+    now_ns: u64,
+) -> Result<SocketRecord, HandOverError> {
+    let record = controller.record(subsystem)?.encode(now_ns);
+    let (listener, session) = port.to_hand_over()?;
+    let mut outgoing = Outgoing::default();
+    let mut writer = Writer::new(now_ns);
+    writer.part(part::LISTENER, Need::Required, |part| listener.put(part, &mut outgoing));
+    writer.part(part::CONTROLLER, Need::Required, |part| {
+        outgoing.put(part, controller.doorbells().fd());
+        part.bytes(&record);
+    });
+    writer.part(part::PORT, Need::Required, |part| port.put(part));
+    let mut is_complete = true;
+    writer.part(part::SPACE, Need::Required, |part| {
+        is_complete = put_space(part, port.space(), &mut outgoing);
+    });
+    if !is_complete {
+        return Err(CannotHandOver("the host's memory consists of too many files").into());
+    }
+    if let Some(session) = session {
+        writer.part(part::CLIENT, Need::Required, |part| session.put(part, &mut outgoing));
+    }
+    let record = SocketRecord { bytes: writer.finish(), fds: outgoing.finish()? };
+    port.suspend();
+    Ok(record)
+}
+
+/// Writes the regions of a space. Returns false if the descriptor of one was not kept.
+fn put_space(part: &mut Writer, space: &Space, outgoing: &mut Outgoing) -> bool {
+    let mut is_complete = true;
+    part.list(space.regions(), |part, region| {
+        part.put(region.iova);
+        part.put(region.length);
+        part.put(region.permissions.read);
+        part.put(region.permissions.write);
+        match region.memory {
+            RegionMemory::None => part.put(0u8),
+            RegionMemory::Remote => part.put(1u8),
+            RegionMemory::File { fd, offset } => {
+                part.put(2u8);
+                part.put(offset);
+                fd.into_iter().for_each(|fd| outgoing.put(part, fd));
+                is_complete &= fd.is_some();
+            }
+        }
+    });
+    is_complete
+}
+
+fn take_space(part: &mut Reader<'_>, incoming: &Incoming, space: &mut Space) -> Result<(), HandOverError> {
+    let regions = list(part, MAX_REGIONS, |part| {
+        let (iova, length) = (part.get()?, part.get()?);
+        let permissions = Permissions { read: part.get()?, write: part.get()? };
+        let backing = match part.get::<u8>()? {
+            0 => Backing::None,
+            1 => Backing::Remote,
+            2 => {
+                let offset = part.get()?;
+                Backing::File { fd: incoming.take(part)?, offset }
+            }
+            _ => return Err(RecordError::Invalid("kind of memory").into()),
+        };
+        let mapped = space.map(iova, length, permissions, backing);
+        mapped.map_err(|_| CannotHandOver("the other process cannot map the host's memory").into())
+    });
+    regions.map(drop)
+}
+
+/// Socket of another process, read and not continued yet.
+#[derive(Debug)]
+pub struct IncomingSocket {
+    listener: Listener,
+    controller: Vec<u8>,
+    doorbells: OwnedFd,
+    port: Vec<u8>,
+    space: Vec<u8>,
+    client: Option<Vec<u8>>,
+    incoming: Incoming,
+}
+
+impl IncomingSocket {
+    /// Reads a record. The paths of its socket stay as they are, whether the socket is continued or not.
+    ///
+    /// # Errors
+    /// The bytes are no record of this version.
+    pub fn read(record: SocketRecord) -> Result<Self, HandOverError> {
+        let incoming = Incoming(record.fds);
+        let mut found: BTreeMap<u16, Vec<u8>> = BTreeMap::new();
+        Reader::new(&record.bytes, 0).parts(|tag, mut fields| {
+            let is_known = (part::LISTENER..=part::CLIENT).contains(&tag);
+            if is_known {
+                found.insert(tag, fields.rest().to_vec());
+            }
+            Ok(is_known)
+        })?;
+        let mut take = |tag| found.remove(&tag).ok_or(RecordError::Missing(tag));
+        let listener = take(part::LISTENER)?;
+        let controller = take(part::CONTROLLER)?;
+        let mut fields = Reader::new(&controller, 0);
+        let doorbells = incoming.take(&mut fields)?;
+        let controller = fields.bytes(CONTROLLER_MAX)?.to_vec();
+        let (port, space) = (take(part::PORT)?, take(part::SPACE)?);
+        let client = take(part::CLIENT).ok();
+        let listener = take_listener(&mut Reader::new(&listener, 0), &incoming)?;
+        Ok(Self { listener, controller, doorbells, port, space, client, incoming })
+    }
+
+    /// Returns the socket, on which no client is accepted yet.
+    pub fn listener(&self) -> &Listener {
+        &self.listener
+    }
+
+    /// Takes the controller and the port, which stays suspended. When it goes on, the first turn looks at everything.
+    ///
+    /// # Errors
+    /// The record does not fit. The paths of the socket stay.
+    pub(super) fn take_over(
+        self,
+        at: (u8, TaskId, Io),
+        controller: &mut Controller,
+        subsystem: &mut Subsystem,
+        config: Config,
+        now_ns: u64,
+    ) -> Result<Port, HandOverError> {
+        let (number, task, io) = at;
+        let Self { listener, controller: record, doorbells, port, space, client, incoming } = self;
+        let record = ControllerRecord::decode(&record, now_ns)?;
+        let length = controller.doorbells().len();
+        let doorbells = SharedRegion::from_fd(doorbells, 0, length)?;
+        let mut next = Port::new(number, task, io, listener, subsystem.shares_memory(), config);
+        next.take(&mut Reader::new(&port, now_ns))?;
+        take_space(&mut Reader::new(&space, now_ns), &incoming, next.space_mut())?;
+        controller.take_over(subsystem, record, doorbells, next.space(), now_ns)?;
+        if let Some(client) = client {
+            next.take_client(controller, &mut Reader::new(&client, now_ns), &incoming)?;
+        }
+        next.suspend();
+        Ok(next)
+    }
+}
+
+impl Listener {
+    fn put(&self, part: &mut Writer, outgoing: &mut Outgoing) {
+        outgoing.put(part, self.socket_fd());
+        outgoing.put(part, self.directory_fd());
+        part.bytes(self.path().as_os_str().as_encoded_bytes());
+        part.put(self.has_created_directory());
+    }
+}
+
+fn take_listener(part: &mut Reader<'_>, incoming: &Incoming) -> Result<Listener, HandOverError> {
+    let (socket, directory) = (incoming.take(part)?, incoming.take(part)?);
+    let path = std::str::from_utf8(part.bytes(PATH_MAX)?).map_err(|_| RecordError::Invalid("path"))?;
+    Ok(Listener::resume(socket, directory, PathBuf::from(path), part.get()?)?)
+}
+
+impl Session {
+    fn put(&self, part: &mut Writer, outgoing: &mut Outgoing) {
+        outgoing.put(part, self.connection().socket().as_fd());
+        let Unfinished { received, received_fds, unsent, attached } = self.connection().unfinished();
+        part.bytes(&received);
+        part.list(received_fds, |part, (position, fd)| {
+            part.put(position);
+            outgoing.put(part, fd);
+        });
+        part.bytes(&unsent);
+        part.list(attached, |part, (position, size, fds)| {
+            part.put(position);
+            part.put(size);
+            part.list(fds, |part, fd| outgoing.put(part, fd));
+        });
+        part.put(self.surplus_fds() as u32);
+        self.client.put(part, outgoing);
+    }
+}
+
+pub(super) fn take_session(
+    part: &mut Reader<'_>,
+    incoming: &Incoming,
+    mut client: Client,
+) -> Result<Session, HandOverError> {
+    let socket = incoming.take(part)?;
+    let received = part.bytes(2 * MAX_MESSAGE_SIZE)?.to_vec();
+    let received_fds = list(part, RECEIVED_FDS_MAX, |part| Ok((part.get()?, incoming.take(part)?)))?;
+    let unsent = part.bytes(MAX_UNSENT)?.to_vec();
+    let attached = list(part, MAX_UNSENT_FDS, |part| {
+        let (position, size) = (part.get()?, part.get()?);
+        Ok((position, size, list(part, MAX_UNSENT_FDS, |part| incoming.take(part))?))
+    })?;
+    let surplus_fds = part.get::<u32>()? as usize;
+    client.take(part, incoming)?;
+    let unfinished = Unfinished { received, received_fds, unsent, attached };
+    let connection = Connection::resume(socket.into(), unfinished);
+    let connection = connection.ok_or(RecordError::Invalid("unfinished message"))?;
+    Ok(Session::resume(connection, client, surplus_fds))
+}
+
+/// Writes the number of a doorbell mode.
+pub(super) fn put_mode(part: &mut Writer, mode: DoorbellMode) {
+    part.put(u8::from(mode == DoorbellMode::Mapped));
+}
+
+pub(super) fn take_mode(part: &mut Reader<'_>) -> Result<DoorbellMode, RecordError> {
+    Ok(if part.get()? { DoorbellMode::Mapped } else { DoorbellMode::Trapped })
+}
+
+/// Reads the configuration space of a function.
+pub(super) fn take_config_space(part: &mut Reader<'_>) -> Result<[u8; HEADER_SIZE], RecordError> {
+    part.array()
+}
