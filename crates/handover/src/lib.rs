@@ -13,6 +13,7 @@
 
 mod channel;
 mod greeting;
+pub mod locks;
 mod predecessor;
 mod successor;
 

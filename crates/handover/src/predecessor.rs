@@ -3,6 +3,7 @@
 use crate::channel::{Channel, ChannelError};
 use crate::greeting::{Greeting, Version, greet};
 use crate::kind;
+use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -137,7 +138,7 @@ impl Drop for Process {
 /// The upgrade was called off. The successor is gone, and every item goes on.
 pub fn upgrade(
     binary: &Path,
-    arguments: &[String],
+    arguments: &[OsString],
     source: &mut dyn Source,
     limits: Limits,
 ) -> Result<u32, UpgradeError> {

@@ -4,6 +4,7 @@ use sluice_handover::{
     Channel, Limits, Parcel, Sink, Source, Stage, TakeOverError, UpgradeError, Version, take_over, upgrade,
     upgrade_over,
 };
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::os::fd::OwnedFd;
@@ -202,7 +203,7 @@ fn the_end_of_a_predecessor_ends_its_successor() {
 
 fn upgrade_to(binary: &str, arguments: &[&str], limits: Limits) -> UpgradeError {
     let mut items = Items::new();
-    let arguments: Vec<String> = arguments.iter().map(|it| (*it).to_owned()).collect();
+    let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
     let error = upgrade(Path::new(binary), &arguments, &mut items, limits).expect_err("no daemon");
     assert_eq!(items.suspended.len(), 0);
     error
