@@ -115,6 +115,9 @@ pub(super) struct Create {
     /// Number of the reactor that serves it, counted from 0
     #[arg(long)]
     reactor: Option<usize>,
+    /// Seconds after which hosts give up a command, 30 if not given; 0 for never
+    #[arg(long, value_name = "SECONDS")]
+    host_timeout: Option<u32>,
 }
 
 #[derive(Debug, Args)]
@@ -225,6 +228,7 @@ impl Create {
             serial: self.serial,
             doorbells: self.doorbells,
             reactor: self.reactor,
+            host_timeout_s: self.host_timeout,
             classifier: None,
             vfio_user: None,
             tcp: None,
