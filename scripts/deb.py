@@ -196,7 +196,12 @@ def shared_libraries(target, programs):
             package, prefix = LIBRARIES[library]
             versions = [tuple(map(int, version.split("."))) for version in re.findall(r"\b%s_([0-9.]+)" % prefix, text)]
             least[package] = max([least.get(package, (0,)), *versions])
-    return sorted("%s (>= %s)" % (name, ".".join(map(str, version[:2]))) for name, version in least.items())
+    return sorted("%s (>= %s)" % (name, without_zeros(version)) for name, version in least.items())
+
+
+def without_zeros(version):
+    """Returns a version without zeros at its end, as packages have it: 12 for 12.0.0."""
+    return re.sub(r"(\.0)+$", "", ".".join(map(str, version)))
 
 
 def make_daemon(package, binaries, tools):
