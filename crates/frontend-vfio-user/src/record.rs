@@ -2,7 +2,7 @@
 //!
 //! The bytes of a record name descriptors by their index in a list that goes with the bytes. While a record is
 //! on its way the port is *suspended*: it takes no message, no command and no client, and writes nothing to the
-//! client's memory. So it can go on if the other process fails, and the other process finds what the record says.
+//! client's memory. So it can go on if the other process fails, and the other process finds the state of the record.
 
 use super::Listener;
 use super::client::Client;

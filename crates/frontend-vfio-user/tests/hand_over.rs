@@ -28,7 +28,7 @@ fn new_eventfd() -> OwnedFd {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd")
 }
 
-/// Twenty hand-overs in a row, with commands, interrupts and a request for events in between.
+/// Makes twenty hand-overs in a row, with commands, interrupts and a request for events in between.
 #[test]
 fn a_client_notices_nothing() {
     for policy in [DoorbellPolicy::Trapped, DoorbellPolicy::Mapped] {
@@ -63,7 +63,7 @@ fn a_client_notices_nothing() {
     }
 }
 
-/// A message that has arrived in part, with its descriptor, is continued.
+/// Checks that a message that has arrived in part, with its descriptor, is continued.
 #[test]
 fn half_a_message_is_kept() {
     let mut rig = Rig::new();
@@ -95,7 +95,7 @@ fn send_with(guest: &Peer, bytes: &[u8], memory: &SharedRegion) {
     assert_eq!(sent, Ok(bytes.len()));
 }
 
-/// Messages and commands of the meantime are handled when a hand-over is called off.
+/// Checks that messages and commands of the meantime are handled when a hand-over is called off.
 #[test]
 fn an_endpoint_goes_on_after_a_hand_over_that_failed() {
     let rig = Rig::new();
@@ -114,7 +114,7 @@ fn an_endpoint_goes_on_after_a_hand_over_that_failed() {
     drop(rig.drive.connect());
 }
 
-/// A socket without a client is handed over, too. A client that connects meanwhile is served by the successor.
+/// Hands a socket without a client over. A client that connects meanwhile is served by the successor.
 #[test]
 fn a_client_that_comes_meanwhile_is_served() {
     let mut rig = Rig::new();

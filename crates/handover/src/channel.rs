@@ -74,7 +74,7 @@ pub struct Message {
     pub fds: Vec<OwnedFd>,
 }
 
-/// One end of the socket between two processes.
+/// End of the socket between two processes.
 #[derive(Debug)]
 pub struct Channel(OwnedFd);
 

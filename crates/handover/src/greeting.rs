@@ -39,7 +39,7 @@ impl Version {
 
 /// Outcome of a greeting.
 pub(crate) enum Greeting {
-    /// Both processes speak a version.
+    /// Version that both processes speak.
     Agreed,
     /// The other process speaks other versions.
     Foreign(Version),

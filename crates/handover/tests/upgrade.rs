@@ -192,7 +192,7 @@ fn the_end_of_a_successor_at_any_step_leaves_the_predecessor_in_charge() {
     }
 }
 
-/// The end of the predecessor before the commit ends the successor.
+/// Checks that the end of the predecessor before the commit ends the successor.
 #[test]
 fn the_end_of_a_predecessor_ends_its_successor() {
     let (one, other) = Channel::pair().expect("a pair");

@@ -72,7 +72,7 @@ fn with_mode(model: &Model, mode: DoorbellMode) -> Host {
     host
 }
 
-/// Entries that the predecessor did not fetch are executed by the successor, over many rounds of the rings.
+/// Checks that entries that the predecessor did not fetch are executed by the successor, over many rounds of the rings.
 #[test]
 fn entries_that_wait_are_executed() {
     for mode in [DoorbellMode::Trapped, DoorbellMode::Mapped] {
@@ -136,7 +136,7 @@ fn a_request_for_events_outlives_its_process() {
     assert_eq!((event.cid, event.dw0), (cids[1], 1 << 16 | 1 << 8), "an invalid doorbell value");
 }
 
-/// The host's settings, counters and logs are those of the predecessor.
+/// Checks that the host's settings, counters and logs are those of the predecessor.
 #[test]
 fn what_the_host_has_set_is_kept() {
     let model = Model::new(64);
@@ -198,7 +198,7 @@ fn a_host_that_has_not_come_yet_is_no_obstacle() {
     assert_eq!(host.io(io(opcode::READ, 0, 1, buffer)), Status::SUCCESS);
 }
 
-/// A step of a host, or of time.
+/// Does a step of a host, or of time.
 fn step(host: &mut Host, model: &Model, choice: u8, value: u8) {
     let buffer = host.allocate(PAGE);
     match choice {
@@ -251,7 +251,7 @@ fn step(host: &mut Host, model: &Model, choice: u8, value: u8) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// After any history the successor has the state of its predecessor, and serves its host.
+    /// Checks that after any history the successor has the state of its predecessor, and serves its host.
     #[test]
     fn every_state_is_continued(steps in prop::collection::vec((0..10u8, any::<u8>()), 0..40)) {
         let model = Model::new(64);
@@ -264,7 +264,7 @@ proptest! {
         }
     }
 
-    /// No bytes are taken for more than they are: a wrong record is refused, or is that of a valid state.
+    /// Checks that a wrong record is refused, or is that of a valid state.
     #[test]
     fn wrong_records_do_no_harm(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
