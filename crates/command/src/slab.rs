@@ -132,6 +132,22 @@ impl Slab {
     /// than those stores.
     #[inline]
     pub fn admit_words(&mut self, entry: [u64; 8], origin: Origin) -> Option<Command> {
+        self.admit_with(entry, origin, |_| ())
+    }
+
+    /// Takes a slot as [`admit_words`](Self::admit_words) does, with a [stamp](Slot::stamp).
+    #[inline]
+    pub fn admit_stamped(&mut self, entry: [u64; 8], origin: Origin, stamp: u64) -> Option<Command> {
+        self.admit_with(entry, origin, |slot| slot.stamp = stamp)
+    }
+
+    #[inline]
+    fn admit_with(
+        &mut self,
+        entry: [u64; 8],
+        origin: Origin,
+        set: impl FnOnce(&mut Slot),
+    ) -> Option<Command> {
         let index = match self.free.pop() {
             Some(index) => index,
             None => self.first_use()?,
@@ -145,6 +161,7 @@ impl Slab {
         let slot = self.take(index);
         slot.origin = origin;
         slot.route = Route::default();
+        set(slot);
         // `release` has set the owner to the host.
         debug_assert_eq!(slot.owner, Owner::Host);
         Some(Command::new(index))

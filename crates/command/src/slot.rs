@@ -50,6 +50,8 @@ pub struct Slot {
     pub status: Status,
     pub origin: Origin,
     pub route: Route,
+    /// Value that the controller keeps with the command, and no layer reads: see `controller::LatencyCells`.
+    pub stamp: u64,
     /// State of a command of several steps between them; allocated at the first use of a slot, and kept.
     pub steps: Option<Box<Steps>>,
     /// All data of the command while `data` is only a part of it; allocated and kept like `steps`.

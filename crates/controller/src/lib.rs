@@ -26,6 +26,7 @@ pub use model::overview::{Overview, Phase};
 pub use model::peer_config::{CannotMigrate, PeerConfig};
 pub use model::subsystem::Config;
 pub use model::{Controller, Namespace, Subsystem};
+pub use quanta::Clock as LatencyClock;
 pub use state::ana::AnaRule;
 pub use state::background::{ALL_NAMESPACES, BackgroundJob};
 pub use state::client_dma::{DMA_REQUESTS_MAX, DMA_TIMEOUT_NS, DmaRequest};
@@ -33,6 +34,9 @@ pub use state::doorbells::DoorbellMode;
 pub use state::format::{FormatRecord, FormatState};
 pub use state::health::Statistics;
 pub use state::identity::Identity;
+pub use state::latency::{
+    LATENCY_BUCKETS, LatencyCells, OperationLatency, TimedOperation, bucket_of, bucket_upper_ns,
+};
 pub use state::limits::{
     ANA_GROUPS_MAX, CAPSULES_MAX, COMMANDS_MAX, CONTROLLERS_MAX, FETCH_MAX, HOST_TIMEOUT, IN_CAPSULE_MAX,
     IO_QUEUES_MAX, NAMESPACES_MAX, QUEUE_ENTRIES_MAX, TRANSFER_MAX,
@@ -49,5 +53,6 @@ pub use state::reservation::{
     ReservationType,
 };
 pub use state::sanitize::{SanitizeRecord, SanitizeState};
+pub use state::slow::SlowCommand;
 pub use state::sync::Synced;
 pub use state::uncorrectable::UNCORRECTABLE_RANGES_MAX;

@@ -14,7 +14,7 @@ use super::tcp;
 use nix::sys::ptrace;
 use quanta::Clock;
 use sluice_command::{Layer, StackBuilder};
-use sluice_controller::{Attached, Config, Identity, Namespace, NamespaceConfig};
+use sluice_controller::{Attached, Config, Identity, LatencyClock, Namespace, NamespaceConfig};
 use sluice_functions::{Delay, DelayConfig, Fault, Pass, PassConfig};
 use sluice_host::{
     Controller as Host, DmaBuffer, Error as HostError, PciTransport, QueueLayout, QueuePair, Settings, entry,
@@ -195,7 +195,12 @@ fn controller(scenario: &Scenario) -> Result<Attached, ApiError> {
     }
     let namespace = Namespace::new(config, router.build());
     let namespaces = vec![namespace.map_err(|error| trouble(&error))?];
-    Attached::new(Config { identity: identity(), namespaces }).map_err(|error| trouble(&error))
+    let config = Config { identity: identity(), namespaces };
+    let mut attached = Attached::new(config).map_err(|error| trouble(&error))?;
+    if scenario.latency {
+        attached.subsystem.measure_latency(LatencyClock::new(), Arc::default());
+    }
+    Ok(attached)
 }
 
 fn function(function: Function) -> Option<Box<dyn Layer>> {

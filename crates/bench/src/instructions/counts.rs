@@ -27,7 +27,8 @@ pub struct Counts {
 
 impl Counts {
     fn find(&self, wanted: Scenario) -> Option<&Count> {
-        self.counts.iter().find(|count| count.scenario == wanted)
+        // All counts of a run are with the measurement of latency, or all are without it.
+        self.counts.iter().find(|count| Scenario { latency: wanted.latency, ..count.scenario } == wanted)
     }
 
     fn get(&self, wanted: Scenario) -> Option<f64> {

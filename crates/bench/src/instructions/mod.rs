@@ -62,6 +62,9 @@ pub struct InstructionArgs {
     /// Only with this classifier, which is counted on the null target, for reads
     #[arg(long, value_enum)]
     classifier: Option<Classifier>,
+    /// Turns of controllers that measure how long commands take, and nothing else
+    #[arg(long)]
+    latency: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -119,6 +122,7 @@ impl InstructionArgs {
             .chain(direct)
             .chain(pooled)
             .flat_map(batches)
+            .map(|scenario| Scenario { latency: self.latency, ..scenario })
             .filter(|scenario| self.wants(scenario))
             .collect()
     }
@@ -130,6 +134,7 @@ impl InstructionArgs {
             && self.target.is_none_or(|target| target == scenario.target)
             && self.function.is_none_or(|function| function == scenario.function)
             && self.classifier.is_none_or(|classifier| classifier == scenario.classifier)
+            && (!self.latency || (scenario.transport, scenario.side) == (Transport::Pcie, Side::Controller))
     }
 }
 

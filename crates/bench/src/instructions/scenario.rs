@@ -24,6 +24,10 @@ pub struct Scenario {
     /// Commands in one turn; over NVMe/TCP and directly, commands in flight.
     #[arg(long)]
     pub batch: u32,
+    /// Whether the controller measures how long commands take.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub latency: bool,
 }
 
 /// Connection between a host and its controller.
@@ -155,6 +159,7 @@ impl Scenario {
         classifier: Classifier::None,
         operation: Operation::Read,
         batch: 1,
+        latency: false,
     };
 
     /// Returns the scenario as the arguments of the child's command line.
@@ -168,7 +173,9 @@ impl Scenario {
             ("--operation", self.operation.word()),
         ];
         let batch = ["--batch".to_owned(), self.batch.to_string()];
-        words.into_iter().flat_map(|(key, word)| [key.to_owned(), word.to_owned()]).chain(batch)
+        let latency = self.latency.then(|| "--latency".to_owned());
+        let words = words.into_iter().flat_map(|(key, word)| [key.to_owned(), word.to_owned()]);
+        words.chain(batch).chain(latency)
     }
 
     /// Returns the number of counted turns. There are more of short ones, to see whether they are all alike. Of writes
@@ -241,13 +248,16 @@ impl Scenario {
 
 impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { transport, side, target, function, classifier, operation, batch } = self;
+        let Self { transport, side, target, function, classifier, operation, batch, latency } = self;
         write!(f, "{}: {} on {}", side.word(), operation.word(), target.word())?;
         if *function != Function::None {
             write!(f, " under {}", function.word())?;
         }
         if *classifier != Classifier::None {
             write!(f, " classified by {}", classifier.word())?;
+        }
+        if *latency {
+            write!(f, " measured")?;
         }
         match transport {
             Transport::Pcie => write!(f, ", {batch} in a turn"),
@@ -318,6 +328,7 @@ mod tests {
                 classifier: Classifier::EbpfWindow,
                 operation: Operation::Flush,
                 batch: 8,
+                latency: function == Function::Pass,
             };
             let line = ["child".to_owned()].into_iter().chain(scenario.arguments());
             assert_eq!(Line::parse_from(line).scenario, scenario);

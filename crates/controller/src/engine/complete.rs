@@ -6,9 +6,12 @@ use crate::engine::{client_dma, fused, queues, sync, write_cache};
 use crate::jobs::erase;
 use crate::model::{Controller, Subsystem};
 use crate::state::fused::FUSED;
+use crate::state::health::Health;
+use crate::state::identity::Identity;
 use crate::state::queue::Service;
 use crate::state::remote_queues::cause::RecallCause;
-use sluice_command::{Command, Origin};
+use crate::state::slow::SlowCommand;
+use sluice_command::{Command, Origin, Slab};
 use sluice_nvme::{CompletionEntry, Status, opcode};
 
 impl Controller {
@@ -28,6 +31,7 @@ impl Controller {
             let all_last =
                 finishing.iter().fold(true, |all, command| self.post_last(subsystem, command, all) & all);
             match all_last {
+                true if subsystem.latency().is_some() => self.account_timed(subsystem, &mut finishing),
                 true => finishing.drain(..).for_each(|command| self.account(subsystem, command)),
                 false => self.complete_each(subsystem, &mut finishing, now_ns),
             }
@@ -35,6 +39,30 @@ impl Controller {
             self.note_posted();
         }
         work
+    }
+
+    /// Counts a batch of commands whose completion entries are written, and their latency.
+    #[inline(never)]
+    fn account_timed(&mut self, subsystem: &mut Subsystem, batch: &mut Vec<Command>) {
+        let Some((slab, health, identity, latency)) = subsystem.timed_accounts() else { return };
+        let mut completions = latency.begin();
+        for command in batch.drain(..) {
+            let slot = slab.slot(&command);
+            let describe = || SlowCommand::of(slot.origin, slab.entry(&command));
+            latency.complete(&mut completions, slot.stamp, describe);
+            self.account_with(slab, health, identity, command);
+        }
+        latency.end(&completions);
+    }
+
+    /// Counts a command outside of a batch, and its latency.
+    fn account_one(&mut self, subsystem: &mut Subsystem, command: Command) {
+        if let Some(latency) = subsystem.latency() {
+            let slot = subsystem.slab().slot(&command);
+            let describe = || SlowCommand::of(slot.origin, subsystem.slab().entry(&command));
+            latency.complete_one(slot.origin, slot.stamp, describe);
+        }
+        self.account(subsystem, command);
     }
 
     /// Counts the end of host commands as traffic for Keep Alive. Internal commands prove nothing about the
@@ -68,7 +96,7 @@ impl Controller {
         for command in batch.drain(..) {
             let slot = subsystem.slab().slot(&command);
             if is_last(slot.origin, slot.status, || nothing_lost) {
-                self.account(subsystem, command);
+                self.account_one(subsystem, command);
             } else {
                 nothing_lost = false;
                 self.complete(subsystem, command, now_ns);
@@ -90,7 +118,7 @@ impl Controller {
             health.step(&slab.slot(&command).request);
         }
         match steps {
-            Steps::One => self.account(subsystem, command),
+            Steps::One => self.account_one(subsystem, command),
             Steps::WriteBack => {
                 let status = subsystem.slab().slot(&command).status;
                 client_dma::write_back(self, subsystem, command, status, 0);
@@ -187,7 +215,7 @@ impl Controller {
             return client_dma::write_back(self, subsystem, command, status, dw0);
         }
         self.post(subsystem, origin, status, dw0);
-        self.account(subsystem, command);
+        self.account_one(subsystem, command);
         self.note_posted();
     }
 
@@ -195,6 +223,11 @@ impl Controller {
     #[inline(always)]
     fn account(&mut self, subsystem: &mut Subsystem, command: Command) {
         let (slab, health, identity) = subsystem.slab_and_accounts();
+        self.account_with(slab, health, identity, command);
+    }
+
+    #[inline(always)]
+    fn account_with(&mut self, slab: &mut Slab, health: &mut Health, identity: &Identity, command: Command) {
         let slot = slab.slot(&command);
         if !slot.status.is_success() {
             // The data may be in memory that only the client reaches. The owner can fetch it when the host

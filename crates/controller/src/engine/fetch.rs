@@ -4,6 +4,7 @@ use crate::engine::intake::Intake;
 use crate::engine::{admin, fused};
 use crate::model::{Controller, Subsystem};
 use crate::state::events::Event;
+use crate::state::latency::{Latency, stamp};
 use crate::state::limits::BATCH_MAX;
 use crate::state::queue::{HeadError, Service};
 use sluice_memory::Space;
@@ -63,7 +64,7 @@ impl Controller {
                     return left + kept;
                 }
             } else {
-                self.take_io::<false>(subsystem, id, batch, further, space, now_ns);
+                self.take_timed(subsystem, id, batch, further, space, now_ns);
             }
             if left == 0 {
                 return 0;
@@ -118,6 +119,23 @@ impl Controller {
         }
     }
 
+    /// Takes `count` commands, with stamps if latency is measured.
+    #[inline]
+    fn take_timed(
+        &mut self,
+        subsystem: &mut Subsystem,
+        id: u16,
+        count: u32,
+        further: u32,
+        space: &Space,
+        now_ns: u64,
+    ) {
+        match subsystem.latency() {
+            None => self.take_io::<false, false>(subsystem, id, count, further, space, now_ns),
+            Some(_) => self.take_io::<false, true>(subsystem, id, count, further, space, now_ns),
+        };
+    }
+
     /// Takes the commands, of `count`, before the first one that requires a recall of the remote groups.
     #[inline(never)]
     fn take_until_recall(
@@ -129,14 +147,15 @@ impl Controller {
         space: &Space,
         now_ns: u64,
     ) -> u32 {
-        self.take_io::<true>(subsystem, id, count, further, space, now_ns)
+        self.take_io::<true, true>(subsystem, id, count, further, space, now_ns)
     }
 
     /// Takes `count` commands, and prefetches the `further` entries behind them. Their lines are on the way
     /// while these commands are worked on, never more at once than the cache can wait for. Returns the number
-    /// of commands taken: all of them unless the queues are split (`REMOTE`).
+    /// of commands taken: all of them unless the queues are split (`REMOTE`). With `TIMED` the commands get stamps,
+    /// which are zero if latency is not measured.
     #[inline]
-    fn take_io<const REMOTE: bool>(
+    fn take_io<const REMOTE: bool, const TIMED: bool>(
         &mut self,
         subsystem: &mut Subsystem,
         id: u16,
@@ -152,6 +171,8 @@ impl Controller {
         {
             cq.prefetch(count, further);
         }
+        let at = if TIMED { subsystem.latency().map(Latency::now) } else { None };
+        let (is_timed, at) = (at.is_some(), at.unwrap_or_default());
         let mut intake = Intake { subsystem, space, features, client_dma, now_ns };
         for taken in 0..count {
             if taken < further {
@@ -163,7 +184,12 @@ impl Controller {
                 sq.put_back();
                 return taken;
             }
-            let command = intake.subsystem.slab_mut().admit_words(words, sq.origin(&entry));
+            let (slab, origin) = (intake.subsystem.slab_mut(), sq.origin(&entry));
+            let command = match (TIMED, REMOTE && !is_timed) {
+                (false, _) => slab.admit_words(words, origin),
+                (true, true) => slab.admit_stamped(words, origin, 0),
+                (true, false) => slab.admit_stamped(words, origin, stamp(at, entry.opcode)),
+            };
             let command = command.expect("room was counted");
             if entry.fuse() != 0 {
                 fused::collect(intake.subsystem, sq, command, &entry);
@@ -188,6 +214,7 @@ impl Controller {
             }
             let origin = sq.origin(&entry);
             let command = subsystem.slab_mut().admit(&entry, origin).expect("room was counted");
+            subsystem.slab_mut().slot_mut(&command).stamp = 0;
             admin::begin(self, subsystem, command, &entry, space, now_ns);
             if subsystem.has_moved_enough() {
                 self.give_back(0, count - taken - 1);

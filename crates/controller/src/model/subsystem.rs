@@ -8,15 +8,18 @@ use crate::state::erasure::Erasure;
 use crate::state::fused::HeldCommands;
 use crate::state::health::{Health, Statistics};
 use crate::state::identity::Identity;
+use crate::state::latency::{Latency, LatencyCells};
 use crate::state::limits::{COMMANDS_MAX, CONTROLLERS_MAX, HOST_TIMEOUT, NAMESPACES_MAX, NN};
 use crate::state::mailbox::Mailboxes;
 use crate::state::polls::Polls;
 use crate::state::reservation::{HostId, KnownAs};
+use quanta::Clock;
 use sluice_command::{Command, Deallocated, Limits, NodeId, Origin, Passthrough, Slab};
 use sluice_memory::SharedRegion;
 use sluice_nvme::Status;
 use sluice_router::Router;
 use std::io;
+use std::sync::Arc;
 
 /// Configuration of a drive.
 #[derive(Debug)]
@@ -53,6 +56,8 @@ pub struct Subsystem {
     /// Private memory for commands that compare.
     pub(super) staging: SharedRegion,
     pub(super) health: Health,
+    /// Measurement of the commands, if it is on.
+    latency: Option<Box<Latency>>,
     /// Value of [`Health::bytes`] when a turn began to move bytes.
     pub(super) moved_before: u64,
     pub(super) jobs: Jobs,
@@ -116,6 +121,7 @@ impl Subsystem {
             share,
             staging: chunk::staging()?,
             health: Health::new(),
+            latency: None,
             moved_before: 0,
             jobs: Jobs::default(),
             hosts: std::array::from_fn(|number| HostId::Unnamed(number as u8)),
@@ -135,6 +141,23 @@ impl Subsystem {
     /// Sets a value for Identify Controller that stays the same as long as no acknowledged write is lost.
     pub fn set_power_id(&mut self, power_id: [u8; 16]) {
         self.power_id = Some(power_id);
+    }
+
+    /// Measures how long I/O commands take from now on. No other subsystem may have the same cells.
+    pub fn measure_latency(&mut self, clock: Clock, cells: Arc<LatencyCells>) {
+        self.latency = Some(Box::new(Latency::new(clock, cells)));
+    }
+
+    #[inline]
+    pub(crate) fn latency(&self) -> Option<&Latency> {
+        self.latency.as_deref()
+    }
+
+    /// Returns the measurement together with all that counts and reports a finished command.
+    #[inline]
+    pub(crate) fn timed_accounts(&mut self) -> Option<(&mut Slab, &mut Health, &Identity, &Latency)> {
+        let latency = self.latency.as_deref()?;
+        Some((&mut self.slab, &mut self.health, &self.identity, latency))
     }
 
     pub(crate) fn identity(&self) -> &Identity {

@@ -21,6 +21,7 @@ mod hostile;
 mod identify;
 mod interrupts;
 mod io;
+mod latency;
 mod limits;
 mod log;
 mod losses;

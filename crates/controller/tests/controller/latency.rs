@@ -1,0 +1,103 @@
+//! Histograms of how long commands take.
+
+use crate::host::{Host, entry, get_log, io as io_entry};
+use crate::model::Model;
+use sluice_controller::{LatencyCells, LatencyClock, bucket_of};
+use sluice_nvme::opcode::io;
+use sluice_nvme::{LogId, Status, SubmissionEntry};
+use std::sync::Arc;
+
+const MS: u64 = 1_000_000;
+
+fn flush() -> SubmissionEntry {
+    SubmissionEntry { nsid: 1, ..entry(io::FLUSH) }
+}
+
+/// Returns the commands of each operation: reads, writes, flushes, and others.
+fn counted(cells: &LatencyCells) -> [u64; 4] {
+    let sums = LatencyCells::sums([cells]);
+    std::array::from_fn(|index| sums[index].counts.iter().sum())
+}
+
+#[test]
+fn a_command_takes_the_time_from_its_fetch_to_its_completion() {
+    let model = Model::new(64);
+    let mut host = Host::with_io(&model);
+    let (clock, time) = LatencyClock::mock();
+    let cells = Arc::new(LatencyCells::default());
+    time.increment(MS);
+    host.controller.subsystem.measure_latency(clock, Arc::clone(&cells));
+    model.disk().hold = true;
+    let buffer = host.allocate(4096);
+    host.submit(1, io_entry(io::READ, 0, 1, buffer));
+    host.run();
+    time.increment(2 * MS);
+    host.submit(1, io_entry(io::READ, 0, 1, buffer));
+    host.submit(1, flush());
+    host.run();
+    time.increment(3 * MS);
+    host.answer(1, &model, 3);
+    host.run();
+    assert_eq!(host.reap_all(1).len(), 3);
+    let sums = LatencyCells::sums([&*cells]);
+    assert_eq!((sums[0].counts[bucket_of(5 * MS)], sums[0].counts[bucket_of(3 * MS)]), (1, 1));
+    assert_eq!((sums[0].sum_ns, sums[2].sum_ns), (8 * MS, 3 * MS));
+    assert_eq!(counted(&cells), [2, 0, 1, 0]);
+}
+
+#[test]
+fn every_io_command_counts_once_and_no_other_does() {
+    let model = Model::new(64);
+    let mut host = Host::with_io(&model);
+    let (clock, time) = LatencyClock::mock();
+    let cells = Arc::new(LatencyCells::default());
+    time.increment(MS);
+    let buffer = host.allocate(4096);
+    assert_eq!(host.io(io_entry(io::WRITE, 0, 1, buffer)), Status::SUCCESS, "before the measurement");
+    host.controller.subsystem.measure_latency(clock, Arc::clone(&cells));
+    assert_eq!(host.io(io_entry(io::WRITE, 0, 1, buffer)), Status::SUCCESS);
+    assert_eq!(host.io(io_entry(io::COMPARE, 0, 1, buffer)), Status::SUCCESS);
+    assert_eq!(host.io(io_entry(io::VERIFY, 0, 1, 0)), Status::SUCCESS);
+    assert!(!host.io(io_entry(io::READ, 64, 1, buffer)).is_success(), "behind the end");
+    assert!(!host.io(io_entry(0x7f, 0, 1, buffer)).is_success(), "no such command");
+    assert_eq!(host.io(flush()), Status::SUCCESS);
+    assert!(host.admin_read(get_log(LogId::SMART_HEALTH, 512), 512).is_ok());
+    assert_eq!(counted(&cells), [1, 1, 1, 3]);
+    for _ in 0..20 {
+        for _ in 0..40 {
+            host.submit(1, io_entry(io::READ, 0, 1, buffer));
+        }
+        host.run();
+        assert_eq!(host.reap_all(1).len(), 40);
+    }
+    assert_eq!(counted(&cells), [801, 1, 1, 3]);
+}
+
+#[test]
+fn a_slow_command_is_noted_with_its_blocks() {
+    let model = Model::new(64);
+    let mut host = Host::with_io(&model);
+    let (clock, time) = LatencyClock::mock();
+    let cells = Arc::new(LatencyCells::new(2 * MS));
+    time.increment(MS);
+    host.controller.subsystem.measure_latency(clock, Arc::clone(&cells));
+    let buffer = host.allocate(4096);
+    let take = |host: &mut Host, slba: u64, ns: u64| {
+        model.disk().hold = true;
+        host.submit(1, io_entry(io::READ, slba, 3, buffer));
+        host.run();
+        time.increment(ns);
+        model.disk().hold = false;
+        host.answer(1, &model, 1);
+        host.run();
+        assert_eq!(host.reap_all(1).len(), 1);
+    };
+    take(&mut host, 1, 2 * MS - 1);
+    assert_eq!((cells.slow(), cells.take_slowest()), (0, None));
+    take(&mut host, 2, 5 * MS);
+    take(&mut host, 3, 4 * MS);
+    let slowest = cells.take_slowest().expect("two were slow");
+    assert_eq!((slowest.ns, slowest.opcode, slowest.nsid), (5 * MS, io::READ, 1));
+    assert_eq!((slowest.slba, slowest.blocks, slowest.sq), (2, 3, 1));
+    assert_eq!((cells.slow(), cells.take_slowest()), (2, None));
+}
