@@ -1,8 +1,8 @@
 //! Client of the API, for the tool.
 
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Bytes;
-use hyper::{Method, Request};
+use hyper::body::{Bytes, Incoming};
+use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -71,14 +71,50 @@ impl Client {
         if (200..300).contains(&status) {
             return Ok(answer);
         }
-        let kind = Kind::of_http_status(status);
-        match serde_json::from_slice::<ApiError>(&answer) {
-            Ok(problem) => Err(ApiError { kind, ..problem }),
-            Err(_) => Err(ApiError { kind, ..strange(&format!("it says {status}")) }),
+        Err(refused(status, &answer))
+    }
+
+    /// Sends GET, and passes each line of the answer to `each` as it comes, until the end of the answer or an error
+    /// of `each`.
+    pub async fn lines(
+        &self,
+        path: &str,
+        mut each: impl FnMut(&str) -> Result<(), ApiError>,
+    ) -> Result<(), ApiError> {
+        let sent = tokio::time::timeout(LIMIT, self.send(Method::GET, path, Bytes::new()));
+        let response = sent.await.map_err(|_| self.silent())??;
+        let status = response.status();
+        let mut body = response.into_body();
+        let mut text = Vec::new();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| broken(&error))?;
+            text.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+            if text.len() > ANSWER_MAX {
+                return Err(strange("a line is too long"));
+            }
+            if !status.is_success() {
+                continue;
+            }
+            while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = text.drain(..=end).collect();
+                each(str::from_utf8(&line[..end]).map_err(|_| strange("a line is not text"))?)?;
+            }
+        }
+        match status.is_success() {
+            true => Ok(()),
+            false => Err(refused(status.as_u16(), &text)),
         }
     }
 
     async fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<(u16, Bytes), ApiError> {
+        let response = self.send(method, path, body).await?;
+        let status = response.status().as_u16();
+        let body = Limited::new(response.into_body(), ANSWER_MAX).collect().await;
+        Ok((status, body.map_err(|error| broken(&error))?.to_bytes()))
+    }
+
+    /// Sends a request, and returns the head of the answer.
+    async fn send(&self, method: Method, path: &str, body: Bytes) -> Result<Response<Incoming>, ApiError> {
         let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(&error))?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
@@ -91,10 +127,7 @@ impl Client {
             .header("content-type", "application/json")
             .body(Full::new(body))
             .map_err(|error| ApiError::internal(error.to_string()))?;
-        let response = sender.send_request(request).await.map_err(|error| broken(&error))?;
-        let status = response.status().as_u16();
-        let body = Limited::new(response.into_body(), ANSWER_MAX).collect().await;
-        Ok((status, body.map_err(|error| broken(&error))?.to_bytes()))
+        sender.send_request(request).await.map_err(|error| broken(&error))
     }
 
     fn unreachable(&self, error: &io::Error) -> ApiError {
@@ -122,6 +155,15 @@ impl Client {
 
     pub fn socket(&self) -> &Path {
         &self.socket
+    }
+}
+
+/// Returns the problem in an answer that is no success.
+fn refused(status: u16, answer: &[u8]) -> ApiError {
+    let kind = Kind::of_http_status(status);
+    match serde_json::from_slice::<ApiError>(answer) {
+        Ok(problem) => ApiError { kind, ..problem },
+        Err(_) => ApiError { kind, ..strange(&format!("it says {status}")) },
     }
 }
 

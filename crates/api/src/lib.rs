@@ -6,11 +6,13 @@ mod answer;
 mod callers;
 mod classifier;
 pub mod client;
+mod events;
 mod function;
 mod jobs;
 mod metrics;
 mod orders;
 mod routes;
+mod scrape;
 mod server;
 
 pub use ana::AnaList;
@@ -23,8 +25,10 @@ pub use function::{
 pub use jobs::{JobList, PaceRequest};
 pub use orders::NO_DRIVE;
 pub use routes::{
-    App, DriveList, DriveMoveRequest, ReactorList, ResizeRequest, SharedList, Version, document, router,
+    App, DriveList, DriveMoveRequest, LatencyList, ReactorList, ResizeRequest, SharedList, Version, document,
+    router,
 };
+pub use scrape::MetricsServer;
 pub use server::{Server, refusal};
 
 #[cfg(test)]

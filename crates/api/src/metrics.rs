@@ -1,7 +1,7 @@
 //! Counters in the format of Prometheus (text format 0.0.4).
 
 use sluice_control::drives::{
-    DeviceView, DriveState, DriveView, FunctionView, JobState, JobView, ReactorCounters,
+    DeviceView, DriveLatency, DriveState, DriveView, Drives, FunctionView, JobState, JobView, ReactorCounters,
 };
 use sluice_functions::{Metric, service};
 use std::collections::BTreeMap;
@@ -12,13 +12,14 @@ use std::time::Duration;
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
 
 /// Time limit for the jobs of a drive; after it, the last known ones are returned.
-pub(super) const JOBS_LIMIT: Duration = Duration::from_millis(40);
+const JOBS_LIMIT: Duration = Duration::from_millis(40);
 
 /// A family of metrics: a name, a help text, and a sample for each labelled thing.
 struct Family<'a, T> {
     name: &'a str,
     kind: &'a str,
     help: &'a str,
+    /// Value of a sample; nanoseconds where the name ends in seconds.
     value: fn(&T) -> u64,
 }
 
@@ -99,11 +100,13 @@ const REACTORS: [Family<'static, ReactorCounters>; 11] = [
         "Of these, receives that were tried in vain.",
         |r| r.vain_receives,
     ),
-    family("sluice_reactor_busy_ns_total", "counter", "Nanoseconds of turns that found work.", |r| r.busy_ns),
-    family("sluice_reactor_spin_ns_total", "counter", "Nanoseconds of turns that found nothing.", |r| {
+    family("sluice_reactor_busy_seconds_total", "counter", "Seconds of turns that found work.", |r| {
+        r.busy_ns
+    }),
+    family("sluice_reactor_spin_seconds_total", "counter", "Seconds of turns that found nothing.", |r| {
         r.spin_ns
     }),
-    family("sluice_reactor_sleep_ns_total", "counter", "Nanoseconds asleep.", |r| r.sleep_ns),
+    family("sluice_reactor_sleep_seconds_total", "counter", "Seconds asleep.", |r| r.sleep_ns),
 ];
 
 const JOBS: [Family<'static, JobView>; 4] = [
@@ -119,17 +122,34 @@ const fn family<'a, T>(name: &'a str, kind: &'a str, help: &'a str, value: fn(&T
     Family { name, kind, help, value }
 }
 
-pub(super) fn text(
-    drives: &[DriveView],
-    reactors: &[ReactorCounters],
-    functions: &[(String, FunctionView)],
-    jobs: &[JobView],
-) -> String {
+/// Everything that has metrics, as it is now.
+#[derive(Debug, Default)]
+pub(super) struct Snapshot {
+    pub(super) drives: Vec<DriveView>,
+    pub(super) latency: Vec<DriveLatency>,
+    pub(super) reactors: Vec<ReactorCounters>,
+    pub(super) functions: Vec<(String, FunctionView)>,
+    pub(super) jobs: Vec<JobView>,
+}
+
+impl Snapshot {
+    /// Takes a snapshot. Waits for functions and reactors, each for a limited time.
+    pub(super) fn take(drives: &Drives) -> Self {
+        let functions = drives.function_metrics();
+        let jobs = drives.jobs(JOBS_LIMIT);
+        let (latency, reactors) = (drives.latency(), drives.reactors());
+        Self { drives: drives.list(), latency, reactors, functions, jobs }
+    }
+}
+
+pub(super) fn text(of: &Snapshot) -> String {
+    let Snapshot { drives, latency, reactors, functions, jobs } = of;
     let mut out = String::new();
     // Names of drives need no escaping: see check_name.
     DRIVES
         .iter()
         .for_each(|family| family.write(&mut out, drives, |drive| format!("drive=\"{}\"", drive.name)));
+    write_latency(&mut out, latency);
     let devices = drives
         .iter()
         .flat_map(|drive| drive.devices.iter().map(|device| (drive.name.clone(), device.clone())));
@@ -157,6 +177,37 @@ pub(super) fn text(
         });
     });
     out
+}
+
+/// Binary logarithms of the first and the last bound of a histogram in nanoseconds: 1 us and 17 s.
+const BOUNDS: std::ops::RangeInclusive<u32> = 10..=34;
+
+/// Writes the histograms of the drives' commands. The bounds are powers of two, of which each is a bound of the finer
+/// buckets, too.
+fn write_latency(out: &mut String, drives: &[DriveLatency]) {
+    const NAME: &str = "sluice_drive_command_duration_seconds";
+    let help = "Time from the fetch of an I/O command until its completion entry is written.";
+    let _ = writeln!(out, "# HELP {NAME} {help}\n# TYPE {NAME} histogram");
+    for (drive, operation) in
+        drives.iter().flat_map(|drive| drive.operations.iter().map(move |operation| (drive, operation)))
+    {
+        let labels = format!("drive=\"{}\",operation=\"{}\"", drive.drive, operation.operation);
+        let (mut buckets, mut below) = (operation.buckets.iter().peekable(), 0);
+        for bound_ns in BOUNDS.map(|bits| 1_u64 << bits) {
+            while let Some(bucket) = buckets.next_if(|bucket| bucket.below_ns <= bound_ns) {
+                below += bucket.count;
+            }
+            let _ = writeln!(out, "{NAME}_bucket{{{labels},le=\"{}\"}} {below}", seconds(bound_ns));
+        }
+        let (count, sum) = (operation.count, seconds(operation.sum_ns));
+        let _ = writeln!(out, "{NAME}_bucket{{{labels},le=\"+Inf\"}} {count}");
+        let _ = writeln!(out, "{NAME}_sum{{{labels}}} {sum}\n{NAME}_count{{{labels}}} {count}");
+    }
+}
+
+/// Returns nanoseconds as seconds, without loss.
+fn seconds(ns: u64) -> String {
+    format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
 }
 
 /// Writes the causes for which queues on other reactors were recalled.
@@ -201,7 +252,11 @@ impl<T> Family<'_, T> {
         // Writing to a String cannot fail.
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
         for thing in things {
-            let _ = writeln!(out, "{name}{{{}}} {}", label(thing), value(thing));
+            let (label, value) = (label(thing), value(thing));
+            let _ = match name.ends_with("_seconds_total") {
+                true => writeln!(out, "{name}{{{label}}} {}", seconds(value)),
+                false => writeln!(out, "{name}{{{label}}} {value}"),
+            };
         }
     }
 }

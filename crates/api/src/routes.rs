@@ -3,6 +3,7 @@
 use super::ana;
 use super::answer::{Answer, Body, Checked, ErrorAnswer, looked, ordered};
 use super::classifier;
+use super::events;
 use super::function;
 use super::jobs;
 use super::metrics;
@@ -12,7 +13,9 @@ use axum::http::{HeaderName, StatusCode, header};
 use axum::response::IntoResponse;
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
-use sluice_control::drives::{DriveView, Drives, Insist, ReactorCounters, Reloaded, SharedView};
+use sluice_control::drives::{
+    DriveLatency, DriveView, Drives, Insist, ReactorCounters, Reloaded, SharedView,
+};
 use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::size::Size;
 use sluice_spec::{DriveSpec, LayerSpec};
@@ -62,9 +65,11 @@ fn routes() -> OpenApiRouter<App> {
         .merge(function::routes())
         .merge(ana::routes())
         .merge(jobs::routes())
+        .merge(events::routes())
         .routes(routes!(reload))
         .routes(routes!(list_reactors))
         .routes(routes!(list_shared))
+        .routes(routes!(list_latency))
         .routes(routes!(version))
         .routes(routes!(metrics_text))
         .routes(routes!(openapi))
@@ -349,6 +354,20 @@ async fn list_shared(State(app): State<App>) -> Answer<Json<SharedList>> {
     looked(move || app.drives.shared().map(|shared| Json(SharedList { shared }))).await
 }
 
+/// Latency of all drives.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct LatencyList {
+    pub drives: Vec<DriveLatency>,
+}
+
+#[utoipa::path(get, path = "/v1/latency", tag = "drives", summary = "Latency of the commands of all drives",
+    description = "Histograms since each drive was opened. Drives that failed have none, and no drive has any with \
+                   `metrics.latency = false`.",
+    responses((status = 200, body = LatencyList, description = "All open drives, by name.")))]
+async fn list_latency(State(app): State<App>) -> Answer<Json<LatencyList>> {
+    looked(move || Ok(Json(LatencyList { drives: app.drives.latency() }))).await
+}
+
 /// Version of the daemon that answers.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Version {
@@ -372,11 +391,11 @@ async fn version() -> Json<Version> {
 
 #[utoipa::path(get, path = "/metrics", tag = "daemon", summary = "Counters for Prometheus",
     responses((status = 200, body = String, content_type = "text/plain", description = "Text in the format of Prometheus.")))]
-async fn metrics_text(State(app): State<App>) -> Answer<([(HeaderName, &'static str); 1], String)> {
+pub(super) async fn metrics_text(
+    State(app): State<App>,
+) -> Answer<([(HeaderName, &'static str); 1], String)> {
     looked(move || {
-        let functions = app.drives.function_metrics();
-        let jobs = app.drives.jobs(metrics::JOBS_LIMIT);
-        let text = metrics::text(&app.drives.list(), &app.drives.reactors(), &functions, &jobs);
+        let text = metrics::text(&metrics::Snapshot::take(&app.drives));
         Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text))
     })
     .await

@@ -119,7 +119,7 @@ fn function_refusal() -> Router {
 }
 
 /// Waits until the flag is raised, or its sender is gone.
-async fn raised(stop: &mut watch::Receiver<bool>) {
+pub(super) async fn raised(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 

@@ -154,9 +154,11 @@ fn the_document_lists_every_route() {
             "get /v1/drives/{name}/classifier/maps/{map}",
             "get /v1/drives/{name}/classifier/maps/{map}/{key}",
             "get /v1/drives/{name}/functions",
+            "get /v1/events",
             "get /v1/functions",
             "get /v1/jobs",
             "get /v1/jobs/{id}",
+            "get /v1/latency",
             "get /v1/reactors",
             "get /v1/shared",
             "get /v1/version",
@@ -266,7 +268,7 @@ fn no_two_samples_have_one_name() {
     let mut views = stage.start(DECLARED).list();
     let device = |namespace| DeviceView { namespace, bytes: Some(7), ..DeviceView::default() };
     views[0].devices = vec![device(1), device(2)];
-    let text = metrics::text(&views, &[], &[], &[]);
+    let text = metrics::text(&metrics::Snapshot { drives: views, ..metrics::Snapshot::default() });
     let samples = text.lines().filter(|line| !line.starts_with('#'));
     let mut names: Vec<&str> = samples.filter_map(|line| Some(line.rsplit_once(' ')?.0)).collect();
     let count = names.len();
@@ -304,7 +306,8 @@ fn each_sample_shows_its_own_counter() {
     let device = numbered(&device, 200);
     let reactor: ReactorCounters = numbered(&ReactorCounters::default(), 300);
     drive.devices = vec![device.clone()];
-    let text = metrics::text(std::slice::from_ref(&drive), std::slice::from_ref(&reactor), &[], &[]);
+    let (drives, reactors) = (vec![drive.clone()], vec![reactor.clone()]);
+    let text = metrics::text(&metrics::Snapshot { drives, reactors, ..metrics::Snapshot::default() });
     let counters = &drive.counters;
     let expected = [
         ("drive_open", 1),
@@ -337,15 +340,40 @@ fn each_sample_shows_its_own_counter() {
         ("reactor_overdue_total", reactor.overdue),
         ("reactor_syscalls_total", reactor.syscalls),
         ("reactor_vain_receives_total", reactor.vain_receives),
-        ("reactor_busy_ns_total", reactor.busy_ns),
-        ("reactor_spin_ns_total", reactor.spin_ns),
-        ("reactor_sleep_ns_total", reactor.sleep_ns),
     ];
     let samples: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
-    assert_eq!(samples.len(), expected.len(), "{text}");
+    let seconds = [("busy", reactor.busy_ns), ("spin", reactor.spin_ns), ("sleep", reactor.sleep_ns)].map(
+        |(name, ns)| {
+            format!("sluice_reactor_{name}_seconds_total{{reactor=\"{}\"}} 0.000000{ns}", reactor.reactor)
+        },
+    );
+    assert!(seconds.iter().all(|expected| samples.contains(&expected.as_str())), "{seconds:?}: {text}");
+    assert_eq!(samples.len(), expected.len() + seconds.len(), "{text}");
     for (name, value) in expected {
         let is_it = |line: &&&str| line.starts_with(&format!("sluice_{name}{{"));
         let sample = samples.iter().find(is_it).unwrap_or_else(|| panic!("no {name}: {text}"));
         assert!(sample.ends_with(&format!("}} {value}")), "{name} {value}: {sample}");
     }
+}
+
+#[test]
+fn buckets_of_a_histogram_are_cumulative() {
+    use sluice_control::drives::{DriveLatency, LatencyBucket, LatencyView};
+    let buckets = [(144, 2), (1024, 3), (1152, 5), (1 << 35, 7)];
+    let buckets = buckets.map(|(below_ns, count)| LatencyBucket { below_ns, count }).to_vec();
+    let read = LatencyView { operation: "read".into(), count: 17, sum_ns: 1_000_000_007, buckets };
+    let latency = vec![DriveLatency { drive: "d".into(), operations: vec![read] }];
+    let text = metrics::text(&metrics::Snapshot { latency, ..metrics::Snapshot::default() });
+    let name = "sluice_drive_command_duration_seconds";
+    let labels = "drive=\"d\",operation=\"read\"";
+    let of = |suffix: &str, more: &str| {
+        let start = format!("{name}_{suffix}{{{labels}{more}}} ");
+        text.lines().find_map(|line| line.strip_prefix(&start)).unwrap_or_else(|| panic!("{start}: {text}"))
+    };
+    assert_eq!(of("bucket", ",le=\"0.000001024\""), "5");
+    assert_eq!(of("bucket", ",le=\"0.000002048\""), "10");
+    assert_eq!(of("bucket", ",le=\"17.179869184\""), "10");
+    assert_eq!(of("bucket", ",le=\"+Inf\""), "17");
+    assert_eq!((of("count", ""), of("sum", "")), ("17", "1.000000007"));
+    assert_eq!(text.matches(&format!("{name}_bucket{{")).count(), 26, "{text}");
 }

@@ -9,6 +9,8 @@ use sluice_memory::Space;
 use sluice_reactor::{Arm, Io, Task, TaskId};
 use std::any::Any;
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A subsystem with its front-ends, which have its controllers. The front-ends have their turns one after the
 /// other.
@@ -19,6 +21,8 @@ pub struct Drive {
     subsystem: Subsystem,
     frontends: Frontends<dyn NvmeFrontend>,
     remote_groups: RemoteGroups,
+    /// Times that a first host came or the last one went: odd while one is there.
+    transitions: Arc<AtomicU64>,
     /// Space without memory, for turns of the subsystem without a host.
     no_memory: Space,
 }
@@ -27,7 +31,13 @@ impl Drive {
     /// Makes a drive that no host can reach yet. `task` and `io` come from the closure of `Local::add`.
     pub fn new(task: TaskId, io: Io, subsystem: Subsystem) -> Self {
         let (frontends, remote_groups) = (Frontends::default(), RemoteGroups::default());
-        Self { task, io, subsystem, frontends, remote_groups, no_memory: Space::new() }
+        let (transitions, no_memory) = (Arc::default(), Space::new());
+        Self { task, io, subsystem, frontends, remote_groups, transitions, no_memory }
+    }
+
+    /// Counts in this number, from now on, each time that a first host comes or the last one goes.
+    pub fn count_transitions(&mut self, number: Arc<AtomicU64>) {
+        self.transitions = number;
     }
 
     /// Adds a front-end.
@@ -178,6 +188,10 @@ impl Drive {
 impl Task for Drive {
     fn turn(&mut self, now_ns: u64) -> usize {
         let served = self.frontends.turn(&mut self.subsystem, now_ns);
+        let transitions = self.transitions.load(Relaxed);
+        if served.is_vacant == (transitions & 1 == 1) {
+            self.transitions.store(transitions + 1, Relaxed);
+        }
         if self.remote_groups.are_some() {
             self.advance_remote_groups(now_ns);
         }

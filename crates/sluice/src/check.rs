@@ -3,7 +3,7 @@
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use sluice_control::config::{Config, Tcp, examine};
+use sluice_control::config::{Config, Metrics, Tcp, examine};
 use sluice_control::drives::{Foreseen, foresee};
 use sluice_spec::error::ApiError;
 use sluice_spec::paths::{Places, is_writable_folder};
@@ -40,6 +40,7 @@ pub(crate) fn check(file: &Path, api: Option<PathBuf>) -> Result<Checked, ApiErr
     check_places(&places, &mut found);
     check_cores(&config.daemon.cores, &mut found);
     check_tcp(&config.tcp, &mut found);
+    check_metrics(&config.metrics, &mut found);
     found.pools(&config.shared);
     // `examine` has already reported the drives that are wrong by themselves.
     config.drives.retain(|drive| drive.check().is_ok());
@@ -115,5 +116,14 @@ fn check_tcp(tcp: &Tcp, found: &mut Examination<'_>) {
                 found.faults.push(problem.about(key).hint("`ss -ltnp` names the process that does"));
             }
         }
+    }
+}
+
+/// Checks that the address of the metrics can be listened on, where no daemon runs.
+fn check_metrics(metrics: &Metrics, found: &mut Examination<'_>) {
+    let Some(address) = metrics.listen.filter(|_| found.in_use) else { return };
+    if let Err(error) = TcpListener::bind(address) {
+        let problem = ApiError::conflict(format!("cannot listen on {address}: {error}"));
+        found.faults.push(problem.about("metrics.listen").hint("`ss -ltnp` names the process that does"));
     }
 }

@@ -5,7 +5,7 @@ use crate::{log, watchdog};
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
-use sluice_api::{App, NO_DRIVE, Policy, Server, THREADS, ordered, router};
+use sluice_api::{App, MetricsServer, NO_DRIVE, Policy, Server, THREADS, ordered, router};
 use sluice_control::config::{Config, Tcp, load};
 use sluice_control::drives::{DriveState, DriveView, Drives};
 use sluice_control::exclusive::Exclusive;
@@ -17,6 +17,7 @@ use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::paths::Places;
 use sluice_spec::words::count;
 use sluice_wiring::{Wiring, tls_keys};
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -99,6 +100,7 @@ struct Daemon {
     told: Told,
     listener: UnixListener,
     hosts: Option<HostListener>,
+    scrapers: Option<TcpListener>,
     _api_socket: SocketFile,
     _locks: [Exclusive; 2],
 }
@@ -108,7 +110,9 @@ impl Daemon {
         let places = config.daemon.places()?;
         let locks = claim(&places)?;
         let state = StateFile::open(&places.state)?;
+        let scrapers = config.metrics.listen.map(listen_for_scrapers).transpose()?;
         let wiring = Wiring::start(&config.daemon, places.clone())?.with_shared(&config.shared)?;
+        let wiring = wiring.with_metrics(&config.metrics);
         let directory = wiring.directory();
         let (drives, specs) = Drives::prepare(&config, places.clone(), state, Box::new(wiring))?;
         let drives = Arc::new(drives);
@@ -120,6 +124,7 @@ impl Daemon {
         drives.heed_failures()?;
         drives.heed_doubts()?;
         drives.watch_stalls()?;
+        drives.watch_events()?;
         // The drives must be open before hosts connect: a host that finds no such subsystem does not try
         // again.
         let hosts = listen_for_hosts(&config.tcp, directory)?;
@@ -133,16 +138,19 @@ impl Daemon {
             count(config.daemon.reactors(), "reactor"),
             places.api.display()
         );
-        Ok(Self { config, drives, told, listener, hosts, _api_socket: api_socket, _locks: locks })
+        Ok(Self { config, drives, told, listener, hosts, scrapers, _api_socket: api_socket, _locks: locks })
     }
 
     async fn serve_until_told(mut self) -> Result<(), ApiError> {
         let listener = tokio::net::UnixListener::from_std(self.listener).map_err(trouble)?;
         let policy = Policy::new(&self.config.daemon.allow_uids, &self.config.daemon.allow_gids);
         let (raise, stop) = watch::channel(false);
-        let api = tokio::spawn(
-            Server::new(listener, policy, router(App { drives: Arc::clone(&self.drives) })).run(stop),
-        );
+        let app = App { drives: Arc::clone(&self.drives) };
+        if let Some(listener) = self.scrapers.take() {
+            let server = MetricsServer::new(listener, app.clone()).map_err(trouble)?;
+            drop(tokio::spawn(server.run(stop.clone())));
+        }
+        let api = tokio::spawn(Server::new(listener, policy, router(app)).run(stop));
         watchdog::start(Handle::current(), Arc::clone(&self.drives))?;
         notify(&[NotifyState::Ready]);
         let signal = obey_until_stop(&mut self.told, &self.drives).await;
@@ -173,6 +181,20 @@ fn served(drives: &[DriveView]) -> String {
         0 => count(drives.len(), "drive"),
         failed => format!("{} of {}, {failed} failed,", drives.len() - failed, count(drives.len(), "drive")),
     }
+}
+
+/// Listens at the address at which metrics are read.
+fn listen_for_scrapers(address: SocketAddr) -> Result<TcpListener, ApiError> {
+    let listen = || {
+        let listener = TcpListener::bind(address)?;
+        Ok((listener.local_addr()?, listener))
+    };
+    let (address, listener) = listen().map_err(|error: std::io::Error| {
+        ApiError::new(Kind::InUse, format!("cannot listen on {address} for metrics: {error}"))
+            .hint("metrics.listen in the configuration file names the address")
+    })?;
+    tracing::info!("metrics at http://{address}/metrics");
+    Ok(listener)
 }
 
 /// Lets hosts on the network connect, if an address is configured.

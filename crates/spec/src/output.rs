@@ -26,6 +26,11 @@ impl Output {
         Self { form }
     }
 
+    /// Returns whether answers are text for people.
+    pub fn is_table(self) -> bool {
+        self.form == Form::Table
+    }
+
     /// Writes an answer: as JSON, or as the text that `text` makes of it.
     pub fn answer<T: Serialize>(self, answer: &T, text: impl FnOnce(&T) -> String) -> Result<(), ApiError> {
         match self.form {

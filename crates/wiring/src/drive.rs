@@ -4,6 +4,7 @@ use super::OneReactor;
 use super::classifier::{Attached, BackgroundChannels, Programs, SharedMaps, put};
 use super::dhchap;
 use super::function::FunctionControl;
+use super::latency::DriveLatency;
 use super::namespace::{PreparedNamespace, StackControl, StackControls};
 use super::pool;
 use super::power::{Losses, left_losses, power_id};
@@ -11,6 +12,7 @@ use super::prepared::{self, PreparedDrive, Unfinished};
 use super::remote::tls_keys;
 use super::shared::Pools;
 use sluice_control::drives::{Remembered, Running};
+use sluice_controller::LatencyClock;
 use sluice_frontend::Drive;
 use sluice_frontend_tcp::{self as tcp, Directory};
 use sluice_frontend_vfio_user::Access;
@@ -21,6 +23,7 @@ use sluice_spec::{ClassifierSpec, DriveSpec};
 use sluice_tls::Keys;
 use std::fmt::Display;
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
@@ -46,6 +49,9 @@ pub(super) struct WiredDrive {
     attached: Mutex<Option<Attached>>,
     pub(super) shared_maps: SharedMaps,
     pub(super) channels: BackgroundChannels,
+    pub(super) latency: DriveLatency,
+    /// Times that a first client came or the last one went, which the reactor writes.
+    pub(super) transitions: Arc<AtomicU64>,
     /// Entry in the directory for hosts on the network, if they may connect.
     listed: Option<Listed>,
 }
@@ -79,6 +85,10 @@ pub(super) struct OpenContext<'a> {
     pub(super) channels: BackgroundChannels,
     pub(super) shared_maps: SharedMaps,
     pub(super) pools: Pools,
+    /// Clock of the measurement of commands; none if it is off.
+    pub(super) latency: Option<LatencyClock>,
+    /// Time from which on a command is slow.
+    pub(super) slow_ns: u64,
     pub(super) directory: Arc<Directory>,
 }
 
@@ -118,7 +128,8 @@ impl WiredDrive {
         let (name, ana) = (spec.name.clone(), remembered.ana.clone());
         let one_guest = spec.vfio_user.is_some_and(|it| it.one_guest);
         let pool = pool::pool(spec);
-        let generation = at.generation;
+        let (generation, latency) = (at.generation, DriveLatency::new(at.latency, at.slow_ns));
+        let transitions = Arc::<AtomicU64>::default();
         let prepared = PreparedDrive {
             name,
             generation,
@@ -133,6 +144,8 @@ impl WiredDrive {
             sockets,
             hosts,
             channels: channels.clone(),
+            latency: latency.writer(),
+            transitions: Arc::clone(&transitions),
         };
         let task = at.reactor.call(move |local| prepared.install(local)).map_err(gone)??;
         let (name, attached) = (spec.name.clone(), Mutex::new(attached));
@@ -147,6 +160,8 @@ impl WiredDrive {
             attached,
             shared_maps,
             channels,
+            latency,
+            transitions,
             listed: None,
         };
         drive.renew_caches();

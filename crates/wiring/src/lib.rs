@@ -14,6 +14,7 @@ mod edit_stack;
 mod function;
 mod jobs;
 mod labels;
+mod latency;
 mod namespace;
 mod pool;
 mod power;
@@ -32,10 +33,11 @@ pub use labels::problem as label_problem;
 pub use namespace::{PreparedNamespace, StackControl, StackControls};
 pub use remote::tls_keys;
 use shared::Pools;
-use sluice_control::config::Settings;
+use sluice_control::config::{Metrics, Settings};
 use sluice_control::drives::{
     Engine, PersistRequest, ReactorCounters, Remembered, Running, SharedView, WatchedTurn, WatchedTurns,
 };
+use sluice_controller::LatencyClock;
 use sluice_frontend_tcp::Directory;
 use sluice_frontend_vfio_user::Access;
 use sluice_reactor::{IdlePolicy, Progress, ReactorConfig, ReactorHandle, Turn, Watched};
@@ -64,6 +66,10 @@ pub struct Wiring {
     orders: Mutex<Option<Receiver<PersistRequest>>>,
     shared_maps: SharedMaps,
     pools: Pools,
+    /// Clock of the measurement of commands; none if it is off.
+    latency: Option<LatencyClock>,
+    /// Time from which on a command is slow.
+    slow_ns: u64,
     /// Drives that hosts on the network find.
     directory: Arc<Directory>,
 }
@@ -100,6 +106,8 @@ impl Wiring {
             orders: Mutex::new(Some(orders)),
             shared_maps: SharedMaps::default(),
             pools: Pools::default(),
+            latency: None,
+            slow_ns: u64::MAX,
             directory: Arc::default(),
         })
     }
@@ -108,6 +116,14 @@ impl Wiring {
     pub fn with_shared(mut self, specs: &[SharedSpec]) -> Result<Self, ApiError> {
         self.pools = Pools::start(specs, &self.reactors)?;
         Ok(self)
+    }
+
+    /// Measures the commands of the drives as configured. Calibrates the clock, which may take a tenth of a second.
+    #[must_use]
+    pub fn with_metrics(mut self, metrics: &Metrics) -> Self {
+        self.latency = metrics.latency.then(LatencyClock::new);
+        self.slow_ns = metrics.slow_ns();
+        self
     }
 
     /// Returns the directory of drives that hosts on the network find, for the code that admits these hosts.
@@ -166,6 +182,8 @@ impl Wiring {
             },
             shared_maps: self.shared_maps.clone(),
             pools: self.pools.clone(),
+            latency: self.latency.clone(),
+            slow_ns: self.slow_ns,
             directory: self.directory(),
         };
         WiredDrive::open(spec, remembered, context)

@@ -1,6 +1,7 @@
 //! A drive on its way to its reactor, with the resources whose opening may block.
 
 use super::classifier::BackgroundChannels;
+use super::latency::LatencyWriter;
 use super::namespace::PreparedNamespace;
 use sluice_control::drives::PersistRequest;
 use sluice_controller::{
@@ -19,6 +20,8 @@ use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime};
 
 /// Model in Identify Controller's MN, which guests see.
@@ -40,6 +43,8 @@ pub(super) struct PreparedDrive {
     pub(super) sockets: Vec<(Listener, SocketConfig)>,
     pub(super) hosts: Option<tcp::Config>,
     pub(super) channels: BackgroundChannels,
+    pub(super) latency: LatencyWriter,
+    pub(super) transitions: Arc<AtomicU64>,
 }
 
 /// State that the previous daemon has left, including unfinished operations.
@@ -79,6 +84,7 @@ impl PreparedDrive {
         };
         let config = ControllerConfig { identity: self.identity, namespaces };
         let mut subsystem = Subsystem::new(config).map_err(no_memory)?;
+        self.latency.install(&mut subsystem);
         subsystem.set_power_id(self.power_id);
         self.pool.into_iter().for_each(|pool| subsystem.set_pool(pool));
         let BackgroundChannels { persist_requests, .. } = self.channels;
@@ -112,6 +118,7 @@ impl PreparedDrive {
         subsystem.set_one_guest(self.one_guest);
         subsystem.set_host_timeout(self.host_timeout);
         let mut drive = Drive::new(task, io, subsystem);
+        drive.count_transitions(self.transitions);
         for (listener, config) in self.sockets {
             Socket::listen(&mut drive, listener, config).map_err(no_memory)?;
         }

@@ -1,6 +1,7 @@
 //! Queue groups on other reactors: the layers that serve them there, and their migration there and back.
 
 use super::drive::{WiredDrive, closed, gone, in_words};
+use super::latency::LatencyWriter;
 use super::namespace::{PreparedStack, Site};
 use super::reactor_of;
 use sluice_controller::{CannotMigrate, Config, Identity, Namespace, NamespaceConfig, PeerConfig, Subsystem};
@@ -25,6 +26,7 @@ struct PreparedRemote {
     name: String,
     identity: Identity,
     namespaces: Vec<(NamespaceConfig, PreparedStack)>,
+    latency: LatencyWriter,
 }
 
 impl PreparedRemote {
@@ -57,7 +59,9 @@ impl PreparedRemote {
         });
         let namespaces = namespaces.collect::<Result<_, _>>()?;
         let no_memory = |error| ApiError::internal(format!("there is no memory for a controller: {error}"));
-        let subsystem = Subsystem::new(Config { identity: self.identity, namespaces }).map_err(no_memory)?;
+        let config = Config { identity: self.identity, namespaces };
+        let mut subsystem = Subsystem::new(config).map_err(no_memory)?;
+        self.latency.install(&mut subsystem);
         RemoteQueues::new(reactor, task, io, subsystem).map_err(no_memory)
     }
 }
@@ -166,6 +170,7 @@ impl WiredDrive {
             Ok((it.config, stack.open_clone(size)?.ok_or_else(no_clone)?))
         });
         let namespaces = namespaces.collect::<Result<_, _>>()?;
-        Ok(PreparedRemote { name: self.name.clone(), identity: peer_config.identity, namespaces })
+        let (name, identity) = (self.name.clone(), peer_config.identity);
+        Ok(PreparedRemote { name, identity, namespaces, latency: self.latency.writer() })
     }
 }

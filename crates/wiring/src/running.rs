@@ -12,7 +12,9 @@ use sluice_control::drives::{
     Running, Status, Store,
 };
 use sluice_control::state::Created;
-use sluice_controller::{AnaRule, Creation, PersistentRecord, Subsystem, Synced};
+use sluice_controller::{
+    AnaRule, Creation, OperationLatency, PersistentRecord, SlowCommand, Subsystem, Synced,
+};
 use sluice_frontend::Drive;
 use sluice_frontend_tcp as tcp;
 use sluice_frontend_vfio_user::Socket;
@@ -120,6 +122,18 @@ impl Running for WiredDrive {
 
     fn maps(&self) -> Option<Vec<Arc<Map>>> {
         self.attached().as_ref().map(|attached| attached.maps().to_vec())
+    }
+
+    fn latency(&self) -> Vec<OperationLatency> {
+        self.latency.sums()
+    }
+
+    fn take_slowest(&self) -> (u64, Option<SlowCommand>) {
+        self.latency.take_slowest()
+    }
+
+    fn client_transitions(&self) -> u64 {
+        self.transitions.load(Relaxed)
     }
 
     fn devices(&self) -> Vec<DeviceView> {

@@ -1,7 +1,7 @@
 //! Reads the configuration file. Every error names the file, the line, the key, and what to do.
 
 use super::locate::Document;
-use super::{Settings, Tcp};
+use super::{Metrics, Settings, Tcp};
 use crate::drives::DRIVES_MAX;
 use serde::Deserialize;
 use sluice_spec::error::ApiError;
@@ -23,6 +23,8 @@ pub struct Config {
     pub daemon: Settings,
     #[serde(default)]
     pub tcp: Tcp,
+    #[serde(default)]
+    pub metrics: Metrics,
     /// Objects that several drives use.
     #[serde(default)]
     pub shared: Vec<SharedSpec>,
@@ -100,6 +102,7 @@ impl Config {
         let mut faults = Vec::new();
         faults.extend(self.daemon.check().err().map(|fault| fault.under("daemon")));
         faults.extend(self.tcp.check().err().map(|fault| fault.under("tcp")));
+        faults.extend(self.metrics.check().err().map(|fault| fault.under("metrics")));
         faults.extend(self.faults_of_shared());
         let mut seen = Seen::default();
         for (index, drive) in self.drives.iter().enumerate() {

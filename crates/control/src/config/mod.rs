@@ -3,10 +3,12 @@
 mod file;
 mod group;
 mod locate;
+mod metrics;
 mod settings;
 mod tcp;
 
 pub use file::check_reactor;
 pub use file::{Config, examine, load, parse};
+pub use metrics::Metrics;
 pub use settings::{Idle, Settings};
 pub use tcp::Tcp;

@@ -38,6 +38,7 @@ impl Drives {
     /// Commands were still in flight. The error lists their drives and numbers.
     pub fn drain(&self, deadline: Instant, hurry: &AtomicBool) -> Result<(), ApiError> {
         self.ending.store(true, SeqCst);
+        self.events.close();
         let mut drives = self.running();
         begin(&drives);
         // Changes by hosts are still stored meanwhile, so no lock is held for long.

@@ -4,7 +4,7 @@ use super::{ClassifierStatus, DeviceView, FunctionJobs, FunctionView, PersistReq
 use crate::state::Created;
 use serde::{Deserialize, Serialize};
 use sluice_classifier::Map;
-use sluice_controller::{AnaRule, Creation, PersistentRecord, Synced};
+use sluice_controller::{AnaRule, Creation, OperationLatency, PersistentRecord, SlowCommand, Synced};
 use sluice_jobs::{PaceChange, Verb};
 use sluice_reactor::Progress;
 use sluice_spec::error::ApiError;
@@ -122,6 +122,22 @@ pub trait Running: Send + Sync {
 
     /// Returns the maps of the classifier, if there is one. They can be read and changed from any thread.
     fn maps(&self) -> Option<Vec<Arc<Map>>>;
+
+    /// Returns the histograms of the drive's commands; none if they are not measured. Waits for no reactor.
+    fn latency(&self) -> Vec<OperationLatency> {
+        Vec::new()
+    }
+
+    /// Returns the number of slow commands since the open, and takes the slowest one since the last call. Waits for no
+    /// reactor.
+    fn take_slowest(&self) -> (u64, Option<SlowCommand>) {
+        (0, None)
+    }
+
+    /// Returns the number of times that a first client came or the last one went. Waits for no reactor.
+    fn client_transitions(&self) -> u64 {
+        0
+    }
 
     /// Returns the NVMe devices behind the drive.
     fn devices(&self) -> Vec<DeviceView> {

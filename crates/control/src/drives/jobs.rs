@@ -198,7 +198,7 @@ impl Drives {
         self.jobs(LIST_LIMIT)
     }
 
-    fn jobs_of(&self, drive: &str, limit: Duration) -> Vec<(usize, JobView)> {
+    pub(super) fn jobs_of(&self, drive: &str, limit: Duration) -> Vec<(usize, JobView)> {
         let Ok(entry) = self.entry(drive) else { return Vec::new() };
         entry.running.map(|running| views(drive, running.jobs(limit))).unwrap_or_default()
     }

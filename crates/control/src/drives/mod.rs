@@ -11,10 +11,12 @@ mod coming;
 mod device;
 mod drain;
 mod engine;
+mod events;
 mod foresee;
 mod function;
 mod hosts;
 mod jobs;
+mod latency;
 mod layout;
 mod merge;
 mod moving;
@@ -39,17 +41,19 @@ pub use engine::{
     CreatedStatus, DriveCounters, Engine, ReactorCounters, ReadyClassifier, Running, SharedView, Status,
     Store, WatchedTurn, WatchedTurns,
 };
+pub use events::{Event, EventKind, EventLog};
 pub use foresee::{Foreseen, foresee};
 pub use function::FunctionView;
 pub use function::metrics;
 pub use jobs::{FunctionJobs, JobState, JobView, OF_CONTROLLER, PaceView, PriorityName, drive_of_job};
+pub use latency::{DriveLatency, LatencyBucket, LatencyView};
 pub use persist::{PersistRequest, Remembered};
 pub use reload::Reloaded;
 pub use storage::Insist;
 pub use storage::random as new_identity;
 pub use view::{DriveState, DriveView, NamespaceView, Origin, QueueView, RecallView};
 
-use crate::config::{Config, Settings, Tcp, check_reactor};
+use crate::config::{Config, Metrics, Settings, Tcp, check_reactor};
 use crate::listen::check_length;
 use crate::state::{Access, KeptObject, Resized, Saved, StateFile};
 use change::Changes;
@@ -100,9 +104,10 @@ pub struct Drives {
     places: Places,
     /// The configuration file; empty if there is none.
     config_file: PathBuf,
-    /// `[daemon]` and `[tcp]` as they were at the start.
+    /// `[daemon]`, `[tcp]` and `[metrics]` as they were at the start.
     settings: Settings,
     tcp: Tcp,
+    metrics: Metrics,
     reactors: usize,
     state: StateFile,
     /// Changes in progress, by drive.
@@ -124,6 +129,7 @@ pub struct Drives {
     moves: Mutex<()>,
     /// Number of times that drives have stopped their reactors.
     stalls: Mutex<BTreeMap<String, u64>>,
+    events: events::EventLog,
     /// Drives that are being created.
     coming: Mutex<Vec<Coming>>,
     /// Removed files that are still to be closed.
@@ -163,6 +169,7 @@ impl Drives {
             config_file: config.file.clone(),
             settings: config.daemon.clone(),
             tcp: config.tcp.clone(),
+            metrics: config.metrics.clone(),
             reactors: config.daemon.reactors(),
             state,
             changes: Changes::default(),
@@ -172,6 +179,7 @@ impl Drives {
             declared: Mutex::new(config.drives.clone()),
             moves: Mutex::default(),
             stalls: Mutex::default(),
+            events: events::EventLog::default(),
             coming: Mutex::default(),
             bin: pool::Bin::start()?,
             hosted: Mutex::new(hosted),
@@ -422,6 +430,11 @@ impl Drives {
 
     pub fn reactors(&self) -> Vec<ReactorCounters> {
         self.engine.reactors()
+    }
+
+    /// Returns the last events.
+    pub fn events(&self) -> &EventLog {
+        &self.events
     }
 
     /// Returns the shared objects.

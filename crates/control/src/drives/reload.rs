@@ -62,7 +62,11 @@ impl Drives {
         self.may_change()?;
         let declared = self.take_declared(config)?;
         let mut outcome = Reloaded::default();
-        let tables = [("daemon", self.is_as_started(config)), ("tcp", self.tcp == config.tcp)];
+        let tables = [
+            ("daemon", self.is_as_started(config)),
+            ("tcp", self.tcp == config.tcp),
+            ("metrics", self.metrics == config.metrics),
+        ];
         outcome.refused.extend(tables.iter().filter(|(_, as_started)| !as_started).map(|(table, _)| {
             ApiError::conflict(format!("[{table}] is not what it was"))
                 .hint("restart the daemon to apply that")

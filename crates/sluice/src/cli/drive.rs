@@ -3,7 +3,7 @@
 use super::ana::Ana;
 use super::attach::{Attachment, Monitor};
 use super::copies::copies;
-use super::{absolute, converse, spec_file};
+use super::{absolute, converse, latency, spec_file};
 use clap::{Args, Subcommand};
 use sluice_api::client::{Client, segment};
 use sluice_api::{DriveList, DriveMoveRequest, ResizeRequest};
@@ -25,6 +25,11 @@ pub(super) enum DriveCommand {
     List,
     /// Show one drive
     Show { name: String },
+    /// Show how long the commands of drives take, since each was opened
+    Latency {
+        /// Name of the drive; all drives without it
+        name: Option<String>,
+    },
     /// Resize a namespace and notify the guest
     Resize(Resize),
     /// Show or set which ways to a drive hosts should take (Asymmetric Namespace Access)
@@ -143,6 +148,7 @@ pub(super) fn run(command: DriveCommand, client: &Client, output: Output) -> Res
         DriveCommand::Show { name } => {
             output.answer(&fetch(client, &name)?, |drive| show(drive) + &copies(drive, client))
         }
+        DriveCommand::Latency { name } => latency::run(name.as_deref(), client, output),
         DriveCommand::Resize(resize) => {
             let request = ResizeRequest { nsid: resize.nsid, size: resize.size, shrink: resize.shrink };
             let view =

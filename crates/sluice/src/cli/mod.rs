@@ -7,16 +7,19 @@ mod classifier;
 mod copies;
 mod discover;
 mod drive;
+mod events;
 mod function;
 mod function_spec;
 mod job;
 mod job_follow;
+mod latency;
 mod map;
 mod member;
 mod reactor;
 mod shared;
 mod snapshot;
 mod spec_file;
+mod top;
 
 use crate::{daemon, doctor};
 use clap::{CommandFactory, Parser, Subcommand};
@@ -67,6 +70,10 @@ enum Command {
     /// Show the background work of drives, pause, resume and cancel it, and set its pace
     #[command(subcommand)]
     Job(job::JobCommand),
+    /// Show drives and reactors at work: commands, bytes, latency, load
+    Top(top::TopArgs),
+    /// Show what happened: drives, clients and devices that came and went, jobs, errors
+    Events(events::EventsArgs),
     /// Make the daemon read its configuration file again, and add and remove drives accordingly
     Reload,
     /// Show the reactors
@@ -124,6 +131,8 @@ impl Cli {
             Command::Snapshot(command) => snapshot::run(command, &client, output),
             Command::Member(command) => member::run(command, output),
             Command::Job(command) => job::run(command, &client, output),
+            Command::Top(arguments) => top::run(&arguments, &client, output),
+            Command::Events(arguments) => events::run(&arguments, self.output, &client),
             Command::Reload => reactor::reload(&client, output),
             Command::Reactor(command) => reactor::run(command, &client, output),
             Command::Shared(command) => shared::run(command, &client, output),

@@ -29,7 +29,10 @@ const METRICS: &str = "# Metrics
     curl --unix-socket /run/sluice/api.sock http://sluice/metrics
 
 Labels: `sluice_drive_...` has `drive`. `sluice_device_...` has `drive`, `nsid`, `device`, `namespace` and `first_block`, for drives
-on NVMe devices. `sluice_reactor_...` has `reactor`, counted from 0. The load of a reactor is the growth of its `busy_ns` in an interval.
+on NVMe devices. `sluice_reactor_...` has `reactor`, counted from 0. The load of a reactor is the growth of its `busy_seconds_total` in an interval.
+
+`sluice_drive_command_duration_seconds` has `drive` and `operation`: `read`, `write`, `flush`, or `other` for all other I/O commands.
+Its clock is read once for a batch of up to 16 commands. It has samples with `latency = true` in [`[metrics]`](configuration.md#metrics).
 
 Functions behind the SDK have metrics of their own, as `sluice_function_NAME` with `drive` and `number`.
 [replicate and mirror](functions.md#replicate) and [snapshot](functions.md#snapshot) list theirs.

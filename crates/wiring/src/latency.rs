@@ -1,0 +1,82 @@
+//! Histograms of the latency of drives, between the reactors that write them and the control side.
+
+use sluice_controller::{LatencyCells, LatencyClock, OperationLatency, SlowCommand, Subsystem};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Histograms of a drive: one set for its subsystem, and one for each subsystem of its remote queue groups.
+#[derive(Debug)]
+pub(super) struct DriveLatency {
+    /// Clock of the measurement; none if it is off.
+    clock: Option<LatencyClock>,
+    /// Time from which on a command is slow.
+    slow_ns: u64,
+    all: Mutex<Vec<Arc<LatencyCells>>>,
+}
+
+/// Histograms on their way to the subsystem that writes them.
+#[derive(Debug)]
+pub(super) struct LatencyWriter(Option<(LatencyClock, Arc<LatencyCells>)>);
+
+impl LatencyWriter {
+    pub(super) fn install(self, subsystem: &mut Subsystem) {
+        if let Some((clock, cells)) = self.0 {
+            subsystem.measure_latency(clock, cells);
+        }
+    }
+}
+
+impl DriveLatency {
+    pub(super) fn new(clock: Option<LatencyClock>, slow_ns: u64) -> Self {
+        Self { clock, slow_ns, all: Mutex::default() }
+    }
+
+    /// Returns histograms for a subsystem. Histograms whose subsystem is gone are used again.
+    pub(super) fn writer(&self) -> LatencyWriter {
+        let Some(clock) = &self.clock else { return LatencyWriter(None) };
+        // A panic ends the process, so the lock is never poisoned.
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let unused = all.iter().find(|cells| Arc::strong_count(cells) == 1).cloned();
+        let cells = unused.unwrap_or_else(|| {
+            let cells = Arc::new(LatencyCells::new(self.slow_ns));
+            all.push(Arc::clone(&cells));
+            cells
+        });
+        LatencyWriter(Some((clock.clone(), cells)))
+    }
+
+    /// Returns the number of slow commands, and takes the slowest one since the last call.
+    pub(super) fn take_slowest(&self) -> (u64, Option<SlowCommand>) {
+        // The lock makes this the only thread that takes.
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let slow = all.iter().map(|cells| cells.slow()).sum();
+        (slow, all.iter().filter_map(|cells| cells.take_slowest()).max_by_key(|slowest| slowest.ns))
+    }
+
+    /// Returns the sums of all histograms by operation; none if nothing is measured.
+    pub(super) fn sums(&self) -> Vec<OperationLatency> {
+        if self.clock.is_none() {
+            return Vec::new();
+        }
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        LatencyCells::sums(all.iter().map(|cells| &**cells))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_subsystems_have_the_same_histograms_at_a_time() {
+        let latency = DriveLatency::new(Some(LatencyClock::mock().0), u64::MAX);
+        let cells = |writer: &LatencyWriter| writer.0.as_ref().map(|(_, cells)| Arc::as_ptr(cells));
+        let (first, second) = (latency.writer(), latency.writer());
+        assert_ne!(cells(&first), cells(&second));
+        let unused = cells(&second);
+        drop(second);
+        assert_eq!(cells(&latency.writer()), unused);
+        assert_eq!(latency.sums().len(), 4);
+        let off = DriveLatency::new(None, u64::MAX);
+        assert!(off.writer().0.is_none() && off.sums().is_empty());
+    }
+}
