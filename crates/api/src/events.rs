@@ -55,7 +55,7 @@ async fn list_events(
     Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], Body::new(lines)))
 }
 
-/// Body of lines. It is asked for the next ones when the caller has read the last.
+/// Body of lines. The next ones are read from memory when the caller has received the last.
 struct Lines {
     drives: Arc<Drives>,
     /// Number of the last event that was sent.
