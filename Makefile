@@ -23,6 +23,10 @@ deb:  ## the Debian packages, in target/deb; make deb ARCH=arm64 for that archit
 	@scripts/setup.sh package
 	@scripts/deb.py $(if $(ARCH),--arch $(ARCH))
 
+.PHONY: package-test
+package-test: setup  ## check the packages, and install them in a fresh Debian, in a guest
+	@scripts/package.sh
+
 .PHONY: test
 test:  ## all that CI runs
 	@scripts/test.sh

@@ -1,0 +1,76 @@
+# Follows docs/howto/install.md in a fresh Debian with systemd, up to the purge.
+stty -F /dev/ttyS1 raw -echo
+cd /root
+IMAGES=/var/lib/sluice/images
+
+# page COMMAND : executes a command of the page, which must be there, with sizes in MiB
+page() {
+  grep -qE "^ *$(printf '%s' "$*" | sed 's/[][\.*^$/]/\\&/g')\$" install.md || { echo "docs/howto/install.md lacks: $*"; return 1; }
+  sh -c "$(printf '%s' "$*" | sed 's/GiB/MiB/; s/^apt install/apt-get -qq -y install/')"
+}
+main_pid() { systemctl show -p MainPID --value sluice; }
+is() { [ "$("$@" 2>&1)" = "$WANT" ] || { echo "$* printed: $("$@" 2>&1)"; echo "and not: $WANT"; return 1; }; }
+# Everything but places whose content changes while a system runs.
+snapshot() { find / -xdev \( -path /proc -o -path /sys -o -path /run -o -path /tmp -o -path /var/log -o -path /var/cache \
+  -o -path /var/lib/dpkg -o -path /var/lib/apt -o -path /var/lib/systemd -o -path /var/tmp -o -path /root \) -prune -o -print | sort; }
+has_drive() { sluice drive list | grep -q "^$1 "; }
+another_pid() { now=$(main_pid); [ "$now" != 0 ] && [ "$now" != "$1" ]; }
+connected() { [ -b /dev/nvme1n1 ]; }
+written() {
+  connected && head -c 8M /dev/urandom > data && dd if=data of=/dev/nvme1n1 bs=128k oflag=direct conv=fsync 2>&1
+}
+read_back() { connected && dd if=/dev/nvme1n1 bs=128k count=64 iflag=direct 2>/dev/null | cmp - data; }
+
+# The modules came with the kernel of this guest, after the image was made.
+depmod 2>/dev/null
+snapshot > before
+
+check "apt installs the package" page 'apt install ./sluice_*.deb'
+check "the daemon runs" page systemctl is-active sluice
+WANT=sluice check "as a user of its own" is stat -c %U "/proc/$(main_pid)"
+WANT=0000000000000000 check "without capabilities" is awk '/^CapBnd/ {print $2}' "/proc/$(main_pid)/status"
+WANT='750 sluice' check "its state is its own" is stat -c '%a %U' /var/lib/sluice
+check "the log has no error" sh -c '! journalctl -q -u sluice -p warning | grep .'
+check "the unit has not failed" sh -c '! systemctl is-failed -q sluice'
+
+check "nothing is missing" page sluice doctor
+check "a drive is created" page sluice drive create first --file $IMAGES/first.img --size 20GiB
+check "the drive is listed" page sluice drive list
+check "the drive can be attached" page sluice drive attach first --print qemu
+check "reload" systemctl reload sluice
+
+sed -i '/socket_group/! s/^#\([^ ]\)/\1/; s/GiB/MiB/' /etc/sluice/sluice.toml
+check "the file of the page is right" page sluice serve --check -c /etc/sluice/sluice.toml
+check "restart" page systemctl restart sluice
+check "the drives are there again" has_drive first
+check "nvme-tcp" page modprobe nvme-tcp
+check "a host connects" page nvme connect -t tcp -a 127.0.0.1 -s 4420 -n nqn.2024-01.org.example:disk
+check "the host has the drive" within 20 connected
+check "it writes" written
+check "it reads the same" read_back
+
+check "a function in a process of its own" sluice function attach scratch pass
+check "a classifier, compiled in the daemon" sluice classifier attach scratch /usr/lib/sluice/observe.o
+check "the log has no refusal" sh -c '! journalctl -q -u sluice -p warning | grep .'
+
+old=$(main_pid)
+check "the package is installed again" dpkg -i sluice_*.deb
+WANT=$old check "under the same daemon" is main_pid
+mkdir -p /run/systemd/system/sluice.service.d
+printf '[Service]\nWatchdogSec=10\n' > /run/systemd/system/sluice.service.d/short.conf
+systemctl daemon-reload; systemctl restart sluice; old=$(main_pid)
+# Longer than the limit. The pings come three times as often.
+sleep 15
+WANT=$old check "the watchdog leaves a daemon alone that answers" is main_pid
+kill -STOP "$old"
+check "the watchdog replaces a daemon that hangs" within 60 another_pid "$old"
+check "the host goes on with what it wrote" within 60 read_back
+nvme disconnect-all
+
+check "remove" apt-get -qq -y remove sluice
+WANT=inactive check "the daemon is stopped" is systemctl is-active sluice
+check "purge" apt-get -qq -y purge sluice
+snapshot > after
+check "nothing is left but data" sh -c 'diff before after | grep "^[<>]" | grep -v -E "^> (/var/lib/sluice(/.*)?|/etc/(passwd|group|shadow|gshadow)-)$" > left; ! grep . left'
+WANT=8 check "the data is left" is sh -c "du -m $IMAGES/disk.img | cut -f1"
+WANT=sluice check "with its owner" is stat -c %U $IMAGES/disk.img
