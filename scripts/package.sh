@@ -101,6 +101,9 @@ sdk_of_rust() {
   CARGO_TARGET_DIR=$work/rust-target cargo metadata --quiet --offline --format-version 1 --manifest-path "$work/rust/sdk/rust/template/Cargo.toml"
 }
 
+# container BUILDER : builds the container
+container() { "$1" build -t sluice-package-test -f "$ROOT/packaging/Containerfile" "$work/first" && "$1" rmi sluice-package-test; }
+
 work=$(mktemp -d "${TMPDIR:-/dev/shm}/sluice-package.XXXXXX"); trap 'rm -rf "$work"' EXIT
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$ROOT" log -1 --format=%ct)}
 "$HERE/setup.sh" package
@@ -120,6 +123,9 @@ check "the SDK of C" sdk_of_c
 check "the SDK of Python" sdk_of_python
 check "the SDK of Rust" sdk_of_rust
 check "the header of classifiers" sdk_of_classifiers
+for builder in podman buildah docker; do
+  ! "$builder" info >/dev/null 2>&1 || { check "the container, with $builder" container "$builder"; break; }
+done
 cp "$work"/first/sluice_*.deb "$ROOT/docs/howto/install.md" "$work/install"
 root=$(built_once "package-root-$(content_hash <(echo "$SUITE"; declare -f fresh_root))" fresh_root)
 export -f disk_image; export work root ROOT
