@@ -36,9 +36,9 @@ const ABI: std::ops::RangeInclusive<u32> = 1..=Context::VERSION as u32;
 /// Clock that a program reads with `bpf_ktime_get_ns`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clock {
-    /// Goes in steps of [`COARSE_STEP`]. One run ends long before a step, so a program cannot measure caches.
+    /// A clock in steps of [`COARSE_STEP`]. One run ends long before a step, so a program cannot measure caches.
     Coarse,
-    /// Has the precision of the machine's clock.
+    /// The machine's clock as it is.
     Precise,
 }
 

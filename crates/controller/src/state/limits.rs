@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Number of ANA groups; they are numbered from one.
 pub const ANA_GROUPS_MAX: u32 = 32;
 
-/// Time after which a host gives up a command, unless the operator says otherwise: that of Linux
+/// Time after which a host gives up a command, unless the operator sets another: that of Linux
 /// (`nvme_core.io_timeout`).
 pub const HOST_TIMEOUT: Duration = Duration::from_secs(30);
 

@@ -24,7 +24,7 @@ const LONGER_NS: [u64; 2] = [30 * NS_PER_S, 90 * NS_PER_S];
 /// Time without a waiting command after which an outage is over.
 const OVER_NS: u64 = 300 * NS_PER_S;
 
-/// Command in flight. A slot whose next command is the same again cannot be told from one that waits.
+/// Command in flight. A slot whose next command is the same again looks like one that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InFlight {
     /// Number in the slab.

@@ -42,7 +42,7 @@ fn enable_delays(host: &mut Host) {
     assert_eq!(host.dw0(set), Ok(0));
 }
 
-/// Conformance: Base 4.1.1 (CRD), a retry delay is named to a host that has enabled it, and Identify has its time (CRDT).
+/// Conformance: Base 3.3.3.2.1, a Command Retry Delay is named to a host that has enabled it, and Identify has its time.
 #[test]
 fn what_only_waits_comes_back_before_the_host_gives_it_up() {
     let model = Model::new(64);
