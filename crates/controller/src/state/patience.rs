@@ -73,8 +73,8 @@ impl Patience {
         self.next_ns.is_some_and(|at_ns| at_ns <= now_ns)
     }
 
-    /// Looks at the commands in flight. Returns those that waited too long. Without any the looks stop until
-    /// the [start](Self::start).
+    /// Looks at the commands in flight. Returns the ones that waited too long. Without commands the looks stop
+    /// until the [start](Self::start).
     pub(crate) fn look(&mut self, now: impl Iterator<Item = InFlight>, now_ns: u64) -> Vec<InFlight> {
         let before = std::mem::take(&mut self.seen);
         let looks =

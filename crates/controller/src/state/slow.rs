@@ -129,7 +129,7 @@ mod tests {
     fn the_slowest_command_is_taken_once() {
         let slowest = Slowest::default();
         assert_eq!(slowest.take(), None);
-        [5, 9, 7].map(|ns| slowest.note(of(ns)));
+        [5, 9, 7].into_iter().for_each(|ns| slowest.note(of(ns)));
         assert_eq!((slowest.take(), slowest.take()), (Some(of(9)), None));
         slowest.note(of(3));
         assert_eq!(slowest.take(), Some(of(3)), "a later one need not be slower");
