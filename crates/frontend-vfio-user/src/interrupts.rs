@@ -143,17 +143,17 @@ impl Interrupts {
 
     pub(super) fn take(&mut self, part: &mut Reader<'_>, incoming: &Incoming) -> Result<(), HandOverError> {
         let io = self.io.clone();
-        let mut eventfd = |part: &mut Reader<'_>| -> Result<FileSlot, HandOverError> {
+        let eventfd = |part: &mut Reader<'_>| -> Result<FileSlot, HandOverError> {
             Ok(io.register_file(incoming.take(part)?)?)
         };
         let count = part.below(u32::from(self.vectors()) + 1, "number of interrupts")?;
         for vector in self.msix.iter_mut().take(count as usize) {
-            vector.eventfd = option(part, &mut eventfd)?;
+            vector.eventfd = option(part, eventfd)?;
             vector.pending = part.get()?;
         }
-        self.intx.eventfd = option(part, &mut eventfd)?;
+        self.intx.eventfd = option(part, eventfd)?;
         self.intx.masked = part.get()?;
-        let unmask = option(part, &mut eventfd)?;
+        let unmask = option(part, eventfd)?;
         self.intx.unmask = unmask.map(|eventfd| self.watch_unmask(eventfd));
         Ok(())
     }
