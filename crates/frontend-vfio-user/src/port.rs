@@ -525,6 +525,10 @@ impl Port {
 /// Drop of a port that was not drained, with all of its clients.
 impl Drop for Port {
     fn drop(&mut self) {
+        // The other process has the same sockets, and their shutdown would be its shutdown.
+        if self.is_suspended {
+            return;
+        }
         self.close_acceptor();
         if let ClientState::Connected(session) = std::mem::replace(&mut self.state, ClientState::None) {
             drop(session.end(&mut self.deferred_close));

@@ -128,3 +128,22 @@ fn a_client_that_comes_meanwhile_is_served() {
     rig.drive.guest().ping();
     other.stop();
 }
+
+/// Checks that a successor that fails halfway leaves the sockets of its predecessor as they were.
+#[test]
+fn a_successor_that_fails_shuts_nothing_down() {
+    let rig = Rig::new();
+    let mut guest = rig.drive.guest();
+    let mut driver = Driver::start(&mut guest, &[1]);
+    let (_, mut socket) = rig.drive.hand_over();
+    // The first tag of the controller's record, behind the listener, two headers, a descriptor and a length.
+    let listener = u32::from_le_bytes(socket.bytes[4..8].try_into().expect("four bytes")) as usize;
+    socket.bytes[8 + listener + 8 + 8] = 0xff;
+    let error = rig.drive.fail_to_take_over(socket);
+    assert!(error.contains("part 0xff"), "{error}");
+    rig.drive.go_on();
+    driver.complete(&mut guest, &[1]);
+    drop(guest);
+    eventually("the client is gone", || !rig.drive.status().connected);
+    rig.drive.guest().ping();
+}

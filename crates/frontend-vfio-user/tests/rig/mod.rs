@@ -179,6 +179,20 @@ impl Drive {
         records.expect("just made")
     }
 
+    /// Tries to continue the endpoint. Returns the error.
+    pub(crate) fn fail_to_take_over(&self, socket: SocketRecord) -> String {
+        let target = GatedTarget::new(Arc::clone(&self.gate));
+        let socket = IncomingSocket::read(socket).expect("a valid record");
+        let task = self.task;
+        let take_over = move |local: &mut sluice_reactor::Local| {
+            let device = controller(Stack::of(Box::new(target)));
+            let now_ns = local.now_ns();
+            let taken = Endpoint::take_over(task, local.io(task), socket, device, Config::default(), now_ns);
+            taken.map(drop).expect_err("it does not fit").to_string()
+        };
+        self.reactor.call(take_over).expect("the reactor runs")
+    }
+
     /// Goes on after a hand-over, successful or not.
     pub(crate) fn go_on(&self) {
         self.on_endpoint(|endpoint, _| endpoint.go_on());
