@@ -285,7 +285,7 @@ impl IncomingSocket {
         let length = controller.doorbells().len();
         let doorbells = SharedRegion::from_fd(doorbells, 0, length)?;
         let mut next = Port::new(number, task, io, listener, subsystem.shares_memory(), config);
-        // Whatever fails from here on, the other process goes on with its sockets.
+        // If a later step fails, the other process goes on with its sockets.
         next.suspend();
         next.take(&mut Reader::new(&port, now_ns))?;
         take_space(&mut Reader::new(&space, now_ns), &incoming, next.space_mut())?;
