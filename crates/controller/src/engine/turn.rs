@@ -89,9 +89,7 @@ impl Controller {
             if taken > 0 {
                 if id != 0 {
                     subsystem.health_mut().busy(now_ns);
-                    if self.patience.is_stopped() {
-                        self.patience.start(subsystem.host_timeout_ns(), now_ns);
-                    }
+                    self.watch_commands(subsystem, now_ns);
                 }
                 work += taken + self.run_completions(subsystem, now_ns);
                 if subsystem.has_moved_enough() {

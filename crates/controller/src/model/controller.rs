@@ -62,7 +62,7 @@ pub struct Controller {
     pub(super) interrupts: Interrupts,
     pub(super) unmapped: UnmappedQueues,
     /// Watch over commands that wait for long.
-    pub(crate) patience: Patience,
+    pub(super) patience: Patience,
     /// DMA requests; present once the client was found to have memory that only it reaches.
     pub(crate) client_dma: Option<Box<ClientDma>>,
     /// Number of queues ever created, which distinguishes them.
@@ -246,11 +246,10 @@ impl Controller {
             self.self_test.deadline_ns().filter(|_| self_test::may_read(self, subsystem)),
             self.interrupts.deadline_ns(),
             self.unmapped.deadline_ns(),
-            self.patience.deadline_ns(),
             self.client_dma.as_ref().and_then(|client_dma| client_dma.deadline_ns()),
         ];
         // The compiler unrolls this loop, which is part of every turn that had work.
-        all.iter().fold(u64::MAX, |earliest, at| earliest.min(at.unwrap_or(u64::MAX)))
+        all.iter().fold(self.patience.next_ns(), |earliest, at| earliest.min(at.unwrap_or(u64::MAX)))
     }
 
     /// Computes the next deadline, since timers may have changed. Later turns compare the clock with it.

@@ -18,6 +18,7 @@ pub(crate) mod layers;
 pub(crate) mod management;
 pub(crate) mod namespace;
 pub(crate) mod overview;
+pub(crate) mod patience;
 pub(crate) mod peer_config;
 pub(crate) mod queues;
 pub(crate) mod record;

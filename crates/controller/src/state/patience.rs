@@ -37,40 +37,51 @@ pub(crate) struct InFlight {
 }
 
 /// Watch over the commands of one controller.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Patience {
-    /// Interval of the looks; zero before the first command, and if the host waits for ever.
+    /// Interval of the looks; zero if the host waits for ever.
     interval_ns: u64,
-    next_ns: Option<u64>,
+    /// Time of the next look; `u64::MAX` for none.
+    next_ns: u64,
     /// Commands of the last look, each with the number of looks before that found it.
     seen: Vec<(InFlight, u8)>,
     /// Times of the first and the last command that waited too long.
     outage: Option<(u64, u64)>,
 }
 
+impl Default for Patience {
+    fn default() -> Self {
+        Self { interval_ns: 0, next_ns: u64::MAX, seen: Vec::new(), outage: None }
+    }
+}
+
 impl Patience {
     /// Returns whether no look is planned.
     #[inline]
     pub(crate) fn is_stopped(&self) -> bool {
-        self.next_ns.is_none()
+        self.next_ns == u64::MAX
     }
 
-    /// Plans the first look, since the host submits commands that it waits for so long.
+    /// Plans the first look, since the host submits commands that it waits for so long; zero for ever.
     #[cold]
     pub(crate) fn start(&mut self, timeout_ns: u64, now_ns: u64) {
         self.interval_ns = timeout_ns / PARTS;
-        let at_ns = if self.interval_ns > 0 { now_ns.saturating_add(self.interval_ns) } else { u64::MAX };
-        self.next_ns = Some(at_ns);
+        self.plan(now_ns);
     }
 
+    fn plan(&mut self, now_ns: u64) {
+        self.next_ns = if self.interval_ns > 0 { now_ns.saturating_add(self.interval_ns) } else { u64::MAX };
+    }
+
+    /// Returns the time of the next look, `u64::MAX` for none.
     #[inline]
-    pub(crate) fn deadline_ns(&self) -> Option<u64> {
+    pub(crate) fn next_ns(&self) -> u64 {
         self.next_ns
     }
 
     /// Returns whether it is time for a look.
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {
-        self.next_ns.is_some_and(|at_ns| at_ns <= now_ns)
+        self.next_ns <= now_ns && !self.is_stopped()
     }
 
     /// Looks at the commands in flight. Returns the ones that waited too long. Without commands the looks stop
@@ -81,7 +92,10 @@ impl Patience {
             |it: &InFlight| before.iter().find(|(seen, _)| seen == it).map_or(0, |(_, looks)| looks + 1);
         // No command is older than the limit by more than a look: it is answered at every one.
         self.seen = now.map(|it| (it, looks(&it).min(LOOKS))).collect();
-        self.next_ns = (!self.seen.is_empty()).then(|| now_ns.saturating_add(self.interval_ns));
+        self.next_ns = u64::MAX;
+        if !self.seen.is_empty() {
+            self.plan(now_ns);
+        }
         let late: Vec<_> = self.seen.iter().filter(|(_, looks)| *looks >= LOOKS).map(|(it, _)| *it).collect();
         if !late.is_empty() {
             let is_same = |(_, last_ns): &(u64, u64)| now_ns.saturating_sub(*last_ns) < OVER_NS;
@@ -117,7 +131,7 @@ mod tests {
         for cid in 0..=retries as u16 {
             patience.start(HOST, now_ns);
             let status = loop {
-                now_ns = patience.deadline_ns().expect("a look is planned");
+                now_ns = patience.next_ns();
                 if !patience.look([command(cid)].into_iter(), now_ns).is_empty() {
                     break patience.status(true);
                 }
@@ -141,7 +155,7 @@ mod tests {
         let mut patience = Patience::default();
         patience.start(HOST, 0);
         for cid in 0..100 {
-            let now_ns = patience.deadline_ns().expect("a look is planned");
+            let now_ns = patience.next_ns();
             assert!(!patience.is_due(now_ns - 1) && patience.is_due(now_ns));
             assert!(patience.look([command(cid), command(cid + 1)].into_iter(), now_ns).is_empty());
         }
@@ -164,6 +178,7 @@ mod tests {
     fn a_host_that_waits_for_ever_has_no_look() {
         let mut patience = Patience::default();
         patience.start(0, 5);
-        assert!(!patience.is_stopped() && !patience.is_due(u64::MAX - 1));
+        assert!(!patience.is_due(u64::MAX));
+        assert_eq!(patience.next_ns(), u64::MAX);
     }
 }
