@@ -70,12 +70,12 @@ async fn move_to(client: &Client, drive: &str, reactor: usize) {
     }
 }
 
-/// Moves a drive to and fro until `stop`. Returns how often.
+/// Moves a drive to and fro until `stop`, twice at least. Returns how often.
 fn travel(daemon: &Daemon, drive: &str, stop: &AtomicBool) -> usize {
     let client = Client::new(daemon.api());
     block_on(async {
         let mut count = 0;
-        while !stop.load(SeqCst) {
+        while count < 2 || !stop.load(SeqCst) {
             count += 1;
             move_to(&client, drive, count % 2).await;
         }
