@@ -249,7 +249,8 @@ impl Controller {
             self.client_dma.as_ref().and_then(|client_dma| client_dma.deadline_ns()),
         ];
         // The compiler unrolls this loop, which is part of every turn that had work.
-        all.iter().fold(self.patience.next_ns(), |earliest, at| earliest.min(at.unwrap_or(u64::MAX)))
+        let timers = all.iter().fold(u64::MAX, |earliest, at| earliest.min(at.unwrap_or(u64::MAX)));
+        timers.min(self.patience.next_ns())
     }
 
     /// Computes the next deadline, since timers may have changed. Later turns compare the clock with it.
