@@ -10,7 +10,7 @@ use super::in_flight::{InFlight, InFlightTable, Remaining};
 use super::port::{Generation, ThreadRequest};
 use super::raw;
 use super::{NvmeConfig, NvmeControl, OnLoss};
-use crate::remote::{NamespaceInfo, PowerId, Unflushed};
+use crate::remote::{NamespaceInfo, PowerId, Unflushed, end_some, finish};
 use sluice_command::{
     Aborted, Characteristics, Command, Controllers, Lane, Layer, Operation, Passthrough, Slot, Ticket,
 };
@@ -265,15 +265,7 @@ impl Target {
         why: Status,
         lane: &mut Lane<'_>,
     ) -> usize {
-        let before = self.in_flight.waiting.len();
-        self.in_flight.waiting.retain(|remaining| {
-            let ends = ends(remaining.ticket, lane);
-            if ends {
-                finish(remaining.ticket, why, lane);
-            }
-            !ends
-        });
-        before - self.in_flight.waiting.len()
+        end_some(&mut self.in_flight.waiting, |it| it.ticket, ends, why, lane)
     }
 
     fn ring(&mut self) {
@@ -438,11 +430,5 @@ fn reads(slot: &Slot) -> bool {
     match slot.origin.raw {
         false => slot.request.operation == Operation::Read,
         true => raw::brings_data(slot.origin.opcode),
-    }
-}
-
-fn finish(ticket: Ticket, status: Status, lane: &mut Lane<'_>) {
-    if let Some(command) = lane.unpark(ticket) {
-        lane.finish(command, status);
     }
 }

@@ -10,6 +10,7 @@
 
 use super::NvmeTcpControl;
 use super::fail_timer::{FailTimer, RECHECK_NS};
+use crate::remote::{end_some, finish};
 use sluice_command::{Aborted, Characteristics, Command, Controllers, Frame, Lane, Layer, Ticket};
 use sluice_memory::Space;
 use sluice_nvme::AnaState;
@@ -187,15 +188,7 @@ impl Multipath {
         why: Status,
         lane: &mut Lane<'_>,
     ) -> usize {
-        let before = self.waiting.len();
-        self.waiting.retain(|(ticket, _)| {
-            let ends = ends(*ticket, lane);
-            if ends {
-                finish(*ticket, why, lane);
-            }
-            !ends
-        });
-        before - self.waiting.len()
+        end_some(&mut self.waiting, |(ticket, _)| *ticket, ends, why, lane)
     }
 }
 
@@ -272,12 +265,6 @@ fn is_of_path(status: Status) -> bool {
     const TYPE: u16 = 7 << 8;
     const PATH_RELATED: u16 = 3 << 8;
     status.0 & TYPE == PATH_RELATED && status.0 & Status::DNR == 0
-}
-
-fn finish(ticket: Ticket, status: Status, lane: &mut Lane<'_>) {
-    if let Some(command) = lane.unpark(ticket) {
-        lane.finish(command, status);
-    }
 }
 
 #[cfg(test)]

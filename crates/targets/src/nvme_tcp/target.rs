@@ -7,7 +7,7 @@ use super::in_flight::Remaining;
 use super::queue::{CloseReason, EVENTS, Outcome, Queue, RECEIVED, ReactorHandle, SENT};
 use super::quiesce::{self, Quiescing};
 use super::{NvmeTcpConfig, NvmeTcpControl};
-use crate::remote::{PowerId, Unflushed};
+use crate::remote::{PowerId, Unflushed, end_some, finish};
 use rustix::io::Errno;
 use sluice_command::{Aborted, Characteristics, Command, Controllers, Lane, Layer, Ticket};
 use sluice_memory::Space;
@@ -442,15 +442,7 @@ impl Target {
         if self.is_resetting {
             return 0;
         }
-        let before = self.waiting.len();
-        self.waiting.retain(|remaining| {
-            let ends = ends(remaining.ticket, lane);
-            if ends {
-                finish(remaining.ticket, why, lane);
-            }
-            !ends
-        });
-        before - self.waiting.len()
+        end_some(&mut self.waiting, |it| it.ticket, ends, why, lane)
     }
 
     /// Checks the oldest command for a timeout.
@@ -583,10 +575,4 @@ impl Layer for Target {
 /// Returns whether a controller that refuses commands in this state may accept them later.
 fn may_pass(state: AnaState) -> bool {
     matches!(state, AnaState::Inaccessible | AnaState::Change)
-}
-
-fn finish(ticket: Ticket, status: Status, lane: &mut Lane<'_>) {
-    if let Some(command) = lane.unpark(ticket) {
-        lane.finish(command, status);
-    }
 }

@@ -7,6 +7,7 @@ mod notifier;
 mod presence;
 mod retry;
 mod unflushed;
+mod waiting;
 
 pub(crate) use event_requests::{EventRequests, LogLimit};
 pub use identity::PowerId;
@@ -18,3 +19,4 @@ pub use presence::await_shutdowns;
 pub(crate) use retry::Retry;
 pub(crate) use unflushed::Unflushed;
 pub use unflushed::{LossNotice, PreviousSession};
+pub(crate) use waiting::{end_some, finish};

@@ -9,7 +9,7 @@ use super::device::RangeHandle;
 use super::memory::Memory;
 use super::outcome::Outcome;
 use crate::NvmeControl;
-use crate::remote::{NamespaceInfo, Unflushed};
+use crate::remote::{NamespaceInfo, Unflushed, finish};
 use sluice_command::{Characteristics, Command, Lane, Layer, Passthrough, Slot, Ticket};
 use sluice_memory::SegmentList;
 use sluice_nvme::{Status, SubmissionEntry};
@@ -338,11 +338,5 @@ impl Layer for Target {
 
     fn resized(&mut self, size: u64) {
         self.size = size.min(self.handle.range.bytes());
-    }
-}
-
-fn finish(ticket: Ticket, status: Status, lane: &mut Lane<'_>) {
-    if let Some(command) = lane.unpark(ticket) {
-        lane.finish(command, status);
     }
 }
