@@ -25,8 +25,8 @@ pub use function::{
 pub use jobs::{JobList, PaceRequest};
 pub use orders::NO_DRIVE;
 pub use routes::{
-    App, DriveList, DriveMoveRequest, LatencyList, ReactorList, ResizeRequest, SharedList, Version, document,
-    router,
+    App, DriveList, DriveMoveRequest, LatencyList, ReactorList, ResizeRequest, SharedList, UpgradeRequest,
+    Version, document, router,
 };
 pub use scrape::MetricsServer;
 pub use server::{Server, refusal};

@@ -14,11 +14,12 @@ use axum::response::IntoResponse;
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use sluice_control::drives::{
-    DriveLatency, DriveView, Drives, Insist, ReactorCounters, Reloaded, SharedView,
+    DriveLatency, DriveView, Drives, Insist, ReactorCounters, Reloaded, SharedView, Upgraded,
 };
 use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::size::Size;
 use sluice_spec::{DriveSpec, LayerSpec};
+use std::path::PathBuf;
 use std::sync::Arc;
 use utoipa::openapi::{ContentBuilder, OpenApi as Document, Ref, RefOr, ResponseBuilder, Schema};
 use utoipa::{IntoParams, OpenApi, ToSchema};
@@ -67,6 +68,7 @@ fn routes() -> OpenApiRouter<App> {
         .merge(jobs::routes())
         .merge(events::routes())
         .routes(routes!(reload))
+        .routes(routes!(upgrade))
         .routes(routes!(list_reactors))
         .routes(routes!(list_shared))
         .routes(routes!(list_latency))
@@ -327,6 +329,31 @@ async fn reload(State(app): State<App>) -> Answer<Json<Reloaded>> {
     let outcome = ordered(NO_DRIVE, move |_| app.drives.reload()).await?;
     outcome.log();
     Ok(Json(outcome))
+}
+
+/// Binary to which the daemon is upgraded.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UpgradeRequest {
+    /// Absolute path of the binary; without it, that of the running daemon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub binary: Option<PathBuf>,
+}
+
+#[utoipa::path(post, path = "/v1/upgrade", tag = "daemon", summary = "Replace the process of the daemon",
+    description = "Another process takes all drives under load. Virtual machines notice a pause of milliseconds. If \
+                   the other process fails, this one goes on.",
+    request_body = UpgradeRequest,
+    responses(
+        (status = 200, body = Upgraded, description = "The other process serves from now on."),
+        (status = 409, body = ApiError, description = "A drive cannot be handed over, or the other process failed. \
+                                                       Nothing has changed.")))]
+async fn upgrade(
+    State(app): State<App>,
+    Body(UpgradeRequest { binary }): Body<UpgradeRequest>,
+) -> Answer<Json<Upgraded>> {
+    ordered(NO_DRIVE, move |_| app.drives.upgrade(binary)).await.map(Json)
 }
 
 /// All reactors.

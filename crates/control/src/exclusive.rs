@@ -2,9 +2,11 @@
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::process::geteuid;
+use sluice_handover::locks;
 use sluice_spec::error::ApiError;
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Seek, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
@@ -13,7 +15,7 @@ use std::path::Path;
 pub struct Exclusive {
     /// File description that holds the lock. The file is never unlinked: another daemon could then lock a new
     /// file of the same name while this lock is held.
-    _file: File,
+    _file: OwnedFd,
 }
 
 impl Exclusive {
@@ -27,12 +29,16 @@ impl Exclusive {
             };
             ApiError::io("open the lock file", path, &error).hint(hint)
         })?;
+        if let Some(lock) = locks::take(file.as_fd()) {
+            note_owner(&mut file).map_err(|error| ApiError::io("write", path, &error))?;
+            return Ok(Self { _file: lock });
+        }
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => note_owner(&mut file).map_err(|error| ApiError::io("write", path, &error))?,
             Err(rustix::io::Errno::WOULDBLOCK) => return Err(taken(&mut file, what)),
             Err(error) => return Err(ApiError::io("lock", path, &error.into())),
         }
-        Ok(Self { _file: file })
+        Ok(Self { _file: file.into() })
     }
 }
 

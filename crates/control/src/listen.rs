@@ -49,6 +49,11 @@ pub fn listen(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), ApiE
     Ok((UnixListener::from(bound), SocketFile { path: path.to_owned() }))
 }
 
+/// Continues with a socket of another process that listens at `path`.
+pub fn resume(path: &Path, socket: OwnedFd) -> (UnixListener, SocketFile) {
+    (UnixListener::from(socket), SocketFile { path: path.to_owned() })
+}
+
 /// Creates a folder and its missing parents with `mode`. An existing folder is refused if every user may
 /// write to it: another user could replace files in the folder.
 pub fn make_folder(path: &Path, mode: u32) -> Result<(), ApiError> {

@@ -4,7 +4,7 @@ use super::port::{Config, Port, Status};
 use super::record::{self, HandOverError, IncomingSocket, SocketRecord};
 use super::token::Token;
 use super::{Listener, PORTS_MAX};
-use sluice_controller::{CannotMigrate, Controller, Subsystem};
+use sluice_controller::{CannotHandOver, CannotMigrate, Controller, Subsystem};
 use sluice_frontend::{Drive, Frontend, FrontendToken, GroupClient, GroupOwner, NvmeFrontend, Served};
 use sluice_memory::Space;
 use sluice_reactor::Arm;
@@ -41,6 +41,20 @@ impl Socket {
             let port = Port::new(new.number, new.task, new.io, listener, files, config);
             Ok(Self { controller, port })
         })
+    }
+
+    /// Checks whether another process can continue all sockets of a drive. Nothing is touched.
+    ///
+    /// # Errors
+    /// The state of a controller is not one that a record has.
+    pub fn may_hand_over(drive: &Drive) -> Result<(), CannotHandOver> {
+        drive.frontends::<Self>().try_for_each(|socket| socket.controller.may_hand_over())
+    }
+
+    /// Drops what would keep a drive from settling although no host waits for it.
+    pub fn settle(drive: &mut Drive) {
+        let (sockets, subsystem) = drive.frontends_mut::<Self>();
+        sockets.for_each(|socket| socket.controller.drop_stale_notices(subsystem));
     }
 
     /// Suspends all sockets of a drive that is held and settled, and returns their records in their order.

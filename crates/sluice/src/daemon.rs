@@ -1,27 +1,30 @@
 //! `sluice serve`: from the configuration file to the exit code.
 
 use crate::check::{Checked, check};
+use crate::upgrade::{ApiCopy, Predecessor, succeed};
 use crate::{log, watchdog};
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use sluice_api::{App, MetricsServer, NO_DRIVE, Policy, Server, THREADS, ordered, router};
 use sluice_control::config::{Config, Tcp, load};
-use sluice_control::drives::{DriveState, DriveView, Drives};
+use sluice_control::drives::{DriveState, DriveView, Drives, Origin};
 use sluice_control::exclusive::Exclusive;
-use sluice_control::listen::{SocketFile, listen, make_folder};
+use sluice_control::listen::{SocketFile, listen, make_folder, resume};
 use sluice_control::state::StateFile;
 use sluice_frontend_tcp::{Directory, Listener as HostListener};
 use sluice_memory::limits::ignore_file_size_signal;
+use sluice_spec::DriveSpec;
 use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::paths::Places;
 use sluice_spec::words::count;
-use sluice_wiring::{Wiring, tls_keys};
+use sluice_wiring::{Inbox, Wiring, tls_keys};
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -41,6 +44,9 @@ pub struct ServeArgs {
     /// Report all faults of the configuration file and of the files that it names, change nothing, and end
     #[arg(long, requires = "config")]
     check: bool,
+    /// Take over from the daemon that has started this process; `sluice upgrade` uses it
+    #[arg(long, hide = true, conflicts_with = "check")]
+    take_over: bool,
     /// Form of the log messages
     #[arg(long, value_enum, default_value_t)]
     log: log::Format,
@@ -60,7 +66,10 @@ pub fn serve(arguments: &ServeArgs, api: Option<PathBuf>) -> Result<(), ApiError
     raise_descriptor_limit();
     ignore_file_size_signal().map_err(trouble)?;
     let runtime = runtime().map_err(trouble)?;
-    let daemon = Daemon::start(config, &runtime)?;
+    let daemon = match arguments.take_over {
+        false => Daemon::start(config, &runtime)?,
+        true => Daemon::succeed(config, &runtime)?,
+    };
     let outcome = runtime.block_on(daemon.serve_until_told());
     // A change that hangs does not keep the process.
     runtime.shutdown_background();
@@ -101,24 +110,64 @@ struct Daemon {
     listener: UnixListener,
     hosts: Option<HostListener>,
     scrapers: Option<TcpListener>,
-    _api_socket: SocketFile,
-    _locks: [Exclusive; 2],
+    api_socket: SocketFile,
+    locks: [Exclusive; 2],
+    /// Identifier of the process that has taken over, once one has.
+    successor: watch::Receiver<Option<u32>>,
+    api_copy: ApiCopy,
 }
 
-impl Daemon {
-    fn start(config: Config, runtime: &Runtime) -> Result<Self, ApiError> {
+/// Daemon whose state is loaded, and whose drives are not open yet.
+pub(crate) struct Prepared {
+    pub(crate) drives: Drives,
+    /// Drives that are to be opened.
+    pub(crate) specs: Vec<(DriveSpec, Origin)>,
+    pub(crate) inbox: Inbox,
+    directory: Arc<Directory>,
+    locks: [Exclusive; 2],
+    places: Places,
+}
+
+impl Prepared {
+    pub(crate) fn new(config: &Config) -> Result<Self, ApiError> {
         let places = config.daemon.places()?;
         let locks = claim(&places)?;
         let state = StateFile::open(&places.state)?;
         let scrapers = config.metrics.listen.map(listen_for_scrapers).transpose()?;
         let wiring = Wiring::start(&config.daemon, places.clone())?.with_shared(&config.shared)?;
         let wiring = wiring.with_metrics(&config.metrics);
-        let directory = wiring.directory();
-        let (drives, specs) = Drives::prepare(&config, places.clone(), state, Box::new(wiring))?;
+        let (directory, inbox) = (wiring.directory(), wiring.inbox());
+        let (drives, specs) = Drives::prepare(config, places.clone(), state, Box::new(wiring))?;
+        Ok(Self { drives, specs, inbox, directory, locks, places, scrapers })
+    }
+}
+
+impl Daemon {
+    fn start(config: Config, runtime: &Runtime) -> Result<Self, ApiError> {
+        let prepared = Prepared::new(&config)?;
+        Self::open(config, prepared, None, runtime)
+    }
+
+    /// Continues a daemon that has started this process.
+    fn succeed(config: Config, runtime: &Runtime) -> Result<Self, ApiError> {
+        let (prepared, api) = succeed(&config)?;
+        Self::open(config, prepared, Some(api), runtime)
+    }
+
+    /// Opens the drives that are not open yet, and the API, unless another process has handed its socket over.
+    fn open(
+        config: Config,
+        prepared: Prepared,
+        api: Option<OwnedFd>,
+        runtime: &Runtime,
+    ) -> Result<Self, ApiError> {
+        let Prepared { drives, specs, directory, locks, places, scrapers, .. } = prepared;
         let drives = Arc::new(drives);
         drives.heed_detachments()?;
         drives.heed_hosts()?;
         drives.keep_pauses();
+        // Drives that were taken over have waited for the other process to end.
+        drives.go_on();
         drives.open_all(specs);
         drives.balance()?;
         drives.heed_failures()?;
@@ -131,14 +180,20 @@ impl Daemon {
         // The signals are caught before the daemon is visible and can get one.
         let told = runtime.block_on(async { Told::new() }).map_err(trouble)?;
         // Every user may connect. Credentials decide who may call; other callers get an error.
-        let (listener, api_socket) = listen(&places.api, 0o666)?;
+        let (listener, api_socket) = match api {
+            None => listen(&places.api, 0o666)?,
+            Some(socket) => resume(&places.api, socket),
+        };
+        let copy = listener.try_clone().map_err(trouble)?;
+        let api_copy = ApiCopy::new(Mutex::new(Some(copy.into())));
+        let successor = offer_upgrade(&drives, &config, &api_copy);
         tracing::info!(
             "serving {} on {}; API at {}",
             served(&drives.list()),
             count(config.daemon.reactors(), "reactor"),
             places.api.display()
         );
-        Ok(Self { config, drives, told, listener, hosts, scrapers, _api_socket: api_socket, _locks: locks })
+        Ok(Self { config, drives, told, listener, hosts, scrapers, api_socket, locks, successor, api_copy })
     }
 
     async fn serve_until_told(mut self) -> Result<(), ApiError> {
@@ -153,9 +208,19 @@ impl Daemon {
         let api = tokio::spawn(Server::new(listener, policy, router(app)).run(stop));
         watchdog::start(Handle::current(), Arc::clone(&self.drives))?;
         notify(&[NotifyState::Ready]);
-        let signal = obey_until_stop(&mut self.told, &self.drives).await;
+        let signal = tokio::select! {
+            signal = obey_until_stop(&mut self.told, &self.drives) => signal,
+            Ok(process) = self.successor.wait_for(Option::is_some) => {
+                let process = *process;
+                let _ = raise.send(true);
+                // The caller who has ordered the upgrade gets its answer.
+                let _ = tokio::time::timeout(HURRY_LIMIT, api).await;
+                return Ok(leave(process, (self.drives, self.hosts, self.api_socket, self.locks)));
+            }
+        };
         tracing::info!("told to stop by {signal}");
         notify(&[NotifyState::Stopping]);
+        drop(self.api_copy.lock().unwrap_or_else(PoisonError::into_inner).take());
         let deadline = Instant::now() + self.config.daemon.drain_limit();
         // The listener ends before the drives. A host that finds no such subsystem does not try again, but a
         // host that cannot connect does.
@@ -172,6 +237,27 @@ impl Daemon {
         }
         outcome
     }
+}
+
+/// Lets the API upgrade the daemon. The result shows the process that has taken over.
+fn offer_upgrade(drives: &Arc<Drives>, config: &Config, api: &ApiCopy) -> watch::Receiver<Option<u32>> {
+    let (drives_of, api) = (Arc::downgrade(drives), Arc::clone(api));
+    let predecessor = Predecessor { drives: drives_of, config: config.clone(), api };
+    let (taken, successor) = watch::channel(None);
+    drives.on_upgrade(Box::new(move |binary| {
+        let process = predecessor.upgrade(binary)?;
+        taken.send_replace(Some(process));
+        Ok(process)
+    }));
+    successor
+}
+
+/// Leaves everything to another process: nothing is closed in order, and no path is removed.
+fn leave(process: Option<u32>, everything: impl Sized) {
+    if let Some(process) = process {
+        notify(&[NotifyState::MainPid(process)]);
+    }
+    std::mem::forget(everything);
 }
 
 /// Returns the number of drives served, as text, with the number of failed drives apart.

@@ -6,4 +6,5 @@ pub mod cli;
 pub mod daemon;
 mod doctor;
 pub mod log;
+mod upgrade;
 mod watchdog;

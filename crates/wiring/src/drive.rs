@@ -4,6 +4,7 @@ use super::OneReactor;
 use super::classifier::{Attached, BackgroundChannels, Programs, SharedMaps, put};
 use super::dhchap;
 use super::function::FunctionControl;
+use super::hand_over::IncomingDrive;
 use super::latency::DriveLatency;
 use super::namespace::{PreparedNamespace, StackControl, StackControls};
 use super::pool;
@@ -90,6 +91,8 @@ pub(super) struct OpenContext<'a> {
     /// Time from which on a command is slow.
     pub(super) slow_ns: u64,
     pub(super) directory: Arc<Directory>,
+    /// Record of the drive, if another process hands it over.
+    pub(super) incoming: Option<IncomingDrive>,
 }
 
 impl WiredDrive {
@@ -99,7 +102,10 @@ impl WiredDrive {
         remembered: &Remembered,
         at: OpenContext<'_>,
     ) -> Result<Self, ApiError> {
-        let losses = Losses::of(spec, remembered.unflushed.as_ref());
+        // In a drive that is handed over, nothing is lost.
+        let unflushed = remembered.unflushed.as_ref().filter(|_| at.incoming.is_none());
+        let was_cut = remembered.was_cut && at.incoming.is_none();
+        let losses = Losses::of(spec, unflushed);
         let prepared =
             spec.numbered().map(|(nsid, _)| PreparedNamespace::open_after(spec, nsid, losses, &at.pools));
         let opened: Vec<_> = prepared.collect::<Result<_, _>>()?;
@@ -114,7 +120,13 @@ impl WiredDrive {
         let known = known_hosts(spec)?;
         let keys = tls_keys(spec.tcp.as_ref().and_then(|tcp| tcp.tls_keys.as_deref()))?;
         // The sockets are opened last: a client can use a socket as soon as it exists.
-        let (sockets, hosts) = (prepared::sockets(spec, at.folder, at.access)?, prepared::hosts(spec));
+        let (subsystem, incoming) =
+            at.incoming.map_or((None, None), |it| (Some(it.subsystem), Some(it.sockets)));
+        let sockets = match incoming {
+            Some(sockets) => prepared::incoming(spec, sockets)?,
+            None => prepared::sockets(spec, at.folder, at.access)?,
+        };
+        let hosts = prepared::hosts(spec);
         let (identity, channels) = (prepared::identity(spec), at.channels);
         let unfinished = Unfinished {
             formatting: remembered.formatting,
@@ -122,8 +134,8 @@ impl WiredDrive {
             uncorrectable: remembered.uncorrectable.clone(),
             sanitized: remembered.sanitized,
             history: remembered.history.clone(),
-            power: (remembered.power_counts, remembered.was_cut),
-            losses: left_losses(spec, remembered.unflushed.as_ref()),
+            power: (remembered.power_counts, was_cut),
+            losses: left_losses(spec, unflushed),
         };
         let (name, ana) = (spec.name.clone(), remembered.ana.clone());
         let one_guest = spec.vfio_user.is_some_and(|it| it.one_guest);
@@ -142,6 +154,7 @@ impl WiredDrive {
             one_guest,
             host_timeout: spec.host_timeout(),
             sockets,
+            subsystem,
             hosts,
             channels: channels.clone(),
             latency: latency.writer(),
@@ -188,6 +201,11 @@ impl WiredDrive {
         }
         self.listed = Some(Listed { directory, subnqn });
         Ok(())
+    }
+
+    /// Returns whether hosts on the network may connect.
+    pub(super) fn is_listed(&self) -> bool {
+        self.listed.is_some()
     }
 
     pub(super) fn unlist(&self) {

@@ -12,6 +12,7 @@ mod dhchap;
 mod drive;
 mod edit_stack;
 mod function;
+mod hand_over;
 mod jobs;
 mod labels;
 mod latency;
@@ -29,13 +30,16 @@ pub use check::Examination;
 use classifier::{BackgroundChannels, Retired, SharedMaps, start_retiring};
 use drive::{OpenContext, WiredDrive};
 pub use function::start_functions_by;
+use hand_over::IncomingDrive;
+pub use hand_over::reactor_of_record;
 pub use labels::problem as label_problem;
 pub use namespace::{PreparedNamespace, StackControl, StackControls};
 pub use remote::tls_keys;
 use shared::Pools;
 use sluice_control::config::{Metrics, Settings};
 use sluice_control::drives::{
-    Engine, PersistRequest, ReactorCounters, Remembered, Running, SharedView, WatchedTurn, WatchedTurns,
+    Engine, HandedOver, PersistRequest, ReactorCounters, Remembered, Running, SharedView, WatchedTurn,
+    WatchedTurns,
 };
 use sluice_controller::LatencyClock;
 use sluice_frontend_tcp::Directory;
@@ -44,6 +48,7 @@ use sluice_reactor::{IdlePolicy, Progress, ReactorConfig, ReactorHandle, Turn, W
 use sluice_spec::error::ApiError;
 use sluice_spec::paths::Places;
 use sluice_spec::{DriveSpec, SharedSpec};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -72,7 +77,11 @@ pub struct Wiring {
     slow_ns: u64,
     /// Drives that hosts on the network find.
     directory: Arc<Directory>,
+    inbox: Inbox,
 }
+
+/// Records of drives that another process hands over, by name. A drive that is opened takes its own.
+pub type Inbox = Arc<Mutex<BTreeMap<String, HandedOver>>>;
 
 #[derive(Clone, Debug)]
 struct OneReactor {
@@ -109,6 +118,7 @@ impl Wiring {
             latency: None,
             slow_ns: u64::MAX,
             directory: Arc::default(),
+            inbox: Inbox::default(),
         })
     }
 
@@ -129,6 +139,11 @@ impl Wiring {
     /// Returns the directory of drives that hosts on the network find, for the code that admits these hosts.
     pub fn directory(&self) -> Arc<Directory> {
         Arc::clone(&self.directory)
+    }
+
+    /// Returns the place for records of drives that another process hands over.
+    pub fn inbox(&self) -> Inbox {
+        Arc::clone(&self.inbox)
     }
 
     /// Returns a reactor, for callers that add tasks of their own.
@@ -169,6 +184,9 @@ impl Wiring {
     ) -> Result<WiredDrive, ApiError> {
         let socket = self.places.drive_socket(&spec.name);
         let folder = socket.parent().unwrap_or(&self.places.sockets);
+        let incoming = self.inbox.lock().unwrap_or_else(PoisonError::into_inner).remove(&spec.name);
+        let read = |it| IncomingDrive::read(it).map_err(|error| ApiError::invalid(error.to_string()));
+        let incoming = incoming.map(read);
         let context = OpenContext {
             folder,
             access: self.access,
@@ -185,6 +203,7 @@ impl Wiring {
             latency: self.latency.clone(),
             slow_ns: self.slow_ns,
             directory: self.directory(),
+            incoming: incoming.transpose()?,
         };
         WiredDrive::open(spec, remembered, context)
     }

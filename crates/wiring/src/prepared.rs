@@ -1,16 +1,19 @@
 //! A drive on its way to its reactor, with the resources whose opening may block.
 
 use super::classifier::BackgroundChannels;
+use super::drive::in_words;
 use super::latency::LatencyWriter;
 use super::namespace::PreparedNamespace;
 use sluice_control::drives::PersistRequest;
 use sluice_controller::{
     AnaRule, Config as ControllerConfig, FormatRecord, FormatState, Identity, PersistentEventRecord,
-    PersistentRecord, Pool, PowerCounts, SanitizeRecord, Subsystem,
+    PersistentRecord, Pool, PowerCounts, SanitizeRecord, Subsystem, SubsystemRecord,
 };
 use sluice_frontend::Drive;
 use sluice_frontend_tcp as tcp;
-use sluice_frontend_vfio_user::{Access, Config as SocketConfig, DoorbellPolicy, Listener, Socket};
+use sluice_frontend_vfio_user::{
+    Access, Config as SocketConfig, DoorbellPolicy, IncomingSocket, Listener, Socket,
+};
 use sluice_memory::machine;
 use sluice_reactor::{Arm, Io, Local, Task, TaskId};
 use sluice_spec::error::{ApiError, Kind};
@@ -40,11 +43,19 @@ pub(super) struct PreparedDrive {
     /// Whether all sockets are paths of one virtual machine.
     pub(super) one_guest: bool,
     pub(super) host_timeout: Duration,
-    pub(super) sockets: Vec<(Listener, SocketConfig)>,
+    pub(super) sockets: Vec<(PreparedSocket, SocketConfig)>,
+    /// Record of the subsystem, if another process hands the drive over.
+    pub(super) subsystem: Option<Vec<u8>>,
     pub(super) hosts: Option<tcp::Config>,
     pub(super) channels: BackgroundChannels,
     pub(super) latency: LatencyWriter,
     pub(super) transitions: Arc<AtomicU64>,
+}
+
+/// Socket that is opened, or that another process hands over.
+pub(super) enum PreparedSocket {
+    New(Listener),
+    Incoming(Box<IncomingSocket>),
 }
 
 /// State that the previous daemon has left, including unfinished operations.
@@ -117,10 +128,23 @@ impl PreparedDrive {
         subsystem.set_ana(self.ana);
         subsystem.set_one_guest(self.one_guest);
         subsystem.set_host_timeout(self.host_timeout);
+        let now_ns = sluice_reactor::now_ns();
+        if let Some(record) = self.subsystem {
+            let record = SubsystemRecord::decode(&record, now_ns).map_err(|error| in_words(&error))?;
+            subsystem.take_over(record, now_ns).map_err(|error| in_words(&error))?;
+        }
         let mut drive = Drive::new(task, io, subsystem);
         drive.count_transitions(self.transitions);
-        for (listener, config) in self.sockets {
-            Socket::listen(&mut drive, listener, config).map_err(no_memory)?;
+        for (socket, config) in self.sockets {
+            match socket {
+                PreparedSocket::New(listener) => {
+                    Socket::listen(&mut drive, listener, config).map_err(no_memory)?;
+                }
+                PreparedSocket::Incoming(socket) => {
+                    let taken = Socket::take_over(&mut drive, *socket, config, now_ns);
+                    taken.map_err(|error| in_words(&error))?;
+                }
+            }
         }
         if let Some(config) = self.hosts {
             tcp::Hosts::admit(&mut drive, config).map_err(no_memory)?;
@@ -140,21 +164,34 @@ pub(super) fn sockets(
     spec: &DriveSpec,
     folder: &Path,
     access: Access,
-) -> Result<Vec<(Listener, SocketConfig)>, ApiError> {
+) -> Result<Vec<(PreparedSocket, SocketConfig)>, ApiError> {
     let open = |number: usize| {
         let folder = socket_folder(folder, number);
         let listener = listen(&spec.name, &folder, access)?;
-        let doorbells = doorbell_policy(spec.doorbells);
-        let by_pin = spec.vfio_user.as_ref().is_some_and(|sockets| !sockets.msix);
-        let memory_max =
-            spec.vfio_user.and_then(|it| it.memory_max).map(|size| size.0).or_else(machine::memory);
-        let name = spec.name.clone();
-        let populate = spec.vfio_user.is_some_and(|it| it.populate);
-        let config =
-            SocketConfig { name, doorbells, by_pin, memory_max, populate, ..SocketConfig::default() };
-        Ok((listener, config))
+        Ok((PreparedSocket::New(listener), socket_config(spec)))
     };
     (1..=spec.sockets()).map(open).collect()
+}
+
+/// Returns the sockets that another process hands over.
+pub(super) fn incoming(
+    spec: &DriveSpec,
+    sockets: Vec<IncomingSocket>,
+) -> Result<Vec<(PreparedSocket, SocketConfig)>, ApiError> {
+    if sockets.len() != spec.sockets() {
+        return Err(ApiError::conflict("the drive has another number of sockets"));
+    }
+    let prepare = |socket| (PreparedSocket::Incoming(Box::new(socket)), socket_config(spec));
+    Ok(sockets.into_iter().map(prepare).collect())
+}
+
+fn socket_config(spec: &DriveSpec) -> SocketConfig {
+    let doorbells = doorbell_policy(spec.doorbells);
+    let by_pin = spec.vfio_user.as_ref().is_some_and(|sockets| !sockets.msix);
+    let memory_max = spec.vfio_user.and_then(|it| it.memory_max).map(|size| size.0).or_else(machine::memory);
+    let name = spec.name.clone();
+    let populate = spec.vfio_user.is_some_and(|it| it.populate);
+    SocketConfig { name, doorbells, by_pin, memory_max, populate, ..SocketConfig::default() }
 }
 
 /// Returns the configuration for hosts on the network, whose controllers come after those of the sockets.

@@ -8,8 +8,8 @@ use super::namespace::StackControl;
 use super::{pool, reactor_of};
 use sluice_classifier::Map;
 use sluice_control::drives::{
-    ClassifierStatus, CreatedStatus, DeviceView, DriveCounters, FunctionJobs, FunctionView, ReadyClassifier,
-    Running, Status, Store,
+    ClassifierStatus, CreatedStatus, DeviceView, DriveCounters, FunctionJobs, FunctionView, HandedOver,
+    ReadyClassifier, Running, Status, Store,
 };
 use sluice_control::state::Created;
 use sluice_controller::{
@@ -45,6 +45,18 @@ const SYNC_LOOK: Duration = Duration::from_millis(1);
 impl Running for WiredDrive {
     fn generation(&self) -> u64 {
         self.generation
+    }
+
+    fn may_hand_over(&self) -> Result<(), ApiError> {
+        self.check_hand_over()
+    }
+
+    fn hand_over(&self) -> Result<HandedOver, ApiError> {
+        self.suspend()
+    }
+
+    fn go_on(&self) -> Result<(), ApiError> {
+        self.continue_now()
     }
 
     fn status(&self) -> Result<Status, ApiError> {

@@ -3,7 +3,7 @@
 //! A change may take as long as a machine that does not respond. So it excludes only other changes of the
 //! same drive. Changes of other drives, and stores for hosts, proceed meanwhile.
 
-use super::{Drives, Entry, lock};
+use super::{Drives, Entry, lock, upgrade};
 use crate::state::Saved;
 use sluice_spec::error::{ApiError, Kind};
 use std::collections::BTreeSet;
@@ -67,6 +67,9 @@ impl Drives {
     }
 
     pub(super) fn may_change(&self) -> Result<(), ApiError> {
+        if self.upgrading.load(SeqCst) {
+            return Err(upgrade::under_way());
+        }
         match self.ending.load(SeqCst) {
             false => Ok(()),
             true => Err(ApiError::new(Kind::Unavailable, "the daemon is stopping").hint("start it again")),

@@ -76,7 +76,7 @@ impl Drives {
         outcome
     }
 
-    fn running(&self) -> Vec<Named> {
+    pub(super) fn running(&self) -> Vec<Named> {
         let entries = lock(&self.entries);
         let open =
             |(name, entry): (&String, &super::Entry)| Some((name.clone(), entry.running.clone().ok()?));

@@ -1,5 +1,6 @@
 //! The joint between drives as users see them and the parts that make them work.
 
+use super::upgrade::HandedOver;
 use super::{ClassifierStatus, DeviceView, FunctionJobs, FunctionView, PersistRequest, Remembered};
 use crate::state::Created;
 use serde::{Deserialize, Serialize};
@@ -277,6 +278,21 @@ pub trait Running: Send + Sync {
     /// Returns the reactor that the drive is on now, if the drive can move.
     fn reactor(&self) -> Option<usize> {
         None
+    }
+
+    /// Checks whether another process can take the drive over. Nothing is touched.
+    fn may_hand_over(&self) -> Result<(), ApiError> {
+        Err(ApiError::conflict("it stays with its process"))
+    }
+
+    /// Suspends the drive, and returns its record for another process. The drive goes on if that fails.
+    fn hand_over(&self) -> Result<HandedOver, ApiError> {
+        self.may_hand_over().and(Err(ApiError::conflict("it stays with its process")))
+    }
+
+    /// Lets a drive go on that was handed over in vain, or taken over.
+    fn go_on(&self) -> Result<(), ApiError> {
+        Ok(())
     }
 
     /// Starts the end of the drive. The socket is removed, and no new command begins. Commands in flight

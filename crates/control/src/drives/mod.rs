@@ -29,6 +29,7 @@ mod reload;
 mod retry;
 mod stalls;
 mod storage;
+mod upgrade;
 mod view;
 
 pub use classifier::{
@@ -51,6 +52,7 @@ pub use persist::{PersistRequest, Remembered};
 pub use reload::Reloaded;
 pub use storage::Insist;
 pub use storage::random as new_identity;
+pub use upgrade::{HandedOver, Upgrade, Upgraded};
 pub use view::{DriveState, DriveView, NamespaceView, Origin, QueueView, RecallView};
 
 use crate::config::{Config, Metrics, Settings, Tcp, check_reactor};
@@ -67,7 +69,7 @@ use sluice_spec::{DriveSpec, FunctionSpec, TargetKind};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use storage::{Settled, Why};
 
 /// Maximum number of drives of one daemon.
@@ -136,6 +138,9 @@ pub struct Drives {
     bin: pool::Bin,
     /// Whether the daemon stops, so that no change begins any more.
     ending: AtomicBool,
+    /// Whether the daemon is being replaced by another process.
+    upgrading: AtomicBool,
+    upgrade: OnceLock<Upgrade>,
     /// Locked for a moment only: never while a call blocks.
     entries: Mutex<BTreeMap<String, Entry>>,
 }
@@ -185,6 +190,8 @@ impl Drives {
             hosted: Mutex::new(hosted),
             watches_pauses: Mutex::default(),
             ending: AtomicBool::new(false),
+            upgrading: AtomicBool::new(false),
+            upgrade: OnceLock::new(),
             entries: Mutex::default(),
         };
         drives.forget_former_formats(config)?;

@@ -40,20 +40,27 @@ impl Subsystem {
     /// Returns whether nothing is in flight but requests for events, and no result is on its way. While the
     /// drive is held this becomes true after some turns.
     pub fn is_settled(&self) -> bool {
+        self.check_settled().is_ok()
+    }
+
+    fn check_settled(&self) -> Result<(), CannotHandOver> {
         let is_request =
             |slot: &&Slot| slot.origin.sq == 0 && slot.origin.opcode == admin::ASYNC_EVENT_REQUEST;
-        let jobs = &self.jobs;
-        self.slab.in_flight() == self.slab.live().filter(is_request).count() as u32
-            && !self.has_completions()
-            && self.mailboxes.are_empty()
-            && !self.held.may_hold()
-            && !self.has_held_work()
-            && jobs.sync.is_none()
-            && jobs.orders.are_none()
-            && jobs.orders.gone.is_empty()
-            && jobs.uncorrectable.waiting.is_empty()
-            && jobs.uncorrectable.persisting.is_none()
-            && jobs.persister.delayed.is_empty()
+        let (jobs, requests) = (&self.jobs, self.slab.live().filter(is_request).count());
+        let has_results = self.has_completions() || !self.mailboxes.are_empty();
+        let has_work = self.held.may_hold() || self.has_held_work() || jobs.sync.is_some();
+        let has_orders = !jobs.orders.are_none() || !jobs.orders.gone.is_empty();
+        let marks = &jobs.uncorrectable;
+        let stores =
+            !marks.waiting.is_empty() || marks.persisting.is_some() || !jobs.persister.delayed.is_empty();
+        let unsettled = [
+            (self.slab.in_flight() != requests as u32, "commands are in flight"),
+            (has_results, "results are on their way"),
+            (has_work, "commands wait for others, or storage is being flushed"),
+            (has_orders, "a change of its layers is under way"),
+            (stores, "state of a host is being stored"),
+        ];
+        unsettled.into_iter().find(|(is_so, _)| *is_so).map_or(Ok(()), |(_, why)| Err(CannotHandOver(why)))
     }
 
     /// Returns the record of a drive that is held.
@@ -62,9 +69,7 @@ impl Subsystem {
     /// The drive is not [settled](Self::is_settled), or [cannot](Self::may_hand_over) be handed over.
     pub fn record(&self) -> Result<SubsystemRecord, CannotHandOver> {
         self.may_hand_over()?;
-        if !self.is_settled() {
-            return Err(CannotHandOver("commands are in flight"));
-        }
+        self.check_settled()?;
         let events = &self.jobs.persistent_events;
         Ok(SubsystemRecord {
             namespaces: self.iter().map(Namespace::record).collect(),
@@ -116,6 +121,14 @@ impl Controller {
             return Err(CannotHandOver("a queue is being deleted, or its memory is unmapped"));
         }
         Ok(())
+    }
+
+    /// Drops the notices for a controller that no host has enabled. They are for none: a host that enables it finds
+    /// everything as it is.
+    pub fn drop_stale_notices(&self, subsystem: &mut Subsystem) {
+        if !self.is_enabled() {
+            drop(subsystem.collect_mail(self.number));
+        }
     }
 
     /// Returns the record of the controller, while its subsystem is held and settled.

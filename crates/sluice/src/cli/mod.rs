@@ -76,6 +76,8 @@ enum Command {
     Events(events::EventsArgs),
     /// Make the daemon read its configuration file again, and add and remove drives accordingly
     Reload,
+    /// Replace the process of the daemon by another, under running virtual machines
+    Upgrade(reactor::UpgradeArgs),
     /// Show the reactors
     #[command(subcommand)]
     Reactor(reactor::ReactorCommand),
@@ -134,6 +136,7 @@ impl Cli {
             Command::Top(arguments) => top::run(&arguments, &client, output),
             Command::Events(arguments) => events::run(&arguments, self.output, &client),
             Command::Reload => reactor::reload(&client, output),
+            Command::Upgrade(arguments) => reactor::upgrade(arguments, &client, output),
             Command::Reactor(command) => reactor::run(command, &client, output),
             Command::Shared(command) => shared::run(command, &client, output),
             Command::Discover(arguments) => discover::run(&arguments, output),

@@ -1,14 +1,15 @@
 //! `sluice reactor`, `sluice reload` and `sluice version`: the daemon itself.
 
 use super::converse;
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use serde::Serialize;
 use sluice_api::client::Client;
-use sluice_api::{ReactorList, Version};
-use sluice_control::drives::Reloaded;
+use sluice_api::{ReactorList, UpgradeRequest, Version};
+use sluice_control::drives::{Reloaded, Upgraded};
 use sluice_spec::error::ApiError;
 use sluice_spec::output::Output;
 use sluice_spec::table::{Table, pairs};
+use std::path::PathBuf;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ReactorCommand {
@@ -59,6 +60,21 @@ pub(super) fn reload(client: &Client, output: Output) -> Result<(), ApiError> {
         [] => Ok(()),
         words => Err(ApiError::conflict(format!("not everything was done: {}", words.join("; ")))),
     }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct UpgradeArgs {
+    /// Binary of the new process; by default the one that the daemon was started from, as it is now
+    #[arg(long, value_name = "PATH")]
+    binary: Option<PathBuf>,
+}
+
+/// Upgrades the daemon and prints the new process.
+pub(super) fn upgrade(arguments: UpgradeArgs, client: &Client, output: Output) -> Result<(), ApiError> {
+    let cannot = |error| ApiError::invalid(format!("cannot find the binary: {error}"));
+    let binary = arguments.binary.map(std::path::absolute).transpose().map_err(cannot)?;
+    let upgraded: Upgraded = converse(client.post("/v1/upgrade", &UpgradeRequest { binary }))?;
+    output.answer(&upgraded, |upgraded| format!("process {} serves now\n", upgraded.process))
 }
 
 /// Versions of the tool and of the daemon, to compare them.

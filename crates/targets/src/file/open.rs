@@ -1,8 +1,9 @@
 //! Opening of a file or block device. All calls that may block run here, on a control thread.
 
+use sluice_handover::locks;
 use std::fs::{self, File as OsFile, Metadata};
 use std::io::{self, Seek, SeekFrom};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{
@@ -270,8 +271,12 @@ fn takes_no_writes(kind: Kind, data: &OsFile) -> Result<bool, FileErrorKind> {
     })
 }
 
-/// Claims the file for this drive alone. Returns the other files and devices with its data, claimed as well.
+/// Claims the file for this drive alone. Returns the other files and devices with its data, claimed as well, or
+/// the descriptor with the lock that another process had.
 pub(super) fn claim(kind: Kind, data: &OsFile) -> Result<Vec<OsFile>, FileErrorKind> {
+    if let (Kind::Regular, Some(kept)) = (kind, locks::take(data.as_fd())) {
+        return Ok(vec![kept.into()]);
+    }
     lock(data)?;
     match kind {
         Kind::BlockDevice => ways::claim(data),
@@ -415,6 +420,12 @@ pub struct FileControl {
 }
 
 impl FileControl {
+    /// Returns whether the data is in a regular file without a lease.
+    pub fn is_plain(&self) -> bool {
+        let lock = self.lock.upgrade();
+        self.kind == Kind::Regular && lock.is_some_and(|lock| lock.lease().is_none())
+    }
+
     /// Returns whether a flush has failed: finished writes may be lost, and no Flush succeeds any more.
     pub fn has_lost(&self) -> bool {
         self.syncs.has_lost()

@@ -1,0 +1,123 @@
+//! Upgrades: the drives of the daemon go to another process, under load.
+
+use super::{Drives, Entry, Origin, lock};
+use serde::{Deserialize, Serialize};
+use sluice_spec::DriveSpec;
+use sluice_spec::error::{ApiError, Kind};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::SeqCst;
+use utoipa::ToSchema;
+
+/// Drive on its way to another process: a record, and the descriptors that it names.
+#[derive(Debug, Default)]
+pub struct HandedOver {
+    pub bytes: Vec<u8>,
+    pub fds: Vec<OwnedFd>,
+}
+
+/// Result of an upgrade.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Upgraded {
+    /// Identifier of the process that serves from now on.
+    pub process: u32,
+}
+
+/// Upgrade of the daemon to a binary, or to its own one. Returns the identifier of the new process.
+pub type Upgrade = Box<dyn Fn(Option<PathBuf>) -> Result<u32, ApiError> + Send + Sync>;
+
+/// Methods of the process that hands over.
+impl Drives {
+    /// Sets the way in which the daemon upgrades itself.
+    pub fn on_upgrade(&self, upgrade: Upgrade) {
+        // The daemon does this once.
+        let _ = self.upgrade.set(upgrade);
+    }
+
+    /// Replaces the process of the daemon. No change begins meanwhile. After a success none begins at all, since
+    /// the process ends.
+    ///
+    /// # Errors
+    /// The upgrade was called off, and everything goes on.
+    pub fn upgrade(&self, binary: Option<PathBuf>) -> Result<Upgraded, ApiError> {
+        let upgrade = self.upgrade.get().ok_or_else(|| ApiError::conflict("this daemon has no upgrade"))?;
+        if self.upgrading.swap(true, SeqCst) {
+            return Err(ApiError::conflict("an upgrade is under way already"));
+        }
+        let upgraded = self.upgrade_alone(upgrade, binary);
+        self.upgrading.store(upgraded.is_ok(), SeqCst);
+        upgraded
+    }
+
+    /// Upgrades when the changes in progress are over.
+    fn upgrade_alone(&self, upgrade: &Upgrade, binary: Option<PathBuf>) -> Result<Upgraded, ApiError> {
+        let (_reloads, _moves) = (lock(&self.reloads), lock(&self.moves));
+        let names: Vec<String> = lock(&self.entries).keys().cloned().collect();
+        let _changes: Vec<_> = names.iter().map(|name| self.changes.begin(name)).collect();
+        if !lock(&self.coming).is_empty() {
+            return Err(ApiError::conflict("a drive is being created").hint("try again when it is there"));
+        }
+        Ok(Upgraded { process: upgrade(binary)? })
+    }
+
+    /// Returns the names of the open drives, if all of them can be handed over. Nothing is touched.
+    ///
+    /// # Errors
+    /// A drive cannot be handed over. The error names it.
+    pub fn to_hand_over(&self) -> Result<Vec<String>, ApiError> {
+        let drives = self.running();
+        for (name, running) in &drives {
+            running.may_hand_over().map_err(|problem| of_drive(name, problem))?;
+        }
+        Ok(drives.into_iter().map(|(name, _)| name).collect())
+    }
+
+    /// Suspends a drive, and returns its record.
+    ///
+    /// # Errors
+    /// The drive goes on.
+    pub fn hand_over(&self, name: &str) -> Result<HandedOver, ApiError> {
+        self.entry(name)?.running?.hand_over()
+    }
+
+    /// Lets all drives go on: after an upgrade that was called off, or in the new process.
+    pub fn go_on(&self) {
+        for (name, running) in self.running() {
+            if let Err(problem) = running.go_on() {
+                tracing::error!("drive {name} does not go on: {}", problem.in_one_line());
+            }
+        }
+    }
+}
+
+/// Methods of the process that takes over.
+impl Drives {
+    /// Opens a drive for which the engine has a record, on this reactor. Takes the drive out of `specs`.
+    ///
+    /// # Errors
+    /// No such drive is declared or stored, or it cannot be opened.
+    pub fn take_over(
+        &self,
+        specs: &mut Vec<(DriveSpec, Origin)>,
+        name: &str,
+        reactor: usize,
+    ) -> Result<(), ApiError> {
+        let at = specs.iter().position(|(spec, _)| spec.name == name);
+        let at = at.ok_or_else(|| ApiError::not_found("it is not in the configuration or the state"))?;
+        let (spec, origin) = specs.remove(at);
+        let reactor = if reactor < self.reactors { reactor } else { self.place(&spec, &[]) };
+        let entry: Entry = self.open_entry(spec, origin, reactor);
+        let opened = entry.running.clone().map(drop);
+        lock(&self.entries).insert(name.to_owned(), entry);
+        opened
+    }
+}
+
+/// Refusal of a change while the daemon is replaced.
+pub(super) fn under_way() -> ApiError {
+    ApiError::new(Kind::Unavailable, "the daemon is being upgraded").hint("try again in a moment")
+}
+
+fn of_drive(name: &str, problem: ApiError) -> ApiError {
+    ApiError { error: format!("drive `{name}` cannot be handed over: {}", problem.error), ..problem }
+}

@@ -1,0 +1,170 @@
+//! Upgrade of the daemon: both ends of the conversation of two processes.
+
+use crate::daemon::Prepared;
+use sluice_control::config::Config;
+use sluice_control::drives::{Drives, HandedOver};
+use sluice_handover::{
+    Channel, Limits, Parcel, Sink, Source, TakeOverError, UpgradeError, Version, locks, take_over, upgrade,
+};
+use sluice_spec::error::{ApiError, Kind};
+use sluice_wiring::reactor_of_record;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// Items besides the drives.
+const LOCKS: &str = "the lock files";
+const API: &str = "the API socket";
+
+/// Begin of the name of a drive's item.
+const DRIVE: &str = "drive ";
+
+/// Option of `sluice serve` that a successor is started with.
+pub(crate) const OPTION: &str = "--take-over";
+
+/// Process that hands over.
+pub(crate) struct Predecessor {
+    /// Drives, which hold this in turn.
+    pub(crate) drives: Weak<Drives>,
+    pub(crate) config: Config,
+    pub(crate) api: ApiCopy,
+}
+
+/// Copy of the listening socket of the API, until the daemon stops.
+pub(crate) type ApiCopy = Arc<Mutex<Option<OwnedFd>>>;
+
+impl Predecessor {
+    /// Replaces this process. Returns the identifier of the new one, to which everything belongs.
+    pub(crate) fn upgrade(&self, binary: Option<PathBuf>) -> Result<u32, ApiError> {
+        let own = || std::env::current_exe().map(|path| without_mark(&path));
+        let binary = binary.map_or_else(own, Ok);
+        let binary =
+            binary.map_err(|error| ApiError::internal(format!("cannot find the binary: {error}")))?;
+        let mut arguments: Vec<_> = std::env::args_os().skip(1).filter(|it| it != OPTION).collect();
+        arguments.push(OPTION.into());
+        tracing::info!("upgrading to {}", binary.display());
+        let stops = || ApiError::new(Kind::Unavailable, "the daemon is stopping");
+        let drives = self.drives.upgrade().ok_or_else(stops)?;
+        let mut source = Items { own: self, drives };
+        let process = upgrade(&binary, &arguments, &mut source, Limits::default()).map_err(called_off)?;
+        tracing::info!("process {process} has everything");
+        Ok(process)
+    }
+}
+
+/// Returns the path of a binary that was replaced since it was started.
+fn without_mark(path: &Path) -> PathBuf {
+    let text = path.to_str().and_then(|text| text.strip_suffix(" (deleted)"));
+    text.map_or_else(|| path.to_owned(), PathBuf::from)
+}
+
+fn called_off(error: UpgradeError) -> ApiError {
+    tracing::warn!("the upgrade was called off: {error}");
+    ApiError::conflict(error.to_string()).hint("nothing has changed: the daemon goes on as it was")
+}
+
+struct Items<'a> {
+    own: &'a Predecessor,
+    drives: Arc<Drives>,
+}
+
+impl Source for Items<'_> {
+    fn items(&mut self) -> Result<Vec<String>, String> {
+        let Config { tcp, shared, .. } = &self.own.config;
+        if !tcp.listen.is_empty() || !tcp.listen_tls.is_empty() {
+            return Err("hosts on the network may connect, which cannot be handed over yet".to_owned());
+        }
+        if !shared.is_empty() {
+            return Err("there are pools of memory, which cannot be handed over yet".to_owned());
+        }
+        let drives = self.drives.to_hand_over().map_err(|problem| problem.in_one_line())?;
+        let drives = drives.into_iter().map(|name| format!("{DRIVE}{name}"));
+        Ok([LOCKS.to_owned()].into_iter().chain(drives).chain([API.to_owned()]).collect())
+    }
+
+    fn suspend(&mut self, item: &str) -> Result<Parcel, String> {
+        let with = |fds: io::Result<Vec<OwnedFd>>| {
+            fds.map(|fds| Parcel { bytes: Vec::new(), fds }).map_err(|error| error.to_string())
+        };
+        match item.strip_prefix(DRIVE) {
+            Some(drive) => {
+                let handed = self.drives.hand_over(drive).map_err(|problem| problem.in_one_line())?;
+                Ok(Parcel { bytes: handed.bytes, fds: handed.fds })
+            }
+            None if item == API => {
+                let api = self.own.api.lock().unwrap_or_else(PoisonError::into_inner);
+                let api = api.as_ref().ok_or("the daemon is stopping")?;
+                with(api.try_clone().map(|fd| vec![fd]))
+            }
+            None => with(locks::held()),
+        }
+    }
+
+    fn go_on(&mut self) {
+        self.drives.go_on();
+    }
+}
+
+/// Process that takes over.
+struct Successor<'a> {
+    config: &'a Config,
+    prepared: Option<Prepared>,
+    api: Option<OwnedFd>,
+}
+
+/// Takes everything from the process that has started this one.
+///
+/// # Errors
+/// The other process goes on. This one must end without a change of any file.
+pub(crate) fn succeed(config: &Config) -> Result<(Prepared, OwnedFd), ApiError> {
+    let channel = io::stdin().as_fd().try_clone_to_owned().and_then(Channel::inherited);
+    let channel = channel.map_err(|error| {
+        ApiError::invalid(format!("{OPTION} is for a process that a daemon starts: {error}"))
+            .hint("use `sluice upgrade`")
+    })?;
+    let mut successor = Successor { config, prepared: None, api: None };
+    let taken = take_over(&channel, &mut successor, Version::CURRENT, Limits::default());
+    taken.map_err(|error: TakeOverError| ApiError::conflict(format!("did not take over: {error}")))?;
+    locks::drop_rest();
+    let missing = || ApiError::internal("the other process has sent no state");
+    Ok((successor.prepared.ok_or_else(missing)?, successor.api.ok_or_else(missing)?))
+}
+
+impl Successor<'_> {
+    fn take_locks(&mut self, fds: Vec<OwnedFd>) -> Result<(), String> {
+        fds.into_iter().try_for_each(locks::put).map_err(|error| error.to_string())?;
+        let prepared = Prepared::new(self.config).map_err(|problem| problem.in_one_line())?;
+        self.prepared = Some(prepared);
+        Ok(())
+    }
+
+    fn take_drive(&mut self, name: &str, parcel: Parcel) -> Result<(), String> {
+        let prepared = self.prepared.as_mut().ok_or("it came before the locks")?;
+        let Parcel { bytes, fds } = parcel;
+        let reactor = reactor_of_record(&bytes).map_err(|error| error.to_string())?;
+        let mut inbox = prepared.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        inbox.insert(name.to_owned(), HandedOver { bytes, fds });
+        drop(inbox);
+        let taken = prepared.drives.take_over(&mut prepared.specs, name, reactor);
+        taken.map_err(|problem| problem.in_one_line())
+    }
+}
+
+impl Sink for Successor<'_> {
+    fn prepare(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn take(&mut self, item: &str, mut parcel: Parcel) -> Result<(), String> {
+        match item.strip_prefix(DRIVE) {
+            Some(drive) => self.take_drive(drive, parcel),
+            None if item == LOCKS => self.take_locks(parcel.fds),
+            None if item == API => {
+                self.api = Some(parcel.fds.pop().ok_or("it has no descriptor")?);
+                Ok(())
+            }
+            None => Err("it is not known here".to_owned()),
+        }
+    }
+}
