@@ -145,7 +145,12 @@ pub fn upgrade(
     let items = items(source)?;
     let start = |error| UpgradeError::Start(binary.to_owned(), error);
     let (channel, theirs) = Channel::pair().map_err(start)?;
-    let child = Command::new(binary).args(arguments).stdin(Stdio::from(theirs.into_fd())).spawn();
+    let mut command = Command::new(binary);
+    // The service manager has set it to the identifier of this process (`sd_watchdog_enabled(3)`).
+    command.args(arguments).env_remove("WATCHDOG_PID").stdin(Stdio::from(theirs.into_fd()));
+    let child = command.spawn();
+    // Only the other process has the other end of the channel.
+    drop(command);
     let process = Process(Some(child.map_err(start)?));
     match hand_over(&channel, &items, source, Version::CURRENT, limits) {
         Ok(()) => Ok(process.keep()),

@@ -1,7 +1,8 @@
 //! `sluice serve`: from the configuration file to the exit code.
 
 use crate::check::{Checked, check};
-use crate::upgrade::{ApiCopy, Predecessor, succeed};
+use crate::sockets::{Copies, Listening};
+use crate::upgrade::{Predecessor, succeed};
 use crate::{log, watchdog};
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -10,7 +11,7 @@ use sluice_api::{App, MetricsServer, NO_DRIVE, Policy, Server, THREADS, ordered,
 use sluice_control::config::{Config, Tcp, load};
 use sluice_control::drives::{DriveState, DriveView, Drives, Origin};
 use sluice_control::exclusive::Exclusive;
-use sluice_control::listen::{SocketFile, listen, make_folder, resume};
+use sluice_control::listen::{SocketFile, make_folder};
 use sluice_control::state::StateFile;
 use sluice_frontend_tcp::{Directory, Listener as HostListener};
 use sluice_memory::limits::ignore_file_size_signal;
@@ -19,9 +20,6 @@ use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::paths::Places;
 use sluice_spec::words::count;
 use sluice_wiring::{Inbox, Wiring, tls_keys};
-use std::net::{SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -107,14 +105,13 @@ struct Daemon {
     config: Config,
     drives: Arc<Drives>,
     told: Told,
-    listener: UnixListener,
+    listening: Listening,
     hosts: Option<HostListener>,
-    scrapers: Option<TcpListener>,
     api_socket: SocketFile,
     locks: [Exclusive; 2],
     /// Identifier of the process that has taken over, once one has.
     successor: watch::Receiver<Option<u32>>,
-    api_copy: ApiCopy,
+    copies: Copies,
 }
 
 /// Daemon whose state is loaded, and whose drives are not open yet.
@@ -125,7 +122,7 @@ pub(crate) struct Prepared {
     pub(crate) inbox: Inbox,
     directory: Arc<Directory>,
     locks: [Exclusive; 2],
-    places: Places,
+    pub(crate) places: Places,
 }
 
 impl Prepared {
@@ -133,12 +130,11 @@ impl Prepared {
         let places = config.daemon.places()?;
         let locks = claim(&places)?;
         let state = StateFile::open(&places.state)?;
-        let scrapers = config.metrics.listen.map(listen_for_scrapers).transpose()?;
         let wiring = Wiring::start(&config.daemon, places.clone())?.with_shared(&config.shared)?;
         let wiring = wiring.with_metrics(&config.metrics);
         let (directory, inbox) = (wiring.directory(), wiring.inbox());
         let (drives, specs) = Drives::prepare(config, places.clone(), state, Box::new(wiring))?;
-        Ok(Self { drives, specs, inbox, directory, locks, places, scrapers })
+        Ok(Self { drives, specs, inbox, directory, locks, places })
     }
 }
 
@@ -150,18 +146,18 @@ impl Daemon {
 
     /// Continues a daemon that has started this process.
     fn succeed(config: Config, runtime: &Runtime) -> Result<Self, ApiError> {
-        let (prepared, api) = succeed(&config)?;
-        Self::open(config, prepared, Some(api), runtime)
+        let (prepared, sockets) = succeed(&config)?;
+        Self::open(config, prepared, Some(sockets), runtime)
     }
 
-    /// Opens the drives that are not open yet, and the API, unless another process has handed its socket over.
+    /// Opens the drives that are not open yet, and the sockets, unless another process has handed its own over.
     fn open(
         config: Config,
         prepared: Prepared,
-        api: Option<OwnedFd>,
+        sockets: Option<(Listening, SocketFile)>,
         runtime: &Runtime,
     ) -> Result<Self, ApiError> {
-        let Prepared { drives, specs, directory, locks, places, scrapers, .. } = prepared;
+        let Prepared { drives, specs, directory, locks, places, .. } = prepared;
         let drives = Arc::new(drives);
         drives.heed_detachments()?;
         drives.heed_hosts()?;
@@ -179,29 +175,27 @@ impl Daemon {
         let hosts = listen_for_hosts(&config.tcp, directory)?;
         // The signals are caught before the daemon is visible and can get one.
         let told = runtime.block_on(async { Told::new() }).map_err(trouble)?;
-        // Every user may connect. Credentials decide who may call; other callers get an error.
-        let (listener, api_socket) = match api {
-            None => listen(&places.api, 0o666)?,
-            Some(socket) => resume(&places.api, socket),
+        let (listening, api_socket) = match sockets {
+            Some(sockets) => sockets,
+            None => Listening::open(&config, &places)?,
         };
-        let copy = listener.try_clone().map_err(trouble)?;
-        let api_copy = ApiCopy::new(Mutex::new(Some(copy.into())));
-        let successor = offer_upgrade(&drives, &config, &api_copy);
+        let copies = Copies::new(Mutex::new(Some(listening.try_clone().map_err(trouble)?)));
+        let successor = offer_upgrade(&drives, &config, &copies);
         tracing::info!(
             "serving {} on {}; API at {}",
             served(&drives.list()),
             count(config.daemon.reactors(), "reactor"),
             places.api.display()
         );
-        Ok(Self { config, drives, told, listener, hosts, scrapers, api_socket, locks, successor, api_copy })
+        Ok(Self { config, drives, told, listening, hosts, api_socket, locks, successor, copies })
     }
 
     async fn serve_until_told(mut self) -> Result<(), ApiError> {
-        let listener = tokio::net::UnixListener::from_std(self.listener).map_err(trouble)?;
+        let listener = tokio::net::UnixListener::from_std(self.listening.api).map_err(trouble)?;
         let policy = Policy::new(&self.config.daemon.allow_uids, &self.config.daemon.allow_gids);
         let (raise, stop) = watch::channel(false);
         let app = App { drives: Arc::clone(&self.drives) };
-        if let Some(listener) = self.scrapers.take() {
+        if let Some(listener) = self.listening.metrics {
             let server = MetricsServer::new(listener, app.clone()).map_err(trouble)?;
             drop(tokio::spawn(server.run(stop.clone())));
         }
@@ -215,12 +209,13 @@ impl Daemon {
                 let _ = raise.send(true);
                 // The caller who has ordered the upgrade gets its answer.
                 let _ = tokio::time::timeout(HURRY_LIMIT, api).await;
-                return Ok(leave(process, (self.drives, self.hosts, self.api_socket, self.locks)));
+                leave(process, (self.drives, self.hosts, self.api_socket, self.locks));
+                return Ok(());
             }
         };
         tracing::info!("told to stop by {signal}");
         notify(&[NotifyState::Stopping]);
-        drop(self.api_copy.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.copies.lock().unwrap_or_else(PoisonError::into_inner).take());
         let deadline = Instant::now() + self.config.daemon.drain_limit();
         // The listener ends before the drives. A host that finds no such subsystem does not try again, but a
         // host that cannot connect does.
@@ -240,9 +235,9 @@ impl Daemon {
 }
 
 /// Lets the API upgrade the daemon. The result shows the process that has taken over.
-fn offer_upgrade(drives: &Arc<Drives>, config: &Config, api: &ApiCopy) -> watch::Receiver<Option<u32>> {
-    let (drives_of, api) = (Arc::downgrade(drives), Arc::clone(api));
-    let predecessor = Predecessor { drives: drives_of, config: config.clone(), api };
+fn offer_upgrade(drives: &Arc<Drives>, config: &Config, copies: &Copies) -> watch::Receiver<Option<u32>> {
+    let (weak, copies) = (Arc::downgrade(drives), Arc::clone(copies));
+    let predecessor = Predecessor { drives: weak, config: config.clone(), copies };
     let (taken, successor) = watch::channel(None);
     drives.on_upgrade(Box::new(move |binary| {
         let process = predecessor.upgrade(binary)?;
@@ -267,20 +262,6 @@ fn served(drives: &[DriveView]) -> String {
         0 => count(drives.len(), "drive"),
         failed => format!("{} of {}, {failed} failed,", drives.len() - failed, count(drives.len(), "drive")),
     }
-}
-
-/// Listens at the address at which metrics are read.
-fn listen_for_scrapers(address: SocketAddr) -> Result<TcpListener, ApiError> {
-    let listen = || {
-        let listener = TcpListener::bind(address)?;
-        Ok((listener.local_addr()?, listener))
-    };
-    let (address, listener) = listen().map_err(|error: std::io::Error| {
-        ApiError::new(Kind::InUse, format!("cannot listen on {address} for metrics: {error}"))
-            .hint("metrics.listen in the configuration file names the address")
-    })?;
-    tracing::info!("metrics at http://{address}/metrics");
-    Ok(listener)
 }
 
 /// Lets hosts on the network connect, if an address is configured.

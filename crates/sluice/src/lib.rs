@@ -6,5 +6,6 @@ pub mod cli;
 pub mod daemon;
 mod doctor;
 pub mod log;
+mod sockets;
 mod upgrade;
 mod watchdog;

@@ -1,8 +1,10 @@
 //! Upgrade of the daemon: both ends of the conversation of two processes.
 
 use crate::daemon::Prepared;
+use crate::sockets::{Copies, Listening};
 use sluice_control::config::Config;
 use sluice_control::drives::{Drives, HandedOver};
+use sluice_control::listen::SocketFile;
 use sluice_handover::{
     Channel, Limits, Parcel, Sink, Source, TakeOverError, UpgradeError, Version, locks, take_over, upgrade,
 };
@@ -11,10 +13,11 @@ use sluice_wiring::reactor_of_record;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 
 /// Items besides the drives.
 const LOCKS: &str = "the lock files";
+const METRICS: &str = "the metrics socket";
 const API: &str = "the API socket";
 
 /// Begin of the name of a drive's item.
@@ -28,11 +31,8 @@ pub(crate) struct Predecessor {
     /// Drives, which hold this in turn.
     pub(crate) drives: Weak<Drives>,
     pub(crate) config: Config,
-    pub(crate) api: ApiCopy,
+    pub(crate) copies: Copies,
 }
-
-/// Copy of the listening socket of the API, until the daemon stops.
-pub(crate) type ApiCopy = Arc<Mutex<Option<OwnedFd>>>;
 
 impl Predecessor {
     /// Replaces this process. Returns the identifier of the new one, to which everything belongs.
@@ -69,6 +69,22 @@ struct Items<'a> {
     drives: Arc<Drives>,
 }
 
+impl Items<'_> {
+    /// Returns the descriptors of an item besides the drives.
+    fn descriptors(&self, item: &str) -> Result<Vec<OwnedFd>, String> {
+        if item == LOCKS {
+            return locks::held().map_err(|error| error.to_string());
+        }
+        let copies = self.own.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        let copies = copies.as_ref().ok_or("the daemon is stopping")?.try_clone();
+        let Listening { api, metrics } = copies.map_err(|error| error.to_string())?;
+        match item {
+            API => Ok(vec![api.into()]),
+            _ => Ok(metrics.into_iter().map(OwnedFd::from).collect()),
+        }
+    }
+}
+
 impl Source for Items<'_> {
     fn items(&mut self) -> Result<Vec<String>, String> {
         let Config { tcp, shared, .. } = &self.own.config;
@@ -80,24 +96,18 @@ impl Source for Items<'_> {
         }
         let drives = self.drives.to_hand_over().map_err(|problem| problem.in_one_line())?;
         let drives = drives.into_iter().map(|name| format!("{DRIVE}{name}"));
-        Ok([LOCKS.to_owned()].into_iter().chain(drives).chain([API.to_owned()]).collect())
+        let metrics = self.own.config.metrics.listen.map(|_| METRICS.to_owned());
+        let sockets = metrics.into_iter().chain([API.to_owned()]);
+        Ok([LOCKS.to_owned()].into_iter().chain(drives).chain(sockets).collect())
     }
 
     fn suspend(&mut self, item: &str) -> Result<Parcel, String> {
-        let with = |fds: io::Result<Vec<OwnedFd>>| {
-            fds.map(|fds| Parcel { bytes: Vec::new(), fds }).map_err(|error| error.to_string())
-        };
         match item.strip_prefix(DRIVE) {
             Some(drive) => {
                 let handed = self.drives.hand_over(drive).map_err(|problem| problem.in_one_line())?;
                 Ok(Parcel { bytes: handed.bytes, fds: handed.fds })
             }
-            None if item == API => {
-                let api = self.own.api.lock().unwrap_or_else(PoisonError::into_inner);
-                let api = api.as_ref().ok_or("the daemon is stopping")?;
-                with(api.try_clone().map(|fd| vec![fd]))
-            }
-            None => with(locks::held()),
+            None => self.descriptors(item).map(|fds| Parcel { bytes: Vec::new(), fds }),
         }
     }
 
@@ -110,25 +120,26 @@ impl Source for Items<'_> {
 struct Successor<'a> {
     config: &'a Config,
     prepared: Option<Prepared>,
-    api: Option<OwnedFd>,
+    metrics: Option<OwnedFd>,
+    sockets: Option<(Listening, SocketFile)>,
 }
 
 /// Takes everything from the process that has started this one.
 ///
 /// # Errors
 /// The other process goes on. This one must end without a change of any file.
-pub(crate) fn succeed(config: &Config) -> Result<(Prepared, OwnedFd), ApiError> {
+pub(crate) fn succeed(config: &Config) -> Result<(Prepared, (Listening, SocketFile)), ApiError> {
     let channel = io::stdin().as_fd().try_clone_to_owned().and_then(Channel::inherited);
     let channel = channel.map_err(|error| {
         ApiError::invalid(format!("{OPTION} is for a process that a daemon starts: {error}"))
             .hint("use `sluice upgrade`")
     })?;
-    let mut successor = Successor { config, prepared: None, api: None };
+    let mut successor = Successor { config, prepared: None, metrics: None, sockets: None };
     let taken = take_over(&channel, &mut successor, Version::CURRENT, Limits::default());
     taken.map_err(|error: TakeOverError| ApiError::conflict(format!("did not take over: {error}")))?;
     locks::drop_rest();
     let missing = || ApiError::internal("the other process has sent no state");
-    Ok((successor.prepared.ok_or_else(missing)?, successor.api.ok_or_else(missing)?))
+    Ok((successor.prepared.ok_or_else(missing)?, successor.sockets.ok_or_else(missing)?))
 }
 
 impl Successor<'_> {
@@ -151,6 +162,17 @@ impl Successor<'_> {
     }
 }
 
+impl Successor<'_> {
+    /// Continues with the socket of the API, and with the one for metrics if it has come before.
+    fn take_sockets(&mut self, api: Option<OwnedFd>) -> Result<(), String> {
+        let prepared = self.prepared.as_ref().ok_or("it came before the locks")?;
+        let api = api.ok_or("it has no descriptor")?;
+        let sockets = Listening::resume(self.config, api, self.metrics.take(), &prepared.places.api);
+        self.sockets = Some(sockets.map_err(|problem| problem.in_one_line())?);
+        Ok(())
+    }
+}
+
 impl Sink for Successor<'_> {
     fn prepare(&mut self) -> Result<(), String> {
         Ok(())
@@ -160,10 +182,11 @@ impl Sink for Successor<'_> {
         match item.strip_prefix(DRIVE) {
             Some(drive) => self.take_drive(drive, parcel),
             None if item == LOCKS => self.take_locks(parcel.fds),
-            None if item == API => {
-                self.api = Some(parcel.fds.pop().ok_or("it has no descriptor")?);
+            None if item == METRICS => {
+                self.metrics = parcel.fds.pop();
                 Ok(())
             }
+            None if item == API => self.take_sockets(parcel.fds.pop()),
             None => Err("it is not known here".to_owned()),
         }
     }

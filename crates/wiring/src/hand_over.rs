@@ -127,7 +127,7 @@ impl WiredDrive {
         self.execute(move |drive, now_ns| drive.subsystem_mut().hold(now_ns + limit_ns))?;
         let began = Instant::now();
         loop {
-            let record = self.change(|drive, now_ns| record(drive, now_ns))?;
+            let record = self.change(record)?;
             match record {
                 Ok((subsystem, sockets)) => return Ok(pack(reactor, &subsystem, sockets)),
                 Err(HandOverError::Cannot(_)) if began.elapsed() < SETTLE_LIMIT => {
@@ -150,6 +150,7 @@ impl WiredDrive {
 
 /// Suspends a drive that has settled.
 fn record(drive: &mut Drive, now_ns: u64) -> Result<(Vec<u8>, Vec<SocketRecord>), HandOverError> {
+    Socket::settle(drive);
     let subsystem = drive.subsystem().record()?.encode(now_ns);
     Ok((subsystem, Socket::hand_over(drive, now_ns)?))
 }

@@ -66,11 +66,15 @@ impl Drives {
         self.may_change().map(|()| only)
     }
 
+    pub(super) fn is_ending(&self) -> bool {
+        self.ending.load(SeqCst)
+    }
+
     pub(super) fn may_change(&self) -> Result<(), ApiError> {
         if self.upgrading.load(SeqCst) {
             return Err(upgrade::under_way());
         }
-        match self.ending.load(SeqCst) {
+        match self.is_ending() {
             false => Ok(()),
             true => Err(ApiError::new(Kind::Unavailable, "the daemon is stopping").hint("start it again")),
         }
@@ -83,6 +87,7 @@ impl Drives {
 
     /// Stores the state that `note` makes of the current one. If it cannot be stored, the state is unchanged.
     pub(super) fn store(&self, note: impl FnOnce(&mut Saved)) -> Result<(), ApiError> {
+        let _stores = self.stores.read().unwrap_or_else(PoisonError::into_inner);
         let mut saved = lock(&self.saved);
         let mut next = saved.clone();
         note(&mut next);

@@ -180,6 +180,17 @@ impl Drives {
         }
     }
 
+    /// Stores the host state of all drives, whether or not it was stored before.
+    pub(super) fn store_all_hosted_again(&self) -> Result<(), ApiError> {
+        let all: Vec<_> = lock(&self.hosted).values().cloned().collect();
+        let stored = all.into_iter().map(|hosted| {
+            let mut hosted = lock(&hosted);
+            let has_file = hosted.is_listed && hosted.lost.is_none();
+            if has_file { self.settle_hosted(&mut hosted) } else { Ok(()) }
+        });
+        stored.fold(Ok(()), Result::and)
+    }
+
     /// Returns whether the hosts of a drive may cause another store now. Logs if they must wait.
     pub(super) fn may_store(&self, drive: &str, now: Instant) -> bool {
         let hosted = self.hosted(drive);

@@ -69,7 +69,7 @@ use sluice_spec::{DriveSpec, FunctionSpec, TargetKind};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use storage::{Settled, Why};
 
 /// Maximum number of drives of one daemon.
@@ -140,6 +140,10 @@ pub struct Drives {
     ending: AtomicBool,
     /// Whether the daemon is being replaced by another process.
     upgrading: AtomicBool,
+    /// Held while records of drives are stored, and during an upgrade. Locked before `stores`.
+    keeps: Mutex<()>,
+    /// Held for reading while the state is stored, for writing during an upgrade.
+    stores: RwLock<()>,
     upgrade: OnceLock<Upgrade>,
     /// Locked for a moment only: never while a call blocks.
     entries: Mutex<BTreeMap<String, Entry>>,
@@ -191,6 +195,8 @@ impl Drives {
             watches_pauses: Mutex::default(),
             ending: AtomicBool::new(false),
             upgrading: AtomicBool::new(false),
+            keeps: Mutex::default(),
+            stores: RwLock::default(),
             upgrade: OnceLock::new(),
             entries: Mutex::default(),
         };

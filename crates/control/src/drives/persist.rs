@@ -129,6 +129,7 @@ impl Drives {
                     return;
                 };
                 if order.is_err() {
+                    let _keeps = lock(&drives.keeps);
                     drives.settle();
                 }
                 waiting.extend(order);
@@ -145,6 +146,7 @@ impl Drives {
     /// Stores the records that drives have sent. The record of a drive that is being opened is left, since no
     /// drive could be notified yet. So is the record of a drive that has stored too much lately.
     pub(super) fn keep_all(&self, orders: &mut Vec<PersistRequest>) {
+        let _keeps = lock(&self.keeps);
         let mut left: Vec<PersistRequest> = Vec::new();
         for order in orders.drain(..) {
             let is_next = left.iter().all(|before| before.drive != order.drive);

@@ -69,7 +69,7 @@ impl Drives {
             loop {
                 std::thread::sleep(LOOK);
                 let Some(drives) = drives.upgrade() else { return };
-                if drives.may_change().is_err() {
+                if drives.is_ending() {
                     return;
                 }
                 drives.note_doubts(&mut stored);
@@ -93,7 +93,7 @@ impl Drives {
             if stored.get(&name).map_or(now.is_empty(), |before| *before == now) {
                 continue;
             }
-            let _saved = lock(&self.saved);
+            let (_keeps, _saved) = (lock(&self.keeps), lock(&self.saved));
             match self.state.note_doubts(&name, &now) {
                 Ok(()) => drop(stored.insert(name, now)),
                 Err(problem) => tracing::warn!("drive {name}: {problem}"),

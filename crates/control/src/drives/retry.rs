@@ -38,7 +38,7 @@ impl Drives {
             loop {
                 std::thread::sleep(LOOK);
                 let Some(drives) = drives.upgrade() else { return };
-                if drives.may_change().is_err() {
+                if drives.is_ending() {
                     return;
                 }
                 drives.retry_failed(&mut tries, Instant::now());

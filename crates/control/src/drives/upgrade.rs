@@ -6,6 +6,7 @@ use sluice_spec::DriveSpec;
 use sluice_spec::error::{ApiError, Kind};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering::SeqCst;
 use utoipa::ToSchema;
 
@@ -57,7 +58,28 @@ impl Drives {
         if !lock(&self.coming).is_empty() {
             return Err(ApiError::conflict("a drive is being created").hint("try again when it is there"));
         }
-        Ok(Upgraded { process: upgrade(binary)? })
+        self.settle();
+        if !self.state.is_settled() {
+            return Err(ApiError::conflict("the stored state is not the current one: the disk may be full"));
+        }
+        // The other process reads the state while drives still serve. A drive with something to store does not
+        // settle, so the upgrade is called off.
+        let guards = (lock(&self.keeps), self.stores.write().unwrap_or_else(PoisonError::into_inner));
+        let upgraded = upgrade(binary);
+        match &upgraded {
+            // From now on only the other process stores.
+            Ok(_) => std::mem::forget(guards),
+            Err(_) => self.store_all_again(),
+        }
+        Ok(Upgraded { process: upgraded? })
+    }
+
+    /// Stores all state, in place of what a process has left that did not become the daemon.
+    fn store_all_again(&self) {
+        let stored = self.state.store_owed(&lock(&self.saved));
+        if let Err(problem) = stored.and(self.store_all_hosted_again()) {
+            tracing::warn!("the state cannot be stored again now: {}", problem.in_one_line());
+        }
     }
 
     /// Returns the names of the open drives, if all of them can be handed over. Nothing is touched.
@@ -109,11 +131,12 @@ impl Drives {
         let entry: Entry = self.open_entry(spec, origin, reactor);
         let opened = entry.running.clone().map(drop);
         lock(&self.entries).insert(name.to_owned(), entry);
-        opened
+        // The other process goes on with the drive, so no remedy is for this one.
+        opened.map_err(|problem| ApiError { hint: None, ..problem })
     }
 }
 
-/// Refusal of a change while the daemon is replaced.
+/// Returns the refusal of a change while the daemon is replaced.
 pub(super) fn under_way() -> ApiError {
     ApiError::new(Kind::Unavailable, "the daemon is being upgraded").hint("try again in a moment")
 }

@@ -1,13 +1,15 @@
 //! A daemon in a folder of its own, and the tool that calls it.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use sluice_host::{Controller, Mode, Namespace, QueueLayout, Settings, VfioUser};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_sluice");
@@ -22,6 +24,8 @@ const WITH_BOOT_ID: &str = "mount --bind \"$1\" /proc/sys/kernel/random/boot_id 
 pub(crate) struct Daemon {
     pub(crate) folder: tempfile::TempDir,
     child: Option<Child>,
+    /// Process that has taken over from `child`.
+    successor: Mutex<Option<Successor>>,
     /// Process in whose network and user namespaces the daemon runs.
     inside: Option<u32>,
     /// File whose content the daemon reads as the machine's boot identifier. Needs root.
@@ -41,7 +45,7 @@ impl Daemon {
 
     /// Starts a daemon in this folder and in the namespaces of this process.
     pub(crate) fn start_at(folder: tempfile::TempDir, inside: Option<u32>, drives: &str) -> Self {
-        let mut daemon = Self { folder, child: None, inside, boot: None };
+        let mut daemon = Self { folder, child: None, successor: Mutex::default(), inside, boot: None };
         daemon.declare("", drives);
         daemon.restart();
         daemon
@@ -142,18 +146,46 @@ impl Daemon {
         String::from_utf8(bytes.to_vec()).expect("text").replace(&folder, "DIR")
     }
 
+    /// Upgrades the daemon. Another process serves from then on.
+    pub(crate) fn upgrade(&self, words: &[&str]) {
+        self.try_upgrade(words).expect("upgraded");
+    }
+
+    pub(crate) fn try_upgrade(&self, words: &[&str]) -> Result<(), String> {
+        let done = self.run(&[&["upgrade"][..], words].concat());
+        if !done.status.success() {
+            return Err(self.plain(&done.stderr));
+        }
+        let answer = self.plain(&done.stdout);
+        let pid = answer.strip_prefix("process ").and_then(|rest| rest.split(' ').next()?.parse().ok());
+        let pid = pid.and_then(Pid::from_raw).expect("an identifier");
+        let handle = pidfd_open(pid, PidfdFlags::empty()).expect("it runs");
+        let former = self.successor().replace(Successor { pid, handle });
+        former.into_iter().for_each(|former| former.wait());
+        Ok(())
+    }
+
+    fn successor(&self) -> MutexGuard<'_, Option<Successor>> {
+        self.successor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn pid(&self) -> u32 {
-        self.child.as_ref().expect("it runs").id()
+        match &*self.successor() {
+            Some(successor) => successor.pid.as_raw_nonzero().get().cast_unsigned(),
+            None => self.child.as_ref().expect("it runs").id(),
+        }
     }
 
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
-        let child = self.child.as_ref().expect("it runs");
-        let pid = rustix::process::Pid::from_child(child);
+        let pid = Pid::from_raw(self.pid().cast_signed()).expect("it runs");
         rustix::process::kill_process(pid, signal).expect("it is ours");
     }
 
-    /// Waits until the daemon has ended.
+    /// Waits until the daemon has ended. Returns the status of the process that was started first.
     pub(crate) fn wait(&mut self) -> ExitStatus {
+        if let Some(successor) = self.successor().take() {
+            successor.wait();
+        }
         let mut child = self.child.take().expect("it runs");
         let start = Instant::now();
         loop {
@@ -209,8 +241,26 @@ fn is_taken(error: &sluice_host::Error) -> bool {
     matches!(error, sluice_host::Error::Connection(_) | sluice_host::Error::Refused(_, Errno::BUSY))
 }
 
+/// Process that a daemon has started in its place.
+struct Successor {
+    pid: Pid,
+    handle: OwnedFd,
+}
+
+impl Successor {
+    /// Waits until the process has ended.
+    fn wait(&self) {
+        let limit = Timespec::try_from(LIMIT).expect("a time");
+        let ended = poll(&mut [PollFd::new(&self.handle, PollFlags::IN)], Some(&limit));
+        assert_eq!(ended, Ok(1), "process {} has ended", self.pid);
+    }
+}
+
 impl Drop for Daemon {
     fn drop(&mut self) {
+        if let Some(successor) = self.successor().take() {
+            let _ = pidfd_send_signal(&successor.handle, Signal::KILL);
+        }
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();

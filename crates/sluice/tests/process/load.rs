@@ -24,7 +24,7 @@ pub(crate) struct Load {
     /// First block of the first place.
     slba: u64,
     pub(crate) submitted: u64,
-    completed: u64,
+    pub(crate) completed: u64,
 }
 
 impl Load {

@@ -77,6 +77,7 @@ mod travel;
 #[path = "../../../frontend-tcp/tests/tcp/tunnel.rs"]
 mod tunnel;
 mod tutorial;
+mod upgrade;
 mod vmm;
 #[allow(dead_code, reason = "tests of power use all of it in time")]
 mod volatile;

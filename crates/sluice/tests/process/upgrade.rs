@@ -1,0 +1,152 @@
+//! Upgrades of the daemon under hosts with commands in flight: no command is lost, none fails, and every block has
+//! the written data.
+
+use crate::common::{BINARY, Daemon, LIMIT};
+use crate::load::Load;
+use sluice_host::Deadline;
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+const DRIVES: &str = "[[drive]]\nname = \"demo\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"disk.img\"\n\
+                      size = \"16MiB\"\n[[drive]]\nname = \"other\"\n[[drive.namespace]]\ntarget = \"null\"\n\
+                      size = \"1GiB\"\n";
+
+/// Returns the number of upgrades in a row, which `SLUICE_UPGRADES` can raise.
+fn upgrades() -> usize {
+    std::env::var("SLUICE_UPGRADES").ok().and_then(|count| count.parse().ok()).unwrap_or(20)
+}
+
+/// Runs a load of the drive `demo` while the daemon is changed. Returns the longest time without a completion.
+fn load_during(load: &mut Load, change: impl FnOnce() + Send) -> Duration {
+    let mut longest = Duration::ZERO;
+    std::thread::scope(|scope| {
+        let changing = scope.spawn(change);
+        let mut last = Instant::now();
+        while !changing.is_finished() {
+            let before = load.completed;
+            load.turn(true);
+            if load.completed > before {
+                longest = longest.max(last.elapsed());
+                last = Instant::now();
+            }
+            std::thread::yield_now();
+        }
+        assert!(changing.join().is_ok(), "a change failed");
+    });
+    longest
+}
+
+/// Writes a script that takes the place of a new version. Returns its path.
+fn script(daemon: &Daemon, name: &str, text: &str) -> String {
+    let path = daemon.folder.path().join(name);
+    fs::write(&path, format!("#!/bin/sh\n{text}\n")).expect("room on the disk");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    path.display().to_string()
+}
+
+#[test]
+fn no_command_is_lost_in_upgrades_and_events_arrive_after_them() {
+    let mut daemon = Daemon::start(DRIVES);
+    let first = daemon.pid();
+    let mut host = daemon.host("demo");
+    host.request_async_event().expect("the limit is not reached");
+    let mut load = Load::new(&mut host, 1, 0);
+    let count = upgrades();
+    let longest = load_during(&mut load, || (0..count).for_each(|_| daemon.upgrade(&[])));
+    println!("{count} upgrades, the longest pause {} ms", longest.as_millis());
+    load.end();
+    assert_ne!(daemon.pid(), first);
+    assert_eq!(host.poll_async_event().expect("a controller"), None, "nothing has happened");
+    daemon.ok(&["drive", "resize", "demo", "--size", "32MiB"]);
+    let event = host.wait_async_event(&Deadline::after(LIMIT, "an event")).expect("an event");
+    assert_eq!((event.kind, event.info, event.log_page), (2, 0, 4), "a notice: namespace attribute changed");
+    daemon.upgrade(&[]);
+    let shown = daemon.ok(&["drive", "show", "demo"]);
+    assert!(shown.contains("32.0 MiB") || shown.contains("32MiB"), "{shown}");
+    drop(host);
+    // The last process ends as any daemon does, and the next one starts.
+    daemon.stop();
+    assert!(!daemon.socket("demo").exists());
+    daemon.restart();
+    daemon.host("demo");
+}
+
+#[test]
+fn a_new_version_that_fails_changes_nothing() {
+    let daemon = Daemon::start(DRIVES);
+    let mut host = daemon.host("demo");
+    let mut load = Load::new(&mut host, 1, 0);
+    let pid = daemon.pid();
+    load_during(&mut load, || {
+        for (name, text, problem) in [
+            ("ends", "exit 1", "the new process failed when it was greeted: the other process has ended"),
+            (
+                "mute",
+                "exec sleep 100",
+                "the new process failed when it was greeted: the other process did not",
+            ),
+            ("prints", "echo hello >&0; sleep 1", "it is no daemon of this kind"),
+        ] {
+            let binary = script(&daemon, name, text);
+            let complaint = daemon.fails(&["upgrade", "--binary", &binary]);
+            assert!(complaint.contains(problem), "{name}: {complaint}");
+            assert!(complaint.contains("the daemon goes on as it was"), "{complaint}");
+        }
+        let complaint = daemon.fails(&["upgrade", "--binary", "/nowhere"]);
+        assert!(complaint.contains("/nowhere cannot be started"), "{complaint}");
+    });
+    load.end();
+    assert_eq!(daemon.pid(), pid);
+    daemon.ok(&["drive", "create", "third", "--null", "1GiB"]);
+}
+
+#[test]
+fn a_new_process_may_fail_at_any_step() {
+    let daemon = Daemon::start(DRIVES);
+    let mut host = daemon.host("demo");
+    let mut load = Load::new(&mut host, 1, 0);
+    let mut problems = BTreeSet::new();
+    load_during(&mut load, || {
+        // With few descriptors the process fails early, with more of them later.
+        let is_done = (4..200).step_by(3).any(|count| {
+            let text = format!("exec prlimit --nofile={count} {BINARY} \"$@\"");
+            let binary = script(&daemon, "version", &text);
+            match daemon.try_upgrade(&["--binary", &binary]) {
+                Ok(()) => true,
+                Err(complaint) => {
+                    problems.insert(complaint);
+                    false
+                }
+            }
+        });
+        assert!(is_done, "some number is enough");
+    });
+    load.end();
+    println!("{problems:#?}");
+    let is_of = |words: &str| problems.iter().any(|problem| problem.contains(words));
+    assert!(is_of("failed when it was greeted") && is_of("refused drive demo"), "{problems:#?}");
+}
+
+#[test]
+fn a_configuration_that_does_not_fit_is_refused() {
+    let daemon = Daemon::start(DRIVES);
+    let mut host = daemon.host("demo");
+    let mut load = Load::new(&mut host, 1, 0);
+    let (demo, other) = DRIVES.split_at(DRIVES.rfind("[[drive]]").expect("two drives"));
+    load_during(&mut load, || {
+        for (settings, drives, problem) in [
+            ("nonsense = 1", DRIVES, "the new process failed when it was greeted"),
+            ("", other, "the new process refused drive demo: it is not in the configuration or the state"),
+            ("", &demo.replace("demo", "othe2"), "the new process refused drive demo"),
+        ] {
+            daemon.declare(settings, drives);
+            let complaint = daemon.fails(&["upgrade"]);
+            assert!(complaint.contains(problem), "{complaint}");
+        }
+        daemon.declare("", DRIVES);
+        daemon.upgrade(&[]);
+    });
+    load.end();
+}
