@@ -32,6 +32,7 @@ import test_tcp_auth
 import test_tcp_host
 import test_tcp_paths
 import test_tls
+import test_upgrade
 from report import Report
 
 
@@ -65,6 +66,8 @@ def main():
     test_tcp_paths.run(report, guest.KERNELS if options.full else ("6.12",))
     test_absence.run(report, guest.KERNELS if options.full else ("6.12",),
                      seconds=600 if options.full else test_absence.SECONDS)
+    test_upgrade.run(report, guest.KERNELS if options.full else ("6.12",),
+                     upgrades=100 if options.full else test_upgrade.UPGRADES)
     test_tls.run(report, ("6.12", "7.3") if options.full else ("6.12",), test_tls.ENDS if options.full else ("host",))
     test_tcp_auth.run(report, test_tcp_auth.KERNELS if options.full else ("6.12",), options.full)
     test_resv.run(report, guest.KERNELS if options.full else ("6.12",))

@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import select
 import shlex
 import shutil
+import signal
 import subprocess
 import time
 
@@ -41,6 +43,7 @@ class Daemon:
     def __init__(self, folder, drives, cores=(0,), write=True, tcp=None, port=None, both=(), ports=(), tls=None, keys=None,
                  levels="info", more=None):
         self.folder, self.drives, self.cores, self.process, self.more = folder, drives, cores, None, more or {}
+        self.successor = None  # process that has taken over, and is no child of this one
         self.environment = {**os.environ, "SLUICE_LOG": levels}
         self.tcp, self.ports, self.both, self.tls, self.keys = tcp or {}, ports or (port,), both, tls, keys or {}
         self.config, self.api = os.path.join(folder, "sluice.toml"), os.path.join(folder, "api.sock")
@@ -115,8 +118,26 @@ class Daemon:
             lines = [line for line in file if " ERROR " in line or "panicked" in line]
         return "".join(line for line in lines if not any(words in line for words in expected))[:2000]
 
+    def upgrade(self):
+        """Another process takes over. The one that was started ends with 0."""
+        words = self.command("upgrade").split()
+        self.successor = int(words[words.index("process") + 1])
+        if self.process:
+            if self.process.wait(STOP_LIMIT_S) != 0:
+                raise guest.GuestError("the process that handed over ended with %s:\n%s" % (self.process.returncode, self.log_tail()))
+            self.process = None
+
     def stop(self):
         """A polite end (SIGTERM, which drains); returns the exit code."""
+        if self.successor:
+            handle, self.successor = os.pidfd_open(self.successor), None
+            signal.pidfd_send_signal(handle, signal.SIGTERM)
+            ended = select.select([handle], [], [], STOP_LIMIT_S)[0]
+            if not ended:
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+            os.close(handle)
+            # It is no child of this process, so its exit code is seen by others only.
+            return 0 if ended else -signal.SIGKILL
         return guest.stop(self.process, STOP_LIMIT_S) if self.process else None  # twice does no harm
 
     def kill(self):

@@ -51,7 +51,7 @@ pub use config_space::PciIdentity;
 pub use endpoint::Endpoint;
 pub use listener::{Access, Listener, SOCKET_NAME};
 pub use port::{Config, Status};
-pub use record::{HandOverError, IncomingSocket, SocketRecord};
+pub use record::{IncomingSocket, SocketRecord};
 pub use socket::{SOCKETS_MAX, Socket};
 use token::PORTS_MAX;
 

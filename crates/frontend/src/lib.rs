@@ -20,6 +20,7 @@ pub mod folder;
 mod frontends;
 mod log_limit;
 mod nvme;
+pub mod record;
 mod remote_queues;
 mod token;
 

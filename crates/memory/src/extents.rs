@@ -68,6 +68,19 @@ impl Extents {
         None
     }
 
+    /// Takes the pages for this many bytes at an offset; none if they are not free, or not whole.
+    pub fn take_at(&mut self, offset: usize, bytes: usize) -> Option<Extent> {
+        let (first, pages) = (offset / PAGE_SIZE, bytes.div_ceil(PAGE_SIZE));
+        let end = first.checked_add(pages).filter(|end| *end <= self.pages)?;
+        let is_free = bytes > 0 && self.next(first, true) == first && self.next(first, false) >= end;
+        if !is_free || !offset.is_multiple_of(PAGE_SIZE) {
+            return None;
+        }
+        self.mark(first, pages, false);
+        self.taken += pages;
+        Some(Extent { first, pages, length: bytes })
+    }
+
     /// Takes an extent back.
     pub fn give(&mut self, extent: Extent) {
         self.mark(extent.first, extent.pages, true);
@@ -132,5 +145,23 @@ mod tests {
             let length = PAGES * PAGE_SIZE;
             prop_assert_eq!(extents.take(length), Some(Extent { first: 0, pages: PAGES, length }));
         }
+    }
+
+    #[test]
+    fn pages_are_taken_at_a_place_once() {
+        let mut extents = Extents::new(PAGES * PAGE_SIZE);
+        let first = extents.take(3 * PAGE_SIZE).expect("room");
+        assert_eq!(extents.take_at(2 * PAGE_SIZE, 1), None, "taken already");
+        assert_eq!(extents.take_at(3 * PAGE_SIZE + 1, 1), None, "no page begins there");
+        assert_eq!(extents.take_at(3 * PAGE_SIZE, 0), None);
+        assert_eq!(extents.take_at((PAGES - 1) * PAGE_SIZE, PAGE_SIZE + 1), None, "beyond the end");
+        assert_eq!(extents.take_at(usize::MAX - 4095, usize::MAX), None);
+        let last = extents.take_at((PAGES - 1) * PAGE_SIZE, PAGE_SIZE).expect("it is free");
+        assert_eq!((last.offset(), last.len()), ((PAGES - 1) * PAGE_SIZE, PAGE_SIZE));
+        extents.give(first);
+        let again = extents.take_at(PAGE_SIZE, 2 * PAGE_SIZE).expect("it is free again");
+        extents.give(again);
+        extents.give(last);
+        assert!(extents.is_untouched());
     }
 }

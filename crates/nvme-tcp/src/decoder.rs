@@ -61,6 +61,17 @@ pub enum Event {
     },
 }
 
+/// Part of a PDU that a decoder has taken, for another decoder.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnfinishedPdu {
+    /// 0 in the common header, 1 in the rest of the header, 2 in the payload, 3 in the data digest.
+    pub step: u8,
+    /// Bytes of the header or the digest.
+    pub head: Vec<u8>,
+    /// Bytes of the payload that are missing.
+    pub payload: u32,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Common,
@@ -111,6 +122,59 @@ impl Decoder {
     /// two PDUs.
     pub fn resumed(limits: Limits, digests: Digests) -> Self {
         Self { initialized: true, digests, ..Self::new(Role::Controller, limits) }
+    }
+
+    /// Returns the state of a connection that was initialized, for [`continued`](Self::continued).
+    pub fn unfinished(&self) -> UnfinishedPdu {
+        let step = match self.state {
+            State::Common => 0,
+            State::Header => 1,
+            State::Payload => 2,
+            State::Digest => 3,
+        };
+        let head = match self.state {
+            State::Payload => &[],
+            _ => &self.head[..self.filled],
+        };
+        UnfinishedPdu { step, head: head.to_vec(), payload: self.payload }
+    }
+
+    /// Creates the decoder of the controller's end of a connection within a PDU. Returns none if no decoder has such
+    /// a state.
+    pub fn continued(limits: Limits, digests: Digests, pdu: &UnfinishedPdu) -> Option<Self> {
+        let mut decoder = Self::resumed(limits, digests);
+        let UnfinishedPdu { step, head, payload } = pdu;
+        match step {
+            0 | 1 => {
+                let (common, rest) = head.split_at(head.len().min(CommonHeader::SIZE));
+                decoder.fill(common)?;
+                decoder.fill(rest)?;
+                let is_in_header = decoder.state == State::Header;
+                (is_in_header == (*step == 1) && (*payload == 0 || is_in_header)).then_some(())?;
+            }
+            2 => {
+                let most = limits.data_max.max(limits.in_capsule_max);
+                (head.is_empty() && (1..=most).contains(payload)).then_some(())?;
+                (decoder.state, decoder.payload) = (State::Payload, *payload);
+                decoder.has_data_digest = digests.data;
+            }
+            3 if digests.data && head.len() < DIGEST_SIZE && *payload == 0 => {
+                decoder.expect(State::Digest, DIGEST_SIZE);
+                decoder.fill(head)?;
+            }
+            _ => return None,
+        }
+        Some(decoder)
+    }
+
+    /// Takes bytes that complete no PDU.
+    fn fill(&mut self, bytes: &[u8]) -> Option<()> {
+        if bytes.is_empty() {
+            return Some(());
+        }
+        let Place::Here(room) = self.place() else { return None };
+        room.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        matches!(self.filled(bytes.len()), Ok(None)).then_some(())
     }
 
     /// Sets the digests of all PDUs from the next one on.

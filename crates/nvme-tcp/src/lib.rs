@@ -14,7 +14,7 @@ pub mod encode;
 mod pdu;
 mod violation;
 
-pub use decoder::{Decoder, Event, Limits, Pdu, Place, Role};
+pub use decoder::{Decoder, Event, Limits, Pdu, Place, Role, UnfinishedPdu};
 pub use digest::{Digest, crc32c};
 pub use pdu::{Data, Digests, IcReq, IcResp, Kind, R2t, flag};
 pub use violation::{Fes, Violation};

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use sluice_nvme::{CompletionEntry, SubmissionEntry};
 use sluice_nvme_tcp::{
-    Data, Decoder, Digests, Event, Fes, IcReq, IcResp, Limits, Pdu, Place, R2t, Role, Violation, crc32c,
-    encode,
+    Data, Decoder, Digests, Event, Fes, IcReq, IcResp, Limits, Pdu, Place, R2t, Role, UnfinishedPdu,
+    Violation, crc32c, encode,
 };
 
 const LIMITS: Limits = Limits { in_capsule_max: 8192, data_max: 1 << 17, alignment: 4 };
@@ -102,8 +102,17 @@ fn digests() -> impl Strategy<Value = Digests> {
 type Received = Vec<(Pdu, Vec<u8>, bool)>;
 
 /// Feeds bytes in parts of these lengths, repeated.
-fn feed(decoder: &mut Decoder, mut bytes: &[u8], cuts: &[usize]) -> Result<Received, Violation> {
-    let mut received: Received = Vec::new();
+fn feed(decoder: &mut Decoder, bytes: &[u8], cuts: &[usize]) -> Result<Received, Violation> {
+    let mut received = Vec::new();
+    feed_into(decoder, bytes, cuts, &mut received).map(|()| received)
+}
+
+fn feed_into(
+    decoder: &mut Decoder,
+    mut bytes: &[u8],
+    cuts: &[usize],
+    received: &mut Received,
+) -> Result<(), Violation> {
     for cut in cuts.iter().cycle() {
         if bytes.is_empty() {
             break;
@@ -131,7 +140,7 @@ fn feed(decoder: &mut Decoder, mut bytes: &[u8], cuts: &[usize]) -> Result<Recei
             None => {}
         }
     }
-    Ok(received)
+    Ok(())
 }
 
 /// Creates an initialized decoder with these digests.
@@ -172,6 +181,47 @@ proptest! {
         cuts in proptest::collection::vec(1usize..300, 1..10),
     ) {
         check_stream(Role::Controller, &sent, digests, alignment, &cuts)?;
+    }
+
+    /// Replaces the decoder by another after every few bytes.
+    #[test]
+    fn another_decoder_continues_between_any_two_bytes(
+        sent in proptest::collection::vec(to_controller(), 1..5),
+        digests in digests(),
+        cut in 1usize..300,
+    ) {
+        let bytes: Vec<u8> = sent.iter().flat_map(|pdu| pdu.bytes(digests, 4)).collect();
+        let (mut decoder, mut received): (_, Received) = (ready(Role::Controller, digests), Vec::new());
+        for bytes in bytes.chunks(cut) {
+            let unfinished = decoder.unfinished();
+            decoder = Decoder::continued(LIMITS, digests, &unfinished).expect("a state of a decoder");
+            prop_assert_eq!(decoder.unfinished(), unfinished);
+            feed_into(&mut decoder, bytes, &[usize::MAX], &mut received).expect("all of it is valid");
+        }
+        prop_assert_eq!(received.len(), sent.len());
+        for ((pdu, payload, is_right), sent) in received.iter().zip(&sent) {
+            prop_assert_eq!((pdu, payload.as_slice()), (&sent.expected().0, sent.expected().1));
+            prop_assert!(is_right);
+        }
+    }
+
+    /// Decodes any state. It is refused, or has room for further bytes.
+    #[test]
+    fn any_state_is_refused_or_goes_on(
+        step in 0u8..5,
+        head in proptest::collection::vec(any::<u8>(), 0..300),
+        payload in prop_oneof![Just(0), any::<u32>(), 1u32..9000],
+        digests in digests(),
+    ) {
+        let pdu = UnfinishedPdu { step, head, payload };
+        if let Some(mut decoder) = Decoder::continued(LIMITS, digests, &pdu) {
+            prop_assert_eq!(decoder.unfinished(), pdu);
+            let has_room = match decoder.place() {
+                Place::Here(room) => !room.is_empty(),
+                Place::Payload(left) => left > 0,
+            };
+            prop_assert!(has_room);
+        }
     }
 
     #[test]

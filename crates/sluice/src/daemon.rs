@@ -1,25 +1,26 @@
 //! `sluice serve`: from the configuration file to the exit code.
 
 use crate::check::{Checked, check};
-use crate::sockets::{Copies, Listening};
-use crate::upgrade::{Predecessor, succeed};
+use crate::sockets::{Copies, Listening, SharedListener};
+use crate::upgrade::{Predecessor, Sockets, succeed};
 use crate::{log, watchdog};
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use sluice_api::{App, MetricsServer, NO_DRIVE, Policy, Server, THREADS, ordered, router};
-use sluice_control::config::{Config, Tcp, load};
+use sluice_control::config::{Config, load};
 use sluice_control::drives::{DriveState, DriveView, Drives, Origin};
 use sluice_control::exclusive::Exclusive;
 use sluice_control::listen::{SocketFile, make_folder};
 use sluice_control::state::StateFile;
-use sluice_frontend_tcp::{Directory, Listener as HostListener};
+use sluice_frontend_tcp::Directory;
 use sluice_memory::limits::ignore_file_size_signal;
 use sluice_spec::DriveSpec;
-use sluice_spec::error::{ApiError, Kind};
+use sluice_spec::error::ApiError;
 use sluice_spec::paths::Places;
 use sluice_spec::words::count;
-use sluice_wiring::{Inbox, Wiring, tls_keys};
+use sluice_wiring::{Inbox, Wiring};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -106,7 +107,7 @@ struct Daemon {
     drives: Arc<Drives>,
     told: Told,
     listening: Listening,
-    hosts: Option<HostListener>,
+    hosts: SharedListener,
     api_socket: SocketFile,
     locks: [Exclusive; 2],
     /// Identifier of the process that has taken over, once one has.
@@ -154,7 +155,7 @@ impl Daemon {
     fn open(
         config: Config,
         prepared: Prepared,
-        sockets: Option<(Listening, SocketFile)>,
+        sockets: Option<Sockets>,
         runtime: &Runtime,
     ) -> Result<Self, ApiError> {
         let Prepared { drives, specs, directory, locks, places, .. } = prepared;
@@ -172,15 +173,17 @@ impl Daemon {
         drives.watch_events()?;
         // The drives must be open before hosts connect: a host that finds no such subsystem does not try
         // again.
-        let hosts = listen_for_hosts(&config.tcp, directory)?;
+        let (own, former) = match sockets {
+            Some(Sockets { listening, file, hosts }) => (Some((listening, file)), hosts),
+            None => (None, Vec::new()),
+        };
+        let former = former.into_iter().map(TcpListener::from).collect();
+        let hosts = SharedListener::start(&config.tcp, directory, former)?;
         // The signals are caught before the daemon is visible and can get one.
         let told = runtime.block_on(async { Told::new() }).map_err(trouble)?;
-        let (listening, api_socket) = match sockets {
-            Some(sockets) => sockets,
-            None => Listening::open(&config, &places)?,
-        };
+        let (listening, api_socket) = own.map_or_else(|| Listening::open(&config, &places), Ok)?;
         let copies = Copies::new(Mutex::new(Some(listening.try_clone().map_err(trouble)?)));
-        let successor = offer_upgrade(&drives, &config, &copies);
+        let successor = offer_upgrade(&drives, &config, &copies, &hosts);
         tracing::info!(
             "serving {} on {}; API at {}",
             served(&drives.list()),
@@ -219,7 +222,7 @@ impl Daemon {
         let deadline = Instant::now() + self.config.daemon.drain_limit();
         // The listener ends before the drives. A host that finds no such subsystem does not try again, but a
         // host that cannot connect does.
-        drop(self.hosts.take());
+        self.hosts.close();
         // Sending fails only if the server has ended by itself. Callers are answered while the drives end.
         let _ = raise.send(true);
         let outcome = drain(deadline, &self.drives, &mut self.told).await;
@@ -235,9 +238,14 @@ impl Daemon {
 }
 
 /// Lets the API upgrade the daemon. The result shows the process that has taken over.
-fn offer_upgrade(drives: &Arc<Drives>, config: &Config, copies: &Copies) -> watch::Receiver<Option<u32>> {
+fn offer_upgrade(
+    drives: &Arc<Drives>,
+    config: &Config,
+    copies: &Copies,
+    hosts: &SharedListener,
+) -> watch::Receiver<Option<u32>> {
     let (weak, copies) = (Arc::downgrade(drives), Arc::clone(copies));
-    let predecessor = Predecessor { drives: weak, config: config.clone(), copies };
+    let predecessor = Predecessor { drives: weak, config: config.clone(), copies, hosts: hosts.clone() };
     let (taken, successor) = watch::channel(None);
     drives.on_upgrade(Box::new(move |binary| {
         let process = predecessor.upgrade(binary)?;
@@ -262,22 +270,6 @@ fn served(drives: &[DriveView]) -> String {
         0 => count(drives.len(), "drive"),
         failed => format!("{} of {}, {failed} failed,", drives.len() - failed, count(drives.len(), "drive")),
     }
-}
-
-/// Lets hosts on the network connect, if an address is configured.
-fn listen_for_hosts(tcp: &Tcp, directory: Arc<Directory>) -> Result<Option<HostListener>, ApiError> {
-    if tcp.listen.is_empty() && tcp.listen_tls.is_empty() {
-        return Ok(None);
-    }
-    directory.set_discovery_keys(tls_keys(tcp.discovery_keys.as_deref())?);
-    let listener =
-        HostListener::start_with_tls(&tcp.listen, &tcp.listen_tls, directory).map_err(|error| {
-            ApiError::new(Kind::InUse, error.to_string())
-                .hint("tcp.listen and tcp.listen_tls in the configuration file name the addresses")
-        })?;
-    let addresses: Vec<String> = listener.addresses().iter().map(ToString::to_string).collect();
-    tracing::info!("hosts may connect to {}", addresses.join(", "));
-    Ok(Some(listener))
 }
 
 /// Reloads at each signal to reload. Returns the name of the signal that stops the daemon.

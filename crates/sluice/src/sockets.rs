@@ -1,15 +1,17 @@
 //! Sockets of the daemon besides those of its drives.
 
-use sluice_control::config::Config;
+use sluice_control::config::{Config, Tcp};
 use sluice_control::listen::{SocketFile, listen, resume};
+use sluice_frontend_tcp::{Directory, Listener};
 use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::paths::Places;
+use sluice_wiring::tls_keys;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Copies of the listening sockets, until the daemon stops.
 pub(crate) type Copies = Arc<Mutex<Option<Listening>>>;
@@ -58,6 +60,90 @@ impl Listening {
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
         let metrics = self.metrics.as_ref().map(TcpListener::try_clone).transpose()?;
         Ok(Self { api: self.api.try_clone()?, metrics })
+    }
+}
+
+/// Listener for hosts on the network, which an upgrade stops while another process may have its sockets.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedListener {
+    tcp: Tcp,
+    directory: Arc<Directory>,
+    state: Arc<Mutex<ListenerState>>,
+}
+
+#[derive(Debug, Default)]
+struct ListenerState {
+    listener: Option<Listener>,
+    /// Sockets of a listener that was stopped.
+    stopped: Vec<TcpListener>,
+}
+
+impl SharedListener {
+    /// Lets hosts on the network connect, if an address is configured. `former` are the sockets of another process.
+    pub(crate) fn start(
+        tcp: &Tcp,
+        directory: Arc<Directory>,
+        former: Vec<TcpListener>,
+    ) -> Result<Self, ApiError> {
+        let listener = Self { tcp: tcp.clone(), directory, state: Arc::default() };
+        listener.listen(former)?;
+        Ok(listener)
+    }
+
+    fn listen(&self, former: Vec<TcpListener>) -> Result<(), ApiError> {
+        let Tcp { listen, listen_tls, discovery_keys, .. } = &self.tcp;
+        if listen.is_empty() && listen_tls.is_empty() {
+            return Ok(());
+        }
+        self.directory.set_discovery_keys(tls_keys(discovery_keys.as_deref())?);
+        let listener = Listener::resume(former, listen, listen_tls, Arc::clone(&self.directory));
+        let listener = listener.map_err(|error| {
+            ApiError::new(Kind::InUse, error.to_string())
+                .hint("tcp.listen and tcp.listen_tls in the configuration file name the addresses")
+        })?;
+        let addresses: Vec<String> = listener.addresses().iter().map(ToString::to_string).collect();
+        tracing::info!("hosts may connect to {}", addresses.join(", "));
+        self.state().listener = Some(listener);
+        Ok(())
+    }
+
+    fn state(&self) -> MutexGuard<'_, ListenerState> {
+        // A panic ends the process, so the lock is never poisoned.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_there(&self) -> bool {
+        self.state().listener.is_some()
+    }
+
+    /// Stops to accept hosts, and leaves the sockets open.
+    pub(crate) fn stop(&self) {
+        let mut state = self.state();
+        if let Some(listener) = state.listener.take() {
+            // Without copies the addresses are bound anew.
+            state.stopped = listener.sockets().unwrap_or_default();
+        }
+    }
+
+    /// Accepts hosts again after [`stop`](Self::stop).
+    pub(crate) fn start_again(&self) {
+        let former = std::mem::take(&mut self.state().stopped);
+        if self.is_there() {
+            return;
+        }
+        if let Err(problem) = self.listen(former) {
+            tracing::error!("hosts are not let in any more: {}", problem.in_one_line());
+        }
+    }
+
+    /// Closes the sockets.
+    pub(crate) fn close(&self) {
+        *self.state() = ListenerState::default();
+    }
+
+    /// Returns copies of the sockets.
+    pub(crate) fn sockets(&self) -> io::Result<Vec<OwnedFd>> {
+        self.state().stopped.iter().map(|socket| Ok(socket.try_clone()?.into())).collect()
     }
 }
 

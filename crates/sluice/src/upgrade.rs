@@ -1,7 +1,7 @@
 //! Upgrade of the daemon: both ends of the conversation of two processes.
 
 use crate::daemon::Prepared;
-use crate::sockets::{Copies, Listening};
+use crate::sockets::{Copies, Listening, SharedListener};
 use sluice_control::config::Config;
 use sluice_control::drives::{Drives, HandedOver};
 use sluice_control::listen::SocketFile;
@@ -18,6 +18,7 @@ use std::sync::{Arc, PoisonError, Weak};
 /// Items besides the drives.
 const LOCKS: &str = "the lock files";
 const METRICS: &str = "the metrics socket";
+const HOSTS: &str = "the sockets for hosts on the network";
 const API: &str = "the API socket";
 
 /// Begin of the name of a drive's item.
@@ -32,6 +33,7 @@ pub(crate) struct Predecessor {
     pub(crate) drives: Weak<Drives>,
     pub(crate) config: Config,
     pub(crate) copies: Copies,
+    pub(crate) hosts: SharedListener,
 }
 
 impl Predecessor {
@@ -73,6 +75,8 @@ impl Items<'_> {
     /// Returns the descriptors of an item besides the drives.
     fn descriptors(&self, item: &str) -> Result<Vec<OwnedFd>, String> {
         if item == LOCKS {
+            // Hosts that connect from now on wait in the kernel.
+            self.own.hosts.stop();
             return locks::held().map_err(|error| error.to_string());
         }
         let copies = self.own.copies.lock().unwrap_or_else(PoisonError::into_inner);
@@ -80,6 +84,7 @@ impl Items<'_> {
         let Listening { api, metrics } = copies.map_err(|error| error.to_string())?;
         match item {
             API => Ok(vec![api.into()]),
+            HOSTS => self.own.hosts.sockets().map_err(|error| error.to_string()),
             _ => Ok(metrics.into_iter().map(OwnedFd::from).collect()),
         }
     }
@@ -87,17 +92,14 @@ impl Items<'_> {
 
 impl Source for Items<'_> {
     fn items(&mut self) -> Result<Vec<String>, String> {
-        let Config { tcp, shared, .. } = &self.own.config;
-        if !tcp.listen.is_empty() || !tcp.listen_tls.is_empty() {
-            return Err("hosts on the network may connect, which cannot be handed over yet".to_owned());
-        }
-        if !shared.is_empty() {
+        if !self.own.config.shared.is_empty() {
             return Err("there are pools of memory, which cannot be handed over yet".to_owned());
         }
         let drives = self.drives.to_hand_over().map_err(|problem| problem.in_one_line())?;
         let drives = drives.into_iter().map(|name| format!("{DRIVE}{name}"));
         let metrics = self.own.config.metrics.listen.map(|_| METRICS.to_owned());
-        let sockets = metrics.into_iter().chain([API.to_owned()]);
+        let hosts = self.own.hosts.is_there().then(|| HOSTS.to_owned());
+        let sockets = metrics.into_iter().chain(hosts).chain([API.to_owned()]);
         Ok([LOCKS.to_owned()].into_iter().chain(drives).chain(sockets).collect())
     }
 
@@ -113,6 +115,7 @@ impl Source for Items<'_> {
 
     fn go_on(&mut self) {
         self.drives.go_on();
+        self.own.hosts.start_again();
     }
 }
 
@@ -121,25 +124,36 @@ struct Successor<'a> {
     config: &'a Config,
     prepared: Option<Prepared>,
     metrics: Option<OwnedFd>,
+    hosts: Vec<OwnedFd>,
     sockets: Option<(Listening, SocketFile)>,
+}
+
+/// Sockets of another process.
+pub(crate) struct Sockets {
+    pub(crate) listening: Listening,
+    pub(crate) file: SocketFile,
+    /// Sockets to which hosts on the network connect.
+    pub(crate) hosts: Vec<OwnedFd>,
 }
 
 /// Takes everything from the process that has started this one.
 ///
 /// # Errors
 /// The other process goes on. This one must end without a change of any file.
-pub(crate) fn succeed(config: &Config) -> Result<(Prepared, (Listening, SocketFile)), ApiError> {
+pub(crate) fn succeed(config: &Config) -> Result<(Prepared, Sockets), ApiError> {
     let channel = io::stdin().as_fd().try_clone_to_owned().and_then(Channel::inherited);
     let channel = channel.map_err(|error| {
         ApiError::invalid(format!("{OPTION} is for a process that a daemon starts: {error}"))
             .hint("use `sluice upgrade`")
     })?;
-    let mut successor = Successor { config, prepared: None, metrics: None, sockets: None };
+    let mut successor = Successor { config, prepared: None, metrics: None, hosts: Vec::new(), sockets: None };
     let taken = take_over(&channel, &mut successor, Version::CURRENT, Limits::default());
     taken.map_err(|error: TakeOverError| ApiError::conflict(format!("did not take over: {error}")))?;
     locks::drop_rest();
     let missing = || ApiError::internal("the other process has sent no state");
-    Ok((successor.prepared.ok_or_else(missing)?, successor.sockets.ok_or_else(missing)?))
+    let (listening, file) = successor.sockets.ok_or_else(missing)?;
+    let sockets = Sockets { listening, file, hosts: successor.hosts };
+    Ok((successor.prepared.ok_or_else(missing)?, sockets))
 }
 
 impl Successor<'_> {
@@ -184,6 +198,10 @@ impl Sink for Successor<'_> {
             None if item == LOCKS => self.take_locks(parcel.fds),
             None if item == METRICS => {
                 self.metrics = parcel.fds.pop();
+                Ok(())
+            }
+            None if item == HOSTS => {
+                self.hosts = parcel.fds;
                 Ok(())
             }
             None if item == API => self.take_sockets(parcel.fds.pop()),

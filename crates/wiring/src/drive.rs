@@ -120,13 +120,11 @@ impl WiredDrive {
         let known = known_hosts(spec)?;
         let keys = tls_keys(spec.tcp.as_ref().and_then(|tcp| tcp.tls_keys.as_deref()))?;
         // The sockets are opened last: a client can use a socket as soon as it exists.
-        let (subsystem, incoming) =
-            at.incoming.map_or((None, None), |it| (Some(it.subsystem), Some(it.sockets)));
-        let sockets = match incoming {
-            Some(sockets) => prepared::incoming(spec, sockets)?,
-            None => prepared::sockets(spec, at.folder, at.access)?,
+        let (sockets, subsystem, incoming_hosts) = match at.incoming {
+            Some(it) => (prepared::incoming(spec, it.sockets)?, Some(it.subsystem), it.hosts),
+            None => (prepared::sockets(spec, at.folder, at.access)?, None, None),
         };
-        let hosts = prepared::hosts(spec);
+        let hosts = prepared::hosts(spec).map(|config| (config, incoming_hosts));
         let (identity, channels) = (prepared::identity(spec), at.channels);
         let unfinished = Unfinished {
             formatting: remembered.formatting,
@@ -201,11 +199,6 @@ impl WiredDrive {
         }
         self.listed = Some(Listed { directory, subnqn });
         Ok(())
-    }
-
-    /// Returns whether hosts on the network may connect.
-    pub(super) fn is_listed(&self) -> bool {
-        self.listed.is_some()
     }
 
     pub(super) fn unlist(&self) {

@@ -6,7 +6,9 @@ use sluice_command::record::{Need, Reader, RecordError, Writer};
 use sluice_control::drives::{HandedOver, Running};
 use sluice_controller::CannotHandOver;
 use sluice_frontend::Drive;
-use sluice_frontend_vfio_user::{HandOverError, IncomingSocket, Socket, SocketRecord};
+use sluice_frontend::record::HandOverError;
+use sluice_frontend_tcp::{Hosts, HostsRecord, IncomingHosts};
+use sluice_frontend_vfio_user::{IncomingSocket, Socket, SocketRecord};
 use sluice_spec::error::ApiError;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -29,6 +31,7 @@ mod part {
     pub(super) const DRIVE: u16 = 1;
     pub(super) const SUBSYSTEM: u16 = 2;
     pub(super) const SOCKETS: u16 = 3;
+    pub(super) const HOSTS: u16 = 4;
 }
 
 /// Drive that another process hands over.
@@ -37,6 +40,8 @@ pub(super) struct IncomingDrive {
     /// Record of the subsystem.
     pub(super) subsystem: Vec<u8>,
     pub(super) sockets: Vec<IncomingSocket>,
+    /// Hosts on the network, if the drive admits them.
+    pub(super) hosts: Option<IncomingHosts>,
 }
 
 /// Returns the reactor that a drive was on.
@@ -58,7 +63,7 @@ impl IncomingDrive {
     /// Reads a record.
     pub(super) fn read(drive: HandedOver) -> Result<Self, HandOverError> {
         let HandedOver { bytes, fds } = drive;
-        let (mut subsystem, mut sockets) = (None, Vec::new());
+        let (mut subsystem, mut sockets, mut hosts) = (None, Vec::new(), None);
         Reader::new(&bytes, 0).parts(|tag, mut part| {
             match tag {
                 part::DRIVE => {}
@@ -68,6 +73,7 @@ impl IncomingDrive {
                         Ok((part.get::<u32>()? as usize, part.bytes(BYTES_MAX)?.to_vec()))
                     })?;
                 }
+                part::HOSTS => hosts = Some((part.get::<u32>()? as usize, part.rest().to_vec())),
                 _ => return Ok(false),
             }
             Ok(true)
@@ -78,7 +84,11 @@ impl IncomingDrive {
             IncomingSocket::read(SocketRecord { bytes, fds })
         };
         let sockets = sockets.into_iter().map(read).collect::<Result<_, _>>()?;
-        Ok(Self { subsystem: subsystem.ok_or(RecordError::Missing(part::SUBSYSTEM))?, sockets })
+        let hosts = hosts.map(|(count, bytes)| {
+            IncomingHosts::new(HostsRecord { bytes, fds: fds.by_ref().take(count).collect() })
+        });
+        let subsystem = subsystem.ok_or(RecordError::Missing(part::SUBSYSTEM))?;
+        Ok(Self { subsystem, sockets, hosts })
     }
 }
 
@@ -86,9 +96,6 @@ impl WiredDrive {
     /// Checks whether another process can take the drive over. Nothing is touched.
     pub(super) fn check_hand_over(&self) -> Result<(), ApiError> {
         let cannot = |why: &str| Err(ApiError::conflict(why.to_owned()));
-        if self.is_listed() {
-            return cannot("hosts on the network may connect to it");
-        }
         if self.attached().is_some() {
             return cannot("it has a classifier");
         }
@@ -115,6 +122,7 @@ impl WiredDrive {
                 return Err(CannotHandOver("hosts have created namespaces"));
             }
             drive.subsystem().may_hand_over()?;
+            Hosts::may_hand_over(drive)?;
             Socket::may_hand_over(drive)
         })?;
         checked.map_err(|why| in_words(&why))
@@ -129,12 +137,12 @@ impl WiredDrive {
         loop {
             let record = self.change(record)?;
             match record {
-                Ok((subsystem, sockets)) => return Ok(pack(reactor, &subsystem, sockets)),
+                Ok(record) => return Ok(record.pack(reactor)),
                 Err(HandOverError::Cannot(_)) if began.elapsed() < SETTLE_LIMIT => {
                     std::thread::sleep(SETTLE_LOOK);
                 }
                 Err(error) => {
-                    self.change(|drive, _| Socket::go_on(drive))?;
+                    self.change(|drive, _| go_on(drive))?;
                     return Err(ApiError::conflict(error.to_string())
                         .hint("something below may be slow, or gone: try again"));
                 }
@@ -144,26 +152,53 @@ impl WiredDrive {
 
     /// Lets the drive go on.
     pub(super) fn continue_now(&self) -> Result<(), ApiError> {
-        self.change(|drive, _| Socket::go_on(drive))
+        self.change(|drive, _| go_on(drive))
     }
 }
 
-/// Suspends a drive that has settled.
-fn record(drive: &mut Drive, now_ns: u64) -> Result<(Vec<u8>, Vec<SocketRecord>), HandOverError> {
-    Socket::settle(drive);
-    let subsystem = drive.subsystem().record()?.encode(now_ns);
-    Ok((subsystem, Socket::hand_over(drive, now_ns)?))
+/// Records of a drive's parts.
+struct Parts {
+    subsystem: Vec<u8>,
+    sockets: Vec<SocketRecord>,
+    hosts: Option<HostsRecord>,
 }
 
-fn pack(reactor: usize, subsystem: &[u8], sockets: Vec<SocketRecord>) -> HandedOver {
-    let mut writer = Writer::new(0);
-    writer.part(part::DRIVE, Need::Required, |part| part.put(reactor as u32));
-    writer.part(part::SUBSYSTEM, Need::Required, |part| part.raw(subsystem));
-    writer.part(part::SOCKETS, Need::Required, |part| {
-        part.list(&sockets, |part, socket| {
-            part.put(socket.fds.len() as u32);
-            part.bytes(&socket.bytes);
+/// Suspends a drive that has settled.
+fn record(drive: &mut Drive, now_ns: u64) -> Result<Parts, HandOverError> {
+    Socket::settle(drive);
+    Hosts::settle(drive);
+    let subsystem = drive.subsystem().record()?.encode(now_ns);
+    let hosts = Hosts::hand_over(drive, now_ns)?;
+    let sockets = Socket::hand_over(drive, now_ns)?;
+    Ok(Parts { subsystem, sockets, hosts })
+}
+
+/// Lets all front-ends of a drive, and its subsystem, go on.
+fn go_on(drive: &mut Drive) {
+    Hosts::go_on(drive);
+    Socket::go_on(drive);
+}
+
+impl Parts {
+    fn pack(self, reactor: usize) -> HandedOver {
+        let Self { subsystem, sockets, hosts } = self;
+        let mut writer = Writer::new(0);
+        writer.part(part::DRIVE, Need::Required, |part| part.put(reactor as u32));
+        writer.part(part::SUBSYSTEM, Need::Required, |part| part.raw(&subsystem));
+        writer.part(part::SOCKETS, Need::Required, |part| {
+            part.list(&sockets, |part, socket| {
+                part.put(socket.fds.len() as u32);
+                part.bytes(&socket.bytes);
+            });
         });
-    });
-    HandedOver { bytes: writer.finish(), fds: sockets.into_iter().flat_map(|socket| socket.fds).collect() }
+        if let Some(hosts) = &hosts {
+            writer.part(part::HOSTS, Need::Required, |part| {
+                part.put(hosts.fds.len() as u32);
+                part.raw(&hosts.bytes);
+            });
+        }
+        let of_sockets = sockets.into_iter().flat_map(|socket| socket.fds);
+        let of_hosts = hosts.into_iter().flat_map(|hosts| hosts.fds);
+        HandedOver { bytes: writer.finish(), fds: of_sockets.chain(of_hosts).collect() }
+    }
 }

@@ -46,7 +46,8 @@ pub(super) struct PreparedDrive {
     pub(super) sockets: Vec<(PreparedSocket, SocketConfig)>,
     /// Record of the subsystem, if another process hands the drive over.
     pub(super) subsystem: Option<Vec<u8>>,
-    pub(super) hosts: Option<tcp::Config>,
+    /// Configuration for hosts on the network, and the hosts of another process.
+    pub(super) hosts: Option<(tcp::Config, Option<tcp::IncomingHosts>)>,
     pub(super) channels: BackgroundChannels,
     pub(super) latency: LatencyWriter,
     pub(super) transitions: Arc<AtomicU64>,
@@ -146,8 +147,12 @@ impl PreparedDrive {
                 }
             }
         }
-        if let Some(config) = self.hosts {
-            tcp::Hosts::admit(&mut drive, config).map_err(no_memory)?;
+        if let Some((config, incoming)) = self.hosts {
+            match incoming {
+                None => tcp::Hosts::admit(&mut drive, config).map_err(no_memory)?,
+                Some(hosts) => tcp::Hosts::take_over(&mut drive, config, &hosts, now_ns)
+                    .map_err(|error| in_words(&error))?,
+            }
         }
         Ok(drive)
     }

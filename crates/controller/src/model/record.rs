@@ -99,9 +99,6 @@ impl Controller {
     /// # Errors
     /// The state of the controller is not one that a record has.
     pub fn may_hand_over(&self) -> Result<(), CannotHandOver> {
-        if self.is_fabrics() {
-            return Err(CannotHandOver("hosts on the network are connected"));
-        }
         if self.remote_groups.is_split() || self.remote_groups.migrating.is_some() {
             return Err(CannotHandOver("queues are on other reactors"));
         }

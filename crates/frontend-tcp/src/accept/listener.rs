@@ -69,6 +69,8 @@ pub struct Listener {
     stop: Arc<OwnedFd>,
     threads: Vec<JoinHandle<()>>,
     addresses: Vec<SocketAddr>,
+    /// Copies of the sockets that were bound at the start.
+    sockets: Vec<TcpListener>,
 }
 
 impl Listener {
@@ -91,15 +93,32 @@ impl Listener {
         encrypted: &[SocketAddr],
         directory: Arc<Directory>,
     ) -> io::Result<Self> {
-        let plain = ("nvme-tcp", bind_all(plain, false));
-        let encrypted = ("nvme-tls", bind_all(encrypted, true));
-        let bound = [&plain, &encrypted].into_iter().flat_map(|(_, (bound, _))| bound);
-        let addresses: Vec<Address> = bound.map(|socket| socket.address).collect();
+        Self::resume(Vec::new(), plain, encrypted, directory)
+    }
+
+    /// Listens like [`start_with_tls`](Self::start_with_tls), on sockets of another listener where it has had the
+    /// address. Hosts that have connected to these meanwhile are waiting there.
+    ///
+    /// # Errors
+    /// As those of [`start_with_tls`](Self::start_with_tls).
+    pub fn resume(
+        mut former: Vec<TcpListener>,
+        plain: &[SocketAddr],
+        encrypted: &[SocketAddr],
+        directory: Arc<Directory>,
+    ) -> io::Result<Self> {
+        let plain = ("nvme-tcp", bind_all(plain, false, &mut former));
+        let encrypted = ("nvme-tls", bind_all(encrypted, true, &mut former));
+        drop(former);
+        let bound = || [&plain, &encrypted].into_iter().flat_map(|(_, (bound, _))| bound);
+        let addresses: Vec<Address> = bound().map(|socket| socket.address).collect();
+        let copies = bound().map(|socket| socket.socket.try_clone()).collect::<io::Result<_>>()?;
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let sockets = addresses.iter().map(|it| it.socket).collect();
         let shared = Shared { addresses: Mutex::new(addresses), worker: Mutex::default(), directory };
         let shared = Arc::new(shared);
-        let mut listener = Self { stop: Arc::clone(&stop), threads: Vec::new(), addresses: sockets };
+        let mut listener =
+            Self { stop: Arc::clone(&stop), threads: Vec::new(), addresses: sockets, sockets: copies };
         for (name, (bound, unbound)) in [plain, encrypted] {
             if bound.is_empty() && unbound.addresses.is_empty() {
                 continue;
@@ -112,6 +131,14 @@ impl Listener {
             listener.threads.push(thread);
         }
         Ok(listener)
+    }
+
+    /// Returns copies of the sockets bound at the start. Hosts can connect to them while no one accepts.
+    ///
+    /// # Errors
+    /// There are no descriptors for them.
+    pub fn sockets(&self) -> io::Result<Vec<TcpListener>> {
+        self.sockets.iter().map(TcpListener::try_clone).collect()
     }
 
     /// Returns the addresses bound at the start, encrypted ones last. Port 0 is replaced by the port that the
@@ -150,19 +177,33 @@ impl AsFd for BoundSocket {
 }
 
 fn bind(address: Address) -> io::Result<BoundSocket> {
-    let bound = TcpListener::bind(address.socket)?;
+    listen(TcpListener::bind(address.socket)?, address)
+}
+
+fn listen(bound: TcpListener, address: Address) -> io::Result<BoundSocket> {
     bound.set_nonblocking(true)?;
     rustix::net::listen(&bound, BACKLOG)?;
     let address = Address { socket: bound.local_addr()?, ..address };
     Ok(BoundSocket { socket: bound, address })
 }
 
-/// Binds all addresses, and returns the addresses that failed apart.
-fn bind_all(sockets: &[SocketAddr], encrypted: bool) -> (Vec<BoundSocket>, UnboundAddresses) {
+/// Returns whether a socket listens at an address, in which port 0 is any port.
+fn is_at(socket: &TcpListener, address: SocketAddr) -> bool {
+    let is_same = |at: SocketAddr| at.ip() == address.ip() && [at.port(), 0].contains(&address.port());
+    socket.local_addr().is_ok_and(is_same)
+}
+
+/// Binds all addresses without a socket in `former`, and returns the addresses that failed apart.
+fn bind_all(
+    sockets: &[SocketAddr],
+    encrypted: bool,
+    former: &mut Vec<TcpListener>,
+) -> (Vec<BoundSocket>, UnboundAddresses) {
     let (mut bound, mut unbound) = (Vec::new(), UnboundAddresses::default());
     for socket in sockets {
         let address = Address { socket: *socket, encrypted };
-        match bind(address) {
+        let kept = former.iter().position(|former| is_at(former, *socket)).map(|at| former.remove(at));
+        match kept.map_or_else(|| bind(address), |kept| listen(kept, address)) {
             Ok(socket) => bound.push(socket),
             Err(error) => unbound.add(address, &error),
         }

@@ -53,10 +53,12 @@ pub struct Status {
 /// Front-end of a drive for hosts on the network, with a controller for each, created on demand.
 #[derive(Debug)]
 pub struct Hosts {
-    config: Config,
-    shared: Shared,
-    slots: Vec<TcpController>,
-    pending: PendingQueue<AcceptedConnect>,
+    pub(super) config: Config,
+    pub(super) shared: Shared,
+    pub(super) slots: Vec<TcpController>,
+    pub(super) pending: PendingQueue<AcceptedConnect>,
+    /// Set while another process may have the hosts: they get no turn.
+    pub(super) is_suspended: bool,
     /// Time when an unauthenticated host gives way to a pending connection.
     evict_ns: Option<u64>,
 }
@@ -75,7 +77,7 @@ impl Hosts {
         drive.frontends::<Self>().next().map(Self::status)
     }
 
-    fn new(new: NewFrontend<'_>, config: Config) -> Self {
+    pub(super) fn new(new: NewFrontend<'_>, config: Config) -> Self {
         let shared = Shared {
             name: config.name.clone(),
             task: new.task,
@@ -88,7 +90,14 @@ impl Hosts {
             connects: LogLimit::default(),
             warnings: LogLimit::default(),
         };
-        Self { config, shared, slots: Vec::new(), pending: PendingQueue::new(), evict_ns: None }
+        Self {
+            config,
+            shared,
+            slots: Vec::new(),
+            pending: PendingQueue::new(),
+            is_suspended: false,
+            evict_ns: None,
+        }
     }
 
     /// Returns the limit of concurrent associations.
@@ -267,7 +276,7 @@ impl Hosts {
     }
 
     /// Creates the controller of this number if it is the next.
-    fn make_controller(&mut self, number: u8, subsystem: &mut Subsystem, now_ns: u64) {
+    pub(super) fn make_controller(&mut self, number: u8, subsystem: &mut Subsystem, now_ns: u64) {
         if usize::from(number) != self.slots.len() {
             return;
         }
@@ -292,6 +301,9 @@ impl Frontend for Hosts {
     type Backend = Subsystem;
 
     fn turn(&mut self, subsystem: &mut Subsystem, now_ns: u64) -> Served {
+        if self.is_suspended {
+            return Served { work: 0, is_vacant: false };
+        }
         let mut work = if self.pending.is_empty() { 0 } else { self.admit_pending(subsystem, now_ns) };
         for slot in &mut self.slots {
             work += slot.turn(subsystem, &mut self.shared, now_ns);
@@ -320,6 +332,9 @@ impl Frontend for Hosts {
     }
 
     fn arm(&mut self, subsystem: &mut Subsystem, _now_ns: u64) -> Arm {
+        if self.is_suspended {
+            return Arm::Asleep { until: None };
+        }
         match self.slots.iter_mut().fold(false, |work, slot| slot.arm(subsystem) | work) {
             true => Arm::Busy,
             false => Arm::Asleep { until: self.deadline_ns(subsystem) },

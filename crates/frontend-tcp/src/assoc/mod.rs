@@ -7,6 +7,8 @@ mod access_control;
 mod association;
 mod hosts;
 mod pending;
+mod record;
 mod slot;
 
 pub use hosts::{Config, Hosts, Status};
+pub use record::{HostsRecord, IncomingHosts};

@@ -36,7 +36,7 @@ pub(super) struct Shared {
 }
 
 #[derive(Debug)]
-enum SlotState {
+pub(super) enum SlotState {
     Vacant,
     Connected(Association),
     /// Disconnected, with commands or socket operations still in flight.
@@ -48,9 +48,9 @@ enum SlotState {
 pub(super) struct TcpController {
     /// Index among the controllers of the drive.
     number: u8,
-    controller: Controller,
-    space: Space,
-    state: SlotState,
+    pub(super) controller: Controller,
+    pub(super) space: Space,
+    pub(super) state: SlotState,
 }
 
 impl TcpController {
@@ -66,6 +66,10 @@ impl TcpController {
         controller.set_doorbell_mode(DoorbellMode::Capsules);
         let space = if subsystem.shares_memory() { Space::with_files() } else { Space::new() };
         Ok(Self { number, controller, space, state: SlotState::Vacant })
+    }
+
+    pub(super) fn owner(&self, shared: &Shared) -> Owner {
+        Owner { frontend: shared.frontend, controller: self.number }
     }
 
     pub(super) fn controller(&self) -> &Controller {
@@ -133,7 +137,7 @@ impl TcpController {
     ) {
         let (qid, host, peer) = (accepted.connect.qid, accepted.host.clone(), accepted.peer);
         let (kato_ms, cid, port) = (accepted.connect.kato_ms, accepted.entry.cid, accepted.port);
-        let owner = Owner { frontend: shared.frontend, controller: self.number };
+        let owner = self.owner(shared);
         let mut connection = match Connection::new(accepted, shared.io.clone(), shared.task, owner) {
             Ok(connection) => connection,
             Err(error) => {

@@ -1,5 +1,6 @@
 //! Data transfer of a command capsule, as the transport needs it: length, direction and place.
 
+use sluice_command::record::{Reader, RecordError, Writer};
 use sluice_controller::{IN_CAPSULE_MAX, TRANSFER_MAX};
 use sluice_nvme::fabrics::{self, Fctype};
 use sluice_nvme::opcode::admin;
@@ -54,6 +55,33 @@ impl Transfer {
         // Set Features has data or none, with one opcode.
         let direction = if length == 0 { Direction::None } else { direction };
         Ok(Self { direction, length, offset })
+    }
+}
+
+impl Transfer {
+    pub(super) fn put(&self, part: &mut Writer) {
+        part.put(self.direction as u8);
+        part.put(self.length);
+        part.option(self.offset, Writer::put);
+    }
+
+    /// Reads the transfer of a command.
+    ///
+    /// # Errors
+    /// No command has it.
+    pub(super) fn read(part: &mut Reader<'_>) -> Result<Self, RecordError> {
+        let direction = match part.get::<u8>()? {
+            0 => Direction::None,
+            1 => Direction::ToController,
+            2 => Direction::ToHost,
+            _ => return Err(RecordError::Invalid("direction")),
+        };
+        let length = part.below(TRANSFER_MAX + 1, "length of data")?;
+        let offset = part.option(|part| part.below(IN_CAPSULE_MAX + 1, "offset of data"))?;
+        match offset {
+            Some(offset) if offset + length > IN_CAPSULE_MAX => Err(RecordError::Invalid("offset of data")),
+            _ => Ok(Self { direction, length, offset }),
+        }
     }
 }
 

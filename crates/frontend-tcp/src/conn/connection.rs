@@ -46,7 +46,7 @@ pub(crate) struct Context<'a> {
 
 /// Phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+pub(super) enum Phase {
     Open,
     /// A Disconnect command was executed: its response is the last one sent.
     Leaving,
@@ -63,15 +63,15 @@ pub(crate) struct Connection {
     pub(crate) qid: u16,
     /// Address of the host.
     pub(crate) peer: SocketAddr,
-    socket: FileSlot,
-    io: Io,
-    task: TaskId,
-    owner: Owner,
-    phase: Phase,
+    pub(super) socket: FileSlot,
+    pub(super) io: Io,
+    pub(super) task: TaskId,
+    pub(super) owner: Owner,
+    pub(super) phase: Phase,
     pub(crate) memory: QueueMemory,
     /// TLS layer between the socket and the PDUs, if the connection is encrypted.
     pub(super) tls: Option<Box<Stream>>,
-    agreed: Agreed,
+    pub(super) agreed: Agreed,
     pub(super) decoder: Decoder,
     /// Unprocessed bytes in the staging area. On an encrypted connection they are bytes of a record, see
     /// [`next_record`](Self::next_record).
@@ -79,9 +79,13 @@ pub(crate) struct Connection {
     /// PDUs and pieces of data that the last receive brought.
     pub(super) received_pieces: usize,
     /// Bytes of the receive in flight that go directly to their final place.
-    direct: usize,
-    receiving: bool,
-    sending: bool,
+    pub(super) direct: usize,
+    pub(super) receiving: bool,
+    pub(super) sending: bool,
+    /// Set while no receive is started, because the connection goes to another process.
+    pub(super) is_quiet: bool,
+    /// Set while another process may have the connection, so that its socket must not be shut down.
+    pub(super) is_lent: bool,
     pub(super) payload: Option<Payload>,
     /// Capsule that waits for a slot, with the length of its data.
     pub(super) held: Option<(SubmissionEntry, u32)>,
@@ -90,10 +94,10 @@ pub(crate) struct Connection {
     pub(super) reclaim: Reclaim,
     /// Authentication state, also after success; None if no authentication is required.
     pub(crate) auth: Option<Box<AuthState>>,
-    sq_tail: u32,
-    sq_rung: u32,
-    cq_head: u32,
-    cq_phase: bool,
+    pub(super) sq_tail: u32,
+    pub(super) sq_rung: u32,
+    pub(super) cq_head: u32,
+    pub(super) cq_phase: bool,
 }
 
 impl Connection {
@@ -133,6 +137,8 @@ impl Connection {
             direct: 0,
             receiving: false,
             sending: false,
+            is_quiet: false,
+            is_lent: false,
             payload: None,
             held: None,
             slots,
@@ -223,13 +229,15 @@ impl Connection {
     /// Shuts the socket down, which ends all operations on it.
     pub(crate) fn close(&mut self) {
         if self.phase != Phase::Closed {
-            if self.is_open() {
+            if self.is_open() && !self.is_lent {
                 self.send_close_notify();
             }
             self.phase = Phase::Closed;
             self.abandon_authentication();
-            // The socket may be shut down already.
-            let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+            if !self.is_lent {
+                // The socket may be shut down already.
+                let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+            }
         }
     }
 
@@ -361,7 +369,11 @@ impl Connection {
                 Some(stream) => self.io.send(&self.socket, &[stream.seal(segments)], self.task, token),
             }
         }
-        if !self.receiving && self.held.is_none() && (self.staged.is_empty() || !self.is_open()) {
+        if !self.receiving
+            && !self.is_quiet
+            && self.held.is_none()
+            && (self.staged.is_empty() || !self.is_open())
+        {
             self.start_receiving();
         }
     }

@@ -9,6 +9,8 @@ use sluice_memory::Backing;
 use sluice_memory::{MapError, PAGE_SIZE, Permissions, Removed, Segment, SharedRegion, Space};
 use sluice_nvme::{CompletionEntry, SubmissionEntry};
 use std::io;
+use std::ops::Range;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::Acquire;
 
 /// Bytes of one receive, without payload that goes directly to its final place.
@@ -46,6 +48,22 @@ pub(crate) struct QueueMemory {
 impl QueueMemory {
     /// Allocates the memory for `capsules` outstanding capsules.
     pub(crate) fn new(qid: u16, capsules: u16) -> io::Result<Self> {
+        Self::with(qid, capsules, |length| SharedRegion::new("sluice-nvme-tcp", length))
+    }
+
+    /// Continues with the memory of a connection of another process.
+    ///
+    /// # Errors
+    /// The file is too short, or cannot be mapped.
+    pub(crate) fn resume(qid: u16, capsules: u16, file: OwnedFd) -> io::Result<Self> {
+        Self::with(qid, capsules, |length| SharedRegion::from_fd(file, 0, length))
+    }
+
+    fn with(
+        qid: u16,
+        capsules: u16,
+        region: impl FnOnce(usize) -> io::Result<SharedRegion>,
+    ) -> io::Result<Self> {
         let entries = u32::from(capsules) + 1;
         let count = usize::from(capsules);
         let page = |bytes: usize| bytes.next_multiple_of(PAGE_SIZE);
@@ -55,7 +73,7 @@ impl QueueMemory {
         let staging = heads + page((count + 1) * HEADS);
         let inline = staging + STAGING;
         let pool = inline + count * INLINE;
-        let region = SharedRegion::new("sluice-nvme-tcp", pool + POOL)?;
+        let region = region(pool + POOL)?;
         Ok(Self { region, qid, entries, cq, heads, staging, inline, pool })
     }
 
@@ -76,6 +94,21 @@ impl QueueMemory {
 
     pub(crate) fn queue_pair(&self) -> QueuePair {
         QueuePair { id: self.qid, sq: self.base(), cq: self.base() + self.cq as u64, entries: self.entries }
+    }
+
+    /// Returns the file of the memory, for another process.
+    pub(super) fn file(&self) -> BorrowedFd<'_> {
+        self.region.fd()
+    }
+
+    /// Returns whether a range is in the staging area.
+    pub(super) fn has_staged(&self, range: &Range<usize>) -> bool {
+        range.start <= range.end && range.end <= STAGING
+    }
+
+    /// Returns whether a range is where data of commands can be.
+    pub(super) fn has_data(&self, range: &Range<usize>) -> bool {
+        self.inline <= range.start && range.start <= range.end && range.end <= self.region.len()
     }
 
     pub(crate) fn entries(&self) -> u32 {

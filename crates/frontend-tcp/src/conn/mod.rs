@@ -13,6 +13,7 @@ mod memory;
 mod property;
 mod receive;
 mod reclaim;
+mod record;
 mod slots;
 mod transmit;
 
@@ -20,5 +21,6 @@ pub(crate) use close_reason::CloseReason;
 pub(crate) use connection::{Connection, Context};
 pub(crate) use memory::QueueMemory;
 pub(crate) use reclaim::SILENCE_NS;
+pub(crate) use record::{put_address, read_address};
 pub(crate) use slots::Outcome;
 pub(crate) use transmit::Agreed;

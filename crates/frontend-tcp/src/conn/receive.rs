@@ -11,13 +11,13 @@ use sluice_nvme_tcp::{Data, Event, Fes, Pdu, Place, Violation};
 /// Payload of the current PDU.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Payload {
-    slot: u16,
+    pub(super) slot: u16,
     /// Offset of the next byte.
     pub(super) at: usize,
     /// Offset of the first byte.
-    start: usize,
+    pub(super) start: usize,
     /// Set for in-capsule data.
-    in_capsule: bool,
+    pub(super) in_capsule: bool,
 }
 
 /// Offsets of fields in H2CData.

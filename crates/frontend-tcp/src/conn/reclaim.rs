@@ -64,6 +64,13 @@ impl Connection {
         has_some.then(|| self.reclaim.received_ns.saturating_add(SILENCE_NS))
     }
 
+    /// Cancels the receive, unless that has begun.
+    pub(super) fn cancel_receive(&mut self) {
+        if !self.reclaim.is_cancelling {
+            self.begin_to_reclaim();
+        }
+    }
+
     /// Cancels the receive, so that nothing can write to the memory.
     #[cold]
     pub(crate) fn begin_to_reclaim(&mut self) {

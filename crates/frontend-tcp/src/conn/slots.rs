@@ -2,9 +2,11 @@
 
 use super::capsule::{Direction, Transfer};
 use super::memory::{INLINE, QueueMemory};
+use sluice_command::record::{Reader, RecordError, Writer};
 use sluice_memory::{Extent, Extents};
 use sluice_nvme::{SglDescriptor, SglType, Status, SubmissionEntry};
 use std::collections::VecDeque;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Stage of a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,6 +56,25 @@ pub(super) struct Slot {
     pub(super) outcome: Outcome,
 }
 
+impl Stage {
+    /// Returns the number of a stage in a record; none if a command in it cannot be handed over.
+    fn number(self) -> Option<u8> {
+        match self {
+            Self::Arriving => Some(1),
+            Self::Waiting => Some(2),
+            Self::Requested => Some(3),
+            Self::Submitted => Some(4),
+            Self::Free | Self::Authenticating | Self::Answering => None,
+        }
+    }
+
+    fn from_number(number: u8) -> Option<Self> {
+        [Self::Arriving, Self::Waiting, Self::Requested, Self::Submitted]
+            .into_iter()
+            .find(|stage| stage.number() == Some(number))
+    }
+}
+
 /// All slots of a connection.
 #[derive(Debug)]
 pub(super) struct Slots {
@@ -76,6 +97,71 @@ impl Slots {
             pool: Extents::new(super::memory::POOL),
             answering: 0,
         }
+    }
+
+    /// Returns whether all outstanding commands can go to another process: none has a response under way.
+    pub(super) fn may_be_handed_over(&self) -> bool {
+        self.slots.iter().all(|slot| slot.stage == Stage::Free || slot.stage.number().is_some())
+    }
+
+    /// Writes the outstanding commands.
+    pub(super) fn put(&self, part: &mut Writer) {
+        let outstanding =
+            (0..).zip(&self.slots).filter_map(|(number, slot)| Some((number, slot, slot.stage.number()?)));
+        part.list(outstanding.collect::<Vec<(u16, _, _)>>(), |part, (number, slot, stage)| {
+            part.put(number);
+            part.put(stage);
+            part.raw(slot.entry.as_bytes());
+            slot.transfer.put(part);
+            part.option(slot.extent.as_ref(), |part, extent| part.put(extent.offset() as u64));
+            part.put(slot.received);
+            part.option(slot.refused, |part, status| part.put(status.0));
+        });
+        part.list(&self.waiting, |part, number| part.put(*number));
+    }
+
+    /// Reads the outstanding commands of a connection with `count` slots.
+    ///
+    /// # Errors
+    /// No connection has such commands.
+    pub(super) fn read(count: u16, part: &mut Reader<'_>) -> Result<Self, RecordError> {
+        let mut slots = Self::new(count);
+        let outstanding = part.list(count.into(), |part| slots.read_one(part))?;
+        slots.free.retain(|number| !outstanding.contains(number));
+        if slots.free.len() + outstanding.len() != usize::from(count) {
+            return Err(RecordError::Invalid("slot"));
+        }
+        let waiting = part.list(count.into(), |part| part.below(count, "slot"))?;
+        let is_waiting = |number: &u16| slots.slot(*number).stage == Stage::Waiting;
+        let of_stage = slots.slots.iter().filter(|slot| slot.stage == Stage::Waiting).count();
+        let distinct: std::collections::BTreeSet<_> = waiting.iter().collect();
+        if !waiting.iter().all(is_waiting) || of_stage != waiting.len() || distinct.len() != waiting.len() {
+            return Err(RecordError::Invalid("waiting command"));
+        }
+        slots.waiting.extend(waiting);
+        Ok(slots)
+    }
+
+    fn read_one(&mut self, part: &mut Reader<'_>) -> Result<u16, RecordError> {
+        const INVALID: RecordError = RecordError::Invalid("slot");
+        let number = part.below(self.slots.len() as u16, "slot")?;
+        let stage = Stage::from_number(part.get()?).ok_or(INVALID)?;
+        let entry =
+            SubmissionEntry::read_from_bytes(part.raw(SubmissionEntry::SIZE)?).map_err(|_| INVALID)?;
+        let transfer = Transfer::read(part)?;
+        let offset: Option<u64> = part.option(Reader::get)?;
+        let received = part.below(transfer.length + 1, "received bytes")?;
+        let refused = part.option(Reader::get)?.map(Status);
+        let length = transfer.length as usize;
+        let needs_extent = length > INLINE && matches!(stage, Stage::Requested | Stage::Submitted);
+        let extent =
+            offset.map(|offset| self.pool.take_at(offset as usize, length).ok_or(INVALID)).transpose()?;
+        if needs_extent != extent.is_some() || stage == Stage::Waiting && length <= INLINE {
+            return Err(INVALID);
+        }
+        let outcome = Outcome::default();
+        *self.slot_mut(number) = Slot { stage, entry, transfer, extent, received, refused, outcome };
+        Ok(number)
     }
 
     pub(super) fn slot(&self, number: u16) -> &Slot {

@@ -143,6 +143,15 @@ impl Transmit {
         self.put_head(memory.heads(number) + BEHIND_DATA, &[digest, response], memory);
     }
 
+    /// Returns the head of the host's submission queue.
+    pub(super) fn head(&self) -> u32 {
+        self.head
+    }
+
+    pub(super) fn resume_at(head: u32) -> Self {
+        Self { head, ..Self::default() }
+    }
+
     /// Returns SQHD of the next completion.
     fn advance_head(&mut self, agreed: &Agreed) -> u16 {
         let Some(entries) = agreed.sq_entries else { return u16::MAX };

@@ -1,17 +1,20 @@
 //! Upgrades of the daemon under hosts with commands in flight: no command is lost, none fails, and every block has
 //! the written data.
 
-use crate::common::{BINARY, Daemon, LIMIT};
+use crate::common::{BINARY, Daemon, LIMIT, namespace, wait_for};
 use crate::load::Load;
 use sluice_host::Deadline;
 use std::collections::BTreeSet;
 use std::fs;
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 const DRIVES: &str = "[[drive]]\nname = \"demo\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"disk.img\"\n\
                       size = \"16MiB\"\n[[drive]]\nname = \"other\"\n[[drive.namespace]]\ntarget = \"null\"\n\
                       size = \"1GiB\"\n";
+
+const NQN: &str = "nqn.2026-11.example.sluice:disk";
 
 /// Returns the number of upgrades in a row, which `SLUICE_UPGRADES` can raise.
 fn upgrades() -> usize {
@@ -20,16 +23,23 @@ fn upgrades() -> usize {
 
 /// Runs a load of the drive `demo` while the daemon is changed. Returns the longest time without a completion.
 fn load_during(load: &mut Load, change: impl FnOnce() + Send) -> Duration {
+    load_during_all(std::slice::from_mut(load), change)
+}
+
+/// Runs several loads like [`load_during`].
+fn load_during_all(loads: &mut [Load], change: impl FnOnce() + Send) -> Duration {
     let mut longest = Duration::ZERO;
     std::thread::scope(|scope| {
         let changing = scope.spawn(change);
-        let mut last = Instant::now();
+        let mut last = vec![Instant::now(); loads.len()];
         while !changing.is_finished() {
-            let before = load.completed;
-            load.turn(true);
-            if load.completed > before {
-                longest = longest.max(last.elapsed());
-                last = Instant::now();
+            for (load, last) in loads.iter_mut().zip(&mut last) {
+                let before = load.completed;
+                load.turn(true);
+                if load.completed > before {
+                    longest = longest.max(last.elapsed());
+                    *last = Instant::now();
+                }
             }
             std::thread::yield_now();
         }
@@ -149,4 +159,57 @@ fn a_configuration_that_does_not_fit_is_refused() {
         daemon.upgrade(&[]);
     });
     load.end();
+}
+
+/// Returns the part of the configuration for hosts on the network, with a drive on a file, and its address.
+fn for_hosts() -> (String, String) {
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
+    let address = format!("127.0.0.1:{port}");
+    let drives = format!(
+        "[tcp]\nlisten = [\"{address}\"]\n[[drive]]\nname = \"disk\"\n[drive.tcp]\nnqn = \"{NQN}\"\n[drive.vfio_user]\n\
+         sockets = 1\n[[drive.namespace]]\ntarget = \"file\"\npath = \"disk.img\"\nsize = \"16MiB\"\n"
+    );
+    (drives, address)
+}
+
+fn remote(name: &str, address: &str, more: &str) -> String {
+    format!(
+        "[[drive]]\nname = \"{name}\"\n[[drive.namespace]]\ntarget = \"nvme-tcp\"\n\
+         nvme_tcp = {{ address = \"{address}\", subnqn = \"{NQN}\"{more} }}\n"
+    )
+}
+
+#[test]
+fn hosts_on_the_network_stay_connected() {
+    let (drives, address) = for_hosts();
+    let lower = Daemon::start(&drives);
+    let upper = Daemon::start(&format!(
+        "{}{}",
+        remote("demo", &address, ", digests = [\"header\", \"data\"]"),
+        remote("plain", &address, ", keep_alive_s = 2"),
+    ));
+    let (mut host, mut plain) = (upper.host("demo"), upper.host("plain"));
+    let mut loads = [Load::new(&mut host, 1, 0), Load::new(&mut plain, 1, 1)];
+    let view = |daemon: &Daemon, drive: &str| -> serde_json::Value {
+        serde_json::from_str(&daemon.ok(&["drive", "show", drive, "-o", "json"])).expect("JSON")
+    };
+    let before = view(&lower, "disk");
+    let count = upgrades();
+    let longest = load_during_all(&mut loads, || (0..count).for_each(|_| lower.upgrade(&[])));
+    println!("{count} upgrades, the longest pause {} ms", longest.as_millis());
+    loads.iter_mut().for_each(Load::end);
+    for drive in ["demo", "plain"] {
+        let device = &view(&upper, drive)["devices"][0];
+        assert!(device["connected"] == true && device["losses"] == 0, "{device}");
+    }
+    let after = view(&lower, "disk");
+    assert_eq!(before["hosts"], after["hosts"]);
+    assert!(before["hosts"].as_array().is_some_and(|hosts| hosts.len() == 2), "{before}");
+    assert!(!upper.log().contains("is there again"), "{}", upper.log());
+    // New hosts are let in by the last process.
+    let further = Daemon::start(&remote("further", &address, ""));
+    namespace(&mut further.host("further"), 1).write(8 << 10, &[7; 4096]).expect("written");
+    // An event arrives after all that. The request for it is as old as the connection.
+    lower.ok(&["drive", "resize", "disk", "--size", "32MiB"]);
+    wait_for("the event", || upper.log().matches("reports changed namespaces").count() == 2);
 }

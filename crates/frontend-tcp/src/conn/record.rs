@@ -1,0 +1,209 @@
+//! Record of a connection, with which another process continues it between any two bytes.
+//!
+//! Queues, buffers and unprocessed bytes are in the memory of the connection, which is a file. The record has the
+//! rest: the commands in their slots, the part of a PDU that has arrived, and the positions in the queues.
+
+use super::connection::{Connection, Phase};
+use super::memory::QueueMemory;
+use super::receive::Payload;
+use super::reclaim::Reclaim;
+use super::slots::Slots;
+use super::transmit::{Agreed, Transmit};
+use crate::LIMITS;
+use crate::token::Owner;
+use sluice_command::record::{Reader, RecordError, Writer};
+use sluice_controller::{CannotHandOver, IO_QUEUES_MAX, QUEUE_ENTRIES_MAX};
+use sluice_frontend::record::{HandOverError, Incoming, Outgoing};
+use sluice_nvme::SubmissionEntry;
+use sluice_nvme_tcp::{Decoder, Digests, UnfinishedPdu};
+use sluice_reactor::{Io, TaskId};
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Bytes of a PDU's header, and of a text that is an address.
+const HEAD_MAX: usize = 256;
+
+impl Connection {
+    /// Checks that no TLS session and no authentication keeps the connection in this process.
+    pub(crate) fn may_hand_over(&self) -> Result<(), CannotHandOver> {
+        match () {
+            () if self.tls.is_some() => Err(CannotHandOver("a host is connected over TLS")),
+            () if self.auth.is_some() => Err(CannotHandOver("a host has authenticated")),
+            () => Ok(()),
+        }
+    }
+
+    /// Starts no further receive, and cancels the one in flight. Messages to the host are still sent.
+    pub(crate) fn quiesce(&mut self) {
+        self.is_quiet = true;
+        if self.receiving {
+            self.cancel_receive();
+        }
+    }
+
+    /// Checks that nothing is in flight on the socket, and that no response is under way.
+    pub(crate) fn check_settled(&self) -> Result<(), CannotHandOver> {
+        self.may_hand_over()?;
+        let is_settled = !self.receiving && !self.sending && self.transmit.is_idle();
+        match () {
+            () if self.phase != Phase::Open => Err(CannotHandOver("a connection of a host is ending")),
+            () if !is_settled => Err(CannotHandOver("messages to hosts are under way")),
+            () if !self.slots.may_be_handed_over() => Err(CannotHandOver("responses to hosts are under way")),
+            () => Ok(()),
+        }
+    }
+
+    /// Marks the connection as one that another process may have.
+    pub(crate) fn lend(&mut self) {
+        self.is_lent = true;
+    }
+
+    /// Lets the connection go on in this process.
+    pub(crate) fn go_on(&mut self) {
+        (self.is_quiet, self.is_lent) = (false, false);
+    }
+
+    /// Writes the record of a connection that has [settled](Self::check_settled).
+    pub(crate) fn put(&self, part: &mut Writer, outgoing: &mut Outgoing) {
+        outgoing.put(part, self.socket.as_fd());
+        outgoing.put(part, self.memory.file());
+        part.put(self.qid);
+        part.put((self.memory.entries() - 1) as u16);
+        put_address(part, self.peer);
+        part.put(self.agreed.digests.header);
+        part.put(self.agreed.digests.data);
+        part.put(self.agreed.alignment);
+        part.option(self.agreed.sq_entries, Writer::put);
+        let UnfinishedPdu { step, head, payload } = self.decoder.unfinished();
+        part.put(step);
+        part.bytes(&head);
+        part.put(payload);
+        part.put(self.staged.start as u32);
+        part.put(self.staged.end as u32);
+        part.option(self.payload, |part, payload| payload.put(part));
+        part.option(self.held.as_ref(), |part, (entry, length)| {
+            part.raw(entry.as_bytes());
+            part.put(*length);
+        });
+        self.slots.put(part);
+        part.put(self.transmit.head());
+        part.put(self.sq_tail);
+        part.put(self.sq_rung);
+        part.put(self.cq_head);
+        part.put(self.cq_phase);
+    }
+
+    /// Reads the record of a connection, which stays quiet until it [goes on](Self::go_on).
+    pub(crate) fn read(
+        part: &mut Reader<'_>,
+        incoming: &Incoming,
+        (io, task, owner): (Io, TaskId, Owner),
+        now_ns: u64,
+    ) -> Result<Self, HandOverError> {
+        let (socket, file) = (incoming.take(part)?, incoming.take(part)?);
+        let qid = part.below(IO_QUEUES_MAX + 1, "queue identifier")?;
+        let capsules = part.below(QUEUE_ENTRIES_MAX as u16, "size of a queue")?;
+        if capsules == 0 {
+            return Err(RecordError::Invalid("size of a queue").into());
+        }
+        let memory = QueueMemory::resume(qid, capsules, file)?;
+        let peer = read_address(part)?;
+        let digests = Digests { header: part.get()?, data: part.get()? };
+        let alignment = part.get()?;
+        let sq_entries: Option<u32> =
+            part.option(|part| part.below(QUEUE_ENTRIES_MAX + 1, "size of a queue"))?;
+        if sq_entries == Some(0) {
+            return Err(RecordError::Invalid("size of a queue").into());
+        }
+        let agreed = Agreed { digests, alignment, sq_entries };
+        let pdu =
+            UnfinishedPdu { step: part.get()?, head: part.bytes(HEAD_MAX)?.to_vec(), payload: part.get()? };
+        let decoder = Decoder::continued(LIMITS, digests, &pdu);
+        let decoder = decoder.ok_or(RecordError::Invalid("unfinished PDU"))?;
+        let staged = read_range(part)?;
+        if !memory.has_staged(&staged) {
+            return Err(RecordError::Invalid("staged bytes").into());
+        }
+        let payload = part.option(|part| Payload::read(part, &memory, capsules, pdu.payload))?;
+        let held = part.option(read_held)?;
+        let slots = Slots::read(capsules, part)?;
+        let head = part.below(sq_entries.unwrap_or(1), "head of a queue")?;
+        let mut position = || part.below(memory.entries(), "index of a queue");
+        let (sq_tail, sq_rung, cq_head) = (position()?, position()?, position()?);
+        let cq_phase = part.get()?;
+        let mut reclaim = Reclaim::new();
+        reclaim.note_receive(now_ns);
+        Ok(Self {
+            qid,
+            peer,
+            socket: io.register_file(socket)?,
+            io,
+            task,
+            owner,
+            phase: Phase::Open,
+            memory,
+            tls: None,
+            agreed,
+            decoder,
+            staged,
+            received_pieces: 0,
+            direct: 0,
+            receiving: false,
+            sending: false,
+            is_quiet: true,
+            is_lent: true,
+            payload,
+            held,
+            slots,
+            transmit: Transmit::resume_at(head),
+            reclaim,
+            auth: None,
+            sq_tail,
+            sq_rung,
+            cq_head,
+            cq_phase,
+        })
+    }
+}
+
+impl Payload {
+    fn put(self, part: &mut Writer) {
+        part.put(self.slot);
+        part.put(self.start as u64);
+        part.put(self.at as u64);
+        part.put(self.in_capsule);
+    }
+
+    /// Reads where the payload of a PDU goes, of which `left` bytes are missing.
+    fn read(part: &mut Reader<'_>, memory: &QueueMemory, slots: u16, left: u32) -> Result<Self, RecordError> {
+        let slot = part.below(slots, "slot")?;
+        let (start, at) = (part.get::<u64>()? as usize, part.get::<u64>()? as usize);
+        let end = at.checked_add(left as usize).ok_or(RecordError::Invalid("place of data"))?;
+        if start > at || !memory.has_data(&(start..end)) {
+            return Err(RecordError::Invalid("place of data"));
+        }
+        Ok(Self { slot, at, start, in_capsule: part.get()? })
+    }
+}
+
+fn read_held(part: &mut Reader<'_>) -> Result<(SubmissionEntry, u32), RecordError> {
+    let entry = SubmissionEntry::read_from_bytes(part.raw(SubmissionEntry::SIZE)?);
+    let entry = entry.map_err(|_| RecordError::Invalid("command"))?;
+    Ok((entry, part.below(LIMITS.in_capsule_max + 1, "length of data")?))
+}
+
+fn read_range(part: &mut Reader<'_>) -> Result<Range<usize>, RecordError> {
+    Ok(part.get::<u32>()? as usize..part.get::<u32>()? as usize)
+}
+
+/// Writes an address as text.
+pub(crate) fn put_address(part: &mut Writer, address: SocketAddr) {
+    part.bytes(address.to_string().as_bytes());
+}
+
+pub(crate) fn read_address(part: &mut Reader<'_>) -> Result<SocketAddr, RecordError> {
+    let text = std::str::from_utf8(part.bytes(HEAD_MAX)?).ok();
+    text.and_then(|text| text.parse().ok()).ok_or(RecordError::Invalid("address"))
+}
