@@ -180,6 +180,11 @@ impl Attached {
         self.views.first().map_or(&[], View::maps)
     }
 
+    /// Returns the number of namespaces with a program.
+    pub(super) fn namespaces(&self) -> u32 {
+        self.views.len() as u32
+    }
+
     /// Returns the maps of a namespace, including the translation cache of its own.
     pub(super) fn maps_of(&self, nsid: u32) -> &[Arc<Map>] {
         self.views.get(nsid.wrapping_sub(1) as usize).map_or(&[], View::maps)

@@ -121,7 +121,10 @@ impl WiredDrive {
         let keys = tls_keys(spec.tcp.as_ref().and_then(|tcp| tcp.tls_keys.as_deref()))?;
         // The sockets are opened last: a client can use a socket as soon as it exists.
         let (sockets, subsystem, incoming_hosts) = match at.incoming {
-            Some(it) => (prepared::incoming(spec, it.sockets)?, Some(it.subsystem), it.hosts),
+            Some(it) => {
+                attached.iter().for_each(|attached| attached.fill_maps(&spec.name, &it.maps));
+                (prepared::incoming(spec, it.sockets)?, Some(it.subsystem), it.hosts)
+            }
             None => (prepared::sockets(spec, at.folder, at.access)?, None, None),
         };
         let hosts = prepared::hosts(spec).map(|config| (config, incoming_hosts));

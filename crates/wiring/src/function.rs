@@ -72,6 +72,13 @@ struct Counted {
     said: BTreeMap<String, u64>,
 }
 
+impl FunctionControl {
+    /// Returns whether a second instance cannot continue at once: the function keeps state, or is someone else's.
+    pub(super) fn keeps_state(&self) -> bool {
+        self.service.is_none_or(|service| service.keeps_state)
+    }
+}
+
 impl PreparedFunction {
     /// Opens a function of `drive`, in a namespace with blocks of `block_size` bytes. May block. A function
     /// in a process is started, or found. `above` applies to targets right below the layer above the

@@ -1,6 +1,10 @@
 //! Hand-over of a drive to another process, and its counterpart there.
 
+use super::classifier::Attached;
+use super::clone_stack::Stateless;
 use super::drive::{WiredDrive, in_words};
+use super::map_record::{MapRecord, read_maps};
+use super::namespace::StackControl;
 use super::target::TargetControl;
 use sluice_command::record::{Need, Reader, RecordError, Writer};
 use sluice_control::drives::{HandedOver, Running};
@@ -11,6 +15,7 @@ use sluice_frontend_tcp::{Hosts, HostsRecord, IncomingHosts};
 use sluice_frontend_vfio_user::{IncomingSocket, Socket, SocketRecord};
 use sluice_spec::error::ApiError;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// Time for the commands in flight to end. Hosts wait for that long.
@@ -32,6 +37,7 @@ mod part {
     pub(super) const SUBSYSTEM: u16 = 2;
     pub(super) const SOCKETS: u16 = 3;
     pub(super) const HOSTS: u16 = 4;
+    pub(super) const MAPS: u16 = 5;
 }
 
 /// Drive that another process hands over.
@@ -42,6 +48,8 @@ pub(super) struct IncomingDrive {
     pub(super) sockets: Vec<IncomingSocket>,
     /// Hosts on the network, if the drive admits them.
     pub(super) hosts: Option<IncomingHosts>,
+    /// Contents of the classifier's maps.
+    pub(super) maps: Vec<MapRecord>,
 }
 
 /// Returns the reactor that a drive was on.
@@ -64,6 +72,7 @@ impl IncomingDrive {
     pub(super) fn read(drive: HandedOver) -> Result<Self, HandOverError> {
         let HandedOver { bytes, fds } = drive;
         let (mut subsystem, mut sockets, mut hosts) = (None, Vec::new(), None);
+        let mut maps = Vec::new();
         Reader::new(&bytes, 0).parts(|tag, mut part| {
             match tag {
                 part::DRIVE => {}
@@ -73,6 +82,7 @@ impl IncomingDrive {
                         Ok((part.get::<u32>()? as usize, part.bytes(BYTES_MAX)?.to_vec()))
                     })?;
                 }
+                part::MAPS => maps = read_maps(&mut part)?,
                 part::HOSTS => hosts = Some((part.get::<u32>()? as usize, part.rest().to_vec())),
                 _ => return Ok(false),
             }
@@ -88,7 +98,7 @@ impl IncomingDrive {
             IncomingHosts::new(HostsRecord { bytes, fds: fds.by_ref().take(count).collect() })
         });
         let subsystem = subsystem.ok_or(RecordError::Missing(part::SUBSYSTEM))?;
-        Ok(Self { subsystem, sockets, hosts })
+        Ok(Self { subsystem, sockets, hosts, maps })
     }
 }
 
@@ -96,26 +106,14 @@ impl WiredDrive {
     /// Checks whether another process can take the drive over. Nothing is touched.
     pub(super) fn check_hand_over(&self) -> Result<(), ApiError> {
         let cannot = |why: &str| Err(ApiError::conflict(why.to_owned()));
-        if self.attached().is_some() {
-            return cannot("it has a classifier");
+        if !self.attached().as_ref().is_none_or(Attached::has_small_maps) {
+            return cannot("the maps of its classifier are too large");
         }
         for stacks in &*self.stacks() {
             let [stack] = &stacks[..] else {
                 return cannot("it has several paths with targets of their own");
             };
-            let is_bare = stack.functions.is_empty()
-                && stack.layers.is_empty()
-                && stack.stateless.is_empty()
-                && stack.labelled.is_empty();
-            if !is_bare {
-                return cannot("it has functions");
-            }
-            match &stack.target {
-                TargetControl::Null => {}
-                TargetControl::File(file) if file.is_plain() => {}
-                TargetControl::File(_) => return cannot("it is on a block device, or has a lease"),
-                _ => return cannot("its target keeps its data, or its connection, in the daemon"),
-            }
+            stack.may_reopen().or_else(cannot)?;
         }
         let checked = self.query(|drive| {
             if drive.subsystem().namespaces().any(|namespace| namespace.is_created()) {
@@ -130,19 +128,48 @@ impl WiredDrive {
 
     /// Suspends the drive when the commands in flight have ended, and returns its record.
     pub(super) fn suspend(&self) -> Result<HandedOver, ApiError> {
-        let reactor = self.reactor().unwrap_or(0);
         let limit_ns = HOLD_LIMIT.as_nanos() as u64;
         self.execute(move |drive, now_ns| drive.subsystem_mut().hold(now_ns + limit_ns))?;
-        let began = Instant::now();
+        let suspended = self.suspend_held();
+        if suspended.is_err() {
+            self.change(|drive, _| go_on(drive))?;
+        }
+        suspended
+    }
+
+    fn suspend_held(&self) -> Result<HandedOver, ApiError> {
+        let until = Instant::now() + SETTLE_LIMIT;
+        // The other process connects to remote controllers anew, which may lose unflushed writes meanwhile.
+        if self.stacks().iter().flatten().any(|stack| !stack.peers().is_empty()) {
+            self.when_settled(until, |drive, _| Ok(drive.subsystem().check_settled()?))?;
+            let synced = self.sync(SETTLE_LIMIT, &AtomicBool::new(false))?;
+            self.change(|drive, _| drive.subsystem_mut().end_sync())?;
+            if !synced.is_durable || !synced.unreported.is_empty() {
+                return Err(ApiError::conflict(
+                    "a flush has failed: hosts are to be notified of lost writes first",
+                ));
+            }
+        }
+        let parts = self.when_settled(until, record)?;
+        Ok(parts.pack(self.reactor().unwrap_or(0), self.attached().as_ref()))
+    }
+
+    /// Calls `look` until it succeeds.
+    fn when_settled<T: Send + 'static>(
+        &self,
+        until: Instant,
+        look: impl Fn(&mut Drive, u64) -> Result<T, HandOverError> + Copy + Send + 'static,
+    ) -> Result<T, ApiError> {
         loop {
-            let record = self.change(record)?;
-            match record {
-                Ok(record) => return Ok(record.pack(reactor)),
-                Err(HandOverError::Cannot(_)) if began.elapsed() < SETTLE_LIMIT => {
-                    std::thread::sleep(SETTLE_LOOK);
-                }
+            let looked = self.change(move |drive, now_ns| {
+                Socket::settle(drive);
+                Hosts::settle(drive);
+                look(drive, now_ns)
+            })?;
+            match looked {
+                Ok(settled) => return Ok(settled),
+                Err(HandOverError::Cannot(_)) if Instant::now() < until => std::thread::sleep(SETTLE_LOOK),
                 Err(error) => {
-                    self.change(|drive, _| go_on(drive))?;
                     return Err(ApiError::conflict(error.to_string())
                         .hint("something below may be slow, or gone: try again"));
                 }
@@ -156,6 +183,26 @@ impl WiredDrive {
     }
 }
 
+impl StackControl {
+    /// Checks whether another process can open the stack while this one has it open, too.
+    fn may_reopen(&self) -> Result<(), &'static str> {
+        let is_plain = |function: &Option<Stateless>| function.is_some();
+        let keeps_state = self.functions.iter().any(|function| function.keeps_state());
+        if keeps_state || !self.labelled.is_empty() || !self.stateless.iter().all(is_plain) {
+            return Err("it has functions that keep state in the daemon");
+        }
+        match &self.target {
+            TargetControl::Null | TargetControl::NvmeTcp(_) => {}
+            TargetControl::File(file) if file.is_plain() => {}
+            TargetControl::File(_) => return Err("it is on a block device, or has a lease"),
+            TargetControl::Nvme(..) => return Err("its device belongs to one process"),
+            TargetControl::Nothing => return Err("its data is in the daemon's memory"),
+        }
+        let below = self.functions.iter().flat_map(|function| &function.layers).chain(&self.layers);
+        below.map(Self::may_reopen).fold(Ok(()), Result::and)
+    }
+}
+
 /// Records of a drive's parts.
 struct Parts {
     subsystem: Vec<u8>,
@@ -165,8 +212,6 @@ struct Parts {
 
 /// Suspends a drive that has settled.
 fn record(drive: &mut Drive, now_ns: u64) -> Result<Parts, HandOverError> {
-    Socket::settle(drive);
-    Hosts::settle(drive);
     let subsystem = drive.subsystem().record()?.encode(now_ns);
     let hosts = Hosts::hand_over(drive, now_ns)?;
     let sockets = Socket::hand_over(drive, now_ns)?;
@@ -180,7 +225,7 @@ fn go_on(drive: &mut Drive) {
 }
 
 impl Parts {
-    fn pack(self, reactor: usize) -> HandedOver {
+    fn pack(self, reactor: usize, classifier: Option<&Attached>) -> HandedOver {
         let Self { subsystem, sockets, hosts } = self;
         let mut writer = Writer::new(0);
         writer.part(part::DRIVE, Need::Required, |part| part.put(reactor as u32));
@@ -191,6 +236,9 @@ impl Parts {
                 part.bytes(&socket.bytes);
             });
         });
+        if let Some(attached) = classifier {
+            writer.part(part::MAPS, Need::Required, |part| attached.put_maps(part));
+        }
         if let Some(hosts) = &hosts {
             writer.part(part::HOSTS, Need::Required, |part| {
                 part.put(hosts.fds.len() as u32);

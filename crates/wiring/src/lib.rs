@@ -16,6 +16,7 @@ mod hand_over;
 mod jobs;
 mod labels;
 mod latency;
+mod map_record;
 mod namespace;
 mod pool;
 mod power;
@@ -217,6 +218,10 @@ impl Engine for Wiring {
         remembered: &Remembered,
     ) -> Result<Arc<dyn Running>, ApiError> {
         Ok(Arc::new(self.wire(spec, reactor, remembered)?))
+    }
+
+    fn is_incoming(&self, drive: &str) -> bool {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner).contains_key(drive)
     }
 
     fn detachments(&self) -> Option<Receiver<String>> {

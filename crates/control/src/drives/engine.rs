@@ -32,6 +32,12 @@ pub trait Engine: Send + Sync {
         remembered: &Remembered,
     ) -> Result<Arc<dyn Running>, ApiError>;
 
+    /// Returns whether another process has handed over the drive that is about to be opened.
+    fn is_incoming(&self, drive: &str) -> bool {
+        let _ = drive;
+        false
+    }
+
     /// Returns the channel with names of drives whose classifiers are detached for their errors. It can be
     /// taken once.
     fn detachments(&self) -> Option<Receiver<String>> {

@@ -27,6 +27,9 @@ impl Drives {
             return self.engine.open(spec, reactor, &Remembered { power_counts, ..remembered });
         }
         let before = remembered.unflushed.clone();
+        if let Some(before) = before.as_ref().filter(|_| self.engine.is_incoming(&spec.name)) {
+            return self.continue_account(spec, reactor, remembered, before);
+        }
         let was_cut = was_cut(spec, before.as_ref());
         let mut now = begin(spec, before.as_ref());
         now.note_counts(counts(before.as_ref(), remembered.history.power_counts(), was_cut));
@@ -48,6 +51,24 @@ impl Drives {
                 drain::end_one(&spec.name, running)?;
                 return Err(problem);
             }
+        }
+        Ok(running)
+    }
+
+    /// Opens a drive that another process has flushed and hands over. Nothing is lost, so the power identifier stays.
+    fn continue_account(
+        &self,
+        spec: &DriveSpec,
+        reactor: usize,
+        remembered: Remembered,
+        before: &Unflushed,
+    ) -> Result<Arc<dyn Running>, ApiError> {
+        let (power, power_counts) = (before.power.clone(), before.counts());
+        let running =
+            self.engine.open(spec, reactor, &Remembered { power, power_counts, ..remembered.clone() })?;
+        if spec.has_peers() {
+            let now = Unflushed { peers: running.peers(), ..before.clone() };
+            self.state.store_unflushed(&spec.name, &now)?;
         }
         Ok(running)
     }

@@ -33,6 +33,11 @@ impl Subsystem {
         }
     }
 
+    /// Ends a sync whose outcome was returned, so that the drive can go on.
+    pub fn end_sync(&mut self) {
+        self.jobs_mut().sync.take_if(|sync| sync.in_flight == 0);
+    }
+
     /// Returns the outcome of the last [`sync`](Self::sync); none while some of its flushes are in flight, or
     /// none was begun.
     pub fn synced(&self) -> Option<Synced> {

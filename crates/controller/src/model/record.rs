@@ -43,7 +43,11 @@ impl Subsystem {
         self.check_settled().is_ok()
     }
 
-    fn check_settled(&self) -> Result<(), CannotHandOver> {
+    /// Returns why the drive has not [settled](Self::is_settled).
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn check_settled(&self) -> Result<(), CannotHandOver> {
         let is_request =
             |slot: &&Slot| slot.origin.sq == 0 && slot.origin.opcode == admin::ASYNC_EVENT_REQUEST;
         let (jobs, requests) = (&self.jobs, self.slab.live().filter(is_request).count());

@@ -13,6 +13,8 @@ impl Service for PassFunction {
     const NAME: &'static str = "pass";
     const ABOUT: &'static str = "Sees every command and lets it through.";
 
+    const KEEPS_STATE: bool = false;
+
     type Order = NoOrder;
 
     fn make(options: &Options, _: &Given) -> Result<Box<dyn Function>, String> {

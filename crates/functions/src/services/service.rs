@@ -23,6 +23,8 @@ pub trait Service {
     const KEEPS_COPIES: bool = false;
     /// Whether it has background work that takes [orders for jobs](sluice_jobs::Order).
     const HAS_JOBS: bool = false;
+    /// Whether it keeps state from one command to the next, so that a second instance cannot continue at once.
+    const KEEPS_STATE: bool = true;
 
     /// Orders of an operator.
     type Order: Order;
@@ -141,6 +143,7 @@ pub struct Record {
     pub on_loss: OnLoss,
     pub keeps_copies: bool,
     pub has_jobs: bool,
+    pub keeps_state: bool,
     pub make: Make,
     pub keeps_size: fn(&Options) -> bool,
     pub changes: fn() -> Changes,
@@ -160,6 +163,7 @@ impl Record {
             on_loss: S::ON_LOSS,
             keeps_copies: S::KEEPS_COPIES,
             has_jobs: S::HAS_JOBS,
+            keeps_state: S::KEEPS_STATE,
             make: S::make,
             keeps_size: S::keeps_size,
             changes: S::changes,

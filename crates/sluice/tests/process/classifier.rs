@@ -18,7 +18,7 @@ fn show(daemon: &Daemon) -> Value {
 }
 
 /// Returns the numbers in a map, by key.
-fn numbers(daemon: &Daemon, map: &str) -> Vec<u64> {
+pub(crate) fn numbers(daemon: &Daemon, map: &str) -> Vec<u64> {
     let dump = json(&daemon.ok(&["classifier", "maps", "dump", "demo", map, "-o", "json"]));
     let number = |entry: &Value| {
         let digits = entry["value"].as_str().expect("hexadecimal");
@@ -27,7 +27,7 @@ fn numbers(daemon: &Daemon, map: &str) -> Vec<u64> {
     dump["entries"].as_array().expect("a list").iter().map(number).collect()
 }
 
-fn attach(daemon: &Daemon, name: &str, source: &str, more: &[&str]) -> String {
+pub(crate) fn attach(daemon: &Daemon, name: &str, source: &str, more: &[&str]) -> String {
     let object = compile(daemon.folder.path(), name, source).display().to_string();
     daemon.ok(&[&["classifier", "attach", "demo", &object], more].concat())
 }

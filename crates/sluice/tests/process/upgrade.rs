@@ -1,9 +1,11 @@
 //! Upgrades of the daemon under hosts with commands in flight: no command is lost, none fails, and every block has
 //! the written data.
 
+use crate::classifier::{attach, numbers};
 use crate::common::{BINARY, Daemon, LIMIT, namespace, wait_for};
 use crate::load::Load;
-use sluice_host::Deadline;
+use crate::programs::COUNTING;
+use sluice_host::{Deadline, Namespace, QueueLayout};
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::TcpListener;
@@ -159,6 +161,50 @@ fn a_configuration_that_does_not_fit_is_refused() {
         daemon.upgrade(&[]);
     });
     load.end();
+}
+
+/// Upgrades a daemon whose drives are on another daemon, and encrypted. The other daemon is killed afterwards: nothing
+/// that was acknowledged is lost, so no loss is reported.
+#[test]
+fn drives_on_others_and_functions_without_state_are_opened_anew() {
+    let (drives, address) = for_hosts();
+    let mut lower = Daemon::start(&drives);
+    let folder = tempfile::tempdir().expect("a folder");
+    let key = folder.path().join("key");
+    fs::write(&key, [0x5a; 64]).expect("room on the disk");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("it is ours");
+    let encrypted = |name: &str, place: &str| {
+        format!(
+            "[[drive]]\nname = \"{name}\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"{name}.img\"\nsize = \"16MiB\"\n\
+             functions = [ {{ kind = \"uif\", function = \"encrypt\", place = \"{place}\", options = {{ key_file = \"{}\" }} }} ]\n",
+            key.display()
+        )
+    };
+    let drives = remote("demo", &address, "") + &encrypted("here", "daemon") + &encrypted("there", "process");
+    let upper = Daemon::start(&drives);
+    let mut hosts = ["demo", "here", "there"].map(|drive| upper.host(drive));
+    let mut loads = hosts.each_mut().map(|host| Load::new(host, 1, 0));
+    let longest = load_during_all(&mut loads, || (0..5).for_each(|_| upper.upgrade(&[])));
+    println!("5 upgrades, the longest pause {} ms", longest.as_millis());
+    loads.iter_mut().for_each(Load::end);
+    let queue = hosts[0].create_queue_pair(2, QueueLayout::default(), None).expect("a queue pair");
+    let mut disk = Namespace::open(&mut hosts[0], 1, queue).expect("an active namespace");
+    lower.crash();
+    lower.restart();
+    disk.flush().expect("nothing is lost");
+    disk.write(0, &[1; 512]).expect("written");
+}
+
+#[test]
+fn maps_of_a_classifier_go_with_the_drive() {
+    let daemon = Daemon::start(DRIVES);
+    attach(&daemon, "counting", COUNTING, &[]);
+    let mut host = daemon.host("demo");
+    let mut load = Load::new(&mut host, 1, 0);
+    load_during(&mut load, || (0..5).for_each(|_| daemon.upgrade(&[])));
+    load.end();
+    // Each command was counted by the process that it came to.
+    assert_eq!(numbers(&daemon, "calls"), [load.submitted, 0, load.submitted]);
 }
 
 /// Returns the part of the configuration for hosts on the network, with a drive on a file, and its address.

@@ -87,6 +87,8 @@ impl Service for Encrypt {
         Item { name: "large_sectors", about: "`yes` for dm-crypt's `iv_large_sectors`." },
     ];
 
+    const KEEPS_STATE: bool = false;
+
     type Order = NoOrder;
 
     fn make(options: &Options, given: &Given) -> Result<Box<dyn Function>, String> {
