@@ -29,7 +29,7 @@ mod origin;
 mod token;
 
 pub use accept::Listener;
-pub use assoc::{Config, Hosts, HostsRecord, IncomingHosts, Status};
+pub use assoc::{Config, Hosts, HostsRecord, IncomingHosts, Keys, Status};
 pub use directory::{Directory, Entry, KnownHost};
 
 use sluice_controller::{IN_CAPSULE_MAX, TRANSFER_MAX};

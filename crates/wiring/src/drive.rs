@@ -127,6 +127,10 @@ impl WiredDrive {
             }
             None => (prepared::sockets(spec, at.folder, at.access)?, None, None),
         };
+        let incoming_hosts = incoming_hosts.map(|hosts| {
+            let (known, directory) = (known.clone(), Arc::downgrade(&at.directory));
+            (hosts, tcp::Keys::new(spec.subnqn(), known, directory))
+        });
         let hosts = prepared::hosts(spec).map(|config| (config, incoming_hosts));
         let (identity, channels) = (prepared::identity(spec), at.channels);
         let unfinished = Unfinished {

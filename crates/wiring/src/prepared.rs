@@ -47,7 +47,7 @@ pub(super) struct PreparedDrive {
     /// Record of the subsystem, if another process hands the drive over.
     pub(super) subsystem: Option<Vec<u8>>,
     /// Configuration for hosts on the network, and the hosts of another process.
-    pub(super) hosts: Option<(tcp::Config, Option<tcp::IncomingHosts>)>,
+    pub(super) hosts: Option<(tcp::Config, Option<(tcp::IncomingHosts, tcp::Keys)>)>,
     pub(super) channels: BackgroundChannels,
     pub(super) latency: LatencyWriter,
     pub(super) transitions: Arc<AtomicU64>,
@@ -150,7 +150,7 @@ impl PreparedDrive {
         if let Some((config, incoming)) = self.hosts {
             match incoming {
                 None => tcp::Hosts::admit(&mut drive, config).map_err(no_memory)?,
-                Some(hosts) => tcp::Hosts::take_over(&mut drive, config, &hosts, now_ns)
+                Some((hosts, keys)) => tcp::Hosts::take_over(&mut drive, config, &hosts, &keys, now_ns)
                     .map_err(|error| in_words(&error))?,
             }
         }

@@ -11,4 +11,4 @@ mod record;
 mod slot;
 
 pub use hosts::{Config, Hosts, Status};
-pub use record::{HostsRecord, IncomingHosts};
+pub use record::{HostsRecord, IncomingHosts, Keys};

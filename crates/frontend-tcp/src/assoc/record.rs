@@ -7,15 +7,22 @@ use super::association::Association;
 use super::hosts::{Config, Hosts};
 use super::slot::{Shared, SlotState, TcpController};
 use crate::accept::Host;
+use crate::auth::{AuthState, AuthWorker};
 use crate::conn::{Connection, put_address, read_address};
+use crate::directory::{Directory, KnownHost};
+use crate::origin::origin;
 use sluice_command::record::{Need, Reader, RecordError, Writer};
 use sluice_controller::{CannotHandOver, ControllerRecord, IO_QUEUES_MAX, Subsystem};
 use sluice_frontend::Drive;
 use sluice_frontend::record::{HandOverError, Incoming, Outgoing, list};
 use sluice_memory::SharedRegion;
 use sluice_nvme::fabrics::NQN_MAX;
+use sluice_nvme_auth::Names;
+use std::cell::OnceCell;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Weak;
 
 /// Bytes of a controller's record.
 const CONTROLLER_MAX: usize = 1 << 20;
@@ -42,6 +49,35 @@ pub struct IncomingHosts {
 impl IncomingHosts {
     pub fn new(record: HostsRecord) -> Self {
         Self { bytes: record.bytes, incoming: Incoming(record.fds) }
+    }
+}
+
+/// Keys of a drive's hosts, with which connected hosts may authenticate again.
+#[derive(Debug)]
+pub struct Keys {
+    subnqn: String,
+    known: Vec<KnownHost>,
+    directory: Weak<Directory>,
+    /// Worker of all these connections, started for the first one that is authenticated.
+    worker: OnceCell<AuthWorker>,
+}
+
+impl Keys {
+    pub fn new(subnqn: String, known: Vec<KnownHost>, directory: Weak<Directory>) -> Self {
+        Self { subnqn, known, directory, worker: OnceCell::new() }
+    }
+
+    /// Returns the state of a host's connection that another process has authenticated.
+    fn authenticated(&self, hostnqn: &str, peer: SocketAddr) -> Result<AuthState, HandOverError> {
+        let known = self.known.iter().find(|known| known.nqn == hostnqn);
+        let terms = known.and_then(|known| known.terms.clone());
+        let terms = terms.ok_or(CannotHandOver("a connected host has no key any more"))?;
+        let names = Names { hostnqn: hostnqn.to_owned(), subnqn: self.subnqn.clone() };
+        if self.worker.get().is_none() {
+            let _ = self.worker.set(AuthWorker::start(Weak::clone(&self.directory))?);
+        }
+        let worker = self.worker.get().ok_or(CannotHandOver("there is no thread for authentication"))?;
+        Ok(AuthState::authenticated(names, terms, origin(peer), worker.clone()))
     }
 }
 
@@ -164,6 +200,7 @@ impl Hosts {
         drive: &mut Drive,
         config: Config,
         hosts: &IncomingHosts,
+        keys: &Keys,
         now_ns: u64,
     ) -> Result<(), HandOverError> {
         let mut failed = None;
@@ -173,7 +210,7 @@ impl Hosts {
             let new = sluice_frontend::NewFrontend { number, task, io, subsystem: &mut *subsystem };
             let mut own = Self::new(new, config);
             own.is_suspended = true;
-            match own.take(subsystem, hosts, now_ns) {
+            match own.take(subsystem, hosts, keys, now_ns) {
                 Ok(()) => Ok(own),
                 Err(error) => {
                     failed = Some(error);
@@ -188,6 +225,7 @@ impl Hosts {
         &mut self,
         subsystem: &mut Subsystem,
         hosts: &IncomingHosts,
+        keys: &Keys,
         now_ns: u64,
     ) -> Result<(), HandOverError> {
         let mut associations = Vec::new();
@@ -213,7 +251,7 @@ impl Hosts {
                 }
             }
             let Self { slots, shared, .. } = self;
-            slots[usize::from(number)].take(part, &hosts.incoming, subsystem, shared, now_ns)
+            slots[usize::from(number)].take(part, &hosts.incoming, keys, subsystem, shared, now_ns)
         })
         .map(drop)
     }
@@ -225,6 +263,7 @@ impl TcpController {
         &mut self,
         part: &mut Reader<'_>,
         incoming: &Incoming,
+        keys: &Keys,
         subsystem: &mut Subsystem,
         shared: &Shared,
         now_ns: u64,
@@ -242,7 +281,8 @@ impl TcpController {
         association.is_announced = true;
         let at = || (shared.io.clone(), shared.task, self.owner(shared));
         let connections = list(part, usize::from(IO_QUEUES_MAX) + 1, |part| {
-            Connection::read(part, incoming, at(), now_ns)
+            let authenticated = |peer| keys.authenticated(&association.host.nqn, peer);
+            Connection::read(part, incoming, at(), authenticated, now_ns)
         })?;
         for connection in connections {
             let mapped = connection.memory.map(&mut self.space);

@@ -73,6 +73,17 @@ impl AuthState {
         }
     }
 
+    /// Creates the state of a connection whose host another process has authenticated. The host may authenticate
+    /// again.
+    pub(crate) fn authenticated(names: Names, terms: Arc<Terms>, origin: IpAddr, worker: AuthWorker) -> Self {
+        Self { phase: Phase::Authenticated, ..Self::new(names, terms, origin, worker) }
+    }
+
+    /// Returns whether the host is authenticated, and no transaction is in progress.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.phase == Phase::Authenticated && self.session.is_some() && self.reply.is_none()
+    }
+
     /// Returns whether `liveness` is the token of this state, and the connection is not closed.
     pub(crate) fn has_token(&self, liveness: &Weak<()>) -> bool {
         self.liveness.as_ref().is_some_and(|ours| Arc::as_ptr(ours) == liveness.as_ptr())

@@ -10,6 +10,7 @@ use super::reclaim::Reclaim;
 use super::slots::Slots;
 use super::transmit::{Agreed, Transmit};
 use crate::LIMITS;
+use crate::auth::AuthState;
 use crate::token::Owner;
 use sluice_command::record::{Reader, RecordError, Writer};
 use sluice_controller::{CannotHandOver, IO_QUEUES_MAX, QUEUE_ENTRIES_MAX};
@@ -26,12 +27,11 @@ use zerocopy::{FromBytes, IntoBytes};
 const HEAD_MAX: usize = 256;
 
 impl Connection {
-    /// Checks that no TLS session and no authentication keeps the connection in this process.
+    /// Checks that no TLS session keeps the connection in this process.
     pub(crate) fn may_hand_over(&self) -> Result<(), CannotHandOver> {
-        match () {
-            () if self.tls.is_some() => Err(CannotHandOver("a host is connected over TLS")),
-            () if self.auth.is_some() => Err(CannotHandOver("a host has authenticated")),
-            () => Ok(()),
+        match self.tls {
+            Some(_) => Err(CannotHandOver("a host is connected over TLS")),
+            None => Ok(()),
         }
     }
 
@@ -49,6 +49,9 @@ impl Connection {
         let is_settled = !self.receiving && !self.sending && self.transmit.is_idle();
         match () {
             () if self.phase != Phase::Open => Err(CannotHandOver("a connection of a host is ending")),
+            () if self.auth.as_ref().is_some_and(|auth| !auth.is_at_rest()) => {
+                Err(CannotHandOver("a host authenticates"))
+            }
             () if !is_settled => Err(CannotHandOver("messages to hosts are under way")),
             () if !self.slots.may_be_handed_over() => Err(CannotHandOver("responses to hosts are under way")),
             () => Ok(()),
@@ -69,6 +72,7 @@ impl Connection {
     pub(crate) fn put(&self, part: &mut Writer, outgoing: &mut Outgoing) {
         outgoing.put(part, self.socket.as_fd());
         outgoing.put(part, self.memory.file());
+        part.put(self.auth.is_some());
         part.put(self.qid);
         part.put((self.memory.entries() - 1) as u16);
         put_address(part, self.peer);
@@ -100,9 +104,11 @@ impl Connection {
         part: &mut Reader<'_>,
         incoming: &Incoming,
         (io, task, owner): (Io, TaskId, Owner),
+        authenticated: impl FnOnce(SocketAddr) -> Result<AuthState, HandOverError>,
         now_ns: u64,
     ) -> Result<Self, HandOverError> {
         let (socket, file) = (incoming.take(part)?, incoming.take(part)?);
+        let is_authenticated = part.get()?;
         let qid = part.below(IO_QUEUES_MAX + 1, "queue identifier")?;
         let capsules = part.below(QUEUE_ENTRIES_MAX as u16, "size of a queue")?;
         if capsules == 0 {
@@ -133,6 +139,7 @@ impl Connection {
         let mut position = || part.below(memory.entries(), "index of a queue");
         let (sq_tail, sq_rung, cq_head) = (position()?, position()?, position()?);
         let cq_phase = part.get()?;
+        let auth = if is_authenticated { Some(Box::new(authenticated(peer)?)) } else { None };
         let mut reclaim = Reclaim::new();
         reclaim.note_receive(now_ns);
         Ok(Self {
@@ -159,7 +166,7 @@ impl Connection {
             slots,
             transmit: Transmit::resume_at(head),
             reclaim,
-            auth: None,
+            auth,
             sq_tail,
             sq_rung,
             cq_head,

@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Instant;
 
 const NQN: &str = "nqn.2026-11.example.sluice:disk";
-const HOSTNQN: &str = "nqn.2026-11.example.sluice:traveller";
-const HOST_KEY: &str = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
-const CONTROLLER_KEY: &str = "DHHC-1:00:ICEiIyQlJicoKSorLC0uLzAxMjM0NTY3ODk6Ozw9Pj/jBqb2:";
+pub(crate) const HOSTNQN: &str = "nqn.2026-11.example.sluice:traveller";
+pub(crate) const HOST_KEY: &str = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
+pub(crate) const CONTROLLER_KEY: &str = "DHHC-1:00:ICEiIyQlJicoKSorLC0uLzAxMjM0NTY3ODk6Ozw9Pj/jBqb2:";
 const TWO: &str = "cores = [0, 1]\nbalance = false";
 
 /// Returns the number of moves of a drive, which `SLUICE_DRIVE_MOVES` can raise.
@@ -234,7 +234,7 @@ fn a_move_is_said_and_one_that_cannot_be_is_refused() {
 }
 
 /// Writes a file with a secret, which only its owner may read. Returns its path.
-fn secret(daemon: &Daemon, name: &str, text: &str) -> String {
+pub(crate) fn secret(daemon: &Daemon, name: &str, text: &str) -> String {
     let path = daemon.folder.path().join(name);
     std::fs::write(&path, format!("{text}\n")).expect("room on the disk");
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("it is ours");

@@ -5,11 +5,13 @@ use crate::classifier::{attach, numbers};
 use crate::common::{BINARY, Daemon, LIMIT, namespace, wait_for};
 use crate::load::Load;
 use crate::programs::COUNTING;
+use crate::travel::{CONTROLLER_KEY, HOST_KEY, HOSTNQN, secret};
 use sluice_host::{Deadline, Namespace, QueueLayout};
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 const DRIVES: &str = "[[drive]]\nname = \"demo\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"disk.img\"\n\
@@ -23,23 +25,26 @@ fn upgrades() -> usize {
     std::env::var("SLUICE_UPGRADES").ok().and_then(|count| count.parse().ok()).unwrap_or(20)
 }
 
-/// Runs a load of the drive `demo` while the daemon is changed. Returns the longest time without a completion.
-fn load_during(load: &mut Load, change: impl FnOnce() + Send) -> Duration {
-    load_during_all(std::slice::from_mut(load), change)
+/// Runs a load of a drive while the daemon is changed.
+fn load_during(load: &mut Load, change: impl FnOnce() + Send) {
+    load_during_all(std::slice::from_mut(load), |_| change());
 }
 
-/// Runs several loads like [`load_during`].
-fn load_during_all(loads: &mut [Load], change: impl FnOnce() + Send) -> Duration {
-    let mut longest = Duration::ZERO;
+/// Runs several loads while the daemon is changed in several steps, which `change` counts. Returns the longest time
+/// without a completion of each step.
+fn load_during_all(loads: &mut [Load], change: impl FnOnce(&AtomicUsize) + Send) -> Vec<Duration> {
+    let (steps, mut longest) = (AtomicUsize::new(0), Vec::new());
     std::thread::scope(|scope| {
-        let changing = scope.spawn(change);
+        let changing = scope.spawn(|| change(&steps));
         let mut last = vec![Instant::now(); loads.len()];
         while !changing.is_finished() {
+            longest.resize(steps.load(SeqCst) + 1, Duration::ZERO);
             for (load, last) in loads.iter_mut().zip(&mut last) {
                 let before = load.completed;
                 load.turn(true);
                 if load.completed > before {
-                    longest = longest.max(last.elapsed());
+                    let pause = longest.last_mut().expect("there is one of this step");
+                    *pause = last.elapsed().max(*pause);
                     *last = Instant::now();
                 }
             }
@@ -48,6 +53,25 @@ fn load_during_all(loads: &mut [Load], change: impl FnOnce() + Send) -> Duration
         assert!(changing.join().is_ok(), "a change failed");
     });
     longest
+}
+
+/// Upgrades the daemon again and again under load, and prints the pauses.
+fn upgrade_under_load(daemon: &Daemon, loads: &mut [Load], count: usize) {
+    let mut pauses = load_during_all(loads, |steps| {
+        (0..count).for_each(|_| {
+            daemon.upgrade(&[]);
+            steps.fetch_add(1, SeqCst);
+        });
+    });
+    pauses.sort_unstable();
+    let part = |percent: usize| pauses[(pauses.len() - 1) * percent / 100].as_micros();
+    println!(
+        "{count} upgrades; pauses of {}, {} and {} us (p50, p99, longest)",
+        part(50),
+        part(99),
+        part(100)
+    );
+    loads.iter_mut().for_each(Load::end);
 }
 
 /// Writes a script that takes the place of a new version. Returns its path.
@@ -65,10 +89,7 @@ fn no_command_is_lost_in_upgrades_and_events_arrive_after_them() {
     let mut host = daemon.host("demo");
     host.request_async_event().expect("the limit is not reached");
     let mut load = Load::new(&mut host, 1, 0);
-    let count = upgrades();
-    let longest = load_during(&mut load, || (0..count).for_each(|_| daemon.upgrade(&[])));
-    println!("{count} upgrades, the longest pause {} ms", longest.as_millis());
-    load.end();
+    upgrade_under_load(&daemon, std::slice::from_mut(&mut load), upgrades());
     assert_ne!(daemon.pid(), first);
     assert_eq!(host.poll_async_event().expect("a controller"), None, "nothing has happened");
     daemon.ok(&["drive", "resize", "demo", "--size", "32MiB"]);
@@ -184,9 +205,7 @@ fn drives_on_others_and_functions_without_state_are_opened_anew() {
     let upper = Daemon::start(&drives);
     let mut hosts = ["demo", "here", "there"].map(|drive| upper.host(drive));
     let mut loads = hosts.each_mut().map(|host| Load::new(host, 1, 0));
-    let longest = load_during_all(&mut loads, || (0..5).for_each(|_| upper.upgrade(&[])));
-    println!("5 upgrades, the longest pause {} ms", longest.as_millis());
-    loads.iter_mut().for_each(Load::end);
+    upgrade_under_load(&upper, &mut loads, 5);
     let queue = hosts[0].create_queue_pair(2, QueueLayout::default(), None).expect("a queue pair");
     let mut disk = Namespace::open(&mut hosts[0], 1, queue).expect("an active namespace");
     lower.crash();
@@ -234,16 +253,13 @@ fn hosts_on_the_network_stay_connected() {
         remote("demo", &address, ", digests = [\"header\", \"data\"]"),
         remote("plain", &address, ", keep_alive_s = 2"),
     ));
-    let (mut host, mut plain) = (upper.host("demo"), upper.host("plain"));
-    let mut loads = [Load::new(&mut host, 1, 0), Load::new(&mut plain, 1, 1)];
+    let mut hosts = ["demo", "plain"].map(|drive| upper.host(drive));
+    let mut loads = [0, 1].map(|share| Load::new(&mut hosts[share as usize], 1, share));
     let view = |daemon: &Daemon, drive: &str| -> serde_json::Value {
         serde_json::from_str(&daemon.ok(&["drive", "show", drive, "-o", "json"])).expect("JSON")
     };
     let before = view(&lower, "disk");
-    let count = upgrades();
-    let longest = load_during_all(&mut loads, || (0..count).for_each(|_| lower.upgrade(&[])));
-    println!("{count} upgrades, the longest pause {} ms", longest.as_millis());
-    loads.iter_mut().for_each(Load::end);
+    upgrade_under_load(&lower, &mut loads, upgrades());
     for drive in ["demo", "plain"] {
         let device = &view(&upper, drive)["devices"][0];
         assert!(device["connected"] == true && device["losses"] == 0, "{device}");
@@ -258,4 +274,35 @@ fn hosts_on_the_network_stay_connected() {
     // An event arrives after all that. The request for it is as old as the connection.
     lower.ok(&["drive", "resize", "disk", "--size", "32MiB"]);
     wait_for("the event", || upper.log().matches("reports changed namespaces").count() == 2);
+}
+
+/// Upgrades the daemon of a host that has authenticated. Without its key in the configuration the upgrade is refused.
+#[test]
+fn an_authenticated_host_stays_connected() {
+    let (drives, address) = for_hosts();
+    let mut lower = Daemon::start("");
+    let [host, controller] =
+        [("host", HOST_KEY), ("controller", CONTROLLER_KEY)].map(|(name, key)| secret(&lower, name, key));
+    let keys = format!("dhchap = {{ key = \"{host}\", controller_key = \"{controller}\" }}");
+    let hosts = format!("[[drive.tcp.hosts]]\nnqn = \"{HOSTNQN}\"\n{keys}\n[drive.vfio_user]");
+    let drives = drives.replace("[drive.vfio_user]", &hosts);
+    lower.stop();
+    lower.declare("", &drives);
+    lower.restart();
+    let upper = Daemon::start(&remote("demo", &address, &format!(", hostnqn = \"{HOSTNQN}\", {keys}")));
+    let mut demo = upper.host("demo");
+    let mut load = Load::new(&mut demo, 1, 0);
+    let show = || lower.ok(&["drive", "show", "disk", "-o", "json"]);
+    let is_authenticated = |shown: &str| {
+        let view: serde_json::Value = serde_json::from_str(shown).expect("JSON");
+        view["authenticated"].as_array().is_some_and(|hosts| hosts.len() == 1)
+    };
+    assert!(is_authenticated(&show()), "{}", show());
+    upgrade_under_load(&lower, std::slice::from_mut(&mut load), 5);
+    assert!(is_authenticated(&show()), "{}", show());
+    assert!(!upper.log().contains("is there again"), "{}", upper.log());
+    let without = drives.replace(&keys, "");
+    lower.declare("", &without);
+    let complaint = lower.fails(&["upgrade"]);
+    assert!(complaint.contains("a connected host has no key any more"), "{complaint}");
 }
