@@ -20,6 +20,7 @@ pub mod luks;
 pub mod messages;
 pub mod object;
 pub mod program;
+pub mod records;
 pub mod redundancy;
 pub mod registers;
 pub mod rings;

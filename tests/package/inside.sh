@@ -55,10 +55,21 @@ check "the log has no refusal" sh -c '! journalctl -q -u sluice -p warning | gre
 
 old=$(main_pid)
 check "the package is installed again" dpkg -i sluice_*.deb
-WANT=$old check "under the same daemon" is main_pid
+WANT=$old check "under the same daemon, which has a drive in memory" is main_pid
+sed -i '/^# A drive in memory/,$d' /etc/sluice/sluice.toml
+check "that drive goes" sluice reload
+check "the package is installed once more" dpkg -i sluice_*.deb
+check "under another daemon" another_pid "$old"
+check "the service runs" systemctl is-active sluice
+check "the host has not noticed" read_back
+check "the host is connected as before" sh -c '! dmesg | grep -i reconnect'
 mkdir -p /run/systemd/system/sluice.service.d
 printf '[Service]\nWatchdogSec=10\n' > /run/systemd/system/sluice.service.d/short.conf
-systemctl daemon-reload; systemctl restart sluice; old=$(main_pid)
+systemctl daemon-reload; systemctl restart sluice
+check "the host connects again" within 60 read_back
+old=$(main_pid); sluice upgrade
+check "upgrade" another_pid "$old"
+old=$(main_pid)
 # Longer than the limit. The pings come three times as often.
 sleep 15
 WANT=$old check "the watchdog leaves a daemon alone that answers" is main_pid

@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Device and inode of a file.
@@ -15,6 +16,9 @@ type FileId = (u64, u64);
 
 /// Descriptors that another process has sent, and that no one has taken yet.
 static SENT: Mutex<Vec<(FileId, OwnedFd)>> = Mutex::new(Vec::new());
+
+/// Whether the other process may go on with the locks that it has sent.
+static IS_LENT: AtomicBool = AtomicBool::new(false);
 
 fn sent() -> MutexGuard<'static, Vec<(FileId, OwnedFd)>> {
     // A panic ends the process, so the lock is never poisoned.
@@ -32,6 +36,7 @@ fn id_of(fd: BorrowedFd<'_>) -> io::Result<FileId> {
 /// The file cannot be examined.
 pub fn put(fd: OwnedFd) -> io::Result<()> {
     let id = id_of(fd.as_fd())?;
+    IS_LENT.store(true, SeqCst);
     sent().push((id, fd));
     Ok(())
 }
@@ -47,9 +52,16 @@ pub fn take(file: BorrowedFd<'_>) -> Option<OwnedFd> {
     Some(sent.swap_remove(at).1)
 }
 
-/// Drops the descriptors that no one has taken.
+/// Drops the descriptors that no one has taken. Everything belongs to this process from now on.
 pub fn drop_rest() {
     sent().clear();
+    IS_LENT.store(false, SeqCst);
+}
+
+/// Returns whether locks of this process may still belong to another one. They must not be released then: an
+/// unlock counts for all descriptors of the open file description.
+pub fn are_lent() -> bool {
+    IS_LENT.load(SeqCst)
 }
 
 /// Returns a descriptor of each file that this process has locked.

@@ -23,12 +23,14 @@ pub struct Limits {
     pub ready: Duration,
     /// Time for the successor to take one item. Hosts wait for that long.
     pub item: Duration,
+    /// Time for all items. Hosts of the first one wait for that long.
+    pub all: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         let seconds = Duration::from_secs;
-        Self { greeting: seconds(5), ready: seconds(60), item: seconds(5) }
+        Self { greeting: seconds(5), ready: seconds(60), item: seconds(5), all: seconds(12) }
     }
 }
 
@@ -196,12 +198,16 @@ fn hand_over(
         return Err(UpgradeError::Foreign { own, other });
     }
     answer(channel, kind::READY, None, Stage::Preparation, until(limits.ready))?;
+    let end = until(limits.all);
     for item in items {
+        if Instant::now() >= end {
+            return Err(failed(Stage::Transfer)(ChannelError::Late));
+        }
         let parcel =
             source.suspend(item).map_err(|why| UpgradeError::Item { item: Some(item.clone()), why })?;
         let fds: Vec<BorrowedFd<'_>> = parcel.fds.iter().map(AsFd::as_fd).collect();
         let bytes = named(item, &parcel.bytes);
-        let until = until(limits.item);
+        let until = until(limits.item).min(end);
         channel.send(kind::ITEM, &bytes, &fds, until).map_err(failed(Stage::Transfer))?;
         answer(channel, kind::TAKEN, Some(item), Stage::Transfer, until)?;
     }

@@ -32,6 +32,9 @@ use tokio::sync::watch;
 /// Time limit of the end once the operator has sent a second signal, or the drain limit has passed.
 const HURRY_LIMIT: Duration = Duration::from_secs(2);
 
+/// Interval between two checks whether an upgrade is over.
+const UPGRADE_LOOK: Duration = Duration::from_millis(5);
+
 /// Idle time after which an order thread ends: a century, so that it never ends.
 const ORDER_THREAD_IDLE: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
@@ -142,13 +145,15 @@ impl Prepared {
 impl Daemon {
     fn start(config: Config, runtime: &Runtime) -> Result<Self, ApiError> {
         let prepared = Prepared::new(&config)?;
-        Self::open(config, prepared, None, runtime)
+        Self::open(config, prepared, None, || told(runtime))
     }
 
     /// Continues a daemon that has started this process.
     fn succeed(config: Config, runtime: &Runtime) -> Result<Self, ApiError> {
+        // From the moment on in which the other process leaves, signals are for this one.
+        let told = told(runtime)?;
         let (prepared, sockets) = succeed(&config)?;
-        Self::open(config, prepared, Some(sockets), runtime)
+        Self::open(config, prepared, Some(sockets), || Ok(told))
     }
 
     /// Opens the drives that are not open yet, and the sockets, unless another process has handed its own over.
@@ -156,7 +161,7 @@ impl Daemon {
         config: Config,
         prepared: Prepared,
         sockets: Option<Sockets>,
-        runtime: &Runtime,
+        told: impl FnOnce() -> Result<Told, ApiError>,
     ) -> Result<Self, ApiError> {
         let Prepared { drives, specs, directory, locks, places, .. } = prepared;
         let drives = Arc::new(drives);
@@ -165,7 +170,11 @@ impl Daemon {
         drives.keep_pauses();
         // Drives that were taken over have waited for the other process to end.
         drives.go_on();
-        drives.open_all(specs);
+        match &sockets {
+            None => drives.open_all(specs),
+            // These have failed in the other process, too. The API does not wait for them.
+            Some(_) => drop(open_in_background(Arc::clone(&drives), specs)?),
+        }
         drives.balance()?;
         drives.heed_failures()?;
         drives.heed_doubts()?;
@@ -180,7 +189,7 @@ impl Daemon {
         let former = former.into_iter().map(TcpListener::from).collect();
         let hosts = SharedListener::start(&config.tcp, directory, former)?;
         // The signals are caught before the daemon is visible and can get one.
-        let told = runtime.block_on(async { Told::new() }).map_err(trouble)?;
+        let told = told()?;
         let (listening, api_socket) = own.map_or_else(|| Listening::open(&config, &places), Ok)?;
         let copies = Copies::new(Mutex::new(Some(listening.try_clone().map_err(trouble)?)));
         let successor = offer_upgrade(&drives, &config, &copies, &hosts);
@@ -205,18 +214,26 @@ impl Daemon {
         let api = tokio::spawn(Server::new(listener, policy, router(app)).run(stop));
         watchdog::start(Handle::current(), Arc::clone(&self.drives))?;
         notify(&[NotifyState::Ready]);
-        let signal = tokio::select! {
-            signal = obey_until_stop(&mut self.told, &self.drives) => signal,
-            Ok(process) = self.successor.wait_for(Option::is_some) => {
-                let process = *process;
-                let _ = raise.send(true);
-                // The caller who has ordered the upgrade gets its answer.
-                let _ = tokio::time::timeout(HURRY_LIMIT, api).await;
-                leave(process, (self.drives, self.hosts, self.api_socket, self.locks));
-                return Ok(());
+        tokio::select! {
+            biased;
+            _ = self.successor.wait_for(Option::is_some) => {}
+            signal = obey_until_stop(&mut self.told, &self.drives) => {
+                tracing::info!("told to stop by {signal}");
             }
-        };
-        tracing::info!("told to stop by {signal}");
+        }
+        // Another process may be about to have everything.
+        while self.drives.is_upgrading() && self.successor.borrow().is_none() {
+            tokio::time::sleep(UPGRADE_LOOK).await;
+        }
+        let process = *self.successor.borrow();
+        if let Some(process) = process {
+            let _ = raise.send(true);
+            // The caller who has ordered the upgrade gets its answer.
+            let _ = tokio::time::timeout(HURRY_LIMIT, api).await;
+            tracing::info!("process {process} goes on; signals are for that one");
+            leave(process, (self.drives, self.hosts, self.api_socket, self.locks));
+            return Ok(());
+        }
         notify(&[NotifyState::Stopping]);
         drop(self.copies.lock().unwrap_or_else(PoisonError::into_inner).take());
         let deadline = Instant::now() + self.config.daemon.drain_limit();
@@ -235,6 +252,18 @@ impl Daemon {
         }
         outcome
     }
+}
+
+fn told(runtime: &Runtime) -> Result<Told, ApiError> {
+    runtime.block_on(async { Told::new() }).map_err(trouble)
+}
+
+fn open_in_background(
+    drives: Arc<Drives>,
+    specs: Vec<(DriveSpec, Origin)>,
+) -> Result<std::thread::JoinHandle<()>, ApiError> {
+    let open = move || drives.open_all(specs);
+    std::thread::Builder::new().name("opening".to_owned()).spawn(open).map_err(trouble)
 }
 
 /// Lets the API upgrade the daemon. The result shows the process that has taken over.
@@ -256,10 +285,8 @@ fn offer_upgrade(
 }
 
 /// Leaves everything to another process: nothing is closed in order, and no path is removed.
-fn leave(process: Option<u32>, everything: impl Sized) {
-    if let Some(process) = process {
-        notify(&[NotifyState::MainPid(process)]);
-    }
+fn leave(process: u32, everything: impl Sized) {
+    notify(&[NotifyState::MainPid(process)]);
     std::mem::forget(everything);
 }
 

@@ -76,6 +76,8 @@ struct ListenerState {
     listener: Option<Listener>,
     /// Sockets of a listener that was stopped.
     stopped: Vec<TcpListener>,
+    /// Set when the daemon stops.
+    is_closed: bool,
 }
 
 impl SharedListener {
@@ -85,17 +87,17 @@ impl SharedListener {
         directory: Arc<Directory>,
         former: Vec<TcpListener>,
     ) -> Result<Self, ApiError> {
+        directory.set_discovery_keys(tls_keys(tcp.discovery_keys.as_deref())?);
         let listener = Self { tcp: tcp.clone(), directory, state: Arc::default() };
         listener.listen(former)?;
         Ok(listener)
     }
 
     fn listen(&self, former: Vec<TcpListener>) -> Result<(), ApiError> {
-        let Tcp { listen, listen_tls, discovery_keys, .. } = &self.tcp;
+        let Tcp { listen, listen_tls, .. } = &self.tcp;
         if listen.is_empty() && listen_tls.is_empty() {
             return Ok(());
         }
-        self.directory.set_discovery_keys(tls_keys(discovery_keys.as_deref())?);
         let listener = Listener::resume(former, listen, listen_tls, Arc::clone(&self.directory));
         let listener = listener.map_err(|error| {
             ApiError::new(Kind::InUse, error.to_string())
@@ -127,10 +129,12 @@ impl SharedListener {
 
     /// Accepts hosts again after [`stop`](Self::stop).
     pub(crate) fn start_again(&self) {
-        let former = std::mem::take(&mut self.state().stopped);
-        if self.is_there() {
+        let mut state = self.state();
+        let former = std::mem::take(&mut state.stopped);
+        if state.is_closed || state.listener.is_some() {
             return;
         }
+        drop(state);
         if let Err(problem) = self.listen(former) {
             tracing::error!("hosts are not let in any more: {}", problem.in_one_line());
         }
@@ -138,7 +142,7 @@ impl SharedListener {
 
     /// Closes the sockets.
     pub(crate) fn close(&self) {
-        *self.state() = ListenerState::default();
+        *self.state() = ListenerState { is_closed: true, ..ListenerState::default() };
     }
 
     /// Returns copies of the sockets.

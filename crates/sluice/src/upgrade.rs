@@ -2,16 +2,19 @@
 
 use crate::daemon::Prepared;
 use crate::sockets::{Copies, Listening, SharedListener};
+use sluice_command::record::{Reader, Writer};
 use sluice_control::config::Config;
 use sluice_control::drives::{Drives, HandedOver};
 use sluice_control::listen::SocketFile;
 use sluice_handover::{
     Channel, Limits, Parcel, Sink, Source, TakeOverError, UpgradeError, Version, locks, take_over, upgrade,
 };
+use sluice_spec::DriveSpec;
 use sluice_spec::error::{ApiError, Kind};
-use sluice_wiring::reactor_of_record;
+use sluice_wiring::{reactor_of_record, tls_keys};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, Weak};
 
@@ -20,6 +23,9 @@ const LOCKS: &str = "the lock files";
 const METRICS: &str = "the metrics socket";
 const HOSTS: &str = "the sockets for hosts on the network";
 const API: &str = "the API socket";
+
+/// Bytes of a drive's specification.
+const SPEC_MAX: usize = 4 << 20;
 
 /// Begin of the name of a drive's item.
 const DRIVE: &str = "drive ";
@@ -43,6 +49,7 @@ impl Predecessor {
         let binary = binary.map_or_else(own, Ok);
         let binary =
             binary.map_err(|error| ApiError::internal(format!("cannot find the binary: {error}")))?;
+        check_binary(&binary)?;
         let mut arguments: Vec<_> = std::env::args_os().skip(1).filter(|it| it != OPTION).collect();
         arguments.push(OPTION.into());
         tracing::info!("upgrading to {}", binary.display());
@@ -59,6 +66,27 @@ impl Predecessor {
 fn without_mark(path: &Path) -> PathBuf {
     let text = path.to_str().and_then(|text| text.strip_suffix(" (deleted)"));
     text.map_or_else(|| path.to_owned(), PathBuf::from)
+}
+
+/// Checks that only root and the daemon's user can have made the binary: whoever may call the API does not get to
+/// execute programs of their own as the daemon's user.
+fn check_binary(binary: &Path) -> Result<(), ApiError> {
+    let cannot = |why: &str| ApiError::invalid(format!("{} is not started: {why}", binary.display()));
+    if !binary.is_absolute() {
+        return Err(cannot("its path is not absolute"));
+    }
+    let of_others = |path: &Path| {
+        let Ok(found) = std::fs::metadata(path) else { return false };
+        let is_ours = [0, rustix::process::geteuid().as_raw()].contains(&found.uid());
+        let is_sticky = found.is_dir() && found.mode() & 0o1000 != 0;
+        !is_ours || found.mode() & 0o022 != 0 && !is_sticky
+    };
+    match binary.ancestors().any(of_others) {
+        true => {
+            Err(cannot("others than root and the daemon's user can write to it, or to a folder of its path"))
+        }
+        false => Ok(()),
+    }
 }
 
 fn called_off(error: UpgradeError) -> ApiError {
@@ -106,8 +134,15 @@ impl Source for Items<'_> {
     fn suspend(&mut self, item: &str) -> Result<Parcel, String> {
         match item.strip_prefix(DRIVE) {
             Some(drive) => {
-                let handed = self.drives.hand_over(drive).map_err(|problem| problem.in_one_line())?;
-                Ok(Parcel { bytes: handed.bytes, fds: handed.fds })
+                let (spec, handed) = self.drives.hand_over(drive).map_err(|problem| problem.in_one_line())?;
+                let mut writer = Writer::new(0);
+                writer.bytes(&serde_json::to_vec(&spec).map_err(|error| error.to_string())?);
+                writer.raw(&handed.bytes);
+                Ok(Parcel { bytes: writer.finish(), fds: handed.fds })
+            }
+            None if item == LOCKS => {
+                let bytes = places(&self.own.config)?.into_bytes();
+                Ok(Parcel { bytes, fds: self.descriptors(item)? })
             }
             None => self.descriptors(item).map(|fds| Parcel { bytes: Vec::new(), fds }),
         }
@@ -117,6 +152,12 @@ impl Source for Items<'_> {
         self.drives.go_on();
         self.own.hosts.start_again();
     }
+}
+
+/// Returns the folders and the API socket of a daemon, in a form to compare.
+fn places(config: &Config) -> Result<String, String> {
+    let places = config.daemon.places().map_err(|problem| problem.in_one_line())?;
+    Ok(format!("{}\n{}\n{}", places.api.display(), places.state.display(), places.sockets.display()))
 }
 
 /// Process that takes over.
@@ -157,7 +198,14 @@ pub(crate) fn succeed(config: &Config) -> Result<(Prepared, Sockets), ApiError> 
 }
 
 impl Successor<'_> {
-    fn take_locks(&mut self, fds: Vec<OwnedFd>) -> Result<(), String> {
+    fn take_locks(&mut self, parcel: Parcel) -> Result<(), String> {
+        let Parcel { bytes, fds } = parcel;
+        if places(self.config)?.as_bytes() != bytes {
+            return Err(
+                "the configuration now names other folders, or another API socket: a restart is needed"
+                    .to_owned(),
+            );
+        }
         fds.into_iter().try_for_each(locks::put).map_err(|error| error.to_string())?;
         let prepared = Prepared::new(self.config).map_err(|problem| problem.in_one_line())?;
         self.prepared = Some(prepared);
@@ -167,11 +215,16 @@ impl Successor<'_> {
     fn take_drive(&mut self, name: &str, parcel: Parcel) -> Result<(), String> {
         let prepared = self.prepared.as_mut().ok_or("it came before the locks")?;
         let Parcel { bytes, fds } = parcel;
+        let mut reader = Reader::new(&bytes, 0);
+        let spec = reader.bytes(SPEC_MAX).map_err(|error| error.to_string())?;
+        let spec: DriveSpec = serde_json::from_slice(spec)
+            .map_err(|error| format!("this version cannot have the drive as it is: {error}"))?;
+        let bytes = reader.rest().to_vec();
         let reactor = reactor_of_record(&bytes).map_err(|error| error.to_string())?;
         let mut inbox = prepared.inbox.lock().unwrap_or_else(PoisonError::into_inner);
         inbox.insert(name.to_owned(), HandedOver { bytes, fds });
         drop(inbox);
-        let taken = prepared.drives.take_over(&mut prepared.specs, name, reactor);
+        let taken = prepared.drives.take_over(&mut prepared.specs, &spec, reactor);
         taken.map_err(|problem| problem.in_one_line())
     }
 }
@@ -179,6 +232,9 @@ impl Successor<'_> {
 impl Successor<'_> {
     /// Continues with the socket of the API, and with the one for metrics if it has come before.
     fn take_sockets(&mut self, api: Option<OwnedFd>) -> Result<(), String> {
+        // What fails here could not fail later without an outage.
+        let discovery = tls_keys(self.config.tcp.discovery_keys.as_deref());
+        discovery.map_err(|problem| problem.in_one_line())?;
         let prepared = self.prepared.as_ref().ok_or("it came before the locks")?;
         let api = api.ok_or("it has no descriptor")?;
         let sockets = Listening::resume(self.config, api, self.metrics.take(), &prepared.places.api);
@@ -195,7 +251,7 @@ impl Sink for Successor<'_> {
     fn take(&mut self, item: &str, mut parcel: Parcel) -> Result<(), String> {
         match item.strip_prefix(DRIVE) {
             Some(drive) => self.take_drive(drive, parcel),
-            None if item == LOCKS => self.take_locks(parcel.fds),
+            None if item == LOCKS => self.take_locks(parcel),
             None if item == METRICS => {
                 self.metrics = parcel.fds.pop();
                 Ok(())

@@ -23,6 +23,6 @@ pub use nvme::{
 };
 pub use nvme_tcp::{
     Digests, Expected, Multipath, NvmeTcp, NvmeTcpConfig, NvmeTcpControl, NvmeTcpError, NvmeTcpStatus,
-    PATHS_MAX, PathPolicy, PreparedNvmeTcp, discover,
+    PATHS_MAX, PathPolicy, PreparedNvmeTcp, UnreportedLosses, discover,
 };
 pub use remote::{LossNotice, PowerId, PreviousSession, await_shutdowns};

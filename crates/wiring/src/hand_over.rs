@@ -24,7 +24,7 @@ const SETTLE_LIMIT: Duration = Duration::from_secs(2);
 /// Interval between two checks whether commands are in flight.
 const SETTLE_LOOK: Duration = Duration::from_micros(200);
 
-/// Time after which a drive goes on by itself, whatever became of its upgrade.
+/// Time after which a drive that has not settled goes on by itself.
 const HOLD_LIMIT: Duration = Duration::from_secs(25);
 
 /// Sockets of a drive, and bytes of a socket's record.
@@ -141,10 +141,14 @@ impl WiredDrive {
         let until = Instant::now() + SETTLE_LIMIT;
         // The other process connects to remote controllers anew, which may lose unflushed writes meanwhile.
         if self.stacks().iter().flatten().any(|stack| !stack.peers().is_empty()) {
-            self.when_settled(until, |drive, _| Ok(drive.subsystem().check_settled()?))?;
-            let synced = self.sync(SETTLE_LIMIT, &AtomicBool::new(false))?;
-            self.change(|drive, _| drive.subsystem_mut().end_sync())?;
-            if !synced.is_durable || !synced.unreported.is_empty() {
+            // An earlier attempt may have left a flush that took too long.
+            self.when_settled(until, |drive, now_ns| {
+                drive.subsystem().check_settled()?;
+                Ok(drive.subsystem_mut().end_sync(now_ns))
+            })?;
+            let synced = self.sync(SETTLE_LIMIT, &AtomicBool::new(false));
+            let is_durable = self.change(|drive, now_ns| drive.subsystem_mut().end_sync(now_ns))?;
+            if !(synced?.is_durable && is_durable) {
                 return Err(ApiError::conflict(
                     "a flush has failed: hosts are to be notified of lost writes first",
                 ));
@@ -192,6 +196,12 @@ impl StackControl {
             return Err("it has functions that keep state in the daemon");
         }
         match &self.target {
+            _ if self.target.has_lost() => {
+                return Err("acknowledged writes were lost, and not all hosts may know");
+            }
+            TargetControl::NvmeTcp(remote) if remote.has_lost() => {
+                return Err("acknowledged writes were lost, and not all hosts know");
+            }
             TargetControl::Null | TargetControl::NvmeTcp(_) => {}
             TargetControl::File(file) if file.is_plain() => {}
             TargetControl::File(_) => return Err("it is on a block device, or has a lease"),

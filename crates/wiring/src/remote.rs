@@ -14,6 +14,7 @@ use sluice_spec::host_name::HostName;
 use sluice_spec::{DigestName, NvmeTcpSpec, PolicyName};
 use sluice_targets::{
     Digests, Expected, Multipath, NvmeTcpConfig, NvmeTcpControl, PathPolicy, PowerId, PreparedNvmeTcp,
+    UnreportedLosses,
 };
 use sluice_tls::Keys;
 use std::path::Path;
@@ -38,6 +39,7 @@ pub(crate) struct RemoteControl {
     paths: Vec<(NvmeTcpControl, DevicePlace)>,
     /// Remote namespace, with the power identifier that its controller returned.
     peer: (String, Option<PowerId>),
+    losses: UnreportedLosses,
 }
 
 impl PreparedRemoteTarget {
@@ -61,7 +63,8 @@ impl PreparedRemoteTarget {
         if spec.addresses.is_empty() {
             let prepared = PreparedNvmeTcp::open(&config(&spec.address)?).map_err(in_words)?;
             let paths = vec![(prepared.control(), place(&spec.address))];
-            let control = RemoteControl { paths, peer: (peer, prepared.power()) };
+            let (peer, losses) = ((peer, prepared.power()), prepared.losses());
+            let control = RemoteControl { paths, peer, losses };
             return Ok((Self::One(Box::new(prepared)), control));
         }
         let configs = spec.addresses.iter().map(|address| config(address));
@@ -70,7 +73,8 @@ impl PreparedRemoteTarget {
         let places = spec.addresses.iter().map(|address| place(address));
         let power = paths.iter().find_map(PreparedNvmeTcp::power);
         let controls = paths.iter().map(PreparedNvmeTcp::control).zip(places).collect();
-        let control = RemoteControl { paths: controls, peer: (peer, power) };
+        let losses = paths[0].losses();
+        let control = RemoteControl { paths: controls, peer: (peer, power), losses };
         let policy = match spec.policy {
             PolicyName::RoundRobin => PathPolicy::RoundRobin,
             PolicyName::QueueDepth => PathPolicy::QueueDepth,
@@ -118,6 +122,11 @@ impl RemoteControl {
             DeviceView::over_tcp(nsid, place, control.status())
         };
         self.paths.iter().map(view).collect()
+    }
+
+    /// Returns whether some host was not notified of a loss of acknowledged writes.
+    pub(super) fn has_lost(&self) -> bool {
+        self.losses.are_there()
     }
 
     /// Returns the remote namespace, with its power identifier.

@@ -45,16 +45,24 @@ impl Drives {
         if self.upgrading.swap(true, SeqCst) {
             return Err(ApiError::conflict("an upgrade is under way already"));
         }
-        let upgraded = self.upgrade_alone(upgrade, binary);
-        self.upgrading.store(upgraded.is_ok(), SeqCst);
-        upgraded
+        self.upgrade_alone(upgrade, binary).inspect_err(|_| self.upgrading.store(false, SeqCst))
+    }
+
+    /// Returns whether an upgrade is under way, or has succeeded.
+    pub fn is_upgrading(&self) -> bool {
+        self.upgrading.load(SeqCst)
     }
 
     /// Upgrades when the changes in progress are over.
     fn upgrade_alone(&self, upgrade: &Upgrade, binary: Option<PathBuf>) -> Result<Upgraded, ApiError> {
-        let (_reloads, _moves) = (lock(&self.reloads), lock(&self.moves));
+        let busy =
+            |what: String| ApiError::conflict(format!("{what} is being changed")).hint("try again later");
+        let alone = self.reloads.try_lock().ok().zip(self.moves.try_lock().ok());
+        let _alone = alone.ok_or_else(|| busy("the daemon".to_owned()))?;
         let names: Vec<String> = lock(&self.entries).keys().cloned().collect();
-        let _changes: Vec<_> = names.iter().map(|name| self.changes.begin(name)).collect();
+        let begin =
+            |name: &String| self.changes.try_begin(name).ok_or_else(|| busy(format!("drive `{name}`")));
+        let _changes: Vec<_> = names.iter().map(begin).collect::<Result<_, _>>()?;
         if !lock(&self.coming).is_empty() {
             return Err(ApiError::conflict("a drive is being created").hint("try again when it is there"));
         }
@@ -69,7 +77,11 @@ impl Drives {
         match &upgraded {
             // From now on only the other process stores.
             Ok(_) => std::mem::forget(guards),
-            Err(_) => self.store_all_again(),
+            Err(_) => {
+                self.store_all_again();
+                // Changes that have waited for the guards go on.
+                self.upgrading.store(false, SeqCst);
+            }
         }
         Ok(Upgraded { process: upgraded? })
     }
@@ -94,12 +106,13 @@ impl Drives {
         Ok(drives.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// Suspends a drive, and returns its record.
+    /// Suspends a drive, and returns its specification and its record.
     ///
     /// # Errors
     /// The drive goes on.
-    pub fn hand_over(&self, name: &str) -> Result<HandedOver, ApiError> {
-        self.entry(name)?.running?.hand_over()
+    pub fn hand_over(&self, name: &str) -> Result<(DriveSpec, HandedOver), ApiError> {
+        let entry = self.entry(name)?;
+        Ok((entry.spec, entry.running?.hand_over()?))
     }
 
     /// Lets all drives go on: after an upgrade that was called off, or in the new process.
@@ -114,23 +127,32 @@ impl Drives {
 
 /// Methods of the process that takes over.
 impl Drives {
-    /// Opens a drive for which the engine has a record, on this reactor. Takes the drive out of `specs`.
+    /// Opens a drive for which the engine has a record, on this reactor. Takes the drive out of `specs`. `former` is
+    /// the drive as it is in the other process.
     ///
     /// # Errors
-    /// No such drive is declared or stored, or it cannot be opened.
+    /// No such drive is declared or stored, it is another one now, or it cannot be opened.
     pub fn take_over(
         &self,
         specs: &mut Vec<(DriveSpec, Origin)>,
-        name: &str,
+        former: &DriveSpec,
         reactor: usize,
     ) -> Result<(), ApiError> {
-        let at = specs.iter().position(|(spec, _)| spec.name == name);
+        let name = &former.name;
+        let at = specs.iter().position(|(spec, _)| spec.name == *name);
         let at = at.ok_or_else(|| ApiError::not_found("it is not in the configuration or the state"))?;
+        // A reload refuses such a change, too. A classifier may be another one.
+        let rest = |spec: &DriveSpec| DriveSpec { classifier: None, ..spec.clone() };
+        if rest(&specs[at].0) != rest(former) {
+            return Err(ApiError::conflict(
+                "the configuration now declares it otherwise: a restart is needed",
+            ));
+        }
         let (spec, origin) = specs.remove(at);
         let reactor = if reactor < self.reactors { reactor } else { self.place(&spec, &[]) };
         let entry: Entry = self.open_entry(spec, origin, reactor);
         let opened = entry.running.clone().map(drop);
-        lock(&self.entries).insert(name.to_owned(), entry);
+        lock(&self.entries).insert(name.clone(), entry);
         // The other process goes on with the drive, so no remedy is for this one.
         opened.map_err(|problem| ApiError { hint: None, ..problem })
     }

@@ -5,6 +5,7 @@ use crate::state::sync::{Sync, Synced};
 use sluice_command::{Command, Operation, Origin, Request};
 use sluice_nvme::SubmissionEntry;
 use sluice_nvme::opcode::io;
+use std::collections::BTreeSet;
 
 impl Subsystem {
     /// Flushes every namespace that has a volatile write cache, while nothing else is in flight.
@@ -33,9 +34,15 @@ impl Subsystem {
         }
     }
 
-    /// Ends a sync whose outcome was returned, so that the drive can go on.
-    pub fn end_sync(&mut self) {
-        self.jobs_mut().sync.take_if(|sync| sync.in_flight == 0);
+    /// Ends a sync after which the drive goes on, if its flushes have ended. Losses that it has found, of which no
+    /// host got a status, are noted. Returns whether all data is durable, and nothing is lost.
+    pub fn end_sync(&mut self, now_ns: u64) -> bool {
+        let synced = self.synced();
+        let Some(sync) = self.jobs_mut().sync.take_if(|sync| sync.in_flight == 0) else { return true };
+        let unreported = synced.map(|synced| synced.unreported).unwrap_or_default();
+        let lost: BTreeSet<u32> = unreported.into_iter().chain(sync.failed).chain(sync.lost).collect();
+        lost.iter().for_each(|nsid| self.lose_writes(*nsid, now_ns));
+        lost.is_empty()
     }
 
     /// Returns the outcome of the last [`sync`](Self::sync); none while some of its flushes are in flight, or

@@ -28,8 +28,8 @@ impl Subsystem {
         if self.jobs.management.is_busy() {
             return Err(CannotHandOver("a host creates or deletes a namespace"));
         }
-        if self.jobs.losses.are_unreported() {
-            return Err(CannotHandOver("hosts were not notified yet that acknowledged writes were lost"));
+        if !self.jobs.losses.are_none() {
+            return Err(CannotHandOver("acknowledged writes were lost, and not all hosts may know"));
         }
         if self.iter().any(|namespace| namespace.is_leaving() || namespace.check_open().is_err()) {
             return Err(CannotHandOver("a namespace is closed to its hosts"));
@@ -52,7 +52,9 @@ impl Subsystem {
             |slot: &&Slot| slot.origin.sq == 0 && slot.origin.opcode == admin::ASYNC_EVENT_REQUEST;
         let (jobs, requests) = (&self.jobs, self.slab.live().filter(is_request).count());
         let has_results = self.has_completions() || !self.mailboxes.are_empty();
-        let has_work = self.held.may_hold() || self.has_held_work() || jobs.sync.is_some();
+        let has_work = self.held.may_hold()
+            || self.has_held_work()
+            || jobs.sync.as_ref().is_some_and(|sync| sync.in_flight > 0);
         let has_orders = !jobs.orders.are_none() || !jobs.orders.gone.is_empty();
         let marks = &jobs.uncorrectable;
         let stores =

@@ -177,7 +177,17 @@ impl Daemon {
     }
 
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
-        let pid = Pid::from_raw(self.pid().cast_signed()).expect("it runs");
+        self.signal_process(self.pid(), signal);
+    }
+
+    /// Returns the process that was started first.
+    pub(crate) fn first_pid(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
+    }
+
+    pub(crate) fn signal_process(&self, pid: u32, signal: rustix::process::Signal) {
+        let pid = Pid::from_raw(pid.cast_signed()).expect("a process");
+        // It is not reaped yet, so that the identifier is its own.
         rustix::process::kill_process(pid, signal).expect("it is ours");
     }
 

@@ -6,6 +6,9 @@ use crate::common::{BINARY, Daemon, LIMIT, namespace, wait_for};
 use crate::load::Load;
 use crate::programs::COUNTING;
 use crate::travel::{CONTROLLER_KEY, HOST_KEY, HOSTNQN, secret};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::process::Signal;
 use sluice_host::{Deadline, Namespace, QueueLayout};
 use std::collections::BTreeSet;
 use std::fs;
@@ -149,6 +152,10 @@ fn a_new_process_may_fail_at_any_step() {
             match daemon.try_upgrade(&["--binary", &binary]) {
                 Ok(()) => true,
                 Err(complaint) => {
+                    // The file of the drive is locked by the old process as before.
+                    let image = fs::File::open(daemon.folder.path().join("disk.img")).expect("it is there");
+                    let locked = flock(&image, FlockOperation::NonBlockingLockExclusive);
+                    assert_eq!(locked, Err(Errno::WOULDBLOCK), "{complaint}");
                     problems.insert(complaint);
                     false
                 }
@@ -167,12 +174,16 @@ fn a_configuration_that_does_not_fit_is_refused() {
     let daemon = Daemon::start(DRIVES);
     let mut host = daemon.host("demo");
     let mut load = Load::new(&mut host, 1, 0);
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let metrics = format!("[metrics]\nlisten = \"{}\"\n", taken.local_addr().expect("an address"));
     let (demo, other) = DRIVES.split_at(DRIVES.rfind("[[drive]]").expect("two drives"));
     load_during(&mut load, || {
         for (settings, drives, problem) in [
             ("nonsense = 1", DRIVES, "the new process failed when it was greeted"),
             ("", other, "the new process refused drive demo: it is not in the configuration or the state"),
             ("", &demo.replace("demo", "othe2"), "the new process refused drive demo"),
+            ("", &DRIVES.replace("disk.img", "disk2.img"), "declares it otherwise: a restart is needed"),
+            (&metrics, DRIVES, "for metrics: Address already in use"),
         ] {
             daemon.declare(settings, drives);
             let complaint = daemon.fails(&["upgrade"]);
@@ -212,6 +223,27 @@ fn drives_on_others_and_functions_without_state_are_opened_anew() {
     lower.restart();
     disk.flush().expect("nothing is lost");
     disk.write(0, &[1; 512]).expect("written");
+}
+
+/// Stops the daemon in the middle of upgrades. One process ends in order, whichever has the drives then.
+#[test]
+fn a_daemon_may_be_stopped_during_an_upgrade() {
+    for pause in [0, 5, 10, 20, 40, 80] {
+        let mut daemon = Daemon::start(DRIVES);
+        let words = std::thread::scope(|scope| {
+            let upgrading = scope.spawn(|| daemon.try_upgrade(&[]));
+            std::thread::sleep(Duration::from_millis(pause));
+            let child = daemon.first_pid();
+            daemon.signal_process(child, Signal::TERM);
+            upgrading.join().expect("it ends")
+        });
+        if words.is_ok() {
+            daemon.stop();
+        } else {
+            assert!(daemon.wait().success(), "{words:?}\n{}", daemon.log());
+        }
+        assert!(!daemon.api().exists() && !daemon.socket("demo").exists(), "after {pause} ms: {words:?}");
+    }
 }
 
 #[test]
@@ -304,5 +336,5 @@ fn an_authenticated_host_stays_connected() {
     let without = drives.replace(&keys, "");
     lower.declare("", &without);
     let complaint = lower.fails(&["upgrade"]);
-    assert!(complaint.contains("a connected host has no key any more"), "{complaint}");
+    assert!(complaint.contains("declares it otherwise"), "{complaint}");
 }

@@ -37,7 +37,7 @@ pub use error::NvmeTcpError;
 pub use multipath::{Multipath, PATHS_MAX, PathPolicy};
 pub use target::Target as NvmeTcp;
 
-use crate::remote::{LossNotice, PowerId, PreviousSession};
+use crate::remote::{LossNotice, PowerId, PreviousSession, Unflushed};
 use sluice_nvme_auth::Terms;
 use sluice_reactor::{Io, TaskId};
 use sluice_tls::Keys;
@@ -123,6 +123,17 @@ pub struct PreparedNvmeTcp {
     control: NvmeTcpControl,
 }
 
+/// Losses of acknowledged writes of a namespace.
+#[derive(Clone, Debug)]
+pub struct UnreportedLosses(Arc<Unflushed>);
+
+impl UnreportedLosses {
+    /// Returns whether some host was not notified of a loss.
+    pub fn are_there(&self) -> bool {
+        self.0.is_lost()
+    }
+}
+
 impl PreparedNvmeTcp {
     /// Connects. Blocks, for no longer than a few times the timeout.
     ///
@@ -167,6 +178,11 @@ impl PreparedNvmeTcp {
     /// Returns a handle on the target's counters, for the control plane.
     pub fn control(&self) -> NvmeTcpControl {
         self.control.clone()
+    }
+
+    /// Returns the losses of the namespace, for the control plane.
+    pub fn losses(&self) -> UnreportedLosses {
+        UnreportedLosses(Arc::clone(&self.handle.unflushed))
     }
 
     /// Builds the target, on its reactor's thread. `token_prefix` is the part of this layer's tokens above
