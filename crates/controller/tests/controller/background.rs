@@ -1,12 +1,13 @@
 //! Format NVM and Sanitize as jobs of an operator: paused, resumed, paced, and never cancelled.
 
-use crate::host::{Host, MS, entry};
+use crate::host::{Host, MS, entry, io};
 use crate::model::Model;
 use sluice_command::Request;
-use sluice_controller::{ALL_NAMESPACES, BackgroundJob};
+use sluice_controller::{ALL_NAMESPACES, BackgroundJob, FormatRecord, FormatState, PersistentRecord};
 use sluice_jobs::{PaceChange, State, Verb};
-use sluice_nvme::opcode::admin;
+use sluice_nvme::opcode::{admin, io as opcode};
 use sluice_nvme::{Status, SubmissionEntry};
+use std::sync::{Arc, Mutex};
 
 /// Bytes of a chunk without a pace.
 const CHUNK: u64 = 32 << 20;
@@ -72,6 +73,48 @@ fn a_paused_format_sets_no_timer_and_its_command_completes_after_the_resume() {
     assert_eq!(host.reap(0).map(|completion| completion.status()), Some(Status::SUCCESS));
     assert!(model.disk().bytes.iter().all(|&byte| byte == 0));
     assert_eq!(progress(&host), (State::Done, SIZE, SIZE));
+}
+
+/// Tests that a pause does not extend the wait for a command that never ends.
+#[test]
+fn a_paused_format_fails_behind_a_command_that_does_not_end() {
+    let model = Model::new(SIZE as usize / 512);
+    model.disk().hold = true;
+    let mut host = Host::with_io(&model);
+    host.submit(1, io(opcode::READ, 0, 1, 0x1000_0000));
+    host.run();
+    host.submit(0, format());
+    host.run();
+    order(&mut host, 1, Verb::Pause, "format").expect("it waits");
+    host.now_ns += 9000 * MS;
+    host.run();
+    assert_eq!(host.reap(0).map(|it| it.status()), Some(Status::COMMAND_SEQUENCE_ERROR));
+}
+
+/// Tests that a pause does not delay the storing of a failure: until then the namespace counts as being formatted.
+#[test]
+fn the_failure_of_a_paused_format_is_stored_again_until_that_succeeds() {
+    let (model, mut host) = formatting();
+    let stored = Arc::new(Mutex::new(Vec::new()));
+    let store = Arc::clone(&stored);
+    host.controller.subsystem.on_persist(move |what| store.lock().expect("not poisoned").push(what));
+    let failed =
+        PersistentRecord::Format(FormatRecord { nsid: 1, block_size: 4096, state: FormatState::Failed });
+    order(&mut host, 1, Verb::Pause, "format").expect("it runs");
+    model.disk().fails_with = Some(Status::WRITE_FAULT);
+    host.answer(1, &model, 1);
+    for is_stored in [false, true] {
+        host.run();
+        assert_eq!(std::mem::take(&mut *stored.lock().expect("not poisoned")), [failed.clone()]);
+        let now_ns = host.now_ns;
+        host.controller.subsystem.persisted(failed.clone(), is_stored, now_ns);
+        host.now_ns += 1000 * MS;
+    }
+    model.disk().fails_with = None;
+    model.disk().hold = false;
+    host.run();
+    assert!(host.reap(0).is_some_and(|it| !it.status().is_success()));
+    assert_eq!(host.io(io(opcode::READ, 0, 1, 0x1000_0000)), Status::SUCCESS, "no format runs");
 }
 
 #[test]

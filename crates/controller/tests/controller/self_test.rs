@@ -2,8 +2,12 @@
 
 use crate::host::{Host, MS, entry};
 use crate::model::Model;
+use sluice_command::{Characteristics, Command, Lane, Layer, Stack};
+use sluice_controller::{Namespace, NamespaceConfig};
 use sluice_nvme::opcode::admin;
 use sluice_nvme::{LogId, NSID_ALL, Status, SubmissionEntry};
+use sluice_router::RouterBuilder;
+use std::sync::{Arc, Mutex};
 
 const SHORT: u32 = 1;
 const EXTENDED: u32 = 2;
@@ -151,4 +155,47 @@ fn a_test_wakes_nobody_while_its_controller_is_disabled() {
     host.enable();
     wait(&mut host, 100);
     assert_eq!(log(&mut host)[4], 0x20);
+}
+
+/// Disk of 8 TiB without contents, which notes the offsets of reads. Reads at an offset fail.
+struct Huge {
+    reads: Arc<Mutex<Vec<u64>>>,
+    fails_at: u64,
+}
+
+const TIB: u64 = 1 << 40;
+
+impl Layer for Huge {
+    fn name(&self) -> &'static str {
+        "huge"
+    }
+
+    fn characteristics(&self, _below: &[Characteristics]) -> Characteristics {
+        Characteristics::target(8 * TIB, 512)
+    }
+
+    fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
+        let offset = lane.slot(&command).request.offset;
+        self.reads.lock().expect("not poisoned").push(offset);
+        let is_bad = offset == self.fails_at;
+        lane.finish(command, if is_bad { Status::UNRECOVERED_READ_ERROR } else { Status::SUCCESS });
+    }
+}
+
+/// Conformance: Base 5.16.1.7, the failing LBA of a self-test has 64 bits.
+#[test]
+fn blocks_whose_addresses_have_more_than_32_bits_are_tested() {
+    let reads = Arc::<Mutex<Vec<u64>>>::default();
+    let last = 63 * TIB / 8;
+    let huge = Huge { reads: Arc::clone(&reads), fails_at: last };
+    let config = NamespaceConfig { nsid: 1, block_size: 512, uuid: [1; 16] };
+    let router = RouterBuilder::new(Stack::of(Box::new(huge))).build();
+    let mut host = Host::enabled(vec![Namespace::new(config, router).expect("a namespace that is possible")]);
+    assert_eq!(begin(&mut host, 1, SHORT), Ok(0));
+    wait(&mut host, 80);
+    let places: Vec<_> = (0..64).map(|place| place * TIB / 8).collect();
+    assert_eq!(*reads.lock().expect("not poisoned"), places);
+    let page = log(&mut host);
+    assert_eq!(page[4..7], [0x17, 1, 0xf], "short, and failed in the first segment");
+    assert_eq!(page[20..28], (last / 512).to_le_bytes());
 }
