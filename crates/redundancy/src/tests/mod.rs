@@ -8,9 +8,10 @@ mod rig;
 mod steps;
 mod storage;
 
-use crate::{Begun, Members, Step};
+use crate::{Begun, Ended, Members, Step, WriteId};
 use rig::{Rig, SIZE};
 use sluice_sim::seeds;
+use std::ops::Range;
 
 /// Processes that serve the set in a run, one after the other.
 const LIVES: u64 = 12;
@@ -418,4 +419,43 @@ fn what_comes_to_a_drive_that_grows_is_copied() {
         let images = [0, 1, 2].map(|member| rig.whole(member));
         assert!(images[0].len() > SIZE as usize && images.iter().all(|image| *image == images[0]));
     }
+}
+
+/// Begins a write or flush of the host that nothing holds back.
+fn begins(rig: &mut Rig, bytes: Range<u64>) -> WriteId {
+    match rig.mirror.begin(bytes) {
+        (id, Begun::Go(_)) => id,
+        (_, Begun::Wait) => panic!("it waits"),
+    }
+}
+
+/// Checks that neither a Flush that succeeds nor a write that fails beside a failed Flush counts as a loss.
+#[test]
+fn what_ends_beside_a_failed_flush_makes_no_later_one_fail() {
+    let source = Members::one(0);
+    for (bytes, failed, ends) in [(0..0, Members::NONE, Ended::Good), (0..512, source, Ended::Failed)] {
+        let mut rig = Rig::new(1, 2, false);
+        start(&mut rig);
+        rig.come_to_rest();
+        rig.write_at(0..512);
+        while rig.turn() {}
+        let beside = begins(&mut rig, bytes.clone());
+        let flush = begins(&mut rig, 0..0);
+        assert_eq!(rig.mirror.end(flush, source), Ended::Failed);
+        assert_eq!(rig.mirror.end(beside, failed), ends);
+        let next = begins(&mut rig, 0..0);
+        assert_eq!(rig.mirror.end(next, Members::NONE), Ended::Good, "beside {bytes:?}");
+    }
+    // A write that failed while a flush was under way is none that the flush did not cover.
+    let mut rig = Rig::new(1, 2, false);
+    start(&mut rig);
+    rig.come_to_rest();
+    rig.write_at(0..512);
+    while rig.turn() {}
+    let flush = begins(&mut rig, 0..0);
+    let write = begins(&mut rig, 0..512);
+    assert_eq!(rig.mirror.end(write, source), Ended::Failed);
+    assert_eq!(rig.mirror.end(flush, source), Ended::Failed);
+    let next = begins(&mut rig, 0..0);
+    assert_eq!(rig.mirror.end(next, Members::NONE), Ended::Good);
 }
