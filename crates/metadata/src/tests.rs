@@ -1,6 +1,7 @@
 use crate::*;
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
@@ -519,4 +520,40 @@ fn a_set_that_no_label_can_describe_is_refused_and_its_files_stay() {
     let member = |(device, role): (_, &Role)| Member { device, role: *role, data_bytes: MIB, storage: 0 };
     let wanted: Vec<_> = devices.iter().zip(&too_many.roles).map(member).collect();
     assert!(matches!(form(&STRIPE, &wanted), Err(Error::Impossible(_))));
+}
+
+/// Name of a variable that is set in a process that may not make files as long as a label needs.
+const LIMITED: &str = "SLUICE_TEST_LIMITED";
+
+/// Runs a test of this program alone, in a process whose files may have this many KiB.
+fn run_limited(test: &str, kib: u64) {
+    let limited = format!("trap '' XFSZ; ulimit -f {kib}; exec \"$0\" --exact \"$1\"");
+    let program = std::env::current_exe().expect("it runs");
+    let child = Command::new("bash").args(["-c", &limited]).arg(program).arg(test).env(LIMITED, "1").output();
+    let output = child.expect("bash is there");
+    let words = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && words.contains("1 passed"), "{words}");
+}
+
+/// Checks a file that grows for the first copy of its label, and no further.
+#[test]
+fn a_file_whose_label_cannot_be_stored_keeps_its_length() {
+    if std::env::var_os(LIMITED).is_none() {
+        return run_limited("tests::a_file_whose_label_cannot_be_stored_keeps_its_length", 1100);
+    }
+    // A set of members that are short enough.
+    let set = Set::new(MIRROR, 1);
+    (0..2).for_each(|index| std::fs::write(set.path(index), [1; 4096]).expect("room"));
+    let devices = set.devices();
+    let member = |(device, role): (_, &Role)| Member { device, role: *role, data_bytes: 4096, storage: 7 };
+    form(&MIRROR, &devices.iter().zip(&set.roles).map(member).collect::<Vec<_>>()).expect("there is room");
+    let long = set.folder.path().join("long");
+    std::fs::write(&long, vec![1; MIB as usize]).expect("room");
+    let device = &Device::claim(&long).expect("it is free");
+    let formed = form(&STRIPE, &[Member { device, role: Role::Data(0), data_bytes: MIB, storage: 7 }]);
+    assert!(matches!(formed, Err(Error::Io(_, "grow", _))), "{formed:?}");
+    assert_eq!(device.bytes().expect("it is open"), MIB);
+    let replaced = replace(device, &set.label(0), Role::Data(0), MIB);
+    assert!(matches!(replaced, Err(Error::Io(_, "grow", _))), "{replaced:?}");
+    assert_eq!(device.bytes().expect("it is open"), MIB);
 }
