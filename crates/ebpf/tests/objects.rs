@@ -140,6 +140,19 @@ fn messages_name_the_line() {
     assert!(message.contains("bytes 8 to 15 of the context may not be read"), "{message}");
 }
 
+/// Checks a function that is not the first of its section, and follows the main function in the program.
+#[test]
+fn lines_belong_to_their_instructions() {
+    let object = Object::from_elf(EVERYTHING, "test/everything", &Limits::default()).expect("it can be read");
+    let slots: Vec<usize> = object.lines.iter().map(|(slot, _)| *slot).collect();
+    assert!(slots.is_sorted_by(|one, next| one < next), "one line for an instruction: {slots:?}");
+    // The last function has at most five instructions.
+    let end = object.slots.len();
+    let last = object.lines.iter().filter(|(_, line)| line.text == "return value * 3 + 1;");
+    let last: Vec<usize> = last.map(|(slot, _)| *slot).collect();
+    assert!(!last.is_empty() && last.iter().all(|slot| (end - 5..end).contains(slot)), "{last:?} of {end}");
+}
+
 /// Checks instructions at line 0, which clang assigns to code of its own, such as an instruction that several
 /// lines share.
 #[test]

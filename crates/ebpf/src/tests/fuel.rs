@@ -81,6 +81,22 @@ fn helpers_take_as_much_as_they_do() {
     }
 }
 
+/// Checks that each link that is followed in a map is paid for. An array has none.
+#[test]
+fn links_of_a_map_take_fuel() {
+    let update = |map: u32| move |asm: Asm| call(map, 2)(asm.mov(3, R(10)).add(3, I(-8)));
+    let replace = |map: u32| move |asm: Asm| call(map, 3)(update(map)(asm));
+    let find = |map: u32| move |asm: Asm| call(map, 1)(update(1)(asm));
+    // The first of each pair follows a link less than the second.
+    for (what, less, more) in [
+        ("update", rounds(update(0)), rounds(update(1))),
+        ("delete", rounds(replace(0)), rounds(replace(1))),
+        ("lookup", rounds(find(2)), rounds(find(1))),
+    ] {
+        assert!(less > more, "{what}: {less} and {more} times");
+    }
+}
+
 /// Checks a program without a loop that still does too much.
 #[test]
 fn a_long_way_without_a_loop() {

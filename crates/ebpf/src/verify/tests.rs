@@ -153,3 +153,34 @@ fn what_may_be_null_is_not_taken_for_granted() {
     let stack = 0..crate::layout::STACK_BYTES;
     assert_eq!(load(frame(), false), (Proof::Within(Region::Stack, stack), map(None)));
 }
+
+/// Checks that a pointer that leads to one of two regions is proven for neither of them.
+#[test]
+fn what_may_be_in_two_regions_is_compared() {
+    type Base = fn(Asm) -> Asm;
+    let context: Base = |asm| asm.mov(6, R(7)).add(6, I(8));
+    let frame: Base = |asm| asm.mov(6, R(10)).add(6, I(-8));
+    let value: Base = |asm| {
+        let asm = asm.map(1, 0).mov(2, R(10)).add(2, I(-16)).call(1).mov(6, R(0));
+        asm.branch(Cond::Eq, Width::W64, 6, I(0), "out")
+    };
+    let other: Base = |asm| {
+        let asm = asm.map(1, 1).mov(2, R(10)).add(2, I(-16)).call(1).mov(6, R(0));
+        asm.branch(Cond::Eq, Width::W64, 6, I(0), "out")
+    };
+    let maps = || vec![crate::MapDef::array("a", 8, 4).into(), crate::MapDef::array("b", 4, 4).into()];
+    let bases = [context, frame, value, other];
+    for (first, second) in (0..4).flat_map(|first| (0..4).map(move |second| (first, second))) {
+        let asm = Asm::new().mov(7, R(1)).store(Size::B8, 10, -8, I(3)).store(Size::B8, 10, -16, I(1));
+        let asm = asm.load(Size::B1, 8, 1, 0).branch(Cond::Ne, Width::W64, 8, I(0), "second");
+        let asm = bases[second](bases[first](asm).jump("there").label("second")).label("there");
+        let at = asm.len();
+        let object = object(asm.load(Size::B4, 0, 6, 0).label("out").mov(0, I(0)).exit(), maps());
+        let program = Program::load(&object, &options(Engine::Interpreted), &[]).expect("it loads");
+        assert_eq!(program.proofs()[at] == Proof::Nothing, first != second, "{first} and {second}");
+        for byte in [0, 1] {
+            let program = Program::load(&object, &fuzz::options(Engine::Interpreted), &[]).expect("it loads");
+            assert_eq!(wrong(program, &object, byte), None, "{first} and {second}");
+        }
+    }
+}
