@@ -1,6 +1,6 @@
 //! Service for conforming hosts.
 
-use super::host::{CC_ENABLE, Connect, Host, Link, apart, entry, fabrics, transfer};
+use super::host::{CC_ENABLE, Connect, Host, Link, apart, entry, fabrics, in_capsule, transfer};
 use super::rig::{DISK, QUEUES, Rig, SIZE, SLOW, eventually};
 use sluice_frontend::Drive;
 use sluice_frontend_tcp::Hosts;
@@ -10,7 +10,7 @@ use sluice_nvme::register::{self, csts};
 use sluice_nvme::{FeatureId, Status, SubmissionEntry, opcode};
 use sluice_nvme_tcp::{Digests, Pdu};
 use std::time::Duration;
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 const ALL_DIGESTS: [Digests; 4] = [
     Digests::NONE,
@@ -211,6 +211,37 @@ fn commands_wait_for_a_controller_that_is_ready() {
     assert_eq!(io.write(1, 0, &[1; 4096]), Status::SUCCESS);
 }
 
+/// Sends a reservation command with its keys.
+fn order(io: &mut Link, opcode: u8, cdw10: u32, keys: [u64; 2]) -> Status {
+    let entry = SubmissionEntry { opcode, nsid: 1, cdw10, dptr: in_capsule(16), ..entry(9) };
+    io.submit(&entry, keys.as_bytes());
+    io.response().status()
+}
+
+/// Conformance: Base 7.1, a host on a fabric keeps its identifier, and so its reservation, over a controller reset.
+#[test]
+fn a_reservation_survives_a_reset_of_its_holders_controller() {
+    const WRITE_EXCLUSIVE: u32 = 1 << 8;
+    let rig = Rig::new();
+    let mut host = Host::start(rig.address, DISK, Digests::NONE, 1);
+    let hostnqn = "nqn.2024-01.org.example:other".to_owned();
+    let other = Connect { hostnqn, hostid: [9; 16], ..Connect::admin(DISK) };
+    let mut other = Host::with(rig.address, other, Digests::NONE, 1);
+    let io = &mut host.io[0];
+    assert_eq!(order(io, opcode::io::RESERVATION_REGISTER, 0, [0, 5]), Status::SUCCESS);
+    assert_eq!(order(io, opcode::io::RESERVATION_ACQUIRE, WRITE_EXCLUSIVE, [5, 0]), Status::SUCCESS);
+    assert_eq!(host.admin.set_property(register::CC, CC_ENABLE & !1), Status::SUCCESS);
+    assert!(host.io[0].is_over());
+    eventually("it is enabled again", || host.admin.set_property(register::CC, CC_ENABLE) == Status::SUCCESS);
+    let mut io = Link::open(rig.address, Digests::NONE);
+    let connect = Connect { cntlid: host.cntlid, ..Connect::io(DISK, 1) };
+    assert_eq!(io.connect(&connect).status(), Status::SUCCESS);
+    assert_eq!(io.write(1, 0, &[1; 4096]), Status::SUCCESS, "the holder's own");
+    assert_eq!(other.io[0].write(1, 0, &[2; 4096]), Status::RESERVATION_CONFLICT);
+    assert_eq!(order(&mut io, opcode::io::RESERVATION_RELEASE, WRITE_EXCLUSIVE, [5, 0]), Status::SUCCESS);
+    assert_eq!(other.io[0].write(1, 0, &[2; 4096]), Status::SUCCESS);
+}
+
 /// Conformance: Base 6.4, a Disconnect ends an I/O queue, which can be connected again.
 #[test]
 fn a_queue_comes_and_goes_by_itself() {
@@ -258,6 +289,7 @@ fn a_host_has_at_most_the_queues_that_it_was_granted() {
     let response = link.connect(&Connect { cntlid: host.cntlid, ..Connect::io(DISK, QUEUES + 1) });
     let refused = (Status::CONNECT_INVALID_PARAMETERS, InvalidParameter::QID.dw0());
     assert_eq!((response.status(), response.dw0), refused);
+    assert_eq!(rig.status().refused, 1, "the queue");
     for link in &mut host.io {
         assert_eq!(link.write(1, 0, &[1; 4096]), Status::SUCCESS, "the others go on");
     }
