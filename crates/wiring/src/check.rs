@@ -248,3 +248,25 @@ fn check_listener(path: &Path) -> Result<(), ApiError> {
             .hint("name the socket that the other process listens at")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn generic(path: &Path) -> Result<(), ApiError> {
+        let spec = serde_json::json!({ "generic": path });
+        check_device(&serde_json::from_value(spec).expect("it is a device's"))
+    }
+
+    #[test]
+    fn a_generic_device_is_a_character_device() {
+        assert!(generic(Path::new("/dev/null")).is_ok());
+        let file = tempfile::NamedTempFile::new().expect("room");
+        let folder = file.path().parent().expect("it has one");
+        for path in [file.path(), folder] {
+            let refused = generic(path).expect_err("it is none").error;
+            assert!(refused.ends_with("is not a character device"), "{refused}");
+        }
+        assert!(generic(&folder.join("no such device")).is_err());
+    }
+}
