@@ -69,6 +69,9 @@ mod tests {
         assert_eq!(nearest("x", []), None);
         // Long words, which may be sent to use up memory, are not compared at all.
         assert_eq!(nearest(&"d".repeat(1 << 20), known), None);
+        let longer = "d".repeat(LONGEST + 1);
+        assert_eq!(nearest(&longer[1..], [longer.as_str()]), Some(longer.as_str()));
+        assert_eq!(nearest(&longer, [longer.as_str()]), None);
     }
 
     #[test]
