@@ -24,22 +24,33 @@ struct Rig {
     holds: Option<u64>,
     held: Option<Reply>,
     finished: Vec<(u64, Status)>,
+    /// Result of the function's start.
+    ready: Option<Status>,
     now_ns: u64,
 }
 
 impl Rig {
     fn new() -> Self {
-        let options = Options::new([("size".to_owned(), "1MiB".to_owned())]);
+        let rig = Self::over(vec![0; STORE as usize], &[("size", "1MiB")]);
+        assert_eq!(rig.ready, Some(Status::SUCCESS));
+        rig
+    }
+
+    /// Starts a function over this store.
+    fn over(store: Vec<u8>, options: &[(&str, &str)]) -> Self {
+        let options =
+            Options::new(options.iter().map(|(key, words)| ((*key).to_owned(), (*words).to_owned())));
         let function = make(&options).expect("they are good ones");
         let mut rig = Self {
             session: Session::new(function, ARENA),
             memory: Buffers::new(SharedRegion::new("arena", ARENA).expect("memory")),
-            store: vec![0; STORE as usize],
+            store,
             replies: VecDeque::new(),
             flushes: VecDeque::new(),
             holds: None,
             held: None,
             finished: Vec::new(),
+            ready: None,
             now_ns: 0,
         };
         let below = Submission {
@@ -72,7 +83,7 @@ impl Rig {
 
     fn obey(&mut self, reply: &Reply) {
         match reply.disposition {
-            disposition::READY => assert_eq!(Status(reply.status), Status::SUCCESS),
+            disposition::READY => self.ready = Some(Status(reply.status)),
             disposition::FINISH => self.finished.push((reply.tag, Status(reply.status))),
             disposition::REQUEST if self.holds.is_some_and(|at| at == reply.offset) => {
                 self.held = Some(*reply)
@@ -198,4 +209,34 @@ fn a_checkpoint_of_a_full_log_delays_only_writes_that_need_a_chunk() {
     assert_eq!(rig.ended(2), Some(Status::SUCCESS));
     rig.end_held();
     assert_eq!(rig.ended(100 + last), Some(Status::SUCCESS));
+}
+
+/// Waits for the timer of a function that reads a store again.
+fn pause(rig: &mut Rig) {
+    assert_eq!(rig.ready, None);
+    rig.now_ns += 20_000_000;
+    rig.session.expire(&mut rig.memory, rig.now_ns);
+    rig.replies.extend(rig.session.replies(usize::MAX));
+    rig.work_off();
+}
+
+/// Checks a store that its drive does not finish writing, and one that it finishes just in time.
+#[test]
+fn an_old_version_of_a_store_that_stays_inconsistent_fails_after_fifty_more_attempts() {
+    let version = [("size", "1MiB"), ("version", "old")];
+    let mut rig = Rig::over(vec![0xff; STORE as usize], &version);
+    (0..50).for_each(|_| pause(&mut rig));
+    assert_eq!(rig.ready, Some(Status::NAMESPACE_NOT_READY));
+
+    let mut source = Rig::new();
+    let order = b"create old";
+    source.memory.write(0, order);
+    let (data_length, flags) = (order.len() as u32, flag::QUIET);
+    source.show(&Submission { tag: 9, kind: kind::CONTROL, flags, data_length, ..Submission::default() });
+    assert_eq!(source.ended(9), Some(Status::SUCCESS), "the version is created");
+    let mut rig = Rig::over(vec![0xff; STORE as usize], &version);
+    (0..49).for_each(|_| pause(&mut rig));
+    rig.store = source.store;
+    pause(&mut rig);
+    assert_eq!(rig.ready, Some(Status::SUCCESS));
 }
