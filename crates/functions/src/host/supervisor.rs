@@ -30,6 +30,34 @@ const BACKOFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5
 /// Lifetime from which an exit does not count as a failed start.
 const STABLE: Duration = Duration::from_secs(10);
 
+/// Pauses between attempts to start a function.
+#[derive(Debug)]
+struct Backoff {
+    next: Duration,
+}
+
+impl Backoff {
+    fn new() -> Self {
+        Self { next: BACKOFF[0] }
+    }
+
+    /// Returns the pause after a failed attempt.
+    fn after_failure(&mut self) -> Duration {
+        let longer = (self.next * 2).min(BACKOFF[1]);
+        std::mem::replace(&mut self.next, longer)
+    }
+
+    /// Returns the pause after a process that ended after this time; none if the next one starts at once. A
+    /// function that exits at its first command would be restarted without end.
+    fn after_end(&mut self, end: &End, lived: Duration) -> Option<Duration> {
+        if lived >= STABLE {
+            *self = Self::new();
+            return None;
+        }
+        (*end == End::Failed).then(|| self.after_failure())
+    }
+}
+
 /// Origin of a function's process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Launch {
@@ -310,7 +338,7 @@ struct Worker {
 impl Worker {
     fn run(mut self, first: Process) {
         let mut process = first;
-        let mut backoff = BACKOFF[0];
+        let mut backoff = Backoff::new();
         loop {
             let began = Instant::now();
             let end = self.watch(&mut process);
@@ -319,11 +347,8 @@ impl Worker {
             // Before the layer is notified, so that the process no longer reads or writes the shared memory.
             drop(process);
             self.instance.end(self.number);
-            if began.elapsed() >= STABLE {
-                backoff = BACKOFF[0];
-            } else if end == End::Failed {
-                // A function that exits at its first command would be restarted without end.
-                self.wait(&mut backoff);
+            if let Some(pause) = backoff.after_end(&end, began.elapsed()) {
+                self.wait(pause);
             }
             process = match self.start_again(&mut backoff) {
                 Some(next) => next,
@@ -381,7 +406,7 @@ impl Worker {
     }
 
     /// Starts the next process, in as many attempts as it takes. Returns none if the drive ends meanwhile.
-    fn start_again(&mut self, backoff: &mut Duration) -> Option<Process> {
+    fn start_again(&mut self, backoff: &mut Backoff) -> Option<Process> {
         loop {
             if self.instance.is_stopping() {
                 return None;
@@ -399,7 +424,7 @@ impl Worker {
                 }
                 Err(error) => tracing::error!(drive = self.name, %error, "a function cannot be started"),
             }
-            self.wait(backoff);
+            self.wait(backoff.after_failure());
         }
     }
 
@@ -418,12 +443,31 @@ impl Worker {
         self.instance.offer(self.number, link);
     }
 
-    /// Waits for the backoff, which doubles, or until the supervisor is signalled.
-    fn wait(&self, backoff: &mut Duration) {
-        let limit = timespec(*backoff);
-        *backoff = (*backoff * 2).min(BACKOFF[1]);
+    /// Waits for this time, or until the supervisor is signalled.
+    fn wait(&self, pause: Duration) {
+        let limit = timespec(pause);
         let bell = self.instance.supervisor_eventfd();
         let _ = poll(&mut [PollFd::new(&bell, PollFlags::IN)], Some(&limit));
         self.instance.free_disposed();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_until_a_process_lives_long_enough() {
+        let ms = Duration::from_millis;
+        let mut backoff = Backoff::new();
+        let short = STABLE - ms(1);
+        for pause in [50, 100, 200, 400, 800, 1600, 3200, 5000, 5000] {
+            assert_eq!(backoff.after_end(&End::Failed, short), Some(ms(pause)));
+        }
+        assert_eq!(backoff.after_end(&End::Requested, short), None, "a restart by the operator");
+        assert_eq!(backoff.after_end(&End::Failed, short), Some(ms(5000)));
+        assert_eq!(backoff.after_end(&End::Failed, STABLE), None);
+        assert_eq!(backoff.after_failure(), ms(50));
+        assert_eq!(backoff.after_end(&End::Failed, Duration::ZERO), Some(ms(100)));
     }
 }
