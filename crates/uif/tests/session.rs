@@ -3,7 +3,7 @@
 #[path = "languages/exercise.rs"]
 mod exercise;
 
-use exercise::Exercise;
+use exercise::{ALARM_NS, Exercise};
 use proptest::prelude::*;
 use sluice_memory::{Buffers, SharedRegion};
 use sluice_uif::abi::{REQUESTS_MAX, Reply, Submission, disposition, kind, operation};
@@ -29,7 +29,7 @@ impl Rig {
 
     fn exchange(&mut self, entry: &Submission) -> Vec<Reply> {
         self.session.take(entry, &mut self.memory, 7);
-        self.session.expire(&mut self.memory, 7);
+        self.session.expire(&mut self.memory, 7 + ALARM_NS);
         self.session.replies(usize::MAX).collect()
     }
 

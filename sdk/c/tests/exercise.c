@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Time from the order "alarm" to its answer. */
+#define ALARM_NS 1000000
+
 struct exercise {
     uint8_t byte;
     bool later;
@@ -147,7 +150,7 @@ static void control(void *self, const char *text, struct sluice_io *io)
     if (strcmp(text, "later") == 0) {
         exercise->later = true;
     } else if (strcmp(text, "alarm") == 0) {
-        sluice_wake_at(io, sluice_now_ns(io));
+        sluice_wake_at(io, sluice_now_ns(io) + ALARM_NS);
     } else if (strcmp(text, "fail") == 0) {
         sluice_tell(io, false, sluice_is_quiet(io) ? "no, quietly" : "no");
     } else if (strcmp(text, "long") == 0) {

@@ -3,6 +3,9 @@ crates/uif/tests/languages compares what they say, byte by byte."""
 
 import sluice_uif as uif
 
+# Time from the order "alarm" to its answer.
+ALARM_NS = 1000000
+
 
 class Exercise(uif.Function):
     before = [uif.WRITE, uif.FLUSH, uif.WRITE_ZEROES]
@@ -92,7 +95,7 @@ class Exercise(uif.Function):
             self.later = True
             return uif.LATER
         if text == "alarm":
-            io.wake_at(io.now_ns)
+            io.wake_at(io.now_ns + ALARM_NS)
             return uif.LATER
         if text == "fail":
             raise uif.Refused("no, quietly" if io.is_quiet else "no")

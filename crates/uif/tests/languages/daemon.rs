@@ -1,6 +1,6 @@
 //! Daemon's end of a function's process, under a test's control, with the expected replies beside it.
 
-use crate::exercise::Exercise;
+use crate::exercise::{ALARM_NS, Exercise};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg,
@@ -135,7 +135,7 @@ impl Daemon {
         for entry in entries {
             self.model.take(entry, &mut self.model_arena, 0);
         }
-        self.model.expire(&mut self.model_arena, 0);
+        self.model.expire(&mut self.model_arena, ALARM_NS);
         let expected: Vec<Reply> = self.model.replies(usize::MAX).collect();
         for entry in entries {
             self.wait_for_room(1);

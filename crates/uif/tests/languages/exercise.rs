@@ -6,6 +6,9 @@ use sluice_uif::{
 };
 use std::collections::HashMap;
 
+/// Time from the order `alarm` to its answer, which the timer sends.
+pub(crate) const ALARM_NS: u64 = 1_000_000;
+
 pub(crate) struct Exercise {
     byte: u8,
     later: bool,
@@ -134,7 +137,7 @@ impl Function for Exercise {
                 return Control::Later;
             }
             "alarm" => {
-                io.wake_at(Some(io.now_ns()));
+                io.wake_at(Some(io.now_ns() + ALARM_NS));
                 return Control::Later;
             }
             "fail" if io.is_quiet() => Err("no, quietly".into()),
