@@ -284,3 +284,29 @@ impl Watch {
         std::mem::replace(&mut self.absences, Vec::with_capacity(ABSENCES_MAX))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks a turn without its processor behind many short turns, which have used more time than the turn took.
+    #[test]
+    fn processor_time_of_earlier_turns_does_not_hide_an_absence() {
+        const TOOK_NS: u64 = 100 * LONG_NS;
+        let (cells, mut now_ns) = (WatchCells::default(), 0);
+        let mut watch = Watch::new(now_ns);
+        let began_ns = clock::thread_cpu_ns();
+        while clock::thread_cpu_ns() - began_ns < TOOK_NS {
+            std::hint::spin_loop();
+        }
+        for _ in 0..100 {
+            now_ns += LONG_NS;
+            watch.turn_ended(now_ns, 1000, &cells);
+        }
+        now_ns += TOOK_NS;
+        watch.turn_ended(now_ns, TOOK_NS, &cells);
+        let away_ns = cells.snapshot().away_ns;
+        assert!((TOOK_NS / 2..=TOOK_NS).contains(&away_ns), "away for {away_ns} ns of {TOOK_NS}");
+        assert_eq!(watch.take_absences(), [(now_ns - TOOK_NS, now_ns)]);
+    }
+}
