@@ -151,9 +151,4 @@ impl Controller {
         let buffer = Arc::new(self.memory().allocate(entries as usize * size)?);
         Ok(RingMemory { buffer, offset: 0, entries })
     }
-
-    /// Aborts a command; returns whether the controller did.
-    pub fn abort(&mut self, sq: u16, cid: u16) -> Result<bool, Error> {
-        Ok(self.admin(entry::abort(sq, cid))?.dw0 & 1 == 0)
-    }
 }

@@ -79,10 +79,6 @@ pub fn doorbell_buffer_config(values: u64, events: u64) -> SubmissionEntry {
     SubmissionEntry { dptr: [values, events], ..entry(admin::DOORBELL_BUFFER_CONFIG, 0) }
 }
 
-pub fn abort(sq: u16, cid: u16) -> SubmissionEntry {
-    SubmissionEntry { cdw10: u32::from(sq) | u32::from(cid) << 16, ..entry(admin::ABORT, 0) }
-}
-
 pub fn async_event_request() -> SubmissionEntry {
     entry(admin::ASYNC_EVENT_REQUEST, 0)
 }
