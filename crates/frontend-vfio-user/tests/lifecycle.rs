@@ -7,6 +7,7 @@ use rig::{Peer, Rig, eventually};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, memfd_create};
 use sluice_frontend_vfio_user::Listener;
+use sluice_reactor::{Arm, Task};
 use sluice_vfio_user::dma::DmaUnmap;
 use sluice_vfio_user::{Command, Errno};
 use std::os::fd::{AsFd, OwnedFd};
@@ -289,6 +290,12 @@ fn draining_waits_for_commands_in_flight() {
     assert_eq!(rig.drive.gate().taken, 1);
     assert!(!rig.drive.directory.join("cntrl").exists());
     assert!(!rig.drive.on_endpoint(|endpoint, _| endpoint.is_drained()));
+    let sleeps = rig.drive.on_endpoint(|endpoint, now_ns| {
+        let armed = endpoint.arm(now_ns);
+        endpoint.disarm();
+        matches!(armed, Arm::Asleep { until } if until.is_none_or(|at_ns| at_ns > now_ns))
+    });
+    assert!(sleeps, "the end of the command wakes the endpoint");
     rig.drive.release();
     guest.assert_disconnected();
     // The last completion was posted and signalled before the disconnection.
