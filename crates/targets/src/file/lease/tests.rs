@@ -53,6 +53,13 @@ fn one_that_is_held_is_refused_and_one_given_back_is_taken() {
     assert!(second.is_held(now_ns()));
 }
 
+/// Checks a character device: it has no direct I/O, and would forget each claim.
+#[test]
+fn only_a_file_is_opened_without_direct_io() {
+    let refused = BlockFile::open(Path::new("/dev/zero")).expect_err("it is no storage");
+    assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+}
+
 #[test]
 fn a_claim_that_stands_still_is_followed() {
     let folder = Folder::on_disk();
