@@ -300,3 +300,18 @@ where
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leg_behind_the_last_block_of_32_bits_is_shown_with_its_address() {
+        let entry = SubmissionEntry { opcode: io::READ, cdw12: FUA | 7, ..SubmissionEntry::default() };
+        for (fua, blocks) in [(0, 1), (1, 65_536)] {
+            let steering = Steering { slba: 0x1_2345_6789_abcd, blocks, fua, ..Steering::default() };
+            let shown = steered(&entry, &steering);
+            assert_eq!((shown.slba(), shown.blocks(), shown.fua()), (steering.slba, blocks, fua == 1));
+        }
+    }
+}

@@ -238,20 +238,22 @@ mod tests {
         fn an_entry_keeps_to_its_range(
             words in any::<[u64; 8]>(),
             opcode in prop::sample::select(vec![opcode::io::VERIFY, opcode::io::WRITE_UNCORRECTABLE, 0x81, 0x92]),
-            offset in prop_oneof![0u64..1 << 20, any::<u64>()],
-            length in prop_oneof![0u64..1 << 27, any::<u64>()],
+            offset in prop_oneof![0u64..1 << 19, 0u64..1 << 20, any::<u64>()],
+            length in prop_oneof![0u64..1 << 18, 0u64..1 << 27, any::<u64>()],
             done in 0u64..4096,
+            first in prop::sample::select(vec![1000, 0x1_0000_0000, 0x2_ffff_fff0]),
         ) {
             let entry: SubmissionEntry = zerocopy::transmute!(words);
             let entry = SubmissionEntry { opcode, ..entry };
-            let range = Partition { nsid: 7, blocks: 1000..3000, block_shift: 9 };
+            let range = Partition { nsid: 7, blocks: first..first + 2000, block_shift: 9 };
             let request = Request { offset: offset & !511, length: length & !511, ..Request::default() };
             let Ok((made, bytes)) = made(&entry, &request, done & !511, &info(), &range) else { return Ok(()) };
             prop_assert_eq!((made.opcode, made.nsid, made.mptr, made.dptr), (opcode, 7, 0, [0, 0]));
             prop_assert_eq!((made.flags, made.cid), (0, 0));
             if names_blocks(opcode) {
                 let end = made.slba() + u64::from(made.blocks());
-                prop_assert!(made.slba() >= 1000 && end <= 3000);
+                prop_assert_eq!(made.slba(), first + (request.offset + (done & !511)) / 512);
+                prop_assert!(end <= first + 2000);
                 prop_assert_eq!(u64::from(made.blocks()) << 9, bytes);
                 prop_assert_eq!(made.as_bytes()[52..].iter().filter(|byte| **byte != 0).count(), 0);
             } else {
