@@ -81,6 +81,22 @@ fn a_subsystem_reset_takes_everything_and_says_so_until_it_was_seen() {
     assert_eq!(host.register(register::CAP + 4) >> 4 & 1, 0, "NSSRS");
 }
 
+/// Conformance: Base 3.1.3.9, ASQ and ACQ are read as they were written, in halves, too.
+#[test]
+fn addresses_of_admin_queues_are_read_back() {
+    let mut host = Host::new(vec![Model::new(8).namespace(1)]);
+    let addresses = [(register::ASQ, 0x0001_2345_6789_a000u64), (register::ACQ, 0x000f_edcb_a987_6000)];
+    addresses.into_iter().for_each(|(offset, address)| host.write_register_64(offset, address));
+    for (offset, address) in addresses {
+        let halves = [host.register(offset), host.register(offset + 4)];
+        assert_eq!(halves, [address as u32, (address >> 32) as u32]);
+        host.write_register(offset + 4, 0x000c_0de0);
+        let mut whole = [0; 8];
+        host.controller.controller.read_register(offset, &mut whole);
+        assert_eq!(u64::from_le_bytes(whole), 0x000c_0de0 << 32 | address & 0xffff_ffff);
+    }
+}
+
 /// Conformance: Base 3.1.3.5, a command set, page size or arbitration that is not supported is not enabled.
 #[test]
 fn a_configuration_that_is_not_supported_is_fatal_and_can_be_corrected() {

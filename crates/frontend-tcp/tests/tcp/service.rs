@@ -148,6 +148,7 @@ fn identify_says_what_is_so_over_tcp() {
     let cap = host.admin.get_property(register::CAP, 8);
     assert_eq!(cap & 0xffff, 127, "MQES");
     assert_ne!(cap >> 16 & 1, 0, "CQR");
+    assert_ne!(cap >> 37 & 1, 0, "CSS, the NVM command set");
     let identify = SubmissionEntry {
         opcode: opcode::admin::IDENTIFY,
         cdw10: 1,
