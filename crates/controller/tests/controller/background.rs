@@ -105,7 +105,7 @@ fn the_failure_of_a_paused_format_is_stored_again_until_that_succeeds() {
     host.answer(1, &model, 1);
     for is_stored in [false, true] {
         host.run();
-        assert_eq!(std::mem::take(&mut *stored.lock().expect("not poisoned")), [failed.clone()]);
+        assert_eq!(std::mem::take(&mut *stored.lock().expect("not poisoned")), std::slice::from_ref(&failed));
         let now_ns = host.now_ns;
         host.controller.subsystem.persisted(failed.clone(), is_stored, now_ns);
         host.now_ns += 1000 * MS;
