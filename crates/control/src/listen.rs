@@ -181,6 +181,8 @@ mod tests {
     #[test]
     fn a_long_path_is_refused_in_words() {
         let path = PathBuf::from(format!("/{}", "x".repeat(SOCKET_PATH_MAX)));
+        let longest = PathBuf::from(format!("/{}", "x".repeat(106)));
+        assert!(check_length(&longest).is_ok(), "107 bytes");
         let problem = listen(&path, 0o600).expect_err("too long");
         assert!(problem.hint.is_some_and(|hint| hint.contains("has 108 bytes")));
     }

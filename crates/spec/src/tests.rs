@@ -1,3 +1,5 @@
+mod limits;
+
 use super::drive::NAME_MAX;
 use super::namespace::FUNCTIONS_MAX;
 use super::*;

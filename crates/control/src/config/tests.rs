@@ -293,3 +293,54 @@ fn a_missing_file_is_an_error_in_words() {
     assert!(problem.error.starts_with("cannot read the configuration file /nonexistent/sluice.toml"));
     assert_eq!(problem.hint.as_deref(), Some("name an existing file with -c"));
 }
+
+/// Checks the last value that each key takes, and the first that it does not.
+#[test]
+fn limits_of_the_daemon() {
+    let numbers = |count: u64| (0..count).map(|number| number.to_string()).collect::<Vec<_>>().join(", ");
+    let addresses = |ports: std::ops::Range<u64>| {
+        ports.map(|port| format!("\"127.0.0.1:{port}\"")).collect::<Vec<_>>().join(", ")
+    };
+    type Keys<'a> = &'a dyn Fn(u64) -> String;
+    let cases: [(&str, Keys<'_>, u64); 6] = [
+        ("cores", &|count| format!("[daemon]\ncores = [{}]\n", numbers(count)), 256),
+        ("drain_s", &|seconds| format!("[daemon]\ndrain_s = {seconds}\n"), 86_400),
+        ("spin_us", &|us| format!("[daemon]\nidle = {{ spin_us = {us} }}\n"), 1_000_000),
+        ("socket_mode", &|mode| format!("[daemon]\nsocket_mode = \"{mode:o}\"\n"), 0o777),
+        ("listen", &|count| format!("[tcp]\nlisten = [{}]\n", addresses(1..count + 1)), 64),
+        (
+            "listen_tls",
+            &|count| {
+                let (half, all) = (addresses(1..33), addresses(33..count + 1));
+                format!("[tcp]\nlisten = [{half}]\nlisten_tls = [{all}]\n")
+            },
+            64,
+        ),
+    ];
+    for (key, text, last) in cases {
+        let taken = parse(&text(last), Path::new("/etc/sluice.toml"));
+        assert!(taken.is_ok(), "{key}: {taken:?}");
+        let refused = error(&text(last + 1));
+        assert!(refused.contains(&format!(" {key}: ")), "{refused}");
+    }
+}
+
+/// Checks files of the most bytes that are read, and of one byte more.
+#[test]
+fn limits_of_files() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("file");
+    let file = |bytes: u64| {
+        std::fs::write(&path, vec![b'\n'; bytes as usize]).expect("room");
+    };
+    file(4 << 20);
+    assert!(load(&path).is_ok(), "an empty configuration of 4 MiB");
+    file((4 << 20) + 1);
+    let refused = load(&path).expect_err("it is longer").error;
+    assert!(refused.contains("longer than 4194304 bytes"), "{refused}");
+    file(1 << 20);
+    assert_eq!(crate::object_file::read(&path).map(|bytes| bytes.len()).ok(), Some(1 << 20));
+    file((1 << 20) + 1);
+    let refused = crate::object_file::read(&path).expect_err("it is longer").error;
+    assert!(refused.contains("more than 1048576 bytes"), "{refused}");
+}
