@@ -177,3 +177,61 @@ fn properties_of(welcome: &Welcome) -> Result<Properties, Failure> {
     let (block_size, scratch, transforms) = (welcome.block_size, welcome.scratch, welcome.transforms != 0);
     Ok(Properties { interests, block_size, scratch, pool, transforms, size })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::FromZeros;
+
+    /// Checks the last value that each property may have, and the first that it may not.
+    #[test]
+    fn properties_have_limits() {
+        type Change = fn(&mut Welcome, u64);
+        let cases: [(&str, Change, &[u64], &[u64]); 6] = [
+            ("interest", |welcome, code| welcome.interests[0] = code as u8, &[0, 2], &[3]),
+            ("block size", |welcome, size| welcome.block_size = size as u32, &[512, 4096], &[0, 1024, 8192]),
+            (
+                "scratch",
+                |welcome, size| welcome.scratch = size as u32,
+                &[0, 1 << 20],
+                &[511, (1 << 20) + 512],
+            ),
+            ("pool", |welcome, size| welcome.pool = size as u32, &[0, 4 << 20], &[4095, (4 << 20) + 4096]),
+            ("size", |welcome, size| welcome.size = size, &[0, 512, (1 << 63) - 512], &[511, 513]),
+            ("transforms", |welcome, flag| welcome.transforms = flag as u32, &[0, 1], &[]),
+        ];
+        for (what, change, taken, refused) in cases {
+            let properties = |value: u64| {
+                let mut welcome = Welcome::new_zeroed();
+                (welcome.version, welcome.block_size) = (2, 512);
+                change(&mut welcome, value);
+                properties_of(&welcome)
+            };
+            for value in taken {
+                assert!(properties(*value).is_ok(), "{what} {value}");
+            }
+            for value in refused {
+                let refusal = properties(*value).expect_err("it is beyond the limit");
+                assert!(matches!(refusal, Failure::Nonsense(_)), "{what} {value}: {refusal:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn options_of_4096_bytes_are_sent_and_no_more() {
+        let outcome = |bytes: usize| {
+            let (ours, _theirs) = pair().expect("sockets");
+            let header = Header { version: 2, entries: 16, arena_bytes: 4096, ..Header::default() };
+            // With the equals sign and the zero at the end.
+            let options = Options::new([("key".to_owned(), "v".repeat(bytes - 5))]);
+            assert_eq!(options.to_text().len(), bytes);
+            let silent = |_: BorrowedFd<'_>, _| Err(io::ErrorKind::TimedOut.into());
+            let closes = DeferredClose::default();
+            negotiate(ours.as_fd(), header, &options, Instant::now(), &closes, silent).map(drop)
+        };
+        let unanswered = outcome(4096).expect_err("the function does not answer").to_string();
+        assert!(!unanswered.contains("options"), "{unanswered}");
+        let refused = outcome(4097).expect_err("the function could not read them").to_string();
+        assert!(refused.contains("its options are longer than 4096 bytes"), "{refused}");
+    }
+}

@@ -115,6 +115,9 @@ fn numbers_of_functions() {
         // The rest of the stack is the first of 2 to 8.
         limits(&format!("{at}.layers"), parts, &[1, 7], &[0, 8]);
     }
+    let chunk = |n: &u64| function(&format!(r#""kind": "stripe", "chunk": {n}, "layers": {}"#, layers(1)));
+    let (least, most) = (16 << 10, 1 << 30);
+    limits(&format!("{at}.chunk"), chunk, &[least, most], &[least - 4096, least + 512, most + 4096]);
     let deadline = |n: &u64| function(&format!(r#""kind": "uif", "function": "pass", "deadline_ms": {n}"#));
     limits(&format!("{at}.deadline_ms"), deadline, &[1, 600_000], &[0, 600_001]);
     for key in ["read_us", "write_us"] {
