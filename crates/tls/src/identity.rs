@@ -133,7 +133,9 @@ mod tests {
         for text in cases {
             assert_eq!(Identity::parse(text), None, "{text:?}");
         }
-        assert_eq!(Identity::parse(&format!("NVMe0R01 {} b", "a".repeat(LENGTH_MAX))), None);
+        let of_bytes = |bytes: usize| Identity::parse(&format!("NVMe0R01 {} b", "a".repeat(bytes - 11)));
+        assert!(of_bytes(LENGTH_MAX).is_some());
+        assert_eq!(of_bytes(LENGTH_MAX + 1), None);
     }
 
     proptest! {

@@ -4,7 +4,7 @@ use super::{CONTEXT, ENGINES, context, object, options, outcome};
 use crate::asm::{Asm, I, R};
 use crate::insn::{AluOp, AtomicOp, Cond, Size, Width};
 use crate::layout::Region;
-use crate::{Fault, Limits, MapDef, MapSpec, Options, Program};
+use crate::{Fault, Limits, MapDef, MapKind, MapSpec, Options, Program};
 
 /// Result of verifying a bad program.
 enum Fate {
@@ -294,6 +294,37 @@ fn too_large() {
     let many: Vec<MapSpec> = (0..65).map(|i| MapDef::array(&format!("m{i}"), 8, 1).into()).collect();
     let error = Program::load(&object(end(Asm::new()), many), &options(Limits::default()), &[]);
     assert!(error.expect_err("too many").to_string().contains("more than 64 maps"));
+}
+
+/// Checks the largest keys and values that each kind of map may have, and those of one byte more.
+#[test]
+fn sizes_of_maps_have_limits() {
+    let load = |def: MapDef| {
+        let object = object(end(Asm::new()), vec![def.into()]);
+        Program::load(&object, &options(ENGINES[0]), &[]).map(drop).map_err(|error| error.to_string())
+    };
+    let lru = |key| MapDef { kind: MapKind::LruHash, ..MapDef::hash("m", key, 8, 4) };
+    let key = |bytes| MapDef { key_size: bytes, ..MapDef::array("m", 8, 4) };
+    let granule = |shift| MapDef { extra: u64::from(shift), ..MapDef::translation("m", 64, 0) };
+    type Def<'a> = &'a dyn Fn(u32) -> MapDef;
+    let cases: [(Def<'_>, &[u32], &[u32], &str); 7] = [
+        (&|bytes| MapDef::hash("m", bytes, 8, 4), &[1, 64], &[0, 65], "the key must have 1 to 64 bytes"),
+        (&lru, &[1, 64], &[0, 65], "the key must have 1 to 64 bytes"),
+        (&key, &[4], &[0, 3, 5, 8], "the key of an array must have 4 bytes"),
+        (&|bytes| MapDef::array("m", bytes, 1), &[1, 1 << 20], &[0, (1 << 20) + 1], "1 to 1048576 bytes"),
+        (&|bytes| MapDef::hash("m", 8, bytes, 1), &[1, 1 << 20], &[0, (1 << 20) + 1], "1 to 1048576 bytes"),
+        (&|entries| MapDef::array("m", 8, entries), &[1], &[0], "max_entries is zero"),
+        (&granule, &[0, 32], &[33], "at most 2^32 blocks"),
+    ];
+    for (number, (def, taken, refused, why)) in cases.into_iter().enumerate() {
+        for value in taken {
+            assert_eq!(load(def(*value)), Ok(()), "case {number}: {value}");
+        }
+        for value in refused {
+            let error = load(def(*value)).expect_err("it is beyond the limit");
+            assert!(error.contains(why), "case {number}: {value}: {error}");
+        }
+    }
 }
 
 /// Checks that verification of a program with too many paths to follow them all ends soon.
