@@ -116,6 +116,21 @@ fn a_flush_that_may_have_failed_is_taken_for_failed() {
     drive.stop();
 }
 
+/// Checks the most attempts that the kernel may refuse for the moment, and one more.
+#[test]
+fn an_access_is_repeated_sixteen_times_and_no_more() {
+    let folder = Folder::on_disk();
+    for (refusals, is_good) in [(16, true), (17, false)] {
+        let drive = Drive::new(open(&folder.config("image", MIB)));
+        let refuse = |count| drive.with(move |host, _| host.answers = vec![-libc::EAGAIN; count].into());
+        refuse(refusals);
+        assert_eq!(drive.run(write(0, 4096), one(1, 4096)).is_success(), is_good, "{refusals}");
+        refuse(refusals);
+        assert_eq!(drive.flush().is_success(), is_good, "{refusals}");
+        drive.stop();
+    }
+}
+
 /// Checks a file system that is full when the write is retried, with each setting for other writes.
 #[test]
 fn a_write_in_doubt_that_finds_the_file_system_full_waits_for_no_room() {
