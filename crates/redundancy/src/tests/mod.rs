@@ -335,6 +335,40 @@ fn a_log_that_could_not_be_read_at_once_is_not_broken_for_it() {
     start(&mut rig);
 }
 
+/// Checks a log that fails three times, and twice before it works.
+#[test]
+fn a_log_is_given_up_after_three_failures() {
+    for (failures, is_broken) in [(2, false), (3, true)] {
+        let mut rig = Rig::new(1, 2, false);
+        let mut reads = 0;
+        let outcome = loop {
+            match rig.mirror.next(0) {
+                Some(Step::ReadLog { .. }) if reads < failures => {
+                    rig.mirror.log_read(None);
+                    reads += 1;
+                }
+                Some(Step::ReadLog { .. }) => break Ok(()),
+                Some(Step::Ready(outcome)) => break outcome,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(outcome.is_err(), is_broken, "{outcome:?} after {failures} reads");
+
+        let mut rig = Rig::new(1, 2, false);
+        start(&mut rig);
+        rig.come_to_rest();
+        let _ = rig.mirror.begin(0..512);
+        let mut now_ns = 1 << 50;
+        for _ in 0..failures {
+            while !matches!(rig.mirror.next(now_ns), Some(Step::WriteLog { .. })) {
+                now_ns += 1 << 20;
+            }
+            rig.mirror.log_written(false, now_ns);
+        }
+        assert_eq!(rig.mirror.status().log_is_broken, is_broken, "after {failures} writes");
+    }
+}
+
 #[test]
 fn only_what_was_written_is_copied_to_a_member_that_was_away() {
     let mut rig = Rig::new(3, 2, false);
