@@ -52,6 +52,9 @@ pub enum Failure {
     Silent,
     #[error("it ended without an answer")]
     Gone,
+    /// Options that no message can hold.
+    #[error("its options have more than {OPTIONS_MAX} bytes together: shorten them")]
+    LongOptions,
     /// Malformed message, with the reason.
     #[error("its answer is malformed: {0}")]
     Nonsense(&'static str),
