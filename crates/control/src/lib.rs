@@ -10,3 +10,4 @@ pub mod launch;
 pub mod listen;
 pub mod object_file;
 pub mod state;
+pub mod token;

@@ -1,7 +1,7 @@
 //! Reads the configuration file. Every error names the file, the line, the key, and what to do.
 
 use super::locate::Document;
-use super::{Metrics, Settings, Tcp};
+use super::{Metrics, Page, Settings, Tcp};
 use crate::drives::DRIVES_MAX;
 use serde::Deserialize;
 use sluice_spec::error::ApiError;
@@ -25,6 +25,8 @@ pub struct Config {
     pub tcp: Tcp,
     #[serde(default)]
     pub metrics: Metrics,
+    #[serde(default)]
+    pub page: Page,
     /// Objects that several drives use.
     #[serde(default)]
     pub shared: Vec<SharedSpec>,
@@ -89,6 +91,7 @@ fn understand(text: &str, file: &Path) -> Result<(Config, Vec<ApiError>), ApiErr
     config.file = file.to_owned();
     let folder = folder_of(file)?;
     config.daemon.resolve_paths(&folder);
+    config.page.resolve_paths(&folder);
     for drive in &mut config.drives {
         drive.resolve_paths(&folder);
     }
@@ -97,12 +100,13 @@ fn understand(text: &str, file: &Path) -> Result<(Config, Vec<ApiError>), ApiErr
 }
 
 impl Config {
-    /// Returns the first fault of `[daemon]`, of `[tcp]`, and of each drive.
+    /// Returns the first fault of each table, and of each drive.
     fn faults(&self) -> Vec<Fault> {
         let mut faults = Vec::new();
         faults.extend(self.daemon.check().err().map(|fault| fault.under("daemon")));
         faults.extend(self.tcp.check().err().map(|fault| fault.under("tcp")));
         faults.extend(self.metrics.check().err().map(|fault| fault.under("metrics")));
+        faults.extend(self.page.check().err().map(|fault| fault.under("page")));
         faults.extend(self.faults_of_shared());
         let mut seen = Seen::default();
         for (index, drive) in self.drives.iter().enumerate() {

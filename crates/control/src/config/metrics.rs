@@ -36,7 +36,7 @@ impl Metrics {
 }
 
 /// Reads a numeric address. A host name is refused: it may have several addresses.
-fn address<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SocketAddr>, D::Error> {
+pub(super) fn address<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SocketAddr>, D::Error> {
     let text = String::deserialize(from)?;
     let problem = || {
         let text = text.escape_debug();

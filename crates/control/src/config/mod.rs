@@ -4,11 +4,13 @@ mod file;
 mod group;
 mod locate;
 mod metrics;
+mod page;
 mod settings;
 mod tcp;
 
 pub use file::check_reactor;
 pub use file::{Config, examine, load, parse};
 pub use metrics::Metrics;
+pub use page::Page;
 pub use settings::{Idle, Settings};
 pub use tcp::Tcp;

@@ -55,7 +55,7 @@ pub use storage::random as new_identity;
 pub use upgrade::{HandedOver, Upgrade, Upgraded};
 pub use view::{DriveState, DriveView, NamespaceView, Origin, QueueView, RecallView};
 
-use crate::config::{Config, Metrics, Settings, Tcp, check_reactor};
+use crate::config::{Config, Metrics, Page, Settings, Tcp, check_reactor};
 use crate::listen::check_length;
 use crate::state::{Access, KeptObject, Resized, Saved, StateFile};
 use change::Changes;
@@ -106,10 +106,11 @@ pub struct Drives {
     places: Places,
     /// The configuration file; empty if there is none.
     config_file: PathBuf,
-    /// `[daemon]`, `[tcp]` and `[metrics]` as they were at the start.
+    /// `[daemon]`, `[tcp]`, `[metrics]` and `[page]` as they were at the start.
     settings: Settings,
     tcp: Tcp,
     metrics: Metrics,
+    page: Page,
     reactors: usize,
     state: StateFile,
     /// Changes in progress, by drive.
@@ -179,6 +180,7 @@ impl Drives {
             settings: config.daemon.clone(),
             tcp: config.tcp.clone(),
             metrics: config.metrics.clone(),
+            page: config.page.clone(),
             reactors: config.daemon.reactors(),
             state,
             changes: Changes::default(),

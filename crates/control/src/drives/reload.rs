@@ -66,6 +66,7 @@ impl Drives {
             ("daemon", self.is_as_started(config)),
             ("tcp", self.tcp == config.tcp),
             ("metrics", self.metrics == config.metrics),
+            ("page", self.page == config.page),
         ];
         outcome.refused.extend(tables.iter().filter(|(_, as_started)| !as_started).map(|(table, _)| {
             ApiError::conflict(format!("[{table}] is not what it was"))
