@@ -57,6 +57,9 @@ CONFIG = """
 api = "api.sock"
 state = "state"
 sockets = "drives"
+
+[page]
+listen = "127.0.0.1:0"
 """
 
 

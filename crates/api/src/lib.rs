@@ -11,6 +11,7 @@ mod function;
 mod jobs;
 mod metrics;
 mod orders;
+mod page;
 mod routes;
 mod scrape;
 mod server;
@@ -24,6 +25,7 @@ pub use function::{
 };
 pub use jobs::{JobList, PaceRequest};
 pub use orders::NO_DRIVE;
+pub use page::{PageAccess, PageServer, PageView};
 pub use routes::{
     App, DriveList, DriveMoveRequest, LatencyList, ReactorList, ResizeRequest, SharedList, UpgradeRequest,
     Version, document, router,

@@ -8,8 +8,10 @@ use super::function;
 use super::jobs;
 use super::metrics;
 use super::orders::NO_DRIVE;
+use super::page::{self, PageAccess};
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::{HeaderName, StatusCode, header};
+use axum::middleware::from_fn;
 use axum::response::IntoResponse;
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
@@ -33,6 +35,8 @@ const BODY_MAX: usize = 1 << 20;
 #[derive(Clone, Debug)]
 pub struct App {
     pub drives: Arc<Drives>,
+    /// Address and token of the page, if it is served over TCP.
+    pub page: Option<Arc<PageAccess>>,
 }
 
 #[derive(OpenApi)]
@@ -67,6 +71,7 @@ fn routes() -> OpenApiRouter<App> {
         .merge(ana::routes())
         .merge(jobs::routes())
         .merge(events::routes())
+        .merge(page::routes())
         .routes(routes!(reload))
         .routes(routes!(upgrade))
         .routes(routes!(list_reactors))
@@ -127,6 +132,7 @@ fn open_parts(document: &mut Document) {
 /// Returns the router with all pages for an allowed caller.
 pub fn router(app: App) -> Router {
     Router::from(routes())
+        .merge(page::router())
         .fallback(async || {
             ErrorAnswer(ApiError::new(Kind::NotFound, "there is no such page").hint(SEE_DOCUMENT))
         })
@@ -136,6 +142,7 @@ pub fn router(app: App) -> Router {
             (StatusCode::METHOD_NOT_ALLOWED, Json(problem))
         })
         .layer(DefaultBodyLimit::max(BODY_MAX))
+        .layer(from_fn(page::refuse_other_sites))
         .with_state(app)
 }
 

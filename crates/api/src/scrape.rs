@@ -10,7 +10,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use std::io;
-use std::net::TcpListener as StdListener;
+use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
@@ -30,7 +30,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 const HEAD_MAX: usize = 8 << 10;
 
 /// Pause after an error of accept, which prevents a busy loop.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Server of metrics at a TCP address.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl MetricsServer {
         loop {
             tokio::select! {
                 accepted = accept(&self.listener, &self.room) => match accepted {
-                    Ok((stream, permit)) => {
+                    Ok((stream, _, permit)) => {
                         self.connections.spawn(serve(stream, self.router.clone(), permit));
                     }
                     Err(error) => {
@@ -78,13 +78,13 @@ impl MetricsServer {
 }
 
 /// Accepts a connection when there is room for one.
-async fn accept(
+pub(super) async fn accept(
     listener: &TcpListener,
     room: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
+) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
     let permit = Arc::clone(room).acquire_owned().await.map_err(io::Error::other)?;
-    let (stream, _) = listener.accept().await?;
-    Ok((stream, permit))
+    let (stream, peer) = listener.accept().await?;
+    Ok((stream, peer, permit))
 }
 
 async fn serve(stream: TcpStream, router: Router, permit: OwnedSemaphorePermit) {

@@ -24,7 +24,8 @@ fn with_policy<F: Future<Output = ()>>(policy: Policy, test: impl FnOnce(Client,
         let (listener, _file) = listen(&socket, 0o666).expect("a free path");
         let listener = tokio::net::UnixListener::from_std(listener).expect("a listener");
         let (raise, stop) = watch::channel(false);
-        let server = tokio::spawn(Server::new(listener, policy, router(App { drives })).run(stop));
+        let server =
+            tokio::spawn(Server::new(listener, policy, router(App { drives, page: None })).run(stop));
         test(Client::new(socket.clone()), stage).await;
         raise.send(true).expect("the server runs");
         server.await.expect("it ends");
@@ -163,6 +164,7 @@ fn the_document_lists_every_route() {
             "get /v1/jobs",
             "get /v1/jobs/{id}",
             "get /v1/latency",
+            "get /v1/page",
             "get /v1/reactors",
             "get /v1/shared",
             "get /v1/version",

@@ -1,10 +1,12 @@
 //! `sluice serve --check`: reports all faults at once that would keep a daemon from starting or a drive from
 //! opening.
 
+use crate::page::bind;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use sluice_control::config::{Config, Metrics, Tcp, examine};
+use sluice_control::config::{Config, Metrics, Page, Tcp, examine};
 use sluice_control::drives::{Foreseen, foresee};
+use sluice_control::token::Token;
 use sluice_spec::error::ApiError;
 use sluice_spec::paths::{Places, is_writable_folder};
 use sluice_wiring::{Examination, tls_keys};
@@ -41,6 +43,7 @@ pub(crate) fn check(file: &Path, api: Option<PathBuf>) -> Result<Checked, ApiErr
     check_cores(&config.daemon.cores, &mut found);
     check_tcp(&config.tcp, &mut found);
     check_metrics(&config.metrics, &mut found);
+    check_page(&config.page, &places, &mut found);
     found.pools(&config.shared);
     // `examine` has already reported the drives that are wrong by themselves.
     config.drives.retain(|drive| drive.check().is_ok());
@@ -125,5 +128,19 @@ fn check_metrics(metrics: &Metrics, found: &mut Examination<'_>) {
     if let Err(error) = TcpListener::bind(address) {
         let problem = ApiError::conflict(format!("cannot listen on {address}: {error}"));
         found.faults.push(problem.about("metrics.listen").hint("`ss -ltnp` names the process that does"));
+    }
+}
+
+/// Checks that the address of the page can be listened on, where no daemon runs, and that the file of its token has
+/// one, if it is there.
+fn check_page(page: &Page, places: &Places, found: &mut Examination<'_>) {
+    let Some(address) = page.listen else { return };
+    let path = page.token_path(&places.state);
+    if path.exists() {
+        found.note("page.token_file", Token::load(&path));
+    }
+    // `examine` has already reported an address that is not a loopback address.
+    if found.in_use && address.ip().is_loopback() {
+        found.note("page.listen", bind(address));
     }
 }

@@ -7,7 +7,7 @@ use crate::{log, watchdog};
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
-use sluice_api::{App, MetricsServer, NO_DRIVE, Policy, Server, THREADS, ordered, router};
+use sluice_api::{App, MetricsServer, NO_DRIVE, PageServer, Policy, Server, THREADS, ordered, router};
 use sluice_control::config::{Config, load};
 use sluice_control::drives::{DriveState, DriveView, Drives, Origin};
 use sluice_control::exclusive::Exclusive;
@@ -206,9 +206,14 @@ impl Daemon {
         let listener = tokio::net::UnixListener::from_std(self.listening.api).map_err(trouble)?;
         let policy = Policy::new(&self.config.daemon.allow_uids, &self.config.daemon.allow_gids);
         let (raise, stop) = watch::channel(false);
-        let app = App { drives: Arc::clone(&self.drives) };
+        let access = self.listening.page.as_ref().map(|page| Arc::clone(&page.access));
+        let app = App { drives: Arc::clone(&self.drives), page: access };
         if let Some(listener) = self.listening.metrics {
             let server = MetricsServer::new(listener, app.clone()).map_err(trouble)?;
+            drop(tokio::spawn(server.run(stop.clone())));
+        }
+        if let Some(page) = self.listening.page {
+            let server = PageServer::new(page.listener, page.access, app.clone()).map_err(trouble)?;
             drop(tokio::spawn(server.run(stop.clone())));
         }
         let api = tokio::spawn(Server::new(listener, policy, router(app)).run(stop));

@@ -6,6 +6,7 @@ pub mod cli;
 pub mod daemon;
 mod doctor;
 pub mod log;
+mod page;
 mod sockets;
 mod upgrade;
 mod watchdog;

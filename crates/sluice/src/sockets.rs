@@ -1,5 +1,6 @@
 //! Sockets of the daemon besides those of its drives.
 
+use crate::page::PageSocket;
 use sluice_control::config::{Config, Tcp};
 use sluice_control::listen::{SocketFile, listen, resume};
 use sluice_frontend_tcp::{Directory, Listener};
@@ -10,7 +11,6 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Copies of the listening sockets, until the daemon stops.
@@ -22,45 +22,61 @@ pub(crate) struct Listening {
     pub(crate) api: UnixListener,
     /// Socket at which metrics are read, if an address is configured.
     pub(crate) metrics: Option<TcpListener>,
+    pub(crate) page: Option<PageSocket>,
+}
+
+/// Sockets of another process, which has ended or will.
+#[derive(Debug, Default)]
+pub(crate) struct InheritedSockets {
+    pub(crate) metrics: Option<OwnedFd>,
+    pub(crate) page: Option<OwnedFd>,
 }
 
 impl Listening {
     pub(crate) fn open(config: &Config, places: &Places) -> Result<(Self, SocketFile), ApiError> {
-        let metrics = config.metrics.listen.map(listen_for_scrapers).transpose()?;
+        let (metrics, page) = Self::at_addresses(config, places, InheritedSockets::default())?;
         // Every user may connect. Credentials decide who may call; other callers get an error.
         let (api, file) = listen(&places.api, 0o666)?;
-        Ok((Self { api, metrics }, file))
+        Ok((Self { api, metrics, page }, file))
     }
 
     /// Continues with the sockets of another process, as far as the configuration has them.
     pub(crate) fn resume(
         config: &Config,
         api: OwnedFd,
-        metrics: Option<OwnedFd>,
-        path: &Path,
+        inherited: InheritedSockets,
+        places: &Places,
     ) -> Result<(Self, SocketFile), ApiError> {
-        let metrics = metrics.map(TcpListener::from);
-        let listens_at = |socket: &TcpListener| socket.local_addr().ok();
-        let metrics = match (config.metrics.listen, metrics) {
-            (None, _) => None,
-            // A port of 0 is any port.
-            (Some(wanted), Some(socket))
-                if listens_at(&socket).is_some_and(|at| {
-                    at.ip() == wanted.ip() && (wanted.port() == 0 || at.port() == wanted.port())
-                }) =>
-            {
-                Some(socket)
-            }
-            (Some(wanted), _) => Some(listen_for_scrapers(wanted)?),
-        };
-        let (api, file) = resume(path, api);
-        Ok((Self { api, metrics }, file))
+        let (metrics, page) = Self::at_addresses(config, places, inherited)?;
+        let (api, file) = resume(&places.api, api);
+        Ok((Self { api, metrics, page }, file))
+    }
+
+    /// Returns the sockets at configured addresses: those of another process that listen there.
+    fn at_addresses(
+        config: &Config,
+        places: &Places,
+        inherited: InheritedSockets,
+    ) -> Result<(Option<TcpListener>, Option<PageSocket>), ApiError> {
+        let metrics =
+            |wanted| if_at(wanted, inherited.metrics).map_or_else(|| listen_for_scrapers(wanted), Ok);
+        let metrics = config.metrics.listen.map(metrics).transpose()?;
+        Ok((metrics, PageSocket::open(&config.page, places, inherited.page)?))
     }
 
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
         let metrics = self.metrics.as_ref().map(TcpListener::try_clone).transpose()?;
-        Ok(Self { api: self.api.try_clone()?, metrics })
+        let page = self.page.as_ref().map(PageSocket::try_clone).transpose()?;
+        Ok(Self { api: self.api.try_clone()?, metrics, page })
     }
+}
+
+/// Returns the socket of another process, if it listens at that address.
+pub(crate) fn if_at(address: SocketAddr, socket: Option<OwnedFd>) -> Option<TcpListener> {
+    let socket = TcpListener::from(socket?);
+    let at = socket.local_addr().ok()?;
+    // A port of 0 is any port.
+    (at.ip() == address.ip() && (address.port() == 0 || at.port() == address.port())).then_some(socket)
 }
 
 /// Listener for hosts on the network, which an upgrade stops while another process may have its sockets.

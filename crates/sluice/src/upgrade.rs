@@ -1,7 +1,7 @@
 //! Upgrade of the daemon: both ends of the conversation of two processes.
 
 use crate::daemon::Prepared;
-use crate::sockets::{Copies, Listening, SharedListener};
+use crate::sockets::{Copies, InheritedSockets, Listening, SharedListener};
 use sluice_command::record::{Reader, Writer};
 use sluice_control::config::Config;
 use sluice_control::drives::{Drives, HandedOver};
@@ -21,6 +21,7 @@ use std::sync::{Arc, PoisonError, Weak};
 /// Items besides the drives.
 const LOCKS: &str = "the lock files";
 const METRICS: &str = "the metrics socket";
+const PAGE: &str = "the socket of the page";
 const HOSTS: &str = "the sockets for hosts on the network";
 const API: &str = "the API socket";
 
@@ -68,8 +69,8 @@ fn without_mark(path: &Path) -> PathBuf {
     text.map_or_else(|| path.to_owned(), PathBuf::from)
 }
 
-/// Checks that only root and the daemon's user can have made the binary: whoever may call the API does not get to
-/// execute programs of their own as the daemon's user.
+/// Checks that only root and the daemon's user can have made the binary. Callers of the API must not execute programs
+/// of their own as the daemon's user.
 fn check_binary(binary: &Path) -> Result<(), ApiError> {
     let cannot = |why: &str| ApiError::invalid(format!("{} is not started: {why}", binary.display()));
     if !binary.is_absolute() {
@@ -109,9 +110,10 @@ impl Items<'_> {
         }
         let copies = self.own.copies.lock().unwrap_or_else(PoisonError::into_inner);
         let copies = copies.as_ref().ok_or("the daemon is stopping")?.try_clone();
-        let Listening { api, metrics } = copies.map_err(|error| error.to_string())?;
+        let Listening { api, metrics, page } = copies.map_err(|error| error.to_string())?;
         match item {
             API => Ok(vec![api.into()]),
+            PAGE => Ok(page.into_iter().map(|page| page.listener.into()).collect()),
             HOSTS => self.own.hosts.sockets().map_err(|error| error.to_string()),
             _ => Ok(metrics.into_iter().map(OwnedFd::from).collect()),
         }
@@ -126,8 +128,9 @@ impl Source for Items<'_> {
         let drives = self.drives.to_hand_over().map_err(|problem| problem.in_one_line())?;
         let drives = drives.into_iter().map(|name| format!("{DRIVE}{name}"));
         let metrics = self.own.config.metrics.listen.map(|_| METRICS.to_owned());
+        let page = self.own.config.page.listen.map(|_| PAGE.to_owned());
         let hosts = self.own.hosts.is_there().then(|| HOSTS.to_owned());
-        let sockets = metrics.into_iter().chain(hosts).chain([API.to_owned()]);
+        let sockets = metrics.into_iter().chain(page).chain(hosts).chain([API.to_owned()]);
         Ok([LOCKS.to_owned()].into_iter().chain(drives).chain(sockets).collect())
     }
 
@@ -164,7 +167,7 @@ fn places(config: &Config) -> Result<String, String> {
 struct Successor<'a> {
     config: &'a Config,
     prepared: Option<Prepared>,
-    metrics: Option<OwnedFd>,
+    inherited: InheritedSockets,
     hosts: Vec<OwnedFd>,
     sockets: Option<(Listening, SocketFile)>,
 }
@@ -187,7 +190,13 @@ pub(crate) fn succeed(config: &Config) -> Result<(Prepared, Sockets), ApiError> 
         ApiError::invalid(format!("{OPTION} is for a process that a daemon starts: {error}"))
             .hint("use `sluice upgrade`")
     })?;
-    let mut successor = Successor { config, prepared: None, metrics: None, hosts: Vec::new(), sockets: None };
+    let mut successor = Successor {
+        config,
+        prepared: None,
+        inherited: InheritedSockets::default(),
+        hosts: Vec::new(),
+        sockets: None,
+    };
     let taken = take_over(&channel, &mut successor, Version::CURRENT, Limits::default());
     taken.map_err(|error: TakeOverError| ApiError::conflict(format!("did not take over: {error}")))?;
     locks::drop_rest();
@@ -230,14 +239,15 @@ impl Successor<'_> {
 }
 
 impl Successor<'_> {
-    /// Continues with the socket of the API, and with the one for metrics if it has come before.
+    /// Continues with the socket of the API, and with those at addresses that have come before.
     fn take_sockets(&mut self, api: Option<OwnedFd>) -> Result<(), String> {
-        // What fails here could not fail later without an outage.
+        // Later, an error would be an outage.
         let discovery = tls_keys(self.config.tcp.discovery_keys.as_deref());
         discovery.map_err(|problem| problem.in_one_line())?;
         let prepared = self.prepared.as_ref().ok_or("it came before the locks")?;
         let api = api.ok_or("it has no descriptor")?;
-        let sockets = Listening::resume(self.config, api, self.metrics.take(), &prepared.places.api);
+        let sockets =
+            Listening::resume(self.config, api, std::mem::take(&mut self.inherited), &prepared.places);
         self.sockets = Some(sockets.map_err(|problem| problem.in_one_line())?);
         Ok(())
     }
@@ -253,7 +263,11 @@ impl Sink for Successor<'_> {
             Some(drive) => self.take_drive(drive, parcel),
             None if item == LOCKS => self.take_locks(parcel),
             None if item == METRICS => {
-                self.metrics = parcel.fds.pop();
+                self.inherited.metrics = parcel.fds.pop();
+                Ok(())
+            }
+            None if item == PAGE => {
+                self.inherited.page = parcel.fds.pop();
                 Ok(())
             }
             None if item == HOSTS => {

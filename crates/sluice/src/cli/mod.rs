@@ -15,6 +15,7 @@ mod job_follow;
 mod latency;
 mod map;
 mod member;
+mod page;
 mod reactor;
 mod shared;
 mod snapshot;
@@ -74,6 +75,8 @@ enum Command {
     Top(top::TopArgs),
     /// Show what happened: drives, clients and devices that came and went, jobs, errors
     Events(events::EventsArgs),
+    /// Print the address of the web page, with its token, to open in a browser
+    Page,
     /// Make the daemon read its configuration file again, and add and remove drives accordingly
     Reload,
     /// Replace the process of the daemon by another, under running virtual machines
@@ -135,6 +138,7 @@ impl Cli {
             Command::Job(command) => job::run(command, &client, output),
             Command::Top(arguments) => top::run(&arguments, &client, output),
             Command::Events(arguments) => events::run(&arguments, self.output, &client),
+            Command::Page => page::run(&client, output),
             Command::Reload => reactor::reload(&client, output),
             Command::Upgrade(arguments) => reactor::upgrade(arguments, &client, output),
             Command::Reactor(command) => reactor::run(command, &client, output),

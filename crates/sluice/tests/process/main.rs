@@ -49,6 +49,7 @@ mod nvme;
 mod orders;
 mod outlived;
 mod ownpower;
+mod page;
 mod paths;
 #[path = "../../../frontend-vfio-user/tests/rig/peer.rs"]
 #[allow(dead_code, reason = "its own tests use all of it")]
