@@ -54,6 +54,7 @@ stage conformance scripts/conformance.py "$logs/rust-tests"; as_one
 if [ -x scripts/fuzz.sh ]; then stage fuzz scripts/fuzz.sh; as_one; fi
 stage api scripts/api.sh; as_counted '^[0-9]+ passed, [0-9]+ failed$'
 stage metrics scripts/metrics.sh; as_counted '^[0-9]+ passed, [0-9]+ failed'
+stage page scripts/page.sh; as_counted '^[0-9]+ passed, [0-9]+ failed'
 stage "guest tests" python3 tests/guest/all.py; as_counted '^[0-9]+ passed, [0-9]+ failed$'
 
 # reasons STAGE : the lines of its log that say what failed; of one that says nothing the last
