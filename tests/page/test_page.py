@@ -113,6 +113,32 @@ async function attack() {{
 """
 
 
+class Forward(threading.Thread):
+    """A port that leads to the socket of the API, as `ssh -L` makes one."""
+
+    def __init__(self, path):
+        super().__init__(daemon=True)
+        self.path, self.listener = str(path), socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.start()
+
+    def run(self):
+        with contextlib.suppress(OSError):
+            while True:
+                near, far = self.listener.accept()[0], socket.socket(socket.AF_UNIX)
+                far.connect(self.path)
+                for one, other in ((near, far), (far, near)):
+                    threading.Thread(target=self.copy, args=(one, other), daemon=True).start()
+
+    @staticmethod
+    def copy(one, other):
+        with contextlib.suppress(OSError):
+            while part := one.recv(1 << 16):
+                other.sendall(part)
+        with contextlib.suppress(OSError):
+            other.shutdown(socket.SHUT_WR)
+
+
 def free_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -453,8 +479,29 @@ def test_away(test):
 
 def test_hostile(test):
     """A page of another origin neither reads nor changes anything, nor does a name of another site that leads here."""
+    # The user has the page open in another tab of the same browser.
+    own = test.page()
+    attack(test, test.daemon.origin(), test.daemon.port)
+    own.wait_text("All drives")
+    no_problems(own)
+
+
+def test_hostile_forwarded(test):
+    """The same for the socket of the API that is forwarded to a port, where the page needs no token."""
+    forward = Forward(test.daemon.folder / "api.sock")
+    own = test.browser.page()
+    test.pages.append(own)
+    own.open("http://localhost:%d/" % forward.port)
+    own.wait_text("copied", "th")
+    attack(test, "http://localhost:%d/" % forward.port, forward.port)
+    no_problems(own)
+    forward.listener.close()
+
+
+def attack(test, origin, port):
+    """Lets a page of other origins attack the page at this origin."""
     daemon = test.daemon
-    text = HOSTILE.format(page=daemon.origin()).encode()
+    text = HOSTILE.format(page=origin).encode()
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -466,8 +513,6 @@ def test_hostile(test):
         def log_message(self, *_):
             pass
 
-    # The user has the page open in another tab of the same browser.
-    own = test.page()
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
@@ -476,7 +521,7 @@ def test_hostile(test):
             page = test.browser.page()
             test.pages.append(page)
             page.open("http://%s:%d/" % (host, server.server_port))
-            page.wait("the hostile page", "document.title === 'hostile'")
+            page.wait("the hostile page", "typeof attack === 'function'")
             found = page.run("attack()")
             expect("%s: %s" % (host, found), found.pop("blind") in ("opaque", "refused"))
             expect("%s: %s" % (host, found), set(found.values()) == {"refused"})
@@ -485,15 +530,13 @@ def test_hostile(test):
         server.shutdown()
     rebound = test.browser.page()
     test.pages.append(rebound)
-    rebound.open("http://evil.example:%d/" % daemon.port)
+    rebound.open("http://evil.example:%d/" % port)
     rebound.wait_text("is not a name of this daemon")
     log = (daemon.folder / "log").read_text()
     expect("the log has an order for `evil`", "evil" not in log)
-    own.wait_text("All drives")
-    no_problems(own)
 
 
-TESTS = [test_flow, test_views, test_jobs, test_keyboard, test_labels, test_hostile, test_wrong_token, test_away]
+TESTS = [test_flow, test_views, test_jobs, test_keyboard, test_labels, test_hostile, test_hostile_forwarded, test_wrong_token, test_away]
 
 
 def main():

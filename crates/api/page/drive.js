@@ -104,9 +104,10 @@ export function driveView(page, name) {
     if (drives.drives) record(drives.drives, latency.drives ?? []);
     facts.update(drive);
     setHidden(failed, !drive.problem);
+    [live, attach].forEach((part) => setHidden(part.node, drive.state === "failed"));
     setText(problem, drive.problem ? words({ message: drive.problem.error, hint: drive.problem.hint }) : "");
     live.update(samples(name));
-    setHidden(unmeasured, Boolean(latency.drives?.some((item) => item.drive === name)));
+    setHidden(unmeasured, drive.state === "failed" || Boolean(latency.drives?.some((item) => item.drive === name)));
     keyed(namespaces.body, drive.namespaces, (item) => item.nsid, namespaceRow(page, name));
     attach.update(drive);
     jobs.update((work.jobs ?? []).filter((job) => job.drive === name));

@@ -35,7 +35,7 @@ export function poolsView() {
 function reactorRow({ reactor: number }) {
   const loads = [];
   let last = null;
-  const spark = sparkline(`Load of reactor ${number} in the last minute`, percent);
+  const spark = sparkline(`Load of reactor ${number} in the last minute`, percent, 1);
   const texts = {
     Core: ({ now }) => now.core ?? "any", Load: ({ load }) => percent(load), "Work/s": ({ work }) => count(work),
     "Syscalls/s": ({ calls }) => count(calls), "Sleeps/s": ({ sleeps }) => count(sleeps),

@@ -21,12 +21,12 @@ function path(values, max, width, height) {
 
 const highest = (values) => Math.max(0, ...values.filter((value) => value != null));
 
-// A small plot without axes. `name` and `words` describe it to those who do not see it.
-export function sparkline(name, words) {
+// A small plot without axes, up to `top` or the highest value. `name` and `words` describe it to those who do not see it.
+export function sparkline(name, words, top) {
   const line = svg("path", { class: "line one" });
   const node = svg("svg", { class: "spark", viewBox: "0 0 120 24", role: "img", preserveAspectRatio: "none" }, line);
   return { node, update(values) {
-    line.setAttribute("d", path(values, highest(values), 120, 24));
+    line.setAttribute("d", path(values, top ?? highest(values), 120, 24));
     node.setAttribute("aria-label", `${name}: ${words(values.at(-1)) || "nothing"}, at most ${words(highest(values))}`);
   } };
 }

@@ -10,7 +10,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use std::io;
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::net::TcpListener as StdListener;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
@@ -61,7 +61,7 @@ impl MetricsServer {
         loop {
             tokio::select! {
                 accepted = accept(&self.listener, &self.room) => match accepted {
-                    Ok((stream, _, permit)) => {
+                    Ok((stream, permit)) => {
                         self.connections.spawn(serve(stream, self.router.clone(), permit));
                     }
                     Err(error) => {
@@ -78,13 +78,13 @@ impl MetricsServer {
 }
 
 /// Accepts a connection when there is room for one.
-pub(super) async fn accept(
+async fn accept(
     listener: &TcpListener,
     room: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
     let permit = Arc::clone(room).acquire_owned().await.map_err(io::Error::other)?;
-    let (stream, peer) = listener.accept().await?;
-    Ok((stream, peer, permit))
+    let (stream, _) = listener.accept().await?;
+    Ok((stream, permit))
 }
 
 async fn serve(stream: TcpStream, router: Router, permit: OwnedSemaphorePermit) {

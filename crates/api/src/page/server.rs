@@ -1,7 +1,7 @@
 //! The page and the API at a TCP address, for callers that have the token.
 
 use super::super::routes::{App, router};
-use super::super::scrape::{ACCEPT_PAUSE, accept};
+use super::super::scrape::ACCEPT_PAUSE;
 use super::super::server::raised;
 use super::PageAccess;
 use super::gate::{Admitted, Gate, with_rules};
@@ -20,10 +20,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::task::JoinSet;
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet};
 
-/// Maximum number of connections at a time; further ones wait to be accepted.
+/// Maximum number of connections at a time. A further one takes the place of the oldest that has not shown the token.
 const CONNECTIONS_MAX: usize = 64;
 
 /// Time limit for the head of a request, and between two requests of a connection.
@@ -43,8 +43,17 @@ const HEAD_MAX: usize = 16 << 10;
 pub struct PageServer {
     listener: TcpListener,
     door: Arc<Door>,
-    room: Arc<Semaphore>,
+    /// Connections in the order in which they came, some of which may have ended.
+    present: Vec<Present>,
     connections: JoinSet<()>,
+}
+
+/// A connection.
+#[derive(Debug)]
+struct Present {
+    /// Whether the connection has shown the token.
+    is_holder: Arc<AtomicBool>,
+    task: AbortHandle,
 }
 
 /// The way from a connection to the API.
@@ -64,7 +73,7 @@ impl PageServer {
         Ok(Self {
             listener: TcpListener::from_std(listener)?,
             door: Arc::new(Door { gate: Gate::new(access), pages: TowerToHyperService::new(router(app)) }),
-            room: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+            present: Vec::new(),
             connections: JoinSet::new(),
         })
     }
@@ -74,11 +83,8 @@ impl PageServer {
         let mut stopping = stop.clone();
         loop {
             tokio::select! {
-                accepted = accept(&self.listener, &self.room) => match accepted {
-                    Ok((stream, peer, permit)) => {
-                        let door = Arc::clone(&self.door);
-                        self.connections.spawn(serve(stream, peer, door, permit, stop.clone()));
-                    }
+                accepted = self.listener.accept() => match accepted {
+                    Ok((stream, peer)) => self.admit(stream, peer, &stop),
                     Err(error) => {
                         tracing::warn!("cannot accept a connection for the page: {error}");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -92,6 +98,25 @@ impl PageServer {
         drop(self.listener);
         let all = async { while self.connections.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(STOP_LIMIT, all).await;
+    }
+}
+
+impl PageServer {
+    /// Serves a connection, if there is a place. Strangers never keep a holder of the token out.
+    fn admit(&mut self, stream: TcpStream, peer: SocketAddr, stop: &watch::Receiver<bool>) {
+        self.present.retain(|present| !present.task.is_finished());
+        if self.present.len() >= CONNECTIONS_MAX {
+            let is_stranger = |present: &Present| !present.is_holder.load(Relaxed);
+            let Some(oldest) = self.present.iter().position(is_stranger) else {
+                return tracing::debug!(
+                    "no place for {peer}: {CONNECTIONS_MAX} connections have the page's token"
+                );
+            };
+            self.present.remove(oldest).task.abort();
+        }
+        let is_holder = Arc::new(AtomicBool::new(false));
+        let connection = serve(stream, peer, Arc::clone(&self.door), Arc::clone(&is_holder), stop.clone());
+        self.present.push(Present { is_holder, task: self.connections.spawn(connection) });
     }
 }
 
@@ -114,10 +139,9 @@ async fn serve(
     stream: TcpStream,
     peer: SocketAddr,
     door: Arc<Door>,
-    permit: OwnedSemaphorePermit,
+    is_holder: Arc<AtomicBool>,
     mut stop: watch::Receiver<bool>,
 ) {
-    let is_holder = Arc::new(AtomicBool::new(false));
     let answer = {
         let is_holder = Arc::clone(&is_holder);
         move |request| {
@@ -141,7 +165,6 @@ async fn serve(
             let _ = tokio::time::timeout(STOP_LIMIT, connection).await;
         }
     }
-    drop(permit);
 }
 
 /// Waits until the time limit of a connection without the token; for ever if the token was shown by then.
