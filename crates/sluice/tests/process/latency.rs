@@ -27,6 +27,8 @@ fn daemon(settings: &str) -> Daemon {
 
 /// Returns the address in the log at which metrics are read.
 fn address(daemon: &Daemon) -> SocketAddr {
+    // A thread writes the log, perhaps after the API answers.
+    wait_for("the address", || daemon.log().contains("/metrics"));
     let log = daemon.log();
     let address = log.rsplit_once("metrics at http://").and_then(|(_, rest)| rest.split_once("/metrics"));
     address.expect("the log has the address").0.parse().expect("an address")
