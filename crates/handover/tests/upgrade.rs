@@ -16,6 +16,7 @@ const LIMITS: Limits = Limits {
     greeting: Duration::from_secs(20),
     ready: Duration::from_secs(20),
     item: Duration::from_secs(20),
+    all: Duration::from_secs(60),
 };
 
 /// Items of a predecessor, each a file.
@@ -112,6 +113,19 @@ fn all_items_are_taken() {
         assert_eq!(taken.expect("taken"), items.names);
         assert_eq!((items.suspended.len(), items.resumed), (3, 0));
     }
+}
+
+#[test]
+fn all_items_together_have_a_limit() {
+    let (one, other) = Channel::pair().expect("a pair");
+    let successor =
+        thread::spawn(move || take_over(&other, &mut Taken::default(), Version::CURRENT, LIMITS).is_err());
+    let mut items = Items::new();
+    let limits = Limits { all: Duration::ZERO, ..LIMITS };
+    let problem = upgrade_over(one, &mut items, Version::CURRENT, limits).expect_err("too late");
+    assert!(problem.to_string().contains("did not answer in time"), "{problem}");
+    assert!(items.suspended.is_empty() && items.resumed == 1, "all went on");
+    assert!(successor.join().expect("it does not panic"));
 }
 
 #[test]
