@@ -306,6 +306,27 @@ def test_flow(test):
     no_problems(page)
 
 
+def test_force(test):
+    """A drive that has a client is deleted only when that is chosen."""
+    daemon, page = test.daemon, test.page()
+    daemon.call("drive", "create", "busy", "--memory", "16MiB")
+    with daemon.load("busy", 30):
+        go(page, "drive/busy")
+        page.wait_text("connected", "dd")
+        page.click("Delete the drive")
+        page.fill("Type busy to delete the drive", "busy")
+        page.click("Delete")
+        page.wait("a refusal", "document.querySelector('dialog .error:not(:empty)') !== null")
+        expect("it is deleted", "busy" in daemon.names())
+        shoot(page, "delete-busy")
+        page.click("also while a client uses it, which will lose it", "label")
+        page.click("Delete")
+        page.wait_text("Drive busy is deleted", "#note")
+        expect("it is not deleted", "busy" not in daemon.names())
+    page.problems = [problem for problem in page.problems if "status of 4" not in problem]
+    no_problems(page)
+
+
 def test_views(test):
     """Each view shows what there is, in both colour schemes, and takes no text for markup."""
     daemon, page = test.daemon, test.page()
@@ -536,7 +557,7 @@ def attack(test, origin, port):
     expect("the log has an order for `evil`", "evil" not in log)
 
 
-TESTS = [test_flow, test_views, test_jobs, test_keyboard, test_labels, test_hostile, test_hostile_forwarded, test_wrong_token, test_away]
+TESTS = [test_flow, test_force, test_views, test_jobs, test_keyboard, test_labels, test_hostile, test_hostile_forwarded, test_wrong_token, test_away]
 
 
 def main():
