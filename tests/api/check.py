@@ -46,10 +46,11 @@ COPIED = {"name": "copied", "namespaces": [{"target": "memory", "size": "64MiB",
         {"target": "memory", "size": "4MiB"}]}]}]}
 
 # Operations that are refused here, in the declared way: no host has created a namespace, no function is in a process,
-# the function takes no orders, and the drive has one way only. All others succeed.
+# the function takes no orders, the drive has one way only, and a mirror is not handed over in an upgrade. All others succeed.
 REFUSED = {
     ("delete", "/v1/drives/{name}/namespaces/{nsid}"), ("post", "/v1/drives/{name}/functions/restart"),
     ("post", "/v1/drives/{name}/functions/{number}/control"), ("post", "/v1/drives/{name}/ana"),
+    ("post", "/v1/upgrade"),
 }
 
 CONFIG = """
