@@ -68,6 +68,9 @@ impl error::Error for Immovable {}
 
 type Answer = Box<dyn FnOnce(Result<(), Immovable>) + Send>;
 
+/// Interval between two cancellations of what a moving task has in flight, in nanoseconds.
+const CANCEL_AGAIN_NS: u64 = 10_000_000;
+
 /// A task that is about to move: not polled, and here until its operations are done.
 struct PendingMove {
     handle: TaskHandle,
@@ -75,6 +78,8 @@ struct PendingMove {
     to: ReactorHandle,
     limit: Duration,
     until_ns: u64,
+    /// Time of the next cancellation of what is still in flight.
+    again_ns: u64,
     /// Completions and mails that arrived meanwhile.
     completions: Vec<Completion>,
     mails: Vec<Mail>,
@@ -148,10 +153,10 @@ impl PendingMoves {
         !self.0.is_empty()
     }
 
-    /// Returns the nearest time limit of a pending move; the task then stays.
+    /// Returns when a pending move needs the next turn: at its time limit, or for another cancellation.
     #[inline]
     pub(crate) fn nearest_ns(&self) -> u64 {
-        self.0.iter().map(|pending| pending.until_ns).min().unwrap_or(u64::MAX)
+        self.0.iter().map(|pending| pending.until_ns.min(pending.again_ns)).min().unwrap_or(u64::MAX)
     }
 
     fn of(&mut self, task: TaskId) -> Option<&mut PendingMove> {
@@ -271,7 +276,8 @@ impl Local {
             return answer(Err(Immovable::Gone));
         };
         self.io.pack(handle.task);
-        let until_ns = clock::now_ns().saturating_add(limit.as_nanos() as u64);
+        let now_ns = clock::now_ns();
+        let until_ns = now_ns.saturating_add(limit.as_nanos() as u64);
         let (completions, mails) = (Vec::new(), Vec::new());
         self.pending_moves.0.push(PendingMove {
             handle,
@@ -279,6 +285,7 @@ impl Local {
             to,
             limit,
             until_ns,
+            again_ns: now_ns.saturating_add(CANCEL_AGAIN_NS),
             completions,
             mails,
             answer,
@@ -290,6 +297,13 @@ impl Local {
     #[cold]
     pub(crate) fn finish_moves(&mut self, now_ns: u64) -> usize {
         let io = &self.io;
+        for pending in self.pending_moves.0.iter_mut().filter(|pending| pending.again_ns <= now_ns) {
+            // The kernel loses a cancellation that comes when a thread of its own is just about to block.
+            if io.in_flight(pending.handle.task) > 0 {
+                io.pack(pending.handle.task);
+            }
+            pending.again_ns = now_ns.saturating_add(CANCEL_AGAIN_NS);
+        }
         let is_due = |it: &mut PendingMove| io.in_flight(it.handle.task) == 0 || it.until_ns <= now_ns;
         let leaving: Vec<_> = self.pending_moves.0.extract_if(.., is_due).collect();
         let count = leaving.len();
