@@ -120,7 +120,6 @@ impl WiredDrive {
                 return Err(CannotHandOver("hosts have created namespaces"));
             }
             drive.subsystem().may_hand_over()?;
-            Hosts::may_hand_over(drive)?;
             Socket::may_hand_over(drive)
         })?;
         checked.map_err(|why| in_words(&why))
@@ -167,7 +166,7 @@ impl WiredDrive {
         loop {
             let looked = self.change(move |drive, now_ns| {
                 Socket::settle(drive);
-                Hosts::settle(drive);
+                Hosts::settle(drive, now_ns);
                 look(drive, now_ns)
             })?;
             match looked {

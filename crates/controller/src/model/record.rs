@@ -105,9 +105,6 @@ impl Controller {
     /// # Errors
     /// The state of the controller is not one that a record has.
     pub fn may_hand_over(&self) -> Result<(), CannotHandOver> {
-        if self.remote_groups.is_split() || self.remote_groups.migrating.is_some() {
-            return Err(CannotHandOver("queues are on other reactors"));
-        }
         if self.client_dma.is_some() {
             return Err(CannotHandOver("some of the host's memory is not shared"));
         }
@@ -140,6 +137,9 @@ impl Controller {
     /// The controller [cannot](Self::may_hand_over) be handed over.
     pub fn record(&self, subsystem: &Subsystem) -> Result<ControllerRecord, CannotHandOver> {
         self.may_hand_over()?;
+        if self.remote_groups.is_split() || self.remote_groups.migrating.is_some() {
+            return Err(CannotHandOver("queues are on other reactors"));
+        }
         let entry = |command: &Command| *subsystem.entry(command);
         let sqs = self.active.iter().filter_map(|id| self.sqs[usize::from(*id)].as_ref());
         Ok(ControllerRecord {

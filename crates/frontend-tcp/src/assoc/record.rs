@@ -8,7 +8,7 @@ use super::hosts::{Config, Hosts};
 use super::slot::{Shared, SlotState, TcpController};
 use crate::accept::Host;
 use crate::auth::{AuthState, AuthWorker};
-use crate::conn::{Connection, put_address, read_address};
+use crate::conn::{CloseReason, Connection, put_address, read_address};
 use crate::directory::{Directory, KnownHost};
 use crate::origin::origin;
 use sluice_command::record::{Need, Reader, RecordError, Writer};
@@ -83,24 +83,19 @@ impl Keys {
 
 /// Methods of the process that hands over.
 impl Hosts {
-    /// Checks whether another process can continue the hosts of a drive. Nothing is touched.
-    ///
-    /// # Errors
-    /// A connection is encrypted or authenticated.
-    pub fn may_hand_over(drive: &Drive) -> Result<(), CannotHandOver> {
-        let associations =
-            drive.frontends::<Self>().flat_map(|it| &it.slots).filter_map(TcpController::association);
-        let mut connections = associations.flat_map(|association| association.connections.values());
-        connections.try_for_each(Connection::may_hand_over)
-    }
-
-    /// Begins to settle the hosts of a drive that is held: their connections start no receive.
-    pub fn settle(drive: &mut Drive) {
+    /// Begins to settle the hosts of a drive that is held: their connections start no receive. Hosts over TLS are
+    /// disconnected in order, since a TLS session belongs to its process. They connect again.
+    pub fn settle(drive: &mut Drive, now_ns: u64) {
         let (hosts, subsystem) = drive.frontends_mut::<Self>();
-        for slot in hosts.flat_map(|hosts| &mut hosts.slots) {
-            slot.controller.drop_stale_notices(subsystem);
-            if let SlotState::Connected(association) = &mut slot.state {
-                association.connections.values_mut().for_each(Connection::quiesce);
+        for Self { slots, shared, .. } in hosts {
+            for slot in slots {
+                slot.controller.drop_stale_notices(subsystem);
+                let SlotState::Connected(association) = &mut slot.state else { continue };
+                if association.connections.values().any(Connection::is_encrypted) {
+                    slot.disconnect(CloseReason::ByServer, subsystem, shared, now_ns);
+                } else {
+                    association.connections.values_mut().for_each(Connection::quiesce);
+                }
             }
         }
     }

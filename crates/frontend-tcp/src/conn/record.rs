@@ -27,12 +27,8 @@ use zerocopy::{FromBytes, IntoBytes};
 const HEAD_MAX: usize = 256;
 
 impl Connection {
-    /// Checks that no TLS session keeps the connection in this process.
-    pub(crate) fn may_hand_over(&self) -> Result<(), CannotHandOver> {
-        match self.tls {
-            Some(_) => Err(CannotHandOver("a host is connected over TLS")),
-            None => Ok(()),
-        }
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.tls.is_some()
     }
 
     /// Starts no further receive, and cancels the one in flight. Messages to the host are still sent.
@@ -45,9 +41,9 @@ impl Connection {
 
     /// Checks that nothing is in flight on the socket, and that no response is under way.
     pub(crate) fn check_settled(&self) -> Result<(), CannotHandOver> {
-        self.may_hand_over()?;
         let is_settled = !self.receiving && !self.sending && self.transmit.is_idle();
         match () {
+            () if self.is_encrypted() => Err(CannotHandOver("a host is connected over TLS")),
             () if self.phase != Phase::Open => Err(CannotHandOver("a connection of a host is ending")),
             () if self.auth.as_ref().is_some_and(|auth| !auth.is_at_rest()) => {
                 Err(CannotHandOver("a host authenticates"))

@@ -3,12 +3,15 @@
 
 use crate::classifier::{attach, numbers};
 use crate::common::{BINARY, Daemon, LIMIT, namespace, wait_for};
-use crate::load::Load;
+use crate::groups::{of_two_reactors, try_move};
+use crate::load::{Load, block_on};
 use crate::programs::COUNTING;
 use crate::travel::{CONTROLLER_KEY, HOST_KEY, HOSTNQN, secret};
+use crate::tunnel::KEY;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::Signal;
+use sluice_api::client::Client;
 use sluice_host::{Deadline, Namespace, QueueLayout};
 use std::collections::BTreeSet;
 use std::fs;
@@ -337,4 +340,80 @@ fn an_authenticated_host_stays_connected() {
     lower.declare("", &without);
     let complaint = lower.fails(&["upgrade"]);
     assert!(complaint.contains("declares it otherwise"), "{complaint}");
+}
+
+/// Upgrades the daemon of a host over TLS, which has to connect again: its load goes on.
+#[test]
+fn a_host_over_tls_connects_again() {
+    let (drives, address) = for_hosts();
+    let mut lower = Daemon::start("");
+    let keys = secret(&lower, "keys", KEY);
+    let drives = drives
+        .replace("listen = [", "listen_tls = [")
+        .replace("[drive.vfio_user]", &format!("tls_keys = \"{keys}\"\n[drive.vfio_user]"));
+    lower.stop();
+    lower.declare("", &drives);
+    lower.restart();
+    let more = format!(", hostnqn = \"{HOSTNQN}\", tls_keys = \"{keys}\"");
+    let upper = Daemon::start(&remote("demo", &address, &more));
+    let mut demo = upper.host("demo");
+    let mut load = Load::new(&mut demo, 1, 0);
+    upgrade_under_load(&lower, std::slice::from_mut(&mut load), 3);
+    wait_for("the log", || upper.log().contains("is there again"));
+    assert!(!lower.log().contains("ERROR"), "{}", lower.log());
+}
+
+/// Upgrades a daemon of two reactors while queues of the drive are on both: they come home first.
+#[test]
+fn queues_on_two_reactors_come_home_first() {
+    let daemon = of_two_reactors("16MiB", "");
+    let mut host = daemon.host("disk");
+    let mut loads = [1, 2].map(|qid| Load::new(&mut host, qid, u64::from(qid)));
+    load_during_all(&mut loads, |_| {
+        for _ in 0..3 {
+            let client = Client::new(daemon.api());
+            let moved = block_on(try_move(&client, 2, 1)).expect("a queue can move");
+            assert!(!moved.remote_queues.is_empty(), "{moved:?}");
+            daemon.upgrade(&[]);
+        }
+    });
+    loads.iter_mut().for_each(Load::end);
+}
+
+/// Returns the memory of a process without what it shares with others, in KiB.
+fn memory_kib(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("Private_Dirty:"));
+    line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok()).unwrap_or_default()
+}
+
+/// Makes a daemon with 128 drives, each with a client at work, and upgrades it. Prints what a drive takes.
+#[test]
+fn many_drives_are_handed_over_together() {
+    const DRIVES: usize = 128;
+    let daemon = Daemon::start("");
+    let names: Vec<String> = (0..DRIVES).map(|number| format!("d{number}")).collect();
+    let client = Client::new(daemon.api());
+    let before = memory_kib(daemon.pid());
+    let began = Instant::now();
+    block_on(async {
+        for name in &names {
+            let spec = serde_json::json!({ "name": name, "namespaces": [
+                { "target": "file", "path": daemon.folder.path().join(format!("{name}.img")), "size": "1MiB" },
+            ] });
+            let made = client.post::<serde_json::Value>("/v1/drives", &spec).await;
+            assert!(made.is_ok(), "{made:?}");
+        }
+    });
+    let made = began.elapsed();
+    let mut hosts: Vec<_> = names.iter().map(|name| daemon.host(name)).collect();
+    let attached = began.elapsed() - made;
+    let mut loads: Vec<_> = hosts.iter_mut().map(|host| Load::new(host, 1, 0)).collect();
+    upgrade_under_load(&daemon, &mut loads, 2);
+    println!(
+        "{DRIVES} drives: {} us each to make, {} us to attach, {} KiB",
+        made.as_micros() / DRIVES as u128,
+        attached.as_micros() / DRIVES as u128,
+        memory_kib(daemon.pid()).saturating_sub(before) / DRIVES as u64,
+    );
 }
