@@ -50,8 +50,8 @@ exit 0
 class Slot:
     """A port of the machine, and the drive that is in it or not."""
 
-    def __init__(self, monitor, socket):
-        self.monitor, self.socket = monitor, socket
+    def __init__(self, monitor, daemon):
+        self.monitor, self.daemon = monitor, daemon
 
     def qemu_args(self):
         return ["-device", "pcie-root-port,id=%s,chassis=1,slot=1" % PORT] + self.monitor.qemu_args()
@@ -61,8 +61,7 @@ class Slot:
         limit = time.monotonic() + PATIENCE_S
         while True:
             try:
-                return self.monitor.execute("device_add", driver="vfio-user-pci", id="drive", bus=PORT,
-                                            socket={"type": "unix", "path": self.socket})
+                return self.daemon.command("drive", "attach", "disk", "--qmp", self.monitor.path, "--bus", PORT)
             except guest.GuestError:
                 if time.monotonic() > limit:
                     raise
@@ -70,7 +69,7 @@ class Slot:
 
     def unplug(self):
         """The guest is asked to let go of it, which it does in some seconds; then it can be plugged again."""
-        self.monitor.execute("device_del", id="drive")
+        self.daemon.command("drive", "detach", "disk", "--qmp", self.monitor.path)
 
     def status(self):
         return self.monitor.execute("query-status")["status"]
@@ -79,7 +78,7 @@ class Slot:
 def boot(report, folder, kernel, rounds):
     more = {"disk": ["[drive.vfio_user]", "msix = false"]}
     with sluice.Daemon(folder, {"disk": [sluice.Namespace("memory", "64MiB")]}, more=more) as daemon:
-        slot = Slot(qmp.Monitor(os.path.join(folder, "monitor")), daemon.socket("disk"))
+        slot = Slot(qmp.Monitor(os.path.join(folder, "monitor")), daemon)
         steps = {verb: getattr(slot, verb) for verb in ("plug", "unplug", "status")}
         run = guest.Guest(kernel, "ROUNDS=%d\n%s" % (rounds, SCRIPT), timeout_s=TIMEOUT_S, steps=steps,
                           qemu_args=slot.qemu_args())

@@ -7,6 +7,7 @@ pub mod daemon;
 mod doctor;
 pub mod log;
 mod page;
+mod qmp;
 mod sockets;
 mod upgrade;
 mod watchdog;

@@ -499,6 +499,7 @@ impl Drives {
                 .map(|(cause, times)| RecallView { cause: (*cause).to_owned(), times: *times })
                 .collect(),
             doorbells: entry.spec.doorbells,
+            msix: entry.spec.vfio_user.is_none_or(|it| it.msix),
             in_flight: status.in_flight,
             stalls: lock(&self.stalls).get(&entry.spec.name).copied().unwrap_or_default(),
             counters: status.counters,

@@ -58,6 +58,9 @@ pub struct DriveView {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queue_recalls: Vec<RecallView>,
     pub doorbells: Doorbells,
+    /// Whether virtual machines get interrupts by MSI-X; without it, by the interrupt pin.
+    #[serde(default)]
+    pub msix: bool,
     /// Commands in flight.
     pub in_flight: u32,
     /// Number of times that the drive was seen to stop its reactor in an access to memory that its client was

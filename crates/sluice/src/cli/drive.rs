@@ -4,6 +4,7 @@ use super::ana::Ana;
 use super::attach::{Attachment, Monitor};
 use super::copies::copies;
 use super::{absolute, converse, latency, spec_file};
+use crate::qmp::Monitor as Qmp;
 use clap::{Args, Subcommand};
 use sluice_api::client::{Client, segment};
 use sluice_api::{DriveList, DriveMoveRequest, ResizeRequest};
@@ -79,6 +80,22 @@ pub(super) enum DriveCommand {
         /// Monitor to print the arguments for
         #[arg(long, value_enum, default_value_t, value_name = "MONITOR")]
         print: Monitor,
+        /// Socket of the monitor (QMP) of a running QEMU, into which the drive is plugged; nothing is printed then
+        #[arg(long, value_name = "SOCKET", conflicts_with = "print")]
+        qmp: Option<PathBuf>,
+        /// Port or bus of the machine for the drive, such as a `pcie-root-port`
+        #[arg(long, value_name = "ID", requires = "qmp")]
+        bus: Option<String>,
+    },
+    /// Unplug a drive from a running QEMU, and wait until the guest has released it
+    Detach {
+        name: String,
+        /// Number of the drive's socket, counted from 1
+        #[arg(long, default_value_t = 1, value_name = "NUMBER")]
+        socket: usize,
+        /// Socket of the monitor (QMP)
+        #[arg(long, value_name = "SOCKET")]
+        qmp: PathBuf,
     },
 }
 
@@ -174,12 +191,55 @@ pub(super) fn run(command: DriveCommand, client: &Client, output: Output) -> Res
             let view = converse(client.post::<DriveView>(&format!("{}/move", path(&name)), &request))?;
             output.answer(&view, show)
         }
-        DriveCommand::Attach { name, socket, print } => {
+        DriveCommand::Attach { name, socket, print, qmp: None, .. } => {
             let view = fetch(client, &name)?;
             let socket = check_attachable(&view, socket)?;
             output.answer(&Attachment::new(print, socket), Attachment::text)
         }
+        DriveCommand::Attach { name, socket: number, qmp: Some(qmp), bus, .. } => {
+            let view = fetch(client, &name)?;
+            let socket = std::path::absolute(check_attachable(&view, number)?).map_err(|error| {
+                ApiError::internal(format!("cannot find the socket of drive `{name}`: {error}"))
+            })?;
+            let id = device_id(&name, number);
+            Qmp::connect(&qmp)?.add_device(&qmp_device(&id, &socket, bus.as_deref()))?;
+            output.answer(&serde_json::json!({ "device": id }), |_| {
+                format!("drive {name} is plugged in as {id}\n")
+            })
+        }
+        DriveCommand::Detach { name, socket, qmp } => {
+            let view = fetch(client, &name)?;
+            let mut monitor = Qmp::connect(&qmp)?;
+            if view.msix && monitor.version <= ABORTS {
+                return Err(ApiError::conflict(format!(
+                    "QEMU {}.{} aborts when a vfio-user device with MSI-X goes, and the machine with it",
+                    monitor.version.0, monitor.version.1
+                ))
+                .hint("declare the drive with `msix = false` in its [drive.vfio_user] before the machine starts"));
+            }
+            let id = device_id(&name, socket);
+            monitor.remove_device(&id)?;
+            output.answer(&serde_json::json!({ "device": id }), |_| format!("drive {name} is unplugged\n"))
+        }
     }
+}
+
+/// Last version of QEMU that aborts when a vfio-user device with MSI-X is unplugged.
+const ABORTS: (u64, u64) = (11, 1);
+
+/// Returns the identifier of a drive's socket in a machine.
+fn device_id(name: &str, socket: usize) -> String {
+    if socket == 1 { format!("sluice-{name}") } else { format!("sluice-{name}-{socket}") }
+}
+
+/// Returns the arguments of `device_add`.
+fn qmp_device(id: &str, socket: &Path, bus: Option<&str>) -> serde_json::Value {
+    let path = socket.display().to_string();
+    let mut device = serde_json::json!({ "driver": "vfio-user-pci", "id": id, "socket": { "type": "unix", "path": path } });
+    if let Some(bus) = bus {
+        device["bus"] = bus.into();
+    }
+    device
 }
 
 fn path(name: &str) -> String {
