@@ -61,7 +61,8 @@ class Slot:
         limit = time.monotonic() + PATIENCE_S
         while True:
             try:
-                return self.daemon.command("drive", "attach", "disk", "--qmp", self.monitor.path, "--bus", PORT)
+                self.daemon.command("drive", "attach", "disk", "--qmp", self.monitor.path, "--bus", PORT)
+                return
             except guest.GuestError:
                 if time.monotonic() > limit:
                     raise
