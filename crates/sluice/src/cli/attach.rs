@@ -2,6 +2,9 @@
 
 use clap::ValueEnum;
 use serde::Serialize;
+use serde_json::Value;
+use sluice_spec::error::ApiError;
+use std::path::Path;
 
 /// A virtual machine monitor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -32,6 +35,9 @@ pub(super) struct Attachment {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) refuse_migration: Vec<String>,
 }
+
+/// Major and minor number of the last QEMU that aborts when a vfio-user device with MSI-X is unplugged.
+pub(super) const ABORTS_UP_TO: (u64, u64) = (11, 1);
 
 /// Warning about the migration of a virtual machine with such a drive.
 const STAYS: &str =
@@ -113,6 +119,22 @@ fn qemu_device(socket: &str) -> String {
     format!("{{\"driver\":\"vfio-user-pci\",\"socket\":{{\"type\":\"unix\",\"path\":{path}}}}}")
 }
 
+/// Returns the identifier of a drive's socket in a machine into which it is plugged.
+pub(super) fn device_id(name: &str, socket: usize) -> String {
+    if socket == 1 { format!("sluice-{name}") } else { format!("sluice-{name}-{socket}") }
+}
+
+/// Returns the device for `device_add` of QEMU's monitor.
+pub(super) fn hot_plugged(id: &str, socket: &Path, bus: Option<&str>) -> Result<Value, ApiError> {
+    let device = serde_json::from_str(&qemu_device(&socket.display().to_string()));
+    let mut device: Value = device.map_err(|error| ApiError::internal(error.to_string()))?;
+    device["id"] = id.into();
+    if let Some(bus) = bus {
+        device["bus"] = bus.into();
+    }
+    Ok(device)
+}
+
 fn libvirt_xml(socket: &str) -> String {
     let device = qemu_device(socket).replace('&', "&amp;").replace('<', "&lt;").replace('\'', "&apos;");
     format!(
@@ -135,6 +157,17 @@ mod tests {
     use super::*;
 
     const SOCKET: &str = "/run/sluice/drives/demo/cntrl";
+
+    #[test]
+    fn a_running_qemu_gets_the_same_device_with_a_name() {
+        let device = hot_plugged(&device_id("demo", 2), Path::new(SOCKET), Some("slot0")).expect("JSON");
+        assert_eq!(
+            device,
+            serde_json::json!({ "driver": "vfio-user-pci", "id": "sluice-demo-2", "bus": "slot0",
+                "socket": { "type": "unix", "path": SOCKET } })
+        );
+        assert_eq!(device_id("demo", 1), "sluice-demo");
+    }
 
     #[test]
     fn qemu_gets_a_device_in_json() {

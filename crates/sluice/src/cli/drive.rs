@@ -1,7 +1,7 @@
 //! `sluice drive`.
 
 use super::ana::Ana;
-use super::attach::{Attachment, Monitor};
+use super::attach::{ABORTS_UP_TO, Attachment, Monitor, device_id, hot_plugged};
 use super::copies::copies;
 use super::{absolute, converse, latency, spec_file};
 use crate::qmp::Monitor as Qmp;
@@ -198,11 +198,9 @@ pub(super) fn run(command: DriveCommand, client: &Client, output: Output) -> Res
         }
         DriveCommand::Attach { name, socket: number, qmp: Some(qmp), bus, .. } => {
             let view = fetch(client, &name)?;
-            let socket = std::path::absolute(check_attachable(&view, number)?).map_err(|error| {
-                ApiError::internal(format!("cannot find the socket of drive `{name}`: {error}"))
-            })?;
+            let socket = absolute(Path::new(check_attachable(&view, number)?))?;
             let id = device_id(&name, number);
-            Qmp::connect(&qmp)?.add_device(&qmp_device(&id, &socket, bus.as_deref()))?;
+            Qmp::connect(&qmp)?.add_device(&hot_plugged(&id, &socket, bus.as_deref())?)?;
             output.answer(&serde_json::json!({ "device": id }), |_| {
                 format!("drive {name} is plugged in as {id}\n")
             })
@@ -210,7 +208,7 @@ pub(super) fn run(command: DriveCommand, client: &Client, output: Output) -> Res
         DriveCommand::Detach { name, socket, qmp } => {
             let view = fetch(client, &name)?;
             let mut monitor = Qmp::connect(&qmp)?;
-            if view.msix && monitor.version <= ABORTS {
+            if view.msix && monitor.version <= ABORTS_UP_TO {
                 return Err(ApiError::conflict(format!(
                     "QEMU {}.{} aborts when a vfio-user device with MSI-X goes, and the machine with it",
                     monitor.version.0, monitor.version.1
@@ -222,24 +220,6 @@ pub(super) fn run(command: DriveCommand, client: &Client, output: Output) -> Res
             output.answer(&serde_json::json!({ "device": id }), |_| format!("drive {name} is unplugged\n"))
         }
     }
-}
-
-/// Last version of QEMU that aborts when a vfio-user device with MSI-X is unplugged.
-const ABORTS: (u64, u64) = (11, 1);
-
-/// Returns the identifier of a drive's socket in a machine.
-fn device_id(name: &str, socket: usize) -> String {
-    if socket == 1 { format!("sluice-{name}") } else { format!("sluice-{name}-{socket}") }
-}
-
-/// Returns the arguments of `device_add`.
-fn qmp_device(id: &str, socket: &Path, bus: Option<&str>) -> serde_json::Value {
-    let path = socket.display().to_string();
-    let mut device = serde_json::json!({ "driver": "vfio-user-pci", "id": id, "socket": { "type": "unix", "path": path } });
-    if let Some(bus) = bus {
-        device["bus"] = bus.into();
-    }
-    device
 }
 
 fn path(name: &str) -> String {

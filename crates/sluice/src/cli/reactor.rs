@@ -1,6 +1,6 @@
 //! `sluice reactor`, `sluice reload` and `sluice version`: the daemon itself.
 
-use super::converse;
+use super::{absolute, converse};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use sluice_api::client::Client;
@@ -71,8 +71,7 @@ pub(super) struct UpgradeArgs {
 
 /// Upgrades the daemon and prints the new process.
 pub(super) fn upgrade(arguments: UpgradeArgs, client: &Client, output: Output) -> Result<(), ApiError> {
-    let cannot = |error| ApiError::invalid(format!("cannot find the binary: {error}"));
-    let binary = arguments.binary.map(std::path::absolute).transpose().map_err(cannot)?;
+    let binary = arguments.binary.as_deref().map(absolute).transpose()?;
     let upgraded: Upgraded = converse(client.post("/v1/upgrade", &UpgradeRequest { binary }))?;
     output.answer(&upgraded, |upgraded| format!("process {} serves now\n", upgraded.process))
 }
