@@ -142,6 +142,9 @@ class Daemon:
 
     def kill(self):
         """A crash."""
+        if self.successor:
+            os.kill(self.successor, signal.SIGKILL)
+            self.successor = None
         if self.process:
             guest.stop(self.process)
 
