@@ -78,7 +78,7 @@ struct PendingMove {
     to: ReactorHandle,
     limit: Duration,
     until_ns: u64,
-    /// Time of the next cancellation of what is still in flight.
+    /// Time of the next cancellation of the operations in flight.
     again_ns: u64,
     /// Completions and mails that arrived meanwhile.
     completions: Vec<Completion>,

@@ -173,7 +173,7 @@ impl Daemon {
         match &sockets {
             None => drives.open_all(specs),
             // These have failed in the other process, too. The API does not wait for them.
-            Some(_) => drop(open_in_background(Arc::clone(&drives), specs)?),
+            Some(_) => open_in_background(Arc::clone(&drives), specs)?,
         }
         drives.balance()?;
         drives.heed_failures()?;
@@ -263,12 +263,9 @@ fn told(runtime: &Runtime) -> Result<Told, ApiError> {
     runtime.block_on(async { Told::new() }).map_err(trouble)
 }
 
-fn open_in_background(
-    drives: Arc<Drives>,
-    specs: Vec<(DriveSpec, Origin)>,
-) -> Result<std::thread::JoinHandle<()>, ApiError> {
+fn open_in_background(drives: Arc<Drives>, specs: Vec<(DriveSpec, Origin)>) -> Result<(), ApiError> {
     let open = move || drives.open_all(specs);
-    std::thread::Builder::new().name("opening".to_owned()).spawn(open).map_err(trouble)
+    std::thread::Builder::new().name("opening".to_owned()).spawn(open).map(drop).map_err(trouble)
 }
 
 /// Lets the API upgrade the daemon. The result shows the process that has taken over.

@@ -236,9 +236,7 @@ impl Successor<'_> {
         let taken = prepared.drives.take_over(&mut prepared.specs, &spec, reactor);
         taken.map_err(|problem| problem.in_one_line())
     }
-}
 
-impl Successor<'_> {
     /// Continues with the socket of the API, and with those at addresses that have come before.
     fn take_sockets(&mut self, api: Option<OwnedFd>) -> Result<(), String> {
         // Later, an error would be an outage.

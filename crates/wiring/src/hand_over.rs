@@ -194,13 +194,11 @@ impl StackControl {
         if keeps_state || !self.labelled.is_empty() || !self.stateless.iter().all(is_plain) {
             return Err("it has functions that keep state in the daemon");
         }
+        let remote_has_lost = matches!(&self.target, TargetControl::NvmeTcp(remote) if remote.has_lost());
+        if remote_has_lost || self.target.has_lost() {
+            return Err("acknowledged writes were lost, and not all hosts may know");
+        }
         match &self.target {
-            _ if self.target.has_lost() => {
-                return Err("acknowledged writes were lost, and not all hosts may know");
-            }
-            TargetControl::NvmeTcp(remote) if remote.has_lost() => {
-                return Err("acknowledged writes were lost, and not all hosts know");
-            }
             TargetControl::Null | TargetControl::NvmeTcp(_) => {}
             TargetControl::File(file) if file.is_plain() => {}
             TargetControl::File(_) => return Err("it is on a block device, or has a lease"),

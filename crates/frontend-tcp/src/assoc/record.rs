@@ -1,6 +1,6 @@
 //! Record of the hosts of a drive, with which another process continues their associations.
 //!
-//! While a record is made, connections start no receive, and what was sent to hosts is sent completely. From the
+//! While a record is made, connections start no receive, and messages to hosts are sent completely. From the
 //! record on the hosts are *suspended*: nothing is received, executed or sent. Bytes of hosts wait in the kernel.
 
 use super::association::Association;

@@ -380,7 +380,7 @@ fn queues_on_two_reactors_come_home_first() {
     loads.iter_mut().for_each(Load::end);
 }
 
-/// Returns the memory of a process without what it shares with others, in KiB.
+/// Returns the private memory of a process in KiB.
 fn memory_kib(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("Private_Dirty:"));
